@@ -42,7 +42,7 @@ pub(crate) fn start() -> CommandResult {
 
 /// Reports that the mount is ready. In the background, also detaches from the terminal and from the
 /// working directory.
-pub(crate) fn ready() -> Result<(), Failure> {
+pub(crate) fn report_ready() -> Result<(), Failure> {
     let mut out = stdout();
     out.write_all(READY.as_bytes())
         .and_then(|()| out.flush())

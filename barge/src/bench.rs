@@ -20,7 +20,7 @@ pub(crate) fn run(args: &BenchArgs) -> CommandResult {
         )
     })?;
     let mut command = Command::new(&program);
-    command.args(without_name(env::args_os().skip(1).collect()));
+    command.args(without_subcommand(env::args_os().skip(1).collect()));
     if args.barge.is_none() {
         let this = env::current_exe().map_err(Failure::new)?;
         command.arg("--barge").arg(this);
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &BenchArgs) -> CommandResult {
 }
 
 /// Removes the first `bench`, the name of the command. Options of logging may precede it.
-fn without_name(mut args: Vec<OsString>) -> Vec<OsString> {
+fn without_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
     if let Some(at) = args.iter().position(|arg| arg == "bench") {
         args.remove(at);
     }
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn all_arguments_but_the_name_of_the_command_are_passed() {
         let words = ["-v", "bench", "9p", "--only", "bench"].map(OsString::from);
-        let passed = without_name(words.into());
+        let passed = without_subcommand(words.into());
         assert_eq!(passed, ["-v", "9p", "--only", "bench"]);
     }
 }

@@ -1,21 +1,21 @@
 //! Writes the calls of a file system to a log, as `barge serve --record-calls` does, in the format
-//! of [`layers::record::Line`].
+//! of [`layers::call_log::Line`].
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use layers::record::{Event, Line};
+use layers::call_log::{Event, Line};
 
-use crate::private;
+use crate::private_file;
 
 /// A call log that the layers of all exports write to.
 #[derive(Clone)]
-pub(crate) struct CallLogFile(Arc<Mutex<Writing>>);
+pub(crate) struct CallLogFile(Arc<Mutex<LogWriter>>);
 
-struct Writing {
-    to: BufWriter<File>,
+struct LogWriter {
+    file: BufWriter<File>,
     /// Whether a write has failed and been logged.
     failed: bool,
 }
@@ -23,20 +23,23 @@ struct Writing {
 impl CallLogFile {
     /// Creates a log in the file `path`.
     pub(crate) fn new(path: &Path) -> io::Result<CallLogFile> {
-        let to = BufWriter::with_capacity(256 << 10, private::create(path)?);
+        let to = BufWriter::with_capacity(256 << 10, private_file::create(path)?);
         let failed = false;
-        Ok(CallLogFile(Arc::new(Mutex::new(Writing { to, failed }))))
+        Ok(CallLogFile(Arc::new(Mutex::new(LogWriter {
+            file: to,
+            failed,
+        }))))
     }
 
     /// Writes a call of `export`.
     pub(crate) fn write(&self, export: &str, event: &Event<'_>) {
         let bytes = match Line::new(export, event).to_json() {
             Ok(bytes) => bytes,
-            Err(error) => return self.writing().fail(&error),
+            Err(error) => return self.lock().fail(&error),
         };
-        let mut writing = self.writing();
+        let mut writing = self.lock();
         if !writing.failed
-            && let Err(error) = writing.to.write_all(&bytes)
+            && let Err(error) = writing.file.write_all(&bytes)
         {
             writing.fail(&error);
         }
@@ -44,18 +47,18 @@ impl CallLogFile {
 
     /// Writes buffered calls. Later calls may be lost.
     pub(crate) fn finish(&self) {
-        let mut writing = self.writing();
-        if let Err(error) = writing.to.flush() {
+        let mut writing = self.lock();
+        if let Err(error) = writing.file.flush() {
             writing.fail(&error);
         }
     }
 
-    fn writing(&self) -> MutexGuard<'_, Writing> {
+    fn lock(&self) -> MutexGuard<'_, LogWriter> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Writing {
+impl LogWriter {
     fn fail(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.failed, true) {
             tracing::error!("the call log ends here: {error}");

@@ -44,7 +44,7 @@ pub(crate) struct Cli {
 impl Cli {
     /// Parses the arguments of the process. Exits if they are invalid.
     pub(crate) fn read() -> Cli {
-        let given = arguments(std::env::args_os().collect());
+        let given = multicall_arguments(std::env::args_os().collect());
         let matches = Cli::command().get_matches_from(given);
         let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Command::Serve(args) = &cli.command
@@ -68,7 +68,7 @@ impl Cli {
             }
         }
         if let Command::Virtiofsd(args) = &mut cli.command
-            && let Err(bad) = args.settle()
+            && let Err(bad) = args.apply_compat()
         {
             Cli::command().error(ErrorKind::InvalidValue, bad).exit();
         }
@@ -99,16 +99,16 @@ fn conflicting_argument(matches: &ArgMatches) -> Option<String> {
 
 /// Names of the program that select a command: the daemon that virtual machine monitors start, and
 /// helpers of mount(8).
-const NAMES: [(&str, &str); 4] = [
+const PROGRAM_NAMES: [(&str, &str); 4] = [
     ("virtiofsd", "virtiofsd"),
     ("mount.barge", "mount"),
     ("mount.fuse.barge", "mount"),
     ("mount.barge9p", "connect"),
 ];
 
-fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
+fn multicall_arguments(mut given: Vec<OsString>) -> Vec<OsString> {
     let program = given.first().map(Path::new).and_then(Path::file_name);
-    let command = NAMES
+    let command = PROGRAM_NAMES
         .iter()
         .find(|(name, _)| program.is_some_and(|program| program == *name));
     if let Some((_, command)) = command {

@@ -10,14 +10,14 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clap::Args;
-use remote::ninep::{LastingLink, Retry, Url, relay};
+use remote::ninep::{ReconnectingLink, Retry, Url, relay};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use transports::StreamLink;
 use transports::fusedev::MountFlag;
 
 use crate::mount::HelperArgs;
-use crate::mount::options::is_for_fstab;
+use crate::mount::options::is_fstab_only;
 use crate::{CommandResult, Failure, background, diagnose, service, signals};
 
 #[derive(Args)]
@@ -54,7 +54,7 @@ enum ConnectOption {
     /// An option of the kernel's 9P client.
     Client(String),
     /// An option for fstab, or the default.
-    Nothing,
+    Ignored,
 }
 
 impl FromStr for ConnectOption {
@@ -75,15 +75,15 @@ impl FromStr for ConnectOption {
                 return Err(format!("unexpected {name}=: the source determines it"));
             }
             "" => return Err("expected a mount option, got an empty one".into()),
-            "defaults" | "relatime" | "norelatime" => ConnectOption::Nothing,
-            name if is_for_fstab(name) => ConnectOption::Nothing,
+            "defaults" | "relatime" | "norelatime" => ConnectOption::Ignored,
+            name if is_fstab_only(name) => ConnectOption::Ignored,
             _ => ConnectOption::Client(text.into()),
         })
     }
 }
 
 /// The result of all options.
-struct Settled {
+struct ResolvedOptions {
     flags: MountFlags,
     retry: Retry,
     /// Options of the kernel's client, except for its descriptors.
@@ -91,8 +91,8 @@ struct Settled {
 }
 
 /// Combines the options. The last of conflicting options takes precedence.
-fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
-    let mut settled = Settled {
+fn resolve(url: &Url, options: &[ConnectOption]) -> ResolvedOptions {
+    let mut settled = ResolvedOptions {
         flags: MountFlags::empty(),
         // A mount must not end because the server was not restarted in time.
         retry: Retry::Forever,
@@ -110,7 +110,7 @@ fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
             ConnectOption::Flag(flag) => flag.apply(&mut settled.flags),
             ConnectOption::Retry(retry) => settled.retry = *retry,
             ConnectOption::Client(option) => settled.client.push(option.clone()),
-            ConnectOption::Nothing => {}
+            ConnectOption::Ignored => {}
         }
     }
     settled
@@ -119,13 +119,13 @@ fn settle(url: &Url, options: &[ConnectOption]) -> Settled {
 /// `barge connect`
 pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
     if !signals::is_background() {
-        diagnose::mount_point(&args.dir)?;
+        diagnose::check_mount_point(&args.dir)?;
         if !args.foreground {
             return background::start();
         }
     }
     let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", args.source));
-    let settled = settle(&args.source, &args.options);
+    let settled = resolve(&args.source, &args.options);
     let source = Url {
         retry: settled.retry,
         ..args.source.clone()
@@ -162,12 +162,12 @@ pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
         settled.flags,
         data.as_c_str(),
     )
-    .map_err(|error| Failure::new(diagnose::mounting(&args.dir, "9p", &error.into())))?;
+    .map_err(|error| Failure::new(diagnose::mount_error(&args.dir, "9p", &error.into())))?;
     // The kernel holds its own reference to the socket.
     drop(kernels);
-    background::ready()?;
-    service::tell_ready("ready");
-    let done = await_end(args, &told, &server);
+    background::report_ready()?;
+    service::notify_ready("ready");
+    let done = wait_for_end(args, &told, &server);
     drop(signals);
     done
 }
@@ -180,16 +180,16 @@ enum Event {
     Ended(std::io::Result<()>),
 }
 
-fn await_end(
+fn wait_for_end(
     args: &ConnectArgs,
     told: &std::sync::mpsc::Receiver<Event>,
-    server: &LastingLink,
+    server: &ReconnectingLink,
 ) -> CommandResult {
     let mut event = told.recv();
     if let Ok(Event::Stop) = event {
         rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
             .map_err(|error| Failure::new(format!("{}: {error}", args.dir.display())))?;
-        let Ok(ended) = told.recv_timeout(service::FAREWELL) else {
+        let Ok(ended) = told.recv_timeout(service::CLOSE_TIMEOUT) else {
             // Programs still have files open: they get errors.
             transports::Link::hang_up(server);
             return Ok(ExitCode::SUCCESS);
@@ -211,14 +211,14 @@ mod tests {
         let url: Url = "9p://h/srv".parse().expect("a url");
         let all = "ro,nosuid,cache=mmap,msize=65536,retry=5,_netdev,x-systemd.automount";
         let options: Result<Vec<_>, String> = all.split(',').map(str::parse).collect();
-        let settled = settle(&url, &options.expect("all known"));
+        let settled = resolve(&url, &options.expect("all known"));
         assert_eq!(settled.flags, MountFlags::RDONLY | MountFlags::NOSUID);
         assert_eq!(settled.retry, Retry::For(Duration::from_secs(5)));
         assert_eq!(
             settled.client.join(","),
             "version=9p2000.L,aname=/srv,msize=1048576,cache=mmap,msize=65536"
         );
-        assert_eq!(settle(&url, &[]).retry, Retry::Forever);
+        assert_eq!(resolve(&url, &[]).retry, Retry::Forever);
         for bad in ["", "trans=tcp", "port=564", "aname=x", "retry=ever"] {
             assert!(bad.parse::<ConnectOption>().is_err(), "{bad}");
         }

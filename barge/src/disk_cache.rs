@@ -5,7 +5,7 @@ pub(crate) mod files;
 
 use std::path::PathBuf;
 
-use barge_client::TierOptions;
+use barge_client::DiskCacheOptions;
 use clap::Args;
 
 use crate::source::Source;
@@ -19,7 +19,7 @@ pub(crate) struct DiskCacheArgs {
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     /// Maximum size of --cache-dir; least recently used data is removed [default: 10G]
-    #[arg(long, value_name = "SIZE", requires = "cache_dir", value_parser = TierOptions::size)]
+    #[arg(long, value_name = "SIZE", requires = "cache_dir", value_parser = DiskCacheOptions::size)]
     cache_dir_size: Option<u64>,
 }
 
@@ -28,7 +28,7 @@ impl DiskCacheArgs {
     pub(crate) fn apply(&self, source: &barge_client::Source) -> barge_client::Source {
         let mut source = source.clone();
         if let Some(dir) = &self.cache_dir {
-            source.keep_in(&TierOptions::new(dir.clone(), self.cache_dir_size));
+            source.set_disk_cache(&DiskCacheOptions::new(dir.clone(), self.cache_dir_size));
         }
         source
     }

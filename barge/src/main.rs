@@ -20,7 +20,7 @@ mod listen;
 mod log;
 mod mount;
 mod pack;
-mod private;
+mod private_file;
 mod read_trace;
 mod reference;
 mod serve;

@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use layers::{Touched, stack};
+use layers::{ReadTrace, stack};
 use parking_lot::Mutex;
 use vfs::FileSystem;
 
-use crate::{Failure, private};
+use crate::{Failure, private_file};
 
 /// A trace that is being written.
 pub(crate) struct TraceFile {
@@ -22,7 +22,7 @@ pub(crate) struct TraceFile {
 impl TraceFile {
     /// Creates a trace in a file, or replaces an existing one.
     pub(crate) fn create(path: &Path) -> Result<Arc<TraceFile>, Failure> {
-        let file = private::create(path);
+        let file = private_file::create(path);
         let file = file.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         Ok(Arc::new(TraceFile {
             path: path.to_owned(),
@@ -30,13 +30,13 @@ impl TraceFile {
         }))
     }
 
-    /// Returns `fs` with first accesses recorded ([`Touched`]).
-    pub(crate) fn over(self: &Arc<TraceFile>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+    /// Returns `fs` with first accesses recorded ([`ReadTrace`]).
+    pub(crate) fn wrap(self: &Arc<TraceFile>, fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         let file = self.clone();
         let access = move |path: &[u8], range: Range<u64>| {
-            file.write(|to| to.write_all(&pack::trace::line(path, range)));
+            file.write(|to| to.write_all(&pack::trace::format_line(path, range)));
         };
-        stack(fs, Touched::new(Box::new(access)))
+        stack(fs, ReadTrace::new(Box::new(access)))
     }
 
     /// Flushes the trace. Returns the first error of the recording.

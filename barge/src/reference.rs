@@ -11,7 +11,7 @@ use crate::config::page::page;
 use crate::{CommandResult, Failure};
 
 /// The man page of the configuration file of `barge serve`.
-const FILE: &str = "barge.toml";
+const CONFIG_PAGE: &str = "barge.toml";
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
@@ -37,14 +37,14 @@ pub(crate) fn completions(args: &CompletionsArgs, cli: &mut Command) -> CommandR
 /// `barge man`; `cli` is the definition of the command line.
 pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
     if let Some(dir) = &args.all {
-        let file = dir.join(format!("{FILE}.5"));
+        let file = dir.join(format!("{CONFIG_PAGE}.5"));
         return clap_mangen::generate_to(cli, dir)
             .and_then(|()| std::fs::write(file, page()))
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(format!("{}: {error}", dir.display())));
     }
     let command = match &args.command {
-        Some(name) if name == FILE => {
+        Some(name) if name == CONFIG_PAGE => {
             let written = stdout().write_all(page().as_bytes());
             return written.map(|()| ExitCode::SUCCESS).map_err(Failure::new);
         }

@@ -6,22 +6,22 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Time for open files of a mount to be closed after a signal to stop.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sends READY=1 with a status line, as described in sd_notify(3).
-pub(crate) fn tell_ready(status: &str) {
-    tell(&format!("READY=1\nSTATUS={status}\n"));
+pub(crate) fn notify_ready(status: &str) {
+    notify(&format!("READY=1\nSTATUS={status}\n"));
 }
 
-/// Sends RELOADING=1: the shares are being replaced until the next [`tell_ready`].
-pub(crate) fn tell_reloading() {
+/// Sends RELOADING=1: the shares are being replaced until the next [`notify_ready`].
+pub(crate) fn notify_reloading() {
     let now = clock_gettime(ClockId::Monotonic);
     let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
-    tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\n"));
+    notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\n"));
 }
 
 /// Sends `what` to the service manager. Does nothing without one.
-fn tell(what: &str) {
+fn notify(what: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };

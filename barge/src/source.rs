@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use vfs::{Errno, FileSystem};
 
 use crate::Failure;
-use crate::diagnose::opening;
+use crate::diagnose::open_error;
 
 /// The value of a SOURCE argument.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(crate) enum Source {
 
 /// `NAME=SOURCE`, or a SOURCE without a name.
 #[derive(Clone, Debug)]
-pub(crate) struct Named {
+pub(crate) struct NamedSource {
     pub(crate) name: Option<String>,
     pub(crate) source: Source,
 }
@@ -36,7 +36,7 @@ impl FromStr for Source {
 
     fn from_str(text: &str) -> Result<Source, String> {
         match text.strip_prefix("refer:") {
-            Some(place) => referral(place).ok_or_else(|| {
+            Some(place) => parse_referral(place).ok_or_else(|| {
                 format!("expected refer:/PATH@HOST or refer:/PATH@HOST+HOST, got '{text}'")
             }),
             None => text
@@ -48,7 +48,7 @@ impl FromStr for Source {
 }
 
 /// Parses a referral in the format of `refer=` in exports(5).
-fn referral(text: &str) -> Option<Source> {
+fn parse_referral(text: &str) -> Option<Source> {
     let (path, hosts) = text.rsplit_once('@')?;
     let hosts: Vec<String> = hosts.split('+').map(str::to_owned).collect();
     let good = path.starts_with('/') && !hosts.iter().any(String::is_empty);
@@ -73,17 +73,17 @@ pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_of_name)
 }
 
-impl FromStr for Named {
+impl FromStr for NamedSource {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Named, String> {
+    fn from_str(text: &str) -> Result<NamedSource, String> {
         // An equals sign after any other text is part of a path or URL.
         match text.split_once('=') {
-            Some((name, source)) if is_name(name) => Ok(Named {
+            Some((name, source)) if is_name(name) => Ok(NamedSource {
                 name: Some(name.into()),
                 source: source.parse()?,
             }),
-            _ => Ok(Named {
+            _ => Ok(NamedSource {
                 name: None,
                 source: text.parse()?,
             }),
@@ -94,12 +94,12 @@ impl FromStr for Named {
 impl Source {
     /// Returns the source with a signature by one of `keys` required, if there are any. Returns an
     /// error unless it is an image.
-    pub(crate) fn signed(self, keys: &[PathBuf]) -> Result<Source, Failure> {
+    pub(crate) fn require_signature(self, keys: &[PathBuf]) -> Result<Source, Failure> {
         if keys.is_empty() {
             return Ok(self);
         }
         let signed = match &self {
-            Source::Tree(tree) => tree.signed(keys),
+            Source::Tree(tree) => tree.require_signature(keys),
             Source::Referral { .. } => None,
         };
         signed
@@ -112,7 +112,7 @@ impl Source {
         match self {
             Source::Tree(tree) => tree
                 .open(hostdir)
-                .map_err(|error| Failure::new(format!("{self}: {}", opening(tree, &error)))),
+                .map_err(|error| Failure::new(format!("{self}: {}", open_error(tree, &error)))),
             // The tree for clients without referrals: an empty directory.
             Source::Referral { .. } => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }
@@ -121,7 +121,7 @@ impl Source {
 
 /// Returns a writable overlay of `fs` whose changes are stored in the directory `dir`, which is
 /// opened with the options `hostdir`. The directory is locked for this process until it exits.
-pub(crate) fn overlaid(
+pub(crate) fn open_overlay(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
     hostdir: hostdir::Options,
@@ -154,13 +154,13 @@ mod tests {
             ("./x=y", "./x=y"),
             ("refer:/a/b@h1+10.0.0.1", "refer:/a/b@h1+10.0.0.1"),
         ] {
-            let named: Named = text.parse().expect(text);
+            let named: NamedSource = text.parse().expect(text);
             assert_eq!(
                 (named.name, named.source.to_string()),
                 (None, shown.to_owned())
             );
         }
-        let named: Named = "data=/srv/x=y".parse().expect("a named source");
+        let named: NamedSource = "data=/srv/x=y".parse().expect("a named source");
         assert_eq!(named.name.as_deref(), Some("data"));
         assert_eq!(named.source.to_string(), "/srv/x=y");
     }
@@ -175,7 +175,9 @@ mod tests {
             "refer:/a@h+",
         ] {
             assert!(
-                text.parse::<Named>().expect_err(text).contains("expected"),
+                text.parse::<NamedSource>()
+                    .expect_err(text)
+                    .contains("expected"),
                 "{text}"
             );
         }

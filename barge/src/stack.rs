@@ -6,24 +6,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use layers::gate::Terms;
-use layers::record::Event;
-use layers::squash::Whom;
-use layers::{Gate, MapIds, Owned, PageCache, ReadOnly, Record, Sealed, Trace, XattrMap, stack};
+use layers::call_log::Event;
+use layers::gate::AccessPolicy;
+use layers::squash::SquashMode;
+use layers::{
+    CallLog, Gate, MapIds, OwnerOverride, PageCache, ReadOnly, SealedHandles, Trace, XattrMap,
+    stack,
+};
 use remote::Url;
 use vfs::{FileSystem, HandleKey};
 
 use crate::Failure;
 use crate::call_log::CallLogFile;
-use crate::disk_cache::files::DiskCache;
+use crate::disk_cache::files::DiskCacheConfig;
 use crate::read_trace::TraceFile;
-use crate::source::overlaid;
+use crate::source::open_overlay;
 
 /// The layers to stack on a source. A layer that is absent costs nothing.
 #[derive(Default)]
 pub(crate) struct Stack<'a> {
     /// The disk cache for files of the server at the URL.
-    pub(crate) disk_cache: Option<(&'a DiskCache, &'a Url)>,
+    pub(crate) disk_cache: Option<(&'a DiskCacheConfig, &'a Url)>,
     /// The trace of first accesses, which are those that reach the source.
     pub(crate) read_trace: Option<Arc<TraceFile>>,
     /// The directory that stores changes, and the options to open it with.
@@ -32,7 +35,7 @@ pub(crate) struct Stack<'a> {
     pub(crate) seal: Option<HandleKey>,
     pub(crate) page_cache: Option<Arc<PageCache>>,
     /// Owner and group of all files.
-    pub(crate) owner: Owned,
+    pub(crate) owner: OwnerOverride,
     pub(crate) ids: &'a [MapIds],
     /// The right to use an attribute's name depends on the client's own ids: above the id maps.
     pub(crate) xattrs: Option<&'a XattrMap>,
@@ -48,36 +51,36 @@ pub(crate) struct Stack<'a> {
 pub(crate) enum Access {
     /// Every client has the access that the source permits.
     #[default]
-    Open,
+    Unrestricted,
     /// Terms that do not change while the tree is served.
     Fixed {
-        terms: Terms,
+        terms: AccessPolicy,
         /// Whether clients of other hosts may connect.
         networked: bool,
     },
     /// Terms that may change, or end.
-    Changeable(Arc<Gate>),
+    Gated(Arc<Gate>),
 }
 
 impl Stack<'_> {
     /// Stacks the layers on `fs`. Returns an error if a directory of a layer cannot be used.
-    pub(crate) fn over(self, mut fs: Arc<dyn FileSystem>) -> Result<Arc<dyn FileSystem>, Failure> {
+    pub(crate) fn wrap(self, mut fs: Arc<dyn FileSystem>) -> Result<Arc<dyn FileSystem>, Failure> {
         if let Some((cache, url)) = self.disk_cache {
-            fs = cache.over(fs, url)?;
+            fs = cache.wrap(fs, url)?;
         }
         if let Some(trace) = &self.read_trace {
-            fs = trace.over(fs);
+            fs = trace.wrap(fs);
         }
         if let Some((dir, options)) = self.overlay {
-            fs = overlaid(fs, &dir, options)?;
+            fs = open_overlay(fs, &dir, options)?;
         }
         if let Some(key) = self.seal {
-            fs = stack(fs, Sealed(key));
+            fs = stack(fs, SealedHandles(key));
         }
         if let Some(pages) = self.page_cache {
             fs = stack(fs, pages);
         }
-        if self.owner != Owned::default() {
+        if self.owner != OwnerOverride::default() {
             fs = stack(fs, self.owner);
         }
         for ids in self.ids {
@@ -86,7 +89,7 @@ impl Stack<'_> {
         if let Some(map) = self.xattrs {
             fs = stack(fs, map.clone());
         }
-        fs = self.access.over(fs);
+        fs = self.access.wrap(fs);
         if self.log_requests && tracing::enabled!(tracing::Level::TRACE) {
             let start = Instant::now();
             fs = stack(fs, Trace::new(Arc::new(move || start.elapsed())));
@@ -94,23 +97,23 @@ impl Stack<'_> {
         if let Some((log, name)) = self.call_log {
             let (name, start) = (name.to_owned(), Instant::now());
             let write = Box::new(move |event: &Event<'_>| log.write(&name, event));
-            fs = stack(fs, Record::new(Arc::new(move || start.elapsed()), write));
+            fs = stack(fs, CallLog::new(Arc::new(move || start.elapsed()), write));
         }
         Ok(fs)
     }
 }
 
 impl Access {
-    fn over(self, mut fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
+    fn wrap(self, mut fs: Arc<dyn FileSystem>) -> Arc<dyn FileSystem> {
         let (terms, networked) = match self {
-            Access::Open => return fs,
-            Access::Changeable(gate) => return stack(fs, gate),
+            Access::Unrestricted => return fs,
+            Access::Gated(gate) => return stack(fs, gate),
             Access::Fixed { terms, networked } => (terms, networked),
         };
-        let squashes = match terms.squash.whom {
-            Whom::None => false,
-            Whom::RemoteRoot => networked,
-            Whom::Root | Whom::All => true,
+        let squashes = match terms.squash.mode {
+            SquashMode::None => false,
+            SquashMode::RemoteRoot => networked,
+            SquashMode::Root | SquashMode::All => true,
         };
         if squashes {
             fs = stack(fs, terms.squash);
@@ -131,10 +134,10 @@ mod tests {
 
     use super::*;
 
-    fn access(whom: Whom, networked: bool, read_only: bool) -> Stack<'static> {
+    fn access(whom: SquashMode, networked: bool, read_only: bool) -> Stack<'static> {
         Stack {
             access: Access::Fixed {
-                terms: Terms {
+                terms: AccessPolicy {
                     squash: Squash::new(whom),
                     read_only,
                     clients: None,
@@ -150,16 +153,16 @@ mod tests {
         let now = Arc::new(barge_client::source::now);
         let source: Arc<dyn FileSystem> = memory::Memory::new(now);
         let over = |stack: Stack<'_>| {
-            let fs = stack.over(source.clone());
+            let fs = stack.wrap(source.clone());
             fs.unwrap_or_else(|failure| panic!("{failure:?}"))
         };
         let is_source = |stack| Arc::ptr_eq(&over(stack), &source);
         assert!(is_source(Stack::default()));
-        assert!(is_source(access(Whom::None, true, false)));
-        assert!(is_source(access(Whom::RemoteRoot, false, false)));
-        assert!(!is_source(access(Whom::RemoteRoot, true, false)));
-        assert!(!is_source(access(Whom::Root, false, false)));
-        let read_only = over(access(Whom::None, false, true));
+        assert!(is_source(access(SquashMode::None, true, false)));
+        assert!(is_source(access(SquashMode::RemoteRoot, false, false)));
+        assert!(!is_source(access(SquashMode::RemoteRoot, true, false)));
+        assert!(!is_source(access(SquashMode::Root, false, false)));
+        let read_only = over(access(SquashMode::None, false, true));
         assert!(read_only.capabilities().read_only);
     }
 }

@@ -9,18 +9,19 @@ use command::{CommandResult, Failure};
 
 use crate::context::Context;
 use crate::process::BusyLoops;
+use crate::progress::Progress;
 use crate::report::format::{Entry, Outcome, Report};
 use crate::report::machine::Machine;
 use crate::report::results::{Results, Unmeasured};
-use crate::steps::Steps;
 use crate::zerocopy;
 use crate::{
-    coalescing, crowd, find, guest, image, kept, mount, nfs, p9, pack, readplus, report, virtiofs,
+    coalescing, crowd, disk_cache, find, guest, image, mount, nfs, p9, pack, readplus, report,
+    virtiofs,
 };
 
 /// The tables of `all`, each with its duration in seconds when quick and when not, on two idle
 /// cores of 2023. The progress bar estimates the remaining time from them.
-const ALL: [(Table, [f64; 2]); 13] = [
+const TABLES: [(Table, [f64; 2]); 13] = [
     (Table::Coalescing, [110.0, 1000.0]),
     (Table::Crowd, [100.0, 150.0]),
     (Table::Virtiofs, [35.0, 150.0]),
@@ -40,17 +41,17 @@ const ALL: [(Table, [f64; 2]); 13] = [
 struct Part {
     name: String,
     seconds: f64,
-    what: What,
+    kind: PartKind,
 }
 
-enum What {
-    Here(Table),
+enum PartKind {
+    Host(Table),
     Guest(guest::Bench),
 }
 
 /// Measures the tables that `options` selects and writes the report.
 pub(super) fn run(options: &BenchArgs) -> CommandResult {
-    let (steps, _watch) = Steps::watched()?;
+    let (steps, _watch) = Progress::with_signal_handler()?;
     let args = &Context::new(options, steps.clone())?;
     let (began, machine) = (Instant::now(), Machine::here());
     let when = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
@@ -103,7 +104,7 @@ fn parts(args: &Context) -> Vec<Part> {
     let here = |(table, seconds): &(Table, [f64; 2])| Part {
         name: table.name(),
         seconds: seconds[speed],
-        what: What::Here(*table),
+        kind: PartKind::Host(*table),
     };
     let in_guest = |bench: guest::Bench| Part {
         name: format!("guest {}", bench.name()),
@@ -113,16 +114,16 @@ fn parts(args: &Context) -> Vec<Part> {
         } else {
             0.0
         },
-        what: What::Guest(bench),
+        kind: PartKind::Guest(bench),
     };
     match args.options.table {
         Table::All => {
-            let here = ALL.iter().map(here);
+            let here = TABLES.iter().map(here);
             here.chain(guest::Bench::ALL.map(in_guest)).collect()
         }
         table => {
             let one = |(other, _): &&(Table, [f64; 2])| *other == table;
-            let mut parts: Vec<_> = ALL.iter().filter(one).map(here).collect();
+            let mut parts: Vec<_> = TABLES.iter().filter(one).map(here).collect();
             let guests = guest::Bench::ALL.into_iter();
             parts.extend(
                 guests
@@ -158,19 +159,19 @@ fn command(args: &Context) -> String {
 
 impl Part {
     fn measure(&self, args: &Context) -> Outcome {
-        let measured = catch_unwind(AssertUnwindSafe(|| match &self.what {
-            What::Here(table) => measure(*table, args),
-            What::Guest(bench) => bench.measure(args),
+        let measured = catch_unwind(AssertUnwindSafe(|| match &self.kind {
+            PartKind::Host(table) => measure(*table, args),
+            PartKind::Guest(bench) => bench.measure(args),
         }));
         let stopped = || Outcome::LeftOut("stopped".into());
-        let failed = args.steps.take_failed();
+        let failed = args.progress.take_failures();
         match measured {
             Ok(Ok(measured)) if measured.rows.is_empty() && args.options.only.is_some() => {
                 Outcome::LeftOut("no row of it is selected".into())
             }
             Ok(Ok(measured)) => Outcome::of(measured.table(&self.name), failed),
             // A run stopped by a signal may fail in any way.
-            Ok(Err(_)) if args.steps.is_stopped() => stopped(),
+            Ok(Err(_)) if args.progress.is_stopped() => stopped(),
             Ok(Err(Unmeasured::LeftOut(why))) => Outcome::LeftOut(why),
             Ok(Err(Unmeasured::Failed(failure))) => Outcome::Failed(failure.message),
             Err(_) => Outcome::Failed("it panicked".into()),
@@ -187,10 +188,10 @@ fn measure(table: Table, args: &Context) -> Result<Results, Unmeasured> {
         Table::Find => find::run,
         Table::Crowd => crowd::run,
         Table::Image => image::run,
-        Table::Kept => kept::run,
+        Table::Kept => disk_cache::run,
         Table::Mount => mount::run,
         Table::Nfs => nfs::run,
-        Table::Objects => image::far::run,
+        Table::Objects => image::object_store::run,
         Table::Pack => pack::run,
         Table::Readplus => readplus::run,
         Table::Virtiofs => virtiofs::run,

@@ -10,14 +10,14 @@ use std::time::Instant;
 
 use crate::context::Context;
 use crate::mounted::Mounted;
-use crate::process::{Process, free_port, needs_root, own_memory};
+use crate::process::{Process, free_port, peak_memory, require_root};
 use crate::report::results::{Results, Row};
 use crate::rounds::Rotation;
-use crate::workspace::{MANY, Workspace, file_name};
+use crate::workspace::{SMALL_FILES_DIR, Workspace, file_name};
 use command::Failure;
 
 /// Files in each directory.
-const TOGETHER: u32 = 100;
+const FILES_PER_DIR: u32 = 100;
 
 const COLUMNS: [&str; 2] = ["9P", "NFS"];
 
@@ -29,9 +29,9 @@ struct Fixture {
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    needs_root("bench find mounts")?;
-    let args = &args.seldom(3);
-    let workspace = Workspace::empty(args)?;
+    require_root("bench find mounts")?;
+    let args = &args.with_default_runs(3);
+    let workspace = Workspace::new(args)?;
     let files =
         (args.options.files_in_tree).unwrap_or(if args.options.quick { 20_000 } else { 100_000 });
     fill(&workspace.share, files)
@@ -43,12 +43,12 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
             workspace.parent()
         ),
         format!(
-            "{files} empty files, {TOGETHER} in a directory; 9P over a Unix socket, NFS 4.2 over loopback TCP"
+            "{files} empty files, {FILES_PER_DIR} in a directory; 9P over a Unix socket, NFS 4.2 over loopback TCP"
         ),
         "memory: peak of the mount's process, without pages of files".into(),
     ];
     let fixture = Fixture::start(workspace)?;
-    args.steps.plan(args.runs() * COLUMNS.len());
+    args.progress.plan(args.runs() * COLUMNS.len());
     let none = || vec![Vec::new(); COLUMNS.len()];
     let mut rows = vec![
         Row::new("find".into(), "file/s", none()),
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
             Ok(())
         })?;
     }
-    rows.retain(|row| args.wants(&row.name));
+    rows.retain(|row| args.selects(&row.name));
     Ok(Results {
         title: "find(1) on a mounted tree".into(),
         notes,
@@ -79,7 +79,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
 
 impl Fixture {
     fn start(workspace: Workspace) -> Result<Fixture, Failure> {
-        let socket = workspace.run.join("9p");
+        let socket = workspace.run_dir.join("9p");
         let port = free_port()?;
         let serve = |protocol, addr: String| {
             Process::serve(workspace.barge(), &workspace.share, &[protocol, &addr])
@@ -101,7 +101,7 @@ impl Fixture {
     /// Lists the whole tree over a new mount; returns files a second, and the memory of the mount's
     /// process in MiB.
     fn measure(&self, column: usize, files: u32) -> Result<[f64; 2], String> {
-        let at = self.workspace.run.join("mounted");
+        let at = self.workspace.run_dir.join("mounted");
         let mounted = Mounted::new(self.workspace.barge(), &self.urls[column], "ro", at)?;
         let begun = Instant::now();
         let found = count(mounted.path()).map_err(|error| error.to_string())?;
@@ -110,8 +110,8 @@ impl Fixture {
             return Err(format!("expected {files} files, found {found}"));
         }
         let process = Path::new("/proc").join(mounted.pid().to_string());
-        let memory = own_memory(&process) as f64 / f64::from(1 << 20);
-        mounted.end()?;
+        let memory = peak_memory(&process) as f64 / f64::from(1 << 20);
+        mounted.unmount()?;
         Ok([rate, memory])
     }
 }
@@ -133,11 +133,14 @@ fn count(root: &Path) -> io::Result<u32> {
 }
 
 fn fill(share: &Path, files: u32) -> io::Result<()> {
-    let dir_of =
-        |number: u32| -> PathBuf { share.join(MANY).join((number / TOGETHER).to_string()) };
+    let dir_of = |number: u32| -> PathBuf {
+        share
+            .join(SMALL_FILES_DIR)
+            .join((number / FILES_PER_DIR).to_string())
+    };
     for number in 0..files {
         let dir = dir_of(number);
-        if number % TOGETHER == 0 {
+        if number % FILES_PER_DIR == 0 {
             fs::create_dir_all(&dir)?;
         }
         fs::File::create(dir.join(file_name(number as usize)))?;

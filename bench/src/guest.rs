@@ -51,18 +51,18 @@ impl Protocol {
 
 /// The results that barge-guest reports.
 #[derive(Deserialize)]
-struct Told {
+struct GuestReport {
     title: String,
     notes: Vec<String>,
     columns: Vec<String>,
     peers: Vec<usize>,
     limit: Option<usize>,
-    rows: Vec<ToldRow>,
+    rows: Vec<GuestRow>,
     failed: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct ToldRow {
+struct GuestRow {
     name: String,
     unit: String,
     runs: Vec<Vec<f64>>,
@@ -145,8 +145,8 @@ impl Bench {
                 command.args(["--only", protocol.name()]);
                 command.args(["--seconds", if args.options.quick { "1" } else { "2" }]);
                 let peer = protocol.peer();
-                if !peer.missing_from(&tools::dirs()).is_empty() {
-                    missing.push(peer.is_missing());
+                if !peer.missing_from(&tools::program_dirs()).is_empty() {
+                    missing.push(peer.missing_message());
                 }
                 if protocol == Protocol::Virtiofs
                     && let Some(virtiofsd) = tools::find("virtiofsd")
@@ -159,15 +159,16 @@ impl Bench {
             }
             Bench::Caches | Bench::Readplus => {}
         }
-        let (told, status) = told(&mut command)?;
+        let (told, status) = run_guest(&mut command)?;
         for why in told.failed {
-            args.steps.fail(why);
+            args.progress.report_failure(why);
         }
         if !status.success() {
             let what = "the guest ended early";
-            args.steps.fail(format!("{what}: barge-guest: {status}"));
+            args.progress
+                .report_failure(format!("{what}: barge-guest: {status}"));
         }
-        let row = |row: ToldRow| Row::new(row.name, unit(&row.unit), row.runs);
+        let row = |row: GuestRow| Row::new(row.name, unit(&row.unit), row.runs);
         Ok(Results {
             title: told.title,
             notes: told.notes,
@@ -181,7 +182,7 @@ impl Bench {
 }
 
 /// Runs barge-guest; returns the last results that it reported, and its exit status.
-fn told(command: &mut Command) -> Result<(Told, ExitStatus), Failure> {
+fn run_guest(command: &mut Command) -> Result<(GuestReport, ExitStatus), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(format!("barge-guest: {error}"));
     let mut child = command
         .stdin(Stdio::null())

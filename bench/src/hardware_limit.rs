@@ -30,7 +30,7 @@ pub(super) struct Exchange {
 }
 
 /// Approximate size in bytes of a message without payload, with its names and attributes.
-pub(super) const BARE: usize = 100;
+pub(super) const BASE_MESSAGE_SIZE: usize = 100;
 
 /// A connection, readable and writable.
 trait Stream: Read + Write + Send {}
@@ -38,7 +38,7 @@ impl<T: Read + Write + Send> Stream for T {}
 
 impl HardwareLimit {
     /// Returns the description for reports.
-    pub(super) fn what(&self) -> &'static str {
+    pub(super) fn description(&self) -> &'static str {
         match self {
             HardwareLimit::Copy(_) => "memory copy",
             HardwareLimit::Exchange(Exchange { tcp: true, .. }) => {
@@ -51,17 +51,17 @@ impl HardwareLimit {
     /// Returns operations per second, measured for about `time`.
     pub(super) fn rate(&self, time: Duration) -> Result<f64> {
         match self {
-            HardwareLimit::Copy(bytes) => Ok(copied(*bytes, time)),
+            HardwareLimit::Copy(bytes) => Ok(copy_rate(*bytes, time)),
             HardwareLimit::Exchange(exchange) => exchange.rate(time),
         }
     }
 }
 
-fn copied(bytes: usize, time: Duration) -> f64 {
+fn copy_rate(bytes: usize, time: Duration) -> f64 {
     // The source is as large as the benches' data file and is read throughout; the destination is
     // always the same.
-    const FROM: usize = 64 << 20;
-    let from = vec![7_u8; FROM.max(bytes)];
+    const SOURCE_SIZE: usize = 64 << 20;
+    let from = vec![7_u8; SOURCE_SIZE.max(bytes)];
     let mut to = vec![0_u8; bytes];
     let (mut at, mut done, began) = (0, 0_u64, Instant::now());
     loop {
@@ -89,8 +89,8 @@ impl Exchange {
         std::thread::scope(|scope| {
             let mut clients = Vec::new();
             for (near, far) in connected? {
-                scope.spawn(move || self.answer(far));
-                clients.push(scope.spawn(move || self.ask(near, time)));
+                scope.spawn(move || self.send_replies(far));
+                clients.push(scope.spawn(move || self.send_requests(near, time)));
             }
             let ended = clients.into_iter().map(|client| {
                 let panicked = || std::io::Error::other("a thread panicked");
@@ -114,7 +114,7 @@ impl Exchange {
     }
 
     /// Sends batches of requests and reads the replies; returns operations per second.
-    fn ask(&self, mut near: Box<dyn Stream>, time: Duration) -> Result<f64> {
+    fn send_requests(&self, mut near: Box<dyn Stream>, time: Duration) -> Result<f64> {
         let request = vec![1; self.depth * self.bytes.0];
         let mut reply = vec![0; self.depth * self.bytes.1];
         let (mut done, began) = (0, Instant::now());
@@ -130,7 +130,7 @@ impl Exchange {
     }
 
     /// Answers batches until the client disconnects.
-    fn answer(&self, mut far: Box<dyn Stream>) {
+    fn send_replies(&self, mut far: Box<dyn Stream>) {
         let mut request = vec![0; self.depth * self.bytes.0];
         let reply = vec![1; self.depth * self.bytes.1];
         while far.read_exact(&mut request).is_ok() && far.write_all(&reply).is_ok() {}
@@ -146,7 +146,7 @@ mod tests {
         let exchange = |tcp, depth, connections| {
             HardwareLimit::Exchange(Exchange {
                 tcp,
-                bytes: (BARE, 1 << 20),
+                bytes: (BASE_MESSAGE_SIZE, 1 << 20),
                 depth,
                 steps: 2,
                 connections,
@@ -159,7 +159,7 @@ mod tests {
             exchange(true, 4, 2),
         ] {
             let rate = bound.rate(Duration::ZERO).expect("measured");
-            assert!(rate > 0.0, "{}: {rate}", bound.what());
+            assert!(rate > 0.0, "{}: {rate}", bound.description());
         }
     }
 }

@@ -13,11 +13,11 @@ mod coalescing;
 mod context;
 mod crowd;
 mod data;
+mod disk_cache;
 mod find;
 mod guest;
 mod hardware_limit;
 mod image;
-mod kept;
 mod mount;
 mod mounted;
 mod network;
@@ -25,13 +25,13 @@ mod nfs;
 mod p9;
 mod pack;
 mod process;
+mod progress;
 mod protocol;
 mod readplus;
 mod relay;
 mod replay;
 mod report;
 mod rounds;
-mod steps;
 mod syscalls;
 mod virtiofs;
 mod workspace;
@@ -92,7 +92,7 @@ fn run_show(options: &BenchArgs) -> CommandResult {
         None => return Err(Failure::usage("show: expected FILE")),
     };
     if let Some(later) = options.files.get(1) {
-        report = report.renewed(report::format::read(later.as_ref())?);
+        report = report.merge(report::format::read(later.as_ref())?);
     }
     report::write(&report, &options.outputs)?;
     Ok(ExitCode::SUCCESS)

@@ -15,10 +15,12 @@ use rustix::fs::{Advice, fadvise};
 use crate::context::Context;
 use crate::hardware_limit::HardwareLimit;
 use crate::mounted::Mounted;
-use crate::process::{Process, needs_root};
+use crate::process::{Process, require_root};
 use crate::report::results::Results;
-use crate::rounds::{Cell, Done, measure_all};
-use crate::workspace::{CONTENTS, DATA, FILES, MANY, Workspace, file_name};
+use crate::rounds::{Cell, Measurement, measure_all};
+use crate::workspace::{
+    DATA_FILE, FILE_COUNT, SMALL_FILE_SIZE, SMALL_FILES_DIR, Workspace, file_name,
+};
 use command::Failure;
 use command::tools::Tool;
 
@@ -45,7 +47,7 @@ enum Operation {
     ReadLarge,
 }
 
-struct Load {
+struct Workload {
     operation: Operation,
     programs: usize,
 }
@@ -63,8 +65,8 @@ struct Client {
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    needs_root("bench mount mounts")?;
-    let workspace = Workspace::make(args)?;
+    require_root("bench mount mounts")?;
+    let workspace = Workspace::with_files(args)?;
     let mut notes = vec![
         workspace.note(args),
         "barge: cache=none; bindfs: --multithreaded, with names and attributes that expire at once. The kernel reads contents itself from barge's files \
@@ -77,10 +79,10 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let peers = bindfs.iter().map(|_| servers.len()).collect();
     match bindfs {
         Some(bindfs) => servers.push(("bindfs".into(), bindfs)),
-        None => missing.push(Tool::BINDFS.is_missing()),
+        None => missing.push(Tool::BINDFS.missing_message()),
     }
-    let loads: Vec<_> = loads(args).collect();
-    let rows = measure_all(args, &servers, &loads, &workspace.run, &mut notes)?;
+    let loads: Vec<_> = workloads(args).collect();
+    let rows = measure_all(args, &servers, &loads, &workspace.run_dir, &mut notes)?;
     Ok(Results {
         title: "A directory mounted with FUSE".into(),
         notes,
@@ -95,14 +97,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
 fn barge(workspace: &Workspace) -> Result<Mounted, Failure> {
     let (source, at) = (
         workspace.share.display().to_string(),
-        workspace.run.join("barge"),
+        workspace.run_dir.join("barge"),
     );
     Mounted::new(workspace.barge(), &source, "cache=none", at).map_err(Failure::new)
 }
 
 /// Returns `None` if bindfs is not installed.
 fn bindfs(workspace: &Workspace) -> Result<Option<Mounted>, Failure> {
-    let at = workspace.run.join("bindfs");
+    let at = workspace.run_dir.join("bindfs");
     fs::create_dir_all(&at).map_err(Failure::new)?;
     let mut command = Command::new(Tool::BINDFS.name);
     command
@@ -112,17 +114,19 @@ fn bindfs(workspace: &Workspace) -> Result<Option<Mounted>, Failure> {
     let Some(process) = Process::start(&mut command) else {
         return Ok(None);
     };
-    Mounted::by(process, at).map(Some).map_err(Failure::new)
+    Mounted::wait_for(process, at)
+        .map(Some)
+        .map_err(Failure::new)
 }
 
-fn loads(args: &Context) -> impl Iterator<Item = Load> {
+fn workloads(args: &Context) -> impl Iterator<Item = Workload> {
     let all = OPERATIONS.into_iter().flat_map(|(operation, counts)| {
-        counts.iter().map(move |&programs| Load {
+        counts.iter().map(move |&programs| Workload {
             operation,
             programs,
         })
     });
-    all.filter(|load| args.wants(&load.name()))
+    all.filter(|load| args.selects(&load.name()))
 }
 
 impl Operation {
@@ -137,7 +141,7 @@ impl Operation {
     }
 }
 
-impl Cell<Mounted> for Load {
+impl Cell<Mounted> for Workload {
     type Client = Client;
 
     fn name(&self) -> String {
@@ -165,7 +169,7 @@ impl Cell<Mounted> for Load {
         mounted.pid()
     }
 
-    fn run(&self, client: &mut Client, time: Duration, most: usize) -> Done {
+    fn run(&self, client: &mut Client, time: Duration, most: usize) -> Measurement {
         let began = Instant::now();
         let mut done = 0;
         while done < most && began.elapsed() < time {
@@ -176,7 +180,7 @@ impl Cell<Mounted> for Load {
         Ok((done, began.elapsed()))
     }
 
-    fn counted(&self) -> Option<usize> {
+    fn traced_operations(&self) -> Option<usize> {
         (self.programs == 1).then_some(500)
     }
 
@@ -197,7 +201,7 @@ const STRIDE: usize = 7919;
 
 impl Client {
     fn new(root: &Path, number: usize, programs: usize) -> io::Result<Client> {
-        let file = File::open(root.join(DATA.0))?;
+        let file = File::open(root.join(DATA_FILE.0))?;
         fadvise(&file, 0, None, Advice::DontNeed)?;
         Ok(Client {
             root: root.to_owned(),
@@ -213,16 +217,20 @@ impl Client {
     fn step(&mut self, operation: Operation) -> io::Result<()> {
         let next = self.count * self.programs + self.number;
         self.count += 1;
-        let small = || self.root.join(MANY).join(file_name(next % FILES));
+        let small = || {
+            self.root
+                .join(SMALL_FILES_DIR)
+                .join(file_name(next % FILE_COUNT))
+        };
         match operation {
             Operation::Stat => small().symlink_metadata().map(drop),
             Operation::SmallFile => {
                 let got = File::open(small())?.read_at(&mut self.buffer, 0)?;
-                check(got, CONTENTS)
+                check(got, SMALL_FILE_SIZE)
             }
             Operation::Create => {
                 let path = self.root.join(format!("made-{}", self.number));
-                File::create_new(&path)?.write_all(&self.buffer[..CONTENTS])?;
+                File::create_new(&path)?.write_all(&self.buffer[..SMALL_FILE_SIZE])?;
                 fs::remove_file(path)
             }
             Operation::ReadSmall => self.read(next * STRIDE, SMALL),
@@ -232,7 +240,7 @@ impl Client {
 
     /// Reads the `number`th piece of `size` bytes; wraps to the first after the last.
     fn read(&mut self, number: usize, size: usize) -> io::Result<()> {
-        let pieces = DATA.1 as usize / size;
+        let pieces = DATA_FILE.1 as usize / size;
         if size == LARGE && number % pieces < self.programs {
             fadvise(&self.file, 0, None, Advice::DontNeed)?;
         }

@@ -28,13 +28,13 @@ impl Mounted {
         command
             .args(["mount", "-f", source, "-o", options])
             .arg(&at);
-        let process = Process::ready(&mut command)?;
+        let process = Process::start_barge(&mut command)?;
         Ok(Mounted { at, process })
     }
 
     /// Waits until `process`, a FUSE server of another project, has mounted its file system at the
     /// directory `at`. Returns an error after 5 s.
-    pub(super) fn by(process: Process, at: PathBuf) -> Result<Mounted, String> {
+    pub(super) fn wait_for(process: Process, at: PathBuf) -> Result<Mounted, String> {
         let mounted = Mounted { at, process };
         let device = |path: &Path| Some(path.metadata().ok()?.dev());
         let above = mounted.at.parent().and_then(device);
@@ -51,7 +51,7 @@ impl Mounted {
     }
 
     /// Unmounts and waits until the process has ended, after it has written its cache.
-    pub(super) fn end(mut self) -> Result<(), String> {
+    pub(super) fn unmount(mut self) -> Result<(), String> {
         unmount(&self.at, UnmountFlags::empty())
             .map_err(|errno| format!("{}: {errno}", self.at.display()))?;
         self.process.wait()

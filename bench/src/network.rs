@@ -14,35 +14,35 @@ use crate::process::{Process, wait_until};
 /// A network namespace with only loopback in it, and perhaps a portmapper.
 pub(super) struct Network {
     /// The process that keeps the namespaces alive.
-    keeper: Process,
-    space: File,
+    holder: Process,
+    namespace: File,
 }
 
 /// The portmapper and Ganesha both keep files below /run.
-const RUN: &str =
+const PORTMAPPER_SCRIPT: &str =
     "mount -t tmpfs none /run && mkdir /run/ganesha && ip link set lo up && exec rpcbind -f";
 
 impl Network {
     /// Creates a network namespace with a portmapper. Returns `None` if that is impossible, for
     /// example because the user is not root.
-    pub(super) fn make() -> Option<Network> {
-        let network = Network::kept_by(RUN)?;
-        network.listens(PORTMAPPER).then_some(network)
+    pub(super) fn with_portmapper() -> Option<Network> {
+        let network = Network::held_by(PORTMAPPER_SCRIPT)?;
+        network.wait_for_listener(PORTMAPPER).then_some(network)
     }
 
     /// Creates a network namespace with only loopback in it. Returns `None` if that is impossible,
     /// for example because the user is not root.
-    pub(super) fn bare() -> Option<Network> {
-        let network = Network::kept_by("ip link set lo up && exec sleep infinity")?;
+    pub(super) fn loopback_only() -> Option<Network> {
+        let network = Network::held_by("ip link set lo up && exec sleep infinity")?;
         let connects = || {
             let free = TcpListener::bind(("127.0.0.1", 0))?;
             TcpStream::connect(free.local_addr()?)
         };
-        let is_up = || network.within(connects).is_ok_and(|done| done.is_ok());
+        let is_up = || network.run_inside(connects).is_ok_and(|done| done.is_ok());
         wait_until(Duration::from_secs(5), is_up).then_some(network)
     }
 
-    fn kept_by(script: &str) -> Option<Network> {
+    fn held_by(script: &str) -> Option<Network> {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "sh", "-c", script]);
         let keeper = Process::start(&mut command)?;
@@ -53,12 +53,15 @@ impl Network {
             return None;
         }
         let space = File::open(&path).ok()?;
-        Some(Network { keeper, space })
+        Some(Network {
+            holder: keeper,
+            namespace: space,
+        })
     }
 
     /// Returns the number of bytes received on its loopback interface.
     pub(super) fn received(&self) -> std::io::Result<u64> {
-        let figures = self.within(|| read_to_string("/proc/thread-self/net/dev"))??;
+        let figures = self.run_inside(|| read_to_string("/proc/thread-self/net/dev"))??;
         let lines = figures
             .lines()
             .filter_map(|line| line.trim().strip_prefix("lo:"));
@@ -69,10 +72,13 @@ impl Network {
     }
 
     /// Calls `what` on a thread in the namespace.
-    pub(super) fn within<T: Send>(&self, what: impl FnOnce() -> T + Send) -> std::io::Result<T> {
+    pub(super) fn run_inside<T: Send>(
+        &self,
+        what: impl FnOnce() -> T + Send,
+    ) -> std::io::Result<T> {
         // A thread stays in the namespace that it has entered, so a new thread does the work.
         let moved = || {
-            move_into_link_name_space(self.space.as_fd(), Some(LinkNameSpaceType::Network))?;
+            move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
             Ok(what())
         };
         let done = scope(|threads| threads.spawn(moved).join());
@@ -81,10 +87,10 @@ impl Network {
 
     /// Waits up to 30 s until a server listens on `port` in the namespace; returns whether one
     /// does.
-    pub(super) fn listens(&self, port: u16) -> bool {
+    pub(super) fn wait_for_listener(&self, port: u16) -> bool {
         let connects = || TcpStream::connect(("127.0.0.1", port)).is_ok();
         wait_until(Duration::from_secs(30), || {
-            self.within(connects).unwrap_or(false)
+            self.run_inside(connects).unwrap_or(false)
         })
     }
 
@@ -92,7 +98,7 @@ impl Network {
     /// namespace.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
-        let keeper = self.keeper.pid().to_string();
+        let keeper = self.holder.pid().to_string();
         command.args(["--target", &keeper, "--net"]);
         command
     }
@@ -102,7 +108,7 @@ impl Network {
         let mut command = Command::new("nsenter");
         command
             .arg("--target")
-            .arg(self.keeper.pid().to_string())
+            .arg(self.holder.pid().to_string())
             .args(["--net", "--mount", program])
             .args(args);
         Process::start(&mut command)

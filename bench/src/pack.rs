@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::image::tree::Runtime;
-use crate::process::{call, children_time};
+use crate::process::{children_time, run_command};
 use crate::report::results::{Results, Row};
 use crate::workspace::Workspace;
 use command::Failure;
@@ -31,7 +31,7 @@ enum Tree {
 
 /// The storage of contents, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stored {
+enum Storage {
     Plain,
     /// Uncompressed, with equal chunks of 64 KiB stored once.
     Chunks,
@@ -54,21 +54,21 @@ enum Column {
 const FIGURES: [(&str, &str); 3] = [("size", "MiB"), ("time", "ms"), ("processors", "ms")];
 
 /// The figures of an image: its size, the time to make it, and the processor time.
-struct Made {
+struct PackFigures {
     bytes: u64,
-    took: Duration,
-    worked: Duration,
+    wall_time: Duration,
+    cpu_time: Duration,
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    let args = &args.seldom(3);
-    let workspace = Workspace::empty(args)?;
+    let args = &args.with_default_runs(3);
+    let workspace = Workspace::new(args)?;
     let trees: Vec<_> = (Tree::ALL.into_iter())
         .filter(|&tree| !args.options.quick || tree == Tree::Python)
         .filter(|tree| {
-            Stored::ALL
+            Storage::ALL
                 .iter()
-                .any(|stored| args.wants(&stored.of(*tree)))
+                .any(|stored| args.selects(&stored.row_name(*tree)))
         })
         .collect();
     let mut missing = Vec::new();
@@ -87,9 +87,9 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
             missing.push(format!("{} is missing: {why}", tree.name()));
             continue;
         }
-        for stored in Stored::ALL {
-            if args.wants(&stored.of(tree)) {
-                let image = workspace.run.join("image");
+        for stored in Storage::ALL {
+            if args.selects(&stored.row_name(tree)) {
+                let image = workspace.run_dir.join("image");
                 rows.extend(measure(
                     args,
                     &columns,
@@ -127,7 +127,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
 fn measure(
     args: &Context,
     columns: &[Column],
-    (tree, stored): (Tree, Stored),
+    (tree, stored): (Tree, Storage),
     (at, image): (&Path, &Path),
     missing: &mut Vec<String>,
 ) -> Result<Vec<Row>, Failure> {
@@ -140,22 +140,23 @@ fn measure(
         for turn in 0..able.len() {
             let column = able[(turn + first) % able.len()];
             let made = columns[column].pack(&args.barge, stored, at, image);
-            args.steps.done()?;
+            args.progress.advance()?;
             match made {
                 // The first round warms up, and finds the programs that lack the codec.
                 Ok(_) if round == 0 => {}
                 Ok(made) => {
                     let of_run = [
                         made.bytes as f64 / f64::from(1 << 20),
-                        made.took.as_secs_f64() * 1e3,
-                        made.worked.as_secs_f64() * 1e3,
+                        made.wall_time.as_secs_f64() * 1e3,
+                        made.cpu_time.as_secs_f64() * 1e3,
                     ];
                     for (row, figure) in figures.iter_mut().zip(of_run) {
                         row[column].push(figure);
                     }
                 }
                 Err(why) if column == 0 => {
-                    args.steps.fail(format!("{}: {why}", stored.of(tree)));
+                    args.progress
+                        .report_failure(format!("{}: {why}", stored.row_name(tree)));
                     return Ok(Vec::new());
                 }
                 Err(why) if round == 0 => {
@@ -171,7 +172,8 @@ fn measure(
             }
         }
     }
-    let row = |((what, unit), runs)| Row::new(format!("{}, {what}", stored.of(tree)), unit, runs);
+    let row =
+        |((what, unit), runs)| Row::new(format!("{}, {what}", stored.row_name(tree)), unit, runs);
     Ok(FIGURES.into_iter().zip(figures).map(row).collect())
 }
 
@@ -199,7 +201,7 @@ impl Tree {
                 let output = Command::new(python).args(["-c", which]).output();
                 let output = output.map_err(|error| format!("python3: {error}"))?;
                 let library = String::from_utf8_lossy(&output.stdout);
-                call(Command::new("cp").arg("-a").arg(library.trim()).arg(top))
+                run_command(Command::new("cp").arg("-a").arg(library.trim()).arg(top))
             }
             Tree::Node => Runtime::Node.make(top),
             Tree::Java => Runtime::Java.make(top),
@@ -207,19 +209,19 @@ impl Tree {
     }
 }
 
-impl Stored {
-    const ALL: [Stored; 4] = [Stored::Plain, Stored::Chunks, Stored::Lz4, Stored::Zstd];
+impl Storage {
+    const ALL: [Storage; 4] = [Storage::Plain, Storage::Chunks, Storage::Lz4, Storage::Zstd];
 
     fn name(self) -> &'static str {
         match self {
-            Stored::Plain => "plain",
-            Stored::Chunks => "chunks",
-            Stored::Lz4 => "lz4",
-            Stored::Zstd => "zstd",
+            Storage::Plain => "plain",
+            Storage::Chunks => "chunks",
+            Storage::Lz4 => "lz4",
+            Storage::Zstd => "zstd",
         }
     }
 
-    fn of(self, tree: Tree) -> String {
+    fn row_name(self, tree: Tree) -> String {
         format!("{} {}", tree.name(), self.name())
     }
 }
@@ -256,38 +258,44 @@ impl Column {
             }
             Column::Squashfs => Tool::MKSQUASHFS,
         };
-        find(tool.name).ok_or_else(|| tool.is_missing())
+        find(tool.name).ok_or_else(|| tool.missing_message())
     }
 
     /// Returns the options for this storage; `None` if the program does not support it.
-    fn options(self, stored: Stored) -> Option<&'static [&'static str]> {
+    fn options(self, stored: Storage) -> Option<&'static [&'static str]> {
         Some(match (self, stored) {
-            (Column::Barge, Stored::Plain) => &[],
-            (Column::Barge, Stored::Chunks) => &["--dedupe", "--chunksize=64K"],
-            (Column::Barge, Stored::Lz4) => &["--compress=lz4", "--level=9"],
-            (Column::Barge, Stored::Zstd) => &["--compress=zstd", "--level=3"],
-            (Column::Erofs, Stored::Plain) => &[],
-            (Column::Erofs, Stored::Chunks) => &["--chunksize=65536"],
-            (Column::Erofs, Stored::Lz4) => &["-zlz4hc,9", "-C65536"],
-            (Column::Erofs, Stored::Zstd) => &["-zzstd,3", "-C65536"],
-            (Column::ErofsDense, Stored::Lz4) => {
+            (Column::Barge, Storage::Plain) => &[],
+            (Column::Barge, Storage::Chunks) => &["--dedupe", "--chunksize=64K"],
+            (Column::Barge, Storage::Lz4) => &["--compress=lz4", "--level=9"],
+            (Column::Barge, Storage::Zstd) => &["--compress=zstd", "--level=3"],
+            (Column::Erofs, Storage::Plain) => &[],
+            (Column::Erofs, Storage::Chunks) => &["--chunksize=65536"],
+            (Column::Erofs, Storage::Lz4) => &["-zlz4hc,9", "-C65536"],
+            (Column::Erofs, Storage::Zstd) => &["-zzstd,3", "-C65536"],
+            (Column::ErofsDense, Storage::Lz4) => {
                 &["-zlz4hc,9", "-C65536", "-Eztailpacking,fragments"]
             }
-            (Column::ErofsDense, Stored::Zstd) => {
+            (Column::ErofsDense, Storage::Zstd) => {
                 &["-zzstd,3", "-C65536", "-Eztailpacking,fragments"]
             }
-            (Column::Squashfs, Stored::Plain) => &["-noI", "-noD", "-noF", "-noX"],
-            (Column::Squashfs, Stored::Lz4) => &["-comp", "lz4", "-Xhc", "-b", "64K"],
-            (Column::Squashfs, Stored::Zstd) => {
+            (Column::Squashfs, Storage::Plain) => &["-noI", "-noD", "-noF", "-noX"],
+            (Column::Squashfs, Storage::Lz4) => &["-comp", "lz4", "-Xhc", "-b", "64K"],
+            (Column::Squashfs, Storage::Zstd) => {
                 &["-comp", "zstd", "-Xcompression-level", "3", "-b", "64K"]
             }
-            (Column::ErofsDense, Stored::Plain | Stored::Chunks)
-            | (Column::Squashfs, Stored::Chunks) => return None,
+            (Column::ErofsDense, Storage::Plain | Storage::Chunks)
+            | (Column::Squashfs, Storage::Chunks) => return None,
         })
     }
 
     /// Packs `tree` into `image`, and removes the image afterwards.
-    fn pack(self, barge: &Path, stored: Stored, tree: &Path, image: &Path) -> Result<Made, String> {
+    fn pack(
+        self,
+        barge: &Path,
+        stored: Storage,
+        tree: &Path,
+        image: &Path,
+    ) -> Result<PackFigures, String> {
         let options = self.options(stored).unwrap_or_default();
         let [tree, to] = [tree, image].map(OsString::from);
         let mut command = Command::new(self.program(barge)?);
@@ -303,16 +311,16 @@ impl Column {
                 .args(options),
         };
         let (before, began) = (children_time(), Instant::now());
-        let called = call(&mut command);
+        let called = run_command(&mut command);
         let (took, worked) = (began.elapsed(), children_time().saturating_sub(before));
         let bytes = fs::metadata(image).map(|image| image.len());
         // A failed run may leave no image.
         let _ = fs::remove_file(image);
         called?;
-        Ok(Made {
+        Ok(PackFigures {
             bytes: bytes.map_err(|error| error.to_string())?,
-            took,
-            worked,
+            wall_time: took,
+            cpu_time: worked,
         })
     }
 }

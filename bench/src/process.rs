@@ -27,11 +27,11 @@ impl Process {
         dir: &Path,
         options: &[&str],
     ) -> Result<Process, Failure> {
-        Process::ready(barge.arg("serve").args(options).arg(dir))
+        Process::start_barge(barge.arg("serve").args(options).arg(dir))
     }
 
     /// Starts barge with `command` and waits until it prints `ready`.
-    pub(super) fn ready(command: &mut Command) -> Result<Process, Failure> {
+    pub(super) fn start_barge(command: &mut Command) -> Result<Process, Failure> {
         let mut child = command
             .stdout(Stdio::piped())
             .spawn()
@@ -72,7 +72,7 @@ impl Drop for Process {
 }
 
 /// Returns an error unless the user is root, which `what` requires.
-pub(super) fn needs_root(what: &str) -> Result<(), Failure> {
+pub(super) fn require_root(what: &str) -> Result<(), Failure> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
         false => Err(Failure::new(format!("{what}: it takes user 0"))),
@@ -80,7 +80,7 @@ pub(super) fn needs_root(what: &str) -> Result<(), Failure> {
 }
 
 /// Runs a program until it exits; returns its standard error if it failed.
-pub(super) fn call(command: &mut Command) -> Result<(), String> {
+pub(super) fn run_command(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{name}: {error}"))?;
@@ -107,7 +107,7 @@ pub(super) fn wait_until(time: Duration, mut ready: impl FnMut() -> bool) -> boo
 
 /// Returns a process and the descendants that the main thread of each has started: some daemons
 /// serve from a child process.
-pub(super) fn family(pid: u32) -> Vec<u32> {
+pub(super) fn process_tree(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut next = 0;
     while let Some(&pid) = all.get(next) {
@@ -125,16 +125,16 @@ pub(super) fn family(pid: u32) -> Vec<u32> {
 
 /// The index in /proc/PID/stat, counted from the field after the name, of the CPU times of the
 /// waited-for children.
-const CHILDREN: usize = 13;
+const CUTIME_FIELD: usize = 13;
 
 /// Returns the CPU time of a process and its descendants.
 pub(super) fn processor_time(pid: u32) -> Duration {
-    let times = family(pid).into_iter().map(sys::usage::process_time);
+    let times = process_tree(pid).into_iter().map(sys::usage::process_time);
     times.flatten().sum()
 }
 
 /// Returns the peak resident memory of a process in bytes, without file pages (proc_pid_status(5)).
-pub(super) fn own_memory(process: &Path) -> u64 {
+pub(super) fn peak_memory(process: &Path) -> u64 {
     let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
     let kib = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -147,7 +147,7 @@ pub(super) fn own_memory(process: &Path) -> u64 {
 /// Returns the CPU time of all children of this process that it has waited for.
 pub(super) fn children_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let ticks = ticks(&stat, CHILDREN).unwrap_or(0);
+    let ticks = ticks(&stat, CUTIME_FIELD).unwrap_or(0);
     Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second().max(1) as u32
 }
 
@@ -208,7 +208,7 @@ pub(super) fn free_port() -> Result<u16, Failure> {
 }
 
 /// Returns the version of a package according to dpkg, for programs that do not print theirs.
-pub(super) fn packaged(package: &str) -> String {
+pub(super) fn package_version(package: &str) -> String {
     let query = Command::new("dpkg-query")
         .args(["-W", "-f", "${Version}", package])
         .output();
@@ -225,7 +225,7 @@ mod tests {
             .spawn();
         let mut child = child.expect("runs");
         // The kernel lists children by the thread that started them.
-        assert_eq!(super::family(child.id()), [child.id()]);
+        assert_eq!(super::process_tree(child.id()), [child.id()]);
         drop(child.stdin.take());
         child.wait().expect("ends");
     }
@@ -233,8 +233,8 @@ mod tests {
     #[test]
     fn times_stand_behind_the_name() {
         let stat = "7 (a) 1 b) S 1 7 7 0 -1 4194560 1 0 0 0 1 1 30 12 20 0 1 0 5 6 7";
-        assert_eq!(super::ticks(stat, super::CHILDREN), Some(42));
-        assert_eq!(super::ticks("7 (a) S", super::CHILDREN), None);
+        assert_eq!(super::ticks(stat, super::CUTIME_FIELD), Some(42));
+        assert_eq!(super::ticks("7 (a) S", super::CUTIME_FIELD), None);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use crate::context::Context;
 use crate::data;
-use crate::hardware_limit::{BARE, Exchange, HardwareLimit};
+use crate::hardware_limit::{BASE_MESSAGE_SIZE, Exchange, HardwareLimit};
 use crate::report::results::Results;
-use crate::rounds::{self, Done, measure_all};
+use crate::rounds::{self, Measurement, measure_all};
 use crate::workspace::Workspace;
 
 /// The bytes of the small operations, and of the large ones.
@@ -46,7 +46,7 @@ pub(crate) struct Cell {
     name: String,
     pub(crate) operation: Operation,
     /// The transport or the version of the protocol.
-    pub(crate) over: String,
+    pub(crate) variant: String,
     /// Connections or queues, each with a thread of its own.
     pub(crate) connections: usize,
     /// Operations in flight on each.
@@ -90,7 +90,13 @@ pub(crate) trait Protocol: Sync {
 
     /// Repeats the operation for about `time` or `most` times; returns the count and the time
     /// taken.
-    fn run(&self, client: &mut Self::Client, cell: &Cell, time: Duration, most: usize) -> Done;
+    fn run(
+        &self,
+        client: &mut Self::Client,
+        cell: &Cell,
+        time: Duration,
+        most: usize,
+    ) -> Measurement;
 
     /// Returns the number of sequential requests in an operation; `None` if there is no such
     /// operation.
@@ -111,13 +117,13 @@ struct Table {
     servers: Vec<String>,
     /// The servers with `--with-statistics`.
     servers_with_statistics: Option<Vec<String>>,
-    rows: Vec<Rows>,
+    rows: Vec<RowGroup>,
 }
 
 /// Rows of one operation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rows {
+struct RowGroup {
     operation: Operation,
     /// The name: `{over}`, `{connections}`, `{queues}` and `{depth}` are replaced.
     name: String,
@@ -139,7 +145,7 @@ impl Table {
                     cells.extend(drivers.iter().map(|&interrupts| Cell {
                         name: name(&row.name, over, (connections, depth), interrupts),
                         operation: row.operation,
-                        over: over.clone(),
+                        variant: over.clone(),
                         connections,
                         depth,
                         interrupts,
@@ -172,7 +178,7 @@ fn name(
 /// Measures the table of a protocol.
 pub(crate) fn run<P: Protocol>(args: &Context, protocol: &P) -> Result<Results, Failure> {
     let table: Table = data::parse(P::TABLE).expect("a test checks the table");
-    let workspace = Workspace::make(args)?;
+    let workspace = Workspace::with_files(args)?;
     let mut notes = vec![workspace.note(args)];
     let (mut servers, mut peers, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     let named = match (args.options.with_statistics, &table.servers_with_statistics) {
@@ -192,10 +198,12 @@ pub(crate) fn run<P: Protocol>(args: &Context, protocol: &P) -> Result<Results, 
     }
     missing.dedup();
     let mut cells = table.cells();
-    cells.retain(|cell| args.wants(&cell.name));
-    let cells = cells.into_iter().map(|cell| Measured { protocol, cell });
+    cells.retain(|cell| args.selects(&cell.name));
+    let cells = cells
+        .into_iter()
+        .map(|cell| ProtocolCell { protocol, cell });
     let cells: Vec<_> = cells.collect();
-    let rows = measure_all(args, &servers, &cells, &workspace.run, &mut notes)?;
+    let rows = measure_all(args, &servers, &cells, &workspace.run_dir, &mut notes)?;
     notes.extend(table.notes);
     Ok(Results {
         title: table.title,
@@ -209,12 +217,12 @@ pub(crate) fn run<P: Protocol>(args: &Context, protocol: &P) -> Result<Results, 
 }
 
 /// A cell with its protocol.
-struct Measured<'p, P> {
+struct ProtocolCell<'p, P> {
     protocol: &'p P,
     cell: Cell,
 }
 
-impl<P: Protocol> rounds::Cell<P::Server> for Measured<'_, P> {
+impl<P: Protocol> rounds::Cell<P::Server> for ProtocolCell<'_, P> {
     type Client = P::Client;
 
     fn name(&self) -> String {
@@ -236,11 +244,11 @@ impl<P: Protocol> rounds::Cell<P::Server> for Measured<'_, P> {
         self.protocol.pid(server, client)
     }
 
-    fn run(&self, client: &mut P::Client, time: Duration, most: usize) -> Done {
+    fn run(&self, client: &mut P::Client, time: Duration, most: usize) -> Measurement {
         self.protocol.run(client, &self.cell, time, most)
     }
 
-    fn counted(&self) -> Option<usize> {
+    fn traced_operations(&self) -> Option<usize> {
         let is_list = self.cell.operation == Operation::List;
         let times = if is_list { 5 } else { 500 };
         (self.cell.connections == 1 && !self.cell.interrupts).then_some(times)
@@ -273,7 +281,10 @@ impl<P: Protocol> rounds::Cell<P::Server> for Measured<'_, P> {
         };
         Some(HardwareLimit::Exchange(Exchange {
             tcp,
-            bytes: (BARE + sent as usize, BARE + received as usize),
+            bytes: (
+                BASE_MESSAGE_SIZE + sent as usize,
+                BASE_MESSAGE_SIZE + received as usize,
+            ),
             depth: cell.depth,
             steps: self.protocol.steps(cell)?,
             connections: cell.connections,

@@ -1,7 +1,7 @@
 //! A relay that adds latency: forwards TCP data on loopback half a millisecond later in each
 //! direction, like a network with a round trip of 1 ms. The relay does not drop, reorder or
-//! throttle data; only [`Relay::ON_ITS_WAY`] bounds the data in flight. The kernels still measure
-//! the round trip of loopback, so congestion control is not simulated.
+//! throttle data; only [`Relay::MAX_IN_FLIGHT`] bounds the data in flight. The kernels still
+//! measure the round trip of loopback, so congestion control is not simulated.
 //!
 //! It also counts the 9P writes it forwards.
 
@@ -17,39 +17,39 @@ use std::time::{Duration, Instant};
 pub(super) struct Relay {
     /// The port for clients.
     pub(super) port: u16,
-    writes: Arc<Writes>,
+    writes: Arc<WriteCounts>,
 }
 
 /// The Twrites forwarded, and their payload bytes.
 #[derive(Default)]
-struct Writes {
+struct WriteCounts {
     messages: AtomicU64,
     bytes: AtomicU64,
 }
 
 /// A piece of data, with its time of arrival.
-type Come = (Instant, Vec<u8>);
+type TimedChunk = (Instant, Vec<u8>);
 
 impl Relay {
     /// The delay in each direction.
     pub(super) const DELAY: Duration = Duration::from_micros(500);
 
-    /// The most pieces in flight, of up to [`Relay::PIECE`] bytes each. At 256 MB/s, 128 KiB are in
-    /// flight for half a millisecond, so the bound is never reached.
-    const ON_ITS_WAY: usize = 256;
+    /// The most pieces in flight, of up to [`Relay::CHUNK_SIZE`] bytes each. At 256 MB/s, 128 KiB
+    /// are in flight for half a millisecond, so the bound is never reached.
+    const MAX_IN_FLIGHT: usize = 256;
 
-    const PIECE: usize = 256 << 10;
+    const CHUNK_SIZE: usize = 256 << 10;
 
     /// Starts to forward connections to `server`.
     pub(super) fn start(server: SocketAddr) -> std::io::Result<Relay> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
-        let writes = Arc::new(Writes::default());
+        let writes = Arc::new(WriteCounts::default());
         let counts = writes.clone();
         spawn(move || {
             // A connection that cannot be forwarded is closed, so its client notices.
             for client in listener.incoming().flatten() {
-                let _ = join(client, server, &counts);
+                let _ = forward(client, server, &counts);
             }
         });
         Ok(Relay { port, writes })
@@ -64,33 +64,37 @@ impl Relay {
     }
 }
 
-fn join(client: TcpStream, server: SocketAddr, writes: &Arc<Writes>) -> std::io::Result<()> {
+fn forward(
+    client: TcpStream,
+    server: SocketAddr,
+    writes: &Arc<WriteCounts>,
+) -> std::io::Result<()> {
     let server = TcpStream::connect(server)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let count = Count {
+    let count = WriteCounter {
         writes: writes.clone(),
         head: Vec::new(),
         rest: 0,
     };
-    pass(client.try_clone()?, server.try_clone()?, Some(count));
-    pass(server, client, None);
+    forward_direction(client.try_clone()?, server.try_clone()?, Some(count));
+    forward_direction(server, client, None);
     Ok(())
 }
 
 /// Forwards one direction, with a thread to read and a thread to write.
-fn pass(mut from: TcpStream, to: TcpStream, mut count: Option<Count>) {
-    let (tell, told): (SyncSender<Come>, _) = sync_channel(Relay::ON_ITS_WAY);
-    spawn(move || give(&told, to));
+fn forward_direction(mut from: TcpStream, to: TcpStream, mut count: Option<WriteCounter>) {
+    let (tell, told): (SyncSender<TimedChunk>, _) = sync_channel(Relay::MAX_IN_FLIGHT);
+    spawn(move || write_delayed(&told, to));
     spawn(move || {
         loop {
-            let mut piece = vec![0; Relay::PIECE];
+            let mut piece = vec![0; Relay::CHUNK_SIZE];
             match from.read(&mut piece) {
                 Ok(got) if got > 0 => piece.truncate(got),
                 _ => return,
             }
             if let Some(count) = &mut count {
-                count.take(&piece);
+                count.feed(&piece);
             }
             if tell.send((Instant::now(), piece)).is_err() {
                 return;
@@ -99,7 +103,7 @@ fn pass(mut from: TcpStream, to: TcpStream, mut count: Option<Count>) {
     });
 }
 
-fn give(told: &Receiver<Come>, mut to: TcpStream) {
+fn write_delayed(told: &Receiver<TimedChunk>, mut to: TcpStream) {
     for (came, piece) in told {
         sleep((came + Relay::DELAY).saturating_duration_since(Instant::now()));
         if to.write_all(&piece).is_err() {
@@ -111,19 +115,19 @@ fn give(told: &Receiver<Come>, mut to: TcpStream) {
 }
 
 /// Finds the message boundaries in a client's byte stream, and counts its Twrites.
-struct Count {
-    writes: Arc<Writes>,
+struct WriteCounter {
+    writes: Arc<WriteCounts>,
     head: Vec<u8>,
     /// Bytes left of the current message.
     rest: usize,
 }
 
-impl Count {
+impl WriteCounter {
     /// The bytes of size, type, tag, fid, offset and payload length (`Twrite`, write(5)).
-    const HEAD: usize = 7 + 4 + 8 + 4;
+    const HEADER_LEN: usize = 7 + 4 + 8 + 4;
     const TWRITE: u8 = 118;
 
-    fn take(&mut self, mut bytes: &[u8]) {
+    fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.rest > 0 {
                 let over = self.rest.min(bytes.len());
@@ -138,12 +142,12 @@ impl Count {
                 .first_chunk()
                 .map(|size| u32::from_le_bytes(*size));
             let size = size.map_or(usize::MAX, |size| size as usize);
-            if self.head.len() < Count::HEAD.min(size) {
+            if self.head.len() < WriteCounter::HEADER_LEN.min(size) {
                 continue;
             }
-            if self.head.get(4) == Some(&Count::TWRITE) {
+            if self.head.get(4) == Some(&WriteCounter::TWRITE) {
                 self.writes.messages.fetch_add(1, Ordering::Relaxed);
-                let payload = size.saturating_sub(Count::HEAD) as u64;
+                let payload = size.saturating_sub(WriteCounter::HEADER_LEN) as u64;
                 self.writes.bytes.fetch_add(payload, Ordering::Relaxed);
             }
             self.rest = size.saturating_sub(self.head.len());
@@ -167,8 +171,8 @@ mod tests {
         };
         let said = [
             message(120, 4),
-            message(Count::TWRITE, 16 + 100),
-            message(Count::TWRITE, 16 + 300_000),
+            message(WriteCounter::TWRITE, 16 + 100),
+            message(WriteCounter::TWRITE, 16 + 300_000),
             message(110, 0),
         ]
         .concat();

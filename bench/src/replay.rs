@@ -14,37 +14,37 @@ use std::time::{Duration, Instant};
 
 use barge_client::Source;
 use command::Failure;
-use layers::record::Line;
+use layers::call_log::Line;
 use serde_json::json;
 use vfs::cx::block_on;
 use vfs::{
-    Access, Caller, Cx, DirEntry, DirSink, Errno, FileSystem, Mode, Name, Node, OpenFlags, Plus,
-    Result, Want,
+    Access, AttrMask, Caller, Cx, DirEntry, DirSink, Errno, FileSystem, Mode, Name, Node,
+    OpenFlags, ReaddirMode, Result,
 };
 use wire::payload::{SlicePayload, VecSink};
 
 /// The longest read or write in bytes; a longer one is replayed with length 0.
-const LONGEST: u64 = 64 << 20;
+const MAX_LEN: u64 = 64 << 20;
 
 /// The number of differences that are listed individually.
-const TOLD: usize = 20;
+const MAX_REPORTED: usize = 20;
 
 /// The results of a replay.
 #[derive(Default)]
-pub(super) struct Replayed {
+pub(super) struct ReplayReport {
     operations: BTreeMap<String, Times>,
     /// Skipped calls, by operation.
-    passed_over: BTreeMap<String, u64>,
+    skipped: BTreeMap<String, u64>,
     differences: u64,
-    told: Vec<String>,
+    reported: Vec<String>,
     seconds: f64,
 }
 
 /// Durations of the calls of one kind in nanoseconds.
 #[derive(Default)]
 struct Times {
-    then: Vec<u64>,
-    now: Vec<u64>,
+    recorded: Vec<u64>,
+    replayed: Vec<u64>,
     differences: u64,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn run(
     source: &str,
     paced: bool,
     changes: bool,
-) -> std::result::Result<Replayed, Failure> {
+) -> std::result::Result<ReplayReport, Failure> {
     let source: Source = source.parse().map_err(Failure::usage)?;
     let fs = source.open(hostdir::Options::default());
     let fs = fs.map_err(|error| Failure::new(format!("{source}: {error}")))?;
@@ -64,10 +64,10 @@ pub(super) fn run(
     let from = File::open(file).map_err(|error| failed(&error))?;
     let mut replay = Replay {
         fs,
-        changes,
+        allow_changes: changes,
         exports: HashMap::new(),
     };
-    let mut replayed = Replayed::default();
+    let mut replayed = ReplayReport::default();
     let begun = Instant::now();
     for (at, line) in BufReader::new(from).lines().enumerate() {
         let line = line.map_err(|error| failed(&error))?;
@@ -79,8 +79,8 @@ pub(super) fn run(
         }
         let start = Instant::now();
         match replay.call(&line) {
-            None => *replayed.passed_over.entry(line.op).or_default() += 1,
-            Some(result) => replayed.take(at + 1, &line, result, start.elapsed()),
+            None => *replayed.skipped.entry(line.op).or_default() += 1,
+            Some(result) => replayed.record(at + 1, &line, result, start.elapsed()),
         }
     }
     replayed.seconds = begun.elapsed().as_secs_f64();
@@ -89,45 +89,45 @@ pub(super) fn run(
 
 struct Replay {
     fs: Arc<dyn FileSystem>,
-    changes: bool,
-    exports: HashMap<String, Known>,
+    allow_changes: bool,
+    exports: HashMap<String, ExportState>,
 }
 
 /// The nodes and files of an export found so far, by their numbers in the call log.
 #[derive(Default)]
-struct Known {
+struct ExportState {
     nodes: HashMap<u64, Arc<dyn Node>>,
-    files: HashMap<u64, Opened>,
+    files: HashMap<u64, OpenFile>,
 }
 
-struct Opened {
+struct OpenFile {
     file: Arc<dyn vfs::File>,
     /// Directory cookies of this source, by the recorded ones.
     cookies: HashMap<u64, u64>,
 }
 
 /// The result of a call: on success, a count if the call has one.
-type Outcome = Result<Option<u64>>;
+type CallResult = Result<Option<u64>>;
 
 impl Replay {
     /// Makes the call unless it must be skipped. Returns the number of bytes or entries, for calls
     /// that have one.
-    fn call(&mut self, line: &Line) -> Option<Outcome> {
+    fn call(&mut self, line: &Line) -> Option<CallResult> {
         let known = self.exports.entry(line.export.clone()).or_default();
         let caller = Caller::new(line.uid, line.gid);
         if line.op == "root" {
             let root = block_on(&caller, |cx| self.fs.root(cx));
-            return Some(known.met(line, root));
+            return Some(known.record_node(line, root));
         }
         match line.file {
             Some(file) => {
-                let may = self.changes || line.op != "write";
+                let may = self.allow_changes || line.op != "write";
                 let file = known.files.get_mut(&file).filter(|_| may)?;
-                let len = line.len.filter(|len| *len <= LONGEST).unwrap_or(0);
+                let len = line.len.filter(|len| *len <= MAX_LEN).unwrap_or(0);
                 file.call(line, &caller, len)
             }
             None => {
-                let may = self.changes || !changes(line);
+                let may = self.allow_changes || !is_modifying(line);
                 let node = known.nodes.get(&line.node).filter(|_| may)?.clone();
                 known.call(line, &caller, &*node)
             }
@@ -136,7 +136,7 @@ impl Replay {
 }
 
 /// Returns whether a call on a node changes the tree.
-fn changes(line: &Line) -> bool {
+fn is_modifying(line: &Line) -> bool {
     let changing = OpenFlags::TRUNC.bits();
     match line.op.as_str() {
         "create" | "unlink" => true,
@@ -145,8 +145,8 @@ fn changes(line: &Line) -> bool {
     }
 }
 
-impl Known {
-    fn met(&mut self, line: &Line, found: Result<Arc<dyn Node>>) -> Outcome {
+impl ExportState {
+    fn record_node(&mut self, line: &Line, found: Result<Arc<dyn Node>>) -> CallResult {
         let found = found?;
         if let Some(number) = line.found {
             self.nodes.insert(number, found);
@@ -154,16 +154,16 @@ impl Known {
         Ok(None)
     }
 
-    fn opened(&mut self, line: &Line, file: Result<Arc<dyn vfs::File>>) -> Outcome {
+    fn record_file(&mut self, line: &Line, file: Result<Arc<dyn vfs::File>>) -> CallResult {
         let file = file?;
         if let Some(number) = line.opened {
             let cookies = HashMap::new();
-            self.files.insert(number, Opened { file, cookies });
+            self.files.insert(number, OpenFile { file, cookies });
         }
         Ok(None)
     }
 
-    fn call(&mut self, line: &Line, caller: &Caller, node: &dyn Node) -> Option<Outcome> {
+    fn call(&mut self, line: &Line, caller: &Caller, node: &dyn Node) -> Option<CallResult> {
         let name = || line.name.as_ref().map(|name| name.bytes());
         let flags = line.flags.unwrap_or(0);
         let open = OpenFlags::from_bits_truncate(flags);
@@ -171,10 +171,10 @@ impl Known {
             "lookup" => {
                 let name = Name::new(name()?).ok()?;
                 let found = block_on(caller, |cx| node.lookup(cx, name));
-                self.met(line, found.map(|entry| entry.node))
+                self.record_node(line, found.map(|entry| entry.node))
             }
             "attr" => {
-                let want = Want::from_bits_truncate(flags);
+                let want = AttrMask::from_bits_truncate(flags);
                 block_on(caller, |cx| node.attr(cx, want)).map(|_| None)
             }
             "access" => {
@@ -194,16 +194,16 @@ impl Known {
             "statfs" => block_on(caller, |cx| node.statfs(cx)).map(|_| None),
             "open" => {
                 let file = block_on(caller, |cx| node.open(cx, open));
-                self.opened(line, file)
+                self.record_file(line, file)
             }
             "create" => {
                 let name = Name::new(name()?).ok()?;
-                let mode = Mode::exactly(line.len.unwrap_or(0) as u32 & 0o7777);
+                let mode = Mode::without_umask(line.len.unwrap_or(0) as u32 & 0o7777);
                 let made = block_on(caller, |cx| node.create(cx, name, open, mode));
                 match made {
                     Ok((entry, file)) => self
-                        .met(line, Ok(entry.node))
-                        .and_then(|_| self.opened(line, Ok(file))),
+                        .record_node(line, Ok(entry.node))
+                        .and_then(|_| self.record_file(line, Ok(file))),
                     Err(errno) => Err(errno),
                 }
             }
@@ -216,8 +216,8 @@ impl Known {
     }
 }
 
-impl Opened {
-    fn call(&mut self, line: &Line, caller: &Caller, len: u64) -> Option<Outcome> {
+impl OpenFile {
+    fn call(&mut self, line: &Line, caller: &Caller, len: u64) -> Option<CallResult> {
         let file = &*self.file;
         let offset = line.offset.unwrap_or(0);
         Some(match line.op.as_str() {
@@ -234,27 +234,31 @@ impl Opened {
                 block_on(caller, write).map(|wrote| Some(wrote as u64))
             }
             "readdir" => {
-                let plus = if len == 0 { Plus::Names } else { Plus::Entries };
+                let plus = if len == 0 {
+                    ReaddirMode::Names
+                } else {
+                    ReaddirMode::Entries
+                };
                 let cookie = match offset {
                     0 => 0,
                     then => *self.cookies.get(&then)?,
                 };
                 let list = |cx: &Cx<'_>| {
-                    let mut entries = Entries {
-                        most: line.done.unwrap_or(u64::MAX),
-                        ..Entries::default()
+                    let mut entries = LimitedEntries {
+                        limit: line.done.unwrap_or(u64::MAX),
+                        ..LimitedEntries::default()
                     };
                     file.readdir(cx, cookie, plus, &mut entries)?;
                     Ok(entries)
                 };
                 let listed = block_on(caller, list);
-                if let (Ok(Entries { last, .. }), Some(then)) = (&listed, line.next) {
+                if let (Ok(LimitedEntries { last, .. }), Some(then)) = (&listed, line.next) {
                     self.cookies.insert(then, *last);
                 }
                 listed.map(|listed| Some(listed.count))
             }
             "file_attr" => {
-                let want = Want::from_bits_truncate(len as u32);
+                let want = AttrMask::from_bits_truncate(len as u32);
                 block_on(caller, |cx| file.attr(cx, want)).map(|_| None)
             }
             "fsync" => block_on(caller, |cx| file.fsync(cx, len != 0)).map(|()| None),
@@ -266,15 +270,15 @@ impl Opened {
 
 /// A sink that accepts as many entries as the recorded call returned.
 #[derive(Default)]
-struct Entries {
-    most: u64,
+struct LimitedEntries {
+    limit: u64,
     count: u64,
     last: u64,
 }
 
-impl DirSink for Entries {
+impl DirSink for LimitedEntries {
     fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        if self.count == self.most {
+        if self.count == self.limit {
             return false;
         }
         (self.count, self.last) = (self.count + 1, entry.cookie);
@@ -282,11 +286,11 @@ impl DirSink for Entries {
     }
 }
 
-impl Replayed {
-    fn take(&mut self, number: usize, line: &Line, result: Outcome, took: Duration) {
+impl ReplayReport {
+    fn record(&mut self, number: usize, line: &Line, result: CallResult, took: Duration) {
         let times = self.operations.entry(line.op.clone()).or_default();
-        times.then.push(line.took);
-        times.now.push(took.as_nanos() as u64);
+        times.recorded.push(line.took);
+        times.replayed.push(took.as_nanos() as u64);
         let then = match line.errno {
             Some(errno) => Err(Errno::from_raw(errno.into())),
             None => Ok(line.done),
@@ -294,11 +298,12 @@ impl Replayed {
         if result != then {
             times.differences += 1;
             self.differences += 1;
-            if self.told.len() < TOLD {
+            if self.reported.len() < MAX_REPORTED {
                 let node = line.node;
-                let (then, now) = (in_words(then), in_words(result));
+                let (then, now) = (describe(then), describe(result));
                 let what = format!("line {number}: {} of node {node}", line.op);
-                self.told.push(format!("{what}: {then} then, {now} now"));
+                self.reported
+                    .push(format!("{what}: {then} then, {now} now"));
             }
         }
     }
@@ -310,14 +315,14 @@ impl Replayed {
             "operation", "calls", "median then", "median now", "99 % then", "99 % now", "differ"
         );
         for (op, times) in &mut self.operations {
-            let [then, now] = [&mut times.then, &mut times.now].map(|times| {
+            let [then, now] = [&mut times.recorded, &mut times.replayed].map(|times| {
                 times.sort_unstable();
                 [0.5, 0.99].map(|part| micros(quantile(times, part)))
             });
             let _ = writeln!(
                 text,
                 "{op:12} {:>9} {:>12} {:>12} {:>12} {:>12} {:>9}",
-                times.now.len(),
+                times.replayed.len(),
                 then[0],
                 now[0],
                 then[1],
@@ -325,17 +330,21 @@ impl Replayed {
                 times.differences
             );
         }
-        for (op, count) in &self.passed_over {
+        for (op, count) in &self.skipped {
             let _ = writeln!(text, "not made again: {count} of {op}");
         }
-        let calls: usize = self.operations.values().map(|times| times.now.len()).sum();
+        let calls: usize = self
+            .operations
+            .values()
+            .map(|times| times.replayed.len())
+            .sum();
         let rate = calls as f64 / self.seconds.max(1e-9);
         let _ = writeln!(
             text,
             "{calls} calls in {:.3} s, {rate:.0} per second, {} came to something else",
             self.seconds, self.differences
         );
-        for told in &self.told {
+        for told in &self.reported {
             let _ = writeln!(text, "{told}");
         }
         text
@@ -345,11 +354,16 @@ impl Replayed {
     pub(super) fn json(&mut self) -> String {
         let mut operations = serde_json::Map::new();
         for (op, times) in &mut self.operations {
-            times.then.sort_unstable();
-            times.now.sort_unstable();
-            let both = |part| [quantile(&times.then, part), quantile(&times.now, part)];
+            times.recorded.sort_unstable();
+            times.replayed.sort_unstable();
+            let both = |part| {
+                [
+                    quantile(&times.recorded, part),
+                    quantile(&times.replayed, part),
+                ]
+            };
             let of = json!({
-                "calls": times.now.len(),
+                "calls": times.replayed.len(),
                 "differences": times.differences,
                 "median": both(0.5),
                 "p99": both(0.99),
@@ -359,14 +373,14 @@ impl Replayed {
         json!({
             "seconds": self.seconds,
             "differences": self.differences,
-            "not_made": self.passed_over,
+            "not_made": self.skipped,
             "operations": operations,
         })
         .to_string()
     }
 }
 
-fn in_words(outcome: Outcome) -> String {
+fn describe(outcome: CallResult) -> String {
     match outcome {
         Ok(Some(done)) => done.to_string(),
         Ok(None) => "done".into(),

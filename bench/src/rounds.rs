@@ -30,11 +30,11 @@ pub(super) trait Cell<S>: Sync {
 
     /// Repeats the operation for about `time` or `most` times; returns the count and the time
     /// taken.
-    fn run(&self, client: &mut Self::Client, time: Duration, most: usize) -> Done;
+    fn run(&self, client: &mut Self::Client, time: Duration, most: usize) -> Measurement;
 
     /// Returns how many operations run while system calls are counted; `None` if they are not
     /// counted.
-    fn counted(&self) -> Option<usize>;
+    fn traced_operations(&self) -> Option<usize>;
 
     /// Returns whether processor time is measured at fixed rates too: for operations that run one
     /// at a time.
@@ -47,19 +47,19 @@ pub(super) trait Cell<S>: Sync {
 }
 
 /// The number of operations done, and the time they took.
-pub(super) type Done = vfs::Result<(usize, Duration)>;
+pub(super) type Measurement = vfs::Result<(usize, Duration)>;
 
 /// Runs operations of `steps` requests each, `depth` of them in flight, for about `time` or `most`
 /// times.
 ///
 /// `submit` sends a request, given the operation's slot, its step, and the result of the step
 /// before; `finish` waits for the reply, given the step.
-pub(super) fn overlapped<Flight, Found: Default>(
+pub(super) fn run_pipelined<Flight, Found: Default>(
     (depth, steps): (usize, usize),
     (time, most): (Duration, usize),
     mut submit: impl FnMut(usize, usize, Found) -> vfs::Result<Flight>,
     mut finish: impl FnMut(usize, Flight) -> vfs::Result<Found>,
-) -> Done {
+) -> Measurement {
     let began = Instant::now();
     let mut flights = VecDeque::with_capacity(depth);
     for slot in 0..depth {
@@ -94,12 +94,13 @@ impl Rotation {
         }
     }
 
-    /// Measures one column after the other, each as one [step](crate::steps::Steps::done). Each
-    /// round starts with another column, because the first finds the caches as another cell left
-    /// them.
+    /// Measures one column after the other, each as one [step](crate::progress::Progress::advance).
+    /// Each round starts with another column, because the first finds the caches as another cell
+    /// left them.
     ///
-    /// A column whose `measure` fails is [reported](crate::steps::Steps::fail) and loses its
-    /// figures for good: part of its runs would not be comparable with all runs of the others.
+    /// A column whose `measure` fails is [reported](crate::progress::Progress::report_failure) and
+    /// loses its figures for good: part of its runs would not be comparable with all runs of the
+    /// others.
     pub(super) fn round(
         &mut self,
         args: &Context,
@@ -110,17 +111,17 @@ impl Rotation {
         let many = self.failed.len();
         for turn in 0..many {
             let column = (turn + round) % many;
-            args.steps.done()?;
+            args.progress.advance()?;
             if self.failed[column] {
                 continue;
             }
             if let Err(why) = measure(rows, column) {
                 self.failed[column] = true;
                 for row in rows.iter_mut() {
-                    (row.runs[column], row.work[column]) = (Vec::new(), CpuTime::default());
-                    row.paced[column] = Default::default();
+                    (row.runs[column], row.cpu_time[column]) = (Vec::new(), CpuTime::default());
+                    row.cpu_time_at_rates[column] = Default::default();
                 }
-                args.steps.fail(why);
+                args.progress.report_failure(why);
             }
         }
         Ok(())
@@ -128,14 +129,14 @@ impl Rotation {
 }
 
 /// Measures a row for each cell; the caller has [planned](Context::plan) them. A cell that fails
-/// on a server is not repeated there, and is [reported](crate::steps::Steps::fail).
+/// on a server is not repeated there, and is [reported](crate::progress::Progress::report_failure).
 pub(super) fn measure_alternating<S, C: Cell<S>>(
     args: &Context,
     servers: &[(String, S)],
     cells: &[C],
 ) -> Result<Vec<Row>, Failure> {
     let row = |cell: &C| Row {
-        limit: cell.limit().map(|limit| (limit.what(), Vec::new())),
+        limit: cell.limit().map(|limit| (limit.description(), Vec::new())),
         ..Row::new(cell.name(), cell.unit().0, vec![Vec::new(); servers.len()])
     };
     let mut rows: Vec<Row> = cells.iter().map(row).collect();
@@ -149,17 +150,17 @@ pub(super) fn measure_alternating<S, C: Cell<S>>(
                     true => &RATES[..],
                     false => &[],
                 };
-                let measured = measure(server, cell, args.time(), rates);
+                let measured = measure(server, cell, args.run_time(), rates);
                 let (rate, times) =
                     measured.map_err(|why| format!("{name}, {}: {why}", cell.name()))?;
                 if round > 0 {
                     rows[0].runs[column].push(rate);
-                    rows[0].add(column, &times);
+                    rows[0].add_cpu_times(column, &times);
                 }
                 Ok(())
             })?;
             if let (Some(limit), Some((what, runs))) = (cell.limit(), &mut row.limit) {
-                let rate = limit.rate(args.time());
+                let rate = limit.rate(args.run_time());
                 let failed = |error| Failure::new(format!("{what}: {error}"));
                 runs.push(rate.map_err(failed)? * cell.unit().1);
             }
@@ -217,7 +218,12 @@ fn measure<S, C: Cell<S>>(
 }
 
 /// Runs `pace` operations a second; the client sleeps in between.
-fn at_rate<S, C: Cell<S>>(cell: &C, client: &mut C::Client, time: Duration, pace: u32) -> Done {
+fn at_rate<S, C: Cell<S>>(
+    cell: &C,
+    client: &mut C::Client,
+    time: Duration,
+    pace: u32,
+) -> Measurement {
     // The least timer slack: the default of 50 µs would delay each wake-up.
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
         .map_err(|error| vfs::Errno::from_raw(error.raw_os_error()))?;
@@ -242,15 +248,16 @@ pub(super) fn measure_all<S, C: Cell<S>>(
 ) -> Result<Vec<Row>, Failure> {
     args.plan(cells.len(), servers.len());
     let mut rows = measure_alternating(args, servers, cells)?;
-    if !args.options.quick && !count_calls(args, servers, cells, &mut rows, &run.join("strace")) {
-        notes.push(syscalls::MISSING.into());
+    if !args.options.quick && !count_syscalls(args, servers, cells, &mut rows, &run.join("strace"))
+    {
+        notes.push(syscalls::STRACE_MISSING.into());
     }
     Ok(rows)
 }
 
 /// Fills in the system calls of the columns that have figures; returns whether they could be
 /// counted. `log` is a file to write.
-pub(super) fn count_calls<S, C: Cell<S>>(
+pub(super) fn count_syscalls<S, C: Cell<S>>(
     args: &Context,
     servers: &[(String, S)],
     cells: &[C],
@@ -259,10 +266,10 @@ pub(super) fn count_calls<S, C: Cell<S>>(
 ) -> bool {
     let mut counted = true;
     for (cell, row) in cells.iter().zip(rows) {
-        let Some(times) = cell.counted() else {
+        let Some(times) = cell.traced_operations() else {
             continue;
         };
-        let figures = row.runs.iter().zip(&mut row.calls);
+        let figures = row.runs.iter().zip(&mut row.syscalls);
         for ((name, server), (runs, calls)) in servers.iter().zip(figures) {
             if runs.is_empty() {
                 continue;
@@ -274,8 +281,8 @@ pub(super) fn count_calls<S, C: Cell<S>>(
                 }
                 Err(why) => {
                     let cell = cell.name();
-                    args.steps
-                        .fail(format!("{name}, {cell}, system calls: {why}"));
+                    args.progress
+                        .report_failure(format!("{name}, {cell}, system calls: {why}"));
                 }
             }
         }

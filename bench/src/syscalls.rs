@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::process::family;
+use crate::process::process_tree;
 
 /// The note for reports in which they are not counted.
-pub(super) const MISSING: &str = "system calls are not counted: Debian's package strace is missing";
+pub(super) const STRACE_MISSING: &str =
+    "system calls are not counted: Debian's package strace is missing";
 
 /// Counts the system calls of process `pid` and its descendants, in all their threads, while `work`
 /// runs. Returns `None` without strace or the permission to trace. `log` is a file to write.
 pub(super) fn count(pid: u32, log: &Path, work: impl FnOnce()) -> Option<u64> {
     let _ = std::fs::remove_file(log);
-    let family = family(pid);
+    let family = process_tree(pid);
     let mut strace = Command::new("strace")
         .args(["-f", "-c", "-U", "calls,name", "-o"])
         .arg(log)

@@ -10,17 +10,17 @@ use rustix::fs::{Advice, fadvise};
 use crate::context::Context;
 use command::Failure;
 
-/// The number of files in the directory for lookups, each of [`CONTENTS`] bytes.
-pub(super) const FILES: usize = 10_000;
+/// The number of files in the directory for lookups, each of [`SMALL_FILE_SIZE`] bytes.
+pub(super) const FILE_COUNT: usize = 10_000;
 /// The size of each of them in bytes.
-pub(super) const CONTENTS: usize = 1024;
+pub(super) const SMALL_FILE_SIZE: usize = 1024;
 /// The name and size of the file to read: well within the page cache.
-pub(super) const DATA: (&str, u64) = ("data", 64 << 20);
+pub(super) const DATA_FILE: (&str, u64) = ("data", 64 << 20);
 /// The bytes of a file that are written over and over: few enough that the bench does not measure a
 /// disk.
-pub(super) const OUT: u64 = 16 << 20;
+pub(super) const OUT_SIZE: u64 = 16 << 20;
 /// The directory of the small files.
-pub(super) const MANY: &str = "many";
+pub(super) const SMALL_FILES_DIR: &str = "many";
 
 /// Returns the name of a small file.
 pub(super) fn file_name(number: usize) -> String {
@@ -40,39 +40,39 @@ pub(super) struct Workspace {
     /// The directory that is served.
     pub(super) share: PathBuf,
     /// The directory for sockets and logs.
-    pub(super) run: PathBuf,
+    pub(super) run_dir: PathBuf,
     /// The program to measure.
     pub(super) barge: PathBuf,
 }
 
 impl Workspace {
     /// Creates the directories, and the files to measure with.
-    pub(super) fn make(args: &Context) -> Result<Workspace, Failure> {
-        let workspace = Workspace::empty(args)?;
-        fill(&workspace.share)
+    pub(super) fn with_files(args: &Context) -> Result<Workspace, Failure> {
+        let workspace = Workspace::new(args)?;
+        create_files(&workspace.share)
             .map_err(|error| Failure::new(format!("{}: {error}", workspace.share.display())))?;
         Ok(workspace)
     }
 
     /// Creates the directories only.
-    pub(super) fn empty(args: &Context) -> Result<Workspace, Failure> {
-        Workspace::below(args, memory())
+    pub(super) fn new(args: &Context) -> Result<Workspace, Failure> {
+        Workspace::new_in(args, memory_dir())
     }
 
     /// Creates the directories only, below the requested directory or else below `parent`.
-    pub(super) fn below(args: &Context, parent: PathBuf) -> Result<Workspace, Failure> {
+    pub(super) fn new_in(args: &Context, parent: PathBuf) -> Result<Workspace, Failure> {
         let parent = args.options.dir.clone().unwrap_or(parent);
         let top = parent.join(format!("barge-bench-{}", std::process::id()));
         let workspace = Workspace {
             share: top.join("share"),
-            run: top.join("run"),
+            run_dir: top.join("run"),
             top,
             barge: args.barge.clone(),
         };
         let failed =
             |error: std::io::Error| Failure::new(format!("{}: {error}", workspace.top.display()));
-        fs::create_dir_all(workspace.share.join(MANY)).map_err(failed)?;
-        fs::create_dir_all(&workspace.run).map_err(failed)?;
+        fs::create_dir_all(workspace.share.join(SMALL_FILES_DIR)).map_err(failed)?;
+        fs::create_dir_all(&workspace.run_dir).map_err(failed)?;
         Ok(workspace)
     }
 
@@ -86,7 +86,7 @@ impl Workspace {
         format!(
             "{} runs of {} ms each, alternating, after one warm-up run; all files below {}",
             args.runs(),
-            args.time().as_millis(),
+            args.run_time().as_millis(),
             self.parent()
         )
     }
@@ -105,7 +105,7 @@ impl Drop for Workspace {
 
 /// Returns a directory in memory if there is one, so that other users of a disk do not disturb the
 /// bench.
-fn memory() -> PathBuf {
+fn memory_dir() -> PathBuf {
     let shm = Path::new("/dev/shm");
     match shm.is_dir() {
         true => shm.into(),
@@ -124,7 +124,7 @@ pub(super) fn write_data(path: &Path, size: u64) -> std::io::Result<File> {
 }
 
 /// Reads a file to its end; returns its size in bytes.
-pub(super) fn read(path: &Path) -> std::io::Result<u64> {
+pub(super) fn read_file(path: &Path) -> std::io::Result<u64> {
     let mut file = File::open(path)?;
     let mut block = vec![0; 1 << 20];
     let mut sum = 0;
@@ -139,18 +139,21 @@ pub(super) fn read(path: &Path) -> std::io::Result<u64> {
 /// Drops a file from the kernel's page cache, after reading it. A virtual machine may return memory
 /// to its host after it is free for two seconds, and then each page of it costs microseconds again;
 /// the pages freed here are the next that the kernel allocates, if that is soon.
-pub(super) fn forget(path: &Path) -> std::io::Result<()> {
-    read(path)?;
+pub(super) fn drop_cache(path: &Path) -> std::io::Result<()> {
+    read_file(path)?;
     let file = File::open(path)?;
     // Only clean pages can be dropped.
     file.sync_all()?;
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }
 
-fn fill(share: &Path) -> std::io::Result<()> {
-    write_data(&share.join(DATA.0), DATA.1)?;
-    for number in 0..FILES {
-        fs::write(share.join(MANY).join(file_name(number)), [7; CONTENTS])?;
+fn create_files(share: &Path) -> std::io::Result<()> {
+    write_data(&share.join(DATA_FILE.0), DATA_FILE.1)?;
+    for number in 0..FILE_COUNT {
+        fs::write(
+            share.join(SMALL_FILES_DIR).join(file_name(number)),
+            [7; SMALL_FILE_SIZE],
+        )?;
     }
     Ok(())
 }

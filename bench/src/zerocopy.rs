@@ -11,11 +11,11 @@ use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Mode, Name, OpenFlags};
 use wire::payload::{SlicePayload, SliceSink};
 
 use crate::context::Context;
-use crate::hardware_limit::{BARE, Exchange, HardwareLimit};
+use crate::hardware_limit::{BASE_MESSAGE_SIZE, Exchange, HardwareLimit};
 use crate::process::{Process, free_port};
 use crate::report::results::Results;
-use crate::rounds::{self, Done, measure_alternating};
-use crate::workspace::{DATA, OUT, Workspace};
+use crate::rounds::{self, Measurement, measure_alternating};
+use crate::workspace::{DATA_FILE, OUT_SIZE, Workspace};
 use command::Failure;
 
 /// The sizes with which the gain of zero-copy transports was first reported, and up to the most
@@ -59,7 +59,7 @@ struct Server {
 
 struct Cell {
     /// The index of the transport in [`TRANSPORTS`].
-    by: usize,
+    transport: usize,
     size: usize,
     writes: bool,
 }
@@ -74,7 +74,7 @@ struct Client {
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    let workspace = Workspace::make(args)?;
+    let workspace = Workspace::with_files(args)?;
     let mut servers = Vec::new();
     for (name, client, server) in COLUMNS {
         servers.push((name.to_owned(), Server::start(&workspace, client, server)?));
@@ -82,9 +82,13 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let mut cells = Vec::new();
     for by in 0..TRANSPORTS.len() {
         for writes in [false, true] {
-            let cell = |size| Cell { by, size, writes };
+            let cell = |size| Cell {
+                transport: by,
+                size,
+                writes,
+            };
             let wanted = SIZES.map(cell).into_iter();
-            cells.extend(wanted.filter(|cell| args.wants(&rounds::Cell::name(cell))));
+            cells.extend(wanted.filter(|cell| args.selects(&rounds::Cell::name(cell))));
         }
     }
     args.plan(cells.len(), servers.len());
@@ -105,7 +109,11 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
 
 impl Server {
     fn start(workspace: &Workspace, client: bool, server: bool) -> Result<Server, Failure> {
-        let socket = |name: &str| workspace.run.join(format!("{name}-{client}-{server}.sock"));
+        let socket = |name: &str| {
+            workspace
+                .run_dir
+                .join(format!("{name}-{client}-{server}.sock"))
+        };
         let (unix, virtio) = (socket("unix"), socket("virtio"));
         let port = free_port()?;
         let (by_unix, by_tcp) = (unix.display(), format!("tcp:127.0.0.1:{port}"));
@@ -146,7 +154,7 @@ impl rounds::Cell<Server> for Cell {
             size if size < 1 << 20 => format!("{} KiB", size >> 10),
             size => format!("{} MiB", size >> 20),
         };
-        format!("{}, {what}, {size}", TRANSPORTS[self.by])
+        format!("{}, {what}, {size}", TRANSPORTS[self.transport])
     }
 
     fn unit(&self) -> (&'static str, f64) {
@@ -154,15 +162,15 @@ impl rounds::Cell<Server> for Cell {
     }
 
     fn connect(&self, server: &Server) -> Result<Vec<Client>, String> {
-        let tree = server.urls[self.by].connect();
+        let tree = server.urls[self.transport].connect();
         let tree = tree.map_err(|error| error.to_string())?;
         let open = |cx: &Cx<'_>| {
             let root = tree.root(cx)?;
             if !self.writes {
-                let data = root.lookup(cx, Name::new(DATA.0.as_bytes())?)?;
+                let data = root.lookup(cx, Name::new(DATA_FILE.0.as_bytes())?)?;
                 return data.node.open(cx, OpenFlags::READ);
             }
-            let (name, mode) = (Name::new(b"out")?, Mode::exactly(0o600));
+            let (name, mode) = (Name::new(b"out")?, Mode::without_umask(0o600));
             Ok(root.create(cx, name, OpenFlags::WRITE, mode)?.1)
         };
         let file = with_cx(open).map_err(|errno| errno.to_string())?;
@@ -179,7 +187,7 @@ impl rounds::Cell<Server> for Cell {
         std::process::id()
     }
 
-    fn run(&self, client: &mut Client, time: Duration, most: usize) -> Done {
+    fn run(&self, client: &mut Client, time: Duration, most: usize) -> Measurement {
         let began = Instant::now();
         let mut done = 0;
         while done < most && (done == 0 || began.elapsed() < time) {
@@ -190,24 +198,24 @@ impl rounds::Cell<Server> for Cell {
     }
 
     /// Returns `None`: a process cannot trace itself.
-    fn counted(&self) -> Option<usize> {
+    fn traced_operations(&self) -> Option<usize> {
         None
     }
 
     /// Returns the limit of the transport. A virtqueue shares memory, so its limit is one copy of
     /// the data.
     fn limit(&self) -> Option<HardwareLimit> {
-        let tcp = match TRANSPORTS[self.by] {
+        let tcp = match TRANSPORTS[self.transport] {
             "virtqueue" => return Some(HardwareLimit::Copy(self.size)),
             transport => transport == "tcp",
         };
-        let long = BARE + self.size;
+        let long = BASE_MESSAGE_SIZE + self.size;
         Some(HardwareLimit::Exchange(Exchange {
             tcp,
             bytes: if self.writes {
-                (long, BARE)
+                (long, BASE_MESSAGE_SIZE)
             } else {
-                (BARE, long)
+                (BASE_MESSAGE_SIZE, long)
             },
             depth: 1,
             steps: 1,
@@ -222,12 +230,12 @@ impl Client {
         let (size, at) = (self.block.len(), self.at);
         let (done, all) = if writes {
             let mut block = SlicePayload::new(&self.block);
-            (with_cx(|cx| self.file.write(cx, at, &mut block))?, OUT)
+            (with_cx(|cx| self.file.write(cx, at, &mut block))?, OUT_SIZE)
         } else {
             let mut block = SliceSink::new(&mut self.block);
             (
                 with_cx(|cx| self.file.read(cx, at, size, &mut block))?,
-                DATA.1,
+                DATA_FILE.1,
             )
         };
         // A short read or write would be too fast.

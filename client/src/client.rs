@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use vfs::{
-    Cx, Errno, FileSystem, Make, Mode, Name, Node, RenameFlags, SetAttr, StatFs, XattrFlags,
+    Cx, Errno, FileSystem, Mode, Name, NewNode, Node, RenameFlags, SetAttr, StatFs, XattrFlags,
 };
 
-use crate::ticket::Calls;
+use crate::ticket::CallPool;
 use crate::tree::Tree;
 use crate::{DirEntry, File, Metadata, OpenOptions, Source, Walk};
 
@@ -21,7 +21,7 @@ use crate::{DirEntry, File, Metadata, OpenOptions, Source, Walk};
 #[derive(Clone)]
 pub struct Client {
     tree: Tree,
-    calls: Arc<Calls>,
+    calls: Arc<CallPool>,
 }
 
 impl Client {
@@ -39,11 +39,13 @@ impl Client {
         let source: Source = source
             .parse()
             .map_err(|bad| io::Error::new(io::ErrorKind::InvalidInput, bad))?;
-        source.open(crate::source::own_options()).map(Client::over)
+        source
+            .open(crate::source::hostdir_options())
+            .map(Client::new)
     }
 
     /// Creates a client of an open file system.
-    pub fn over(fs: Arc<dyn FileSystem>) -> Client {
+    pub fn new(fs: Arc<dyn FileSystem>) -> Client {
         Client {
             tree: Tree::new(fs),
             calls: Arc::default(),
@@ -57,19 +59,19 @@ impl Client {
 
     /// Returns the attributes of a file, following symbolic links.
     pub fn metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
-        let entry = self.tree.resolve(bytes(path.as_ref()), true)?;
+        let entry = self.tree.resolve(path_bytes(path.as_ref()), true)?;
         Ok(Metadata::new(entry.attr))
     }
 
     /// Returns the attributes of a file, or of a symbolic link itself.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
-        let entry = self.tree.resolve(bytes(path.as_ref()), false)?;
+        let entry = self.tree.resolve(path_bytes(path.as_ref()), false)?;
         Ok(Metadata::new(entry.attr))
     }
 
     /// Changes attributes of a file, following symbolic links, and returns the new ones.
     pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr) -> io::Result<Metadata> {
-        self.at(path.as_ref(), true, |cx, node| node.setattr(cx, set))
+        self.with_node(path.as_ref(), true, |cx, node| node.setattr(cx, set))
             .map(Metadata::new)
     }
 
@@ -84,7 +86,7 @@ impl Client {
 
     /// Lists a directory, sorted by name, without `.` and `..`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
-        let dir = self.tree.resolve(bytes(path.as_ref()), true)?;
+        let dir = self.tree.resolve(path_bytes(path.as_ref()), true)?;
         let listed = self.tree.list(&*dir.node)?;
         let entries = listed.into_iter().map(|listed| DirEntry {
             name: OsString::from_vec(listed.name),
@@ -127,7 +129,7 @@ impl Client {
 
     /// Opens a file as `options` say.
     pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> io::Result<File> {
-        let file = options.open(&self.tree, bytes(path.as_ref()))?;
+        let file = options.open(&self.tree, path_bytes(path.as_ref()))?;
         Ok(File::new(self.tree.clone(), file, &self.calls))
     }
 
@@ -145,56 +147,56 @@ impl Client {
 
     /// Creates a directory.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.make(path.as_ref(), Make::Directory, 0o777)
+        self.make(path.as_ref(), NewNode::Directory, 0o777)
     }
 
     /// Creates a symbolic link at `path`.
     pub fn symlink(&self, target: impl AsRef<OsStr>, path: impl AsRef<Path>) -> io::Result<()> {
-        let target = Make::Symlink(target.as_ref().as_bytes());
+        let target = NewNode::Symlink(target.as_ref().as_bytes());
         self.make(path.as_ref(), target, 0o777)
     }
 
     /// Reads the target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
-        let target = self.at(path.as_ref(), false, |cx, node| node.readlink(cx))?;
+        let target = self.with_node(path.as_ref(), false, |cx, node| node.readlink(cx))?;
         Ok(OsString::from_vec(target).into())
     }
 
     /// Creates the hard link `new` to the file `old`.
     pub fn hard_link(&self, old: impl AsRef<Path>, new: impl AsRef<Path>) -> io::Result<()> {
-        let target = self.tree.resolve(bytes(old.as_ref()), false)?.node;
-        self.in_parent(new.as_ref(), |cx, dir, name| dir.link(cx, name, &*target))
+        let target = self.tree.resolve(path_bytes(old.as_ref()), false)?.node;
+        self.with_parent(new.as_ref(), |cx, dir, name| dir.link(cx, name, &*target))
             .map(drop)
     }
 
     /// Renames `from` to `to`, replacing an existing file.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-        let (to_dir, to_name) = self.tree.parent_of(bytes(to.as_ref()))?;
+        let (to_dir, to_name) = self.tree.parent_of(path_bytes(to.as_ref()))?;
         let to_name = Name::new(&to_name)?;
-        self.in_parent(from.as_ref(), |cx, dir, name| {
+        self.with_parent(from.as_ref(), |cx, dir, name| {
             dir.rename(cx, name, &*to_dir.node, to_name, RenameFlags::empty())
         })
     }
 
     /// Removes a file of any kind except a directory.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.in_parent(path.as_ref(), |cx, dir, name| dir.unlink(cx, name, false))
+        self.with_parent(path.as_ref(), |cx, dir, name| dir.unlink(cx, name, false))
     }
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        self.in_parent(path.as_ref(), |cx, dir, name| dir.unlink(cx, name, true))
+        self.with_parent(path.as_ref(), |cx, dir, name| dir.unlink(cx, name, true))
     }
 
     /// Returns an extended attribute, whose name includes the namespace (`user.note`).
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<Vec<u8>> {
         let name = name.as_ref().as_bytes();
-        self.at(path.as_ref(), true, |cx, node| node.xattr(cx, name))
+        self.with_node(path.as_ref(), true, |cx, node| node.xattr(cx, name))
     }
 
     /// Lists the names of extended attributes.
     pub fn xattrs(&self, path: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
-        let list = self.at(path.as_ref(), true, |cx, node| node.xattrs(cx))?;
+        let list = self.with_node(path.as_ref(), true, |cx, node| node.xattrs(cx))?;
         let names = list
             .split(|&byte| byte == 0)
             .filter(|name| !name.is_empty());
@@ -211,7 +213,7 @@ impl Client {
         value: &[u8],
     ) -> io::Result<()> {
         let name = name.as_ref().as_bytes();
-        self.at(path.as_ref(), true, |cx, node| {
+        self.with_node(path.as_ref(), true, |cx, node| {
             node.set_xattr(cx, name, value, XattrFlags::empty())
         })
     }
@@ -219,12 +221,12 @@ impl Client {
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref().as_bytes();
-        self.at(path.as_ref(), true, |cx, node| node.remove_xattr(cx, name))
+        self.with_node(path.as_ref(), true, |cx, node| node.remove_xattr(cx, name))
     }
 
     /// Returns the statistics of the file system that `path` is on.
     pub fn statfs(&self, path: impl AsRef<Path>) -> io::Result<StatFs> {
-        self.at(path.as_ref(), true, |cx, node| node.statfs(cx))
+        self.with_node(path.as_ref(), true, |cx, node| node.statfs(cx))
     }
 
     /// Makes all written data durable.
@@ -232,31 +234,31 @@ impl Client {
         Ok(self.tree.with(|cx| self.tree.fs.sync(cx))?)
     }
 
-    fn make(&self, path: &Path, what: Make<'_>, bits: u32) -> io::Result<()> {
+    fn make(&self, path: &Path, what: NewNode<'_>, bits: u32) -> io::Result<()> {
         let mode = Mode {
             bits,
             umask: OpenOptions::UMASK,
         };
-        self.in_parent(path, |cx, dir, name| dir.make(cx, name, what, mode))
+        self.with_parent(path, |cx, dir, name| dir.make(cx, name, what, mode))
             .map(drop)
     }
 
-    fn at<T>(
+    fn with_node<T>(
         &self,
         path: &Path,
         follow: bool,
         what: impl FnOnce(&Cx<'_>, &dyn Node) -> vfs::Result<T>,
     ) -> io::Result<T> {
-        let entry = self.tree.resolve(bytes(path), follow)?;
+        let entry = self.tree.resolve(path_bytes(path), follow)?;
         Ok(self.tree.with(|cx| what(cx, &*entry.node))?)
     }
 
-    fn in_parent<T>(
+    fn with_parent<T>(
         &self,
         path: &Path,
         what: impl FnOnce(&Cx<'_>, &dyn Node, Name<'_>) -> vfs::Result<T>,
     ) -> io::Result<T> {
-        let (dir, name) = self.tree.parent_of(bytes(path))?;
+        let (dir, name) = self.tree.parent_of(path_bytes(path))?;
         if dir.node.kind() != vfs::Kind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
@@ -265,6 +267,6 @@ impl Client {
     }
 }
 
-fn bytes(path: &Path) -> &[u8] {
+fn path_bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }

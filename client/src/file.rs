@@ -4,10 +4,10 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use vfs::{Errno, Kind, Mode, Name, OpenFlags, SetAttr, Want};
+use vfs::{AttrMask, Errno, Kind, Mode, Name, OpenFlags, SetAttr};
 use wire::payload::{SlicePayload, SliceSink, VecSink};
 
-use crate::ticket::Calls;
+use crate::ticket::CallPool;
 use crate::tree::Tree;
 use crate::{Metadata, Ticket};
 
@@ -117,11 +117,11 @@ pub struct File {
     tree: Tree,
     file: Arc<dyn vfs::File>,
     position: Mutex<u64>,
-    calls: Arc<Calls>,
+    calls: Arc<CallPool>,
 }
 
 impl File {
-    pub(crate) fn new(tree: Tree, file: Arc<dyn vfs::File>, calls: &Arc<Calls>) -> File {
+    pub(crate) fn new(tree: Tree, file: Arc<dyn vfs::File>, calls: &Arc<CallPool>) -> File {
         File {
             tree,
             file,
@@ -188,7 +188,7 @@ impl File {
 
     /// Returns the file's attributes.
     pub fn metadata(&self) -> io::Result<Metadata> {
-        let want = Want::STAT | Want::BTIME | Want::GENERATION;
+        let want = AttrMask::STAT | AttrMask::BTIME | AttrMask::GENERATION;
         Ok(Metadata::new(
             self.tree.with(|cx| self.file.attr(cx, want))?,
         ))

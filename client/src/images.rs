@@ -38,7 +38,7 @@ impl Image {
     }
 
     /// Requires a signature by one of these keys, which are PEM files.
-    pub fn signed(self, keys: &[PathBuf]) -> Image {
+    pub fn require_signature(self, keys: &[PathBuf]) -> Image {
         Image {
             keys: keys.to_vec(),
             ..self
@@ -46,16 +46,16 @@ impl Image {
     }
 
     /// The image, if `path` is that of a file or leads into one.
-    pub(crate) fn whole(path: &Path) -> Option<Image> {
+    pub(crate) fn locate(path: &Path) -> Option<Image> {
         let is_image = fs::metadata(path).is_ok_and(|metadata| is_file(&metadata));
         match is_image {
-            true => Some(Image::of(path)),
-            false => Image::around(path),
+            true => Some(Image::new(path)),
+            false => Image::enclosing(path),
         }
     }
 
     /// The image, if `path` is that of a file with the magic number of an image.
-    pub(crate) fn bare(path: &Path) -> Option<Image> {
+    pub(crate) fn probe(path: &Path) -> Option<Image> {
         let metadata = fs::metadata(path).ok()?;
         let mut head = Vec::with_capacity(ImageFs::HEAD);
         if is_file(&metadata) {
@@ -64,18 +64,18 @@ impl Image {
                 .read_to_end(&mut head)
                 .ok()?;
         }
-        ImageFs::is_image(&head).then(|| Image::of(path))
+        ImageFs::is_image(&head).then(|| Image::new(path))
     }
 
     /// The image, if `path` leads into a file, be it only with a trailing slash.
-    pub(crate) fn around(path: &Path) -> Option<Image> {
+    pub(crate) fn enclosing(path: &Path) -> Option<Image> {
         match fs::symlink_metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Some(Image::of(path)),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Some(Image::new(path)),
             _ => None,
         }
     }
 
-    fn of(path: &Path) -> Image {
+    fn new(path: &Path) -> Image {
         Image {
             path: path.into(),
             devices: Vec::new(),
@@ -105,21 +105,21 @@ impl Image {
     /// trace lists. The path must not lead into the image.
     pub(crate) fn open(&self) -> io::Result<Arc<dyn FileSystem>> {
         self.file()?;
-        let (tree, _) = self.parts()?;
+        let (tree, _) = self.open_with_path()?;
         tree.read_ahead();
         Ok(Arc::new(tree))
     }
 
     /// Opens the image, and returns the path within it.
     pub(crate) fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
-        let (tree, within) = self.parts()?;
+        let (tree, within) = self.open_with_path()?;
         Ok((Arc::new(tree), within))
     }
 
-    fn parts(&self) -> io::Result<(ImageFs, Vec<u8>)> {
+    fn open_with_path(&self) -> io::Result<(ImageFs, Vec<u8>)> {
         let (file, within) = split(self.path())?;
         let opened = ImageFs::open(file, &self.devices, &trust(&self.keys)?);
-        let tree = opened.map_err(told)?;
+        let tree = opened.map_err(open_error)?;
         Ok((tree, within.to_vec()))
     }
 }
@@ -136,7 +136,7 @@ impl fmt::Display for Image {
 }
 
 /// Converts the error of opening an image.
-pub(crate) fn told(error: OpenError) -> io::Error {
+pub(crate) fn open_error(error: OpenError) -> io::Error {
     match error {
         OpenError::Io(error) => error,
         error => io::Error::new(io::ErrorKind::InvalidData, error),
@@ -210,11 +210,11 @@ mod tests {
             let path = format!("{}{behind}", file.display());
             let found = split(path.as_bytes()).expect("found");
             assert_eq!(found, (&*file, within.as_bytes()));
-            let leads_in = Image::around(Path::new(&path)).is_some();
+            let leads_in = Image::enclosing(Path::new(&path)).is_some();
             assert_eq!(leads_in, !behind.is_empty(), "{path}");
-            assert!(Image::whole(Path::new(&path)).is_some());
+            assert!(Image::locate(Path::new(&path)).is_some());
         }
-        assert!(Image::whole(dir.path()).is_none());
+        assert!(Image::locate(dir.path()).is_none());
         assert!(split(dir.path().as_os_str().as_bytes()).is_err());
         assert!(split(b"/none/of/it").is_err());
     }

@@ -59,20 +59,20 @@
 mod client;
 mod file;
 mod images;
-mod meant;
 mod metadata;
 mod object;
 pub mod source;
+mod suggest;
 mod ticket;
 pub mod tree;
 mod walk;
 
 pub use client::Client;
 pub use file::{File, OpenOptions};
-pub use image::TierOptions;
+pub use image::DiskCacheOptions;
 pub use images::{Image, public_keys};
-pub use meant::meant;
 pub use metadata::{DirEntry, Metadata};
 pub use source::{BadSource, Source};
+pub use suggest::suggest;
 pub use ticket::Ticket;
 pub use walk::Walk;

@@ -7,7 +7,7 @@ use image::{DEFAULT_CACHE, ImageFs};
 use objects::{Object, Tuning, Url};
 use vfs::FileSystem;
 
-use crate::images::{told, trust};
+use crate::images::{open_error, trust};
 
 /// Opens the image at `url` for a program to run from, and prefetches the data that the image's
 /// read trace lists.
@@ -20,7 +20,7 @@ pub(crate) fn open(url: &Url) -> io::Result<Arc<dyn FileSystem>> {
 fn image(url: &Url) -> io::Result<ImageFs> {
     let trust = trust(url.keys())?;
     let object = Object::open(url, Tuning::default())?;
-    ImageFs::with(vec![object], DEFAULT_CACHE, &trust).map_err(told)
+    ImageFs::from_devices(vec![object], DEFAULT_CACHE, &trust).map_err(open_error)
 }
 
 /// Opens the image at `url` or at a prefix of it, and returns the path within the image. The

@@ -9,14 +9,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use image::TierOptions;
+use image::DiskCacheOptions;
 use remote::ConnectError;
 use rustix::process::{getgid, getuid};
 use vfs::{FileSystem, Time};
 
 use crate::images::Image;
-use crate::meant;
 use crate::object;
+use crate::suggest;
 
 /// The location of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,8 +69,8 @@ impl FromStr for Source {
                 let url = text.parse().map(Source::Object);
                 url.map_err(|error: objects::BadUrl| bad(&error))
             }
-            Some((scheme, rest)) if is_scheme(text, scheme) && alike(scheme).is_some() => {
-                let close = alike(scheme).unwrap_or_default();
+            Some((scheme, rest)) if is_scheme(text, scheme) && similar_scheme(scheme).is_some() => {
+                let close = similar_scheme(scheme).unwrap_or_default();
                 Err(bad(&format_args!(
                     "unknown scheme '{scheme}'; did you mean '{close}:{rest}'?"
                 )))
@@ -93,8 +93,8 @@ fn is_scheme(text: &str, scheme: &str) -> bool {
 }
 
 /// Returns the known scheme that is most similar to a mistyped one, if any is.
-fn alike(scheme: &str) -> Option<&'static str> {
-    meant(
+fn similar_scheme(scheme: &str) -> Option<&'static str> {
+    suggest(
         scheme,
         [remote::Url::SCHEMES, objects::Url::SCHEMES].concat(),
     )
@@ -124,11 +124,11 @@ impl Source {
     pub fn open(&self, hostdir: hostdir::Options) -> io::Result<Arc<dyn FileSystem>> {
         match self {
             Source::HostDir(path) => {
-                if let Some(image) = Image::whole(path) {
+                if let Some(image) = Image::locate(path) {
                     return image.open();
                 }
                 let tree = hostdir::HostDir::open(path, hostdir)?;
-                for limit in tree.limits() {
+                for limit in tree.limitations() {
                     tracing::info!("{self}: {limit}");
                 }
                 Ok(tree)
@@ -136,7 +136,7 @@ impl Source {
             Source::Image(image) => image.open(),
             Source::Object(url) => object::open(url),
             // Owned by the user who runs this program.
-            Source::Memory => Ok(memory::Memory::with(
+            Source::Memory => Ok(memory::Memory::with_options(
                 Arc::new(now),
                 memory::Options {
                     uid: getuid().as_raw(),
@@ -144,17 +144,17 @@ impl Source {
                     ..Default::default()
                 },
             )),
-            Source::Remote(url) => url.open().map_err(told),
+            Source::Remote(url) => url.open().map_err(connect_error),
         }
     }
 
     /// Opens the tree that contains the path or URL, and returns the path within the tree, which is
     /// empty for its root. The file need not exist, but its directory must.
     pub fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
-        let hostdir = own_options();
+        let hostdir = hostdir_options();
         match self {
             Source::HostDir(path) => {
-                if let Some(image) = Image::around(path) {
+                if let Some(image) = Image::enclosing(path) {
                     return image.find();
                 }
                 let (dir, name) = split(path)?;
@@ -163,7 +163,7 @@ impl Source {
             Source::Image(image) => image.find(),
             Source::Object(url) => object::find(url),
             Source::Remote(url) => {
-                let (tree, path) = url.find().map_err(told)?;
+                let (tree, path) = url.find().map_err(connect_error)?;
                 Ok((tree, path.into_bytes()))
             }
             Source::Memory => Ok((self.open(hostdir)?, Vec::new())),
@@ -171,29 +171,29 @@ impl Source {
     }
 
     /// Caches fetched data of an object on disk; has no effect on other sources.
-    pub fn keep_in(&mut self, tier: &TierOptions) {
+    pub fn set_disk_cache(&mut self, tier: &DiskCacheOptions) {
         if let Source::Object(url) = self {
-            url.keep_in(tier);
+            url.set_disk_cache(tier);
         }
     }
 
     /// Returns the source with the requirement of a signature by one of `keys`, which are PEM
     /// files, or `None` if it is not an image.
-    pub fn signed(&self, keys: &[PathBuf]) -> Option<Source> {
+    pub fn require_signature(&self, keys: &[PathBuf]) -> Option<Source> {
         match self {
             Source::Object(url) => {
                 let mut url = url.clone();
-                url.sign(keys);
+                url.require_signature(keys);
                 Some(Source::Object(url))
             }
-            other => Some(Source::Image(other.image()?.signed(keys))),
+            other => Some(Source::Image(other.image()?.require_signature(keys))),
         }
     }
 
     /// The image in a file, if the path is one or leads into one.
     pub fn image(&self) -> Option<Image> {
         match self {
-            Source::HostDir(path) => Image::whole(path),
+            Source::HostDir(path) => Image::locate(path),
             Source::Image(image) => Some(image.clone()),
             Source::Object(_) | Source::Memory | Source::Remote(_) => None,
         }
@@ -201,9 +201,9 @@ impl Source {
 
     /// The image, if the path is that of a bare image file, as for programs that show trees; `None`
     /// otherwise, also for paths that lead into images.
-    pub fn bare_image(&self) -> Option<Source> {
+    pub fn probe_image(&self) -> Option<Source> {
         match self {
-            Source::HostDir(path) => Image::bare(path).map(Source::Image),
+            Source::HostDir(path) => Image::probe(path).map(Source::Image),
             _ => None,
         }
     }
@@ -228,14 +228,14 @@ impl Source {
 
 /// Options of host directories for programs that use this library: threads keep the process's
 /// umask.
-pub(crate) fn own_options() -> hostdir::Options {
+pub(crate) fn hostdir_options() -> hostdir::Options {
     hostdir::Options {
         keep_umask: true,
         ..Default::default()
     }
 }
 
-fn told(error: ConnectError) -> io::Error {
+fn connect_error(error: ConnectError) -> io::Error {
     io::Error::new(io::Error::from(error.errno()).kind(), error)
 }
 

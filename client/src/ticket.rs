@@ -16,37 +16,37 @@ pub struct Ticket<T> {
 }
 
 struct Outcome<T> {
-    slot: Mutex<Option<vfs::Result<T>>>,
-    come: Condvar,
+    result: Mutex<Option<vfs::Result<T>>>,
+    ready: Condvar,
 }
 
 impl<T> Ticket<T> {
     /// Waits for the result.
     pub fn wait(self) -> io::Result<T> {
-        let mut slot = self.outcome.slot.lock();
+        let mut slot = self.outcome.result.lock();
         loop {
             match slot.take() {
                 Some(result) => return Ok(result?),
-                None => self.outcome.come.wait(&mut slot),
+                None => self.outcome.ready.wait(&mut slot),
             }
         }
     }
 
     /// Returns whether the call has ended, so that [`Ticket::wait`] does not block.
     pub fn is_done(&self) -> bool {
-        self.outcome.slot.lock().is_some()
+        self.outcome.result.lock().is_some()
     }
 }
 
 /// The thread pool of a [`crate::Client`].
-pub(crate) struct Calls(ThreadPool);
+pub(crate) struct CallPool(ThreadPool);
 
-impl Calls {
+impl CallPool {
     /// The most threads, and so calls in flight: enough to keep a connection busy.
-    const THREADS: usize = 16;
+    const MAX_THREADS: usize = 16;
 
     /// The most queued calls; submitting more blocks.
-    const WAITING: usize = 1024;
+    const MAX_QUEUED: usize = 1024;
 
     /// Queues a call.
     pub(crate) fn submit<T: Send + 'static>(
@@ -54,25 +54,25 @@ impl Calls {
         call: impl FnOnce() -> vfs::Result<T> + Send + 'static,
     ) -> Ticket<T> {
         let outcome = Arc::new(Outcome {
-            slot: Mutex::new(None),
-            come: Condvar::new(),
+            result: Mutex::new(None),
+            ready: Condvar::new(),
         });
         let told = outcome.clone();
         self.0.run(move || {
             let result = call();
-            *told.slot.lock() = Some(result);
-            told.come.notify_all();
+            *told.result.lock() = Some(result);
+            told.ready.notify_all();
         });
         Ticket { outcome }
     }
 }
 
-impl Default for Calls {
-    fn default() -> Calls {
-        Calls(ThreadPool::new(
+impl Default for CallPool {
+    fn default() -> CallPool {
+        CallPool(ThreadPool::new(
             "barge-client",
-            Calls::THREADS,
-            Calls::WAITING,
+            CallPool::MAX_THREADS,
+            CallPool::MAX_QUEUED,
         ))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vfs::listing::{NamedEntry, list};
 use vfs::{
-    Attr, Call, Caller, Cx, Entry, Errno, FileSystem, Groups, Kind, Name, Node, Result, Want,
+    Attr, AttrMask, Call, Caller, Cx, Entry, Errno, FileSystem, Groups, Kind, Name, Node, Result,
 };
 
 /// A tree. Cheap to clone.
@@ -18,11 +18,11 @@ pub struct Tree {
 
 impl Tree {
     /// The most symbolic links to follow in one path, as in Linux (`MAXSYMLINKS`).
-    const MOST_LINKS: usize = 40;
+    const MAX_SYMLINKS: usize = 40;
 
     /// Creates a tree of a file system.
     pub fn new(fs: Arc<dyn FileSystem>) -> Tree {
-        let caller = Arc::new(myself());
+        let caller = Arc::new(process_caller());
         Tree { fs, caller }
     }
 
@@ -65,7 +65,7 @@ impl Tree {
                     continue;
                 }
                 links += 1;
-                if links > Tree::MOST_LINKS {
+                if links > Tree::MAX_SYMLINKS {
                     return Err(Errno::ELOOP);
                 }
                 let target = found.node.readlink(cx)?;
@@ -98,7 +98,7 @@ impl Tree {
 }
 
 /// The credentials of this process.
-fn myself() -> Caller {
+fn process_caller() -> Caller {
     let groups = rustix::process::getgroups().unwrap_or_default();
     Caller {
         uid: rustix::process::geteuid().as_raw(),
@@ -114,7 +114,7 @@ fn with_cx<T>(caller: &Caller, operation: impl FnOnce(&Cx<'_>) -> T) -> T {
 }
 
 fn entry(cx: &Cx<'_>, node: Arc<dyn Node>) -> Result<Entry> {
-    let attr: Attr = node.attr(cx, Want::STAT)?;
+    let attr: Attr = node.attr(cx, AttrMask::STAT)?;
     Ok(Entry { node, attr })
 }
 
@@ -126,7 +126,7 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vfs::{Make, Mode, Time};
+    use vfs::{Mode, NewNode, Time};
 
     #[test]
     fn links_are_followed_within_the_tree_and_not_for_ever() {
@@ -136,13 +136,16 @@ mod tests {
             let dir = tree.resolve(dir.as_bytes(), true).expect(dir).node;
             let name = Name::new(name.as_bytes()).expect("a name");
             let root = Caller::ROOT;
-            with_cx(&root, |cx| dir.make(cx, name, what, Mode::exactly(0o755))).expect("made")
+            with_cx(&root, |cx| {
+                dir.make(cx, name, what, Mode::without_umask(0o755))
+            })
+            .expect("made")
         };
-        make("", "a", Make::Directory);
-        let file = make("a", "file", Make::File).attr.id;
-        make("", "up", Make::Symlink(b"a/../../../a/file"));
-        make("a", "absolute", Make::Symlink(b"/a/"));
-        make("", "loop", Make::Symlink(b"loop"));
+        make("", "a", NewNode::Directory);
+        let file = make("a", "file", NewNode::File).attr.id;
+        make("", "up", NewNode::Symlink(b"a/../../../a/file"));
+        make("a", "absolute", NewNode::Symlink(b"/a/"));
+        make("", "loop", NewNode::Symlink(b"loop"));
         for path in [
             "a/file",
             "/a//./file",

@@ -19,7 +19,7 @@ use crate::tuning::Tuning;
 pub(crate) struct ConnectionLimits<C> {
     max: usize,
     max_per_client: Option<usize>,
-    open: Mutex<Open<C>>,
+    open: Mutex<OpenConnections<C>>,
     changed: Condvar,
     budget: Arc<MemoryBudget>,
     trim: Arc<Trim>,
@@ -28,7 +28,7 @@ pub(crate) struct ConnectionLimits<C> {
     log_limit: LogLimit<(PeerKey, &'static str)>,
 }
 
-struct Open<C> {
+struct OpenConnections<C> {
     listeners: usize,
     /// The connections; those that are not set up yet refer to nothing.
     connections: HashMap<u64, Weak<C>>,
@@ -37,14 +37,14 @@ struct Open<C> {
 }
 
 /// The reason for a refusal, for statistics, and the error.
-pub(crate) type Refused = (&'static str, io::Error);
+pub(crate) type AdmissionError = (&'static str, io::Error);
 
 impl<C> ConnectionLimits<C> {
     pub(crate) fn new(tuning: &Tuning) -> Arc<ConnectionLimits<C>> {
         Arc::new(ConnectionLimits {
             max: tuning.connections,
             max_per_client: tuning.connections_per_client,
-            open: Mutex::new(Open {
+            open: Mutex::new(OpenConnections {
                 listeners: 0,
                 connections: HashMap::new(),
                 by_client: HashMap::new(),
@@ -59,7 +59,7 @@ impl<C> ConnectionLimits<C> {
     }
 
     /// Admits a connection of `client`, unless that exceeds a limit.
-    pub(crate) fn admit(self: &Arc<Self>, client: PeerKey) -> Result<Admission<C>, Refused> {
+    pub(crate) fn admit(self: &Arc<Self>, client: PeerKey) -> Result<Admission<C>, AdmissionError> {
         let max = self.max;
         let mut open = self.open();
         let all = open.connections.len();
@@ -95,7 +95,11 @@ impl<C> ConnectionLimits<C> {
 
     /// Counts a connection that was refused or closed for `reason`. Returns the number of
     /// suppressed lines if a line about it may be logged.
-    pub(crate) fn complain(&self, client: PeerKey, reason: &'static str) -> Option<Option<u64>> {
+    pub(crate) fn count_refusal(
+        &self,
+        client: PeerKey,
+        reason: &'static str,
+    ) -> Option<Option<u64>> {
         self.refusals.count(reason);
         self.log_limit.permit((client, reason))
     }
@@ -162,7 +166,7 @@ impl<C> ConnectionLimits<C> {
         self.changed.notify_all();
     }
 
-    fn open(&self) -> MutexGuard<'_, Open<C>> {
+    fn open(&self) -> MutexGuard<'_, OpenConnections<C>> {
         self.open.lock().expect("no panic holds it")
     }
 }

@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Buckets for each power of two: a quantile is at most a quarter off.
-const FINE: u32 = 4;
+const SUB_BUCKETS: u32 = 4;
 
 /// The upper bound of the first bucket in nanoseconds, as a power of two: half the cost and noise
 /// of a clock.
-const LEAST: u32 = 8;
+const MIN_EXPONENT: u32 = 8;
 
 /// The lower bound of the last bucket in nanoseconds, as a power of two: 17 seconds, which waits
 /// for locks may take.
-const MOST: u32 = 34;
+const MAX_EXPONENT: u32 = 34;
 
-const BUCKETS: usize = ((MOST - LEAST) * FINE) as usize + 2;
+const BUCKETS: usize = ((MAX_EXPONENT - MIN_EXPONENT) * SUB_BUCKETS) as usize + 2;
 
 /// A histogram of durations. Any thread may count.
 pub(crate) struct Histogram {
@@ -41,7 +41,7 @@ impl Histogram {
     pub(crate) fn snapshot(&self) -> Latencies {
         let counts = self.buckets.iter().enumerate().filter_map(|(at, count)| {
             let count = count.load(Ordering::Relaxed);
-            (count > 0).then(|| (end(at), count))
+            (count > 0).then(|| (upper_bound(at), count))
         });
         Latencies {
             buckets: counts.collect(),
@@ -53,22 +53,25 @@ impl Histogram {
 fn bucket(nanos: u64) -> usize {
     let power = nanos.max(1).ilog2();
     match power {
-        0..LEAST => 0,
-        LEAST..MOST => {
-            let fine = (nanos >> (power - FINE.ilog2())) & u64::from(FINE - 1);
-            ((power - LEAST) * FINE) as usize + fine as usize + 1
+        0..MIN_EXPONENT => 0,
+        MIN_EXPONENT..MAX_EXPONENT => {
+            let fine = (nanos >> (power - SUB_BUCKETS.ilog2())) & u64::from(SUB_BUCKETS - 1);
+            ((power - MIN_EXPONENT) * SUB_BUCKETS) as usize + fine as usize + 1
         }
         _ => BUCKETS - 1,
     }
 }
 
 /// Returns the upper bound of bucket `at` in nanoseconds; `u64::MAX` for the last one.
-fn end(at: usize) -> u64 {
+fn upper_bound(at: usize) -> u64 {
     if at == BUCKETS - 1 {
         return u64::MAX;
     }
-    let (power, fine) = (at as u32 / FINE + LEAST, at as u64 % u64::from(FINE));
-    (1 << power) + (fine << (power - FINE.ilog2()))
+    let (power, fine) = (
+        at as u32 / SUB_BUCKETS + MIN_EXPONENT,
+        at as u64 % u64::from(SUB_BUCKETS),
+    );
+    (1 << power) + (fine << (power - SUB_BUCKETS.ilog2()))
 }
 
 /// A snapshot of a histogram.
@@ -107,15 +110,15 @@ mod tests {
     fn every_time_is_below_its_buckets_end_and_not_a_quarter_below() {
         let mut nanos = 1;
         while nanos < 1 << 40 {
-            let end = end(bucket(nanos));
+            let end = upper_bound(bucket(nanos));
             assert!(nanos < end, "{nanos} {end}");
-            if (1 << LEAST..1 << MOST).contains(&nanos) {
+            if (1 << MIN_EXPONENT..1 << MAX_EXPONENT).contains(&nanos) {
                 assert!(end - nanos <= nanos / 4 + 1, "{nanos} {end}");
             }
             nanos += nanos / 7 + 1;
         }
-        assert_eq!(end(bucket(0)), 1 << LEAST);
-        assert_eq!(end(bucket(u64::MAX)), u64::MAX);
+        assert_eq!(upper_bound(bucket(0)), 1 << MIN_EXPONENT);
+        assert_eq!(upper_bound(bucket(u64::MAX)), u64::MAX);
     }
 
     #[test]

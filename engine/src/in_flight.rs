@@ -67,9 +67,9 @@ pub(crate) struct InFlight<J> {
 
 struct Table<J> {
     /// The latest request of each id.
-    by_id: HashMap<u64, Flight<J>, BuildHasherDefault<IdHasher>>,
+    by_id: HashMap<u64, InFlightEntry<J>, BuildHasherDefault<IdHasher>>,
     /// Requests whose ids the peer has reused before they were complete.
-    displaced: Vec<Flight<J>>,
+    displaced: Vec<InFlightEntry<J>>,
     /// Requests that wait for a part of the share.
     queued: VecDeque<Arc<Request<J>>>,
     /// The number of requests that have a part of the share.
@@ -102,7 +102,7 @@ impl Hasher for IdHasher {
     }
 }
 
-struct Flight<J> {
+struct InFlightEntry<J> {
     request: Arc<Request<J>>,
     /// Whether its reply is about to be sent: the peer may already have it and reuse the id.
     answered: bool,
@@ -113,7 +113,7 @@ struct Flight<J> {
     followers: Vec<Arc<Request<J>>>,
 }
 
-impl<J> Flight<J> {
+impl<J> InFlightEntry<J> {
     /// Returns the request, unless it is too late to cancel it.
     fn unanswered(&self) -> Option<Arc<Request<J>>> {
         (!self.answered).then(|| self.request.clone())
@@ -198,7 +198,7 @@ impl<J: Entry> InFlight<J> {
 
     /// Begins a request, and returns whether the calling thread may run it like a worker, at once.
     /// Otherwise a worker does, as soon as the share allows.
-    pub(crate) fn begin_here(&self, request: &Arc<Request<J>>) -> bool {
+    pub(crate) fn begin_on_this_thread(&self, request: &Arc<Request<J>>) -> bool {
         let mut table = self.table();
         let cancels = self.insert(&mut table, request, 0);
         let here = table.running < self.workers.share();
@@ -224,7 +224,7 @@ impl<J: Entry> InFlight<J> {
     fn insert(&self, table: &mut Table<J>, request: &Arc<Request<J>>, number: u64) -> bool {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.bytes.fetch_add(request.job.bytes(), Ordering::SeqCst);
-        let flight = Flight {
+        let flight = InFlightEntry {
             request: request.clone(),
             answered: false,
             number,
@@ -258,7 +258,7 @@ impl<J: Entry> InFlight<J> {
     /// Cancels the request `target`, if it is in flight.
     pub(crate) fn cancel(&self, target: u64) {
         let table = self.table();
-        let target = table.by_id.get(&target).and_then(Flight::unanswered);
+        let target = table.by_id.get(&target).and_then(InFlightEntry::unanswered);
         drop(table);
         target.iter().for_each(cancel);
     }
@@ -267,7 +267,7 @@ impl<J: Entry> InFlight<J> {
     pub(crate) fn cancel_all(&self) {
         let table = self.table();
         let flights = table.by_id.values().chain(&table.displaced);
-        let requests: Vec<_> = flights.filter_map(Flight::unanswered).collect();
+        let requests: Vec<_> = flights.filter_map(InFlightEntry::unanswered).collect();
         drop(table);
         requests.iter().for_each(cancel);
     }
@@ -326,7 +326,7 @@ impl<J: Entry> InFlight<J> {
 
     /// Removes an answered request, and returns those that follow it.
     fn remove(&self, request: &Arc<Request<J>>) -> Vec<Arc<Request<J>>> {
-        let is_it = |flight: &Flight<J>| Arc::ptr_eq(&flight.request, request);
+        let is_it = |flight: &InFlightEntry<J>| Arc::ptr_eq(&flight.request, request);
         let mut table = self.table();
         let flight = match table.by_id.entry(request.job.id()) {
             Slot::Occupied(entry) if is_it(entry.get()) => Some(entry.remove()),
@@ -345,13 +345,16 @@ impl<J: Entry> InFlight<J> {
     }
 
     /// Wakes `waker` each time that a request completes, until the result is dropped.
-    pub(crate) fn wake_on_completion(&self, waker: Waker) -> Wakes<'_, J> {
+    pub(crate) fn wake_on_completion(&self, waker: Waker) -> CompletionWaker<'_, J> {
         self.table().wakers.push(waker.clone());
-        Wakes { of: self, waker }
+        CompletionWaker {
+            in_flight: self,
+            waker,
+        }
     }
 
     /// Waits until no request is in flight.
-    pub(crate) fn await_quiet(&self) {
+    pub(crate) fn wait_until_idle(&self) {
         let _wakes = self.wake_on_completion(thread_waker());
         while self.count() > 0 {
             std::thread::park();
@@ -412,14 +415,14 @@ pub(crate) enum Follows {
 }
 
 /// The registration of a waker, until dropped.
-pub(crate) struct Wakes<'a, J: Entry> {
-    of: &'a InFlight<J>,
+pub(crate) struct CompletionWaker<'a, J: Entry> {
+    in_flight: &'a InFlight<J>,
     waker: Waker,
 }
 
-impl<J: Entry> Drop for Wakes<'_, J> {
+impl<J: Entry> Drop for CompletionWaker<'_, J> {
     fn drop(&mut self) {
-        let mut table = self.of.table();
+        let mut table = self.in_flight.table();
         let ours = |waker: &Waker| waker.will_wake(&self.waker);
         if let Some(at) = table.wakers.iter().position(ours) {
             table.wakers.swap_remove(at);

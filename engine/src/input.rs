@@ -4,7 +4,7 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use sys::pages::PageBuffer;
-use vfs::copies::copied;
+use vfs::copies::count_copied;
 use wire::Malformed;
 
 use vfs::memory::{Need, Reservation};
@@ -14,18 +14,18 @@ pub(crate) struct Input {
     pub(crate) buffer: PageBuffer,
     pub(crate) start: usize,
     pub(crate) end: usize,
-    spares: Arc<Spares>,
-    /// The reservation for the part of the buffer that exceeds, or has exceeded, [`Input::SMALL`],
-    /// which every connection may use.
+    spares: Arc<SpareBuffers>,
+    /// The reservation for the part of the buffer that exceeds, or has exceeded,
+    /// [`Input::SMALL_BUFFER`], which every connection may use.
     memory: Reservation,
 }
 
 impl Input {
     /// The buffer size for small messages: hundreds of requests without a payload.
-    const SMALL: usize = 16 << 10;
+    const SMALL_BUFFER: usize = 16 << 10;
 
     /// The buffer size for many messages with a page of payload each.
-    const MANY: usize = 256 << 10;
+    const LARGE_BUFFER: usize = 256 << 10;
 
     /// Creates an empty input, with the reservation `memory`.
     pub(crate) fn new(memory: Reservation) -> Input {
@@ -59,28 +59,33 @@ impl Input {
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
-            copied(self.end - self.start);
+            count_copied(self.end - self.start);
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
         let known = frame(self.bytes())?;
         let len = known.unwrap_or(0);
         let wanted = match self.buffer.len() {
-            have if was_full && (have < Input::MANY || known.is_none()) => (have * 4).max(len),
-            have => have.max(len).max(Input::SMALL),
+            have if was_full && (have < Input::LARGE_BUFFER || known.is_none()) => {
+                (have * 4).max(len)
+            }
+            have => have.max(len).max(Input::SMALL_BUFFER),
         };
         let until = match known {
-            Some(len) if len > Input::MANY => len,
-            None if self.end >= Input::MANY => wanted,
-            _ => wanted.min(Input::MANY),
+            Some(len) if len > Input::LARGE_BUFFER => len,
+            None if self.end >= Input::LARGE_BUFFER => wanted,
+            _ => wanted.min(Input::LARGE_BUFFER),
         };
         // The minimum to make progress, if memory is short.
-        let least = known.unwrap_or(self.end + 1).max(Input::SMALL).min(until);
+        let least = known
+            .unwrap_or(self.end + 1)
+            .max(Input::SMALL_BUFFER)
+            .min(until);
         let Some(until) = [until, least]
             .into_iter()
             .find(|&until| self.reserve(until))
         else {
-            let more = least - Input::SMALL - self.memory.bytes();
+            let more = least - Input::SMALL_BUFFER - self.memory.bytes();
             return Ok(Err(Need::Request(more)));
         };
         let wanted = match until > least {
@@ -95,22 +100,22 @@ impl Input {
 
     /// Reserves memory for a buffer of `bytes`; returns whether there was room.
     fn reserve(&mut self, bytes: usize) -> bool {
-        let beyond = bytes.saturating_sub(Input::SMALL);
+        let beyond = bytes.saturating_sub(Input::SMALL_BUFFER);
         beyond <= self.memory.bytes() || self.memory.try_set(beyond)
     }
 
     /// Detaches the message at `range`, the last one taken, for as long as it is in flight. A large
     /// message that no other follows takes the buffer along: new pages cost as much as a copy.
-    pub(crate) fn detach(&mut self, range: Range<usize>) -> Held {
+    pub(crate) fn detach(&mut self, range: Range<usize>) -> DetachedMessage {
         if !self.takes_buffer(&range) {
-            return Held::copy(&self.buffer[range], self.memory.sibling());
+            return DetachedMessage::copy(&self.buffer[range], self.memory.sibling());
         }
         (self.start, self.end) = (0, 0);
         let (buffer, memory) = self
             .spares
             .take()
             .unwrap_or_else(|| (PageBuffer::new(), self.memory.sibling()));
-        Held::Buffer {
+        DetachedMessage::Buffer {
             buffer: std::mem::replace(&mut self.buffer, buffer),
             range,
             home: self.spares.clone(),
@@ -120,7 +125,9 @@ impl Input {
 
     /// Returns whether the message at `range` takes the buffer along instead of being copied.
     fn takes_buffer(&self, range: &Range<usize>) -> bool {
-        self.is_empty() && range.len() >= Input::MANY && range.len() >= self.buffer.len() / 2
+        self.is_empty()
+            && range.len() >= Input::LARGE_BUFFER
+            && range.len() >= self.buffer.len() / 2
     }
 
     /// Returns whether the message at `range` can be detached without its copy exceeding the
@@ -132,7 +139,7 @@ impl Input {
     /// Returns whether it has, or will get, memory that only many or large messages need.
     #[cfg(test)]
     fn is_large(&self) -> bool {
-        self.buffer.len() > Input::SMALL || self.spares.all().is_some()
+        self.buffer.len() > Input::SMALL_BUFFER || self.spares.all().is_some()
     }
 
     pub(crate) fn shrink(&mut self) {
@@ -145,7 +152,7 @@ impl Input {
 }
 
 /// A message in flight.
-pub(crate) enum Held {
+pub(crate) enum DetachedMessage {
     /// A copy of a small message.
     Copy {
         bytes: Vec<u8>,
@@ -156,38 +163,38 @@ pub(crate) enum Held {
         buffer: PageBuffer,
         range: Range<usize>,
         /// The destination of the buffer once the message is answered.
-        home: Arc<Spares>,
+        home: Arc<SpareBuffers>,
         /// Present until dropped.
         memory: Option<Reservation>,
     },
 }
 
-impl Held {
+impl DetachedMessage {
     /// Copies a message, and reserves its memory in `memory` regardless of the limit.
-    pub(crate) fn copy(message: &[u8], mut memory: Reservation) -> Held {
-        copied(message.len());
+    pub(crate) fn copy(message: &[u8], mut memory: Reservation) -> DetachedMessage {
+        count_copied(message.len());
         memory.set(message.len());
-        Held::Copy {
+        DetachedMessage::Copy {
             bytes: message.to_vec(),
             _memory: memory,
         }
     }
 }
 
-impl Deref for Held {
+impl Deref for DetachedMessage {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Held::Copy { bytes, .. } => bytes,
-            Held::Buffer { buffer, range, .. } => &buffer[range.clone()],
+            DetachedMessage::Copy { bytes, .. } => bytes,
+            DetachedMessage::Buffer { buffer, range, .. } => &buffer[range.clone()],
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for DetachedMessage {
     fn drop(&mut self) {
-        if let Held::Buffer {
+        if let DetachedMessage::Buffer {
             buffer,
             home,
             memory,
@@ -195,36 +202,36 @@ impl Drop for Held {
         } = self
             && let Some(memory) = memory.take()
         {
-            home.give_back((std::mem::take(buffer), memory));
+            home.put((std::mem::take(buffer), memory));
         }
     }
 }
 
 /// Buffers that large messages took along and returned; `None` while none are wanted.
 #[derive(Default)]
-pub(crate) struct Spares(Mutex<Option<Vec<Spare>>>);
+pub(crate) struct SpareBuffers(Mutex<Option<Vec<SpareBuffer>>>);
 
 /// A buffer and its reservation.
-type Spare = (PageBuffer, Reservation);
+type SpareBuffer = (PageBuffer, Reservation);
 
-impl Spares {
+impl SpareBuffers {
     /// The maximum number of buffers: as many as workers usually serve large messages of a
     /// connection at once.
-    const MOST: usize = 4;
+    const MAX_BUFFERS: usize = 4;
 
-    fn take(&self) -> Option<Spare> {
+    fn take(&self) -> Option<SpareBuffer> {
         self.all().get_or_insert_default().pop()
     }
 
-    fn give_back(&self, buffer: Spare) {
+    fn put(&self, buffer: SpareBuffer) {
         if let Some(all) = &mut *self.all()
-            && all.len() < Spares::MOST
+            && all.len() < SpareBuffers::MAX_BUFFERS
         {
             all.push(buffer);
         }
     }
 
-    fn all(&self) -> MutexGuard<'_, Option<Vec<Spare>>> {
+    fn all(&self) -> MutexGuard<'_, Option<Vec<SpareBuffer>>> {
         self.0.lock().expect("no panic holds it")
     }
 }
@@ -233,13 +240,13 @@ impl Spares {
 mod tests {
     use super::*;
 
-    use vfs::memory::{MemoryBudget, Use};
+    use vfs::memory::{MemoryBudget, Purpose};
 
     const LARGE: usize = 1 << 20;
 
     fn input(limit: usize) -> Input {
         let budget = MemoryBudget::new(limit);
-        Input::new(budget.reservation(vfs::peer::PeerKey::Inherited, Use::Request))
+        Input::new(budget.reservation(vfs::peer::PeerKey::Inherited, Purpose::Request))
     }
 
     /// Simulates the arrival of a large message, which is taken from the input.
@@ -310,7 +317,7 @@ mod tests {
         let space = input
             .space(frame)
             .map(|space| space.map(|space| space.len()));
-        assert_eq!(space, Ok(Ok(Input::MANY)));
+        assert_eq!(space, Ok(Ok(Input::LARGE_BUFFER)));
     }
 
     #[test]
@@ -319,7 +326,7 @@ mod tests {
         let budget = MemoryBudget::new(4 * LARGE);
         let input = || {
             let mut input =
-                Input::new(budget.reservation(vfs::peer::PeerKey::Inherited, Use::Request));
+                Input::new(budget.reservation(vfs::peer::PeerKey::Inherited, Purpose::Request));
             input.space(frame).expect("room").expect("memory")[0] = 7;
             input.end = 1;
             input
@@ -330,7 +337,7 @@ mod tests {
             let space = input.space(frame).expect("room");
             space.map(|space| space.len())
         });
-        let (rest, need) = (Ok(LARGE - 1), Need::Request(LARGE - Input::SMALL));
+        let (rest, need) = (Ok(LARGE - 1), Need::Request(LARGE - Input::SMALL_BUFFER));
         assert_eq!(had, [rest, rest, rest, Err(need)]);
         let [.., third, last] = &mut all;
         (third.start, third.end) = (0, 0);

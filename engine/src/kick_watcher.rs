@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_notifier_is_in_the_epoll_set_only_while_armed() {
-        let workers = Workers::new(1, Workers::STUCK).expect("a thread");
+        let workers = Workers::new(1, Workers::STUCK_AFTER).expect("a thread");
         let watcher = KickWatcher::new(&workers).expect("made");
         let notifier = eventfd(1, EventfdFlags::CLOEXEC).expect("an eventfd");
         let stand_in: Arc<dyn Run> = Arc::new(Nothing);

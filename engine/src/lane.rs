@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Meter, Outbox, Ready};
-use vfs::copies::copied;
+use vfs::copies::count_copied;
 use vfs::{Backing, Call, Patience, Peer, PeerKey};
-use wire::{Answer, Facts, Malformed, Session, Vocabulary, Voice};
+use wire::{ClientInfo, Malformed, MessageSender, ServeOutcome, Session, Vocabulary};
 
 use crate::connection_limits::{Admission, ConnectionRefusals};
 use crate::in_flight::{Entry, Follows, InFlight, Limits, complete, complete_follower};
-use crate::input::Held;
-use crate::request::{Job, Ran, Request};
+use crate::input::DetachedMessage;
+use crate::request::{Job, Request, RunOutcome};
 use crate::serve::serve;
-use crate::stats::{LaneStats, Monitored, Stats, Tally, add};
+use crate::stats::{LaneStats, Monitored, Stats, StatsRegistry, add};
 use crate::tuning::Tuning;
 use crate::workers::Workers;
-use vfs::memory::{MemoryBudget, Need, Reservation, Use};
+use vfs::memory::{MemoryBudget, Need, Purpose, Reservation};
 
 /// The part of a lane that its own thread and the workers share.
 pub(crate) struct Lane {
@@ -38,7 +38,7 @@ pub(crate) struct Lane {
     /// as most connections are idle and descriptors are limited.
     notifier: Mutex<Option<Arc<Notifier>>>,
     /// Whether the client is gone, so that replies are discarded.
-    gone: AtomicBool,
+    disconnected: AtomicBool,
     pub(crate) tuning: Tuning,
     stats: LaneStats,
     /// The last field, so that its drop, which reports the end of the connection, follows that of
@@ -73,7 +73,7 @@ struct Output {
 impl Output {
     /// Queues `bytes` to be sent later.
     fn queue(&mut self, bytes: &[u8], memory: impl FnOnce() -> Reservation) {
-        copied(bytes.len());
+        count_copied(bytes.len());
         if self.backlog.is_empty() {
             self.progress = Some(Instant::now());
         }
@@ -96,10 +96,10 @@ impl Output {
 }
 
 /// The channel for messages that a session sends without a request.
-struct LaneVoice(Weak<Lane>);
+struct LaneMessageSender(Weak<Lane>);
 
-impl Voice for LaneVoice {
-    fn say(&self, message: &[u8]) -> bool {
+impl MessageSender for LaneMessageSender {
+    fn send(&self, message: &[u8]) -> bool {
         self.0.upgrade().is_some_and(|lane| lane.say(message))
     }
 }
@@ -133,35 +133,35 @@ impl Wake for Notifier {
 pub(crate) struct Message {
     lane: Arc<Lane>,
     id: u64,
-    bytes: Held,
+    bytes: DetachedMessage,
 }
 
 pub(crate) type StreamRequest = Request<Message>;
 
 impl Job for Message {
-    fn run(request: &Arc<StreamRequest>, out: &mut Outbox) -> Ran {
+    fn run(request: &Arc<StreamRequest>, out: &mut Outbox) -> RunOutcome {
         let Message { lane, bytes, .. } = &request.job;
-        if lane.is_gone() {
+        if lane.is_disconnected() {
             lane.complete(request, out);
-            return Ran::Answered;
+            return RunOutcome::Answered;
         }
         let frame = Frame(bytes);
         // Workers do not wait for memory: their number is limited.
-        out.meter(Box::new(ExcessMeter(lane.reservation(Use::Reply))));
-        out.expect(lane.large_reply(bytes).unwrap_or(0));
+        out.set_meter(Box::new(ExcessMeter(lane.reservation(Purpose::Reply))));
+        out.set_expected(lane.large_reply(bytes).unwrap_or(0));
         let served = lane.serve(&request.call, Patience::Full, &frame, out);
-        out.expect(0);
+        out.set_expected(0);
         match served {
-            Ok(Answer::Done) => {}
-            Ok(Answer::Parked) => return Ran::Parked,
-            Ok(Answer::WouldBlock) => lane.fail(&"a request would block where it may wait"),
-            Ok(Answer::Secure) => {
+            Ok(ServeOutcome::Done) => {}
+            Ok(ServeOutcome::Parked) => return RunOutcome::Parked,
+            Ok(ServeOutcome::WouldBlock) => lane.fail(&"a request would block where it may wait"),
+            Ok(ServeOutcome::StartTls) => {
                 lane.fail(&"a request to secure the connection was not answered at once")
             }
             Err(malformed) => lane.fail(&malformed),
         }
         lane.complete(request, out);
-        Ran::Answered
+        RunOutcome::Answered
     }
 
     fn schedule(request: Arc<StreamRequest>) {
@@ -180,8 +180,8 @@ impl Job for Message {
         self.lane.stats()
     }
 
-    fn made_for(&self, call: Call) -> Call {
-        call.coming_from(self.lane.peer.clone())
+    fn with_client(&self, call: Call) -> Call {
+        call.with_peer(self.lane.peer.clone())
     }
 
     fn owner(&self) -> PeerKey {
@@ -204,7 +204,7 @@ impl Entry for Message {
 
     fn may_start(&self) -> bool {
         let lane = &self.lane;
-        !lane.is_congested() && (lane.is_gone() || !lane.is_overdrawn())
+        !lane.is_congested() && (lane.is_disconnected() || !lane.exceeds_share())
     }
 }
 
@@ -222,15 +222,15 @@ impl Lane {
         workers: Arc<Workers>,
         tuning: Tuning,
         peer: Arc<Peer>,
-        tally: &Arc<Tally>,
+        tally: &Arc<StatsRegistry>,
         admission: Admission<Lane>,
     ) -> io::Result<Arc<Lane>> {
         link.set_timeouts(tuning.timeouts.tick(), tuning.timeouts.send)?;
         let lane = Arc::new(Lane {
-            stats: tally.open(session.vocabulary()),
+            stats: tally.add_lane(session.vocabulary()),
             session,
             link,
-            inline: Call::detached().coming_from(peer.clone()),
+            inline: Call::detached().with_peer(peer.clone()),
             peer,
             output: Mutex::default(),
             in_flight: InFlight::new(
@@ -241,14 +241,14 @@ impl Lane {
                 },
             ),
             notifier: Mutex::default(),
-            gone: AtomicBool::new(false),
+            disconnected: AtomicBool::new(false),
             tuning,
             admission,
         });
         lane.stats.set_lane(&lane);
         lane.admission.set(&lane);
-        let voice = LaneVoice(Arc::downgrade(&lane));
-        lane.session.can_speak(Arc::new(voice));
+        let voice = LaneMessageSender(Arc::downgrade(&lane));
+        lane.session.set_message_sender(Arc::new(voice));
         Ok(lane)
     }
 
@@ -259,7 +259,7 @@ impl Lane {
         patience: Patience,
         message: &Frame<'_>,
         out: &mut Outbox,
-    ) -> Result<Answer, Malformed> {
+    ) -> Result<ServeOutcome, Malformed> {
         let session = &*self.session;
         serve(
             session,
@@ -282,7 +282,7 @@ impl Lane {
 
     /// Passes a request to the workers. Returns an error if no descriptor is available for the
     /// notifier.
-    pub(crate) fn offload(self: &Arc<Self>, id: u64, message: Held) -> io::Result<()> {
+    pub(crate) fn offload(self: &Arc<Self>, id: u64, message: DetachedMessage) -> io::Result<()> {
         self.notifier()?;
         add(&self.stats().offloaded, 1);
         let request = self.request(id, message);
@@ -301,7 +301,7 @@ impl Lane {
         if !self.in_flight.contains(target) {
             return Ok(false);
         }
-        let message = Held::copy(message, self.reservation(Use::Request));
+        let message = DetachedMessage::copy(message, self.reservation(Purpose::Request));
         let follower = self.in_flight.begin_follower(self.request(id, message));
         if let Some(follower) = self.in_flight.follow(target, follower) {
             let mut out = Outbox::default();
@@ -312,10 +312,10 @@ impl Lane {
         Ok(true)
     }
 
-    fn request(self: &Arc<Self>, id: u64, bytes: Held) -> Arc<StreamRequest> {
+    fn request(self: &Arc<Self>, id: u64, bytes: DetachedMessage) -> Arc<StreamRequest> {
         let lane = self.clone();
         let request = Request::new(self.stats().start_time(), Message { lane, id, bytes });
-        request.call.note_share(self.inline.share());
+        request.call.note_export(self.inline.export_number());
         request
     }
 
@@ -328,9 +328,9 @@ impl Lane {
     }
 
     fn reply(&self, request: &StreamRequest, follows: Follows, out: &mut Outbox) {
-        if follows == Follows::Yes && !self.is_gone() {
+        if follows == Follows::Yes && !self.is_disconnected() {
             let frame = Frame(&request.job.bytes);
-            if self.serve(&request.call, Patience::Full, &frame, out) != Ok(Answer::Done) {
+            if self.serve(&request.call, Patience::Full, &frame, out) != Ok(ServeOutcome::Done) {
                 self.fail(&"a cancellation was not answered at once");
             }
         }
@@ -345,11 +345,11 @@ impl Lane {
     }
 
     fn close(&self, reason: &'static str, error: &dyn Display) {
-        if !self.gone.swap(true, Ordering::SeqCst)
+        if !self.disconnected.swap(true, Ordering::SeqCst)
             && let Some(suppressed) = self
                 .admission
                 .limits()
-                .complain(self.admission.client(), reason)
+                .count_refusal(self.admission.client(), reason)
         {
             let peer = self.link.peer();
             tracing::warn!(peer, suppressed, "connection closed: {error}");
@@ -359,7 +359,7 @@ impl Lane {
 
     /// Closes the connection after a failure of its link; logs no warning if the client
     /// disconnected without reading its replies.
-    pub(crate) fn close_for(&self, error: &io::Error) {
+    pub(crate) fn close_on_link_error(&self, error: &io::Error) {
         match error.kind() {
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => self.disconnect(),
             ErrorKind::TimedOut => self.close(ConnectionRefusals::TIMEOUT, error),
@@ -370,25 +370,25 @@ impl Lane {
 
     /// Marks the client as gone and closes the link.
     pub(crate) fn disconnect(&self) {
-        self.gone.store(true, Ordering::SeqCst);
+        self.disconnected.store(true, Ordering::SeqCst);
         self.link.hang_up();
         self.wake_thread();
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::SeqCst)
+    pub(crate) fn is_disconnected(&self) -> bool {
+        self.disconnected.load(Ordering::SeqCst)
     }
 
     /// Returns an upper bound on the reply to a message in bytes, if that is large enough to be
     /// reserved in advance.
     pub(crate) fn large_reply(&self, message: &[u8]) -> Option<usize> {
-        let large = self.budget().large();
+        let large = self.budget().large_reply();
         let bound = self.session.reply_bound(message, large);
         (bound >= large).then_some(bound)
     }
 
     /// Returns whether the replies to the client exceed its share of memory.
-    pub(crate) fn is_overdrawn(&self) -> bool {
+    pub(crate) fn exceeds_share(&self) -> bool {
         self.budget().is_overdrawn(self.admission.client())
     }
 
@@ -398,7 +398,7 @@ impl Lane {
     }
 
     /// Creates an empty reservation on the client's account.
-    pub(crate) fn reservation(&self, of: Use) -> Reservation {
+    pub(crate) fn reservation(&self, of: Purpose) -> Reservation {
         self.budget().reservation(self.admission.client(), of)
     }
 
@@ -407,15 +407,15 @@ impl Lane {
     }
 
     pub(crate) fn is_congested(&self) -> bool {
-        !self.is_gone() && self.output().is_congested()
+        !self.is_disconnected() && self.output().is_congested()
     }
 
     fn send_from_worker(&self, out: &Outbox) {
-        if self.is_gone() || out.bytes().is_empty() {
+        if self.is_disconnected() || out.bytes().is_empty() {
             return;
         }
         if let Err(error) = self.send(out, false) {
-            self.close_for(&error);
+            self.close_on_link_error(&error);
         }
     }
 
@@ -427,7 +427,7 @@ impl Lane {
         let mut output = self.output();
         let mut sent = 0;
         if output.backlog.is_empty() {
-            let done = match out.handed() {
+            let done = match out.passed_file() {
                 None => self.link.send(bytes, wait),
                 Some((at, file)) => self.send_with_file(bytes, at, file, wait),
             };
@@ -438,7 +438,7 @@ impl Lane {
         }
         add(&self.stats().sent, bytes.len());
         if sent < bytes.len() {
-            output.queue(&bytes[sent..], || self.reservation(Use::Reply));
+            output.queue(&bytes[sent..], || self.reservation(Purpose::Reply));
             self.wake_thread();
         }
         Ok(output.is_congested())
@@ -458,7 +458,7 @@ impl Lane {
         if sent < at {
             return Ok(sent);
         }
-        match self.link.send_handing(message, file.as_fd(), wait) {
+        match self.link.send_with_file(message, file.as_fd(), wait) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(sent),
             done => done.map(|more| sent + more),
         }
@@ -476,11 +476,11 @@ impl Lane {
             return Ok(output.is_congested());
         }
         drop(output);
-        out.settle()?;
+        out.read_pages()?;
         self.send(out, self.in_flight.count() == 0)
     }
 
-    /// Implements [`Voice::say`].
+    /// Implements [`MessageSender::send`].
     fn say(&self, message: &[u8]) -> bool {
         // A sender holds the lock for microseconds, unless it waits for the peer.
         const TRIES: u32 = 20;
@@ -499,7 +499,7 @@ impl Lane {
         let Some(mut output) = output else {
             return false;
         };
-        if self.is_gone() || output.is_congested() {
+        if self.is_disconnected() || output.is_congested() {
             return false;
         }
         let mut sent = 0;
@@ -512,7 +512,7 @@ impl Lane {
         }
         add(&self.stats().sent, message.len());
         if sent < message.len() {
-            output.queue(&message[sent..], || self.reservation(Use::Reply));
+            output.queue(&message[sent..], || self.reservation(Purpose::Reply));
             self.wake_thread();
         }
         true
@@ -536,15 +536,15 @@ impl Lane {
     }
 
     /// Waits until no request is in flight and all output is sent.
-    pub(crate) fn await_quiet(&self) -> io::Result<()> {
-        self.await_until(|lane| lane.in_flight.count() == 0 && !lane.has_backlog())
+    pub(crate) fn drain(&self) -> io::Result<()> {
+        self.wait_until(|lane| lane.in_flight.count() == 0 && !lane.has_backlog())
     }
 
-    pub(crate) fn await_until(&self, done: impl Fn(&Lane) -> bool) -> io::Result<()> {
+    pub(crate) fn wait_until(&self, done: impl Fn(&Lane) -> bool) -> io::Result<()> {
         // Set before the first check, so that later completions wake this thread.
         let _wakes = self.in_flight.wake_on_completion(self.notifier()?.into());
         loop {
-            if self.is_gone() {
+            if self.is_disconnected() {
                 return Err(ErrorKind::BrokenPipe.into());
             }
             if done(self) {
@@ -563,7 +563,7 @@ impl Lane {
     /// Waits until no request is in flight after the client is gone, without using the link.
     pub(crate) fn await_completions(&self) {
         self.in_flight.start_queued();
-        self.in_flight.await_quiet();
+        self.in_flight.wait_until_idle();
     }
 
     /// Waits for the link or the notifier for `time` at most, and sends as much of the backlog as
@@ -638,8 +638,8 @@ impl Monitored for Lane {
         self.session.vocabulary()
     }
 
-    fn facts(&self) -> Facts {
-        self.session.facts()
+    fn facts(&self) -> ClientInfo {
+        self.session.client_info()
     }
 
     fn in_flight(&self) -> usize {

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use tracing::trace_span;
 use transports::{Frame, Interest, Outbox, Poller, Ready};
 use vfs::Origin;
-use vfs::memory::{Need, Reservation, Use};
-use wire::{Answer, Malformed, Role};
+use vfs::memory::{Need, Purpose, Reservation};
+use wire::{Malformed, Role, ServeOutcome};
 
 use crate::inline_budget::InlineBudget;
 use crate::input::Input;
 use crate::lane::{ExcessMeter, Lane, invalid, timed_out};
-use crate::request::named;
+use crate::request::enter_span;
 use crate::stats::add;
 use crate::stop_signal::StopSignal;
 use crate::timeouts::Deadlines;
@@ -34,13 +34,13 @@ pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
         );
     }
     if let Err(error) = LaneThread::new(lane, stop).run() {
-        lane.close_for(&error);
+        lane.close_on_link_error(&error);
     }
     if !stop.is_raised() {
         lane.in_flight.cancel_all();
     }
     // Replies of requests that still run have no recipient.
-    if lane.await_quiet().is_err() {
+    if lane.drain().is_err() {
         lane.disconnect();
         lane.await_completions();
     }
@@ -57,7 +57,7 @@ struct LaneThread<'a> {
     budget: InlineBudget,
     deadlines: Deadlines,
     /// The reservation for the reply that is being made.
-    claim: Reservation,
+    reply_memory: Reservation,
     /// Whether it has released the memory that only a busy connection needs.
     idle: bool,
 }
@@ -71,12 +71,12 @@ impl<'a> LaneThread<'a> {
         LaneThread {
             lane,
             stop,
-            input: Input::new(lane.reservation(Use::Request)),
-            out: Outbox::metered(Box::new(ExcessMeter(lane.reservation(Use::Reply)))),
+            input: Input::new(lane.reservation(Purpose::Request)),
+            out: Outbox::metered(Box::new(ExcessMeter(lane.reservation(Purpose::Reply)))),
             poller: Poller::new(lane.tuning.poll),
             budget: InlineBudget::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
-            claim: lane.reservation(Use::Reply),
+            reply_memory: lane.reservation(Purpose::Reply),
             idle: false,
         }
     }
@@ -111,7 +111,7 @@ impl<'a> LaneThread<'a> {
         let frame = |head: &[u8]| lane.session.frame(head);
         if self.idle {
             let now = Instant::now();
-            let left = self.deadlines.left(now, self.message_len()?);
+            let left = self.deadlines.time_left(now, self.message_len()?);
             let interest = Interest {
                 read: true,
                 write: false,
@@ -138,7 +138,7 @@ impl<'a> LaneThread<'a> {
         if received.is_none() {
             self.check_deadline()?;
             if lane.in_flight.count() == 0 && !lane.has_backlog() {
-                self.deadlines.rest(Instant::now());
+                self.deadlines.set_idle(Instant::now());
                 self.input.shrink();
                 self.out.shrink();
                 lane.release_idle();
@@ -166,7 +166,7 @@ impl<'a> LaneThread<'a> {
         }
         let (nothing, at_once) = (Interest::default(), Some(Duration::ZERO));
         let ready = lane.link.wait(nothing, self.stop.fd(), at_once)?;
-        match ready.hung_up || ready.woken || lane.is_gone() {
+        match ready.hung_up || ready.woken || lane.is_disconnected() {
             true => Err(ErrorKind::BrokenPipe.into()),
             false => Ok(()),
         }
@@ -177,7 +177,10 @@ impl<'a> LaneThread<'a> {
         if self.input.is_empty() && self.lane.in_flight.count() > 0 {
             return Ok(None);
         }
-        match self.deadlines.left(Instant::now(), self.message_len()?) {
+        match self
+            .deadlines
+            .time_left(Instant::now(), self.message_len()?)
+        {
             Some((Duration::ZERO, why)) => Err(timed_out(why)),
             _ => Ok(None),
         }
@@ -207,7 +210,9 @@ impl<'a> LaneThread<'a> {
             self.serve(start..start + len)?;
             let took = self.budget.end_request(len);
             self.lane.stats().record(&self.lane.inline, || took);
-            if self.out.size() >= Lane::BATCH || self.out.has_pages() || self.out.handed().is_some()
+            if self.out.size() >= Lane::BATCH
+                || self.out.has_pages()
+                || self.out.passed_file().is_some()
             {
                 self.flush()?;
                 self.budget.begin_batch();
@@ -218,7 +223,7 @@ impl<'a> LaneThread<'a> {
     fn serve(&mut self, range: Range<usize>) -> io::Result<()> {
         let lane = self.lane;
         add(&lane.stats().requests, 1);
-        let _span = named(|| {
+        let _span = enter_span(|| {
             let id = lane.stats().requests.load(Ordering::Relaxed);
             trace_span!("request", conn = lane.id(), id)
         });
@@ -235,41 +240,41 @@ impl<'a> LaneThread<'a> {
                 if lane.in_flight.count() > 0 {
                     self.flush()?;
                     lane.in_flight.cancel_all();
-                    lane.await_quiet()?;
+                    lane.drain()?;
                 }
                 id
             }
         };
         lane.check_unused(id)?;
-        while let Err(need) = self.claim(range.clone()) {
+        while let Err(need) = self.reserve_reply(range.clone()) {
             self.flush()?;
             self.await_memory(need)?;
         }
         let message = &self.input.buffer[range.clone()];
         // The thread waits for pages while they are sent, and for all output if no other thread
         // could send.
-        self.out.take_pages(match lane.in_flight.count() {
+        self.out.set_splice_threshold(match lane.in_flight.count() {
             0 if lane.tuning.zerocopy => lane.link.payloads().pages,
             _ => usize::MAX,
         });
         let patience = self.budget.patience();
         let served = lane.serve(&lane.inline, patience, &Frame(message), &mut self.out);
-        self.claim.set(0);
+        self.reply_memory.set(0);
         match served {
-            Ok(Answer::Done) => Ok(()),
-            Ok(Answer::Secure) => self.secure(),
-            Ok(Answer::WouldBlock | Answer::Parked) => {
+            Ok(ServeOutcome::Done) => Ok(()),
+            Ok(ServeOutcome::StartTls) => self.start_tls(),
+            Ok(ServeOutcome::WouldBlock | ServeOutcome::Parked) => {
                 if !lane.in_flight.has_room(range.len()) || !self.input.may_detach(&range) {
                     self.flush()?;
                     let input = &self.input;
-                    lane.await_until(|lane| {
+                    lane.wait_until(|lane| {
                         // One request may always be in flight.
                         lane.in_flight.count() == 0
                             || lane.in_flight.has_room(range.len()) && input.may_detach(&range)
                     })?;
                 }
                 // The note belongs to an unfinished attempt.
-                lane.inline.take_noted();
+                lane.inline.take_outcome();
                 lane.offload(id, self.input.detach(range))
             }
             Err(malformed) => Err(invalid(malformed)),
@@ -278,25 +283,25 @@ impl<'a> LaneThread<'a> {
 
     /// Reserves memory for the reply to a message. Returns the need to wait for if the client's
     /// replies exceed their share already.
-    fn claim(&mut self, range: Range<usize>) -> Result<(), Need> {
+    fn reserve_reply(&mut self, range: Range<usize>) -> Result<(), Need> {
         match self.lane.large_reply(&self.input.buffer[range]) {
-            Some(bound) if !self.claim.try_claim(bound) => Err(Need::Reply(bound)),
-            None if self.lane.is_overdrawn() => Err(Need::Settled),
+            Some(bound) if !self.reply_memory.try_claim(bound) => Err(Need::Reply(bound)),
+            None if self.lane.exceeds_share() => Err(Need::WithinShare),
             _ => Ok(()),
         }
     }
 
     /// Starts TLS on the link after the request for it. Bytes received before could come from an
     /// attacker on the connection, and are an error.
-    fn secure(&mut self) -> io::Result<()> {
+    fn start_tls(&mut self) -> io::Result<()> {
         if !self.input.is_empty() {
             let early = "unexpected bytes before the TLS handshake";
             return Err(invalid(Malformed::new(early)));
         }
         self.flush()?;
-        self.lane.await_quiet()?;
-        let peer = self.lane.link.secure()?;
-        self.lane.session.secured(peer);
+        self.lane.drain()?;
+        let peer = self.lane.link.start_tls()?;
+        self.lane.session.tls_started(peer);
         Ok(())
     }
 
@@ -317,7 +322,7 @@ impl<'a> LaneThread<'a> {
         // A client that does not read its replies gets no more: requests that it sent already may
         // produce thousands of times their length.
         if congested {
-            lane.await_until(|lane| !lane.is_congested())?;
+            lane.wait_until(|lane| !lane.is_congested())?;
         }
         Ok(())
     }
@@ -342,7 +347,7 @@ fn receive(
                 done => done.map(Some),
             };
         }
-        if lane.is_gone() {
+        if lane.is_disconnected() {
             return Err(ErrorKind::BrokenPipe.into());
         }
         // A client that does not read its replies is not read from until it does.

@@ -46,4 +46,4 @@ pub use snapshot::{EngineStatus, LaneStatus};
 pub use stats::Totals;
 pub use timeouts::Timeouts;
 pub use tuning::Tuning;
-pub use vfs::memory::{MemoryBudget, Reservation, Use};
+pub use vfs::memory::{MemoryBudget, Purpose, Reservation};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use vfs::cx::Noted;
+use vfs::cx::CallOutcome;
 use wire::Vocabulary;
 
 use crate::histogram::{Histogram, Latencies};
@@ -29,23 +29,27 @@ impl OperationStats {
     pub(crate) fn new(vocabulary: &'static Vocabulary) -> OperationStats {
         OperationStats {
             vocabulary,
-            latencies: vocabulary.words.iter().map(|_| OnceLock::new()).collect(),
+            latencies: vocabulary
+                .operations
+                .iter()
+                .map(|_| OnceLock::new())
+                .collect(),
             errors: Mutex::default(),
         }
     }
 
     /// Counts a request. A word that is not in the vocabulary is ignored.
-    pub(crate) fn record(&self, noted: Noted, took: Duration) {
-        let Some(latencies) = self.latencies.get(usize::from(noted.word)) else {
+    pub(crate) fn record(&self, noted: CallOutcome, took: Duration) {
+        let Some(latencies) = self.latencies.get(usize::from(noted.operation)) else {
             return;
         };
         latencies.get_or_init(Box::default).count(took);
-        if noted.fault != 0 {
+        if noted.error != 0 {
             let mut errors = self.errors();
             let full = errors.len() >= OperationStats::ERRORS;
-            let key = (noted.word, noted.fault);
+            let key = (noted.operation, noted.error);
             let key = match full && !errors.contains_key(&key) {
-                true => (noted.word, Vocabulary::OTHER_FAULT),
+                true => (noted.operation, Vocabulary::OTHER_ERROR),
                 false => key,
             };
             *errors.entry(key).or_default() += 1;
@@ -57,7 +61,7 @@ impl OperationStats {
         let errors = self.errors();
         let words = self
             .vocabulary
-            .words
+            .operations
             .iter()
             .zip(&self.latencies)
             .enumerate();
@@ -73,10 +77,10 @@ impl OperationStats {
             operation.latencies.add(&latencies.snapshot());
             let word = word as u16;
             for (&(_, fault), count) in errors.range((word, 0)..=(word, u16::MAX)) {
-                let mut name = (self.vocabulary.fault)(fault);
+                let mut name = (self.vocabulary.error)(fault);
                 let full = operation.errors.len() >= OperationStats::ERRORS;
                 if full && !operation.errors.contains_key(&name) {
-                    name = (self.vocabulary.fault)(Vocabulary::OTHER_FAULT);
+                    name = (self.vocabulary.error)(Vocabulary::OTHER_ERROR);
                 }
                 *operation.errors.entry(name).or_default() += count;
             }

@@ -17,13 +17,13 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::trace_span;
 use transports::{Exchange, Outbox, Poller, Ring};
 use vfs::{Call, Patience, PeerKey};
-use wire::{Answer, Facts, Role, Session, Vocabulary};
+use wire::{ClientInfo, Role, ServeOutcome, Session, Vocabulary};
 
 use crate::consumer_lock::ConsumerLock;
 use crate::in_flight::{Entry, InFlight, Limits, complete, complete_follower};
 use crate::inline_budget::InlineBudget;
 use crate::kick_watcher::Registration;
-use crate::request::{Job, Ran, Request, named};
+use crate::request::{Job, Request, RunOutcome, enter_span};
 use crate::serve::serve;
 use crate::server::Engine;
 use crate::stats::{LaneStats, Monitored, Stats, add};
@@ -69,7 +69,7 @@ impl Engine {
             engine: self.clone(),
             session,
             owner,
-            account: vfs::Account::at(self.budget(), owner),
+            account: vfs::Account::in_budget(self.budget(), owner),
             lanes: Mutex::default(),
         })
     }
@@ -85,8 +85,11 @@ impl Queues {
         let lane = Arc::new(QueueLane {
             queues: self.clone(),
             ring,
-            stats: self.engine.tally().open(self.session.vocabulary()),
-            inline: Call::detached().on_account(self.account.clone()),
+            stats: self
+                .engine
+                .stats_registry()
+                .add_lane(self.session.vocabulary()),
+            inline: Call::detached().with_account(self.account.clone()),
             consumer: ConsumerLock::default(),
             registration: OnceLock::new(),
             armed: AtomicBool::new(false),
@@ -160,21 +163,21 @@ struct QueueLane {
     armed: AtomicBool,
     /// Whether a stand-in was started without a kick, and has not begun.
     stand_in_queued: AtomicBool,
-    in_flight: InFlight<Queued>,
+    in_flight: InFlight<QueueMessage>,
 }
 
 /// The state of a request after the attempt to serve it inline.
-enum Attempt {
+enum InlineOutcome {
     /// Answered and returned to the ring.
     Answered,
     /// Queued for a worker.
     Queued,
     /// Allowed to run now, and may take long.
-    MayBlock(Arc<Request<Queued>>),
+    MayBlock(Arc<Request<QueueMessage>>),
 }
 
 /// The next step of a stand-in.
-enum Next {
+enum StandInStep {
     More,
     Leave,
     Stopped,
@@ -210,8 +213,8 @@ impl Monitored for QueueLane {
         self.queues.session.vocabulary()
     }
 
-    fn facts(&self) -> Facts {
-        self.queues.session.facts()
+    fn facts(&self) -> ClientInfo {
+        self.queues.session.client_info()
     }
 
     fn in_flight(&self) -> usize {
@@ -220,27 +223,27 @@ impl Monitored for QueueLane {
 }
 
 /// A request from a queue.
-struct Queued {
+struct QueueMessage {
     lane: Arc<QueueLane>,
     id: u64,
     /// Present until it is answered.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
     /// Whether the thread that runs it next locks the ring again afterwards.
-    resumes: AtomicBool,
+    relocks_ring: AtomicBool,
 }
 
-impl Job for Queued {
-    fn run(request: &Arc<Request<Queued>>, _: &mut Outbox) -> Ran {
-        let Queued { lane, exchange, .. } = &request.job;
+impl Job for QueueMessage {
+    fn run(request: &Arc<Request<QueueMessage>>, _: &mut Outbox) -> RunOutcome {
+        let QueueMessage { lane, exchange, .. } = &request.job;
         // Only once: if it is parked, a worker runs it next.
-        let resumes = request.job.resumes.swap(false, Ordering::Relaxed);
+        let resumes = request.job.relocks_ring.swap(false, Ordering::Relaxed);
         let mut held = exchange.lock().expect("no panic holds it");
         let Some(mut exchange) = held.take() else {
-            return Ran::Answered;
+            return RunOutcome::Answered;
         };
-        if lane.serve(&request.call, Patience::Full, &mut *exchange) == Answer::Parked {
+        if lane.serve(&request.call, Patience::Full, &mut *exchange) == ServeOutcome::Parked {
             *held = Some(exchange);
-            return Ran::Parked;
+            return RunOutcome::Parked;
         }
         if resumes {
             // The client may send more after the reply before this thread is back, which needs no
@@ -252,10 +255,10 @@ impl Job for Queued {
         complete(request, |request, _| {
             QueueLane::reply(request, served.take())
         });
-        Ran::Answered
+        RunOutcome::Answered
     }
 
-    fn schedule(request: Arc<Request<Queued>>) {
+    fn schedule(request: Arc<Request<QueueMessage>>) {
         request.job.lane.clone().in_flight.schedule(request);
     }
 
@@ -275,13 +278,13 @@ impl Job for Queued {
         self.lane.queues.owner
     }
 
-    fn made_for(&self, call: Call) -> Call {
-        call.on_account(self.lane.queues.account.clone())
+    fn with_client(&self, call: Call) -> Call {
+        call.with_account(self.lane.queues.account.clone())
     }
 }
 
-impl Entry for Queued {
-    fn in_flight(&self) -> &InFlight<Queued> {
+impl Entry for QueueMessage {
+    fn in_flight(&self) -> &InFlight<QueueMessage> {
         &self.lane.in_flight
     }
 
@@ -312,7 +315,7 @@ impl QueueLane {
             }
         }
         self.consumer.unlock();
-        self.await_quiet();
+        self.cancel_and_drain();
     }
 
     /// Serves requests while the lane's own thread is busy.
@@ -328,15 +331,15 @@ impl QueueLane {
                 let there = self.ring.wait(false);
                 let leave = wait || self.consumer.has_waiters();
                 match there {
-                    Ok(false) => Ok(Next::Stopped),
+                    Ok(false) => Ok(StandInStep::Stopped),
                     Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
-                    _ if leave => Ok(Next::Leave),
-                    there => there.map(|_| Next::More),
+                    _ if leave => Ok(StandInStep::Leave),
+                    there => there.map(|_| StandInStep::More),
                 }
             });
             match next? {
-                Next::More => {}
-                Next::Leave => {
+                StandInStep::More => {}
+                StandInStep::Leave => {
                     let more = self.ring.enable_notifications()?;
                     if !more || self.consumer.has_waiters() {
                         break;
@@ -344,7 +347,7 @@ impl QueueLane {
                     self.ring.disable_notifications()?;
                 }
                 // Its notifier would be readable forever.
-                Next::Stopped => break,
+                StandInStep::Stopped => break,
             }
         }
         self.consumer.unlock();
@@ -361,9 +364,9 @@ impl QueueLane {
         while let Some(mut exchange) = self.ring.pop(&frame)? {
             let len = exchange.split().0.size();
             match self.try_inline(exchange, budget.patience()) {
-                Attempt::Answered => unsignalled += 1,
-                Attempt::Queued => {}
-                Attempt::MayBlock(request) => {
+                InlineOutcome::Answered => unsignalled += 1,
+                InlineOutcome::Queued => {}
+                InlineOutcome::MayBlock(request) => {
                     if unsignalled > 0 {
                         self.ring.signal();
                         unsignalled = 0;
@@ -392,7 +395,7 @@ impl QueueLane {
     /// thread holds the lock again.
     fn serve_unlocked(
         self: &Arc<Self>,
-        request: Arc<Request<Queued>>,
+        request: Arc<Request<QueueMessage>>,
         own: bool,
     ) -> io::Result<bool> {
         let left = self.ring.enable_notifications();
@@ -401,7 +404,7 @@ impl QueueLane {
             Ok(true) => self.start_stand_in(),
             _ => self.arm(),
         }
-        request.job.resumes.store(true, Ordering::Relaxed);
+        request.job.relocks_ring.store(true, Ordering::Relaxed);
         request.run(&mut Outbox::default());
         if own {
             self.consumer.lock();
@@ -440,10 +443,10 @@ impl QueueLane {
         self: &Arc<Self>,
         mut exchange: Box<dyn Exchange>,
         patience: Patience,
-    ) -> Attempt {
+    ) -> InlineOutcome {
         let message = exchange.split().0;
         add(&self.stats.requests, 1);
-        let _span = named(|| {
+        let _span = enter_span(|| {
             let id = self.stats.requests.load(Ordering::Relaxed);
             trace_span!("request", queue = self.ring.name(), id)
         });
@@ -454,7 +457,7 @@ impl QueueLane {
                 if let Some(lane) = self.queues.lane_of(target) {
                     if exchange.split().1.room() > 0 {
                         self.follow(&lane, target, self.request(id, exchange));
-                        return Attempt::Queued;
+                        return InlineOutcome::Queued;
                     }
                     // The order does not matter, as it has no reply.
                     lane.in_flight.cancel(target);
@@ -462,49 +465,53 @@ impl QueueLane {
                 id
             }
             Ok(Role::Reset { id }) => {
-                self.await_quiet();
+                self.cancel_and_drain();
                 id
             }
             // The session answers it as malformed.
             Err(_) => 0,
         };
-        if self.serve(&self.inline, patience, &mut *exchange) == Answer::Done {
+        if self.serve(&self.inline, patience, &mut *exchange) == ServeOutcome::Done {
             self.push_used(exchange);
-            return Attempt::Answered;
+            return InlineOutcome::Answered;
         }
         add(&self.stats.offloaded, 1);
         // The note belongs to an unfinished attempt.
-        self.inline.take_noted();
+        self.inline.take_outcome();
         let request = self.request(id, exchange);
-        request.call.note_share(self.inline.share());
-        match self.in_flight.begin_here(&request) {
-            true => Attempt::MayBlock(request),
-            false => Attempt::Queued,
+        request.call.note_export(self.inline.export_number());
+        match self.in_flight.begin_on_this_thread(&request) {
+            true => InlineOutcome::MayBlock(request),
+            false => InlineOutcome::Queued,
         }
     }
 
-    fn request(self: &Arc<Self>, id: u64, exchange: Box<dyn Exchange>) -> Arc<Request<Queued>> {
+    fn request(
+        self: &Arc<Self>,
+        id: u64,
+        exchange: Box<dyn Exchange>,
+    ) -> Arc<Request<QueueMessage>> {
         Request::new(
             self.stats.start_time(),
-            Queued {
+            QueueMessage {
                 lane: self.clone(),
                 id,
                 exchange: Mutex::new(Some(exchange)),
-                resumes: AtomicBool::new(false),
+                relocks_ring: AtomicBool::new(false),
             },
         )
     }
 
     /// Cancels the request `target` of `lane`, and answers `follower`, the request for that, after
     /// it.
-    fn follow(&self, lane: &QueueLane, target: u64, follower: Arc<Request<Queued>>) {
+    fn follow(&self, lane: &QueueLane, target: u64, follower: Arc<Request<QueueMessage>>) {
         let follower = self.in_flight.begin_follower(follower);
         if let Some(follower) = lane.in_flight.follow(target, follower) {
             complete_follower(follower, |request, _| QueueLane::reply(request, None));
         }
     }
 
-    fn serve(&self, call: &Call, patience: Patience, exchange: &mut dyn Exchange) -> Answer {
+    fn serve(&self, call: &Call, patience: Patience, exchange: &mut dyn Exchange) -> ServeOutcome {
         let (message, out) = exchange.split();
         let session = &*self.queues.session;
         match serve(session, call, patience, message, out, self.ring.name()) {
@@ -512,17 +519,17 @@ impl QueueLane {
             Err(malformed) => {
                 tracing::debug!(queue = self.ring.name(), "malformed request: {malformed}");
                 out.truncate(0);
-                Answer::Done
+                ServeOutcome::Done
             }
         }
     }
 
     /// Returns a request in flight to its ring, and serves it before unless it was `served`.
-    fn reply(request: &Request<Queued>, served: Option<Box<dyn Exchange>>) {
-        let Queued { lane, exchange, .. } = &request.job;
+    fn reply(request: &Request<QueueMessage>, served: Option<Box<dyn Exchange>>) {
+        let QueueMessage { lane, exchange, .. } = &request.job;
         let exchange = served.or_else(|| {
             let mut exchange = exchange.lock().expect("no panic holds it").take()?;
-            if lane.serve(&request.call, Patience::Full, &mut *exchange) != Answer::Done {
+            if lane.serve(&request.call, Patience::Full, &mut *exchange) != ServeOutcome::Done {
                 exchange.split().1.truncate(0);
             }
             Some(exchange)
@@ -541,8 +548,8 @@ impl QueueLane {
 
     /// Cancels the requests in flight, and waits until they are answered. No more can get in flight
     /// meanwhile, as the caller holds the consumer lock or no requests arrive any more.
-    fn await_quiet(&self) {
+    fn cancel_and_drain(&self) {
         self.in_flight.cancel_all();
-        self.in_flight.await_quiet();
+        self.in_flight.wait_until_idle();
     }
 }

@@ -14,7 +14,7 @@ use crate::stats::Stats;
 use crate::workers::{Run, Workers};
 
 /// Enters the span of a request for log messages, unless tracing is disabled.
-pub(crate) fn named(span: impl FnOnce() -> Span) -> Option<EnteredSpan> {
+pub(crate) fn enter_span(span: impl FnOnce() -> Span) -> Option<EnteredSpan> {
     enabled!(Level::TRACE).then(|| span().entered())
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Request<J> {
 pub(crate) trait Job: Send + Sync + Sized + 'static {
     /// Serves it with full patience and sends the reply, through `out`, which is empty, if this
     /// kind of lane uses it; or returns that it waits for an event.
-    fn run(request: &Arc<Request<Self>>, out: &mut Outbox) -> Ran;
+    fn run(request: &Arc<Request<Self>>, out: &mut Outbox) -> RunOutcome;
 
     /// Runs it on a worker as soon as the lane's share allows.
     fn schedule(request: Arc<Request<Self>>);
@@ -50,14 +50,14 @@ pub(crate) trait Job: Send + Sync + Sized + 'static {
     fn owner(&self) -> PeerKey;
 
     /// Adds the client to the call.
-    fn made_for(&self, call: Call) -> Call {
+    fn with_client(&self, call: Call) -> Call {
         call
     }
 }
 
 /// The result of running a request on a worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ran {
+pub(crate) enum RunOutcome {
     Answered,
     /// The request is to be rerun when its call is woken.
     Parked,
@@ -76,8 +76,8 @@ impl<J: Job> Request<J> {
     /// Creates a request that its lane's thread offloaded at `begun`.
     pub(crate) fn new(begun: Option<Instant>, job: J) -> Arc<Request<J>> {
         Arc::new_cyclic(|request: &Weak<Request<J>>| {
-            let call = Call::parkable(Waker::from(Arc::new(Wakes(request.clone()))));
-            let call = job.made_for(call);
+            let call = Call::parkable(Waker::from(Arc::new(RequestWaker(request.clone()))));
+            let call = job.with_client(call);
             Request {
                 job,
                 call,
@@ -130,7 +130,7 @@ impl<J: Job> Run for Request<J> {
         self.state.store(RUNNING, Ordering::SeqCst);
         let span = self.span.clone();
         let _span = span.enter();
-        if J::run(&self, out) == Ran::Parked {
+        if J::run(&self, out) == RunOutcome::Parked {
             self.park();
         }
     }
@@ -156,14 +156,14 @@ impl<J: Job> Run for Request<J> {
     }
 
     fn export(&self) -> u64 {
-        self.call.share()
+        self.call.export_number()
     }
 }
 
 /// A waker that does not keep its request alive.
-struct Wakes<J>(Weak<Request<J>>);
+struct RequestWaker<J>(Weak<Request<J>>);
 
-impl<J: Job> Wake for Wakes<J> {
+impl<J: Job> Wake for RequestWaker<J> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -182,7 +182,7 @@ mod tests {
     use wire::Vocabulary;
 
     use super::*;
-    use crate::stats::{LaneStats, Tally};
+    use crate::stats::{LaneStats, StatsRegistry};
 
     /// A job that parks each time it runs.
     struct Waits {
@@ -192,9 +192,9 @@ mod tests {
     }
 
     impl Job for Waits {
-        fn run(request: &Arc<Request<Waits>>, _: &mut Outbox) -> Ran {
+        fn run(request: &Arc<Request<Waits>>, _: &mut Outbox) -> RunOutcome {
             request.job.runs.store(true, Ordering::SeqCst);
-            Ran::Parked
+            RunOutcome::Parked
         }
 
         fn schedule(request: Arc<Request<Waits>>) {
@@ -218,12 +218,12 @@ mod tests {
 
     #[test]
     fn one_that_is_woken_while_it_parks_is_run_again() {
-        let tally = Tally::new(false);
+        let tally = StatsRegistry::new(false);
         for _ in 0..2000 {
             let request = Request::new(
                 None,
                 Waits {
-                    stats: tally.open(Vocabulary::none()),
+                    stats: tally.add_lane(Vocabulary::none()),
                     runs: AtomicBool::default(),
                     scheduled: AtomicUsize::default(),
                 },

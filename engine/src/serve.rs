@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vfs::{Call, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Session};
+use wire::{Incoming, Malformed, Outgoing, ServeOutcome, Session};
 
 /// Calls [`Session::serve`]. A request that panics is answered with [`Session::answer_failure`], or
 /// closes its connection if the protocol has no such answer; `peer` names the client in the log.
@@ -14,8 +14,8 @@ pub(crate) fn serve(
     message: &dyn Incoming,
     out: &mut dyn Outgoing,
     peer: &str,
-) -> Result<Answer, Malformed> {
-    call.note_share(0);
+) -> Result<ServeOutcome, Malformed> {
+    call.note_export(0);
     let served = catch_unwind(AssertUnwindSafe(|| {
         session.serve(call, patience, message, out)
     }));
@@ -23,7 +23,7 @@ pub(crate) fn serve(
         tracing::error!(peer, "a request panicked; the reply is an error");
         out.truncate(0);
         match session.answer_failure(message, out) {
-            true => Ok(Answer::Done),
+            true => Ok(ServeOutcome::Done),
             false => Err(Malformed::new("a request has panicked")),
         }
     })

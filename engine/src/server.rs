@@ -17,7 +17,7 @@ use crate::connection_limits::{Admission, ConnectionLimits, ConnectionRefusals};
 use crate::kick_watcher::KickWatcher;
 use crate::lane::Lane;
 use crate::lane_thread;
-use crate::stats::{Tally, Totals};
+use crate::stats::{StatsRegistry, Totals};
 use crate::stop_signal::StopSignal;
 use crate::tuning::Tuning;
 use crate::workers::Workers;
@@ -37,14 +37,14 @@ pub trait Service: Send + Sync {
 pub struct Engine {
     workers: Arc<Workers>,
     kick_watcher: Arc<KickWatcher>,
-    tally: Arc<Tally>,
+    stats_registry: Arc<StatsRegistry>,
     tuning: Tuning,
     trust: Trust,
     refusals: Arc<Refusals>,
     stop: StopSignal,
     connections: Arc<ConnectionLimits<Lane>>,
     /// Listeners that ended although the engine was not stopped.
-    lost: Mutex<Vec<String>>,
+    failed_listeners: Mutex<Vec<String>>,
     devices: AtomicU64,
 }
 
@@ -60,17 +60,17 @@ impl Engine {
     /// Does the same as [`Engine::new`], and allows processes of the local users in `trust` to act
     /// as any user.
     pub fn with_trust(tuning: Tuning, trust: Trust) -> io::Result<Arc<Engine>> {
-        let workers = Workers::new(tuning.workers, Workers::STUCK)?;
+        let workers = Workers::new(tuning.workers, Workers::STUCK_AFTER)?;
         Ok(Arc::new(Engine {
             kick_watcher: KickWatcher::new(&workers)?,
             workers,
             stop: StopSignal::new()?,
             connections: ConnectionLimits::new(&tuning),
-            tally: Tally::new(tuning.operation_stats),
+            stats_registry: StatsRegistry::new(tuning.operation_stats),
             tuning,
             trust,
             refusals: Arc::default(),
-            lost: Mutex::default(),
+            failed_listeners: Mutex::default(),
             devices: AtomicU64::new(0),
         }))
     }
@@ -99,15 +99,15 @@ impl Engine {
     }
 
     /// Logs that the listener `name` ended because of `error`, and adds it to
-    /// [`Engine::lost_listeners`].
-    pub fn report_lost_listener(&self, name: &dyn Display, error: &dyn Display) {
+    /// [`Engine::failed_listeners`].
+    pub fn report_failed_listener(&self, name: &dyn Display, error: &dyn Display) {
         tracing::error!("no longer listening at {name}: {error}");
-        self.lost().push(name.to_string());
+        self.lock_failed_listeners().push(name.to_string());
     }
 
     /// Returns the listeners that failed: clients can no longer connect there.
-    pub fn lost_listeners(&self) -> Vec<String> {
-        self.lost().clone()
+    pub fn failed_listeners(&self) -> Vec<String> {
+        self.lock_failed_listeners().clone()
     }
 
     /// Returns the number of connections that were refused or closed, by reason.
@@ -119,8 +119,8 @@ impl Engine {
     pub(crate) fn peer(&self, origin: Origin) -> Peer {
         let server = rustix::process::geteuid().as_raw();
         Peer::new(origin, &self.trust, server)
-            .counting(self.refusals.clone())
-            .reserving(self.budget())
+            .with_refusals(self.refusals.clone())
+            .with_budget(self.budget())
     }
 
     /// Returns the memory budget of the clients.
@@ -148,7 +148,7 @@ impl Engine {
 
     /// Counts a refusal, and logs it within the rate limit.
     fn refuse(&self, client: PeerKey, reason: &'static str, error: io::Error) -> io::Error {
-        if let Some(suppressed) = self.connections.complain(client, reason) {
+        if let Some(suppressed) = self.connections.count_refusal(client, reason) {
             tracing::warn!(%client, suppressed, "connection refused: {error}");
         }
         error
@@ -169,7 +169,7 @@ impl Engine {
             self.workers.clone(),
             self.tuning,
             peer,
-            &self.tally,
+            &self.stats_registry,
             admission,
         )?;
         tracing::debug!(connection = id, peer = lane.link.peer(), "connected");
@@ -217,7 +217,7 @@ impl Engine {
     /// Returns the number of connections, and the totals of all connections and queues, including
     /// those that ended.
     pub fn stats(&self) -> (usize, Totals) {
-        (self.connections.len(), self.tally.sum())
+        (self.connections.len(), self.stats_registry.sum())
     }
 
     /// Returns the number of clients that exports refused, by reason.
@@ -233,7 +233,7 @@ impl Engine {
                     let _ = self.connect(service.link(link), service);
                 }
                 Ok(None) => return,
-                Err(error) => return self.report_lost_listener(listener.addr(), &error),
+                Err(error) => return self.report_failed_listener(listener.addr(), &error),
             }
         }
     }
@@ -246,16 +246,16 @@ impl Engine {
         &self.kick_watcher
     }
 
-    pub(crate) fn tally(&self) -> &Arc<Tally> {
-        &self.tally
+    pub(crate) fn stats_registry(&self) -> &Arc<StatsRegistry> {
+        &self.stats_registry
     }
 
     pub(crate) fn tuning(&self) -> &Tuning {
         &self.tuning
     }
 
-    fn lost(&self) -> MutexGuard<'_, Vec<String>> {
-        self.lost.lock().expect("no panic holds it")
+    fn lock_failed_listeners(&self) -> MutexGuard<'_, Vec<String>> {
+        self.failed_listeners.lock().expect("no panic holds it")
     }
 }
 
@@ -283,7 +283,7 @@ impl Drop for ListenerThread {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.engine
-                .report_lost_listener(&"one of the addresses", &"its thread has panicked");
+                .report_failed_listener(&"one of the addresses", &"its thread has panicked");
         }
         self.engine.connections.close_listener();
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wire::Facts;
+use wire::ClientInfo;
 
 use crate::operation_stats::Operations;
 use crate::server::Engine;
@@ -27,7 +27,7 @@ pub struct LaneStatus {
     /// The protocol; empty if unknown.
     pub protocol: &'static str,
     /// Information about the client.
-    pub facts: Facts,
+    pub facts: ClientInfo,
     /// The time since the lane started.
     pub age: Duration,
     /// Its totals.
@@ -41,8 +41,8 @@ pub struct LaneStatus {
 impl Engine {
     /// Takes a snapshot. Iterates over all lanes, without delaying requests.
     pub fn snapshot(&self) -> EngineStatus {
-        let tally = self.tally();
-        let lanes = tally.lanes_now().into_iter().filter_map(|stats| {
+        let tally = self.stats_registry();
+        let lanes = tally.current_lanes().into_iter().filter_map(|stats| {
             let lane = stats.lane()?;
             Some(LaneStatus {
                 peer: lane.peer(),

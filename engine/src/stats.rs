@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use vfs::Call;
-use wire::{Facts, Vocabulary};
+use wire::{ClientInfo, Vocabulary};
 
 use crate::operation_stats::{OperationStats, Operations};
 
@@ -14,7 +14,7 @@ use crate::operation_stats::{OperationStats, Operations};
 pub(crate) trait Monitored: Send + Sync {
     fn peer(&self) -> String;
     fn vocabulary(&self) -> &'static Vocabulary;
-    fn facts(&self) -> Facts;
+    fn facts(&self) -> ClientInfo;
     fn in_flight(&self) -> usize;
 }
 
@@ -68,7 +68,7 @@ impl Stats {
     #[inline]
     pub(crate) fn record(&self, call: &Call, took: impl FnOnce() -> Duration) {
         if let Some(operations) = &self.operations
-            && let Some(noted) = call.take_noted()
+            && let Some(noted) = call.take_outcome()
         {
             operations.record(noted, took());
         }
@@ -122,43 +122,43 @@ impl std::ops::Add for Totals {
 }
 
 /// The statistics of all lanes together.
-pub(crate) struct Tally {
+pub(crate) struct StatsRegistry {
     lanes: Mutex<Lanes>,
     /// Whether lanes keep statistics by type of request.
-    counts: bool,
+    operation_stats: bool,
 }
 
 #[derive(Default)]
 struct Lanes {
-    now: Vec<Arc<Stats>>,
+    current: Vec<Arc<Stats>>,
     /// The totals of lanes that ended.
-    past: Totals,
+    ended: Totals,
     operations: Operations,
 }
 
-impl Tally {
-    pub(crate) fn new(counts: bool) -> Arc<Tally> {
-        Arc::new(Tally {
+impl StatsRegistry {
+    pub(crate) fn new(counts: bool) -> Arc<StatsRegistry> {
+        Arc::new(StatsRegistry {
             lanes: Mutex::default(),
-            counts,
+            operation_stats: counts,
         })
     }
 
     /// Creates the statistics of a new lane, whose request types are `words`.
-    pub(crate) fn open(self: &Arc<Self>, words: &'static Vocabulary) -> LaneStats {
-        let operations = self.counts.then(|| OperationStats::new(words));
+    pub(crate) fn add_lane(self: &Arc<Self>, words: &'static Vocabulary) -> LaneStats {
+        let operations = self.operation_stats.then(|| OperationStats::new(words));
         let stats = Arc::new(Stats::new(operations));
-        self.lanes().now.push(stats.clone());
+        self.lanes().current.push(stats.clone());
         LaneStats {
             stats,
-            tally: self.clone(),
+            registry: self.clone(),
         }
     }
 
     pub(crate) fn sum(&self) -> Totals {
         let lanes = self.lanes();
-        let now = lanes.now.iter().map(|stats| stats.totals());
-        now.fold(lanes.past, |sum, stats| sum + stats)
+        let now = lanes.current.iter().map(|stats| stats.totals());
+        now.fold(lanes.ended, |sum, stats| sum + stats)
     }
 
     /// Returns the statistics by type of request of all lanes, including those that ended.
@@ -166,7 +166,7 @@ impl Tally {
         let lanes = self.lanes();
         let mut all = lanes.operations.clone();
         let operations = lanes
-            .now
+            .current
             .iter()
             .filter_map(|stats| stats.operations.as_ref());
         operations.for_each(|lane| lane.add_to(&mut all));
@@ -174,8 +174,8 @@ impl Tally {
     }
 
     /// Returns the current lanes.
-    pub(crate) fn lanes_now(&self) -> Vec<Arc<Stats>> {
-        self.lanes().now.clone()
+    pub(crate) fn current_lanes(&self) -> Vec<Arc<Stats>> {
+        self.lanes().current.clone()
     }
 
     fn lanes(&self) -> MutexGuard<'_, Lanes> {
@@ -186,7 +186,7 @@ impl Tally {
 /// A lane's statistics, which are added to the totals when dropped.
 pub(crate) struct LaneStats {
     stats: Arc<Stats>,
-    tally: Arc<Tally>,
+    registry: Arc<StatsRegistry>,
 }
 
 impl Deref for LaneStats {
@@ -199,12 +199,14 @@ impl Deref for LaneStats {
 
 impl Drop for LaneStats {
     fn drop(&mut self) {
-        let mut lanes = self.tally.lanes();
-        lanes.past = lanes.past + self.totals();
+        let mut lanes = self.registry.lanes();
+        lanes.ended = lanes.ended + self.totals();
         if let Some(operations) = &self.operations {
             operations.add_to(&mut lanes.operations);
         }
-        lanes.now.retain(|stats| !Arc::ptr_eq(stats, &self.stats));
+        lanes
+            .current
+            .retain(|stats| !Arc::ptr_eq(stats, &self.stats));
     }
 }
 

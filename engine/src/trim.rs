@@ -18,25 +18,25 @@ pub(crate) struct Trim {
 
 impl Trim {
     /// The minimum number of closed connections that is worth the work.
-    const MANY: usize = 256;
+    const MIN_CONNECTIONS: usize = 256;
 
     /// The time from the first of many closed connections until memory is returned: others close
     /// meanwhile, and a client that reconnects repeatedly costs one walk through the heaps in this
     /// time.
-    const PAUSE: Duration = Duration::from_secs(2);
+    const DELAY: Duration = Duration::from_secs(2);
 
     /// Counts a connection whose memory is free, or about to be.
     pub(crate) fn connection_ended(self: &Arc<Self>) {
         let ended = self.ended.fetch_add(1, Ordering::Relaxed) + 1;
-        if ended < Trim::MANY || self.is_due.swap(true, Ordering::Relaxed) {
+        if ended < Trim::MIN_CONNECTIONS || self.is_due.swap(true, Ordering::Relaxed) {
             return;
         }
         let trim = self.clone();
         let spawned = std::thread::Builder::new()
             .name("barge-trim".into())
             .spawn(move || {
-                while trim.ended.load(Ordering::Relaxed) >= Trim::MANY {
-                    std::thread::sleep(Trim::PAUSE);
+                while trim.ended.load(Ordering::Relaxed) >= Trim::MIN_CONNECTIONS {
+                    std::thread::sleep(Trim::DELAY);
                     trim.ended.store(0, Ordering::Relaxed);
                     sys::pages::trim_heaps();
                 }

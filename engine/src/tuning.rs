@@ -41,7 +41,7 @@ impl Default for Tuning {
     fn default() -> Tuning {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Tuning {
-            poll: Poller::usual(),
+            poll: Poller::default_max(),
             in_flight: 256,
             in_flight_bytes: 32 << 20,
             zerocopy: true,

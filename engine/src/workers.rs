@@ -4,10 +4,10 @@
 //! when idle. One thread always stays, or requests would wait forever if no other can be created.
 //!
 //! Clients take turns, and none has more than three quarters of what others leave, so that the next
-//! one finds a worker. A request that runs longer than [`Workers::STUCK`] may wait for an event
-//! that never comes (a mounted file system that does not respond): it no longer counts, and another
-//! thread takes its place, for each client at most as many times as the pool is large. So hanging
-//! requests delay only their own client.
+//! one finds a worker. A request that runs longer than [`Workers::STUCK_AFTER`] may wait for an
+//! event that never comes (a mounted file system that does not respond): it no longer counts, and
+//! another thread takes its place, for each client at most as many times as the pool is large. So
+//! hanging requests delay only their own client.
 //!
 //! If requests name one of several exports, the same holds for exports: one has three quarters of
 //! what others leave, and half of the threads that may be stuck.
@@ -81,7 +81,7 @@ type Claimant = (PeerKey, u64);
 #[derive(Default)]
 struct Ready {
     by_claimant: HashMap<Claimant, VecDeque<Arc<dyn Run>>>,
-    turns: VecDeque<Claimant>,
+    round_robin: VecDeque<Claimant>,
     len: usize,
 }
 
@@ -142,7 +142,7 @@ impl Counts {
         self.active < (left * 3 / 4).max(1)
     }
 
-    fn begin_to_be_stuck(&mut self) {
+    fn mark_stuck(&mut self) {
         self.active -= 1;
         self.stuck += 1;
     }
@@ -171,7 +171,7 @@ impl Workers {
 
     /// The time after which a worker whose request still runs is replaced: longer than working
     /// disks and networks take.
-    pub(crate) const STUCK: Duration = Duration::from_secs(1);
+    pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(1);
 
     /// The maximum number of threads with stuck requests: each costs some pages of stack.
     const MAX_STUCK: usize = 512;
@@ -435,9 +435,9 @@ impl Queue {
             {
                 running.stuck = true;
                 self.stuck += 1;
-                counts.begin_to_be_stuck();
+                counts.mark_stuck();
                 let counts = self.exports.counts.entry(export).or_default();
-                counts.begin_to_be_stuck();
+                counts.mark_stuck();
             }
         }
         next
@@ -452,15 +452,15 @@ impl Ready {
             Entry::Occupied(mut waiting) => waiting.get_mut().push_back(request),
             Entry::Vacant(none) => {
                 none.insert([request].into());
-                self.turns.push_back(claimant);
+                self.round_robin.push_back(claimant);
             }
         }
     }
 
     /// Returns the first request of the next claimant that `may` run one.
     fn pop(&mut self, may: impl Fn(&Claimant) -> bool) -> Option<(Claimant, Arc<dyn Run>)> {
-        let at = self.turns.iter().position(may)?;
-        let claimant = self.turns.remove(at)?;
+        let at = self.round_robin.iter().position(may)?;
+        let claimant = self.round_robin.remove(at)?;
         let Entry::Occupied(mut waiting) = self.by_claimant.entry(claimant) else {
             return None;
         };
@@ -468,7 +468,7 @@ impl Ready {
         self.len -= 1;
         match waiting.get().is_empty() {
             true => drop(waiting.remove()),
-            false => self.turns.push_back(claimant),
+            false => self.round_robin.push_back(claimant),
         }
         Some((claimant, request))
     }
@@ -525,7 +525,7 @@ mod tests {
                 PeerKey::Device(0)
             }
         }
-        let workers = Workers::new(2, Workers::STUCK).expect("a thread");
+        let workers = Workers::new(2, Workers::STUCK_AFTER).expect("a thread");
         let (done, all) = std::sync::mpsc::channel();
         for _ in 0..10 {
             workers.run(Arc::new(Done(done.clone())));
@@ -675,8 +675,8 @@ mod tests {
         ask(&mut queue, 20..1000, 1);
         queue.exports.note(2);
         for _ in 0..100 {
-            now += Workers::STUCK;
-            queue.mark_stuck(now, Workers::STUCK, MAX);
+            now += Workers::STUCK_AFTER;
+            queue.mark_stuck(now, Workers::STUCK_AFTER, MAX);
             begin(&mut queue, now);
         }
         assert_eq!(queue.exports.counts[&1].stuck, Exports::MAX_STUCK);
@@ -703,7 +703,7 @@ mod tests {
                 PeerKey::Device(0)
             }
         }
-        let workers = Workers::new(2, Workers::STUCK).expect("a thread");
+        let workers = Workers::new(2, Workers::STUCK_AFTER).expect("a thread");
         let (run, runs) = std::sync::mpsc::channel();
         for _ in 0..10 {
             workers.run(Arc::new(Panics(run.clone())));

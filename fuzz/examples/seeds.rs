@@ -192,7 +192,7 @@ fn answers(dialect: Dialect, replies: &[u8]) -> Vec<u8> {
 
 /// Scripts of `barge_fuzz::rings`.
 mod ring {
-    use hostile::guest::{INIT, request};
+    use hostile::guest::{INIT, fuse_request};
 
     fn write(at: u16, bytes: &[u8]) -> Vec<u8> {
         let head = [&[2][..], &at.to_le_bytes(), &[bytes.len() as u8]].concat();
@@ -212,10 +212,10 @@ mod ring {
     /// Requests in sequence: INIT, MKDIR, LOOKUP, STATFS.
     pub(super) fn requests() -> Vec<u8> {
         let messages = [
-            request(26, 2, 0, &INIT),
-            request(9, 4, 1, b"\xff\x01\0\0\0\0\0\0a\0"),
-            request(1, 6, 1, b"a\0"),
-            request(17, 8, 1, b""),
+            fuse_request(26, 2, 0, &INIT),
+            fuse_request(9, 4, 1, b"\xff\x01\0\0\0\0\0\0a\0"),
+            fuse_request(1, 6, 1, b"a\0"),
+            fuse_request(17, 8, 1, b""),
         ];
         asked(&messages)
     }

@@ -8,9 +8,9 @@ use block::nbd::Server;
 use block::virtio::Device;
 use memory::Memory;
 use vfs::{Call, Caller, Cx, Export};
-use vfs_testkit::context::{Seen, ok, run};
+use vfs_testkit::context::{TestNode, ok, run};
 use vfs_testkit::{Message, clock, session};
-use wire::{Answer, Session};
+use wire::{ServeOutcome, Session};
 
 use crate::ROOM;
 
@@ -26,9 +26,9 @@ const SIZE: u64 = 64 << 10;
 
 fn play(input: &mut Unstructured<'_>) -> Result<()> {
     let export = Arc::new(Export::new("", Memory::new(clock())));
-    let root = Seen {
+    let root = TestNode {
         node: ok(run(&Caller::ROOT, |cx| export.fs.root(cx))),
-        who: Caller::ROOT,
+        caller: Caller::ROOT,
     };
     ok(ok(root.file("disk", &[7; 4096])).truncate(SIZE));
     match input.arbitrary()? {
@@ -55,10 +55,10 @@ fn guest(input: &mut Unstructured<'_>, export: &Export) -> Result<()> {
         let room = 1 + usize::from(input.arbitrary::<u16>()? & 0x1fff);
         let framed = device.frame(&bytes).expect("a length").unwrap_or(0);
         let together = framed.min(bytes.len());
-        let message = Message::apart(bytes, together);
+        let message = Message::with_separate_payload(bytes, together);
         let (answer, reply) =
             session::serve_patiently(&device, &call, &message, room).expect("an answer");
-        assert_eq!((answer, reply.len()), (Answer::Done, room));
+        assert_eq!((answer, reply.len()), (ServeOutcome::Done, room));
         assert!(reply[room - 1] <= 2, "a status that there is not");
     }
     Ok(())
@@ -107,7 +107,7 @@ fn client(input: &mut Unstructured<'_>, export: Arc<Export>) -> Result<()> {
         else {
             return Ok(());
         };
-        assert_eq!(answer, Answer::Done);
+        assert_eq!(answer, ServeOutcome::Done);
         if is_request && !is_farewell {
             assert_eq!(reply.get(8..16), rest.get(8..16), "the cookie");
         }

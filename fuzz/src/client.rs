@@ -54,14 +54,14 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
 /// Creates a client that has received the server's first message, if that is acceptable.
 fn agreed(input: &mut Unstructured<'_>) -> Result<Option<Client>> {
     let offered = *input.choose(&Dialect::ALL)?;
-    let mut client = Client::new(offered, MSIZE).taking_files();
+    let mut client = Client::new(offered, MSIZE).with_fd_passing();
     let mut hello = Vec::new();
-    client.hello(&mut hello);
+    client.version_request(&mut hello);
     let told = match input.arbitrary::<u8>()? % 6 {
         0 => raw(input)?,
         number => {
             let version = match number {
-                4 => Dialect::HANDING,
+                4 => Dialect::FD_PASSING,
                 5 => "unknown",
                 _ => Dialect::ALL[usize::from(number) - 1].version(),
             };
@@ -74,7 +74,7 @@ fn agreed(input: &mut Unstructured<'_>) -> Result<Option<Client>> {
             bytes
         }
     };
-    if client.frame(&told) != Ok(Some(told.len())) || client.agree(&told) != Ok(true) {
+    if client.frame(&told) != Ok(Some(told.len())) || client.negotiate(&told) != Ok(true) {
         return Ok(None);
     }
     assert!((Client::MIN_MSIZE..=MSIZE).contains(&client.msize()));
@@ -133,7 +133,7 @@ impl Peer {
             4 => Tmessage::Clunk { fid },
             5 => Tmessage::Getattr {
                 fid,
-                mask: attr::ASKED,
+                mask: attr::REQUEST_MASK,
             },
             6 => Tmessage::Stat { fid },
             7 => Tmessage::Attach {
@@ -165,7 +165,7 @@ impl Peer {
         let (tag, payload) = match asked {
             Ok(asked) => asked,
             Err(Errno::EOPNOTSUPP) if !kind.is_in(self.client.dialect()) => return Ok(()),
-            Err(Errno::EOPNOTSUPP) if kind == Kind::Hand && !self.client.takes_files() => {
+            Err(Errno::EOPNOTSUPP) if kind == Kind::Hand && !self.client.has_fd_passing() => {
                 return Ok(());
             }
             Err(Errno::EMSGSIZE) if !fits => return Ok(()),
@@ -274,7 +274,7 @@ impl Peer {
             Ok(Some(len)) if len == message.len() => {}
             Ok(_) | Err(_) => return false,
         }
-        let apart = self.client.apart(message);
+        let apart = self.client.separate_payload(message);
         let received = self.client.receive(message);
         if let Some((tag, len)) = apart {
             // A payload received in place must be accepted exactly as in a complete message.

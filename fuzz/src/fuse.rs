@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
 use fuse::server::{Options, Server};
-use hostile::guest::request;
+use hostile::guest::fuse_request;
 use memory::Memory;
 use vfs::{Call, Export, Patience};
 use vfs_testkit::{Message, clock, session};
-use wire::{Answer, Session};
+use wire::{ServeOutcome, Session};
 
 use crate::ROOM;
 
@@ -57,15 +57,15 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
 }
 
 fn answer(session: &impl Session, unique: u64, opcode: u32, node: u64, args: &[u8]) {
-    let message = request(opcode, unique, node, args);
+    let message = fuse_request(opcode, unique, node, args);
     let len = session.frame(&message).expect("the length is right");
     assert!(len.is_none_or(|len| len <= message.len()));
     session.role(&message).expect("the header is whole");
-    let queued = Message::apart(&message, len.unwrap_or(message.len()));
+    let queued = Message::with_separate_payload(&message, len.unwrap_or(message.len()));
     let served = session::serve(session, &Call::detached(), Patience::Full, &queued, ROOM);
     let (answer, reply) = served.expect("the header is whole");
     match answer {
-        Answer::Done if !reply.is_empty() => {
+        ServeOutcome::Done if !reply.is_empty() => {
             assert!(reply.len() >= 16);
             let word = |at: usize| {
                 u32::from_le_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]])
@@ -76,7 +76,7 @@ fn answer(session: &impl Session, unique: u64, opcode: u32, node: u64, args: &[u
             assert!((-511..=0).contains(&error), "{error}");
             assert!(error == 0 || reply.len() == 16);
         }
-        Answer::Done | Answer::Parked => assert!(reply.is_empty()),
-        Answer::WouldBlock | Answer::Secure => panic!("{answer:?} with all patience"),
+        ServeOutcome::Done | ServeOutcome::Parked => assert!(reply.is_empty()),
+        ServeOutcome::WouldBlock | ServeOutcome::StartTls => panic!("{answer:?} with all patience"),
     }
 }

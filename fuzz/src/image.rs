@@ -14,8 +14,8 @@ const MOST: usize = 500;
 /// Opens `data` as an image, and if that succeeds reads all of it.
 pub fn run(data: &[u8]) {
     let source: Arc<dyn RangeSource> = Arc::new(MemoryRanges(data.to_vec()));
-    if let Ok(fs) = ImageFs::with(vec![source], CACHE, &Trust::Hashes) {
+    if let Ok(fs) = ImageFs::from_devices(vec![source], CACHE, &Trust::Hashes) {
         walk_all(&fs, MOST);
-        assert!(fs.figures().bytes <= CACHE, "more is kept than may be");
+        assert!(fs.cache_stats().bytes <= CACHE, "more is kept than may be");
     }
 }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use layers::kept::{Kept, Options};
+use layers::disk_cache::{DiskCache, Options};
 use layers::stack;
 use memory::Memory;
 use vfs::{
-    Call, Caller, Cx, DirEntry, DirSink, File, FileSystem, Mode, Name, OpenFlags, Plus,
+    Call, Caller, Cx, DirEntry, DirSink, File, FileSystem, Mode, Name, OpenFlags, ReaddirMode,
     RenameFlags, SetAttr,
 };
-use vfs_testkit::{Bytes, Room, clock};
+use vfs_testkit::{ReplyBuffer, TestPayload, clock};
 
 /// The position of the checksum in a file of checksums; it covers all bytes after it.
 const SEAL: std::ops::Range<usize> = 8..24;
@@ -59,7 +59,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
             3 => {
                 let file = open(&*dir, name);
                 // A large file is not one of checksums.
-                let mut room = Room::new(STEP);
+                let mut room = ReplyBuffer::new(STEP);
                 with(|cx| file.read(cx, 0, STEP, &mut room));
                 if let Some(said) = room.into_data().get(SEAL.end..) {
                     let sum = blake3::hash(said);
@@ -90,7 +90,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
 
 /// Mounts, reads the file and unmounts.
 fn reads(source: &Arc<Memory>, dir: &Arc<Memory>, contents: &[u8]) {
-    let kept = Kept::new(Options {
+    let kept = DiskCache::new(Options {
         dir: dir.clone(),
         size: 1 << 30,
         source: [7; 32],
@@ -115,7 +115,7 @@ fn with<T>(act: impl FnOnce(&Cx<'_>) -> vfs::Result<T>) -> Option<T> {
 /// Creates a file, or overwrites one; does nothing if the name is invalid.
 fn put(fs: &dyn FileSystem, name: &[u8], contents: &[u8]) {
     let made = with(|cx| {
-        let mode = Mode::exactly(0o600);
+        let mode = Mode::without_umask(0o600);
         fs.root(cx)?.create(cx, Name::new(name)?, RW, mode)
     });
     if let Some((_, file)) = made {
@@ -137,7 +137,7 @@ fn open(fs: &dyn FileSystem, name: &[u8]) -> Arc<dyn File> {
 fn read(file: &dyn File) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
-        let mut room = Room::new(STEP);
+        let mut room = ReplyBuffer::new(STEP);
         let read = with(|cx| file.read(cx, all.len() as u64, STEP, &mut room));
         if read.expect("no error of who reads") == 0 {
             return all;
@@ -147,7 +147,7 @@ fn read(file: &dyn File) -> Vec<u8> {
 }
 
 fn write(file: &dyn File, at: u64, bytes: &[u8]) {
-    with(|cx| file.write(cx, at, &mut Bytes::new(bytes)));
+    with(|cx| file.write(cx, at, &mut TestPayload::new(bytes)));
 }
 
 fn cut(file: &dyn File, size: u64) {
@@ -170,7 +170,7 @@ fn names(fs: &dyn FileSystem) -> Vec<Vec<u8>> {
     let mut names = Names(Vec::new());
     with(|cx| {
         let dir = fs.root(cx)?.open(cx, OpenFlags::READ)?;
-        dir.readdir(cx, 0, Plus::Names, &mut names)
+        dir.readdir(cx, 0, ReaddirMode::Names, &mut names)
     });
     names.0
 }

@@ -11,7 +11,7 @@ use memory::Memory;
 use nfs::server::{Options, Server};
 use vfs::{Call, Export, Patience};
 use vfs_testkit::{Message, clock, session};
-use wire::{Answer, Session, Voice, Xdr, XdrReader};
+use wire::{MessageSender, ServeOutcome, Session, Xdr, XdrReader};
 
 use crate::ROOM;
 
@@ -42,7 +42,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
         sequence: 0,
         id: [0; 16],
     };
-    client.session.can_speak(Arc::new(Unheard));
+    client.session.set_message_sender(Arc::new(Unheard));
     client.greet();
     while !input.is_empty() {
         match input.arbitrary::<u8>()? {
@@ -87,8 +87,8 @@ fn piece<'a>(input: &mut Unstructured<'a>) -> Result<&'a [u8]> {
 /// Discards the server's callbacks.
 struct Unheard;
 
-impl Voice for Unheard {
-    fn say(&self, _message: &[u8]) -> bool {
+impl MessageSender for Unheard {
+    fn send(&self, _message: &[u8]) -> bool {
         true
     }
 }
@@ -178,10 +178,10 @@ impl Client {
         let mut reply = ((body.len() + 8) as u32 | 1 << 31).to_be_bytes().to_vec();
         [id, 1].iter().for_each(|word| word.put(&mut reply));
         reply.extend_from_slice(body);
-        let message = Message::apart(&reply, reply.len());
+        let message = Message::with_separate_payload(&reply, reply.len());
         let call = Call::detached();
         let served = session::serve(&self.session, &call, Patience::Full, &message, ROOM);
-        assert_eq!(served, Ok((Answer::Done, Vec::new())));
+        assert_eq!(served, Ok((ServeOutcome::Done, Vec::new())));
     }
 
     /// Sends a call and returns the reply; `None` if the connection would be closed.
@@ -206,7 +206,7 @@ impl Client {
         let len = self.session.frame(&call).expect("the mark is right");
         assert_eq!(len, Some(call.len()));
         self.session.role(&call).expect("the head is whole");
-        let message = Message::apart(&call, call.len());
+        let message = Message::with_separate_payload(&call, call.len());
         let (answer, reply) = session::serve(
             &self.session,
             &Call::detached(),
@@ -216,10 +216,10 @@ impl Client {
         )
         .ok()?;
         match answer {
-            Answer::Done => {}
-            Answer::Secure => panic!("no TLS is offered"),
-            Answer::Parked => return None,
-            Answer::WouldBlock => panic!("with all patience"),
+            ServeOutcome::Done => {}
+            ServeOutcome::StartTls => panic!("no TLS is offered"),
+            ServeOutcome::Parked => return None,
+            ServeOutcome::WouldBlock => panic!("with all patience"),
         }
         if reply.is_empty() {
             return None;

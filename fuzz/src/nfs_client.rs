@@ -5,7 +5,9 @@
 
 use arbitrary::{Result, Unstructured};
 use nfs::client::v4::{self, Compound, Operations, Piece, StateId};
-use nfs::client::{Apart, Body, Calls, ClientCall, Credentials, Failure, Page, Received, Tree, v3};
+use nfs::client::{
+    Body, Calls, ClientCall, Credentials, DirPage, Failure, Received, SplitReply, Tree, v3,
+};
 use vfs::{Caller, Name};
 use wire::Xdr;
 
@@ -107,13 +109,13 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-fn check_made(made: nfs::client::Made) {
+fn check_made(made: nfs::client::NodeInfo) {
     if let Some(attr) = &made.attr {
         check_attr(attr);
     }
 }
 
-fn check_page(page: Page<'_>) {
+fn check_page(page: DirPage<'_>) {
     for entry in page.entries {
         assert!(matches!(entry.name, b"." | b"..") || Name::new(entry.name).is_ok());
         assert_ne!(entry.id, 0);
@@ -271,7 +273,7 @@ fn segments(input: &mut Unstructured<'_>) -> Result<()> {
 /// A client with a single delegation.
 struct Held;
 
-impl v4::Asked for Held {
+impl v4::CallbackHandler for Held {
     fn recall(&self, state: &StateId) -> bool {
         *state == StateId::CURRENT
     }
@@ -292,7 +294,7 @@ fn callbacks(input: &mut Unstructured<'_>) -> Result<()> {
     let backchannels = std::sync::Arc::new(v4::Backchannels::new(Box::new(Held)));
     backchannels.add([0; 16]);
     let mut calls = Calls::new(Credentials::new("fuzz"), 1 << 16);
-    calls.call_back(backchannels);
+    calls.set_backchannels(backchannels);
     for turn in 1..=input.int_in_range(1..=4u32)? {
         let mut message = vec![0; 4];
         for word in [XID, 0] {
@@ -313,9 +315,9 @@ fn callbacks(input: &mut Unstructured<'_>) -> Result<()> {
         message.extend(bytes(input)?);
         let mark = (message.len() - 4) as u32 | 1 << 31;
         message[..4].copy_from_slice(&mark.to_be_bytes());
-        assert_eq!(calls.receive(&message), Ok(Received::Call));
+        assert_eq!(calls.receive(&message), Ok(Received::Callback));
         let mut reply = Vec::new();
-        calls.answer(&message, &mut reply).expect("a call");
+        calls.answer_callback(&message, &mut reply).expect("a call");
         let mark = (reply.len() - 4) as u32 | 1 << 31;
         let mut head = Vec::new();
         for word in [mark, XID, 1] {
@@ -390,15 +392,15 @@ fn messages(calls: &mut Calls, flights: &mut Flights, input: &mut Unstructured<'
         if calls.frame(&message) != Ok(Some(message.len())) {
             continue;
         }
-        let apart = calls.apart(&message);
+        let apart = calls.split_reply(&message);
         let received = calls.receive(&message);
-        if let Some(Apart { number, head, len }) = apart {
+        if let Some(SplitReply { number, head, len }) = apart {
             // A payload received in place must be accepted exactly as in a complete message.
             let result = Ok(());
             assert_eq!(received, Ok(Received::Answer { number, result }));
             let (head, payload) = message.split_at(head);
-            let before = Body::before(head).expect("a head");
-            let landed = compound.landed(before.bytes(), &payload[..len]);
+            let before = Body::before_payload(head).expect("a head");
+            let landed = compound.answer_with_payload(before.bytes(), &payload[..len]);
             let body = Body::of(&message).expect("results");
             let whole = compound.answer(body.bytes());
             assert_eq!(landed.map(pieces), whole.map(pieces));

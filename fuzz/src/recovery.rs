@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use arbitrary::{Result, Unstructured};
 use p9::message::{HEADER, Header, WRITE_HEAD};
-use p9::recovery::{Asked, Failure, Record, Server, Unsent};
+use p9::recovery::{Failure, Record, RequestAction, Server, Unsent};
 use p9::{Data, Dialect, Fid, Kind, Names, Qid, QidType, Qids, Rmessage, Tag, Tmessage, Uid};
 
 const LINUX: Dialect = Dialect::Linux;
@@ -55,9 +55,9 @@ impl Session {
         let msize = MSIZE;
         let mut hello = Vec::new();
         Tmessage::Version { msize, version }.encode(LINUX, Tag::NONE, &mut hello);
-        assert_eq!(record.asked(hello, true), Ok(Asked::Send));
+        assert_eq!(record.on_request(hello, true), Ok(RequestAction::Send));
         let welcome = Rmessage::Version { msize, version };
-        let noted = record.answered(&encoded(Tag::NONE, &welcome));
+        let noted = record.on_reply(&encoded(Tag::NONE, &welcome));
         noted.expect("it is one");
         Session {
             record,
@@ -84,20 +84,20 @@ impl Session {
         self.flushed.extend(flushed);
         let asked = if kind == Kind::Write && input.arbitrary()? {
             message.truncate(WRITE_HEAD);
-            self.record.lent(message, self.up)
+            self.record.on_lent_write(message, self.up)
         } else {
-            self.record.asked(message, self.up)
+            self.record.on_request(message, self.up)
         };
         match asked.expect("it is one") {
-            Asked::Send => {
+            RequestAction::Send => {
                 assert!(self.up);
                 self.flights.insert(tag, kind);
             }
-            Asked::Wait => {
+            RequestAction::Wait => {
                 assert!(!self.up);
                 self.flights.insert(tag, kind);
             }
-            Asked::Answer(answer) => {
+            RequestAction::Answer(answer) => {
                 assert_eq!(tag_of(&answer), tag);
                 assert!(Rmessage::decode(LINUX, &answer).is_ok());
             }
@@ -113,15 +113,15 @@ impl Session {
         }
         let kind = self.flights.remove(&tag).unwrap_or(Kind::Clunk);
         let reply = reply(input, kind, Tag(tag))?;
-        let looked_at = Record::looks_at(reply[4], reply.len());
+        let looked_at = Record::reply_bytes_needed(reply[4], reply.len());
         // The client handles a message that is not a reply.
-        let _ = self.record.answered(&reply[..looked_at.min(reply.len())]);
+        let _ = self.record.on_reply(&reply[..looked_at.min(reply.len())]);
         Ok(())
     }
 
     fn lose(&mut self) {
         if self.up {
-            self.record.lost();
+            self.record.on_connection_lost();
             self.up = false;
         }
     }
@@ -180,14 +180,14 @@ struct Other<'a, 'b> {
 }
 
 impl Server for Other<'_, '_> {
-    fn ask(&mut self, requests: &[Tmessage<'_>]) -> std::result::Result<Vec<Vec<u8>>, Failure> {
+    fn call(&mut self, requests: &[Tmessage<'_>]) -> std::result::Result<Vec<Vec<u8>>, Failure> {
         self.asked += requests.len();
         assert!(self.asked < MOST, "it does not end");
-        let gone = |_| Failure::Later("the input is over".into());
+        let gone = |_| Failure::Temporary("the input is over".into());
         let answers = requests.iter().map(|request| {
             assert!(request.size(LINUX) <= MSIZE as usize, "{request:?}");
             if self.input.is_empty() {
-                return Err(Failure::Later("the input is over".into()));
+                return Err(Failure::Temporary("the input is over".into()));
             }
             if let Tmessage::Version { .. } = request
                 && self.input.ratio(15, 16).map_err(gone)?

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
 use fuse::server::{Options, Server};
-use hostile::guest::{Guest, Place, descriptor};
+use hostile::guest::{Guest, QueueLayout, descriptor};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Ring};
 use vfs::{Call, Export, Patience};
-use virtqueue::{Config, Device, Stop};
-use wire::{Answer, Session};
+use virtqueue::{Device, DeviceConfig, JoinRing};
+use wire::{ServeOutcome, Session};
 
 use crate::session::tree;
 
@@ -29,15 +29,15 @@ pub fn script(data: &[u8]) {
     let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
     let started = Arc::new(Started::default());
     let starts = started.clone();
-    let drive = move |_, ring| -> std::io::Result<Stop> {
+    let drive = move |_, ring| -> std::io::Result<JoinRing> {
         *starts.lock() = Some(ring);
         // The script has returned all requests by then.
         Ok(Box::new(|| ()))
     };
-    let config = Config {
+    let config = DeviceConfig {
         queues: 2,
         features: 0,
-        space: Vec::new(),
+        config_space: Vec::new(),
     };
     let device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");
     std::thread::scope(|scope| {
@@ -55,12 +55,12 @@ pub fn script(data: &[u8]) {
 type Started = Mutex<Option<Arc<dyn Ring>>>;
 
 /// Returns the location of a queue: the correct one, or any.
-fn queue(input: &mut Unstructured<'_>) -> Result<Place> {
+fn queue(input: &mut Unstructured<'_>) -> Result<QueueLayout> {
     if input.arbitrary()? {
-        return Ok(Place::GOOD);
+        return Ok(QueueLayout::VALID);
     }
     let size: u16 = input.arbitrary()?;
-    Ok(Place {
+    Ok(QueueLayout {
         size: size.into(),
         descriptors: place(input.arbitrary()?),
         available: place(input.arbitrary()?),
@@ -72,7 +72,7 @@ fn queue(input: &mut Unstructured<'_>) -> Result<Place> {
 fn place(at: u16) -> u64 {
     match at % 2 {
         0 => at.into(),
-        _ => Guest::MEMORY - u64::from(at) - 1,
+        _ => Guest::MEMORY_SIZE - u64::from(at) - 1,
     }
 }
 
@@ -89,7 +89,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
     // The monitor gets the error of an invalid queue or memory.
     let start = |place, next: u16| drop(guest.start(1, place, next.into()));
     let ring = || started.lock().clone();
-    let mut at = Place::GOOD;
+    let mut at = QueueLayout::VALID;
     start(at, 0);
     let mut held: Vec<Box<dyn Exchange>> = Vec::new();
     while !input.is_empty() {
@@ -110,7 +110,7 @@ fn play(input: &mut Unstructured<'_>, socket: UnixStream, started: &Started) -> 
             // The guest has this many pages from now on.
             1 => {
                 let len = u64::from(input.arbitrary::<u8>()?) << 12;
-                drop(guest.tell_memory(&[Guest::region(0, len)]));
+                drop(guest.set_mem_table(&[Guest::region(0, len)]));
             }
             2 => {
                 let at = place(input.arbitrary()?);
@@ -161,11 +161,11 @@ fn serve(ring: &dyn Ring, session: &dyn Session, held: &mut Vec<Box<dyn Exchange
         let _ = session.role(message.bytes());
         let room = out.room();
         match session.serve(&Call::detached(), Patience::Full, message, out) {
-            Ok(Answer::Parked) => held.push(exchange),
-            Ok(other @ (Answer::WouldBlock | Answer::Secure)) => {
+            Ok(ServeOutcome::Parked) => held.push(exchange),
+            Ok(other @ (ServeOutcome::WouldBlock | ServeOutcome::StartTls)) => {
                 panic!("{other:?} with all patience")
             }
-            Ok(Answer::Done) | Err(_) => {
+            Ok(ServeOutcome::Done) | Err(_) => {
                 assert!(out.len() <= room && out.room() == room - out.len());
                 ring.push_used(exchange);
             }

@@ -15,7 +15,7 @@ use p9::server::{ExportList, NumericUsers, Options, QueueConnection, Server};
 use p9::{Dialect, Fid, Tag, Tmessage, Uid};
 use vfs::{Call, Export, Patience};
 use vfs_testkit::{Message, clock};
-use wire::Answer;
+use wire::ServeOutcome;
 
 use self::client::Client;
 
@@ -83,7 +83,7 @@ pub(crate) fn begun_by_queue() -> QueueConnection {
     for message in beginning(Dialect::Linux) {
         let (call, message) = (Call::detached(), Message::new(message));
         let served = vfs_testkit::session::serve(&session, &call, Patience::Full, &message, 4096);
-        assert_eq!(served.expect("a message").0, Answer::Done);
+        assert_eq!(served.expect("a message").0, ServeOutcome::Done);
     }
     session
 }
@@ -117,10 +117,10 @@ fn server(wait_for_locks: bool) -> Server {
         Options {
             max_msize: 16 << 10,
             max_fids: 12,
-            max_held: 1 << 20,
+            max_fid_memory: 1 << 20,
             max_xattr_bytes: 80 << 10,
             unknown_user: Some(65534),
-            wait_for_locks,
+            blocking_locks: wait_for_locks,
         },
     )
 }
@@ -131,7 +131,7 @@ pub(crate) fn tree() -> Arc<Memory> {
         max_nodes: 64,
         ..Default::default()
     };
-    Memory::with(clock(), options)
+    Memory::with_options(clock(), options)
 }
 
 /// The initial state: two bits for each client, and one for the server.

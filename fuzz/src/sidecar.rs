@@ -1,7 +1,7 @@
 //! Sidecars of images: refused, or within bounds; a written one is read back, and every change is
 //! detected.
 
-use sidecar::{Builder, HEADER, Hot};
+use sidecar::{Builder, HEADER_SIZE, ReadaheadRange};
 
 #[path = "../../images/sidecar/tests/whole/mod.rs"]
 mod whole;
@@ -15,10 +15,10 @@ pub fn image(data: &[u8]) {
     let Some((&[first, count, at, flip], image)) = data.split_first_chunk() else {
         return;
     };
-    if image.len() <= HEADER {
+    if image.len() <= HEADER_SIZE {
         return;
     }
-    let hot = Hot {
+    let hot = ReadaheadRange {
         first: first.into(),
         count: count.into(),
     };
@@ -31,9 +31,9 @@ pub fn image(data: &[u8]) {
         return;
     };
     let mut file = [image, &behind].concat();
-    file[..HEADER].copy_from_slice(&header.encode());
-    let fits =
-        count > 0 && hot.range().start + u64::from(count - 1) * sidecar::CHUNK < image.len() as u64;
+    file[..HEADER_SIZE].copy_from_slice(&header.encode());
+    let fits = count > 0
+        && hot.range().start + u64::from(count - 1) * sidecar::CHUNK_SIZE < image.len() as u64;
     assert_eq!(verify(&file, None) == Ok(Some(())), fits);
     if fits && flip != 0 {
         let at = usize::from(at) * file.len() / 256;

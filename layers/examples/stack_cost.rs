@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use layers::{Layer, Opened, Through, forward, stack};
+use layers::{Layer, Noop, Opened, forward, stack};
 use memory::Memory;
 use vfs::{
     Call, Caller, Capabilities, Cx, Errno, FileSystem, Fill, Mode, Name, OpenFlags, Patience,
@@ -94,7 +94,7 @@ fn main() {
     let bare = stack(Memory::new(clock), Host(host));
     let mut five = bare.clone();
     for _ in 0..5 {
-        five = stack(five, Through);
+        five = stack(five, Noop);
     }
     let (bare, five) = (open(&bare), open(&five));
     println!(
@@ -119,7 +119,7 @@ fn open(fs: &Arc<dyn FileSystem>) -> Arc<dyn vfs::File> {
     let flags = OpenFlags::READ | OpenFlags::WRITE;
     let name = Name::new(b"file").expect("a name");
     let (_, file) = root
-        .create(&cx, name, flags, Mode::exactly(0o600))
+        .create(&cx, name, flags, Mode::without_umask(0o600))
         .expect("room");
     file
 }

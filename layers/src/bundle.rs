@@ -37,7 +37,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use vfs::lock::Owner;
 use vfs::{
-    Capabilities, Cx, Errno, Export, FileSystem, Handle, Level, Name, Node, NodeId, Result, Time,
+    Capabilities, Cx, Errno, Export, FileSystem, Handle, Name, Node, NodeId, Result, Support, Time,
 };
 
 use crate::stack;
@@ -52,13 +52,13 @@ use self::numbers::Numbers;
 
 /// Several exports as one file system.
 pub struct Bundle {
-    places: Arc<Places>,
+    current: Arc<CurrentTree>,
     /// Held while members change.
     changing: Mutex<()>,
 }
 
 /// The current tree.
-struct Places {
+struct CurrentTree {
     tree: ArcSwap<Tree>,
     /// The lock client id of the bundle in the members' lock tables.
     client: u64,
@@ -80,24 +80,24 @@ impl std::error::Error for BadNames {}
 struct Tree {
     /// The root comes first.
     dirs: Vec<Directory>,
-    members: Vec<Mounted>,
+    members: Vec<Mount>,
     /// Places by their numbers.
-    places: HashMap<NodeId, Place>,
+    positions: HashMap<NodeId, Position>,
     /// The time of the last change of members.
-    made: Time,
+    change_time: Time,
 }
 
 /// A directory of the bundle's own.
 struct Directory {
     number: NodeId,
-    up: NodeId,
+    parent: NodeId,
     /// Sorted by name.
-    children: Vec<(Box<[u8]>, Place)>,
+    children: Vec<(Box<[u8]>, Position)>,
 }
 
 /// A member with its layer over it.
 #[derive(Clone)]
-struct Mounted {
+struct Mount {
     numbers: Numbers,
     export: Arc<Export>,
     fs: Arc<dyn FileSystem>,
@@ -105,7 +105,7 @@ struct Mounted {
 
 /// A position in the tree: an index into [`Tree::dirs`] or [`Tree::members`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Position {
     Directory(usize),
     Member(usize),
 }
@@ -114,12 +114,15 @@ impl Bundle {
     /// Creates the tree of `members`, each at its name, from which leading and trailing slashes are
     /// removed. `made` is the time shown for its own directories.
     pub fn new(members: &[Arc<Export>], made: Time) -> std::result::Result<Arc<Bundle>, BadNames> {
-        let places = Arc::new(Places {
-            tree: ArcSwap::from_pointee(Plan::new().tree(Vec::new(), made)),
+        let places = Arc::new(CurrentTree {
+            tree: ArcSwap::from_pointee(TreeBuilder::new().build(Vec::new(), made)),
             client: Owner::new_client(),
         });
         let changing = Mutex::default();
-        let bundle = Bundle { places, changing };
+        let bundle = Bundle {
+            current: places,
+            changing,
+        };
         bundle.change(members, made)?;
         Ok(Arc::new(bundle))
     }
@@ -128,19 +131,23 @@ impl Bundle {
     /// under its name, is unaffected. On failure nothing changes.
     pub fn change(&self, members: &[Arc<Export>], now: Time) -> std::result::Result<(), BadNames> {
         let _alone = self.changing.lock();
-        let old = self.places.tree.load_full();
+        let old = self.current.tree.load_full();
         let mut members: Vec<(&str, &Arc<Export>)> = members
             .iter()
             .map(|export| (export.name.trim_matches('/'), export))
             .collect();
         // Numbers that depend on all names must not depend on the order of the exports.
         members.sort_by_key(|(path, _)| *path);
-        let mut plan = Plan::new();
+        let mut plan = TreeBuilder::new();
         let mut placed = Vec::with_capacity(members.len());
         for (path, export) in members {
-            placed.push((plan.place(path)?, export));
+            placed.push((plan.add_member(path)?, export));
         }
-        let stays = |number| old.members.iter().find(|old| old.numbers.place == number);
+        let stays = |number| {
+            old.members
+                .iter()
+                .find(|old| old.numbers.position == number)
+        };
         let numbers = placed.iter().filter_map(|((_, number), _)| stays(*number));
         let mut tags: HashSet<_> = numbers.map(|old| old.numbers.tag()).collect();
         let mut mounts = Vec::with_capacity(placed.len());
@@ -152,71 +159,72 @@ impl Bundle {
             }
             let numbers = match old {
                 Some(old) => old.numbers,
-                None => Numbers::new(number, &mut tags)
-                    .ok_or_else(|| BadNames(format!("expected at most {} names", Numbers::MOST)))?,
+                None => Numbers::new(number, &mut tags).ok_or_else(|| {
+                    BadNames(format!("expected at most {} names", Numbers::MAX_MEMBERS))
+                })?,
             };
             let (dir, export) = (plan.dirs[dir].number, export.clone());
-            let member = Member::new(&self.places, dir, numbers, export.clone());
+            let member = Member::new(&self.current, dir, numbers, export.clone());
             let fs = stack(export.fs.clone(), member);
-            mounts.push(Mounted {
+            mounts.push(Mount {
                 numbers,
                 export,
                 fs,
             });
         }
-        self.places.tree.store(Arc::new(plan.tree(mounts, now)));
+        self.current.tree.store(Arc::new(plan.build(mounts, now)));
         Ok(())
     }
 }
 
 impl Tree {
-    fn number(&self, place: Place) -> NodeId {
+    fn number(&self, place: Position) -> NodeId {
         match place {
-            Place::Directory(at) => self.dirs[at].number,
-            Place::Member(at) => self.members[at].numbers.place,
+            Position::Directory(at) => self.dirs[at].number,
+            Position::Member(at) => self.members[at].numbers.position,
         }
     }
 }
 
-impl Places {
+impl CurrentTree {
     fn tree(&self) -> Arc<Tree> {
         self.tree.load_full()
     }
 }
 
 /// A tree under construction.
-struct Plan {
+struct TreeBuilder {
     dirs: Vec<Directory>,
-    places: HashMap<NodeId, Place>,
+    positions: HashMap<NodeId, Position>,
     members: usize,
 }
 
-impl Plan {
-    fn new() -> Plan {
-        let number = numbers::of_place(b"");
+impl TreeBuilder {
+    fn new() -> TreeBuilder {
+        let number = numbers::of_path(b"");
         let root = Directory {
             number,
-            up: number,
+            parent: number,
             children: Vec::new(),
         };
-        Plan {
+        TreeBuilder {
             dirs: vec![root],
-            places: HashMap::from([(number, Place::Directory(0))]),
+            positions: HashMap::from([(number, Position::Directory(0))]),
             members: 0,
         }
     }
 
-    fn tree(self, members: Vec<Mounted>, made: Time) -> Tree {
+    fn build(self, members: Vec<Mount>, made: Time) -> Tree {
         Tree {
             dirs: self.dirs,
             members,
-            places: self.places,
-            made,
+            positions: self.positions,
+            change_time: made,
         }
     }
 
     /// Adds the next member at `path`. Returns the index of its directory, and its number.
-    fn place(&mut self, path: &str) -> std::result::Result<(usize, NodeId), BadNames> {
+    fn add_member(&mut self, path: &str) -> std::result::Result<(usize, NodeId), BadNames> {
         let bad = |why| {
             BadNames(format!(
                 "expected a name such as srv/a, got '{path}': {why}"
@@ -231,18 +239,18 @@ impl Plan {
             let children = &self.dirs[dir].children;
             match children.binary_search_by(|(child, _)| (**child).cmp(name.bytes())) {
                 Ok(at) => match children[at].1 {
-                    Place::Directory(below) if !last => dir = below,
-                    Place::Directory(_) => return Err(bad("it contains others")),
-                    Place::Member(_) if last => return Err(bad("it occurs twice")),
-                    Place::Member(_) => return Err(bad("another contains it")),
+                    Position::Directory(below) if !last => dir = below,
+                    Position::Directory(_) => return Err(bad("it contains others")),
+                    Position::Member(_) if last => return Err(bad("it occurs twice")),
+                    Position::Member(_) => return Err(bad("another contains it")),
                 },
                 Err(at) => {
-                    let number = numbers::of_place(&path.as_bytes()[..end]);
+                    let number = numbers::of_path(&path.as_bytes()[..end]);
                     let new = match last {
-                        true => Place::Member(self.members),
-                        false => Place::Directory(self.dirs.len()),
+                        true => Position::Member(self.members),
+                        false => Position::Directory(self.dirs.len()),
                     };
-                    if self.places.insert(number, new).is_some() {
+                    if self.positions.insert(number, new).is_some() {
                         return Err(bad("its number collides with another name's"));
                     }
                     let child = (Box::from(name.bytes()), new);
@@ -253,7 +261,7 @@ impl Plan {
                     }
                     self.dirs.push(Directory {
                         number,
-                        up: self.dirs[dir].number,
+                        parent: self.dirs[dir].number,
                         children: Vec::new(),
                     });
                     dir = self.dirs.len() - 1;
@@ -272,16 +280,16 @@ impl FileSystem for Bundle {
     }
 
     fn root(&self, _: &Cx<'_>) -> Result<Arc<dyn Node>> {
-        Ok(Dir::node(&self.places, numbers::of_place(b"")))
+        Ok(Dir::node(&self.current, numbers::of_path(b"")))
     }
 
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
         let (number, rest) = numbers::parse(handle).ok_or(Errno::ESTALE)?;
-        let tree = self.places.tree();
-        match tree.places.get(&number) {
-            Some(&Place::Member(at)) => tree.members[at].fs.resolve(cx, &rest),
-            Some(&Place::Directory(_)) if rest.bytes().is_empty() => {
-                Ok(Dir::node(&self.places, number))
+        let tree = self.current.tree();
+        match tree.positions.get(&number) {
+            Some(&Position::Member(at)) => tree.members[at].fs.resolve(cx, &rest),
+            Some(&Position::Directory(_)) if rest.bytes().is_empty() => {
+                Ok(Dir::node(&self.current, number))
             }
             _ => Err(Errno::ESTALE),
         }
@@ -290,7 +298,7 @@ impl FileSystem for Bundle {
     /// Syncs every member, even after errors of others.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         let mut done = Ok(());
-        for member in &self.places.tree().members {
+        for member in &self.current.tree().members {
             match member.fs.sync(cx) {
                 Err(errno) if errno.is_signal() => return Err(errno),
                 synced => done = done.and(synced),
@@ -300,34 +308,34 @@ impl FileSystem for Bundle {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let tree = self.places.tree();
+        let tree = self.current.tree();
         let members = tree.members.iter();
         members
             .map(|member| member.fs.capabilities())
-            .fold(OWN, least)
+            .fold(OWN_CAPABILITIES, common_capabilities)
     }
 }
 
 /// The capabilities of the bundle's own directories; the most capable value where members decide.
-const OWN: Capabilities = Capabilities {
+const OWN_CAPABILITIES: Capabilities = Capabilities {
     read_only: true,
-    xattr: Level::Native,
-    acl: Level::Native,
-    host_locks: Level::Native,
-    handles: Level::Native,
-    change: Level::Native,
-    holes: Level::Native,
-    copy: Level::Native,
-    clone: Level::Native,
-    tmpfile: Level::Native,
-    devices: Level::Native,
-    owners: Level::Native,
+    xattr: Support::Native,
+    acl: Support::Native,
+    host_locks: Support::Native,
+    handles: Support::Native,
+    change: Support::Native,
+    holes: Support::Native,
+    copy: Support::Native,
+    clone: Support::Native,
+    tmpfile: Support::Native,
+    devices: Support::Native,
+    owners: Support::Native,
     stable_cookies: true,
-    no_births: false,
+    no_birth_times: false,
 };
 
 /// Returns the capabilities that both have. The result is read-only if both are.
-fn least(one: Capabilities, other: Capabilities) -> Capabilities {
+fn common_capabilities(one: Capabilities, other: Capabilities) -> Capabilities {
     Capabilities {
         read_only: one.read_only && other.read_only,
         xattr: one.xattr.min(other.xattr),
@@ -342,7 +350,7 @@ fn least(one: Capabilities, other: Capabilities) -> Capabilities {
         devices: one.devices.min(other.devices),
         owners: one.owners.min(other.owners),
         stable_cookies: one.stable_cookies && other.stable_cookies,
-        no_births: one.no_births && other.no_births,
+        no_birth_times: one.no_birth_times && other.no_birth_times,
     }
 }
 
@@ -353,10 +361,10 @@ mod tests {
     #[test]
     fn names_make_a_tree_or_say_why_not() {
         let plan = |paths: &[&str]| {
-            let mut plan = Plan::new();
+            let mut plan = TreeBuilder::new();
             let placed = paths
                 .iter()
-                .map(|path| plan.place(path).map(|(dir, _)| dir));
+                .map(|path| plan.add_member(path).map(|(dir, _)| dir));
             let dirs = placed.collect::<std::result::Result<Vec<_>, _>>();
             dirs.map_err(|BadNames(text)| text.rsplit(": ").next().map(str::to_owned))
         };

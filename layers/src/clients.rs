@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use vfs::peer::Refusal;
 use vfs::{Caller, Capabilities, Cx, Errno, Node, Origin, Peer, Result, SetAttr};
 
-use crate::squash::Whom;
-use crate::{Layer, Opened, ReadOnly, Squash, Through, forward};
+use crate::squash::SquashMode;
+use crate::{Layer, Noop, Opened, ReadOnly, Squash, forward};
 
 mod parse;
 mod pattern;
@@ -35,7 +35,7 @@ pub struct Clients {
     /// Sorted by precedence, highest first.
     entries: Vec<Entry>,
     /// The key of this list's choice in [`vfs::Peer::choice`].
-    matter: usize,
+    choice_key: usize,
 }
 
 /// Some clients, and the options that apply to them.
@@ -58,25 +58,25 @@ impl Entry {
         Entry {
             pattern,
             read_only: true,
-            squash: Squash::new(Whom::Root),
+            squash: Squash::new(SquashMode::Root),
             secure: true,
         }
     }
 }
 
 /// The first port that every user may bind (`IPPORT_RESERVED`).
-const RESERVED: u16 = 1024;
+const IPPORT_RESERVED: u16 = 1024;
 
 impl Clients {
     /// The maximum number of entries in a list.
-    pub const MOST: usize = 250;
+    pub const MAX_ENTRIES: usize = 250;
 
     fn new(mut entries: Vec<Entry>) -> Clients {
         static LISTS: AtomicUsize = AtomicUsize::new(0);
         entries.sort_by_key(|entry| entry.pattern);
         Clients {
             entries,
-            matter: LISTS.fetch_add(1, Ordering::Relaxed),
+            choice_key: LISTS.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -87,22 +87,24 @@ impl Clients {
 
     /// Returns the entry that applies to a client at `addr`, `None` if none matches.
     pub fn entry(&self, addr: Option<IpAddr>) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.pattern.has(addr))
+        self.entries
+            .iter()
+            .find(|entry| entry.pattern.matches(addr))
     }
 
     /// Returns the entry of the calling client, `None` if the call has no connection. Returns
     /// `EACCES` if the client is refused.
-    fn of(&self, cx: &Cx<'_>) -> Result<Option<&Entry>> {
+    fn entry_of(&self, cx: &Cx<'_>) -> Result<Option<&Entry>> {
         let Some(peer) = cx.call.peer() else {
             return Ok(None);
         };
-        let at = peer.choice(self.matter, || match self.admit(peer) {
+        let at = peer.choice(self.choice_key, || match self.admit(peer) {
             Ok(at) => at as u8,
             Err(why) => {
                 if peer.refuse(why) {
-                    report(peer, why);
+                    log_refusal(peer, why);
                 }
-                Clients::MOST as u8
+                Clients::MAX_ENTRIES as u8
             }
         });
         self.entries
@@ -114,11 +116,11 @@ impl Clients {
     /// Returns the index of the entry that admits `peer`.
     fn admit(&self, peer: &Peer) -> std::result::Result<usize, Refusal> {
         let mut patterns = self.entries.iter().map(|entry| entry.pattern);
-        let at = patterns.position(|pattern| pattern.has(peer.addr()));
+        let at = patterns.position(|pattern| pattern.matches(peer.addr()));
         let at = at.ok_or(Refusal::Unlisted)?;
         match peer.origin() {
             Origin::Remote { port, .. }
-                if self.entries[at].secure && !(1..RESERVED).contains(port) =>
+                if self.entries[at].secure && !(1..IPPORT_RESERVED).contains(port) =>
             {
                 Err(Refusal::InsecurePort)
             }
@@ -128,10 +130,10 @@ impl Clients {
 
     /// Returns the layer that serves a client's request, and the caller to act as.
     pub(crate) fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
-        Ok(match self.of(cx)? {
-            None => (&Through, Cow::Borrowed(cx.caller)),
+        Ok(match self.entry_of(cx)? {
+            None => (&Noop, Cow::Borrowed(cx.caller)),
             Some(entry) => {
-                let layer: &dyn Layer = if entry.read_only { &ReadOnly } else { &Through };
+                let layer: &dyn Layer = if entry.read_only { &ReadOnly } else { &Noop };
                 (layer, entry.squash.caller(cx))
             }
         })
@@ -139,13 +141,13 @@ impl Clients {
 
     /// Maps the owners in a client's request.
     pub(crate) fn request(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<SetAttr> {
-        let entry = self.of(cx)?;
+        let entry = self.entry_of(cx)?;
         Ok(entry.map_or(*set, |entry| entry.squash.request(set)))
     }
 }
 
 /// Logs the first refusal of a client for this reason.
-fn report(peer: &Peer, why: Refusal) {
+fn log_refusal(peer: &Peer, why: Refusal) {
     let addr = peer.addr().map(|addr| addr.to_string());
     let peer = addr.unwrap_or_else(|| peer.key().to_string());
     match why {

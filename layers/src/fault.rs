@@ -15,7 +15,7 @@ use crate::{Clock, Layer, forward};
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum FaultKind {
     /// The operation fails without effect.
     Fail(Errno),
     /// The operation takes this much longer.
@@ -26,7 +26,7 @@ pub enum What {
 
 /// The calls that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum When {
+pub enum Trigger {
     /// Every call.
     Always,
     /// The n-th call (from 1) of the operation.
@@ -37,8 +37,8 @@ pub enum When {
 
 struct Rule {
     op: Option<Op>,
-    when: When,
-    what: What,
+    trigger: Trigger,
+    kind: FaultKind,
     calls: u64,
 }
 
@@ -69,11 +69,11 @@ impl Fault {
 
     /// Injects `what` into later calls of `op`, or of every operation. All matching rules apply, in
     /// the order of their addition.
-    pub fn add(&self, op: impl Into<Option<Op>>, when: When, what: What) -> &Fault {
+    pub fn add(&self, op: impl Into<Option<Op>>, when: Trigger, what: FaultKind) -> &Fault {
         let rule = Rule {
             op: op.into(),
-            when,
-            what,
+            trigger: when,
+            kind: what,
             calls: 0,
         };
         self.lock().rules.push(rule);
@@ -89,20 +89,20 @@ impl Fault {
         self.state.lock()
     }
 
-    fn strike<T>(
+    fn inject<T>(
         &self,
         op: Op,
         _node: NodeId,
         cx: &Cx<'_>,
         run: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let drawn = self.lock().draw(op, cx.patience);
+        let drawn = self.lock().draw_faults(op, cx.patience);
         for what in drawn {
             match what {
-                What::Fail(errno) => return Err(errno),
-                What::Block => cx.may_wait()?,
-                What::Delay(time) => {
-                    cx.may_wait()?;
+                FaultKind::Fail(errno) => return Err(errno),
+                FaultKind::Block => cx.check_may_block()?,
+                FaultKind::Delay(time) => {
+                    cx.check_may_block()?;
                     self.wait(cx.call, time)?;
                 }
             }
@@ -127,26 +127,26 @@ impl Fault {
 impl State {
     /// Returns the faults of this call. A call that would block is decided again when it is
     /// repeated with more patience, but counts once.
-    fn draw(&mut self, op: Op, patience: Patience) -> Vec<What> {
+    fn draw_faults(&mut self, op: Op, patience: Patience) -> Vec<FaultKind> {
         let State { random, rules } = self;
         let mut drawn = Vec::new();
         for rule in rules
             .iter_mut()
             .filter(|rule| rule.op.is_none_or(|of| of == op))
         {
-            let waits = !matches!(rule.what, What::Fail(_));
+            let waits = !matches!(rule.kind, FaultKind::Fail(_));
             let nth = rule.calls + 1;
             let comes_back = waits && patience < Patience::Full;
-            let strikes = match rule.when {
-                When::Always => true,
-                When::Nth(n) => n == nth,
-                When::Chance(chance) => next(random) < chance,
+            let strikes = match rule.trigger {
+                Trigger::Always => true,
+                Trigger::Nth(n) => n == nth,
+                Trigger::Chance(chance) => next(random) < chance,
             };
             if !(strikes && comes_back) {
                 rule.calls = nth;
             }
             if strikes {
-                drawn.push(rule.what);
+                drawn.push(rule.kind);
             }
         }
         drawn
@@ -165,7 +165,7 @@ fn next(random: &mut u64) -> f64 {
 impl Layer for Fault {
     forward! { capabilities id above }
 
-    forward! { with strike:
+    forward! { with inject:
         root resolve sync
         handle attr setattr access statfs open readlink lookup parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
@@ -185,7 +185,7 @@ mod tests {
         let call = Call::detached();
         let cx = Cx::new(&vfs::Caller::ROOT, &call);
         (0..calls)
-            .filter(|_| fault.strike(Op::Read, 1, &cx, || Ok(())).is_err())
+            .filter(|_| fault.inject(Op::Read, 1, &cx, || Ok(())).is_err())
             .count()
     }
 
@@ -193,7 +193,7 @@ mod tests {
     fn chance_keeps_to_its_odds_and_its_seed() {
         let chance = |seed, odds| {
             let fault = fault(seed);
-            fault.add(Op::Read, When::Chance(odds), What::Fail(Errno::EIO));
+            fault.add(Op::Read, Trigger::Chance(odds), FaultKind::Fail(Errno::EIO));
             failures(&fault, 10_000)
         };
         assert_eq!(chance(1, 0.0), 0);
@@ -208,8 +208,8 @@ mod tests {
     fn the_nth_call_counts_calls_of_its_operation() {
         let fault = fault(0);
         fault
-            .add(Op::Read, When::Nth(3), What::Fail(Errno::EIO))
-            .add(Op::Write, When::Always, What::Fail(Errno::ENOSPC));
+            .add(Op::Read, Trigger::Nth(3), FaultKind::Fail(Errno::EIO))
+            .add(Op::Write, Trigger::Always, FaultKind::Fail(Errno::ENOSPC));
         assert_eq!(failures(&fault, 2), 0);
         assert_eq!(failures(&fault, 1), 1);
         assert_eq!(failures(&fault, 100), 0);

@@ -16,17 +16,17 @@ use arc_swap::ArcSwapOption;
 use vfs::lock::{HostLock, LockRange};
 use vfs::{Attr, Caller, Capabilities, Cx, Errno, Node, Result, SetAttr};
 
-use crate::{Clients, Layer, Opened, ReadOnly, Squash, Through, forward};
+use crate::{Clients, Layer, Noop, Opened, ReadOnly, Squash, forward};
 
 /// The layer.
 pub struct Gate {
     /// `None`: it is closed.
-    terms: ArcSwapOption<Terms>,
+    policy: ArcSwapOption<AccessPolicy>,
 }
 
 /// The terms of access to a tree.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct AccessPolicy {
     /// The users to make anonymous.
     pub squash: Squash,
     /// Whether all changes are refused.
@@ -37,15 +37,15 @@ pub struct Terms {
 
 impl Gate {
     /// Creates a gate that is open on these terms.
-    pub fn new(terms: Terms) -> Gate {
+    pub fn new(terms: AccessPolicy) -> Gate {
         Gate {
-            terms: ArcSwapOption::from_pointee(terms),
+            policy: ArcSwapOption::from_pointee(terms),
         }
     }
 
     /// Replaces the terms for all later operations. Operations in flight finish on the old ones.
-    pub fn set(&self, mut terms: Terms) {
-        let now = self.terms.load();
+    pub fn set(&self, mut terms: AccessPolicy) {
+        let now = self.policy.load();
         // The choices that connections cache belong to the list.
         if let (Some(old), Some(new)) = (
             now.as_ref().and_then(|now| now.clients.as_ref()),
@@ -54,28 +54,28 @@ impl Gate {
         {
             terms.clients = Some(old.clone());
         }
-        self.terms.store(Some(Arc::new(terms)));
+        self.policy.store(Some(Arc::new(terms)));
     }
 
     /// Closes it for all later operations.
     pub fn close(&self) {
-        self.terms.store(None);
+        self.policy.store(None);
     }
 
     fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
-        of(&self.terms.load())?.choose(cx)
+        of(&self.policy.load())?.choose(cx)
     }
 }
 
-fn of(terms: &Option<Arc<Terms>>) -> Result<&Terms> {
+fn of(terms: &Option<Arc<AccessPolicy>>) -> Result<&AccessPolicy> {
     terms.as_deref().ok_or(Errno::ESTALE)
 }
 
-impl Terms {
+impl AccessPolicy {
     fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
         let (layer, who) = match &self.clients {
             Some(clients) => clients.choose(cx)?,
-            None => (&Through as &dyn Layer, Cow::Borrowed(cx.caller)),
+            None => (&Noop as &dyn Layer, Cow::Borrowed(cx.caller)),
         };
         let layer = if self.read_only { &ReadOnly } else { layer };
         Ok((layer, self.squash.of(cx, who)))
@@ -93,7 +93,7 @@ impl Terms {
 
 impl Layer for Gate {
     fn capabilities(&self, inner: Capabilities) -> Capabilities {
-        let Some(terms) = self.terms.load_full() else {
+        let Some(terms) = self.policy.load_full() else {
             return inner;
         };
         let inner = match terms.read_only {
@@ -107,20 +107,20 @@ impl Layer for Gate {
     }
 
     /// A backing file that was passed to the host stays usable there, whatever the terms are later.
-    fn leaves_contents(&self) -> bool {
-        let terms = self.terms.load();
+    fn allows_passthrough(&self) -> bool {
+        let terms = self.policy.load();
         (terms.as_ref()).is_some_and(|terms| !terms.read_only && terms.clients.is_none())
     }
 
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let terms = self.terms.load();
+        let terms = self.policy.load();
         let terms = of(&terms)?;
         let (layer, who) = terms.choose(cx)?;
         layer.setattr(inner, &cx.on_behalf_of(&who), &terms.request(cx, set)?)
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let terms = self.terms.load();
+        let terms = self.policy.load();
         let terms = of(&terms)?;
         let (layer, who) = terms.choose(cx)?;
         layer.file_setattr(inner, &cx.on_behalf_of(&who), &terms.request(cx, set)?)

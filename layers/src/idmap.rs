@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use vfs::acl::is_acl;
 use vfs::{
-    Acl, Attr, Caller, Cx, DirSink, Entry, File, Groups, Make, Mode, Name, Node, OpenFlags, Plus,
-    RelaySink, Result, SetAttr, Whose, XattrFlags,
+    Acl, AclSubject, Attr, Caller, Cx, DirSink, Entry, File, Groups, Mode, Name, NewNode, Node,
+    OpenFlags, ReaddirMode, RelaySink, Result, SetAttr, XattrFlags,
 };
 
 use crate::squash::NOBODY;
-use crate::{Layer, Opened, WithAttr, existing, forward};
+use crate::{Layer, Opened, WithAttr, forward, refuse_create};
 
 mod map;
 
@@ -35,7 +35,7 @@ pub struct MapIds {
 impl MapIds {
     fn caller(&self, cx: &Cx<'_>) -> Caller {
         let caller = cx.caller;
-        if cx.call.is_ours() {
+        if cx.call.is_internal() {
             return caller.clone();
         }
         let group = |gid: &u32| self.gids.to_host(*gid);
@@ -50,7 +50,7 @@ impl MapIds {
     }
 
     /// Returns an error unless the ids of `caller` can own a new file.
-    fn may_make(&self, caller: &Caller) -> Result<()> {
+    fn check_can_own(&self, caller: &Caller) -> Result<()> {
         self.uids.to_host(caller.uid)?;
         self.gids.to_host(caller.gid).map(drop)
     }
@@ -84,7 +84,7 @@ impl MapIds {
 }
 
 impl Layer for MapIds {
-    fn leaves_contents(&self) -> bool {
+    fn allows_passthrough(&self) -> bool {
         true
     }
 
@@ -100,10 +100,10 @@ impl Layer for MapIds {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        self.mapped(cx, |inside| match self.may_make(cx.caller) {
+        self.mapped(cx, |inside| match self.check_can_own(cx.caller) {
             Ok(()) => inner.create(inside, name, flags, mode),
             Err(refused) => {
-                let entry = existing::find(inner, inside, name, flags, refused)?;
+                let entry = refuse_create::find_existing(inner, inside, name, flags, refused)?;
                 let file = entry.node.open(inside, flags)?;
                 Ok((entry, file))
             }
@@ -115,12 +115,12 @@ impl Layer for MapIds {
         inner: &dyn Node,
         cx: &Cx<'_>,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: Mode,
     ) -> Result<Entry> {
-        self.mapped(cx, |inside| match self.may_make(cx.caller) {
+        self.mapped(cx, |inside| match self.check_can_own(cx.caller) {
             Ok(()) => inner.make(inside, name, what, mode),
-            Err(refused) => Err(existing::refuse(inner, inside, name, refused)),
+            Err(refused) => Err(refuse_create::creation_error(inner, inside, name, refused)),
         })
     }
 
@@ -131,7 +131,7 @@ impl Layer for MapIds {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        self.may_make(cx.caller)?;
+        self.check_can_own(cx.caller)?;
         self.mapped(cx, |cx| inner.tmpfile(cx, flags, mode))
     }
 
@@ -178,7 +178,7 @@ impl Layer for MapIds {
         inner: Opened<'_>,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let who = self.caller(cx);
@@ -208,10 +208,11 @@ fn map_acl(
 ) -> Result<Vec<u8>> {
     let mut acl = Acl::read(value)?;
     for entry in &mut acl.0 {
-        match &mut entry.whose {
-            Whose::User(id) => *id = uid(*id)?,
-            Whose::Group(id) => *id = gid(*id)?,
-            Whose::Owner | Whose::OwningGroup | Whose::Mask | Whose::Others => {}
+        match &mut entry.subject {
+            AclSubject::User(id) => *id = uid(*id)?,
+            AclSubject::Group(id) => *id = gid(*id)?,
+            AclSubject::Owner | AclSubject::OwningGroup | AclSubject::Mask | AclSubject::Others => {
+            }
         }
     }
     Ok(acl.value())

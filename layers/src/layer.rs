@@ -118,7 +118,7 @@ macro_rules! operation {
     ($how:tt sync) => { $crate::layer_method! { $how Sync sync [&dyn vfs::FileSystem] sync() -> () } };
 
     ($how:tt handle) => { $crate::layer_method! { $how Handle handle [&dyn vfs::Node] handle() -> vfs::Handle } };
-    ($how:tt attr) => { $crate::layer_method! { $how Attr attr [&dyn vfs::Node] attr(want: vfs::Want) -> vfs::Attr } };
+    ($how:tt attr) => { $crate::layer_method! { $how Attr attr [&dyn vfs::Node] attr(want: vfs::AttrMask) -> vfs::Attr } };
     ($how:tt setattr) => { $crate::layer_method! { $how Setattr setattr [&dyn vfs::Node] setattr(set: &vfs::SetAttr) -> vfs::Attr } };
     ($how:tt access) => { $crate::layer_method! { $how Access access [&dyn vfs::Node] access(want: vfs::Access) -> vfs::Access } };
     ($how:tt statfs) => { $crate::layer_method! { $how Statfs statfs [&dyn vfs::Node] statfs() -> vfs::StatFs } };
@@ -127,7 +127,7 @@ macro_rules! operation {
     ($how:tt lookup) => { $crate::layer_method! { $how Lookup lookup [&dyn vfs::Node] lookup(name: vfs::Name<'_>) -> vfs::Entry } };
     ($how:tt parent) => { $crate::layer_method! { $how Parent parent [&dyn vfs::Node] parent() -> vfs::Entry } };
     ($how:tt create) => { $crate::layer_method! { $how Create create [&dyn vfs::Node] create(name: vfs::Name<'_>, flags: vfs::OpenFlags, mode: vfs::Mode) -> (vfs::Entry, std::sync::Arc<dyn vfs::File>) } };
-    ($how:tt make) => { $crate::layer_method! { $how Make make [&dyn vfs::Node] make(name: vfs::Name<'_>, what: vfs::Make<'_>, mode: vfs::Mode) -> vfs::Entry } };
+    ($how:tt make) => { $crate::layer_method! { $how Make make [&dyn vfs::Node] make(name: vfs::Name<'_>, what: vfs::NewNode<'_>, mode: vfs::Mode) -> vfs::Entry } };
     ($how:tt tmpfile) => { $crate::layer_method! { $how Tmpfile tmpfile [&dyn vfs::Node] tmpfile(flags: vfs::OpenFlags, mode: vfs::Mode) -> (vfs::Entry, std::sync::Arc<dyn vfs::File>) } };
     ($how:tt link) => { $crate::layer_method! { $how Link link [&dyn vfs::Node] link(name: vfs::Name<'_>, target: &dyn vfs::Node) -> vfs::Entry } };
     ($how:tt unlink) => { $crate::layer_method! { $how Unlink unlink [&dyn vfs::Node] unlink(name: vfs::Name<'_>, dir: bool) -> () } };
@@ -137,20 +137,20 @@ macro_rules! operation {
     ($how:tt set_xattr) => { $crate::layer_method! { $how SetXattr set_xattr [&dyn vfs::Node] set_xattr(name: &[u8], value: &[u8], flags: vfs::XattrFlags) -> () } };
     ($how:tt remove_xattr) => { $crate::layer_method! { $how RemoveXattr remove_xattr [&dyn vfs::Node] remove_xattr(name: &[u8]) -> () } };
     ($how:tt host_lock) => { $crate::layer_method! { $how HostLock host_lock [&dyn vfs::Node] host_lock(range: vfs::lock::LockRange, state: vfs::lock::HostLock) -> () } };
-    ($how:tt host_lock_holder) => { $crate::layer_method! { $how HostLockHolder host_lock_holder [&dyn vfs::Node] host_lock_holder(range: vfs::lock::LockRange, kind: vfs::lock::LockKind) -> Option<vfs::lock::Outsider> } };
+    ($how:tt host_lock_holder) => { $crate::layer_method! { $how HostLockHolder host_lock_holder [&dyn vfs::Node] host_lock_holder(range: vfs::lock::LockRange, kind: vfs::lock::LockKind) -> Option<vfs::lock::ForeignLock> } };
 
-    ($how:tt file_attr) => { $crate::layer_method! { $how FileAttr file_attr [layers::Opened<'_>] attr(want: vfs::Want) -> vfs::Attr } };
+    ($how:tt file_attr) => { $crate::layer_method! { $how FileAttr file_attr [layers::Opened<'_>] attr(want: vfs::AttrMask) -> vfs::Attr } };
     ($how:tt file_setattr) => { $crate::layer_method! { $how FileSetattr file_setattr [layers::Opened<'_>] setattr(set: &vfs::SetAttr) -> vfs::Attr } };
     ($how:tt read) => { $crate::layer_method! { $how Read read [layers::Opened<'_>] read(offset: u64, len: usize, sink: &mut dyn vfs::Sink) -> usize } };
     ($how:tt write) => { $crate::layer_method! { $how Write write [layers::Opened<'_>] write(offset: u64, data: &mut dyn vfs::Payload) -> usize } };
-    ($how:tt readdir) => { $crate::layer_method! { $how Readdir readdir [layers::Opened<'_>] readdir(cookie: u64, plus: vfs::Plus, sink: &mut dyn vfs::DirSink) -> () } };
+    ($how:tt readdir) => { $crate::layer_method! { $how Readdir readdir [layers::Opened<'_>] readdir(cookie: u64, plus: vfs::ReaddirMode, sink: &mut dyn vfs::DirSink) -> () } };
     ($how:tt fsync) => { $crate::layer_method! { $how Fsync fsync [layers::Opened<'_>] fsync(datasync: bool) -> () } };
     ($how:tt flush) => { $crate::layer_method! { $how Flush flush [layers::Opened<'_>] flush() -> () } };
-    ($how:tt allocate) => { $crate::layer_method! { $how Allocate allocate [layers::Opened<'_>] allocate(how: vfs::Allocate, offset: u64, len: u64) -> () } };
-    ($how:tt seek) => { $crate::layer_method! { $how Seek seek [layers::Opened<'_>] seek(offset: u64, what: vfs::Seek) -> u64 } };
+    ($how:tt allocate) => { $crate::layer_method! { $how Allocate allocate [layers::Opened<'_>] allocate(how: vfs::AllocateMode, offset: u64, len: u64) -> () } };
+    ($how:tt seek) => { $crate::layer_method! { $how Seek seek [layers::Opened<'_>] seek(offset: u64, what: vfs::Whence) -> u64 } };
     ($how:tt extents) => { $crate::layer_method! { $how Extents extents [layers::Opened<'_>] extents(offset: u64, len: u64, each: &mut dyn FnMut(vfs::Extent) -> bool) -> () } };
-    ($how:tt copy) => { $crate::layer_method! { $how Copy copy [layers::Opened<'_>] copy(offset: u64, to: &dyn vfs::File, to_offset: u64, len: u64, how: vfs::CopyHow) -> u64 } };
-    ($how:tt lease) => { $crate::layer_method! { $how Lease lease [layers::Opened<'_>] lease(kind: vfs::LeaseKind, broken: &vfs::Broken) -> Box<dyn vfs::Lease> } };
+    ($how:tt copy) => { $crate::layer_method! { $how Copy copy [layers::Opened<'_>] copy(offset: u64, to: &dyn vfs::File, to_offset: u64, len: u64, how: vfs::CopyMode) -> u64 } };
+    ($how:tt lease) => { $crate::layer_method! { $how Lease lease [layers::Opened<'_>] lease(kind: vfs::LeaseKind, broken: &vfs::BreakCallback) -> Box<dyn vfs::Lease> } };
 }
 
 /// A method of [`Layer`], from a row of the table.
@@ -259,7 +259,7 @@ pub trait Layer: Send + Sync + 'static {
     /// Returns whether the layer neither changes nor observes [`vfs::Op::Read`] and
     /// [`vfs::Op::Write`], and leaves the flags of [`vfs::Op::Open`] unchanged: then the host may
     /// bypass the layer for them ([`vfs::File::backing`]).
-    fn leaves_contents(&self) -> bool {
+    fn allows_passthrough(&self) -> bool {
         false
     }
 
@@ -274,8 +274,8 @@ pub trait Layer: Send + Sync + 'static {
 
 /// A layer with other owners.
 impl<L: Layer + ?Sized> Layer for Arc<L> {
-    fn leaves_contents(&self) -> bool {
-        (**self).leaves_contents()
+    fn allows_passthrough(&self) -> bool {
+        (**self).allows_passthrough()
     }
 
     forward! { shared:

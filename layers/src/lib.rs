@@ -7,11 +7,11 @@
 //! systems into one, with a layer over each.
 //!
 //! Deliberately absent: sources, clocks (they are injected), state per node or file except in
-//! [`kept`], [`pagecache`] and [`touched`].
+//! [`disk_cache`], [`pagecache`] and [`read_trace`].
 //!
 //! Lock order: no locks except in [`fault`], whose lock is held for a decision only, in
-//! [`touched`], and in [`kept`] and [`pagecache`], which document theirs; [`bundle`] queries the
-//! lock tables of its members.
+//! [`read_trace`], and in [`disk_cache`] and [`pagecache`], which document theirs; [`bundle`]
+//! queries the lock tables of its members.
 
 #![forbid(unsafe_code)]
 
@@ -20,47 +20,47 @@ extern crate self as layers;
 
 mod bad_map;
 pub mod bundle;
+pub mod call_log;
 pub mod clients;
-mod existing;
+pub mod disk_cache;
 pub mod fault;
+mod full_io;
 pub mod gate;
 pub mod idmap;
-pub mod kept;
 mod layer;
+mod noop;
 pub mod overlay;
-mod owned;
+mod owner_override;
 pub mod pagecache;
+pub mod read_trace;
 pub mod readonly;
-pub mod record;
-pub mod sealed;
+mod refuse_create;
+pub mod sealed_handles;
 pub mod squash;
 mod stack;
 mod sync;
-mod through;
-pub mod touched;
 pub mod trace;
-mod whole;
 mod with_attr;
 pub mod xattrmap;
 
 pub use bad_map::BadMap;
 pub use bundle::Bundle;
+pub use call_log::CallLog;
 pub use clients::Clients;
+pub use disk_cache::DiskCache;
 pub use fault::Fault;
 pub use gate::Gate;
 pub use idmap::{IdMap, IdRange, MapIds, Translation};
-pub use kept::Kept;
 pub use layer::{Below, Layer, Opened};
+pub use noop::Noop;
 pub use overlay::Overlay;
-pub use owned::Owned;
+pub use owner_override::OwnerOverride;
 pub use pagecache::PageCache;
+pub use read_trace::ReadTrace;
 pub use readonly::ReadOnly;
-pub use record::Record;
-pub use sealed::Sealed;
+pub use sealed_handles::SealedHandles;
 pub use squash::Squash;
 pub use stack::stack;
-pub use through::Through;
-pub use touched::Touched;
 pub use trace::Trace;
 pub use with_attr::WithAttr;
 pub use xattrmap::XattrMap;

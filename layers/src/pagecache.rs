@@ -20,13 +20,13 @@
 //! a call below. A stream's lock is taken alone; that of the errors seen comes before the file's
 //! state.
 
-mod ahead;
 mod cached;
 mod core;
 mod file;
 mod memory;
 mod pages;
 mod payload;
+mod readahead;
 mod table;
 mod workers;
 
@@ -36,8 +36,8 @@ use std::sync::atomic::Ordering;
 
 use vfs::lock::{HostLock, LockRange};
 use vfs::{
-    Attr, CopyHow, Cx, DirSink, Entry, File, FileSystem, Kind, Node, OpenFlags, Plus, RelaySink,
-    Result, SetAttr, Want,
+    Attr, AttrMask, CopyMode, Cx, DirSink, Entry, File, FileSystem, Kind, Node, OpenFlags,
+    ReaddirMode, RelaySink, Result, SetAttr,
 };
 
 use self::cached::Cached;
@@ -85,7 +85,7 @@ impl Default for Options {
 
 /// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct CacheStats {
     /// Reads served from the cache alone.
     pub hits: u64,
     /// Reads that needed data from below.
@@ -111,53 +111,58 @@ impl PageCache {
     }
 
     /// Returns the statistics so far.
-    pub fn figures(&self) -> Figures {
+    pub fn stats(&self) -> CacheStats {
         let core = &self.table.core;
-        Figures {
+        CacheStats {
             hits: core.hits.load(Ordering::Relaxed),
             misses: core.misses.load(Ordering::Relaxed),
             bytes: core.memory.used(),
         }
     }
 
-    fn landings(&self) -> u64 {
-        self.table.core.landings()
+    fn write_epoch(&self) -> u64 {
+        self.table.core.write_epoch()
     }
 
-    /// Reconciles the entry of a name, requested when [`Core::landings`] was `since`, with the
+    /// Reconciles the entry of a name, requested when [`Core::write_epoch`] was `since`, with the
     /// cache.
-    fn met(&self, mut entry: Entry, since: u64) -> Entry {
+    fn revalidated(&self, mut entry: Entry, since: u64) -> Entry {
         if let Some(file) = self.table.find(entry.attr.id) {
-            file.meet(&mut entry.attr, since);
+            file.revalidate(&mut entry.attr, since);
         }
         entry
     }
 
     /// Wraps `file`, a regular file that was opened with `flags`.
-    fn keep(
+    fn wrap(
         &self,
         file: Arc<dyn File>,
         flags: OpenFlags,
         attr: &Attr,
         since: u64,
     ) -> Arc<dyn File> {
-        Arc::new(self.over(file, self.table.open(attr, since), flags))
+        Arc::new(self.cached_file(file, self.table.open(attr, since), flags))
     }
 
-    fn over(&self, file: Arc<dyn File>, cached: Arc<Cached>, flags: OpenFlags) -> CachedFile {
+    fn cached_file(
+        &self,
+        file: Arc<dyn File>,
+        cached: Arc<Cached>,
+        flags: OpenFlags,
+    ) -> CachedFile {
         CachedFile::new(file, self.table.clone(), cached, (self.mode, flags))
     }
 
     /// Wraps the result of a create, whose file may be new or not.
-    fn keep_made(
+    fn wrap_created(
         &self,
         (entry, file): (Entry, Arc<dyn File>),
         flags: OpenFlags,
         cx: &Cx<'_>,
         since: u64,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        let entry = self.met(entry, since);
-        let file = self.keep(file, flags, &entry.attr, since);
+        let entry = self.revalidated(entry, since);
+        let file = self.wrap(file, flags, &entry.attr, since);
         if flags.contains(OpenFlags::TRUNC) && entry.attr.size > 0 {
             // Delayed writes to the file arrived after it was truncated.
             let cut = SetAttr {
@@ -173,7 +178,7 @@ impl PageCache {
 
 impl Layer for PageCache {
     /// No data is cached of an open file that the host reads and writes directly.
-    fn leaves_contents(&self) -> bool {
+    fn allows_passthrough(&self) -> bool {
         self.mode != Mode::Loose
     }
 
@@ -187,13 +192,13 @@ impl Layer for PageCache {
 
     fn sync(&self, inner: &dyn FileSystem, cx: &Cx<'_>) -> Result<()> {
         for file in self.table.all() {
-            file.clean(cx)?;
+            file.flush(cx)?;
         }
         let synced = inner.sync(cx);
         self.table.check().and(synced)
     }
 
-    fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         match self.table.find(inner.id()) {
             Some(file) => file.attr(cx, want, || inner.attr(cx, want)),
             None => inner.attr(cx, want),
@@ -213,37 +218,37 @@ impl Layer for PageCache {
         }
         if self.mode == Mode::Loose {
             let file = inner.open(cx, flags)?;
-            let cached = self.table.join(inner.id());
+            let cached = self.table.open_unchanged(inner.id());
             if flags.contains(OpenFlags::TRUNC) {
-                cached.cut(0);
+                cached.truncated(0);
             }
-            return Ok(Arc::new(self.over(file, cached, flags)));
+            return Ok(Arc::new(self.cached_file(file, cached, flags)));
         }
         // The operation takes several calls below.
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let known = self.table.find(inner.id());
         let known = known.filter(|_| flags.contains(OpenFlags::TRUNC));
         let exclusive = known.as_ref().map(|file| file.exclusive(cx)).transpose()?;
-        let since = self.landings();
+        let since = self.write_epoch();
         let file = inner.open(cx, flags)?;
-        let attr = file.attr(cx, Want::STAT | Want::GENERATION)?;
+        let attr = file.attr(cx, AttrMask::STAT | AttrMask::GENERATION)?;
         if let Some(known) = &known {
-            known.cut(attr.size);
+            known.truncated(attr.size);
         }
         drop(exclusive);
-        Ok(self.keep(file, flags, &attr, since))
+        Ok(self.wrap(file, flags, &attr, since))
     }
 
     fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: vfs::Name<'_>) -> Result<Entry> {
-        let since = self.landings();
+        let since = self.write_epoch();
         let entry = inner.lookup(cx, name)?;
         match self.table.find(entry.attr.id) {
             // Its times must include writes made here, which may have arrived since.
-            Some(file) if !file.is_sure(&file.lock(), since) => {
-                let attr = file.attr(cx, Want::STAT, || entry.node.attr(cx, Want::STAT))?;
+            Some(file) if !file.is_newer_than_writes(&file.lock(), since) => {
+                let attr = file.attr(cx, AttrMask::STAT, || entry.node.attr(cx, AttrMask::STAT))?;
                 Ok(Entry { attr, ..entry })
             }
-            _ => Ok(self.met(entry, since)),
+            _ => Ok(self.revalidated(entry, since)),
         }
     }
 
@@ -255,10 +260,10 @@ impl Layer for PageCache {
         flags: OpenFlags,
         mode: vfs::Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        cx.may_wait()?;
-        let since = self.landings();
+        cx.check_may_block()?;
+        let since = self.write_epoch();
         let made = inner.create(cx, name, flags, mode)?;
-        self.keep_made(made, flags, cx, since)
+        self.wrap_created(made, flags, cx, since)
     }
 
     fn make(
@@ -266,12 +271,12 @@ impl Layer for PageCache {
         inner: &dyn Node,
         cx: &Cx<'_>,
         name: vfs::Name<'_>,
-        what: vfs::Make<'_>,
+        what: vfs::NewNode<'_>,
         mode: vfs::Mode,
     ) -> Result<Entry> {
-        let since = self.landings();
+        let since = self.write_epoch();
         let entry = inner.make(cx, name, what, mode)?;
-        Ok(self.met(entry, since))
+        Ok(self.revalidated(entry, since))
     }
 
     fn tmpfile(
@@ -281,10 +286,10 @@ impl Layer for PageCache {
         flags: OpenFlags,
         mode: vfs::Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        cx.may_wait()?;
-        let since = self.landings();
+        cx.check_may_block()?;
+        let since = self.write_epoch();
         let made = inner.tmpfile(cx, flags, mode)?;
-        self.keep_made(made, flags, cx, since)
+        self.wrap_created(made, flags, cx, since)
     }
 
     fn link(
@@ -295,11 +300,11 @@ impl Layer for PageCache {
         target: &dyn Node,
     ) -> Result<Entry> {
         if let Some(file) = self.table.find(target.id()) {
-            file.clean(cx)?;
+            file.flush(cx)?;
         }
-        let since = self.landings();
+        let since = self.write_epoch();
         let entry = inner.link(cx, name, target)?;
-        Ok(self.met(entry, since))
+        Ok(self.revalidated(entry, since))
     }
 
     fn readdir(
@@ -307,12 +312,12 @@ impl Layer for PageCache {
         inner: Opened<'_>,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        let since = self.landings();
+        let since = self.write_epoch();
         let mut meeting = RelaySink::new(sink, |sink, entry| {
-            sink.entry(entry.map_entry(|entry| self.met(entry, since)))
+            sink.entry(entry.map_entry(|entry| self.revalidated(entry, since)))
         });
         inner.readdir(cx, cookie, plus, &mut meeting)
     }
@@ -325,7 +330,7 @@ impl Layer for PageCache {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
         match inner.as_any().downcast_ref::<CachedFile>() {
             Some(file) => file.copy(cx, offset, to, to_offset, len, how),
@@ -347,11 +352,11 @@ impl Layer for PageCache {
             return inner.host_lock(cx, range, state);
         };
         if state != HostLock::Exclusive {
-            file.clean(cx)?;
+            file.flush(cx)?;
         }
         inner.host_lock(cx, range, state)?;
         if state != HostLock::Unlocked {
-            file.doubt();
+            file.invalidate();
         }
         Ok(())
     }

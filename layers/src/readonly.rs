@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use vfs::{
-    Access, Capabilities, Cx, Entry, Errno, File, Kind, Make, Mode, Name, Node, NodeId, Op,
+    Access, Capabilities, Cx, Entry, Errno, File, Kind, Mode, Name, NewNode, Node, NodeId, Op,
     OpenFlags, Result,
 };
 
-use crate::{Layer, existing, forward};
+use crate::{Layer, forward, refuse_create};
 
 /// The layer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +29,7 @@ impl ReadOnly {
 }
 
 /// Returns whether opening with `flags` changes something, or permits changes.
-fn changes(flags: OpenFlags) -> bool {
+fn may_change(flags: OpenFlags) -> bool {
     flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC)
 }
 
@@ -52,7 +52,7 @@ impl Layer for ReadOnly {
     }
 
     fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        if changes(flags) && inner.kind() == Kind::File {
+        if may_change(flags) && inner.kind() == Kind::File {
             return Err(Errno::EROFS);
         }
         match inner.open(cx, flags | OpenFlags::NOATIME) {
@@ -69,10 +69,10 @@ impl Layer for ReadOnly {
         flags: OpenFlags,
         _mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        if changes(flags) && !flags.contains(OpenFlags::EXCL) {
+        if may_change(flags) && !flags.contains(OpenFlags::EXCL) {
             return Err(Errno::EROFS);
         }
-        let entry = existing::find(inner, cx, name, flags, Errno::EROFS)?;
+        let entry = refuse_create::find_existing(inner, cx, name, flags, Errno::EROFS)?;
         let file = self.open(&*entry.node, cx, flags)?;
         Ok((entry, file))
     }
@@ -82,14 +82,14 @@ impl Layer for ReadOnly {
         inner: &dyn Node,
         cx: &Cx<'_>,
         name: Name<'_>,
-        _what: Make<'_>,
+        _what: NewNode<'_>,
         _mode: Mode,
     ) -> Result<Entry> {
-        Err(existing::refuse(inner, cx, name, Errno::EROFS))
+        Err(refuse_create::creation_error(inner, cx, name, Errno::EROFS))
     }
 
     fn link(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>, _: &dyn Node) -> Result<Entry> {
-        Err(existing::refuse(inner, cx, name, Errno::EROFS))
+        Err(refuse_create::creation_error(inner, cx, name, Errno::EROFS))
     }
 
     forward! { with refuse:

@@ -5,7 +5,7 @@
 //! requests becomes the anonymous one, too, so that programs that restore owners work on files that
 //! they created. Where only the super-user is anonymous, the source decides about such requests.
 //! The ids inside POSIX ACLs are left unchanged, and so are the calls of this program itself
-//! ([`vfs::Call::of_ours`]).
+//! ([`vfs::Call::internal`]).
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::{Layer, Opened, forward};
 
 /// The users to make anonymous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum SquashMode {
     /// No user.
     None,
     /// User 0 of other hosts, and group 0 in their credentials; not those of this host and its
@@ -31,7 +31,7 @@ pub enum Whom {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squash {
     /// The users to make anonymous.
-    pub whom: Whom,
+    pub mode: SquashMode,
     /// The anonymous user.
     pub uid: u32,
     /// The anonymous group.
@@ -43,9 +43,9 @@ pub const NOBODY: u32 = 65534;
 
 impl Squash {
     /// Creates a layer that maps them to [`NOBODY`].
-    pub fn new(whom: Whom) -> Squash {
+    pub fn new(whom: SquashMode) -> Squash {
         Squash {
-            whom,
+            mode: whom,
             uid: NOBODY,
             gid: NOBODY,
         }
@@ -59,16 +59,18 @@ impl Squash {
     /// Returns the caller to act as in place of `caller`, who makes the call.
     pub(crate) fn of<'a>(&self, cx: &Cx<'_>, caller: Cow<'a, Caller>) -> Cow<'a, Caller> {
         let group = |gid| if gid == 0 { self.gid } else { gid };
-        Cow::Owned(match self.whom {
-            Whom::None => return caller,
-            Whom::RemoteRoot if !cx.call.peer().is_some_and(Peer::is_remote) => return caller,
-            _ if cx.call.is_ours() => return caller,
-            Whom::All => Caller {
+        Cow::Owned(match self.mode {
+            SquashMode::None => return caller,
+            SquashMode::RemoteRoot if !cx.call.peer().is_some_and(Peer::is_remote) => {
+                return caller;
+            }
+            _ if cx.call.is_internal() => return caller,
+            SquashMode::All => Caller {
                 uid: self.uid,
                 gid: self.gid,
                 groups: Groups::Known([].into()),
             },
-            Whom::RemoteRoot | Whom::Root => Caller {
+            SquashMode::RemoteRoot | SquashMode::Root => Caller {
                 uid: if caller.uid == 0 {
                     self.uid
                 } else {
@@ -89,9 +91,9 @@ impl Squash {
 
     /// Maps the owners in the request `set`.
     pub(crate) fn request(&self, set: &SetAttr) -> SetAttr {
-        match self.whom {
-            Whom::None | Whom::RemoteRoot | Whom::Root => *set,
-            Whom::All => SetAttr {
+        match self.mode {
+            SquashMode::None | SquashMode::RemoteRoot | SquashMode::Root => *set,
+            SquashMode::All => SetAttr {
                 uid: set.uid.map(|_| self.uid),
                 gid: set.gid.map(|_| self.gid),
                 ..*set
@@ -101,7 +103,7 @@ impl Squash {
 }
 
 impl Layer for Squash {
-    fn leaves_contents(&self) -> bool {
+    fn allows_passthrough(&self) -> bool {
         true
     }
 

@@ -7,8 +7,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use vfs::{
-    Backing, Capabilities, CopyHow, Cx, DirSink, Entry, Errno, File, FileSystem, Handle, Kind,
-    Make, Mode, Name, Node, NodeId, OpenFlags, Plus, RelaySink, RenameFlags, Result,
+    Backing, Capabilities, CopyMode, Cx, DirSink, Entry, Errno, File, FileSystem, Handle, Kind,
+    Mode, Name, NewNode, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, RenameFlags, Result,
 };
 
 use crate::{Layer, Opened, forward};
@@ -147,7 +147,7 @@ impl<L: Layer> Node for LayeredNode<L> {
         Ok(self.wrap_both(made))
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
         let made = self.layer.make(&*self.inner, cx, name, what, mode)?;
         Ok(self.wrap(made))
     }
@@ -195,7 +195,13 @@ impl<L: Layer> File for LayeredFile<L> {
         self
     }
 
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         let mut wrapping = RelaySink::new(sink, |sink, entry| {
             sink.entry(entry.map_entry(|entry| wrap_entry(&self.layer, entry)))
         });
@@ -210,7 +216,7 @@ impl<L: Layer> File for LayeredFile<L> {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
         let to = match to.as_any().downcast_ref::<LayeredFile<L>>() {
             Some(to) if Arc::ptr_eq(&to.layer, &self.layer) => &*to.inner,
@@ -225,7 +231,7 @@ impl<L: Layer> File for LayeredFile<L> {
     }
 
     fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
-        match self.layer.leaves_contents() {
+        match self.layer.allows_passthrough() {
             true => self.inner.backing(cx),
             false => None,
         }

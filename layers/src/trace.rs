@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tracing::{Level, enabled, event};
-use vfs::{Allocate, CopyHow, Cx, Errno, File, NodeId, Op, Payload, Result, Sink};
+use vfs::{AllocateMode, CopyMode, Cx, Errno, File, NodeId, Op, Payload, Result, Sink};
 
 use crate::{Clock, Layer, Opened, forward};
 
@@ -52,7 +52,7 @@ impl Trace {
 
     /// Runs an operation on at most `len` bytes at `offset`, and reports it as an event of level
     /// trace.
-    fn moved(
+    fn transfer(
         &self,
         op: Op,
         node: NodeId,
@@ -96,7 +96,7 @@ impl Layer for Trace {
         }
         let range = (offset, len as u64);
         let read = || inner.read(cx, offset, len, sink).map(|read| read as u64);
-        Ok(self.moved(Op::Read, inner.node.id(), range, read)? as usize)
+        Ok(self.transfer(Op::Read, inner.node.id(), range, read)? as usize)
     }
 
     fn write(
@@ -111,14 +111,14 @@ impl Layer for Trace {
         }
         let range = (offset, data.len() as u64);
         let write = || inner.write(cx, offset, data).map(|wrote| wrote as u64);
-        Ok(self.moved(Op::Write, inner.node.id(), range, write)? as usize)
+        Ok(self.transfer(Op::Write, inner.node.id(), range, write)? as usize)
     }
 
     fn allocate(
         &self,
         inner: Opened<'_>,
         cx: &Cx<'_>,
-        how: Allocate,
+        how: AllocateMode,
         offset: u64,
         len: u64,
     ) -> Result<()> {
@@ -126,7 +126,7 @@ impl Layer for Trace {
             return inner.allocate(cx, how, offset, len);
         }
         let allocate = || inner.allocate(cx, how, offset, len).map(|()| len);
-        self.moved(Op::Allocate, inner.node.id(), (offset, len), allocate)
+        self.transfer(Op::Allocate, inner.node.id(), (offset, len), allocate)
             .map(drop)
     }
 
@@ -138,13 +138,13 @@ impl Layer for Trace {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
         if !enabled!(target: TARGET, Level::TRACE) {
             return inner.copy(cx, offset, to, to_offset, len, how);
         }
         let copy = || inner.copy(cx, offset, to, to_offset, len, how);
-        self.moved(Op::Copy, inner.node.id(), (offset, len), copy)
+        self.transfer(Op::Copy, inner.node.id(), (offset, len), copy)
     }
 
     forward! { capabilities id above }

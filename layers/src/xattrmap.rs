@@ -28,8 +28,8 @@ use std::sync::Arc;
 
 use vfs::acl;
 use vfs::{
-    Allocate, Attr, Caller, Capabilities, Cx, Entry, Errno, File, Kind, Level, Mode, Name, Node,
-    OpenFlags, Payload, Result, SetAttr, XattrFlags,
+    AllocateMode, Attr, Caller, Capabilities, Cx, Entry, Errno, File, Kind, Mode, Name, Node,
+    OpenFlags, Payload, Result, SetAttr, Support, XattrFlags,
 };
 
 use self::rules::Rules;
@@ -53,7 +53,7 @@ impl FromStr for XattrMap {
 
     fn from_str(text: &str) -> std::result::Result<XattrMap, BadMap> {
         let rules: Rules = text.parse()?;
-        let capability = match rules.below(CAPABILITY) {
+        let capability = match rules.to_source(CAPABILITY) {
             Ok(Cow::Owned(name)) => Some(name),
             Ok(Cow::Borrowed(_)) | Err(_) => None,
         };
@@ -65,7 +65,7 @@ impl XattrMap {
     /// Returns the name below for a client's `name` that `caller` changes.
     fn writable<'a>(&self, name: &'a [u8], caller: &Caller) -> Result<Cow<'a, [u8]>> {
         let guarded = name.starts_with(b"trusted.") || name.starts_with(b"security.");
-        match self.rules.below(name)? {
+        match self.rules.to_source(name)? {
             Cow::Owned(_) if guarded && caller.uid != 0 => Err(Errno::EPERM),
             below => Ok(below),
         }
@@ -90,7 +90,7 @@ impl XattrMap {
             Ok(_) => {
                 // The operation itself may still answer `WOULD_BLOCK`, and must leave no trace
                 // then.
-                cx.may_wait()?;
+                cx.check_may_block()?;
                 match node.remove_xattr(cx, name) {
                     Err(Errno::ENODATA) => Ok(()),
                     removed => removed,
@@ -111,20 +111,20 @@ fn hidden(name: &[u8], caller: &Caller) -> bool {
 }
 
 /// Returns whether Linux removes file capabilities along with this change.
-fn kills(set: &SetAttr) -> bool {
+fn kills_capability(set: &SetAttr) -> bool {
     set.kill_priv || set.size.is_some() || set.uid.is_some() || set.gid.is_some()
 }
 
 impl Layer for XattrMap {
     fn capabilities(&self, inner: Capabilities) -> Capabilities {
         let stays = |name: &&[u8]| {
-            matches!(self.rules.below(name), Ok(Cow::Borrowed(_)))
-                && self.rules.above(name) == Some(*name)
+            matches!(self.rules.to_source(name), Ok(Cow::Borrowed(_)))
+                && self.rules.to_client(name) == Some(*name)
         };
         Capabilities {
             acl: match [acl::ACCESS, acl::DEFAULT].iter().all(stays) {
                 true => inner.acl,
-                false => Level::None,
+                false => Support::None,
             },
             ..inner
         }
@@ -132,7 +132,7 @@ impl Layer for XattrMap {
 
     fn xattr(&self, inner: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
         let root = Caller::ROOT;
-        match self.rules.below(name)? {
+        match self.rules.to_source(name)? {
             Cow::Owned(_) if hidden(name, cx.caller) => Err(Errno::ENODATA),
             // Reads as root: the file's permissions apply to the name below, but not to this one.
             Cow::Owned(below) if !name.starts_with(b"user.") => {
@@ -149,7 +149,7 @@ impl Layer for XattrMap {
             .split(|&byte| byte == 0)
             .filter(|name| !name.is_empty())
         {
-            if let Some(above) = self.rules.above(name)
+            if let Some(above) = self.rules.to_client(name)
                 && (above == name || !hidden(above, cx.caller))
             {
                 shown.extend_from_slice(above);
@@ -175,14 +175,14 @@ impl Layer for XattrMap {
     }
 
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        if kills(set) {
+        if kills_capability(set) {
             self.kill_capability(inner, cx)?;
         }
         inner.setattr(cx, set)
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        if kills(set) {
+        if kills_capability(set) {
             self.kill_capability(inner.node, cx)?;
         }
         inner.setattr(cx, set)
@@ -207,7 +207,7 @@ impl Layer for XattrMap {
     ) -> Result<(Entry, Arc<dyn File>)> {
         let cuts = flags.contains(OpenFlags::TRUNC) && self.capability.is_some();
         if cuts {
-            cx.may_wait()?;
+            cx.check_may_block()?;
         }
         let made = inner.create(cx, name, flags, mode)?;
         if cuts {
@@ -231,7 +231,7 @@ impl Layer for XattrMap {
         &self,
         inner: Opened<'_>,
         cx: &Cx<'_>,
-        how: Allocate,
+        how: AllocateMode,
         offset: u64,
         len: u64,
     ) -> Result<()> {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use layers::{Bundle, ReadOnly, stack};
 use memory::Memory;
-use vfs::lock::{Lock, LockKind, Owner, Space};
+use vfs::lock::{Lock, LockFamily, LockKind, Owner};
 use vfs::{
-    Access, Caller, CopyHow, Errno, Export, FileSystem, Handle, Kind, Level, Make, Mode, NodeId,
-    Op, OpenFlags, Plus, RenameFlags, SetAttr, Time, XattrFlags,
+    Access, Caller, CopyMode, Errno, Export, FileSystem, Handle, Kind, Mode, NewNode, NodeId, Op,
+    OpenFlags, ReaddirMode, RenameFlags, SetAttr, Support, Time, XattrFlags,
 };
-use vfs_testkit::context::{R, RW, Seen, W, ok, refused};
+use vfs_testkit::context::{R, RW, TestNode, W, ok, refused};
 use vfs_testkit::{Answer, Script, clock, run};
 
 const MADE: Time = Time {
@@ -27,10 +27,10 @@ fn bundle(members: &[&Arc<Export>]) -> Arc<dyn FileSystem> {
     Bundle::new(&members, MADE).expect("names of a tree")
 }
 
-fn root(fs: &Arc<dyn FileSystem>) -> Seen {
-    Seen {
+fn root(fs: &Arc<dyn FileSystem>) -> TestNode {
+    TestNode {
         node: ok(run(&Caller::ROOT, |cx| fs.root(cx))),
-        who: Caller::ROOT,
+        caller: Caller::ROOT,
     }
 }
 
@@ -69,13 +69,13 @@ fn its_own_directories_are_listed_from_any_cookie() {
     let members = ["a", "b", "c/d"].map(member);
     let root = root(&bundle(&members.each_ref()));
     let dir = ok(root.open(R));
-    for plus in [Plus::Names, Plus::Entries] {
+    for plus in [ReaddirMode::Names, ReaddirMode::Entries] {
         let all = ok(dir.readdir(0, plus, 9));
         assert_eq!(all.len(), 3);
         for (at, kept) in all.iter().enumerate() {
             assert_eq!(
                 (kept.kind, kept.entry.is_some()),
-                (Some(Kind::Directory), plus == Plus::Entries)
+                (Some(Kind::Directory), plus == ReaddirMode::Entries)
             );
             let behind = ok(dir.readdir(kept.cookie, plus, 1));
             let names: Vec<_> = behind.iter().map(|kept| &kept.name).collect();
@@ -95,12 +95,12 @@ fn its_own_directories_do_not_change() {
     let root = root(&bundle(&[&a]));
     let inside = ok(root.lookup("a"));
     let made = ok(inside.file("file", b""));
-    let mode = Mode::exactly(0o644);
+    let mode = Mode::without_umask(0o644);
     refused(root.create("new", RW, 0o644), Errno::EROFS);
     refused(root.create("a", RW, 0o644), Errno::EISDIR);
     refused(root.create("a", RW | OpenFlags::EXCL, 0o644), Errno::EEXIST);
     refused(root.mkdir("new", 0o755), Errno::EROFS);
-    refused(root.make("a", Make::File, mode), Errno::EEXIST);
+    refused(root.make("a", NewNode::File, mode), Errno::EEXIST);
     refused(root.tmpfile(RW, 0o644), Errno::EROFS);
     refused(root.link("new", &made), Errno::EROFS);
     refused(root.rmdir("a"), Errno::EBUSY);
@@ -139,7 +139,7 @@ fn nothing_goes_from_one_member_to_another() {
     );
     let to = ok(ok(b.file("to", b"")).open(RW));
     let from = ok(file.open(RW));
-    refused(from.copy(0, &to, 0, 4, CopyHow::Any), Errno::EXDEV);
+    refused(from.copy(0, &to, 0, 4, CopyMode::Any), Errno::EXDEV);
     ok(a.rename("file", &a, "moved"));
 }
 
@@ -150,7 +150,7 @@ fn numbers_and_devices_are_each_members_own() {
     let root = root(&bundle(&[&a, &b]));
     let mut ids = HashSet::from([root.id()]);
     let mut devices = HashSet::from([root.attr().device]);
-    for kept in ok(ok(root.open(R)).readdir(0, Plus::Names, 9)) {
+    for kept in ok(ok(root.open(R)).readdir(0, ReaddirMode::Names, 9)) {
         assert!(kept.id != 0 && ids.insert(kept.id));
     }
     for name in ["a", "b"] {
@@ -160,7 +160,7 @@ fn numbers_and_devices_are_each_members_own() {
         assert_eq!(file.attr().device, member.attr().device);
         assert!(ids.insert(member.id()) && ids.insert(file.id()));
         assert_eq!(ok(file.open(R)).attr().id, file.id());
-        let listed = ok(ok(member.open(R)).readdir(0, Plus::Entries, 9));
+        let listed = ok(ok(member.open(R)).readdir(0, ReaddirMode::Entries, 9));
         let entry = listed[0].entry.as_ref().expect("with nodes");
         assert_eq!(
             [listed[0].id, entry.node.id(), entry.attr.id],
@@ -221,7 +221,7 @@ fn it_can_do_what_all_members_can() {
     let script = Script::new();
     script.set_capabilities(vfs::Capabilities {
         read_only: true,
-        xattr: Level::Emulated,
+        xattr: Support::Emulated,
         ..Default::default()
     });
     let poor = Arc::new(Export::new("poor", script));
@@ -229,7 +229,7 @@ fn it_can_do_what_all_members_can() {
     let caps = bundle(&[&poor, &rich]).capabilities();
     assert_eq!(
         (caps.read_only, caps.xattr, caps.handles),
-        (false, Level::Emulated, Level::None)
+        (false, Support::Emulated, Support::None)
     );
     assert_eq!(bundle(&[&rich]).capabilities(), rich.fs.capabilities());
     assert!(bundle(&[&poor]).capabilities().read_only);
@@ -245,7 +245,7 @@ fn a_member_that_fails_hides_no_other() {
         script.always(op, Answer::Fail(errno));
     }
     refused(root.lookup("dead"), Errno::EIO);
-    for plus in [Plus::Names, Plus::Entries] {
+    for plus in [ReaddirMode::Names, ReaddirMode::Entries] {
         let kept = ok(ok(root.open(R)).readdir(0, plus, 9));
         let kinds: Vec<_> = kept.iter().map(|kept| kept.kind).collect();
         assert_eq!(kinds, [None, Some(Kind::Directory)]);
@@ -267,9 +267,9 @@ fn names_that_make_no_tree_are_refused() {
     }
 }
 
-fn lock(client: u64, space: Space, kind: LockKind, start: u64, end: u64) -> Lock {
+fn lock(client: u64, space: LockFamily, kind: LockKind, start: u64, end: u64) -> Lock {
     Lock {
-        space,
+        family: space,
         start,
         end,
         kind,
@@ -285,8 +285,8 @@ fn lock(client: u64, space: Space, kind: LockKind, start: u64, end: u64) -> Lock
 struct Two {
     bundle: Export,
     member: Arc<Export>,
-    inside: Seen,
-    direct: Seen,
+    inside: TestNode,
+    direct: TestNode,
     clients: [u64; 2],
 }
 
@@ -306,29 +306,29 @@ impl Two {
     }
 
     /// Returns the bundle's for 0, the member's for 1.
-    fn at(&self, which: usize) -> (&Export, &Seen) {
+    fn at(&self, which: usize) -> (&Export, &TestNode) {
         [(&self.bundle, &self.inside), (&*self.member, &self.direct)][which]
     }
 
     fn take(&self, which: usize, kind: LockKind, start: u64, end: u64) -> vfs::Result<()> {
         self.take_as(
             which,
-            lock(self.clients[which], Space::Posix, kind, start, end),
+            lock(self.clients[which], LockFamily::Posix, kind, start, end),
             false,
         )
     }
 
     fn take_as(&self, which: usize, lock: Lock, wait: bool) -> vfs::Result<()> {
         let (export, seen) = self.at(which);
-        vfs::cx::block_on(&seen.who, |cx| {
+        vfs::cx::block_on(&seen.caller, |cx| {
             export.locks.lock(cx, &*seen.node, lock.clone(), wait)
         })
     }
 
     fn holder(&self, which: usize, kind: LockKind, start: u64, end: u64) -> Option<Lock> {
         let (export, seen) = self.at(which);
-        let asked = lock(self.clients[which], Space::Posix, kind, start, end);
-        ok(run(&seen.who, |cx| {
+        let asked = lock(self.clients[which], LockFamily::Posix, kind, start, end);
+        ok(run(&seen.caller, |cx| {
             export.locks.holder(cx, &*seen.node, &asked)
         }))
     }
@@ -336,7 +336,7 @@ impl Two {
     fn release(&self, which: usize) {
         let (export, seen) = self.at(which);
         let client = self.clients[which];
-        ok(run(&seen.who, |cx| {
+        ok(run(&seen.caller, |cx| {
             let whose = |owner: &Owner| owner.client == client;
             export.locks.release(cx, &*seen.node, whose);
             Ok(())
@@ -375,7 +375,7 @@ fn locks_in_the_bundle_and_at_the_member_see_each_other() {
 fn clients_of_the_bundle_are_one_to_the_member() {
     use LockKind::{Exclusive, Shared};
     let two = Two::new();
-    let third = lock(Owner::new_client(), Space::Posix, Shared, 0, 9);
+    let third = lock(Owner::new_client(), LockFamily::Posix, Shared, 0, 9);
     ok(two.take(0, Shared, 0, 9));
     ok(two.take_as(0, third, false));
     two.release(0);
@@ -386,7 +386,7 @@ fn clients_of_the_bundle_are_one_to_the_member() {
 
 #[test]
 fn each_waits_for_the_other() {
-    for space in [Space::Posix, Space::Flock] {
+    for space in [LockFamily::Posix, LockFamily::Flock] {
         let two = Two::new();
         let whole =
             |which: usize| lock(two.clients[which], space, LockKind::Exclusive, 0, u64::MAX);
@@ -465,11 +465,11 @@ fn members_come_and_go_and_those_that_stay_are_left_as_they_are() {
 fn requests_note_which_member_they_are_for() {
     let [a, b] = ["a", "b"].map(member);
     let root = root(&bundle(&[&a, &b]));
-    let share = |seen: &Seen| {
+    let share = |seen: &TestNode| {
         let mut share = 0;
         ok(run(&Caller::ROOT, |cx| {
             let done = seen.node.open(cx, OpenFlags::READ).map(drop);
-            share = cx.call.share();
+            share = cx.call.export_number();
             done
         }));
         share

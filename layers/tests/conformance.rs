@@ -4,13 +4,13 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use layers::fault::{Fault, What, When};
-use layers::gate::Terms;
+use layers::fault::{Fault, FaultKind, Trigger};
+use layers::gate::AccessPolicy;
 use layers::pagecache::{self, Mode};
-use layers::squash::{NOBODY, Squash, Whom};
+use layers::squash::{NOBODY, Squash, SquashMode};
 use layers::{
-    Bundle, Clients, Gate, IdMap, IdRange, Kept, Layer, MapIds, PageCache, Record, Through,
-    Touched, Trace, XattrMap, kept, stack,
+    Bundle, CallLog, Clients, DiskCache, Gate, IdMap, IdRange, Layer, MapIds, Noop, PageCache,
+    ReadTrace, Trace, XattrMap, disk_cache, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -29,8 +29,8 @@ mod empty {
     use super::*;
 
     fn subject() -> TestSubject {
-        let fs = stack(Memory::new(clock()), Through);
-        TestSubject::new(stack(fs, Arc::new(Through)), Profile::posix())
+        let fs = stack(Memory::new(clock()), Noop);
+        TestSubject::new(stack(fs, Arc::new(Noop)), Profile::posix())
     }
 
     vfs_testkit::conformance!(subject);
@@ -61,7 +61,7 @@ mod squash_none {
     use super::*;
 
     fn subject() -> TestSubject {
-        over(Squash::new(Whom::None))
+        over(Squash::new(SquashMode::None))
     }
 
     vfs_testkit::conformance!(subject);
@@ -77,13 +77,13 @@ mod squash_all {
             gid: NOBODY,
             ..Options::default()
         };
-        let fs = Memory::with(clock(), options);
+        let fs = Memory::with_options(clock(), options);
         let profile = Profile {
             identity: false,
             root: false,
             ..Profile::posix()
         };
-        TestSubject::new(stack(fs, Squash::new(Whom::All)), profile)
+        TestSubject::new(stack(fs, Squash::new(SquashMode::All)), profile)
     }
 
     vfs_testkit::conformance!(subject);
@@ -118,7 +118,7 @@ mod record {
     use super::*;
 
     fn subject() -> TestSubject {
-        over(Record::new(still(), Box::new(|_| ())))
+        over(CallLog::new(still(), Box::new(|_| ())))
     }
 
     vfs_testkit::conformance!(subject);
@@ -128,7 +128,7 @@ mod touched {
     use super::*;
 
     fn subject() -> TestSubject {
-        over(Touched::new(Box::new(|_, _| ())))
+        over(ReadTrace::new(Box::new(|_, _| ())))
     }
 
     vfs_testkit::conformance!(subject);
@@ -191,8 +191,12 @@ mod pagecache_mmap {
 }
 
 /// Stacks a small disk cache in `dir` over `fs`. Reads from a copy do not change atime.
-fn kept(fs: Arc<dyn FileSystem>, dir: Arc<dyn FileSystem>, profile: Profile) -> TestSubject {
-    let options = kept::Options {
+fn over_disk_cache(
+    fs: Arc<dyn FileSystem>,
+    dir: Arc<dyn FileSystem>,
+    profile: Profile,
+) -> TestSubject {
+    let options = disk_cache::Options {
         dir,
         size: 4 << 20,
         source: [1; 32],
@@ -200,33 +204,33 @@ fn kept(fs: Arc<dyn FileSystem>, dir: Arc<dyn FileSystem>, profile: Profile) -> 
         // No change is too recent to be cached.
         now: Arc::new(|| Duration::from_secs(1 << 40)),
     };
-    let kept = Kept::new(options).expect("threads");
+    let cache = DiskCache::new(options).expect("threads");
     let profile = Profile {
         atime: false,
         ..profile
     };
-    TestSubject::new(stack(fs, kept), profile)
+    TestSubject::new(stack(fs, cache), profile)
 }
 
-mod kept_memory {
+mod disk_cache_memory {
     use super::*;
 
     fn subject() -> TestSubject {
         let (fs, dir) = (Memory::new(clock()), Memory::new(clock()));
-        kept(fs, dir, Profile::posix())
+        over_disk_cache(fs, dir, Profile::posix())
     }
 
     vfs_testkit::conformance!(subject);
 }
 
-mod kept_hostdir {
+mod disk_cache_hostdir {
     use super::*;
 
     fn subject() -> TestSubject {
         let (dir, fs, profile) = host_directory();
         let (copies, into, _) = host_directory();
-        let mut subject = kept(fs, into, profile);
-        subject.keep = Box::new((dir, copies));
+        let mut subject = over_disk_cache(fs, into, profile);
+        subject.keep_alive = Box::new((dir, copies));
         subject
     }
 
@@ -234,13 +238,13 @@ mod kept_hostdir {
 }
 
 /// Below a page cache, as in a mount.
-mod kept_and_pagecache {
+mod disk_cache_and_pagecache {
     use super::*;
 
     fn subject() -> TestSubject {
         let (fs, dir) = (Memory::new(clock()), Memory::new(clock()));
-        let kept = kept(fs, dir, Profile::posix());
-        cached(kept.fs, Mode::Mmap, kept.profile)
+        let cache = over_disk_cache(fs, dir, Profile::posix());
+        cached(cache.fs, Mode::Mmap, cache.profile)
     }
 
     vfs_testkit::conformance!(subject);
@@ -251,8 +255,8 @@ mod gate {
     use super::*;
 
     fn subject() -> TestSubject {
-        over(Gate::new(Terms {
-            squash: Squash::new(Whom::None),
+        over(Gate::new(AccessPolicy {
+            squash: Squash::new(SquashMode::None),
             read_only: false,
             clients: "*(rw,no_root_squash)".parse().map(Arc::new).ok(),
         }))
@@ -267,7 +271,7 @@ mod fault {
 
     fn subject() -> TestSubject {
         let fault = Fault::new(7, still());
-        fault.add(None, When::Chance(0.5), What::Block);
+        fault.add(None, Trigger::Chance(0.5), FaultKind::Block);
         over(fault)
     }
 
@@ -360,7 +364,7 @@ mod pagecache_hostdir {
     fn subject() -> TestSubject {
         let (dir, fs, profile) = host_directory();
         let mut subject = cached(fs, Mode::Mmap, profile);
-        subject.keep = Box::new(dir);
+        subject.keep_alive = Box::new(dir);
         subject
     }
 
@@ -374,7 +378,7 @@ mod bundled_hostdir {
         let (dir, fs, profile) = host_directory();
         let skip = Inside::profile().skip;
         let mut subject = TestSubject::new(Inside::of(fs), Profile { skip, ..profile });
-        subject.keep = Box::new(dir);
+        subject.keep_alive = Box::new(dir);
         subject
     }
 
@@ -414,7 +418,7 @@ mod overlay_hostdir {
     fn subject() -> TestSubject {
         let (dir, fs, profile) = host_directory();
         let mut subject = over_nothing(fs, profile);
-        subject.keep = Box::new(dir);
+        subject.keep_alive = Box::new(dir);
         subject
     }
 

@@ -2,34 +2,40 @@
 
 use std::sync::Arc;
 
-use layers::gate::Terms;
-use layers::squash::{NOBODY, Squash, Whom};
+use layers::gate::AccessPolicy;
+use layers::squash::{NOBODY, Squash, SquashMode};
 use layers::{Gate, stack};
 use memory::{Memory, Options};
-use vfs::lock::{HostLock, Space};
+use vfs::lock::{HostLock, LockFamily};
 use vfs::{Caller, Errno, Node};
-use vfs_testkit::context::{RW, Seen, ok, refused};
+use vfs_testkit::context::{RW, TestNode, ok, refused};
 use vfs_testkit::{clock, run};
 
 const ALICE: Caller = Caller::new(1000, 1000);
 
-fn terms(whom: Whom, read_only: bool) -> Terms {
-    Terms {
+fn terms(whom: SquashMode, read_only: bool) -> AccessPolicy {
+    AccessPolicy {
         squash: Squash::new(whom),
         read_only,
         clients: None,
     }
 }
 
-fn gated() -> (Arc<Gate>, Seen) {
+fn gated() -> (Arc<Gate>, TestNode) {
     let options = Options {
         mode: 0o777,
         ..Options::default()
     };
-    let gate = Arc::new(Gate::new(terms(Whom::None, false)));
-    let fs = stack(Memory::with(clock(), options), gate.clone());
+    let gate = Arc::new(Gate::new(terms(SquashMode::None, false)));
+    let fs = stack(Memory::with_options(clock(), options), gate.clone());
     let node = ok(run(&ALICE, |cx| fs.root(cx)));
-    (gate, Seen { node, who: ALICE })
+    (
+        gate,
+        TestNode {
+            node,
+            caller: ALICE,
+        },
+    )
 }
 
 #[test]
@@ -37,11 +43,11 @@ fn terms_hold_at_once_for_what_is_open_too() {
     let (gate, root) = gated();
     let file = ok(root.file("file", b"data"));
     let open = ok(file.open(RW));
-    gate.set(terms(Whom::None, true));
+    gate.set(terms(SquashMode::None, true));
     refused(open.write(0, b"x"), Errno::EROFS);
     refused(root.create("new", RW, 0o644), Errno::EROFS);
     assert_eq!(ok(open.read(0, 9)), b"data");
-    gate.set(terms(Whom::All, false));
+    gate.set(terms(SquashMode::All, false));
     ok(open.write(0, b"x"));
     let new = ok(root.file("new", b""));
     assert_eq!((file.attr().uid, new.attr().uid), (1000, NOBODY));
@@ -54,7 +60,7 @@ fn behind_a_closed_gate_nothing_is_but_locks_are_given_back() {
     let open = ok(file.open(RW));
     let lock = |node: &dyn Node, state| {
         run(&ALICE, |cx| {
-            node.host_lock(cx, Space::Posix.range(0, 9), state)
+            node.host_lock(cx, LockFamily::Posix.range(0, 9), state)
         })
     };
     lock(&*file.node, HostLock::Exclusive).expect("locked");
@@ -65,6 +71,6 @@ fn behind_a_closed_gate_nothing_is_but_locks_are_given_back() {
     refused(root.names(), Errno::ESTALE);
     assert_eq!(lock(&*file.node, HostLock::Shared), Err(Errno::ESTALE));
     assert_eq!(lock(&*file.node, HostLock::Unlocked), Ok(()));
-    gate.set(terms(Whom::None, false));
+    gate.set(terms(SquashMode::None, false));
     assert_eq!(ok(open.read(0, 9)), b"data");
 }

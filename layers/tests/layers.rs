@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use layers::fault::{Fault, What, When};
-use layers::squash::{NOBODY, Squash, Whom};
-use layers::{IdMap, MapIds, ReadOnly, Sealed, Through, Trace, stack};
+use layers::fault::{Fault, FaultKind, Trigger};
+use layers::squash::{NOBODY, Squash, SquashMode};
+use layers::{IdMap, MapIds, Noop, ReadOnly, SealedHandles, Trace, stack};
 use memory::{Memory, Options};
 use parking_lot::Mutex;
 use vfs::{
-    Access, Call, Caller, Cx, Errno, FileSystem, Groups, Handle, HandleKey, Kind, Make, Mode, Op,
-    OpenFlags, Origin, Patience, Peer, SetAttr, SetTime, Time, XattrFlags,
+    Access, Call, Caller, Cx, Errno, FileSystem, Groups, Handle, HandleKey, Kind, Mode, NewNode,
+    Op, OpenFlags, Origin, Patience, Peer, SetAttr, SetTime, Time, XattrFlags,
 };
-use vfs_testkit::context::{R, RW, Seen, W, ok, refused};
+use vfs_testkit::context::{R, RW, TestNode, W, ok, refused};
 use vfs_testkit::{Answer, Script, run};
 
 const ALICE: Caller = Caller::new(1000, 1000);
@@ -34,13 +34,13 @@ fn tree() -> Arc<dyn FileSystem> {
         mode: 0o777,
         ..Options::default()
     };
-    Memory::with(wall(), options)
+    Memory::with_options(wall(), options)
 }
 
-fn root(fs: &Arc<dyn FileSystem>, who: &Caller) -> Seen {
-    Seen {
+fn root(fs: &Arc<dyn FileSystem>, who: &Caller) -> TestNode {
+    TestNode {
         node: ok(run(who, |cx| fs.root(cx))),
-        who: who.clone(),
+        caller: who.clone(),
     }
 }
 
@@ -69,7 +69,10 @@ fn readonly_refuses_every_change() {
     refused(top.mkdir("new", 0o755), rofs);
     refused(top.mkdir("dir", 0o755), Errno::EEXIST);
     refused(top.symlink("new", b"x"), rofs);
-    refused(top.make("new", Make::Fifo, Mode::exactly(0o600)), rofs);
+    refused(
+        top.make("new", NewNode::Fifo, Mode::without_umask(0o600)),
+        rofs,
+    );
     refused(top.link("new", &file), rofs);
     refused(top.link("dir", &file), Errno::EEXIST);
     refused(top.tmpfile(RW, 0o600), rofs);
@@ -92,14 +95,14 @@ fn readonly_refuses_every_change() {
     let open = ok(file.open(R));
     refused(open.set(SetAttr::default()), rofs);
     refused(open.write(0, b"x"), rofs);
-    refused(open.allocate(vfs::Allocate::Extend, 0, 10), rofs);
-    refused(open.copy(0, &open, 0, 1, vfs::CopyHow::Any), rofs);
+    refused(open.allocate(vfs::AllocateMode::Extend, 0, 10), rofs);
+    refused(open.copy(0, &open, 0, 1, vfs::CopyMode::Any), rofs);
     assert_eq!(ok(file.xattr(b"user.a")), b"x");
     assert_eq!(ok(top.names()).len(), 2);
     assert_eq!(ok(file.access(Access::READ | Access::WRITE)), Access::READ);
     let table = vfs::lock::LockTable::default();
     let lock = vfs::lock::Lock {
-        space: vfs::lock::Space::Posix,
+        family: vfs::lock::LockFamily::Posix,
         start: 0,
         end: 9,
         kind: vfs::lock::LockKind::Shared,
@@ -109,7 +112,7 @@ fn readonly_refuses_every_change() {
             pid: 0,
         },
     };
-    ok(run(&top.who, |cx| {
+    ok(run(&top.caller, |cx| {
         table.lock(cx, &*file.node, lock.clone(), false)
     }));
     assert_eq!((raw.attr(), file.attr()), before, "atime included");
@@ -168,7 +171,7 @@ fn idmap_shows_and_makes_other_owners() {
     ok(ok(host.lookup("file")).chown(Some(100_005), Some(7)));
     let attr = made.attr();
     assert_eq!((attr.uid, attr.gid), (5, NOBODY));
-    let listed = ok(ok(alice.open(R)).readdir(0, vfs::Plus::Entries, 9));
+    let listed = ok(ok(alice.open(R)).readdir(0, vfs::ReaddirMode::Entries, 9));
     assert_eq!(
         listed[0].entry.as_ref().map(|entry| entry.attr.uid),
         Some(5)
@@ -257,27 +260,27 @@ fn squash_makes_nobody_of_whom_it_says() {
         ..ALICE
     };
     for (whom, caller, expected) in [
-        (Whom::None, Caller::ROOT, Caller::ROOT),
+        (SquashMode::None, Caller::ROOT, Caller::ROOT),
         (
-            Whom::Root,
+            SquashMode::Root,
             Caller::ROOT,
             Caller {
                 groups: groups(&[]),
                 ..Caller::new(NOBODY, NOBODY)
             },
         ),
-        (Whom::Root, ALICE, ALICE),
+        (SquashMode::Root, ALICE, ALICE),
         (
-            Whom::Root,
+            SquashMode::Root,
             someone.clone(),
             Caller {
                 groups: groups(&[NOBODY, 7]),
                 ..ALICE
             },
         ),
-        (Whom::Root, Caller::new(5, 0), Caller::new(5, NOBODY)),
+        (SquashMode::Root, Caller::new(5, 0), Caller::new(5, NOBODY)),
         (
-            Whom::All,
+            SquashMode::All,
             someone,
             Caller {
                 groups: groups(&[]),
@@ -295,7 +298,7 @@ fn squash_makes_nobody_of_whom_it_says() {
 /// Returns a call over a connection from `origin`.
 fn call_from(origin: Origin) -> Call {
     let peer = Peer::new(origin, &vfs::Trust::Privileged, 0);
-    Call::detached().coming_from(Arc::new(peer))
+    Call::detached().with_peer(Arc::new(peer))
 }
 
 #[test]
@@ -320,7 +323,7 @@ fn by_default_the_super_user_of_another_host_is_squashed_and_those_of_this_one_a
     ];
     for (call, expected) in calls {
         let script = Script::new();
-        let fs = stack(script.clone(), Squash::new(Whom::RemoteRoot));
+        let fs = stack(script.clone(), Squash::new(SquashMode::RemoteRoot));
         for caller in [&Caller::ROOT, &ALICE] {
             ok(fs.sync(&vfs::Cx::new(caller, &call)));
         }
@@ -338,8 +341,8 @@ fn secure_refuses_high_ports_of_other_hosts_alone_and_each_client_is_counted_onc
     let fs = stack(Script::new(), list);
     let refusals = Arc::new(vfs::peer::Refusals::default());
     let sync = |origin: Origin| {
-        let peer = Peer::new(origin, &vfs::Trust::Privileged, 0).counting(refusals.clone());
-        let call = Call::detached().coming_from(Arc::new(peer));
+        let peer = Peer::new(origin, &vfs::Trust::Privileged, 0).with_refusals(refusals.clone());
+        let call = Call::detached().with_peer(Arc::new(peer));
         let again = || fs.sync(&vfs::Cx::new(&Caller::ROOT, &call));
         assert_eq!(again(), again());
         again().err()
@@ -377,12 +380,12 @@ fn what_is_ours_is_nobody_elses_but_goes_only_where_the_client_may() {
     let list: layers::Clients = "10.0.0.1(rw,all_squash)".parse().expect("a list");
     let script = Script::new();
     let mut fs: Arc<dyn FileSystem> = stack(script.clone(), ids());
-    fs = stack(fs, Squash::new(Whom::All));
+    fs = stack(fs, Squash::new(SquashMode::All));
     fs = stack(fs, list);
     let sync = |addr: &str| {
         let peer = vfs::Peer::remote(addr.parse().expect("an address"), 700);
-        let theirs = Call::detached().coming_from(Arc::new(peer));
-        [theirs.of_ours(), theirs]
+        let theirs = Call::detached().with_peer(Arc::new(peer));
+        [theirs.internal(), theirs]
             .map(|call| fs.sync(&vfs::Cx::new(&Caller::ROOT, &call)).map_err(drop))
     };
     assert_eq!(sync("10.0.0.1"), [Ok(()), Ok(())]);
@@ -404,10 +407,10 @@ fn who_is_made_somebody_else_owns_what_that_one_owns() {
     });
     let owner = W | OpenFlags::OWNER;
     for (whom, who, may) in [
-        (Whom::Root, Caller::ROOT, [false, false, true]),
-        (Whom::Root, ALICE, [false, true, false]),
-        (Whom::All, ALICE, [false, false, true]),
-        (Whom::All, Caller::ROOT, [false, false, true]),
+        (SquashMode::Root, Caller::ROOT, [false, false, true]),
+        (SquashMode::Root, ALICE, [false, true, false]),
+        (SquashMode::All, ALICE, [false, false, true]),
+        (SquashMode::All, Caller::ROOT, [false, false, true]),
     ] {
         let top = root(&stack(below.clone(), Squash::new(whom)), &who);
         let opened = files.each_ref().map(|name| {
@@ -433,7 +436,7 @@ fn who_is_made_somebody_else_owns_what_that_one_owns() {
 
 #[test]
 fn squash_all_gives_files_to_nobody_only() {
-    let fs = stack(tree(), Squash::new(Whom::All));
+    let fs = stack(tree(), Squash::new(SquashMode::All));
     let file = ok(root(&fs, &ALICE).file("file", b""));
     let attr = ok(file.chown(Some(1000), Some(1000)));
     assert_eq!((attr.uid, attr.gid), (NOBODY, NOBODY));
@@ -441,7 +444,7 @@ fn squash_all_gives_files_to_nobody_only() {
 
 #[test]
 fn squash_root_cannot_give_files_away() {
-    let fs = stack(tree(), Squash::new(Whom::Root));
+    let fs = stack(tree(), Squash::new(SquashMode::Root));
     let file = ok(root(&fs, &Caller::ROOT).file("file", b""));
     assert_eq!(file.attr().uid, NOBODY);
     refused(file.chown(Some(1000), None), Errno::EPERM);
@@ -463,8 +466,8 @@ fn fault_delays_until_its_time_has_come_or_the_call_is_cancelled() {
     let fs = stack(script.clone(), fault.clone());
     fault.add(
         Op::Sync,
-        When::Always,
-        What::Delay(Duration::from_secs(3600)),
+        Trigger::Always,
+        FaultKind::Delay(Duration::from_secs(3600)),
     );
 
     let (alice, call) = (ALICE, Call::detached());
@@ -481,7 +484,7 @@ fn fault_delays_until_its_time_has_come_or_the_call_is_cancelled() {
     assert!(script.calls().is_empty());
 
     fault.clear();
-    fault.add(Op::Sync, When::Always, What::Delay(Duration::ZERO));
+    fault.add(Op::Sync, Trigger::Always, FaultKind::Delay(Duration::ZERO));
     assert_eq!(fs.sync(&vfs::Cx::new(&ALICE, &Call::detached())), Ok(()));
     assert_eq!(script.ops(), [Op::Sync]);
 }
@@ -489,7 +492,7 @@ fn fault_delays_until_its_time_has_come_or_the_call_is_cancelled() {
 #[test]
 fn fault_blocks_once_when_told_which_call() {
     let fault = Fault::new(0, still());
-    fault.add(Op::Statfs, When::Nth(2), What::Block);
+    fault.add(Op::Statfs, Trigger::Nth(2), FaultKind::Block);
     let fs = stack(tree(), fault);
     let top = root(&fs, &ALICE);
     let (alice, call) = (ALICE, Call::detached());
@@ -556,7 +559,7 @@ fn trace_tells_what_came_of_each_operation() {
         let file = dir.lookup(&cx, name).expect("found").node;
         assert!(dir.lookup(&cx, name).is_err());
         let open = file.open(&cx, R).expect("opens");
-        let mut room = vfs_testkit::Room::new(10);
+        let mut room = vfs_testkit::ReplyBuffer::new(10);
         open.read(&cx, 4096, 10, &mut room).expect("reads");
     });
     let events = events.0.lock().clone();
@@ -576,7 +579,7 @@ fn trace_tells_what_came_of_each_operation() {
 fn what_is_touched_is_recorded_once() {
     let touched = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let told = touched.clone();
-    let record = layers::Touched::new(Box::new(move |path, range| {
+    let record = layers::ReadTrace::new(Box::new(move |path, range| {
         let path = String::from_utf8_lossy(path).into_owned();
         told.lock().push((path, range));
     }));
@@ -606,20 +609,20 @@ fn what_is_touched_is_recorded_once() {
 #[test]
 fn stacks_tell_their_nodes_from_others() {
     let below = tree();
-    let one = root(&stack(below.clone(), Through), &ALICE);
-    let two = root(&stack(below, Through), &ALICE);
+    let one = root(&stack(below.clone(), Noop), &ALICE);
+    let two = root(&stack(below, Noop), &ALICE);
     let file = ok(one.file("file", b"data"));
     refused(two.link("link", &file), Errno::EXDEV);
     refused(two.rename("file", &one, "other"), Errno::EXDEV);
     let to = ok(ok(two.lookup("file")).open(RW));
     let from = ok(file.open(RW));
-    refused(from.copy(0, &to, 4, 4, vfs::CopyHow::Any), Errno::EXDEV);
+    refused(from.copy(0, &to, 4, 4, vfs::CopyMode::Any), Errno::EXDEV);
 }
 
 #[test]
 fn a_sealed_handle_counts_as_it_is_and_with_its_own_key_alone() {
     let tree = Memory::new(wall());
-    let sealed = |byte| stack(tree.clone(), Sealed(HandleKey::new([byte; 32])));
+    let sealed = |byte| stack(tree.clone(), SealedHandles(HandleKey::new([byte; 32])));
     let (one, other) = (sealed(7), sealed(8));
     let (call, caller) = (Call::detached(), Caller::ROOT);
     let cx = Cx::new(&caller, &call);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use layers::{Layer, stack};
 use parking_lot::Mutex;
-use vfs::lock::{HostLock, LockKind, Space};
+use vfs::lock::{HostLock, LockFamily, LockKind};
 use vfs::{
-    Access, Allocate, Call, Caller, Capabilities, CopyHow, Cx, DirEntry, File, FileSystem, Handle,
-    Kind, Make, Mode, Name, Node, NodeId, Op, OpenFlags, Plus, RenameFlags, Result, Seek, SetAttr,
-    Want, XattrFlags,
+    Access, AllocateMode, AttrMask, Call, Caller, Capabilities, CopyMode, Cx, DirEntry, File,
+    FileSystem, Handle, Kind, Mode, Name, NewNode, Node, NodeId, Op, OpenFlags, ReaddirMode,
+    RenameFlags, Result, SetAttr, Whence, XattrFlags,
 };
-use vfs_testkit::{Answer, Bytes, Room, Script};
+use vfs_testkit::{Answer, ReplyBuffer, Script, TestPayload};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -72,7 +72,7 @@ fn call(op: Op, top: &Top, cx: &Cx<'_>) -> Result<()> {
         file,
     } = top;
     let name = Name::new(b"name")?;
-    let mode = Mode::exactly(0o644);
+    let mode = Mode::without_umask(0o644);
     let rw = OpenFlags::READ | OpenFlags::WRITE;
     let set = SetAttr::default();
     match op {
@@ -84,7 +84,7 @@ fn call(op: Op, top: &Top, cx: &Cx<'_>) -> Result<()> {
             Ok(())
         }
         Op::Handle => node.handle(cx).map(drop),
-        Op::Attr => node.attr(cx, Want::STAT).map(drop),
+        Op::Attr => node.attr(cx, AttrMask::STAT).map(drop),
         Op::Setattr => node.setattr(cx, &set).map(drop),
         Op::Access => node.access(cx, Access::READ).map(drop),
         Op::Statfs => node.statfs(cx).map(drop),
@@ -93,7 +93,7 @@ fn call(op: Op, top: &Top, cx: &Cx<'_>) -> Result<()> {
         Op::Lookup => dir.lookup(cx, name).map(drop),
         Op::Parent => dir.parent(cx).map(drop),
         Op::Create => dir.create(cx, name, rw, mode).map(drop),
-        Op::Make => dir.make(cx, name, Make::Directory, mode).map(drop),
+        Op::Make => dir.make(cx, name, NewNode::Directory, mode).map(drop),
         Op::Tmpfile => dir.tmpfile(cx, rw, mode).map(drop),
         Op::Link => dir.link(cx, name, &**node).map(drop),
         Op::Unlink => dir.unlink(cx, name, false),
@@ -102,23 +102,23 @@ fn call(op: Op, top: &Top, cx: &Cx<'_>) -> Result<()> {
         Op::Xattrs => node.xattrs(cx).map(drop),
         Op::SetXattr => node.set_xattr(cx, b"user.a", b"", XattrFlags::empty()),
         Op::RemoveXattr => node.remove_xattr(cx, b"user.a"),
-        Op::HostLock => node.host_lock(cx, Space::Posix.range(0, 1), HostLock::Shared),
+        Op::HostLock => node.host_lock(cx, LockFamily::Posix.range(0, 1), HostLock::Shared),
         Op::HostLockHolder => node
-            .host_lock_holder(cx, Space::Posix.range(0, 1), LockKind::Shared)
+            .host_lock_holder(cx, LockFamily::Posix.range(0, 1), LockKind::Shared)
             .map(drop),
-        Op::FileAttr => file.attr(cx, Want::STAT).map(drop),
+        Op::FileAttr => file.attr(cx, AttrMask::STAT).map(drop),
         Op::FileSetattr => file.setattr(cx, &set).map(drop),
-        Op::Read => file.read(cx, 0, 10, &mut Room::new(10)).map(drop),
-        Op::Write => file.write(cx, 0, &mut Bytes::new(b"data")).map(drop),
-        Op::Readdir => file.readdir(cx, 0, Plus::Entries, &mut |_: DirEntry<'_>| true),
+        Op::Read => file.read(cx, 0, 10, &mut ReplyBuffer::new(10)).map(drop),
+        Op::Write => file.write(cx, 0, &mut TestPayload::new(b"data")).map(drop),
+        Op::Readdir => file.readdir(cx, 0, ReaddirMode::Entries, &mut |_: DirEntry<'_>| true),
         Op::Fsync => file.fsync(cx, false),
         Op::Flush => file.flush(cx),
-        Op::Allocate => file.allocate(cx, Allocate::Extend, 0, 1),
-        Op::Seek => file.seek(cx, 0, Seek::Data).map(drop),
+        Op::Allocate => file.allocate(cx, AllocateMode::Extend, 0, 1),
+        Op::Seek => file.seek(cx, 0, Whence::Data).map(drop),
         Op::Extents => file.extents(cx, 0, 1, &mut |_| true),
-        Op::Copy => file.copy(cx, 0, &**file, 5, 1, CopyHow::Any).map(drop),
+        Op::Copy => file.copy(cx, 0, &**file, 5, 1, CopyMode::Any).map(drop),
         Op::Lease => {
-            let broken: vfs::Broken = std::sync::Arc::new(|| {});
+            let broken: vfs::BreakCallback = std::sync::Arc::new(|| {});
             file.lease(cx, vfs::LeaseKind::Read, &broken).map(drop)
         }
     }

@@ -7,11 +7,11 @@ use layers::{Overlay, ReadOnly, stack};
 use memory::Memory;
 use proptest::prelude::*;
 use vfs::{
-    Attr, Call, Caller, Cx, DirEntry, DirSink, Errno, FileSystem, Handle, Kind, Make, Mode, Name,
-    Node, OpenFlags, Plus, RenameFlags, Result, SetAttr, Want,
+    Attr, AttrMask, Call, Caller, Cx, DirEntry, DirSink, Errno, FileSystem, Handle, Kind, Mode,
+    Name, NewNode, Node, OpenFlags, ReaddirMode, RenameFlags, Result, SetAttr,
 };
 use vfs_testkit::clock;
-use vfs_testkit::payload::{Bytes, Room};
+use vfs_testkit::payload::{ReplyBuffer, TestPayload};
 
 fn with<T>(act: impl FnOnce(&Cx<'_>) -> T) -> T {
     let call = Call::detached();
@@ -42,8 +42,8 @@ fn write(fs: &dyn FileSystem, path: &str, data: &[u8]) -> Result<()> {
     let (dir, name) = place(fs, path)?;
     with(|cx| {
         let flags = OpenFlags::WRITE | OpenFlags::TRUNC;
-        let (_, file) = dir.create(cx, name, flags, Mode::exactly(0o644))?;
-        let mut payload = Bytes::new(data);
+        let (_, file) = dir.create(cx, name, flags, Mode::without_umask(0o644))?;
+        let mut payload = TestPayload::new(data);
         file.write(cx, 0, &mut payload).map(drop)
     })
 }
@@ -51,15 +51,18 @@ fn write(fs: &dyn FileSystem, path: &str, data: &[u8]) -> Result<()> {
 fn read(node: &dyn Node) -> Result<Vec<u8>> {
     with(|cx| {
         let file = node.open(cx, OpenFlags::READ)?;
-        let mut room = Room::new(1 << 16);
+        let mut room = ReplyBuffer::new(1 << 16);
         file.read(cx, 0, 1 << 16, &mut room)?;
         Ok(room.into_data())
     })
 }
 
-fn make(fs: &dyn FileSystem, path: &str, what: Make<'_>) -> Result<()> {
+fn make(fs: &dyn FileSystem, path: &str, what: NewNode<'_>) -> Result<()> {
     let (dir, name) = place(fs, path)?;
-    with(|cx| dir.make(cx, name, what, Mode::exactly(0o755)).map(drop))
+    with(|cx| {
+        dir.make(cx, name, what, Mode::without_umask(0o755))
+            .map(drop)
+    })
 }
 
 fn remove(fs: &dyn FileSystem, path: &str, is_dir: bool) -> Result<()> {
@@ -82,7 +85,7 @@ fn list(dir: &dyn Node) -> Result<Names> {
     let mut names = Names::default();
     with(|cx| {
         let listing = dir.open(cx, OpenFlags::READ)?;
-        listing.readdir(cx, 0, Plus::Names, &mut names)
+        listing.readdir(cx, 0, ReaddirMode::Names, &mut names)
     })?;
     Ok(names)
 }
@@ -128,13 +131,13 @@ fn dump(fs: &dyn FileSystem) -> Vec<String> {
 /// Fills the lower tree.
 fn fill(fs: &dyn FileSystem) {
     for dir in ["a", "a/b", "a/b/c", "d", "empty"] {
-        make(fs, dir, Make::Directory).expect("made");
+        make(fs, dir, NewNode::Directory).expect("made");
     }
     for file in ["x", "a/x", "a/y", "a/b/x", "d/x", "d/y"] {
         write(fs, file, file.as_bytes()).expect("written");
     }
-    make(fs, "d/link", Make::Symlink(b"x")).expect("made");
-    make(fs, "a/pipe", Make::Fifo).expect("made");
+    make(fs, "d/link", NewNode::Symlink(b"x")).expect("made");
+    make(fs, "a/pipe", NewNode::Fifo).expect("made");
 }
 
 #[derive(Clone, Debug)]
@@ -183,17 +186,17 @@ fn run(fs: &dyn FileSystem, op: &Op) -> Result<()> {
             with(|cx| {
                 let file = node.open(cx, OpenFlags::WRITE | OpenFlags::APPEND)?;
                 let data = [*byte; 3];
-                let mut payload = Bytes::new(&data);
+                let mut payload = TestPayload::new(&data);
                 file.write(cx, 0, &mut payload).map(drop)
             })
         }
-        Op::Make(path) => make(fs, path, Make::Directory),
+        Op::Make(path) => make(fs, path, NewNode::Directory),
         Op::Link(from, to) => {
             let (dir, name) = place(fs, to)?;
             let target = walk(fs, from)?;
             with(|cx| dir.link(cx, name, &*target).map(drop))
         }
-        Op::Symlink(path) => make(fs, path, Make::Symlink(b"elsewhere")),
+        Op::Symlink(path) => make(fs, path, NewNode::Symlink(b"elsewhere")),
         Op::Unlink(path) => remove(fs, path, false),
         Op::Rmdir(path) => remove(fs, path, true),
         Op::Rename(from, to, flags) => {
@@ -275,7 +278,7 @@ fn a_copy_is_the_same_file() {
                     let open = with(|cx| node.open(cx, OpenFlags::READ)).expect("opens");
                     write(&*fs, path, b"changed").expect("written");
                     // The file that was opened before shows the copy.
-                    let mut room = Room::new(64);
+                    let mut room = ReplyBuffer::new(64);
                     with(|cx| open.read(cx, 0, 64, &mut room)).expect("reads");
                     assert_eq!(room.into_data(), b"changed");
                 }
@@ -319,7 +322,7 @@ fn copying_up_keeps_times() {
     let (lower, over) = trees();
     let fs = overlay(&lower, &over);
     let times = |path: &str| {
-        let attr = with(|cx| walk(&*fs, path)?.attr(cx, Want::STAT)).expect("attributes");
+        let attr = with(|cx| walk(&*fs, path)?.attr(cx, AttrMask::STAT)).expect("attributes");
         (attr.mtime, attr.atime)
     };
     let before = ["a", "a/b", "a/b/x"].map(times);

@@ -6,15 +6,16 @@ mod common;
 use std::sync::Arc;
 
 use common::{Bed, Data, Passing, RW, Read, Write, create, open, tried, with, write};
-use layers::fault::{What, When};
+use layers::fault::{FaultKind, Trigger};
 use layers::pagecache::{Mode, Options, PageCache};
 use layers::stack;
 use memory::Memory;
 use parking_lot::Mutex;
 use vfs::{
-    Call, Caller, Cx, Errno, File, FileSystem, Op, OpenFlags, Payload, Result, SetAttr, Sink, Want,
+    AttrMask, Call, Caller, Cx, Errno, File, FileSystem, Op, OpenFlags, Payload, Result, SetAttr,
+    Sink,
 };
-use vfs_testkit::{Bytes, Room, clock};
+use vfs_testkit::{ReplyBuffer, TestPayload, clock};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -53,7 +54,7 @@ fn bed(mode: Mode, memory: u64) -> Bed<Messages> {
 }
 
 fn read(file: &dyn File, at: u64, len: u64) -> Vec<u8> {
-    let mut room = Room::new(len as usize);
+    let mut room = ReplyBuffer::new(len as usize);
     with(|cx| file.read(cx, at, len as usize, &mut room));
     room.into_data()
 }
@@ -354,7 +355,8 @@ fn what_is_lost_is_told_to_each_once() {
     for errno in [Errno::ENOSPC, Errno::EIO] {
         let bed = bed(Mode::Mmap, 16 * MIB);
         let (a, b) = (create(&*bed.above, "f"), open(&*bed.above, "f", RW));
-        bed.fault.add(Op::Write, When::Always, What::Fail(errno));
+        bed.fault
+            .add(Op::Write, Trigger::Always, FaultKind::Fail(errno));
         write(&*a, 0, b"lost");
         assert_eq!(tried(|cx| a.fsync(cx, true)), Err(errno));
         bed.fault.clear();
@@ -362,7 +364,7 @@ fn what_is_lost_is_told_to_each_once() {
         assert_eq!(tried(|cx| b.flush(cx)), Err(errno));
         assert_eq!(tried(|cx| b.flush(cx)), Ok(()));
         assert_eq!(read(&*a, 0, 10), b"", "as it is below");
-        assert_eq!(with(|cx| a.attr(cx, Want::STAT)).size, 0);
+        assert_eq!(with(|cx| a.attr(cx, AttrMask::STAT)).size, 0);
         let c = open(&*bed.above, "f", RW);
         assert_eq!(tried(|cx| c.flush(cx)), Ok(()), "it was told");
     }
@@ -373,7 +375,7 @@ fn what_nobody_was_told_is_told_to_the_next() {
     let bed = bed(Mode::Mmap, 16 * MIB);
     let file = create(&*bed.above, "f");
     bed.fault
-        .add(Op::Write, When::Nth(1), What::Fail(Errno::EIO));
+        .add(Op::Write, Trigger::Nth(1), FaultKind::Fail(Errno::EIO));
     write(&*file, 0, b"lost");
     drop(file);
     // The write happens after the drop.
@@ -441,7 +443,7 @@ impl Passing for Meanwhile {
     }
 
     fn read(&self, _: u64, len: usize, sink: &mut dyn Sink, below: Read<'_>) -> Result<usize> {
-        let mut room = Room::new(len);
+        let mut room = ReplyBuffer::new(len);
         let got = below(&mut room)?;
         self.act();
         sink.bytes(room.data());
@@ -503,7 +505,7 @@ fn what_arrives_while_a_name_is_looked_up_is_in_its_times() {
     let act = Box::new(move || with(|cx| writer.flush(cx)));
     *meanwhile.0.lock() = Some(act);
     let entry = with(|cx| above.root(cx)?.lookup(cx, vfs::Name::new(b"f")?));
-    let attr = with(|cx| file.attr(cx, Want::STAT));
+    let attr = with(|cx| file.attr(cx, AttrMask::STAT));
     assert_eq!(entry.attr.size, 7);
     assert_eq!(
         (entry.attr.mtime, entry.attr.change),
@@ -522,12 +524,12 @@ fn who_may_not_wait_gets_what_is_here_and_leaves_what_is_not() {
         patience: vfs::Patience::None,
         ..Cx::new(&Caller::ROOT, &call)
     };
-    let mut room = Room::new(4);
+    let mut room = ReplyBuffer::new(4);
     assert_eq!(file.read(&cx, 0, 4, &mut room), Ok(4));
-    assert_eq!(file.write(&cx, 4, &mut Bytes::new(b"too")), Ok(3));
+    assert_eq!(file.write(&cx, 4, &mut TestPayload::new(b"too")), Ok(3));
     assert_eq!(file.flush(&cx), Err(Errno::WOULD_BLOCK));
     assert_eq!(
-        file.attr(&cx, Want::STAT).map(drop),
+        file.attr(&cx, AttrMask::STAT).map(drop),
         Err(Errno::WOULD_BLOCK)
     );
     assert_eq!(Messages::take(&bed.passing.writes), []);

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{RW, tried};
-use layers::fault::{Fault, What, When};
+use layers::fault::{Fault, FaultKind, Trigger};
 use layers::pagecache::{Mode, Options, PageCache};
 use layers::stack;
 use memory::Memory;
 use proptest::prelude::*;
 use vfs::{Cx, Errno, File, FileSystem, Name, Op, OpenFlags, Result, SetAttr};
-use vfs_testkit::{Bytes, Room, clock};
+use vfs_testkit::{ReplyBuffer, TestPayload, clock};
 
 /// Twice the memory of the cache.
 const LONGEST: u64 = 2 << 20;
@@ -102,7 +102,7 @@ struct Model {
 }
 
 fn all(file: &dyn File) -> Vec<u8> {
-    let mut room = Room::new(2 * LONGEST as usize);
+    let mut room = ReplyBuffer::new(2 * LONGEST as usize);
     tried(|cx| file.read(cx, 0, 2 * LONGEST as usize, &mut room)).expect("no faults there");
     room.into_data()
 }
@@ -125,7 +125,7 @@ impl Model {
             stack(below.clone(), fault.clone()),
             cache.expect("a thread"),
         );
-        let mode = vfs::Mode::exactly(0o644);
+        let mode = vfs::Mode::without_umask(0o644);
         let made = tried(|cx| below.root(cx)?.create(cx, Name::new(b"f")?, RW, mode));
         Model {
             above,
@@ -181,7 +181,8 @@ impl Model {
             Step::Close(who) => self.close(who),
             Step::Behind(at, len, byte) if !self.written => {
                 let data = vec![byte; len.into()];
-                tried(|cx| self.behind.write(cx, at, &mut Bytes::new(&data))).expect("written");
+                tried(|cx| self.behind.write(cx, at, &mut TestPayload::new(&data)))
+                    .expect("written");
                 put(&mut self.now, at as usize, &data);
                 self.changed();
             }
@@ -201,7 +202,8 @@ impl Model {
             Step::Fail(space, read) => {
                 let errno = if space { Errno::ENOSPC } else { Errno::EIO };
                 let op = if read { Op::Read } else { Op::Write };
-                self.fault.add(op, When::Chance(0.3), What::Fail(errno));
+                self.fault
+                    .add(op, Trigger::Chance(0.3), FaultKind::Fail(errno));
                 // Earlier writes may be lost from now on.
                 (self.failing, self.lost, self.pending) = (true, true, true);
             }
@@ -244,7 +246,11 @@ impl Model {
             return;
         }
         self.written = true;
-        match tried(|cx| opened.file.write(cx, at as u64, &mut Bytes::new(data))) {
+        match tried(|cx| {
+            opened
+                .file
+                .write(cx, at as u64, &mut TestPayload::new(data))
+        }) {
             Ok(count) => {
                 assert_eq!(count, data.len());
                 // A delayed write may be lost, and with it the end at which others append.
@@ -267,7 +273,7 @@ impl Model {
         let Some(opened) = &self.opened[who] else {
             return;
         };
-        let mut room = Room::new(len);
+        let mut room = ReplyBuffer::new(len);
         match tried(|cx| opened.file.read(cx, at, len, &mut room)) {
             Err(errno) => assert!(self.failing, "{errno} from nowhere"),
             Ok(_) if self.lost => {}

@@ -6,11 +6,11 @@ mod common;
 use std::sync::Arc;
 
 use common::{Bed, Passing, RW, Read, Write, tried, with};
-use layers::fault::{What, When};
+use layers::fault::{FaultKind, Trigger};
 use layers::pagecache::Mode;
 use shuttle::thread::{spawn, yield_now};
 use vfs::{Errno, File, FileSystem, Op, Payload, Result, SetAttr, Sink};
-use vfs_testkit::{Bytes, Room};
+use vfs_testkit::{ReplyBuffer, TestPayload};
 
 /// Two of these are more than a message holds, so that some data is sent without a flush.
 const PIECE: usize = 700 << 10;
@@ -22,7 +22,7 @@ struct Slow;
 impl Passing for Slow {
     fn read(&self, _: u64, len: usize, sink: &mut dyn Sink, below: Read<'_>) -> Result<usize> {
         yield_now();
-        let mut room = Room::new(len.min(sink.room()));
+        let mut room = ReplyBuffer::new(len.min(sink.room()));
         below(&mut room)?;
         yield_now();
         sink.bytes(room.data());
@@ -36,7 +36,7 @@ impl Passing for Slow {
             Ok(())
         })?;
         yield_now();
-        let written = below(&mut Bytes::new(&whole));
+        let written = below(&mut TestPayload::new(&whole));
         yield_now();
         written
     }
@@ -60,11 +60,11 @@ fn open(fs: &dyn FileSystem) -> Arc<dyn File> {
 
 fn write(file: &dyn File, at: usize, byte: u8, len: usize) -> Result<usize> {
     let data = vec![byte; len];
-    tried(|cx| file.write(cx, at as u64, &mut Bytes::new(&data)))
+    tried(|cx| file.write(cx, at as u64, &mut TestPayload::new(&data)))
 }
 
 fn read(file: &dyn File, at: usize, len: usize) -> Vec<u8> {
-    let mut room = Room::new(len);
+    let mut room = ReplyBuffer::new(len);
     with(|cx| file.read(cx, at as u64, len, &mut room));
     room.into_data()
 }
@@ -233,8 +233,11 @@ fn who_has_the_file_open_is_told_of_a_loss_once() {
         let bed = bed(4 << 20);
         let file = create(&*bed.above);
         let other = open(&*bed.above);
-        bed.fault
-            .add(Some(Op::Write), When::Always, What::Fail(Errno::ENOSPC));
+        bed.fault.add(
+            Some(Op::Write),
+            Trigger::Always,
+            FaultKind::Fail(Errno::ENOSPC),
+        );
         let written = write(&*file, 0, 1, PIECE);
         assert!(matches!(written, Ok(PIECE) | Err(Errno::ENOSPC)));
         let told = |file: Arc<dyn File>| {

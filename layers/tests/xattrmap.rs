@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use layers::{XattrMap, stack};
 use memory::{Memory, Options};
-use vfs::{Allocate, Caller, Errno, FileSystem, Level, OpenFlags, SetAttr, Time, XattrFlags};
-use vfs_testkit::context::{RW, Seen, W, ok, refused};
+use vfs::{AllocateMode, Caller, Errno, FileSystem, OpenFlags, SetAttr, Support, Time, XattrFlags};
+use vfs_testkit::context::{RW, TestNode, W, ok, refused};
 use vfs_testkit::run;
 
 const ALICE: Caller = Caller::new(1000, 1000);
@@ -13,20 +13,20 @@ const SET: XattrFlags = XattrFlags::empty();
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Returns the root of the same tree with and without the map.
-fn both(map: &str, who: &Caller) -> (Seen, Seen) {
+fn both(map: &str, who: &Caller) -> (TestNode, TestNode) {
     let options = Options {
         mode: 0o777,
         ..Options::default()
     };
-    let below = Memory::with(Arc::new(|| Time { sec: 1, nsec: 0 }), options);
+    let below = Memory::with_options(Arc::new(|| Time { sec: 1, nsec: 0 }), options);
     let above = stack(below.clone(), map.parse::<XattrMap>().expect("a map"));
     (root(above, who), root(below, &Caller::ROOT))
 }
 
-fn root(fs: Arc<dyn FileSystem>, who: &Caller) -> Seen {
-    Seen {
+fn root(fs: Arc<dyn FileSystem>, who: &Caller) -> TestNode {
+    TestNode {
         node: ok(run(who, |cx| fs.root(cx))),
-        who: who.clone(),
+        caller: who.clone(),
     }
 }
 
@@ -89,7 +89,7 @@ fn file_capabilities_go_when_a_file_changes() {
     let cutting = W | OpenFlags::TRUNC;
     let changes: [(&str, &dyn Fn() -> vfs::Result<()>); 7] = [
         ("write", &|| open.write(0, b"x").map(drop)),
-        ("allocate", &|| open.allocate(Allocate::Extend, 0, 10)),
+        ("allocate", &|| open.allocate(AllocateMode::Extend, 0, 10)),
         ("truncate", &|| file.truncate(2).map(drop)),
         ("ftruncate", &|| open.set(cut).map(drop)),
         ("kill_priv", &|| file.set(kill).map(drop)),
@@ -116,12 +116,12 @@ fn acls_that_become_mere_attributes_are_not_enforced() {
     let acl = |map: &str| {
         let map = map.parse::<XattrMap>().expect("a map");
         let inner = vfs::Capabilities {
-            acl: Level::Native,
+            acl: Support::Native,
             ..Default::default()
         };
         layers::Layer::capabilities(&map, inner).acl
     };
-    assert_eq!(acl(":map::user.virtiofs.:"), Level::None);
-    assert_eq!(acl("/bad/all/system./system./ /ok/all///"), Level::None);
-    assert_eq!(acl(":map:trusted.:user.virtiofs.:"), Level::Native);
+    assert_eq!(acl(":map::user.virtiofs.:"), Support::None);
+    assert_eq!(acl("/bad/all/system./system./ /ok/all///"), Support::None);
+    assert_eq!(acl(":map:trusted.:user.virtiofs.:"), Support::Native);
 }

@@ -11,14 +11,14 @@ pub fn effective() -> CapabilitySet {
 }
 
 /// Returns whether all of `wanted` are effective for the calling thread.
-pub fn have(wanted: CapabilitySet) -> bool {
+pub fn have_all(wanted: CapabilitySet) -> bool {
     effective().contains(wanted)
 }
 
 /// The capabilities over files: those that a thread loses when its file-system user id changes from
 /// 0 (`CAP_FS_SET` in Linux's `include/linux/capability.h`), and `CAP_SYS_RESOURCE`, which
 /// overrides quotas and reserved blocks (`CAP_NFSD_SET` includes it, too).
-const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
+const FS_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::MKNOD)
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -30,17 +30,17 @@ const OVER_FILES: CapabilitySet = CapabilitySet::CHOWN
 
 /// Makes the calling thread's permitted capabilities over files effective, or ineffective,
 /// regardless of its user.
-pub fn put_over_files(in_force: bool) -> rustix::io::Result<()> {
+pub fn set_fs_capabilities(in_force: bool) -> rustix::io::Result<()> {
     let now = rustix::thread::capabilities(None)?;
     let effective = match in_force {
-        true => now.effective | (now.permitted & OVER_FILES),
-        false => now.effective - OVER_FILES,
+        true => now.effective | (now.permitted & FS_CAPABILITIES),
+        false => now.effective - FS_CAPABILITIES,
     };
     rustix::thread::set_capabilities(None, CapabilitySets { effective, ..now })
 }
 
 /// Runs `what` while `fewer` are ineffective for the calling thread.
-pub fn without<T>(
+pub fn run_without<T>(
     fewer: CapabilitySet,
     what: impl FnOnce() -> rustix::io::Result<T>,
 ) -> rustix::io::Result<T> {
@@ -57,7 +57,7 @@ pub fn without<T>(
 
 /// Drops all capabilities of the calling thread except `kept`, permanently, and thereby those of
 /// the threads that it starts later.
-pub fn keep(kept: CapabilitySet) -> io::Result<()> {
+pub fn drop_all_except(kept: CapabilitySet) -> io::Result<()> {
     let now = rustix::thread::capabilities(None)?;
     let less = CapabilitySets {
         effective: now.effective & kept,
@@ -76,9 +76,9 @@ mod tests {
         let thread = std::thread::spawn(|| {
             let before = effective();
             let kept = before - CapabilitySet::CHOWN;
-            keep(kept).expect("less is always permitted");
+            drop_all_except(kept).expect("less is always permitted");
             assert_eq!(effective(), kept);
-            keep(before).expect("less is always permitted");
+            drop_all_except(before).expect("less is always permitted");
             assert_eq!(effective(), kept);
         });
         thread.join().expect("it holds");
@@ -87,17 +87,17 @@ mod tests {
     #[test]
     fn what_is_out_of_force_for_a_while_is_in_force_again() {
         let before = effective();
-        let during = without(CapabilitySet::FSETID, || Ok(effective()));
+        let during = run_without(CapabilitySet::FSETID, || Ok(effective()));
         assert_eq!(during, Ok(before - CapabilitySet::FSETID));
         assert_eq!(effective(), before);
     }
 
     #[test]
     fn the_super_user_may_and_nobody_lacks_nothing() {
-        assert!(have(CapabilitySet::empty()));
+        assert!(have_all(CapabilitySet::empty()));
         if rustix::process::geteuid().is_root() {
             assert_eq!(
-                have(CapabilitySet::SETUID),
+                have_all(CapabilitySet::SETUID),
                 effective().contains(CapabilitySet::SETUID)
             );
         }

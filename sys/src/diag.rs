@@ -19,7 +19,7 @@ const HEADER: usize = 16;
 
 /// The maximum reply length that is read. A reply about a socket has 88 bytes, one about a route
 /// attributes in addition.
-const ANSWER: usize = 1024;
+const MAX_REPLY: usize = 1024;
 
 /// `TCP_ESTABLISHED`
 const ESTABLISHED: u8 = 1;
@@ -46,7 +46,7 @@ pub fn tcp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Res
     request.extend(id);
     // INET_DIAG_NOCOOKIE
     request.extend([0xff; 8]);
-    let answer = match ask(&netlink, SOCK_DIAG_BY_FAMILY, &request) {
+    let answer = match query(&netlink, SOCK_DIAG_BY_FAMILY, &request) {
         Err(Errno::NOENT) => return Ok(None),
         answer => answer?,
     };
@@ -119,7 +119,7 @@ pub fn is_local(addr: IpAddr) -> Result<bool> {
     request.extend((4 + bytes.len() as u16).to_ne_bytes());
     request.extend(libc::RTA_DST.to_ne_bytes());
     request.extend(bytes);
-    match ask(&open(None)?, libc::RTM_GETROUTE, &request) {
+    match query(&open(None)?, libc::RTM_GETROUTE, &request) {
         Ok(route) => Ok(route.get(7) == Some(&LOCAL)),
         Err(Errno::NETUNREACH | Errno::HOSTUNREACH) => Ok(false),
         Err(error) => Err(error),
@@ -132,7 +132,7 @@ fn open(protocol: Option<Protocol>) -> Result<OwnedFd> {
 }
 
 /// Sends a request, and returns the reply without its header.
-fn ask(netlink: &OwnedFd, kind: u16, body: &[u8]) -> Result<Vec<u8>> {
+fn query(netlink: &OwnedFd, kind: u16, body: &[u8]) -> Result<Vec<u8>> {
     let mut message = Vec::with_capacity(HEADER + body.len());
     message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
@@ -141,7 +141,7 @@ fn ask(netlink: &OwnedFd, kind: u16, body: &[u8]) -> Result<Vec<u8>> {
     message.extend([0; 8]);
     message.extend(body);
     rustix::io::retry_on_intr(|| rustix::net::send(netlink, &message, SendFlags::empty()))?;
-    let mut answer = vec![0; ANSWER];
+    let mut answer = vec![0; MAX_REPLY];
     let received = rustix::io::retry_on_intr(|| {
         rustix::net::recv(netlink, &mut *answer, RecvFlags::DONTWAIT)
     })?;

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno as Raw, ReadWriteFlags};
-use vfs::copies::copied;
+use vfs::copies::count_copied;
 use vfs::{Errno, Patience, Result};
 
 use crate::errno;
@@ -48,7 +48,7 @@ pub fn read_all(
         match read(filled, flags) {
             Ok(0) => break,
             Ok(read) => {
-                copied(read);
+                count_copied(read);
                 filled += read;
             }
             Err(Raw::INTR) => {}
@@ -93,7 +93,7 @@ pub fn write_all(
         match write(written) {
             Ok(0) => break,
             Ok(more) => {
-                copied(more);
+                count_copied(more);
                 written += more;
             }
             Err(Raw::INTR) => {}

@@ -29,10 +29,10 @@ impl Kind {
 
 /// The thread that receives lease breaks.
 #[derive(Clone, Copy, Debug)]
-pub struct Told(libc::pid_t);
+pub struct BreakTarget(libc::pid_t);
 
 /// The signals of lease breaks, to be read by the thread that receives them.
-pub struct Listener {
+pub struct BreakListener {
     signals: OwnedFd,
     /// Not `Send`: another thread would read its own signals.
     _here: PhantomData<*const ()>,
@@ -40,9 +40,9 @@ pub struct Listener {
 
 /// The scope of a lease break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum LeaseBreak {
     /// The lease of this descriptor, if it was not reused meanwhile.
-    Of(RawFd),
+    Descriptor(RawFd),
     /// Any lease: more were broken at a time than the kernel queues signals for.
     Any,
 }
@@ -65,9 +65,9 @@ fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
 
-impl Listener {
+impl BreakListener {
     /// Makes the calling thread receive lease breaks.
-    pub fn here() -> Result<(Listener, Told)> {
+    pub fn on_this_thread() -> Result<(BreakListener, BreakTarget)> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: the calls fill in and read one signal set that lives here; none keeps it. rustix
         // has neither.
@@ -87,16 +87,16 @@ impl Listener {
         // SAFETY: the kernel has just created this descriptor for us; it has no other owner.
         #[allow(unsafe_code)]
         let signals = unsafe { OwnedFd::from_raw_fd(fd) };
-        let listener = Listener {
+        let listener = BreakListener {
             signals,
             _here: PhantomData,
         };
         let thread = rustix::thread::gettid();
-        Ok((listener, Told(thread.as_raw_nonzero().get())))
+        Ok((listener, BreakTarget(thread.as_raw_nonzero().get())))
     }
 
     /// Returns the next lease break, if any.
-    pub fn next(&self) -> Result<Option<Wanted>> {
+    pub fn next(&self) -> Result<Option<LeaseBreak>> {
         const LEN: usize = size_of::<libc::signalfd_siginfo>();
         let mut bytes = [0; LEN];
         match rustix::io::read(&self.signals, &mut bytes) {
@@ -109,13 +109,13 @@ impl Listener {
             i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         Ok(Some(match word(0) == signal() {
-            true => Wanted::Of(word(20)),
-            false => Wanted::Any,
+            true => LeaseBreak::Descriptor(word(20)),
+            false => LeaseBreak::Any,
         }))
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for BreakListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.signals.as_fd()
     }
@@ -125,7 +125,7 @@ impl AsFd for Listener {
 /// fcntl(2)). Returns `EAGAIN` if the file is open elsewhere in a conflicting way, `EACCES` if it
 /// belongs to another user, `EINVAL` if the file system has no leases. For a read lease, `fd` must
 /// be open for reading only.
-pub fn take(fd: BorrowedFd<'_>, kind: Kind, told: Told) -> Result<()> {
+pub fn take(fd: BorrowedFd<'_>, kind: Kind, told: BreakTarget) -> Result<()> {
     let owner = Owner {
         kind: F_OWNER_TID,
         pid: told.0,
@@ -139,13 +139,13 @@ pub fn take(fd: BorrowedFd<'_>, kind: Kind, told: Told) -> Result<()> {
 }
 
 /// Returns the lease of `fd`.
-pub fn give_back(fd: BorrowedFd<'_>) -> Result<()> {
+pub fn release(fd: BorrowedFd<'_>) -> Result<()> {
     control(fd, libc::F_SETLEASE, libc::F_UNLCK).map(drop)
 }
 
 /// Returns whether the lease of `fd`, which was of this `kind`, is being broken, or is gone
 /// (`F_GETLEASE`).
-pub fn is_wanted(fd: BorrowedFd<'_>, kind: Kind) -> Result<bool> {
+pub fn is_breaking(fd: BorrowedFd<'_>, kind: Kind) -> Result<bool> {
     Ok(control(fd, libc::F_GETLEASE, 0)? != kind.raw())
 }
 
@@ -166,24 +166,27 @@ mod tests {
     fn who_wants_to_write_is_told_of_and_waits() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let open = |flags| open(file.path(), flags | OFlags::NONBLOCK, Mode::empty());
-        let (listener, told) = Listener::here().expect("signals");
+        let (listener, told) = BreakListener::on_this_thread().expect("signals");
         let reader = open(OFlags::RDONLY).expect("opens");
         // The named temporary file itself is open for writing.
         assert_eq!(take(reader.as_fd(), Kind::Read, told), Err(Errno::AGAIN));
         let path = file.into_temp_path();
         let open = |flags| rustix::fs::open(&*path, flags | OFlags::NONBLOCK, Mode::empty());
         take(reader.as_fd(), Kind::Read, told).expect("leased");
-        assert_eq!(is_wanted(reader.as_fd(), Kind::Read), Ok(false));
+        assert_eq!(is_breaking(reader.as_fd(), Kind::Read), Ok(false));
         assert_eq!(listener.next(), Ok(None));
 
         open(OFlags::RDONLY).expect("reads");
         assert_eq!(open(OFlags::WRONLY).map(drop), Err(Errno::AGAIN));
         poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).expect("told");
         let reader_number = reader.as_raw_fd();
-        assert_eq!(listener.next(), Ok(Some(Wanted::Of(reader_number))));
-        assert_eq!(is_wanted(reader.as_fd(), Kind::Read), Ok(true));
+        assert_eq!(
+            listener.next(),
+            Ok(Some(LeaseBreak::Descriptor(reader_number)))
+        );
+        assert_eq!(is_breaking(reader.as_fd(), Kind::Read), Ok(true));
 
-        give_back(reader.as_fd()).expect("given back");
+        release(reader.as_fd()).expect("given back");
         open(OFlags::WRONLY).expect("writes");
     }
 }

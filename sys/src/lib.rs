@@ -7,8 +7,8 @@
 //!
 //! This crate takes no locks.
 
-pub mod anybody;
 pub mod cache;
+pub mod caller_independence;
 pub mod caps;
 pub mod clone;
 pub mod creds;

@@ -11,7 +11,7 @@ pub fn descriptors() -> u64 {
 }
 
 /// The number of descriptors that virtiofsd requests (`--rlimit-nofile`).
-const WANTED: u64 = 1_000_000;
+const WANTED_DESCRIPTORS: u64 = 1_000_000;
 
 /// Raises the limit of open descriptors, and returns the new one: a million or the system's maximum
 /// (`fs.nr_open`) if the process has the privilege (`CAP_SYS_RESOURCE`), else the hard limit. A
@@ -24,20 +24,20 @@ pub fn raise_descriptors() -> u64 {
     };
     let system = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
     let system = system.and_then(|most| most.trim().parse::<u64>().ok());
-    let wanted = system.map_or(WANTED, |system| system.min(WANTED));
+    let wanted = system.map_or(WANTED_DESCRIPTORS, |system| system.min(WANTED_DESCRIPTORS));
     let more = maximum.is_some_and(|maximum| maximum < wanted);
     // Refused by systems with a lower maximum, and by sandboxes; the resulting limit is returned.
     if !more || setrlimit(Resource::Nofile, both(Some(wanted))).is_err() {
         let _ = setrlimit(Resource::Nofile, both(maximum));
     }
-    make_room();
+    grow_descriptor_table();
     descriptors()
 }
 
 /// Enlarges the kernel's descriptor table now, while there is one thread. It doubles when it is
 /// full, and in a multithreaded process the thread whose open exceeds it waits each time for an RCU
 /// grace period (`expand_files` in the kernel's fs/file.c): some 10 ms.
-fn make_room() {
+fn grow_descriptor_table() {
     // 8 bytes each, enough for the caches of a busy server.
     const ROOM: u64 = 16 << 10;
     let last = descriptors().min(ROOM).saturating_sub(1);
@@ -71,12 +71,16 @@ pub fn limit_heaps() {
 pub fn memory() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    memory_by(&groups, &mounts, &|file| std::fs::read_to_string(file).ok())
+    memory_limit_in(&groups, &mounts, &|file| std::fs::read_to_string(file).ok())
 }
 
 /// Does the same as [`memory`], given the contents of `/proc/self/cgroup` and
 /// `/proc/self/mountinfo`, with files read by `read`.
-fn memory_by(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
+fn memory_limit_in(
+    groups: &str,
+    mounts: &str,
+    read: &dyn Fn(&Path) -> Option<String>,
+) -> Option<u64> {
     let mut least = None;
     for mount in mounts.lines() {
         // …, root, mount point, options, optional fields, "-", type, source, options:
@@ -127,7 +131,7 @@ pub fn set_descriptors(limit: u64) -> io::Result<()> {
         maximum: limit,
     };
     setrlimit(Resource::Nofile, both)?;
-    make_room();
+    grow_descriptor_table();
     Ok(())
 }
 
@@ -143,7 +147,7 @@ mod tests {
             31 20 0:27 / /cg/cpu rw,relatime - cgroup cgroup rw,cpu\n\
             32 20 0:28 / /cg/unified rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
         let limit = |files: &[(&str, &str)]| {
-            memory_by(groups, mounts, &|file| {
+            memory_limit_in(groups, mounts, &|file| {
                 let found = files.iter().find(|(name, _)| Path::new(name) == file);
                 found.map(|(_, text)| format!("{text}\n"))
             })

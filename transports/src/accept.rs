@@ -38,17 +38,17 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    const FIRST: Duration = Duration::from_millis(1);
+    const MIN: Duration = Duration::from_millis(1);
 
     /// The maximum delay, for which clients whose connect(2) succeeded may wait after the error is
     /// gone.
-    const LONGEST: Duration = Duration::from_millis(512);
+    const MAX: Duration = Duration::from_millis(512);
 
     /// Returns the delay after another failure.
     pub(crate) fn next(&mut self) -> Duration {
-        let pause = Backoff::FIRST * 2u32.saturating_pow(self.failures).min(1 << 16);
+        let pause = Backoff::MIN * 2u32.saturating_pow(self.failures).min(1 << 16);
         self.failures = self.failures.saturating_add(1);
-        pause.min(Backoff::LONGEST)
+        pause.min(Backoff::MAX)
     }
 }
 
@@ -90,6 +90,6 @@ mod tests {
         let mut backoff = Backoff::default();
         let pauses: Vec<_> = (0..100).map(|_| backoff.next().as_millis()).collect();
         assert_eq!(pauses[..4], [1, 2, 4, 8]);
-        assert_eq!(pauses[99], Backoff::LONGEST.as_millis());
+        assert_eq!(pauses[99], Backoff::MAX.as_millis());
     }
 }

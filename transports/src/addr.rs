@@ -71,18 +71,18 @@ impl FromStr for Addr {
             }
             Some(("vsock", rest)) => {
                 let (cid, port) = match rest.split_once(':') {
-                    Some((cid, port)) => (Some(cid.parse().map_err(|_| bad(VSOCK))?), port),
+                    Some((cid, port)) => (Some(cid.parse().map_err(|_| bad(VSOCK_SYNTAX))?), port),
                     None => (None, rest),
                 };
-                let port = vsock_port(port).ok_or_else(|| bad(VSOCK))?;
+                let port = vsock_port(port).ok_or_else(|| bad(VSOCK_SYNTAX))?;
                 Ok(Addr::Vsock { cid, port })
             }
             Some(("vsock-uds", rest)) => {
-                let (path, port) = rest.rsplit_once(':').ok_or_else(|| bad(VSOCK_UDS))?;
+                let (path, port) = rest.rsplit_once(':').ok_or_else(|| bad(VSOCK_UDS_SYNTAX))?;
                 let port = vsock_port(port).filter(|&port| port > 0 && !path.is_empty());
                 Ok(Addr::VsockUds {
                     path: path.into(),
-                    port: port.ok_or_else(|| bad(VSOCK_UDS))?,
+                    port: port.ok_or_else(|| bad(VSOCK_UDS_SYNTAX))?,
                 })
             }
             Some(("unix", path)) if !path.is_empty() => Ok(Addr::Unix(path.into())),
@@ -90,16 +90,16 @@ impl FromStr for Addr {
                 Ok(fd) if fd >= 0 => Ok(Addr::Fd(fd)),
                 _ => Err(bad("fd:N, the number of an inherited descriptor")),
             },
-            _ => Err(bad(ANY)),
+            _ => Err(bad(ADDR_SYNTAX)),
         }
     }
 }
 
-const ANY: &str = "tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT, vsock-uds:PATH:PORT or fd:N";
+const ADDR_SYNTAX: &str = "tcp:HOST:PORT, unix:PATH, vsock:[CID:]PORT, vsock-uds:PATH:PORT or fd:N";
 
-const VSOCK: &str = "vsock:[CID:]PORT, both of them numbers";
+const VSOCK_SYNTAX: &str = "vsock:[CID:]PORT, both of them numbers";
 
-const VSOCK_UDS: &str = "vsock-uds:PATH:PORT, a port from 1 to 4294967294";
+const VSOCK_UDS_SYNTAX: &str = "vsock-uds:PATH:PORT, a port from 1 to 4294967294";
 
 /// Parses a vsock port. All ones mean any port (`VMADDR_PORT_ANY`) and are refused.
 fn vsock_port(text: &str) -> Option<u32> {

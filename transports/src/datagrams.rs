@@ -8,17 +8,17 @@ use rustix::event::{PollFd, PollFlags, poll};
 use vfs::Origin;
 
 /// A socket that receives datagrams and sends answers.
-pub struct Datagrams(UdpSocket);
+pub struct DatagramSocket(UdpSocket);
 
-impl Datagrams {
+impl DatagramSocket {
     /// The maximum size of a datagram without IP and UDP headers (RFC 768).
-    pub const MOST: usize = 65_507;
+    pub const MAX_SIZE: usize = 65_507;
 
     /// Binds a socket to this address.
-    pub fn bind(host: &str, port: u16) -> io::Result<Datagrams> {
+    pub fn bind(host: &str, port: u16) -> io::Result<DatagramSocket> {
         let socket = UdpSocket::bind((host, port))?;
         socket.set_nonblocking(true)?;
-        Ok(Datagrams(socket))
+        Ok(DatagramSocket(socket))
     }
 
     /// Returns the port that it is bound to.
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn datagrams_come_and_are_answered_until_it_stops() {
-        let datagrams = Datagrams::bind("127.0.0.1", 0).expect("bound");
+        let datagrams = DatagramSocket::bind("127.0.0.1", 0).expect("bound");
         let at = ("127.0.0.1", datagrams.port().expect("a port"));
         let client = UdpSocket::bind(("127.0.0.1", 0)).expect("bound");
         client.send_to(b"ping", at).expect("sent");

@@ -14,17 +14,17 @@ use crate::{Addr, StreamLink, vsock};
 
 /// The interval at which [`crate::Link::recv`] of a dialled connection returns `WouldBlock` while
 /// it waits, so that the caller can check the time: long enough to cost nothing.
-pub const TICK: Duration = Duration::from_secs(1);
+pub const RECV_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The timeout for connecting to each of a host's addresses: a little longer than three lost SYNs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time without an acknowledgement after which a connection is lost: the default of nfs(5)'s
 /// `timeo=` over TCP.
-const GONE: Duration = Duration::from_secs(60);
+const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Connects to `addr`. Returns `TimedOut` if that takes longer than 10 s. A TCP connection ends
-/// when its peer does not respond for a minute; see also [`TICK`].
+/// when its peer does not respond for a minute; see also [`RECV_INTERVAL`].
 pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
     let fd: OwnedFd = match addr {
         Addr::Tcp { host, port } => tcp(host, *port)?,
@@ -39,26 +39,26 @@ pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
 /// Creates a link over an established connection.
 pub(crate) fn link(fd: OwnedFd, peer: String) -> io::Result<StreamLink> {
     // Descriptors that are not sockets support neither, and then a link waits forever.
-    let _ = sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(TICK));
-    let _ = miss_the_peer(fd.as_fd());
+    let _ = sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(RECV_INTERVAL));
+    let _ = set_user_timeout(fd.as_fd());
     StreamLink::new(fd, peer)
 }
 
-fn miss_the_peer(fd: impl AsFd) -> rustix::io::Result<()> {
-    sockopt::set_tcp_user_timeout(&fd, GONE.as_millis() as u32)?;
-    sockopt::set_tcp_keepidle(&fd, GONE / 2)?;
-    sockopt::set_tcp_keepintvl(&fd, GONE / 6)?;
+fn set_user_timeout(fd: impl AsFd) -> rustix::io::Result<()> {
+    sockopt::set_tcp_user_timeout(&fd, USER_TIMEOUT.as_millis() as u32)?;
+    sockopt::set_tcp_keepidle(&fd, USER_TIMEOUT / 2)?;
+    sockopt::set_tcp_keepintvl(&fd, USER_TIMEOUT / 6)?;
     sockopt::set_socket_keepalive(&fd, true)
 }
 
 fn tcp(host: &str, port: u16) -> io::Result<OwnedFd> {
-    first(host, port, |to| {
-        Ok(TcpStream::connect_timeout(&to, PATIENCE)?.into())
+    connect_to_any(host, port, |to| {
+        Ok(TcpStream::connect_timeout(&to, CONNECT_TIMEOUT)?.into())
     })
 }
 
 /// Connects to the addresses of `host` in turn and returns the first connection.
-pub(crate) fn first(
+pub(crate) fn connect_to_any(
     host: &str,
     port: u16,
     connect: impl Fn(SocketAddr) -> io::Result<OwnedFd>,
@@ -74,13 +74,13 @@ pub(crate) fn first(
     Err(why)
 }
 
-/// Connects a socket, bound or unbound, within [`PATIENCE`].
+/// Connects a socket, bound or unbound, within [`CONNECT_TIMEOUT`].
 pub(crate) fn connect(
     socket: &OwnedFd,
     connect: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
 ) -> rustix::io::Result<()> {
     // The send timeout also applies to connect(2): socket(7).
-    sockopt::set_socket_timeout(socket, Timeout::Send, Some(PATIENCE))?;
+    sockopt::set_socket_timeout(socket, Timeout::Send, Some(CONNECT_TIMEOUT))?;
     match connect(socket) {
         // The errors of TCP and Unix sockets for an expired timeout.
         Err(Errno::INPROGRESS | Errno::AGAIN) => Err(Errno::TIMEDOUT),

@@ -11,11 +11,11 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
     sockopt,
 };
-use vfs::copies::copied;
+use vfs::copies::count_copied;
 use vfs::peer::{GuestId, Origin};
-use wire::Certified;
+use wire::TlsPeer;
 
-use crate::{Pages, Payloads, handed, origin};
+use crate::{Pages, Payloads, fd_passing, origin};
 
 /// A bidirectional byte stream to a peer. All methods may be called from several threads at once.
 pub trait Link: Send + Sync {
@@ -66,13 +66,18 @@ pub trait Link: Send + Sync {
 
     /// Does what [`Link::send`] does, and passes a file descriptor with the message's first byte,
     /// if the connection can.
-    fn send_handing(&self, message: &[u8], _file: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
+    fn send_with_file(
+        &self,
+        message: &[u8],
+        _file: BorrowedFd<'_>,
+        wait: bool,
+    ) -> io::Result<usize> {
         self.send(message, wait)
     }
 
     /// Does what [`Link::recv`] does, and replaces `file` by the descriptor that arrived. It
     /// belongs to the last message received, complete or in part: unix(7), `af_unix.c`.
-    fn recv_handed(
+    fn recv_with_file(
         &self,
         buf: &mut [u8],
         wait: bool,
@@ -117,7 +122,7 @@ pub trait Link: Send + Sync {
     /// Performs a TLS handshake, after which all data is encrypted; waits for it within a time
     /// limit. No other data may be sent or received meanwhile. Returns `Unsupported` if the
     /// connection has no TLS.
-    fn secure(&self) -> io::Result<Certified> {
+    fn start_tls(&self) -> io::Result<TlsPeer> {
         Err(ErrorKind::Unsupported.into())
     }
 
@@ -158,7 +163,7 @@ pub struct StreamLink {
     output: Option<OwnedFd>,
     kind: Kind,
     /// Whether this side ended the input: then an end of stream implies nothing about the peer.
-    ended: AtomicBool,
+    input_ended: AtomicBool,
     peer: String,
     /// The peer's IP address when the connection was made.
     addr: Option<SocketAddr>,
@@ -166,7 +171,7 @@ pub struct StreamLink {
     guest: Option<GuestId>,
     payloads: Payloads,
     /// Whether it is a Unix socket, which can pass descriptors.
-    carries_files: bool,
+    passes_files: bool,
     /// The timeouts of [`Link::set_timeouts`], for descriptors without timeouts in the kernel.
     timeouts: OnceLock<(Duration, Duration)>,
 }
@@ -174,7 +179,7 @@ pub struct StreamLink {
 enum Kind {
     Socket,
     /// Descriptors without shutdown(2); the event makes waiting threads stop.
-    Other {
+    Descriptors {
         stop: OwnedFd,
         /// Whether a descriptor blocks, so that poll(2) precedes each read and write.
         blocks: bool,
@@ -190,20 +195,20 @@ impl StreamLink {
     pub fn new(fd: OwnedFd, peer: impl Into<String>) -> io::Result<StreamLink> {
         let kind = match sockopt::socket_type(&fd) {
             Ok(_) => {
-                tune(fd.as_fd());
+                set_options(fd.as_fd());
                 Kind::Socket
             }
-            Err(_) => return StreamLink::other(fd, None, peer.into()),
+            Err(_) => return StreamLink::from_descriptors(fd, None, peer.into()),
         };
         Ok(StreamLink {
             addr: peer_addr(fd.as_fd()),
             guest: None,
             payloads: Payloads::of(fd.as_fd()),
-            carries_files: sockopt::socket_domain(&fd).ok() == Some(AddressFamily::UNIX),
+            passes_files: sockopt::socket_domain(&fd).ok() == Some(AddressFamily::UNIX),
             input: fd,
             output: None,
             kind,
-            ended: AtomicBool::new(false),
+            input_ended: AtomicBool::new(false),
             peer: peer.into(),
             timeouts: OnceLock::new(),
         })
@@ -215,37 +220,41 @@ impl StreamLink {
         output: OwnedFd,
         peer: impl Into<String>,
     ) -> io::Result<StreamLink> {
-        StreamLink::other(input, Some(output), peer.into())
+        StreamLink::from_descriptors(input, Some(output), peer.into())
     }
 
     /// Creates a connection over descriptors that are not sockets. Their open file descriptions may
     /// be shared with the process that passed them, or started this one: their flags are left
     /// unchanged.
-    fn other(input: OwnedFd, output: Option<OwnedFd>, peer: String) -> io::Result<StreamLink> {
+    fn from_descriptors(
+        input: OwnedFd,
+        output: Option<OwnedFd>,
+        peer: String,
+    ) -> io::Result<StreamLink> {
         let (input, input_blocks) = nonblocking(input)?;
         let (output, output_blocks) = output.map(nonblocking).transpose()?.unzip();
         Ok(StreamLink {
             input,
             output,
-            kind: Kind::Other {
+            kind: Kind::Descriptors {
                 stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
                 blocks: input_blocks || output_blocks == Some(true),
             },
-            ended: AtomicBool::new(false),
+            input_ended: AtomicBool::new(false),
             peer,
             addr: None,
             guest: None,
             payloads: Payloads::STREAM,
-            carries_files: false,
+            passes_files: false,
             timeouts: OnceLock::new(),
         })
     }
 
     /// Returns the same connection, as that of a guest: its monitor connects for it over a host
     /// socket.
-    pub(crate) fn of_guest(mut self, guest: GuestId) -> StreamLink {
+    pub(crate) fn with_guest(mut self, guest: GuestId) -> StreamLink {
         self.guest = Some(guest);
-        self.carries_files = false;
+        self.passes_files = false;
         self
     }
 
@@ -256,7 +265,7 @@ impl StreamLink {
     /// Returns the result of a call that was to `wait`: `WouldBlock` becomes `TimedOut`, as the
     /// call waited for the timeout of [`Link::set_timeouts`]. Clients that set a socket timeout
     /// themselves still get `WouldBlock`.
-    fn waited<T>(&self, wait: bool, done: io::Result<T>) -> io::Result<T> {
+    fn map_timeout<T>(&self, wait: bool, done: io::Result<T>) -> io::Result<T> {
         match done {
             Err(error)
                 if wait
@@ -313,11 +322,11 @@ impl Link for StreamLink {
                     RecvFlags::DONTWAIT
                 };
                 let got = retry(|| rustix::net::recv(&self.input, &mut *buf, flags));
-                let got = self.waited(wait, got)?.0;
-                copied(got);
+                let got = self.map_timeout(wait, got)?.0;
+                count_copied(got);
                 Ok(got)
             }
-            Kind::Other { stop, blocks } => loop {
+            Kind::Descriptors { stop, blocks } => loop {
                 let read = match *blocks && !is_ready(&self.input, PollFlags::IN) {
                     true => Err(ErrorKind::WouldBlock.into()),
                     false => retry(|| rustix::io::read(&self.input, &mut *buf)),
@@ -348,14 +357,16 @@ impl Link for StreamLink {
                         SendFlags::DONTWAIT
                     };
                     let flags = SendFlags::NOSIGNAL | dontwait;
-                    self.waited(wait, retry(|| rustix::net::send(&self.input, rest, flags)))
+                    self.map_timeout(wait, retry(|| rustix::net::send(&self.input, rest, flags)))
                 }
-                Kind::Other { blocks: true, .. } if !is_ready(self.output(), PollFlags::OUT) => {
+                Kind::Descriptors { blocks: true, .. }
+                    if !is_ready(self.output(), PollFlags::OUT) =>
+                {
                     Err(ErrorKind::WouldBlock.into())
                 }
-                Kind::Other { blocks, .. } => {
+                Kind::Descriptors { blocks, .. } => {
                     let len = if *blocks {
-                        rest.len().min(PIECE)
+                        rest.len().min(SAFE_WRITE)
                     } else {
                         rest.len()
                     };
@@ -364,10 +375,10 @@ impl Link for StreamLink {
             };
             match (result, &self.kind) {
                 (Ok(n), _) => {
-                    copied(n);
+                    count_copied(n);
                     sent += n;
                 }
-                (Err(error), Kind::Other { stop, .. })
+                (Err(error), Kind::Descriptors { stop, .. })
                     if wait && error.kind() == ErrorKind::WouldBlock =>
                 {
                     let time = self.timeouts.get().map(|(_, send)| send);
@@ -390,20 +401,20 @@ impl Link for StreamLink {
                 let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                 retry(|| rustix::net::sendmsg(&self.input, pieces, &mut none, flags))
             }
-            Kind::Other { blocks: true, .. } => {
+            Kind::Descriptors { blocks: true, .. } => {
                 let first = pieces.iter().find(|piece| !piece.is_empty());
                 return match first {
                     Some(piece) if !wait => self.send(piece, false),
                     _ => pieces.iter().map(|piece| self.send(piece, true)).sum(),
                 };
             }
-            Kind::Other { .. } => retry(|| rustix::io::writev(self.output(), pieces)),
+            Kind::Descriptors { .. } => retry(|| rustix::io::writev(self.output(), pieces)),
         };
         let mut sent = match sent {
             Err(error) if wait && error.kind() == ErrorKind::WouldBlock => 0,
             done => done?,
         };
-        copied(sent);
+        count_copied(sent);
         if !wait {
             return Ok(sent);
         }
@@ -418,34 +429,39 @@ impl Link for StreamLink {
         Ok(sent)
     }
 
-    fn send_handing(&self, message: &[u8], file: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
-        if !self.carries_files {
+    fn send_with_file(
+        &self,
+        message: &[u8],
+        file: BorrowedFd<'_>,
+        wait: bool,
+    ) -> io::Result<usize> {
+        if !self.passes_files {
             return self.send(message, wait);
         }
-        match retry(|| handed::send(self.input.as_fd(), message, file, wait)) {
+        match retry(|| fd_passing::send_with_file(self.input.as_fd(), message, file, wait)) {
             Ok(sent) if wait && sent < message.len() => {
                 self.send(&message[sent..], true).map(|rest| sent + rest)
             }
             Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
-                self.waited(wait, Err(error))
+                self.map_timeout(wait, Err(error))
             }
             // Too many descriptors are in flight already, or none can be passed.
-            Err(error) if !is_of_stream(&error) => self.send(message, wait),
+            Err(error) if !is_connection_error(&error) => self.send(message, wait),
             done => done,
         }
     }
 
-    fn recv_handed(
+    fn recv_with_file(
         &self,
         buf: &mut [u8],
         wait: bool,
         file: &mut Option<OwnedFd>,
     ) -> io::Result<usize> {
-        if !self.carries_files {
+        if !self.passes_files {
             return self.recv(buf, wait);
         }
-        let got = retry(|| handed::recv(self.input.as_fd(), buf, wait, file))?;
-        copied(got);
+        let got = retry(|| fd_passing::recv_with_file(self.input.as_fd(), buf, wait, file))?;
+        count_copied(got);
         Ok(got)
     }
 
@@ -457,7 +473,7 @@ impl Link for StreamLink {
     ) -> io::Result<Ready> {
         let when = |wanted, flag| if wanted { flag } else { PollFlags::empty() };
         let output = self.output();
-        let hang_up = when(!self.ended.load(Ordering::SeqCst), PollFlags::RDHUP);
+        let hang_up = when(!self.input_ended.load(Ordering::SeqCst), PollFlags::RDHUP);
         let mut fds = [
             PollFd::from_borrowed_fd(wake, PollFlags::IN),
             PollFd::new(&self.input, hang_up | when(interest.read, PollFlags::IN)),
@@ -475,17 +491,17 @@ impl Link for StreamLink {
     }
 
     fn end_input(&self) {
-        self.ended.store(true, Ordering::SeqCst);
+        self.input_ended.store(true, Ordering::SeqCst);
         match &self.kind {
             Kind::Socket => drop(rustix::net::shutdown(&self.input, Shutdown::Read)),
-            Kind::Other { stop, .. } => signal(stop),
+            Kind::Descriptors { stop, .. } => signal(stop),
         }
     }
 
     fn hang_up(&self) {
         match &self.kind {
             Kind::Socket => drop(rustix::net::shutdown(&self.input, Shutdown::Both)),
-            Kind::Other { stop, .. } => signal(stop),
+            Kind::Descriptors { stop, .. } => signal(stop),
         }
     }
 
@@ -508,9 +524,9 @@ impl Link for StreamLink {
         let mut sent = 0;
         while sent < head.len() {
             let more = retry(|| rustix::net::send(&self.input, &head[sent..], flags));
-            sent += self.waited(true, more)?;
+            sent += self.map_timeout(true, more)?;
         }
-        self.waited(true, pages.send(self.output(), !tail.is_empty()))?;
+        self.map_timeout(true, pages.send(self.output(), !tail.is_empty()))?;
         self.send(tail, true).map(drop)
     }
 
@@ -522,13 +538,13 @@ impl Link for StreamLink {
         match (&self.kind, self.guest) {
             (_, Some(guest)) => Origin::Guest(guest),
             (Kind::Socket, None) => origin::of_peer(self.input.as_fd(), self.addr),
-            (Kind::Other { .. }, None) => Origin::Inherited,
+            (Kind::Descriptors { .. }, None) => Origin::Inherited,
         }
     }
 }
 
 /// Returns whether sending failed because of the connection, not because of the descriptor.
-fn is_of_stream(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::WouldBlock | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
@@ -543,7 +559,7 @@ fn peer_addr(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
 
 /// Enlarges a socket's buffers and disables Nagle's algorithm. Failures are ignored: a Unix socket
 /// has no Nagle's algorithm, and a system may limit buffers.
-fn tune(fd: BorrowedFd<'_>) {
+fn set_options(fd: BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_nodelay(fd, true);
     keep_alive(fd);
     // The kernel includes its own overhead, and reports twice the requested size.
@@ -585,7 +601,7 @@ fn nonblocking(fd: OwnedFd) -> io::Result<(OwnedFd, bool)> {
 
 /// The number of bytes that can be written without blocking once poll(2) reports space: PIPE_BUF
 /// (pipe(7)).
-const PIECE: usize = 4096;
+const SAFE_WRITE: usize = 4096;
 
 fn signal(event: &OwnedFd) {
     // Fails only if the counter is full, and then it is readable already.
@@ -661,7 +677,7 @@ mod tests {
         let mut pipe = StreamLink::two_way(input, output, "pipe").expect("a link");
         let (input, output) = rustix::pipe::pipe().expect("a pipe");
         (pipe.input, pipe.output) = (input, Some(output));
-        if let Kind::Other { blocks, .. } = &mut pipe.kind {
+        if let Kind::Descriptors { blocks, .. } = &mut pipe.kind {
             *blocks = true;
         }
         let none = pipe.recv(&mut [0; 8], false).map_err(|error| error.kind());

@@ -29,7 +29,7 @@ pub struct Listener {
     /// The file of a Unix socket, which this listener created and removes.
     file: Option<PathBuf>,
     /// The rate limit for log lines about errors of accept(2).
-    complaints: LogLimit<()>,
+    log_limit: LogLimit<()>,
     /// The only guest whose connections arrive here.
     guest: Option<GuestId>,
 }
@@ -62,7 +62,7 @@ impl Listener {
                     source: Source::Socket(listener.into()),
                     addr,
                     file: None,
-                    complaints: LogLimit::new(),
+                    log_limit: LogLimit::new(),
                     guest: None,
                 })
             }
@@ -72,7 +72,7 @@ impl Listener {
                     source: Source::Socket(listener),
                     addr: addr.clone(),
                     file,
-                    complaints: LogLimit::new(),
+                    log_limit: LogLimit::new(),
                     guest: None,
                 })
             }
@@ -82,7 +82,7 @@ impl Listener {
                     source: Source::Socket(socket),
                     addr: Addr::Vsock { cid: *cid, port },
                     file: None,
-                    complaints: LogLimit::new(),
+                    log_limit: LogLimit::new(),
                     guest: None,
                 })
             }
@@ -92,7 +92,7 @@ impl Listener {
                     source: Source::Socket(listener),
                     addr: addr.clone(),
                     file,
-                    complaints: LogLimit::new(),
+                    log_limit: LogLimit::new(),
                     guest: Some(next_guest()),
                 })
             }
@@ -109,7 +109,7 @@ impl Listener {
                     source,
                     addr: at.unwrap_or_else(|| addr.clone()),
                     file: None,
-                    complaints: LogLimit::new(),
+                    log_limit: LogLimit::new(),
                     guest: None,
                 })
             }
@@ -134,7 +134,7 @@ impl Listener {
             }
         };
         Ok(Some(match self.guest {
-            Some(guest) => link.of_guest(guest),
+            Some(guest) => link.with_guest(guest),
             None => link,
         }))
     }
@@ -149,13 +149,13 @@ impl Listener {
             }
         };
         let accept = || rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC);
-        let accepted = self.accept_by(socket, stop, accept)?;
+        let accepted = self.accept_with(socket, stop, accept)?;
         Ok(accepted.map(|(fd, peer)| (fd, self.name(peer))))
     }
 
     /// Returns the next connection from `accept`, called when `socket` is readable, and retries
     /// after errors that are not final.
-    fn accept_by<C>(
+    fn accept_with<C>(
         &self,
         socket: &OwnedFd,
         stop: BorrowedFd<'_>,
@@ -183,7 +183,7 @@ impl Listener {
                 Severity::Listener => return Err(error.into()),
                 Severity::System => backoff.next(),
             };
-            if let Some(suppressed) = self.complaints.permit(()) {
+            if let Some(suppressed) = self.log_limit.permit(()) {
                 let addr = &self.addr;
                 tracing::warn!(%addr, suppressed, "cannot accept connections for now: {}", error_text(error));
             }
@@ -239,14 +239,14 @@ fn bind_unix(path: &Path, group: Option<u32>) -> io::Result<(OwnedFd, Option<Pat
     if let Some(addr) = abstract_addr(path)? {
         return Ok((UnixListener::bind_addr(&addr)?.into(), None));
     }
-    let socket = match bind_own(path) {
+    let socket = match bind_private(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse && is_abandoned(path) => {
             std::fs::remove_file(path)?;
-            bind_own(path)
+            bind_private(path)
         }
         done => done,
     }?;
-    let opened = group.map_or(Ok(()), |group| open_to(path, group));
+    let opened = group.map_or(Ok(()), |group| allow_group(path, group));
     if let Err(error) = opened.and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?)) {
         let _ = std::fs::remove_file(path);
         return Err(error);
@@ -260,7 +260,7 @@ const BACKLOG: i32 = 128;
 /// Creates a socket bound to `path`, to which only this user may connect. The file has its mode
 /// from its creation on: Linux takes it from the socket's own inode (`unix_bind_bsd()` in
 /// `net/unix/af_unix.c`).
-fn bind_own(path: &Path) -> io::Result<OwnedFd> {
+fn bind_private(path: &Path) -> io::Result<OwnedFd> {
     let addr = SocketAddrUnix::new(path)?;
     let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -270,7 +270,7 @@ fn bind_own(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Allows the members of a group to connect to the socket at `path`, which does not listen yet.
-fn open_to(path: &Path, group: u32) -> io::Result<()> {
+fn allow_group(path: &Path, group: u32) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     let group = rustix::fs::Gid::from_raw(group);
@@ -458,7 +458,7 @@ mod tests {
             Errno::CONNABORTED,
         ];
         let mut errors = odd.into_iter();
-        let accepted = listener.accept_by(socket, never.as_fd(), || match errors.next() {
+        let accepted = listener.accept_with(socket, never.as_fd(), || match errors.next() {
             Some(error) => Err(error),
             None => rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC),
         });
@@ -467,7 +467,7 @@ mod tests {
         // waits.
         let _other = dial(listener.addr()).expect("connected");
         for error in [Errno::BADF, Errno::INVAL, Errno::NOTSOCK] {
-            let accepted = listener.accept_by(socket, never.as_fd(), || Err::<(), _>(error));
+            let accepted = listener.accept_with(socket, never.as_fd(), || Err::<(), _>(error));
             assert_eq!(
                 accepted.map_err(|error| error.raw_os_error()),
                 Err(Some(error.raw_os_error()))
@@ -484,7 +484,7 @@ mod tests {
         let Source::Socket(socket) = &listener.source else {
             panic!("no socket");
         };
-        let accepted = listener.accept_by(socket, stop.as_fd(), || {
+        let accepted = listener.accept_with(socket, stop.as_fd(), || {
             rustix::io::write(&stop, &1u64.to_ne_bytes()).expect("written");
             Err::<(), _>(rustix::io::Errno::NOMEM)
         });

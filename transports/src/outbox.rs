@@ -3,7 +3,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use sys::pages::PageBuffer;
-use vfs::copies::copied;
+use vfs::copies::count_copied;
 use vfs::{Backing, Fill, Patience, Result, Sink};
 use wire::Outgoing;
 
@@ -15,15 +15,15 @@ pub struct Outbox {
     /// Always initialized to its end, so that file contents can be read into it without zeroing it
     /// first.
     buffer: PageBuffer,
-    message: usize,
+    message_start: usize,
     end: usize,
     /// The minimum number of a file's bytes whose pages are spliced.
-    pages_from: usize,
+    splice_threshold: usize,
     pages: Option<Pages>,
     /// The position of the pages in the buffer, always after the start of their message.
-    gap: usize,
+    pages_position: usize,
     /// The file to pass, and the start of its message in the buffer.
-    handed: Option<(usize, Arc<dyn Backing>)>,
+    passed_file: Option<(usize, Arc<dyn Backing>)>,
     meter: Option<Box<dyn Meter>>,
     /// The number of bytes that the message under construction may take.
     expected: usize,
@@ -46,12 +46,12 @@ impl Default for Outbox {
     fn default() -> Outbox {
         Outbox {
             buffer: PageBuffer::new(),
-            message: 0,
+            message_start: 0,
             end: 0,
-            pages_from: usize::MAX,
+            splice_threshold: usize::MAX,
             pages: None,
-            gap: 0,
-            handed: None,
+            pages_position: 0,
+            passed_file: None,
             meter: None,
             expected: 0,
         }
@@ -61,10 +61,10 @@ impl Default for Outbox {
 impl Outbox {
     /// The maximum size of one message in bytes: NBD's largest payload, which no other protocol
     /// here exceeds, and its header.
-    const LIMIT: usize = (64 << 20) + (64 << 10);
+    const MAX_MESSAGE: usize = (64 << 20) + (64 << 10);
 
     /// The buffer size for small messages.
-    const KEEP: usize = 16 << 10;
+    const SMALL_BUFFER: usize = 16 << 10;
 
     /// Creates an outbox whose memory `meter` counts.
     pub fn metered(meter: Box<dyn Meter>) -> Outbox {
@@ -75,27 +75,28 @@ impl Outbox {
     }
 
     /// Replaces the meter that counts its memory.
-    pub fn meter(&mut self, meter: Box<dyn Meter>) {
+    pub fn set_meter(&mut self, meter: Box<dyn Meter>) {
         self.meter = Some(meter);
-        self.count(self.buffer.len());
+        self.update_meter(self.buffer.len());
     }
 
     /// Sets the number of bytes that the next message may take: they are counted as if allocated,
     /// until the next call.
-    pub fn expect(&mut self, bytes: usize) {
+    pub fn set_expected(&mut self, bytes: usize) {
         if bytes != self.expected {
             self.expected = bytes;
-            self.count(self.buffer.len());
+            self.update_meter(self.buffer.len());
         }
     }
 
     /// Begins the next message after the existing ones.
     pub fn begin(&mut self) -> &mut dyn Outgoing {
-        self.message = self.end;
+        self.message_start = self.end;
         self
     }
 
-    /// Returns all messages, in order. There must be no pages among them: see [`Outbox::settle`].
+    /// Returns all messages, in order. There must be no pages among them: see
+    /// [`Outbox::read_pages`].
     pub fn bytes(&self) -> &[u8] {
         debug_assert!(!self.has_pages(), "pages are no bytes");
         &self.buffer[..self.end]
@@ -103,41 +104,41 @@ impl Outbox {
 
     /// Returns the total size of all messages in bytes.
     pub fn size(&self) -> usize {
-        self.end + self.taken()
+        self.end + self.pages_len()
     }
 
     /// Sets the size from which on a file's pages are spliced instead of read; [`usize::MAX`]
     /// disables splicing.
-    pub fn take_pages(&mut self, from: usize) {
-        self.pages_from = from;
+    pub fn set_splice_threshold(&mut self, from: usize) {
+        self.splice_threshold = from;
     }
 
     /// Returns whether the messages include pages of a file.
     pub fn has_pages(&self) -> bool {
-        self.taken() > 0
+        self.pages_len() > 0
     }
 
     /// Returns the bytes before the pages, the pages, and the bytes after them; `None` without
     /// pages.
     pub fn parts(&mut self) -> Option<(&[u8], &mut Pages, &[u8])> {
         let pages = self.pages.as_mut().filter(|pages| !pages.is_empty())?;
-        let (before, behind) = self.buffer[..self.end].split_at(self.gap);
+        let (before, behind) = self.buffer[..self.end].split_at(self.pages_position);
         Some((before, pages, behind))
     }
 
     /// Returns the file to pass, and the start of its message among all, which is the last one.
-    pub fn handed(&self) -> Option<(usize, &dyn Backing)> {
-        (self.handed.as_ref()).map(|(at, file)| (*at, &**file))
+    pub fn passed_file(&self) -> Option<(usize, &dyn Backing)> {
+        (self.passed_file.as_ref()).map(|(at, file)| (*at, &**file))
     }
 
     /// Reads the pages into the buffer, so that there are only bytes.
-    pub fn settle(&mut self) -> io::Result<()> {
-        let taken = self.taken();
+    pub fn read_pages(&mut self) -> io::Result<()> {
+        let taken = self.pages_len();
         if taken == 0 {
             return Ok(());
         }
-        copied(taken);
-        let (gap, end) = (self.gap, self.end);
+        count_copied(taken);
+        let (gap, end) = (self.pages_position, self.end);
         self.extend(taken);
         self.buffer.copy_within(gap..end, gap + taken);
         self.end = end + taken;
@@ -149,15 +150,15 @@ impl Outbox {
 
     /// Discards all messages.
     pub fn clear(&mut self) {
-        self.message = 0;
+        self.message_start = 0;
         self.end = 0;
-        self.handed = None;
+        self.passed_file = None;
         self.drop_pages();
     }
 
     /// Returns whether it has more memory than small messages need.
     pub fn is_large(&self) -> bool {
-        self.buffer.len() > Outbox::KEEP
+        self.buffer.len() > Outbox::SMALL_BUFFER
     }
 
     /// Returns whether it has memory that is needed elsewhere.
@@ -170,11 +171,11 @@ impl Outbox {
         if self.end == 0 {
             self.buffer = PageBuffer::new();
             self.pages = None;
-            self.count(0);
+            self.update_meter(0);
         }
     }
 
-    fn taken(&self) -> usize {
+    fn pages_len(&self) -> usize {
         self.pages.as_ref().map_or(0, Pages::len)
     }
 
@@ -184,11 +185,11 @@ impl Outbox {
     }
 
     /// Splices up to `len` bytes of a file as pages, if they are cached, and returns their number.
-    fn take(&mut self, fd: BorrowedFd<'_>, offset: u64, len: usize, patience: Patience) -> usize {
+    fn splice(&mut self, fd: BorrowedFd<'_>, offset: u64, len: usize, patience: Patience) -> usize {
         // Without patience nothing may be waited for, and the pages may still be under I/O.
-        let may = len >= self.pages_from
+        let may = len >= self.splice_threshold
             && !self.has_pages()
-            && self.end > self.message
+            && self.end > self.message_start
             && patience > Patience::None;
         if !may || sys::cache::is_cached(fd, offset, len as u64) != Ok(true) {
             return 0;
@@ -196,24 +197,24 @@ impl Outbox {
         if self.pages.is_none() {
             self.pages = Pages::new().ok();
         }
-        self.gap = self.end;
+        self.pages_position = self.end;
         let pages = self.pages.as_mut();
         pages.map_or(0, |pages| pages.take(fd, offset, len).unwrap_or(0))
     }
 
     /// Returns the offset and the length of the pages in the message under construction.
-    fn own(&self) -> (usize, usize) {
+    fn message_pages(&self) -> (usize, usize) {
         // Pages of an earlier message are at its end, at the latest.
-        match self.gap.checked_sub(self.message) {
-            Some(at @ 1..) => (at, self.taken()),
+        match self.pages_position.checked_sub(self.message_start) {
+            Some(at @ 1..) => (at, self.pages_len()),
             _ => (0, 0),
         }
     }
 
     /// Returns the buffer position of the message's byte `at`, which is not in a page.
-    fn place(&self, at: usize) -> usize {
-        let (gap, taken) = self.own();
-        self.message + if at < gap + taken { at } else { at - taken }
+    fn buffer_position(&self, at: usize) -> usize {
+        let (gap, taken) = self.message_pages();
+        self.message_start + if at < gap + taken { at } else { at - taken }
     }
 
     /// Returns space for `len` more bytes.
@@ -229,20 +230,20 @@ impl Outbox {
     fn grow(&mut self, end: usize) {
         let capacity = end.next_power_of_two().max(4096);
         if self.end > 0 {
-            self.count(capacity);
+            self.update_meter(capacity);
             self.buffer.grow(capacity);
-        } else if capacity <= Outbox::KEEP {
-            self.count(capacity);
+        } else if capacity <= Outbox::SMALL_BUFFER {
+            self.update_meter(capacity);
             self.buffer = PageBuffer::zeroed(capacity);
         } else {
             // It usually holds one large message: a mebibyte and its header, not two.
-            let capacity = end.next_multiple_of(Outbox::KEEP);
-            self.count(capacity);
+            let capacity = end.next_multiple_of(Outbox::SMALL_BUFFER);
+            self.update_meter(capacity);
             self.buffer = PageBuffer::zeroed(capacity);
         }
     }
 
-    fn count(&mut self, bytes: usize) {
+    fn update_meter(&mut self, bytes: usize) {
         if let Some(meter) = &mut self.meter {
             meter.set(bytes.max(self.expected));
         }
@@ -251,11 +252,11 @@ impl Outbox {
 
 impl Sink for Outbox {
     fn room(&self) -> usize {
-        Outbox::LIMIT - self.len()
+        Outbox::MAX_MESSAGE - self.len()
     }
 
     fn bytes(&mut self, data: &[u8]) {
-        copied(data.len());
+        count_copied(data.len());
         self.extend(data.len()).copy_from_slice(data);
         self.end += data.len();
     }
@@ -272,7 +273,7 @@ impl Sink for Outbox {
         len: usize,
         patience: Patience,
     ) -> Result<usize> {
-        let taken = self.take(fd, offset, len, patience);
+        let taken = self.splice(fd, offset, len, patience);
         let (offset, len) = (offset + taken as u64, len - taken);
         match sys::file_io::pread_into(fd, offset, self.extend(len), patience) {
             Ok(got) => {
@@ -297,11 +298,11 @@ impl Sink for Outbox {
 
 impl Outgoing for Outbox {
     fn len(&self) -> usize {
-        self.end - self.message + self.own().1
+        self.end - self.message_start + self.message_pages().1
     }
 
     fn patch(&mut self, at: usize, data: &[u8]) {
-        let at = self.place(at);
+        let at = self.buffer_position(at);
         self.buffer[at..at + data.len()].copy_from_slice(data);
     }
 
@@ -309,20 +310,21 @@ impl Outgoing for Outbox {
         if len >= self.len() {
             return;
         }
-        let (gap, taken) = self.own();
+        let (gap, taken) = self.message_pages();
         if len < gap + taken {
             assert!(len <= gap, "pages are taken back whole");
             self.drop_pages();
         }
-        self.end = self.place(len);
-        self.handed.take_if(|(at, _)| *at >= self.message);
+        self.end = self.buffer_position(len);
+        self.passed_file
+            .take_if(|(at, _)| *at >= self.message_start);
     }
 
     /// Accepts only one file: a second one would belong to another message.
-    fn hand(&mut self, file: Arc<dyn Backing>) -> bool {
-        let first = self.handed.is_none();
+    fn pass_file(&mut self, file: Arc<dyn Backing>) -> bool {
+        let first = self.passed_file.is_none();
         if first {
-            self.handed = Some((self.message, file));
+            self.passed_file = Some((self.message_start, file));
         }
         first
     }
@@ -369,7 +371,7 @@ mod tests {
         let content: Vec<u8> = (0..50_000u32).map(|at| (at % 251) as u8).collect();
         file.write_all(&content).expect("written");
         let mut outbox = Outbox::default();
-        outbox.take_pages(30_000);
+        outbox.set_splice_threshold(30_000);
         for way in ["sent", "settled", "taken back"] {
             outbox.clear();
             outbox.begin().bytes(b"first");
@@ -401,7 +403,7 @@ mod tests {
             match way {
                 "sent" => assert!(sent(&mut outbox) == all),
                 "settled" => {
-                    outbox.settle().expect("read");
+                    outbox.read_pages().expect("read");
                     assert!(outbox.bytes() == all);
                     let end = outbox.begin();
                     assert_eq!(end.len(), 0);
@@ -424,7 +426,7 @@ mod tests {
         let mut file = tempfile::tempfile().expect("a temporary file");
         file.write_all(&[7; 100_000]).expect("written");
         let mut outbox = Outbox::default();
-        outbox.take_pages(30_000);
+        outbox.set_splice_threshold(30_000);
         let out = outbox.begin();
         out.bytes(b"head");
         assert_eq!(

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, sockopt};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payloads {
     /// Received directly into their destination, after the header: costs one more receive call.
-    pub land: usize,
+    pub direct_receive: usize,
     /// Sent from their place: costs one more buffer in a system call.
     pub gather: usize,
     /// Sent as pages of the page cache: costs some more system calls.
@@ -23,7 +23,7 @@ pub struct Payloads {
 impl Payloads {
     /// All payloads are copied from and to the buffers of messages.
     pub const INLINE: Payloads = Payloads {
-        land: usize::MAX,
+        direct_receive: usize::MAX,
         gather: usize::MAX,
         pages: usize::MAX,
         in_flight: IN_FLIGHT,
@@ -31,7 +31,7 @@ impl Payloads {
 
     /// Preferences of a byte stream that does not support pages.
     pub(crate) const STREAM: Payloads = Payloads {
-        land: LAND,
+        direct_receive: DIRECT_RECEIVE,
         gather: GATHER,
         ..Payloads::INLINE
     };
@@ -43,8 +43,8 @@ impl Payloads {
             rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
         let pages = match sockopt::socket_domain(fd) {
             _ if !waits => usize::MAX,
-            Ok(AddressFamily::UNIX) => PAGES_BY_UNIX,
-            Ok(AddressFamily::INET | AddressFamily::INET6) => PAGES_BY_TCP,
+            Ok(AddressFamily::UNIX) => PAGES_OVER_UNIX,
+            Ok(AddressFamily::INET | AddressFamily::INET6) => PAGES_OVER_TCP,
             _ => usize::MAX,
         };
         Payloads {
@@ -54,7 +54,7 @@ impl Payloads {
     }
 
     /// Returns the same with another limit on bytes in flight, if given.
-    pub fn within(self, in_flight: Option<usize>) -> Payloads {
+    pub fn with_in_flight(self, in_flight: Option<usize>) -> Payloads {
         Payloads {
             in_flight: in_flight.unwrap_or(self.in_flight),
             ..self
@@ -66,15 +66,15 @@ impl Payloads {
 const IN_FLIGHT: usize = 16 << 20;
 
 /// The size from which on a copy costs more than a receive call.
-const LAND: usize = 32 << 10;
+const DIRECT_RECEIVE: usize = 32 << 10;
 
 /// The size at which a copy costs about as much as one more buffer in a system call.
 const GATHER: usize = 8 << 10;
 
 /// The sizes from which on splicing a file's pages is faster than copying, over Unix sockets and
 /// TCP.
-const PAGES_BY_UNIX: usize = 64 << 10;
-const PAGES_BY_TCP: usize = 256 << 10;
+const PAGES_OVER_UNIX: usize = 64 << 10;
+const PAGES_OVER_TCP: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -91,7 +91,7 @@ mod tests {
         };
         let (one, other) = std::os::unix::net::UnixStream::pair().expect("a pair");
         other.set_nonblocking(true).expect("set");
-        assert_eq!(pages(one.into()), PAGES_BY_UNIX);
+        assert_eq!(pages(one.into()), PAGES_OVER_UNIX);
         assert_eq!(pages(other.into()), usize::MAX);
         let (input, output) = rustix::pipe::pipe().expect("a pipe");
         let pipe = StreamLink::two_way(input, output, "pipe").expect("a link");

@@ -28,25 +28,25 @@ pub struct Poller {
 }
 
 impl Poller {
-    const FIRST: Duration = Duration::from_micros(5);
+    const FIRST_WINDOW: Duration = Duration::from_micros(5);
 
     /// The number of misses after which the peer is assumed to wait for the processor on which this
     /// thread spins: then messages arrive only when it sleeps. That happens without a loss of the
     /// processor.
-    const MISSES: u32 = 4;
+    const MAX_MISSES: u32 = 4;
 
     /// Creates a poller that polls for at most `max` before it sleeps; zero disables polling.
     pub fn new(max: Duration) -> Poller {
         Poller {
             max,
-            window: max.min(Poller::FIRST),
+            window: max.min(Poller::FIRST_WINDOW),
             misses: 0,
         }
     }
 
     /// Returns the default for this machine: about the time of a wake-up across processors, if
     /// there is more than one.
-    pub fn usual() -> Duration {
+    pub fn default_max() -> Duration {
         Duration::from_micros(if PROCESSORS.limit > 0 { 50 } else { 0 })
     }
 
@@ -54,11 +54,11 @@ impl Poller {
     /// or the window ends, and then `recv(true)`, which waits.
     #[inline]
     pub fn wait<T>(&mut self, recv: impl FnMut(bool) -> io::Result<T>) -> io::Result<T> {
-        self.wait_by(&PROCESSORS, Instant::now, recv)
+        self.wait_with(&PROCESSORS, Instant::now, recv)
     }
 
     #[inline]
-    fn wait_by<T>(
+    fn wait_with<T>(
         &mut self,
         processors: &Processors,
         now: impl Fn() -> Instant,
@@ -70,11 +70,11 @@ impl Poller {
         let began = now();
         let mut missed = false;
         // Without a window there is no need to check, which may take a system call.
-        if !self.window.is_zero() && processors.are_short(began) {
+        if !self.window.is_zero() && processors.is_paused(began) {
             return recv(true);
         }
         if !self.window.is_zero()
-            && let Some(_taken) = processors.take()
+            && let Some(_taken) = processors.acquire()
         {
             let mut last = began;
             while last - began < self.window {
@@ -88,8 +88,8 @@ impl Poller {
                 std::hint::spin_loop();
                 let at = now();
                 let gap = at - last;
-                if gap > Processors::GAP {
-                    processors.lost(at, gap);
+                if gap > Processors::PREEMPTION_GAP {
+                    processors.record_preemption(at, gap);
                     // A message that arrived meanwhile proves nothing: it would have woken this
                     // thread.
                     return recv(true);
@@ -103,16 +103,16 @@ impl Poller {
         let now = now();
         if missed && now - began <= 2 * self.max {
             self.misses += 1;
-            if self.misses == Poller::MISSES {
+            if self.misses == Poller::MAX_MISSES {
                 self.misses = 0;
-                processors.lost(now, self.window);
+                processors.record_preemption(now, self.window);
             }
         }
         self.window = if now - began <= self.max {
-            (self.window * 2).clamp(Poller::FIRST, self.max)
+            (self.window * 2).clamp(Poller::FIRST_WINDOW, self.max)
         } else {
             // Halved, not zeroed: one pause between two bursts should not undo the adaptation.
-            if self.window > Poller::FIRST {
+            if self.window > Poller::FIRST_WINDOW {
                 self.window / 2
             } else {
                 Duration::ZERO
@@ -139,8 +139,8 @@ struct Processors {
     epoch: Instant,
     /// The time until which processors are assumed to be short, and the last such duration:
     /// nanoseconds.
-    short_until: AtomicU64,
-    short_for: AtomicU64,
+    paused_until: AtomicU64,
+    pause: AtomicU64,
     /// Returns whether more threads of the machine are runnable than it has processors.
     overloaded: Box<dyn Fn() -> bool + Send + Sync>,
     /// The time of the next call of that function: nanoseconds.
@@ -155,15 +155,15 @@ impl Processors {
     /// The gap between two polls from which on another thread had the processor. Timer interrupts
     /// take up to 100 µs of a virtual machine's time, some hundred times a second; time slices of
     /// Linux last about a millisecond and longer.
-    const GAP: Duration = Duration::from_micros(200);
+    const PREEMPTION_GAP: Duration = Duration::from_micros(200);
 
     /// The multiple of the gap for which polling stops: an occasional lost time slice costs 2 % at
     /// most.
-    const TIMES: u32 = 64;
+    const PAUSE_FACTOR: u32 = 64;
 
     /// The maximum of that time. A retry that ends in a lost time slice costs a few thousandths of
     /// it.
-    const LONGEST: Duration = Duration::from_secs(2);
+    const MAX_PAUSE: Duration = Duration::from_secs(2);
 
     /// The interval of overload checks, which cost two thousandths of this time.
     const CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -180,8 +180,8 @@ impl Processors {
             limit: processors.saturating_sub(1),
             polling: AtomicUsize::new(0),
             epoch: Instant::now(),
-            short_until: AtomicU64::new(0),
-            short_for: AtomicU64::new(0),
+            paused_until: AtomicU64::new(0),
+            pause: AtomicU64::new(0),
             overloaded,
             next_check: AtomicU64::new(0),
             // The first check decides.
@@ -190,8 +190,8 @@ impl Processors {
         }
     }
 
-    fn take(&self) -> Option<Taken<'_>> {
-        let taken = Taken(self);
+    fn acquire(&self) -> Option<PollingSlot<'_>> {
+        let taken = PollingSlot(self);
         // The guard is created first, so that an excess increment is undone with it.
         (self.polling.fetch_add(1, Ordering::Relaxed) < self.limit).then_some(taken)
     }
@@ -201,9 +201,9 @@ impl Processors {
     }
 
     #[inline]
-    fn are_short(&self, now: Instant) -> bool {
+    fn is_paused(&self, now: Instant) -> bool {
         let now = self.nanos(now);
-        if now < self.short_until.load(Ordering::Relaxed) {
+        if now < self.paused_until.load(Ordering::Relaxed) {
             return true;
         }
         if now >= self.next_check.load(Ordering::Relaxed) {
@@ -232,12 +232,12 @@ impl Processors {
 
     /// Records that a poller was without its processor for `gap`. If that happens soon after the
     /// last time, the pause doubles.
-    fn lost(&self, now: Instant, gap: Duration) {
+    fn record_preemption(&self, now: Instant, gap: Duration) {
         let now = self.nanos(now);
-        let until = self.short_until.load(Ordering::Relaxed);
-        let last = self.short_for.load(Ordering::Relaxed);
-        let least = (gap * Processors::TIMES).as_nanos() as u64;
-        let longest = Processors::LONGEST.as_nanos() as u64;
+        let until = self.paused_until.load(Ordering::Relaxed);
+        let last = self.pause.load(Ordering::Relaxed);
+        let least = (gap * Processors::PAUSE_FACTOR).as_nanos() as u64;
+        let longest = Processors::MAX_PAUSE.as_nanos() as u64;
         let time = match now {
             // Another poller has detected it at the same time.
             _ if now < until => least.max(last),
@@ -245,17 +245,17 @@ impl Processors {
             _ => least,
         };
         let time = time.min(longest);
-        self.short_for.store(time, Ordering::Relaxed);
-        self.short_until.store(now + time, Ordering::Relaxed);
+        self.pause.store(time, Ordering::Relaxed);
+        self.paused_until.store(now + time, Ordering::Relaxed);
         // The first check after the pause decides.
         self.overload_level.store(1, Ordering::Relaxed);
         self.stopped.store(true, Ordering::Relaxed);
     }
 }
 
-struct Taken<'a>(&'a Processors);
+struct PollingSlot<'a>(&'a Processors);
 
-impl Drop for Taken<'_> {
+impl Drop for PollingSlot<'_> {
     fn drop(&mut self) {
         self.0.polling.fetch_sub(1, Ordering::Relaxed);
     }
@@ -311,7 +311,7 @@ mod tests {
         fn wait(&self, poller: &mut Poller, loses: Option<usize>, asleep: Duration) -> usize {
             let mut polls = 0;
             let clock = || self.processors.epoch + self.passed.get();
-            let waited = poller.wait_by(&self.processors, clock, |wait| {
+            let waited = poller.wait_with(&self.processors, clock, |wait| {
                 if wait {
                     self.pass(asleep);
                     return Ok(());
@@ -348,7 +348,7 @@ mod tests {
     fn a_message_that_is_there_is_found_without_sleeping() {
         let machine = Machine::new();
         let clock = || machine.processors.epoch;
-        let waited = poller().wait_by(&machine.processors, clock, Ok);
+        let waited = poller().wait_with(&machine.processors, clock, Ok);
         assert!(!waited.expect("received"));
     }
 
@@ -382,11 +382,11 @@ mod tests {
         let polls: Vec<_> = (0..5).map(|_| turn(&mut poller)).collect();
         assert_eq!(polls, [50, 25, 50, 25, 0]);
         // An occasional message within the window proves that the peer needs no processor.
-        machine.pass(Processors::LONGEST);
+        machine.pass(Processors::MAX_PAUSE);
         for _ in 0..20 {
             assert!(turn(&mut poller) > 0);
             let clock = || machine.processors.epoch + machine.passed.get();
-            let found = poller.wait_by(&machine.processors, clock, Ok);
+            let found = poller.wait_with(&machine.processors, clock, Ok);
             assert!(!found.expect("received"));
         }
     }
@@ -399,7 +399,7 @@ mod tests {
         poller.window = poller.max;
         for _ in 0..50 {
             let mut polls = 0;
-            let found = poller.wait_by(&machine.processors, clock, |_| {
+            let found = poller.wait_with(&machine.processors, clock, |_| {
                 polls += 1;
                 machine.pass(if polls == 2 { 100 * POLL } else { POLL });
                 match polls < 9 {
@@ -409,7 +409,7 @@ mod tests {
             });
             found.expect("found");
             assert_eq!(polls, 9);
-            assert!(!machine.processors.are_short(clock()));
+            assert!(!machine.processors.is_paused(clock()));
         }
     }
 
@@ -421,8 +421,8 @@ mod tests {
         assert_eq!(machine.wait(&mut other, None, Duration::ZERO), 0);
         // Both may have lost it at the same time, which does not extend the pause.
         let now = machine.processors.epoch + machine.passed.get();
-        machine.processors.lost(now, SLICE);
-        machine.pass(SLICE * Processors::TIMES);
+        machine.processors.record_preemption(now, SLICE);
+        machine.pass(SLICE * Processors::PAUSE_FACTOR);
         assert!(machine.wait(&mut other, None, Duration::ZERO) > 0);
     }
 
@@ -480,7 +480,7 @@ mod tests {
         let mut poller = poller();
         assert_eq!(machine.wait(&mut poller, Some(3), Duration::ZERO), 3);
         running.store(3, Ordering::Relaxed);
-        machine.pass(SLICE * Processors::TIMES);
+        machine.pass(SLICE * Processors::PAUSE_FACTOR);
         assert_eq!(machine.wait(&mut poller, None, Duration::ZERO), 0);
         running.store(2, Ordering::Relaxed);
         machine.pass(SLICE);
@@ -488,31 +488,31 @@ mod tests {
         machine.pass(SLICE);
         assert_eq!(machine.wait(&mut poller, None, SLICE), 0);
         assert_eq!(machine.wait(&mut poller, Some(3), Duration::ZERO), 3);
-        machine.pass(2 * SLICE * Processors::TIMES);
+        machine.pass(2 * SLICE * Processors::PAUSE_FACTOR);
         assert!(machine.wait(&mut poller, None, Duration::ZERO) > 0);
     }
 
     #[test]
     fn one_processor_spares_none() {
-        assert!(processors(1).take().is_none());
+        assert!(processors(1).acquire().is_none());
         let two = processors(2);
-        let taken = two.take();
-        assert!(taken.is_some() && two.take().is_none());
+        let taken = two.acquire();
+        assert!(taken.is_some() && two.acquire().is_none());
         drop(taken);
-        assert!(two.take().is_some());
+        assert!(two.acquire().is_some());
     }
 
     #[test]
     fn polling_off_only_waits() {
         let mut poller = Poller::new(Duration::ZERO);
-        let waited = poller.wait_by(&processors(8), Instant::now, Ok);
+        let waited = poller.wait_with(&processors(8), Instant::now, Ok);
         assert!(waited.expect("received"));
     }
 
     #[test]
     fn an_error_ends_the_polling() {
         let broken = |_| Err::<(), _>(ErrorKind::BrokenPipe.into());
-        let error = poller().wait_by(&processors(2), Instant::now, broken);
+        let error = poller().wait_with(&processors(2), Instant::now, broken);
         assert_eq!(
             error.err().map(|error| error.kind()),
             Some(ErrorKind::BrokenPipe)

@@ -57,14 +57,14 @@ pub(crate) fn uds_of_port(path: &Path, port: u32) -> PathBuf {
 }
 
 /// The time within which a monitor must connect to its guest, which has to be running.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MONITOR_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects, through the monitor at `path`, to port `port` of its guest.
 pub(crate) fn connect_uds(path: &Path, port: u32) -> io::Result<OwnedFd> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(MONITOR_TIMEOUT))?;
     stream.write_all(format!("CONNECT {port}\n").as_bytes())?;
-    let answer = line(&mut stream)?;
+    let answer = read_line(&mut stream)?;
     let there = answer
         .strip_prefix("OK ")
         .is_some_and(|at| at.parse::<u32>().is_ok());
@@ -77,7 +77,7 @@ pub(crate) fn connect_uds(path: &Path, port: u32) -> io::Result<OwnedFd> {
 }
 
 /// Reads a line and returns it without its end. The bytes after it, from the guest, are not read.
-fn line(stream: &mut UnixStream) -> io::Result<String> {
+fn read_line(stream: &mut UnixStream) -> io::Result<String> {
     /// The length of "OK ", a port and the line end.
     const MOST: usize = 32;
     let mut line = Vec::new();
@@ -118,7 +118,7 @@ mod tests {
         let monitor = UnixListener::bind(&path).expect("bound");
         let monitor = std::thread::spawn(move || {
             let (mut stream, _) = monitor.accept().expect("one");
-            assert_eq!(line(&mut stream).expect("a line"), "CONNECT 5640");
+            assert_eq!(read_line(&mut stream).expect("a line"), "CONNECT 5640");
             stream.write_all(answer.as_bytes()).expect("written");
         });
         let link = dial(&Addr::VsockUds { path, port: 5640 });

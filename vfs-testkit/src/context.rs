@@ -9,7 +9,7 @@ use vfs::{
     Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Patience, Result, SetAttr, Time,
 };
 
-pub use crate::seen::{AsName, Kept, Opened, R, RW, Seen, W};
+pub use crate::test_node::{AsName, ListedEntry, R, RW, TestFile, TestNode, W};
 
 /// A file system to test: empty, and `caller` may write to its root.
 pub struct TestSubject {
@@ -18,10 +18,10 @@ pub struct TestSubject {
     /// The expectations.
     pub profile: Profile,
     /// An object to keep alive along with it: a temporary directory, a server.
-    pub keep: Box<dyn Any>,
+    pub keep_alive: Box<dyn Any>,
     /// Called after a case has failed: returns a reason to ignore the failure, as when a foreign
     /// server has crashed.
-    pub excuse: Box<dyn Fn() -> Option<String>>,
+    pub ignore_failure: Box<dyn Fn() -> Option<String>>,
 }
 
 impl TestSubject {
@@ -30,8 +30,8 @@ impl TestSubject {
         TestSubject {
             fs,
             profile,
-            keep: Box::new(()),
-            excuse: Box::new(|| None),
+            keep_alive: Box::new(()),
+            ignore_failure: Box::new(|| None),
         }
     }
 }
@@ -92,7 +92,7 @@ pub struct TestContext {
     pub profile: Profile,
     /// Its capabilities.
     pub caps: Capabilities,
-    _keep: Box<dyn Any>,
+    _keep_alive: Box<dyn Any>,
 }
 
 impl TestContext {
@@ -107,32 +107,32 @@ impl TestContext {
             fs: subject.fs,
             profile: subject.profile,
             caps,
-            _keep: subject.keep,
+            _keep_alive: subject.keep_alive,
         };
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(&test))) else {
             return;
         };
-        match (subject.excuse)() {
+        match (subject.ignore_failure)() {
             Some(why) => eprintln!("skipped {name}: {why}"),
             None => resume_unwind(panic),
         }
     }
 
     /// Returns the root directory as the profile's caller sees it.
-    pub fn root(&self) -> Seen {
+    pub fn root(&self) -> TestNode {
         self.root_for(&self.profile.caller)
     }
 
     /// Returns the root directory as `who` sees it.
-    pub fn root_for(&self, who: &Caller) -> Seen {
-        Seen {
+    pub fn root_for(&self, who: &Caller) -> TestNode {
+        TestNode {
             node: ok(run(who, |cx| self.fs.root(cx))),
-            who: who.clone(),
+            caller: who.clone(),
         }
     }
 
     /// Creates a directory in the root that is writable for all.
-    pub fn commons(&self) -> Seen {
+    pub fn world_writable_dir(&self) -> TestNode {
         let dir = ok(self.root().mkdir("commons", 0o777));
         ok(dir.set(SetAttr {
             mode: Some(0o777),
@@ -142,10 +142,10 @@ impl TestContext {
     }
 
     /// Resolves `handle`.
-    pub fn resolve(&self, handle: &Handle) -> Result<Seen> {
+    pub fn resolve(&self, handle: &Handle) -> Result<TestNode> {
         let who = self.profile.caller.clone();
         let node = run(&who, |cx| self.fs.resolve(cx, handle))?;
-        Ok(Seen { node, who })
+        Ok(TestNode { node, caller: who })
     }
 }
 
@@ -234,7 +234,7 @@ impl Random {
     }
 
     /// Returns the next number.
-    pub fn word(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -244,12 +244,12 @@ impl Random {
 
     /// Returns the next number, reduced to below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.word() % end
+        self.next_u64() % end
     }
 }
 
 /// Returns `len` pseudo-random bytes, which depend on `seed` only.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
-    (0..len).map(|_| random.word() as u8).collect()
+    (0..len).map(|_| random.next_u64() as u8).collect()
 }

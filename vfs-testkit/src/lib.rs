@@ -4,9 +4,9 @@
 //!   [`TestSubject`] of the source, layer or client half under test. Error numbers are those of
 //!   Linux. A [`Profile`] states the expectations where file systems differ.
 //! - [`Script`]: a file system that returns scripted answers, and records its calls.
-//! - [`Room`] and [`Bytes`]: sinks and payloads for reads and writes, in memory; [`Message`] and
-//!   [`Room`] serve as request and reply of a [`wire::Session`], which [`session`] drives in place
-//!   of an engine.
+//! - [`ReplyBuffer`] and [`TestPayload`]: sinks and payloads for reads and writes, in memory;
+//!   [`Message`] and [`ReplyBuffer`] serve as request and reply of a [`wire::Session`], which
+//!   [`session`] drives in place of an engine.
 //!
 //! Every operation of the suite is tried at each [`vfs::Patience`] until it does not return
 //! `WOULD_BLOCK`, which detects operations that have an effect before they return it.
@@ -21,13 +21,13 @@ pub mod cases;
 pub mod context;
 pub mod payload;
 pub mod script;
-mod seen;
 pub mod session;
 mod suite;
+mod test_node;
 mod walk;
 
-pub use context::{Opened, Profile, Seen, TestContext, TestSubject, clock, run};
-pub use payload::{Bytes, Message, Room};
-pub use script::{Answer, Called, Latch, Script};
-pub use seen::Kept;
+pub use context::{Profile, TestContext, TestFile, TestNode, TestSubject, clock, run};
+pub use payload::{Message, ReplyBuffer, TestPayload};
+pub use script::{Answer, Latch, RecordedCall, Script};
+pub use test_node::ListedEntry;
 pub use walk::walk_all;

@@ -10,15 +10,15 @@ use wire::{Incoming, Outgoing};
 
 /// A sink of a given size that stores its data, from a read or as a reply.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct ReplyBuffer {
     data: Vec<u8>,
     size: usize,
 }
 
-impl Room {
+impl ReplyBuffer {
     /// Creates a sink for `size` bytes.
-    pub fn new(size: usize) -> Room {
-        Room {
+    pub fn new(size: usize) -> ReplyBuffer {
+        ReplyBuffer {
             data: Vec::new(),
             size,
         }
@@ -40,7 +40,7 @@ impl Room {
     }
 }
 
-impl Sink for Room {
+impl Sink for ReplyBuffer {
     fn room(&self) -> usize {
         self.size - self.data.len()
     }
@@ -94,7 +94,7 @@ impl Sink for Room {
     }
 }
 
-impl Outgoing for Room {
+impl Outgoing for ReplyBuffer {
     fn len(&self) -> usize {
         self.data.len()
     }
@@ -110,26 +110,26 @@ impl Outgoing for Room {
 
 /// A payload of given bytes, optionally in pieces.
 #[derive(Debug)]
-pub struct Bytes<'a> {
+pub struct TestPayload<'a> {
     rest: &'a [u8],
     piece: usize,
 }
 
-impl<'a> Bytes<'a> {
+impl<'a> TestPayload<'a> {
     /// Creates a payload of `data` in one piece.
-    pub fn new(data: &'a [u8]) -> Bytes<'a> {
-        Bytes::in_pieces(data, usize::MAX)
+    pub fn new(data: &'a [u8]) -> TestPayload<'a> {
+        TestPayload::in_pieces(data, usize::MAX)
     }
 
     /// Creates a payload of `data` in pieces of `piece` bytes, as from a message in several
     /// buffers.
-    pub fn in_pieces(data: &'a [u8], piece: usize) -> Bytes<'a> {
+    pub fn in_pieces(data: &'a [u8], piece: usize) -> TestPayload<'a> {
         assert!(piece > 0, "a piece has at least one byte");
-        Bytes { rest: data, piece }
+        TestPayload { rest: data, piece }
     }
 }
 
-impl Payload for Bytes<'_> {
+impl Payload for TestPayload<'_> {
     fn len(&self) -> usize {
         self.rest.len()
     }
@@ -166,7 +166,7 @@ impl Payload for Bytes<'_> {
 pub struct Message<B> {
     bytes: B,
     /// The number of contiguous bytes; `None` for all.
-    together: Option<usize>,
+    contiguous: Option<usize>,
 }
 
 impl<B: AsRef<[u8]>> Message<B> {
@@ -174,16 +174,16 @@ impl<B: AsRef<[u8]>> Message<B> {
     pub fn new(bytes: B) -> Message<B> {
         Message {
             bytes,
-            together: None,
+            contiguous: None,
         }
     }
 
     /// Creates a message of which only the first `together` bytes are contiguous, as in a queue:
     /// the rest is available only as its payload, which may be shorter than the message declares.
-    pub fn apart(bytes: B, together: usize) -> Message<B> {
+    pub fn with_separate_payload(bytes: B, together: usize) -> Message<B> {
         Message {
             bytes,
-            together: Some(together),
+            contiguous: Some(together),
         }
     }
 }
@@ -191,7 +191,7 @@ impl<B: AsRef<[u8]>> Message<B> {
 impl<B: AsRef<[u8]>> Incoming for Message<B> {
     fn bytes(&self) -> &[u8] {
         let bytes = self.bytes.as_ref();
-        &bytes[..self.together.unwrap_or(bytes.len())]
+        &bytes[..self.contiguous.unwrap_or(bytes.len())]
     }
 
     fn size(&self) -> usize {
@@ -204,10 +204,10 @@ impl<B: AsRef<[u8]>> Incoming for Message<B> {
         write: &mut dyn FnMut(&mut dyn Payload) -> Result<usize>,
     ) -> Result<usize> {
         let bytes = self.bytes.as_ref();
-        let payload = match self.together {
+        let payload = match self.contiguous {
             None => &bytes[range],
             Some(_) => bytes.get(range).ok_or(Errno::EINVAL)?,
         };
-        write(&mut Bytes::new(payload))
+        write(&mut TestPayload::new(payload))
     }
 }

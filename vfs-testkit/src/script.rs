@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Allocate, Attr, Broken, Call, Caller, Capabilities, CopyHow, Cx, Device, DirEntry,
-    DirSink, Entry, Errno, Extent, File, FileSystem, Handle, Kind, Lease, LeaseKind, Make, Mode,
-    Name, Node, NodeId, Op, OpenFlags, Patience, Payload, Plus, RenameFlags, Result, Seek, SetAttr,
-    Sink, StatFs, Time, Want, XattrFlags,
+    Access, AllocateMode, Attr, AttrMask, BreakCallback, Call, Caller, Capabilities, CopyMode, Cx,
+    Device, DirEntry, DirSink, Entry, Errno, Extent, File, FileSystem, Handle, Kind, Lease,
+    LeaseKind, Mode, Name, NewNode, Node, NodeId, Op, OpenFlags, Patience, Payload, ReaddirMode,
+    RenameFlags, Result, SetAttr, Sink, StatFs, Time, Whence, XattrFlags,
 };
 
 /// An answer to a call.
@@ -31,12 +31,12 @@ pub enum Answer {
     /// This errno.
     Fail(Errno),
     /// `WOULD_BLOCK` for calls with less patience; others take the next answer.
-    Needs(Patience),
+    NeedsPatience(Patience),
     /// `PARKED` until the gate opens, which wakes the call; then it takes the next answer.
     Park(Latch),
     /// Blocks the thread until the gate opens or the call is cancelled (`EINTR`), then takes the
     /// next answer. A call with less than full patience gets `WOULD_BLOCK`.
-    Hold(Latch),
+    Block(Latch),
     /// For attr and setattr: these attributes.
     Attr(Attr),
     /// For operations that return a node: this one.
@@ -50,18 +50,18 @@ pub enum Answer {
     /// For extents: these.
     Extents(Vec<Extent>),
     /// For host_lock_holder: this one.
-    Outsider(Outsider),
+    ForeignLock(ForeignLock),
 }
 
 /// A recorded call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Called {
+pub struct RecordedCall {
     /// The operation.
     pub op: Op,
     /// The node, or that of the file; 0 for the file system.
     pub node: NodeId,
     /// Its arguments, as text.
-    pub what: String,
+    pub arguments: String,
     /// The patience of the call.
     pub patience: Patience,
     /// The caller.
@@ -126,14 +126,14 @@ impl Latch {
 pub struct Script {
     this: std::sync::Weak<Script>,
     state: Mutex<State>,
-    called: Condvar,
+    call_recorded: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     next: HashMap<Op, VecDeque<Answer>>,
     always: HashMap<Op, Answer>,
-    calls: Vec<Called>,
+    calls: Vec<RecordedCall>,
     written: Vec<(NodeId, Vec<u8>)>,
     capabilities: Capabilities,
 }
@@ -144,7 +144,7 @@ impl Script {
         Arc::new_cyclic(|this| Script {
             this: this.clone(),
             state: Mutex::default(),
-            called: Condvar::new(),
+            call_recorded: Condvar::new(),
         })
     }
 
@@ -176,12 +176,12 @@ impl Script {
     }
 
     /// Returns the calls so far.
-    pub fn calls(&self) -> Vec<Called> {
+    pub fn calls(&self) -> Vec<RecordedCall> {
         self.state().calls.clone()
     }
 
     /// Returns the calls since the last `take_calls`.
-    pub fn take_calls(&self) -> Vec<Called> {
+    pub fn take_calls(&self) -> Vec<RecordedCall> {
         std::mem::take(&mut self.state().calls)
     }
 
@@ -200,7 +200,7 @@ impl Script {
     pub fn wait_for(&self, op: Op, times: usize) {
         let enough =
             |state: &mut State| state.calls.iter().filter(|call| call.op == op).count() < times;
-        self.called.wait_while(&mut self.state(), enough);
+        self.call_recorded.wait_while(&mut self.state(), enough);
     }
 
     /// Returns the node with number `id`.
@@ -230,20 +230,20 @@ impl Script {
 
     /// Records a call and takes its answer; `None` for the default.
     fn answer(&self, op: Op, cx: &Cx<'_>, node: NodeId, what: String) -> Result<Option<Answer>> {
-        self.state().calls.push(Called {
+        self.state().calls.push(RecordedCall {
             op,
             node,
-            what,
+            arguments: what,
             patience: cx.patience,
             caller: cx.caller.clone(),
         });
-        self.called.notify_all();
+        self.call_recorded.notify_all();
         loop {
             let hold = {
                 let mut state = self.state();
                 let queue = state.next.entry(op).or_default();
                 match queue.front() {
-                    Some(Answer::Needs(patience)) if cx.patience < *patience => {
+                    Some(Answer::NeedsPatience(patience)) if cx.patience < *patience => {
                         return Err(Errno::WOULD_BLOCK);
                     }
                     Some(Answer::Park(gate)) => {
@@ -253,19 +253,19 @@ impl Script {
                             return Err(Errno::PARKED);
                         }
                     }
-                    Some(Answer::Hold(_)) => cx.may_wait()?,
+                    Some(Answer::Block(_)) => cx.check_may_block()?,
                     _ => {}
                 }
                 match queue.pop_front() {
-                    Some(Answer::Hold(gate)) => gate,
-                    Some(Answer::Needs(_) | Answer::Park(_)) => continue,
+                    Some(Answer::Block(gate)) => gate,
+                    Some(Answer::NeedsPatience(_) | Answer::Park(_)) => continue,
                     Some(answer) => return outcome(Some(answer)),
                     None => match state.always.get(&op) {
-                        Some(Answer::Needs(patience)) if cx.patience < *patience => {
+                        Some(Answer::NeedsPatience(patience)) if cx.patience < *patience => {
                             return Err(Errno::WOULD_BLOCK);
                         }
-                        Some(Answer::Needs(_)) => return Ok(None),
-                        Some(Answer::Park(_) | Answer::Hold(_)) => {
+                        Some(Answer::NeedsPatience(_)) => return Ok(None),
+                        Some(Answer::Park(_) | Answer::Block(_)) => {
                             panic!("script: {op} cannot always wait for one gate")
                         }
                         other => return outcome(other.cloned()),
@@ -278,16 +278,16 @@ impl Script {
 
     fn attr(&self, op: Op, cx: &Cx<'_>, id: NodeId, kind: Kind, what: String) -> Result<Attr> {
         match self.answer(op, cx, id, what)? {
-            None => Ok(plain_attr(id, kind)),
+            None => Ok(default_attr(id, kind)),
             Some(Answer::Attr(attr)) => Ok(attr),
-            Some(other) => wrong(op, &other),
+            Some(other) => unexpected_answer(op, &other),
         }
     }
 
     fn done(&self, op: Op, cx: &Cx<'_>, id: NodeId, what: String) -> Result<()> {
         match self.answer(op, cx, id, what)? {
             None => Ok(()),
-            Some(other) => wrong(op, &other),
+            Some(other) => unexpected_answer(op, &other),
         }
     }
 
@@ -295,7 +295,7 @@ impl Script {
         match self.answer(op, cx, id, what)? {
             None => Ok(Vec::new()),
             Some(Answer::Bytes(bytes)) => Ok(bytes),
-            Some(other) => wrong(op, &other),
+            Some(other) => unexpected_answer(op, &other),
         }
     }
 
@@ -303,7 +303,7 @@ impl Script {
         match self.answer(op, cx, id, what)? {
             None => Ok(default),
             Some(Answer::Count(count)) => Ok(count),
-            Some(other) => wrong(op, &other),
+            Some(other) => unexpected_answer(op, &other),
         }
     }
 
@@ -318,15 +318,15 @@ impl Script {
         let (id, kind) = match self.answer(op, cx, id, what)? {
             None => default,
             Some(Answer::Node(id, kind)) => (id, kind),
-            Some(other) => wrong(op, &other),
+            Some(other) => unexpected_answer(op, &other),
         };
-        Ok(self.plain_entry(id, kind))
+        Ok(self.default_entry(id, kind))
     }
 
-    fn plain_entry(&self, id: NodeId, kind: Kind) -> Entry {
+    fn default_entry(&self, id: NodeId, kind: Kind) -> Entry {
         Entry {
             node: self.node(id, kind),
-            attr: plain_attr(id, kind),
+            attr: default_attr(id, kind),
         }
     }
 }
@@ -339,12 +339,12 @@ fn outcome(answer: Option<Answer>) -> Result<Option<Answer>> {
     }
 }
 
-fn wrong(op: Op, answer: &Answer) -> ! {
+fn unexpected_answer(op: Op, answer: &Answer) -> ! {
     panic!("script: {op} cannot answer {answer:?}")
 }
 
 /// Returns default attributes of a node.
-pub fn plain_attr(id: NodeId, kind: Kind) -> Attr {
+pub fn default_attr(id: NodeId, kind: Kind) -> Attr {
     let time = Time { sec: 1, nsec: 0 };
     Attr {
         id,
@@ -368,7 +368,7 @@ pub fn plain_attr(id: NodeId, kind: Kind) -> Attr {
 }
 
 /// The default node of look-ups and creations.
-const FILE: (NodeId, Kind) = (2, Kind::File);
+const DEFAULT_NODE: (NodeId, Kind) = (2, Kind::File);
 
 impl FileSystem for Script {
     fn as_any(&self) -> &dyn Any {
@@ -382,7 +382,7 @@ impl FileSystem for Script {
 
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
         let id = handle.bytes().try_into().map(u64::from_le_bytes);
-        let default = (id.unwrap_or(FILE.0), FILE.1);
+        let default = (id.unwrap_or(DEFAULT_NODE.0), DEFAULT_NODE.1);
         let what = format!("{handle:?}");
         Ok(self.entry(Op::Resolve, cx, 0, what, default)?.node)
     }
@@ -420,7 +420,7 @@ impl Node for ScriptNode {
         Handle::new(&self.id.to_le_bytes())
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         let what = format!("{want:?}");
         self.script.attr(Op::Attr, cx, self.id, self.kind, what)
     }
@@ -453,7 +453,8 @@ impl Node for ScriptNode {
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
         let what = format!("{name:?}");
-        self.script.entry(Op::Lookup, cx, self.id, what, FILE)
+        self.script
+            .entry(Op::Lookup, cx, self.id, what, DEFAULT_NODE)
     }
 
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
@@ -470,19 +471,23 @@ impl Node for ScriptNode {
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
         let what = format!("{name:?} {flags:?} {mode:?}");
-        let entry = self.script.entry(Op::Create, cx, self.id, what, FILE)?;
+        let entry = self
+            .script
+            .entry(Op::Create, cx, self.id, what, DEFAULT_NODE)?;
         let file = self.script.file(entry.attr.id);
         Ok((entry, file))
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, made: Make<'_>, mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, made: NewNode<'_>, mode: Mode) -> Result<Entry> {
         let what = format!("{name:?} {made:?} {mode:?}");
-        self.script.entry(Op::Make, cx, self.id, what, FILE)
+        self.script.entry(Op::Make, cx, self.id, what, DEFAULT_NODE)
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)> {
         let what = format!("{flags:?} {mode:?}");
-        let entry = self.script.entry(Op::Tmpfile, cx, self.id, what, FILE)?;
+        let entry = self
+            .script
+            .entry(Op::Tmpfile, cx, self.id, what, DEFAULT_NODE)?;
         let file = self.script.file(entry.attr.id);
         Ok((entry, file))
     }
@@ -532,7 +537,7 @@ impl Node for ScriptNode {
     }
 
     fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
-        let what = format!("{} {state:?}", shown(range));
+        let what = format!("{} {state:?}", format_range(range));
         self.script.done(Op::HostLock, cx, self.id, what)
     }
 
@@ -541,17 +546,23 @@ impl Node for ScriptNode {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
-        let what = format!("{} {kind:?}", shown(range));
+    ) -> Result<Option<ForeignLock>> {
+        let what = format!("{} {kind:?}", format_range(range));
         match self.script.answer(Op::HostLockHolder, cx, self.id, what)? {
             None => Ok(None),
-            Some(Answer::Outsider(outsider)) => Ok(Some(outsider)),
-            Some(other) => wrong(Op::HostLockHolder, &other),
+            Some(Answer::ForeignLock(outsider)) => Ok(Some(outsider)),
+            Some(other) => unexpected_answer(Op::HostLockHolder, &other),
         }
     }
 }
 
-fn shown(LockRange { space, start, end }: LockRange) -> String {
+fn format_range(
+    LockRange {
+        family: space,
+        start,
+        end,
+    }: LockRange,
+) -> String {
     format!("{space:?} {start}..={end}")
 }
 
@@ -575,7 +586,7 @@ impl File for ScriptFile {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         let what = format!("{want:?}");
         self.script
             .attr(Op::FileAttr, cx, self.id, Kind::File, what)
@@ -608,16 +619,22 @@ impl File for ScriptFile {
         match answer {
             None => Ok(len),
             Some(Answer::Count(count)) => Ok(count as usize),
-            Some(other) => wrong(Op::Write, &other),
+            Some(other) => unexpected_answer(Op::Write, &other),
         }
     }
 
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         let what = format!("{cookie} {plus:?}");
         let entries = match self.script.answer(Op::Readdir, cx, self.id, what)? {
             None => Vec::new(),
             Some(Answer::Entries(entries)) => entries,
-            Some(other) => wrong(Op::Readdir, &other),
+            Some(other) => unexpected_answer(Op::Readdir, &other),
         };
         for ((name, id, kind), cookie) in entries.iter().zip(1..).skip(cookie as usize) {
             let entry = DirEntry {
@@ -626,8 +643,8 @@ impl File for ScriptFile {
                 kind: Some(*kind),
                 cookie,
                 entry: match plus {
-                    Plus::Names => None,
-                    Plus::Entries => Some(self.script.plain_entry(*id, *kind)),
+                    ReaddirMode::Names => None,
+                    ReaddirMode::Entries => Some(self.script.default_entry(*id, *kind)),
                 },
             };
             if !sink.entry(entry) {
@@ -646,12 +663,12 @@ impl File for ScriptFile {
         self.script.done(Op::Flush, cx, self.id, String::new())
     }
 
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, cx: &Cx<'_>, how: AllocateMode, offset: u64, len: u64) -> Result<()> {
         let what = format!("{how:?} {offset} {len}");
         self.script.done(Op::Allocate, cx, self.id, what)
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
         let text = format!("{offset} {what:?}");
         self.script.count(Op::Seek, cx, self.id, text, offset)
     }
@@ -669,7 +686,7 @@ impl File for ScriptFile {
             Some(Answer::Extents(extents)) => {
                 let _ = extents.into_iter().all(each);
             }
-            Some(other) => wrong(Op::Extents, &other),
+            Some(other) => unexpected_answer(Op::Extents, &other),
         }
         Ok(())
     }
@@ -681,7 +698,7 @@ impl File for ScriptFile {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
         let to = to.as_any().downcast_ref::<ScriptFile>();
         let to = to.filter(|to| Arc::ptr_eq(&to.script, &self.script));
@@ -690,7 +707,7 @@ impl File for ScriptFile {
         self.script.count(Op::Copy, cx, self.id, what, len)
     }
 
-    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         self.script
             .done(Op::Lease, cx, self.id, format!("{kind:?}"))?;
         Ok(Box::new(Unbroken))

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
 use vfs::{Call, Patience};
-use wire::{Answer, Incoming, Malformed, Session};
+use wire::{Incoming, Malformed, ServeOutcome, Session};
 
-use crate::Room;
+use crate::ReplyBuffer;
 
 /// Serves `message` once, and returns the answer and the reply, of at most `most` bytes.
 pub fn serve(
@@ -18,10 +18,10 @@ pub fn serve(
     patience: Patience,
     message: &dyn Incoming,
     most: usize,
-) -> Result<(Answer, Vec<u8>), Malformed> {
-    let mut out = Room::new(most);
+) -> Result<(ServeOutcome, Vec<u8>), Malformed> {
+    let mut out = ReplyBuffer::new(most);
     let answer = session.serve(call, patience, message, &mut out);
-    if !matches!(answer, Ok(Answer::Done | Answer::Secure)) {
+    if !matches!(answer, Ok(ServeOutcome::Done | ServeOutcome::StartTls)) {
         assert_eq!(out.data(), b"", "{answer:?} leaves nothing behind");
     }
     Ok((answer?, out.into_data()))
@@ -33,10 +33,10 @@ pub fn serve_patiently(
     call: &Call,
     message: &dyn Incoming,
     most: usize,
-) -> Result<(Answer, Vec<u8>), Malformed> {
+) -> Result<(ServeOutcome, Vec<u8>), Malformed> {
     for patience in [Patience::None, Patience::Brief, Patience::Full] {
         let served = serve(session, call, patience, message, most)?;
-        if served.0 != Answer::WouldBlock {
+        if served.0 != ServeOutcome::WouldBlock {
             return Ok(served);
         }
     }

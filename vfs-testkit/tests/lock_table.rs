@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use vfs::lock::{HostLock, Lock, LockKind, LockTable, Outsider, Owner, Space};
+use vfs::lock::{ForeignLock, HostLock, Lock, LockFamily, LockKind, LockTable, Owner};
 use vfs::memory::MemoryBudget;
 use vfs::{Account, Call, Caller, Cx, Errno, Kind, Node, Op, Patience, PeerKey, Result};
 use vfs_testkit::{Answer, Script};
@@ -31,7 +31,7 @@ fn owner(client: u64) -> Owner {
 
 fn posix(client: u64, kind: LockKind, start: u64, end: u64) -> Lock {
     Lock {
-        space: Space::Posix,
+        family: LockFamily::Posix,
         start,
         end,
         kind,
@@ -41,7 +41,7 @@ fn posix(client: u64, kind: LockKind, start: u64, end: u64) -> Lock {
 
 fn flock(client: u64, kind: LockKind) -> Lock {
     Lock {
-        space: Space::Flock,
+        family: LockFamily::Flock,
         ..posix(client, kind, 0, ALL)
     }
 }
@@ -74,7 +74,7 @@ impl Fixture {
         self.table.unlock(
             &self.cx(),
             &*self.node,
-            Space::Posix,
+            LockFamily::Posix,
             start,
             end,
             &owner(client),
@@ -98,7 +98,7 @@ impl Fixture {
             .take_calls()
             .into_iter()
             .filter(|call| call.op == Op::HostLock)
-            .map(|call| call.what)
+            .map(|call| call.arguments)
             .collect()
     }
 }
@@ -123,7 +123,7 @@ impl Woken {
     /// Returns a call of a client that polls.
     fn polled() -> (Arc<Woken>, Call) {
         let woken = Arc::new(Woken::default());
-        let call = Call::detached().polled(Waker::from(woken.clone()));
+        let call = Call::detached().retried_by_client(Waker::from(woken.clone()));
         (woken, call)
     }
 
@@ -169,7 +169,7 @@ fn an_owner_is_known_without_its_process_id() {
     let unlocked = fixture.table.unlock(
         &fixture.cx(),
         &*fixture.node,
-        Space::Posix,
+        LockFamily::Posix,
         0,
         ALL,
         &lock.owner,
@@ -244,7 +244,7 @@ fn an_outsider_is_tried_again_soon() {
 #[test]
 fn an_outsider_is_told_as_holder() {
     let fixture = Fixture::new();
-    let outsider = Outsider {
+    let outsider = ForeignLock {
         start: 3,
         end: 4,
         kind: Shared,
@@ -252,7 +252,7 @@ fn an_outsider_is_told_as_holder() {
     };
     fixture
         .script
-        .next(Op::HostLockHolder, Answer::Outsider(outsider));
+        .next(Op::HostLockHolder, Answer::ForeignLock(outsider));
     let holder = fixture
         .holder(posix(1, Exclusive, 0, 9))
         .expect("an outsider");
@@ -431,19 +431,19 @@ fn one_that_comes_when_it_likes_keeps_its_place() {
     assert_eq!(fixture.wait(&second, wanted(3)), parked);
     let (_woken, late) = Woken::call();
     assert_eq!(fixture.wait(&late, wanted(5)), parked);
-    let next = fixture.table.next(fixture.node.id(), &wanted(5));
+    let next = fixture.table.next_waiter(fixture.node.id(), &wanted(5));
     assert_eq!(next, Some(wanted(2)));
     assert_eq!(fixture.wait(&first, wanted(2)), Ok(()));
     assert_eq!(woken(), [1, 0, 0]);
     fixture.release(2);
     assert_eq!(woken(), [1, 1, 0]);
     second.cancel();
-    fixture.table.leave(fixture.node.id(), &second);
+    fixture.table.cancel_wait(fixture.node.id(), &second);
     assert_eq!(woken(), [1, 1, 1], "its place has gone to the next");
     assert_eq!(fixture.wait(&third, wanted(4)), Ok(()));
     assert_eq!(fixture.lock(wanted(5)), Err(Errno::EAGAIN));
     late.cancel();
-    fixture.table.leave(fixture.node.id(), &late);
+    fixture.table.cancel_wait(fixture.node.id(), &late);
     fixture.release(4);
     assert!(fixture.table.is_empty());
 }
@@ -518,7 +518,7 @@ fn the_ranges_of_a_node_are_bounded() {
     let fixture = Fixture::new();
     for i in 0.. {
         match fixture.lock(posix(1, Shared, i * 2, i * 2)) {
-            Ok(()) => assert!(i < LockTable::MAX_HELD as u64),
+            Ok(()) => assert!(i < LockTable::MAX_RANGES_PER_NODE as u64),
             Err(errno) => {
                 assert_eq!(errno, Errno::ENOLCK);
                 break;
@@ -531,7 +531,7 @@ fn the_ranges_of_a_node_are_bounded() {
 
 /// Returns a call of `user`, charged to `budget`.
 fn call_of(user: u32, budget: &Arc<MemoryBudget>) -> Call {
-    Call::detached().on_account(Account::at(budget, PeerKey::User(user)))
+    Call::detached().with_account(Account::in_budget(budget, PeerKey::User(user)))
 }
 
 #[test]
@@ -546,10 +546,10 @@ fn a_peer_leaves_ranges_of_a_node_to_others() {
     };
     // Two clients of one user.
     let took = (0..).take_while(|at| lock(1, at % 2, *at).is_ok()).count();
-    assert_eq!(took, LockTable::MAX_HELD / 2 - 1);
+    assert_eq!(took, LockTable::MAX_RANGES_PER_NODE / 2 - 1);
     assert_eq!(lock(1, 7, 1), Err(Errno::ENOLCK));
     let took = (0..).take_while(|at| lock(2, 2, *at).is_ok()).count();
-    assert!(took >= LockTable::MAX_HELD / 4 - 2, "{took}");
+    assert!(took >= LockTable::MAX_RANGES_PER_NODE / 4 - 2, "{took}");
     // Ranges that are unlocked can be locked again.
     assert_eq!(fixture.unlock(0, 0, ALL), Ok(()));
     assert_eq!(lock(1, 0, 0), Ok(()));
@@ -572,7 +572,7 @@ fn ranges_are_part_of_the_memory_budget() {
     };
     let took = (0..).take_while(|at| lock(1, *at).is_ok()).count();
     assert!((200..1000).contains(&took), "{took} ranges");
-    assert!(budget.kept() <= budget.limit() / 4);
+    assert!(budget.state_bytes() <= budget.limit() / 4);
     assert_eq!(lock(2, 0), Ok(()));
     fixture.release(1);
     fixture.release(2);
@@ -737,7 +737,7 @@ mod model {
 }
 
 /// Locks on behalf of another table, whose clients are one owner here.
-fn mirror(fixture: &Fixture, space: Space, range: (u64, u64), state: HostLock) -> Result<()> {
+fn mirror(fixture: &Fixture, space: LockFamily, range: (u64, u64), state: HostLock) -> Result<()> {
     let range = space.range(range.0, range.1);
     fixture
         .table
@@ -746,10 +746,10 @@ fn mirror(fixture: &Fixture, space: Space, range: (u64, u64), state: HostLock) -
 
 #[test]
 fn a_mirror_is_an_owner_that_keeps_what_it_has_when_refused() {
-    for space in [Space::Posix, Space::Flock] {
+    for space in [LockFamily::Posix, LockFamily::Flock] {
         let fixture = Fixture::new();
         let lock = |client, kind| Lock {
-            space,
+            family: space,
             ..posix(client, kind, 0, ALL)
         };
         let mirror = |state| mirror(&fixture, space, (0, ALL), state);
@@ -773,7 +773,7 @@ fn a_mirror_is_an_owner_that_keeps_what_it_has_when_refused() {
 #[test]
 fn what_a_mirror_unlocks_is_unlocked_whatever_the_host_says() {
     let fixture = Fixture::new();
-    let mirror = |state| mirror(&fixture, Space::Posix, (0, 9), state);
+    let mirror = |state| mirror(&fixture, LockFamily::Posix, (0, 9), state);
     assert_eq!(mirror(HostLock::Exclusive), Ok(()));
     fixture
         .script

@@ -16,7 +16,7 @@ pub fn is_acl(name: &[u8]) -> bool {
 /// The subject of an ACL entry, in the order in which entries are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
-pub enum Whose {
+pub enum AclSubject {
     Owner,
     /// A user, by number.
     User(u32),
@@ -33,9 +33,9 @@ pub enum Whose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
     /// The subject of the entry.
-    pub whose: Whose,
+    pub subject: AclSubject,
     /// The permissions of the subject.
-    pub may: Access,
+    pub permissions: Access,
 }
 
 /// An ACL. The source checks that the entries are consistent when the ACL is set: `EINVAL`.
@@ -52,13 +52,13 @@ impl Acl {
     /// Creates the ACL that is equivalent to a mode's lowest nine bits.
     pub fn of_mode(mode: u32) -> Acl {
         let entry = |whose, shift: u32| AclEntry {
-            whose,
-            may: Access::from_bits_truncate(mode >> shift),
+            subject: whose,
+            permissions: Access::from_bits_truncate(mode >> shift),
         };
         Acl(vec![
-            entry(Whose::Owner, 6),
-            entry(Whose::OwningGroup, 3),
-            entry(Whose::Others, 0),
+            entry(AclSubject::Owner, 6),
+            entry(AclSubject::OwningGroup, 3),
+            entry(AclSubject::Others, 0),
         ])
     }
 
@@ -73,9 +73,12 @@ impl Acl {
         let entries = entries.chunks_exact(8).map(|entry| {
             let half = |at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
             let id = u32::from(half(6)) << 16 | u32::from(half(4));
-            let whose = Whose::of_tag(half(0).into(), id).ok_or(Errno::EINVAL)?;
+            let whose = AclSubject::of_tag(half(0).into(), id).ok_or(Errno::EINVAL)?;
             let may = Access::from_bits(half(2).into()).ok_or(Errno::EINVAL)?;
-            Ok(AclEntry { whose, may })
+            Ok(AclEntry {
+                subject: whose,
+                permissions: may,
+            })
         });
         Ok(Acl(entries.collect::<Result<_>>()?))
     }
@@ -85,26 +88,26 @@ impl Acl {
         let mut value = Vec::with_capacity(4 + 8 * self.0.len());
         value.extend(VERSION.to_le_bytes());
         for entry in &self.0 {
-            let (tag, id) = entry.whose.tag();
+            let (tag, id) = entry.subject.tag();
             value.extend((tag as u16).to_le_bytes());
-            value.extend((entry.may.bits() as u16).to_le_bytes());
+            value.extend((entry.permissions.bits() as u16).to_le_bytes());
             value.extend(id.unwrap_or(NO_ID).to_le_bytes());
         }
         value
     }
 }
 
-impl Whose {
+impl AclSubject {
     /// Returns the subject of an entry with this tag (`include/uapi/linux/posix_acl.h`), with `id`
     /// if that is a user or a group; `None` for an unknown tag.
-    pub const fn of_tag(tag: u32, id: u32) -> Option<Whose> {
+    pub const fn of_tag(tag: u32, id: u32) -> Option<AclSubject> {
         Some(match tag {
-            0x01 => Whose::Owner,
-            0x02 => Whose::User(id),
-            0x04 => Whose::OwningGroup,
-            0x08 => Whose::Group(id),
-            0x10 => Whose::Mask,
-            0x20 => Whose::Others,
+            0x01 => AclSubject::Owner,
+            0x02 => AclSubject::User(id),
+            0x04 => AclSubject::OwningGroup,
+            0x08 => AclSubject::Group(id),
+            0x10 => AclSubject::Mask,
+            0x20 => AclSubject::Others,
             _ => return None,
         })
     }
@@ -112,12 +115,12 @@ impl Whose {
     /// Returns the tag, and the user's or group's id.
     pub const fn tag(self) -> (u32, Option<u32>) {
         match self {
-            Whose::Owner => (0x01, None),
-            Whose::User(id) => (0x02, Some(id)),
-            Whose::OwningGroup => (0x04, None),
-            Whose::Group(id) => (0x08, Some(id)),
-            Whose::Mask => (0x10, None),
-            Whose::Others => (0x20, None),
+            AclSubject::Owner => (0x01, None),
+            AclSubject::User(id) => (0x02, Some(id)),
+            AclSubject::OwningGroup => (0x04, None),
+            AclSubject::Group(id) => (0x08, Some(id)),
+            AclSubject::Mask => (0x10, None),
+            AclSubject::Others => (0x20, None),
         }
     }
 }
@@ -128,14 +131,17 @@ mod tests {
 
     #[test]
     fn an_acl_is_read_as_it_is_written() {
-        let entry = |whose, may| AclEntry { whose, may };
+        let entry = |whose, may| AclEntry {
+            subject: whose,
+            permissions: may,
+        };
         let acl = Acl(vec![
-            entry(Whose::Owner, Access::all()),
-            entry(Whose::User(0x0102_0304), Access::READ),
-            entry(Whose::OwningGroup, Access::empty()),
-            entry(Whose::Group(7), Access::WRITE),
-            entry(Whose::Mask, Access::READ | Access::EXEC),
-            entry(Whose::Others, Access::EXEC),
+            entry(AclSubject::Owner, Access::all()),
+            entry(AclSubject::User(0x0102_0304), Access::READ),
+            entry(AclSubject::OwningGroup, Access::empty()),
+            entry(AclSubject::Group(7), Access::WRITE),
+            entry(AclSubject::Mask, Access::READ | Access::EXEC),
+            entry(AclSubject::Others, Access::EXEC),
         ]);
         let value = acl.value();
         let want = b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x04\0\x04\x03\x02\x01";
@@ -153,7 +159,11 @@ mod tests {
 
     #[test]
     fn a_mode_is_an_acl_of_three() {
-        let may: Vec<_> = Acl::of_mode(0o4751).0.iter().map(|e| e.may).collect();
+        let may: Vec<_> = Acl::of_mode(0o4751)
+            .0
+            .iter()
+            .map(|e| e.permissions)
+            .collect();
         assert_eq!(
             may,
             [Access::all(), Access::READ | Access::EXEC, Access::EXEC]

@@ -134,7 +134,7 @@ bitflags! {
     /// The attributes that a caller uses; the others may be stale or zero. A source that reads all
     /// of them at once ignores it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Want: u32 {
+    pub struct AttrMask: u32 {
         /// Kind, permissions, owner, links, device numbers and identity: all that a lookup needs.
         const BASIC = 1;
         /// Size and blocks, which a network file system may have to fetch.
@@ -192,7 +192,7 @@ pub enum SetTime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// The magic number of its type (`include/uapi/linux/magic.h`).
-    pub kind: u32,
+    pub magic: u32,
     /// The block size in bytes, in which the counts below are.
     pub bsize: u32,
     /// Total blocks.
@@ -215,7 +215,7 @@ impl StatFs {
     /// Returns the maximum number of links to a file, by the type of the file system, as no system
     /// call reports it. 32,000, which every file system supports, for an unknown type.
     pub const fn link_max(&self) -> u32 {
-        match self.kind {
+        match self.magic {
             // ext4 (`EXT4_LINK_MAX`).
             0xef53 => 65_000,
             // btrfs (`BTRFS_LINK_MAX`).

@@ -45,7 +45,7 @@ impl<'a> Cx<'a> {
 
     /// Returns `WOULD_BLOCK` unless the operation may block: the first line of every operation that
     /// inherently blocks.
-    pub fn may_wait(&self) -> Result<()> {
+    pub fn check_may_block(&self) -> Result<()> {
         if self.patience == Patience::Full {
             Ok(())
         } else {
@@ -113,30 +113,30 @@ pub struct Call {
     on_cancel: Mutex<Vec<Waker>>,
     wake_within_ms: AtomicU32,
     /// The position among waiters; 0 is none.
-    place: AtomicU64,
-    polls: bool,
+    queue_position: AtomicU64,
+    retried_by_client: bool,
     peer: Option<Arc<Peer>>,
     /// The account of a request that came without a connection.
     account: Account,
-    ours: bool,
-    /// The share of [`Call::note_share`]; 0 is none.
-    share: AtomicU64,
-    /// The word of [`Call::note`]; [`NOTHING`] is none.
-    word: AtomicU16,
-    /// The fault of [`Call::note_fault`]; 0 is none.
-    fault: AtomicU16,
+    internal: bool,
+    /// The share of [`Call::note_export`]; 0 is none.
+    export_number: AtomicU64,
+    /// The word of [`Call::note_operation`]; [`NO_OPERATION`] is none.
+    operation: AtomicU16,
+    /// The fault of [`Call::note_error`]; 0 is none.
+    error: AtomicU16,
 }
 
 /// A number above those of all protocols' words.
-const NOTHING: u16 = u16::MAX;
+const NO_OPERATION: u16 = u16::MAX;
 
 /// The statistics that a protocol noted for a request, as its own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Noted {
+pub struct CallOutcome {
     /// The type of the request.
-    pub word: u16,
+    pub operation: u16,
     /// The error number; 0 for success.
-    pub fault: u16,
+    pub error: u16,
 }
 
 impl Call {
@@ -147,14 +147,14 @@ impl Call {
             waker: None,
             on_cancel: Mutex::new(Vec::new()),
             wake_within_ms: AtomicU32::new(0),
-            place: AtomicU64::new(0),
-            polls: false,
+            queue_position: AtomicU64::new(0),
+            retried_by_client: false,
             peer: None,
-            account: Account::OURS,
-            ours: false,
-            share: AtomicU64::new(0),
-            word: AtomicU16::new(NOTHING),
-            fault: AtomicU16::new(0),
+            account: Account::INTERNAL,
+            internal: false,
+            export_number: AtomicU64::new(0),
+            operation: AtomicU16::new(NO_OPERATION),
+            error: AtomicU16::new(0),
         }
     }
 
@@ -179,31 +179,31 @@ impl Call {
     /// time after `waker` was woken, or without that. Until the retry or the cancellation, a
     /// [`crate::lock::LockTable`] keeps its position in the queue; the creator ensures that one of
     /// the two happens.
-    pub fn polled(&self, waker: Waker) -> Call {
+    pub fn retried_by_client(&self, waker: Waker) -> Call {
         Call {
-            polls: true,
+            retried_by_client: true,
             ..self.woken_by(waker)
         }
     }
 
-    /// Returns whether it is [`Call::polled`].
-    pub fn polls(&self) -> bool {
-        self.polls
+    /// Returns whether it is [`Call::retried_by_client`].
+    pub fn is_retried_by_client(&self) -> bool {
+        self.retried_by_client
     }
 
     /// Returns its position among the requests that wait for the same resource, if it has waited:
     /// the lower, the longer.
-    pub fn place(&self) -> Option<u64> {
-        Some(self.place.load(Ordering::Relaxed)).filter(|&place| place != 0)
+    pub fn queue_position(&self) -> Option<u64> {
+        Some(self.queue_position.load(Ordering::Relaxed)).filter(|&place| place != 0)
     }
 
     /// Sets its position in the queue, after all lower ones; never 0.
-    pub fn take_place(&self, place: u64) {
-        self.place.store(place, Ordering::Relaxed);
+    pub fn set_queue_position(&self, place: u64) {
+        self.queue_position.store(place, Ordering::Relaxed);
     }
 
     /// Creates another request of the same connection that cannot be parked.
-    pub fn beside(&self) -> Call {
+    pub fn sibling(&self) -> Call {
         Call {
             peer: self.peer.clone(),
             account: self.account.clone(),
@@ -212,7 +212,7 @@ impl Call {
     }
 
     /// Returns the same request, with `peer` as the origin of its connection.
-    pub fn coming_from(self, peer: Arc<Peer>) -> Call {
+    pub fn with_peer(self, peer: Arc<Peer>) -> Call {
         Call {
             peer: Some(peer),
             ..self
@@ -220,25 +220,25 @@ impl Call {
     }
 
     /// Returns the same request, from a guest's queues, charged to `account`.
-    pub fn on_account(self, account: Account) -> Call {
+    pub fn with_account(self, account: Account) -> Call {
         Call { account, ..self }
     }
 
     /// Creates a request of barge itself, made in order to answer this one: layers leave its caller
     /// unmapped, while access control still applies to the connection. It cannot be parked. For
     /// operations of which the client only sees the result.
-    pub fn of_ours(&self) -> Call {
+    pub fn internal(&self) -> Call {
         Call {
             peer: self.peer.clone(),
             account: self.account.clone(),
-            ours: true,
+            internal: true,
             ..Call::detached()
         }
     }
 
-    /// Returns whether its caller is barge itself ([`Call::of_ours`]), which no layer maps.
-    pub fn is_ours(&self) -> bool {
-        self.ours
+    /// Returns whether its caller is barge itself ([`Call::internal`]), which no layer maps.
+    pub fn is_internal(&self) -> bool {
+        self.internal
     }
 
     /// Returns the peer of the connection that it came over; `None` for barge's own requests and
@@ -273,33 +273,36 @@ impl Call {
     /// Notes for the statistics that this request is of type `word`, a number of its protocol,
     /// without a failure so far. The thread that serves the request both writes and reads the
     /// notes.
-    pub fn note(&self, word: u16) {
-        self.word.store(word, Ordering::Relaxed);
-        self.fault.store(0, Ordering::Relaxed);
+    pub fn note_operation(&self, word: u16) {
+        self.operation.store(word, Ordering::Relaxed);
+        self.error.store(0, Ordering::Relaxed);
     }
 
     /// Notes that it failed, with an errno or the protocol's own error number.
-    pub fn note_fault(&self, fault: u16) {
-        self.fault.store(fault, Ordering::Relaxed);
+    pub fn note_error(&self, fault: u16) {
+        self.error.store(fault, Ordering::Relaxed);
     }
 
     /// Notes that this request uses the share numbered `share`, a number unique while the share is
     /// served; 0 is none. An engine reserves workers for other shares with it.
-    pub fn note_share(&self, share: u64) {
-        self.share.store(share, Ordering::Relaxed);
+    pub fn note_export(&self, share: u64) {
+        self.export_number.store(share, Ordering::Relaxed);
     }
 
     /// Returns the share that was noted last.
-    pub fn share(&self) -> u64 {
-        self.share.load(Ordering::Relaxed)
+    pub fn export_number(&self) -> u64 {
+        self.export_number.load(Ordering::Relaxed)
     }
 
     /// Returns the notes since the last call, and clears them.
-    pub fn take_noted(&self) -> Option<Noted> {
-        let word = self.word.load(Ordering::Relaxed);
-        self.word.store(NOTHING, Ordering::Relaxed);
-        let fault = self.fault.load(Ordering::Relaxed);
-        (word != NOTHING).then_some(Noted { word, fault })
+    pub fn take_outcome(&self) -> Option<CallOutcome> {
+        let word = self.operation.load(Ordering::Relaxed);
+        self.operation.store(NO_OPERATION, Ordering::Relaxed);
+        let fault = self.error.load(Ordering::Relaxed);
+        (word != NO_OPERATION).then_some(CallOutcome {
+            operation: word,
+            error: fault,
+        })
     }
 
     /// Cancels the request: every operation that waits returns `EINTR`. Idempotent; returns whether
@@ -423,11 +426,11 @@ mod tests {
     #[test]
     fn nothing_but_what_is_derived_as_such_is_ours() {
         let peer = Arc::new(Peer::remote([10, 0, 0, 1].into(), 700));
-        let call = Call::parkable(thread_waker()).coming_from(peer);
-        let ours = call.of_ours();
-        assert!(ours.is_ours() && ours.addr() == call.addr() && ours.waker().is_none());
+        let call = Call::parkable(thread_waker()).with_peer(peer);
+        let ours = call.internal();
+        assert!(ours.is_internal() && ours.addr() == call.addr() && ours.waker().is_none());
         let theirs = [&call, &ours].map(|call| call.woken_by(thread_waker()));
-        assert!(!theirs.iter().any(Call::is_ours) && !call.is_ours());
+        assert!(!theirs.iter().any(Call::is_internal) && !call.is_internal());
     }
 
     #[test]
@@ -438,7 +441,7 @@ mod tests {
             patience: Patience::Brief,
             ..Cx::new(&Caller::ROOT, &call)
         };
-        assert_eq!(brief.may_wait(), Err(Errno::WOULD_BLOCK));
-        assert_eq!(Cx::new(&Caller::ROOT, &call).may_wait(), Ok(()));
+        assert_eq!(brief.check_may_block(), Err(Errno::WOULD_BLOCK));
+        assert_eq!(Cx::new(&Caller::ROOT, &call).check_may_block(), Ok(()));
     }
 }

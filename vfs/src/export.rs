@@ -27,7 +27,7 @@ pub trait FileSystem: Send + Sync {
 
 /// The level of support for a feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum Support {
     /// Unsupported: returns `EOPNOTSUPP`.
     #[default]
     None,
@@ -43,31 +43,31 @@ pub struct Capabilities {
     /// No operation may change the tree.
     pub read_only: bool,
     /// Extended attributes.
-    pub xattr: Level,
+    pub xattr: Support,
     /// POSIX ACLs, as `system.posix_acl_*` attributes that are enforced.
-    pub acl: Level,
+    pub acl: Support,
     /// Locks that programs outside barge see.
-    pub host_locks: Level,
+    pub host_locks: Support,
     /// Handles that outlive the process.
-    pub handles: Level,
+    pub handles: Support,
     /// A change counter finer than a clock tick.
-    pub change: Level,
+    pub change: Support,
     /// Holes: seek, extents, punching.
-    pub holes: Level,
+    pub holes: Support,
     /// Copies inside the file system (copy_file_range(2)).
-    pub copy: Level,
+    pub copy: Support,
     /// Clones that share blocks (reflinks).
-    pub clone: Level,
+    pub clone: Support,
     /// Files without a name (`O_TMPFILE`).
-    pub tmpfile: Level,
+    pub tmpfile: Support,
     /// Device nodes.
-    pub devices: Level,
+    pub devices: Support,
     /// New nodes belong to the caller (otherwise all nodes have one owner).
-    pub owners: Level,
+    pub owners: Support,
     /// Directory cookies stay valid across opens.
     pub stable_cookies: bool,
     /// No node has or will have a birth time, so clients need not request one again.
-    pub no_births: bool,
+    pub no_birth_times: bool,
 }
 
 /// A persistent identifier of a node: up to [`Handle::MAX`] opaque bytes, which with the one byte
@@ -81,7 +81,7 @@ pub struct Handle {
 impl Handle {
     /// The maximum length in bytes for a source, which leaves 8 bytes of [`Handle::MAX`] for an
     /// identifier of the source where several are combined.
-    pub const MAX_OF_SOURCE: usize = Handle::MAX - 8;
+    pub const MAX_SOURCE: usize = Handle::MAX - 8;
 
     /// The maximum length in bytes.
     pub const MAX: usize = 63;
@@ -126,7 +126,7 @@ pub struct Export {
     /// The locks of all clients.
     pub locks: LockTable,
     /// Whether local clients may receive the open files' descriptors ([`crate::File::backing`]).
-    pub hands_over: bool,
+    pub fd_passing: bool,
 }
 
 impl Export {
@@ -136,14 +136,17 @@ impl Export {
             name: name.into(),
             fs,
             locks: LockTable::default(),
-            hands_over: false,
+            fd_passing: false,
         }
     }
 
     /// Returns the same export, which passes descriptors of open files to local clients if
     /// `hands_over`.
-    pub fn handing_over(self, hands_over: bool) -> Export {
-        Export { hands_over, ..self }
+    pub fn with_fd_passing(self, hands_over: bool) -> Export {
+        Export {
+            fd_passing: hands_over,
+            ..self
+        }
     }
 }
 

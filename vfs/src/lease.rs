@@ -15,7 +15,7 @@ pub enum LeaseKind {
 
 /// The callback of a lease break, called at most once: the lease must be returned soon. Called from
 /// any thread, perhaps while the lease is still being granted; must not block.
-pub type Broken = Arc<dyn Fn() + Send + Sync>;
+pub type BreakCallback = Arc<dyn Fn() + Send + Sync>;
 
 /// A lease. Dropping it returns it and resumes those that wait for it.
 pub trait Lease: Send + Sync {

@@ -32,25 +32,25 @@ pub mod quota;
 pub mod ranges;
 pub mod relay;
 pub mod seal;
-pub mod sip;
+pub mod siphash;
 
-pub use acl::{Acl, AclEntry, Whose};
-pub use attr::{Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Want};
+pub use acl::{Acl, AclEntry, AclSubject};
+pub use attr::{Attr, AttrMask, Device, Kind, SetAttr, SetTime, StatFs, Time};
 pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;
-pub use export::{Capabilities, Export, FileSystem, Handle, Level};
-pub use lease::{Broken, Lease, LeaseKind};
+pub use export::{Capabilities, Export, FileSystem, Handle, Support};
+pub use lease::{BreakCallback, Lease, LeaseKind};
 pub use log_limit::LogLimit;
 pub use name::Name;
 pub use node::{
-    Access, Allocate, Backing, CopyHow, DirEntry, DirSink, Entry, Extent, File, Limits, Make, Mode,
-    Node, NodeId, OpenFlags, Plus, RenameFlags, Seek, XattrFlags, may_execute_to_read,
-    open_by_owner, or_executed,
+    Access, AllocateMode, Backing, BackingRestrictions, CopyMode, DirEntry, DirSink, Entry, Extent,
+    File, Mode, NewNode, Node, NodeId, OpenFlags, ReaddirMode, RenameFlags, Whence, XattrFlags,
+    may_be_exec_open, open_by_owner, or_open_for_exec,
 };
 pub use op::Op;
 pub use payload::{Fill, Payload, Sink};
 pub use peer::{Origin, Peer, PeerKey, Trust};
-pub use quota::{Account, Allotment, Charge, Full, Portion, Quota};
+pub use quota::{Account, Allotment, Charge, Portion, Quota, QuotaExceeded};
 pub use ranges::Ranges;
 pub use relay::RelaySink;
 pub use seal::HandleKey;

@@ -1,6 +1,6 @@
 //! Complete listings of directories, for programs and image creation.
 
-use crate::{Cx, DirEntry, Entry, Node, OpenFlags, Plus, Result};
+use crate::{Cx, DirEntry, Entry, Node, OpenFlags, ReaddirMode, Result};
 
 /// A directory entry with its node.
 pub struct NamedEntry {
@@ -16,7 +16,9 @@ pub fn list(cx: &Cx<'_>, dir: &dyn Node) -> Result<Vec<NamedEntry>> {
     let (mut entries, mut last) = (Vec::new(), 0);
     loop {
         let (before, cookie) = (entries.len(), last);
-        open.readdir(cx, cookie, Plus::Entries, &mut |entry: DirEntry<'_>| {
+        open.readdir(cx, cookie, ReaddirMode::Entries, &mut |entry: DirEntry<
+            '_,
+        >| {
             last = entry.cookie;
             entries.push(NamedEntry {
                 name: entry.name.to_vec(),

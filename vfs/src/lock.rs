@@ -6,11 +6,12 @@
 //! thread blocks. There is no deadlock detection: clients find the deadlocks among their own
 //! processes.
 //!
-//! Waiters are woken in FIFO order. A client that polls ([`Call::polled`](crate::Call::polled))
-//! would always lose against the others, so its request keeps its position in the queue, and while
-//! its lock could be granted, later waiters that conflict with it do not overtake it. Requests that
-//! do not wait ignore these positions, and a waiter whose lock could not be granted yet blocks no
-//! other, or two could wait for each other.
+//! Waiters are woken in FIFO order. A client that polls
+//! ([`Call::retried_by_client`](crate::Call::retried_by_client)) would always lose against the
+//! others, so its request keeps its position in the queue, and while its lock could be granted,
+//! later waiters that conflict with it do not overtake it. Requests that do not wait ignore these
+//! positions, and a waiter whose lock could not be granted yet blocks no other, or two could wait
+//! for each other.
 //!
 //! Lock order: the table's mutex, held to find a node's locks only; then the node's, held across
 //! [`Node::host_lock`]. No waker is called while either is held. A node may implement `host_lock`
@@ -33,18 +34,22 @@ use crate::{Call, Cx, Errno, Node, NodeId, Patience, Quota, Result};
 
 /// The two kinds of advisory locks of Linux, which are independent of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Space {
+pub enum LockFamily {
     /// Byte ranges of fcntl(2), owned by a process.
     Posix,
     /// Whole files of flock(2), owned by an open file.
     Flock,
 }
 
-impl Space {
+impl LockFamily {
     /// Creates the range from `start` to `end` for locks of this kind.
     pub const fn range(self, start: u64, end: u64) -> LockRange {
         let space = self;
-        LockRange { space, start, end }
+        LockRange {
+            family: space,
+            start,
+            end,
+        }
     }
 }
 
@@ -52,7 +57,7 @@ impl Space {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRange {
     /// The kind of its locks.
-    pub space: Space,
+    pub family: LockFamily,
     /// The first byte.
     pub start: u64,
     /// The last byte; [`u64::MAX`] for the end of file, however far it grows.
@@ -117,7 +122,7 @@ impl Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// The kind of lock.
-    pub space: Space,
+    pub family: LockFamily,
     /// The first byte.
     pub start: u64,
     /// The last byte; [`u64::MAX`] for the end of file, however far it grows.
@@ -130,7 +135,7 @@ pub struct Lock {
 
 impl Lock {
     fn range(&self) -> LockRange {
-        self.space.range(self.start, self.end)
+        self.family.range(self.start, self.end)
     }
 
     fn overlaps(&self, start: u64, end: u64) -> bool {
@@ -138,7 +143,7 @@ impl Lock {
     }
 
     fn conflicts(&self, other: &Lock) -> bool {
-        self.space == other.space
+        self.family == other.family
             && self.owner != other.owner
             && self.overlaps(other.start, other.end)
             && (self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive)
@@ -147,7 +152,7 @@ impl Lock {
 
 /// A conflicting lock outside barge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outsider {
+pub struct ForeignLock {
     /// The first byte of its range.
     pub start: u64,
     /// The last byte of its range.
@@ -164,7 +169,7 @@ pub enum Wait {
     /// `F_SETLK`: returns `EAGAIN`.
     No,
     /// Returns `EAGAIN`, but also while the lock of an earlier waiter could be granted.
-    InTurn,
+    TryFair,
     /// `F_SETLKW`: parks the request.
     Yes,
 }
@@ -181,35 +186,35 @@ impl From<bool> for Wait {
 /// The locks on the nodes of one export, and the requests that wait for some.
 pub struct LockTable {
     nodes: Mutex<HashMap<NodeId, Arc<Mutex<NodeLocks>>>>,
-    places: AtomicU64,
+    last_position: AtomicU64,
     /// The quota of ranges on all nodes.
-    held: Arc<Quota>,
+    quota: Arc<Quota>,
 }
 
 impl Default for LockTable {
     fn default() -> LockTable {
         LockTable {
             nodes: Mutex::default(),
-            places: AtomicU64::new(0),
-            held: Quota::shared(LockTable::MOST, LockTable::SIZE),
+            last_position: AtomicU64::new(0),
+            quota: Quota::shared(LockTable::MAX_RANGES, LockTable::RANGE_BYTES),
         }
     }
 }
 
 impl LockTable {
     /// The retry interval while a lock outside barge conflicts: its release is not reported.
-    const OUTSIDER_RETRY: Duration = Duration::from_millis(20);
+    const FOREIGN_RETRY: Duration = Duration::from_millis(20);
 
     /// The maximum number of ranges on one node, `ENOLCK` beyond: far more than databases use, few
     /// enough to scan for each request. A peer may hold as many of them as it leaves to others.
-    pub const MAX_HELD: usize = 4096;
+    pub const MAX_RANGES_PER_NODE: usize = 4096;
 
     /// The maximum number of ranges on all nodes, `ENOLCK` beyond; a peer may hold as many as it
     /// leaves.
-    const MOST: usize = 1 << 20;
+    const MAX_RANGES: usize = 1 << 20;
 
     /// The memory that a range and its owner take, in bytes.
-    const SIZE: usize = size_of::<Lock>() + 64;
+    const RANGE_BYTES: usize = size_of::<Lock>() + 64;
 
     /// Locks a range, replacing the owner's locks in it. If another owner's lock conflicts, returns
     /// `EAGAIN`, or with [`Wait::Yes`] [`Errno::PARKED`], and the caller retries when woken.
@@ -234,7 +239,7 @@ impl LockTable {
             cx,
             node,
             lock,
-            (wait.into(), &self.places, &self.held),
+            (wait.into(), &self.last_position, &self.quota),
             &mut woken,
         );
         self.forget_if_free(node.id(), locks);
@@ -243,22 +248,22 @@ impl LockTable {
     }
 
     /// Removes `call` from the waiters of `node`, because it was cancelled or no longer waits.
-    pub fn leave(&self, node: NodeId, call: &Call) {
-        let Some(locks) = self.known(node) else {
+    pub fn cancel_wait(&self, node: NodeId, call: &Call) {
+        let Some(locks) = self.find_node(node) else {
             return;
         };
         let mut woken = Vec::new();
-        locks.lock().leave(call, &mut woken);
+        locks.lock().cancel_wait(call, &mut woken);
         self.forget_if_free(node, locks);
         wake(woken);
     }
 
     /// Returns the lock of a waiter that has priority over a new waiter for `lock` and could be
     /// granted.
-    pub fn next(&self, node: NodeId, lock: &Lock) -> Option<Lock> {
-        let locks = self.known(node)?;
+    pub fn next_waiter(&self, node: NodeId, lock: &Lock) -> Option<Lock> {
+        let locks = self.find_node(node)?;
         let locks = locks.lock();
-        let next = locks.next(&locks.waiting, lock);
+        let next = locks.next_waiter(&locks.waiting, lock);
         next.map(|next| next.lock.clone())
     }
 
@@ -267,7 +272,7 @@ impl LockTable {
         &self,
         cx: &Cx<'_>,
         node: &dyn Node,
-        space: Space,
+        space: LockFamily,
         start: u64,
         end: u64,
         owner: &Owner,
@@ -275,11 +280,11 @@ impl LockTable {
         if start > end {
             return Err(Errno::EINVAL);
         }
-        let Some(locks) = self.known(node.id()) else {
+        let Some(locks) = self.find_node(node.id()) else {
             return Ok(());
         };
         let range = Lock {
-            space,
+            family: space,
             start,
             end,
             kind: LockKind::Shared,
@@ -310,7 +315,7 @@ impl LockTable {
             HostLock::Exclusive => Some(LockKind::Exclusive),
         };
         let range = Lock {
-            space: range.space,
+            family: range.family,
             start: range.start,
             end: range.end,
             kind: kind.unwrap_or(LockKind::Shared),
@@ -331,7 +336,7 @@ impl LockTable {
     /// May block on the host, regardless of the patience; a host that refuses keeps its view of the
     /// lock until the node is closed.
     pub fn release(&self, cx: &Cx<'_>, node: &dyn Node, whose: impl Fn(&Owner) -> bool) {
-        let Some(locks) = self.known(node.id()) else {
+        let Some(locks) = self.find_node(node.id()) else {
             return;
         };
         let cx = Cx {
@@ -355,9 +360,9 @@ impl LockTable {
                 })
                 .collect();
             for lock in held {
-                let _ = locks.tell_host(&cx, node, &lock, None);
+                let _ = locks.update_host(&cx, node, &lock, None);
                 locks.replace(&lock, None);
-                locks.settle(lock.owner.client, None);
+                locks.update_charge(lock.owner.client, None);
                 gone.push(lock);
             }
             locks.wake(&gone, &mut woken);
@@ -368,7 +373,7 @@ impl LockTable {
 
     /// Returns the lock that conflicts with `lock`, if any: `F_GETLK`.
     pub fn holder(&self, cx: &Cx<'_>, node: &dyn Node, lock: &Lock) -> Result<Option<Lock>> {
-        let inside = self.known(node.id()).and_then(|locks| {
+        let inside = self.find_node(node.id()).and_then(|locks| {
             let locks = locks.lock();
             let in_the_way = locks.held.iter().filter(|held| held.conflicts(lock));
             in_the_way.min_by_key(|held| held.start).cloned()
@@ -378,7 +383,7 @@ impl LockTable {
         }
         let outside = node.host_lock_holder(cx, lock.range(), lock.kind)?;
         Ok(outside.map(|held| Lock {
-            space: lock.space,
+            family: lock.family,
             start: held.start,
             end: held.end,
             kind: held.kind,
@@ -399,7 +404,7 @@ impl LockTable {
         self.nodes().entry(id).or_default().clone()
     }
 
-    fn known(&self, id: NodeId) -> Option<Arc<Mutex<NodeLocks>>> {
+    fn find_node(&self, id: NodeId) -> Option<Arc<Mutex<NodeLocks>>> {
         self.nodes().get(&id).cloned()
     }
 

@@ -48,7 +48,7 @@ pub struct MemoryBudget {
 
 /// The purpose of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum Purpose {
     /// Messages from a client, which can be left unread.
     Request,
     /// Replies to a client, which exist before their size is known.
@@ -64,7 +64,7 @@ struct Reserved {
     replies: usize,
     state: usize,
     /// Whether one of its requests was admitted beyond its share.
-    extra: bool,
+    overcommitted: bool,
 }
 
 impl Reserved {
@@ -80,10 +80,10 @@ struct State {
     /// Bytes reserved in addition.
     used: usize,
     /// The part of `used` that is state.
-    kept: usize,
+    state_bytes: usize,
     by_client: HashMap<PeerKey, Reserved>,
     /// The number of clients with a request beyond their share.
-    extras: usize,
+    overcommitted: usize,
     waiters: Waiters,
     /// Whether the budget is closed, so that waits return at once.
     closed: bool,
@@ -106,27 +106,27 @@ impl State {
     fn state_share(&self, limit: usize, client: PeerKey) -> usize {
         let own = self.of(client).state;
         let all = limit.saturating_sub(self.minimum);
-        let for_state = (all / 2).saturating_sub(self.kept - own);
+        let for_state = (all / 2).saturating_sub(self.state_bytes - own);
         for_state.min(all.saturating_sub(self.used - own)) / 2
     }
 
     /// Returns whether the share of `client` has room for `more` bytes.
-    fn fits(&self, limit: usize, client: PeerKey, of: Use, more: usize) -> bool {
+    fn fits(&self, limit: usize, client: PeerKey, of: Purpose, more: usize) -> bool {
         let own = self.of(client);
         match of {
-            Use::State => own.state + more <= self.state_share(limit, client),
+            Purpose::State => own.state + more <= self.state_share(limit, client),
             _ => own.messages() + more <= self.share(limit, client),
         }
     }
 
     /// Returns whether `client` may have a request beyond its share.
     fn may_exceed(&self, client: PeerKey) -> bool {
-        !self.of(client).extra && self.extras < MemoryBudget::EXTRAS
+        !self.of(client).overcommitted && self.overcommitted < MemoryBudget::MAX_OVERCOMMITTED
     }
 
     /// Returns the bound on the replies to `client`.
     fn reply_share(&self, limit: usize, client: PeerKey) -> usize {
-        self.share(limit, client).max(MemoryBudget::REPLIES)
+        self.share(limit, client).max(MemoryBudget::MIN_REPLY_SHARE)
     }
 
     /// Returns whether a reply of `bytes` may be made: a client without unsent replies may always
@@ -139,8 +139,8 @@ impl State {
     /// Returns whether so many messages are reserved that clients may have to wait. State alone
     /// does not count.
     fn is_tight(&self, limit: usize) -> bool {
-        let messages = self.minimum + self.used - self.kept;
-        messages > limit.saturating_sub(self.kept) / 4
+        let messages = self.minimum + self.used - self.state_bytes;
+        messages > limit.saturating_sub(self.state_bytes) / 4
     }
 
     fn is_overdrawn(&self, limit: usize, client: PeerKey) -> bool {
@@ -150,10 +150,10 @@ impl State {
     fn allows(&self, limit: usize, client: PeerKey, need: Need) -> bool {
         match need {
             Need::Request(more) => {
-                self.fits(limit, client, Use::Request, more) || self.may_exceed(client)
+                self.fits(limit, client, Purpose::Request, more) || self.may_exceed(client)
             }
             Need::Reply(bytes) => self.may_reply(limit, client, bytes),
-            Need::Settled => !self.is_overdrawn(limit, client),
+            Need::WithinShare => !self.is_overdrawn(limit, client),
         }
     }
 
@@ -172,11 +172,11 @@ impl MemoryBudget {
     pub const CONNECTION: usize = 32 << 10;
 
     /// The maximum number of clients with a request beyond their share.
-    const EXTRAS: usize = 4;
+    const MAX_OVERCOMMITTED: usize = 4;
 
     /// The minimum of the bound on replies to a client, however little is left: one large reply, so
     /// that the client makes progress.
-    const REPLIES: usize = 1 << 20;
+    const MIN_REPLY_SHARE: usize = 1 << 20;
 
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<MemoryBudget> {
@@ -200,15 +200,15 @@ impl MemoryBudget {
     }
 
     /// Returns the number of reserved bytes that are state.
-    pub fn kept(&self) -> usize {
-        self.state().kept
+    pub fn state_bytes(&self) -> usize {
+        self.state().state_bytes
     }
 
     /// Reserves the minimum of a connection. Returns `None` if the minima would take more than half
     /// of what state leaves.
     pub fn connect(self: &Arc<Self>) -> Option<Minimum> {
         let mut state = self.state();
-        let most = self.limit.saturating_sub(state.kept) / 2;
+        let most = self.limit.saturating_sub(state.state_bytes) / 2;
         if state.minimum + MemoryBudget::CONNECTION > most {
             return None;
         }
@@ -218,13 +218,13 @@ impl MemoryBudget {
     }
 
     /// Creates an empty reservation on the account of `client`.
-    pub fn reservation(self: &Arc<Self>, client: PeerKey, of: Use) -> Reservation {
+    pub fn reservation(self: &Arc<Self>, client: PeerKey, of: Purpose) -> Reservation {
         Reservation {
             budget: self.clone(),
             client,
-            of,
+            purpose: of,
             bytes: 0,
-            extra: false,
+            overcommitted: false,
         }
     }
 
@@ -239,7 +239,7 @@ impl MemoryBudget {
 
     /// Returns the size in bytes from which on a reply must be reserved in advance: one of this
     /// size for each connection takes an eighth of the budget.
-    pub fn large(&self) -> usize {
+    pub fn large_reply(&self) -> usize {
         let connections = self.connections.load(Ordering::Relaxed).max(1);
         (self.limit / 8 / connections).max(MemoryBudget::CONNECTION / 2) + 1
     }
@@ -302,10 +302,10 @@ impl Drop for Minimum {
 pub struct Reservation {
     budget: Arc<MemoryBudget>,
     client: PeerKey,
-    of: Use,
+    purpose: Purpose,
     bytes: usize,
     /// Whether it is the client's reservation beyond its share.
-    extra: bool,
+    overcommitted: bool,
 }
 
 impl Reservation {
@@ -321,7 +321,7 @@ impl Reservation {
 
     /// Creates an empty reservation on the same account.
     pub fn sibling(&self) -> Reservation {
-        self.budget.reservation(self.client, self.of)
+        self.budget.reservation(self.client, self.purpose)
     }
 
     /// Resizes it to `bytes` if that is a reduction or the client's share has room; returns whether
@@ -334,13 +334,14 @@ impl Reservation {
         let budget = self.budget.clone();
         let mut state = budget.state();
         let more = bytes.checked_sub(self.bytes);
-        let fits = more.is_none_or(|more| state.fits(budget.limit, self.client, self.of, more));
-        if !fits && !self.extra {
-            if self.of == Use::State || !state.may_exceed(self.client) {
+        let fits =
+            more.is_none_or(|more| state.fits(budget.limit, self.client, self.purpose, more));
+        if !fits && !self.overcommitted {
+            if self.purpose == Purpose::State || !state.may_exceed(self.client) {
                 return false;
             }
-            state.extras += 1;
-            self.extra = true;
+            state.overcommitted += 1;
+            self.overcommitted = true;
         }
         self.change(state, bytes);
         true
@@ -375,27 +376,27 @@ impl Reservation {
 
     fn change(&mut self, mut state: MutexGuard<'_, State>, to: usize) {
         let budget = self.budget.clone();
-        let ends = to < self.bytes && self.extra;
+        let ends = to < self.bytes && self.overcommitted;
         let reserved = state.by_client.entry(self.client).or_default();
-        let part = match self.of {
-            Use::Request => &mut reserved.requests,
-            Use::Reply => &mut reserved.replies,
-            Use::State => &mut reserved.state,
+        let part = match self.purpose {
+            Purpose::Request => &mut reserved.requests,
+            Purpose::Reply => &mut reserved.replies,
+            Purpose::State => &mut reserved.state,
         };
         *part = *part - self.bytes + to;
-        reserved.extra = (reserved.extra || self.extra) && !ends;
+        reserved.overcommitted = (reserved.overcommitted || self.overcommitted) && !ends;
         if reserved.messages() + reserved.state == 0 {
             state.by_client.remove(&self.client);
         }
         state.used = state.used - self.bytes + to;
-        if self.of == Use::State {
-            state.kept = state.kept - self.bytes + to;
+        if self.purpose == Purpose::State {
+            state.state_bytes = state.state_bytes - self.bytes + to;
         }
-        state.extras -= usize::from(ends);
+        state.overcommitted -= usize::from(ends);
         let tight = state.is_tight(budget.limit);
         budget.tight.store(tight, Ordering::Relaxed);
         budget.wake(state);
-        self.extra &= !ends;
+        self.overcommitted &= !ends;
         self.bytes = to;
     }
 }
@@ -423,7 +424,7 @@ mod tests {
         for number in 0..5 {
             let before = all.len();
             loop {
-                let mut one = budget.reservation(client(number), Use::Request);
+                let mut one = budget.reservation(client(number), Purpose::Request);
                 if !one.try_set(MIB / 2) {
                     break;
                 }
@@ -437,13 +438,13 @@ mod tests {
         all.clear();
         assert_eq!(budget.used(), 0);
         let state = budget.state();
-        assert!(state.by_client.is_empty() && state.extras == 0);
+        assert!(state.by_client.is_empty() && state.overcommitted == 0);
     }
 
     #[test]
     fn one_request_of_a_client_may_exceed_its_share() {
         let budget = MemoryBudget::new(MIB);
-        let request = || budget.reservation(client(1), Use::Request);
+        let request = || budget.reservation(client(1), Purpose::Request);
         let (mut first, mut second, mut third) = (request(), request(), request());
         assert!(first.try_set(MIB / 2));
         assert!(second.try_set(4 * MIB) && second.try_set(5 * MIB));
@@ -456,12 +457,12 @@ mod tests {
     #[test]
     fn replies_count_once_they_exist_and_are_waited_for_before_the_next() {
         let budget = MemoryBudget::new(16 * MIB);
-        let mut reply = budget.reservation(client(1), Use::Reply);
+        let mut reply = budget.reservation(client(1), Purpose::Reply);
         reply.set(12 * MIB);
         assert!(budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
         // The other client's share is half of what is left, and one large reply is allowed in any
         // case.
-        let mut other = budget.reservation(client(2), Use::Reply);
+        let mut other = budget.reservation(client(2), Purpose::Reply);
         other.set(2 * MIB);
         assert!(!budget.is_overdrawn(client(2)));
         other.set(2 * MIB + 1);
@@ -470,7 +471,7 @@ mod tests {
         assert!(!budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
         // Requests of a client do not delay its replies.
         drop((reply, other));
-        let mut request = budget.reservation(client(3), Use::Request);
+        let mut request = budget.reservation(client(3), Purpose::Request);
         request.set(15 * MIB);
         assert!(!budget.is_overdrawn(client(3)));
     }
@@ -479,21 +480,21 @@ mod tests {
     fn replies_that_are_about_to_be_made_stay_within_a_share() {
         let budget = MemoryBudget::new(32 * MIB);
         let minima: Vec<_> = (0..100).filter_map(|_| budget.connect()).collect();
-        assert!((16 << 10..4 * MIB).contains(&budget.large()));
+        assert!((16 << 10..4 * MIB).contains(&budget.large_reply()));
         let mut claims = Vec::new();
         loop {
-            let mut claim = budget.reservation(client(1), Use::Reply);
+            let mut claim = budget.reservation(client(1), Purpose::Reply);
             if !claim.try_claim(4 * MIB) {
                 break;
             }
             claims.push(claim);
         }
         assert_eq!(claims.len(), 3, "of half of what minima leave");
-        let mut other = budget.reservation(client(2), Use::Reply);
+        let mut other = budget.reservation(client(2), Purpose::Reply);
         assert!(other.try_claim(20 * MIB), "a client's only one");
         claims.pop();
         drop(minima);
-        assert!(budget.large() > 4 * MIB - 1);
+        assert!(budget.large_reply() > 4 * MIB - 1);
     }
 
     #[test]
@@ -503,7 +504,7 @@ mod tests {
         for number in 0..4 {
             let before = all.len();
             loop {
-                let mut one = budget.reservation(client(number), Use::State);
+                let mut one = budget.reservation(client(number), Purpose::State);
                 if !one.try_set(MIB / 2) {
                     break;
                 }
@@ -512,15 +513,15 @@ mod tests {
             taken.push(all.len() - before);
         }
         assert_eq!(taken, [32, 16, 8, 4]);
-        assert_eq!(budget.kept(), 30 * MIB);
+        assert_eq!(budget.state_bytes(), 30 * MIB);
         // A client at its limit of state may send and receive as before.
-        let mut request = budget.reservation(client(0), Use::Request);
+        let mut request = budget.reservation(client(0), Purpose::Request);
         assert!(!request.is_scarce(), "state alone");
-        assert!(request.try_set(17 * MIB) && !request.extra);
+        assert!(request.try_set(17 * MIB) && !request.overcommitted);
         assert!(request.is_scarce());
         assert!(!budget.is_overdrawn(client(0)));
         // Messages leave less room for more state, but do not evict existing state.
-        let mut other = budget.reservation(client(5), Use::State);
+        let mut other = budget.reservation(client(5), Purpose::State);
         assert!(!other.try_set(2 * MIB));
         all.clear();
         drop(request);
@@ -530,7 +531,7 @@ mod tests {
         other.set(MIB);
         assert!(more.try_set(MIB));
         other.join(more);
-        assert_eq!((other.bytes(), budget.kept()), (2 * MIB, 2 * MIB));
+        assert_eq!((other.bytes(), budget.state_bytes()), (2 * MIB, 2 * MIB));
         drop(other);
         assert_eq!(budget.used(), 0);
     }
@@ -543,7 +544,7 @@ mod tests {
         drop(minima);
         assert_eq!(budget.used(), 0);
         // State leaves less room for minima, so that messages find some room in any case.
-        let mut state = budget.reservation(client(1), Use::State);
+        let mut state = budget.reservation(client(1), Purpose::State);
         state.set(4 * MemoryBudget::CONNECTION);
         let minima: Vec<_> = std::iter::from_fn(|| budget.connect()).collect();
         assert_eq!(minima.len(), 2);
@@ -568,7 +569,7 @@ mod tests {
     #[test]
     fn a_connection_is_woken_when_there_is_what_it_waits_for() {
         let budget = MemoryBudget::new(8 * MIB);
-        let request = || budget.reservation(client(1), Use::Request);
+        let request = || budget.reservation(client(1), Purpose::Request);
         let (mut first, mut second, mut beyond) = (request(), request(), request());
         assert!(first.try_set(3 * MIB) && second.try_set(MIB) && beyond.try_set(MIB));
         std::thread::scope(|scope| {
@@ -592,7 +593,7 @@ mod tests {
     #[test]
     fn clients_that_wait_take_turns() {
         let budget = MemoryBudget::new(8 * MIB);
-        let mut replies = [1, 2].map(|number| budget.reservation(client(number), Use::Reply));
+        let mut replies = [1, 2].map(|number| budget.reservation(client(number), Purpose::Reply));
         for reply in &mut replies {
             reply.set(4 * MIB);
         }
@@ -606,7 +607,7 @@ mod tests {
             one.join().expect("no panic");
             // Each change wakes one waiter of a client; a resumed connection is a change, too.
             while !many.iter().all(|waits| waits.is_finished()) {
-                budget.reservation(client(1), Use::Reply).set(1);
+                budget.reservation(client(1), Purpose::Reply).set(1);
             }
             assert!(budget.state().waiters.is_empty());
         });
@@ -615,20 +616,20 @@ mod tests {
     #[test]
     fn a_closed_budget_lets_nobody_wait() {
         let budget = MemoryBudget::new(8 * MIB);
-        let mut reply = budget.reservation(client(1), Use::Reply);
+        let mut reply = budget.reservation(client(1), Purpose::Reply);
         reply.set(8 * MIB);
         std::thread::scope(|scope| {
-            let waits = waits(scope, &budget, client(1), Need::Settled);
+            let waits = waits(scope, &budget, client(1), Need::WithinShare);
             budget.close();
             waits.join().expect("no panic");
-            budget.wait(client(1), Need::Settled, Duration::MAX);
+            budget.wait(client(1), Need::WithinShare, Duration::MAX);
         });
     }
 
     #[test]
     fn a_wait_that_is_over_leaves_nothing() {
         let budget = MemoryBudget::new(8 * MIB);
-        let mut reply = budget.reservation(client(1), Use::Reply);
+        let mut reply = budget.reservation(client(1), Purpose::Reply);
         reply.set(8 * MIB);
         budget.wait(client(1), Need::Reply(1), Duration::ZERO);
         assert!(budget.state().waiters.is_empty());

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-use crate::lock::{HostLock, LockKind, LockRange, Outsider};
+use crate::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use crate::{
-    Attr, Broken, Caller, Cx, Device, Errno, Handle, Kind, Lease, LeaseKind, Name, Payload, Peer,
-    Result, SetAttr, Sink, StatFs, Want,
+    Attr, AttrMask, BreakCallback, Caller, Cx, Device, Errno, Handle, Kind, Lease, LeaseKind, Name,
+    Payload, Peer, Result, SetAttr, Sink, StatFs,
 };
 
 /// The inode number of a node: unique and stable within a file system, including the devices below
@@ -39,7 +39,7 @@ pub trait Node: Send + Sync {
     fn handle(&self, cx: &Cx<'_>) -> Result<Handle>;
 
     /// Returns its attributes, at least those in `want`.
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr>;
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr>;
 
     /// Changes attributes, size last, and returns the new ones.
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr>;
@@ -76,7 +76,7 @@ pub trait Node: Send + Sync {
 
     /// Creates the child `name`. Returns `EEXIST` if the name exists. The child belongs to the
     /// caller and the caller's group, unless the directory's set-gid bit is set.
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry>;
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry>;
 
     /// Creates a file without a name in this directory's file system (`O_TMPFILE`).
     fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)>;
@@ -123,7 +123,7 @@ pub trait Node: Send + Sync {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>>;
+    ) -> Result<Option<ForeignLock>>;
 }
 
 /// An open file or directory. Dropping it closes it.
@@ -136,7 +136,7 @@ pub trait File: Send + Sync {
     fn as_any(&self) -> &dyn Any;
 
     /// Does what [`Node::attr`] does, for the open file.
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr>;
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr>;
 
     /// Does what [`Node::setattr`] does, for the open file; a new size requires that the file is
     /// open for writing, but no permission.
@@ -153,7 +153,13 @@ pub trait File: Send + Sync {
     /// Passes the entries after `cookie` (0: from the start), without `.` and `..`, to `sink` until
     /// it is full or the directory ends. Cookies stay valid while the directory is open, and across
     /// opens if the source's [`crate::Capabilities::stable_cookies`] is set.
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()>;
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()>;
 
     /// Makes written data durable; with `datasync`, only the metadata that reading it back needs.
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()>;
@@ -162,12 +168,12 @@ pub trait File: Send + Sync {
     fn flush(&self, cx: &Cx<'_>) -> Result<()>;
 
     /// Allocates, punches or moves a range: fallocate(2).
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()>;
+    fn allocate(&self, cx: &Cx<'_>, how: AllocateMode, offset: u64, len: u64) -> Result<()>;
 
     /// Finds the next data or hole at or after `offset`: lseek(2) with `SEEK_DATA`, `SEEK_HOLE`.
     /// Returns `ENXIO` at or after the end of file, which includes every `offset` above `i64::MAX`:
     /// lseek(2)'s negative offsets (Linux's `generic_file_llseek_size`).
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64>;
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64>;
 
     /// Passes the extents of `offset..offset+len` to `each` in order, without gaps, up to end of
     /// file or until `each` returns `false`. An extent is a hole only if it certainly reads as
@@ -189,7 +195,7 @@ pub trait File: Send + Sync {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64>;
 
     /// Takes a lease on the file, and calls `broken` when its holder may no longer cache. All
@@ -202,12 +208,13 @@ pub trait File: Send + Sync {
     /// [`LeaseKind::Read`] requires a file open for reading only, [`LeaseKind::Write`] one open for
     /// both. Returns `EAGAIN` if the file is open in a conflicting way; `ENFILE` if there are too
     /// many leases; `EOPNOTSUPP` if the source does not see all accesses.
-    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>>;
+    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &BreakCallback)
+    -> Result<Box<dyn Lease>>;
 
     /// Returns the file of this host to which [`File::read`] and [`File::write`] pass everything
     /// through: the caller may let the kernel read and write it directly (FUSE passthrough), also
-    /// for other opens of the same node, within [`Backing::limits`]. `None` if there is no such
-    /// file, which is never an error.
+    /// for other opens of the same node, within [`Backing::restrictions`]. `None` if there is no
+    /// such file, which is never an error.
     fn backing(&self, _cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
         None
     }
@@ -217,7 +224,7 @@ pub trait File: Send + Sync {
 pub trait Backing: AsFd + Send + Sync {
     /// Returns the restrictions on its use. `None` allows it for every open of the node, whatever
     /// the descriptor's access mode: this process opened it, and each open was checked.
-    fn limits(&self) -> Option<Limits> {
+    fn restrictions(&self) -> Option<BackingRestrictions> {
         None
     }
 }
@@ -225,16 +232,16 @@ pub trait Backing: AsFd + Send + Sync {
 /// The restrictions on a descriptor that another process opened, which must not be used beyond that
 /// process's own permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct BackingRestrictions {
     /// [`OpenFlags::READ`] and [`OpenFlags::WRITE`], or one of them.
     pub access: OpenFlags,
     /// The device and the inode number of the file.
     pub file: (u64, u64),
 }
 
-impl Limits {
+impl BackingRestrictions {
     /// Returns whether an open with `flags` may use the descriptor.
-    pub fn allow(&self, flags: OpenFlags) -> bool {
+    pub fn allows(&self, flags: OpenFlags) -> bool {
         let reads = flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
         let writes = flags.contains(OpenFlags::WRITE);
         (!reads || self.access.contains(OpenFlags::READ))
@@ -256,7 +263,7 @@ pub fn open_by_owner<T>(
         Err(Errno::EACCES) if plain != flags && node.kind() == Kind::File => {}
         done => return done,
     }
-    match node.attr(cx, Want::BASIC)?.uid == cx.caller.uid {
+    match node.attr(cx, AttrMask::BASIC)?.uid == cx.caller.uid {
         true => open(&cx.on_behalf_of(&Caller::ROOT), plain),
         false => Err(Errno::EACCES),
     }
@@ -268,22 +275,21 @@ pub fn open_by_owner<T>(
 /// `open_exec` of Linux through v9fs for 9P); it applies the mode to its own users. A peer that
 /// acts as the owner of its socket is a program of that user, which cannot read the file on this
 /// host either: `EACCES`.
-pub fn or_executed(
+pub fn or_open_for_exec(
     node: &dyn Node,
     cx: &Cx<'_>,
     flags: OpenFlags,
     opened: Result<Arc<dyn File>>,
 ) -> Result<Arc<dyn File>> {
     match opened {
-        Err(Errno::EACCES) if may_execute_to_read(node, cx, flags) => {
-            node.open(cx, OpenFlags::EXEC)
-        }
+        Err(Errno::EACCES) if may_be_exec_open(node, cx, flags) => node.open(cx, OpenFlags::EXEC),
         done => done,
     }
 }
 
-/// Returns whether an open of `node` with `flags` may be for executing a program ([`or_executed`]).
-pub fn may_execute_to_read(node: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> bool {
+/// Returns whether an open of `node` with `flags` may be for executing a program
+/// ([`or_open_for_exec`]).
+pub fn may_be_exec_open(node: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> bool {
     let may_claim_users = cx.call.peer().is_none_or(Peer::is_trusted);
     may_claim_users && node.kind() == Kind::File && flags == OpenFlags::READ
 }
@@ -293,14 +299,14 @@ pub fn may_execute_to_read(node: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> bo
 pub struct Entry {
     /// The node.
     pub node: Arc<dyn Node>,
-    /// Its current attributes, [`Want::STAT`] at least.
+    /// Its current attributes, [`AttrMask::STAT`] at least.
     pub attr: Attr,
 }
 
 /// The kind of node that [`Node::make`] creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Make<'a> {
+pub enum NewNode<'a> {
     File,
     Directory,
     /// A symbolic link and its target, stored verbatim.
@@ -323,7 +329,7 @@ pub struct Mode {
 
 impl Mode {
     /// Creates a mode of these bits, without a umask.
-    pub const fn exactly(bits: u32) -> Mode {
+    pub const fn without_umask(bits: u32) -> Mode {
         Mode { bits, umask: 0 }
     }
 }
@@ -392,7 +398,7 @@ bitflags! {
 
 /// The information that [`File::readdir`] returns with each name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plus {
+pub enum ReaddirMode {
     /// Inode number and kind.
     Names,
     /// Also the node and its attributes, as if it had been looked up (FUSE and NFS readdirplus).
@@ -409,7 +415,7 @@ pub struct DirEntry<'a> {
     pub kind: Option<Kind>,
     /// The position after this entry, from which to continue. Never 0, unique in its directory.
     pub cookie: u64,
-    /// With [`Plus::Entries`]: the node, unless it was removed meanwhile.
+    /// With [`ReaddirMode::Entries`]: the node, unless it was removed meanwhile.
     pub entry: Option<Entry>,
 }
 
@@ -428,7 +434,7 @@ pub trait DirSink {
 
 /// The modes of fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allocate {
+pub enum AllocateMode {
     /// Allocate space and extend the file.
     Extend,
     /// Allocate space and keep the size.
@@ -450,7 +456,7 @@ pub enum Allocate {
 /// The target of [`File::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Seek {
+pub enum Whence {
     Data,
     Hole,
 }
@@ -468,7 +474,7 @@ pub struct Extent {
 
 /// The method of [`File::copy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CopyHow {
+pub enum CopyMode {
     /// Any that the source supports.
     Any,
     /// A clone that shares blocks; `EOPNOTSUPP` if that is impossible.

@@ -167,21 +167,21 @@ pub enum Trust {
 pub struct Peer {
     origin: Origin,
     account: Account,
-    standing: Standing,
+    effective_user: EffectiveUser,
     /// The user that owns the peer's socket, set before the first request.
     owner: OnceLock<Caller>,
     refusals: Arc<Refusals>,
     /// A bit for each reason for which it was refused.
     refused: AtomicU8,
     /// Each choice plus 1; 0 if not made yet.
-    choices: [AtomicU8; Peer::KEPT],
+    choices: [AtomicU8; Peer::CACHED_CHOICES],
 }
 
 /// The user that a peer acts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum EffectiveUser {
     /// The claimed user.
-    Trusted,
+    Claimed,
     /// The owner of its socket.
     Owner,
     /// The user `nobody`.
@@ -232,7 +232,7 @@ const NOBODY: u32 = 65534;
 impl Peer {
     /// The number of matters whose choice is cached: as many exports as configurations list. Beyond
     /// it, the choice is made each time.
-    pub const KEPT: usize = 64;
+    pub const CACHED_CHOICES: usize = 64;
 
     /// Creates the peer of a connection from `origin`, to a server that runs as user `server`.
     pub fn new(origin: Origin, trust: &Trust, server: u32) -> Peer {
@@ -242,18 +242,18 @@ impl Peer {
             Trust::Privileged => uid == 0 || uid == server,
         };
         let standing = match &origin {
-            Origin::Local { owner, .. } if !trusted(owner.uid) => Standing::Owner,
-            Origin::Unidentified { .. } if *trust != Trust::All => Standing::Nobody,
-            _ => Standing::Trusted,
+            Origin::Local { owner, .. } if !trusted(owner.uid) => EffectiveUser::Owner,
+            Origin::Unidentified { .. } if *trust != Trust::All => EffectiveUser::Nobody,
+            _ => EffectiveUser::Claimed,
         };
         Peer {
             account: Account::of(origin.key()),
             origin,
-            standing,
+            effective_user: standing,
             owner: OnceLock::new(),
             refusals: Arc::default(),
             refused: AtomicU8::new(0),
-            choices: [const { AtomicU8::new(0) }; Peer::KEPT],
+            choices: [const { AtomicU8::new(0) }; Peer::CACHED_CHOICES],
         }
     }
 
@@ -283,14 +283,14 @@ impl Peer {
     }
 
     /// Returns the same peer, counting refusals in `refusals`.
-    pub fn counting(self, refusals: Arc<Refusals>) -> Peer {
+    pub fn with_refusals(self, refusals: Arc<Refusals>) -> Peer {
         Peer { refusals, ..self }
     }
 
     /// Returns the same peer, with its state reserved in `budget`.
-    pub fn reserving(self, budget: &Arc<MemoryBudget>) -> Peer {
+    pub fn with_budget(self, budget: &Arc<MemoryBudget>) -> Peer {
         Peer {
-            account: Account::at(budget, self.key()),
+            account: Account::in_budget(budget, self.key()),
             ..self
         }
     }
@@ -323,12 +323,12 @@ impl Peer {
 
     /// Returns whether the peer may act as any user that it claims.
     pub fn is_trusted(&self) -> bool {
-        self.standing == Standing::Trusted
+        self.effective_user == EffectiveUser::Claimed
     }
 
     /// Returns whether the peer is a process whose user is unknown, and therefore acts as nobody.
     pub fn is_nobody(&self) -> bool {
-        self.standing == Standing::Nobody
+        self.effective_user == EffectiveUser::Nobody
     }
 
     /// Returns the effective caller of a peer that claims to be `claimed` without proof. A peer
@@ -336,16 +336,16 @@ impl Peer {
     /// owner is a member; a peer whose user is unknown acts as nobody. Authenticated users
     /// (Kerberos, certificates) need not be mapped here.
     pub fn acts_as(&self, claimed: Caller) -> Caller {
-        match (self.standing, self.owner()) {
-            (Standing::Trusted, _) => claimed,
-            (Standing::Owner, Some(owner)) => Caller {
+        match (self.effective_user, self.owner()) {
+            (EffectiveUser::Claimed, _) => claimed,
+            (EffectiveUser::Owner, Some(owner)) => Caller {
                 gid: match perm::in_group(owner, claimed.gid) {
                     true => claimed.gid,
                     false => owner.gid,
                 },
                 ..owner.clone()
             },
-            (Standing::Owner, None) | (Standing::Nobody, _) => nobody(),
+            (EffectiveUser::Owner, None) | (EffectiveUser::Nobody, _) => nobody(),
         }
     }
 
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn a_choice_is_made_once_where_it_is_kept() {
         let peer = Peer::new(Origin::Inherited, &Trust::Privileged, 0);
-        for (of, again) in [(0, 7), (1, 7), (Peer::KEPT, 8)] {
+        for (of, again) in [(0, 7), (1, 7), (Peer::CACHED_CHOICES, 8)] {
             assert_eq!(peer.choice(of, || 7), 7);
             assert_eq!(peer.choice(of, || 8), again);
         }

@@ -1,7 +1,7 @@
 //! Permission checks for sources that cannot delegate them: those of Linux's `fs/namei.c` and
 //! `fs/posix_acl.c`.
 
-use crate::acl::{Acl, Whose};
+use crate::acl::{Acl, AclSubject};
 use crate::{Access, Attr, Caller, Groups, Kind};
 
 /// Returns whether the caller is the superuser, which bypasses most checks.
@@ -44,19 +44,19 @@ pub fn allowed(attr: &Attr, acl: Option<&Acl>, caller: &Caller) -> Access {
 /// Returns the accesses that an ACL permits a caller who is not the owner: those of the user's
 /// entry, or else of the entries of the caller's groups.
 fn by_acl(acl: &Acl, gid: u32, caller: &Caller) -> Access {
-    let of = |whose: &dyn Fn(Whose) -> bool| {
-        let found = acl.0.iter().filter(|entry| whose(entry.whose));
-        found.map(|entry| entry.may).reduce(Access::union)
+    let of = |whose: &dyn Fn(AclSubject) -> bool| {
+        let found = acl.0.iter().filter(|entry| whose(entry.subject));
+        found.map(|entry| entry.permissions).reduce(Access::union)
     };
-    let mask = of(&|whose| whose == Whose::Mask).unwrap_or(Access::all());
-    let user = of(&|whose| whose == Whose::User(caller.uid));
+    let mask = of(&|whose| whose == AclSubject::Mask).unwrap_or(Access::all());
+    let user = of(&|whose| whose == AclSubject::User(caller.uid));
     let groups = of(&|whose| match whose {
-        Whose::OwningGroup => in_group(caller, gid),
-        Whose::Group(gid) => in_group(caller, gid),
+        AclSubject::OwningGroup => in_group(caller, gid),
+        AclSubject::Group(gid) => in_group(caller, gid),
         _ => false,
     });
     match user.or(groups) {
         Some(may) => may & mask,
-        None => of(&|whose| whose == Whose::Others).unwrap_or(Access::empty()),
+        None => of(&|whose| whose == AclSubject::Others).unwrap_or(Access::empty()),
     }
 }

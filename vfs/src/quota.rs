@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::PeerKey;
-use crate::memory::{MemoryBudget, Reservation, Use};
+use crate::memory::{MemoryBudget, Purpose, Reservation};
 
 /// A client to which limits apply, and the budget of its memory. Two accounts are equal if they
 /// belong to the same client.
@@ -35,7 +35,7 @@ struct Holder {
 
 impl Account {
     /// The account of barge itself, whose memory is not counted.
-    pub const OURS: Account = Account(None);
+    pub const INTERNAL: Account = Account(None);
 
     /// Creates an account of `client`, whose memory is not counted.
     pub fn of(client: PeerKey) -> Account {
@@ -46,7 +46,7 @@ impl Account {
     }
 
     /// Creates an account of `client` in `budget`.
-    pub fn at(budget: &Arc<MemoryBudget>, client: PeerKey) -> Account {
+    pub fn in_budget(budget: &Arc<MemoryBudget>, client: PeerKey) -> Account {
         Account(Some(Arc::new(Holder {
             client,
             budget: Some(budget.clone()),
@@ -58,8 +58,9 @@ impl Account {
         self.0.as_ref().map(|holder| holder.client)
     }
 
-    /// Reserves `bytes` of state. Returns [`Full::Memory`] if the client's share has no room.
-    fn reserve(&self, bytes: usize) -> Result<Option<Reservation>, Full> {
+    /// Reserves `bytes` of state. Returns [`QuotaExceeded::Memory`] if the client's share has no
+    /// room.
+    fn reserve(&self, bytes: usize) -> Result<Option<Reservation>, QuotaExceeded> {
         let Some(Holder {
             client,
             budget: Some(budget),
@@ -67,10 +68,10 @@ impl Account {
         else {
             return Ok(None);
         };
-        let mut reservation = budget.reservation(*client, Use::State);
+        let mut reservation = budget.reservation(*client, Purpose::State);
         match reservation.try_set(bytes) {
             true => Ok(Some(reservation)),
-            false => Err(Full::Memory),
+            false => Err(QuotaExceeded::Memory),
         }
     }
 }
@@ -93,21 +94,21 @@ impl fmt::Debug for Account {
 pub struct Quota {
     total: usize,
     /// The maximum for each client; `None` bounds it by the number that it leaves to others.
-    each: Option<usize>,
+    per_client: Option<usize>,
     /// The memory that each object takes, in bytes.
-    cost: usize,
+    unit_bytes: usize,
     used: Mutex<Used>,
 }
 
 #[derive(Default)]
 struct Used {
     total: usize,
-    by: HashMap<Option<PeerKey>, usize>,
+    by_client: HashMap<Option<PeerKey>, usize>,
 }
 
 /// The reason why a quota refuses a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum QuotaExceeded {
     /// The total is used up.
     Total,
     /// This client's share is used up.
@@ -116,10 +117,10 @@ pub enum Full {
     Memory,
 }
 
-impl Full {
+impl QuotaExceeded {
     /// Returns whether only objects of this client would make room.
-    pub fn is_peers(self) -> bool {
-        self != Full::Total
+    pub fn is_per_client(self) -> bool {
+        self != QuotaExceeded::Total
     }
 }
 
@@ -137,8 +138,8 @@ impl Quota {
     pub fn new(total: usize, each: usize, cost: usize) -> Arc<Quota> {
         Arc::new(Quota {
             total,
-            each: Some(each),
-            cost,
+            per_client: Some(each),
+            unit_bytes: cost,
             used: Mutex::default(),
         })
     }
@@ -148,14 +149,18 @@ impl Quota {
     pub fn shared(total: usize, cost: usize) -> Arc<Quota> {
         Arc::new(Quota {
             total,
-            each: None,
-            cost,
+            per_client: None,
+            unit_bytes: cost,
             used: Mutex::default(),
         })
     }
 
     /// Charges `amount` to `account`.
-    pub fn take(self: &Arc<Self>, account: &Account, amount: usize) -> Result<Charge, Full> {
+    pub fn take(
+        self: &Arc<Self>,
+        account: &Account,
+        amount: usize,
+    ) -> Result<Charge, QuotaExceeded> {
         let mut used = self.used();
         self.check(&used, account, amount)?;
         let memory = self.reserve(account, amount)?;
@@ -165,10 +170,10 @@ impl Quota {
 
     /// Charges at most `wanted` to `account`, and no more than a quarter of what is left, so that
     /// some remains for others.
-    pub fn take_some(self: &Arc<Self>, account: &Account, wanted: usize) -> Charge {
+    pub fn take_up_to(self: &Arc<Self>, account: &Account, wanted: usize) -> Charge {
         let mut used = self.used();
         let left = self.total.saturating_sub(used.total).div_ceil(4);
-        let own = self.left_to(&used, account);
+        let own = self.remaining_for(&used, account);
         let amount = wanted.min(left).min(own);
         let (amount, memory) = match self.reserve(account, amount) {
             Ok(memory) => (amount, memory),
@@ -198,20 +203,20 @@ impl Quota {
         self.used().of(account)
     }
 
-    fn check(&self, used: &Used, account: &Account, amount: usize) -> Result<(), Full> {
-        if amount > self.left_to(used, account) {
-            return Err(Full::Peer);
+    fn check(&self, used: &Used, account: &Account, amount: usize) -> Result<(), QuotaExceeded> {
+        if amount > self.remaining_for(used, account) {
+            return Err(QuotaExceeded::Peer);
         }
         if amount > self.total.saturating_sub(used.total) {
-            return Err(Full::Total);
+            return Err(QuotaExceeded::Total);
         }
         Ok(())
     }
 
     /// Returns how much more the share of `account` allows.
-    fn left_to(&self, used: &Used, account: &Account) -> usize {
+    fn remaining_for(&self, used: &Used, account: &Account) -> usize {
         let own = used.of(account);
-        match self.each {
+        match self.per_client {
             Some(each) => each.saturating_sub(own),
             None => {
                 let others = used.total - own;
@@ -223,8 +228,12 @@ impl Quota {
         }
     }
 
-    fn reserve(&self, account: &Account, amount: usize) -> Result<Option<Reservation>, Full> {
-        match self.cost * amount {
+    fn reserve(
+        &self,
+        account: &Account,
+        amount: usize,
+    ) -> Result<Option<Reservation>, QuotaExceeded> {
+        match self.unit_bytes * amount {
             0 => Ok(None),
             bytes => account.reserve(bytes),
         }
@@ -251,22 +260,22 @@ impl Quota {
 
 impl Used {
     fn of(&self, account: &Account) -> usize {
-        self.by.get(&account.client()).copied().unwrap_or(0)
+        self.by_client.get(&account.client()).copied().unwrap_or(0)
     }
 
     fn add(&mut self, account: &Account, amount: usize) {
         if amount > 0 {
             self.total += amount;
-            *self.by.entry(account.client()).or_default() += amount;
+            *self.by_client.entry(account.client()).or_default() += amount;
         }
     }
 
     fn remove(&mut self, account: &Account, amount: usize) {
-        if let Some(by) = self.by.get_mut(&account.client()) {
+        if let Some(by) = self.by_client.get_mut(&account.client()) {
             self.total -= amount;
             *by -= amount;
             if *by == 0 {
-                self.by.remove(&account.client());
+                self.by_client.remove(&account.client());
             }
         }
     }
@@ -301,7 +310,7 @@ impl Charge {
         used.add(&self.account, amount);
         self.amount = amount;
         if let Some(memory) = &mut self.memory {
-            memory.set(self.quota.cost * amount);
+            memory.set(self.quota.unit_bytes * amount);
         }
     }
 }
@@ -348,7 +357,7 @@ impl Allotment {
     }
 
     /// Takes `amount` until the portion is dropped.
-    pub fn take(self: &Arc<Self>, amount: usize) -> Result<Portion, Full> {
+    pub fn take(self: &Arc<Self>, amount: usize) -> Result<Portion, QuotaExceeded> {
         self.add(amount)?;
         Ok(Portion {
             allotment: self.clone(),
@@ -357,7 +366,7 @@ impl Allotment {
     }
 
     /// Takes `amount` until [`Allotment::remove`] returns it.
-    pub fn add(&self, amount: usize) -> Result<(), Full> {
+    pub fn add(&self, amount: usize) -> Result<(), QuotaExceeded> {
         let used = self.used.fetch_add(amount, Ordering::SeqCst) + amount;
         if used <= self.taken.load(Ordering::SeqCst) {
             return Ok(());
@@ -377,7 +386,7 @@ impl Allotment {
     }
 
     #[cold]
-    fn grow(&self) -> Result<(), Full> {
+    fn grow(&self) -> Result<(), QuotaExceeded> {
         let mut charge = self.charge.lock();
         let (used, taken) = (self.used.load(Ordering::SeqCst), amount_of(&charge));
         let Some(missing @ 1..) = used.checked_sub(taken) else {
@@ -452,18 +461,18 @@ mod tests {
         let quota = Quota::new(10, 6, 0);
         let [one, two] = [1, 2].map(client);
         let mut first = quota.take(&one, 5).expect("room");
-        assert_eq!(quota.take(&one, 2).err(), Some(Full::Peer));
+        assert_eq!(quota.take(&one, 2).err(), Some(QuotaExceeded::Peer));
         let second = quota.take(&two, 5).expect("room");
-        assert_eq!(quota.take(&one, 1).err(), Some(Full::Total));
+        assert_eq!(quota.take(&one, 1).err(), Some(QuotaExceeded::Total));
         drop(second);
         first.join(quota.take(&one, 1).expect("room"));
         assert_eq!((first.amount(), quota.in_use()), (6, 6));
         first.set(2);
-        assert_eq!(quota.take_some(&two, 9).amount(), 2, "a quarter of 8");
-        assert_eq!(quota.take_some(&one, 1).amount(), 1);
+        assert_eq!(quota.take_up_to(&two, 9).amount(), 2, "a quarter of 8");
+        assert_eq!(quota.take_up_to(&one, 1).amount(), 1);
         drop(first);
         assert_eq!(quota.in_use(), 0);
-        assert!(quota.used().by.is_empty());
+        assert!(quota.used().by_client.is_empty());
     }
 
     #[test]
@@ -480,17 +489,17 @@ mod tests {
     #[test]
     fn what_is_charged_is_reserved_in_the_budget_until_it_is_dropped() {
         let budget = MemoryBudget::new(64 * MIB);
-        let account = Account::at(&budget, PeerKey::User(1));
+        let account = Account::in_budget(&budget, PeerKey::User(1));
         let quota = Quota::new(1000, 1000, MIB);
         let mut charge = quota.take(&account, 10).expect("room");
-        assert_eq!(budget.kept(), 10 * MIB);
+        assert_eq!(budget.state_bytes(), 10 * MIB);
         // A quarter of the budget is one client's limit, though the quota has more.
-        assert_eq!(quota.take(&account, 7).err(), Some(Full::Memory));
-        assert_eq!(quota.take_some(&account, 7).amount(), 0);
+        assert_eq!(quota.take(&account, 7).err(), Some(QuotaExceeded::Memory));
+        assert_eq!(quota.take_up_to(&account, 7).amount(), 0);
         assert_eq!(quota.in_use(), 10, "nothing was taken");
         charge.join(quota.take(&account, 6).expect("room"));
         charge.set(3);
-        assert_eq!((charge.amount(), budget.kept()), (3, 3 * MIB));
+        assert_eq!((charge.amount(), budget.state_bytes()), (3, 3 * MIB));
         drop(charge);
         assert_eq!((quota.in_use(), budget.used()), (0, 0));
     }
@@ -498,20 +507,20 @@ mod tests {
     #[test]
     fn an_allotment_takes_large_steps_and_gives_them_back() {
         let budget = MemoryBudget::new(64 * MIB);
-        let account = Account::at(&budget, PeerKey::User(1));
+        let account = Account::in_budget(&budget, PeerKey::User(1));
         let quota = Quota::shared(usize::MAX, 1);
         let allotment = Allotment::new(&quota, &account);
         let portions: Vec<_> = (0..1000)
             .map(|_| allotment.take(100).expect("room"))
             .collect();
-        assert_eq!(budget.kept(), 7 * Allotment::STEP);
+        assert_eq!(budget.state_bytes(), 7 * Allotment::STEP);
         drop(portions);
-        assert_eq!((budget.kept(), quota.in_use()), (0, 0));
+        assert_eq!((budget.state_bytes(), quota.in_use()), (0, 0));
         // The share can be used up to its last byte, and not beyond.
         allotment.add(16 * MIB - 1).expect("room");
         allotment.add(1).expect("room");
-        assert_eq!(allotment.add(1), Err(Full::Memory));
-        assert_eq!(budget.kept(), 16 * MIB);
+        assert_eq!(allotment.add(1), Err(QuotaExceeded::Memory));
+        assert_eq!(budget.state_bytes(), 16 * MIB);
         allotment.remove(16 * MIB);
         assert_eq!(budget.used(), 0);
     }

@@ -8,26 +8,26 @@
 
 use std::fmt;
 
-use crate::{Errno, Handle, Result, sip};
+use crate::{Errno, Handle, Result, siphash};
 
 /// A 256-bit secret that seals handles. `Debug` does not reveal it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HandleKey([u8; 32]);
 
 /// The maximum tag length: 128 bits cannot be guessed.
-const LONGEST: usize = 16;
+const MAX_TAG: usize = 16;
 
 /// The minimum tag length: no network carries the 2^64 requests that guessing takes.
-const SHORTEST: usize = 8;
+const MIN_TAG: usize = 8;
 
 /// The length of the header before the body.
-const HEAD: usize = 1;
+const HEADER: usize = 1;
 
 impl HandleKey {
     /// Returns the maximum length of a body that [`HandleKey::seal`] accepts for a handle of `most`
     /// bytes.
-    pub const fn longest_body(most: usize) -> usize {
-        most - HEAD - SHORTEST
+    pub const fn max_body(most: usize) -> usize {
+        most - HEADER - MIN_TAG
     }
 
     /// Creates a key of these bytes, which must be random.
@@ -45,8 +45,8 @@ impl HandleKey {
         HandleKey(*hasher.finalize().as_bytes())
     }
 
-    /// Derives the key that hashes numbers ([`sip`]) from this one.
-    pub fn for_numbers(&self) -> sip::Key {
+    /// Derives the key that hashes numbers ([`siphash`]) from this one.
+    pub fn number_key(&self) -> siphash::Key {
         let HandleKey(bytes) = self.derive("numbers", &[]);
         *bytes.first_chunk().expect("32 bytes have 16")
     }
@@ -54,12 +54,12 @@ impl HandleKey {
     /// Seals `body` in a handle of at most `most` bytes. Returns `EOPNOTSUPP` if that leaves no
     /// room for the shortest tag.
     pub fn seal(&self, body: &[u8], most: usize) -> Result<Handle> {
-        let room = most.min(Handle::MAX).checked_sub(HEAD + body.len());
+        let room = most.min(Handle::MAX).checked_sub(HEADER + body.len());
         let len = room
-            .filter(|&room| room >= SHORTEST)
+            .filter(|&room| room >= MIN_TAG)
             .ok_or(Errno::EOPNOTSUPP)?;
-        let len = len.min(LONGEST);
-        let mut bytes = Vec::with_capacity(HEAD + body.len() + len);
+        let len = len.min(MAX_TAG);
+        let mut bytes = Vec::with_capacity(HEADER + body.len() + len);
         bytes.push(len as u8);
         bytes.extend_from_slice(body);
         let tag = self.tag(&bytes);
@@ -72,15 +72,15 @@ impl HandleKey {
     pub fn open<'h>(&self, handle: &'h Handle) -> Result<&'h [u8]> {
         let bytes = handle.bytes();
         let len = usize::from(*bytes.first().ok_or(Errno::ESTALE)?);
-        let at = bytes.len().checked_sub(len).filter(|&at| at >= HEAD);
+        let at = bytes.len().checked_sub(len).filter(|&at| at >= HEADER);
         let at = at
-            .filter(|_| (SHORTEST..=LONGEST).contains(&len))
+            .filter(|_| (MIN_TAG..=MAX_TAG).contains(&len))
             .ok_or(Errno::ESTALE)?;
         let (sealed, tag) = bytes.split_at(at);
         let right = self.tag(sealed);
         let differ = tag.iter().zip(&right).fold(0, |all, (a, b)| all | (a ^ b));
         match std::hint::black_box(differ) {
-            0 => Ok(&sealed[HEAD..]),
+            0 => Ok(&sealed[HEADER..]),
             _ => Err(Errno::ESTALE),
         }
     }
@@ -105,20 +105,20 @@ mod tests {
     #[test]
     fn a_body_of_any_length_comes_back_until_no_tag_fits() {
         let key = HandleKey::new([7; 32]);
-        for len in 0..=HandleKey::longest_body(MOST) {
+        for len in 0..=HandleKey::max_body(MOST) {
             let body: Vec<u8> = (0..len as u8).collect();
             let handle = key.seal(&body, MOST).expect("it fits");
             assert!(handle.bytes().len() <= MOST);
             assert_eq!(key.open(&handle), Ok(&body[..]));
         }
-        let long = [0; HandleKey::longest_body(MOST) + 1];
+        let long = [0; HandleKey::max_body(MOST) + 1];
         assert_eq!(key.seal(&long, MOST), Err(Errno::EOPNOTSUPP));
     }
 
     #[test]
     fn every_bit_of_a_handle_counts_and_its_length() {
         let key = HandleKey::new([7; 32]);
-        for len in [0, 20, 36, HandleKey::longest_body(MOST)] {
+        for len in [0, 20, 36, HandleKey::max_body(MOST)] {
             let body = vec![5; len];
             let handle = key.seal(&body, MOST).expect("it fits");
             let bytes = handle.bytes();

@@ -16,9 +16,11 @@ mod session;
 mod write;
 mod xdr;
 
-pub use offset::{BEHIND_DOT, BEHIND_DOTS, cookie_of, offset_of};
+pub use offset::{AFTER_DOT, AFTER_DOTS, cookie_of, offset_of};
 pub use put::{Buffered, Put};
 pub use read::{Malformed, Reader};
-pub use session::{Answer, Certified, Facts, Incoming, Role, Session, Vocabulary, Voice};
+pub use session::{
+    ClientInfo, Incoming, MessageSender, Role, ServeOutcome, Session, TlsPeer, Vocabulary,
+};
 pub use write::{LeWriter, Outgoing};
 pub use xdr::{Xdr, XdrReader, padding};

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use sys::file_io::{pread_into, pwrite_all};
-use vfs::copies::copied;
+use vfs::copies::count_copied;
 use vfs::{Fill, Patience, Payload, Result, Sink};
 
 /// A sink in the caller's memory.
@@ -36,7 +36,7 @@ impl Sink for SliceSink<'_> {
     }
 
     fn bytes(&mut self, data: &[u8]) {
-        copied(data.len());
+        count_copied(data.len());
         self.take(data.len()).copy_from_slice(data);
     }
 
@@ -66,7 +66,7 @@ impl Sink for SliceSink<'_> {
 /// A sink that grows, up to a limit.
 pub struct VecSink {
     bytes: Vec<u8>,
-    bound: usize,
+    limit: usize,
 }
 
 impl VecSink {
@@ -74,7 +74,7 @@ impl VecSink {
     pub fn new(bound: usize) -> VecSink {
         VecSink {
             bytes: Vec::new(),
-            bound,
+            limit: bound,
         }
     }
 
@@ -89,7 +89,7 @@ impl VecSink {
     }
 
     /// Appends up to `len` bytes that `fill` writes.
-    fn grown(
+    fn extend_with(
         &mut self,
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<usize>,
@@ -113,7 +113,7 @@ impl VecSink {
 
 impl Sink for VecSink {
     fn room(&self) -> usize {
-        self.bound - self.bytes.len()
+        self.limit - self.bytes.len()
     }
 
     fn bytes(&mut self, data: &[u8]) {
@@ -121,7 +121,7 @@ impl Sink for VecSink {
             data.len() <= self.room(),
             "a source put in more than there is room for"
         );
-        copied(data.len());
+        count_copied(data.len());
         self.bytes.extend_from_slice(data);
     }
 
@@ -140,11 +140,11 @@ impl Sink for VecSink {
         len: usize,
         patience: Patience,
     ) -> Result<usize> {
-        self.grown(len, |rest| pread_into(fd, offset, rest, patience))
+        self.extend_with(len, |rest| pread_into(fd, offset, rest, patience))
     }
 
     fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
-        Some(self.grown(len, fill))
+        Some(self.extend_with(len, fill))
     }
 }
 

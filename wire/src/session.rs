@@ -22,9 +22,9 @@ pub trait Session: Send + Sync {
     fn role(&self, message: &[u8]) -> Result<Role, Malformed>;
 
     /// Returns an upper bound on the reply to a complete message in bytes, as far as the message
-    /// determines it; 0 for replies of some kilobytes, or if a bound below `large` would be costly
-    /// to compute. A bound of `large` or more is reserved in the memory budget before the message
-    /// is served.
+    /// determines it; 0 for replies of some kilobytes, or if a bound below `large_reply` would be
+    /// costly to compute. A bound of `large_reply` or more is reserved in the memory budget before
+    /// the message is served.
     fn reply_bound(&self, _message: &[u8], _large: usize) -> usize {
         0
     }
@@ -40,7 +40,7 @@ pub trait Session: Send + Sync {
         patience: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed>;
+    ) -> Result<ServeOutcome, Malformed>;
 
     /// Writes the protocol's general error (`EIO`, `SYSTEM_ERR`) to `out`, which is empty, as the
     /// reply to `message`, whose service failed unexpectedly. Returns false, and leaves `out`
@@ -50,24 +50,24 @@ pub trait Session: Send + Sync {
         false
     }
 
-    /// Completes [`Answer::Secure`]: TLS has started, and `peer` has the names of the peer's
-    /// certificate.
-    fn secured(&self, _peer: Certified) {}
+    /// Completes [`ServeOutcome::StartTls`]: TLS has started, and `peer` has the names of the
+    /// peer's certificate.
+    fn tls_started(&self, _peer: TlsPeer) {}
 
-    /// Returns the protocol's name and vocabulary, to interpret [`Call::note`] and
-    /// [`Call::note_fault`]. By default, requests are not distinguished.
+    /// Returns the protocol's name and vocabulary, to interpret [`Call::note_operation`] and
+    /// [`Call::note_error`]. By default, requests are not distinguished.
     fn vocabulary(&self) -> &'static Vocabulary {
         Vocabulary::none()
     }
 
     /// Returns information about the client, for monitoring.
-    fn facts(&self) -> Facts {
-        Facts::default()
+    fn client_info(&self) -> ClientInfo {
+        ClientInfo::default()
     }
 
     /// Provides a channel for messages without a request: called once, before the first message, if
     /// the transport supports them. Most protocols have no such messages.
-    fn can_speak(&self, _voice: Arc<dyn Voice>) {}
+    fn set_message_sender(&self, _voice: Arc<dyn MessageSender>) {}
 }
 
 /// A protocol's names for its requests and errors.
@@ -77,21 +77,21 @@ pub struct Vocabulary {
     pub protocol: &'static str,
     /// The names of requests, indexed by noted number; those with an empty name are counted
     /// together.
-    pub words: Vec<String>,
+    pub operations: Vec<String>,
     /// Returns the name of an error.
-    pub fault: fn(u16) -> String,
+    pub error: fn(u16) -> String,
 }
 
 impl Vocabulary {
     /// The number for errors that are counted together, as there are too many.
-    pub const OTHER_FAULT: u16 = u16::MAX;
+    pub const OTHER_ERROR: u16 = u16::MAX;
 
     /// Returns the vocabulary of a protocol that notes nothing.
     pub fn none() -> &'static Vocabulary {
         static NONE: Vocabulary = Vocabulary {
             protocol: "",
-            words: Vec::new(),
-            fault: Vocabulary::errno,
+            operations: Vec::new(),
+            error: Vocabulary::errno,
         };
         &NONE
     }
@@ -99,7 +99,7 @@ impl Vocabulary {
     /// Returns the symbol of an errno.
     pub fn errno(number: u16) -> String {
         match number {
-            Vocabulary::OTHER_FAULT => "other".into(),
+            Vocabulary::OTHER_ERROR => "other".into(),
             number => format!("{:?}", Errno::from_raw(number.into())),
         }
     }
@@ -107,7 +107,7 @@ impl Vocabulary {
 
 /// Information about a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct ClientInfo {
     /// The version, or dialect, of the protocol; empty if not negotiated yet.
     pub version: String,
     /// The user and what it has attached to; empty if unknown.
@@ -116,18 +116,18 @@ pub struct Facts {
 
 /// The authenticated peer of an encrypted connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Certified {
+pub struct TlsPeer {
     /// The names in its certificate, as `email:alice@example.org`, `DNS:host.example.org` or
     /// `URI:spiffe://example.org/x`; `None` without a certificate.
     pub names: Option<Vec<String>>,
 }
 
 /// A channel for messages of a session that are not replies. It does not keep the connection alive.
-pub trait Voice: Send + Sync {
+pub trait MessageSender: Send + Sync {
     /// Sends a complete message after the current output, from any thread, without waiting: bytes
     /// that the link does not accept are sent with the connection's next output. Returns `false`,
     /// without sending, if the peer is gone, or does not read its messages.
-    fn say(&self, message: &[u8]) -> bool;
+    fn send(&self, message: &[u8]) -> bool;
 }
 
 /// A received message, complete. The transport passes its payload to a file without exposing how.
@@ -172,12 +172,12 @@ pub enum Role {
 
 /// The result of serving a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ServeOutcome {
     /// The reply is in `out`.
     Done,
     /// The same, and TLS starts after the reply (STARTTLS). No other request may be in flight, and
     /// no bytes may have arrived after the request.
-    Secure,
+    StartTls,
     /// It needs more patience.
     WouldBlock,
     /// It waits for an event: serve it again when its call is woken.

@@ -22,7 +22,7 @@ pub trait Outgoing: Sink {
     /// Passes the descriptor of `file` with the message's first byte, and returns whether that is
     /// possible. The descriptor is sent only if the message can be sent at once: a peer with a
     /// backlog of replies gets the message alone.
-    fn hand(&mut self, _file: Arc<dyn Backing>) -> bool {
+    fn pass_file(&mut self, _file: Arc<dyn Backing>) -> bool {
         false
     }
 }

@@ -22,7 +22,7 @@ impl<'a> XdrReader<'a> {
 
     /// Creates a reader of `bytes`, followed by opaque data stored elsewhere: `payload`, whose
     /// padding is not checked.
-    pub fn before(bytes: &'a [u8], payload: &'a [u8]) -> XdrReader<'a> {
+    pub fn with_payload(bytes: &'a [u8], payload: &'a [u8]) -> XdrReader<'a> {
         XdrReader {
             payload: Some(payload),
             ..XdrReader::new(bytes)

@@ -6,37 +6,37 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::USUAL;
+use super::DEFAULT_PATH;
 use crate::serve::plan::read_config;
 use crate::{CommandResult, Failure};
 
 #[derive(Args)]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
-    what: What,
+    command: ConfigCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum ConfigCommand {
     /// Check a file and print its errors, one per line
     ///
     /// The exit status is 2 if there are errors. Sources are not opened.
     Check {
         /// File to check
-        #[arg(default_value = USUAL)]
+        #[arg(default_value = DEFAULT_PATH)]
         file: PathBuf,
     },
     /// Print a file with the defaults of all options filled in
     Show {
         /// File to print
-        #[arg(default_value = USUAL)]
+        #[arg(default_value = DEFAULT_PATH)]
         file: PathBuf,
     },
 }
 
 /// `barge config`
 pub(crate) fn run(args: &ConfigArgs) -> CommandResult {
-    let (What::Check { file } | What::Show { file }) = &args.what;
+    let (ConfigCommand::Check { file } | ConfigCommand::Show { file }) = &args.command;
     let config = match read_config(file) {
         Ok(config) => config,
         Err(problems) => {
@@ -44,9 +44,9 @@ pub(crate) fn run(args: &ConfigArgs) -> CommandResult {
             return Ok(ExitCode::from(2));
         }
     };
-    if let What::Show { .. } = args.what {
+    if let ConfigCommand::Show { .. } = args.command {
         stdout()
-            .write_all(config.show().as_bytes())
+            .write_all(config.to_toml().as_bytes())
             .map_err(|error| Failure::new(format!("standard output: {error}")))?;
     }
     Ok(ExitCode::SUCCESS)

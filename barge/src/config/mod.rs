@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 
-use self::schema::{Kind, Schema};
+use self::schema::{Schema, ValueKind};
 use crate::source::Source;
 
 /// The configuration file of the service.
-pub(crate) const USUAL: &str = "/etc/barge/barge.toml";
+pub(crate) const DEFAULT_PATH: &str = "/etc/barge/barge.toml";
 
 /// A valid configuration file.
 #[derive(Clone, Debug)]
@@ -55,20 +55,20 @@ impl Setting {
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
     /// Offset in the file, bytes.
-    at: usize,
+    offset: usize,
     pub(crate) name: Option<String>,
     /// Source as it was written, and parsed.
     pub(crate) source: (String, Source),
     /// Options that the table sets; `false` sets an option without adding an argument.
-    says: Vec<String>,
+    keys: Vec<String>,
     settings: Vec<Setting>,
 }
 
 /// The errors of a file; displayed with one per line.
 #[derive(Debug)]
-pub(crate) struct Problems(Vec<Problem>);
+pub(crate) struct ConfigErrors(Vec<ConfigError>);
 
-impl fmt::Display for Problems {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, problem) in self.0.iter().enumerate() {
             let end = if at > 0 { "\n" } else { "" };
@@ -78,41 +78,41 @@ impl fmt::Display for Problems {
     }
 }
 
-impl Problems {
+impl ConfigErrors {
     /// Returns an error of the file at `path` as a whole.
-    pub(crate) fn of_file(path: &Path, message: String) -> Problems {
-        Problems(vec![Problem::new(path, "", None, message)])
+    pub(crate) fn of_file(path: &Path, message: String) -> ConfigErrors {
+        ConfigErrors(vec![ConfigError::new(path, "", None, message)])
     }
 }
 
 /// An error in a file.
 #[derive(Debug)]
-struct Problem {
+struct ConfigError {
     path: PathBuf,
     /// Line and column, counted from 1, or `None` for the file as a whole.
-    at: Option<(usize, usize)>,
+    position: Option<(usize, usize)>,
     message: String,
 }
 
-impl Problem {
-    fn new(path: &Path, text: &str, span: Option<Range<usize>>, message: String) -> Problem {
+impl ConfigError {
+    fn new(path: &Path, text: &str, span: Option<Range<usize>>, message: String) -> ConfigError {
         let at = span.and_then(|span| {
             let before = text.get(..span.start)?;
             let line = before.rsplit('\n').next().unwrap_or(before);
             Some((before.matches('\n').count() + 1, line.chars().count() + 1))
         });
-        Problem {
+        ConfigError {
             path: path.to_owned(),
-            at,
+            position: at,
             message,
         }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.path.display())?;
-        if let Some((line, column)) = self.at {
+        if let Some((line, column)) = self.position {
             write!(f, "{line}:{column}:")?;
         }
         // One line for each error, for programs that parse the output.
@@ -131,25 +131,25 @@ impl Config {
 
     /// Reads the file at `path`, validates each setting and those of each share in combination, and
     /// returns all errors found. Sources are not opened.
-    pub(crate) fn read(path: &Path) -> Result<Config, Problems> {
+    pub(crate) fn read(path: &Path) -> Result<Config, ConfigErrors> {
         let text = std::fs::read_to_string(path)
-            .map_err(|error| Problems::of_file(path, error.to_string()))?;
+            .map_err(|error| ConfigErrors::of_file(path, error.to_string()))?;
         Config::parse(path, &text)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Config, Problems> {
+    fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
         let mut problems = Vec::new();
         let config = read::read(path, text, &Schema::new(), &mut problems);
         if problems.is_empty()
             && let Err((span, why)) = config.check()
         {
-            problems.push(Problem::new(path, text, Some(span), why));
+            problems.push(ConfigError::new(path, text, Some(span), why));
         }
         match problems.is_empty() {
             true => Ok(config),
             false => {
-                problems.sort_by_key(|problem| problem.at);
-                Err(Problems(problems))
+                problems.sort_by_key(|problem| problem.position);
+                Err(ConfigErrors(problems))
             }
         }
     }
@@ -158,7 +158,7 @@ impl Config {
     fn check(&self) -> Result<(), (Range<usize>, String)> {
         for share in &self.shares {
             let together = self.share_matches(share);
-            together.map_err(|why| (share.at..share.at, why))?;
+            together.map_err(|why| (share.offset..share.offset, why))?;
         }
         Ok(())
     }
@@ -179,27 +179,29 @@ impl Config {
 
     /// Parses the settings of the program with those of `share` in their place.
     pub(crate) fn share_matches(&self, share: &Share) -> Result<ArgMatches, String> {
-        Schema::new().parse(&arguments(self.of_share(share)))
+        Schema::new().parse(&arguments(self.share_settings(share)))
     }
 
     /// Returns the settings of `share`, and those of the program for options that `share` does not
     /// set.
-    fn of_share<'a>(&'a self, share: &'a Share) -> Vec<&'a Setting> {
+    fn share_settings<'a>(&'a self, share: &'a Share) -> Vec<&'a Setting> {
         let rest = self
             .settings
             .iter()
-            .filter(|setting| !share.says.contains(&setting.key));
+            .filter(|setting| !share.keys.contains(&setting.key));
         rest.chain(&share.settings).collect()
     }
 
     /// Returns the settings that determine how `share` is opened, without those of access. A share
     /// of the same name is reopened only if these differ.
-    pub(crate) fn opening(&self, share: &Share) -> Vec<Setting> {
+    pub(crate) fn opening_settings(&self, share: &Share) -> Vec<Setting> {
         let schema = Schema::new();
         let mut settings: Vec<Setting> = self
-            .of_share(share)
+            .share_settings(share)
             .into_iter()
-            .filter(|setting| schema.is_of_share(&setting.key) && !schema.is_term(&setting.key))
+            .filter(|setting| {
+                schema.is_share_option(&setting.key) && !schema.is_access_option(&setting.key)
+            })
             .cloned()
             .collect();
         settings.push(Setting {
@@ -212,13 +214,13 @@ impl Config {
 
     /// Returns the options outside shares that differ from those of `other`: they cannot change
     /// while the program runs.
-    pub(crate) fn differs(&self, other: &Config) -> Vec<String> {
+    pub(crate) fn changed_keys(&self, other: &Config) -> Vec<String> {
         let schema = Schema::new();
         let fixed = |config: &Config| {
             let fixed = config
                 .settings
                 .iter()
-                .filter(|setting| setting.key != "export" && !schema.is_of_share(&setting.key));
+                .filter(|setting| setting.key != "export" && !schema.is_share_option(&setting.key));
             fixed.cloned().collect::<Vec<_>>()
         };
         let (one, other) = (fixed(self), fixed(other));
@@ -237,7 +239,7 @@ impl Config {
 
     /// Formats the configuration as a file with all defaults. Tables of shares contain only their
     /// own settings.
-    fn show(&self) -> String {
+    fn to_toml(&self) -> String {
         let schema = Schema::new();
         let matches = self.matches().expect("it has been checked");
         let mut text = String::new();
@@ -250,7 +252,7 @@ impl Config {
                 .map(|value| value.to_string_lossy().into_owned())
                 .collect();
             let given = self.settings.iter().filter(|one| one.key == key).count();
-            text.push_str(&shown(key, Kind::of(arg), given, &values));
+            text.push_str(&setting_line(key, ValueKind::of(arg), given, &values));
         }
         for share in &self.shares {
             text.push_str("\n[[share]]\n");
@@ -262,24 +264,24 @@ impl Config {
                     text.push_str(&format!("{key} = {}\n", quoted(value)));
                 }
             }
-            for key in &share.says {
+            for key in &share.keys {
                 let all = share.settings.iter().filter(|setting| setting.key == *key);
                 let given = all.clone().count();
                 let values: Vec<_> = all.filter_map(|setting| setting.value.clone()).collect();
                 let arg = schema.option(key).expect("it was found when it was read");
-                text.push_str(&shown(key, Kind::of(arg), given, &values));
+                text.push_str(&setting_line(key, ValueKind::of(arg), given, &values));
             }
         }
         text
     }
 }
 
-fn shown(key: &str, kind: Kind, given: usize, values: &[String]) -> String {
+fn setting_line(key: &str, kind: ValueKind, given: usize, values: &[String]) -> String {
     let value = match (kind, values) {
-        (Kind::Flag, _) => (given > 0).to_string(),
-        (Kind::Count, _) => given.to_string(),
-        (Kind::OneOrUsual, []) if given > 0 => true.to_string(),
-        (Kind::Many, values) => {
+        (ValueKind::Flag, _) => (given > 0).to_string(),
+        (ValueKind::Count, _) => given.to_string(),
+        (ValueKind::OptionalValue, []) if given > 0 => true.to_string(),
+        (ValueKind::List, values) => {
             let all: Vec<_> = values.iter().map(|value| quoted(value)).collect();
             format!("[{}]", all.join(", "))
         }

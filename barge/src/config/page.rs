@@ -3,8 +3,8 @@
 use clap::Arg;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
-use super::schema::{Kind, Schema};
-use super::{USUAL, schema};
+use super::schema::{Schema, ValueKind};
+use super::{DEFAULT_PATH, schema};
 
 /// An example to copy.
 const EXAMPLE: &str = r#"9p = "tcp:0.0.0.0:5640"
@@ -54,7 +54,7 @@ pub(crate) fn page() -> String {
         ),
         (
             schema::CLIENTS,
-            Kind::Many.expected(),
+            ValueKind::List.expected(),
             "Clients that may use the share, and their options, as in exports(5): see export below",
         ),
     ];
@@ -69,11 +69,11 @@ pub(crate) fn page() -> String {
     page.control("SH", ["GLOBAL KEYS"]);
     for arg in schema.options() {
         let key = arg.get_long().expect("options have names");
-        match schema.is_of_share(key) {
+        match schema.is_share_option(key) {
             true => entry(
                 &mut page,
                 key,
-                &takes(arg),
+                &value_description(arg),
                 "Default for all shares: see SHARES",
             ),
             false => option(&mut page, arg),
@@ -87,7 +87,7 @@ pub(crate) fn page() -> String {
     page.control("fi", []);
     page.control("SH", ["FILES"]);
     page.text([roman(format!(
-        "{USUAL}: the configuration of barge.service"
+        "{DEFAULT_PATH}: the configuration of barge.service"
     ))]);
     page.control("SH", ["SEE ALSO"]);
     page.text([roman("barge-serve(1), barge-config(1), exports(5)")]);
@@ -100,7 +100,7 @@ fn option(page: &mut Roff, arg: &Arg) {
     let mut text = help.map(ToString::to_string).unwrap_or_default();
     let values = arg.get_possible_values();
     let values: Vec<_> = values.iter().map(|value| value.get_name()).collect();
-    if !values.is_empty() && Kind::of(arg) != Kind::Flag {
+    if !values.is_empty() && ValueKind::of(arg) != ValueKind::Flag {
         text.push_str(&format!(" [{}]", values.join(", ")));
     }
     let default: Vec<_> = arg
@@ -108,22 +108,22 @@ fn option(page: &mut Roff, arg: &Arg) {
         .iter()
         .map(|value| value.to_string_lossy())
         .collect();
-    if !default.is_empty() && Kind::of(arg) == Kind::One {
+    if !default.is_empty() && ValueKind::of(arg) == ValueKind::Single {
         text.push_str(&format!(" [default: {}]", default.join(", ")));
     }
-    entry(page, key, &takes(arg), &text);
+    entry(page, key, &value_description(arg), &text);
 }
 
 /// Returns the value that the key of `arg` takes, as in help. The name of a source is omitted: it
 /// is that of the share.
-fn takes(arg: &Arg) -> String {
+fn value_description(arg: &Arg) -> String {
     let names = arg.get_value_names().unwrap_or_default();
     let name = names.first().map_or("VALUE", |name| name.as_str());
     let name = name.trim_start_matches("[NAME=]");
-    match Kind::of(arg) {
-        Kind::One => name.to_owned(),
-        Kind::OneOrUsual => format!("true, or {name}"),
-        Kind::Many => format!("{name}, or several in an array"),
+    match ValueKind::of(arg) {
+        ValueKind::Single => name.to_owned(),
+        ValueKind::OptionalValue => format!("true, or {name}"),
+        ValueKind::List => format!("{name}, or several in an array"),
         kind => kind.expected().to_owned(),
     }
 }

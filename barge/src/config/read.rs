@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::path::Path;
 
-use barge_client::meant;
+use barge_client::suggest;
 use clap::Arg;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::schema::{CLIENTS, DEVICES, Kind, NAME, SHARE, SOURCE, Schema};
-use super::{Config, Problem, Setting, Share};
+use super::schema::{CLIENTS, DEVICE_OPTIONS, NAME, SHARE, SOURCE, Schema, ValueKind};
+use super::{Config, ConfigError, Setting, Share};
 use crate::source::{self, Source};
 
 /// Parses `text`, the contents of the file at `path`, and adds errors to `problems`.
@@ -17,49 +17,49 @@ pub(super) fn read(
     path: &Path,
     text: &str,
     schema: &Schema,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<ConfigError>,
 ) -> Config {
-    let mut reading = Reading {
+    let mut reading = ConfigReader {
         path,
         text,
         schema,
-        problems,
+        errors: problems,
     };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
-        reading.problem(error.span(), error.message().to_owned());
+        reading.error(error.span(), error.message().to_owned());
     }
     reading.file(table.get_ref())
 }
 
-struct Reading<'a> {
+struct ConfigReader<'a> {
     path: &'a Path,
     text: &'a str,
     schema: &'a Schema,
-    problems: &'a mut Vec<Problem>,
+    errors: &'a mut Vec<ConfigError>,
 }
 
 type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
 
-impl Reading<'_> {
-    fn problem(&mut self, span: Option<Range<usize>>, message: String) {
-        self.problems
-            .push(Problem::new(self.path, self.text, span, message));
+impl ConfigReader<'_> {
+    fn error(&mut self, span: Option<Range<usize>>, message: String) {
+        self.errors
+            .push(ConfigError::new(self.path, self.text, span, message));
     }
 
-    fn unknown(&mut self, key: &Key<'_>, what: &str, known: &[&str]) {
+    fn unknown_key(&mut self, key: &Key<'_>, what: &str, known: &[&str]) {
         let name = key.get_ref();
-        let meant = match meant(name, known.iter().copied()) {
+        let meant = match suggest(name, known.iter().copied()) {
             Some(meant) => format!("; did you mean {meant}?"),
             None => String::new(),
         };
         let message = format!("{name}: expected {what}{meant}");
-        self.problem(Some(key.span()), message);
+        self.error(Some(key.span()), message);
     }
 
     fn file(&mut self, table: &DeTable<'_>) -> Config {
         let schema = self.schema;
-        self.names(table);
+        self.check_aliases(table);
         let mut config = Config::new(self.path);
         for (key, value) in table {
             match (key.get_ref().as_ref(), schema.option(key.get_ref())) {
@@ -67,9 +67,9 @@ impl Reading<'_> {
                 (_, Some(arg)) => config.settings.extend(self.settings(arg, key, value, "")),
                 (NAME | SOURCE | CLIENTS, None) => {
                     let message = format!("{}: expected only in a [[{SHARE}]]", key.get_ref());
-                    self.problem(Some(key.span()), message);
+                    self.error(Some(key.span()), message);
                 }
-                (_, None) => self.unknown(key, "an option of barge serve", &schema.keys()),
+                (_, None) => self.unknown_key(key, "an option of barge serve", &schema.keys()),
             }
         }
         config
@@ -84,7 +84,7 @@ impl Reading<'_> {
             tables.collect::<Option<Vec<_>>>()
         });
         let Some(tables) = tables else {
-            return self.problem(Some(key.span()), format!("expected tables: [[{SHARE}]]"));
+            return self.error(Some(key.span()), format!("expected tables: [[{SHARE}]]"));
         };
         for (span, table) in tables {
             let share = self.share(span, table, config);
@@ -101,7 +101,7 @@ impl Reading<'_> {
         let name = table.get(NAME).and_then(|name| self.name(name));
         let source = table.get(SOURCE);
         if source.is_none() {
-            self.problem(
+            self.error(
                 Some(span.clone()),
                 format!("expected a {SOURCE} in a [[{SHARE}]]"),
             );
@@ -111,7 +111,7 @@ impl Reading<'_> {
             .as_deref()
             .map_or(String::new(), |name| format!("{name}="));
         let schema = self.schema;
-        self.names(table);
+        self.check_aliases(table);
         let (mut says, mut settings) = (Vec::new(), Vec::new());
         for (key, value) in table {
             let word = key.get_ref().as_ref();
@@ -122,42 +122,42 @@ impl Reading<'_> {
                     let list = self.clients(shown, key, value);
                     config.settings.extend(list);
                 }
-                Some(arg) if DEVICES.contains(&long(arg)) => {
+                Some(arg) if DEVICE_OPTIONS.contains(&long_name(arg)) => {
                     let device = self.settings(arg, key, value, &prefix);
                     config.settings.extend(device);
                 }
-                Some(arg) if schema.is_of_share(long(arg)) => {
-                    says.push(long(arg).to_owned());
+                Some(arg) if schema.is_share_option(long_name(arg)) => {
+                    says.push(long_name(arg).to_owned());
                     settings.extend(self.settings(arg, key, value, ""));
                 }
                 Some(_) => {
                     let message = format!(
                         "{word}: expected before all [[{SHARE}]] tables: it is no option of a single share"
                     );
-                    self.problem(Some(key.span()), message);
+                    self.error(Some(key.span()), message);
                 }
-                None => self.unknown(key, "a key of a share", &schema.share_keys()),
+                None => self.unknown_key(key, "a key of a share", &schema.share_keys()),
             }
         }
         Some(Share {
-            at: span.start,
+            offset: span.start,
             name,
             source: source?,
-            says,
+            keys: says,
             settings,
         })
     }
 
     /// Checks that `table` sets no option under two of its names.
-    fn names(&mut self, table: &DeTable<'_>) {
+    fn check_aliases(&mut self, table: &DeTable<'_>) {
         let schema = self.schema;
         for key in table.keys() {
             let word = key.get_ref().as_ref();
-            let usual = schema.option(word).map(long);
+            let usual = schema.option(word).map(long_name);
             if let Some(usual) = usual.filter(|usual| *usual != word && table.contains_key(*usual))
             {
                 let message = format!("{word}: expected one name of the option, got {usual} too");
-                self.problem(Some(key.span()), message);
+                self.error(Some(key.span()), message);
             }
         }
     }
@@ -169,20 +169,20 @@ impl Reading<'_> {
             .filter(|name| source::is_name(name));
         if name.is_none() {
             let message = format!("{NAME}: expected letters, digits, '.', '_' and '-'");
-            self.problem(Some(value.span()), message);
+            self.error(Some(value.span()), message);
         }
         name.map(str::to_owned)
     }
 
     fn source(&mut self, value: &Spanned<DeValue<'_>>) -> Option<(String, Source)> {
         let Some(text) = value.get_ref().as_str() else {
-            self.problem(Some(value.span()), format!("{SOURCE}: expected a string"));
+            self.error(Some(value.span()), format!("{SOURCE}: expected a string"));
             return None;
         };
         match text.parse() {
             Ok(source) => Some((text.to_owned(), source)),
             Err(why) => {
-                self.problem(Some(value.span()), format!("{SOURCE}: {why}"));
+                self.error(Some(value.span()), format!("{SOURCE}: {why}"));
                 None
             }
         }
@@ -195,7 +195,7 @@ impl Reading<'_> {
         key: &Key<'_>,
         value: &Spanned<DeValue<'_>>,
     ) -> Option<Setting> {
-        let texts = self.texts(Kind::Many, key, value)?;
+        let texts = self.argument_values(ValueKind::List, key, value)?;
         let texts: Vec<_> = texts.into_iter().flatten().collect();
         let arg = self.schema.option("export").expect("it is an option");
         self.setting(
@@ -213,7 +213,7 @@ impl Reading<'_> {
         value: &Spanned<DeValue<'_>>,
         prefix: &str,
     ) -> Vec<Setting> {
-        let Some(texts) = self.texts(Kind::of(arg), key, value) else {
+        let Some(texts) = self.argument_values(ValueKind::of(arg), key, value) else {
             return Vec::new();
         };
         let settings = texts.into_iter().filter_map(|text| {
@@ -224,12 +224,12 @@ impl Reading<'_> {
     }
 
     fn setting(&mut self, arg: &Arg, span: Range<usize>, value: Option<String>) -> Option<Setting> {
-        let key = long(arg).to_owned();
+        let key = long_name(arg).to_owned();
         let setting = Setting { key, value };
-        match self.schema.refusal(&setting.argument()) {
+        match self.schema.argument_error(&setting.argument()) {
             None => Some(setting),
             Some(why) => {
-                self.problem(Some(span), format!("{}: {why}", setting.key));
+                self.error(Some(span), format!("{}: {why}", setting.key));
                 None
             }
         }
@@ -237,27 +237,31 @@ impl Reading<'_> {
 
     /// Returns the value of each occurrence of the option as arguments; `None` is an occurrence
     /// without a value.
-    fn texts(
+    fn argument_values(
         &mut self,
-        kind: Kind,
+        kind: ValueKind,
         key: &Key<'_>,
         value: &Spanned<DeValue<'_>>,
     ) -> Option<Vec<Option<String>>> {
         let given = value.get_ref();
         let texts = match (kind, given) {
-            (Kind::Flag | Kind::OneOrUsual, DeValue::Boolean(true)) => Some(vec![None]),
-            (Kind::Flag | Kind::OneOrUsual, DeValue::Boolean(false)) => Some(Vec::new()),
-            (Kind::Count, DeValue::Integer(number)) => number
+            (ValueKind::Flag | ValueKind::OptionalValue, DeValue::Boolean(true)) => {
+                Some(vec![None])
+            }
+            (ValueKind::Flag | ValueKind::OptionalValue, DeValue::Boolean(false)) => {
+                Some(Vec::new())
+            }
+            (ValueKind::Count, DeValue::Integer(number)) => number
                 .as_str()
                 .parse()
                 .ok()
                 .filter(|times| *times < 10)
                 .map(|times| vec![None; times]),
-            (Kind::Many, DeValue::Array(several)) => several
+            (ValueKind::List, DeValue::Array(several)) => several
                 .iter()
                 .map(|one| text(one.get_ref()).map(Some))
                 .collect(),
-            (Kind::One | Kind::OneOrUsual | Kind::Many, one) => {
+            (ValueKind::Single | ValueKind::OptionalValue | ValueKind::List, one) => {
                 text(one).map(|one| vec![Some(one)])
             }
             _ => None,
@@ -265,14 +269,14 @@ impl Reading<'_> {
         if texts.is_none() {
             let (name, got) = (key.get_ref(), given.type_str());
             let message = format!("{name}: expected {}, got {got}", kind.expected());
-            self.problem(Some(value.span()), message);
+            self.error(Some(value.span()), message);
         }
         texts
     }
 }
 
 /// Returns the name of an option, which is its key.
-fn long(arg: &Arg) -> &str {
+fn long_name(arg: &Arg) -> &str {
     arg.get_long().expect("options have names")
 }
 

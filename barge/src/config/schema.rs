@@ -12,24 +12,24 @@ use command::log::LogArgs;
 /// The options of `barge serve` by long name, which is the key in a file.
 pub(super) struct Schema {
     command: Command,
-    shares: Vec<String>,
+    share_options: Vec<String>,
     /// Options of shares that can change while the share is served.
-    terms: Vec<String>,
+    access_options: Vec<String>,
 }
 
 /// The type of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// true or false
     Flag,
     /// The number of occurrences of the option
     Count,
     /// A string or a number
-    One,
+    Single,
     /// A string or a number, or true for the option without a value
-    OneOrUsual,
+    OptionalValue,
     /// A string, or several in an array
-    Many,
+    List,
 }
 
 // Keys of a share that are not options.
@@ -38,7 +38,7 @@ pub(super) const SOURCE: &str = "source";
 pub(super) const CLIENTS: &str = "clients";
 
 /// Options whose value begins with the name of a source: in a share, its name is added.
-pub(super) const DEVICES: [&str; 3] = ["virtiofs", "virtio-9p", "block"];
+pub(super) const DEVICE_OPTIONS: [&str; 3] = ["virtiofs", "virtio-9p", "block"];
 
 /// The name of the tables of shares.
 pub(super) const SHARE: &str = "share";
@@ -47,11 +47,11 @@ impl Schema {
     pub(super) fn new() -> Schema {
         let mut serve = LogArgs::augment_args(ServeArgs::augment_args(Command::new("serve")));
         serve.build();
-        let options = |of: Command| of.get_arguments().filter_map(long).collect();
+        let options = |of: Command| of.get_arguments().filter_map(long_name).collect();
         Schema {
             command: serve,
-            shares: options(ShareArgs::augment_args(Command::new(SHARE))),
-            terms: options(AccessArgs::augment_args(Command::new(SHARE))),
+            share_options: options(ShareArgs::augment_args(Command::new(SHARE))),
+            access_options: options(AccessArgs::augment_args(Command::new(SHARE))),
         }
     }
 
@@ -73,14 +73,14 @@ impl Schema {
     }
 
     /// Returns whether `key` may be set for each share.
-    pub(super) fn is_of_share(&self, key: &str) -> bool {
-        self.shares.iter().any(|share| share == key)
+    pub(super) fn is_share_option(&self, key: &str) -> bool {
+        self.share_options.iter().any(|share| share == key)
     }
 
     /// Returns whether `key` is an option of access to a share, which may change while the share is
     /// served.
-    pub(super) fn is_term(&self, key: &str) -> bool {
-        self.terms.iter().any(|term| term == key)
+    pub(super) fn is_access_option(&self, key: &str) -> bool {
+        self.access_options.iter().any(|term| term == key)
     }
 
     /// Returns all keys of the top level.
@@ -91,65 +91,67 @@ impl Schema {
 
     /// Returns all keys of a share.
     pub(super) fn share_keys(&self) -> Vec<&str> {
-        let own = [NAME, SOURCE, CLIENTS].into_iter().chain(DEVICES);
-        own.chain(self.shares.iter().map(String::as_str)).collect()
+        let own = [NAME, SOURCE, CLIENTS].into_iter().chain(DEVICE_OPTIONS);
+        own.chain(self.share_options.iter().map(String::as_str))
+            .collect()
     }
 
     /// Parses `arguments` in combination. The error is one line.
     pub(super) fn parse(&self, arguments: &[String]) -> Result<ArgMatches, String> {
-        self.run(arguments).map_err(|error| line(&error))
+        self.try_parse(arguments)
+            .map_err(|error| error_line(&error))
     }
 
     /// Returns the error in `argument` alone, ignoring missing and conflicting options.
-    pub(super) fn refusal(&self, argument: &str) -> Option<String> {
-        let error = self.run(&[argument.to_owned()]).err()?;
+    pub(super) fn argument_error(&self, argument: &str) -> Option<String> {
+        let error = self.try_parse(&[argument.to_owned()]).err()?;
         let alone = matches!(
             error.kind(),
             ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
         );
-        (!alone).then(|| line(&error))
+        (!alone).then(|| error_line(&error))
     }
 
-    fn run(&self, arguments: &[String]) -> Result<ArgMatches, clap::Error> {
+    fn try_parse(&self, arguments: &[String]) -> Result<ArgMatches, clap::Error> {
         let program = "barge".to_owned();
         let all = std::iter::once(&program).chain(arguments);
         self.command.clone().try_get_matches_from(all)
     }
 }
 
-fn long(arg: &Arg) -> Option<String> {
+fn long_name(arg: &Arg) -> Option<String> {
     arg.get_long().map(str::to_owned)
 }
 
-impl Kind {
+impl ValueKind {
     /// Returns the type of the key of `arg`.
-    pub(super) fn of(arg: &Arg) -> Kind {
+    pub(super) fn of(arg: &Arg) -> ValueKind {
         let usual = arg
             .get_num_args()
             .is_some_and(|args| args.min_values() == 0);
         match arg.get_action() {
-            ArgAction::SetTrue => Kind::Flag,
-            ArgAction::Count => Kind::Count,
-            ArgAction::Append => Kind::Many,
-            _ if usual => Kind::OneOrUsual,
-            _ => Kind::One,
+            ArgAction::SetTrue => ValueKind::Flag,
+            ArgAction::Count => ValueKind::Count,
+            ArgAction::Append => ValueKind::List,
+            _ if usual => ValueKind::OptionalValue,
+            _ => ValueKind::Single,
         }
     }
 
     /// Returns the description of the type for error messages.
     pub(super) fn expected(self) -> &'static str {
         match self {
-            Kind::Flag => "true or false",
-            Kind::Count => "a number from 0 to 9",
-            Kind::One => "a string or a number",
-            Kind::OneOrUsual => "true, or a string",
-            Kind::Many => "a string, or an array of strings",
+            ValueKind::Flag => "true or false",
+            ValueKind::Count => "a number from 0 to 9",
+            ValueKind::Single => "a string or a number",
+            ValueKind::OptionalValue => "true, or a string",
+            ValueKind::List => "a string, or an array of strings",
         }
     }
 }
 
 /// Formats an error of clap as one line, without the parts about command lines.
-fn line(error: &clap::Error) -> String {
+fn error_line(error: &clap::Error) -> String {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => key(text).to_owned(),
         Some(ContextValue::Strings(texts)) => {

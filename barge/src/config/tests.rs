@@ -3,7 +3,7 @@ use crate::serve::plan;
 
 fn parse(text: &str) -> Result<Config, Vec<String>> {
     let parsed = Config::parse(Path::new("f"), text).and_then(plan::checked);
-    parsed.map_err(|Problems(all)| all.iter().map(ToString::to_string).collect())
+    parsed.map_err(|ConfigErrors(all)| all.iter().map(ToString::to_string).collect())
 }
 
 const SHARES: &str = "[[share]]\nname = 'a'\nsource = '/srv/a'\n";
@@ -13,9 +13,9 @@ fn every_option_is_a_key_and_every_key_an_option() {
     let schema = Schema::new();
     for arg in schema.options() {
         let key = arg.get_long().expect("a long name");
-        let value = match (Kind::of(arg), key) {
-            (Kind::Flag, _) => "true",
-            (Kind::Count, _) => "1",
+        let value = match (ValueKind::of(arg), key) {
+            (ValueKind::Flag, _) => "true",
+            (ValueKind::Count, _) => "1",
             // Errors in values name the key.
             _ => "'\u{1}'",
         };
@@ -35,7 +35,7 @@ fn every_option_is_a_key_and_every_key_an_option() {
             "{key}"
         );
     }
-    for device in schema::DEVICES {
+    for device in schema::DEVICE_OPTIONS {
         let arg = schema.option(device).expect("an option");
         let names = arg.get_value_names().expect("it takes something");
         assert!(names[0].starts_with("[NAME=]"), "{device}");
@@ -94,7 +94,7 @@ fn former_names_of_options_stay_valid() {
         let nfs = "nfs = 'tcp:127.0.0.1:1'\n";
         let shown = |name: &str| {
             let config = parse(&format!("{nfs}{name} = {value}\n{SHARES}")).expect(name);
-            config.show()
+            config.to_toml()
         };
         assert_eq!(shown(old), shown(new), "{old}");
         assert!(shown(old).contains(&format!("\n{new} = ")), "{old}");
@@ -104,7 +104,7 @@ fn former_names_of_options_stay_valid() {
     }
 
     let config = parse(&format!("{SHARES}hand-over-files = true\n")).expect("an option of shares");
-    assert!(config.show().ends_with("\n9p-fd-passing = true\n"));
+    assert!(config.to_toml().ends_with("\n9p-fd-passing = true\n"));
 }
 
 #[test]
@@ -176,13 +176,13 @@ fn a_share_has_its_own_word_and_what_it_shows_is_the_same_file() {
         "read-only = true\nsquash = 'all'\nverbose = 2\nnfs-rpcbind = true\nnfs = 'tcp:127.0.0.1:1'\n{SHARES}read-only = false\nmap-uid = ['0:1:2', '5:6:7']\nvirtiofs = '/s'\nclients = ['*(ro)', 'localhost(rw)']\n"
     );
     let config = parse(&text).expect("it makes sense");
-    let own = config.of_share(&config.shares[0]);
+    let own = config.share_settings(&config.shares[0]);
     let keys: Vec<_> = own.iter().map(|setting| setting.key.as_str()).collect();
     assert!(
         !keys.contains(&"read-only") && keys.contains(&"squash"),
         "{keys:?}"
     );
-    let shown = config.show();
+    let shown = config.to_toml();
     for line in [
         "read-only = true",
         "9p-msize = \"4M\"",
@@ -199,7 +199,7 @@ fn a_share_has_its_own_word_and_what_it_shows_is_the_same_file() {
         );
     }
     assert_eq!(
-        parse(&shown).expect("what is shown is a file").show(),
+        parse(&shown).expect("what is shown is a file").to_toml(),
         shown
     );
 }
@@ -209,8 +209,8 @@ fn what_takes_a_restart_is_what_is_no_share() {
     let config = |text: &str| parse(&format!("{text}\n{SHARES}")).expect(text);
     let old = config("nfs = 'tcp:127.0.0.1:1'");
     let new = config("nfs = 'tcp:127.0.0.1:2'\nread-only = true\nexport = '/a *(ro)'\nworkers = 4");
-    assert_eq!(new.differs(&old), ["nfs", "workers"]);
-    let opening = |config: &Config| config.opening(&config.shares[0]);
+    assert_eq!(new.changed_keys(&old), ["nfs", "workers"]);
+    let opening = |config: &Config| config.opening_settings(&config.shares[0]);
     assert_eq!(opening(&old), opening(&new));
     let terms = config("read-only = true\nsquash = 'all'\nanon-uid = 5\nanon-gid = 6");
     assert_eq!(opening(&old), opening(&terms));

@@ -11,7 +11,7 @@ use transports::Addr;
 use super::owner;
 
 /// Returns why listening at `addr` failed, and a remedy.
-pub(crate) fn listening(addr: &Addr, error: &io::Error) -> String {
+pub(crate) fn listen_error(addr: &Addr, error: &io::Error) -> String {
     let known = match addr {
         Addr::Tcp { port, .. } => tcp(*port, error.kind()),
         Addr::Unix(path) if !path.as_os_str().as_bytes().starts_with(b"@") => unix(path, error),
@@ -28,15 +28,15 @@ pub(crate) fn listening(addr: &Addr, error: &io::Error) -> String {
 
 fn tcp(port: u16, error: ErrorKind) -> Option<String> {
     match error {
-        ErrorKind::AddrInUse => Some(match owner::of_port(port) {
+        ErrorKind::AddrInUse => Some(match owner::port_owner(port) {
             Some(owner) => format!("the port is in use by {owner}: stop it, or choose another port"),
             None => "the port is in use, by another user's program or in another network namespace \
                      (ss -ltnp as root shows the program): choose another port"
                 .into(),
         }),
-        ErrorKind::PermissionDenied if port < first_for_all() => Some(format!(
+        ErrorKind::PermissionDenied if port < first_unprivileged_port() => Some(format!(
             "ports below {0} require privileges: choose one from {0} on, or run barge as root or with CAP_NET_BIND_SERVICE",
-            first_for_all()
+            first_unprivileged_port()
         )),
         ErrorKind::AddrNotAvailable => {
             Some("this host has no such address: use 127.0.0.1 for this host only, 0.0.0.0 for others too".into())
@@ -46,7 +46,7 @@ fn tcp(port: u16, error: ErrorKind) -> Option<String> {
 }
 
 /// Returns the first port that needs no privileges (ip(7)).
-fn first_for_all() -> u16 {
+fn first_unprivileged_port() -> u16 {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let port = text.ok().and_then(|text| text.trim().parse().ok());
     port.unwrap_or(1024)
@@ -70,7 +70,7 @@ fn unix(path: &Path, error: &io::Error) -> Option<String> {
         ErrorKind::AddrInUse => {
             let is_socket =
                 fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-            Some(match (is_socket, owner::of_socket(path)) {
+            Some(match (is_socket, owner::socket_owner(path)) {
                 (false, _) => {
                     "the path exists and is not a socket: remove it, or choose another path".into()
                 }

@@ -8,6 +8,6 @@ mod mounting;
 mod opening;
 mod owner;
 
-pub(crate) use listening::listening;
-pub(crate) use mounting::{mount_point, mounting};
-pub(crate) use opening::opening;
+pub(crate) use listening::listen_error;
+pub(crate) use mounting::{check_mount_point, mount_error};
+pub(crate) use opening::open_error;

@@ -10,7 +10,7 @@ use crate::Failure;
 
 /// Checks whether `dir` can be a mount point, before any other work. Logs if the mount will hide
 /// files.
-pub(crate) fn mount_point(dir: &Path) -> Result<(), Failure> {
+pub(crate) fn check_mount_point(dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
     let failed = |why: String| Err(Failure::new(format!("{shown}: {why}")));
     let found = match fs::metadata(dir) {
@@ -37,9 +37,9 @@ pub(crate) fn mount_point(dir: &Path) -> Result<(), Failure> {
 }
 
 /// Returns why the file system `kind` cannot be mounted on `dir`, and a remedy.
-pub(crate) fn mounting(dir: &Path, kind: &str, error: &io::Error) -> String {
+pub(crate) fn mount_error(dir: &Path, kind: &str, error: &io::Error) -> String {
     let known = match kind {
-        "fuse" => fuse_device().err().map(str::to_owned),
+        "fuse" => check_fuse_device().err().map(str::to_owned),
         _ => None,
     };
     let known = known.or_else(|| by_errno(kind, error));
@@ -70,7 +70,7 @@ fn by_errno(kind: &str, error: &io::Error) -> Option<String> {
 }
 
 /// Checks whether /dev/fuse can be opened. The error is a remedy.
-fn fuse_device() -> Result<(), &'static str> {
+fn check_fuse_device() -> Result<(), &'static str> {
     match sys::fuse::open_device() {
         Ok(_) => Ok(()),
         Err(Errno::ACCESS | Errno::PERM) => Err(

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use barge_client::{Source, meant};
+use barge_client::{Source, suggest};
 
 /// Returns why `source` cannot be opened, and a remedy. The name of the source is not included.
-pub(crate) fn opening(source: &Source, error: &io::Error) -> String {
+pub(crate) fn open_error(source: &Source, error: &io::Error) -> String {
     let known = match (source, error.kind()) {
-        (Source::HostDir(path), ErrorKind::NotFound) => Some(missing(path)),
+        (Source::HostDir(path), ErrorKind::NotFound) => Some(not_found_error(path)),
         (Source::HostDir(_) | Source::Image(_), ErrorKind::InvalidData) => {
             Some(format!("{error}; 'barge pack DIR IMAGE' creates one"))
         }
@@ -21,7 +21,7 @@ pub(crate) fn opening(source: &Source, error: &io::Error) -> String {
     known.unwrap_or_else(|| error.to_string())
 }
 
-fn missing(path: &Path) -> String {
+fn not_found_error(path: &Path) -> String {
     let text = path.to_string_lossy();
     if let Some((host, rest)) = text.split_once(':')
         && !host.contains('/')
@@ -46,23 +46,23 @@ fn missing(path: &Path) -> String {
     let gone = gone.copied().unwrap_or(path);
     let mut line = match (gone == path, path.is_absolute()) {
         (true, true) => "no such file or directory".to_owned(),
-        (true, false) => format!("no such file or directory{}", here()),
+        (true, false) => format!("no such file or directory{}", in_current_dir()),
         (false, _) => format!("{} does not exist", gone.display()),
     };
-    if let Some(close) = close(gone) {
+    if let Some(close) = similar_name(gone) {
         line.push_str(&format!("; did you mean {close}?"));
     }
     line
 }
 
 /// Returns the directory that relative paths start from, as text after an error.
-fn here() -> String {
+fn in_current_dir() -> String {
     let dir = std::env::current_dir();
     dir.map_or(String::new(), |dir| format!(" in {}", dir.display()))
 }
 
 /// Returns the entry in the directory of `path` whose name is most similar, if any.
-fn close(path: &Path) -> Option<String> {
+fn similar_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let dir = path.parent()?;
     let listed = match dir.as_os_str().is_empty() {
@@ -72,7 +72,7 @@ fn close(path: &Path) -> Option<String> {
     // Bounds the time in huge directories.
     let entries = fs::read_dir(listed).ok()?.flatten().take(10_000);
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    meant(name, names).map(|best| dir.join(best).display().to_string())
+    suggest(name, names).map(|best| dir.join(best).display().to_string())
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let base = dir.path();
         fs::create_dir(base.join("documents")).expect("made");
-        let told = |path: &str| missing(&base.join(path));
+        let told = |path: &str| not_found_error(&base.join(path));
         let close = base.join("documents").display().to_string();
         for path in ["document", "Documents", "documnets/deep/below"] {
             assert!(
@@ -96,8 +96,10 @@ mod tests {
         assert_eq!(told("xyz"), "no such file or directory");
         let deep = base.join("xyz").display().to_string();
         assert_eq!(told("xyz/a"), format!("{deep} does not exist"));
-        assert!(missing(Path::new("host:/srv")).contains("nfs://host/srv or 9p://host/srv"));
-        assert!(missing(Path::new("nfs:host/srv")).contains("nfs://host/srv"));
-        assert!(missing(Path::new("no-such-thing")).contains(" in /"));
+        assert!(
+            not_found_error(Path::new("host:/srv")).contains("nfs://host/srv or 9p://host/srv")
+        );
+        assert!(not_found_error(Path::new("nfs:host/srv")).contains("nfs://host/srv"));
+        assert!(not_found_error(Path::new("no-such-thing")).contains(" in /"));
     }
 }

@@ -1,5 +1,5 @@
 //! `cache_dir=` of a mount of another server: a disk cache of files that were read
-//! ([`layers::kept`]).
+//! ([`layers::disk_cache`]).
 
 use std::fs::DirBuilder;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -10,29 +10,29 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hostdir::{HostDir, Identity};
-use layers::kept::{self, Kept};
+use layers::disk_cache::{self, DiskCache};
 use layers::stack;
 use rustix::fs::{FileType, Mode, OFlags};
-use vfs::{Caller, FileSystem, Level};
+use vfs::{Caller, FileSystem, Support};
 
 use crate::Failure;
 
 /// The location and size of a disk cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DiskCache {
+pub(crate) struct DiskCacheConfig {
     pub(crate) dir: PathBuf,
     /// Maximum size, bytes.
     pub(crate) size: u64,
 }
 
-impl DiskCache {
+impl DiskCacheConfig {
     /// Returns `fs`, the tree at `url`, with this disk cache.
-    pub(crate) fn over(
+    pub(crate) fn wrap(
         &self,
         fs: Arc<dyn FileSystem>,
         url: &remote::Url,
     ) -> Result<Arc<dyn FileSystem>, Failure> {
-        if fs.capabilities().change == Level::None {
+        if fs.capabilities().change == Support::None {
             return Err(Failure::new(format!(
                 "cache_dir= requires a protocol with change times of files (9P2000.L, NFS or virtiofs), which {url} does not report"
             )));
@@ -40,7 +40,7 @@ impl DiskCache {
         let failed = |why: &dyn std::fmt::Display| {
             Failure::new(format!("cache_dir={}: {why}", self.dir.display()))
         };
-        let dir = private(&self.dir).map_err(|why| failed(&why))?;
+        let dir = open_private_dir(&self.dir).map_err(|why| failed(&why))?;
         let options = hostdir::Options {
             identity: Identity::Fixed,
             // The cache creates files with the modes that it needs.
@@ -54,9 +54,9 @@ impl DiskCache {
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         );
-        let source = kept::identity(&*fs, &url.to_string(), &caller)
+        let source = disk_cache::identity(&*fs, &url.to_string(), &caller)
             .map_err(|errno| Failure::new(format!("{url}: {errno}")))?;
-        let options = kept::Options {
+        let options = disk_cache::Options {
             dir,
             size: self.size,
             source,
@@ -66,14 +66,14 @@ impl DiskCache {
                 now.unwrap_or_default()
             }),
         };
-        let kept = Kept::new(options).map_err(|error| failed(&error))?;
-        Ok(stack(fs, kept))
+        let cache = DiskCache::new(options).map_err(|error| failed(&error))?;
+        Ok(stack(fs, cache))
     }
 }
 
 /// Opens the directory `files` in `dir`, and creates it if needed. Returns an error unless it is
 /// accessible to this user alone: its files are read without permission checks by the server.
-fn private(dir: &Path) -> Result<OwnedFd, String> {
+fn open_private_dir(dir: &Path) -> Result<OwnedFd, String> {
     let files = dir.join("files");
     let mut dirs = DirBuilder::new();
     let made = dirs.recursive(true).mode(0o700).create(&files);
@@ -107,20 +107,20 @@ mod tests {
     fn the_directory_is_made_for_its_user_alone_and_no_other_is_taken() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = dir.path().join("a/b");
-        private(&at).expect("made");
-        private(&at).expect("there");
+        open_private_dir(&at).expect("made");
+        open_private_dir(&at).expect("there");
         let files = at.join("files");
         let mode = metadata(&files).expect("there").permissions().mode();
         assert_eq!(mode & 0o7777, 0o700);
         set_permissions(&files, Permissions::from_mode(0o750)).expect("set");
-        let why = private(&at).expect_err("others may read it");
+        let why = open_private_dir(&at).expect_err("others may read it");
         assert!(why.contains("0750"), "{why}");
         let linked = dir.path().join("linked");
         std::fs::create_dir(&linked).expect("made");
         symlink(dir.path(), linked.join("files")).expect("made");
-        assert!(private(&linked).is_err(), "a link is not followed");
+        assert!(open_private_dir(&linked).is_err(), "a link is not followed");
         let file = dir.path().join("file");
         std::fs::write(&file, "").expect("written");
-        assert!(private(&file).is_err());
+        assert!(open_private_dir(&file).is_err());
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn check(machine: &Machine) -> Report {
 
 /// Returns a finding: with `good` if the feature was found, otherwise with `cost` and the remedy
 /// `bring`, unless that is empty.
-fn piece(
+fn finding(
     group: &'static str,
     name: &'static str,
     found: bool,
@@ -51,7 +51,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
     let why = |tried: &Result<(), String>| tried.clone().err().unwrap_or_default();
     let open_files = machine.open_files;
     vec![
-        piece(
+        finding(
             SERVING,
             "loopback",
             machine.loopback.is_ok(),
@@ -64,7 +64,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             ),
             "ip link set lo up",
         ),
-        piece(
+        finding(
             SERVING,
             "directories",
             machine.directory.is_ok(),
@@ -74,7 +74,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             ),
             "Linux 5.6 or later, and no sandbox that denies openat2(2)",
         ),
-        piece(
+        finding(
             SERVING,
             "caller identity",
             machine.is_root && may(callers),
@@ -84,7 +84,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             ),
             "run barge as root",
         ),
-        piece(
+        finding(
             SERVING,
             "file handles",
             may(CapabilitySet::DAC_READ_SEARCH),
@@ -94,7 +94,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             ),
             "run barge as root, or: setcap cap_dac_read_search+ep BARGE",
         ),
-        piece(
+        finding(
             SERVING,
             "low ports",
             may(CapabilitySet::NET_BIND_SERVICE) || low_ports_are_free(machine),
@@ -104,17 +104,17 @@ fn serving(machine: &Machine) -> Vec<Finding> {
             ),
             "run barge as root, or: setcap cap_net_bind_service+ep BARGE",
         ),
-        piece(
+        finding(
             SERVING,
             "open files",
-            open_files >= ENOUGH_FILES,
+            open_files >= RECOMMENDED_FILES,
             (
                 &format!("{open_files} at a time"),
                 &format!("{open_files} at a time: with many clients, files are reopened often"),
             ),
             "raise the hard limit: LimitNOFILE= of a unit, limits.conf(5), docker run --ulimit nofile",
         ),
-        piece(
+        finding(
             SERVING,
             "vsock",
             machine.has("dev/vhost-vsock"),
@@ -128,7 +128,7 @@ fn serving(machine: &Machine) -> Vec<Finding> {
 }
 
 /// Open files for a server of some hundred clients. The hard limit is 524288 since systemd 240.
-const ENOUGH_FILES: u64 = 65_536;
+const RECOMMENDED_FILES: u64 = 65_536;
 
 fn low_ports_are_free(machine: &Machine) -> bool {
     let first = machine.read("proc/sys/net/ipv4/ip_unprivileged_port_start");
@@ -141,28 +141,28 @@ const MOUNTING: &str = "mounting on this host (barge mount)";
 fn mounting(machine: &Machine) -> Vec<Finding> {
     let fuse = machine.device("dev/fuse");
     let by_itself = machine.is_root && machine.capabilities.contains(CapabilitySet::SYS_ADMIN);
-    let by_helper = !machine.is_root && is_there(machine, &Tool::FUSERMOUNT);
+    let by_helper = !machine.is_root && is_installed(machine, &Tool::FUSERMOUNT);
     let erofs = machine.file_system("erofs");
     vec![
-        piece(
+        finding(
             MOUNTING,
             "/dev/fuse",
-            fuse == Device::Open,
+            fuse == Device::Accessible,
             (
                 "sources can be mounted with FUSE",
                 match fuse {
-                    Device::Closed => {
+                    Device::Inaccessible => {
                         "not accessible to this user: no mounts; ls, cat, cp and serve work"
                     }
                     _ => "no mounts; ls, cat, cp and serve work",
                 },
             ),
             match fuse {
-                Device::Closed => "chmod 666 /dev/fuse",
+                Device::Inaccessible => "chmod 666 /dev/fuse",
                 _ => "modprobe fuse; in a container: docker run --device /dev/fuse",
             },
         ),
-        piece(
+        finding(
             MOUNTING,
             "mount privilege",
             by_itself || by_helper,
@@ -178,20 +178,20 @@ fn mounting(machine: &Machine) -> Vec<Finding> {
             ),
             match machine.is_root {
                 true => "docker run --cap-add SYS_ADMIN --device /dev/fuse; or run barge as a user",
-                false => Tool::FUSERMOUNT.bring,
+                false => Tool::FUSERMOUNT.install_command,
             },
         ),
-        piece(
+        finding(
             MOUNTING,
             "passthrough",
-            machine.kernel_is((6, 9)),
+            machine.kernel_at_least((6, 9)),
             (
                 "the kernel itself reads and writes files of mounted directories, for root",
                 "barge reads and writes files of mounted directories, at a fraction of the speed",
             ),
             "Linux 6.9 or later",
         ),
-        piece(
+        finding(
             MOUNTING,
             "user namespaces",
             user_namespaces(machine),
@@ -201,10 +201,10 @@ fn mounting(machine: &Machine) -> Vec<Finding> {
             ),
             "sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000 (kernel.apparmor_restrict_unprivileged_userns=0)",
         ),
-        piece(
+        finding(
             MOUNTING,
             "EROFS on files",
-            erofs && machine.kernel_is((6, 12)),
+            erofs && machine.kernel_at_least((6, 12)),
             (
                 "the kernel itself mounts images, for root",
                 match erofs {
@@ -219,7 +219,7 @@ fn mounting(machine: &Machine) -> Vec<Finding> {
                 false => "modprobe erofs; Linux 6.12 or later",
             },
         ),
-        piece(
+        finding(
             MOUNTING,
             "overlayfs",
             machine.file_system("overlay"),
@@ -245,7 +245,7 @@ const CLIENTS: &str = "kernel clients of this host";
 fn clients(machine: &Machine) -> Vec<Finding> {
     let file_system = |name, good, cost, bring| {
         let found = machine.file_system(name);
-        piece(CLIENTS, name, found, (good, cost), bring)
+        finding(CLIENTS, name, found, (good, cost), bring)
     };
     vec![
         file_system(
@@ -354,10 +354,10 @@ fn guests(machine: &Machine) -> Vec<Finding> {
             "initial root of guests",
             "cannot boot guests",
         ),
-        piece(
+        finding(
             GUESTS,
             "/dev/kvm",
-            machine.device("dev/kvm") == Device::Open,
+            machine.device("dev/kvm") == Device::Accessible,
             (
                 "virtual machines run at full speed",
                 "virtual machines are emulated, some ten times slower",
@@ -367,23 +367,23 @@ fn guests(machine: &Machine) -> Vec<Finding> {
     ]
 }
 
-fn is_there(machine: &Machine, tool: &Tool) -> bool {
-    tool.missing_from(&machine.programs).is_empty()
+fn is_installed(machine: &Machine, tool: &Tool) -> bool {
+    tool.missing_from(&machine.program_dirs).is_empty()
 }
 
 fn tool(machine: &Machine, group: &'static str, tool: &Tool, good: &str, cost: &str) -> Finding {
-    let missing = tool.missing_from(&machine.programs);
+    let missing = tool.missing_from(&machine.program_dirs);
     let cost = match (missing.as_slice(), tool.programs) {
         // The name of a single program is the name of the tool.
         ([], _) | (_, [_]) => cost.to_owned(),
         (missing, _) => format!("{cost} ({} missing)", missing.join(", ")),
     };
-    piece(
+    finding(
         group,
         tool.name,
         missing.is_empty(),
         (good, &cost),
-        tool.bring,
+        tool.install_command,
     )
 }
 

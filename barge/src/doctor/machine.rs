@@ -15,7 +15,7 @@ pub(super) struct Machine {
     /// Root directory.
     pub(super) root: PathBuf,
     /// Directories of programs.
-    pub(super) programs: Vec<PathBuf>,
+    pub(super) program_dirs: Vec<PathBuf>,
     pub(super) is_root: bool,
     /// Effective capabilities of the process.
     pub(super) capabilities: CapabilitySet,
@@ -33,7 +33,7 @@ impl Machine {
         let opened = HostDir::open(Path::new("."), hostdir::Options::default());
         Machine {
             root: "/".into(),
-            programs: tools::dirs(),
+            program_dirs: tools::program_dirs(),
             is_root: geteuid().is_root(),
             capabilities: sys::caps::effective(),
             open_files: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
@@ -57,8 +57,8 @@ impl Machine {
     pub(super) fn device(&self, path: &str) -> Device {
         let path = self.root.join(path);
         match fs::OpenOptions::new().read(true).write(true).open(&path) {
-            Ok(_) => Device::Open,
-            Err(_) if path.exists() => Device::Closed,
+            Ok(_) => Device::Accessible,
+            Err(_) if path.exists() => Device::Inaccessible,
             Err(_) => Device::Missing,
         }
     }
@@ -69,7 +69,7 @@ impl Machine {
     }
 
     /// Returns whether the kernel version is at least `least`.
-    pub(super) fn kernel_is(&self, least: (u32, u32)) -> bool {
+    pub(super) fn kernel_at_least(&self, least: (u32, u32)) -> bool {
         let kernel = self.kernel();
         let mut numbers = kernel.split(|c: char| !c.is_ascii_digit());
         let mut next = || numbers.next().and_then(|number| number.parse().ok());
@@ -103,8 +103,8 @@ impl Machine {
 /// The state of a device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Device {
-    Open,
+    Accessible,
     /// It exists, but this user may not open it.
-    Closed,
+    Inaccessible,
     Missing,
 }

@@ -6,7 +6,7 @@ use vfs::{Errno, Kind, OpenFlags};
 use wire::payload::SliceSink;
 
 use super::args::CatArgs;
-use super::{ErrorReporter, ended};
+use super::{ErrorReporter, finish_output};
 use crate::CommandResult;
 use barge_client::tree::Tree;
 
@@ -23,40 +23,40 @@ pub(crate) fn cat(args: &CatArgs) -> CommandResult {
                 continue;
             }
         };
-        match one(&tree, &path) {
+        match cat_file(&tree, &path) {
             Ok(()) => {}
-            Err(Trouble::Source(errno)) => errors.report(&shown, errno),
-            Err(Trouble::Output(error)) => {
+            Err(CatError::Source(errno)) => errors.report(&shown, errno),
+            Err(CatError::Output(error)) => {
                 written = Err(error);
                 break;
             }
         }
     }
-    ended(written, &errors)
+    finish_output(written, &errors)
 }
 
-enum Trouble {
+enum CatError {
     Source(Errno),
     Output(io::Error),
 }
 
-impl From<Errno> for Trouble {
-    fn from(errno: Errno) -> Trouble {
-        Trouble::Source(errno)
+impl From<Errno> for CatError {
+    fn from(errno: Errno) -> CatError {
+        CatError::Source(errno)
     }
 }
 
-fn one(tree: &Tree, path: &[u8]) -> Result<(), Trouble> {
+fn cat_file(tree: &Tree, path: &[u8]) -> Result<(), CatError> {
     /// Bytes per read: several messages, which a remote source sends at once.
-    const AT_A_TIME: usize = 4 << 20;
+    const READ_SIZE: usize = 4 << 20;
     let entry = tree.resolve(path, true)?;
     if entry.attr.kind == Kind::Directory {
         return Err(Errno::EISDIR.into());
     }
     let file = tree.with(|cx| entry.node.open(cx, OpenFlags::READ))?;
     // Files of procfs report a size of zero.
-    let size = usize::try_from(entry.attr.size).unwrap_or(AT_A_TIME);
-    let mut buffer = vec![0; (size + 1).clamp(64 << 10, AT_A_TIME)];
+    let size = usize::try_from(entry.attr.size).unwrap_or(READ_SIZE);
+    let mut buffer = vec![0; (size + 1).clamp(64 << 10, READ_SIZE)];
     let mut offset = 0;
     loop {
         let mut sink = SliceSink::new(&mut buffer);
@@ -67,7 +67,7 @@ fn one(tree: &Tree, path: &[u8]) -> Result<(), Trouble> {
         }
         io::stdout()
             .write_all(sink.filled())
-            .map_err(Trouble::Output)?;
+            .map_err(CatError::Output)?;
         offset += got as u64;
     }
 }

@@ -8,7 +8,7 @@ use vfs::listing::NamedEntry;
 use vfs::{Attr, Entry, Kind};
 
 use super::args::LsArgs;
-use super::{ErrorReporter, ended, format};
+use super::{ErrorReporter, finish_output, format};
 use crate::CommandResult;
 use barge_client::tree::Tree;
 
@@ -17,18 +17,18 @@ pub(crate) fn ls(args: &LsArgs) -> CommandResult {
     let mut lister = Lister {
         args,
         terminal: io::stdout().is_terminal(),
-        owners: Owners::default(),
+        owners: OwnerNames::default(),
         errors: ErrorReporter::default(),
         first: true,
     };
     let written = lister.run();
-    ended(written, &lister.errors)
+    finish_output(written, &lister.errors)
 }
 
 struct Lister<'a> {
     args: &'a LsArgs,
     terminal: bool,
-    owners: Owners,
+    owners: OwnerNames,
     errors: ErrorReporter,
     /// Whether there was no output yet.
     first: bool,
@@ -58,19 +58,25 @@ impl Lister<'_> {
                 Ok(entry) => {
                     let name = shown.into_bytes();
                     let entry = Some(entry);
-                    self.show(&tree, &[NamedEntry { name, entry }])?;
+                    self.print(&tree, &[NamedEntry { name, entry }])?;
                 }
                 Err(errno) => self.errors.report(&shown, errno),
             }
         }
         let titled = self.args.recursive || self.args.operands.len() > 1;
         for (tree, entry, shown) in directories {
-            self.directory(&tree, &entry, &shown, titled)?;
+            self.list_directory(&tree, &entry, &shown, titled)?;
         }
         Ok(())
     }
 
-    fn directory(&mut self, tree: &Tree, dir: &Entry, shown: &str, titled: bool) -> io::Result<()> {
+    fn list_directory(
+        &mut self,
+        tree: &Tree,
+        dir: &Entry,
+        shown: &str,
+        titled: bool,
+    ) -> io::Result<()> {
         // Directories that remain, the next one last.
         let mut left = vec![(dir.clone(), shown.trim_end_matches('/').to_owned())];
         while let Some((dir, shown)) = left.pop() {
@@ -97,9 +103,9 @@ impl Lister<'_> {
             }
             if self.args.json {
                 let base = if titled { Some(shown.as_str()) } else { None };
-                self.show_json(tree, base, &listed)?;
+                self.print_json(tree, base, &listed)?;
             } else {
-                self.show(tree, &listed)?;
+                self.print(tree, &listed)?;
             }
             self.first = false;
             if self.args.recursive {
@@ -114,10 +120,10 @@ impl Lister<'_> {
         Ok(())
     }
 
-    fn show(&mut self, tree: &Tree, listed: &[NamedEntry]) -> io::Result<()> {
+    fn print(&mut self, tree: &Tree, listed: &[NamedEntry]) -> io::Result<()> {
         self.first = false;
         if self.args.json {
-            return self.show_json(tree, None, listed);
+            return self.print_json(tree, None, listed);
         }
         let long = self.args.long || self.args.numeric;
         let mut rows = Vec::new();
@@ -147,7 +153,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    fn show_json(&self, tree: &Tree, base: Option<&str>, listed: &[NamedEntry]) -> io::Result<()> {
+    fn print_json(&self, tree: &Tree, base: Option<&str>, listed: &[NamedEntry]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         for listed in listed {
             let Some(entry) = &listed.entry else { continue };
@@ -180,12 +186,12 @@ impl Lister<'_> {
 
 /// A cache of names of this host's users and groups.
 #[derive(Default)]
-struct Owners {
+struct OwnerNames {
     users: HashMap<u32, String>,
     groups: HashMap<u32, String>,
 }
 
-impl Owners {
+impl OwnerNames {
     fn user(&mut self, uid: u32, numeric: bool) -> String {
         let look_up = || match users::by_uid(uid) {
             Ok(Some(user)) if !numeric => user.name.to_string_lossy().into_owned(),

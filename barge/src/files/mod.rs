@@ -48,7 +48,7 @@ impl ErrorReporter {
 
 /// Ends a command that wrote to standard output. A closed pipe is not a failure: the reader has
 /// seen enough.
-fn ended(written: io::Result<()>, errors: &ErrorReporter) -> CommandResult {
+fn finish_output(written: io::Result<()>, errors: &ErrorReporter) -> CommandResult {
     match written.and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(errors.status()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(errors.status()),

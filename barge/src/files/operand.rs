@@ -7,7 +7,7 @@ use barge_client::tree::Tree;
 use barge_client::{BadSource, Source};
 
 use crate::Failure;
-use crate::diagnose::opening;
+use crate::diagnose::open_error;
 use crate::disk_cache::DiskCacheArgs;
 
 /// A SOURCE[/PATH] argument.
@@ -42,7 +42,7 @@ impl Operand {
     /// not exist, but its directory must.
     pub(super) fn open(&self, disk_cache: &DiskCacheArgs) -> Result<(Tree, Vec<u8>), Failure> {
         let found = disk_cache.apply(&self.source).find();
-        let told = |error| Failure::new(format!("{self}: {}", opening(&self.source, &error)));
+        let told = |error| Failure::new(format!("{self}: {}", open_error(&self.source, &error)));
         let (fs, path) = found.map_err(told)?;
         Ok((Tree::new(fs), path))
     }
@@ -50,7 +50,7 @@ impl Operand {
     /// [`Operand::open`] for commands that show trees: an image is opened as its tree, unless it is
     /// named with `dir:`.
     pub(super) fn open_tree(&self, disk_cache: &DiskCacheArgs) -> Result<(Tree, Vec<u8>), Failure> {
-        match self.source.bare_image() {
+        match self.source.probe_image() {
             Some(source) if !self.shown.starts_with("dir:") => Operand {
                 shown: self.shown.clone(),
                 source,

@@ -3,10 +3,10 @@
 use std::io::{self, IsTerminal, Write};
 
 use serde_json::json;
-use vfs::{Attr, Kind, Result, StatFs, Want};
+use vfs::{Attr, AttrMask, Kind, Result, StatFs};
 
 use super::args::StatArgs;
-use super::{ErrorReporter, ended, format};
+use super::{ErrorReporter, finish_output, format};
 use crate::CommandResult;
 
 /// Shows the attributes of each file, or of its file system.
@@ -17,16 +17,16 @@ pub(crate) fn stat(args: &StatArgs) -> CommandResult {
         let shown = operand.to_string();
         match operand.open(&args.disk_cache) {
             Err(failure) => errors.report("stat", failure.message),
-            Ok((tree, path)) => match one(args, &tree, &path, &shown) {
+            Ok((tree, path)) => match stat_file(args, &tree, &path, &shown) {
                 Ok(lines) => text.extend(lines),
                 Err(errno) => errors.report(&shown, errno),
             },
         }
     }
-    ended(io::stdout().write_all(&text), &errors)
+    finish_output(io::stdout().write_all(&text), &errors)
 }
 
-fn one(
+fn stat_file(
     args: &StatArgs,
     tree: &barge_client::tree::Tree,
     path: &[u8],
@@ -41,7 +41,7 @@ fn one(
         });
     }
     // A look-up does not return birth time and generation.
-    let want = Want::STAT | Want::BTIME | Want::GENERATION;
+    let want = AttrMask::STAT | AttrMask::BTIME | AttrMask::GENERATION;
     let attr = tree.with(|cx| entry.node.attr(cx, want))?;
     let target = match attr.kind {
         Kind::Symlink => Some(tree.readlink(&*entry.node)?),
@@ -95,7 +95,7 @@ fn file_system(shown: &str, figures: &StatFs) -> String {
     format!(
         "  File: {shown}\n  Kind: {:#x}  Id: {:#x}  Longest name: {}\nBlocks: {} of {} bytes, \
          {} free, {} available\n Nodes: {}, {} free\n",
-        figures.kind,
+        figures.magic,
         figures.fsid,
         figures.namelen,
         figures.blocks,
@@ -110,7 +110,7 @@ fn file_system(shown: &str, figures: &StatFs) -> String {
 fn json_of(shown: &str, figures: &StatFs) -> serde_json::Value {
     json!({
         "name": shown,
-        "kind": figures.kind,
+        "kind": figures.magic,
         "id": figures.fsid,
         "longest_name": figures.namelen,
         "block_size": figures.bsize,

@@ -6,13 +6,13 @@ use vfs::Kind;
 use vfs::listing::NamedEntry;
 
 use super::args::TreeArgs;
-use super::{ErrorReporter, ended, format};
+use super::{ErrorReporter, finish_output, format};
 use crate::CommandResult;
 use barge_client::tree::Tree;
 
 /// Shows each directory and its descendants.
 pub(crate) fn tree(args: &TreeArgs) -> CommandResult {
-    let mut shower = Shower {
+    let mut shower = TreePrinter {
         args,
         terminal: io::stdout().is_terminal(),
         errors: ErrorReporter::default(),
@@ -20,10 +20,10 @@ pub(crate) fn tree(args: &TreeArgs) -> CommandResult {
         files: 0,
     };
     let written = shower.run();
-    ended(written, &shower.errors)
+    finish_output(written, &shower.errors)
 }
 
-struct Shower<'a> {
+struct TreePrinter<'a> {
     args: &'a TreeArgs,
     terminal: bool,
     errors: ErrorReporter,
@@ -33,18 +33,18 @@ struct Shower<'a> {
 
 /// A directory that is being shown: its remaining entries, and the prefix of their lines.
 struct Level {
-    left: std::vec::IntoIter<NamedEntry>,
+    remaining: std::vec::IntoIter<NamedEntry>,
     prefix: String,
     shown: String,
 }
 
-impl Shower<'_> {
+impl TreePrinter<'_> {
     fn run(&mut self) -> io::Result<()> {
         for operand in &self.args.operands {
             let shown = operand.to_string();
             match operand.open_tree(&self.args.disk_cache) {
                 Err(failure) => self.errors.report("tree", failure.message),
-                Ok((tree, path)) => self.show(&tree, &path, &shown)?,
+                Ok((tree, path)) => self.print(&tree, &path, &shown)?,
             }
         }
         let (directories, files) = (self.directories, self.files);
@@ -61,7 +61,7 @@ impl Shower<'_> {
         }
     }
 
-    fn show(&mut self, tree: &Tree, path: &[u8], shown: &str) -> io::Result<()> {
+    fn print(&mut self, tree: &Tree, path: &[u8], shown: &str) -> io::Result<()> {
         let root = match tree.resolve(path, true) {
             Ok(root) => root,
             Err(errno) => {
@@ -71,13 +71,13 @@ impl Shower<'_> {
         };
         writeln!(io::stdout().lock(), "{shown}")?;
         let mut levels = Vec::new();
-        levels.extend(self.level(tree, &*root.node, String::new(), shown.to_owned()));
+        levels.extend(self.read_level(tree, &*root.node, String::new(), shown.to_owned()));
         while let Some(level) = levels.last_mut() {
-            let Some(listed) = level.left.next() else {
+            let Some(listed) = level.remaining.next() else {
                 levels.pop();
                 continue;
             };
-            let last = level.left.len() == 0;
+            let last = level.remaining.len() == 0;
             let mut line = level.prefix.clone().into_bytes();
             line.extend(branch(last).bytes());
             line.extend(format::name(&listed.name, self.terminal));
@@ -94,7 +94,7 @@ impl Shower<'_> {
             }
             line.push(b'\n');
             let below = (entry.attr.kind == Kind::Directory).then(|| {
-                let prefix = format!("{}{}", level.prefix, trunk(last));
+                let prefix = format!("{}{}", level.prefix, indent(last));
                 let name = String::from_utf8_lossy(&listed.name);
                 (prefix, format!("{}/{name}", level.shown))
             });
@@ -108,7 +108,7 @@ impl Shower<'_> {
                 Some((prefix, shown)) => {
                     self.directories += 1;
                     if !deep_enough {
-                        levels.extend(self.level(tree, &*entry.node, prefix, shown));
+                        levels.extend(self.read_level(tree, &*entry.node, prefix, shown));
                     }
                 }
             }
@@ -116,7 +116,7 @@ impl Shower<'_> {
         Ok(())
     }
 
-    fn level(
+    fn read_level(
         &self,
         tree: &Tree,
         dir: &dyn vfs::Node,
@@ -136,7 +136,7 @@ impl Shower<'_> {
                 && (!self.args.dirs_only || kind == Some(Kind::Directory))
         });
         Some(Level {
-            left: listed.into_iter(),
+            remaining: listed.into_iter(),
             prefix,
             shown,
         })
@@ -148,6 +148,6 @@ fn branch(last: bool) -> &'static str {
 }
 
 /// Returns the prefix that a branch adds to the lines below it.
-fn trunk(last: bool) -> &'static str {
+fn indent(last: bool) -> &'static str {
     if last { "    " } else { "│   " }
 }

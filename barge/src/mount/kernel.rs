@@ -34,7 +34,7 @@ pub(super) fn mount(image: &Image, dir: &Path, flags: MountFlags) -> io::Result<
 
 /// Waits for a signal to stop, and unmounts then, or until the image is unmounted by another
 /// process.
-pub(super) fn stay(args: &MountArgs) -> CommandResult {
+pub(super) fn wait_for_unmount(args: &MountArgs) -> CommandResult {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", args.dir.display()));
     let mounted = fs::metadata(&args.dir).map_err(failed)?.dev();
     let (tell, told) = channel();
@@ -54,8 +54,8 @@ pub(super) fn stay(args: &MountArgs) -> CommandResult {
         }
         let _ = tell.send(Event::Unmounted);
     });
-    background::ready()?;
-    service::tell_ready("ready");
+    background::report_ready()?;
+    service::notify_ready("ready");
     let done = match told.recv() {
         Ok(Event::Stop) => rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
             .map_err(|error| failed(error.into())),

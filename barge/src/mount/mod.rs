@@ -29,7 +29,7 @@ use crate::listen::listen;
 use crate::read_trace::TraceFile;
 use crate::source::Source;
 use crate::stack::Stack;
-use crate::status::{SourceCache, Sources, StatusServer};
+use crate::status::{ObservedSources, SourceCache, StatusServer};
 use crate::{CommandResult, Failure, background, diagnose, service, signals, status};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
@@ -125,7 +125,7 @@ pub(crate) struct HelperArgs {
 
 impl MountArgs {
     /// Returns whether an option excludes a mount with the kernel's EROFS.
-    fn takes_fuse(&self) -> bool {
+    fn requires_fuse(&self) -> bool {
         self.fuse || !self.verify_key.is_empty() || self.record_trace.is_some()
     }
 }
@@ -135,15 +135,15 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     if args.options.contains(&MountOption::Remount) {
         return remount::remount(&args.dir, &args.options, args.helper.sloppy);
     }
-    let source = args.source.clone().signed(&args.verify_key)?;
+    let source = args.source.clone().require_signature(&args.verify_key)?;
     let overlaid = args.overlay.is_some();
-    let mut options = options::settle(&args.options, &source, overlaid, args.helper.sloppy)?;
+    let mut options = options::resolve(&args.options, &source, overlaid, args.helper.sloppy)?;
     if !signals::is_background() {
-        diagnose::mount_point(&args.dir)?;
+        diagnose::check_mount_point(&args.dir)?;
     }
-    if !signals::is_background() && by_kernel(args, &options) {
+    if !signals::is_background() && mount_with_kernel(args, &options) {
         return match args.foreground {
-            true => kernel::stay(args),
+            true => kernel::wait_for_unmount(args),
             false => Ok(ExitCode::SUCCESS),
         };
     }
@@ -151,13 +151,13 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         return background::start();
     }
     sys::limits::raise_descriptors();
-    let limit = patience(&options.from);
+    let limit = shutdown_timeout(&options.source);
     options.passthrough &= args.record_trace.is_none();
-    if options.passthrough && sys::caps::have(CapabilitySet::SYS_ADMIN) {
-        take_files(&mut options.from);
+    if options.passthrough && sys::caps::have_all(CapabilitySet::SYS_ADMIN) {
+        request_fd_passing(&mut options.source);
     }
-    let source = options.from.open(hostdir::Options::default())?;
-    let pages = options.pages.map(PageCache::new).transpose();
+    let source = options.source.open(hostdir::Options::default())?;
+    let pages = options.page_cache.map(PageCache::new).transpose();
     let pages = pages.map_err(Failure::new)?.map(Arc::new);
     let cache = match &pages {
         Some(pages) => SourceCache::Pages(pages.clone()),
@@ -166,7 +166,7 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     let trace = args.record_trace.as_deref().map(TraceFile::create);
     let trace = trace.transpose()?;
     let stack = Stack {
-        disk_cache: match &options.from {
+        disk_cache: match &options.source {
             Source::Tree(barge_client::Source::Remote(url)) => {
                 options.disk_cache.as_ref().map(|cache| (cache, url))
             }
@@ -175,10 +175,10 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         read_trace: trace.clone(),
         overlay: (args.overlay.clone()).map(|dir| (dir, hostdir::Options::default())),
         page_cache: pages,
-        owner: options.owned,
+        owner: options.owner,
         ..Stack::default()
     };
-    let fs = stack.over(source)?;
+    let fs = stack.wrap(source)?;
     // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
     if fs.capabilities().read_only {
         // The kernel then sends no requests to change files.
@@ -192,22 +192,23 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     };
     let engine = Engine::new(tuning).map_err(Failure::new)?;
     match &options.http {
-        Some(addr) => show(&engine, addr, &options.from, cache)?,
+        Some(addr) => serve_status(&engine, addr, &options.source, cache)?,
         // At the end, no other reference to the source may exist.
         None => drop(cache),
     }
-    let failed = |error| Failure::new(diagnose::mounting(&args.dir, "fuse", &error));
+    let failed = |error| Failure::new(diagnose::mount_error(&args.dir, "fuse", &error));
     let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
     let mut session = server.session();
     if options.passthrough {
-        let files = mount.files().map_err(Failure::new)?;
-        session = session.passing_through(Arc::new(Passthrough(files)));
+        let files = mount.passthrough_files().map_err(Failure::new)?;
+        session = session.with_passthrough(Arc::new(Passthrough(files)));
     }
-    let channels = drive(&engine, session, server.longest(), &mount).map_err(|error| {
-        // The first error is reported.
-        let _ = mount.unmount();
-        failed(error)
-    })?;
+    let channels =
+        serve_requests(&engine, session, server.max_request(), &mount).map_err(|error| {
+            // The first error is reported.
+            let _ = mount.unmount();
+            failed(error)
+        })?;
     let (tell, told) = channel();
     let stop = tell.clone();
     // Fails only if the receiver is gone, when the mount has ended anyway.
@@ -217,15 +218,15 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         tell.send(Event::Unmounted)
     });
     readahead::set(&args.dir);
-    background::ready()?;
-    service::tell_ready("ready");
+    background::report_ready()?;
+    service::notify_ready("ready");
     if let Ok(Event::Stop) = told.recv() {
-        leave(&mount, &args.dir, limit)?;
+        sync_and_unmount(&mount, &args.dir, limit)?;
         // Either the session has ended or programs still have files open: they get errors.
-        let _ = told.recv_timeout(service::FAREWELL);
+        let _ = told.recv_timeout(service::CLOSE_TIMEOUT);
     }
-    let pages = options.pages.is_some();
-    let synced = within(limit, move || {
+    let pages = options.page_cache.is_some();
+    let synced = with_timeout(limit, move || {
         // Writes through memory maps may arrive after the last close.
         let synced = match pages {
             true => fs.sync(&Cx::new(&Caller::ROOT, &Call::detached())),
@@ -239,8 +240,8 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     });
     match synced {
         Some(Ok(())) => {}
-        Some(Err(errno)) => not_synced(&args.dir, &errno),
-        None => not_synced(&args.dir, &"the server does not answer"),
+        Some(Err(errno)) => warn_not_synced(&args.dir, &errno),
+        None => warn_not_synced(&args.dir, &"the server does not answer"),
     }
     drop(signals);
     trace.map_or(Ok(()), |trace| trace.finish())?;
@@ -248,29 +249,29 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
 }
 
 /// Serves the status page of the mount at `addr`.
-fn show(
+fn serve_status(
     engine: &Arc<Engine>,
     addr: &Addr,
     source: &Source,
     cache: SourceCache,
 ) -> Result<(), Failure> {
     let listener = listen(addr, None)?;
-    let source = status::Source {
+    let source = status::ObservedSource {
         name: String::new(),
         source: source.to_string(),
         cache,
     };
-    let sources = Arc::new(Sources::new(vec![source]));
+    let sources = Arc::new(ObservedSources::new(vec![source]));
     StatusServer::new(engine.clone(), sources).serve(listener, &[])
 }
 
 /// Mounts an image with the kernel's EROFS if possible. Returns whether it is mounted.
-fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
+fn mount_with_kernel(args: &MountArgs, options: &options::ResolvedOptions) -> bool {
     let Source::Tree(source) = &args.source else {
         return false;
     };
     match (source.image(), options.kernel_flags) {
-        (Some(image), Some(flags)) if !args.takes_fuse() => {
+        (Some(image), Some(flags)) if !args.requires_fuse() => {
             let mounted = kernel::mount(&image, &args.dir, flags);
             if let Err(error) = &mounted {
                 tracing::info!(
@@ -286,25 +287,25 @@ fn by_kernel(args: &MountArgs, options: &options::Settled) -> bool {
 
 /// Requests open files from a server of this host, so that the kernel can read and write them
 /// itself.
-fn take_files(source: &mut Source) {
+fn request_fd_passing(source: &mut Source) {
     if let Source::Tree(barge_client::Source::Remote(url)) = source
-        && let Some(takes) = url.takes_files()
+        && let Some(takes) = url.fd_passing()
     {
         *takes = true;
     }
 }
 
 /// Returns the maximum time for the work at the end: that for replies of the server.
-fn patience(source: &Source) -> Duration {
+fn shutdown_timeout(source: &Source) -> Duration {
     match source.clone() {
-        Source::Tree(barge_client::Source::Remote(mut url)) => url.silence().timeo,
+        Source::Tree(barge_client::Source::Remote(mut url)) => url.timeouts().timeo,
         _ => Duration::MAX,
     }
 }
 
 /// Runs `what` on a thread. Returns `None` if that takes longer than `time`; the thread then
 /// continues until this process exits.
-fn within<T: Send + 'static>(
+fn with_timeout<T: Send + 'static>(
     time: Duration,
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
@@ -313,7 +314,7 @@ fn within<T: Send + 'static>(
     told.recv_timeout(time).ok()
 }
 
-fn not_synced(dir: &Path, why: &dyn std::fmt::Display) {
+fn warn_not_synced(dir: &Path, why: &dyn std::fmt::Display) {
     tracing::warn!("{}: not synchronized: {why}", dir.display());
 }
 
@@ -327,7 +328,7 @@ enum Event {
 
 /// Serves requests with one thread per processor. The kernel assigns each request to an idle
 /// thread.
-fn drive(
+fn serve_requests(
     engine: &Arc<Engine>,
     session: Session,
     longest: usize,
@@ -341,21 +342,21 @@ fn drive(
 
 /// Unmounts after a sync of the file system. If the sync takes longer than `limit`, requests of
 /// programs fail at once.
-fn leave(mount: &Mount, dir: &Path, limit: Duration) -> Result<(), Failure> {
+fn sync_and_unmount(mount: &Mount, dir: &Path, limit: Duration) -> Result<(), Failure> {
     // A process of its own: a thread that waits in the kernel for replies of this process could not
     // be killed.
     let mut sync = Command::new("sync");
     sync.arg("-f").arg(dir).stderr(Stdio::null());
-    let synced = within(limit, move || sync.status());
+    let synced = with_timeout(limit, move || sync.status());
     match &synced {
         Some(Ok(status)) if status.success() => {}
-        Some(Ok(status)) => not_synced(dir, status),
-        Some(Err(error)) => not_synced(dir, error),
-        None => not_synced(dir, &"the server does not answer"),
+        Some(Ok(status)) => warn_not_synced(dir, status),
+        Some(Err(error)) => warn_not_synced(dir, error),
+        None => warn_not_synced(dir, &"the server does not answer"),
     }
     let left = match synced {
         Some(_) => mount.unmount(),
-        None => mount.give_up(),
+        None => mount.force_unmount(),
     };
     left.map_err(|error| Failure::new(format!("{}: {error}", dir.display())))
 }

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use barge_client::TierOptions;
+use barge_client::DiskCacheOptions;
 use clap::ValueEnum;
-use layers::Owned;
+use layers::OwnerOverride;
 use layers::pagecache::{self, Mode};
-use remote::{Retry, Silence};
+use remote::{Retry, Timeouts};
 use rustix::mount::MountFlags;
 use transports::Addr;
 use transports::fusedev::{MountFlag, MountOptions};
 
 use crate::Failure;
-use crate::disk_cache::files::DiskCache;
+use crate::disk_cache::files::DiskCacheConfig;
 use crate::serve::args::virtiofs as kernel;
 use crate::source::Source;
 
@@ -50,7 +50,7 @@ pub(super) enum MountOption {
     /// Change the flags of an existing mount.
     Remount,
     /// An option for fstab, or the default.
-    Nothing,
+    Ignored,
     /// An unknown option.
     Unknown(String),
 }
@@ -119,7 +119,7 @@ impl FromStr for MountOption {
             ("cache_size", value) => MountOption::CacheSize(cache_size(value)?),
             ("cache_dir", dir) if !dir.is_empty() => MountOption::CacheDir(dir.into()),
             ("cache_dir_size", value) => MountOption::CacheDirSize(
-                TierOptions::size(value).map_err(|what| format!("expected {what}"))?,
+                DiskCacheOptions::size(value).map_err(|what| format!("expected {what}"))?,
             ),
             ("writeback", "") => MountOption::Writeback,
             ("passthrough", "auto") => MountOption::Passthrough(true),
@@ -130,19 +130,19 @@ impl FromStr for MountOption {
             ("soft", "") => MountOption::Soft(true),
             ("hard", "") => MountOption::Soft(false),
             ("timeo", value) => MountOption::Timeo(
-                Silence::timeo(value).map_err(|what| format!("expected {what}"))?,
+                Timeouts::timeo(value).map_err(|what| format!("expected {what}"))?,
             ),
             ("retry", value) => MountOption::Retry(
                 Retry::seconds(value).map_err(|what| format!("expected {what}"))?,
             ),
             ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
-            ("http", value) => MountOption::Http(crate::status::addr(value)?),
+            ("http", value) => MountOption::Http(crate::status::parse_addr(value)?),
             ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
             ("remount", "") => MountOption::Remount,
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "")
             // Options of a FUSE mount that mount(8) passes with remount.
-            | ("user_id" | "group_id" | "max_read" | "blksize", _) => MountOption::Nothing,
-            (name, _) if is_for_fstab(name) => MountOption::Nothing,
+            | ("user_id" | "group_id" | "max_read" | "blksize", _) => MountOption::Ignored,
+            (name, _) if is_fstab_only(name) => MountOption::Ignored,
             ("", _) => return Err("expected a mount option, got an empty one".into()),
             _ => MountOption::Unknown(text.into()),
         })
@@ -150,7 +150,7 @@ impl FromStr for MountOption {
 }
 
 /// Returns whether an option is for fstab alone.
-pub(crate) fn is_for_fstab(name: &str) -> bool {
+pub(crate) fn is_fstab_only(name: &str) -> bool {
     let known = [
         "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev",
         "comment",
@@ -159,19 +159,19 @@ pub(crate) fn is_for_fstab(name: &str) -> bool {
 }
 
 /// The result of all options.
-pub(super) struct Settled {
+pub(super) struct ResolvedOptions {
     pub(super) mount: MountOptions,
     pub(super) fuse: fuse::server::Options,
     /// Whether the kernel should read and write files itself.
     pub(super) passthrough: bool,
     /// Page cache, if enabled.
-    pub(super) pages: Option<pagecache::Options>,
+    pub(super) page_cache: Option<pagecache::Options>,
     /// Disk cache for files of another server.
-    pub(super) disk_cache: Option<DiskCache>,
+    pub(super) disk_cache: Option<DiskCacheConfig>,
     /// Owner and group of all files.
-    pub(super) owned: Owned,
+    pub(super) owner: OwnerOverride,
     /// Source with the timeouts of the options.
-    pub(super) from: Source,
+    pub(super) source: Source,
     /// Address of the status page.
     pub(super) http: Option<Addr>,
     /// Flags for a mount without FUSE, or `None` if an option needs FUSE.
@@ -181,12 +181,12 @@ pub(super) struct Settled {
 /// Combines the options. The last of conflicting options takes precedence. `overlaid` is set if
 /// changes are stored in an overlay. Unknown options are ignored if `sloppy`, and an error
 /// otherwise.
-pub(super) fn settle(
+pub(super) fn resolve(
     options: &[MountOption],
     source: &Source,
     overlaid: bool,
     sloppy: bool,
-) -> Result<Settled, Failure> {
+) -> Result<ResolvedOptions, Failure> {
     let mut mount = MountOptions {
         source: source.to_string(),
         // As fusermount3(1) mounts: programs and devices of another host, or of an unverified
@@ -206,7 +206,7 @@ pub(super) fn settle(
     let mut cache = Cache::of(source, overlaid);
     // The kernel's EROFS is read-only.
     let mut kernel_flags = (!overlaid).then(|| mount.bits());
-    let mut owned = Owned::default();
+    let mut owned = OwnerOverride::default();
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
     let mut passthrough = true;
@@ -215,7 +215,7 @@ pub(super) fn settle(
             (MountOption::Flag(flag), Some(flags)) => flag.apply(flags),
             // allow_other needs no FUSE: mounts of the kernel's EROFS are open to other users
             // anyway.
-            (MountOption::Flag(_) | MountOption::AllowOther | MountOption::Nothing, _) => {}
+            (MountOption::Flag(_) | MountOption::AllowOther | MountOption::Ignored, _) => {}
             _ => kernel_flags = None,
         }
         match option {
@@ -230,12 +230,12 @@ pub(super) fn settle(
             MountOption::Passthrough(wanted) => passthrough = *wanted,
             MountOption::Soft(soft) => {
                 let url = remote(&mut from)?;
-                url.silence().soft = *soft;
+                url.timeouts().soft = *soft;
                 if let (false, Some(retry)) = (soft, url.retry()) {
                     *retry = Retry::Forever;
                 }
             }
-            MountOption::Timeo(time) => remote(&mut from)?.silence().timeo = *time,
+            MountOption::Timeo(time) => remote(&mut from)?.timeouts().timeo = *time,
             MountOption::Retry(retry) => match remote(&mut from)?.retry() {
                 Some(place) => *place = *retry,
                 None => return Err(Failure::usage("retry= requires a 9P or NFS source")),
@@ -244,7 +244,7 @@ pub(super) fn settle(
             MountOption::Gid(gid) => owned.gid = Some(*gid),
             MountOption::Http(addr) => http = Some(addr.clone()),
             // `remount` handles the former.
-            MountOption::Remount | MountOption::Nothing => {}
+            MountOption::Remount | MountOption::Ignored => {}
             MountOption::Unknown(text) if sloppy => {
                 tracing::warn!("unknown mount option {text} ignored")
             }
@@ -256,11 +256,11 @@ pub(super) fn settle(
     let mut disk_cache = None;
     match (dir, &mut from) {
         (Some(dir), Source::Tree(barge_client::Source::Remote(_))) => {
-            let size = size.unwrap_or(TierOptions::SIZE);
-            disk_cache = Some(DiskCache { dir, size });
+            let size = size.unwrap_or(DiskCacheOptions::SIZE);
+            disk_cache = Some(DiskCacheConfig { dir, size });
         }
         (Some(dir), Source::Tree(tree @ barge_client::Source::Object(_))) => {
-            tree.keep_in(&TierOptions::new(dir, size));
+            tree.set_disk_cache(&DiskCacheOptions::new(dir, size));
         }
         (Some(_), _) => {
             return Err(Failure::usage(
@@ -303,21 +303,21 @@ pub(super) fn settle(
     passthrough = match &mut from {
         // A server of this host may pass its files; the page cache does not store data of those.
         Source::Tree(barge_client::Source::Remote(url)) => {
-            passthrough && !mount.is_read_only() && url.takes_files().is_some()
+            passthrough && !mount.is_read_only() && url.fd_passing().is_some()
         }
         _ => passthrough && directory && pages.is_none(),
     };
     // The next open revalidates what was written in any case.
-    fuse.writers_go_past = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
-    Ok(Settled {
+    fuse.writers_bypass_cache = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
+    Ok(ResolvedOptions {
         passthrough,
         mount,
         fuse,
-        pages,
+        page_cache: pages,
         disk_cache,
         kernel_flags,
-        owned,
-        from,
+        owner: owned,
+        source: from,
         http,
     })
 }
@@ -341,10 +341,10 @@ mod tests {
         text: &str,
         overlaid: bool,
         sloppy: bool,
-    ) -> Result<Settled, String> {
+    ) -> Result<ResolvedOptions, String> {
         let options: Result<Vec<_>, _> = text.split(',').map(str::parse).collect();
         let source: Source = source.parse()?;
-        settle(&options?, &source, overlaid, sloppy).map_err(String::from)
+        resolve(&options?, &source, overlaid, sloppy).map_err(String::from)
     }
 
     /// Returns whether the kernel should read and write files itself.
@@ -353,7 +353,7 @@ mod tests {
         settled.expect("good").passthrough
     }
 
-    fn settled(text: &str) -> Result<Settled, String> {
+    fn settled(text: &str) -> Result<ResolvedOptions, String> {
         settled_of("mem:", text, false, false)
     }
 
@@ -373,9 +373,9 @@ mod tests {
         let settled = |text: &str| {
             let settled = settled_of("9p+unix:/s?timeo=10", text, false, false);
             let mut settled = settled.expect("good");
-            let url = super::remote(&mut settled.from);
+            let url = super::remote(&mut settled.source);
             let url = url.map_err(|failure| failure.message).expect("remote");
-            (*url.silence(), *url.retry().expect("it comes again"))
+            (*url.timeouts(), *url.retry().expect("it comes again"))
         };
         let (silence, retry) = settled("soft,retry=3");
         assert!(silence.soft && retry == Retry::For(Duration::from_secs(3)));
@@ -447,7 +447,7 @@ mod tests {
     fn options_are_mounts_and_ours_and_fstabs() {
         let all =
             "ro,nosuid,allow_other,cache=always,fsname=home,_netdev,x-systemd.automount,user=me";
-        let Settled { mount, fuse, .. } = settled(all).expect("all known");
+        let ResolvedOptions { mount, fuse, .. } = settled(all).expect("all known");
         assert!(mount.is_read_only() && mount.allow_other && mount.source == "home");
         assert_eq!(fuse.cache, fuse::server::Cache::Always);
         let plain = settled("defaults").expect("known");
@@ -466,20 +466,20 @@ mod tests {
             assert_eq!(settled.mount.bits(), bits, "{text}");
             assert_eq!(settled.kernel_flags, Some(bits), "{text}");
         }
-        let pages = |text: &str| settled(text).expect("known").pages;
+        let pages = |text: &str| settled(text).expect("known").page_cache;
         assert!(pages("cache=none").is_none() && pages("defaults").is_none());
         let kept = pages("cache=readahead,cache_size=3m").expect("a page cache");
         assert_eq!((kept.mode, kept.memory), (Mode::ReadAhead, 3 << 20));
         let loose = settled("cache=loose").expect("known");
-        assert!(loose.fuse.writeback && loose.pages.is_none());
+        assert!(loose.fuse.writeback && loose.page_cache.is_none());
         let remote = |text: &str| settled_of("9p://server/", text, false, false).expect("known");
-        let pages = remote("cache=loose").pages.expect("a page cache");
+        let pages = remote("cache=loose").page_cache.expect("a page cache");
         assert_eq!(pages.mode, Mode::Loose);
         let disk_cache = remote("cache_dir=/x").disk_cache;
         let disk_cache = disk_cache.expect("a disk cache");
         assert_eq!(
             (disk_cache.dir, disk_cache.size),
-            ("/x".into(), TierOptions::SIZE)
+            ("/x".into(), DiskCacheOptions::SIZE)
         );
         for bad in [
             "",

@@ -3,14 +3,14 @@
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 
-use fuse::server::Backings;
-use transports::fusedev::Files;
+use fuse::server::BackingRegistry;
+use transports::fusedev::PassthroughFiles;
 
 /// Registers backing files with the identity of this process instead of the caller's that the
 /// thread has assumed: one registration serves all opens of a file.
-pub(super) struct Passthrough(pub(super) Files);
+pub(super) struct Passthrough(pub(super) PassthroughFiles);
 
-impl Backings for Passthrough {
+impl BackingRegistry for Passthrough {
     fn open(&self, file: BorrowedFd<'_>) -> Option<NonZeroU32> {
         hostdir::identity::release_thread().ok()?;
         self.0.open(file)

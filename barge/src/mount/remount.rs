@@ -20,7 +20,7 @@ use crate::{CommandResult, Failure};
 /// and an error otherwise.
 pub(super) fn remount(dir: &Path, options: &[MountOption], sloppy: bool) -> CommandResult {
     let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", dir.display()));
-    let at = place(dir).map_err(|error| failed(&error))?;
+    let at = mount_point(dir).map_err(|error| failed(&error))?;
     let table = fs::read("/proc/self/mountinfo").map_err(|error| failed(&error))?;
     let Some(mut flags) = flags_of(&table, &at) else {
         return Err(failed(&"expected a mount of barge"));
@@ -40,7 +40,7 @@ pub(super) fn remount(dir: &Path, options: &[MountOption], sloppy: bool) -> Comm
 
 /// Returns the path of a mount point as the kernel shows it. The mount itself is not accessed: its
 /// server may not reply.
-fn place(dir: &Path) -> std::io::Result<PathBuf> {
+fn mount_point(dir: &Path) -> std::io::Result<PathBuf> {
     match (dir.parent(), dir.file_name()) {
         (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
             Ok(fs::canonicalize(".")?.join(name))

@@ -114,7 +114,7 @@ pub(crate) struct CheckArgs {
 
 impl PackArgs {
     /// Returns the options of an EROFS image, or an error of usage if they conflict.
-    pub(super) fn erofs(&self) -> Result<Options, Failure> {
+    pub(super) fn erofs_options(&self) -> Result<Options, Failure> {
         let compression = match (self.compress, self.level) {
             (Codec::None, None) => Compression::None,
             (Codec::None, Some(_)) => {
@@ -136,12 +136,12 @@ impl PackArgs {
         }
         let cluster = u32::try_from(self.cluster_size).ok();
         let cluster =
-            cluster.filter(|size| Options::CLUSTERS.contains(size) && size.is_power_of_two());
+            cluster.filter(|size| Options::CLUSTER_SIZES.contains(size) && size.is_power_of_two());
         let Some(cluster) = cluster else {
             return Err(wrong_size("--cluster-size", "4K to 1M", self.cluster_size));
         };
         if let Some(chunk) = self.chunksize {
-            if !Options::CHUNKS.contains(&chunk) || !chunk.is_power_of_two() {
+            if !Options::CHUNK_SIZES.contains(&chunk) || !chunk.is_power_of_two() {
                 return Err(wrong_size("--chunksize", "4K to 4M", chunk));
             }
             if compression != Compression::None {
@@ -163,7 +163,7 @@ impl PackArgs {
     }
 
     /// Returns whether any option was given that only EROFS supports.
-    pub(super) fn asks_for_erofs(&self) -> bool {
+    pub(super) fn has_erofs_options(&self) -> bool {
         self.compress != Codec::None
             || self.level.is_some()
             || self.chunksize.is_some()

@@ -1,6 +1,6 @@
 //! `barge check`.
 
-mod fetched;
+mod download;
 mod hashes;
 
 use std::fs::File;
@@ -8,12 +8,12 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
-use erofs::check::{Finding, MOST_FINDINGS};
-use erofs::read::InFile;
+use erofs::check::{Finding, MAX_FINDINGS};
+use erofs::read::FileStorage;
 
 use barge_client::Source;
 
-use self::fetched::fetched;
+use self::download::download;
 use super::CheckArgs;
 use crate::{CommandResult, Failure, diagnose};
 
@@ -23,12 +23,12 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
     let failed = |error: io::Error| {
         Failure::new(format!(
             "{shown}: {}",
-            diagnose::opening(&args.image, &error)
+            diagnose::open_error(&args.image, &error)
         ))
     };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
     let mut file = match args.disk_cache.apply(&args.image) {
-        Source::Object(url) => fetched(&url),
+        Source::Object(url) => download(&url),
         Source::Image(image) => image.file().and_then(|(path, _)| File::open(path)),
         Source::HostDir(path) => File::open(path),
         Source::Memory | Source::Remote(_) => Err(io::Error::new(
@@ -52,7 +52,7 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
     }
     let mut count = 0;
     let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
-    if len < SHORTEST {
+    if len < MIN_IMAGE_LEN {
         let line = "expected an EROFS or ROFS image, got a truncated file";
         return Err(Failure::new(format!("{shown}: {line}")));
     }
@@ -61,26 +61,29 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         eprintln!("barge: {shown}: {what}");
     })
     .map_err(failed)?;
-    erofs::check::check(&InFile(file), &mut |finding| {
-        let Finding { path, what } = finding;
+    erofs::check::check(&FileStorage(file), &mut |finding| {
+        let Finding {
+            path,
+            message: what,
+        } = finding;
         count += 1;
         let separator = if path.is_empty() { "" } else { ": " };
         let path = String::from_utf8_lossy(&path);
         eprintln!("barge: {shown}: {}{separator}{what}", path.escape_debug());
     });
-    if count >= MOST_FINDINGS {
+    if count >= MAX_FINDINGS {
         eprintln!("barge: {shown}: further errors are not listed");
     }
     Ok(ExitCode::from(u8::from(count > 0)))
 }
 
 /// Offset of the end of an EROFS superblock, which starts at 1024, bytes.
-const SHORTEST: u64 = 1024 + 128;
+const MIN_IMAGE_LEN: u64 = 1024 + 128;
 
 /// Checks an image of ROFS. The error is one line.
 fn check_rofs(file: &File, head: &[u8]) -> Result<ExitCode, String> {
     let failed = |error: io::Error| error.to_string();
-    let broken = |broken: rofs::Broken| broken.to_string();
+    let broken = |broken: rofs::Corrupt| broken.to_string();
     let size = file.metadata().map_err(failed)?.len();
     let block = head
         .try_into()

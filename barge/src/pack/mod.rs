@@ -18,14 +18,14 @@ pub(crate) use args::{CheckArgs, PackArgs};
 pub(crate) use check::check;
 
 use self::args::Format;
-use crate::diagnose::opening;
+use crate::diagnose::open_error;
 use crate::files::Progress;
 use crate::{CommandResult, Failure};
 
 /// Writes an image of a tree.
 pub(crate) fn pack(args: &PackArgs) -> CommandResult {
-    let mut options = args.erofs()?;
-    if args.format == Format::Rofs && args.asks_for_erofs() {
+    let mut options = args.erofs_options()?;
+    if args.format == Format::Rofs && args.has_erofs_options() {
         return Err(Failure::usage(
             "--compress, --level, --chunksize, --dedupe, --no-hashes, --sign and --trace require --format erofs",
         ));
@@ -54,20 +54,20 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     let progress = Progress::new(args.quiet);
     let written = match args.format {
         Format::Erofs => pack::erofs::write(&plan, &options, &mut output, &progress)
-            .map(|dropped| lines_of_erofs(&dropped)),
+            .map(|dropped| erofs_omissions(&dropped)),
         Format::Rofs => {
-            pack::rofs::write(&plan, &mut output, &progress).map(|dropped| lines_of_rofs(&dropped))
+            pack::rofs::write(&plan, &mut output, &progress).map(|dropped| rofs_omissions(&dropped))
         }
     };
     progress.finish();
     let lines = written.map_err(|error| Failure::new(format!("{}: {error}", args.tree)))?;
     let hot = match &trace {
         Some(trace) => trace
-            .hot(output.written().map_err(failed)?)
+            .readahead_ranges(output.flushed_file().map_err(failed)?)
             .map_err(|error| Failure::new(format!("{shown}: {error}")))?,
         None => Vec::new(),
     };
-    output.seal(&hot, key.as_ref()).map_err(failed)?;
+    output.write_sidecar(&hot, key.as_ref()).map_err(failed)?;
     output.finish().map_err(failed)?;
     if !args.quiet {
         lines
@@ -78,12 +78,12 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
 }
 
 impl pack::Progress for Progress {
-    fn expect(&self, bytes: u64) {
-        self.expect(bytes);
+    fn set_total(&self, bytes: u64) {
+        self.inc_length(bytes);
     }
 
-    fn done(&self, bytes: u64) {
-        self.done(bytes);
+    fn advance(&self, bytes: u64) {
+        self.inc(bytes);
     }
 }
 
@@ -116,9 +116,9 @@ fn source_date_epoch() -> Result<Option<i64>, Failure> {
 /// Returns the plan for TREE: an archive, an OCI image, or any source.
 fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
     let failed = |error: &dyn Display| Failure::new(format!("{tree}: {error}"));
-    let scratch = || output.scratch();
+    let scratch = || output.temp_file();
     let archive = |file: File| {
-        let plain = input::unpacked(file, scratch).map_err(|error| failed(&error))?;
+        let plain = input::decompress(file, scratch).map_err(|error| failed(&error))?;
         input::tar(plain).map_err(|error| failed(&error))
     };
     if tree == "-" {
@@ -139,7 +139,7 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
             return input::oci_layout(path, scratch).map_err(|error| failed(&error));
         }
     }
-    let told = |error: io::Error| failed(&opening(&source, &error));
+    let told = |error: io::Error| failed(&open_error(&source, &error));
     if let Source::HostDir(path) = &source
         && let Err(error) = path.metadata()
         && error.kind() == io::ErrorKind::NotFound
@@ -164,7 +164,7 @@ fn is_oci_layout(path: &Path) -> bool {
 }
 
 /// Returns a line for each property of the tree that the image lacks.
-fn lines_of_erofs(dropped: &pack::erofs::Dropped) -> Vec<String> {
+fn erofs_omissions(dropped: &pack::erofs::Dropped) -> Vec<String> {
     let attribute = |(name, nodes): (&Vec<u8>, &u64)| {
         let name = String::from_utf8_lossy(name);
         format!(
@@ -175,7 +175,7 @@ fn lines_of_erofs(dropped: &pack::erofs::Dropped) -> Vec<String> {
     dropped.xattrs.iter().map(attribute).collect()
 }
 
-fn lines_of_rofs(dropped: &pack::rofs::Dropped) -> Vec<String> {
+fn rofs_omissions(dropped: &pack::rofs::Dropped) -> Vec<String> {
     let counts = [
         (dropped.special, "omitted devices, pipes and sockets"),
         (dropped.xattrs, "omitted the extended attributes of"),

@@ -1,6 +1,6 @@
 //! The users that clients act as, for the ready message.
 
-use layers::squash::Whom;
+use layers::squash::SquashMode;
 use vfs::Trust;
 
 use super::plan::Plan;
@@ -37,13 +37,13 @@ fn remote(plan: &Plan) -> &'static str {
         .sources
         .shares
         .iter()
-        .map(|share| share.access.squash.whom);
-    let first = all.next().unwrap_or(Whom::RemoteRoot);
+        .map(|share| share.access.squash.mode);
+    let first = all.next().unwrap_or(SquashMode::RemoteRoot);
     match first {
         _ if !plan.sources.client_lists.is_empty() => "as --export says",
         _ if all.any(|other| other != first) => "as --squash of each share says",
-        Whom::RemoteRoot | Whom::Root => "any user but root, which is squashed",
-        Whom::None => "any user, and root (--squash none)",
-        Whom::All => "all users are squashed",
+        SquashMode::RemoteRoot | SquashMode::Root => "any user but root, which is squashed",
+        SquashMode::None => "any user, and root (--squash none)",
+        SquashMode::All => "all users are squashed",
     }
 }

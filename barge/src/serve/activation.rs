@@ -5,16 +5,16 @@ use transports::{Addr, Listener};
 use crate::Failure;
 
 /// The first passed descriptor (SD_LISTEN_FDS_START).
-const FIRST: i32 = 3;
+const LISTEN_FDS_START: i32 = 3;
 
 /// Returns whether a service manager has passed sockets to this process.
 pub(super) fn is_activated() -> bool {
-    passed() > 0
+    listen_fds() > 0
 }
 
 /// Returns listeners for the sockets that a service manager has passed to this process.
 pub(super) fn listeners() -> Result<Vec<Listener>, Failure> {
-    (FIRST..FIRST + passed())
+    (LISTEN_FDS_START..LISTEN_FDS_START + listen_fds())
         .map(|fd| {
             Listener::bind(&Addr::Fd(fd))
                 .map_err(|error| Failure::new(format!("inherited descriptor {fd}: {error}")))
@@ -22,7 +22,7 @@ pub(super) fn listeners() -> Result<Vec<Listener>, Failure> {
         .collect()
 }
 
-fn passed() -> i32 {
+fn listen_fds() -> i32 {
     let number = |name| {
         std::env::var(name)
             .ok()

@@ -7,7 +7,7 @@ use transports::Addr;
 use super::endpoint::Endpoint;
 use super::exports::Exports;
 use super::plan::Plan;
-use super::{access, welcome};
+use super::{access, quickstart};
 use crate::{Failure, service};
 
 /// Prints how to mount on standard output, and reports there and to the service manager that
@@ -19,13 +19,13 @@ pub(super) fn ready(
     by_default: bool,
 ) -> Result<(), Failure> {
     let newcomer = by_default && plan.run.is_none();
-    let introduction = newcomer.then(|| welcome::introduction(exports, plan));
+    let introduction = newcomer.then(|| quickstart::introduction(exports, plan));
     let [mut text, last] = introduction.unwrap_or_default();
     for endpoint in endpoints {
         text.push_str(&endpoint.announce(exports));
     }
     text.push_str(&last);
-    let claiming = endpoints.iter().flat_map(|one| one.claiming_users());
+    let claiming = endpoints.iter().flat_map(|one| one.claimed_user_addrs());
     let claiming: Vec<&Addr> = claiming.collect();
     if !claiming.is_empty() {
         text.push_str(&access::lines(plan, claiming.into_iter().any(is_open)));
@@ -35,7 +35,7 @@ pub(super) fn ready(
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Failure::new(format!("standard output: {error}")))?;
-    service::tell_ready("ready");
+    service::notify_ready("ready");
     Ok(())
 }
 

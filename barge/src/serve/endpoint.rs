@@ -9,9 +9,9 @@ use std::sync::Arc;
 use engine::{Engine, Service};
 use transports::{Addr, Listener};
 
-use super::args::device::Socket;
+use super::args::device::SocketArg;
 use super::exports::{Catalog, Exports};
-use super::recovery::Identity;
+use super::recovery::ServerIdentity;
 use crate::Failure;
 use crate::listen::listen;
 
@@ -23,7 +23,7 @@ pub(super) trait Endpoint: Send + Sync {
     }
 
     /// Returns the devices of virtual machines that the options name.
-    fn devices(&self) -> Vec<&Socket> {
+    fn devices(&self) -> Vec<&SocketArg> {
         Vec::new()
     }
 
@@ -33,14 +33,14 @@ pub(super) trait Endpoint: Send + Sync {
     }
 
     /// Returns the identity of the server whose state, such as file handles, survives a restart.
-    /// `by_default` is [`Context::by_default`].
-    fn identity(&self, by_default: bool) -> Option<Identity> {
+    /// `by_default` is [`BindContext::use_default_addrs`].
+    fn identity(&self, by_default: bool) -> Option<ServerIdentity> {
         let _ = by_default;
         None
     }
 
     /// Opens the sockets: clients can connect, and wait until [`Endpoint::start`].
-    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure>;
+    fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure>;
 
     /// Serves clients until the engine stops.
     fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure>;
@@ -54,7 +54,7 @@ pub(super) trait Endpoint: Send + Sync {
     }
 
     /// Returns the bound addresses whose clients name the users that they act as.
-    fn claiming_users(&self) -> &[Addr] {
+    fn claimed_user_addrs(&self) -> &[Addr] {
         &[]
     }
 
@@ -74,18 +74,18 @@ pub(super) trait Endpoint: Send + Sync {
 }
 
 /// The surroundings in which endpoints are bound.
-pub(super) struct Context<'a> {
+pub(super) struct BindContext<'a> {
     pub(super) exports: &'a Exports,
     /// The group whose members may connect to Unix sockets.
-    pub(super) group: Option<u32>,
+    pub(super) socket_group: Option<u32>,
     /// Whether the options name no address of any endpoint: those with a default address use it.
-    pub(super) by_default: bool,
+    pub(super) use_default_addrs: bool,
 }
 
-impl Context<'_> {
+impl BindContext<'_> {
     /// Listens at `addr`.
     pub(super) fn listen(&self, addr: &Addr) -> Result<Listener, Failure> {
-        listen(addr, self.group)
+        listen(addr, self.socket_group)
     }
 }
 

@@ -8,7 +8,7 @@ use nfs::server::Referral;
 use vfs::Export;
 
 use super::args::access::ClientList;
-use super::opening::{Demands, Opened, Opener};
+use super::opener::{ExportRequirements, OpenedShare, Opener};
 use super::share::{Share, Sources};
 use crate::call_log::CallLogFile;
 use crate::read_trace::TraceFile;
@@ -18,16 +18,16 @@ use crate::{Failure, status};
 /// All exports of a server.
 pub(super) struct Exports {
     /// Each source, with its name.
-    pub(super) each: Vec<Arc<Export>>,
+    pub(super) shares: Vec<Arc<Export>>,
     /// The gate of each source, if its terms may change.
     pub(super) gates: Vec<Option<Arc<Gate>>>,
     /// The export of clients that name none: the only source, or a tree with all sources as
     /// directories.
-    pub(super) whole: Arc<Export>,
+    pub(super) default: Arc<Export>,
     /// The tree of `whole`, if it has several sources.
     pub(super) bundle: Option<Arc<Bundle>>,
     /// Each source as it was opened, before layers, for the status page.
-    pub(super) sources: Arc<status::Sources>,
+    pub(super) sources: Arc<status::ObservedSources>,
     /// The clients that may use each source.
     client_lists: Vec<ClientList>,
     /// The log of all calls, if one is written.
@@ -48,9 +48,9 @@ impl Exports {
     /// error message.
     pub(super) fn named(&self, name: Option<&str>, option: &str) -> Result<Arc<Export>, Failure> {
         let Some(name) = name else {
-            return Ok(self.whole.clone());
+            return Ok(self.default.clone());
         };
-        let found = self.each.iter().find(|export| export.name == name);
+        let found = self.shares.iter().find(|export| export.name == name);
         found.cloned().ok_or_else(|| {
             Failure::usage(format!(
                 "{option} {name}=: expected the name of a source, got '{name}'"
@@ -61,8 +61,8 @@ impl Exports {
     /// Returns the exports that clients can choose from.
     pub(super) fn catalog(&self) -> Catalog<'_> {
         Catalog {
-            each: &self.each,
-            whole: &self.whole,
+            shares: &self.shares,
+            default: &self.default,
             client_lists: &self.client_lists,
         }
     }
@@ -70,41 +70,41 @@ impl Exports {
     /// Drops the references to single sources. Those of a source that a reload removes are closed
     /// once no client uses them.
     pub(super) fn release(&mut self) {
-        self.each.clear();
+        self.shares.clear();
         self.gates.clear();
     }
 }
 
 /// The exports that clients can choose from; a reload may change them.
 pub(super) struct Catalog<'a> {
-    pub(super) each: &'a [Arc<Export>],
-    /// See [`Exports::whole`].
-    pub(super) whole: &'a Arc<Export>,
+    pub(super) shares: &'a [Arc<Export>],
+    /// See [`Exports::default`].
+    pub(super) default: &'a Arc<Export>,
     pub(super) client_lists: &'a [ClientList],
 }
 
 impl Catalog<'_> {
     /// Returns whether the default export is a tree of several sources.
-    pub(super) fn is_tree(&self) -> bool {
+    pub(super) fn is_bundle(&self) -> bool {
         !self
-            .each
+            .shares
             .iter()
-            .any(|export| Arc::ptr_eq(export, self.whole))
+            .any(|export| Arc::ptr_eq(export, self.default))
     }
 
     /// Returns all exports with distinct names, the empty name included; the last is the default
     /// export.
     pub(super) fn list(&self) -> Vec<Arc<Export>> {
-        let mut list = self.each.to_vec();
-        if self.is_tree() {
-            list.push(self.whole.clone());
+        let mut list = self.shares.to_vec();
+        if self.is_bundle() {
+            list.push(self.default.clone());
         }
         list
     }
 }
 
 /// Opens `sources` as `demands` require.
-pub(super) fn open(sources: &Sources, demands: Demands) -> Result<Exports, Failure> {
+pub(super) fn open(sources: &Sources, demands: ExportRequirements) -> Result<Exports, Failure> {
     let call_log = sources.record_calls.as_deref().map(|path| {
         CallLogFile::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
     });
@@ -116,7 +116,7 @@ pub(super) fn open(sources: &Sources, demands: Demands) -> Result<Exports, Failu
         .iter()
         .zip(&sources.shares)
         .map(|(name, share)| opener.open(name, share, clients_of(&sources.client_lists, name)));
-    let opened: Vec<Opened> = opened.collect::<Result<_, _>>()?;
+    let opened: Vec<OpenedShare> = opened.collect::<Result<_, _>>()?;
     let referrals = referrals(&sources.shares);
     let each: Vec<_> = opened.iter().map(|opened| opened.export.clone()).collect();
     let (whole, bundle) = match each.as_slice() {
@@ -128,8 +128,8 @@ pub(super) fn open(sources: &Sources, demands: Demands) -> Result<Exports, Failu
         several => {
             let bundle =
                 Bundle::new(several, barge_client::source::now()).map_err(Failure::usage)?;
-            let hands_over = several.iter().all(|export| export.hands_over);
-            let whole = Export::new("", bundle.clone()).handing_over(hands_over);
+            let hands_over = several.iter().all(|export| export.fd_passing);
+            let whole = Export::new("", bundle.clone()).with_fd_passing(hands_over);
             (Arc::new(whole), Some(bundle))
         }
     };
@@ -143,13 +143,13 @@ pub(super) fn open(sources: &Sources, demands: Demands) -> Result<Exports, Failu
             .iter()
             .filter_map(|opened| opened.trace.clone())
             .collect(),
-        sources: Arc::new(status::Sources::new(
+        sources: Arc::new(status::ObservedSources::new(
             opened.into_iter().map(|opened| opened.unlayered).collect(),
         )),
         client_lists: sources.client_lists.clone(),
         images,
-        each,
-        whole,
+        shares: each,
+        default: whole,
         bundle,
         call_log,
         referrals,
@@ -171,7 +171,7 @@ fn images(sources: &Sources, names: &[String], opener: &Opener) -> Result<Vec<Im
         let (dir, path) = dir.find().map_err(Failure::new)?;
         let dir = stack(dir, ReadOnly);
         let clients = clients_of(&sources.client_lists, name);
-        let dir = opener.over_image_dir(dir, share, clients)?;
+        let dir = opener.wrap_image_dir(dir, share, clients)?;
         images.push(Image {
             name: name.clone().into_bytes(),
             export: Arc::new(Export::new("", dir)),

@@ -11,25 +11,25 @@ use std::path::Path;
 use rustix::fs::{CWD, OFlags, RenameFlags};
 use vfs::HandleKey;
 
-use super::recovery::{self, Identity};
+use super::recovery::{self, ServerIdentity};
 use crate::Failure;
 
 /// The name of the secret's file.
-const NAME: &str = "handle-key";
+const FILE_NAME: &str = "handle-key";
 
 /// Length of the secret in bytes.
 const LEN: usize = 32;
 
 /// The reasons why the secret cannot be used.
-enum Trouble {
+enum KeyError {
     /// Other users may know the secret; the message has what was expected and found.
     Unsafe(String),
     Failed(io::Error),
 }
 
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Trouble {
-        Trouble::Failed(error)
+impl From<io::Error> for KeyError {
+    fn from(error: io::Error) -> KeyError {
+        KeyError::Failed(error)
     }
 }
 
@@ -37,44 +37,46 @@ impl From<io::Error> for Trouble {
 /// Returns a temporary secret if there is no such directory, or if the port is chosen anew at each
 /// start. Fails if other users may know the secret, or if it cannot be stored in a directory that
 /// was named.
-pub(super) fn of_server(Identity { dir, addr }: &Identity) -> Result<HandleKey, Failure> {
+pub(super) fn server_key(
+    ServerIdentity { dir, addr }: &ServerIdentity,
+) -> Result<HandleKey, Failure> {
     let usual = || {
-        (!recovery::is_any_port(addr))
-            .then(recovery::usual)
+        (!recovery::is_ephemeral_port(addr))
+            .then(recovery::default_state_dir)
             .flatten()
     };
     let Some(path) = dir.clone().or_else(usual) else {
-        return fresh();
+        return temporary_key();
     };
     match load(&path) {
         Ok(key) => Ok(key),
-        Err(Trouble::Unsafe(why)) => Err(Failure::new(why)),
-        Err(Trouble::Failed(error)) if dir.is_some() => Err(Failure::new(format!(
+        Err(KeyError::Unsafe(why)) => Err(Failure::new(why)),
+        Err(KeyError::Failed(error)) if dir.is_some() => Err(Failure::new(format!(
             "{}: {error}",
-            path.join(NAME).display()
+            path.join(FILE_NAME).display()
         ))),
-        Err(Trouble::Failed(error)) => {
+        Err(KeyError::Failed(error)) => {
             tracing::warn!(
                 "NFS file handles become stale at a restart: {}: {error} (--nfs-state-dir sets another directory)",
-                path.join(NAME).display()
+                path.join(FILE_NAME).display()
             );
-            fresh()
+            temporary_key()
         }
     }
 }
 
 /// Returns a new secret that is not stored.
-fn fresh() -> Result<HandleKey, Failure> {
+fn temporary_key() -> Result<HandleKey, Failure> {
     let bytes =
         sys::random::bytes().map_err(|error| Failure::new(format!("getrandom: {error}")))?;
     Ok(HandleKey::new(bytes))
 }
 
 /// Returns the secret in the directory `dir`, and creates it if there is none.
-fn load(dir: &Path) -> Result<HandleKey, Trouble> {
-    recovery::make_dir(dir)?;
+fn load(dir: &Path) -> Result<HandleKey, KeyError> {
+    recovery::create_private_dir(dir)?;
     check_directory(dir)?;
-    let path = dir.join(NAME);
+    let path = dir.join(FILE_NAME);
     match open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => create(dir)?,
         opened => return read(&path, opened?),
@@ -90,10 +92,10 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-fn read(path: &Path, mut file: File) -> Result<HandleKey, Trouble> {
+fn read(path: &Path, mut file: File) -> Result<HandleKey, KeyError> {
     let (meta, own) = (file.metadata()?, rustix::process::geteuid().as_raw());
     if !meta.is_file() || meta.uid() != own || meta.mode() & 0o077 != 0 {
-        return Err(Trouble::Unsafe(format!(
+        return Err(KeyError::Unsafe(format!(
             "{}: expected a file of user {own} with mode 0600, got one of user {} with mode {:04o}: \
              its contents allow forging file handles (if you remove it, the server creates a new one)",
             path.display(),
@@ -105,7 +107,7 @@ fn read(path: &Path, mut file: File) -> Result<HandleKey, Trouble> {
     let whole = meta.len() == LEN as u64 && file.read_exact(&mut bytes).is_ok();
     match whole {
         true => Ok(HandleKey::new(bytes)),
-        false => Err(Trouble::Unsafe(format!(
+        false => Err(KeyError::Unsafe(format!(
             "{}: expected {LEN} bytes, got {} (if you remove it, the server creates a new one)",
             path.display(),
             meta.len()
@@ -114,11 +116,11 @@ fn read(path: &Path, mut file: File) -> Result<HandleKey, Trouble> {
 }
 
 /// Checks that other users cannot replace files in `dir`.
-fn check_directory(dir: &Path) -> Result<(), Trouble> {
+fn check_directory(dir: &Path) -> Result<(), KeyError> {
     let (meta, own) = (fs::metadata(dir)?, rustix::process::geteuid().as_raw());
     let is_sticky = meta.mode() & 0o1000 != 0;
     if ![0, own].contains(&meta.uid()) || (meta.mode() & 0o022 != 0 && !is_sticky) {
-        return Err(Trouble::Unsafe(format!(
+        return Err(KeyError::Unsafe(format!(
             "{}: expected a directory that only its owner, user {own}, can write to, got one of user {} with mode {:04o}",
             dir.display(),
             meta.uid(),
@@ -129,9 +131,9 @@ fn check_directory(dir: &Path) -> Result<(), Trouble> {
 }
 
 /// Creates the secret atomically and durably, unless another process has already.
-fn create(dir: &Path) -> Result<(), Trouble> {
+fn create(dir: &Path) -> Result<(), KeyError> {
     let suffix = u64::from_ne_bytes(sys::random::bytes().map_err(io::Error::from)?);
-    let new = dir.join(format!("{NAME}.{suffix:016x}"));
+    let new = dir.join(format!("{FILE_NAME}.{suffix:016x}"));
     let secret: [u8; LEN] = sys::random::bytes().map_err(io::Error::from)?;
     let mut file = OpenOptions::new()
         .write(true)
@@ -140,7 +142,7 @@ fn create(dir: &Path) -> Result<(), Trouble> {
         .open(&new)?;
     let written = file.write_all(&secret).and_then(|()| file.sync_all());
     let placed = written.and_then(|()| {
-        let to = dir.join(NAME);
+        let to = dir.join(FILE_NAME);
         match rustix::fs::renameat_with(CWD, &new, CWD, &to, RenameFlags::NOREPLACE) {
             Err(rustix::io::Errno::EXIST) => fs::remove_file(&new),
             placed => Ok(placed?),
@@ -165,7 +167,7 @@ mod tests {
 
     fn refusal(dir: &Path) -> String {
         match load(dir) {
-            Err(Trouble::Unsafe(why)) => why,
+            Err(KeyError::Unsafe(why)) => why,
             _ => panic!("it is believed"),
         }
     }
@@ -183,7 +185,7 @@ mod tests {
         assert_ne!(loaded(&dir.path().join("other")), key);
         let mode = |path: &Path| fs::metadata(path).expect("there").mode() & 0o7777;
         assert_eq!(mode(&state), 0o700);
-        assert_eq!(mode(&state.join(NAME)), 0o600);
+        assert_eq!(mode(&state.join(FILE_NAME)), 0o600);
         let names: Vec<_> = fs::read_dir(&state).expect("listed").collect();
         assert_eq!(names.len(), 1, "no other copy is left: {names:?}");
     }
@@ -203,7 +205,7 @@ mod tests {
     #[test]
     fn one_that_others_may_know_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join(NAME);
+        let path = dir.path().join(FILE_NAME);
         loaded(dir.path());
         for mode in [0o640, 0o604, 0o620] {
             chmod(&path, mode);
@@ -224,7 +226,7 @@ mod tests {
         assert!(refusal(dir.path()).contains("32 bytes"));
         fs::remove_file(&path).expect("removed");
         std::os::unix::fs::symlink("/etc/passwd", &path).expect("linked");
-        assert!(matches!(load(dir.path()), Err(Trouble::Failed(_))));
+        assert!(matches!(load(dir.path()), Err(KeyError::Failed(_))));
         fs::remove_file(&path).expect("removed");
         if rustix::process::geteuid().is_root() {
             loaded(dir.path());

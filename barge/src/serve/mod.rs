@@ -8,6 +8,7 @@ mod access;
 mod activation;
 mod announce;
 pub(crate) mod args;
+mod async_copy;
 mod endpoint;
 mod endpoints;
 mod environment;
@@ -15,19 +16,18 @@ mod exports;
 #[cfg(feature = "gss")]
 mod gss;
 mod handle_key;
+mod nfs_tls;
 mod notify;
-mod opening;
+mod opener;
 pub(crate) mod plan;
+mod quickstart;
 mod recovery;
 mod reload;
 mod run;
-mod secure;
 mod share;
 mod users;
 mod vhost;
 pub(crate) mod virtiofsd;
-mod welcome;
-mod work;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 use engine::Engine;
 
 use self::args::ServeArgs;
-use self::endpoint::{Context, Endpoint};
+use self::endpoint::{BindContext, Endpoint};
 use self::plan::Plan;
 use self::reload::LiveShares;
 use crate::config::Config;
@@ -46,8 +46,8 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
     sys::limits::limit_heaps();
     sys::limits::raise_descriptors();
     serve(match file {
-        Some(config) => Plan::of_file(config)?,
-        None => Plan::of_args(args)?,
+        Some(config) => Plan::from_config(config)?,
+        None => Plan::from_args(args)?,
     })
 }
 
@@ -61,18 +61,18 @@ pub(crate) fn run_virtiofsd(args: &virtiofsd::args::VirtiofsdArgs) -> CommandRes
 
 /// Serves until a signal stops the engine, or until no client can connect any more.
 fn serve(mut plan: Plan) -> CommandResult {
-    let by_default = plan.is_by_default();
+    let by_default = plan.uses_default_addrs();
     let umask = sys::umask::current();
-    let mut exports = exports::open(&plan.sources, plan.demands(by_default))?;
+    let mut exports = exports::open(&plan.sources, plan.export_requirements(by_default))?;
     let descriptors = sys::limits::descriptors();
     if descriptors / 2 < plan.tuning.connections as u64 {
         tracing::info!("at most {descriptors} open files, connections included (RLIMIT_NOFILE)");
     }
     let engine = Engine::with_trust(plan.tuning, plan.trust.clone()).map_err(Failure::new)?;
-    let context = Context {
+    let context = BindContext {
         exports: &exports,
-        group: users::socket_group(plan.socket_group.as_deref())?,
-        by_default,
+        socket_group: users::socket_group(plan.socket_group.as_deref())?,
+        use_default_addrs: by_default,
     };
     let mut endpoints = std::mem::take(&mut plan.endpoints);
     for endpoint in &mut endpoints {

@@ -18,35 +18,35 @@ use vfs::Caller;
 const THREADS: usize = 16;
 
 /// Timeout of a reply.
-const ANSWER: Duration = Duration::from_secs(1);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Attempts per client.
-const TRIES: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// Time after which no further client is notified.
-const WHILE: Duration = Duration::from_secs(60);
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Notifies the clients that `server` lists, on threads of their own.
 pub(super) fn start(server: &Arc<Server>) {
     let clients = server.to_notify();
     let pool = ThreadPool::new("barge-nsm", THREADS, clients.len());
     let state = server.nsm_state();
-    let end = Instant::now() + WHILE;
+    let end = Instant::now() + NOTIFY_TIMEOUT;
     for client in clients {
         let server = Arc::downgrade(server);
         pool.run(move || {
             if Instant::now() < end {
-                tell_client(&server, &client, state);
+                notify_client(&server, &client, state);
             }
         });
     }
 }
 
 /// Notifies `client`, unless the server has been dropped meanwhile.
-fn tell_client(server: &Weak<Server>, client: &Monitored, state: i32) {
+fn notify_client(server: &Weak<Server>, client: &Monitored, state: i32) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let portmapper = SocketAddr::new(client.addr, portmap::PORT);
-    let told = (0..TRIES).find_map(|_| tell(portmapper, name.trim(), state).ok());
+    let told = (0..MAX_ATTEMPTS).find_map(|_| send_notify(portmapper, name.trim(), state).ok());
     let Some(server) = server.upgrade() else {
         return;
     };
@@ -63,7 +63,7 @@ fn tell_client(server: &Weak<Server>, client: &Monitored, state: i32) {
 }
 
 /// Notifies the client whose portmapper is at `portmapper`, with one attempt.
-fn tell(portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
+fn send_notify(portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
     let socket = connect(portmapper, name, &GetPort::NSM)?;
     let name_of = name.as_bytes();
     ask(
@@ -85,28 +85,28 @@ fn connect(portmapper: SocketAddr, machine: &str, program: &GetPort) -> io::Resu
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
-    socket.set_read_timeout(Some(ANSWER))?;
+    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     socket.connect(portmapper)?;
     let port = ask(&socket, machine, program, |port| port)?;
     if port == 0 {
-        return Err(waited());
+        return Err(unregistered());
     }
     socket.connect((addr, port))?;
     Ok(socket)
 }
 
 /// Maximum number of queued calls. Further calls are dropped: the client retransmits its request.
-const CALLS: usize = 1024;
+const MAX_QUEUED_CALLS: usize = 1024;
 
 /// Returns a function that sends NLM calls to clients on a pool of threads, which end when the
 /// function is dropped.
 pub(super) fn caller() -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
     const THREADS: usize = 4;
-    let pool = ThreadPool::new("barge-nlm", THREADS, CALLS);
+    let pool = ThreadPool::new("barge-nlm", THREADS, MAX_QUEUED_CALLS);
     Arc::new(move |call: NlmCallback| {
         pool.try_run(move || {
             let portmapper = SocketAddr::new(call.addr, portmap::PORT);
-            if let Err(error) = make(portmapper, &call) {
+            if let Err(error) = send_callback(portmapper, &call) {
                 tracing::debug!(addr = %call.addr, "NLM call failed: {error}");
             }
         });
@@ -114,7 +114,7 @@ pub(super) fn caller() -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
 }
 
 /// Sends a call to the client whose portmapper is at `portmapper`.
-fn make(portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
+fn send_callback(portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
     let machine = "";
     let socket = connect(portmapper, machine, &GetPort::NLM)?;
     let arguments = &call.arguments;
@@ -153,12 +153,12 @@ fn ask<A: ClientCall, T>(
         .map_err(|errno| failed(errno.to_string()))?;
     // Datagrams have no record mark.
     let sent = socket.send(&call[MARK..]);
-    sent.inspect_err(|_| std::thread::sleep(ANSWER))?;
+    sent.inspect_err(|_| std::thread::sleep(REPLY_TIMEOUT))?;
     let mut reply = [0; MARK + 1024];
     let len = socket.recv(&mut reply[MARK..]).inspect_err(|error| {
         // No program listens at the port yet; it may soon.
         if error.kind() == io::ErrorKind::ConnectionRefused {
-            std::thread::sleep(ANSWER);
+            std::thread::sleep(REPLY_TIMEOUT);
         }
     })?;
     reply[..MARK].copy_from_slice(&(len as u32 | 1 << 31).to_be_bytes());
@@ -172,8 +172,8 @@ fn ask<A: ClientCall, T>(
     answer.map(read).map_err(|why| failed(format!("{why:?}")))
 }
 
-fn waited() -> io::Error {
-    std::thread::sleep(ANSWER);
+fn unregistered() -> io::Error {
+    std::thread::sleep(REPLY_TIMEOUT);
     io::ErrorKind::NotFound.into()
 }
 
@@ -195,7 +195,7 @@ mod tests {
         let [portmapper, nsm] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bound"));
         let at = portmapper.local_addr().expect("an address");
         let port = u32::from(nsm.local_addr().expect("an address").port());
-        let telling = std::thread::spawn(move || tell(at, "server", 7));
+        let telling = std::thread::spawn(move || send_notify(at, "server", 7));
         let asked = answer(&portmapper, &port.to_be_bytes());
         let word = |number: u32| number.to_be_bytes();
         assert_eq!(asked[..12], [word(100_000), word(2), word(3)].concat());
@@ -217,7 +217,7 @@ mod tests {
             procedure: Procedure::LockRes,
             arguments: b"results!".to_vec(),
         };
-        let calling = std::thread::spawn(move || make(at, &call));
+        let calling = std::thread::spawn(move || send_callback(at, &call));
         let word = |number: u32| number.to_be_bytes();
         let asked = answer(&portmapper, &word(port));
         assert!(asked.ends_with(&[word(100_021), word(4), word(17), word(0)].concat()));
@@ -231,10 +231,10 @@ mod tests {
     fn who_is_not_there_or_has_no_nsm_is_not_told() {
         let portmapper = UdpSocket::bind("127.0.0.1:0").expect("bound");
         let at = portmapper.local_addr().expect("an address");
-        let telling = std::thread::spawn(move || tell(at, "server", 7));
+        let telling = std::thread::spawn(move || send_notify(at, "server", 7));
         answer(&portmapper, &[0; 4]);
         assert!(telling.join().expect("no panic").is_err());
         drop(portmapper);
-        assert!(tell(at, "server", 7).is_err());
+        assert!(send_notify(at, "server", 7).is_err());
     }
 }

@@ -13,11 +13,11 @@ use super::args::{ServeArgs, TimeoutArgs};
 use super::endpoint::Endpoint;
 use super::endpoints;
 use super::exports;
-use super::opening::Demands;
+use super::opener::ExportRequirements;
 use super::share::{Share, Sources};
 use crate::Failure;
-use crate::config::{Config, Problems};
-use crate::source::{Named, Source};
+use crate::config::{Config, ConfigErrors};
+use crate::source::{NamedSource, Source};
 
 pub(super) struct Plan {
     pub(super) sources: Sources,
@@ -36,8 +36,8 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Returns the plan of a command line without a configuration file.
-    pub(super) fn of_args(args: &ServeArgs) -> Result<Plan, Failure> {
-        let current = Named {
+    pub(super) fn from_args(args: &ServeArgs) -> Result<Plan, Failure> {
+        let current = NamedSource {
             name: None,
             source: Source::Tree(barge_client::Source::HostDir(".".into())),
         };
@@ -45,21 +45,21 @@ impl Plan {
             [] => (vec![current], true),
             sources => (sources.to_vec(), false),
         };
-        args.share.check_alone(args.sources.len())?;
-        let share = |named: Named| args.share.plan(named, read_only);
+        args.share.check_single_source(args.sources.len())?;
+        let share = |named: NamedSource| args.share.plan(named, read_only);
         let shares = sources.into_iter().map(share).collect::<Result<_, _>>()?;
-        Plan::of_shares(args, shares, None)
+        Plan::from_shares(args, shares, None)
     }
 
     /// Returns the plan of `config`.
-    pub(super) fn of_file(config: &Config) -> Result<Plan, Failure> {
+    pub(super) fn from_config(config: &Config) -> Result<Plan, Failure> {
         let args = |matches: Result<clap::ArgMatches, String>| {
             let matches = matches.map_err(Failure::usage)?;
             ServeArgs::from_arg_matches(&matches).map_err(Failure::usage)
         };
         let all = args(config.matches())?;
         let shares = config.shares().iter().map(|share| {
-            let named = Named {
+            let named = NamedSource {
                 name: share.name.clone(),
                 source: share.source.1.clone(),
             };
@@ -69,15 +69,15 @@ impl Plan {
         if shares.is_empty() {
             return Err(Failure::usage("expected a [[share]], got none"));
         }
-        all.share.check_alone(shares.len())?;
-        let plan = Plan::of_shares(&all, shares, Some(config))?;
+        all.share.check_single_source(shares.len())?;
+        let plan = Plan::from_shares(&all, shares, Some(config))?;
         exports::check(&plan.sources)?;
         Ok(plan)
     }
 
     /// Returns the plan to serve `shares` with the options `args`, which `file` has if it is not
     /// `None`.
-    fn of_shares(
+    fn from_shares(
         args: &ServeArgs,
         shares: Vec<Share>,
         file: Option<&Config>,
@@ -91,7 +91,7 @@ impl Plan {
                 record_calls: args.observability.record_calls.clone(),
             },
             file: file.cloned(),
-            endpoints: endpoints::of(args)?,
+            endpoints: endpoints::from_args(args)?,
             socket_group: args.identity.socket_group.clone(),
             trust: args
                 .identity
@@ -104,16 +104,16 @@ impl Plan {
     }
 
     /// Returns whether the endpoints with default addresses use them: the options name no address.
-    pub(super) fn is_by_default(&self) -> bool {
+    pub(super) fn uses_default_addrs(&self) -> bool {
         let mut endpoints = self.endpoints.iter();
         !activation::is_activated()
             && endpoints.all(|one| one.requested().is_empty() && one.devices().is_empty())
     }
 
-    /// Returns the demands on the exports. `by_default` is [`Plan::is_by_default`].
-    pub(super) fn demands(&self, by_default: bool) -> Demands {
+    /// Returns the demands on the exports. `by_default` is [`Plan::uses_default_addrs`].
+    pub(super) fn export_requirements(&self, by_default: bool) -> ExportRequirements {
         let mut endpoints = self.endpoints.iter();
-        Demands {
+        ExportRequirements {
             identity: endpoints.find_map(|one| one.identity(by_default)),
             networked: by_default || self.is_networked(),
             images: self.endpoints.iter().any(|one| one.serves_images()),
@@ -131,15 +131,15 @@ impl Plan {
 
 /// Reads the configuration file at `path`, and returns it if it can be served, or else all errors
 /// found. Sources are not opened.
-pub(crate) fn read_config(path: &Path) -> Result<Config, Problems> {
+pub(crate) fn read_config(path: &Path) -> Result<Config, ConfigErrors> {
     Config::read(path).and_then(checked)
 }
 
 /// Returns `config` if it can be served, as far as this is known before anything is opened.
-pub(crate) fn checked(config: Config) -> Result<Config, Problems> {
-    match Plan::of_file(&config) {
+pub(crate) fn checked(config: Config) -> Result<Config, ConfigErrors> {
+    match Plan::from_config(&config) {
         Ok(_) => Ok(config),
-        Err(failure) => Err(Problems::of_file(config.path(), failure.message)),
+        Err(failure) => Err(ConfigErrors::of_file(config.path(), failure.message)),
     }
 }
 
@@ -159,7 +159,7 @@ fn tuning(args: &ServeArgs) -> Tuning {
             .limits
             .memory
             .unwrap_or(default.memory)
-            .min(most_memory()),
+            .min(max_memory()),
         in_flight: args.limits.max_in_flight as usize,
         zerocopy: !args.limits.no_zerocopy,
         ..default
@@ -178,7 +178,7 @@ fn timeouts(args: &TimeoutArgs) -> Timeouts {
 
 /// Returns half of the control group's memory limit, if it has one: the rest is for sources,
 /// threads and sockets.
-fn most_memory() -> usize {
+fn max_memory() -> usize {
     let limit = sys::limits::memory().unwrap_or(u64::MAX) / 2;
     usize::try_from(limit).unwrap_or(usize::MAX)
 }

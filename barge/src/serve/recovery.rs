@@ -19,10 +19,10 @@ use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 use transports::Addr;
 use vfs::Errno;
 
-use crate::{Failure, private};
+use crate::{Failure, private_file};
 
 /// The identity of a server in its state directory.
-pub(super) struct Identity {
+pub(super) struct ServerIdentity {
     /// The state directory, if it is not the default.
     pub(super) dir: Option<PathBuf>,
     pub(super) addr: Addr,
@@ -42,34 +42,34 @@ pub(super) struct Recovery {
 impl Recovery {
     /// Opens the state of a server. It is in memory only if the address is chosen anew at each
     /// start, or if the default directory cannot be used.
-    pub(super) fn open(Identity { dir, addr }: &Identity) -> Result<Recovery, Failure> {
+    pub(super) fn open(ServerIdentity { dir, addr }: &ServerIdentity) -> Result<Recovery, Failure> {
         let dir = dir.as_deref();
         if is_ephemeral(addr) {
             return Ok(Recovery::in_memory());
         }
         let file = format!("{}.redb", file_name(addr));
-        let Some(path) = dir.map(Path::to_owned).or_else(usual) else {
+        let Some(path) = dir.map(Path::to_owned).or_else(default_state_dir) else {
             tracing::warn!(
                 "NFS clients lose their locks at a restart: no state directory (--nfs-state-dir)"
             );
             return Ok(Recovery::in_memory());
         };
         let path = path.join(file);
-        match Records::open(&path) {
+        match StateFile::open(&path) {
             Ok((records, name, boot)) => Ok(Recovery {
                 name,
                 boot,
                 stable: records.table(CLIENTS),
                 monitored: records.table(MONITORED),
             }),
-            Err(Trouble::InUse) => Err(Failure::new(format!(
+            Err(OpenError::InUse) => Err(Failure::new(format!(
                 "{}: in use by another server (--nfs-state-dir sets another directory)",
                 path.display()
             ))),
-            Err(Trouble::Failed(why)) if dir.is_some() => {
+            Err(OpenError::Failed(why)) if dir.is_some() => {
                 Err(Failure::new(format!("{}: {why}", path.display())))
             }
-            Err(Trouble::Failed(why)) => {
+            Err(OpenError::Failed(why)) => {
                 tracing::warn!(
                     "NFS clients lose their locks at a restart: {}: {why} (--nfs-state-dir sets another directory)",
                     path.display()
@@ -82,7 +82,7 @@ impl Recovery {
     fn in_memory() -> Recovery {
         Recovery {
             name: new_name(),
-            boot: as_boot(random() as u32),
+            boot: valid_boot(random() as u32),
             stable: Arc::new(InMemory::default()),
             monitored: Arc::new(InMemory::default()),
         }
@@ -92,23 +92,23 @@ impl Recovery {
 /// Returns the file that records what the handles of the source called `name` need after a restart,
 /// for the server `identity`. Returns `None` if the address is chosen anew at each start, or if the
 /// directory cannot be created.
-pub(super) fn names_file(identity: &Identity, name: &str) -> Option<PathBuf> {
-    let Identity { dir, addr } = identity;
+pub(super) fn handle_index_file(identity: &ServerIdentity, name: &str) -> Option<PathBuf> {
+    let ServerIdentity { dir, addr } = identity;
     if is_ephemeral(addr) {
         return None;
     }
-    let dir = dir.clone().or_else(usual)?;
-    make_dir(&dir).ok()?;
+    let dir = dir.clone().or_else(default_state_dir)?;
+    create_private_dir(&dir).ok()?;
     Some(dir.join(format!("{}-{name}.names", file_name(addr))))
 }
 
 /// Returns the default state directory.
-pub(super) fn usual() -> Option<PathBuf> {
-    usual_dir(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+pub(super) fn default_state_dir() -> Option<PathBuf> {
+    state_dir_from_env(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 
 /// Returns the directory that systemd created for the service, or else the usual one of the user.
-fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+fn state_dir_from_env(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if let Some(dirs) = var("STATE_DIRECTORY") {
         return std::env::split_paths(&dirs).next();
     }
@@ -122,11 +122,11 @@ fn usual_dir(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 
 /// Returns whether `addr` is, or may be, another at each start.
 fn is_ephemeral(addr: &Addr) -> bool {
-    is_any_port(addr) || matches!(addr, Addr::Fd(_))
+    is_ephemeral_port(addr) || matches!(addr, Addr::Fd(_))
 }
 
 /// Returns whether the port is chosen at each start.
-pub(super) fn is_any_port(addr: &Addr) -> bool {
+pub(super) fn is_ephemeral_port(addr: &Addr) -> bool {
     matches!(
         addr,
         Addr::Tcp { port: 0, .. } | Addr::Vsock { port: 0, .. }
@@ -152,12 +152,12 @@ fn new_name() -> String {
 fn next_boot(last: u32) -> u32 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |time| time.as_secs() as u32);
-    as_boot(now.max(last.wrapping_add(1) % u32::MAX))
+    valid_boot(now.max(last.wrapping_add(1) % u32::MAX))
 }
 
 /// Excludes 0 and the highest number, which special stateids use, and 1, which made-up stateids
 /// use.
-fn as_boot(number: u32) -> u32 {
+fn valid_boot(number: u32) -> u32 {
     number.clamp(2, u32::MAX - 1)
 }
 
@@ -173,41 +173,41 @@ const MONITORED: Table = TableDefinition::new("monitored");
 type Table = TableDefinition<'static, &'static [u8], ()>;
 
 /// Cache size of the database in bytes; the records of a thousand clients are a tenth of it.
-const CACHE: usize = 1 << 20;
+const CACHE_SIZE: usize = 1 << 20;
 
 /// A database file. It is locked against other processes.
-struct Records(Arc<Database>);
+struct StateFile(Arc<Database>);
 
 /// One table of a database.
 struct RecordTable {
-    file: Arc<Database>,
+    database: Arc<Database>,
     table: Table,
 }
 
-enum Trouble {
+enum OpenError {
     InUse,
     Failed(String),
 }
 
-impl<E: Into<redb::Error>> From<E> for Trouble {
-    fn from(error: E) -> Trouble {
+impl<E: Into<redb::Error>> From<E> for OpenError {
+    fn from(error: E) -> OpenError {
         match error.into() {
-            redb::Error::DatabaseAlreadyOpen => Trouble::InUse,
-            other => Trouble::Failed(other.to_string()),
+            redb::Error::DatabaseAlreadyOpen => OpenError::InUse,
+            other => OpenError::Failed(other.to_string()),
         }
     }
 }
 
-impl Records {
+impl StateFile {
     /// Opens the database at `path`. Returns it with the server's name and a new boot number.
-    fn open(path: &Path) -> Result<(Records, String, u32), Trouble> {
-        let made = path.parent().map_or(Ok(()), make_dir);
+    fn open(path: &Path) -> Result<(StateFile, String, u32), OpenError> {
+        let made = path.parent().map_or(Ok(()), create_private_dir);
         made.map_err(redb::Error::Io)?;
-        let file = open_own(path).map_err(redb::Error::Io)?;
+        let file = open_private(path).map_err(redb::Error::Io)?;
         let records = Builder::new()
-            .set_cache_size(CACHE)
+            .set_cache_size(CACHE_SIZE)
             .create_with_backend(FileBackend::new(file)?)?;
-        let records = Records(Arc::new(records));
+        let records = StateFile(Arc::new(records));
         let sync = |dir: &Path| File::open(dir)?.sync_all();
         path.parent()
             .map_or(Ok(()), sync)
@@ -231,20 +231,23 @@ impl Records {
 
     fn table(&self, table: Table) -> Arc<dyn Stable> {
         let file = self.0.clone();
-        Arc::new(RecordTable { file, table })
+        Arc::new(RecordTable {
+            database: file,
+            table,
+        })
     }
 }
 
 impl RecordTable {
     fn read(&self) -> Result<Vec<Box<[u8]>>, redb::Error> {
-        let clients = self.file.begin_read()?.open_table(self.table)?;
+        let clients = self.database.begin_read()?.open_table(self.table)?;
         let keys = clients.iter()?;
         keys.map(|entry| Ok(entry?.0.value().into())).collect()
     }
 
-    fn change(&self, record: &[u8], keep: bool) -> vfs::Result<()> {
+    fn update(&self, record: &[u8], keep: bool) -> vfs::Result<()> {
         let change = || -> Result<(), redb::Error> {
-            let change = self.file.begin_write()?;
+            let change = self.database.begin_write()?;
             {
                 let mut clients = change.open_table(self.table)?;
                 match keep {
@@ -262,16 +265,16 @@ impl RecordTable {
 }
 
 /// Opens or creates a file, and makes it accessible to this user only, also if it existed.
-fn open_own(path: &Path) -> io::Result<File> {
+fn open_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.mode(private::MODE).open(path)?;
-    file.set_permissions(Permissions::from_mode(private::MODE))?;
+    let file = options.mode(private_file::MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(private_file::MODE))?;
     Ok(file)
 }
 
 /// Creates a directory that only this user can access, if there is none.
-pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
+pub(super) fn create_private_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
@@ -284,11 +287,11 @@ impl Stable for RecordTable {
     }
 
     fn put(&self, record: &[u8]) -> vfs::Result<()> {
-        self.change(record, true)
+        self.update(record, true)
     }
 
     fn remove(&self, record: &[u8]) -> vfs::Result<()> {
-        self.change(record, false)
+        self.update(record, false)
     }
 }
 
@@ -298,8 +301,8 @@ mod tests {
 
     use super::*;
 
-    fn identity(dir: &Path, addr: &str) -> Identity {
-        Identity {
+    fn identity(dir: &Path, addr: &str) -> ServerIdentity {
+        ServerIdentity {
             dir: Some(dir.to_owned()),
             addr: addr.parse().expect("an address"),
         }
@@ -377,6 +380,6 @@ mod tests {
     #[test]
     fn the_usual_place_is_the_service_managers_first() {
         let var = |name: &str| (name == "STATE_DIRECTORY").then(|| "/a:/b".into());
-        assert_eq!(usual_dir(var), Some("/a".into()));
+        assert_eq!(state_dir_from_env(var), Some("/a".into()));
     }
 }

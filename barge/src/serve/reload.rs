@@ -17,7 +17,7 @@ use vfs::Export;
 
 use super::endpoint::Endpoint;
 use super::exports::{self, Catalog, Exports};
-use super::opening::{Opener, terms};
+use super::opener::{Opener, terms};
 use super::plan::{self, Plan};
 use crate::config::{Config, Setting};
 use crate::read_trace::TraceFile;
@@ -33,7 +33,7 @@ pub(super) fn handler(
         return None;
     }
     Some(Box::new(move || {
-        service::tell_reloading();
+        service::notify_reloading();
         endpoints.iter().for_each(|one| one.reload());
         let status = match shares.as_ref().map(|shares| shares.reload(&endpoints)) {
             None => "ready",
@@ -49,30 +49,30 @@ pub(super) fn handler(
                 "invalid configuration: keeping the previous one"
             }
         };
-        service::tell_ready(status);
+        service::notify_ready(status);
     }))
 }
 
 /// The shares that a reload can change.
 pub(super) struct LiveShares {
     state: Mutex<State>,
-    whole: Arc<Export>,
+    default: Arc<Export>,
     /// The tree of all shares, or `None` if the only share has no name and is itself the root.
     bundle: Option<Arc<Bundle>>,
     opener: Arc<Opener>,
-    sources: Arc<status::Sources>,
+    sources: Arc<status::ObservedSources>,
     /// The configuration at the start, which stays in force for everything but shares.
-    begun: Config,
+    initial_config: Config,
 }
 
 struct State {
-    shares: Vec<Served>,
+    shares: Vec<LiveShare>,
     traces: Vec<Arc<TraceFile>>,
 }
 
 #[derive(Clone)]
-struct Served {
-    opening: Vec<Setting>,
+struct LiveShare {
+    opening_settings: Vec<Setting>,
     export: Arc<Export>,
     gate: Arc<Gate>,
 }
@@ -80,25 +80,28 @@ struct Served {
 impl LiveShares {
     /// Takes the shares of `config`, which are open as `exports`.
     pub(super) fn new(config: &Config, exports: &Exports) -> LiveShares {
-        let openings = config.shares().iter().map(|share| config.opening(share));
+        let openings = config
+            .shares()
+            .iter()
+            .map(|share| config.opening_settings(share));
         let gates = exports.gates.iter().flatten();
-        let shares = openings.zip(&exports.each).zip(gates);
+        let shares = openings.zip(&exports.shares).zip(gates);
         LiveShares {
             state: Mutex::new(State {
                 shares: shares
-                    .map(|((opening, export), gate)| Served {
-                        opening,
+                    .map(|((opening, export), gate)| LiveShare {
+                        opening_settings: opening,
                         export: export.clone(),
                         gate: gate.clone(),
                     })
                     .collect(),
                 traces: Vec::new(),
             }),
-            whole: exports.whole.clone(),
+            default: exports.default.clone(),
             bundle: exports.bundle.clone(),
             opener: exports.opener.clone(),
             sources: exports.sources.clone(),
-            begun: config.clone(),
+            initial_config: config.clone(),
         }
     }
 
@@ -106,15 +109,17 @@ impl LiveShares {
     /// share cannot be opened, the previous state stays.
     fn reload(&self, endpoints: &[Box<dyn Endpoint>]) -> Result<(), Failure> {
         let mut state = self.state.lock();
-        let config = plan::read_config(self.begun.path()).map_err(Failure::usage)?;
-        let plan = Plan::of_file(&config)?;
+        let config = plan::read_config(self.initial_config.path()).map_err(Failure::usage)?;
+        let plan = Plan::from_config(&config)?;
         let names = exports::check(&plan.sources)?;
-        let restart = self.takes_restart(&state, &config, &plan);
+        let restart = self.changes_requiring_restart(&state, &config, &plan);
         let (mut shares, mut opened) = (Vec::new(), Vec::new());
         for ((name, share), said) in names.iter().zip(&plan.sources.shares).zip(config.shares()) {
             let clients = exports::clients_of(&plan.sources.client_lists, name);
-            let opening = config.opening(said);
-            let same = |served: &&Served| served.export.name == *name && served.opening == opening;
+            let opening = config.opening_settings(said);
+            let same = |served: &&LiveShare| {
+                served.export.name == *name && served.opening_settings == opening
+            };
             if let Some(served) = state.shares.iter().find(same) {
                 shares.push(served.clone());
                 continue;
@@ -125,8 +130,8 @@ impl LiveShares {
                 ));
             }
             let new = self.opener.open(name, share, clients)?;
-            shares.push(Served {
-                opening,
+            shares.push(LiveShare {
+                opening_settings: opening,
                 export: new.export.clone(),
                 gate: new.gate.clone().expect("shares of files have gates"),
             });
@@ -143,12 +148,12 @@ impl LiveShares {
             served.gate.set(terms(share, clients));
         }
         let catalog = Catalog {
-            each: &each,
-            whole: &self.whole,
+            shares: &each,
+            default: &self.default,
             client_lists: &plan.sources.client_lists,
         };
         endpoints.iter().for_each(|one| one.set_exports(&catalog));
-        let stays = |old: &Served| shares.iter().any(|new| Arc::ptr_eq(&new.gate, &old.gate));
+        let stays = |old: &LiveShare| shares.iter().any(|new| Arc::ptr_eq(&new.gate, &old.gate));
         for gone in state.shares.iter().filter(|old| !stays(old)) {
             gone.gate.close();
             tracing::info!(share = gone.export.name, "stopped serving a share");
@@ -162,7 +167,7 @@ impl LiveShares {
             self.sources.put(new.unlayered);
             state.traces.extend(new.trace);
         }
-        self.sources.keep(&names);
+        self.sources.retain(&names);
         for what in restart {
             tracing::warn!("{what} differs in the file: restart the server to apply it");
         }
@@ -171,8 +176,13 @@ impl LiveShares {
     }
 
     /// Returns the changes of `config` that take a restart.
-    fn takes_restart(&self, state: &State, config: &Config, plan: &Plan) -> Vec<String> {
-        let mut all = config.differs(&self.begun);
+    fn changes_requiring_restart(
+        &self,
+        state: &State,
+        config: &Config,
+        plan: &Plan,
+    ) -> Vec<String> {
+        let mut all = config.changed_keys(&self.initial_config);
         let referral = |config: &Config| {
             let shares = config.shares().iter();
             let elsewhere = shares.filter(|share| share.source.0.starts_with("refer:"));
@@ -182,7 +192,7 @@ impl LiveShares {
             all.sort();
             all
         };
-        if referral(config) != referral(&self.begun) {
+        if referral(config) != referral(&self.initial_config) {
             all.push("a referral".into());
         }
         // The export of a device is chosen when its socket is opened.
@@ -192,11 +202,11 @@ impl LiveShares {
         };
         for share in config.shares() {
             let name = share.name.as_deref().unwrap_or_default();
-            let opening = config.opening(share);
+            let opening = config.opening_settings(share);
             let changed = state
                 .shares
                 .iter()
-                .any(|old| old.export.name == name && old.opening != opening);
+                .any(|old| old.export.name == name && old.opening_settings != opening);
             if changed && of_device(name) {
                 all.push(format!("the share {name}, which a device serves,"));
             }

@@ -2,28 +2,28 @@
 
 use std::path::PathBuf;
 
-use layers::gate::Terms;
+use layers::gate::AccessPolicy;
 use layers::{MapIds, XattrMap};
 
 use super::args::access::ClientList;
-use crate::source::Named;
+use crate::source::NamedSource;
 
 /// A source and its options.
 pub(super) struct Share {
-    pub(super) named: Named,
+    pub(super) named: NamedSource,
     /// The file to write a read trace to.
-    pub(super) record: Option<PathBuf>,
+    pub(super) read_trace: Option<PathBuf>,
     /// The options of a source that is a directory of this host. The descriptor budget is set by
     /// the opener, which divides it among the shares.
     pub(super) hostdir: hostdir::Options,
     /// The directory that stores changes to the source.
     pub(super) overlay: Option<PathBuf>,
     /// Whether descriptors of open files are passed to clients of this host.
-    pub(super) hands_over: bool,
+    pub(super) fd_passing: bool,
     pub(super) ids: Vec<MapIds>,
     pub(super) xattrs: Option<XattrMap>,
     /// The terms of access without the clients, which are in [`Sources::client_lists`].
-    pub(super) access: Terms,
+    pub(super) access: AccessPolicy,
 }
 
 /// All sources, and the options that they have in common.

@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use engine::Engine;
 use transports::{Addr, Listener};
-use virtqueue::{Config, Device, Stop};
+use virtqueue::{Device, DeviceConfig, JoinRing};
 use wire::Session;
 
 use super::args::device::Affinity;
-use super::endpoint::Context;
+use super::endpoint::BindContext;
 use crate::Failure;
 
 /// Options that the devices of an endpoint share.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Vhost {
+pub(super) struct VhostOptions {
     /// The processors of the queues' threads.
     pub(super) affinity: Affinity,
     /// Whether serving ends after the first monitor.
@@ -24,19 +24,19 @@ pub(super) struct Vhost {
 }
 
 /// A kind of device.
-pub(super) struct Kind {
+pub(super) struct DeviceKind {
     /// Creates a session for the guest of each monitor that connects.
     pub(super) session: Box<dyn Fn() -> Arc<dyn Session> + Send + Sync>,
-    pub(super) config: Config,
+    pub(super) config: DeviceConfig,
     /// Number of queues, from the first on, whose threads are not pinned.
-    pub(super) free: usize,
+    pub(super) unpinned: usize,
 }
 
 /// A bound socket, and the kind of its devices.
 pub(super) struct DeviceSocket {
     listener: Listener,
-    options: Vhost,
-    kind: Kind,
+    options: VhostOptions,
+    kind: DeviceKind,
 }
 
 impl DeviceSocket {
@@ -44,9 +44,9 @@ impl DeviceSocket {
     /// can access the whole tree.
     pub(super) fn bind(
         at: &Addr,
-        context: &Context<'_>,
-        options: &Vhost,
-        kind: Kind,
+        context: &BindContext<'_>,
+        options: &VhostOptions,
+        kind: DeviceKind,
     ) -> Result<DeviceSocket, Failure> {
         Ok(DeviceSocket {
             listener: context.listen(at)?,
@@ -62,7 +62,7 @@ impl DeviceSocket {
             match self.listener.accept_socket(stop) {
                 Ok(Some((socket, _))) => {
                     tracing::debug!(addr = name, "virtual machine monitor connected");
-                    if let Err(error) = self.device(engine, socket.into(), &name, stop) {
+                    if let Err(error) = self.serve_device(engine, socket.into(), &name, stop) {
                         tracing::warn!(addr = name, "connection closed: {error}");
                     }
                     if self.options.once {
@@ -70,12 +70,12 @@ impl DeviceSocket {
                     }
                 }
                 Ok(None) => return,
-                Err(error) => return engine.report_lost_listener(&name, &error),
+                Err(error) => return engine.report_failed_listener(&name, &error),
             }
         }
     }
 
-    fn device(
+    fn serve_device(
         &self,
         engine: &Arc<Engine>,
         socket: UnixStream,
@@ -84,9 +84,9 @@ impl DeviceSocket {
     ) -> io::Result<()> {
         // All queues of a device share one session.
         let queues = engine.queues((self.kind.session)());
-        let (affinity, free) = (self.options.affinity.clone(), self.kind.free);
-        let drive = move |index, ring| -> io::Result<Stop> {
-            let queue = queues.start(ring, affinity.of(index, free))?;
+        let (affinity, free) = (self.options.affinity.clone(), self.kind.unpinned);
+        let drive = move |index, ring| -> io::Result<JoinRing> {
+            let queue = queues.start(ring, affinity.processor_of(index, free))?;
             Ok(Box::new(|| queue.cancel_and_join()))
         };
         Device::new(socket, name, self.kind.config.clone(), Arc::new(drive))?.run(stop)

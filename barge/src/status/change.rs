@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::json::{Counts, Operation, Status};
 
 /// Two snapshots of one server; there may be no earlier one.
-pub(super) struct Change<'a> {
+pub(super) struct StatusDelta<'a> {
     pub(super) now: &'a Status,
     before: Option<&'a Status>,
     /// Time between the snapshots, or since the start of the server.
@@ -13,21 +13,21 @@ pub(super) struct Change<'a> {
 }
 
 /// The difference for operations of one kind.
-pub(super) struct OperationChange<'a> {
+pub(super) struct OperationDelta<'a> {
     pub(super) now: &'a Operation,
     /// Operations per second.
     pub(super) rate: f64,
-    pub(super) errors: f64,
-    times: Vec<(u64, u64)>,
+    pub(super) error_rate: f64,
+    latencies: Vec<(u64, u64)>,
 }
 
-impl<'a> Change<'a> {
+impl<'a> StatusDelta<'a> {
     /// Compares `now` with `before`, or with the start of the server if `before` is absent or of
     /// another server.
-    pub(super) fn new(now: &'a Status, before: Option<&'a Status>) -> Change<'a> {
+    pub(super) fn new(now: &'a Status, before: Option<&'a Status>) -> StatusDelta<'a> {
         let before = before.filter(|before| before.pid == now.pid && before.uptime < now.uptime);
         let since = before.map_or(0.0, |before| before.uptime);
-        Change {
+        StatusDelta {
             now,
             before,
             seconds: (now.uptime - since).max(0.001),
@@ -41,7 +41,7 @@ impl<'a> Change<'a> {
     }
 
     /// Returns the differences for each kind of operation, the most frequent first.
-    pub(super) fn operations(&self) -> Vec<OperationChange<'a>> {
+    pub(super) fn operations(&self) -> Vec<OperationDelta<'a>> {
         let key = |operation: &'a Operation| (&*operation.protocol, &*operation.name);
         let before = self
             .before
@@ -55,11 +55,11 @@ impl<'a> Change<'a> {
         };
         let operations = self.now.operations.iter().map(|now| {
             let then = before.get(&key(now)).copied();
-            OperationChange {
+            OperationDelta {
                 now,
                 rate: per(now.count, then.map(|then| then.count)),
-                errors: per(now.failed(), then.map(Operation::failed)),
-                times: between(&now.buckets, then.map_or(&[], |then| &then.buckets)),
+                error_rate: per(now.failures(), then.map(Operation::failures)),
+                latencies: bucket_differences(&now.buckets, then.map_or(&[], |then| &then.buckets)),
             }
         });
         let mut operations: Vec<_> = operations.collect();
@@ -71,17 +71,17 @@ impl<'a> Change<'a> {
     }
 }
 
-impl OperationChange<'_> {
+impl OperationDelta<'_> {
     /// Returns a quantile of the operations' times in nanoseconds, if there were any operations.
     pub(super) fn quantile(&self, part: f64) -> Option<u64> {
-        quantile(&self.times, part)
+        quantile(&self.latencies, part)
     }
 }
 
 /// Returns a quantile of all kinds together.
-pub(super) fn quantile_of_all(operations: &[OperationChange<'_>], part: f64) -> Option<u64> {
+pub(super) fn quantile_of_all(operations: &[OperationDelta<'_>], part: f64) -> Option<u64> {
     let mut all = std::collections::BTreeMap::new();
-    for (end, count) in operations.iter().flat_map(|operation| &operation.times) {
+    for (end, count) in operations.iter().flat_map(|operation| &operation.latencies) {
         *all.entry(*end).or_default() += count;
     }
     let all: Vec<_> = all.into_iter().collect();
@@ -99,7 +99,7 @@ fn quantile(times: &[(u64, u64)], part: f64) -> Option<u64> {
 }
 
 /// Returns the increase of each bucket. Both arguments are in ascending order.
-fn between(now: &[(u64, u64)], before: &[(u64, u64)]) -> Vec<(u64, u64)> {
+fn bucket_differences(now: &[(u64, u64)], before: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let then = |end| match before.binary_search_by_key(&end, |bucket| bucket.0) {
         Ok(at) => before[at].1,
         Err(_) => 0,
@@ -138,10 +138,13 @@ mod tests {
     fn rates_and_quantiles_are_of_what_came_between() {
         let before = status(10.0, 100, &[(1000, 100)]);
         let now = status(12.0, 300, &[(1000, 120), (2000, 170), (4000, 10)]);
-        let change = Change::new(&now, Some(&before));
+        let change = StatusDelta::new(&now, Some(&before));
         assert_eq!(change.rate(|done| done.requests), 100.0);
         let operations = change.operations();
-        assert_eq!((operations[0].rate, operations[0].errors), (100.0, 10.0));
+        assert_eq!(
+            (operations[0].rate, operations[0].error_rate),
+            (100.0, 10.0)
+        );
         let quantiles = [0.05, 0.5, 0.99].map(|part| operations[0].quantile(part));
         assert_eq!(quantiles, [Some(1000), Some(2000), Some(4000)]);
         assert_eq!(quantile_of_all(&operations, 1.0), Some(4000));
@@ -155,10 +158,13 @@ mod tests {
             ..status(1.0, 290, &[])
         };
         for before in [None, Some(&other), Some(&now)] {
-            assert_eq!(Change::new(&now, before).rate(|done| done.requests), 150.0);
+            assert_eq!(
+                StatusDelta::new(&now, before).rate(|done| done.requests),
+                150.0
+            );
         }
         assert_eq!(
-            Change::new(&now, None).operations()[0].quantile(0.5),
+            StatusDelta::new(&now, None).operations()[0].quantile(0.5),
             Some(1000)
         );
     }

@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use vfs::cx::block_on;
-use vfs::{Caller, FileSystem, Want};
+use vfs::{AttrMask, Caller, FileSystem};
 
 /// Timeout of a source to return its root.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time for which a result is reused.
-const FRESH: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// A source and the result of its last probe.
 pub(super) struct Probe {
     fs: Arc<dyn FileSystem>,
     state: Mutex<State>,
-    ended: Condvar,
+    finished: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     /// Start of the probe that is in progress.
-    since: Option<Instant>,
+    started: Option<Instant>,
     last: Option<(Instant, Result<(), String>)>,
 }
 
@@ -35,15 +35,15 @@ impl Probe {
         Arc::new(Probe {
             fs,
             state: Mutex::default(),
-            ended: Condvar::new(),
+            finished: Condvar::new(),
         })
     }
 
     /// Starts a probe, unless the last result is fresh or a probe is in progress.
     pub(super) fn start(self: &Arc<Self>) {
         let mut state = self.state();
-        let fresh = |(at, _): &(Instant, _)| at.elapsed() < FRESH;
-        if state.since.is_some() || state.last.as_ref().is_some_and(fresh) {
+        let fresh = |(at, _): &(Instant, _)| at.elapsed() < MAX_AGE;
+        if state.started.is_some() || state.last.as_ref().is_some_and(fresh) {
             return;
         }
         let probe = self.clone();
@@ -51,7 +51,7 @@ impl Probe {
             .name("barge-health".into())
             .spawn(move || probe.run());
         match spawned {
-            Ok(_) => state.since = Some(Instant::now()),
+            Ok(_) => state.started = Some(Instant::now()),
             Err(error) => state.last = Some((Instant::now(), Err(error.to_string()))),
         }
     }
@@ -59,29 +59,31 @@ impl Probe {
     /// Waits for the end of the probe, or for its timeout, and returns the result.
     pub(super) fn result(&self) -> Result<(), String> {
         let mut state = self.state();
-        while let Some(since) = state.since {
-            let left = PATIENCE.saturating_sub(since.elapsed());
+        while let Some(since) = state.started {
+            let left = TIMEOUT.saturating_sub(since.elapsed());
             if left.is_zero() {
                 let taken = since.elapsed().as_secs();
                 return Err(format!("has not answered for {taken} s"));
             }
-            self.ended.wait_for(&mut state, left);
+            self.finished.wait_for(&mut state, left);
         }
         state.last.as_ref().map_or(Ok(()), |(_, last)| last.clone())
     }
 
     fn run(&self) {
-        let attr = block_on(&Caller::ROOT, |cx| self.fs.root(cx)?.attr(cx, Want::STAT));
+        let attr = block_on(&Caller::ROOT, |cx| {
+            self.fs.root(cx)?.attr(cx, AttrMask::STAT)
+        });
         let result = match attr {
             Ok(attr) if attr.nlink == 0 => Err("has been removed".to_owned()),
             Ok(_) => Ok(()),
             Err(errno) => Err(errno.to_string()),
         };
         let mut state = self.state();
-        state.since = None;
+        state.started = None;
         state.last = Some((Instant::now(), result));
         drop(state);
-        self.ended.notify_all();
+        self.finished.notify_all();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

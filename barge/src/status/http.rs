@@ -21,20 +21,20 @@ use vfs::LogLimit;
 use vfs::peer::PeerKey;
 
 /// Maximum size of a request, bytes: browsers send less than one KiB.
-const LONGEST: usize = 8 << 10;
+const MAX_REQUEST: usize = 8 << 10;
 
 /// Maximum number of header lines.
-const HEADERS: usize = 64;
+const MAX_HEADERS: usize = 64;
 
 /// Time for a client to send its request, and to receive the response.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum number of clients. A browser opens six connections.
-const CLIENTS: usize = 16;
+const MAX_CLIENTS: usize = 16;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct Request {
     /// Path without the query.
     pub(super) path: String,
     /// Whether the method is HEAD.
@@ -42,43 +42,43 @@ pub(super) struct Asked {
 }
 
 /// A response.
-pub(super) struct Answer {
+pub(super) struct Response {
     status: &'static str,
-    kind: &'static str,
+    content_type: &'static str,
     /// Further header lines, each with its line ending.
-    lines: String,
+    headers: String,
     body: Vec<u8>,
 }
 
-impl Answer {
-    pub(super) fn new(kind: &'static str, body: impl Into<Vec<u8>>) -> Answer {
-        Answer {
+impl Response {
+    pub(super) fn new(kind: &'static str, body: impl Into<Vec<u8>>) -> Response {
+        Response {
             status: "200 OK",
-            kind,
-            lines: String::new(),
+            content_type: kind,
+            headers: String::new(),
             body: body.into(),
         }
     }
 
     /// Adds a header line.
-    pub(super) fn line(mut self, line: &str) -> Answer {
-        self.lines.push_str(line);
-        self.lines.push_str("\r\n");
+    pub(super) fn header(mut self, line: &str) -> Response {
+        self.headers.push_str(line);
+        self.headers.push_str("\r\n");
         self
     }
 
-    pub(super) fn refusal(status: &'static str, why: &str) -> Answer {
-        Answer {
+    pub(super) fn error(status: &'static str, why: &str) -> Response {
+        Response {
             status,
-            ..Answer::new("text/plain; charset=utf-8", format!("{why}\n"))
+            ..Response::new("text/plain; charset=utf-8", format!("{why}\n"))
         }
     }
 
-    fn bytes(&self, head_only: bool) -> Vec<u8> {
-        let Answer {
+    fn encode(&self, head_only: bool) -> Vec<u8> {
+        let Response {
             status,
-            kind,
-            lines,
+            content_type: kind,
+            headers: lines,
             body,
         } = self;
         let head = format!(
@@ -94,15 +94,15 @@ impl Answer {
 
 /// The names of this server that requests may use.
 #[derive(Clone, Debug)]
-pub(super) struct Names {
+pub(super) struct HostNames {
     /// Whether any name is valid: browsers cannot connect to Unix sockets.
     any: bool,
     known: Vec<String>,
 }
 
-impl Names {
+impl HostNames {
     /// Returns the names of a server at `addr`, and `more`.
-    pub(super) fn new(addr: &Addr, more: &[String]) -> Names {
+    pub(super) fn new(addr: &Addr, more: &[String]) -> HostNames {
         let mut known = vec!["localhost".to_owned()];
         if let Addr::Tcp { host, .. } = addr {
             known.push(host.to_ascii_lowercase());
@@ -110,7 +110,7 @@ impl Names {
         let here = rustix::system::uname();
         known.push(here.nodename().to_string_lossy().to_ascii_lowercase());
         known.extend(more.iter().map(|name| name.to_ascii_lowercase()));
-        Names {
+        HostNames {
             any: !matches!(addr, Addr::Tcp { .. }),
             known,
         }
@@ -118,7 +118,7 @@ impl Names {
 
     /// Returns whether `host`, the value of a Host header, is this server. Addresses always are:
     /// only names can be made to resolve elsewhere.
-    fn have(&self, host: &str) -> bool {
+    fn contains(&self, host: &str) -> bool {
         if self.any {
             return true;
         }
@@ -134,7 +134,7 @@ impl Names {
 #[derive(Default)]
 struct Clients {
     all: Mutex<Vec<(PeerKey, Arc<StreamLink>)>>,
-    fewer: Condvar,
+    removed: Condvar,
 }
 
 impl Clients {
@@ -142,8 +142,8 @@ impl Clients {
     /// if needed.
     fn admit(&self, link: &Arc<StreamLink>) {
         let key = link.origin().key();
-        let mut all = self.all();
-        if all.len() >= CLIENTS {
+        let mut all = self.lock();
+        if all.len() >= MAX_CLIENTS {
             let of = |key: PeerKey| all.iter().filter(|(other, _)| *other == key).count();
             // The last maximum in reverse order, so the oldest.
             let victim = (0..all.len()).rev().max_by_key(|&at| of(all[at].0));
@@ -151,28 +151,29 @@ impl Clients {
                 tracing::debug!(peer = link.peer(), "disconnected to serve another client");
                 link.hang_up();
             }
-            self.fewer.wait_while(&mut all, |all| all.len() >= CLIENTS);
+            self.removed
+                .wait_while(&mut all, |all| all.len() >= MAX_CLIENTS);
         }
         all.push((key, link.clone()));
     }
 
     fn remove(&self, link: &Arc<StreamLink>) {
-        self.all().retain(|(_, other)| !Arc::ptr_eq(other, link));
-        self.fewer.notify_one();
+        self.lock().retain(|(_, other)| !Arc::ptr_eq(other, link));
+        self.removed.notify_one();
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<(PeerKey, Arc<StreamLink>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(PeerKey, Arc<StreamLink>)>> {
         self.all.lock()
     }
 }
 
 /// Removes a client when its thread ends, even by a panic.
-struct Served<'a> {
+struct ClientGuard<'a> {
     clients: &'a Clients,
     link: Arc<StreamLink>,
 }
 
-impl Drop for Served<'_> {
+impl Drop for ClientGuard<'_> {
     fn drop(&mut self) {
         self.clients.remove(&self.link);
     }
@@ -182,8 +183,8 @@ impl Drop for Served<'_> {
 /// accepting fails.
 pub(super) fn serve(
     listener: &Listener,
-    names: &Names,
-    answer: &(dyn Fn(&Asked) -> Answer + Sync),
+    names: &HostNames,
+    answer: &(dyn Fn(&Request) -> Response + Sync),
     stop: BorrowedFd<'_>,
 ) -> io::Result<()> {
     let clients = &Clients::default();
@@ -191,9 +192,9 @@ pub(super) fn serve(
         while let Some(link) = listener.accept(stop)? {
             let link = Arc::new(link);
             clients.admit(&link);
-            let served = Served { clients, link };
+            let served = ClientGuard { clients, link };
             let client = move || {
-                if let Err(error) = converse(&*served.link, names, answer, stop) {
+                if let Err(error) = serve_client(&*served.link, names, answer, stop) {
                     tracing::debug!(peer = served.link.peer(), "request failed: {error}");
                 }
             };
@@ -210,27 +211,27 @@ pub(super) fn serve(
 }
 
 /// Reads one request and sends the response.
-fn converse(
+fn serve_client(
     link: &dyn Link,
-    names: &Names,
-    answer: &dyn Fn(&Asked) -> Answer,
+    names: &HostNames,
+    answer: &dyn Fn(&Request) -> Response,
     stop: BorrowedFd<'_>,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; LONGEST];
+    let mut buffer = vec![0; MAX_REQUEST];
     let mut len = 0;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let read = loop {
-        if let Some(read) = read(&buffer[..len], names) {
+        if let Some(read) = parse(&buffer[..len], names) {
             break read;
         }
-        if len == LONGEST {
-            let most = format!("expected a request of less than {LONGEST} bytes");
-            break Err(Answer::refusal(
+        if len == MAX_REQUEST {
+            let most = format!("expected a request of less than {MAX_REQUEST} bytes");
+            break Err(Response::error(
                 "431 Request Header Fields Too Large",
                 &most,
             ));
         }
-        await_until(
+        wait_ready(
             link,
             Interest {
                 read: true,
@@ -247,10 +248,10 @@ fn converse(
         }
     };
     let bytes = match &read {
-        Ok(asked) => answer(asked).bytes(asked.head_only),
+        Ok(asked) => answer(asked).encode(asked.head_only),
         Err(refusal) => {
             drain(link);
-            refusal.bytes(false)
+            refusal.encode(false)
         }
     };
     // Input that has ended must not wake the wait for room in the send buffer.
@@ -262,9 +263,9 @@ fn converse(
 /// response might be lost.
 fn drain(link: &dyn Link) {
     /// Maximum number of reads: a client that sends more does not wait for a response.
-    const MOST: usize = 64;
-    let mut buffer = vec![0; LONGEST];
-    for _ in 0..MOST {
+    const MAX_READS: usize = 64;
+    let mut buffer = vec![0; MAX_REQUEST];
+    for _ in 0..MAX_READS {
         if !matches!(link.recv(&mut buffer, false), Ok(1..)) {
             return;
         }
@@ -272,13 +273,13 @@ fn drain(link: &dyn Link) {
 }
 
 fn send(link: &dyn Link, bytes: &[u8], stop: BorrowedFd<'_>) -> io::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut sent = 0;
     while sent < bytes.len() {
         match link.send(&bytes[sent..], false) {
             Ok(more) => sent += more,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                await_until(
+                wait_ready(
                     link,
                     Interest {
                         read: false,
@@ -294,7 +295,7 @@ fn send(link: &dyn Link, bytes: &[u8], stop: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn await_until(
+fn wait_ready(
     link: &dyn Link,
     interest: Interest,
     deadline: Instant,
@@ -312,17 +313,17 @@ fn await_until(
 }
 
 /// Parses a request. Returns the response if it is refused, or `None` if it is incomplete.
-fn read(bytes: &[u8], names: &Names) -> Option<Result<Asked, Answer>> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+fn parse(bytes: &[u8], names: &HostNames) -> Option<Result<Request, Response>> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
-    let bad = |why: &str| Some(Err(Answer::refusal("400 Bad Request", why)));
+    let bad = |why: &str| Some(Err(Response::error("400 Bad Request", why)));
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) => return None,
         Err(httparse::Error::TooManyHeaders) => {
-            let most = format!("expected at most {HEADERS} header lines");
+            let most = format!("expected at most {MAX_HEADERS} header lines");
             let status = "431 Request Header Fields Too Large";
-            return Some(Err(Answer::refusal(status, &most)));
+            return Some(Err(Response::error(status, &most)));
         }
         Err(error) => return bad(&format!("expected an HTTP request: {error}")),
     }
@@ -330,8 +331,8 @@ fn read(bytes: &[u8], names: &Names) -> Option<Result<Asked, Answer>> {
         Some("GET") => false,
         Some("HEAD") => true,
         _ => {
-            let refusal = Answer::refusal("405 Method Not Allowed", "expected GET or HEAD");
-            return Some(Err(refusal.line("Allow: GET, HEAD")));
+            let refusal = Response::error("405 Method Not Allowed", "expected GET or HEAD");
+            return Some(Err(refusal.header("Allow: GET, HEAD")));
         }
     };
     let of_name = |name: &'static str| {
@@ -347,16 +348,16 @@ fn read(bytes: &[u8], names: &Names) -> Option<Result<Asked, Answer>> {
     match (hosts.next(), hosts.next()) {
         // HTTP/1.0, which no browser uses.
         (None, None) if request.version == Some(0) => {}
-        (Some(Ok(host)), None) if names.have(host) => {}
+        (Some(Ok(host)), None) if names.contains(host) => {}
         (Some(Ok(_)), None) => {
             let why = "expected a name of this server in the Host header: an address, localhost or a name of --http-name";
-            return Some(Err(Answer::refusal("421 Misdirected Request", why)));
+            return Some(Err(Response::error("421 Misdirected Request", why)));
         }
         _ => return bad("expected one Host header"),
     }
     let path = request.path.unwrap_or_default();
     let path = path.split_once('?').map_or(path, |(path, _)| path);
-    Some(Ok(Asked {
+    Some(Ok(Request {
         path: path.into(),
         head_only,
     }))
@@ -366,13 +367,13 @@ fn read(bytes: &[u8], names: &Names) -> Option<Result<Asked, Answer>> {
 mod tests {
     use super::*;
 
-    fn names() -> Names {
+    fn names() -> HostNames {
         let addr = "tcp:10.0.0.7:9100".parse().expect("an address");
-        Names::new(&addr, &["Barge.Example".into()])
+        HostNames::new(&addr, &["Barge.Example".into()])
     }
 
     fn status(request: &str) -> &'static str {
-        match read(request.as_bytes(), &names()) {
+        match parse(request.as_bytes(), &names()) {
             None => "more",
             Some(Ok(_)) => "asked",
             Some(Err(refusal)) => &refusal.status[..3],
@@ -382,12 +383,12 @@ mod tests {
     #[test]
     fn whole_requests_are_told_from_beginnings_and_from_what_is_none() {
         let whole = "GET /metrics?x=1 HTTP/1.1\r\nHost: localhost:9100\r\n\r\n";
-        let asked = Asked {
+        let asked = Request {
             path: "/metrics".into(),
             head_only: false,
         };
         assert_eq!(
-            read(whole.as_bytes(), &names()).and_then(Result::ok),
+            parse(whole.as_bytes(), &names()).and_then(Result::ok),
             Some(asked)
         );
         for len in 0..whole.len() {
@@ -422,21 +423,24 @@ mod tests {
         ] {
             assert_eq!(status(request), expected, "{request:?}");
         }
-        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(HEADERS + 1));
+        let many = format!(
+            "GET / HTTP/1.1\r\n{}\r\n",
+            "a: b\r\n".repeat(MAX_HEADERS + 1)
+        );
         assert_eq!(status(&many), "431");
     }
 
     #[test]
     fn a_unix_socket_goes_by_any_name() {
         let addr = "unix:/run/a.sock".parse().expect("an address");
-        assert!(Names::new(&addr, &[]).have("whatever"));
+        assert!(HostNames::new(&addr, &[]).contains("whatever"));
     }
 
     proptest::proptest! {
         #[test]
         fn whatever_comes_is_read_or_refused(bytes: Vec<u8>, line in "[ -~\r\n]{0,200}") {
-            let _ = read(&bytes, &names());
-            let _ = read(format!("GET / HTTP/1.1\r\nHost: {line}").as_bytes(), &names());
+            let _ = parse(&bytes, &names());
+            let _ = parse(format!("GET / HTTP/1.1\r\nHost: {line}").as_bytes(), &names());
         }
     }
 }

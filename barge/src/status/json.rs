@@ -99,13 +99,13 @@ pub(crate) struct Operation {
 
 impl Operation {
     /// Returns the number of failures.
-    pub(super) fn failed(&self) -> u64 {
+    pub(super) fn failures(&self) -> u64 {
         self.errors.values().sum()
     }
 }
 
 /// Maximum number of clients in the status.
-const CLIENTS: usize = 256;
+const MAX_CLIENTS: usize = 256;
 
 impl Status {
     /// Returns the status of an engine that has run for `uptime` seconds and serves `exports`.
@@ -130,7 +130,11 @@ impl Status {
             denied: Refusal::ALL
                 .map(|why| (why.name().into(), refusals.of(why)))
                 .into(),
-            clients: lanes.into_iter().take(CLIENTS).map(Client::from).collect(),
+            clients: lanes
+                .into_iter()
+                .take(MAX_CLIENTS)
+                .map(Client::from)
+                .collect(),
             operations: operations
                 .map(|((protocol, name), operation)| Operation {
                     protocol: protocol.into(),

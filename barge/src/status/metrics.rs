@@ -11,28 +11,28 @@ use prometheus_client::registry::Registry;
 use super::json::Status;
 
 /// Content type of the text.
-pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Exponents of the histogram buckets, powers of two of nanoseconds: 1 µs to 17 s.
-const BUCKETS: std::ops::RangeInclusive<u32> = 10..=34;
+const BUCKET_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=34;
 
 /// Formats `status`.
 pub(super) fn text(status: Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("barge");
-    registry.register_collector(Box::new(Figures(status)));
+    registry.register_collector(Box::new(StatusCollector(status)));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct Figures(Status);
+struct StatusCollector(Status);
 
 type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
-impl Collector for Figures {
+impl Collector for StatusCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        let Figures(status) = self;
+        let StatusCollector(status) = self;
         let done = &status.done;
         let version: Labels<'_, 1> = [("version", &status.version)];
         to.encode_descriptor("build", "Version of the program", None, MetricType::Info)?
@@ -81,16 +81,16 @@ impl Collector for Figures {
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
         let help = "Clients denied access by export lists, by reason";
-        by_reason(&mut to, "clients_denied", help, &self.0.denied)?;
+        encode_by_reason(&mut to, "clients_denied", help, &self.0.denied)?;
         let help = "Connections refused or closed by the server, by reason";
-        by_reason(&mut to, "connections_refused", help, &self.0.refused)?;
+        encode_by_reason(&mut to, "connections_refused", help, &self.0.refused)?;
         self.caches(&mut to)?;
         self.clients(&mut to)?;
         self.operations(&mut to)
     }
 }
 
-impl Figures {
+impl StatusCollector {
     fn caches(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let caches = || {
             let exports = self.0.exports.iter();
@@ -169,7 +169,7 @@ impl Figures {
 }
 
 /// Encodes a counter with a label for the reason.
-fn by_reason(
+fn encode_by_reason(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -187,7 +187,7 @@ fn by_reason(
 
 /// Returns histogram buckets with powers of two as upper bounds, in seconds. The last has no bound.
 fn buckets(fine: &[(u64, u64)]) -> Vec<(f64, u64)> {
-    let mut all: Vec<(u64, u64)> = BUCKETS.map(|power| (1 << power, 0)).collect();
+    let mut all: Vec<(u64, u64)> = BUCKET_EXPONENTS.map(|power| (1 << power, 0)).collect();
     all.push((u64::MAX, 0));
     for &(end, count) in fine {
         let at = all.partition_point(|&(coarse, _)| coarse < end);

@@ -21,23 +21,23 @@ use transports::{Addr, Listener};
 use vfs::FileSystem;
 
 use self::health::Probe;
-use self::http::{Answer, Asked, Names};
+use self::http::{HostNames, Request, Response};
 use self::json::{Cache, Export, Status};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::Failure;
 
 /// Default port of `barge top`: the one after that of 9P.
-const USUAL_PORT: &str = "5641";
+const DEFAULT_PORT: &str = "5641";
 
 /// The engine and the sources to observe.
 pub(crate) struct StatusServer {
     engine: Arc<Engine>,
-    sources: Arc<Sources>,
-    since: Instant,
+    sources: Arc<ObservedSources>,
+    started: Instant,
 }
 
 /// A source as it was opened, without layers.
-pub(crate) struct Source {
+pub(crate) struct ObservedSource {
     pub(crate) name: String,
     /// SOURCE on the command line.
     pub(crate) source: String,
@@ -52,34 +52,36 @@ pub(crate) enum SourceCache {
 }
 
 /// The sources that are being served.
-pub(crate) struct Sources(Mutex<Vec<Seen>>);
+pub(crate) struct ObservedSources(Mutex<Vec<ProbedSource>>);
 
 /// A source and its health check.
-struct Seen {
-    source: Source,
+struct ProbedSource {
+    source: ObservedSource,
     probe: Option<Arc<Probe>>,
 }
 
-impl Seen {
-    fn new(source: Source) -> Seen {
+impl ProbedSource {
+    fn new(source: ObservedSource) -> ProbedSource {
         let probe = match &source.cache {
             SourceCache::Image(fs) => Some(Probe::new(fs.clone())),
             SourceCache::Pages(_) => None,
         };
-        Seen { source, probe }
+        ProbedSource { source, probe }
     }
 }
 
-impl Sources {
-    pub(crate) fn new(sources: Vec<Source>) -> Sources {
-        Sources(Mutex::new(sources.into_iter().map(Seen::new).collect()))
+impl ObservedSources {
+    pub(crate) fn new(sources: Vec<ObservedSource>) -> ObservedSources {
+        ObservedSources(Mutex::new(
+            sources.into_iter().map(ProbedSource::new).collect(),
+        ))
     }
 
     /// Probes all sources, and returns a line for each that fails. Waits for the slowest one or the
     /// timeout.
-    fn troubles(&self) -> Vec<String> {
-        let probe = |seen: &Seen| Some((seen.source.source.clone(), seen.probe.clone()?));
-        let probes: Vec<_> = self.all().iter().filter_map(probe).collect();
+    fn probe_failures(&self) -> Vec<String> {
+        let probe = |seen: &ProbedSource| Some((seen.source.source.clone(), seen.probe.clone()?));
+        let probes: Vec<_> = self.lock().iter().filter_map(probe).collect();
         probes.iter().for_each(|(_, probe)| probe.start());
         let troubles = probes.iter().filter_map(|(source, probe)| {
             let why = probe.result().err()?;
@@ -89,9 +91,9 @@ impl Sources {
     }
 
     /// Adds `source`, replacing one of the same name.
-    pub(crate) fn put(&self, source: Source) {
-        let mut all = self.all();
-        let seen = Seen::new(source);
+    pub(crate) fn put(&self, source: ObservedSource) {
+        let mut all = self.lock();
+        let seen = ProbedSource::new(source);
         match all
             .iter_mut()
             .find(|other| other.source.name == seen.source.name)
@@ -102,34 +104,37 @@ impl Sources {
     }
 
     /// Removes the sources whose names are not in `names`.
-    pub(crate) fn keep(&self, names: &[String]) {
-        self.all().retain(|seen| names.contains(&seen.source.name));
+    pub(crate) fn retain(&self, names: &[String]) {
+        self.lock().retain(|seen| names.contains(&seen.source.name));
     }
 
-    fn look(&self) -> Vec<Export> {
-        self.all().iter().map(|seen| seen.source.look()).collect()
+    fn snapshot(&self) -> Vec<Export> {
+        self.lock()
+            .iter()
+            .map(|seen| seen.source.snapshot())
+            .collect()
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Seen>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<ProbedSource>> {
         self.0.lock()
     }
 }
 
-impl Source {
-    fn look(&self) -> Export {
+impl ObservedSource {
+    fn snapshot(&self) -> Export {
         Export {
             name: self.name.clone(),
             source: self.source.clone(),
-            cache: self.cache.look(),
+            cache: self.cache.snapshot(),
         }
     }
 }
 
 impl SourceCache {
-    fn look(&self) -> Option<Cache> {
+    fn snapshot(&self) -> Option<Cache> {
         match self {
             SourceCache::Image(fs) => {
-                let figures = fs.as_any().downcast_ref::<ImageFs>()?.figures();
+                let figures = fs.as_any().downcast_ref::<ImageFs>()?.cache_stats();
                 Some(Cache {
                     hits: figures.hits,
                     misses: figures.misses,
@@ -137,7 +142,7 @@ impl SourceCache {
                 })
             }
             SourceCache::Pages(pages) => {
-                let figures = pages.figures();
+                let figures = pages.stats();
                 Some(Cache {
                     hits: figures.hits,
                     misses: figures.misses,
@@ -150,42 +155,42 @@ impl SourceCache {
 
 impl StatusServer {
     /// Returns the observer of an engine that serves `sources`, with the current time as its start.
-    pub(crate) fn new(engine: Arc<Engine>, sources: Arc<Sources>) -> StatusServer {
+    pub(crate) fn new(engine: Arc<Engine>, sources: Arc<ObservedSources>) -> StatusServer {
         StatusServer {
             engine,
             sources,
-            since: Instant::now(),
+            started: Instant::now(),
         }
     }
 
     /// Serves the status to clients of `listener` that use its address or one of `names` as the
     /// host, until the engine stops.
     pub(crate) fn serve(self, listener: Listener, names: &[String]) -> Result<(), Failure> {
-        let names = Names::new(listener.addr(), names);
+        let names = HostNames::new(listener.addr(), names);
         let engine = self.engine.clone();
         engine
             .spawn_listener(move |stop| {
-                let answer = |asked: &Asked| self.answer(asked);
+                let answer = |asked: &Request| self.respond(asked);
                 if let Err(error) = http::serve(&listener, &names, &answer, stop) {
-                    self.engine.report_lost_listener(listener.addr(), &error);
+                    self.engine.report_failed_listener(listener.addr(), &error);
                 }
             })
             .map_err(Failure::new)
     }
 
-    fn answer(&self, asked: &Asked) -> Answer {
+    fn respond(&self, asked: &Request) -> Response {
         match asked.path.as_str() {
-            "/" => page::answer(),
+            "/" => page::response(),
             "/healthz" => self.health(),
             "/status.json" => match serde_json::to_vec(&self.status()) {
-                Ok(json) => Answer::new("application/json", json),
-                Err(error) => broken(&error),
+                Ok(json) => Response::new("application/json", json),
+                Err(error) => internal_error(&error),
             },
             "/metrics" => match metrics::text(self.status()) {
-                Ok(text) => Answer::new(metrics::KIND, text),
-                Err(error) => broken(&error),
+                Ok(text) => Response::new(metrics::CONTENT_TYPE, text),
+                Err(error) => internal_error(&error),
             },
-            _ => Answer::refusal(
+            _ => Response::error(
                 "404 Not Found",
                 "expected /, /healthz, /metrics or /status.json",
             ),
@@ -194,21 +199,21 @@ impl StatusServer {
 
     /// Returns 200 if clients can connect and all sources answer, otherwise 503 with one line per
     /// problem.
-    fn health(&self) -> Answer {
-        let lost = self.engine.lost_listeners().into_iter();
+    fn health(&self) -> Response {
+        let lost = self.engine.failed_listeners().into_iter();
         let mut troubles: Vec<_> = lost
             .map(|addr| format!("no longer listening at {addr}"))
             .collect();
-        troubles.extend(self.sources.troubles());
+        troubles.extend(self.sources.probe_failures());
         match troubles.is_empty() {
-            true => Answer::new("text/plain; charset=utf-8", "ok\n"),
-            false => Answer::refusal("503 Service Unavailable", &troubles.join("\n")),
+            true => Response::new("text/plain; charset=utf-8", "ok\n"),
+            false => Response::error("503 Service Unavailable", &troubles.join("\n")),
         }
     }
 
     fn status(&self) -> Status {
-        let exports = self.sources.look();
-        let uptime = self.since.elapsed().as_secs_f64();
+        let exports = self.sources.snapshot();
+        let uptime = self.started.elapsed().as_secs_f64();
         let refused = self.engine.connection_refusals().into_iter();
         Status {
             refused: refused
@@ -224,12 +229,12 @@ impl StatusServer {
     }
 }
 
-fn broken(error: &dyn std::fmt::Display) -> Answer {
-    Answer::refusal("500 Internal Server Error", &error.to_string())
+fn internal_error(error: &dyn std::fmt::Display) -> Response {
+    Response::error("500 Internal Server Error", &error.to_string())
 }
 
 /// Parses the address of `--http`. A port alone is one of the loopback address.
-pub(crate) fn addr(text: &str) -> Result<Addr, String> {
+pub(crate) fn parse_addr(text: &str) -> Result<Addr, String> {
     let addr = match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => format!("tcp:127.0.0.1:{text}"),
         false => text.to_owned(),
@@ -253,13 +258,13 @@ mod tests {
             host: host.into(),
             port: 5641,
         };
-        assert_eq!(addr("5641"), Ok(tcp("127.0.0.1")));
-        assert_eq!(addr("localhost:5641"), Ok(tcp("localhost")));
-        assert_eq!(addr("tcp:0.0.0.0:5641"), Ok(tcp("0.0.0.0")));
-        assert_eq!(addr("[::1]:5641"), addr("tcp:[::1]:5641"));
-        assert_eq!(addr("unix:/run/s"), Ok(Addr::Unix("/run/s".into())));
+        assert_eq!(parse_addr("5641"), Ok(tcp("127.0.0.1")));
+        assert_eq!(parse_addr("localhost:5641"), Ok(tcp("localhost")));
+        assert_eq!(parse_addr("tcp:0.0.0.0:5641"), Ok(tcp("0.0.0.0")));
+        assert_eq!(parse_addr("[::1]:5641"), parse_addr("tcp:[::1]:5641"));
+        assert_eq!(parse_addr("unix:/run/s"), Ok(Addr::Unix("/run/s".into())));
         for bad in ["", "65536", "localhost", "/run/s", "vsock:1:2", "fd:3"] {
-            assert!(addr(bad).is_err(), "{bad}");
+            assert!(parse_addr(bad).is_err(), "{bad}");
         }
     }
 }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
 
-use super::http::Answer;
+use super::http::Response;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -27,8 +27,8 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub(super) fn answer() -> Answer {
-    Answer::new("text/html; charset=utf-8", PAGE.as_str())
-        .line(&POLICY)
-        .line("Referrer-Policy: no-referrer")
+pub(super) fn response() -> Response {
+    Response::new("text/html; charset=utf-8", PAGE.as_str())
+        .header(&POLICY)
+        .header("Referrer-Policy: no-referrer")
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::served::{BARGE, complained, said};
+use crate::served::{BARGE, stderr_of, stdout_of};
 
 /// Returns a command for a copy of the program in `dir`, without PATH.
 fn alone(dir: &Path, args: &[&str]) -> Command {
@@ -40,7 +40,7 @@ fn without_the_program_one_line_says_how_to_get_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let output = alone(dir.path(), &["bench", "9p"]).output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
-    let message = complained(&output);
+    let message = stderr_of(&output);
     assert!(
         message.starts_with("barge: barge-bench is neither"),
         "{message}"
@@ -55,7 +55,7 @@ fn without_the_program_one_line_says_how_to_get_it() {
 #[test]
 fn help_man_page_and_completions_know_its_options() {
     let dir = tempfile::tempdir().expect("a directory");
-    let run = |args: &[&str]| said(&alone(dir.path(), args).output().expect("runs"));
+    let run = |args: &[&str]| stdout_of(&alone(dir.path(), args).output().expect("runs"));
     let help = run(&["bench", "--help"]);
     let page = run(&["man", "bench"]);
     let completions = run(&["completions", "bash"]);

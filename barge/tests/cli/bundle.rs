@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// Makes a directory with `a` and `b` in it, each with a file that contains its name.
 fn place() -> TempDir {
@@ -34,17 +34,17 @@ fn a_socket_without_a_name_shows_all_sources() {
     let socket = |name: &str| dir.path().join(name).display().to_string();
     let of_b = format!("b={}", socket("only-b"));
     let args = ["--virtiofs", &socket("all"), "--virtiofs", &of_b, &a, &b];
-    let served = Served::start(&args);
+    let served = ServerProcess::start(&args);
     let all = |path: &str| format!("virtiofs:{}{path}", socket("all"));
-    assert_eq!(said(&barge(&["ls", &all("")])), "a\nb\n");
-    assert_eq!(said(&barge(&["cat", &all("/a/file")])), "a");
-    assert_eq!(said(&barge(&["cat", &all("/b/file")])), "b");
+    assert_eq!(stdout_of(&barge(&["ls", &all("")])), "a\nb\n");
+    assert_eq!(stdout_of(&barge(&["cat", &all("/a/file")])), "a");
+    assert_eq!(stdout_of(&barge(&["cat", &all("/b/file")])), "b");
     let from = dir.path().join("a/file").display().to_string();
-    said(&barge(&["cp", &from, &all("/b/copy")]));
+    stdout_of(&barge(&["cp", &from, &all("/b/copy")]));
     // A file created through one mount is visible in the other.
     let only_b = format!("virtiofs:{}", socket("only-b"));
-    assert_eq!(said(&barge(&["ls", &only_b])), "copy\nfile\n");
-    let told = complained(&barge(&["cp", &from, &all("/new")]));
+    assert_eq!(stdout_of(&barge(&["ls", &only_b])), "copy\nfile\n");
+    let told = stderr_of(&barge(&["cp", &from, &all("/new")]));
     assert!(told.contains("Read-only file system"), "{told}");
     assert!(served.stop().success());
 }
@@ -53,22 +53,29 @@ fn a_socket_without_a_name_shows_all_sources() {
 fn an_attach_without_a_name_shows_all_sources() {
     let dir = place();
     let [a, b] = sources(dir.path());
-    let served = Served::start(&[&a, &b]);
-    let mounts = served.said.iter().filter(|line| line.starts_with("mount "));
+    let served = ServerProcess::start(&[&a, &b]);
+    let mounts = served
+        .output
+        .iter()
+        .filter(|line| line.starts_with("mount "));
     let anames = mounts.map(|line| line.contains("aname="));
     assert_eq!(anames.collect::<Vec<_>>(), [true, true, false]);
-    assert_eq!(said(&served.barge(&["ls", "{}"], "")), "a\nb\n");
-    assert_eq!(said(&served.barge(&["cat", "{}"], "a/file")), "a");
+    assert_eq!(stdout_of(&served.barge(&["ls", "{}"], "")), "a\nb\n");
+    assert_eq!(stdout_of(&served.barge(&["cat", "{}"], "a/file")), "a");
     assert!(served.stop().success());
 }
 
 #[test]
 fn an_attach_without_a_name_is_to_the_only_source_whatever_its_name() {
     let dir = place();
-    let served = Served::start(&[&sources(dir.path())[0]]);
-    assert_eq!(said(&served.barge(&["ls", "{}"], "")), "file\n");
+    let served = ServerProcess::start(&[&sources(dir.path())[0]]);
+    assert_eq!(stdout_of(&served.barge(&["ls", "{}"], "")), "file\n");
     for path in ["a/file", "file"] {
-        assert_eq!(said(&served.barge(&["cat", "{}"], path)), "a", "{path}");
+        assert_eq!(
+            stdout_of(&served.barge(&["cat", "{}"], path)),
+            "a",
+            "{path}"
+        );
     }
     assert!(served.stop().success());
 }
@@ -77,8 +84,8 @@ fn an_attach_without_a_name_is_to_the_only_source_whatever_its_name() {
 fn a_name_that_no_source_has_is_refused() {
     let dir = place();
     let [a, b] = sources(dir.path());
-    let told = complained(&barge(&["serve", &a, &b, "--virtiofs", "c=/run/socket"]));
+    let told = stderr_of(&barge(&["serve", &a, &b, "--virtiofs", "c=/run/socket"]));
     assert!(told.contains("expected the name of a source"), "{told}");
-    let told = complained(&barge(&["serve", &a, "..=/tmp"]));
+    let told = stderr_of(&barge(&["serve", &a, "..=/tmp"]));
     assert!(told.contains("invalid name"), "{told}");
 }

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use vfs::{Caller, Name};
 
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 fn config(what: &str, file: &Path) -> Output {
     let mut command = Command::new(BARGE);
@@ -27,8 +27,8 @@ fn a_file_is_checked_and_shown_and_stands_alone() {
     let file = dir.path().join("barge.toml");
     let shown = file.display();
     std::fs::write(&file, "workers = 3\n[[share]]\nsource = 'mem:'\n").expect("written");
-    assert_eq!(said(&config("check", &file)), "");
-    let whole = said(&config("show", &file));
+    assert_eq!(stdout_of(&config("check", &file)), "");
+    let whole = stdout_of(&config("show", &file));
     assert!(
         whole.contains("workers = \"3\"\n") && whole.contains("nfs-lease = \"90\"\n"),
         "{whole}"
@@ -36,7 +36,7 @@ fn a_file_is_checked_and_shown_and_stands_alone() {
 
     std::fs::write(&file, "worker = 3\n9p-msize = 'x'\n[[share]]\n").expect("written");
     for (command, lines) in [(config("check", &file), 3), (serve(&file, &[]), 3)] {
-        let told = complained(&command);
+        let told = stderr_of(&command);
         assert_eq!(command.status.code(), Some(2), "{told}");
         assert_eq!(told.lines().count(), lines, "{told}");
         let first = format!(
@@ -44,7 +44,7 @@ fn a_file_is_checked_and_shown_and_stands_alone() {
         );
         assert_eq!(told.lines().next(), Some(&*first), "{told}");
     }
-    let told = complained(&config("check", Path::new("/no/such/file")));
+    let told = stderr_of(&config("check", Path::new("/no/such/file")));
     assert!(told.contains("/no/such/file: No such file"), "{told}");
 
     for (more, other) in [
@@ -52,7 +52,7 @@ fn a_file_is_checked_and_shown_and_stands_alone() {
         (["--log-format=json", "mem:"], "a source"),
     ] {
         let refused = serve(&file, &more);
-        let told = complained(&refused);
+        let told = stderr_of(&refused);
         assert!(told.contains(&format!("got {other} too")), "{told}");
         assert_eq!(refused.status.code(), Some(2), "{told}");
     }
@@ -65,10 +65,10 @@ fn serve(file: &Path, more: &[&str]) -> Output {
 }
 
 /// Directories for shares, a configuration file, and a server that uses it.
-struct Place {
+struct Fixture {
     dir: TempDir,
     manager: UnixDatagram,
-    served: Served,
+    served: ServerProcess,
 }
 
 /// Size of the files that are read continuously.
@@ -80,8 +80,8 @@ fn byte(name: &str, at: usize) -> u8 {
 
 const GLOBAL: &str = "9p = 'tcp:127.0.0.1:0'\nnfs = 'tcp:127.0.0.1:0'\nhttp = 'tcp:127.0.0.1:0'\n";
 
-impl Place {
-    fn new(shares: impl FnOnce(&TempDir) -> String) -> Place {
+impl Fixture {
+    fn new(shares: impl FnOnce(&TempDir) -> String) -> Fixture {
         let dir = tempfile::tempdir().expect("a directory");
         for name in ["a", "b", "c"] {
             std::fs::create_dir(dir.path().join(name)).expect("made");
@@ -99,17 +99,17 @@ impl Place {
         command.args(["serve", "--config"]).arg(&file);
         command.env("NOTIFY_SOCKET", &notify);
         command.stderr(std::fs::File::create(dir.path().join("log")).expect("made"));
-        let served = Served::run(command);
-        let place = Place {
+        let served = ServerProcess::run(command);
+        let place = Fixture {
             dir,
             manager,
             served,
         };
-        assert_eq!(place.heard(), "READY=1\nSTATUS=ready\n");
+        assert_eq!(place.notification(), "READY=1\nSTATUS=ready\n");
         place
     }
 
-    fn heard(&self) -> String {
+    fn notification(&self) -> String {
         let mut message = [0; 256];
         let len = self.manager.recv(&mut message).expect("told");
         String::from_utf8_lossy(&message[..len]).into_owned()
@@ -121,13 +121,13 @@ impl Place {
         write(&self.dir, text);
         let pid = Pid::from_raw(self.served.id() as i32).expect("a process");
         kill_process(pid, Signal::HUP).expect("asked");
-        let reloading = self.heard();
+        let reloading = self.notification();
         let micros = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
         let micros: u64 = micros
             .and_then(|us| us.trim().parse().ok())
             .expect(&reloading);
         assert!(micros > 0);
-        let ready = self.heard();
+        let ready = self.notification();
         let status = ready.strip_prefix("READY=1\nSTATUS=").expect(&ready);
         status.trim().to_owned()
     }
@@ -148,7 +148,7 @@ impl Place {
     fn urls(&self) -> [String; 3] {
         let nfs = self
             .served
-            .said
+            .output
             .iter()
             .find(|line| line.contains("vers=4.2"));
         let (_, port) = nfs.expect("a command").split_once("port=").expect("one");
@@ -233,7 +233,7 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
     let socket = sockets.path().join("a").display().to_string();
     let device = format!("virtiofs:{socket}");
     let socket = format!("virtiofs = '{socket}'");
-    let place = Place::new(|dir| share(dir, "a", &socket));
+    let place = Fixture::new(|dir| share(dir, "a", &socket));
     let a = place.share("a", &socket);
     let clients = place.urls().map(|url| Client::open(&url).expect(&url));
     let guest = Client::open(&device).expect("connected");
@@ -350,14 +350,14 @@ fn clients_go_on_while_shares_come_and_change_and_go() {
         go_on();
     });
     drop((files, guest, clients));
-    let Place { served, .. } = place;
+    let Fixture { served, .. } = place;
     assert!(served.stop().success());
 }
 
 #[test]
 fn a_share_without_a_name_is_the_whole_tree_and_its_terms_may_change() {
     let unnamed = |dir: &TempDir, more: &str| share(dir, "a", more).replace("name = 'a'\n", "");
-    let place = Place::new(|dir| unnamed(dir, ""));
+    let place = Fixture::new(|dir| unnamed(dir, ""));
     let [nine, nfs, _] = place.urls();
     for url in [&nine, &nfs] {
         let client = Client::open(url).expect("connected");
@@ -379,7 +379,7 @@ fn a_share_without_a_name_is_the_whole_tree_and_its_terms_may_change() {
 
 #[test]
 fn a_share_that_is_gone_has_nothing_open() {
-    let place = Place::new(|dir| share(dir, "a", "") + &share(dir, "b", ""));
+    let place = Fixture::new(|dir| share(dir, "a", "") + &share(dir, "b", ""));
     let open = |name: &str| {
         let (fds, dir) = (
             format!("/proc/{}/fd", place.served.id()),
@@ -414,11 +414,11 @@ fn a_share_that_says_so_hands_its_files_over() {
         let mut command = Command::new(BARGE);
         command.args(["serve", "--config"]);
         command.arg(dir.path().join("barge.toml"));
-        let _served = Served::run(command);
+        let _served = ServerProcess::run(command);
         for (name, asks) in [("a", true), ("b", true), ("a", false)] {
             let url = format!("9p+unix:{socket}?aname={name}");
             let mut url: remote::Url = url.parse().expect("a URL");
-            *url.takes_files().expect("of this host") = asks;
+            *url.fd_passing().expect("of this host") = asks;
             let fs = url.open().expect("attached");
             let handed = vfs::cx::block_on(&Caller::ROOT, |cx| {
                 let found = fs.root(cx)?.lookup(cx, Name::new(b"f")?)?;

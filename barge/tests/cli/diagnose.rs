@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use crate::mount::may_mount;
-use crate::served::{BARGE, complained, has};
+use crate::served::{BARGE, has, stderr_of};
 
 /// Makes a directory that other users may enter, with a tree to serve.
 fn place() -> TempDir {
@@ -34,7 +34,7 @@ fn barge(dir: &TempDir, args: &[&str]) -> Output {
 /// Checks that it ended with `status` and printed a line that has all of `parts`.
 #[track_caller]
 fn tells(output: &Output, status: i32, parts: &[&str]) {
-    let told = complained(output);
+    let told = stderr_of(output);
     assert_eq!(output.status.code(), Some(status), "{told}");
     for part in parts {
         assert!(told.contains(part), "'{part}' in: {told}");
@@ -115,7 +115,7 @@ fn ports_that_cannot_be_had() {
     );
     let nobody = ["serve", "mem:", "--9p", "vsock:77:9999"];
     let output = barge(&dir, &nobody);
-    let told = complained(&output);
+    let told = stderr_of(&output);
     assert!(
         told.contains("no such CID") || told.contains("no vsock"),
         "{told}"

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::mount::{Mounted, may_mount};
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// A tree whose files have not changed recently: new changes are not cached.
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
@@ -16,7 +16,7 @@ const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 /// Returns the number of read requests that the server received.
 fn reads(http: &str) -> u64 {
     let mut top = Command::new(BARGE);
-    let json = said(
+    let json = stdout_of(
         &top.args(["top", http, "--json", "--once"])
             .output()
             .expect("runs"),
@@ -59,7 +59,7 @@ fn kept_files_are_not_read_of_their_server_again() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let (ninep, nfs, device) = (path("9p"), path("nfs"), path("virtiofs"));
     let http = format!("unix:{}", path("http"));
-    let _served = Served::start(&[
+    let _served = ServerProcess::start(&[
         "--9p",
         &format!("unix:{ninep}"),
         "--nfs",
@@ -116,14 +116,14 @@ fn kept_is_what_is_far_away_in_a_directory_of_ones_own() {
     };
     let local = mount("mem:", "cache_dir=/tmp");
     assert_eq!(local.status.code(), Some(2));
-    assert!(complained(&local).contains("another server"));
-    let served = Served::start(&["mem:"]);
+    assert!(stderr_of(&local).contains("another server"));
+    let served = ServerProcess::start(&["mem:"]);
     let url = format!("9p://127.0.0.1:{}/", served.port());
     let files = dir.path().join("files");
     fs::create_dir(&files).expect("made");
     fs::set_permissions(&files, fs::Permissions::from_mode(0o755)).expect("set");
     let open = mount(&url, &format!("cache_dir={at}"));
     assert_eq!(open.status.code(), Some(1));
-    let why = complained(&open);
+    let why = stderr_of(&open);
     assert!(why.contains("0700") && why.contains("0755"), "{why}");
 }

@@ -2,13 +2,13 @@
 
 use std::process::Command;
 
-use crate::served::{BARGE, said};
+use crate::served::{BARGE, stdout_of};
 
 #[test]
 fn it_tells_people_and_programs_the_same() {
     let run = |args: &[&str]| {
         let output = Command::new(BARGE).arg("doctor").args(args).output();
-        said(&output.expect("runs"))
+        stdout_of(&output.expect("runs"))
     };
     let text = run(&[]);
     assert!(
@@ -57,7 +57,7 @@ fn without_privileges_it_works_and_says_what_they_would_bring() {
         .arg("doctor")
         .current_dir(&dir)
         .output();
-    let text = said(&output.expect("runs"));
+    let text = stdout_of(&output.expect("runs"));
     for name in ["caller identity", "file handles"] {
         assert!(text.contains(&format!("no   {name}")), "{text}");
     }

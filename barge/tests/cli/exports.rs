@@ -2,15 +2,15 @@
 
 use std::process::{Command, Output};
 
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 fn barge(args: &[&str]) -> Output {
     Command::new(BARGE).args(args).output().expect("runs")
 }
 
 /// Returns the URL of NFS, from the printed mount command.
-fn nfs_url(served: &Served, path: &str) -> String {
-    let line = served.said.iter().find(|line| line.contains("vers=4.2"));
+fn nfs_url(served: &ServerProcess, path: &str) -> String {
+    let line = served.output.iter().find(|line| line.contains("vers=4.2"));
     let (_, port) = line.expect("a command").split_once("port=").expect("one");
     let port = port.split(' ').next().expect("a number");
     format!("nfs://127.0.0.1:{port}/{path}")
@@ -22,7 +22,7 @@ fn who_is_not_listed_is_not_let_in_and_who_is_may_what_the_line_says() {
     std::fs::write(dir.path().join("f"), "hello").expect("written");
     let path = dir.path().display();
     let sources = ["all", "other", "ro"].map(|name| format!("{name}={path}"));
-    let served = Served::start(&[
+    let served = ServerProcess::start(&[
         "--nfs",
         "tcp:127.0.0.1:0",
         "--export",
@@ -39,12 +39,12 @@ fn who_is_not_listed_is_not_let_in_and_who_is_may_what_the_line_says() {
     let nine = |path: &str| format!("9p://127.0.0.1:{}/{path}", served.port());
     let urls: [&dyn Fn(&str) -> String; 2] = [&nine, &|path: &str| nfs_url(&served, path)];
     for (at, url) in urls.iter().enumerate() {
-        assert_eq!(said(&barge(&["ls", &url("")])), "all\nro\n");
-        assert_eq!(said(&barge(&["cat", &url("ro/f")])), "hello");
-        said(&barge(&["cp", &from, &url(&format!("all/copy{at}"))]));
-        let told = complained(&barge(&["cp", &from, &url("ro/new")]));
+        assert_eq!(stdout_of(&barge(&["ls", &url("")])), "all\nro\n");
+        assert_eq!(stdout_of(&barge(&["cat", &url("ro/f")])), "hello");
+        stdout_of(&barge(&["cp", &from, &url(&format!("all/copy{at}"))]));
+        let told = stderr_of(&barge(&["cp", &from, &url("ro/new")]));
         assert!(told.contains("Read-only file system"), "{told}");
-        let told = complained(&barge(&["ls", &url("other")]));
+        let told = stderr_of(&barge(&["ls", &url("other")]));
         assert!(told.contains("Permission denied"), "{told}");
     }
     assert!(served.stop().success());

@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use crate::mount::{Mounted, may_mount};
 use crate::objects::server::Server;
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// A directory with a tree, and keys made by openssl: `k.pem`, `p.pem`, and `other.pem`, which
 /// belongs to another signer.
-struct Place(TempDir);
+struct Fixture(TempDir);
 
-impl Place {
-    fn new() -> Place {
+impl Fixture {
+    fn new() -> Fixture {
         let dir = tempfile::tempdir().expect("a directory");
         let tree = dir.path().join("tree");
         fs::create_dir_all(tree.join("sub")).expect("made");
@@ -26,7 +26,7 @@ impl Place {
             fs::write(tree.join(name), line.repeat(20_000)).expect("written");
         }
         fs::write(tree.join("small"), "small").expect("written");
-        let place = Place(dir);
+        let place = Fixture(dir);
         for (secret, public) in [("k.pem", "p.pem"), ("o.pem", "other.pem")] {
             place.run(
                 "openssl",
@@ -62,7 +62,7 @@ impl Place {
 
     /// Packs the image `name` with these options.
     fn pack(&self, name: &str, options: &[&str]) {
-        said(&self.barge(&[&["pack", "--quiet", "tree", name], options].concat()));
+        stdout_of(&self.barge(&[&["pack", "--quiet", "tree", name], options].concat()));
     }
 
     /// Flips a bit of a file.
@@ -79,7 +79,7 @@ impl Place {
     }
 
     /// Returns the offset of a text in an image.
-    fn place(&self, image: &str, text: &str) -> u64 {
+    fn offset_of(&self, image: &str, text: &str) -> u64 {
         let bytes = fs::read(self.path(image)).expect("read");
         let at = bytes
             .windows(text.len())
@@ -90,7 +90,7 @@ impl Place {
 
 #[test]
 fn an_image_is_signed_and_checked() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.pack("image", &["--sign", "k.pem"]);
     place.pack("again", &["--sign", "k.pem"]);
     let bytes = fs::read(place.path("image")).expect("read");
@@ -98,9 +98,9 @@ fn an_image_is_signed_and_checked() {
         bytes == fs::read(place.path("again")).expect("read"),
         "the same each time"
     );
-    said(&place.barge(&["check", "image"]));
-    said(&place.barge(&["check", "image", "--verify-key", "p.pem"]));
-    said(&place.barge(&[
+    stdout_of(&place.barge(&["check", "image"]));
+    stdout_of(&place.barge(&["check", "image", "--verify-key", "p.pem"]));
+    stdout_of(&place.barge(&[
         "check",
         "image",
         "--verify-key",
@@ -129,7 +129,7 @@ fn an_image_is_signed_and_checked() {
     ] {
         let output = place.barge(&[&["check", image][..], &key].concat());
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let line = complained(&output);
+        let line = stderr_of(&output);
         assert!(line.contains(told) && line.lines().count() == 1, "{line}");
     }
     for options in [
@@ -149,7 +149,7 @@ fn an_image_is_signed_and_checked() {
 
 #[test]
 fn any_flipped_bit_is_found_by_check() {
-    let place = Place::new();
+    let place = Fixture::new();
     for (options, step) in [(&["--sign", "k.pem"][..], 9973), (&["-c", "lz4"], 997)] {
         place.pack("image", options);
         let bits = fs::metadata(place.path("image")).expect("there").len() * 8;
@@ -161,33 +161,36 @@ fn any_flipped_bit_is_found_by_check() {
             assert_eq!(output.status.code(), Some(1), "bit {bit}");
             place.flip("image", bit);
         }
-        said(&place.barge(&["check", "image"]));
+        stdout_of(&place.barge(&["check", "image"]));
     }
 }
 
 #[test]
 fn what_was_changed_is_not_served_and_all_else_is() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.pack("image", &["--sign", "k.pem"]);
-    place.flip("image", place.place("image", "1 is of b") * 8 + 80_000);
+    place.flip("image", place.offset_of("image", "1 is of b") * 8 + 80_000);
     let (image, key) = (place.text("image"), place.text("p.pem"));
     for args in [&[&image[..]][..], &[&image, "--verify-key", &key]] {
-        let served = Served::start(args);
+        let served = ServerProcess::start(args);
         for (name, at) in [("a", 0), ("c", 2), ("sub/d", 3)] {
             let want = format!("{at} is of {name}\n").repeat(20_000);
-            assert!(said(&served.barge(&["cat", "{}"], name)) == want, "{name}");
+            assert!(
+                stdout_of(&served.barge(&["cat", "{}"], name)) == want,
+                "{name}"
+            );
         }
-        let told = complained(&served.barge(&["cat", "{}"], "b"));
+        let told = stderr_of(&served.barge(&["cat", "{}"], "b"));
         assert!(told.contains("Input/output error"), "{told}");
         served.stop();
     }
-    let told = complained(&place.barge(&["cat", "image/b"]));
+    let told = stderr_of(&place.barge(&["cat", "image/b"]));
     assert!(told.contains("do not match their hashes"), "{told}");
 }
 
 #[test]
 fn who_wants_a_signature_gets_nothing_without_one() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.pack("signed", &["--sign", "k.pem"]);
     place.pack("unsigned", &[]);
     fs::create_dir(place.path("on")).expect("made");
@@ -203,7 +206,7 @@ fn who_wants_a_signature_gets_nothing_without_one() {
         ] {
             let output = place.barge(args);
             assert_eq!(output.status.code(), Some(status), "{args:?}: {output:?}");
-            let line = complained(&output);
+            let line = stderr_of(&output);
             assert!(line.contains(told), "{args:?}: {line}");
         }
     }
@@ -220,13 +223,13 @@ fn who_wants_a_signature_gets_nothing_without_one() {
 
 #[test]
 fn an_object_is_served_only_if_it_is_signed() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.pack("image", &["--sign", "k.pem"]);
     fs::create_dir(place.path("on")).expect("made");
     let server = Server::new(fs::read(place.path("image")).expect("read"));
     let url = server.url();
-    let served = Served::start(&[&url, "--verify-key", &place.text("p.pem")]);
-    let text = said(&served.barge(&["cat", "{}"], "sub/d"));
+    let served = ServerProcess::start(&[&url, "--verify-key", &place.text("p.pem")]);
+    let text = stdout_of(&served.barge(&["cat", "{}"], "sub/d"));
     assert!(text == "3 is of sub/d\n".repeat(20_000));
     served.stop();
     let key = ["--verify-key", "other.pem"];
@@ -236,7 +239,7 @@ fn an_object_is_served_only_if_it_is_signed() {
     ] {
         let output = place.barge(&[args, &key].concat());
         assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
-        let line = complained(&output);
+        let line = stderr_of(&output);
         assert!(line.contains("signed with another key"), "{line}");
     }
 }
@@ -246,7 +249,7 @@ fn a_mount_with_a_key_is_verified() {
     if !may_mount() {
         return;
     }
-    let place = Place::new();
+    let place = Fixture::new();
     place.pack("image", &["-c", "lz4", "--sign", "k.pem"]);
     let (image, key) = (place.text("image"), place.text("p.pem"));
     let on = tempfile::tempdir().expect("a directory");
@@ -265,7 +268,7 @@ fn a_mount_with_a_key_is_verified() {
 
 #[test]
 fn others_read_it_as_before() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.pack("image", &["--sign", "k.pem"]);
     match Command::new("fsck.erofs").arg(place.path("image")).output() {
         Ok(output) => assert!(output.status.success(), "{output:?}"),
@@ -298,7 +301,7 @@ fn others_read_it_as_before() {
 
 #[test]
 fn what_was_read_first_lies_first() {
-    let place = Place::new();
+    let place = Fixture::new();
     place.pack("image", &[]);
     let (tree, image) = (place.text("tree"), place.text("image"));
     let order = |image: &str| {
@@ -308,16 +311,16 @@ fn what_was_read_first_lies_first() {
             "2 is of c\n",
             "3 is of sub/d\n",
         ]
-        .map(|text| place.place(image, text))
+        .map(|text| place.offset_of(image, text))
     };
     let [a, b, c, d] = order("image");
     assert!(a < b && b < c && c < d, "in the order of the tree");
     // For an image and for a directory.
     for source in [&image, &tree] {
         let trace = place.text("trace");
-        let served = Served::start(&[source, "--record-trace", &trace]);
+        let served = ServerProcess::start(&[source, "--record-trace", &trace]);
         for name in ["sub/d", "b", "small"] {
-            said(&served.barge(&["cat", "{}"], name));
+            stdout_of(&served.barge(&["cat", "{}"], name));
         }
         assert!(served.stop().success());
         let lines = fs::read_to_string(&trace).expect("a trace");
@@ -334,17 +337,17 @@ fn what_was_read_first_lies_first() {
         place.pack("ordered", &["--trace", &trace, "--sign", "k.pem"]);
         let [a, b, c, d] = order("ordered");
         assert!(d < b && b < a && a < c, "{d} {b} {a} {c}");
-        said(&place.barge(&["check", "ordered", "--verify-key", "p.pem"]));
+        stdout_of(&place.barge(&["check", "ordered", "--verify-key", "p.pem"]));
         // The read-ahead list has these two files and metadata: few large ranges.
         let head = fs::read(place.path("ordered")).expect("read");
         let ranges = u32::from_le_bytes(head[12..16].try_into().expect("four bytes"));
         assert!((1..=3).contains(&ranges), "{ranges}");
-        let served = Served::start(&[&place.text("ordered")]);
-        assert!(said(&served.barge(&["cat", "{}"], "b")) == "1 is of b\n".repeat(20_000));
+        let served = ServerProcess::start(&[&place.text("ordered")]);
+        assert!(stdout_of(&served.barge(&["cat", "{}"], "b")) == "1 is of b\n".repeat(20_000));
         served.stop();
     }
     fs::write(place.path("bad"), "1 2\n").expect("written");
-    let told = complained(&place.barge(&["pack", "tree", "none", "--trace", "bad"]));
+    let told = stderr_of(&place.barge(&["pack", "tree", "none", "--trace", "bad"]));
     assert!(
         told.contains("bad: line 1: expected OFFSET LENGTH PATH"),
         "{told}"
@@ -358,7 +361,7 @@ fn a_mount_is_recorded() {
     if !may_mount() {
         return;
     }
-    let place = Place::new();
+    let place = Fixture::new();
     place.pack("image", &[]);
     let (image, trace) = (place.text("image"), place.text("trace"));
     let on = tempfile::tempdir().expect("a directory");

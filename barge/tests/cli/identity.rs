@@ -15,24 +15,24 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 use crate::nfs::port as nfs_port;
-use crate::served::{BARGE, Served, complained, has, said};
+use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
 
 const NOBODY: u32 = 65534;
 
 /// A directory to serve, and a copy of the program that other users may run.
-struct Bed {
+struct Fixture {
     dir: TempDir,
 }
 
-impl Bed {
+impl Fixture {
     /// Returns `None` without root, which takes other users' identities.
-    fn new() -> Option<Bed> {
+    fn new() -> Option<Fixture> {
         if !geteuid().is_root() {
             eprintln!("skipped: becoming another user takes root");
             return None;
         }
         let dir = tempfile::tempdir().expect("a directory");
-        let bed = Bed { dir };
+        let bed = Fixture { dir };
         let mode = |path: &Path, mode| {
             fs::set_permissions(path, Permissions::from_mode(mode)).expect("changed");
         };
@@ -68,7 +68,7 @@ impl Bed {
     fn created(&self, uid: u32, url: &Url) -> (u32, u32) {
         let new = self.path("share/open/new");
         let _ = fs::remove_file(&new);
-        said(&self.barge(uid, &["cp", &self.text("file"), &url("open/new")]));
+        stdout_of(&self.barge(uid, &["cp", &self.text("file"), &url("open/new")]));
         let is = fs::metadata(new).expect("made");
         (is.uid(), is.gid())
     }
@@ -79,7 +79,7 @@ impl Bed {
             assert_eq!(read.stdout, b"root's");
             return true;
         }
-        let told = complained(&read);
+        let told = stderr_of(&read);
         assert!(
             told.contains("Permission denied"),
             "{}: {told}",
@@ -94,7 +94,7 @@ type Url = dyn Fn(&str) -> String;
 
 /// Runs `barge serve` of the share over 9P and NFS, on TCP and Unix sockets that all users may
 /// connect to.
-fn serve(bed: &Bed, more: &[&str]) -> Served {
+fn serve(bed: &Fixture, more: &[&str]) -> ServerProcess {
     let [nine, nfs] = ["9p", "nfs"].map(|name| format!("unix:{}", bed.text(name)));
     let share = bed.text("share");
     let mut args = vec![share.as_str(), "--9p", &nine, "--nfs", "tcp:127.0.0.1:0"];
@@ -102,7 +102,7 @@ fn serve(bed: &Bed, more: &[&str]) -> Served {
     let state = bed.text("state");
     args.push(&state);
     args.extend(more);
-    let served = Served::start(&args);
+    let served = ServerProcess::start(&args);
     for socket in ["9p", "nfs"] {
         let all = Permissions::from_mode(0o666);
         fs::set_permissions(bed.path(socket), all).expect("changed");
@@ -110,7 +110,7 @@ fn serve(bed: &Bed, more: &[&str]) -> Served {
     served
 }
 
-fn urls(bed: &Bed, served: &Served, uid: u32) -> Vec<Box<Url>> {
+fn urls(bed: &Fixture, served: &ServerProcess, uid: u32) -> Vec<Box<Url>> {
     let (nine, nfs) = (served.port(), nfs_port(served));
     let sockets = ["9p", "nfs"].map(|name| bed.text(name));
     let mut all: Vec<Box<Url>> = Vec::new();
@@ -135,9 +135,9 @@ fn urls(bed: &Bed, served: &Served, uid: u32) -> Vec<Box<Url>> {
 
 #[test]
 fn a_local_user_acts_as_itself_whatever_it_claims_to_be() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = Fixture::new() else { return };
     let served = serve(&bed, &[]);
-    let says = |line: &str| served.said.iter().any(|said| said == line);
+    let says = |line: &str| served.output.iter().any(|said| said == line);
     assert!(says("# local users act as themselves, root as any user"));
     for claim in [0, 1000] {
         for url in urls(&bed, &served, claim) {
@@ -159,7 +159,7 @@ fn a_local_user_acts_as_itself_whatever_it_claims_to_be() {
 
 #[test]
 fn users_that_are_trusted_are_believed_and_others_are_not() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = Fixture::new() else { return };
     let served = serve(&bed, &["--trust-uids=7,65534"]);
     for url in urls(&bed, &served, 0) {
         assert!(bed.reads_secret(NOBODY, &url), "{}", url(""));
@@ -176,12 +176,12 @@ fn users_that_are_trusted_are_believed_and_others_are_not() {
 /// Plan 9's dialect has user names only.
 #[test]
 fn a_client_without_a_name_is_its_socket_s_owner_and_one_with_a_wrong_name_is_told_of() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = Fixture::new() else { return };
     let log = fs::File::create(bed.path("log")).expect("made");
     let mut command = Command::new(BARGE);
     command.args(["serve", "--9p", "tcp:127.0.0.1:0"]);
     command.arg(bed.path("share")).stderr(log);
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let port = served.port();
     let named = |name: &str| -> Box<Url> {
         let name = name.to_owned();
@@ -210,7 +210,7 @@ fn mode(path: &Path) -> (u32, u32) {
 
 #[test]
 fn sockets_and_files_are_this_user_s_alone_unless_a_group_is_named() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = Fixture::new() else { return };
     let sockets = ["9p", "nfs", "nbd", "http", "virtiofs", "virtio-9p", "block"];
     let serve = |more: &[&str]| {
         // The umask has no influence.
@@ -230,7 +230,7 @@ fn sockets_and_files_are_this_user_s_alone_unless_a_group_is_named() {
         command.arg("--nfs-state-dir").arg(bed.path("new/state"));
         command.arg("--record-calls").arg(bed.path("calls"));
         command.arg("--record-trace").arg(bed.path("trace"));
-        Served::run({
+        ServerProcess::run({
             command.args(more);
             command
         })
@@ -272,7 +272,7 @@ fn sockets_and_files_are_this_user_s_alone_unless_a_group_is_named() {
 
 #[test]
 fn clients_get_the_modes_that_they_ask_for_and_the_command_keeps_the_caller_s_umask() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = Fixture::new() else { return };
     let mut command = Command::new("sh");
     command.args(["-c", "umask 077; exec \"$0\" \"$@\"", BARGE, "serve"]);
     command.arg(bed.path("share"));
@@ -354,7 +354,7 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
     if !programs.iter().all(|program| has(program)) {
         return eprintln!("skipped: a network of its own takes util-linux and iproute2");
     }
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = Fixture::new() else { return };
     let mut other = Command::new("unshare");
     other.args(["--net", "sh", "-c", "echo; exec sleep infinity"]);
     let mut other = Host(other.stdout(Stdio::piped()).spawn().expect("starts"));
@@ -377,14 +377,14 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
     );
     let mut command = Command::new("unshare");
     command.args(["--net", "sh", "-c", &script]);
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     assert!(
         served
-            .said
+            .output
             .iter()
             .any(|line| line == "# other hosts: as --export says")
     );
-    said(&other.run("ip addr add 10.9.0.2/24 dev there && ip link set there up"));
+    stdout_of(&other.run("ip addr add 10.9.0.2/24 dev there && ip link set there up"));
     let barge = |args: &str| other.run(&format!("{} {args}", bed.text("barge")));
     let reads = |url: &str| {
         let read = barge(&format!("cat '{url}'"));
@@ -395,7 +395,7 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
     let created = |url: &str| {
         let new = bed.path("share/open/new");
         let _ = fs::remove_file(&new);
-        said(&barge(&format!("cp {} '{url}'", bed.text("file"))));
+        stdout_of(&barge(&format!("cp {} '{url}'", bed.text("file"))));
         fs::metadata(new).expect("made").uid()
     };
     let nine = |path: &str, uid: u32| format!("9p://10.9.0.1:5640/{path}?uid={uid}");
@@ -442,6 +442,6 @@ fn the_root_of_another_host_is_squashed_and_lists_ask_for_ports_below_1024() {
         "9p://127.0.0.1:5640/plain/secret?uid=0"
     );
     let here = Command::new("sh").args(["-c", &here]).output();
-    assert_eq!(said(&here.expect("runs")), "root's");
+    assert_eq!(stdout_of(&here.expect("runs")), "root's");
     assert!(served.stop().success());
 }

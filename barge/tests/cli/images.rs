@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use rustix::process::geteuid;
 
 use crate::mount::{Mounted, may_mount};
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// Returns the path of an image made by mkfs.erofs: `text`, `link`, `fifo`, and in `d` `file` and
 /// `again`, which is `text`.
@@ -29,7 +29,7 @@ fn what_was_packed_as_rofs_is_a_source_too() {
     fs::write(path("tree/empty"), "").expect("written");
     std::os::unix::fs::symlink("d/file", path("tree/link")).expect("linked");
     let image = path("image");
-    said(&barge(&[
+    stdout_of(&barge(&[
         "pack",
         "--quiet",
         "--format",
@@ -38,10 +38,10 @@ fn what_was_packed_as_rofs_is_a_source_too() {
         &image,
     ]));
     assert_eq!(
-        said(&barge(&["ls", &format!("{image}/")])),
+        stdout_of(&barge(&["ls", &format!("{image}/")])),
         "d\nempty\nlink\n"
     );
-    said(&barge(&[
+    stdout_of(&barge(&[
         "cp",
         "-r",
         &format!("image:{image}"),
@@ -53,7 +53,7 @@ fn what_was_packed_as_rofs_is_a_source_too() {
     assert_eq!(link, Path::new("d/file"));
     // Packing again from the image gives the same bytes.
     let again = path("again");
-    said(&barge(&[
+    stdout_of(&barge(&[
         "pack",
         "--quiet",
         "--format",
@@ -73,24 +73,24 @@ fn a_path_may_lead_into_an_image() {
         format!("image:{file}"),
         format!("image:{file}/"),
     ] {
-        assert_eq!(said(&barge(&["ls", &root])), "d\nfifo\nlink\ntext\n");
+        assert_eq!(stdout_of(&barge(&["ls", &root])), "d\nfifo\nlink\ntext\n");
     }
     for within in [format!("{file}/d/file"), format!("image:{file}/d/file")] {
-        assert_eq!(said(&barge(&["cat", &within])), "hello");
+        assert_eq!(stdout_of(&barge(&["cat", &within])), "hello");
     }
     // An image given as a file is a plain file.
     assert_eq!(
         barge(&["cat", &file]).stdout,
         fs::read(&image).expect("read")
     );
-    let tree = said(&barge(&["tree", &format!("{file}/")]));
+    let tree = stdout_of(&barge(&["tree", &format!("{file}/")]));
     assert!(
         tree.contains("link -> d/file") && tree.contains("again"),
         "{tree}"
     );
     let to = tempfile::tempdir().expect("a directory");
     let copy = to.path().join("copy").display().to_string();
-    said(&barge(&["cp", "-r", &format!("{file}/d"), &copy]));
+    stdout_of(&barge(&["cp", "-r", &format!("{file}/d"), &copy]));
     assert_eq!(
         fs::read(to.path().join("copy/file")).expect("copied"),
         b"hello"
@@ -105,22 +105,22 @@ fn a_path_may_lead_into_an_image() {
 
 #[test]
 fn what_is_no_image_is_told_in_a_line() {
-    let told = complained(&barge(&["ls", "/etc/passwd/"]));
+    let told = stderr_of(&barge(&["ls", "/etc/passwd/"]));
     assert!(told.contains("expected an EROFS or ROFS image"), "{told}");
     let within = format!("{}/d", image("flat").display());
-    let told = complained(&barge(&["serve", &within]));
+    let told = stderr_of(&barge(&["serve", &within]));
     assert!(told.contains("expected a whole image"), "{told}");
 }
 
 #[test]
 fn an_image_is_served() {
-    let served = Served::start(&[&image("zstd").display().to_string()]);
+    let served = ServerProcess::start(&[&image("zstd").display().to_string()]);
     assert_eq!(
-        said(&served.barge(&["ls", "{}"], "")),
+        stdout_of(&served.barge(&["ls", "{}"], "")),
         "d\nfifo\nlink\ntext\n"
     );
-    assert_eq!(said(&served.barge(&["cat", "{}"], "d/file")), "hello");
-    let told = complained(&served.barge(&["cp", "/etc/hostname", "{}"], "new"));
+    assert_eq!(stdout_of(&served.barge(&["cat", "{}"], "d/file")), "hello");
+    let told = stderr_of(&served.barge(&["cp", "/etc/hostname", "{}"], "new"));
     assert!(told.contains("Read-only file system"), "{told}");
     assert!(served.stop().success());
 }
@@ -162,21 +162,21 @@ fn an_image_is_listed_without_a_slash() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).display().to_string();
     let plain = image("flat").display().to_string();
-    let listed = said(&barge(&["ls", &format!("{plain}/")]));
-    assert_eq!(said(&barge(&["ls", &plain])), listed);
-    let tree = said(&barge(&["tree", &plain]));
+    let listed = stdout_of(&barge(&["ls", &format!("{plain}/")]));
+    assert_eq!(stdout_of(&barge(&["ls", &plain])), listed);
+    let tree = stdout_of(&barge(&["tree", &plain]));
     assert!(
         tree.contains("── d\n") && !tree.contains("\n0 dir"),
         "{tree}"
     );
     // The plain file, and a file that is no image.
     let file = format!("dir:{plain}");
-    assert_eq!(said(&barge(&["ls", &file])), format!("{file}\n"));
+    assert_eq!(stdout_of(&barge(&["ls", &file])), format!("{file}\n"));
     fs::write(path("text"), "no image").expect("written");
     let text = path("text");
-    assert_eq!(said(&barge(&["ls", &text])), format!("{text}\n"));
+    assert_eq!(stdout_of(&barge(&["ls", &text])), format!("{text}\n"));
     // Commands for files use the image as a file.
-    said(&barge(&["cp", &plain, &path("copy")]));
+    stdout_of(&barge(&["cp", &plain, &path("copy")]));
     let copied = fs::read(path("copy")).expect("copied");
     assert!(copied == fs::read(&plain).expect("read"));
     assert!(barge(&["cat", &plain]).stdout == copied);

@@ -2,16 +2,16 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use crate::served::{Served, complained, said};
+use crate::served::{ServerProcess, stderr_of, stdout_of};
 
 #[test]
 fn read_only_lets_nothing_change() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("f"), "hello").expect("written");
-    let served = Served::start(&["--read-only", dir.path().to_str().expect("text")]);
-    assert_eq!(said(&served.barge(&["cat", "{}"], "f")), "hello");
+    let served = ServerProcess::start(&["--read-only", dir.path().to_str().expect("text")]);
+    assert_eq!(stdout_of(&served.barge(&["cat", "{}"], "f")), "hello");
     let from = dir.path().join("f");
-    let told = complained(&served.barge(&["cp", from.to_str().expect("text"), "{}"], "g"));
+    let told = stderr_of(&served.barge(&["cp", from.to_str().expect("text"), "{}"], "g"));
     assert!(told.contains("Read-only file system"), "{told}");
     assert!(!dir.path().join("g").exists());
 }
@@ -33,7 +33,7 @@ fn owners_are_squashed_and_mapped_on_the_way() {
         (made.uid(), made.gid())
     };
 
-    let squashed = Served::start(&[
+    let squashed = ServerProcess::start(&[
         "--squash",
         "all",
         "--anon-uid",
@@ -42,15 +42,15 @@ fn owners_are_squashed_and_mapped_on_the_way() {
         "4321",
         path,
     ]);
-    said(&squashed.barge(&["cp", from, "{}"], "squashed"));
+    stdout_of(&squashed.barge(&["cp", from, "{}"], "squashed"));
     assert_eq!(owner("squashed"), (1234, 4321));
 
     // The client's ids 0..1000 are 100000..101000 on the host.
     let range = "0:100000:1000";
-    let mapped = Served::start(&["--map-uid", range, "--map-gid", range, path]);
-    said(&mapped.barge(&["cp", from, "{}"], "mapped"));
+    let mapped = ServerProcess::start(&["--map-uid", range, "--map-gid", range, path]);
+    stdout_of(&mapped.barge(&["cp", from, "{}"], "mapped"));
     assert_eq!(owner("mapped"), (100_000, 100_000));
-    let seen = said(&mapped.barge(&["stat", "{}"], ""));
+    let seen = stdout_of(&mapped.barge(&["stat", "{}"], ""));
     assert!(seen.contains("500"), "{seen}");
     assert!(!seen.contains("100500"), "{seen}");
 }
@@ -75,7 +75,7 @@ fn attributes_have_other_names_on_the_host() {
     }
     std::fs::set_permissions(&from, std::fs::Permissions::from_mode(0o644)).expect("open");
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).expect("open");
-    let served = Served::start(&[
+    let served = ServerProcess::start(&[
         "--xattrmap",
         "/map//user.guest./",
         "--map-uid",
@@ -84,7 +84,7 @@ fn attributes_have_other_names_on_the_host() {
         range,
         path,
     ]);
-    said(&served.barge(&["cp", "-a", from.to_str().expect("text"), "{}"], "to"));
+    stdout_of(&served.barge(&["cp", "-a", from.to_str().expect("text"), "{}"], "to"));
     let mut value = [0; 16];
     let on_host = getxattr(
         dir.path().join("to"),

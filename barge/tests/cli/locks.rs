@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use p9::numbers::{LockFlags, Lopen, lock_kind, lock_status};
 use p9::{Dialect, Fid, Names, Rmessage, Tmessage, Uid};
-use remote::ninep::Pipe;
+use remote::ninep::Connection;
 use transports::{Addr, dial};
 
-use crate::served::Served;
+use crate::served::ServerProcess;
 
 const FILE: Fid = Fid(1);
 
 /// Returns a connection on which the file `f` is open.
-fn opened(served: &Served) -> Arc<Pipe> {
+fn opened(served: &ServerProcess) -> Arc<Connection> {
     let addr = Addr::Tcp {
         host: "127.0.0.1".into(),
         port: served.port(),
     };
     let link = dial(&addr).expect("connected");
-    let pipe = Pipe::open(link, Dialect::Linux, 8192).expect("a session");
+    let pipe = Connection::open(link, Dialect::Linux, 8192).expect("a session");
     let attach = Tmessage::Attach {
         fid: Fid(0),
         afid: Fid::NONE,
@@ -44,7 +44,7 @@ fn opened(served: &Served) -> Arc<Pipe> {
 }
 
 /// Requests a lock of the whole file as Linux does for F_SETLKW, and returns the status.
-fn lock(pipe: &Pipe) -> u8 {
+fn lock(pipe: &Connection) -> u8 {
     let request = Tmessage::Lock {
         fid: FILE,
         kind: lock_kind::WRLCK,
@@ -67,7 +67,7 @@ fn who_waits_for_a_lock_is_answered_when_it_is_granted_or_asks_again() {
     std::fs::write(dir.path().join("f"), "").expect("written");
     let path = dir.path().to_str().expect("text");
     for (args, waits) in [(&[path][..], true), (&["--9p-no-lock-wait", path], false)] {
-        let served = Served::start(args);
+        let served = ServerProcess::start(args);
         let (one, other) = (opened(&served), opened(&served));
         assert_eq!(lock(&one), lock_status::SUCCESS);
         let (tell, told) = channel();

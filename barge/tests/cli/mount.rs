@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, OFlags, flock, fstat, open};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, geteuid, kill_process, waitid};
 
-use crate::served::{BARGE, Served, complained, has, said};
+use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
 
 /// A mount in the foreground, unmounted when dropped.
 pub(crate) struct Mounted(Child);
@@ -134,12 +134,12 @@ fn what_a_mount_does_can_be_seen() {
 }
 
 /// Serves a directory, and returns the server and the URL of its socket.
-fn served_at(dir: &Path) -> (Served, String) {
+fn served_at(dir: &Path) -> (ServerProcess, String) {
     let (share, socket) = (dir.join("share"), dir.join("socket"));
     fs::create_dir(&share).expect("made");
     let socket = socket.to_str().expect("text");
     let addr = format!("unix:{socket}");
-    let served = Served::start(&["--9p", &addr, share.to_str().expect("text")]);
+    let served = ServerProcess::start(&["--9p", &addr, share.to_str().expect("text")]);
     (served, format!("9p+unix:{socket}"))
 }
 
@@ -242,7 +242,7 @@ fn in_the_background_it_is_there_when_the_command_ends() {
     let at = dir.path().to_str().expect("text");
     let mut command = Command::new(BARGE);
     command.args(["mount", source.path().to_str().expect("text"), at]);
-    assert_eq!(said(&command.output().expect("runs")), "");
+    assert_eq!(stdout_of(&command.output().expect("runs")), "");
     assert!(is_mount(dir.path()));
     let written = fs::read_to_string(dir.path().join("f")).expect("read");
     assert_eq!(written, "text");
@@ -397,7 +397,7 @@ fn who_is_not_root_mounts_by_fusermount3() {
         .args(["-m", "sh", "-c", SCRIPT, "sh", at])
         .output();
     let expected = format!("not for root\nf\ndata {at}/at fuse.barge rw,nosuid,nodev\n");
-    assert_eq!(said(&output.expect("runs")), expected);
+    assert_eq!(stdout_of(&output.expect("runs")), expected);
 }
 
 /// Runs a script of sh(1) in a mount namespace of its own, in an empty directory `$1`, where
@@ -432,7 +432,7 @@ fn by_mount(script: &str) -> Option<String> {
             BARGE,
         ])
         .output();
-    Some(said(&output.expect("runs")).replace(at, "AT"))
+    Some(stdout_of(&output.expect("runs")).replace(at, "AT"))
 }
 
 /// As with a line in /etc/fstab: mount(8) finds its helper.
@@ -488,11 +488,11 @@ fn what_cannot_be_mounted_says_why() {
     };
     let wrong = mount(&["mem:", "/tmp", "-o", "ro,sparkling"]);
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(complained(&wrong).contains("sparkling"));
+    assert!(stderr_of(&wrong).contains("sparkling"));
     if may_mount() {
         let nowhere = mount(&["mem:", "/nowhere/at/all"]);
         assert_eq!(nowhere.status.code(), Some(1));
-        assert!(complained(&nowhere).contains("/nowhere/at/all: no such directory"));
+        assert!(stderr_of(&nowhere).contains("/nowhere/at/all: no such directory"));
     }
 }
 
@@ -533,7 +533,7 @@ fn the_space_of_a_removed_file_is_free_although_the_mount_is_idle() {
         };
         let mut command = Command::new(BARGE);
         command.args(["serve", protocol, &addr]).arg(&share);
-        let served = Served::run(command);
+        let served = ServerProcess::run(command);
         let mounted = Mounted::new(&[&url], &at);
         let make = |name: &str| fs::write(at.join(name), vec![7; 300_000]).expect("written");
         let freed = || !holds_removed(served.id(), &share);
@@ -609,21 +609,21 @@ fn a_mount_becomes_read_only_and_writable_again() {
     let read_only = Err(std::io::ErrorKind::ReadOnlyFilesystem);
     for first in ["rw", "ro"] {
         let mounted = Mounted::new(&["mem:", "-o", first], dir.path());
-        said(&barge("remount,ro"));
+        stdout_of(&barge("remount,ro"));
         assert_eq!(write(), read_only);
-        said(&barge("remount,rw"));
+        stdout_of(&barge("remount,rw"));
         assert_eq!(write(), Ok(()));
         let options = options_of(dir.path());
         let has = |option: &str| options.iter().any(|one| one == option);
         assert!(has("rw") && has("nosuid") && has("nodev"), "{options:?}");
         // As mount(8) derives them from the current mount.
-        said(&barge(
+        stdout_of(&barge(
             "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,remount,ro",
         ));
         assert_eq!(write(), read_only);
         unmount(dir.path());
         assert!(mounted.ended().success());
     }
-    let none = complained(&barge("remount,ro"));
+    let none = stderr_of(&barge("remount,ro"));
     assert!(none.contains("expected a mount of barge"), "{none}");
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-use crate::served::{BARGE, Served, complained, has, said};
+use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
 
 /// Runs `command` in the network namespace of the process `id`.
 fn within(id: u32, command: &str) -> Output {
@@ -31,8 +31,8 @@ fn serve_alone_serves_this_directory_read_only_and_says_how_to_use_and_to_end_it
         .args(["--net", "sh", "-c", &script])
         .current_dir(&dir);
     command.env("STATE_DIRECTORY", dir.path().join("state"));
-    let served = Served::run(command);
-    let lines = served.said.clone();
+    let served = ServerProcess::run(command);
+    let lines = served.output.clone();
     let one = |start: &str| {
         let found = lines.iter().find(|line| line.contains(start));
         found.unwrap_or_else(|| panic!("'{start}' in {lines:?}"))
@@ -49,25 +49,25 @@ fn serve_alone_serves_this_directory_read_only_and_says_how_to_use_and_to_end_it
     };
     assert!(lines.iter().all(is_shell), "{lines:?}");
     let list = one("barge ls -l ");
-    assert!(said(&within(served.id(), list)).contains("file"));
+    assert!(stdout_of(&within(served.id(), list)).contains("file"));
     let nfs = format!("'{BARGE}' cat nfs://127.0.0.1/file");
-    assert_eq!(said(&within(served.id(), &nfs)), "hello");
+    assert_eq!(stdout_of(&within(served.id(), &nfs)), "hello");
     let write = format!(
         "'{BARGE}' cp {}/file 9p://127.0.0.1:5640/new",
         dir.path().display()
     );
-    let refused = complained(&within(served.id(), &write));
+    let refused = stderr_of(&within(served.id(), &write));
     assert!(refused.contains("Read-only"), "{refused}");
     let ctrl_c = Pid::from_raw(served.id() as i32).expect("a process");
     kill_process(ctrl_c, Signal::INT).expect("asked");
-    assert!(served.ended().success());
+    assert!(served.wait().success());
 }
 
 #[test]
 fn who_says_where_is_told_the_commands_and_who_may_act_as_whom() {
-    let served = Served::start(&["mem:"]);
-    let [command, access] = served.said.as_slice() else {
-        panic!("{:?}", served.said);
+    let served = ServerProcess::start(&["mem:"]);
+    let [command, access] = served.output.as_slice() else {
+        panic!("{:?}", served.output);
     };
     assert!(command.starts_with("mount "), "{command}");
     assert!(access.starts_with("# "), "{access}");

@@ -5,7 +5,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::served::{BARGE, Served};
+use crate::served::{BARGE, ServerProcess};
 
 /// Encodes a call without arguments, with AUTH_NONE.
 fn call(program: u32, version: u32) -> Vec<u8> {
@@ -16,8 +16,8 @@ fn call(program: u32, version: u32) -> Vec<u8> {
 }
 
 /// Returns the port of NFS, from the printed mount command.
-pub(crate) fn port(served: &Served) -> u16 {
-    let line = served.said.iter().find(|line| line.contains("vers=4.2"));
+pub(crate) fn port(served: &ServerProcess) -> u16 {
+    let line = served.output.iter().find(|line| line.contains("vers=4.2"));
     let (_, port) = line.expect("a command").split_once("port=").expect("one");
     let port = port.split([' ', ',']).next();
     port.and_then(|port| port.parse().ok()).expect("a number")
@@ -30,21 +30,21 @@ const DONE: [u8; 24] = [
 
 #[test]
 fn the_port_that_is_announced_answers() {
-    let served = Served::start(&[
+    let served = ServerProcess::start(&[
         "mem:",
         "--nfs",
         "tcp:127.0.0.1:0",
         "--nfs-rpcbind",
         "tcp:127.0.0.1:0",
     ]);
-    let line = served.said.iter().find(|line| line.contains("vers=3,"));
+    let line = served.output.iter().find(|line| line.contains("vers=3,"));
     let line = line.expect("a command for v3");
     let (_, port) = line.split_once("mountport=").expect("a port");
     let (port, place) = port.split_once(' ').expect("no further option");
     assert_eq!(place, "127.0.0.1:/ /mnt");
     let port: u16 = port.parse().expect("a number");
     let is_v4 = |line: &&String| line.contains(&format!("vers=4.2,tcp,port={port} "));
-    assert!(served.said.iter().any(|line| is_v4(&line)), "{line}");
+    assert!(served.output.iter().any(|line| is_v4(&line)), "{line}");
 
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
     for (program, version) in [(100_003, 3), (100_003, 4), (100_005, 3), (100_021, 4)] {

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use crate::mount::{Mounted, may_mount};
-use crate::served::{BARGE, Served, complained, has, said};
+use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
 
 #[allow(dead_code, reason = "faults are for the tests of the source")]
 #[path = "../../../sources/objects/tests/it/server.rs"]
@@ -49,7 +49,7 @@ impl Tree {
     fn image(&self, args: &[&str]) -> Vec<u8> {
         let (tree, image) = (self.path("tree"), self.path("image"));
         let (tree, image) = (tree.display().to_string(), image.display().to_string());
-        said(&barge(
+        stdout_of(&barge(
             &[&["pack", "--quiet", &tree, &image], args].concat(),
         ));
         fs::read(image).expect("read")
@@ -62,25 +62,25 @@ fn an_image_over_http_is_a_source() {
     for args in [&["-f", "rofs"][..], &[], &["-c", "zstd"]] {
         let server = Server::new(tree.image(args));
         let url = server.url();
-        assert_eq!(said(&barge(&["ls", &url])), "etc\nlarge\n");
+        assert_eq!(stdout_of(&barge(&["ls", &url])), "etc\nlarge\n");
         assert_eq!(
-            said(&barge(&["ls", &format!("image:{url}")])),
+            stdout_of(&barge(&["ls", &format!("image:{url}")])),
             "etc\nlarge\n"
         );
         let file = format!("{url}/etc/a-file-with-a-long-name-0123");
-        assert_eq!(said(&barge(&["cat", &file])), "123\n");
-        assert!(said(&barge(&["stat", &file])).contains("0123"));
-        let shown = said(&barge(&["tree", &format!("{url}/")]));
+        assert_eq!(stdout_of(&barge(&["cat", &file])), "123\n");
+        assert!(stdout_of(&barge(&["stat", &file])).contains("0123"));
+        let shown = stdout_of(&barge(&["tree", &format!("{url}/")]));
         assert!(shown.contains("0599"), "{shown}");
         let copy = tree.path("copy").display().to_string();
-        said(&barge(&["cp", "-rq", &url, &copy]));
+        stdout_of(&barge(&["cp", "-rq", &url, &copy]));
         same(&tree.path("copy"), &tree.path("tree"));
         fs::remove_dir_all(&copy).expect("removed");
-        said(&barge(&["check", &url]));
-        let told = complained(&barge(&["cat", &format!("{url}/none")]));
+        stdout_of(&barge(&["check", &url]));
+        let told = stderr_of(&barge(&["cat", &format!("{url}/none")]));
         assert!(told.contains("No such file"), "{told}");
     }
-    let told = complained(&barge(&["ls", "http://127.0.0.1:1/image"]));
+    let told = stderr_of(&barge(&["ls", "http://127.0.0.1:1/image"]));
     assert!(
         told.contains("refused") && told.lines().count() == 1,
         "{told}"
@@ -94,7 +94,7 @@ fn two_reads_mount_an_image() {
         let server = Server::new(tree.image(args));
         let source: barge_client::Source = server.url().parse().expect("a source");
         let fs = source.open(Default::default()).expect("opened");
-        let client = barge_client::Client::over(fs);
+        let client = barge_client::Client::new(fs);
         client.metadata("/").expect("the root");
         let requests = server.requests();
         assert!(requests.len() <= 2, "{args:?}: {requests:?}");
@@ -108,9 +108,9 @@ fn two_reads_mount_an_image() {
 fn an_image_over_http_is_served_and_mounted() {
     let tree = Tree::new();
     let server = Server::new(tree.image(&[]));
-    let served = Served::start(&[&server.url()]);
+    let served = ServerProcess::start(&[&server.url()]);
     let file = "etc/a-file-with-a-long-name-0077";
-    assert_eq!(said(&served.barge(&["cat", "{}"], file)), "77\n");
+    assert_eq!(stdout_of(&served.barge(&["cat", "{}"], file)), "77\n");
     assert!(served.stop().success());
     if !may_mount() {
         return;
@@ -135,7 +135,7 @@ fn what_was_fetched_outlasts_a_restart() {
     let kept = tree.path("kept").display().to_string();
     let copy = tree.path("copy").display().to_string();
     for start in 0..2 {
-        said(&barge(&[
+        stdout_of(&barge(&[
             "cp",
             "-rq",
             "--cache-dir",
@@ -254,18 +254,18 @@ fn an_image_in_s3_is_a_source_and_is_kept() {
     }
     moto.put("/images/linux/root.erofs", &tree.image(&[]));
     let url = "s3://images/linux/root.erofs";
-    assert_eq!(said(&moto.barge(&["ls", url])), "etc\nlarge\n");
+    assert_eq!(stdout_of(&moto.barge(&["ls", url])), "etc\nlarge\n");
     let file = format!("{url}/etc/a-file-with-a-long-name-0042");
-    assert_eq!(said(&moto.barge(&["cat", &file])), "42\n");
-    let told = complained(&moto.barge(&["ls", "s3://images/none"]));
+    assert_eq!(stdout_of(&moto.barge(&["cat", &file])), "42\n");
+    let told = stderr_of(&moto.barge(&["ls", "s3://images/none"]));
     assert!(told.contains("404"), "{told}");
     let plain = format!(
         "{url}?endpoint=http://{}&region=us-east-1&access_key_id=key&secret_access_key=secret",
         moto.addr
     );
-    assert_eq!(said(&barge(&["ls", &plain])), "etc\nlarge\n");
+    assert_eq!(stdout_of(&barge(&["ls", &plain])), "etc\nlarge\n");
     let none = plain.replace("linux", "none").replace("=secret", "=hush");
-    let told = complained(&barge(&["ls", &none]));
+    let told = stderr_of(&barge(&["ls", &none]));
     assert!(told.contains("404") && !told.contains("hush"), "{told}");
     moto.requests("/images");
 
@@ -273,7 +273,7 @@ fn an_image_in_s3_is_a_source_and_is_kept() {
     let copy = tree.path("copy").display().to_string();
     for start in 0..2 {
         let args = ["cp", "-rq", "--cache-dir", &kept, url, &copy];
-        said(&moto.barge(&args));
+        stdout_of(&moto.barge(&args));
         same(&tree.path("copy"), &tree.path("tree"));
         fs::remove_dir_all(&copy).expect("removed");
         let requests = moto.requests("/images/linux/root.erofs");
@@ -282,13 +282,13 @@ fn an_image_in_s3_is_a_source_and_is_kept() {
 
     let mut command = Command::new(BARGE);
     command.args(["serve", "--9p", "tcp:127.0.0.1:0", &plain]);
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let path = "etc/a-file-with-a-long-name-0043";
-    assert_eq!(said(&served.barge(&["cat", "{}"], path)), "43\n");
+    assert_eq!(stdout_of(&served.barge(&["cat", "{}"], path)), "43\n");
 }
 
 /// Compares two trees.
 fn same(one: &Path, other: &Path) {
     let output = Command::new("diff").arg("-r").args([one, other]).output();
-    said(&output.expect("diff runs"));
+    stdout_of(&output.expect("diff runs"));
 }

@@ -8,7 +8,7 @@ use rustix::fs::XattrFlags;
 use rustix::process::geteuid;
 
 use crate::mount::{Mounted, may_mount};
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// A script that makes the tree of the image. Later scripts change `a` and everything with the
 /// prefix `gone`.
@@ -44,7 +44,7 @@ fn shell(dir: &Path, script: &str) {
         .args(["-ec", script])
         .current_dir(dir)
         .output();
-    said(&output.expect("a shell"));
+    stdout_of(&output.expect("a shell"));
 }
 
 /// Lists all paths with their attributes and contents.
@@ -55,11 +55,11 @@ fn dump(dir: &Path) -> String {
         .args(["-ec", find])
         .current_dir(dir)
         .output();
-    said(&output.expect("a shell"))
+    stdout_of(&output.expect("a shell"))
 }
 
 /// A tree, an image of it, and a directory for changes.
-struct Bed {
+struct Fixture {
     _dir: tempfile::TempDir,
     tree: PathBuf,
     image: PathBuf,
@@ -67,8 +67,8 @@ struct Bed {
     at: PathBuf,
 }
 
-impl Bed {
-    fn new() -> Bed {
+impl Fixture {
+    fn new() -> Fixture {
         let dir = tempfile::tempdir().expect("a directory");
         let [tree, over, at, image] =
             ["tree", "over", "at", "image"].map(|name| dir.path().join(name));
@@ -77,14 +77,14 @@ impl Bed {
         }
         shell(&tree, TREE);
         let mut pack = Command::new(BARGE);
-        said(
+        stdout_of(
             &pack
                 .args(["pack", "--quiet"])
                 .args([&tree, &image])
                 .output()
                 .expect("runs"),
         );
-        Bed {
+        Fixture {
             _dir: dir,
             tree,
             image,
@@ -105,7 +105,7 @@ fn the_kernel_has_the_same_of_what_was_changed() {
         eprintln!("skipped: mounting by overlayfs takes user 0");
         return;
     }
-    let bed = Bed::new();
+    let bed = Fixture::new();
     let keep = |dir: &Path| {
         let stat = fs::metadata(dir.join("a/keep")).expect("there");
         (stat.modified().expect("a time"), stat.len())
@@ -181,31 +181,31 @@ fn file(dir: &Path) -> Output {
 
 #[test]
 fn what_clients_write_is_kept_beside_the_image() {
-    let bed = Bed::new();
+    let bed = Fixture::new();
     let [image, over] = [&bed.image, &bed.over].map(|path| path.display().to_string());
     let options = ["--overlay", &over, &image];
     for round in 0..2 {
-        let served = Served::start(&options);
-        let had = said(&served.barge(&["cat", "{}"], "a/file"));
+        let served = ServerProcess::start(&options);
+        let had = stdout_of(&served.barge(&["cat", "{}"], "a/file"));
         assert_eq!(had, ["a/file\n", "new\n"][round]);
         let new = bed.at.join("file");
         fs::write(&new, "new\n").expect("written");
         let new = new.display().to_string();
-        said(&served.barge(&["cp", &new, "{}"], "a"));
-        assert_eq!(said(&served.barge(&["cat", "{}"], "a/file")), "new\n");
+        stdout_of(&served.barge(&["cp", &new, "{}"], "a"));
+        assert_eq!(stdout_of(&served.barge(&["cat", "{}"], "a/file")), "new\n");
         let mut second = Command::new(BARGE);
         let second = second
             .args(["serve", "--9p", "tcp:127.0.0.1:0"])
             .args(options);
-        let told = complained(&second.output().expect("runs"));
+        let told = stderr_of(&second.output().expect("runs"));
         assert!(told.contains("another process uses it"), "{told}");
         assert!(served.stop().success());
     }
     let upper = bed.over.join("upper");
-    assert_eq!(said(&file(&upper)), "new\n");
+    assert_eq!(stdout_of(&file(&upper)), "new\n");
     let mut several = Command::new(BARGE);
     let several = several.args(["serve", "--overlay", &over, "a=/", "b=/tmp"]);
-    let told = complained(&several.output().expect("runs"));
+    let told = stderr_of(&several.output().expect("runs"));
     assert!(
         told.contains("--overlay: expected exactly one SOURCE"),
         "{told}"

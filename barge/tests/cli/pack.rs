@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 fn barge(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(BARGE);
@@ -38,16 +38,16 @@ fn a_tree_becomes_an_image_that_is_sound() {
         &["--chunksize", "4K"],
         &["--format", "rofs"],
     ] {
-        said(&barge(dir, &[&["pack", "tree", "image"], options].concat()));
-        said(&barge(dir, &["check", "image"]));
+        stdout_of(&barge(dir, &[&["pack", "tree", "image"], options].concat()));
+        stdout_of(&barge(dir, &["check", "image"]));
         // A truncated image.
         let mut bytes = fs::read(dir.join("image")).expect("read");
         bytes.truncate(bytes.len() - 5000);
         fs::write(dir.join("cut"), bytes).expect("written");
-        let told = complained(&barge(dir, &["check", "cut"]));
+        let told = stderr_of(&barge(dir, &["check", "cut"]));
         assert!(told.starts_with("barge: cut: "), "{told}");
     }
-    let told = complained(&barge(dir, &["check", "tree/small"]));
+    let told = stderr_of(&barge(dir, &["check", "tree/small"]));
     assert_eq!(told.lines().count(), 1, "{told}");
 }
 
@@ -56,7 +56,7 @@ fn the_image_does_not_depend_on_the_way_the_tree_comes() {
     let dir = place();
     let dir = dir.path();
     let image = |tree: &str, name: &str| {
-        said(&barge(
+        stdout_of(&barge(
             dir,
             &[
                 "pack",
@@ -74,10 +74,10 @@ fn the_image_does_not_depend_on_the_way_the_tree_comes() {
     };
     let first = image("tree", "first");
     assert!(image("image:first", "again") == first, "from an image");
-    let served = Served::start(&[dir.join("tree").to_str().expect("text")]);
+    let served = ServerProcess::start(&[dir.join("tree").to_str().expect("text")]);
     let url = format!("9p://127.0.0.1:{}/", served.port());
     assert!(image(&url, "9p") == first, "from a server");
-    said(
+    stdout_of(
         &Command::new("tar")
             .args(["-czf", "archive", "-C", "tree", "."])
             .current_dir(dir)
@@ -130,7 +130,7 @@ fn what_makes_no_sense_is_one_line_and_leaves_no_image() {
     ] {
         let output = barge(dir, &[&["pack"], args].concat());
         assert_eq!(output.status.code(), Some(status), "{args:?}: {output:?}");
-        let told = complained(&output);
+        let told = stderr_of(&output);
         assert_eq!(told.lines().count(), 1, "{told}");
     }
     let left: Vec<_> = fs::read_dir(dir)

@@ -10,26 +10,26 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::mount::{Mounted, may_mount};
-use crate::served::{BARGE, Served, has, said};
+use crate::served::{BARGE, ServerProcess, has, stdout_of};
 
 /// More than all else that barge reads and writes in a test.
-const MUCH: usize = 4 << 20;
+const LARGE: usize = 4 << 20;
 
 /// The source of a mount.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Of {
+enum MountSource {
     Directory,
     /// A server of the directory, with this further option.
     Server(&'static str),
 }
 
 /// The sources with passthrough.
-const BOTH: [Of; 2] = [Of::Directory, HANDING];
+const SOURCES: [MountSource; 2] = [MountSource::Directory, FD_PASSING];
 
-const HANDING: Of = Of::Server("--9p-fd-passing");
+const FD_PASSING: MountSource = MountSource::Server("--9p-fd-passing");
 
 /// A directory and its mount.
-struct Bed {
+struct Fixture {
     mounted: Mounted,
     server: Option<Server>,
     share: TempDir,
@@ -38,7 +38,7 @@ struct Bed {
 
 /// `barge serve` at a Unix socket.
 struct Server {
-    served: Served,
+    served: ServerProcess,
     dir: TempDir,
 }
 
@@ -52,11 +52,11 @@ impl Server {
         }
     }
 
-    fn run(share: &Path, socket: &Path, option: &str) -> Served {
+    fn run(share: &Path, socket: &Path, option: &str) -> ServerProcess {
         let mut command = Command::new(BARGE);
         command.arg("serve").arg(share).arg(option);
         command.arg(format!("--9p=unix:{}", socket.display()));
-        Served::run(command)
+        ServerProcess::run(command)
     }
 
     fn url(&self) -> String {
@@ -64,9 +64,9 @@ impl Server {
     }
 }
 
-impl Bed {
+impl Fixture {
     /// Mounts with these options, or returns `None` if passthrough is not available.
-    fn new(of: Of, options: &str) -> Option<Bed> {
+    fn new(of: MountSource, options: &str) -> Option<Fixture> {
         let kernel = rustix::system::uname();
         let mut numbers = kernel.release().to_str().expect("text").split('.');
         let mut number = || numbers.next().and_then(|text| text.parse::<u32>().ok());
@@ -79,14 +79,14 @@ impl Bed {
         let share = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let at = tempfile::tempdir().expect("a directory");
         let (from, server) = match of {
-            Of::Directory => (share.path().to_str().expect("text").to_owned(), None),
-            Of::Server(option) => {
+            MountSource::Directory => (share.path().to_str().expect("text").to_owned(), None),
+            MountSource::Server(option) => {
                 let server = Server::new(share.path(), option);
                 (server.url(), Some(server))
             }
         };
         let mounted = Mounted::new(&[&from, "-o", options], at.path());
-        Some(Bed {
+        Some(Fixture {
             mounted,
             server,
             share,
@@ -103,7 +103,7 @@ impl Bed {
     }
 
     /// Returns the number of bytes that barge reads and writes while `what` runs.
-    fn moved(&self, what: impl FnOnce()) -> usize {
+    fn bytes_moved(&self, what: impl FnOnce()) -> usize {
         let server = self.server.as_ref().map(|server| server.served.id());
         let of = |id: u32| {
             let text = fs::read_to_string(format!("/proc/{id}/io")).expect("it runs");
@@ -128,19 +128,19 @@ fn open(path: &Path) -> File {
 
 #[test]
 fn the_server_sees_nothing_of_reads_and_writes_in_whichever_order_a_file_is_opened() {
-    for of in BOTH {
-        let Some(bed) = Bed::new(of, "passthrough=auto") else {
+    for of in SOURCES {
+        let Some(bed) = Fixture::new(of, "passthrough=auto") else {
             return;
         };
-        let text = text(MUCH);
-        let moved = bed.moved(|| {
+        let text = text(LARGE);
+        let moved = bed.bytes_moved(|| {
             let made = File::create(bed.here("f")).expect("made");
             made.write_all_at(&text, 0).expect("written");
             let reading = File::open(bed.here("f")).expect("opened");
             let both = open(&bed.here("f"));
             drop(made);
             for file in [&reading, &both] {
-                let mut read = vec![0; MUCH];
+                let mut read = vec![0; LARGE];
                 file.read_exact_at(&mut read, 0).expect("read");
                 assert!(read == text);
             }
@@ -149,9 +149,9 @@ fn the_server_sees_nothing_of_reads_and_writes_in_whichever_order_a_file_is_open
             let mut more = OpenOptions::new();
             let mut more = more.append(true).open(bed.here("f")).expect("opened");
             more.write_all(&text).expect("written");
-            assert_eq!(more.metadata().expect("there").len(), 2 * MUCH as u64);
+            assert_eq!(more.metadata().expect("there").len(), 2 * LARGE as u64);
         });
-        assert!(moved < MUCH, "{moved}");
+        assert!(moved < LARGE, "{moved}");
         assert!(fs::read(bed.host("f")).expect("read") == text.repeat(2));
     }
 }
@@ -159,32 +159,32 @@ fn the_server_sees_nothing_of_reads_and_writes_in_whichever_order_a_file_is_open
 #[test]
 fn the_server_does_it_where_it_is_told_to() {
     let tells = "passthrough=off cache=always cache=metadata cache=loose".split(' ');
-    let both = |options| BOTH.map(|of| (of, options));
+    let both = |options| SOURCES.map(|of| (of, options));
     let alone = [
-        (Of::Directory, "cache=readahead"),
-        (HANDING, "ro"),
-        (Of::Server("--no-zerocopy"), "passthrough=auto"),
+        (MountSource::Directory, "cache=readahead"),
+        (FD_PASSING, "ro"),
+        (MountSource::Server("--no-zerocopy"), "passthrough=auto"),
     ];
     for (of, options) in tells.flat_map(both).chain(alone) {
-        let Some(bed) = Bed::new(of, options) else {
+        let Some(bed) = Fixture::new(of, options) else {
             return;
         };
-        fs::write(bed.host("g"), text(MUCH)).expect("written");
-        let moved = bed.moved(|| drop(fs::read(bed.here("g")).expect("read")));
-        assert!(moved >= MUCH, "{of:?} {options}: {moved}");
+        fs::write(bed.host("g"), text(LARGE)).expect("written");
+        let moved = bed.bytes_moved(|| drop(fs::read(bed.here("g")).expect("read")));
+        assert!(moved >= LARGE, "{of:?} {options}: {moved}");
         if options == "ro" {
             continue;
         }
-        let moved = bed.moved(|| {
+        let moved = bed.bytes_moved(|| {
             let file = File::create(bed.here("f")).expect("made");
-            (&file).write_all(&text(MUCH)).expect("written");
+            (&file).write_all(&text(LARGE)).expect("written");
             file.sync_all().expect("synchronized");
         });
-        assert!(moved >= MUCH, "{of:?} {options}: {moved}");
+        assert!(moved >= LARGE, "{of:?} {options}: {moved}");
     }
     let http = tempfile::tempdir().expect("a directory");
     let http = format!("unix:{}", http.path().join("http").display());
-    let Some(bed) = Bed::new(Of::Directory, &format!("http={http}")) else {
+    let Some(bed) = Fixture::new(MountSource::Directory, &format!("http={http}")) else {
         return;
     };
     fs::write(bed.here("f"), "text").expect("written");
@@ -197,8 +197,8 @@ fn the_server_does_it_where_it_is_told_to() {
 
 #[test]
 fn what_is_done_elsewhere_is_seen_here() {
-    for of in BOTH {
-        let Some(bed) = Bed::new(of, "cache=never") else {
+    for of in SOURCES {
+        let Some(bed) = Fixture::new(of, "cache=never") else {
             return;
         };
         let (here, host) = (bed.here("f"), bed.host("f"));
@@ -257,8 +257,8 @@ with open(here, 'w+b') as file, open(host, 'r+b') as other:
         os.pwrite(file.fileno(), b'last', 8188)
         print(pages[8188:].decode(), others[8188:].decode())
 ";
-    for of in BOTH {
-        let Some(bed) = Bed::new(of, "passthrough=auto") else {
+    for of in SOURCES {
+        let Some(bed) = Fixture::new(of, "passthrough=auto") else {
             return;
         };
         let mut python = Command::new("python3");
@@ -267,7 +267,7 @@ with open(here, 'w+b') as file, open(host, 'r+b') as other:
             .arg(bed.here("f"))
             .arg(bed.host("f"));
         let output = python.output().expect("runs");
-        assert_eq!(said(&output), "here here\nhost host\nlast last\n");
+        assert_eq!(stdout_of(&output), "here here\nhost host\nlast last\n");
     }
 }
 
@@ -279,8 +279,8 @@ fn writing_takes_set_id_bits_away() {
         eprintln!("skipped: this takes setpriv (package util-linux), to be somebody else");
         return;
     }
-    for of in BOTH {
-        let Some(bed) = Bed::new(of, "allow_other") else {
+    for of in SOURCES {
+        let Some(bed) = Fixture::new(of, "allow_other") else {
             return;
         };
         let mode = |path: &Path, mode| {
@@ -301,7 +301,7 @@ fn writing_takes_set_id_bits_away() {
             .arg("exec 3>> \"$1\"; echo open; read go; head -c \"$2\" /dev/zero >&3; echo")
             .arg("sh")
             .arg(bed.here("f"))
-            .arg(MUCH.to_string())
+            .arg(LARGE.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut writer = writer.spawn().expect("starts");
@@ -309,30 +309,30 @@ fn writing_takes_set_id_bits_away() {
         let mut line = || lines.next().expect("a line").expect("read");
         assert_eq!(line(), "open");
         mode(&bed.here("f"), 0o4777);
-        let moved = bed.moved(|| {
+        let moved = bed.bytes_moved(|| {
             let mut go = writer.stdin.take().expect("piped");
             go.write_all(b"go\n").expect("told");
             assert_eq!(line(), "");
         });
         assert!(writer.wait().expect("ends").success());
-        assert!(moved < MUCH, "{moved}");
+        assert!(moved < LARGE, "{moved}");
         let is = fs::metadata(bed.host("f")).expect("there");
-        assert_eq!((is.len(), is.mode() & 0o7777), (4 + MUCH as u64, 0o777));
+        assert_eq!((is.len(), is.mode() & 0o7777), (4 + LARGE as u64, 0o777));
     }
 }
 
 /// Data in the mount's own page cache is not used for files with passthrough.
 #[test]
 fn two_mounts_of_a_server_see_each_other_and_the_server() {
-    let Some(bed) = Bed::new(HANDING, "cache=mmap") else {
+    let Some(bed) = Fixture::new(FD_PASSING, "cache=mmap") else {
         return;
     };
     let server = bed.server.as_ref().expect("one");
     let at = tempfile::tempdir().expect("a directory");
     let _other = Mounted::new(&[&server.url()], at.path());
     let there = at.path().join("f");
-    let moved = bed.moved(|| {
-        fs::write(bed.here("f"), text(MUCH)).expect("written");
+    let moved = bed.bytes_moved(|| {
+        fs::write(bed.here("f"), text(LARGE)).expect("written");
         let mut one = open(&bed.here("f"));
         let other = open(&there);
         other.write_all_at(b"other", 1).expect("written");
@@ -343,11 +343,11 @@ fn two_mounts_of_a_server_see_each_other_and_the_server() {
         assert_eq!(&read, b"other");
         assert_eq!(
             one.metadata().expect("there").len(),
-            MUCH as u64 + 3,
+            LARGE as u64 + 3,
             "of what was just written"
         );
     });
-    assert!(moved < MUCH, "{moved}");
+    assert!(moved < LARGE, "{moved}");
     let host = fs::read(bed.host("f")).expect("read");
     assert!(host.ends_with(b"one") && host[1..].starts_with(b"other"));
     // Close-to-open consistency, also with a mount that sends requests to the server.
@@ -370,7 +370,7 @@ fn two_mounts_of_a_server_see_each_other_and_the_server() {
 #[test]
 fn a_file_is_read_and_written_while_its_server_is_away_and_when_it_is_back() {
     for option in ["--9p-fd-passing", "--no-zerocopy"] {
-        let Some(mut bed) = Bed::new(HANDING, "passthrough=auto") else {
+        let Some(mut bed) = Fixture::new(FD_PASSING, "passthrough=auto") else {
             return;
         };
         let Server { served, dir } = bed.server.take().expect("one");
@@ -385,8 +385,8 @@ fn a_file_is_read_and_written_while_its_server_is_away_and_when_it_is_back() {
         drop(file);
         assert_eq!(fs::read(bed.here("f")).expect("read"), b"onetwosix");
         let passes = option == "--9p-fd-passing";
-        let moved = bed.moved(|| fs::write(bed.here("g"), text(MUCH)).expect("written"));
-        assert_eq!(moved < MUCH, passes, "{option}: {moved}");
-        assert!(fs::read(bed.host("g")).expect("read") == text(MUCH));
+        let moved = bed.bytes_moved(|| fs::write(bed.here("g"), text(LARGE)).expect("written"));
+        assert_eq!(moved < LARGE, passes, "{option}: {moved}");
+        assert!(fs::read(bed.host("g")).expect("read") == text(LARGE));
     }
 }

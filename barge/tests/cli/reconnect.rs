@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use crate::mount::{Mounted, may_mount};
 use crate::restart::free_port;
-use crate::served::{BARGE, Served, has};
+use crate::served::{BARGE, ServerProcess, has};
 
 /// A server that is killed and restarted repeatedly.
-struct Mortal {
-    serve: Box<dyn Fn() -> Served>,
-    now: Option<Served>,
+struct RestartedServer {
+    serve: Box<dyn Fn() -> ServerProcess>,
+    running: Option<ServerProcess>,
 }
 
-impl Mortal {
-    fn new(share: &Path, protocol: &str, port: u16) -> Mortal {
+impl RestartedServer {
+    fn new(share: &Path, protocol: &str, port: u16) -> RestartedServer {
         let (share, protocol) = (share.to_owned(), protocol.to_owned());
         let state = share.with_file_name("state");
         let serve = move || {
@@ -24,16 +24,19 @@ impl Mortal {
             command.arg("serve").arg(&share);
             command.args([&protocol, &format!("tcp:127.0.0.1:{port}")]);
             command.arg("--nfs-state-dir").arg(&state);
-            Served::run(command)
+            ServerProcess::run(command)
         };
         let now = Some(serve());
         let serve = Box::new(serve);
-        Mortal { serve, now }
+        RestartedServer {
+            serve,
+            running: now,
+        }
     }
 
     /// Kills the server up to `times` times while `program` runs, once `begun` exists. Returns the
     /// exit status of `program` and the number of kills.
-    fn die_under(&mut self, program: &mut Child, begun: &Path, times: u32) -> (ExitStatus, u32) {
+    fn kill_during(&mut self, program: &mut Child, begun: &Path, times: u32) -> (ExitStatus, u32) {
         let mut killed = 0;
         loop {
             if let Some(status) = program.try_wait().expect("a child") {
@@ -41,8 +44,8 @@ impl Mortal {
             }
             if killed < times && begun.exists() {
                 // Dropping sends SIGKILL.
-                drop(self.now.take());
-                self.now = Some((self.serve)());
+                drop(self.running.take());
+                self.running = Some((self.serve)());
                 killed += 1;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -68,7 +71,7 @@ fn trees_are_copied_in_and_out_of_a_server_that_is_killed() {
         fs::write(sub.join(format!("f{number}")), text(number)).expect("written");
     }
     let port = free_port();
-    let mut server = Mortal::new(&share, "--9p", port);
+    let mut server = RestartedServer::new(&share, "--9p", port);
     let url = format!("9p://127.0.0.1:{port}/tree");
     for (from, to, begun) in [
         (from.display().to_string(), url.clone(), share.join("tree")),
@@ -79,7 +82,7 @@ fn trees_are_copied_in_and_out_of_a_server_that_is_killed() {
             .args(["cp", "-r", &from, &to])
             .spawn()
             .expect("runs");
-        let (status, killed) = server.die_under(&mut copy, &begun, 8);
+        let (status, killed) = server.kill_during(&mut copy, &begun, 8);
         assert!(status.success() && killed > 0, "{status}, {killed} kills");
         println!("{killed} kills");
     }
@@ -119,7 +122,7 @@ fn verified_over_kills(protocol: &str, url: &str) {
         fs::create_dir(made).expect("made");
     }
     let port = free_port();
-    let mut server = Mortal::new(&share, protocol, port);
+    let mut server = RestartedServer::new(&share, protocol, port);
     let mounted = Mounted::new(&[&url.replace("PORT", &port.to_string())], &at);
     let job = "fio --name=verified --size=8M --rw=randrw --bsrange=4k-64k --verify=crc32c --verify_fatal=1 \
                --verify_state_save=0 --thread --numjobs=2 --ioengine=psync --fsync=64 --loops=3";
@@ -132,7 +135,7 @@ fn verified_over_kills(protocol: &str, url: &str) {
         .stdout(Stdio::null())
         .spawn()
         .expect("runs");
-    let (status, killed) = server.die_under(&mut fio, &share.join("verified.0.0"), 20);
+    let (status, killed) = server.kill_during(&mut fio, &share.join("verified.0.0"), 20);
     assert!(status.success() && killed > 0, "{status}, {killed} kills");
     println!("{killed} kills");
     drop(mounted);

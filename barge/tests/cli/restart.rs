@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::served::{BARGE, Served};
+use crate::served::{BARGE, ServerProcess};
 
 const NFS: u32 = 100_003;
 const MOUNT: u32 = 100_005;
@@ -77,14 +77,14 @@ fn field(result: &[u8]) -> Vec<u8> {
 }
 
 /// Serves `share` on `port` with the program of `command`.
-fn serve(mut command: Command, port: u16, share: &Path, state: &Path) -> Served {
+fn serve(mut command: Command, port: u16, share: &Path, state: &Path) -> ServerProcess {
     command
         .arg("serve")
         .arg(share)
         .arg("--nfs-state-dir")
         .arg(state);
     command.args(["--nfs", &format!("tcp:127.0.0.1:{port}")]);
-    Served::run(command)
+    ServerProcess::run(command)
 }
 
 pub(crate) fn free_port() -> u16 {

@@ -11,38 +11,41 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) const BARGE: &str = env!("CARGO_BIN_EXE_barge");
 
 /// A server that is killed when it is dropped.
-pub(crate) struct Served {
+pub(crate) struct ServerProcess {
     child: Child,
     /// The lines that it printed before `ready`.
-    pub(crate) said: Vec<String>,
+    pub(crate) output: Vec<String>,
 }
 
-impl Served {
+impl ServerProcess {
     /// Starts `barge serve` on a free port of this host.
-    pub(crate) fn start(args: &[&str]) -> Served {
+    pub(crate) fn start(args: &[&str]) -> ServerProcess {
         let mut command = Command::new(BARGE);
         command
             .args(["serve", "--9p", "tcp:127.0.0.1:0"])
             .args(args);
-        Served::run(command)
+        ServerProcess::run(command)
     }
 
     /// Starts a server with `command`.
-    pub(crate) fn run(mut command: Command) -> Served {
+    pub(crate) fn run(mut command: Command) -> ServerProcess {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let out = child.stdout.take().expect("piped");
         let lines = BufReader::new(out).lines().map_while(Result::ok);
         let said: Vec<String> = lines.take_while(|line| line != "ready").collect();
-        Served { child, said }
+        ServerProcess {
+            child,
+            output: said,
+        }
     }
 
     /// Returns the port in its mount command.
     pub(crate) fn port(&self) -> u16 {
-        let port = self.said.iter().find_map(|line| {
+        let port = self.output.iter().find_map(|line| {
             let (_, rest) = line.split_once("port=")?;
             rest.split(',').next()?.parse().ok()
         });
-        port.unwrap_or_else(|| panic!("a port in {:?}", self.said))
+        port.unwrap_or_else(|| panic!("a port in {:?}", self.output))
     }
 
     /// Runs `barge` on this server: the URL of `path` replaces `{}` in the arguments.
@@ -61,11 +64,11 @@ impl Served {
     pub(crate) fn stop(self) -> std::process::ExitStatus {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
         kill_process(pid, Signal::TERM).expect("asked");
-        self.ended()
+        self.wait()
     }
 
     /// Waits until it ends, and returns its exit status.
-    pub(crate) fn ended(mut self) -> std::process::ExitStatus {
+    pub(crate) fn wait(mut self) -> std::process::ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().expect("a child") {
@@ -77,7 +80,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // An error means that it has already ended.
         let _ = self.child.kill();
@@ -86,7 +89,7 @@ impl Drop for Served {
 }
 
 /// Returns the standard output of a program that succeeded.
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn stdout_of(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
         output.status.success(),
@@ -98,7 +101,7 @@ pub(crate) fn said(output: &Output) -> String {
 }
 
 /// Returns the standard error of a program that failed.
-pub(crate) fn complained(output: &Output) -> String {
+pub(crate) fn stderr_of(output: &Output) -> String {
     assert!(!output.status.success(), "it succeeded");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

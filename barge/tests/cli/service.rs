@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 #[test]
 fn sockets_of_a_service_manager_are_served_and_it_hears_of_being_ready() {
@@ -29,16 +29,19 @@ fn sockets_of_a_service_manager_are_served_and_it_hears_of_being_ready() {
         .args([BARGE.as_ref(), dir.path().as_os_str()])
         .env("NOTIFY_SOCKET", &notify)
         .stdin(Stdio::from(OwnedFd::from(listener)));
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     assert_eq!(served.port(), port);
     let mut message = [0; 256];
     let len = manager.recv(&mut message).expect("told");
     let message = String::from_utf8_lossy(&message[..len]);
     assert!(message.lines().any(|line| line == "READY=1"), "{message}");
-    assert_eq!(said(&served.barge(&["cat", "{}"], "f")), "hello");
+    assert_eq!(stdout_of(&served.barge(&["cat", "{}"], "f")), "hello");
     // Only the passed socket, not the default address as well.
-    let mounts = served.said.iter().filter(|line| line.starts_with("mount "));
-    assert_eq!(mounts.count(), 1, "{:?}", served.said);
+    let mounts = served
+        .output
+        .iter()
+        .filter(|line| line.starts_with("mount "));
+    assert_eq!(mounts.count(), 1, "{:?}", served.output);
     assert!(served.stop().success());
 }
 
@@ -49,7 +52,7 @@ fn a_connection_that_was_handed_over_is_served() {
     command
         .args(["serve", "mem:", "--9p", "fd:0"])
         .stdin(Stdio::from(OwnedFd::from(theirs)));
-    let _served = Served::run(command);
+    let _served = ServerProcess::run(command);
     let client = ninep::sync::client::Client::new_from_unix_stream("root", "", ours);
     let entries = client.expect("attached").read_dir("/").expect("listed");
     assert!(entries.is_empty(), "{entries:?}");
@@ -95,7 +98,7 @@ fn usage_is_status_2_and_what_cannot_be_done_status_1_with_one_line() {
     ];
     for (args, status, why) in cases {
         let output = Command::new(BARGE).args(*args).output().expect("runs");
-        let told = complained(&output);
+        let told = stderr_of(&output);
         assert_eq!(output.status.code(), Some(*status), "{args:?}: {told}");
         assert!(told.contains(why), "{args:?}: {told}");
         if *status == 1 {
@@ -106,7 +109,7 @@ fn usage_is_status_2_and_what_cannot_be_done_status_1_with_one_line() {
 
 #[test]
 fn a_signal_ends_it_with_clients_there() {
-    let served = Served::start(&["mem:"]);
+    let served = ServerProcess::start(&["mem:"]);
     let _client = TcpStream::connect(("127.0.0.1", served.port())).expect("connected");
     assert!(served.stop().success());
 }
@@ -117,9 +120,9 @@ fn a_hangup_without_files_to_read_again_ends_nothing_but_what_is_on_a_terminal()
     // setsid(1): without a terminal, wherever this test runs.
     let mut command = Command::new("setsid");
     command.args([BARGE, "serve", "mem:", "--9p", "tcp:127.0.0.1:0"]);
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let pid = Pid::from_raw(served.id() as i32).expect("a process");
     kill_process(pid, Signal::HUP).expect("sent");
-    assert_eq!(said(&served.barge(&["ls", "{}"], "")), "");
+    assert_eq!(stdout_of(&served.barge(&["ls", "{}"], "")), "");
     assert!(served.stop().success());
 }

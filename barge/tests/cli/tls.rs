@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// Makes an authority's certificate in `dir`, one for this host and one for alice.
 fn certify(dir: &Path) {
@@ -32,7 +32,7 @@ fn certify(dir: &Path) {
 }
 
 /// Starts a server with the files in `dir`.
-fn serve(dir: &Path, more: &[&str]) -> (Served, u16) {
+fn serve(dir: &Path, more: &[&str]) -> (ServerProcess, u16) {
     let at = |name: &str| dir.join(name).display().to_string();
     let mut command = Command::new(BARGE);
     command
@@ -41,7 +41,7 @@ fn serve(dir: &Path, more: &[&str]) -> (Served, u16) {
         .args(["--nfs-tls-key", &at("server.key")])
         .args(["--nfs-state-dir", &at("state")])
         .args(more);
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let port = served.port();
     (served, port)
 }
@@ -63,19 +63,19 @@ fn who_comes_without_tls_is_refused_and_certificates_are_read_again() {
     }
     let (served, port) = serve(old.path(), &["--nfs-xprtsec", "tls"]);
     assert!(
-        served.said[0].contains(",xprtsec=tls "),
+        served.output[0].contains(",xprtsec=tls "),
         "{:?}",
-        served.said
+        served.output
     );
     let trusting = |dir: &Path| format!("xprtsec=tls&tlsca={}/ca.pem", dir.display());
     for version in ["3", "4.0", "4.2"] {
-        said(&ls(
+        stdout_of(&ls(
             port,
             &format!("vers={version}&{}", trusting(old.path())),
         ));
-        complained(&ls(port, &format!("vers={version}")));
+        stderr_of(&ls(port, &format!("vers={version}")));
     }
-    let why = complained(&ls(port, &trusting(new.path())));
+    let why = stderr_of(&ls(port, &trusting(new.path())));
     assert!(why.contains("certificate"), "{why}");
     for name in ["server.pem", "server.key"] {
         std::fs::copy(new.path().join(name), old.path().join(name)).expect("copied");
@@ -104,18 +104,18 @@ fn certificates_of_clients_are_asked_for_and_say_who_they_are() {
             user,
         ],
     );
-    complained(&ls(port, ""));
-    complained(&ls(port, &format!("xprtsec=tls&tlsca={ca}")));
+    stderr_of(&ls(port, ""));
+    stderr_of(&ls(port, &format!("xprtsec=tls&tlsca={ca}")));
     let at = dir.path().display();
     let alice = format!("xprtsec=mtls&tlsca={ca}&tlscert={at}/alice.pem&tlskey={at}/alice.key");
-    said(&ls(port, &alice));
+    stdout_of(&ls(port, &alice));
     // The tree belongs to the super-user, and alice is another user.
     let file = dir.path().join("file");
     std::fs::write(&file, "hers").expect("written");
     let url = format!("nfs://127.0.0.1:{port}/file?{alice}");
     let mut copy = Command::new(BARGE);
     copy.arg("cp").arg(&file).arg(&url);
-    let why = complained(&copy.output().expect("runs"));
+    let why = stderr_of(&copy.output().expect("runs"));
     assert!(why.contains("ermission"), "{why}");
     assert!(served.stop().success());
 }
@@ -125,7 +125,7 @@ fn what_cannot_be_served_says_so() {
     let run = |args: &[&str]| {
         let mut command = Command::new(BARGE);
         command.args(["serve", "mem:", "--nfs", "tcp:127.0.0.1:0"]);
-        complained(&command.args(args).output().expect("runs"))
+        stderr_of(&command.args(args).output().expect("runs"))
     };
     let why = run(&["--nfs-tls-cert", "/none", "--nfs-tls-key", "/none"]);
     assert!(why.contains("/none: expected certificates"), "{why}");

@@ -7,7 +7,7 @@ use barge_client::{Client, OpenOptions};
 use tempfile::TempDir;
 use vfs::SetAttr;
 
-use crate::served::{BARGE, Served, has, said};
+use crate::served::{BARGE, ServerProcess, has, stdout_of};
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd")
@@ -66,7 +66,7 @@ fn units_make_sense_and_open_no_more_than_they_say() {
                 unit,
             ],
         );
-        said(&secure);
+        stdout_of(&secure);
     }
 }
 
@@ -95,7 +95,7 @@ fn the_service_can_do_what_shares_need_with_the_capabilities_that_it_keeps() {
         .arg(format!("--bounding-set=-all,+{kept}"))
         .args([BARGE, "serve", "--config"])
         .arg(&file);
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let client = Client::open(&format!("9p://127.0.0.1:{}/", served.port())).expect("connected");
     client.write("f", "hello").expect("written");
     let owner = SetAttr {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fuse::layout::{EntryOut, InitOut, OutHeader};
-use fuse::message::{Form, HEADER, InitIn, REPLY_HEADER, Text};
+use fuse::message::{HEADER, InitIn, REPLY_HEADER, Text, WireFormat};
 use fuse::numbers::{ATTR_SUBMOUNT, InitFlags, MAJOR, MINOR, ROOT_ID};
 use fuse::{Header, Request};
 use remote::virtiofs::{Options, RemoteFuse};
@@ -15,7 +15,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use tempfile::TempDir;
 use virtqueue::driver::{self, Driver, Lengths, Queue};
 
-use crate::served::{BARGE, Served, complained, has, said};
+use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
 
 fn barge(args: &[&str]) -> Output {
     Command::new(BARGE).args(args).output().expect("runs")
@@ -37,21 +37,21 @@ fn text(path: PathBuf) -> String {
 fn a_share_is_listed_read_and_written_through_its_socket() {
     let dir = place();
     let at = |name: &str| text(dir.path().join(name));
-    let served = Served::start(&["--virtiofs", &at("socket"), &at("share")]);
+    let served = ServerProcess::start(&["--virtiofs", &at("socket"), &at("share")]);
     let url = |path: &str| format!("virtiofs:{}{path}", at("socket"));
-    assert_eq!(said(&barge(&["ls", &url("")])), "dir\n");
-    assert_eq!(said(&barge(&["cat", &url("/dir/file")])), "contents\n");
+    assert_eq!(stdout_of(&barge(&["ls", &url("")])), "dir\n");
+    assert_eq!(stdout_of(&barge(&["cat", &url("/dir/file")])), "contents\n");
     // Several requests, the last one partial.
     let large: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
     std::fs::write(at("large"), &large).expect("written");
-    said(&barge(&["cp", &at("large"), &url("/dir/copy")]));
+    stdout_of(&barge(&["cp", &at("large"), &url("/dir/copy")]));
     assert_eq!(
         std::fs::read(at("share/dir/copy")).expect("there").len(),
         large.len()
     );
-    said(&barge(&["cp", "-r", &url("/dir"), &at("back")]));
+    stdout_of(&barge(&["cp", "-r", &url("/dir"), &at("back")]));
     assert!(std::fs::read(at("back/copy")).expect("there") == large);
-    let error = complained(&barge(&["cat", &url("/dir/none")]));
+    let error = stderr_of(&barge(&["cat", &url("/dir/none")]));
     assert!(error.contains("No such file"), "{error}");
     assert!(served.stop().success());
 }
@@ -60,10 +60,10 @@ fn a_share_is_listed_read_and_written_through_its_socket() {
 fn a_virtiofs_server_is_served_on_over_9p() {
     let dir = place();
     let at = |name: &str| text(dir.path().join(name));
-    let _first = Served::start(&["--virtiofs", &at("socket"), &at("share")]);
-    let gateway = Served::start(&[&format!("virtiofs:{}", at("socket"))]);
+    let _first = ServerProcess::start(&["--virtiofs", &at("socket"), &at("share")]);
+    let gateway = ServerProcess::start(&[&format!("virtiofs:{}", at("socket"))]);
     let output = gateway.barge(&["cat", "{}"], "dir/file");
-    assert_eq!(said(&output), "contents\n");
+    assert_eq!(stdout_of(&output), "contents\n");
     assert!(gateway.stop().success());
 }
 
@@ -71,10 +71,10 @@ fn a_virtiofs_server_is_served_on_over_9p() {
 fn one_monitor_after_the_other_is_served() {
     let dir = place();
     let at = |name: &str| text(dir.path().join(name));
-    let _served = Served::start(&["--virtiofs", &at("socket"), &at("share")]);
+    let _served = ServerProcess::start(&["--virtiofs", &at("socket"), &at("share")]);
     let url = format!("virtiofs:{}/dir/file", at("socket"));
     for _ in 0..20 {
-        assert_eq!(said(&barge(&["cat", &url])), "contents\n");
+        assert_eq!(stdout_of(&barge(&["cat", &url])), "contents\n");
     }
 }
 
@@ -90,7 +90,7 @@ fn queue_affinity_keeps_the_threads_of_queues_to_processors() {
     let at = |name: &str| text(dir.path().join(name));
     let kept = |options: &[&str]| {
         let served = ["--virtiofs", &at("socket"), &at("share")];
-        let served = Served::start(&[&served[..], options].concat());
+        let served = ServerProcess::start(&[&served[..], options].concat());
         let socket = UnixStream::connect(at("socket")).expect("connected");
         let options = Options {
             queues: 1,
@@ -133,8 +133,8 @@ fn mounts_below_are_announced_unless_told_otherwise() {
     let is_submount = |options: &[&str]| {
         let mut command = Command::new(BARGE);
         command.args(options);
-        let _served = Served::run(command);
-        let guest = Guest::greet(&socket, InitFlags::SUBMOUNTS);
+        let _served = ServerProcess::run(command);
+        let guest = Guest::negotiate(&socket, InitFlags::SUBMOUNTS);
         let name = Text(b"shm");
         let found = guest.ask(&Request::Lookup { name });
         let _ = std::fs::remove_file(&socket);
@@ -176,8 +176,8 @@ fn a_guest_gets_privileges_and_acls_by_default() {
         let _ = std::fs::remove_file(&socket);
         let mut command = Command::new(BARGE);
         command.args(words);
-        let _served = Served::run(command);
-        Guest::greet(Path::new(&socket), asked).agreed & (KILLPRIV | ACL)
+        let _served = ServerProcess::run(command);
+        Guest::negotiate(Path::new(&socket), asked).agreed & (KILLPRIV | ACL)
     };
     let serve = ["serve", "--virtiofs", &socket, &share];
     for (options, expected) in [
@@ -217,7 +217,7 @@ struct Guest {
 
 impl Guest {
     /// Sends INIT with `flags`.
-    fn greet(socket: &Path, flags: InitFlags) -> Guest {
+    fn negotiate(socket: &Path, flags: InitFlags) -> Guest {
         let options = driver::Options {
             queues: 2,
             depth: 1,
@@ -249,15 +249,15 @@ impl Guest {
             nodeid: ROOT_ID,
             ..Header::default()
         };
-        request.encode(Form::default(), header, &mut message);
+        request.encode(WireFormat::default(), header, &mut message);
         let mut chain = self.driver.queues()[1].chain(|| false).expect("room");
         chain.request(&message);
         let lengths = Lengths {
             request: message.len(),
-            reply: Queue::REPLY,
+            reply: Queue::MAX_INLINE_REPLY,
             ..Lengths::default()
         };
-        let mut reply = vec![0; Queue::REPLY];
+        let mut reply = vec![0; Queue::MAX_INLINE_REPLY];
         let len = chain
             .submit(lengths)
             .wait(|| false)
@@ -335,7 +335,7 @@ fn virtiofsd_is_a_source_as_any_other() {
         // It ends after one client.
         let _daemon = Daemon::start(dir.path());
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        assert_eq!(said(&barge(&args)), expected, "{args:?}");
+        assert_eq!(stdout_of(&barge(&args)), expected, "{args:?}");
         drop(_daemon);
         let _ = std::fs::remove_file(at("socket"));
     }

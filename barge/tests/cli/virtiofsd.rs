@@ -11,7 +11,7 @@ use vhost::VhostBackend;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 fn virtiofsd(dir: &Path) -> Command {
     let mut command = Command::new(BARGE);
@@ -23,7 +23,7 @@ fn virtiofsd(dir: &Path) -> Command {
 }
 
 /// Negotiates all offered features, and returns the protocol features.
-fn agree(monitor: &mut Frontend) -> VhostUserProtocolFeatures {
+fn negotiate(monitor: &mut Frontend) -> VhostUserProtocolFeatures {
     monitor.set_owner().expect("taken");
     let features = monitor.get_features().expect("features");
     monitor.set_features(features).expect("agreed");
@@ -39,13 +39,13 @@ fn a_link_named_virtiofsd_says_what_it_can_do() {
     std::os::unix::fs::symlink(BARGE, &link).expect("linked");
     let output = Command::new(&link).arg("--print-capabilities").output();
     let told: serde_json::Value =
-        serde_json::from_str(&said(&output.expect("runs"))).expect("JSON");
+        serde_json::from_str(&stdout_of(&output.expect("runs"))).expect("JSON");
     assert_eq!(told["type"], "fs");
     let features = told["features"].as_array().expect("a list");
     assert!(features.contains(&"separate-options".into()), "{told}");
     assert!(!features.contains(&"migrate-precopy".into()), "{told}");
     let named = Command::new(BARGE).arg0("/x/virtiofsd").arg("-V").output();
-    assert!(said(&named.expect("runs")).contains("virtiofsd"));
+    assert!(stdout_of(&named.expect("runs")).contains("virtiofsd"));
 }
 
 #[test]
@@ -56,18 +56,18 @@ fn a_monitor_is_served_until_it_goes() {
     command
         .args(["--tag", "share", "--cache=never", "--socket-path"])
         .arg(&socket);
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let mode = std::fs::metadata(&socket).expect("made").permissions();
     assert_eq!(mode.mode() & 0o777, 0o600);
     let mut monitor = Frontend::connect(&socket, 1).expect("connected");
-    assert!(agree(&mut monitor).contains(VhostUserProtocolFeatures::CONFIG));
+    assert!(negotiate(&mut monitor).contains(VhostUserProtocolFeatures::CONFIG));
     let room = [0; 40];
     let (_, config) = monitor
         .get_config(0, 40, VhostUserConfigFlags::empty(), &room)
         .expect("a configuration");
     assert_eq!(&config[..7], b"share\0\0");
     drop(monitor);
-    assert!(served.ended().success());
+    assert!(served.wait().success());
     assert!(!socket.exists(), "removed");
 }
 
@@ -84,11 +84,11 @@ fn an_inherited_socket_is_listened_at() {
         .args(["-o", "cache=none,xattr,no_posix_lock", "--sandbox=chroot"])
         .args(["--translate-uid", "map:0:1000:1"])
         .args(["--translate-uid", "forbid-guest:1000:1"]);
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let mut monitor = Frontend::connect(&socket, 1).expect("connected");
-    assert!(!agree(&mut monitor).contains(VhostUserProtocolFeatures::CONFIG));
+    assert!(!negotiate(&mut monitor).contains(VhostUserProtocolFeatures::CONFIG));
     drop(monitor);
-    assert!(served.ended().success());
+    assert!(served.wait().success());
 }
 
 #[test]
@@ -118,12 +118,12 @@ fn what_makes_no_sense_is_status_2_and_what_cannot_be_status_1() {
         let mut command = virtiofsd(dir.path());
         command.args(["--socket-path", socket]).args(*args);
         let output = command.output().expect("runs");
-        let told = complained(&output);
+        let told = stderr_of(&output);
         assert_eq!(output.status.code(), Some(*status), "{args:?}: {told}");
         assert!(told.contains(why), "{args:?}: {told}");
     }
     let without = Command::new(BARGE).args(["virtiofsd", "--fd=3"]).output();
-    assert!(complained(&without.expect("runs")).contains("--shared-dir"));
+    assert!(stderr_of(&without.expect("runs")).contains("--shared-dir"));
 }
 
 /// Capabilities that are not needed are dropped; `--modcaps` keeps or drops others.
@@ -141,7 +141,7 @@ fn the_super_user_keeps_few_capabilities() {
             .arg("--socket-path")
             .arg(dir.path().join("socket"))
             .args(modcaps);
-        let served = Served::run(command);
+        let served = ServerProcess::run(command);
         let status = std::fs::read_to_string(format!("/proc/{}/status", served.id()));
         let status = status.expect("it runs");
         let caps = status.lines().find_map(|line| line.strip_prefix("CapPrm:"));

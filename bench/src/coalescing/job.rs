@@ -6,20 +6,20 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::limit::Limit;
-use crate::workspace::{forget, write_data};
+use super::memory_limit::MemoryLimit;
+use crate::workspace::{drop_cache, write_data};
 
 pub(super) struct Job {
     pub(super) name: &'static str,
     /// The value of fio's `--rw`.
-    kind: &'static str,
-    block: &'static str,
+    rw: &'static str,
+    block_size: &'static str,
     /// The number of writers, and the files that they write.
     pub(super) writers: Writers,
     /// The speed-up by merging when it was first measured (Linux's 9P client, 2016).
-    pub(super) first_measured: f64,
+    pub(super) published_speedup: f64,
     /// The job runs until it has done everything once: only then does read-ahead data get used.
-    pub(super) whole: bool,
+    pub(super) runs_to_end: bool,
 }
 
 /// The writers of a job.
@@ -27,9 +27,9 @@ pub(super) struct Job {
 pub(super) enum Writers {
     One,
     /// Four, each with a file of its own.
-    Files,
+    SeparateFiles,
     /// Four, each in a quarter of the same file.
-    Parts,
+    SharedFile,
 }
 
 /// All jobs.
@@ -41,11 +41,11 @@ pub(super) const JOBS: [Job; 10] = [
     Job::new("random write 1M", "randwrite", "1m", 2.16),
     Job::new("random read 1M", "randread", "1m", 1.21),
     Job::new("random write 4K", "randwrite", "4k", 1.10),
-    Job::new("random read 4K", "randread", "4k", 1.56).of_all(),
+    Job::new("random read 4K", "randread", "4k", 1.56).run_to_end(),
     // When merging was first measured, all writers shared one buffer: the target for four is the
     // gain of one.
-    Job::new("4 files, write 4K", "write", "4k", 2.32).by(Writers::Files),
-    Job::new("4 parts, write 4K", "write", "4k", 2.32).by(Writers::Parts),
+    Job::new("4 files, write 4K", "write", "4k", 2.32).with_writers(Writers::SeparateFiles),
+    Job::new("4 parts, write 4K", "write", "4k", 2.32).with_writers(Writers::SharedFile),
 ];
 
 /// The file for reads and random writes.
@@ -62,20 +62,20 @@ impl Job {
     ) -> Job {
         Job {
             name,
-            kind,
-            block,
+            rw: kind,
+            block_size: block,
             writers: Writers::One,
-            first_measured,
-            whole: false,
+            published_speedup: first_measured,
+            runs_to_end: false,
         }
     }
 
-    const fn of_all(mut self) -> Job {
-        self.whole = true;
+    const fn run_to_end(mut self) -> Job {
+        self.runs_to_end = true;
         self
     }
 
-    const fn by(mut self, writers: Writers) -> Job {
+    const fn with_writers(mut self, writers: Writers) -> Job {
         self.writers = writers;
         self
     }
@@ -84,28 +84,28 @@ impl Job {
     /// would take minutes.
     pub(super) fn seconds(&self, quick: bool) -> f64 {
         /// Three times the expected time of the slowest.
-        const WHOLE: f64 = 10.0;
-        match (self.whole, quick) {
-            (true, _) => WHOLE,
+        const TO_END: f64 = 10.0;
+        match (self.runs_to_end, quick) {
+            (true, _) => TO_END,
             (false, true) => 0.2,
             (false, false) => 0.4,
         }
     }
 
     pub(super) fn is_sequential(&self) -> bool {
-        !self.kind.starts_with("rand")
+        !self.rw.starts_with("rand")
     }
 
     fn file(&self) -> &'static str {
-        if self.kind == "write" { OUT } else { DATA }
+        if self.rw == "write" { OUT } else { DATA }
     }
 
     /// Returns the job's files below `dir`.
     fn files(&self, dir: &Path) -> Vec<PathBuf> {
         let file = dir.join(self.file());
         match self.writers {
-            Writers::One | Writers::Parts => vec![file],
-            Writers::Files => (0..4)
+            Writers::One | Writers::SharedFile => vec![file],
+            Writers::SeparateFiles => (0..4)
                 .map(|at| file.with_extension(at.to_string()))
                 .collect(),
         }
@@ -133,19 +133,19 @@ impl Job {
 
     /// Creates the job's files in `dir` as they are at its end, of `size` bytes together, and drops
     /// them from the kernel's page cache.
-    pub(super) fn lay(&self, dir: &Path, size: u64) -> Result<(), String> {
+    pub(super) fn create_files(&self, dir: &Path, size: u64) -> Result<(), String> {
         let files = self.files(dir);
         files.iter().try_for_each(|path| {
             write_data(path, size / files.len() as u64)
-                .and_then(|_| forget(path))
+                .and_then(|_| drop_cache(path))
                 .map_err(|error| format!("{}: {error}", path.display()))
         })
     }
 
     /// Drops the job's files from the kernel's page cache, and no others: the mount is new anyway.
-    pub(super) fn forget(&self, share: &Path) -> Result<(), String> {
+    pub(super) fn drop_cache(&self, share: &Path) -> Result<(), String> {
         for path in self.files(share) {
-            match forget(&path) {
+            match drop_cache(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(format!("{}: {error}", path.display()));
                 }
@@ -156,7 +156,7 @@ impl Job {
     }
 
     /// Returns fio's options that distribute the job's data among its writers.
-    fn share_out(&self, dir: &Path, size: u64) -> Vec<String> {
+    fn distribution_options(&self, dir: &Path, size: u64) -> Vec<String> {
         let file = dir.join(self.file());
         let file = file.display();
         let four = [
@@ -166,11 +166,11 @@ impl Job {
         ];
         match self.writers {
             Writers::One => vec![format!("--filename={file}"), format!("--size={size}")],
-            Writers::Files => {
+            Writers::SeparateFiles => {
                 let name = format!("--filename_format={file}.$jobnum");
                 [&four[..], &[name]].concat()
             }
-            Writers::Parts => {
+            Writers::SharedFile => {
                 let part = format!("--offset_increment={}", size / 4);
                 [&four[..], &[format!("--filename={file}"), part]].concat()
             }
@@ -182,7 +182,7 @@ impl Job {
         &self,
         dir: &Path,
         size: u64,
-        limit: Option<&Limit>,
+        limit: Option<&MemoryLimit>,
         quick: bool,
     ) -> Result<f64, String> {
         let mut command = match limit {
@@ -197,11 +197,11 @@ impl Job {
                 "--invalidate=0",
             ])
             .args(["--end_fsync=1", "--randseed=7", "--output-format=json"])
-            .args(self.share_out(dir, size))
+            .args(self.distribution_options(dir, size))
             .arg(format!("--runtime={}ms", self.seconds(quick) * 1000.0))
             .args([
-                format!("--rw={}", self.kind),
-                format!("--bs={}", self.block),
+                format!("--rw={}", self.rw),
+                format!("--bs={}", self.block_size),
             ])
             .stdin(Stdio::null())
             .output()
@@ -212,7 +212,7 @@ impl Job {
         }
         let results: Value = serde_json::from_slice(&output.stdout)
             .map_err(|error| format!("what fio has told: {error}"))?;
-        let side = if self.kind.contains("read") {
+        let side = if self.rw.contains("read") {
             "read"
         } else {
             "write"

@@ -4,16 +4,16 @@
 //! client.
 
 mod job;
-mod limit;
+mod memory_limit;
 
 use std::process::Command;
 
 use self::job::{JOBS, Job, Writers};
-use self::limit::Limit;
+use self::memory_limit::MemoryLimit;
 use crate::context::Context;
 use crate::mounted::Mounted;
 use crate::network::Network;
-use crate::process::{Process, free_port, needs_root};
+use crate::process::{Process, free_port, require_root};
 use crate::relay::Relay;
 use crate::report::results::{Results, Row, Summary};
 use crate::rounds::Rotation;
@@ -23,60 +23,60 @@ use command::tools::{Tool, find};
 
 /// The connection to the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Connection {
     Unix,
     /// A Unix socket over which the server passes file descriptors; other data still travels in
     /// messages.
     FdPassing,
     Tcp,
     /// TCP, with half a millisecond of delay in each direction.
-    Delayed,
+    DelayedTcp,
     /// NFS 4.2 over TCP.
     Nfs,
     /// A virtiofs device.
     Virtiofs,
     /// No server: the mounted tree is in the mount's own memory. No FUSE mount is faster.
-    Alone,
+    FuseOnly,
 }
 
-const WAYS: [Way; 7] = [
-    Way::Unix,
-    Way::FdPassing,
-    Way::Tcp,
-    Way::Delayed,
-    Way::Nfs,
-    Way::Virtiofs,
-    Way::Alone,
+const CONNECTIONS: [Connection; 7] = [
+    Connection::Unix,
+    Connection::FdPassing,
+    Connection::Tcp,
+    Connection::DelayedTcp,
+    Connection::Nfs,
+    Connection::Virtiofs,
+    Connection::FuseOnly,
 ];
 
-impl Way {
+impl Connection {
     fn name(self) -> &'static str {
         match self {
-            Way::Unix => "Unix",
-            Way::FdPassing => "Unix, handed over",
-            Way::Tcp => "TCP",
-            Way::Delayed => "TCP + 1 ms",
-            Way::Nfs => "NFS 4.2",
-            Way::Virtiofs => "virtiofs",
-            Way::Alone => "FUSE alone",
+            Connection::Unix => "Unix",
+            Connection::FdPassing => "Unix, handed over",
+            Connection::Tcp => "TCP",
+            Connection::DelayedTcp => "TCP + 1 ms",
+            Connection::Nfs => "NFS 4.2",
+            Connection::Virtiofs => "virtiofs",
+            Connection::FuseOnly => "FUSE alone",
         }
     }
 
     /// Returns the target ratio of `loose` to one page in each message.
-    fn gain(self, job: &Job) -> Option<f64> {
+    fn target_speedup(self, job: &Job) -> Option<f64> {
         match self {
-            Way::FdPassing | Way::Alone => None,
-            Way::Delayed => Some(5.0),
+            Connection::FdPassing | Connection::FuseOnly => None,
+            Connection::DelayedTcp => Some(5.0),
             _ if job.is_sequential() => Some(2.5),
-            _ => Some(job.first_measured),
+            _ => Some(job.published_speedup),
         }
     }
 
     /// Returns the column whose target is 90 % of the speed of the local file system.
-    fn level(self, job: &Job) -> Option<Column> {
+    fn parity_column(self, job: &Job) -> Option<Column> {
         match self {
-            Way::FdPassing => Some(Column::Mmap),
-            Way::Delayed | Way::Alone => None,
+            Connection::FdPassing => Some(Column::Mmap),
+            Connection::DelayedTcp | Connection::FuseOnly => None,
             _ => job.is_sequential().then_some(Column::Loose),
         }
     }
@@ -113,7 +113,7 @@ impl Column {
 }
 
 /// A served tree, over one connection.
-struct Served {
+struct ServedTree {
     /// The URL of the tree as a source.
     url: String,
     /// The URL for one page in each message, and the mount options for it; `None` if there are no
@@ -144,10 +144,10 @@ impl Sizes {
 
     /// Returns the sizes for `job` over `way`. A job that runs to its end uses a part that takes
     /// about 3 s with one page in each message, and barge may cache half of it.
-    fn of(&self, job: &Job, way: Way) -> Sizes {
-        let share = match (job.whole, way) {
+    fn for_job(&self, job: &Job, way: Connection) -> Sizes {
+        let share = match (job.runs_to_end, way) {
             (false, _) => return Sizes::new(self.file),
-            (true, Way::Delayed) => 16,
+            (true, Connection::DelayedTcp) => 16,
             (true, _) => 2,
         };
         let part = self.file / share;
@@ -160,33 +160,33 @@ impl Sizes {
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    needs_root("bench coalescing mounts, and makes a network")?;
+    require_root("bench coalescing mounts, and makes a network")?;
     if find(Tool::FIO.name).is_none() {
-        return Err(Failure::new(Tool::FIO.is_missing()));
+        return Err(Failure::new(Tool::FIO.missing_message()));
     }
-    let workspace = Workspace::below(args, std::env::temp_dir())?;
+    let workspace = Workspace::new_in(args, std::env::temp_dir())?;
     let file = u64::from(
         args.options
             .size
             .unwrap_or(if args.options.quick { 32 } else { 128 }),
     ) << 20;
     let sizes = Sizes::new(file);
-    let limit = Limit::new(sizes.cache);
-    let args = &args.seldom(5);
+    let limit = MemoryLimit::new(sizes.cache);
+    let args = &args.with_default_runs(5);
     let runs = args.runs();
     let mut notes = notes(args, &workspace, &sizes, limit.is_some());
     let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
-    args.steps
-        .plan(WAYS.len() * JOBS.len() * runs * COLUMNS.len());
-    for way in WAYS {
+    args.progress
+        .plan(CONNECTIONS.len() * JOBS.len() * runs * COLUMNS.len());
+    for way in CONNECTIONS {
         let name = |job: &Job| format!("{}, {}", way.name(), job.name);
-        let jobs: Vec<_> = JOBS.iter().filter(|job| args.wants(&name(job))).collect();
+        let jobs: Vec<_> = JOBS.iter().filter(|job| args.selects(&name(job))).collect();
         if jobs.is_empty() {
             continue;
         }
-        let served = match Served::start(way, &workspace) {
+        let served = match ServedTree::start(way, &workspace) {
             Ok(served) => served,
             Err(why) => {
                 missing.push(format!("{} is missing: {why}", way.name()));
@@ -197,7 +197,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
             let mut row = Row::new(name(job), "MB/s", vec![Vec::new(); COLUMNS.len()]);
             let mut rotation = Rotation::of(COLUMNS.len());
             let mut messages = Vec::new();
-            let sizes = sizes.of(job, way);
+            let sizes = sizes.for_job(job, way);
             for round in 0..runs {
                 rotation.round(args, round, std::slice::from_mut(&mut row), |rows, turn| {
                     let column = COLUMNS[turn];
@@ -222,7 +222,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
                     name(job)
                 ));
             }
-            short.extend(falls_short(&name(job), way, job, &row.runs));
+            short.extend(missed_targets(&name(job), way, job, &row.runs));
             rows.push(row);
         }
     }
@@ -285,8 +285,8 @@ fn notes(args: &Context, workspace: &Workspace, sizes: &Sizes, limited: bool) ->
 
 /// Returns the targets that a row misses: compared with one page in each message, and with the
 /// local file system.
-fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String> {
-    const LEVEL: f64 = 0.9;
+fn missed_targets(name: &str, way: Connection, job: &Job, runs: &[Vec<f64>]) -> Vec<String> {
+    const PARITY: f64 = 0.9;
     let median =
         |column: Column| Summary::of(&runs[column as usize]).map_or(f64::NAN, |of| of.median);
     let mut short = Vec::new();
@@ -297,11 +297,11 @@ fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String
             short.push(format!("{name}: {ratio:.2} of {target} times {beside}"));
         }
     };
-    if let Some(gain) = way.gain(job) {
+    if let Some(gain) = way.target_speedup(job) {
         owes(Column::Loose, gain, Column::Uncoalesced);
     }
-    if let Some(column) = way.level(job) {
-        owes(column, LEVEL, Column::Local);
+    if let Some(column) = way.parity_column(job) {
+        owes(column, PARITY, Column::Local);
     }
     short
 }
@@ -309,9 +309,9 @@ fn falls_short(name: &str, way: Way, job: &Job, runs: &[Vec<f64>]) -> Vec<String
 /// Runs `job` once, with cold caches; returns MB/s.
 fn measure(
     job: &Job,
-    served: &Served,
+    served: &ServedTree,
     column: Column,
-    (workspace, sizes, limit): (&Workspace, &Sizes, Option<&Limit>),
+    (workspace, sizes, limit): (&Workspace, &Sizes, Option<&MemoryLimit>),
     quick: bool,
 ) -> Result<f64, String> {
     let mounted = match column {
@@ -321,46 +321,48 @@ fn measure(
     let below = mounted.as_ref().map_or(&*workspace.share, Mounted::path);
     // As late as possible: see `workspace::forget`.
     job.prepare(&workspace.share, sizes.file)?;
-    job.forget(&workspace.share)?;
+    job.drop_cache(&workspace.share)?;
     if served.uncoalesced.is_none() && mounted.is_some() {
-        job.lay(below, sizes.file)?;
+        job.create_files(below, sizes.file)?;
     }
     job.run(below, sizes.part, limit, quick)
 }
 
-impl Served {
-    fn start(way: Way, workspace: &Workspace) -> Result<Served, String> {
+impl ServedTree {
+    fn start(way: Connection, workspace: &Workspace) -> Result<ServedTree, String> {
         /// The placeholder for the port in a source's URL.
         const PORT: &str = "{port}";
-        let path = workspace.run.join("socket").display().to_string();
+        let path = workspace.run_dir.join("socket").display().to_string();
         let port = free_port()?;
         let (nine, tcp) = ("--9p".to_owned(), format!("tcp:127.0.0.1:{port}"));
         let (serve, url) = match way {
-            Way::Unix => (
+            Connection::Unix => (
                 vec![nine, format!("unix:{path}")],
                 format!("9p+unix:{path}"),
             ),
-            Way::FdPassing => (
+            Connection::FdPassing => (
                 vec!["--9p-fd-passing".into(), nine, format!("unix:{path}")],
                 format!("9p+unix:{path}"),
             ),
-            Way::Tcp | Way::Delayed => (vec![nine, tcp], format!("9p://127.0.0.1:{PORT}/")),
-            Way::Nfs => {
-                let state = workspace.run.join("state").display().to_string();
+            Connection::Tcp | Connection::DelayedTcp => {
+                (vec![nine, tcp], format!("9p://127.0.0.1:{PORT}/"))
+            }
+            Connection::Nfs => {
+                let state = workspace.run_dir.join("state").display().to_string();
                 (
                     vec!["--nfs".into(), tcp, "--nfs-state-dir".into(), state],
                     format!("nfs://127.0.0.1:{PORT}/?vers=4.2"),
                 )
             }
-            Way::Virtiofs => (
+            Connection::Virtiofs => (
                 vec!["--virtiofs".into(), path.clone()],
                 format!("virtiofs:{path}"),
             ),
-            Way::Alone => (Vec::new(), "mem:".into()),
+            Connection::FuseOnly => (Vec::new(), "mem:".into()),
         };
-        let network = match url.contains(PORT) && way != Way::Delayed {
+        let network = match url.contains(PORT) && way != Connection::DelayedTcp {
             true => Some(
-                Network::bare()
+                Network::loopback_only()
                     .ok_or("no network can be made: Debian's iproute2 and util-linux")?,
             ),
             false => None,
@@ -370,11 +372,11 @@ impl Served {
             false => {
                 let mut command = barge(workspace, network.as_ref());
                 command.arg("serve").args(serve).arg(&workspace.share);
-                Some(Process::ready(&mut command)?)
+                Some(Process::start_barge(&mut command)?)
             }
         };
         let relay = match way {
-            Way::Delayed => {
+            Connection::DelayedTcp => {
                 let relay = Relay::start(([127, 0, 0, 1], port).into());
                 Some(relay.map_err(|error| format!("no relay: {error}"))?)
             }
@@ -383,18 +385,22 @@ impl Served {
         let port = relay.as_ref().map_or(port, |relay| relay.port);
         let url = url.replace(PORT, &port.to_string());
         let uncoalesced = match way {
-            Way::Unix | Way::FdPassing | Way::Tcp | Way::Delayed => Some((
-                format!("{url}?msize=4120&inflight=4096"),
-                "cache=auto,passthrough=off",
-            )),
-            Way::Nfs => Some((
+            Connection::Unix | Connection::FdPassing | Connection::Tcp | Connection::DelayedTcp => {
+                Some((
+                    format!("{url}?msize=4120&inflight=4096"),
+                    "cache=auto,passthrough=off",
+                ))
+            }
+            Connection::Nfs => Some((
                 format!("{url}&rsize=4096&wsize=4096&inflight=4096"),
                 "cache=auto",
             )),
-            Way::Virtiofs => Some((format!("{url}?max_write=4096&inflight=4096"), "cache=auto")),
-            Way::Alone => None,
+            Connection::Virtiofs => {
+                Some((format!("{url}?max_write=4096&inflight=4096"), "cache=auto"))
+            }
+            Connection::FuseOnly => None,
         };
-        Ok(Served {
+        Ok(ServedTree {
             url,
             uncoalesced,
             network,
@@ -423,7 +429,7 @@ impl Served {
             barge(workspace, self.network.as_ref()),
             source,
             options,
-            workspace.run.join("mounted"),
+            workspace.run_dir.join("mounted"),
         )
     }
 }

@@ -12,26 +12,31 @@ use rustix::net::sockopt;
 use rustix::process::Uid as UserId;
 use wire::Xdr;
 
-use crate::workspace::DATA;
+use crate::workspace::DATA_FILE;
 
 /// The behaviour of a hostile connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Behaviour {
     Idle,
     Unfinished,
     Unread,
     Reopening,
 }
 
-impl Kind {
-    pub(super) const ALL: [Kind; 4] = [Kind::Idle, Kind::Unfinished, Kind::Unread, Kind::Reopening];
+impl Behaviour {
+    pub(super) const ALL: [Behaviour; 4] = [
+        Behaviour::Idle,
+        Behaviour::Unfinished,
+        Behaviour::Unread,
+        Behaviour::Reopening,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Idle => "idle",
-            Kind::Unfinished => "unfinished messages",
-            Kind::Unread => "replies not read",
-            Kind::Reopening => "opening and reopening",
+            Behaviour::Idle => "idle",
+            Behaviour::Unfinished => "unfinished messages",
+            Behaviour::Unread => "replies not read",
+            Behaviour::Reopening => "opening and reopening",
         }
     }
 }
@@ -47,32 +52,37 @@ pub(super) enum Protocol {
 pub(super) struct Crowd(Vec<TcpStream>);
 
 /// The largest messages that hostile connections begin or request, in bytes.
-const LARGE: u32 = 1 << 20;
+const MESSAGE_SIZE: u32 = 1 << 20;
 
 /// The bytes sent of a large message: more would use gigabytes of socket buffers in the kernel.
-const BEGUN: usize = 64 << 10;
+const PARTIAL_SIZE: usize = 64 << 10;
 
 /// The connections that a reopening crowd closes and opens in a second.
-pub(super) const REOPENED: u32 = 1000;
+pub(super) const REOPEN_RATE: u32 = 1000;
 
 /// The id of a user that is neither root nor the bench's own.
-const OTHER: u32 = 65534;
+const OTHER_UID: u32 = 65534;
 
 /// Changes the user of the calling thread, and so of its sockets. Returns an error without
 /// privileges.
-pub(super) fn become_another() -> io::Result<()> {
-    let other = UserId::from_raw(OTHER);
+pub(super) fn switch_user() -> io::Result<()> {
+    let other = UserId::from_raw(OTHER_UID);
     Ok(rustix::thread::set_thread_res_uid(other, other, other)?)
 }
 
 impl Crowd {
     /// Opens `count` connections to `port` of this host.
-    pub(super) fn open(protocol: Protocol, kind: Kind, port: u16, count: u16) -> io::Result<Crowd> {
+    pub(super) fn open(
+        protocol: Protocol,
+        kind: Behaviour,
+        port: u16,
+        count: u16,
+    ) -> io::Result<Crowd> {
         let open = |_| protocol.open(kind, port);
         let mut all: Vec<_> = (0..count).map(open).collect::<io::Result<_>>()?;
         // After all are open: resources that some use delay others of the same client.
         for (stream, burden) in &mut all {
-            stuff(stream, burden)?;
+            fill_socket(stream, burden)?;
         }
         Ok(Crowd(all.into_iter().map(|(stream, _)| stream).collect()))
     }
@@ -87,16 +97,16 @@ impl Crowd {
         let (began, mut done) = (Instant::now(), 0);
         let count = self.0.len();
         while !stop.load(Ordering::Relaxed) && count > 0 {
-            self.0[done as usize % count] = protocol.open(Kind::Idle, port)?.0;
+            self.0[done as usize % count] = protocol.open(Behaviour::Idle, port)?.0;
             done += 1;
-            let next = began + Duration::from_secs(1) * done / REOPENED;
+            let next = began + Duration::from_secs(1) * done / REOPEN_RATE;
             sleep(next.saturating_duration_since(Instant::now()));
         }
         Ok(())
     }
 
     /// Waits until `stop` is set and the thread is unparked.
-    pub(super) fn stay(&self, stop: &AtomicBool) -> io::Result<()> {
+    pub(super) fn hold(&self, stop: &AtomicBool) -> io::Result<()> {
         while !stop.load(Ordering::Relaxed) {
             park();
         }
@@ -106,24 +116,24 @@ impl Crowd {
 
 impl Protocol {
     /// Connects and makes the first exchanges. Also returns the messages that burden the server.
-    fn open(self, kind: Kind, port: u16) -> io::Result<(TcpStream, Vec<u8>)> {
+    fn open(self, kind: Behaviour, port: u16) -> io::Result<(TcpStream, Vec<u8>)> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
-        if kind == Kind::Unread {
+        if kind == Behaviour::Unread {
             sockopt::set_socket_recv_buffer_size(&stream, 4096)?;
         }
         let burden = match self {
-            Protocol::P9 => self.greet_p9(&mut stream, kind)?,
-            Protocol::Nfs3 => self.greet_nfs(&mut stream, kind)?,
+            Protocol::P9 => self.start_p9(&mut stream, kind)?,
+            Protocol::Nfs3 => self.start_nfs(&mut stream, kind)?,
         };
         Ok((stream, burden))
     }
 
-    fn greet_p9(self, stream: &mut TcpStream, kind: Kind) -> io::Result<Vec<u8>> {
+    fn start_p9(self, stream: &mut TcpStream, kind: Behaviour) -> io::Result<Vec<u8>> {
         let version = Dialect::Linux.version().as_bytes();
-        let msize = LARGE + 24;
+        let msize = MESSAGE_SIZE + 24;
         p9_call(stream, Tag::NONE, &Tmessage::Version { msize, version })?;
-        if matches!(kind, Kind::Idle | Kind::Reopening) {
+        if matches!(kind, Behaviour::Idle | Behaviour::Reopening) {
             return Ok(Vec::new());
         }
         let (root, data, afid) = (Fid(0), Fid(1), Fid::NONE);
@@ -135,10 +145,10 @@ impl Protocol {
                 afid,
                 uname: b"",
                 aname: b"",
-                n_uname: Uid(OTHER),
+                n_uname: Uid(OTHER_UID),
             },
         )?;
-        let names = [DATA.0.as_bytes()];
+        let names = [DATA_FILE.0.as_bytes()];
         let names = Names::new(&names);
         p9_call(
             stream,
@@ -154,45 +164,54 @@ impl Protocol {
             flags: 0,
         };
         p9_call(stream, Tag(1), &open)?;
-        if kind == Kind::Unfinished {
-            let head = p9::message::write_head(Tag(1), data, 0, LARGE);
-            return Ok([&head[..], &[7; BEGUN]].concat());
+        if kind == Behaviour::Unfinished {
+            let head = p9::message::write_head(Tag(1), data, 0, MESSAGE_SIZE);
+            return Ok([&head[..], &[7; PARTIAL_SIZE]].concat());
         }
         let mut reads = Vec::new();
         for tag in 0..4 {
             let read = Tmessage::Read {
                 fid: data,
                 offset: 0,
-                count: LARGE,
+                count: MESSAGE_SIZE,
             };
             read.encode(Dialect::Linux, Tag(tag), &mut reads);
         }
         Ok(reads)
     }
 
-    fn greet_nfs(self, stream: &mut TcpStream, kind: Kind) -> io::Result<Vec<u8>> {
+    fn start_nfs(self, stream: &mut TcpStream, kind: Behaviour) -> io::Result<Vec<u8>> {
         const NFS: u32 = 100_003;
         const MOUNT: u32 = 100_005;
-        if matches!(kind, Kind::Idle | Kind::Reopening) {
+        if matches!(kind, Behaviour::Idle | Behaviour::Reopening) {
             return nfs_call(stream, NFS, 0, &[]).map(|_| Vec::new());
         }
         let root = nfs_call(stream, MOUNT, 1, &opaque(b"/"))?;
-        let look_up = [opaque(&handle(&root)?), opaque(DATA.0.as_bytes())].concat();
+        let look_up = [opaque(&handle(&root)?), opaque(DATA_FILE.0.as_bytes())].concat();
         let file = opaque(&handle(&nfs_call(stream, NFS, 3, &look_up)?)?);
-        if kind == Kind::Unfinished {
-            let body = [file, words(&[0, 0, LARGE, 0, LARGE]), vec![7; BEGUN]].concat();
+        if kind == Behaviour::Unfinished {
+            let body = [
+                file,
+                encode_words(&[0, 0, MESSAGE_SIZE, 0, MESSAGE_SIZE]),
+                vec![7; PARTIAL_SIZE],
+            ]
+            .concat();
             let mut call = rpc(NFS, 7, &body);
-            let mark = (call.len() - 4 + LARGE as usize - BEGUN) as u32 | 1 << 31;
+            let mark = (call.len() - 4 + MESSAGE_SIZE as usize - PARTIAL_SIZE) as u32 | 1 << 31;
             call[..4].copy_from_slice(&mark.to_be_bytes());
             return Ok(call);
         }
-        let read = rpc(NFS, 6, &[file, words(&[0, 0, LARGE])].concat());
+        let read = rpc(
+            NFS,
+            6,
+            &[file, encode_words(&[0, 0, MESSAGE_SIZE])].concat(),
+        );
         Ok(read.repeat(4))
     }
 }
 
 /// Sends as much as fits without blocking.
-fn stuff(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+fn fill_socket(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     match stream.write(bytes) {
         Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
@@ -217,11 +236,11 @@ fn p9_call(stream: &mut TcpStream, tag: Tag, request: &Tmessage<'_>) -> io::Resu
     }
 }
 
-/// Encodes a version 3 call with its record mark, as the user [`OTHER`] (AUTH_SYS).
+/// Encodes a version 3 call with its record mark, as the user [`OTHER_UID`] (AUTH_SYS).
 fn rpc(program: u32, procedure: u32, body: &[u8]) -> Vec<u8> {
-    let credential = [1, 20, 0, 0, OTHER, OTHER, 0];
+    let credential = [1, 20, 0, 0, OTHER_UID, OTHER_UID, 0];
     let head = [&[1, 0, 2, program, 3, procedure][..], &credential, &[0, 0]].concat();
-    let head = words(&head);
+    let head = encode_words(&head);
     let mark = (head.len() + body.len()) as u32 | 1 << 31;
     [&mark.to_be_bytes()[..], &head, body].concat()
 }
@@ -257,7 +276,7 @@ fn handle(results: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
+fn encode_words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 

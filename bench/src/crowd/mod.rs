@@ -11,54 +11,54 @@ use std::time::{Duration, Instant};
 
 use transports::Addr;
 
-use self::hostile::{Crowd, Kind, Protocol, REOPENED, become_another};
+use self::hostile::{Behaviour, Crowd, Protocol, REOPEN_RATE, switch_user};
 use crate::context::Context;
 use crate::nfs::client::{Client as NfsClient, Version};
 use crate::nfs::servers::Server;
 use crate::p9::client::Client as P9Client;
-use crate::process::{Process, free_port, needs_root};
+use crate::process::{Process, free_port, require_root};
 use crate::protocol::Operation;
 use crate::report::results::{Results, Row};
-use crate::rounds::Done;
+use crate::rounds::Measurement;
 use crate::workspace::Workspace;
 use command::Failure;
 
 /// The time between the arrival of the crowd and the measurement: the server frees the buffers of
 /// the connections' first messages after two seconds.
-const SETTLE: Duration = Duration::from_secs(3);
+const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// The time for the server to close the crowd's connections before the next round.
-const PAUSE: Duration = Duration::from_secs(1);
+const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// The time for the server to free memory after the last crowd has disconnected.
-const RETURN: Duration = Duration::from_secs(6);
+const MEMORY_FREE_TIME: Duration = Duration::from_secs(6);
 
 /// An ordinary client that runs one operation at a time.
-type Bystander = Box<dyn FnMut() -> Done + Send>;
+type OrdinaryClient = Box<dyn FnMut() -> Measurement + Send>;
 
 /// The addresses and the process of a cell's server.
-struct Served {
+struct CrowdServer {
     p9: Addr,
     nfs: Server,
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    needs_root("crowd")?;
+    require_root("crowd")?;
     sys::limits::raise_descriptors();
-    let workspace = Workspace::make(args)?;
+    let workspace = Workspace::with_files(args)?;
     let mut cells = Vec::new();
     for (name, protocol) in [("9P", Protocol::P9), ("NFS v3", Protocol::Nfs3)] {
-        let kinds = Kind::ALL.map(|kind| (format!("{name}, {}", kind.name()), protocol, kind));
-        cells.extend(kinds.into_iter().filter(|(name, ..)| args.wants(name)));
+        let kinds = Behaviour::ALL.map(|kind| (format!("{name}, {}", kind.name()), protocol, kind));
+        cells.extend(kinds.into_iter().filter(|(name, ..)| args.selects(name)));
     }
-    args.steps.plan(cells.len());
+    args.progress.plan(cells.len());
     let mut rows = Vec::new();
     for (name, protocol, kind) in cells {
         match measure(args, &workspace, &name, protocol, kind) {
             Ok(measured) => rows.extend(measured),
-            Err(why) => args.steps.fail(format!("{name}: {why}")),
+            Err(why) => args.progress.report_failure(format!("{name}: {why}")),
         }
-        args.steps.done()?;
+        args.progress.advance()?;
     }
     let count = args.options.connections;
     Ok(Results {
@@ -70,14 +70,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
                  their defaults except the limits of connections",
                 args.runs(),
                 time(args).as_millis(),
-                SETTLE.as_secs()
+                SETTLE_TIME.as_secs()
             ),
             format!(
                 "resident memory of the server: 'at most' before the hostile connections and at its peak \
                  with them; 'afterwards' before them and {} s after they have ended",
-                RETURN.as_secs()
+                MEMORY_FREE_TIME.as_secs()
             ),
-            format!("reopening: {REOPENED} connections a second, the oldest first"),
+            format!("reopening: {REOPEN_RATE} connections a second, the oldest first"),
         ],
         missing: Vec::new(),
         servers: vec!["alone".into(), format!("with {count}")],
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
 
 /// Returns the duration of a run: thousands of operations, of which the slowest hundredth matters.
 fn time(args: &Context) -> Duration {
-    args.time() * 20
+    args.run_time() * 20
 }
 
 /// Measures a bystander alone and then with a crowd: a row for each of its operations, and two for
@@ -99,7 +99,7 @@ fn measure(
     workspace: &Workspace,
     name: &str,
     protocol: Protocol,
-    kind: Kind,
+    kind: Behaviour,
 ) -> Result<Vec<Row>, String> {
     let text = |failure: Failure| failure.message;
     let p9 = Addr::Tcp {
@@ -117,18 +117,18 @@ fn measure(
     ];
     let (_, nfs) = crate::nfs::servers::barge(
         workspace.barge(),
-        (&workspace.share, &workspace.run),
+        (&workspace.share, &workspace.run_dir),
         None,
         &options,
     )
     .map_err(text)?;
-    let served = Served { p9, nfs };
+    let served = CrowdServer { p9, nfs };
     let process = &served.nfs.process;
     let port = match (protocol, &served.p9) {
         (Protocol::P9, Addr::Tcp { port, .. }) => *port,
         _ => served.nfs.port(),
     };
-    let mut bystanders = served.bystanders(protocol)?;
+    let mut bystanders = served.ordinary_clients(protocol)?;
     let mut rows: Vec<Row> = bystanders
         .iter()
         .map(|(what, _)| {
@@ -138,11 +138,11 @@ fn measure(
         .collect();
     // Warms up.
     for (_, bystander) in &mut bystanders {
-        percentile(bystander, time(args))?;
+        latency_p99(bystander, time(args))?;
     }
     let mut run = |column: usize| -> Result<(), String> {
         for ((_, bystander), row) in bystanders.iter_mut().zip(&mut rows) {
-            let slowest = percentile(bystander, time(args))?;
+            let slowest = latency_p99(bystander, time(args))?;
             row.runs[column].push(slowest);
         }
         Ok(())
@@ -151,11 +151,11 @@ fn measure(
     for _ in 0..args.runs() {
         run(0)?;
         let crowd = (protocol, kind, port, args.options.connections);
-        beside(crowd, || run(1))?;
-        sleep(PAUSE);
+        with_crowd(crowd, || run(1))?;
+        sleep(CLOSE_TIME);
     }
     let beside = memory(process, "VmHWM")?;
-    sleep(RETURN);
+    sleep(MEMORY_FREE_TIME);
     let afterwards = memory(process, "VmRSS")?;
     let row = |what: &str, figures: [f64; 2]| {
         let runs = figures.map(|figure| vec![figure]).into();
@@ -167,8 +167,8 @@ fn measure(
 }
 
 /// Runs `measure` while a crowd of `count` connections to `port` is open.
-fn beside(
-    (protocol, kind, port, count): (Protocol, Kind, u16, u16),
+fn with_crowd(
+    (protocol, kind, port, count): (Protocol, Behaviour, u16, u16),
     mut measure: impl FnMut() -> Result<(), String>,
 ) -> Result<(), String> {
     let stop = AtomicBool::new(false);
@@ -177,17 +177,17 @@ fn beside(
         let crowd = threads.spawn(|| -> io::Result<()> {
             // Dropped on return, which also reports a failure.
             let opened = opened;
-            become_another()?;
+            switch_user()?;
             let mut crowd = Crowd::open(protocol, kind, port, count)?;
             let _ = opened.send(());
             match kind {
-                Kind::Reopening => crowd.reopen(protocol, port, &stop),
-                _ => crowd.stay(&stop),
+                Behaviour::Reopening => crowd.reopen(protocol, port, &stop),
+                _ => crowd.hold(&stop),
             }
         });
         let measured = match is_open.recv() {
             Ok(()) => {
-                sleep(SETTLE);
+                sleep(SETTLE_TIME);
                 measure()
             }
             Err(_) => Ok(()),
@@ -200,9 +200,12 @@ fn beside(
     })
 }
 
-impl Served {
+impl CrowdServer {
     /// Returns clients that read 4 KiB and get attributes.
-    fn bystanders(&self, protocol: Protocol) -> Result<[(&'static str, Bystander); 2], String> {
+    fn ordinary_clients(
+        &self,
+        protocol: Protocol,
+    ) -> Result<[(&'static str, OrdinaryClient); 2], String> {
         const ONE: (usize, Duration, usize) = (1, Duration::MAX, 1);
         let (depth, time, most) = ONE;
         Ok(match protocol {
@@ -222,7 +225,7 @@ impl Served {
             }
             Protocol::Nfs3 => {
                 let client =
-                    |work, number| NfsClient::connect(&self.nfs, Version::Three, work, number);
+                    |work, number| NfsClient::connect(&self.nfs, Version::V3, work, number);
                 let mut reads = client(Operation::ReadSmall, 0)?;
                 let mut attributes = client(Operation::Attributes, 1)?;
                 [
@@ -238,7 +241,7 @@ impl Served {
 }
 
 /// Repeats an operation for `time`; returns the 99th percentile of its latency in microseconds.
-fn percentile(bystander: &mut Bystander, time: Duration) -> Result<f64, String> {
+fn latency_p99(bystander: &mut OrdinaryClient, time: Duration) -> Result<f64, String> {
     let began = Instant::now();
     let mut all = Vec::new();
     while began.elapsed() < time {

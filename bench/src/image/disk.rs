@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{Advice, fadvise};
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::process::{call, wait_until};
+use crate::process::{run_command, wait_until};
 
 /// The size in bytes, enough for the trees and all their images; the file is sparse.
 const SIZE: u64 = 4 << 30;
@@ -37,7 +37,7 @@ impl Disk {
         made.map_err(told)?;
         // Complete initialization now, so that the kernel does not write during the measurements.
         let now = ["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
-        call(Command::new("mkfs.ext4").args(now).arg(&file))?;
+        run_command(Command::new("mkfs.ext4").args(now).arg(&file))?;
         // Direct I/O avoids a second copy in the host's page cache; not every file system supports
         // it.
         let direct = losetup(&file, &["--direct-io=on"]);
@@ -53,7 +53,7 @@ impl Disk {
     }
 
     /// Drops the disk from the kernel's caches, and leaves it mounted read-only.
-    pub(super) fn forget(&self) -> Result<(), String> {
+    pub(super) fn drop_caches(&self) -> Result<(), String> {
         const LONG: Duration = Duration::from_secs(20);
         // A server of an image on it may not have exited yet.
         let left = || unmount(&self.at, UnmountFlags::empty()).is_ok();
@@ -62,17 +62,17 @@ impl Disk {
         }
         self.mount("ro,noatime")?;
         // If another mount namespace has a copy of the mount, the unmount has dropped no caches.
-        forget_below(&self.at).map_err(|error| error.to_string())
+        drop_caches_below(&self.at).map_err(|error| error.to_string())
     }
 
     /// Makes the disk writable again.
-    pub(super) fn writable(&self) -> Result<(), String> {
+    pub(super) fn remount_writable(&self) -> Result<(), String> {
         self.mount("remount,rw,noatime")
     }
 
     fn mount(&self, options: &str) -> Result<(), String> {
         let mut mount = Command::new("mount");
-        call(mount.args(["-o", options, &self.device]).arg(&self.at))
+        run_command(mount.args(["-o", options, &self.device]).arg(&self.at))
     }
 
     /// Returns the reads of the disk so far (Documentation/block/stat.rst).
@@ -98,15 +98,15 @@ impl Drop for Disk {
         // Errors mean that it is already removed. The kernel removes a loop device after its last
         // user.
         let _ = unmount(&self.at, UnmountFlags::DETACH);
-        let _ = call(Command::new("losetup").args(["--detach", &self.device]));
+        let _ = run_command(Command::new("losetup").args(["--detach", &self.device]));
     }
 }
 
-fn forget_below(dir: &Path) -> std::io::Result<()> {
+fn drop_caches_below(dir: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
         if kind.is_dir() {
-            forget_below(&path)?;
+            drop_caches_below(&path)?;
         } else if kind.is_file() {
             fadvise(&File::open(path)?, 0, None, Advice::DontNeed)?;
         }

@@ -3,8 +3,8 @@
 //! with images mounted by the kernel and by other programs.
 
 mod disk;
-pub(super) mod far;
 mod mounts;
+pub(super) mod object_store;
 pub(super) mod tree;
 
 use std::fs;
@@ -15,10 +15,10 @@ use std::time::Instant;
 use rustix::mount::{UnmountFlags, unmount};
 
 use self::disk::Disk;
-use self::mounts::{Column, Mounted, Stored, What};
+use self::mounts::{Column, MountSources, Mounted, Storage};
 use self::tree::{Program, Runtime};
 use crate::context::Context;
-use crate::process::{call, needs_root};
+use crate::process::{require_root, run_command};
 use crate::report::results::{Results, Row, Summary};
 use crate::rounds::Rotation;
 use crate::workspace::Workspace;
@@ -28,7 +28,7 @@ use command::Failure;
 struct Cell {
     runtime: Runtime,
     program: Program,
-    stored: Stored,
+    stored: Storage,
 }
 
 /// The disk and the directories of the bench.
@@ -37,17 +37,17 @@ struct Fixture {
     /// A directory in memory.
     tmpfs: PathBuf,
     /// The mount point.
-    at: PathBuf,
+    mount_point: PathBuf,
     barge: PathBuf,
 }
 
 /// The figures of one mount, run and unmount.
-struct Pass {
+struct PassFigures {
     ms: f64,
     requests: f64,
     mib: f64,
     /// MiB in use at the end, if measured: by the page cache, and by the server.
-    held: Option<[f64; 2]>,
+    memory: Option<[f64; 2]>,
 }
 
 /// The rows of a cell with their units; "cold" starts with empty caches, "warm" with all of the
@@ -62,9 +62,9 @@ const FIGURES: [(&str, &str); 6] = [
 ];
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    let args = &args.seldom(3);
-    needs_root("bench image makes a file system on a loop device, and mounts")?;
-    let workspace = Workspace::below(args, std::env::temp_dir())?;
+    let args = &args.with_default_runs(3);
+    require_root("bench image makes a file system on a loop device, and mounts")?;
+    let workspace = Workspace::new_in(args, std::env::temp_dir())?;
     let mut notes = vec![format!(
         "{} runs each, alternating, after one warm-up run; the images and the tree of 'disk' are on an ext4 on a loop device below {}; \
          before a cold run all caches are empty, and before a warm one the page cache has the whole image",
@@ -79,14 +79,14 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let fixture = Fixture::make(&workspace).map_err(Failure::new)?;
     let mut columns = Vec::from(Column::ALL);
     let cells_of_all = Runtime::ALL.into_iter().flat_map(cells);
-    let asked = cells_of_all.filter(|cell| args.wants(&cell.name()));
+    let asked = cells_of_all.filter(|cell| args.selects(&cell.name()));
     args.plan(asked.count(), columns.len());
     let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
     for runtime in Runtime::ALL {
         let cells: Vec<_> = cells(runtime)
-            .filter(|cell| args.wants(&cell.name()))
+            .filter(|cell| args.selects(&cell.name()))
             .collect();
         if cells.is_empty() {
             continue;
@@ -108,7 +108,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         }
         for cell in cells {
             let measured = fixture.measure(&cell, &columns, args)?;
-            short.extend(falls_short(&cell.name(), &columns, &measured));
+            short.extend(missed_targets(&cell.name(), &columns, &measured));
             rows.extend(measured);
         }
     }
@@ -137,7 +137,7 @@ fn cells(runtime: Runtime) -> impl Iterator<Item = Cell> {
         program,
         stored,
     };
-    let of = move |program| Stored::ALL.map(|stored| cell(program, stored));
+    let of = move |program| Storage::ALL.map(|stored| cell(program, stored));
     Program::ALL.into_iter().flat_map(of)
 }
 
@@ -155,18 +155,18 @@ impl Cell {
 
 impl Fixture {
     fn make(workspace: &Workspace) -> Result<Fixture, String> {
-        let [tmpfs, at] = ["tmpfs", "mounted"].map(|name| workspace.run.join(name));
+        let [tmpfs, at] = ["tmpfs", "mounted"].map(|name| workspace.run_dir.join(name));
         for dir in [&tmpfs, &at] {
             fs::create_dir_all(dir).map_err(|error| error.to_string())?;
         }
         let mut mount = Command::new("mount");
-        call(mount.args(["-t", "tmpfs", "none"]).arg(&tmpfs))?;
-        let disk = Disk::make(&workspace.run).inspect_err(|_| unmount_lazily(&tmpfs))?;
+        run_command(mount.args(["-t", "tmpfs", "none"]).arg(&tmpfs))?;
+        let disk = Disk::make(&workspace.run_dir).inspect_err(|_| unmount_lazily(&tmpfs))?;
         let barge = workspace.barge.clone();
         Ok(Fixture {
             disk,
             tmpfs,
-            at,
+            mount_point: at,
             barge,
         })
     }
@@ -174,12 +174,12 @@ impl Fixture {
     /// Makes a runtime's tree, in memory and on the disk, and its images.
     fn fill(&self, runtime: Runtime) -> Result<(), String> {
         let name = runtime.name();
-        self.disk.writable()?;
+        self.disk.remount_writable()?;
         let tree = self.tmpfs.join(name);
         runtime.make(&tree)?;
         let mut copy = Command::new("cp");
-        call(copy.arg("-a").arg(&tree).arg(self.disk.path().join(name)))?;
-        for stored in Stored::ALL {
+        run_command(copy.arg("-a").arg(&tree).arg(self.disk.path().join(name)))?;
+        for stored in Storage::ALL {
             let image = |kind| {
                 self.disk
                     .path()
@@ -196,14 +196,14 @@ impl Fixture {
         cell: &Cell,
         column: Column,
         (cold, weigh): (bool, bool),
-    ) -> Result<Pass, String> {
+    ) -> Result<PassFigures, String> {
         if cold {
-            self.disk.forget()?;
+            self.disk.drop_caches()?;
         }
         let on_disk = |name: String| self.disk.path().join(name);
         let name = cell.runtime.name();
         let [erofs, squashfs] = ["erofs", "squashfs"].map(|kind| on_disk(cell.image(kind)));
-        let what = What {
+        let what = MountSources {
             barge: &self.barge,
             tmpfs: &self.tmpfs.join(name),
             tree: &on_disk(name.into()),
@@ -212,28 +212,28 @@ impl Fixture {
         };
         let before = self.disk.reads()?;
         let began = Instant::now();
-        let mounted = Mounted::new(column, &what, &self.at)?;
-        cell.runtime.run(cell.program, &self.at)?;
+        let mounted = Mounted::new(column, &what, &self.mount_point)?;
+        cell.runtime.run(cell.program, &self.mount_point)?;
         let held = weigh.then(|| mounted.memory(column, column.image(&what)));
-        mounted.end()?;
+        mounted.unmount()?;
         let ms = began.elapsed().as_secs_f64() * 1e3;
         let after = self.disk.reads()?;
-        Ok(Pass {
+        Ok(PassFigures {
             ms,
             requests: after.requests - before.requests,
             mib: after.mib - before.mib,
-            held: held.transpose()?,
+            memory: held.transpose()?,
         })
     }
 
     /// Measures the last two figures.
-    fn held(&self, cell: &Cell, column: Column) -> Result<[f64; 2], String> {
+    fn measure_memory(&self, cell: &Cell, column: Column) -> Result<[f64; 2], String> {
         let cold = self.pass(cell, column, (true, true))?;
-        cold.held.ok_or_else(|| "nothing was weighed".into())
+        cold.memory.ok_or_else(|| "nothing was weighed".into())
     }
 
     /// Measures the first four figures.
-    fn timed(&self, cell: &Cell, column: Column) -> Result<[f64; 4], String> {
+    fn measure_times(&self, cell: &Cell, column: Column) -> Result<[f64; 4], String> {
         let cold = self.pass(cell, column, (true, false))?;
         let warm = self.pass(cell, column, (false, false))?;
         Ok([cold.ms, warm.ms, cold.requests, cold.mib])
@@ -256,9 +256,11 @@ impl Fixture {
                 let column = columns[turn];
                 // The first round warms up: it measures memory instead of time.
                 let found = match round {
-                    0 => self.held(cell, column).map(|held| (4, held.to_vec())),
+                    0 => self
+                        .measure_memory(cell, column)
+                        .map(|held| (4, held.to_vec())),
                     _ => self
-                        .timed(cell, column)
+                        .measure_times(cell, column)
                         .map(|figures| (0, figures.to_vec())),
                 };
                 let (first, found) =
@@ -285,7 +287,7 @@ fn unmount_lazily(at: &Path) {
 }
 
 /// Returns the targets that a cell misses, as ratios to the peers.
-fn falls_short(name: &str, columns: &[Column], rows: &[Row]) -> Vec<String> {
+fn missed_targets(name: &str, columns: &[Column], rows: &[Row]) -> Vec<String> {
     let median = |row: usize, column: Column| {
         let at = columns.iter().position(|&other| other == column)?;
         Some(Summary::of(&rows[row].runs[at])?.median)

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
-use crate::process::{call, own_memory};
+use crate::process::{peak_memory, run_command};
 use command::tools::{Tool, find};
 
 /// The way to mount, in the order of the table.
@@ -30,7 +30,7 @@ pub(super) enum Column {
 
 /// The storage of an image's contents.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
+pub(super) enum Storage {
     Plain,
     /// Uncompressed, and verified with hashes.
     Hashed,
@@ -38,7 +38,7 @@ pub(super) enum Stored {
 }
 
 /// The trees and images to mount.
-pub(super) struct What<'a> {
+pub(super) struct MountSources<'a> {
     /// The program that packs and mounts.
     pub(super) barge: &'a Path,
     /// The tree in memory.
@@ -77,7 +77,7 @@ impl Column {
     }
 
     /// Mounts at `at`; a server, if any, runs in the background on return.
-    pub(super) fn mount(self, what: &What<'_>, at: &Path) -> Result<(), String> {
+    pub(super) fn mount(self, what: &MountSources<'_>, at: &Path) -> Result<(), String> {
         match self {
             Column::Barge => barge(what, at, &["--fuse"]),
             Column::Default => barge(what, at, &[]),
@@ -88,16 +88,16 @@ impl Column {
                 // Since Linux 6.12 EROFS mounts a file without a loop device.
                 let flags = MountFlags::RDONLY;
                 let mounted = mount(what.erofs, at, "erofs", flags, None);
-                mounted.or_else(|_| by_loop("erofs", what.erofs, at))
+                mounted.or_else(|_| mount_loop("erofs", what.erofs, at))
             }
-            Column::Squashfs => by_loop("squashfs", what.squashfs, at),
-            Column::Erofsfuse => fuse(&Tool::EROFSFUSE, what.erofs, at),
-            Column::Squashfuse => fuse(&Tool::SQUASHFUSE, what.squashfs, at),
+            Column::Squashfs => mount_loop("squashfs", what.squashfs, at),
+            Column::Erofsfuse => mount_fuse(&Tool::EROFSFUSE, what.erofs, at),
+            Column::Squashfuse => mount_fuse(&Tool::SQUASHFUSE, what.squashfs, at),
         }
     }
 
     /// Returns the image on the disk, if this column mounts one.
-    pub(super) fn image<'a>(self, what: &What<'a>) -> Option<&'a Path> {
+    pub(super) fn image<'a>(self, what: &MountSources<'a>) -> Option<&'a Path> {
         match self {
             Column::Barge
             | Column::Default
@@ -121,14 +121,14 @@ impl Column {
     }
 }
 
-impl Stored {
-    pub(super) const ALL: [Stored; 3] = [Stored::Plain, Stored::Hashed, Stored::Lz4];
+impl Storage {
+    pub(super) const ALL: [Storage; 3] = [Storage::Plain, Storage::Hashed, Storage::Lz4];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Stored::Plain => "plain",
-            Stored::Hashed => "hashes",
-            Stored::Lz4 => "lz4",
+            Storage::Plain => "plain",
+            Storage::Hashed => "hashes",
+            Storage::Lz4 => "lz4",
         }
     }
 
@@ -142,33 +142,33 @@ impl Stored {
     ) -> Result<(), String> {
         let plain: &[&str] = &["-noI", "-noD", "-noF", "-noX"];
         let codec: (&[&str], &[&str]) = match self {
-            Stored::Plain => (&["--no-hashes"], plain),
-            Stored::Hashed => (&[], plain),
-            Stored::Lz4 => (
+            Storage::Plain => (&["--no-hashes"], plain),
+            Storage::Hashed => (&[], plain),
+            Storage::Lz4 => (
                 &["--no-hashes", "--compress", "lz4"],
                 &["-comp", "lz4", "-Xhc", "-b", "64K"],
             ),
         };
         let mut pack = Command::new(barge);
-        call(pack.arg("pack").args(codec.0).arg(tree).arg(erofs))?;
+        run_command(pack.arg("pack").args(codec.0).arg(tree).arg(erofs))?;
         if find("mksquashfs").is_some() {
             let mut command = Command::new("mksquashfs");
             let options = ["-quiet", "-no-progress", "-noappend"];
-            call(command.arg(tree).arg(squashfs).args(options).args(codec.1))?;
+            run_command(command.arg(tree).arg(squashfs).args(options).args(codec.1))?;
         }
         Ok(())
     }
 }
 
-fn barge(what: &What<'_>, at: &Path, options: &[&str]) -> Result<(), String> {
+fn barge(what: &MountSources<'_>, at: &Path, options: &[&str]) -> Result<(), String> {
     let mut command = Command::new(what.barge);
     command.arg("mount").args(options);
-    call(command.arg(what.erofs).arg(at))
+    run_command(command.arg(what.erofs).arg(at))
 }
 
-fn by_loop(kind: &str, image: &Path, at: &Path) -> Result<(), String> {
+fn mount_loop(kind: &str, image: &Path, at: &Path) -> Result<(), String> {
     let mut command = Command::new("mount");
-    call(
+    run_command(
         command
             .args(["-t", kind, "-o", "loop,ro"])
             .arg(image)
@@ -176,36 +176,39 @@ fn by_loop(kind: &str, image: &Path, at: &Path) -> Result<(), String> {
     )
 }
 
-fn fuse(tool: &Tool, image: &Path, at: &Path) -> Result<(), String> {
+fn mount_fuse(tool: &Tool, image: &Path, at: &Path) -> Result<(), String> {
     match find(tool.name) {
-        Some(program) => call(Command::new(program).arg(image).arg(at)),
-        None => Err(format!("{} brings it", tool.bring)),
+        Some(program) => run_command(Command::new(program).arg(image).arg(at)),
+        None => Err(format!("{} brings it", tool.install_command)),
     }
 }
 
 /// A mount, unmounted on drop.
 pub(super) struct Mounted<'a> {
     at: &'a Path,
-    gone: bool,
+    unmounted: bool,
 }
 
 impl<'a> Mounted<'a> {
     pub(super) fn new(
         column: Column,
-        what: &What<'_>,
+        what: &MountSources<'_>,
         at: &'a Path,
     ) -> Result<Mounted<'a>, String> {
         column.mount(what, at)?;
-        Ok(Mounted::of(at))
+        Ok(Mounted::adopt(at))
     }
 
     /// Takes over the mount at `at`.
-    pub(super) fn of(at: &'a Path) -> Mounted<'a> {
-        Mounted { at, gone: false }
+    pub(super) fn adopt(at: &'a Path) -> Mounted<'a> {
+        Mounted {
+            at,
+            unmounted: false,
+        }
     }
 
-    pub(super) fn end(mut self) -> Result<(), String> {
-        self.gone = true;
+    pub(super) fn unmount(mut self) -> Result<(), String> {
+        self.unmounted = true;
         let ended = unmount(self.at, UnmountFlags::empty());
         ended.map_err(|error| format!("umount: {error}"))
     }
@@ -228,7 +231,7 @@ impl<'a> Mounted<'a> {
         let text = String::from_utf8_lossy(&output.stdout);
         let kept: u64 = text.split_whitespace().flat_map(str::parse::<u64>).sum();
         let own = match column.is_served() {
-            true => server(self.at).map_or(0, |pid| own_memory(&pid)),
+            true => server(self.at).map_or(0, |pid| peak_memory(&pid)),
             false => 0,
         };
         Ok([kept, own].map(|bytes| bytes as f64 / f64::from(1 << 20)))
@@ -237,7 +240,7 @@ impl<'a> Mounted<'a> {
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        if !self.gone {
+        if !self.unmounted {
             // The caller reports the earlier error.
             let _ = unmount(self.at, UnmountFlags::DETACH);
         }

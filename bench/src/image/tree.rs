@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::process::call;
+use crate::process::run_command;
 use command::tools::find;
 
 /// A language runtime.
@@ -29,7 +29,7 @@ pub(super) enum Program {
 const MODULES: usize = 100;
 
 /// The output of every program.
-const SAYS: &str = "hello\n";
+const EXPECTED_OUTPUT: &str = "hello\n";
 
 const NODE_SMALL: &str = "for (const name of ['http', 'https', 'zlib', 'crypto', 'stream', 'worker_threads', 'readline', 'dns'])
   require(name);
@@ -91,7 +91,8 @@ impl Runtime {
                 // Follows links, because Debian keeps parts of the JDK in /etc, and preserves
                 // modification times, because the JDK checks those of its own files. Dangling
                 // links, to files of other packages, are left out.
-                let copied = call(Command::new("cp").arg("-aL").arg(home).arg(top.join("jdk")));
+                let copied =
+                    run_command(Command::new("cp").arg("-aL").arg(home).arg(top.join("jdk")));
                 if !top.join("jdk/lib/modules").exists() {
                     copied?;
                 }
@@ -127,11 +128,11 @@ impl Runtime {
         command.env("LD_LIBRARY_PATH", top.join("lib"));
         let output = command.stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("{}: {error}", self.name()))?;
-        match output.stdout == SAYS.as_bytes() {
+        match output.stdout == EXPECTED_OUTPUT.as_bytes() {
             true => Ok(()),
             false => Err(format!(
                 "expected '{}' of {}, got '{}{}'",
-                SAYS.trim(),
+                EXPECTED_OUTPUT.trim(),
                 self.name(),
                 String::from_utf8_lossy(&output.stdout).trim(),
                 String::from_utf8_lossy(&output.stderr).trim(),
@@ -186,7 +187,7 @@ fn java_programs(top: &Path) -> Result<(), String> {
         fs::write(&source, text).map_err(told)?;
         javac.arg(source);
     }
-    call(&mut javac)
+    run_command(&mut javac)
 }
 
 /// Returns the shared libraries of a program without the dynamic loader, which is always the

@@ -5,23 +5,23 @@ use nfs::client::{ClientCall, Stable, Tree, Written, v3};
 use remote::nfs::{Compounds, Procedures};
 use vfs::{Errno, OpenFlags, Result};
 
-use super::prepared::{Link, Open, Owner, Prepared};
+use super::connection::{Connection, Link, Open, Owner};
 
 /// A call in flight: waits for the reply, and returns the file that it has opened, if any.
-pub(super) type Flight<'c> = Box<dyn FnOnce() -> Result<Open> + 'c>;
+pub(super) type PendingReply<'c> = Box<dyn FnOnce() -> Result<Open> + 'c>;
 
-impl Prepared {
-    pub(super) fn create_3<'a>(&'a self, name: &'a str) -> v3::Create<'a> {
+impl Connection {
+    pub(super) fn create_v3<'a>(&'a self, name: &'a str) -> v3::Create<'a> {
         v3::Create {
             dir: &self.root,
             name: name.as_bytes(),
             mode: 0o644,
-            attempt: None,
+            verifier: None,
             tree: Tree::default(),
         }
     }
 
-    pub(super) fn open_4<'a>(
+    pub(super) fn open_v4<'a>(
         &'a self,
         link: &Compounds,
         owner: &'a Owner,
@@ -38,8 +38,8 @@ impl Prepared {
         v4::Open {
             client: link.client(),
             owner: owner.name.as_bytes(),
-            seqid: owner.number(),
-            counts: &self.counts,
+            seqid: owner.next_seqid(),
+            seqid_advanced: &self.seqid_advanced,
             flags,
             // v4.0 has no `OPEN4_SHARE_ACCESS_WANT_NO_DELEG`.
             refuse_delegation: link.minor() > 0,
@@ -48,20 +48,20 @@ impl Prepared {
         }
     }
 
-    pub(super) fn read(&self, offset: u64, count: u32) -> Result<Flight<'_>> {
+    pub(super) fn read(&self, offset: u64, count: u32) -> Result<PendingReply<'_>> {
         // A short read is an error: a server that returns less is not faster.
-        let whole = move |data: &[u8]| all(data.len(), count);
+        let whole = move |data: &[u8]| check_len(data.len(), count);
         let Open { handle, state } = &self.data;
         match &self.link {
-            Link::Three(link) => {
+            Link::V3(link) => {
                 let read = v3::Read {
                     handle,
                     offset,
                     count,
                 };
-                self.three(link, read, move |read| whole(read.data))
+                self.send_v3(link, read, move |read| whole(read.data))
             }
-            Link::Four(link) => {
+            Link::V4(link) => {
                 let read = v4::Read {
                     handle,
                     state: *state,
@@ -69,7 +69,7 @@ impl Prepared {
                     count,
                     plus: false,
                 };
-                self.four(link, read, move |read| match read.first {
+                self.send_v4(link, read, move |read| match read.first {
                     Some(Piece::Data(data)) => whole(data),
                     _ => Err(Errno::EIO),
                 })
@@ -77,22 +77,22 @@ impl Prepared {
         }
     }
 
-    pub(super) fn write(&self, offset: u64, count: u32) -> Result<Flight<'_>> {
-        let whole = move |written: Written| all(written.count as usize, count);
+    pub(super) fn write(&self, offset: u64, count: u32) -> Result<PendingReply<'_>> {
+        let whole = move |written: Written| check_len(written.count as usize, count);
         let Open { handle, state } = &self.out;
         let data = &self.buffer[..count as usize];
         let stable = Stable::Unstable;
         match &self.link {
-            Link::Three(link) => {
+            Link::V3(link) => {
                 let write = v3::Write {
                     handle,
                     offset,
                     stable,
                     data,
                 };
-                self.three(link, write, whole)
+                self.send_v3(link, write, whole)
             }
-            Link::Four(link) => {
+            Link::V4(link) => {
                 let write = v4::Write {
                     handle,
                     state: *state,
@@ -100,33 +100,37 @@ impl Prepared {
                     stable,
                     data,
                 };
-                self.four(link, write, whole)
+                self.send_v4(link, write, whole)
             }
         }
     }
 
-    pub(super) fn attributes(&self) -> Result<Flight<'_>> {
+    pub(super) fn attributes(&self) -> Result<PendingReply<'_>> {
         let (handle, tree) = (&*self.data.handle, Tree::default());
         match &self.link {
-            Link::Three(link) => self.three(link, v3::GetAttr { handle, tree }, |_| nothing()),
-            Link::Four(link) => self.four(link, v4::GetAttr { handle, tree }, |_| nothing()),
+            Link::V3(link) => self.send_v3(link, v3::GetAttr { handle, tree }, |_| no_file()),
+            Link::V4(link) => self.send_v4(link, v4::GetAttr { handle, tree }, |_| no_file()),
         }
     }
 
-    pub(super) fn look_up<'c>(&'c self, name: &'c str) -> Result<Flight<'c>> {
+    pub(super) fn look_up<'c>(&'c self, name: &'c str) -> Result<PendingReply<'c>> {
         match &self.link {
-            Link::Three(link) => self.three(link, look_up_3(&self.many, name), |_| nothing()),
-            Link::Four(link) => self.four(link, look_up_4(&self.many, name), |_| nothing()),
+            Link::V3(link) => {
+                self.send_v3(link, look_up_v3(&self.small_files, name), |_| no_file())
+            }
+            Link::V4(link) => {
+                self.send_v4(link, look_up_v4(&self.small_files, name), |_| no_file())
+            }
         }
     }
 
-    pub(super) fn create<'c>(&'c self, owner: &'c Owner) -> Result<Flight<'c>> {
+    pub(super) fn create<'c>(&'c self, owner: &'c Owner) -> Result<PendingReply<'c>> {
         let name = &owner.name;
         match &self.link {
-            Link::Three(link) => self.three(link, self.create_3(name), |_| nothing()),
-            Link::Four(link) => {
-                let open = self.open_4(link, owner, name, true);
-                self.four(link, open, |opened| match opened.made.handle {
+            Link::V3(link) => self.send_v3(link, self.create_v3(name), |_| no_file()),
+            Link::V4(link) => {
+                let open = self.open_v4(link, owner, name, true);
+                self.send_v4(link, open, |opened| match opened.node.handle {
                     Some(handle) if !opened.confirm => Ok(Open {
                         handle,
                         state: opened.state,
@@ -138,54 +142,52 @@ impl Prepared {
     }
 
     /// Closes a file that `owner` has opened.
-    pub(super) fn close<'c>(&'c self, owner: &Owner, open: Open) -> Result<Flight<'c>> {
-        let Link::Four(link) = &self.link else {
+    pub(super) fn close<'c>(&'c self, owner: &Owner, open: Open) -> Result<PendingReply<'c>> {
+        let Link::V4(link) = &self.link else {
             return Err(Errno::EINVAL);
         };
-        let seqid = owner.number();
+        let seqid = owner.next_seqid();
         let cx = self.cx();
-        let turn = link.begin(&cx, &self.close_4(&open, seqid))?;
+        let turn = link.begin(&cx, &self.close_v4(&open, seqid))?;
         let turn = turn.ok_or(Errno::EAGAIN)?;
         Ok(Box::new(move || {
-            let done = link.end(&cx, turn, &self.close_4(&open, seqid), |()| ());
+            let done = link.end(&cx, turn, &self.close_v4(&open, seqid), |()| ());
             done.map_err(|failure| failure.errno())?;
-            nothing()
+            no_file()
         }))
     }
 
-    fn close_4<'a>(&'a self, open: &'a Open, seqid: u32) -> v4::Close<'a> {
+    fn close_v4<'a>(&'a self, open: &'a Open, seqid: u32) -> v4::Close<'a> {
         v4::Close {
             handle: &open.handle,
             state: open.state,
             seqid,
-            counts: &self.counts,
+            seqid_advanced: &self.seqid_advanced,
         }
     }
 
-    pub(super) fn remove<'c>(&'c self, name: &'c str) -> Result<Flight<'c>> {
+    pub(super) fn remove<'c>(&'c self, name: &'c str) -> Result<PendingReply<'c>> {
         let (dir, name) = (&*self.root, name.as_bytes());
         match &self.link {
-            Link::Three(link) => {
-                self.three(link, v3::Remove::<false> { dir, name }, |()| nothing())
-            }
-            Link::Four(link) => {
+            Link::V3(link) => self.send_v3(link, v3::Remove::<false> { dir, name }, |()| no_file()),
+            Link::V4(link) => {
                 let remove = v4::Remove {
                     dir,
                     name,
                     directory: false,
                 };
-                self.four(link, remove, |()| nothing())
+                self.send_v4(link, remove, |()| no_file())
             }
         }
     }
 
     /// Sends a v3 call.
-    fn three<'c, A: ClientCall + 'c>(
+    fn send_v3<'c, A: ClientCall + 'c>(
         &'c self,
         link: &'c Procedures,
         ask: A,
         read: impl FnOnce(A::Answer<'_>) -> Result<Open> + 'c,
-    ) -> Result<Flight<'c>> {
+    ) -> Result<PendingReply<'c>> {
         let cx = self.cx();
         let flight = link.begin(&cx, &ask);
         Ok(Box::new(move || {
@@ -195,12 +197,12 @@ impl Prepared {
     }
 
     /// Sends a v4 compound.
-    fn four<'c, S: Operations + 'c>(
+    fn send_v4<'c, S: Operations + 'c>(
         &'c self,
         link: &'c Compounds,
         operations: S,
         read: impl FnMut(S::Answer<'_>) -> Result<Open> + 'c,
-    ) -> Result<Flight<'c>> {
+    ) -> Result<PendingReply<'c>> {
         let cx = self.cx();
         let turn = link.begin(&cx, &operations)?.ok_or(Errno::EAGAIN)?;
         Ok(Box::new(move || {
@@ -210,7 +212,7 @@ impl Prepared {
     }
 }
 
-pub(super) fn look_up_3<'a>(dir: &'a [u8], name: &'a str) -> v3::Lookup<'a> {
+pub(super) fn look_up_v3<'a>(dir: &'a [u8], name: &'a str) -> v3::Lookup<'a> {
     v3::Lookup {
         dir,
         name: name.as_bytes(),
@@ -218,7 +220,7 @@ pub(super) fn look_up_3<'a>(dir: &'a [u8], name: &'a str) -> v3::Lookup<'a> {
     }
 }
 
-pub(super) fn look_up_4<'a>(dir: &'a [u8], name: &'a str) -> v4::Lookup<'a> {
+pub(super) fn look_up_v4<'a>(dir: &'a [u8], name: &'a str) -> v4::Lookup<'a> {
     v4::Lookup {
         dir,
         name: Some(name.as_bytes()),
@@ -226,14 +228,14 @@ pub(super) fn look_up_4<'a>(dir: &'a [u8], name: &'a str) -> v4::Lookup<'a> {
     }
 }
 
-fn all(got: usize, count: u32) -> Result<Open> {
+fn check_len(got: usize, count: u32) -> Result<Open> {
     match got == count as usize {
-        true => nothing(),
+        true => no_file(),
         false => Err(Errno::EIO),
     }
 }
 
 /// Returns the result of a call that opens no file.
-fn nothing() -> Result<Open> {
+fn no_file() -> Result<Open> {
     Ok(Open::default())
 }

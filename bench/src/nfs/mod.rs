@@ -3,7 +3,7 @@
 
 mod calls;
 pub(super) mod client;
-mod prepared;
+mod connection;
 pub(super) mod servers;
 
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::context::Context;
 use crate::network::Network;
 use crate::protocol::{self, Cell, Medium, Protocol, Started};
 use crate::report::results::Results;
-use crate::rounds::Done;
+use crate::rounds::Measurement;
 use crate::workspace::Workspace;
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let network = match servers::has_ganesha() {
-        true => Network::make().map(Arc::new),
+        true => Network::with_portmapper().map(Arc::new),
         false => None,
     };
     protocol::run(args, &Nfs { network })
@@ -48,18 +48,18 @@ impl Protocol for Nfs {
                     Some(network) => servers::ganesha(workspace, network)?,
                     None => None,
                 };
-                let missing = Tool::GANESHA.is_missing();
+                let missing = Tool::GANESHA.missing_message();
                 let why = format!("{missing}; it also needs root, for a network namespace");
                 (ganesha, why)
             }
             "barge over TLS" => {
-                let missing = Tool::OPENSSL.is_missing();
+                let missing = Tool::OPENSSL.missing_message();
                 let why = format!("{missing} for the TLS certificate");
-                (servers::secure(workspace, network)?, why)
+                (servers::barge_with_tls(workspace, network)?, why)
             }
             _ => {
                 let options: Vec<&str> = server.split(' ').skip(1).collect();
-                let dirs = (&*workspace.share, &*workspace.run);
+                let dirs = (&*workspace.share, &*workspace.run_dir);
                 let barge = servers::barge(workspace.barge(), dirs, network, &options)?;
                 (Some(barge), String::new())
             }
@@ -71,7 +71,7 @@ impl Protocol for Nfs {
     }
 
     fn connect(&self, server: &Server, cell: &Cell) -> Result<Vec<Client>, String> {
-        let version = Version::named(&cell.over);
+        let version = Version::named(&cell.variant);
         let connected = |number| Client::connect(server, version, cell.operation, number);
         (0..cell.connections).map(connected).collect()
     }
@@ -80,12 +80,12 @@ impl Protocol for Nfs {
         server.process.pid()
     }
 
-    fn run(&self, client: &mut Client, cell: &Cell, time: Duration, most: usize) -> Done {
+    fn run(&self, client: &mut Client, cell: &Cell, time: Duration, most: usize) -> Measurement {
         client.run(cell.depth, time, most)
     }
 
     fn steps(&self, cell: &Cell) -> Option<usize> {
-        client::steps(cell.operation, Version::named(&cell.over))
+        client::steps(cell.operation, Version::named(&cell.variant))
     }
 
     fn medium(&self, _: &Cell) -> Medium {

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use remote::nfs::{Dial, secured};
-use tls::{Connector, Files};
+use remote::nfs::{Dial, establish_tls};
+use tls::{Connector, TlsFiles};
 use transports::{Addr, dial};
 
 use crate::network::Network;
-use crate::process::{Process, free_port, packaged};
+use crate::process::{Process, free_port, package_version};
 use crate::workspace::Workspace;
 use command::Failure;
 use command::tools::{self, Tool};
@@ -26,7 +26,7 @@ pub(crate) struct Server {
     pub(super) name: Option<&'static str>,
     pub(crate) process: Process,
     /// TLS, if NFS requires it.
-    secure: Option<Arc<Connector>>,
+    tls: Option<Arc<Connector>>,
 }
 
 impl Server {
@@ -39,20 +39,20 @@ impl Server {
     pub(crate) fn dial(&self, mount: bool, version: u32) -> Dial {
         let port = if mount { self.mount_port } else { self.port };
         let addr = loopback(port);
-        if let Some(connector) = self.secure.clone().filter(|_| !mount) {
+        if let Some(connector) = self.tls.clone().filter(|_| !mount) {
             let network = self.network.clone();
             return Box::new(move || {
                 let link = match &network {
-                    Some(network) => network.within(|| dial(&addr))??,
+                    Some(network) => network.run_inside(|| dial(&addr))??,
                     None => dial(&addr)?,
                 };
-                secured(link, &connector, version)
+                establish_tls(link, &connector, version)
             });
         }
         let Some(network) = self.network.clone() else {
             return Box::new(move || Ok(Box::new(dial(&addr)?)));
         };
-        Box::new(move || Ok(Box::new(network.within(|| dial(&addr))??)))
+        Box::new(move || Ok(Box::new(network.run_inside(|| dial(&addr))??)))
     }
 }
 
@@ -77,11 +77,11 @@ pub(crate) fn barge(
 
 /// Starts barge as a server that requires TLS, with a new self-signed certificate. Returns
 /// `None` without openssl, which creates the certificate.
-pub(super) fn secure(
+pub(super) fn barge_with_tls(
     workspace: &Workspace,
     network: Option<&Arc<Network>>,
 ) -> Result<Option<(String, Server)>, Failure> {
-    let [cert, key] = ["cert.pem", "key.pem"].map(|name| workspace.run.join(name));
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| workspace.run_dir.join(name));
     let mut openssl = Command::new("openssl");
     openssl
         .args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "1"])
@@ -99,9 +99,9 @@ pub(super) fn secure(
     if !openssl.output().is_ok_and(|done| done.status.success()) {
         return Ok(None);
     }
-    let files = Files {
+    let files = TlsFiles {
         ca: Some(cert.clone()),
-        ..Files::default()
+        ..TlsFiles::default()
     };
     let connector = Connector::open(&files, "127.0.0.1", nfs::ALPN).map_err(Failure::new)?;
     let [cert, key] = [cert, key].map(|path| path.display().to_string());
@@ -113,7 +113,7 @@ pub(super) fn secure(
         "--nfs-tls-key",
         &key,
     ];
-    let dirs = (&*workspace.share, &*workspace.run);
+    let dirs = (&*workspace.share, &*workspace.run_dir);
     let server = start(
         workspace.barge(),
         dirs,
@@ -137,7 +137,7 @@ fn start(
     let all = [&["--nfs", &addr, "--nfs-state-dir", &state], options].concat();
     let start = || Process::serve(barge, share, &all);
     let process = match network {
-        Some(network) => network.within(start).map_err(Failure::new)?,
+        Some(network) => network.run_inside(start).map_err(Failure::new)?,
         None => start(),
     };
     Ok(Server {
@@ -147,7 +147,7 @@ fn start(
         path: "/".into(),
         name: None,
         process: process?,
-        secure,
+        tls: secure,
     })
 }
 
@@ -158,7 +158,9 @@ const NAME: &str = "share";
 /// Returns whether nfs-ganesha is installed and the user is root.
 pub(super) fn has_ganesha() -> bool {
     let root = rustix::process::geteuid().is_root();
-    root && Tool::GANESHA.missing_from(&tools::dirs()).is_empty()
+    root && Tool::GANESHA
+        .missing_from(&tools::program_dirs())
+        .is_empty()
 }
 
 /// Starts nfs-ganesha; returns `None` if it does not start.
@@ -166,7 +168,7 @@ pub(super) fn ganesha(
     workspace: &Workspace,
     network: &Arc<Network>,
 ) -> Result<Option<(String, Server)>, Failure> {
-    let run = &workspace.run;
+    let run = &workspace.run_dir;
     let [config, log, pid] = ["config", "log", "pid"].map(|name| {
         let path = run.join(format!("ganesha.{name}"));
         path.display().to_string()
@@ -186,17 +188,17 @@ pub(super) fn ganesha(
         path: workspace.share.display().to_string(),
         name: Some(NAME),
         process,
-        secure: None,
+        tls: None,
     };
-    if !network.listens(PORT) || !network.listens(MOUNT_PORT) {
+    if !network.wait_for_listener(PORT) || !network.wait_for_listener(MOUNT_PORT) {
         return Err(Failure::new("nfs-ganesha did not get ready within 30 s"));
     }
-    let name = format!("ganesha {}", packaged("nfs-ganesha"));
+    let name = format!("ganesha {}", package_version("nfs-ganesha"));
     Ok(Some((name.trim_end().to_owned(), server)))
 }
 
 fn ganesha_config(workspace: &Workspace) -> String {
-    let (share, run) = (workspace.share.display(), workspace.run.display());
+    let (share, run) = (workspace.share.display(), workspace.run_dir.display());
     format!(
         "NFS_CORE_PARAM {{ NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Enable_NLM = false; \
          Enable_RQUOTA = false; Protocols = 3, 4; }}\n\

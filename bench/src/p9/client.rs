@@ -5,29 +5,29 @@ use std::time::{Duration, Instant};
 
 use p9::numbers::{Getattr, Lopen};
 use p9::{Data, Dialect, Fid, Names, Rmessage, Tmessage, Uid};
-use remote::ninep::{Pipe, Ticket};
+use remote::ninep::{Connection, Ticket};
 use transports::{Addr, dial};
 use vfs::{Errno, Result};
 
 use crate::protocol::{LARGE, Operation, SMALL};
-use crate::rounds::{Done, overlapped};
-use crate::workspace::{DATA, FILES, MANY, OUT, file_name, next_random};
+use crate::rounds::{Measurement, run_pipelined};
+use crate::workspace::{DATA_FILE, FILE_COUNT, OUT_SIZE, SMALL_FILES_DIR, file_name, next_random};
 
 /// A connection with the fids that the operations need.
 pub(crate) struct Client {
-    pipe: Arc<Pipe>,
+    pipe: Arc<Connection>,
     root: Fid,
-    many: Fid,
+    small_files: Fid,
     data: Fid,
     out: Fid,
-    own: Vec<Fid>,
+    slot_fids: Vec<Fid>,
     names: Vec<String>,
     random: u64,
     buffer: Vec<u8>,
 }
 
 /// The most operations in flight.
-const DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 impl Client {
     /// Connects; `number` makes the file names of this client unique.
@@ -37,13 +37,13 @@ impl Client {
         number: usize,
     ) -> std::result::Result<Client, String> {
         let link = dial(addr).map_err(|error| format!("{addr}: {error}"))?;
-        let pipe =
-            Pipe::open(link, Dialect::Linux, LARGE + 24).map_err(|error| error.to_string())?;
+        let pipe = Connection::open(link, Dialect::Linux, LARGE + 24)
+            .map_err(|error| error.to_string())?;
         Client::prepare(pipe, aname, number).map_err(|errno| format!("{addr}: {errno}"))
     }
 
-    fn prepare(pipe: Arc<Pipe>, aname: &str, number: usize) -> Result<Client> {
-        let fids: Result<Vec<Fid>> = (0..DEPTH + 4).map(|_| pipe.fid()).collect();
+    fn prepare(pipe: Arc<Connection>, aname: &str, number: usize) -> Result<Client> {
+        let fids: Result<Vec<Fid>> = (0..MAX_DEPTH + 4).map(|_| pipe.fid()).collect();
         let mut own = fids?;
         let [root, many, data, out] = [0, 1, 2, 3].map(|_| own.pop().unwrap_or(Fid::NONE));
         let (afid, uname, aname) = (Fid::NONE, &b"root"[..], aname.as_bytes());
@@ -61,8 +61,8 @@ impl Client {
                 names: Names::new(&[name.as_bytes()]),
             })
         };
-        walk(many, MANY)?;
-        walk(data, DATA.0)?;
+        walk(many, SMALL_FILES_DIR)?;
+        walk(data, DATA_FILE.0)?;
         pipe.call(&Tmessage::Lopen {
             fid: data,
             flags: 0,
@@ -81,17 +81,17 @@ impl Client {
             mode: 0o644,
             gid: 0,
         })?;
-        let names = (0..DEPTH)
+        let names = (0..MAX_DEPTH)
             .map(|slot| format!("new{number}-{slot}"))
             .collect();
         let random = 0x9e37_79b9_7f4a_7c15 ^ number as u64;
         Ok(Client {
             pipe,
             root,
-            many,
+            small_files: many,
             data,
             out,
-            own,
+            slot_fids: own,
             names,
             random,
             buffer: vec![7; LARGE as usize],
@@ -106,7 +106,7 @@ impl Client {
         depth: usize,
         time: Duration,
         most: usize,
-    ) -> Done {
+    ) -> Measurement {
         if operation == Operation::List {
             return self.list(time, most);
         }
@@ -118,8 +118,8 @@ impl Client {
             Operation::ReadLarge | Operation::WriteLarge => LARGE.div_ceil(pipe.payload()) as usize,
             _ => 1,
         };
-        let (done, took) = overlapped(
-            ((depth * pieces).min(DEPTH), steps),
+        let (done, took) = run_pipelined(
+            ((depth * pieces).min(MAX_DEPTH), steps),
             (time, most * pieces),
             |slot, step, ()| self.submit(&pipe, operation, slot, step),
             |step, ticket| check(operation, step, &pipe.wait(ticket)?.message()?),
@@ -129,12 +129,12 @@ impl Client {
 
     fn submit<'p>(
         &mut self,
-        pipe: &'p Pipe,
+        pipe: &'p Connection,
         operation: Operation,
         slot: usize,
         step: usize,
     ) -> Result<Ticket<'p>> {
-        let fid = self.own[slot];
+        let fid = self.slot_fids[slot];
         let name = self.names[slot].as_bytes();
         let piece = LARGE.min(pipe.payload());
         let random = self.random;
@@ -143,7 +143,7 @@ impl Client {
         let request = match (operation, step) {
             (Operation::ReadSmall, _) => {
                 self.random = next_random(random);
-                let offset = self.random % (DATA.1 / u64::from(SMALL)) * u64::from(SMALL);
+                let offset = self.random % (DATA_FILE.1 / u64::from(SMALL)) * u64::from(SMALL);
                 Tmessage::Read {
                     fid: self.data,
                     offset,
@@ -152,7 +152,7 @@ impl Client {
             }
             (Operation::ReadLarge, _) => {
                 self.random = random.wrapping_add(1);
-                let offset = random % (DATA.1 / u64::from(piece)) * u64::from(piece);
+                let offset = random % (DATA_FILE.1 / u64::from(piece)) * u64::from(piece);
                 Tmessage::Read {
                     fid: self.data,
                     offset,
@@ -161,7 +161,7 @@ impl Client {
             }
             (Operation::WriteLarge, _) => {
                 self.random = random.wrapping_add(1);
-                let offset = random % (OUT / u64::from(piece)) * u64::from(piece);
+                let offset = random % (OUT_SIZE / u64::from(piece)) * u64::from(piece);
                 let data = Data(&self.buffer[..piece as usize]);
                 Tmessage::Write {
                     fid: self.out,
@@ -171,10 +171,10 @@ impl Client {
             }
             (Operation::LookUp, 0) => {
                 self.random = next_random(random);
-                walked = file_name(self.random as usize % FILES);
+                walked = file_name(self.random as usize % FILE_COUNT);
                 found = [walked.as_bytes()];
                 Tmessage::Walk {
-                    fid: self.many,
+                    fid: self.small_files,
                     newfid: fid,
                     names: Names::new(&found),
                 }
@@ -217,13 +217,13 @@ impl Client {
         pipe.submit(&request)
     }
 
-    fn list(&mut self, time: Duration, most: usize) -> Done {
-        let fid = self.own[0];
+    fn list(&mut self, time: Duration, most: usize) -> Measurement {
+        let fid = self.slot_fids[0];
         let began = Instant::now();
         let mut done = 0;
         while done < most && (done == 0 || began.elapsed() < time) {
             self.pipe.call(&Tmessage::Walk {
-                fid: self.many,
+                fid: self.small_files,
                 newfid: fid,
                 names: Names::new(&[]),
             })?;
@@ -246,7 +246,7 @@ impl Client {
                     None => break,
                 }
             }
-            if seen != FILES {
+            if seen != FILE_COUNT {
                 return Err(Errno::EIO);
             }
             self.pipe.call(&Tmessage::Clunk { fid })?;

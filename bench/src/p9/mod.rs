@@ -13,7 +13,7 @@ use self::servers::Server;
 use crate::context::Context;
 use crate::protocol::{self, Cell, Medium, Protocol, Started};
 use crate::report::results::Results;
-use crate::rounds::Done;
+use crate::rounds::Measurement;
 use crate::workspace::Workspace;
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
@@ -37,7 +37,7 @@ impl Protocol for P9 {
         }
         Ok(match servers::diod(workspace)? {
             Some((name, diod)) => Started::Running(name, diod),
-            None => Started::Missing(Tool::DIOD.is_missing()),
+            None => Started::Missing(Tool::DIOD.missing_message()),
         })
     }
 
@@ -54,7 +54,7 @@ impl Protocol for P9 {
         server.process.pid()
     }
 
-    fn run(&self, client: &mut Client, cell: &Cell, time: Duration, most: usize) -> Done {
+    fn run(&self, client: &mut Client, cell: &Cell, time: Duration, most: usize) -> Measurement {
         client.run(cell.operation, cell.depth, time, most)
     }
 
@@ -63,7 +63,7 @@ impl Protocol for P9 {
     }
 
     fn medium(&self, cell: &Cell) -> Medium {
-        match &*cell.over {
+        match &*cell.variant {
             "tcp" => Medium::Tcp,
             _ => Medium::Unix,
         }

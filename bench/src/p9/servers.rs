@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use transports::{Addr, dial};
 
-use crate::process::{Process, free_port, packaged};
+use crate::process::{Process, free_port, package_version};
 use crate::workspace::Workspace;
 use command::Failure;
 
@@ -22,7 +22,7 @@ pub(super) struct Server {
 
 /// Starts barge as a server with `options`.
 pub(super) fn barge(workspace: &Workspace, options: &[&str]) -> Result<Server, Failure> {
-    let (unix, tcp) = addresses(&workspace.run, &format!("barge{}", options.concat()))?;
+    let (unix, tcp) = addresses(&workspace.run_dir, &format!("barge{}", options.concat()))?;
     let (by_unix, by_tcp) = (unix.to_string(), tcp.to_string());
     let mut all = vec!["--9p", &by_unix, "--9p", &by_tcp];
     all.extend(options);
@@ -37,7 +37,7 @@ pub(super) fn barge(workspace: &Workspace, options: &[&str]) -> Result<Server, F
 /// Starts diod; returns `None` if it is not installed.
 pub(super) fn diod(workspace: &Workspace) -> Result<Option<(String, Server)>, Failure> {
     let dir = &workspace.share;
-    let (unix, tcp) = addresses(&workspace.run, "diod")?;
+    let (unix, tcp) = addresses(&workspace.run_dir, "diod")?;
     let (Addr::Unix(path), Addr::Tcp { host, port }) = (&unix, &tcp) else {
         return Err(Failure::new("addresses() makes one of each"));
     };
@@ -64,7 +64,7 @@ pub(super) fn diod(workspace: &Workspace) -> Result<Option<(String, Server)>, Fa
         }
         sleep(Duration::from_millis(10));
     }
-    let name = format!("diod {}", packaged("diod"));
+    let name = format!("diod {}", package_version("diod"));
     Ok(Some((name.trim_end().to_owned(), server)))
 }
 

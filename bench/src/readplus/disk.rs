@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::call;
-use crate::workspace::{forget, read};
+use crate::process::run_command;
+use crate::workspace::{drop_cache, read_file};
 
 /// The types of the file systems.
 pub(super) const KINDS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -91,10 +91,10 @@ impl Disk {
         let room = (2 * LAYOUTS.len() as u64 * size).max(1 << 30);
         let made = File::create(&image).and_then(|file| file.set_len(room));
         made.map_err(told)?;
-        call(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))?;
+        run_command(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))?;
         let mount = ["-t", kind, "-o", "loop"];
         let disk = Disk { top };
-        call(
+        run_command(
             Command::new("mount")
                 .args(mount)
                 .arg(&image)
@@ -117,14 +117,14 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         // An error means that it is not mounted.
-        let _ = call(Command::new("umount").arg("-l").arg(self.path()));
+        let _ = run_command(Command::new("umount").arg("-l").arg(self.path()));
     }
 }
 
 /// Loads all of a file into the page cache, or drops it from there.
-pub(super) fn cache(path: &Path, cached: bool) -> std::io::Result<()> {
+pub(super) fn set_cached(path: &Path, cached: bool) -> std::io::Result<()> {
     match cached {
-        true => read(path).map(drop),
-        false => forget(path),
+        true => read_file(path).map(drop),
+        false => drop_cache(path),
     }
 }

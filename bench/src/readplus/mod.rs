@@ -13,18 +13,18 @@ use wire::payload::SliceSink;
 
 use self::disk::{Disk, KINDS, LAYOUTS, Layout};
 use crate::context::Context;
-use crate::hardware_limit::{BARE, Exchange, HardwareLimit};
+use crate::hardware_limit::{BASE_MESSAGE_SIZE, Exchange, HardwareLimit};
 use crate::network::Network;
 use crate::nfs::servers::{self, Server};
-use crate::process::needs_root;
+use crate::process::require_root;
 use crate::report::results::{Results, Row};
-use crate::rounds::{self, Done, count_calls, measure_alternating};
+use crate::rounds::{self, Measurement, count_syscalls, measure_alternating};
 use crate::workspace::Workspace;
 use command::Failure;
 
 /// The bytes of a read by the program; the client splits it into calls of 1 MiB, all in flight at
 /// once.
-const AT_A_TIME: usize = 8 << 20;
+const READ_SIZE: usize = 8 << 20;
 
 const MIB: usize = 1 << 20;
 
@@ -50,7 +50,7 @@ struct Cell {
     layout: Layout,
     cached: bool,
     /// Whether system calls are counted.
-    counted: bool,
+    traced: bool,
 }
 
 struct Reader {
@@ -60,14 +60,14 @@ struct Reader {
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    needs_root("bench readplus makes file systems on loop devices, and a network")?;
-    let workspace = Workspace::empty(args)?;
+    require_root("bench readplus makes file systems on loop devices, and a network")?;
+    let workspace = Workspace::new(args)?;
     let size = u64::from(
         args.options
             .size
             .unwrap_or(if args.options.quick { 8 } else { 32 }),
     ) << 20;
-    let network = Network::bare().map(Arc::new);
+    let network = Network::loopback_only().map(Arc::new);
     let network = network
         .ok_or_else(|| Failure::new("no network can be made: Debian's iproute2 and util-linux"))?;
     let mut notes = vec![
@@ -90,7 +90,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         if cells.is_empty() {
             continue;
         }
-        let disk = match Disk::make(kind, &workspace.run, size) {
+        let disk = match Disk::make(kind, &workspace.run_dir, size) {
             Ok(disk) => disk,
             Err(why) => {
                 missing.push(format!("{kind} is missing: {why}"));
@@ -100,10 +100,12 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
         match measure(args, &disk, &cells, (&workspace, &network)) {
             Ok((measured, counted)) => {
                 rows.extend(measured);
-                notes.extend((!counted).then(|| crate::syscalls::MISSING.into()));
+                notes.extend((!counted).then(|| crate::syscalls::STRACE_MISSING.into()));
             }
-            Err(stopped) if args.steps.is_stopped() => return Err(stopped),
-            Err(failure) => args.steps.fail(format!("{kind}: {}", failure.message)),
+            Err(stopped) if args.progress.is_stopped() => return Err(stopped),
+            Err(failure) => args
+                .progress
+                .report_failure(format!("{kind}: {}", failure.message)),
         }
     }
     Ok(Results {
@@ -128,18 +130,18 @@ fn measure(
     // The server is dropped before its file system is unmounted.
     let (_, server) = servers::barge(
         workspace.barge(),
-        (&disk.path(), &workspace.run),
+        (&disk.path(), &workspace.run_dir),
         Some(network),
         &[],
     )?;
     let columns = columns(&server, disk)?;
     let mut rows = measure_alternating(args, &columns, cells)?;
-    let log = workspace.run.join("strace");
-    let counted = args.options.quick || count_calls(args, &columns, cells, &mut rows, &log);
+    let log = workspace.run_dir.join("strace");
+    let counted = args.options.quick || count_syscalls(args, &columns, cells, &mut rows, &log);
     for cell in cells.iter().filter(|cell| cell.cached) {
-        match on_the_wire(cell, &columns, network) {
+        match measure_wire_bytes(cell, &columns, network) {
             Ok(row) => rows.push(row),
-            Err(failure) => args.steps.fail(failure.message),
+            Err(failure) => args.progress.report_failure(failure.message),
         }
     }
     Ok((rows, counted))
@@ -152,10 +154,10 @@ fn cells(args: &Context, kind: &'static str) -> Vec<Cell> {
             kind,
             layout,
             cached,
-            counted: kind == KINDS[0] && cached,
+            traced: kind == KINDS[0] && cached,
         }));
     }
-    cells.retain(|cell| args.wants(&rounds::Cell::name(cell)));
+    cells.retain(|cell| args.selects(&rounds::Cell::name(cell)));
     cells
 }
 
@@ -165,7 +167,7 @@ fn columns(server: &Server, disk: &Disk) -> Result<Vec<(String, Column)>, Failur
         let (tree, _) = mount(&Mount {
             dial: Arc::new(move |port| port.map_or_else(&nfs, |_| other())),
             path: "",
-            whole: true,
+            require_full_path: true,
             options: Options {
                 version: Some(version),
                 // Any port will do: `dial` connects to MOUNT regardless.
@@ -187,7 +189,7 @@ fn columns(server: &Server, disk: &Disk) -> Result<Vec<(String, Column)>, Failur
 
 /// Returns the megabytes on the network, in both directions and with all headers, while a file is
 /// read once.
-fn on_the_wire(
+fn measure_wire_bytes(
     cell: &Cell,
     columns: &[(String, Column)],
     network: &Network,
@@ -199,7 +201,7 @@ fn on_the_wire(
             |error: String| Failure::new(format!("{name}, {kind}, {layout}, on the wire: {error}"));
         let mut readers = rounds::Cell::connect(cell, column).map_err(failed)?;
         let before = network.received().map_err(Failure::new)?;
-        let read = readers[0].pass();
+        let read = readers[0].read_all();
         read.map_err(|errno| failed(errno.to_string()))?;
         let after = network.received().map_err(Failure::new)?;
         runs.push(vec![(after - before) as f64 / 1e6]);
@@ -215,11 +217,11 @@ fn with_cx<T>(act: impl FnOnce(&Cx<'_>) -> T) -> T {
 
 impl Reader {
     /// Reads the whole file; returns its size in bytes.
-    fn pass(&mut self) -> vfs::Result<usize> {
+    fn read_all(&mut self) -> vfs::Result<usize> {
         let mut at = 0;
         loop {
             let mut sink = SliceSink::new(&mut self.buffer);
-            let got = with_cx(|cx| self.file.read(cx, at as u64, AT_A_TIME, &mut sink))?;
+            let got = with_cx(|cx| self.file.read(cx, at as u64, READ_SIZE, &mut sink))?;
             at += got;
             if got == 0 {
                 return Ok(at);
@@ -248,11 +250,11 @@ impl rounds::Cell<Column> for Cell {
             entry.node.open(cx, OpenFlags::READ)
         };
         let file = with_cx(open).map_err(|errno| errno.to_string())?;
-        let cached = disk::cache(&column.share.join(&name), self.cached);
+        let cached = disk::set_cached(&column.share.join(&name), self.cached);
         cached.map_err(|error| error.to_string())?;
         Ok(vec![Reader {
             file,
-            buffer: vec![7; AT_A_TIME],
+            buffer: vec![7; READ_SIZE],
             cached: self.cached,
         }])
     }
@@ -262,12 +264,12 @@ impl rounds::Cell<Column> for Cell {
     }
 
     /// Reads an uncached file once, and a cached one for at least 40 ms.
-    fn run(&self, reader: &mut Reader, _: Duration, most: usize) -> Done {
+    fn run(&self, reader: &mut Reader, _: Duration, most: usize) -> Measurement {
         const LONG_ENOUGH: Duration = Duration::from_millis(40);
         let began = Instant::now();
         let mut bytes = 0;
         loop {
-            let got = reader.pass()?;
+            let got = reader.read_all()?;
             bytes += got;
             if got == 0 {
                 return Err(Errno::EIO);
@@ -278,16 +280,16 @@ impl rounds::Cell<Column> for Cell {
         }
     }
 
-    fn counted(&self) -> Option<usize> {
-        self.counted.then_some(1)
+    fn traced_operations(&self) -> Option<usize> {
+        self.traced.then_some(1)
     }
 
     /// Returns the cost of all bytes over a connection, including those of holes.
     fn limit(&self) -> Option<HardwareLimit> {
         Some(HardwareLimit::Exchange(Exchange {
             tcp: true,
-            bytes: (BARE, BARE + MIB),
-            depth: AT_A_TIME / MIB,
+            bytes: (BASE_MESSAGE_SIZE, BASE_MESSAGE_SIZE + MIB),
+            depth: READ_SIZE / MIB,
             steps: 1,
             connections: 1,
         }))

@@ -27,7 +27,7 @@ pub(crate) struct Report {
 
 impl Report {
     /// Replaces the tables that a later run has measured too, and appends the ones it adds.
-    pub(crate) fn renewed(mut self, later: Report) -> Report {
+    pub(crate) fn merge(mut self, later: Report) -> Report {
         let machine = later.machine.line();
         let again = LaterRun {
             command: later.command,
@@ -232,11 +232,11 @@ pub(super) enum Verdict {
 /// The least number of runs from which ratios are computed over pairs of adjacent runs. The columns
 /// alternate, so other load on the machine affects both runs of a pair alike. Six are the fewest
 /// whose extremes enclose their median with at least 95 % confidence (97 %).
-const PAIRS: usize = 6;
+const MIN_PAIRS: usize = 6;
 
 /// Medians that differ by no more than this are level, whatever the runs: two runs of the same
 /// thing differ as much on an idle machine.
-const LEVEL: f64 = 0.03;
+const LEVEL_MARGIN: f64 = 0.03;
 
 impl Better {
     fn of(unit: &str) -> Better {
@@ -258,9 +258,9 @@ impl Better {
         Some(ratio).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
     }
 
-    /// Returns the ratios of adjacent runs, sorted; `None` if there are fewer than [`PAIRS`].
-    fn pairs(self, ours: &Cell, theirs: &Cell) -> Option<Vec<f64>> {
-        if ours.runs.len() != theirs.runs.len() || ours.runs.len() < PAIRS {
+    /// Returns the ratios of adjacent runs, sorted; `None` if there are fewer than [`MIN_PAIRS`].
+    fn paired_ratios(self, ours: &Cell, theirs: &Cell) -> Option<Vec<f64>> {
+        if ours.runs.len() != theirs.runs.len() || ours.runs.len() < MIN_PAIRS {
             return None;
         }
         let runs = ours.runs.iter().zip(&theirs.runs);
@@ -279,8 +279,8 @@ fn median(sorted: &[f64]) -> f64 {
 }
 
 /// Returns the 95 % confidence interval of the median of sorted figures, whatever their
-/// distribution (inversion of the sign test); there must be at least [`PAIRS`].
-fn confident(sorted: &[f64]) -> (f64, f64) {
+/// distribution (inversion of the sign test); there must be at least [`MIN_PAIRS`].
+fn confidence_interval(sorted: &[f64]) -> (f64, f64) {
     let many = sorted.len();
     // The probabilities that exactly `first` figures lie below the median, and that at most `first`
     // do.
@@ -310,7 +310,7 @@ impl Row {
         if let Some((Some(ours), others)) = cells.split_first_mut() {
             let others = others.iter_mut().flatten();
             for cell in others.chain(limit.as_mut().map(|limit| &mut limit.cell)) {
-                cell.ratio = match better.pairs(ours, cell) {
+                cell.ratio = match better.paired_ratios(ours, cell) {
                     Some(pairs) => Some(median(&pairs)),
                     None => better.ratio(ours.median, cell.median),
                 };
@@ -331,10 +331,10 @@ impl Row {
     }
 
     /// Returns the 95 % confidence interval of the ratio to a column; `None` with fewer than
-    /// [`PAIRS`] runs.
+    /// [`MIN_PAIRS`] runs.
     pub(super) fn interval(&self, column: usize) -> Option<(f64, f64)> {
-        let pairs = self.better.pairs(self.cell(0)?, self.cell(column)?);
-        pairs.as_deref().map(confident)
+        let pairs = self.better.paired_ratios(self.cell(0)?, self.cell(column)?);
+        pairs.as_deref().map(confidence_interval)
     }
 
     /// Returns that interval, or with fewer runs the least and the greatest possible ratio.
@@ -352,7 +352,9 @@ impl Row {
         let ratio = self.cell(column)?.ratio?;
         let (least, most) = self.ratios(column)?;
         Some(match () {
-            () if (ratio - 1.0).abs() <= LEVEL || (least <= 1.0 && 1.0 <= most) => Verdict::Level,
+            () if (ratio - 1.0).abs() <= LEVEL_MARGIN || (least <= 1.0 && 1.0 <= most) => {
+                Verdict::Level
+            }
             () if ratio > 1.0 => Verdict::Wins,
             () => Verdict::Loses,
         })
@@ -408,7 +410,7 @@ impl Table {
     }
 
     /// Returns the rows lost to their best peer, worst first, with that peer and the ratio.
-    pub(super) fn lost(&self) -> Vec<(&Row, usize, f64)> {
+    pub(super) fn losses(&self) -> Vec<(&Row, usize, f64)> {
         let lost = |row| {
             let (peer, ratio) = Row::best_peer(row, &self.peers)?;
             (row.verdict(peer)? == Verdict::Loses).then_some((row, peer, ratio))
@@ -438,7 +440,7 @@ impl Table {
 }
 
 /// Returns the indices of those of [`Cell::processors`] that a table has, with their names.
-pub(super) fn used(table: &Table) -> impl Iterator<Item = (usize, &'static str)> {
+pub(super) fn cpu_columns(table: &Table) -> impl Iterator<Item = (usize, &'static str)> {
     let names = ["CPU µs", "at 1,000/s", "at 10,000/s"].into_iter();
     names.enumerate().filter(|&(which, _)| {
         let mut cells = table.rows.iter().flat_map(|row| &row.cells).flatten();

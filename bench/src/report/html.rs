@@ -4,14 +4,14 @@ use std::fmt::Write;
 
 use super::format::{Better, Cell, Entry, Outcome, Report, Row, Table, Verdict};
 use super::number::{figure, minutes, ratio};
-use super::plot::{Ratios, bar, escaped, lines, size};
+use super::plot::{RatioAxis, bar, escaped, lines, size};
 use super::published::{self, PublishedTable};
 
 const STYLE: &str = include_str!("page.css");
 const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M1 8h14l-3 6H4z' fill='%23277da1'/%3E%3Cpath \
                     d='M4 3h3v4H4zm4 0h3v4H8z' fill='%23f3722c'/%3E%3C/svg%3E";
 
-pub(super) fn of(report: &Report) -> String {
+pub(super) fn render(report: &Report) -> String {
     let (began, barge) = (escaped(&report.began), escaped(&report.barge));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -96,7 +96,7 @@ fn summary(page: &mut String, report: &Report) {
     let mut lost: Vec<_> = measured()
         .flat_map(|(name, table)| {
             table
-                .lost()
+                .losses()
                 .into_iter()
                 .map(move |lost| (name, table, lost))
         })
@@ -106,7 +106,7 @@ fn summary(page: &mut String, report: &Report) {
     } else {
         lost.sort_by(|one, other| one.2.2.total_cmp(&other.2.2));
         let _ = writeln!(page, "<details open><summary>{} rows</summary>", lost.len());
-        head(
+        table_head(
             page,
             "",
             &["table, row", "best peer", "ratio"].map(str::to_owned),
@@ -125,14 +125,14 @@ fn summary(page: &mut String, report: &Report) {
     }
     page.push_str("<h3>Compared with published figures</h3>\n<p class=\"soft\">Ratio of the newer variant to the older one: measured here, and published (in parentheses).</p>\n");
     for (name, table) in measured() {
-        beside(page, name, table);
+        published_ratios(page, name, table);
     }
     page.push_str("</section>\n");
 }
 
 /// Writes a table of ratios here and published: a row for each published figure, a column for each
 /// variant here.
-fn beside(page: &mut String, name: &str, table: &Table) {
+fn published_ratios(page: &mut String, name: &str, table: &Table) {
     let mut groups: Vec<&str> = Vec::new();
     let mut rows: Vec<&str> = Vec::new();
     let mut cells = Vec::new();
@@ -159,7 +159,7 @@ fn beside(page: &mut String, name: &str, table: &Table) {
     );
     page.push_str("<details><summary>");
     let _ = writeln!(page, "{}</summary>", escaped(&caption));
-    head(page, "", &columns);
+    table_head(page, "", &columns);
     for (at, row) in rows.iter().enumerate() {
         let _ = write!(page, "<tr><th scope=\"row\">{}</th>", escaped(row));
         for group in 0..groups.len() {
@@ -204,7 +204,7 @@ fn section(page: &mut String, report: &Report, entry: &Entry) {
     let _ = writeln!(page, "<section id=\"{}\">", anchor(&entry.name));
     let name = escaped(&entry.name);
     match &entry.outcome {
-        Outcome::Measured(table) => measured(page, entry, table),
+        Outcome::Measured(table) => measured_table(page, entry, table),
         Outcome::Failed(why) => {
             let _ = writeln!(
                 page,
@@ -229,7 +229,7 @@ fn section(page: &mut String, report: &Report, entry: &Entry) {
     page.push_str("</section>\n");
 }
 
-fn measured(page: &mut String, entry: &Entry, table: &Table) {
+fn measured_table(page: &mut String, entry: &Entry, table: &Table) {
     let (command, made) = entry.origin();
     let _ = writeln!(
         page,
@@ -298,7 +298,7 @@ fn bars(page: &mut String, table: &Table) {
     if table.peers.is_empty() {
         return;
     }
-    let axis = Ratios::of(table);
+    let axis = RatioAxis::of(table);
     page.push_str(
         "<div class=\"legend\"><span><i class=\"wins\"></i>better</span><span><i class=\"level\"></i>level</span><span><i class=\"loses\"></i>worse than the \
          best peer</span>",
@@ -361,7 +361,7 @@ fn class(verdict: Option<Verdict>) -> &'static str {
     }
 }
 
-fn head(page: &mut String, caption: &str, columns: &[String]) {
+fn table_head(page: &mut String, caption: &str, columns: &[String]) {
     page.push_str("<div class=\"scroll\" tabindex=\"0\"><table>");
     if !caption.is_empty() {
         let _ = write!(page, "<caption>{}</caption>", escaped(caption));
@@ -393,7 +393,7 @@ fn figures(page: &mut String, table: &Table) {
         limits => format!("; hardware limit: {limits}, measured in alternation with the servers"),
     };
     let caption = format!("median, and minimum to maximum of the runs{caption}");
-    head(page, &caption, &columns);
+    table_head(page, &caption, &columns);
     let cell = |cell: Option<&Cell>| match cell {
         Some(cell) => {
             let [median, least, most] = [cell.median, cell.least, cell.most].map(figure);
@@ -469,7 +469,7 @@ fn figures(page: &mut String, table: &Table) {
 /// Writes a published table, with the differences from the one here.
 fn published_table(page: &mut String, published: &PublishedTable, unmeasured: &[String]) {
     let _ = writeln!(page, "<details><summary>The published table</summary>");
-    head(page, &published.title, &published.head());
+    table_head(page, &published.title, &published.head());
     for row in published.lines() {
         let mut cells = row.iter().map(|cell| escaped(cell));
         let _ = write!(

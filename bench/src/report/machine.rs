@@ -64,7 +64,7 @@ impl Machine {
                 .next()
                 .and_then(|load| load.parse().ok())
                 .unwrap_or(0.0),
-            gives_memory_back: gives_memory_back(Path::new("/sys/bus/virtio/devices")),
+            gives_memory_back: reports_free_pages(Path::new("/sys/bus/virtio/devices")),
             min_free_ms: file("/sys/module/page_reporting/parameters/min_free_ms")
                 .trim()
                 .parse()
@@ -108,7 +108,7 @@ impl Machine {
 
 /// Returns whether one of these devices is a balloon that reports free pages (virtio 1.2, 5.5:
 /// `VIRTIO_BALLOON_F_REPORTING`).
-fn gives_memory_back(devices: &Path) -> bool {
+fn reports_free_pages(devices: &Path) -> bool {
     const BALLOON: &str = "0x0005";
     const REPORTING: usize = 5;
     let devices = read_dir(devices).into_iter().flatten().flatten();
@@ -165,10 +165,10 @@ mod tests {
         };
         add("virtio0", "0x0002\n", "0111110000\n");
         add("virtio1", "0x0005\n", "0110001000\n");
-        assert!(!gives_memory_back(devices.path()));
+        assert!(!reports_free_pages(devices.path()));
         add("virtio2", "0x0005\n", "0110010100\n");
-        assert!(gives_memory_back(devices.path()));
-        assert!(!gives_memory_back(&devices.path().join("none")));
+        assert!(reports_free_pages(devices.path()));
+        assert!(!reports_free_pages(&devices.path().join("none")));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::format::{Cell, Entry, Outcome, Report, Row, Table, Verdict, used};
+use super::format::{Cell, Entry, Outcome, Report, Row, Table, Verdict, cpu_columns};
 use super::number::{figure, minutes, ratio};
 use super::published;
 
@@ -81,7 +81,7 @@ fn summary(text: &mut String, report: &Report) {
         let mut line = vec![name.clone(), peers.join(", ")];
         line.extend(table.score().map(|count| count.to_string()));
         lines.push(line);
-        slower.extend(table.lost().into_iter().map(|(row, peer, times)| {
+        slower.extend(table.losses().into_iter().map(|(row, peer, times)| {
             let (row, peer) = (plain(&row.name), plain(&table.columns[peer]));
             (times, format!("{name}, {row}: {} of {peer}", ratio(times)))
         }));
@@ -147,7 +147,7 @@ fn figures(text: &mut String, of: &Table) {
     if limited {
         head.extend(["hardware limit".into(), "ratio to limit".into()]);
     }
-    let used: Vec<_> = used(of).collect();
+    let used: Vec<_> = cpu_columns(of).collect();
     head.extend(used.iter().map(|&(_, name)| name.to_owned()));
     head.extend(has_published.then(|| "published".into()));
     let cell = |cell: Option<&Cell>| {

@@ -21,13 +21,13 @@ use self::format::Report;
 /// Prints a report, and writes it to the requested files.
 pub(crate) fn write(report: &Report, outputs: &Outputs) -> Result<(), Failure> {
     // The reader of standard output may have closed it early.
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), text::of(report).as_bytes());
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), text::render(report).as_bytes());
     let mut files = Vec::new();
     if let Some(path) = &outputs.json {
         files.push((path.clone(), format::json(report)));
     }
     if let Some(path) = &outputs.html {
-        files.push((path.clone(), html::of(report)));
+        files.push((path.clone(), html::render(report)));
     }
     match &outputs.markdown {
         Some(dir) if dir.is_dir() => {

@@ -29,43 +29,43 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// A logarithmic axis of ratios that includes 1.
-pub(super) struct Ratios {
+pub(super) struct RatioAxis {
     /// The ends of the axis as powers of 2.
-    least: f64,
-    most: f64,
+    min: f64,
+    max: f64,
 }
 
-impl Ratios {
+impl RatioAxis {
     /// Returns an axis that fits all ratios drawn of a table.
-    pub(super) fn of(table: &Table) -> Ratios {
+    pub(super) fn of(table: &Table) -> RatioAxis {
         let drawn = table.rows.iter().flat_map(|row| {
             let ratio = |&peer: &usize| row.cell(peer)?.ratio;
             let published = table.published(row).map(|published| published.ratio);
             table.peers.iter().filter_map(ratio).chain(published)
         });
-        let mut axis = Ratios {
-            least: -1.0,
-            most: 1.0,
+        let mut axis = RatioAxis {
+            min: -1.0,
+            max: 1.0,
         };
         for power in drawn.map(f64::log2) {
-            axis.least = axis.least.min(power.floor());
-            axis.most = axis.most.max(power.ceil());
+            axis.min = axis.min.min(power.floor());
+            axis.max = axis.max.max(power.ceil());
         }
         axis
     }
 
     /// Returns the position on the axis, from 0 to 1.
     pub(super) fn at(&self, ratio: f64) -> f64 {
-        ((ratio.log2() - self.least) / (self.most - self.least)).clamp(0.0, 1.0)
+        ((ratio.log2() - self.min) / (self.max - self.min)).clamp(0.0, 1.0)
     }
 
     /// Returns the ratios to label.
     pub(super) fn ticks(&self) -> Vec<f64> {
         // Five labels fit on a phone.
-        let step = ((self.most - self.least) / 5.0).ceil().max(1.0);
-        let first = (self.least / step).ceil() * step;
+        let step = ((self.max - self.min) / 5.0).ceil().max(1.0);
+        let first = (self.min / step).ceil() * step;
         let powers = std::iter::successors(Some(first), |power| Some(power + step));
-        let powers = powers.take_while(|power| *power <= self.most);
+        let powers = powers.take_while(|power| *power <= self.max);
         powers.map(f64::exp2).collect()
     }
 }
@@ -75,16 +75,16 @@ const BAR: (f64, f64) = (400.0, 16.0);
 
 /// Draws a row's bar: the ratio to its best peer with its spread, thin lines for the other peers, a
 /// mark for the published ratio.
-pub(super) fn bar(row: &Row, table: &Table, axis: &Ratios) -> String {
+pub(super) fn bar(row: &Row, table: &Table, axis: &RatioAxis) -> String {
     let (width, height) = BAR;
     let x = |ratio| axis.at(ratio) * width;
-    let title = escaped(&spoken(row, table));
+    let title = escaped(&description(row, table));
     let mut svg = format!(
         "<svg class=\"bar\" viewBox=\"0 0 {width} {height}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{title}\"><title>{title}</title>"
     );
     for tick in axis.ticks() {
         let class = if tick == 1.0 { "one" } else { "tick" };
-        upright(&mut svg, class, x(tick), (0.0, height));
+        vertical_line(&mut svg, class, x(tick), (0.0, height));
     }
     if let Some((best, ratio)) = row.best_peer(&table.peers) {
         let class = match row.verdict(best) {
@@ -100,7 +100,7 @@ pub(super) fn bar(row: &Row, table: &Table, axis: &Ratios) -> String {
         );
         for &peer in table.peers.iter().filter(|&&peer| peer != best) {
             if let Some(ratio) = row.cell(peer).and_then(|cell| cell.ratio) {
-                upright(&mut svg, "other", x(ratio), (4.0, 12.0));
+                vertical_line(&mut svg, "other", x(ratio), (4.0, 12.0));
             }
         }
         if let Some((least, most)) = row.ratios(best).filter(|(least, most)| least < most) {
@@ -112,12 +112,12 @@ pub(super) fn bar(row: &Row, table: &Table, axis: &Ratios) -> String {
         }
     }
     if let Some(published) = table.published(row) {
-        upright(&mut svg, "seed", x(published.ratio), (0.0, height));
+        vertical_line(&mut svg, "seed", x(published.ratio), (0.0, height));
     }
     svg + "</svg>"
 }
 
-fn upright(svg: &mut String, class: &str, x: f64, (top, bottom): (f64, f64)) {
+fn vertical_line(svg: &mut String, class: &str, x: f64, (top, bottom): (f64, f64)) {
     let _ = write!(
         svg,
         "<path class=\"{class}\" d=\"M{x:.1} {top}V{bottom}\"/>"
@@ -125,7 +125,7 @@ fn upright(svg: &mut String, class: &str, x: f64, (top, bottom): (f64, f64)) {
 }
 
 /// Describes a row in a sentence.
-fn spoken(row: &Row, table: &Table) -> String {
+fn description(row: &Row, table: &Table) -> String {
     let mut text = format!("{}: ", row.name);
     match row.best_peer(&table.peers) {
         Some((peer, times)) => {
@@ -161,7 +161,7 @@ pub(super) fn size(name: &str) -> Option<f64> {
 /// The width of the drawing, and the edges of its upper field: left, right, top, bottom.
 const LINES: (f64, [f64; 4]) = (360.0, [46.0, 352.0, 8.0, 176.0]);
 /// The top and bottom edges of the lower field, with the ratios.
-const BELOW: [f64; 2] = [206.0, 282.0];
+const LOWER_FIELD: [f64; 2] = [206.0, 282.0];
 const HEIGHT: f64 = 312.0;
 
 /// Draws the columns by size, both axes logarithmic, and below them the ratio to the first peer.
@@ -184,18 +184,23 @@ pub(super) fn lines(title: &str, table: &Table, rows: &[(f64, &Row)]) -> String 
         .collect();
     let up = Axis::over(&figures, (bottom, top));
     for decade in up.powers(10.0) {
-        rule(&mut svg, "tick", (left, right), up.at(decade));
-        word(
+        horizontal_line(&mut svg, "tick", (left, right), up.at(decade));
+        label(
             &mut svg,
             "end",
             (left - 5.0, up.at(decade) + 4.0),
-            &short(decade),
+            &with_suffix(decade),
         );
     }
     for size in across.powers(16.0) {
-        upright(&mut svg, "tick", across.at(size), (top, bottom));
-        upright(&mut svg, "tick", across.at(size), (BELOW[0], BELOW[1]));
-        word(
+        vertical_line(&mut svg, "tick", across.at(size), (top, bottom));
+        vertical_line(
+            &mut svg,
+            "tick",
+            across.at(size),
+            (LOWER_FIELD[0], LOWER_FIELD[1]),
+        );
+        label(
             &mut svg,
             "middle",
             (across.at(size), HEIGHT - 14.0),
@@ -227,16 +232,16 @@ pub(super) fn lines(title: &str, table: &Table, rows: &[(f64, &Row)]) -> String 
     let Some(&peer) = table.peers.first() else {
         return svg + "</svg>";
     };
-    let axis = Ratios::of(table);
-    let y = |ratio| BELOW[1] - axis.at(ratio) * (BELOW[1] - BELOW[0]);
+    let axis = RatioAxis::of(table);
+    let y = |ratio| LOWER_FIELD[1] - axis.at(ratio) * (LOWER_FIELD[1] - LOWER_FIELD[0]);
     for tick in axis.ticks() {
-        rule(
+        horizontal_line(
             &mut svg,
             if tick == 1.0 { "one" } else { "tick" },
             (left, right),
             y(tick),
         );
-        word(
+        label(
             &mut svg,
             "end",
             (left - 5.0, y(tick) + 4.0),
@@ -256,7 +261,7 @@ pub(super) fn lines(title: &str, table: &Table, rows: &[(f64, &Row)]) -> String 
         if let (Some(ratio), Some((least, most))) =
             (row.cell(peer).and_then(|cell| cell.ratio), row.ratios(peer))
         {
-            upright(&mut svg, "spread s0", x, (y(least), y(most)));
+            vertical_line(&mut svg, "spread s0", x, (y(least), y(most)));
             let _ = write!(
                 path,
                 "{}{x:.1} {:.1}",
@@ -284,7 +289,7 @@ fn series(
         };
         let x = across.at(*size);
         if least < most {
-            upright(
+            vertical_line(
                 svg,
                 &format!("spread {class}"),
                 x,
@@ -301,14 +306,14 @@ fn series(
     let _ = write!(svg, "<path class=\"line {class}\" d=\"{path}\"/>");
 }
 
-fn rule(svg: &mut String, class: &str, (left, right): (f64, f64), y: f64) {
+fn horizontal_line(svg: &mut String, class: &str, (left, right): (f64, f64), y: f64) {
     let _ = write!(
         svg,
         "<path class=\"{class}\" d=\"M{left} {y:.1}H{right}\"/>"
     );
 }
 
-fn word(svg: &mut String, anchor: &str, (x, y): (f64, f64), text: &str) {
+fn label(svg: &mut String, anchor: &str, (x, y): (f64, f64), text: &str) {
     let text = escaped(text);
     let _ = write!(
         svg,
@@ -318,8 +323,8 @@ fn word(svg: &mut String, anchor: &str, (x, y): (f64, f64), text: &str) {
 
 /// A logarithmic axis of a drawing.
 struct Axis {
-    least: f64,
-    most: f64,
+    min: f64,
+    max: f64,
     ends: (f64, f64),
 }
 
@@ -329,30 +334,30 @@ impl Axis {
         let most = values.iter().copied().fold(0.0, f64::max);
         match least < most {
             true => Axis {
-                least: least.ln(),
-                most: most.ln(),
+                min: least.ln(),
+                max: most.ln(),
                 ends,
             },
             // A single value, or none, is centred.
             false => Axis {
-                least: -1.0 + most.max(1.0).ln(),
-                most: 1.0 + most.max(1.0).ln(),
+                min: -1.0 + most.max(1.0).ln(),
+                max: 1.0 + most.max(1.0).ln(),
                 ends,
             },
         }
     }
 
     fn at(&self, value: f64) -> f64 {
-        let along = (value.ln() - self.least) / (self.most - self.least);
+        let along = (value.ln() - self.min) / (self.max - self.min);
         self.ends.0 + along.clamp(0.0, 1.0) * (self.ends.1 - self.ends.0)
     }
 
     /// Returns the powers of `base` on the axis.
     fn powers(&self, base: f64) -> Vec<f64> {
         // The tolerance allows for rounding errors of the logarithms.
-        let first = (self.least / base.ln() - 1e-9).ceil();
+        let first = (self.min / base.ln() - 1e-9).ceil();
         let powers = std::iter::successors(Some(first), |power| Some(power + 1.0));
-        let powers = powers.take_while(|power| *power <= self.most / base.ln() + 1e-9);
+        let powers = powers.take_while(|power| *power <= self.max / base.ln() + 1e-9);
         powers.map(|power| base.powf(power)).collect()
     }
 }
@@ -367,7 +372,7 @@ fn bytes(size: f64) -> String {
 }
 
 /// Formats a number: `10k`.
-fn short(value: f64) -> String {
+fn with_suffix(value: f64) -> String {
     match () {
         () if value >= 1e9 => format!(
             "{}G",

@@ -30,10 +30,10 @@ pub(crate) struct Row {
     /// The runs of each server, in order.
     pub(crate) runs: Vec<Vec<f64>>,
     /// The processor time of each server's runs, and (below) that at each of [`RATES`].
-    pub(crate) work: Vec<CpuTime>,
-    pub(crate) paced: Vec<[CpuTime; RATES.len()]>,
+    pub(crate) cpu_time: Vec<CpuTime>,
+    pub(crate) cpu_time_at_rates: Vec<[CpuTime; RATES.len()]>,
     /// The system calls per operation of each server, if counted.
-    pub(crate) calls: Vec<Option<f64>>,
+    pub(crate) syscalls: Vec<Option<f64>>,
     /// The hardware limit, measured in alternation with the servers: its description, and the runs.
     pub(crate) limit: Option<(&'static str, Vec<f64>)>,
 }
@@ -45,9 +45,9 @@ impl Row {
         Row {
             name,
             unit,
-            work: vec![CpuTime::default(); runs.len()],
-            paced: vec![Default::default(); runs.len()],
-            calls: vec![None; runs.len()],
+            cpu_time: vec![CpuTime::default(); runs.len()],
+            cpu_time_at_rates: vec![Default::default(); runs.len()],
+            syscalls: vec![None; runs.len()],
             runs,
             limit: None,
         }
@@ -56,8 +56,9 @@ impl Row {
 
 impl Row {
     /// Adds the processor time of a server's run, and then, if measured, that at each of [`RATES`].
-    pub(crate) fn add(&mut self, column: usize, works: &[CpuTime]) {
-        let sums = std::iter::once(&mut self.work[column]).chain(&mut self.paced[column]);
+    pub(crate) fn add_cpu_times(&mut self, column: usize, works: &[CpuTime]) {
+        let sums =
+            std::iter::once(&mut self.cpu_time[column]).chain(&mut self.cpu_time_at_rates[column]);
         for (sum, more) in sums.zip(works) {
             sum.operations += more.operations;
             sum.time += more.time;
@@ -84,8 +85,8 @@ impl CpuTime {
 /// The median and the extremes of some runs.
 pub(crate) struct Summary {
     pub(crate) median: f64,
-    least: f64,
-    most: f64,
+    min: f64,
+    max: f64,
 }
 
 impl Summary {
@@ -101,8 +102,8 @@ impl Summary {
         };
         Some(Summary {
             median,
-            least,
-            most,
+            min: least,
+            max: most,
         })
     }
 }
@@ -120,7 +121,11 @@ impl Results {
                 let cell = cell(runs)?;
                 Some(Limit { what, cell })
             });
-            let extras = row.work.iter().zip(&row.paced).zip(&row.calls);
+            let extras = row
+                .cpu_time
+                .iter()
+                .zip(&row.cpu_time_at_rates)
+                .zip(&row.syscalls);
             let cells = row
                 .runs
                 .iter()
@@ -160,8 +165,8 @@ fn cell(runs: &[f64]) -> Option<Cell> {
     }
     let Summary {
         median,
-        least,
-        most,
+        min: least,
+        max: most,
     } = Summary::of(runs)?;
     Some(Cell {
         median,

@@ -12,15 +12,15 @@ fn row(name: &str, unit: &'static str, ours: &[f64], theirs: &[f64]) -> Row {
         name: name.into(),
         unit,
         runs: vec![ours.to_vec(), theirs.to_vec()],
-        work: vec![
+        cpu_time: vec![
             CpuTime {
                 operations: 4,
                 time: Duration::from_micros(50),
             },
             CpuTime::default(),
         ],
-        paced: vec![Default::default(); 2],
-        calls: vec![Some(3.0), None],
+        cpu_time_at_rates: vec![Default::default(); 2],
+        syscalls: vec![Some(3.0), None],
         limit: Some(("memory copied", vec![80.0, 40.0])),
     }
 }
@@ -82,7 +82,7 @@ fn what_a_later_run_has_measured_stands_in_for_what_was() {
         let page = markdown::page(report);
         page.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let text = unwrapped(&small().renewed(later("6")));
+    let text = unwrapped(&small().merge(later("6")));
     for part in [
         "## 9p table (`barge bench 9p`, 2 s).",
         "## other Failed: it fell",
@@ -91,7 +91,7 @@ fn what_a_later_run_has_measured_stands_in_for_what_was() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let text = unwrapped(&small().renewed(later("7")));
+    let text = unwrapped(&small().merge(later("7")));
     assert!(
         text.contains("2026-02-02T00:00:00Z, P, 2 processors, 4 MiB of memory, Linux 7, S"),
         "{text}"
@@ -100,7 +100,7 @@ fn what_a_later_run_has_measured_stands_in_for_what_was() {
 
 #[test]
 fn a_terminal_shows_medians_their_spread_and_ratios() {
-    let text = text::of(&small());
+    let text = text::render(&small());
     for part in [
         "20.0 (10.0..30.0)",
         "7.00 (5.00..9.00)",
@@ -121,11 +121,11 @@ fn what_processors_did_at_a_pace_is_a_column() {
         operations: 2,
         time: Duration::from_micros(30),
     };
-    paced.add(0, &[CpuTime::default(), second, second]);
-    paced.add(0, &[CpuTime::default(), second]);
-    paced.add(1, &[second, second]);
+    paced.add_cpu_times(0, &[CpuTime::default(), second, second]);
+    paced.add_cpu_times(0, &[CpuTime::default(), second]);
+    paced.add_cpu_times(1, &[second, second]);
     let report = report("9p", "peer", vec![paced]);
-    let text = text::of(&report);
+    let text = text::render(&report);
     assert!(
         text.contains("12.5 15.0   15.0 15.0         15.0\n"),
         "{text}"
@@ -154,7 +154,7 @@ fn rows_are_won_level_and_lost_whichever_way_is_better() {
         table.rows[1].cell(1).and_then(|cell| cell.ratio),
         Some(1.0 / 3.0)
     );
-    assert_eq!(table.lost().len(), 1);
+    assert_eq!(table.losses().len(), 1);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn ratios_of_many_runs_are_of_those_next_to_each_other() {
     let (least, most) = read.interval(1).expect("of many runs");
     assert!(near(least, 1.05) && near(most, 1.05), "{least} to {most}");
     assert_eq!(read.verdict(1), Some(Verdict::Wins));
-    assert!(text::of(&report).contains("1.05 (1.05..1.05)"));
+    assert!(text::render(&report).contains("1.05 (1.05..1.05)"));
     assert!(markdown::page(&report).contains("| 1.05 (1.05–1.05) |"));
 }
 
@@ -210,7 +210,7 @@ fn json_is_as_it_was_and_is_read_again() {
     let path = dir.path().join("report.json");
     std::fs::write(&path, &json).expect("written");
     let again = format::read(&path).expect("read");
-    assert_eq!(html::of(&again), html::of(&report));
+    assert_eq!(html::render(&again), html::render(&report));
     std::fs::write(&path, "{}").expect("written");
     assert!(format::read(&path).is_err());
 }
@@ -223,12 +223,12 @@ fn what_names_contain_stays_text() {
     for name in ["unix, read, 1 B", "unix, read, 2 B"] {
         rows.push(row(name, "kB/s", &[1.0], &[2.0]));
     }
-    let bars = html::of(&report(HARM, HARM, rows));
+    let bars = html::render(&report(HARM, HARM, rows));
     let sized = vec![
         row(&format!("{HARM}, 1 B"), "kB/s", &[1.0], &[2.0]),
         row(&format!("{HARM}, 4 KiB"), "kB/s", &[0.0], &[f64::NAN]),
     ];
-    let lines = html::of(&report(HARM, HARM, sized));
+    let lines = html::render(&report(HARM, HARM, sized));
     for page in [bars, lines] {
         assert!(!page.contains("<script"), "{page}");
         assert!(!page.contains('\u{1b}'), "{page}");
@@ -248,7 +248,7 @@ fn what_names_contain_stays_text() {
 
 #[test]
 fn a_page_takes_nothing_from_elsewhere() {
-    let page = html::of(&small());
+    let page = html::render(&small());
     for word in ["<script", "http://", "https://", "url(", "@import", "src="] {
         let page = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!page.contains(word), "{word}");
@@ -261,7 +261,7 @@ fn bars_begin_at_one_and_lines_go_over_sizes() {
     let Outcome::Measured(table) = &report.tables[0].outcome else {
         panic!("it is measured");
     };
-    let axis = plot::Ratios::of(table);
+    let axis = plot::RatioAxis::of(table);
     assert_eq!(
         (axis.at(1.0), axis.at(4.0), axis.at(100.0)),
         (0.5, 1.0, 1.0)

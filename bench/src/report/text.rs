@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::format::{Entry, Outcome, Report, Row, Table, used};
+use super::format::{Entry, Outcome, Report, Row, Table, cpu_columns};
 use super::number::{figure, ratio};
 
-pub(super) fn of(report: &Report) -> String {
+pub(super) fn render(report: &Report) -> String {
     let mut text = String::new();
     for (at, entry) in report.tables.iter().enumerate() {
         if at > 0 {
@@ -14,7 +14,7 @@ pub(super) fn of(report: &Report) -> String {
         let Entry { name, outcome, .. } = entry;
         let _ = match outcome {
             Outcome::Measured(table) => {
-                one(&mut text, table);
+                render_table(&mut text, table);
                 Ok(())
             }
             Outcome::Failed(why) => writeln!(text, "{name} failed: {why}"),
@@ -24,7 +24,7 @@ pub(super) fn of(report: &Report) -> String {
     text
 }
 
-fn one(text: &mut String, table: &Table) {
+fn render_table(text: &mut String, table: &Table) {
     let _ = writeln!(text, "{}", table.title);
     let limited = table.rows.iter().any(|row| row.limit.is_some());
     let mut head = vec![String::new(), "unit".into()];
@@ -36,7 +36,7 @@ fn one(text: &mut String, table: &Table) {
             .map(|&peer| format!("ratio to {}", table.columns[peer])),
     );
     head.extend(limited.then(|| "ratio to limit".into()));
-    let used: Vec<_> = used(table).collect();
+    let used: Vec<_> = cpu_columns(table).collect();
     head.push("system calls".into());
     head.extend(used.iter().map(|&(_, name)| name.to_owned()));
     let mut lines = vec![head];

@@ -10,13 +10,15 @@ use fuse::layout::{
 };
 use fuse::message::Text;
 use fuse::numbers::{Flags, ROOT_ID};
-use remote::virtiofs::{Answer, Channel, Flight, Room};
+use remote::virtiofs::{Channel, FuseReply, PendingRequest, ReplySize};
 use vfs::{Caller, Errno, Result};
 use wire::Reader;
 
 use crate::protocol::{LARGE, Operation, SMALL};
-use crate::rounds::{Done, overlapped};
-use crate::workspace::{CONTENTS, DATA, FILES, MANY, OUT, file_name, next_random};
+use crate::rounds::{Measurement, run_pipelined};
+use crate::workspace::{
+    DATA_FILE, FILE_COUNT, OUT_SIZE, SMALL_FILE_SIZE, SMALL_FILES_DIR, file_name, next_random,
+};
 
 /// Returns the number of sequential requests in an operation.
 pub(super) fn steps(operation: Operation) -> usize {
@@ -28,10 +30,10 @@ pub(super) fn steps(operation: Operation) -> usize {
 }
 
 /// The state of a thread: the nodes and files that its operations use.
-pub(super) struct Prepared {
+pub(super) struct ClientState {
     channel: Arc<Channel>,
     queue: usize,
-    many: u64,
+    small_files: u64,
     data: Open,
     out: Open,
     direct: Open,
@@ -47,12 +49,12 @@ struct Open {
     fh: u64,
 }
 
-impl Prepared {
+impl ClientState {
     /// Opens the files; `number` makes the file names of this thread unique.
-    pub(super) fn new(channel: Arc<Channel>, number: usize) -> Result<Prepared> {
-        let mut prepared = Prepared {
+    pub(super) fn new(channel: Arc<Channel>, number: usize) -> Result<ClientState> {
+        let mut prepared = ClientState {
             queue: number % channel.queues(),
-            many: 0,
+            small_files: 0,
             data: Open::default(),
             out: Open::default(),
             direct: Open::default(),
@@ -61,20 +63,20 @@ impl Prepared {
             number,
             channel,
         };
-        prepared.many = prepared.look(ROOT_ID, MANY)?;
-        let data = prepared.look(ROOT_ID, DATA.0)?;
+        prepared.small_files = prepared.lookup(ROOT_ID, SMALL_FILES_DIR)?;
+        let data = prepared.lookup(ROOT_ID, DATA_FILE.0)?;
         prepared.data = prepared.open(data, Flags::empty())?;
         let name = format!("out{number}");
-        let made = prepared.ask(ROOT_ID, &create(&name), ENTRY_AND_OPEN, made)?;
+        let made = prepared.call(ROOT_ID, &create(&name), ENTRY_AND_OPEN, created_file)?;
         prepared.out = made;
         prepared.direct = prepared.open(made.node, Flags::RDWR | Flags::DIRECT)?;
         Ok(prepared)
     }
 
-    fn look(&self, node: u64, name: &str) -> Result<u64> {
+    fn lookup(&self, node: u64, name: &str) -> Result<u64> {
         let name = Text(name.as_bytes());
-        let room = Room::Fixed(EntryOut::SIZE);
-        let found = self.ask(node, &Request::Lookup { name }, room, |answer| {
+        let room = ReplySize::Fixed(EntryOut::SIZE);
+        let found = self.call(node, &Request::Lookup { name }, room, |answer| {
             answer.decode(EntryOut::decode)
         });
         Ok(found?.nodeid)
@@ -85,20 +87,20 @@ impl Prepared {
             flags: flags.bits(),
             open_flags: 0,
         };
-        let room = Room::Fixed(OpenOut::SIZE);
-        let opened = self.ask(node, &Request::Open { args }, room, |answer| {
+        let room = ReplySize::Fixed(OpenOut::SIZE);
+        let opened = self.call(node, &Request::Open { args }, room, |answer| {
             answer.decode(OpenOut::decode)
         });
         let fh = opened?.fh;
         Ok(Open { node, fh })
     }
 
-    fn ask<T>(
+    fn call<T>(
         &self,
         node: u64,
         request: &Request<'_>,
-        room: Room,
-        read: impl FnOnce(&Answer<'_>) -> Result<T>,
+        room: ReplySize,
+        read: impl FnOnce(&FuseReply<'_>) -> Result<T>,
     ) -> Result<T> {
         let draft = self.channel.begin(self.queue, false)?;
         let flight = draft.submit(&Caller::ROOT, node, request, 0, room)?;
@@ -113,17 +115,17 @@ impl Prepared {
         depth: usize,
         time: Duration,
         most: usize,
-    ) -> Done {
+    ) -> Measurement {
         if operation == Operation::List {
             return self.list(time, most);
         }
         let channel = self.channel.clone();
-        overlapped(
+        run_pipelined(
             (depth, steps(operation)),
             (time, most),
             |slot, step, found| self.step(&channel, operation, slot, step, found),
             |step, (flight, mut found)| {
-                finish(operation, step, &flight.wait()?, &mut found)?;
+                check_reply(operation, step, &flight.wait()?, &mut found)?;
                 // Like the kernel, forgets the node of a removed file.
                 if operation == Operation::Create && step + 1 == steps(operation) {
                     channel.forget(found.node);
@@ -141,31 +143,31 @@ impl Prepared {
         slot: usize,
         step: usize,
         found: Open,
-    ) -> Result<(Flight<'c>, Open)> {
+    ) -> Result<(PendingRequest<'c>, Open)> {
         self.random = next_random(self.random);
         let random = self.random;
         let somewhere =
             |size: u32, within: u64| random % (within / u64::from(size)) * u64::from(size);
         let name;
         let (node, request, payload, room) = match (operation, step) {
-            (Operation::ReadSmall, _) => read(self.data, somewhere(SMALL, DATA.1), SMALL),
+            (Operation::ReadSmall, _) => read(self.data, somewhere(SMALL, DATA_FILE.1), SMALL),
             (Operation::ReadLarge, _) => {
-                self.next = (self.next + u64::from(LARGE)) % DATA.1;
+                self.next = (self.next + u64::from(LARGE)) % DATA_FILE.1;
                 read(self.data, self.next, LARGE)
             }
-            (Operation::WriteSmall, _) => write(self.out, somewhere(SMALL, OUT), SMALL),
-            (Operation::WriteLarge, _) => write(self.direct, somewhere(LARGE, OUT), LARGE),
+            (Operation::WriteSmall, _) => write(self.out, somewhere(SMALL, OUT_SIZE), SMALL),
+            (Operation::WriteLarge, _) => write(self.direct, somewhere(LARGE, OUT_SIZE), LARGE),
             (Operation::Attributes, _) => attributes(self.data.node),
             (Operation::LookUp, _) | (Operation::SmallFile, 0) => {
-                name = file_name(random as usize % FILES);
+                name = file_name(random as usize % FILE_COUNT);
                 let name = Text(name.as_bytes());
-                let room = Room::Fixed(EntryOut::SIZE);
-                (self.many, Request::Lookup { name }, 0, room)
+                let room = ReplySize::Fixed(EntryOut::SIZE);
+                (self.small_files, Request::Lookup { name }, 0, room)
             }
             (Operation::SmallFile, 1) => attributes(found.node),
             (Operation::SmallFile, 2) => {
                 let args = OpenIn::default();
-                let room = Room::Fixed(OpenOut::SIZE);
+                let room = ReplySize::Fixed(OpenOut::SIZE);
                 (found.node, Request::Open { args }, 0, room)
             }
             (Operation::SmallFile, 3) => read(found, 0, SMALL),
@@ -174,7 +176,7 @@ impl Prepared {
                     fh: found.fh,
                     ..ReleaseIn::default()
                 };
-                let room = Room::Fixed(0);
+                let room = ReplySize::Fixed(0);
                 (found.node, Request::Release { args }, 0, room)
             }
             (Operation::Create, step) => {
@@ -183,7 +185,7 @@ impl Prepared {
                     0 => (ROOT_ID, create(&name), 0, ENTRY_AND_OPEN),
                     _ => {
                         let name = Text(name.as_bytes());
-                        (ROOT_ID, Request::Unlink { name }, 0, Room::Fixed(0))
+                        (ROOT_ID, Request::Unlink { name }, 0, ReplySize::Fixed(0))
                     }
                 }
             }
@@ -194,15 +196,18 @@ impl Prepared {
         Ok((flight, found))
     }
 
-    fn list(&mut self, time: Duration, most: usize) -> Done {
+    fn list(&mut self, time: Duration, most: usize) -> Measurement {
         let began = Instant::now();
         let mut done = 0;
         while done < most && (done == 0 || began.elapsed() < time) {
             let args = OpenIn::default();
-            let room = Room::Fixed(OpenOut::SIZE);
-            let opened = self.ask(self.many, &Request::Opendir { args }, room, |answer| {
-                answer.decode(OpenOut::decode)
-            })?;
+            let room = ReplySize::Fixed(OpenOut::SIZE);
+            let opened = self.call(
+                self.small_files,
+                &Request::Opendir { args },
+                room,
+                |answer| answer.decode(OpenOut::decode),
+            )?;
             let (mut offset, mut seen) = (0, 0);
             loop {
                 let args = ReadIn {
@@ -212,9 +217,10 @@ impl Prepared {
                     size: 128 << 10,
                     ..ReadIn::default()
                 };
-                let room = Room::Data(args.size as usize);
+                let room = ReplySize::Data(args.size as usize);
                 let request = Request::Readdirplus { args };
-                let bytes = self.ask(self.many, &request, room, |answer| Ok(answer.data()))?;
+                let bytes =
+                    self.call(self.small_files, &request, room, |answer| Ok(answer.data()))?;
                 if bytes.is_empty() {
                     break;
                 }
@@ -224,7 +230,7 @@ impl Prepared {
                     offset = entry.off;
                 }
             }
-            if seen != FILES {
+            if seen != FILE_COUNT {
                 return Err(Errno::EIO);
             }
             let args = ReleaseIn {
@@ -232,43 +238,43 @@ impl Prepared {
                 ..ReleaseIn::default()
             };
             let request = Request::Releasedir { args };
-            self.ask(self.many, &request, Room::Fixed(0), |_| Ok(()))?;
+            self.call(self.small_files, &request, ReplySize::Fixed(0), |_| Ok(()))?;
             done += 1;
         }
         Ok((done, began.elapsed()))
     }
 }
 
-const ENTRY_AND_OPEN: Room = Room::Fixed(EntryOut::SIZE + OpenOut::SIZE);
+const ENTRY_AND_OPEN: ReplySize = ReplySize::Fixed(EntryOut::SIZE + OpenOut::SIZE);
 
-type Asked<'a> = (u64, Request<'a>, usize, Room);
+type RequestParts<'a> = (u64, Request<'a>, usize, ReplySize);
 
-fn read(open: Open, offset: u64, size: u32) -> Asked<'static> {
+fn read(open: Open, offset: u64, size: u32) -> RequestParts<'static> {
     let args = ReadIn {
         fh: open.fh,
         offset,
         size,
         ..ReadIn::default()
     };
-    let room = Room::Data(size as usize);
+    let room = ReplySize::Data(size as usize);
     (open.node, Request::Read { args }, 0, room)
 }
 
 /// Returns a write of `size` bytes; the payload is whatever the memory holds.
-fn write(open: Open, offset: u64, size: u32) -> Asked<'static> {
+fn write(open: Open, offset: u64, size: u32) -> RequestParts<'static> {
     let args = WriteIn {
         fh: open.fh,
         offset,
         size,
         ..WriteIn::default()
     };
-    let room = Room::Fixed(WriteOut::SIZE);
+    let room = ReplySize::Fixed(WriteOut::SIZE);
     (open.node, Request::Write { args }, size as usize, room)
 }
 
-fn attributes(node: u64) -> Asked<'static> {
+fn attributes(node: u64) -> RequestParts<'static> {
     let args = GetattrIn::default();
-    let room = Room::Fixed(AttrOut::SIZE);
+    let room = ReplySize::Fixed(AttrOut::SIZE);
     (node, Request::Getattr { args }, 0, room)
 }
 
@@ -282,7 +288,7 @@ fn create(name: &str) -> Request<'_> {
     Request::Create { args, name }
 }
 
-fn made(answer: &Answer<'_>) -> Result<Open> {
+fn created_file(answer: &FuseReply<'_>) -> Result<Open> {
     let node = answer.decode(EntryOut::decode)?.nodeid;
     let behind = answer.fixed().get(EntryOut::SIZE..).unwrap_or_default();
     let fh = OpenOut::decode(behind).map_err(|_| Errno::EIO)?.fh;
@@ -291,7 +297,12 @@ fn made(answer: &Answer<'_>) -> Result<Open> {
 
 /// Stores the results of a reply in `found`. Returns `EIO` if the reply is short: a server that
 /// returns less is not faster.
-fn finish(operation: Operation, step: usize, answer: &Answer<'_>, found: &mut Open) -> Result<()> {
+fn check_reply(
+    operation: Operation,
+    step: usize,
+    answer: &FuseReply<'_>,
+    found: &mut Open,
+) -> Result<()> {
     let whole = |len: usize| match answer.len() == len {
         true => Ok(()),
         false => Err(Errno::EIO),
@@ -299,8 +310,8 @@ fn finish(operation: Operation, step: usize, answer: &Answer<'_>, found: &mut Op
     match (operation, step) {
         (Operation::ReadSmall, _) => whole(SMALL as usize),
         (Operation::ReadLarge, _) => whole(LARGE as usize),
-        (Operation::WriteSmall, _) => written(answer, SMALL),
-        (Operation::WriteLarge, _) => written(answer, LARGE),
+        (Operation::WriteSmall, _) => check_written(answer, SMALL),
+        (Operation::WriteLarge, _) => check_written(answer, LARGE),
         (Operation::LookUp, _) | (Operation::SmallFile, 0) => {
             found.node = answer.decode(EntryOut::decode)?.nodeid;
             Ok(())
@@ -310,16 +321,16 @@ fn finish(operation: Operation, step: usize, answer: &Answer<'_>, found: &mut Op
             found.fh = answer.decode(OpenOut::decode)?.fh;
             Ok(())
         }
-        (Operation::SmallFile, 3) => whole(CONTENTS),
+        (Operation::SmallFile, 3) => whole(SMALL_FILE_SIZE),
         (Operation::Create, 0) => {
-            *found = made(answer)?;
+            *found = created_file(answer)?;
             Ok(())
         }
         (Operation::SmallFile | Operation::Create | Operation::List, _) => Ok(()),
     }
 }
 
-fn written(answer: &Answer<'_>, size: u32) -> Result<()> {
+fn check_written(answer: &FuseReply<'_>, size: u32) -> Result<()> {
     match answer.decode(WriteOut::decode)?.size == size {
         true => Ok(()),
         false => Err(Errno::EIO),

@@ -9,12 +9,12 @@ use std::time::Duration;
 use command::Failure;
 use remote::virtiofs::WaitMode;
 
-use self::client::Prepared;
+use self::client::ClientState;
 use self::servers::{Running, Server};
 use crate::context::Context;
 use crate::protocol::{self, Cell, Medium, Protocol, Started};
 use crate::report::results::Results;
-use crate::rounds::Done;
+use crate::rounds::Measurement;
 use crate::workspace::Workspace;
 
 /// A driver that polls for up to 200 µs before it sleeps.
@@ -29,7 +29,7 @@ struct Virtiofs;
 impl Protocol for Virtiofs {
     type Server = Server;
     /// The state of a thread, and the server that it uses.
-    type Client = (Prepared, Running);
+    type Client = (ClientState, Running);
 
     const TABLE: &str = include_str!("table.toml");
 
@@ -45,7 +45,7 @@ impl Protocol for Virtiofs {
         };
         let running = server.start(cell.connections, waiting)?;
         let connected = |number| {
-            let prepared = Prepared::new(running.channel.clone(), number)
+            let prepared = ClientState::new(running.channel.clone(), number)
                 .map_err(|errno| format!("getting ready: {errno}"))?;
             Ok((prepared, running.clone()))
         };
@@ -62,7 +62,7 @@ impl Protocol for Virtiofs {
         cell: &Cell,
         time: Duration,
         most: usize,
-    ) -> Done {
+    ) -> Measurement {
         prepared.run(cell.operation, cell.depth, time, most)
     }
 

@@ -11,28 +11,28 @@ use std::time::{Duration, Instant};
 
 use remote::virtiofs::{Channel, Options, WaitMode};
 
-use crate::process::{Process, packaged};
+use crate::process::{Process, package_version};
 use crate::protocol::Started;
 use crate::workspace::Workspace;
 use command::tools::{Tool, find};
 
 /// The command line of a server.
 pub(super) struct Server {
-    how: How,
+    launch: Launch,
     barge: PathBuf,
     share: PathBuf,
     run: PathBuf,
 }
 
-enum How {
+enum Launch {
     Barge(Vec<String>),
     /// A program, and its options without the socket and the shared directory.
-    Peer(PathBuf, Vec<String>, Words),
+    Peer(PathBuf, Vec<String>, OptionSyntax),
 }
 
 /// The syntax of a peer's options for the socket and the shared directory.
 #[derive(Clone, Copy)]
-enum Words {
+enum OptionSyntax {
     /// That of virtiofsd in Rust.
     Rust,
     /// That of QEMU's own daemon in C, up to version 7.
@@ -53,38 +53,38 @@ pub(super) fn named(workspace: &Workspace, name: &str) -> Started<Server> {
     let (program, options) = (words.next().unwrap_or_default(), words.map(str::to_owned));
     match program {
         "barge" => {
-            let how = How::Barge(options.collect());
+            let how = Launch::Barge(options.collect());
             Started::Running(name.to_owned(), server(workspace, how))
         }
         "virtiofsd" => {
             let Some(program) = find("virtiofsd") else {
-                return Started::Missing(Tool::VIRTIOFSD.is_missing());
+                return Started::Missing(Tool::VIRTIOFSD.missing_message());
             };
             let options: Vec<String> = options.collect();
             let pool = options.last().map_or("", String::as_str);
             let name = format!("{} pool {pool}", version(&program));
-            let how = How::Peer(program, options, Words::Rust);
+            let how = Launch::Peer(program, options, OptionSyntax::Rust);
             Started::Running(name, server(workspace, how))
         }
         _ => {
             let Some(program) = find(Tool::QEMU_VIRTIOFSD.programs[0]) else {
-                return Started::Missing(Tool::QEMU_VIRTIOFSD.is_missing());
+                return Started::Missing(Tool::QEMU_VIRTIOFSD.missing_message());
             };
-            let version = packaged("qemu-system-common");
+            let version = package_version("qemu-system-common");
             let version = version.split(['+', '-']).next().unwrap_or_default();
             let version = version.rsplit(':').next().unwrap_or_default();
-            let how = How::Peer(program, Vec::new(), Words::C);
+            let how = Launch::Peer(program, Vec::new(), OptionSyntax::C);
             Started::Running(format!("C virtiofsd {version}"), server(workspace, how))
         }
     }
 }
 
-fn server(workspace: &Workspace, how: How) -> Server {
+fn server(workspace: &Workspace, how: Launch) -> Server {
     Server {
-        how,
+        launch: how,
         barge: workspace.barge.clone(),
         share: workspace.share.clone(),
-        run: workspace.run.clone(),
+        run: workspace.run_dir.clone(),
     }
 }
 
@@ -127,24 +127,24 @@ impl Server {
     }
 
     fn spawn(&self, socket: &Path) -> Result<Process, String> {
-        let (program, options, words) = match &self.how {
-            How::Barge(options) => {
+        let (program, options, words) = match &self.launch {
+            Launch::Barge(options) => {
                 let socket = socket.display().to_string();
                 let mut all = vec!["--virtiofs", &socket, "--virtiofs-allow-direct-io"];
                 all.extend(options.iter().map(String::as_str));
                 return Process::serve(Command::new(&self.barge), &self.share, &all)
                     .map_err(|error| error.message);
             }
-            How::Peer(program, options, words) => (program, options, words),
+            Launch::Peer(program, options, words) => (program, options, words),
         };
         let mut command = Command::new(program);
         command.args(options);
         match words {
-            Words::Rust => command
+            OptionSyntax::Rust => command
                 .args([OsStr::new("--socket-path"), socket.as_os_str()])
                 .args([OsStr::new("--shared-dir"), self.share.as_os_str()])
                 .arg("--allow-direct-io"),
-            Words::C => command
+            OptionSyntax::C => command
                 .arg(format!("--socket-path={}", socket.display()))
                 .args(["-o", &format!("source={}", self.share.display())])
                 .args(["-o", "allow_direct_io"]),

@@ -24,13 +24,13 @@ fn serve(barge: &Path, share: &Path, addr: SocketAddr, record: &Path) -> Child {
 }
 
 /// Returns the standard output of a program that succeeded.
-fn said(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Returns the standard error of a program that failed.
-fn complained(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     assert!(!output.status.success(), "it succeeded");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -44,7 +44,10 @@ fn replay(record: &Path, source: &Path, more: &[&str]) -> (String, serde_json::V
         &[more, &["--json", json.to_str().expect("text")]].concat(),
     );
     let json = std::fs::read(json).expect("written");
-    (said(&output), serde_json::from_slice(&json).expect("JSON"))
+    (
+        stdout_of(&output),
+        serde_json::from_slice(&json).expect("JSON"),
+    )
 }
 
 fn bench(record: &Path, source: &Path, more: &[&str]) -> Output {
@@ -71,12 +74,12 @@ fn calls_are_made_again_and_come_to_the_same_on_the_same_tree() {
     let mut server = serve(&barge, &share, addr, &record);
     let url = |path: &str| format!("9p://{addr}/{path}");
     let run = |args: &[&str]| Command::new(&barge).args(args).output().expect("runs");
-    assert_eq!(said(&run(&["cat", &url("sub/file")])).len(), 100_000);
-    assert_eq!(said(&run(&["ls", &url("sub")])).lines().count(), 301);
-    complained(&run(&["cat", &url("sub/none")]));
+    assert_eq!(stdout_of(&run(&["cat", &url("sub/file")])).len(), 100_000);
+    assert_eq!(stdout_of(&run(&["ls", &url("sub")])).lines().count(), 301);
+    stderr_of(&run(&["cat", &url("sub/none")]));
     let copied = dir.path().join("copied");
     std::fs::write(&copied, vec![1; 50_000]).expect("written");
-    said(&run(&["cp", copied.to_str().expect("text"), &url("new")]));
+    stdout_of(&run(&["cp", copied.to_str().expect("text"), &url("new")]));
     kill_process(Pid::from_child(&server), Signal::TERM).expect("asked");
     assert!(server.wait().expect("ends").success());
 
@@ -138,11 +141,11 @@ fn what_is_no_record_is_told_by_its_line() {
         ("{\"op\":7}\n", "line 1: expected a call"),
     ] {
         std::fs::write(&record, text).expect("written");
-        let said = complained(&bench(&record, dir.path(), &[]));
+        let said = stderr_of(&bench(&record, dir.path(), &[]));
         assert!(said.contains(expected), "{said}");
     }
     // Calls on unknown nodes and files are skipped.
     let strange = "{\"op\":\"lookup\",\"node\":9,\"name\":[255,47]}\n{\"op\":\"read\",\"file\":1,\"len\":18446744073709551615}\n{}\n";
     std::fs::write(&record, strange).expect("written");
-    assert!(said(&bench(&record, dir.path(), &[])).contains("0 calls in"));
+    assert!(stdout_of(&bench(&record, dir.path(), &[])).contains("0 calls in"));
 }

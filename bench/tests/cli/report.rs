@@ -34,7 +34,7 @@ fn table(name: &str, rows: &[Value]) -> Value {
 }
 
 /// Makes a report with every kind of table.
-fn kept(dir: &Path) -> std::path::PathBuf {
+fn saved_report(dir: &Path) -> std::path::PathBuf {
     let sized = ["unix, read", "unix, write"].into_iter().flat_map(|group| {
         ["1 B", "512 B", "4 KiB", "1 MiB"]
             .iter()
@@ -73,7 +73,7 @@ fn kept(dir: &Path) -> std::path::PathBuf {
 fn a_report_is_made_again_in_each_form() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let kept = kept(dir.path()).display().to_string();
+    let kept = saved_report(dir.path()).display().to_string();
     let done = bench(&[
         "show",
         &kept,
@@ -123,7 +123,7 @@ fn a_browser_shows_a_report_on_a_desk_and_on_a_phone() {
     }
     let dir = tempfile::tempdir().expect("a directory");
     let page = dir.path().join("report.html").display().to_string();
-    let kept = kept(dir.path()).display().to_string();
+    let kept = saved_report(dir.path()).display().to_string();
     let done = bench(&["show", &kept, "--html", &page]);
     assert!(done.status.success(), "{done:?}");
     let url = format!("file://{page}");

@@ -6,8 +6,8 @@ use vfs::PeerKey;
 use wire::Vocabulary;
 
 use super::*;
-use crate::request::Ran;
-use crate::stats::{LaneStats, Stats, Tally};
+use crate::request::RunOutcome;
+use crate::stats::{LaneStats, Stats, StatsRegistry};
 use crate::workers::Run;
 
 struct Lane {
@@ -24,14 +24,14 @@ impl Lane {
     const WORKERS: usize = 4;
 
     fn new() -> Arc<Lane> {
-        let workers = Workers::new(Lane::WORKERS, Workers::STUCK).expect("a thread");
+        let workers = Workers::new(Lane::WORKERS, Workers::STUCK_AFTER).expect("a thread");
         let limits = Limits {
             requests: 3,
             bytes: 100,
         };
         Arc::new(Lane {
             in_flight: InFlight::new(workers, limits),
-            stats: Tally::new(false).open(Vocabulary::none()),
+            stats: StatsRegistry::new(false).add_lane(Vocabulary::none()),
             open: AtomicBool::new(true),
             answered: Mutex::default(),
         })
@@ -45,7 +45,7 @@ impl Lane {
     /// Begins a request that the calling thread is to run.
     fn begin(self: &Arc<Self>, id: u64) -> Arc<Request<Test>> {
         let request = self.request(id, false);
-        assert!(self.in_flight.begin_here(&request));
+        assert!(self.in_flight.begin_on_this_thread(&request));
         request
     }
 
@@ -72,12 +72,12 @@ struct Test {
 }
 
 impl Job for Test {
-    fn run(request: &Arc<Request<Test>>, _: &mut Outbox) -> Ran {
+    fn run(request: &Arc<Request<Test>>, _: &mut Outbox) -> RunOutcome {
         if request.job.parks && request.call.check().is_ok() {
-            return Ran::Parked;
+            return RunOutcome::Parked;
         }
         complete(request, reply);
-        Ran::Answered
+        RunOutcome::Answered
     }
 
     fn schedule(request: Arc<Request<Test>>) {
@@ -208,12 +208,15 @@ fn number_and_size_are_limited_except_for_a_single_request() {
     let second = lane.begin(2);
     assert!(lane.in_flight.has_room(20) && !lane.in_flight.has_room(21));
     let third = lane.request(3, true);
-    assert!(!lane.in_flight.begin_here(&third), "the share is used up");
+    assert!(
+        !lane.in_flight.begin_on_this_thread(&third),
+        "the share is used up"
+    );
     assert!(!lane.in_flight.has_room(0));
     lane.in_flight.cancel(3);
     run(&first);
     run(&second);
-    lane.in_flight.await_quiet();
+    lane.in_flight.wait_until_idle();
     assert!(lane.in_flight.has_room(1000));
 }
 
@@ -228,7 +231,7 @@ fn queued_requests_start_when_share_and_lane_allow() {
     assert_eq!((lane.answered(), lane.in_flight.count()), (vec![1, 2], 1));
     lane.open.store(true, Ordering::SeqCst);
     lane.in_flight.start_queued();
-    lane.in_flight.await_quiet();
+    lane.in_flight.wait_until_idle();
     assert_eq!(lane.answered(), [3]);
 }
 
@@ -281,7 +284,7 @@ fn a_parked_request_is_answered_whenever_it_is_cancelled() {
     for _ in 0..300 {
         lane.in_flight.begin_on_worker(lane.request(1, true));
         lane.in_flight.cancel(1);
-        lane.in_flight.await_quiet();
+        lane.in_flight.wait_until_idle();
         assert_eq!(lane.answered(), [1]);
     }
 }
@@ -300,8 +303,8 @@ fn a_table_becomes_quiet_although_requests_begin_while_it_is_cancelled() {
             scope.spawn(|| lane.in_flight.cancel_all_from_now_on());
         });
         std::thread::scope(|scope| {
-            scope.spawn(|| lane.in_flight.await_quiet());
-            lane.in_flight.await_quiet();
+            scope.spawn(|| lane.in_flight.wait_until_idle());
+            lane.in_flight.wait_until_idle();
         });
         assert_eq!(lane.in_flight.count(), 0);
         assert_eq!(lane.answered().len() as u64, COUNT);

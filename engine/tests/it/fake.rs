@@ -9,7 +9,10 @@ use std::time::Duration;
 use engine::{Engine, Service, Tuning};
 use transports::{StreamLink, pair};
 use vfs::{Call, Patience};
-use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary, Voice};
+use wire::{
+    ClientInfo, Incoming, Malformed, MessageSender, Outgoing, Role, ServeOutcome, Session,
+    Vocabulary,
+};
 
 /// The length of the reply to `l` in bytes.
 pub(crate) const LARGE: usize = 1 << 20;
@@ -25,7 +28,7 @@ pub(crate) struct Fake {
     pub(crate) sessions: AtomicUsize,
     pub(crate) served: AtomicUsize,
     /// The channels of all connections.
-    pub(crate) voices: Mutex<Vec<Arc<dyn Voice>>>,
+    pub(crate) voices: Mutex<Vec<Arc<dyn MessageSender>>>,
 }
 
 #[derive(Default)]
@@ -101,17 +104,17 @@ impl Session for FakeSession {
         patience: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed> {
+    ) -> Result<ServeOutcome, Malformed> {
         let fake = &*self.0;
         fake.served.fetch_add(1, Ordering::SeqCst);
         let message = message.bytes();
         let (id, what) = (message[1], message[2]);
         // Also if the attempt has no result, which does not count as a request.
-        call.note(what.into());
+        call.note_operation(what.into());
         let mut gates = fake.gates.lock().expect("no panic holds it");
         match what {
             b'w' | b's' | b'p' | b'n' | b'l' if patience < Patience::Full => {
-                return Ok(Answer::WouldBlock);
+                return Ok(ServeOutcome::WouldBlock);
             }
             b'w' | b'l' => {
                 if what == b'l' {
@@ -135,7 +138,7 @@ impl Session for FakeSession {
                     drop(gates);
                     if call.check().is_err() {
                         out.bytes(&[3, id, b'i']);
-                        return Ok(Answer::Done);
+                        return Ok(ServeOutcome::Done);
                     }
                     std::thread::park();
                     gates = fake.gates.lock().expect("no panic holds it");
@@ -147,7 +150,7 @@ impl Session for FakeSession {
                 fake.opened.notify_all();
                 if call.check().is_err() {
                     out.bytes(&[3, id, b'i']);
-                    return Ok(Answer::Done);
+                    return Ok(ServeOutcome::Done);
                 }
                 if !gate.open {
                     if what == b'p' {
@@ -155,10 +158,10 @@ impl Session for FakeSession {
                     } else {
                         call.wake_within(Duration::from_millis(1));
                     }
-                    return Ok(Answer::Parked);
+                    return Ok(ServeOutcome::Parked);
                 }
             }
-            b'k' if patience < Patience::Full => return Ok(Answer::WouldBlock),
+            b'k' if patience < Patience::Full => return Ok(ServeOutcome::WouldBlock),
             b'k' | b'K' => {
                 drop(gates);
                 out.bytes(b"half a reply");
@@ -168,13 +171,13 @@ impl Session for FakeSession {
             _ => {}
         }
         if what == b'f' {
-            call.note_fault(2);
+            call.note_error(2);
         }
         if what == b'l' {
-            return Ok(Answer::Done);
+            return Ok(ServeOutcome::Done);
         }
         out.bytes(message);
-        Ok(Answer::Done)
+        Ok(ServeOutcome::Done)
     }
 
     fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
@@ -186,14 +189,14 @@ impl Session for FakeSession {
         &VOCABULARY
     }
 
-    fn facts(&self) -> Facts {
-        Facts {
+    fn client_info(&self) -> ClientInfo {
+        ClientInfo {
             version: "1".into(),
             user: String::new(),
         }
     }
 
-    fn can_speak(&self, voice: Arc<dyn Voice>) {
+    fn set_message_sender(&self, voice: Arc<dyn MessageSender>) {
         self.0.voices.lock().expect("no panic holds it").push(voice);
     }
 }
@@ -201,8 +204,8 @@ impl Session for FakeSession {
 /// The name of a request is its type byte.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| Vocabulary {
     protocol: "fake",
-    words: (0..128u8).map(|byte| char::from(byte).into()).collect(),
-    fault: Vocabulary::errno,
+    operations: (0..128u8).map(|byte| char::from(byte).into()).collect(),
+    error: Vocabulary::errno,
 });
 
 pub(crate) struct FakeService(pub(crate) Arc<Fake>);

@@ -51,17 +51,17 @@ fn a_session_says_something_of_its_own_while_its_lane_waits() {
     assert_eq!(reply(&other), b"\x01e");
     let voices = std::mem::take(&mut *rig.fake.voices.lock().expect("no panic holds it"));
     for waits in [2, 4] {
-        assert!(voices[0].say(b"\x05said"));
+        assert!(voices[0].send(b"\x05said"));
         assert_eq!(reply(&link), b"said");
         send(&link, &[&[waits, b'w'], &[waits + 1, b'e']]);
-        assert!(voices[1].say(b"\x05also"));
+        assert!(voices[1].send(b"\x05also"));
         assert_eq!(reply(&other), b"also");
         assert_eq!(reply(&link), [waits + 1, b'e']);
         rig.fake.open(waits);
         assert_eq!(reply(&link), [waits, b'w']);
     }
     drop(link);
-    while voices[0].say(b"\x05gone") {
+    while voices[0].send(b"\x05gone") {
         std::thread::yield_now();
     }
 }
@@ -74,7 +74,7 @@ fn nothing_is_said_to_a_client_that_leaves_it_lying() {
     assert_eq!(reply(&link), b"\x01e");
     let voice = rig.fake.voices.lock().expect("no panic holds it")[0].clone();
     let message = [0xff; 0xff];
-    let said = (0..1 << 16).take_while(|_| voice.say(&message)).count();
+    let said = (0..1 << 16).take_while(|_| voice.send(&message)).count();
     assert!(said < 1 << 16, "it is bounded");
     // The messages arrive, and the reply to a later request after them.
     send(&link, &[b"\x02e"]);

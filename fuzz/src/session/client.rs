@@ -7,7 +7,7 @@ use p9::{Dialect, Kind, Rmessage, Tag, Tmessage};
 use vfs::{Call, Patience};
 use vfs_testkit::Message;
 use vfs_testkit::session::{self, Parked};
-use wire::{Answer, Role, Session};
+use wire::{Role, ServeOutcome, Session};
 
 use crate::ROOM;
 
@@ -99,8 +99,8 @@ impl Client {
             return self.close();
         }
         match self.serve(&Call::detached(), Patience::Brief, &message) {
-            Some(Answer::Done | Answer::Secure) | None => {}
-            Some(Answer::WouldBlock | Answer::Parked) => {
+            Some(ServeOutcome::Done | ServeOutcome::StartTls) | None => {}
+            Some(ServeOutcome::WouldBlock | ServeOutcome::Parked) => {
                 let request = Parked::new(message);
                 self.run(Flight { id, request });
             }
@@ -109,17 +109,21 @@ impl Client {
 
     fn run(&mut self, flight: Flight) {
         match self.serve_fully(&flight) {
-            Some(Answer::Parked) => self.parked.push(flight),
-            Some(Answer::Done | Answer::Secure) | None => {}
-            Some(Answer::WouldBlock) => panic!("would block where it may wait"),
+            Some(ServeOutcome::Parked) => self.parked.push(flight),
+            Some(ServeOutcome::Done | ServeOutcome::StartTls) | None => {}
+            Some(ServeOutcome::WouldBlock) => panic!("would block where it may wait"),
         }
     }
 
     fn cancel(&mut self, flight: Flight) {
         flight.request.cancel();
         let answer = self.serve_fully(&flight);
-        assert_ne!(answer, Some(Answer::WouldBlock));
-        assert_ne!(answer, Some(Answer::Parked), "cancelled, and still waits");
+        assert_ne!(answer, Some(ServeOutcome::WouldBlock));
+        assert_ne!(
+            answer,
+            Some(ServeOutcome::Parked),
+            "cancelled, and still waits"
+        );
     }
 
     fn cancel_all(&mut self) {
@@ -128,19 +132,19 @@ impl Client {
         }
     }
 
-    fn serve_fully(&mut self, flight: &Flight) -> Option<Answer> {
+    fn serve_fully(&mut self, flight: &Flight) -> Option<ServeOutcome> {
         let serve = |call: &Call, message: &[u8]| self.serve(call, Patience::Full, message);
         flight.request.serve(serve)
     }
 
     /// Serves a message once; `None` if that closes the connection.
-    fn serve(&mut self, call: &Call, patience: Patience, message: &[u8]) -> Option<Answer> {
+    fn serve(&mut self, call: &Call, patience: Patience, message: &[u8]) -> Option<ServeOutcome> {
         let served = session::serve(&self.session, call, patience, &Message::new(message), ROOM);
         let Ok((answer, reply)) = served else {
             self.closed = true;
             return None;
         };
-        if answer == Answer::Done {
+        if answer == ServeOutcome::Done {
             self.check(message, &reply);
         }
         Some(answer)

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::fmt::Display;
 
 use crate::layout::FileType;
-use crate::read::{Contents, Error, Image, Inode, Storage, What};
+use crate::read::{Contents, Error, Image, Inode, Location, Storage};
 
 /// An error in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,15 +19,15 @@ pub struct Finding {
     /// The path within the image; empty for the image as a whole.
     pub path: Vec<u8>,
     /// A description of the error.
-    pub what: String,
+    pub message: String,
 }
 
 /// The maximum number of findings reported for one image.
-pub const MOST_FINDINGS: usize = 100;
+pub const MAX_FINDINGS: usize = 100;
 
 /// Statistics of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
+pub struct CheckStats {
     /// Number of inodes.
     pub inodes: u64,
     /// Total size in bytes of all files.
@@ -35,7 +35,7 @@ pub struct Looked {
 }
 
 /// Checks the image in `storage`, and calls `found` for each error.
-pub fn check<S: Storage>(storage: &S, found: &mut dyn FnMut(Finding)) -> Looked
+pub fn check<S: Storage>(storage: &S, found: &mut dyn FnMut(Finding)) -> CheckStats
 where
     S::Error: Display,
 {
@@ -45,28 +45,28 @@ where
             let what = format!("{error}");
             found(Finding {
                 path: Vec::new(),
-                what,
+                message: what,
             });
-            return Looked::default();
+            return CheckStats::default();
         }
     };
     let mut check = Check {
         image: &image,
         storage,
-        found,
+        report: found,
         findings: 0,
-        met: BTreeMap::new(),
+        visited: BTreeMap::new(),
         clusters: BTreeSet::new(),
-        looked: Looked::default(),
+        stats: CheckStats::default(),
     };
-    check.all();
-    check.looked
+    check.run();
+    check.stats
 }
 
 /// An inode that was visited.
-struct Met {
+struct VisitedInode {
     /// Number of names found; for a directory, including its `.` and each `..` that refers to it.
-    names: u32,
+    name_count: u32,
     links: u32,
     path: Vec<u8>,
     kind: FileType,
@@ -75,46 +75,46 @@ struct Met {
 struct Check<'a, S> {
     image: &'a Image,
     storage: &'a S,
-    found: &'a mut dyn FnMut(Finding),
+    report: &'a mut dyn FnMut(Finding),
     findings: usize,
-    met: BTreeMap<u64, Met>,
+    visited: BTreeMap<u64, VisitedInode>,
     /// Clusters that were decoded: device, offset, and size in bytes encoded and decoded.
     clusters: BTreeSet<(Option<u16>, u64, u32, u32)>,
-    looked: Looked,
+    stats: CheckStats,
 }
 
 impl<S: Storage> Check<'_, S>
 where
     S::Error: Display,
 {
-    fn all(&mut self) {
+    fn run(&mut self) {
         if let Some(packed) = self.image.packed()
-            && let Err(error) = self.runs(packed)
+            && let Err(error) = self.mappings(packed)
         {
-            self.tell(b"", format!("in the packed inode: {error}"));
+            self.report(b"", format!("in the packed inode: {error}"));
         }
         let root = self.image.root;
         let Some(inode) = self.inode(root, b"/") else {
             return;
         };
         if inode.kind != FileType::Directory {
-            return self.tell(b"/", "the root is not a directory");
+            return self.report(b"/", "the root is not a directory");
         }
         // The root's `..` refers to itself and counts as a name.
         let mut pending = Vec::from([(inode, root, Vec::new())]);
         while let Some((dir, parent, path)) = pending.pop() {
-            if self.findings >= MOST_FINDINGS {
+            if self.findings >= MAX_FINDINGS {
                 return;
             }
             if let Err(error) = self.directory(&dir, parent, &path, &mut pending) {
                 let path: &[u8] = if path.is_empty() { b"/" } else { &path };
-                self.tell(path, error);
+                self.report(path, error);
             }
         }
-        for met in core::mem::take(&mut self.met).into_values() {
-            if met.names != met.links {
-                let (has, says) = (met.names, met.links);
-                self.tell(
+        for met in core::mem::take(&mut self.visited).into_values() {
+            if met.name_count != met.links {
+                let (has, says) = (met.name_count, met.links);
+                self.report(
                     &met.path,
                     format!("has {has} links, but its inode says {says}"),
                 );
@@ -123,21 +123,21 @@ where
         // Inodes without names may or may not be counted.
         let special = [self.image.packed(), self.image.metabox()];
         let special = special.iter().flatten().count() as u64;
-        let (has, says) = (self.looked.inodes, self.image.inodes);
+        let (has, says) = (self.stats.inodes, self.image.inodes);
         if !(has..=has + special).contains(&says) {
-            self.tell(
+            self.report(
                 b"",
                 format!("has {has} inodes with names, but the superblock says {says}"),
             );
         }
     }
 
-    fn tell(&mut self, path: &[u8], what: impl Display) {
+    fn report(&mut self, path: &[u8], what: impl Display) {
         self.findings += 1;
-        if self.findings <= MOST_FINDINGS {
-            (self.found)(Finding {
+        if self.findings <= MAX_FINDINGS {
+            (self.report)(Finding {
                 path: path.to_vec(),
-                what: format!("{what}"),
+                message: format!("{what}"),
             });
         }
     }
@@ -167,7 +167,7 @@ where
             if let Some(own) = own {
                 dots += 1;
                 if entry.nid != own || entry.kind != FileType::Directory {
-                    self.tell(path, "an entry . or .. with a wrong target");
+                    self.report(path, "an entry . or .. with a wrong target");
                 }
                 continue;
             }
@@ -177,7 +177,7 @@ where
             {
                 pending.push((child, dir.nid, path));
             }
-            if self.findings >= MOST_FINDINGS {
+            if self.findings >= MAX_FINDINGS {
                 return Ok(());
             }
         }
@@ -189,25 +189,25 @@ where
 
     /// Checks the inode of an entry; returns it on the first visit.
     fn child(&mut self, nid: u64, kind: FileType, path: &[u8], parent: u64) -> Option<Inode> {
-        if let Some(met) = self.met.get_mut(&nid) {
-            met.names = met.names.saturating_add(1);
+        if let Some(met) = self.visited.get_mut(&nid) {
+            met.name_count = met.name_count.saturating_add(1);
             let (known, first) = (met.kind, met.path.clone());
             if known == FileType::Directory {
                 let first = String::from_utf8_lossy(&first).into_owned();
-                self.tell(path, format!("a directory that is also {first}"));
+                self.report(path, format!("a directory that is also {first}"));
             } else if known != kind {
-                self.tell(path, "has another type than its directory entry");
+                self.report(path, "has another type than its directory entry");
             }
             return None;
         }
         let inode = self.inode(nid, path)?;
         if inode.kind != kind {
-            self.tell(path, "has another type than its directory entry");
+            self.report(path, "has another type than its directory entry");
         }
         if inode.kind == FileType::Directory
-            && let Some(parent) = self.met.get_mut(&parent)
+            && let Some(parent) = self.visited.get_mut(&parent)
         {
-            parent.names = parent.names.saturating_add(1);
+            parent.name_count = parent.name_count.saturating_add(1);
         }
         Some(inode)
     }
@@ -217,42 +217,42 @@ where
         let inode = match self.image.inode(self.storage, nid) {
             Ok(inode) => inode,
             Err(error) => {
-                self.tell(path, error);
+                self.report(path, error);
                 return None;
             }
         };
         let own = u32::from(inode.kind == FileType::Directory);
-        let met = Met {
-            names: 1 + own,
+        let met = VisitedInode {
+            name_count: 1 + own,
             links: inode.links,
             path: path.to_vec(),
             kind: inode.kind,
         };
-        self.met.insert(nid, met);
-        self.looked.inodes += 1;
+        self.visited.insert(nid, met);
+        self.stats.inodes += 1;
         let done = self.xattrs(&inode).and_then(|()| self.contents(&inode));
         if let Err(error) = done {
-            self.tell(path, error);
+            self.report(path, error);
         }
         Some(inode)
     }
 
     fn xattrs(&self, inode: &Inode) -> Result<(), Error<S::Error>> {
         self.image
-            .each_xattr(self.storage, inode, &mut |_, value| value().map(|_| true))
+            .for_each_xattr(self.storage, inode, &mut |_, value| value().map(|_| true))
     }
 
     fn contents(&mut self, inode: &Inode) -> Result<(), Error<S::Error>> {
         match inode.kind {
-            FileType::File => self.looked.bytes = self.looked.bytes.saturating_add(inode.size),
+            FileType::File => self.stats.bytes = self.stats.bytes.saturating_add(inode.size),
             FileType::Symlink | FileType::Directory => {}
             _ => return Ok(()),
         }
-        self.runs(&self.image.contents(self.storage, inode)?)
+        self.mappings(&self.image.contents(self.storage, inode)?)
     }
 
     /// Checks all runs of contents.
-    fn runs(&mut self, contents: &Contents) -> Result<(), Error<S::Error>> {
+    fn mappings(&mut self, contents: &Contents) -> Result<(), Error<S::Error>> {
         let (image, storage) = (self.image, self.storage);
         let mut at = 0;
         while at < contents.size() {
@@ -263,12 +263,12 @@ where
                     "a mapping of contents that does not advance",
                 ));
             }
-            match run.what {
-                What::Hole => {}
-                What::Encoded(cluster) => {
+            match run.location {
+                Location::Hole => {}
+                Location::Encoded(cluster) => {
                     let key = (
                         cluster.device,
-                        cluster.place,
+                        cluster.offset,
                         cluster.encoded,
                         cluster.decoded,
                     );
@@ -277,7 +277,7 @@ where
                     }
                 }
                 // The packed inode was checked as a whole.
-                What::Packed(place) => {
+                Location::Fragment(place) => {
                     let whole = image.packed().map_or(0, Contents::size);
                     let ends = place.checked_add(end - run.start);
                     if ends.is_none_or(|ends| ends > whole) {
@@ -285,7 +285,7 @@ where
                     }
                 }
                 // If the last byte is readable, so are the others.
-                What::Stored { .. } | What::Metabox(_) => {
+                Location::Plain { .. } | Location::Metabox(_) => {
                     image.read(storage, contents, end - 1, &mut [0])?;
                 }
             }

@@ -7,7 +7,7 @@
 //! - [`mod@write`]: the metadata of a new image.
 //!
 //! Deliberately absent: I/O, caches, threads, clocks and the standard library, except for
-//! `read::InFile`, which requires the feature `std`.
+//! `read::FileStorage`, which requires the feature `std`.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -2,9 +2,9 @@
 //! finds no errors in intact ones, and always terminates. Needs no system calls, so that Miri can
 //! run it.
 
-use erofs::check::{MOST_FINDINGS, check};
+use erofs::check::{MAX_FINDINGS, check};
 use erofs::layout::{SUPERBLOCK_OFFSET, checksum};
-use erofs::read::InMemory;
+use erofs::read::MemoryStorage;
 
 macro_rules! seed {
     ($name:literal) => {
@@ -35,7 +35,7 @@ const CHANGED: u64 = if cfg!(miri) { 4 } else { 2000 };
 fn there_is_nothing_wrong_with_them() {
     for (name, seed) in SEEDS {
         let mut found = Vec::new();
-        let looked = check(&InMemory(seed), &mut |finding| found.push(finding));
+        let looked = check(&MemoryStorage(seed), &mut |finding| found.push(finding));
         assert_eq!(found, [], "{name}");
         assert_eq!(looked.inodes, 6, "{name}");
     }
@@ -61,8 +61,8 @@ fn changed_ones_end() {
             let sum = checksum(&image[block]).to_le_bytes();
             image[SUPERBLOCK_OFFSET + 4..SUPERBLOCK_OFFSET + 8].copy_from_slice(&sum);
             let mut found = 0;
-            check(&InMemory(&image), &mut |_| found += 1);
-            assert!(found <= MOST_FINDINGS, "{name}");
+            check(&MemoryStorage(&image), &mut |_| found += 1);
+            assert!(found <= MAX_FINDINGS, "{name}");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use vfs::{Patience, Sink};
 
 /// Number of bytes read into memory at a time for copying.
-const STEP: u64 = 128 << 10;
+const COPY_SIZE: u64 = 128 << 10;
 
 /// The contents of a file. Several threads may read at once; each part is read once.
 pub trait Contents: Send + Sync {
@@ -28,9 +28,9 @@ pub trait Contents: Send + Sync {
     /// Puts `range` into `sink`; returns an error if the file ends before. Data in a local file
     /// need not pass through memory.
     fn copy(&self, range: Range<u64>, sink: &mut dyn Sink) -> io::Result<()> {
-        let mut buffer = vec![0; STEP.min(range.end - range.start) as usize];
-        for at in range.clone().step_by(STEP as usize) {
-            let piece = &mut buffer[..STEP.min(range.end - at) as usize];
+        let mut buffer = vec![0; COPY_SIZE.min(range.end - range.start) as usize];
+        for at in range.clone().step_by(COPY_SIZE as usize) {
+            let piece = &mut buffer[..COPY_SIZE.min(range.end - at) as usize];
             self.read(at, piece)?;
             sink.bytes(piece);
         }
@@ -38,7 +38,7 @@ pub trait Contents: Send + Sync {
     }
 
     /// Returns the ranges that may hold data, sorted; the rest are holes.
-    fn data(&self) -> io::Result<Vec<Range<u64>>>;
+    fn data_ranges(&self) -> io::Result<Vec<Range<u64>>>;
 
     /// Closes the file: no more reads follow.
     fn close(&self) {}
@@ -56,27 +56,27 @@ impl Contents for Bytes {
         let bytes = usize::try_from(offset)
             .ok()
             .and_then(|offset| self.0.get(offset..)?.get(..buffer.len()));
-        buffer.copy_from_slice(bytes.ok_or_else(ended)?);
+        buffer.copy_from_slice(bytes.ok_or_else(unexpected_end)?);
         Ok(())
     }
 
-    fn data(&self) -> io::Result<Vec<Range<u64>>> {
-        Ok(whole(self.len()))
+    fn data_ranges(&self) -> io::Result<Vec<Range<u64>>> {
+        Ok(whole_range(self.len()))
     }
 }
 
 /// Ranges of a local file, as a tar stream holds them; the gaps between them are holes.
-pub struct Parts {
+pub struct FileRanges {
     /// The file with the data.
     pub(crate) file: Arc<File>,
     /// Size in bytes, holes included.
     pub(crate) len: u64,
     /// For each range its offset, its offset in `file`, and its length; sorted, disjoint and not
     /// empty.
-    pub(crate) parts: Vec<(u64, u64, u64)>,
+    pub(crate) ranges: Vec<(u64, u64, u64)>,
 }
 
-impl Contents for Parts {
+impl Contents for FileRanges {
     fn len(&self) -> u64 {
         self.len
     }
@@ -84,11 +84,13 @@ impl Contents for Parts {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let end = offset + buffer.len() as u64;
         if end > self.len {
-            return Err(ended());
+            return Err(unexpected_end());
         }
         buffer.fill(0);
-        let first = self.parts.partition_point(|part| part.0 + part.2 <= offset);
-        for &(at, place, len) in self.parts[first..].iter().take_while(|part| part.0 < end) {
+        let first = self
+            .ranges
+            .partition_point(|part| part.0 + part.2 <= offset);
+        for &(at, place, len) in self.ranges[first..].iter().take_while(|part| part.0 < end) {
             let (from, to) = (at.max(offset), (at + len).min(end));
             let piece = &mut buffer[(from - offset) as usize..(to - offset) as usize];
             self.file.read_exact_at(piece, place + (from - at))?;
@@ -98,11 +100,11 @@ impl Contents for Parts {
 
     fn copy(&self, range: Range<u64>, sink: &mut dyn Sink) -> io::Result<()> {
         if range.end > self.len {
-            return Err(ended());
+            return Err(unexpected_end());
         }
         let mut done = range.start;
-        let first = (self.parts).partition_point(|part| part.0 + part.2 <= range.start);
-        for &(at, place, len) in self.parts[first..]
+        let first = (self.ranges).partition_point(|part| part.0 + part.2 <= range.start);
+        for &(at, place, len) in self.ranges[first..]
             .iter()
             .take_while(|part| part.0 < range.end)
         {
@@ -110,7 +112,7 @@ impl Contents for Parts {
             sink.zeros((from - done) as usize);
             let (place, len) = (place + (from - at), (to - from) as usize);
             if sink.file(self.file.as_fd(), place, len, Patience::Full)? < len {
-                return Err(ended());
+                return Err(unexpected_end());
             }
             done = to;
         }
@@ -118,14 +120,14 @@ impl Contents for Parts {
         Ok(())
     }
 
-    fn data(&self) -> io::Result<Vec<Range<u64>>> {
-        let parts = self.parts.iter();
+    fn data_ranges(&self) -> io::Result<Vec<Range<u64>>> {
+        let parts = self.ranges.iter();
         Ok(parts.map(|&(at, _, len)| at..at + len).collect())
     }
 }
 
 /// Returns one range, or none for an empty file.
-pub(crate) fn whole(len: u64) -> Vec<Range<u64>> {
+pub(crate) fn whole_range(len: u64) -> Vec<Range<u64>> {
     match len {
         0 => Vec::new(),
         _ => std::iter::once(0..len).collect(),
@@ -133,7 +135,7 @@ pub(crate) fn whole(len: u64) -> Vec<Range<u64>> {
 }
 
 /// Returns the error for a file that is shorter than its size.
-pub(crate) fn ended() -> io::Error {
+pub(crate) fn unexpected_end() -> io::Error {
     let what = "the file was changed while it was read: it ends before its size";
     io::Error::new(io::ErrorKind::UnexpectedEof, what)
 }

@@ -17,13 +17,13 @@ impl Error {
     }
 
     /// Returns an error about the file or directory `path` in the image.
-    pub(crate) fn of(path: &[u8], what: impl Display) -> Error {
-        Error(format!("{}: {what}", shown(path)))
+    pub(crate) fn with_path(path: &[u8], what: impl Display) -> Error {
+        Error(format!("{}: {what}", display_path(path)))
     }
 }
 
 /// Returns a path for display, with control characters replaced.
-pub(crate) fn shown(path: &[u8]) -> String {
+pub(crate) fn display_path(path: &[u8]) -> String {
     let text = String::from_utf8_lossy(path);
     let plain = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(plain).collect()

@@ -5,8 +5,8 @@
 //! tar stream, the layers of an OCI image); writers turn it into an image ([`erofs`], [`rofs`]) in
 //! an [`Output`]. File contents are read once, while the image is written.
 //!
-//! An EROFS image optionally gets hashes, a signature and a read-ahead list ([`Output::seal`],
-//! [`Trace`]).
+//! An EROFS image optionally gets hashes, a signature and a read-ahead list
+//! ([`Output::write_sidecar`], [`Trace`]).
 //!
 //! The output is deterministic: the same plan gives the same bytes with any number of threads.
 //!
@@ -30,21 +30,21 @@ pub use contents::Contents;
 pub use error::{Error, Result};
 pub use output::Output;
 pub use plan::{Attributes, Kind, NodeId, Plan};
-pub use sidecar::{Hot, SecretKey};
+pub use sidecar::{ReadaheadRange, SecretKey};
 pub use trace::Trace;
 
 /// A progress listener, called on the thread that packs.
 pub trait Progress {
     /// Reports the total number of bytes of contents to read.
-    fn expect(&self, bytes: u64);
+    fn set_total(&self, bytes: u64);
 
     /// Reports that many more bytes as done.
-    fn done(&self, bytes: u64);
+    fn advance(&self, bytes: u64);
 }
 
 impl Progress for () {
-    fn expect(&self, _bytes: u64) {}
-    fn done(&self, _bytes: u64) {}
+    fn set_total(&self, _bytes: u64) {}
+    fn advance(&self, _bytes: u64) {}
 }
 
 /// Returns the total size in bytes of all files.

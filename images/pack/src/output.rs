@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::copy_file_range;
 use rustix::io::{Errno as Raw, pread};
-use sidecar::{Builder, Hot, SecretKey};
+use sidecar::{Builder, ReadaheadRange, SecretKey};
 use tempfile::NamedTempFile;
 use vfs::{Errno, Fill, Patience, Sink};
 
 use crate::Contents;
-use crate::contents::ended;
+use crate::contents::unexpected_end;
 
 /// Size in bytes of the write buffer: small enough that data read into it stay in the processor's
 /// cache.
-const BUFFER: usize = 128 << 10;
+const BUFFER_SIZE: usize = 128 << 10;
 
 /// The size in bytes from which file data are copied by the kernel: for less, flushing the buffer
 /// first costs more.
-const LARGE: usize = 64 << 10;
+const MIN_KERNEL_COPY: usize = 64 << 10;
 
 /// An image under construction. If it is dropped before it is finished, no file remains.
 pub struct Output {
@@ -31,11 +31,11 @@ pub struct Output {
     buffer: Vec<u8>,
     filled: usize,
     written: u64,
-    to: Option<PathBuf>,
+    path: Option<PathBuf>,
     /// Hashes appended bytes, if requested.
     hashes: Option<Builder>,
     /// Whether the kernel copies between these files, as far as is known.
-    kernel_copies: bool,
+    can_kernel_copy: bool,
 }
 
 impl Output {
@@ -50,27 +50,27 @@ impl Output {
             // The usual mode of new files, before the umask.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(dir)?;
-        Ok(Output::of(file, Some(path.to_owned())))
+        Ok(Output::new(file, Some(path.to_owned())))
     }
 
     /// Creates an image that is copied to standard output when finished.
     pub fn to_stdout() -> io::Result<Output> {
-        Ok(Output::of(NamedTempFile::new()?, None))
+        Ok(Output::new(NamedTempFile::new()?, None))
     }
 
-    fn of(file: NamedTempFile, to: Option<PathBuf>) -> Output {
+    fn new(file: NamedTempFile, to: Option<PathBuf>) -> Output {
         Output {
             file,
-            buffer: vec![0; BUFFER],
+            buffer: vec![0; BUFFER_SIZE],
             filled: 0,
             written: 0,
-            to,
+            path: to,
             hashes: None,
-            kernel_copies: true,
+            can_kernel_copy: true,
         }
     }
 
-    /// Enables hashes ([`Output::seal`]), which are computed as the image is written.
+    /// Enables hashes ([`Output::write_sidecar`]), which are computed as the image is written.
     pub fn with_hashes(self) -> Output {
         Output {
             hashes: Some(Builder::default()),
@@ -94,10 +94,10 @@ impl Output {
             hashes.append(bytes);
         }
         self.written += bytes.len() as u64;
-        if self.filled + bytes.len() > BUFFER {
+        if self.filled + bytes.len() > BUFFER_SIZE {
             self.flush()?;
         }
-        if bytes.len() >= BUFFER {
+        if bytes.len() >= BUFFER_SIZE {
             return self.file.write_all(bytes);
         }
         self.buffer[self.filled..][..bytes.len()].copy_from_slice(bytes);
@@ -112,32 +112,32 @@ impl Output {
         contents: &dyn Contents,
         range: Range<u64>,
     ) -> io::Result<Origin> {
-        let mut part = Part {
-            room: range.end - range.start,
+        let mut part = CopySink {
+            remaining: range.end - range.start,
             output: self,
-            from: Origin::Nowhere,
-            failed: Ok(()),
+            origin: Origin::Zeros,
+            result: Ok(()),
         };
         let copied = contents.copy(range, &mut part);
-        part.failed?;
+        part.result?;
         copied?;
-        match part.room {
-            0 => Ok(part.from),
-            _ => Err(ended()),
+        match part.remaining {
+            0 => Ok(part.origin),
+            _ => Err(unexpected_end()),
         }
     }
 
     /// Appends up to `len` bytes of `fd` from `at`, and returns how many there were.
-    fn take(&mut self, fd: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<usize> {
-        let by_kernel = len >= LARGE && self.kernel_copies && !self.has_hashes();
+    fn append_file(&mut self, fd: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<usize> {
+        let by_kernel = len >= MIN_KERNEL_COPY && self.can_kernel_copy && !self.has_hashes();
         let mut taken = if by_kernel {
             self.flush()?;
-            self.take_by_kernel(fd, at, len)
+            self.kernel_copy(fd, at, len)
         } else {
             0
         };
         while taken < len {
-            if self.filled == BUFFER {
+            if self.filled == BUFFER_SIZE {
                 self.flush()?;
             }
             let room = &mut self.buffer[self.filled..];
@@ -160,7 +160,7 @@ impl Output {
 
     /// Copies as many bytes as possible with copy_file_range(2); errors are reported by the reads
     /// that follow.
-    fn take_by_kernel(&mut self, fd: BorrowedFd<'_>, at: u64, len: usize) -> usize {
+    fn kernel_copy(&mut self, fd: BorrowedFd<'_>, at: u64, len: usize) -> usize {
         let mut taken = 0;
         while taken < len {
             let mut from = at + taken as u64;
@@ -175,7 +175,7 @@ impl Output {
                 Ok(copied) => taken += copied,
                 Err(Raw::INTR) => {}
                 Err(_) => {
-                    self.kernel_copies = false;
+                    self.can_kernel_copy = false;
                     break;
                 }
             }
@@ -197,28 +197,32 @@ impl Output {
 
     /// Overwrites bytes appended before.
     pub(crate) fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.written()?.write_all_at(bytes, at)
+        self.flushed_file()?.write_all_at(bytes, at)
     }
 
     /// Returns a directory for temporary files.
-    pub(crate) fn directory(&self) -> &Path {
+    pub(crate) fn temp_dir(&self) -> &Path {
         let dir = self.file.path().parent();
         dir.unwrap_or(Path::new("."))
     }
 
     /// Returns an unnamed file on the same file system as the image.
-    pub fn scratch(&self) -> io::Result<File> {
-        tempfile::tempfile_in(self.directory())
+    pub fn temp_file(&self) -> io::Result<File> {
+        tempfile::tempfile_in(self.temp_dir())
     }
 
     /// Completes the image: appends its hashes if enabled, with the read-ahead list `hot` and a
     /// signature by `key`. Only the first chunk may have been overwritten since it was appended.
-    pub fn seal(&mut self, hot: &[Hot], key: Option<&SecretKey>) -> io::Result<()> {
+    pub fn write_sidecar(
+        &mut self,
+        hot: &[ReadaheadRange],
+        key: Option<&SecretKey>,
+    ) -> io::Result<()> {
         let Some(hashes) = self.hashes.take() else {
             return Ok(());
         };
         let mut first = vec![0; hashes.first_chunk()];
-        self.written()?.read_exact_at(&mut first, 0)?;
+        self.flushed_file()?.read_exact_at(&mut first, 0)?;
         let (behind, mut header) = hashes
             .finish(&first, hot)
             .ok_or_else(|| io::Error::other("the image is too large for hashes"))?;
@@ -230,7 +234,7 @@ impl Output {
     }
 
     /// Returns the file, with all bytes appended so far.
-    pub fn written(&mut self) -> io::Result<&File> {
+    pub fn flushed_file(&mut self) -> io::Result<&File> {
         self.flush()?;
         Ok(self.file.as_file())
     }
@@ -239,7 +243,7 @@ impl Output {
     pub fn finish(mut self) -> io::Result<u64> {
         self.flush()?;
         let (bytes, mut file) = (self.written, self.file);
-        match self.to {
+        match self.path {
             Some(path) => {
                 file.as_file().sync_all()?;
                 file.persist(path).map_err(|error| error.error)?;
@@ -259,7 +263,7 @@ impl Output {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// None, or only zeros.
-    Nowhere,
+    Zeros,
     /// A local file.
     File,
     /// Memory, at least in part: the source had to fetch or decode them.
@@ -267,34 +271,34 @@ pub(crate) enum Origin {
 }
 
 /// A range of a file being appended to an image.
-struct Part<'a> {
+struct CopySink<'a> {
     output: &'a mut Output,
     /// Number of missing bytes.
-    room: u64,
-    from: Origin,
+    remaining: u64,
+    origin: Origin,
     /// The result of the writes so far.
-    failed: io::Result<()>,
+    result: io::Result<()>,
 }
 
-impl Part<'_> {
+impl CopySink<'_> {
     /// Counts appended bytes, and keeps the first error.
-    fn appended(&mut self, len: usize, done: io::Result<()>) {
-        self.room -= len as u64;
-        if self.failed.is_ok() {
-            self.failed = done;
+    fn record(&mut self, len: usize, done: io::Result<()>) {
+        self.remaining -= len as u64;
+        if self.result.is_ok() {
+            self.result = done;
         }
     }
 }
 
-impl Sink for Part<'_> {
+impl Sink for CopySink<'_> {
     fn room(&self) -> usize {
-        usize::try_from(self.room).unwrap_or(usize::MAX)
+        usize::try_from(self.remaining).unwrap_or(usize::MAX)
     }
 
     fn bytes(&mut self, data: &[u8]) {
-        self.from = Origin::Memory;
+        self.origin = Origin::Memory;
         let done = self.output.append(data);
-        self.appended(data.len(), done);
+        self.record(data.len(), done);
     }
 
     fn zeros(&mut self, len: usize) {
@@ -302,7 +306,7 @@ impl Sink for Part<'_> {
         for at in (0..len).step_by(ZEROS.len()) {
             let zeros = &ZEROS[..ZEROS.len().min(len - at)];
             let done = self.output.append(zeros);
-            self.appended(zeros.len(), done);
+            self.record(zeros.len(), done);
         }
     }
 
@@ -314,12 +318,12 @@ impl Sink for Part<'_> {
         len: usize,
         _: Patience,
     ) -> vfs::Result<usize> {
-        if self.from == Origin::Nowhere {
-            self.from = Origin::File;
+        if self.origin == Origin::Zeros {
+            self.origin = Origin::File;
         }
-        let taken = self.output.take(fd, offset, len.min(self.room()));
+        let taken = self.output.append_file(fd, offset, len.min(self.room()));
         let taken = taken.map_err(Errno::from)?;
-        self.room -= taken as u64;
+        self.remaining -= taken as u64;
         Ok(taken)
     }
 
@@ -333,17 +337,17 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::contents::{Bytes, Parts};
+    use crate::contents::{Bytes, FileRanges};
 
     #[test]
     fn parts_of_a_file_arrive_whoever_copies() {
         let stored: Vec<u8> = (0..400_000_u32).flat_map(u32::to_le_bytes).collect();
         let file = tempfile::tempfile().expect("a file");
         file.write_all_at(&stored, 0).expect("written");
-        let parts = |parts: &[_]| Parts {
+        let parts = |parts: &[_]| FileRanges {
             file: Arc::new(file.try_clone().expect("the same")),
             len: 1_500_000,
-            parts: parts.to_vec(),
+            ranges: parts.to_vec(),
         };
         let mut want = b"in front".to_vec();
         want.resize(8 + 1_500_000, 0);
@@ -354,7 +358,7 @@ mod tests {
         for (hashes, kernel) in [(false, true), (false, false), (true, true)] {
             let path = dir.path().join("image");
             let mut output = Output::to_file(&path).expect("begun");
-            output.kernel_copies = kernel;
+            output.can_kernel_copy = kernel;
             if hashes {
                 output = output.with_hashes();
             }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::{Contents, contents};
 
 /// Maximum depth of directories: a deeper tree is a cycle, or has paths that no program can name.
-pub(crate) const MOST_LEVELS: usize = 2048;
+pub(crate) const MAX_DEPTH: usize = 2048;
 
 /// A node of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,7 +64,7 @@ impl Kind {
     }
 
     /// Returns the file type for the file-system traits.
-    pub fn kind(&self) -> vfs::Kind {
+    pub fn vfs_kind(&self) -> vfs::Kind {
         match self {
             Kind::Directory(_) => vfs::Kind::Directory,
             Kind::File(_) => vfs::Kind::File,
@@ -213,9 +213,9 @@ impl Plan {
                 if at != 0 {
                     visits[parent].links += 1;
                 }
-                if level == MOST_LEVELS {
-                    let what = format!("more than {MOST_LEVELS} nested directories");
-                    return Err(Error::of(&path(&visits, at), what));
+                if level == MAX_DEPTH {
+                    let what = format!("more than {MAX_DEPTH} nested directories");
+                    return Err(Error::with_path(&visit_path(&visits, at), what));
                 }
                 let children = children.iter().rev();
                 pending.extend(children.map(|(name, &node)| (name.clone(), node, at, level + 1)));
@@ -226,7 +226,7 @@ impl Plan {
 }
 
 /// Returns the path of a visit, for messages.
-pub(crate) fn path(visits: &[Visit], mut at: usize) -> Vec<u8> {
+pub(crate) fn visit_path(visits: &[Visit], mut at: usize) -> Vec<u8> {
     let mut names = Vec::new();
     while at != 0 {
         names.push(&visits[at].name[..]);
@@ -257,7 +257,7 @@ mod tests {
         let shown: Vec<_> = visits
             .iter()
             .enumerate()
-            .map(|(at, visit)| (path(&visits, at), visit.links))
+            .map(|(at, visit)| (visit_path(&visits, at), visit.links))
             .collect();
         let want = [(&b"/"[..], 3), (b"/a", 2), (b"/b", 2)];
         assert_eq!(shown, want.map(|(path, links)| (path.to_vec(), links)));
@@ -286,7 +286,7 @@ mod tests {
     fn a_tree_without_an_end_is_refused() {
         let mut plan = Plan::new(Attributes::default());
         let mut dir = NodeId::ROOT;
-        for _ in 0..=MOST_LEVELS {
+        for _ in 0..=MAX_DEPTH {
             dir = plan.add(dir, b"d", Attributes::default(), Kind::empty_directory());
         }
         let error = plan.walk().expect_err("too deep").to_string();

@@ -10,7 +10,7 @@ use crate::plan::{NodeId, Plan, Visit};
 use crate::{Contents, Kind, Output, Progress};
 
 /// Number of bytes copied at a time.
-const AT_A_TIME: u64 = 1 << 20;
+const COPY_SIZE: u64 = 1 << 20;
 
 /// Properties of the tree that ROFS cannot store, besides permissions, owners and times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,12 +27,12 @@ pub struct Dropped {
 pub fn write(plan: &Plan, output: &mut Output, progress: &dyn Progress) -> Result<Dropped> {
     let visits = plan.walk()?;
     let mut dropped = Dropped::default();
-    progress.expect(crate::contents_size(plan, &visits));
+    progress.set_total(crate::contents_size(plan, &visits));
     for Visit { node, .. } in &visits {
         dropped.xattrs += u64::from(!plan.attributes(*node).xattrs.is_empty());
     }
     output.append(&[0; BLOCK as usize])?;
-    let mut walk = Walk {
+    let mut walk = TreeWriter {
         plan,
         output,
         progress,
@@ -41,21 +41,21 @@ pub fn write(plan: &Plan, output: &mut Output, progress: &dyn Progress) -> Resul
         path: Vec::new(),
         dropped,
     };
-    walk.all()?;
-    let Walk {
+    walk.run()?;
+    let TreeWriter {
         writer,
         output,
         dropped,
         ..
     } = walk;
     let finished = writer.finish();
-    debug_assert_eq!(finished.tables_at, output.position());
+    debug_assert_eq!(finished.tables_offset, output.position());
     output.append(&finished.tables)?;
     output.overwrite(0, &finished.superblock)?;
     Ok(dropped)
 }
 
-struct Walk<'a> {
+struct TreeWriter<'a> {
     plan: &'a Plan,
     output: &'a mut Output,
     progress: &'a dyn Progress,
@@ -67,8 +67,8 @@ struct Walk<'a> {
     dropped: Dropped,
 }
 
-impl Walk<'_> {
-    fn all(&mut self) -> Result<()> {
+impl TreeWriter<'_> {
+    fn run(&mut self) -> Result<()> {
         let plan = self.plan;
         let children = |node| match plan.kind(node) {
             Kind::Directory(children) => Some(children.iter()),
@@ -80,28 +80,28 @@ impl Walk<'_> {
                 open.pop();
                 if !open.is_empty() {
                     self.writer.leave();
-                    self.up();
+                    self.pop_name();
                 }
                 continue;
             };
             self.path.push(b'/');
             self.path.extend(name);
-            self.child(name, node)
-                .map_err(|what| Error::of(&self.path, what))?;
+            self.add(name, node)
+                .map_err(|what| Error::with_path(&self.path, what))?;
             match children(node) {
                 Some(children) => open.push(children),
-                None => self.up(),
+                None => self.pop_name(),
             }
         }
         Ok(())
     }
 
-    fn up(&mut self) {
+    fn pop_name(&mut self) {
         let last = self.path.iter().rposition(|&byte| byte == b'/');
         self.path.truncate(last.unwrap_or_default());
     }
 
-    fn child(&mut self, name: &[u8], node: NodeId) -> io::Result<()> {
+    fn add(&mut self, name: &[u8], node: NodeId) -> io::Result<()> {
         let long =
             |_: TooLong| io::Error::other("a name or symbolic link of more than 65535 bytes");
         if let Some(&number) = self.numbers.get(&node) {
@@ -127,15 +127,15 @@ impl Walk<'_> {
     fn copy(&mut self, contents: &dyn Contents) -> io::Result<()> {
         let len = contents.len();
         let data = contents
-            .data()?
+            .data_ranges()?
             .iter()
             .map(|data| data.end - data.start)
             .sum::<u64>();
         self.dropped.sparse += u64::from(data < len);
-        for at in (0..len).step_by(AT_A_TIME as usize) {
-            let part = at..len.min(at + AT_A_TIME);
+        for at in (0..len).step_by(COPY_SIZE as usize) {
+            let part = at..len.min(at + COPY_SIZE);
             self.output.copy(contents, part.clone())?;
-            self.progress.done(part.end - part.start);
+            self.progress.advance(part.end - part.start);
         }
         contents.close();
         self.output.pad(BLOCK)

@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use ::erofs::layout::FileType;
-use ::erofs::read::{Cluster, Contents, Error as ReadError, Image, Inode, Storage, What};
-use sidecar::{CHUNK, Hot};
+use ::erofs::read::{Cluster, Contents, Error as ReadError, Image, Inode, Location, Storage};
+use sidecar::{CHUNK_SIZE, ReadaheadRange};
 
 use crate::Kind;
 use crate::error::{Error, Result};
@@ -25,19 +25,19 @@ use crate::plan::{NodeId, Plan};
 
 /// Maximum gap in chunks between two ranges that are merged, since reading 64 KiB more is cheaper
 /// than another request.
-const GAP: u32 = 4;
+const MAX_GAP: u32 = 4;
 
 /// Maximum number of lines of a trace, which also limits recording.
-const MOST: usize = 1 << 20;
+const MAX_LINES: usize = 1 << 20;
 
 /// A read trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    touched: Vec<(Vec<u8>, Range<u64>)>,
+    accesses: Vec<(Vec<u8>, Range<u64>)>,
 }
 
 /// Returns a line of a trace: a range of the file at `path`.
-pub fn line(path: &[u8], range: Range<u64>) -> Vec<u8> {
+pub fn format_line(path: &[u8], range: Range<u64>) -> Vec<u8> {
     let mut line = format!("{} {} ", range.start, range.end - range.start).into_bytes();
     for byte in path {
         match byte {
@@ -53,7 +53,7 @@ pub fn line(path: &[u8], range: Range<u64>) -> Vec<u8> {
 impl Trace {
     /// Parses a trace. An incomplete last line is ignored: the recording was interrupted.
     pub fn parse(bytes: &[u8]) -> Result<Trace> {
-        let lines = bytes.split_inclusive(|byte| *byte == b'\n').take(MOST);
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n').take(MAX_LINES);
         let whole = lines.filter_map(|line| line.strip_suffix(b"\n"));
         let touched = whole.enumerate().map(|(at, line)| {
             parse_line(line).ok_or_else(|| {
@@ -65,13 +65,13 @@ impl Trace {
             })
         });
         Ok(Trace {
-            touched: touched.collect::<Result<_>>()?,
+            accesses: touched.collect::<Result<_>>()?,
         })
     }
 
     /// Returns the files of `plan` in the order of their first read.
     pub fn files(&self, plan: &Plan) -> Vec<NodeId> {
-        let read = self.touched.iter().filter(|(_, range)| !range.is_empty());
+        let read = self.accesses.iter().filter(|(_, range)| !range.is_empty());
         let nodes = read.filter_map(|(path, _)| {
             let names = path
                 .split(|byte| *byte == b'/')
@@ -89,23 +89,23 @@ impl Trace {
 
     /// Returns the ranges of the EROFS image in `file` that a repetition of the trace would read,
     /// in the order of first use.
-    pub fn hot(&self, file: &File) -> Result<Vec<Hot>> {
+    pub fn readahead_ranges(&self, file: &File) -> Result<Vec<ReadaheadRange>> {
         let failed = |error: ReadError<io::Error>| Error::new(error);
-        let storage = Logged {
+        let storage = LoggingStorage {
             file,
             log: RefCell::default(),
         };
         let image = Image::open(&storage).map_err(failed)?;
-        let mut walk = Walk {
+        let mut walk = Replay {
             root: image.inode(&storage, image.root).map_err(failed)?,
             image,
             storage,
-            known: HashMap::new(),
+            inode_cache: HashMap::new(),
         };
-        for (path, range) in &self.touched {
-            walk.touch(path, range).map_err(failed)?;
+        for (path, range) in &self.accesses {
+            walk.replay(path, range).map_err(failed)?;
         }
-        Ok(ranges(&walk.storage.log.into_inner()))
+        Ok(merge_chunks(&walk.storage.log.into_inner()))
     }
 }
 
@@ -129,17 +129,17 @@ fn parse_line(line: &[u8]) -> Option<(Vec<u8>, Range<u64>)> {
 }
 
 /// Merges chunks, given with the time of their first use, into ranges.
-fn ranges(log: &BTreeMap<u32, usize>) -> Vec<Hot> {
-    let mut ranges: Vec<(usize, Hot)> = Vec::new();
+fn merge_chunks(log: &BTreeMap<u32, usize>) -> Vec<ReadaheadRange> {
+    let mut ranges: Vec<(usize, ReadaheadRange)> = Vec::new();
     for (&chunk, &when) in log {
         match ranges.last_mut() {
-            Some((first, hot)) if chunk - (hot.first + hot.count) <= GAP => {
+            Some((first, hot)) if chunk - (hot.first + hot.count) <= MAX_GAP => {
                 *first = when.min(*first);
                 hot.count = chunk + 1 - hot.first;
             }
             _ => ranges.push((
                 when,
-                Hot {
+                ReadaheadRange {
                     first: chunk,
                     count: 1,
                 },
@@ -151,16 +151,16 @@ fn ranges(log: &BTreeMap<u32, usize>) -> Vec<Hot> {
 }
 
 /// Replays a trace on an image.
-struct Walk<'a> {
+struct Replay<'a> {
     image: Image,
-    storage: Logged<'a>,
+    storage: LoggingStorage<'a>,
     root: Inode,
     /// The inodes of paths looked up.
-    known: HashMap<Vec<u8>, Option<Inode>>,
+    inode_cache: HashMap<Vec<u8>, Option<Inode>>,
 }
 
-impl Walk<'_> {
-    fn touch(&mut self, path: &[u8], range: &Range<u64>) -> Walked<()> {
+impl Replay<'_> {
+    fn replay(&mut self, path: &[u8], range: &Range<u64>) -> ReadResult<()> {
         let Some(inode) = self.find(path)? else {
             return Ok(());
         };
@@ -176,32 +176,36 @@ impl Walk<'_> {
             FileType::Symlink => &(0..inode.size),
             _ => range,
         };
-        self.parts(&contents, range)
+        self.log_contents(&contents, range)
     }
 
     /// Records the location of a range of contents.
-    fn parts(&self, contents: &Contents, range: &Range<u64>) -> Walked<()> {
+    fn log_contents(&self, contents: &Contents, range: &Range<u64>) -> ReadResult<()> {
         let (mut at, end) = (range.start, range.end.min(contents.size()));
         while at < end {
             let run = self.image.map(&self.storage, contents, at)?;
             let next = run.start.saturating_add(run.len).min(end);
-            match run.what {
-                What::Stored { place, .. } => {
+            match run.location {
+                Location::Plain { offset: place, .. } => {
                     let start = place + (at - run.start);
-                    self.storage.note(start..start + (next - at));
+                    self.storage.log_range(start..start + (next - at));
                 }
-                What::Encoded(Cluster { place, encoded, .. }) => {
-                    self.storage.note(place..place + u64::from(encoded));
+                Location::Encoded(Cluster {
+                    offset: place,
+                    encoded,
+                    ..
+                }) => {
+                    self.storage.log_range(place..place + u64::from(encoded));
                 }
                 // The packed inode itself has no packed parts.
-                What::Packed(place) => {
+                Location::Fragment(place) => {
                     let start = place + (at - run.start);
                     if let Some(packed) = self.image.packed() {
-                        self.parts(packed, &(start..start + (next - at)))?;
+                        self.log_contents(packed, &(start..start + (next - at)))?;
                     }
                 }
                 // The writer makes no metabox.
-                What::Hole | What::Metabox(_) => {}
+                Location::Hole | Location::Metabox(_) => {}
             }
             if next <= at {
                 break;
@@ -211,17 +215,17 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn find(&mut self, path: &[u8]) -> Walked<Option<Inode>> {
+    fn find(&mut self, path: &[u8]) -> ReadResult<Option<Inode>> {
         let (mut at, mut end) = (self.root, 0);
         for name in path.split(|byte| *byte == b'/') {
             end += name.len();
             if !name.is_empty() {
                 let whole = &path[..end];
-                let found = match self.known.get(whole) {
+                let found = match self.inode_cache.get(whole) {
                     Some(found) => *found,
                     None => self.child(&at, name)?,
                 };
-                self.known.insert(whole.to_vec(), found);
+                self.inode_cache.insert(whole.to_vec(), found);
                 match found {
                     Some(inode) => at = inode,
                     None => return Ok(None),
@@ -232,7 +236,7 @@ impl Walk<'_> {
         Ok(Some(at))
     }
 
-    fn child(&self, dir: &Inode, name: &[u8]) -> Walked<Option<Inode>> {
+    fn child(&self, dir: &Inode, name: &[u8]) -> ReadResult<Option<Inode>> {
         if dir.kind != FileType::Directory {
             return Ok(None);
         }
@@ -243,18 +247,18 @@ impl Walk<'_> {
     }
 }
 
-type Walked<T> = std::result::Result<T, ReadError<io::Error>>;
+type ReadResult<T> = std::result::Result<T, ReadError<io::Error>>;
 
 /// An image in a file that records which chunks are read, in order of first use.
-struct Logged<'a> {
+struct LoggingStorage<'a> {
     file: &'a File,
     log: RefCell<BTreeMap<u32, usize>>,
 }
 
-impl Logged<'_> {
-    fn note(&self, bytes: Range<u64>) {
+impl LoggingStorage<'_> {
+    fn log_range(&self, bytes: Range<u64>) {
         let mut log = self.log.borrow_mut();
-        for chunk in bytes.start / CHUNK..bytes.end.div_ceil(CHUNK) {
+        for chunk in bytes.start / CHUNK_SIZE..bytes.end.div_ceil(CHUNK_SIZE) {
             // Chunks beyond 64 TiB cannot be in a hot list.
             if let Ok(chunk) = u32::try_from(chunk) {
                 let when = log.len();
@@ -264,7 +268,7 @@ impl Logged<'_> {
     }
 }
 
-impl Storage for Logged<'_> {
+impl Storage for LoggingStorage<'_> {
     type Error = io::Error;
     type Decoded = Vec<u8>;
 
@@ -273,11 +277,11 @@ impl Storage for Logged<'_> {
     }
 
     fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.note(at..at.saturating_add(into.len() as u64));
+        self.log_range(at..at.saturating_add(into.len() as u64));
         self.file.read_exact_at(into, at)
     }
 
-    fn decoded(&self, image: &Image, cluster: &Cluster) -> Walked<Vec<u8>> {
+    fn decoded(&self, image: &Image, cluster: &Cluster) -> ReadResult<Vec<u8>> {
         cluster.decode(image, self)
     }
 }
@@ -296,11 +300,11 @@ mod tests {
         ];
         let mut bytes: Vec<u8> = Vec::new();
         for (path, range) in touched.clone() {
-            bytes.extend(line(path, range));
+            bytes.extend(format_line(path, range));
         }
         bytes.extend(b"12 cut off");
         let want = touched.map(|(path, range)| (path.to_vec(), range)).to_vec();
-        assert_eq!(Trace::parse(&bytes).expect("a trace").touched, want);
+        assert_eq!(Trace::parse(&bytes).expect("a trace").accesses, want);
         for bad in [
             "x",
             "1 2",
@@ -318,7 +322,7 @@ mod tests {
     fn what_is_close_is_one_range_and_what_is_first_comes_first() {
         let log = BTreeMap::from([(0, 0), (2, 7), (7, 9), (20, 1), (21, 2), (100, 3)]);
         let want = [(0, 8), (20, 2), (100, 1)];
-        let got: Vec<_> = ranges(&log)
+        let got: Vec<_> = merge_chunks(&log)
             .iter()
             .map(|hot| (hot.first, hot.count))
             .collect();

@@ -64,7 +64,7 @@ pub struct Entry<'a> {
 
 impl Entry<'_> {
     /// Size in bytes of an entry without its name.
-    pub const FIXED: usize = 10;
+    pub const FIXED_SIZE: usize = 10;
 
     /// Appends the entry to a table; the name is at most [`u16::MAX`] bytes.
     pub(crate) fn encode(&self, table: &mut Vec<u8>) {
@@ -115,20 +115,20 @@ pub struct Inode {
 
 impl Inode {
     /// Size in bytes of an inode.
-    pub const BYTES: usize = 32;
+    pub const SIZE: usize = 32;
 
     const DIRECTORY: u64 = 0x4000;
     const FILE: u64 = 0x8000;
     const SYMLINK: u64 = 0xA000;
 
     /// Returns the on-disk form.
-    pub(crate) fn encode(&self) -> [u8; Inode::BYTES] {
+    pub(crate) fn encode(&self) -> [u8; Inode::SIZE] {
         let (mode, offset, count) = match self.kind {
             InodeKind::Directory { first, count } => (Inode::DIRECTORY, first, count),
             InodeKind::File { block, size } => (Inode::FILE, block, size),
             InodeKind::Symlink { index } => (Inode::SYMLINK, index, 1),
         };
-        let mut bytes = [0; Inode::BYTES];
+        let mut bytes = [0; Inode::SIZE];
         for (place, number) in bytes
             .chunks_exact_mut(8)
             .zip([mode, self.number, offset, count])
@@ -139,7 +139,7 @@ impl Inode {
     }
 
     /// Decodes an inode; returns nothing if its mode is invalid.
-    pub(crate) fn decode(bytes: &[u8; Inode::BYTES]) -> Option<Inode> {
+    pub(crate) fn decode(bytes: &[u8; Inode::SIZE]) -> Option<Inode> {
         let (numbers, _) = bytes.as_chunks();
         let number = |at: usize| u64::from_le_bytes(numbers[at]);
         let (offset, count) = (number(2), number(3));

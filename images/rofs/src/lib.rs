@@ -19,5 +19,5 @@ mod read;
 mod write;
 
 pub use layout::{BLOCK, Entry, Inode, InodeKind, MAGIC, Superblock, VERSION, blocks};
-pub use read::{Broken, Child, Tables};
-pub use write::{Finished, TooLong, Writer};
+pub use read::{Child, Corrupt, Tables};
+pub use write::{Metadata, TooLong, Writer};

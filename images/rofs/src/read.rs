@@ -12,29 +12,32 @@ use crate::layout::{BLOCK, Entry, Inode, InodeKind, MAGIC, Superblock, VERSION, 
 
 /// An error in an image, with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct Corrupt {
     /// Offset in the image of the invalid byte, or of the invalid structure.
-    pub at: u64,
+    pub offset: u64,
     /// A description of the error.
-    pub what: &'static str,
+    pub message: &'static str,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (at byte {})", self.what, self.at)
+        write!(f, "{} (at byte {})", self.message, self.offset)
     }
 }
 
-impl core::error::Error for Broken {}
+impl core::error::Error for Corrupt {}
 
-type Result<T> = core::result::Result<T, Broken>;
+type Result<T> = core::result::Result<T, Corrupt>;
 
 /// Maximum size in bytes of the tables: they are read into memory, and a sparse file can claim any
 /// size.
-const MOST: u64 = 1 << 30;
+const MAX_TABLES: u64 = 1 << 30;
 
-fn broken<T>(at: u64, what: &'static str) -> Result<T> {
-    Err(Broken { at, what })
+fn corrupt<T>(at: u64, what: &'static str) -> Result<T> {
+    Err(Corrupt {
+        offset: at,
+        message: what,
+    })
 }
 
 impl Superblock {
@@ -43,13 +46,13 @@ impl Superblock {
         let (numbers, _) = block.as_chunks();
         let number = |at: usize| u64::from_le_bytes(numbers[at]);
         if number(0) != MAGIC {
-            return broken(0, "not a ROFS image: the magic number is not 0xdeadbead");
+            return corrupt(0, "not a ROFS image: the magic number is not 0xdeadbead");
         }
         if number(1) != VERSION {
-            return broken(8, "a ROFS version other than 1");
+            return corrupt(8, "a ROFS version other than 1");
         }
         if number(2) != BLOCK {
-            return broken(16, "a block size other than 512 bytes");
+            return corrupt(16, "a block size other than 512 bytes");
         }
         let superblock = Superblock {
             tables_block: number(3),
@@ -63,18 +66,18 @@ impl Superblock {
             .checked_add(superblock.tables_blocks)
             .filter(|&end| superblock.tables_block > 0 && end <= size / BLOCK);
         if end.is_none() {
-            return broken(24, "tables beyond the end of the image");
+            return corrupt(24, "tables beyond the end of the image");
         }
-        if superblock.tables_blocks > MOST / BLOCK {
-            return broken(32, "tables of more than 1 GiB, the limit");
+        if superblock.tables_blocks > MAX_TABLES / BLOCK {
+            return corrupt(32, "tables of more than 1 GiB, the limit");
         }
         // Minimum sizes. The counts are untrusted, hence 128 bits.
-        let least = u128::from(superblock.entries) * Entry::FIXED as u128
+        let least = u128::from(superblock.entries) * Entry::FIXED_SIZE as u128
             + u128::from(superblock.symlinks) * 2
-            + u128::from(superblock.inodes) * Inode::BYTES as u128;
+            + u128::from(superblock.inodes) * Inode::SIZE as u128;
         let room = u128::from(superblock.tables_blocks) * u128::from(BLOCK);
         if least > room {
-            return broken(
+            return corrupt(
                 40,
                 "more entries, links and inodes than the tables have room for",
             );
@@ -116,26 +119,32 @@ impl Tables {
     pub fn parse(superblock: &Superblock, bytes: Vec<u8>) -> Result<Tables> {
         let (base, len) = superblock.tables();
         if bytes.len() as u64 != len {
-            return broken(base, "incomplete tables");
+            return corrupt(base, "incomplete tables");
         }
         let mut at = 0;
-        let entries = texts(&bytes, &mut at, superblock.entries, Entry::FIXED - 2, base)?;
-        let symlinks = texts(&bytes, &mut at, superblock.symlinks, 0, base)?;
+        let entries = text_offsets(
+            &bytes,
+            &mut at,
+            superblock.entries,
+            Entry::FIXED_SIZE - 2,
+            base,
+        )?;
+        let symlinks = text_offsets(&bytes, &mut at, superblock.symlinks, 0, base)?;
         let inodes_at = at;
         let mut inodes = Vec::with_capacity(superblock.inodes as usize);
         for number in 1..=superblock.inodes {
             let here = base + at as u64;
             let Some(raw) = bytes[at..].first_chunk() else {
-                return broken(here, "an inode beyond the end of the tables");
+                return corrupt(here, "an inode beyond the end of the tables");
             };
             let Some(inode) = Inode::decode(raw) else {
-                return broken(
+                return corrupt(
                     here,
                     "an inode that is neither a directory, a file nor a symbolic link",
                 );
             };
             if inode.number != number {
-                return broken(
+                return corrupt(
                     here + 8,
                     "an inode whose number is not its index in the table",
                 );
@@ -143,11 +152,12 @@ impl Tables {
             let (what, good) = match inode.kind {
                 InodeKind::Directory { first, count } => (
                     "a directory with entries beyond the table",
-                    within(first, count, superblock.entries),
+                    in_bounds(first, count, superblock.entries),
                 ),
                 InodeKind::File { block, size } => (
                     "a file with data outside the data area",
-                    size == 0 || block > 0 && within(block, blocks(size), superblock.tables_block),
+                    size == 0
+                        || block > 0 && in_bounds(block, blocks(size), superblock.tables_block),
                 ),
                 InodeKind::Symlink { index } => (
                     "a symbolic link without its target",
@@ -155,10 +165,10 @@ impl Tables {
                 ),
             };
             if !good {
-                return broken(here + 16, what);
+                return corrupt(here + 16, what);
             }
             inodes.push(inode);
-            at += Inode::BYTES;
+            at += Inode::SIZE;
         }
         let mut tables = Tables {
             parents: vec![0; inodes.len()],
@@ -167,50 +177,50 @@ impl Tables {
             symlinks,
             inodes,
         };
-        tables.climb(base, base + inodes_at as u64)?;
+        tables.validate_tree(base, base + inodes_at as u64)?;
         Ok(tables)
     }
 
     /// Checks that directories form one tree, and that names are valid.
-    fn climb(&mut self, base: u64, inodes_at: u64) -> Result<()> {
-        let place = |number: u64| inodes_at + (number - 1) * Inode::BYTES as u64;
+    fn validate_tree(&mut self, base: u64, inodes_at: u64) -> Result<()> {
+        let place = |number: u64| inodes_at + (number - 1) * Inode::SIZE as u64;
         match self.inodes.first().map(|root| root.kind) {
             Some(InodeKind::Directory { .. }) => self.parents[0] = 1,
-            _ => return broken(inodes_at, "a root that is not a directory"),
+            _ => return corrupt(inodes_at, "a root that is not a directory"),
         }
         let mut pending = vec![1_u64];
         let mut met = vec![false; self.entries.len()];
         while let Some(number) = pending.pop() {
-            let Some((first, count)) = self.run(number) else {
+            let Some((first, count)) = self.entry_range(number) else {
                 continue;
             };
             for (index, met) in met.iter_mut().enumerate().skip(first).take(count) {
                 let here = base + self.entries[index] as u64;
                 if core::mem::replace(met, true) {
-                    return broken(here, "an entry of two directories");
+                    return corrupt(here, "an entry of two directories");
                 }
                 let entry = self.entry(index);
                 let bad_name = entry.name.is_empty()
                     || [&b"."[..], b".."].contains(&entry.name)
                     || entry.name.iter().any(|byte| [0, b'/'].contains(byte));
                 if bad_name {
-                    return broken(here, "an entry with an invalid name");
+                    return corrupt(here, "an entry with an invalid name");
                 }
                 let Some(child) = self.inode(entry.inode) else {
-                    return broken(here, "an entry with a nonexistent inode");
+                    return corrupt(here, "an entry with a nonexistent inode");
                 };
                 let parent = &mut self.parents[child.number as usize - 1];
                 let seen = core::mem::replace(parent, number) != 0;
                 if let InodeKind::Directory { .. } = child.kind {
                     if seen {
-                        return broken(here, "a directory that has two names");
+                        return corrupt(here, "a directory that has two names");
                     }
                     pending.push(child.number);
                 }
             }
         }
         match self.parents.iter().position(|&parent| parent == 0) {
-            Some(lost) => broken(place(lost as u64 + 1), "an inode without a name"),
+            Some(lost) => corrupt(place(lost as u64 + 1), "an inode without a name"),
             None => Ok(()),
         }
     }
@@ -245,7 +255,7 @@ impl Tables {
     /// Returns the children of a directory from index `from`, in table order; none for other
     /// inodes.
     pub fn children(&self, number: u64, from: u64) -> impl Iterator<Item = Child<'_>> {
-        let (first, count) = self.run(number).unwrap_or_default();
+        let (first, count) = self.entry_range(number).unwrap_or_default();
         let skip = usize::try_from(from).unwrap_or(usize::MAX).min(count);
         (first + skip..first + count).map(|index| {
             let entry = self.entry(index);
@@ -267,7 +277,7 @@ impl Tables {
     }
 
     /// Returns the first entry and the number of entries of a directory.
-    fn run(&self, number: u64) -> Option<(usize, usize)> {
+    fn entry_range(&self, number: u64) -> Option<(usize, usize)> {
         match self.inode(number)?.kind {
             InodeKind::Directory { first, count } => Some((first as usize, count as usize)),
             _ => None,
@@ -277,7 +287,7 @@ impl Tables {
     fn entry(&self, index: usize) -> Entry<'_> {
         let at = self.entries[index];
         let inode = self.bytes[at..].first_chunk().copied();
-        let name = text(&self.bytes, at + Entry::FIXED - 2);
+        let name = text(&self.bytes, at + Entry::FIXED_SIZE - 2);
         Entry {
             inode: u64::from_le_bytes(inode.expect("entries were looked at")),
             name: name.expect("entries were looked at").0,
@@ -287,12 +297,18 @@ impl Tables {
 
 /// Returns the offset of each of `count` texts, with `before` bytes before their lengths. Sets `at`
 /// to the end of the last.
-fn texts(bytes: &[u8], at: &mut usize, count: u64, before: usize, base: u64) -> Result<Vec<usize>> {
+fn text_offsets(
+    bytes: &[u8],
+    at: &mut usize,
+    count: u64,
+    before: usize,
+    base: u64,
+) -> Result<Vec<usize>> {
     let mut places = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let Some((_, end)) = text(bytes, *at + before) else {
             let what = "an entry or a link beyond the end of the tables";
-            return broken(base + *at as u64, what);
+            return corrupt(base + *at as u64, what);
         };
         places.push(*at);
         *at = end;
@@ -307,6 +323,6 @@ fn text(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     Some((rest.get(..len)?, at + 2 + len))
 }
 
-fn within(first: u64, count: u64, all: u64) -> bool {
+fn in_bounds(first: u64, count: u64, all: u64) -> bool {
     first.checked_add(count).is_some_and(|end| end <= all)
 }

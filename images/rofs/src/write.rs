@@ -13,17 +13,17 @@ pub struct Writer {
     inodes: Vec<Inode>,
     /// The table of entries.
     entries: Vec<u8>,
-    count: u64,
+    entry_count: u64,
     symlinks: Vec<u8>,
     symlink_count: u64,
     /// The block for the next file's data.
     next_block: u64,
     /// The directories entered and not left, the root first.
-    open: Vec<Open>,
+    open_directories: Vec<OpenDirectory>,
 }
 
 /// A directory whose children are not complete.
-struct Open {
+struct OpenDirectory {
     number: u64,
     /// Its entries so far. They go into the table on [`Writer::leave`], after those of its
     /// subdirectories.
@@ -37,11 +37,11 @@ pub struct TooLong;
 
 /// The parts of an image other than file data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finished {
+pub struct Metadata {
     /// The first block.
     pub superblock: [u8; BLOCK as usize],
     /// Offset in bytes of the tables in the image.
-    pub tables_at: u64,
+    pub tables_offset: u64,
     /// The tables, padded with zeros: the end of the image.
     pub tables: Vec<u8>,
 }
@@ -58,14 +58,14 @@ impl Writer {
         let mut writer = Writer {
             inodes: Vec::new(),
             entries: Vec::new(),
-            count: 0,
+            entry_count: 0,
             symlinks: Vec::new(),
             symlink_count: 0,
             // After the superblock.
             next_block: 1,
-            open: Vec::new(),
+            open_directories: Vec::new(),
         };
-        writer.directory();
+        writer.open_directory();
         writer
     }
 
@@ -73,7 +73,7 @@ impl Writer {
     pub fn enter(&mut self, name: &[u8]) -> Result<(), TooLong> {
         let number = self.inodes.len() as u64 + 1;
         self.link(name, number)?;
-        self.directory();
+        self.open_directory();
         Ok(())
     }
 
@@ -82,14 +82,17 @@ impl Writer {
     /// # Panics
     /// If none has been entered.
     pub fn leave(&mut self) {
-        assert!(self.open.len() > 1, "the root is left by finishing");
-        self.close();
+        assert!(
+            self.open_directories.len() > 1,
+            "the root is left by finishing"
+        );
+        self.close_directory();
     }
 
     /// Adds a file of `size` bytes; returns its inode number, and the offset in bytes for its data.
     pub fn file(&mut self, name: &[u8], size: u64) -> Result<(u64, u64), TooLong> {
         let block = self.next_block;
-        let number = self.child(name, InodeKind::File { block, size })?;
+        let number = self.add_inode(name, InodeKind::File { block, size })?;
         self.next_block += blocks(size);
         Ok((number, block * BLOCK))
     }
@@ -100,7 +103,7 @@ impl Writer {
             return Err(TooLong);
         }
         let index = self.symlink_count;
-        let number = self.child(name, InodeKind::Symlink { index })?;
+        let number = self.add_inode(name, InodeKind::Symlink { index })?;
         encode_text(target, &mut self.symlinks);
         self.symlink_count += 1;
         Ok(number)
@@ -111,7 +114,10 @@ impl Writer {
         if name.len() > usize::from(u16::MAX) {
             return Err(TooLong);
         }
-        let open = self.open.last_mut().expect("the root stays open");
+        let open = self
+            .open_directories
+            .last_mut()
+            .expect("the root stays open");
         let entry = Entry {
             inode: number,
             name,
@@ -125,9 +131,9 @@ impl Writer {
     ///
     /// # Panics
     /// If a directory has not been left.
-    pub fn finish(mut self) -> Finished {
-        assert_eq!(self.open.len(), 1, "every directory is left");
-        self.close();
+    pub fn finish(mut self) -> Metadata {
+        assert_eq!(self.open_directories.len(), 1, "every directory is left");
+        self.close_directory();
         let mut tables = self.entries;
         tables.extend(&self.symlinks);
         for inode in &self.inodes {
@@ -136,7 +142,7 @@ impl Writer {
         let superblock = Superblock {
             tables_block: self.next_block,
             tables_blocks: blocks(tables.len() as u64),
-            entries: self.count,
+            entries: self.entry_count,
             symlinks: self.symlink_count,
             inodes: self.inodes.len() as u64,
         };
@@ -144,39 +150,39 @@ impl Writer {
         // not counted.
         let padded = (tables.len() / BLOCK as usize + 1) * BLOCK as usize;
         tables.resize(padded, 0);
-        Finished {
+        Metadata {
             superblock: superblock.encode(),
-            tables_at: self.next_block * BLOCK,
+            tables_offset: self.next_block * BLOCK,
             tables,
         }
     }
 
-    fn child(&mut self, name: &[u8], kind: InodeKind) -> Result<u64, TooLong> {
+    fn add_inode(&mut self, name: &[u8], kind: InodeKind) -> Result<u64, TooLong> {
         let number = self.inodes.len() as u64 + 1;
         self.link(name, number)?;
         self.inodes.push(Inode { number, kind });
         Ok(number)
     }
 
-    fn directory(&mut self) {
+    fn open_directory(&mut self) {
         let number = self.inodes.len() as u64 + 1;
         // The children are known when the directory is left.
         let kind = InodeKind::Directory { first: 0, count: 0 };
         self.inodes.push(Inode { number, kind });
-        self.open.push(Open {
+        self.open_directories.push(OpenDirectory {
             number,
             entries: vec![],
             count: 0,
         });
     }
 
-    fn close(&mut self) {
-        let open = self.open.pop().expect("a directory is open");
+    fn close_directory(&mut self) {
+        let open = self.open_directories.pop().expect("a directory is open");
         self.inodes[open.number as usize - 1].kind = InodeKind::Directory {
-            first: self.count,
+            first: self.entry_count,
             count: open.count,
         };
         self.entries.extend(&open.entries);
-        self.count += open.count;
+        self.entry_count += open.count;
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use rofs::{BLOCK, Finished, InodeKind, Superblock, Tables, Writer};
+use rofs::{BLOCK, InodeKind, Metadata, Superblock, Tables, Writer};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Node {
@@ -38,9 +38,9 @@ fn image(root: &BTreeMap<Vec<u8>, Node>) -> Vec<u8> {
     }
     let (mut writer, mut image) = (Writer::new(), vec![0; BLOCK as usize]);
     tell(&mut writer, &mut image, root);
-    let Finished {
+    let Metadata {
         superblock,
-        tables_at,
+        tables_offset: tables_at,
         tables,
     } = writer.finish();
     assert_eq!(tables_at, image.len() as u64);
@@ -285,7 +285,7 @@ fn no_entry_is_of_two_directories() {
         writer.leave();
     }
     let mut finished = writer.finish();
-    let size = finished.tables_at + finished.tables.len() as u64;
+    let size = finished.tables_offset + finished.tables.len() as u64;
     let superblock = Superblock::parse(&finished.superblock, size).expect("good");
     assert!(Tables::parse(&superblock, finished.tables.clone()).is_ok());
     // Root, a, x, b, y: the children of b are made those of a.
@@ -302,5 +302,5 @@ fn no_entry_is_of_two_directories() {
     let (a, b) = (place(2), place(4));
     finished.tables.copy_within(a..a + 16, b);
     let broken = Tables::parse(&superblock, finished.tables).expect_err("broken");
-    assert_eq!(broken.what, "an entry of two directories");
+    assert_eq!(broken.message, "an entry of two directories");
 }

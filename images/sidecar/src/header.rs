@@ -3,16 +3,16 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::Broken;
+use crate::VerifyError;
 use crate::keys::{PublicKey, SecretKey};
-use crate::manifest::{Hot, MOST_HOT};
-use crate::shape::{HASH, Hash, Shape};
+use crate::layout::{HASH_SIZE, Hash, HashLayout};
+use crate::manifest::{MAX_READAHEAD_RANGES, ReadaheadRange};
 
 /// Size in bytes of the header: the part of an image that EROFS leaves unused.
-pub const HEADER: usize = 1024;
+pub const HEADER_SIZE: usize = 1024;
 
 /// Prefix of the root in signed messages, so that signatures of other data are not valid here.
-pub const SIGNED: &[u8] = b"barge image root 1\n";
+pub const SIGNATURE_CONTEXT: &[u8] = b"barge image root 1\n";
 
 const MAGIC: [u8; 8] = *b"\x8abarge\r\n";
 const VERSION: u32 = 1;
@@ -21,47 +21,50 @@ const VERSION: u32 = 1;
 const ROOT_CONTEXT: &str = "barge 2026-11-22 sidecar of an image: root of header and manifest";
 
 /// Number of bytes at the start that the root covers.
-const COUNTED: usize = 24;
+const HASHED_SIZE: usize = 24;
 /// Number of bytes at the start that are used.
-const TOLD: usize = COUNTED + HASH + PublicKey::SIZE + SIGNATURE;
-const SIGNATURE: usize = 64;
-const MAGIC_AGAIN: usize = HEADER - MAGIC.len();
+const USED_SIZE: usize = HASHED_SIZE + HASH_SIZE + PublicKey::SIZE + SIGNATURE_SIZE;
+const SIGNATURE_SIZE: usize = 64;
+const SECOND_MAGIC: usize = HEADER_SIZE - MAGIC.len();
 
 /// A header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    hot: u32,
-    image: u64,
-    shape: Shape,
+    readahead_count: u32,
+    image_size: u64,
+    layout: HashLayout,
     root: Hash,
     key: [u8; PublicKey::SIZE],
-    signature: [u8; SIGNATURE],
+    signature: [u8; SIGNATURE_SIZE],
 }
 
 impl Header {
     /// Returns the unsigned header of an image with this shape and manifest.
-    pub(crate) fn new(shape: Shape, hot: u32, manifest: &[u8]) -> Header {
+    pub(crate) fn new(shape: HashLayout, hot: u32, manifest: &[u8]) -> Header {
         let mut header = Header {
-            hot,
-            image: shape.levels()[0].end,
-            shape,
-            root: [0; HASH],
+            readahead_count: hot,
+            image_size: shape.levels()[0].end,
+            layout: shape,
+            root: [0; HASH_SIZE],
             key: [0; PublicKey::SIZE],
-            signature: [0; SIGNATURE],
+            signature: [0; SIGNATURE_SIZE],
         };
-        header.root = header.root_with(manifest);
+        header.root = header.compute_root(manifest);
         header
     }
 
     /// Parses the header from the first bytes of a file of `len` bytes, sidecar included. Returns
     /// nothing if there is no header.
-    pub fn parse(bytes: &[u8; HEADER], len: u64) -> Result<Option<Header>, Broken> {
-        let magics = (bytes[..MAGIC.len()] == MAGIC, bytes[MAGIC_AGAIN..] == MAGIC);
+    pub fn parse(bytes: &[u8; HEADER_SIZE], len: u64) -> Result<Option<Header>, VerifyError> {
+        let magics = (
+            bytes[..MAGIC.len()] == MAGIC,
+            bytes[SECOND_MAGIC..] == MAGIC,
+        );
         match magics {
             (true, true) => {}
             (false, false) => return Ok(None),
             _ => {
-                return Err(Broken::Damaged(
+                return Err(VerifyError::Corrupt(
                     "expected its magic at both ends of the header",
                 ));
             }
@@ -69,52 +72,61 @@ impl Header {
         let mut rest = Fields(&bytes[MAGIC.len()..]);
         let version = u32::from_le_bytes(rest.take());
         if version != VERSION {
-            return Err(Broken::Version(version));
+            return Err(VerifyError::UnsupportedVersion(version));
         }
         let hot = u32::from_le_bytes(rest.take());
         let image = u64::from_le_bytes(rest.take());
         let (root, key, signature) = (rest.take(), rest.take(), rest.take());
-        if bytes[TOLD..MAGIC_AGAIN].iter().any(|byte| *byte != 0) {
-            return Err(Broken::Damaged("expected zeros in the rest of the header"));
+        if bytes[USED_SIZE..SECOND_MAGIC].iter().any(|byte| *byte != 0) {
+            return Err(VerifyError::Corrupt(
+                "expected zeros in the rest of the header",
+            ));
         }
-        if image <= HEADER as u64 || image > len {
-            return Err(Broken::Damaged("the image is truncated"));
+        if image <= HEADER_SIZE as u64 || image > len {
+            return Err(VerifyError::Corrupt("the image is truncated"));
         }
-        if hot > MOST_HOT {
-            return Err(Broken::Damaged("a hot list with too many ranges"));
+        if hot > MAX_READAHEAD_RANGES {
+            return Err(VerifyError::Corrupt("a hot list with too many ranges"));
         }
-        let shape = Shape::of(image).ok_or(Broken::Damaged("an image larger than the limit"))?;
+        let shape =
+            HashLayout::of(image).ok_or(VerifyError::Corrupt("an image larger than the limit"))?;
         let header = Header {
-            hot,
-            image,
-            shape,
+            readahead_count: hot,
+            image_size: image,
+            layout: shape,
             root,
             key,
             signature,
         };
-        match header.manifest_range() {
+        match header.checked_manifest_range() {
             Some(range) if range.end <= len => Ok(Some(header)),
-            _ => Err(Broken::Damaged("the image ends before its hashes do")),
+            _ => Err(VerifyError::Corrupt("the image ends before its hashes do")),
         }
     }
 
     /// Returns the on-disk form.
-    pub fn encode(&self) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        let told = [&self.counted()[..], &self.root, &self.key, &self.signature].concat();
-        bytes[..TOLD].copy_from_slice(&told);
-        bytes[MAGIC_AGAIN..].copy_from_slice(&MAGIC);
+    pub fn encode(&self) -> [u8; HEADER_SIZE] {
+        let mut bytes = [0; HEADER_SIZE];
+        let told = [
+            &self.hashed_fields()[..],
+            &self.root,
+            &self.key,
+            &self.signature,
+        ]
+        .concat();
+        bytes[..USED_SIZE].copy_from_slice(&told);
+        bytes[SECOND_MAGIC..].copy_from_slice(&MAGIC);
         bytes
     }
 
     /// Returns the size in bytes of the image, without the data after it.
-    pub fn image(&self) -> u64 {
-        self.image
+    pub fn image_size(&self) -> u64 {
+        self.image_size
     }
 
     /// Returns the layout of the hashes.
-    pub fn shape(&self) -> &Shape {
-        &self.shape
+    pub fn layout(&self) -> &HashLayout {
+        &self.layout
     }
 
     /// Returns the root, which identifies the image by its contents.
@@ -123,25 +135,26 @@ impl Header {
     }
 
     /// Returns the range of the manifest.
-    pub fn manifest(&self) -> Range<u64> {
-        self.manifest_range()
+    pub fn manifest_range(&self) -> Range<u64> {
+        self.checked_manifest_range()
             .expect("it was looked at when the header was made")
     }
 
-    fn manifest_range(&self) -> Option<Range<u64>> {
-        let start = self.shape.manifest();
-        let len = self.shape.top() * HASH as u64 + u64::from(self.hot) * Hot::SIZE as u64;
+    fn checked_manifest_range(&self) -> Option<Range<u64>> {
+        let start = self.layout.manifest_offset();
+        let len = self.layout.top_hashes() * HASH_SIZE as u64
+            + u64::from(self.readahead_count) * ReadaheadRange::SIZE as u64;
         Some(start..start.checked_add(len)?)
     }
 
-    pub(crate) fn hot(&self) -> usize {
-        self.hot as usize
+    pub(crate) fn readahead_count(&self) -> usize {
+        self.readahead_count as usize
     }
 
     /// Signs the header.
     pub fn sign(&mut self, key: &SecretKey) {
         self.key = *key.public().bytes();
-        self.signature = key.sign(&self.message());
+        self.signature = key.sign(&self.signed_message());
     }
 
     /// Returns the key of its signature, if there is one; [`Header::verify`] checks the signature.
@@ -150,14 +163,14 @@ impl Header {
     }
 
     /// Returns an error unless one of `keys` has signed the header.
-    pub fn verify(&self, keys: &[PublicKey]) -> Result<(), Broken> {
-        let signer = self.signer().ok_or(Broken::NotSigned)?;
+    pub fn verify(&self, keys: &[PublicKey]) -> Result<(), VerifyError> {
+        let signer = self.signer().ok_or(VerifyError::NotSigned)?;
         if !keys.contains(&signer) {
-            return Err(Broken::OtherKey);
+            return Err(VerifyError::UntrustedKey);
         }
-        match signer.has_signed(&self.message(), &self.signature) {
+        match signer.verifies(&self.signed_message(), &self.signature) {
             true => Ok(()),
-            false => Err(Broken::Signature),
+            false => Err(VerifyError::BadSignature),
         }
     }
 
@@ -165,28 +178,28 @@ impl Header {
     pub fn is_consistent(&self) -> bool {
         match self.signer() {
             Some(signer) => self.verify(&[signer]).is_ok(),
-            None => self.signature == [0; SIGNATURE],
+            None => self.signature == [0; SIGNATURE_SIZE],
         }
     }
 
-    fn message(&self) -> Vec<u8> {
-        [SIGNED, &self.root].concat()
+    fn signed_message(&self) -> Vec<u8> {
+        [SIGNATURE_CONTEXT, &self.root].concat()
     }
 
     /// Returns the root of the header and `manifest`.
-    pub(crate) fn root_with(&self, manifest: &[u8]) -> Hash {
+    pub(crate) fn compute_root(&self, manifest: &[u8]) -> Hash {
         let mut hasher = blake3::Hasher::new_derive_key(ROOT_CONTEXT);
-        hasher.update(&self.counted());
+        hasher.update(&self.hashed_fields());
         hasher.update(manifest);
         *hasher.finalize().as_bytes()
     }
 
-    fn counted(&self) -> [u8; COUNTED] {
-        let mut bytes = [0; COUNTED];
+    fn hashed_fields(&self) -> [u8; HASHED_SIZE] {
+        let mut bytes = [0; HASHED_SIZE];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.hot.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.image.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.readahead_count.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.image_size.to_le_bytes());
         bytes
     }
 }

@@ -29,7 +29,7 @@ impl PublicKey {
     }
 
     /// Verifies a signature strictly: weak keys and malleable signatures are rejected.
-    pub(crate) fn has_signed(&self, message: &[u8], signature: &[u8; 64]) -> bool {
+    pub(crate) fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
         let signature = Signature::from_bytes(signature);
         VerifyingKey::from_bytes(&self.0)
             .is_ok_and(|key| key.verify_strict(message, &signature).is_ok())

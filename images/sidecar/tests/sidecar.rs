@@ -4,7 +4,10 @@
 mod whole;
 
 use proptest::prelude::*;
-use sidecar::{Broken, Builder, CHUNK, HASH, HEADER, Header, Hot, PublicKey, SecretKey, Shape};
+use sidecar::{
+    Builder, CHUNK_SIZE, HASH_SIZE, HEADER_SIZE, HashLayout, Header, PublicKey, ReadaheadRange,
+    SecretKey, VerifyError,
+};
 
 /// Made by `openssl genpkey -algorithm ed25519` for this test alone.
 const SECRET: &str = "-----BEGIN PRIVATE KEY-----
@@ -37,7 +40,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 /// Returns `image` with its sidecar, as stored in a file.
-fn sealed(image: &[u8], hot: &[Hot], key: Option<&SecretKey>) -> Vec<u8> {
+fn sealed(image: &[u8], hot: &[ReadaheadRange], key: Option<&SecretKey>) -> Vec<u8> {
     let mut builder = Builder::default();
     // Appends pieces of increasing sizes.
     let mut rest = image;
@@ -53,18 +56,21 @@ fn sealed(image: &[u8], hot: &[Hot], key: Option<&SecretKey>) -> Vec<u8> {
         header.sign(key);
     }
     let mut file = [image, &behind].concat();
-    file[..HEADER].copy_from_slice(&header.encode());
+    file[..HEADER_SIZE].copy_from_slice(&header.encode());
     file
 }
 
-fn verify(file: &[u8], keys: &[PublicKey]) -> Result<Option<()>, Broken> {
+fn verify(file: &[u8], keys: &[PublicKey]) -> Result<Option<()>, VerifyError> {
     whole::verify(file, Some(keys))
 }
 
 #[test]
 fn it_is_what_is_described() {
-    let image = bytes(CHUNK as usize + 4096);
-    let hot = [Hot { first: 1, count: 1 }, Hot { first: 0, count: 2 }];
+    let image = bytes(CHUNK_SIZE as usize + 4096);
+    let hot = [
+        ReadaheadRange { first: 1, count: 1 },
+        ReadaheadRange { first: 0, count: 2 },
+    ];
     let file = sealed(&image, &hot, Some(&secret()));
     assert_eq!(&file[..8], b"\x8abarge\r\n");
     assert_eq!(
@@ -81,13 +87,13 @@ fn it_is_what_is_described() {
     assert_eq!(&file[1016..1024], b"\x8abarge\r\n");
     assert_eq!(file[1024..image.len()], image[1024..]);
     let manifest = &file[image.len()..];
-    assert_eq!(manifest.len(), 2 * HASH + 16);
-    let mut first = image[..CHUNK as usize].to_vec();
-    first[..HEADER].fill(0);
+    assert_eq!(manifest.len(), 2 * HASH_SIZE + 16);
+    let mut first = image[..CHUNK_SIZE as usize].to_vec();
+    first[..HEADER_SIZE].fill(0);
     assert_eq!(manifest[..32], blake3::hash(&first).as_bytes()[..]);
     assert_eq!(
         manifest[32..64],
-        blake3::hash(&image[CHUNK as usize..]).as_bytes()[..]
+        blake3::hash(&image[CHUNK_SIZE as usize..]).as_bytes()[..]
     );
     assert_eq!(
         manifest[64..],
@@ -114,14 +120,14 @@ fn a_signature_is_of_one_image_and_one_key() {
         "the same each time"
     );
     assert_eq!(verify(&file, &[other, public]), Ok(Some(())));
-    assert_eq!(verify(&file, &[other]), Err(Broken::OtherKey));
-    assert_eq!(verify(&file, &[]), Err(Broken::OtherKey));
+    assert_eq!(verify(&file, &[other]), Err(VerifyError::UntrustedKey));
+    assert_eq!(verify(&file, &[]), Err(VerifyError::UntrustedKey));
     let unsigned = sealed(&image, &[], None);
-    assert_eq!(verify(&unsigned, &[public]), Err(Broken::NotSigned));
+    assert_eq!(verify(&unsigned, &[public]), Err(VerifyError::NotSigned));
     // The signature of another image.
     let mut moved = sealed(&image[1..], &[], Some(&secret()));
     moved[88..152].copy_from_slice(&file[88..152]);
-    assert_eq!(verify(&moved, &[public]), Err(Broken::Signature));
+    assert_eq!(verify(&moved, &[public]), Err(VerifyError::BadSignature));
     for (text, what) in [("", "public"), (SECRET, "public"), (PUBLIC, "private")] {
         let told = match what {
             "public" => PublicKey::from_pem(text).expect_err("no key"),
@@ -136,10 +142,10 @@ fn every_flipped_bit_of_a_header_is_found() {
     let public = secret().public();
     let file = sealed(
         &bytes(20_000),
-        &[Hot { first: 0, count: 1 }],
+        &[ReadaheadRange { first: 0, count: 1 }],
         Some(&secret()),
     );
-    for bit in 0..HEADER * 8 {
+    for bit in 0..HEADER_SIZE * 8 {
         let mut file = file.clone();
         file[bit / 8] ^= 1 << (bit % 8);
         assert!(verify(&file, &[public]).is_err(), "bit {bit}");
@@ -150,7 +156,7 @@ fn every_flipped_bit_of_a_header_is_found() {
 fn every_beginning_is_refused() {
     let public = secret().public();
     let file = sealed(&bytes(40_000), &[], Some(&secret()));
-    for len in HEADER..file.len() {
+    for len in HEADER_SIZE..file.len() {
         assert!(verify(&file[..len], &[public]).is_err(), "{len}");
     }
     // Bytes after the sidecar are ignored: a disk may be larger.
@@ -171,17 +177,17 @@ fn levels_are_as_many_as_are_needed() {
         (4097 * MIB, 3, 2),
         (1 << 60, 6, 2),
     ] {
-        let shape = Shape::of(image).expect("there is room");
+        let shape = HashLayout::of(image).expect("there is room");
         assert_eq!(
-            (shape.levels().len(), shape.top()),
+            (shape.levels().len(), shape.top_hashes()),
             (levels, top),
             "{image}"
         );
         for pair in shape.levels().windows(2) {
-            assert!(pair[1].start.is_multiple_of(CHUNK) && pair[1].start >= pair[0].end);
+            assert!(pair[1].start.is_multiple_of(CHUNK_SIZE) && pair[1].start >= pair[0].end);
         }
     }
-    assert_eq!(Shape::of(u64::MAX), None);
+    assert_eq!(HashLayout::of(u64::MAX), None);
 }
 
 #[test]
@@ -201,10 +207,10 @@ proptest! {
         flip in 1u8..,
     ) {
         let public = secret().public();
-        let mut file = sealed(&bytes(len), &[Hot { first: 0, count: 1 }], Some(&secret()));
+        let mut file = sealed(&bytes(len), &[ReadaheadRange { first: 0, count: 1 }], Some(&secret()));
         prop_assert_eq!(verify(&file, &[public]), Ok(Some(())));
         let at = at.index(file.len());
-        let between = (len as u64..(len as u64).next_multiple_of(CHUNK)).contains(&(at as u64));
+        let between = (len as u64..(len as u64).next_multiple_of(CHUNK_SIZE)).contains(&(at as u64));
         file[at] ^= flip;
         // Zeros between two levels are never read.
         prop_assert_eq!(verify(&file, &[public]).is_err(), !between || len <= 8 << 20);
@@ -216,15 +222,15 @@ proptest! {
         version in 0u32..3,
         len in any::<u64>(),
     ) {
-        let mut head = [0; HEADER];
+        let mut head = [0; HEADER_SIZE];
         head[..8].copy_from_slice(b"\x8abarge\r\n");
         head[1016..].copy_from_slice(b"\x8abarge\r\n");
         head[8..12].copy_from_slice(&version.to_le_bytes());
         head[12..16].copy_from_slice(&numbers.0.to_le_bytes());
         head[16..24].copy_from_slice(&numbers.1.to_le_bytes());
         if let Ok(Some(header)) = Header::parse(&head, len) {
-            let manifest = header.manifest();
-            prop_assert!(manifest.end <= len && manifest.end - manifest.start <= CHUNK + (8 << 16));
+            let manifest = header.manifest_range();
+            prop_assert!(manifest.end <= len && manifest.end - manifest.start <= CHUNK_SIZE + (8 << 16));
             prop_assert_eq!(header.encode(), head);
         }
     }

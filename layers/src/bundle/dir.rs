@@ -3,34 +3,41 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Allocate, Attr, Broken, CopyHow, Cx, Device, DirEntry, DirSink, Entry, Errno, Extent,
-    File, Handle, Kind, Lease, LeaseKind, Make, Mode, Name, Node, NodeId, OpenFlags, Payload, Plus,
-    RenameFlags, Result, Seek, SetAttr, Sink, StatFs, Want, XattrFlags,
+    Access, AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, Device, DirEntry, DirSink,
+    Entry, Errno, Extent, File, Handle, Kind, Lease, LeaseKind, Mode, Name, NewNode, Node, NodeId,
+    OpenFlags, Payload, ReaddirMode, RenameFlags, Result, SetAttr, Sink, StatFs, Whence,
+    XattrFlags,
 };
 
-use super::{Directory, Place, Places, Tree, numbers};
-use crate::existing;
+use super::{CurrentTree, Directory, Position, Tree, numbers};
+use crate::refuse_create;
 
 /// One of them, as a node or an open file.
 #[derive(Clone)]
 pub(super) struct Dir {
-    places: Arc<Places>,
+    current: Arc<CurrentTree>,
     number: NodeId,
 }
 
 impl Dir {
     /// Returns the directory with this number.
-    pub(super) fn node(places: &Arc<Places>, number: NodeId) -> Arc<dyn Node> {
+    pub(super) fn node(places: &Arc<CurrentTree>, number: NodeId) -> Arc<dyn Node> {
         let places = places.clone();
-        Arc::new(Dir { places, number })
+        Arc::new(Dir {
+            current: places,
+            number,
+        })
     }
 
     /// Returns [`Dir::node`] with its attributes.
-    pub(super) fn entry(places: &Arc<Places>, number: NodeId) -> Result<Entry> {
+    pub(super) fn entry(places: &Arc<CurrentTree>, number: NodeId) -> Result<Entry> {
         let places = places.clone();
-        let dir = Dir { places, number };
+        let dir = Dir {
+            current: places,
+            number,
+        };
         Ok(Entry {
             attr: dir.attributes()?,
             node: Arc::new(dir),
@@ -38,20 +45,20 @@ impl Dir {
     }
 
     /// Returns the current tree, and this directory's index in it.
-    fn now(&self) -> Result<Now> {
-        let tree = self.places.tree();
-        match tree.places.get(&self.number) {
-            Some(&Place::Directory(at)) => Ok(Now { tree, at }),
+    fn snapshot(&self) -> Result<DirSnapshot> {
+        let tree = self.current.tree();
+        match tree.positions.get(&self.number) {
+            Some(&Position::Directory(at)) => Ok(DirSnapshot { tree, index: at }),
             _ => Err(Errno::ESTALE),
         }
     }
 
-    fn found(&self, cx: &Cx<'_>, now: &Now, place: Place) -> Result<Entry> {
+    fn entry_at(&self, cx: &Cx<'_>, now: &DirSnapshot, place: Position) -> Result<Entry> {
         match place {
-            Place::Directory(at) => Dir::entry(&self.places, now.tree.dirs[at].number),
-            Place::Member(at) => {
+            Position::Directory(at) => Dir::entry(&self.current, now.tree.dirs[at].number),
+            Position::Member(at) => {
                 let node = now.tree.members[at].fs.root(cx)?;
-                let attr = node.attr(cx, Want::STAT)?;
+                let attr = node.attr(cx, AttrMask::STAT)?;
                 Ok(Entry { node, attr })
             }
         }
@@ -59,14 +66,14 @@ impl Dir {
 
     /// Returns attributes as those of an untouched directory in memory.
     fn attributes(&self) -> Result<Attr> {
-        let now = self.now()?;
-        let made = now.tree.made;
+        let now = self.snapshot()?;
+        let made = now.tree.change_time;
         Ok(Attr {
             id: self.number,
             generation: 0,
             kind: Kind::Directory,
             mode: 0o755,
-            nlink: 2 + now.this().children.len() as u32,
+            nlink: 2 + now.directory().children.len() as u32,
             uid: 0,
             gid: 0,
             rdev: Device::default(),
@@ -87,26 +94,26 @@ impl Dir {
 }
 
 /// A directory in a snapshot of the tree.
-struct Now {
+struct DirSnapshot {
     tree: Arc<Tree>,
-    at: usize,
+    index: usize,
 }
 
-impl Now {
-    fn this(&self) -> &Directory {
-        &self.tree.dirs[self.at]
+impl DirSnapshot {
+    fn directory(&self) -> &Directory {
+        &self.tree.dirs[self.index]
     }
 
-    fn child(&self, name: Name<'_>) -> Result<Place> {
-        let children = &self.this().children;
+    fn child(&self, name: Name<'_>) -> Result<Position> {
+        let children = &self.directory().children;
         let at = children.binary_search_by(|(child, _)| (**child).cmp(name.bytes()));
         Ok(children[at.map_err(|_| Errno::ENOENT)?].1)
     }
 
-    fn kind_of(&self, cx: &Cx<'_>, place: Place) -> Result<Kind> {
+    fn kind_of(&self, cx: &Cx<'_>, place: Position) -> Result<Kind> {
         match place {
-            Place::Directory(_) => Ok(Kind::Directory),
-            Place::Member(at) => Ok(self.tree.members[at].fs.root(cx)?.kind()),
+            Position::Directory(_) => Ok(Kind::Directory),
+            Position::Member(at) => Ok(self.tree.members[at].fs.root(cx)?.kind()),
         }
     }
 }
@@ -128,7 +135,7 @@ impl Node for Dir {
         numbers::handle(self.number, &[])
     }
 
-    fn attr(&self, _: &Cx<'_>, _: Want) -> Result<Attr> {
+    fn attr(&self, _: &Cx<'_>, _: AttrMask) -> Result<Attr> {
         self.attributes()
     }
 
@@ -144,7 +151,7 @@ impl Node for Dir {
         /// `RAMFS_MAGIC`
         const KIND: u32 = 0x8584_58f6;
         Ok(StatFs {
-            kind: KIND,
+            magic: KIND,
             bsize: 4096,
             namelen: Name::MAX as u32,
             ..StatFs::default()
@@ -163,12 +170,12 @@ impl Node for Dir {
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        let now = self.now()?;
-        self.found(cx, &now, now.child(name)?)
+        let now = self.snapshot()?;
+        self.entry_at(cx, &now, now.child(name)?)
     }
 
     fn parent(&self, _: &Cx<'_>) -> Result<Entry> {
-        Dir::entry(&self.places, self.now()?.this().up)
+        Dir::entry(&self.current, self.snapshot()?.directory().parent)
     }
 
     fn create(
@@ -178,13 +185,13 @@ impl Node for Dir {
         flags: OpenFlags,
         _: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        let entry = existing::find(self, cx, name, flags, Errno::EROFS)?;
+        let entry = refuse_create::find_existing(self, cx, name, flags, Errno::EROFS)?;
         let file = entry.node.open(cx, flags)?;
         Ok((entry, file))
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, _: Make<'_>, _: Mode) -> Result<Entry> {
-        Err(existing::refuse(self, cx, name, Errno::EROFS))
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, _: NewNode<'_>, _: Mode) -> Result<Entry> {
+        Err(refuse_create::creation_error(self, cx, name, Errno::EROFS))
     }
 
     fn tmpfile(&self, _: &Cx<'_>, _: OpenFlags, _: Mode) -> Result<(Entry, Arc<dyn File>)> {
@@ -192,12 +199,12 @@ impl Node for Dir {
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, _: &dyn Node) -> Result<Entry> {
-        Err(existing::refuse(self, cx, name, Errno::EROFS))
+        Err(refuse_create::creation_error(self, cx, name, Errno::EROFS))
     }
 
     /// Every entry is a mount point, or leads to one.
     fn unlink(&self, _: &Cx<'_>, name: Name<'_>, _: bool) -> Result<()> {
-        self.now()?.child(name)?;
+        self.snapshot()?.child(name)?;
         Err(Errno::EBUSY)
     }
 
@@ -210,9 +217,9 @@ impl Node for Dir {
         _: RenameFlags,
     ) -> Result<()> {
         let to = to.as_any().downcast_ref::<Dir>();
-        to.filter(|to| Arc::ptr_eq(&to.places, &self.places))
+        to.filter(|to| Arc::ptr_eq(&to.current, &self.current))
             .ok_or(Errno::EXDEV)?;
-        self.now()?.child(name)?;
+        self.snapshot()?.child(name)?;
         Err(Errno::EBUSY)
     }
 
@@ -237,7 +244,12 @@ impl Node for Dir {
         Ok(())
     }
 
-    fn host_lock_holder(&self, _: &Cx<'_>, _: LockRange, _: LockKind) -> Result<Option<Outsider>> {
+    fn host_lock_holder(
+        &self,
+        _: &Cx<'_>,
+        _: LockRange,
+        _: LockKind,
+    ) -> Result<Option<ForeignLock>> {
         Ok(None)
     }
 }
@@ -247,7 +259,7 @@ impl File for Dir {
         self
     }
 
-    fn attr(&self, _: &Cx<'_>, _: Want) -> Result<Attr> {
+    fn attr(&self, _: &Cx<'_>, _: AttrMask) -> Result<Attr> {
         self.attributes()
     }
 
@@ -266,14 +278,20 @@ impl File for Dir {
     /// A member's entry has the number of its place, as a mount point's entry has that of the
     /// directory beneath. A member that refuses the caller is omitted; one that is unreachable has
     /// no kind.
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
-        let now = self.now()?;
-        let children = now.this().children.iter().zip(1..);
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let now = self.snapshot()?;
+        let children = now.directory().children.iter().zip(1..);
         for ((name, place), next) in children.skip_while(|(_, next)| *next <= cookie) {
             let told = match plus {
-                Plus::Names => now.kind_of(cx, *place).map(|kind| (kind, None)),
-                Plus::Entries => self
-                    .found(cx, &now, *place)
+                ReaddirMode::Names => now.kind_of(cx, *place).map(|kind| (kind, None)),
+                ReaddirMode::Entries => self
+                    .entry_at(cx, &now, *place)
                     .map(|entry| (entry.node.kind(), Some(entry))),
             };
             let (kind, entry) = match told {
@@ -304,11 +322,11 @@ impl File for Dir {
         Ok(())
     }
 
-    fn allocate(&self, _: &Cx<'_>, _: Allocate, _: u64, _: u64) -> Result<()> {
+    fn allocate(&self, _: &Cx<'_>, _: AllocateMode, _: u64, _: u64) -> Result<()> {
         Err(Errno::EBADF)
     }
 
-    fn seek(&self, _: &Cx<'_>, _: u64, _: Seek) -> Result<u64> {
+    fn seek(&self, _: &Cx<'_>, _: u64, _: Whence) -> Result<u64> {
         Err(Errno::EISDIR)
     }
 
@@ -316,11 +334,11 @@ impl File for Dir {
         Err(Errno::EISDIR)
     }
 
-    fn copy(&self, _: &Cx<'_>, _: u64, _: &dyn File, _: u64, _: u64, _: CopyHow) -> Result<u64> {
+    fn copy(&self, _: &Cx<'_>, _: u64, _: &dyn File, _: u64, _: u64, _: CopyMode) -> Result<u64> {
         Err(Errno::EISDIR)
     }
 
-    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::EISDIR)
     }
 }

@@ -2,19 +2,19 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use vfs::lock::{HostLock, Lock, LockKind, LockRange, Outsider, Owner};
+use vfs::lock::{ForeignLock, HostLock, Lock, LockKind, LockRange, Owner};
 use vfs::{
-    Cx, DirEntry, DirSink, Entry, Errno, Export, Handle, Kind, Node, NodeId, Op, Plus, RelaySink,
-    Result,
+    Cx, DirEntry, DirSink, Entry, Errno, Export, Handle, Kind, Node, NodeId, Op, ReaddirMode,
+    RelaySink, Result,
 };
 
-use super::Places;
+use super::CurrentTree;
 use super::dir::Dir;
 use super::numbers::{self, Numbers};
 use crate::{Layer, Opened, WithAttr, forward};
 
 pub(super) struct Member {
-    places: Weak<Places>,
+    current: Weak<CurrentTree>,
     /// The directory that contains it.
     dir: NodeId,
     numbers: Numbers,
@@ -27,13 +27,13 @@ pub(super) struct Member {
 
 impl Member {
     pub(super) fn new(
-        places: &Arc<Places>,
+        places: &Arc<CurrentTree>,
         dir: NodeId,
         numbers: Numbers,
         export: Arc<Export>,
     ) -> Member {
         Member {
-            places: Arc::downgrade(places),
+            current: Arc::downgrade(places),
             dir,
             numbers,
             export,
@@ -57,28 +57,28 @@ impl Member {
     }
 
     /// Attributes a request to this member.
-    fn note(&self, cx: &Cx<'_>) {
-        cx.call.note_share(self.numbers.place);
+    fn attribute(&self, cx: &Cx<'_>) {
+        cx.call.note_export(self.numbers.position);
     }
 
-    fn noted<T>(
+    fn attributed<T>(
         &self,
         _: Op,
         _: NodeId,
         cx: &Cx<'_>,
         run: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        self.note(cx);
+        self.attribute(cx);
         run()
     }
 
     /// Runs an operation of this member, and translates the number in its value.
-    fn numbered<T: WithAttr>(
+    fn translated<T: WithAttr>(
         &self,
         cx: &Cx<'_>,
         run: impl FnOnce(&Cx<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.note(cx);
+        self.attribute(cx);
         Ok(run(cx)?.map_attr(|attr| self.numbers.attr(attr)))
     }
 }
@@ -93,15 +93,15 @@ impl Layer for Member {
         if inner.kind() != Kind::Directory || inner.id() != self.root_id(cx)? {
             return Ok(None);
         }
-        let places = self.places.upgrade().ok_or(Errno::ESTALE)?;
+        let places = self.current.upgrade().ok_or(Errno::ESTALE)?;
         Dir::entry(&places, self.dir).map(Some)
     }
 
     /// Prefixes the member's handle with its place, which [`super::Bundle`] strips before it
     /// resolves the rest.
     fn handle(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Handle> {
-        self.note(cx);
-        numbers::handle(self.numbers.place, inner.handle(cx)?.bytes())
+        self.attribute(cx);
+        numbers::handle(self.numbers.position, inner.handle(cx)?.bytes())
     }
 
     /// Sets the lock in the member's table, which is the host of the bundle's.
@@ -122,16 +122,16 @@ impl Layer for Member {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         let asked = Lock {
-            space: range.space,
+            family: range.family,
             start: range.start,
             end: range.end,
             kind,
             owner: self.owner.clone(),
         };
         let held = self.export.locks.holder(cx, inner, &asked)?;
-        Ok(held.map(|held| Outsider {
+        Ok(held.map(|held| ForeignLock {
             start: held.start,
             end: held.end,
             kind: held.kind,
@@ -144,10 +144,10 @@ impl Layer for Member {
         inner: Opened<'_>,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        self.note(cx);
+        self.attribute(cx);
         let numbers = self.numbers;
         let numbered = |entry: Entry| entry.map_attr(|attr| numbers.attr(attr));
         let mut numbering = RelaySink::new(sink, |sink, entry| {
@@ -161,12 +161,12 @@ impl Layer for Member {
 
     forward! { capabilities }
 
-    forward! { showing numbered:
+    forward! { showing translated:
         attr setattr lookup parent create make tmpfile link
         file_attr file_setattr
     }
 
-    forward! { with noted:
+    forward! { with attributed:
         root resolve sync
         access statfs open readlink unlink rename xattr xattrs set_xattr remove_xattr
         read write fsync flush allocate seek extents copy lease

@@ -15,7 +15,7 @@
 
 use std::collections::HashSet;
 
-use vfs::sip::{self, Key};
+use vfs::siphash::{self, Key};
 use vfs::{Attr, Errno, Handle, NodeId, Result};
 
 /// The hash key of bundles, used for nothing else.
@@ -25,8 +25,8 @@ const KEY: Key = *b"barge bundle    ";
 const BITS: u32 = 48;
 
 /// Returns the number of the place at `path`. Never 0.
-pub(super) fn of_place(path: &[u8]) -> NodeId {
-    (sip::hash(&KEY, path) >> (64 - BITS)).max(1)
+pub(super) fn of_path(path: &[u8]) -> NodeId {
+    (siphash::hash(&KEY, path) >> (64 - BITS)).max(1)
 }
 
 /// Splits a handle into the number of the place and the handle there.
@@ -47,20 +47,23 @@ pub(super) fn handle(number: NodeId, rest: &[u8]) -> Result<Handle> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
     /// The number of its place.
-    pub(super) place: NodeId,
+    pub(super) position: NodeId,
     tag: u16,
 }
 
 impl Numbers {
     /// The maximum number of members: tags of 15 bits, without 0, which places have.
-    pub(super) const MOST: u64 = 0x7fff;
+    pub(super) const MAX_MEMBERS: u64 = 0x7fff;
 
     /// Creates that of the member at `place`, with a tag not in `tags`; `None` if all are taken.
     pub(super) fn new(place: NodeId, tags: &mut HashSet<u16>) -> Option<Numbers> {
-        let mut tags_from =
-            (0..Numbers::MOST).map(|probe| ((place + probe) % Numbers::MOST) as u16 + 1);
+        let mut tags_from = (0..Numbers::MAX_MEMBERS)
+            .map(|probe| ((place + probe) % Numbers::MAX_MEMBERS) as u16 + 1);
         let tag = tags_from.find(|&tag| tags.insert(tag))?;
-        Some(Numbers { place, tag })
+        Some(Numbers {
+            position: place,
+            tag,
+        })
     }
 
     /// Returns the tag.
@@ -87,9 +90,9 @@ impl Numbers {
 
     fn hash(&self, what: u8, number: u64) -> u64 {
         let mut data = [what; 17];
-        data[1..9].copy_from_slice(&self.place.to_le_bytes());
+        data[1..9].copy_from_slice(&self.position.to_le_bytes());
         data[9..].copy_from_slice(&number.to_le_bytes());
-        sip::hash(&KEY, &data)
+        siphash::hash(&KEY, &data)
     }
 }
 
@@ -102,13 +105,13 @@ mod tests {
         let make = || {
             let mut tags = HashSet::new();
             ["a", "b", "srv/a"].map(|path| {
-                let place = of_place(path.as_bytes());
+                let place = of_path(path.as_bytes());
                 Numbers::new(place, &mut tags).expect("a tag is free")
             })
         };
         let members = make();
-        let mut seen: HashSet<NodeId> = members.iter().map(|member| member.place).collect();
-        assert!(seen.insert(of_place(b"")));
+        let mut seen: HashSet<NodeId> = members.iter().map(|member| member.position).collect();
+        assert!(seen.insert(of_path(b"")));
         for (member, again) in members.iter().zip(make()) {
             for below in [1, 2, (1 << 48) - 1, 1 << 48, 1 << 63, u64::MAX] {
                 let id = member.id(below);
@@ -117,7 +120,7 @@ mod tests {
             }
         }
         // Numbers must remain the same in later versions, since clients may store them.
-        let one = [of_place(b"a"), members[0].id(7), members[0].id(1 << 48)];
+        let one = [of_path(b"a"), members[0].id(7), members[0].id(1 << 48)];
         let expected = [
             0x5f12_fed4_924f,
             0x0c48_0000_0000_0007,
@@ -133,8 +136,8 @@ mod tests {
         assert_eq!([tag(5), tag(5), tag(6)], [Some(6), Some(7), Some(8)]);
         assert_eq!(tag(0x7ffe), Some(0x7fff));
         assert_eq!(tag(0x7ffe), Some(1));
-        let rest = (0..Numbers::MOST).filter_map(&mut tag).count();
-        assert_eq!(rest as u64, Numbers::MOST - 5);
+        let rest = (0..Numbers::MAX_MEMBERS).filter_map(&mut tag).count();
+        assert_eq!(rest as u64, Numbers::MAX_MEMBERS - 5);
         assert_eq!(tag(9), None);
     }
 }

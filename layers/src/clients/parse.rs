@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Clients, Entry, Pattern};
-use crate::squash::Whom;
+use crate::squash::SquashMode;
 
 /// The error of an invalid list: the expected syntax, and the text found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +34,10 @@ impl FromStr for Clients {
         }
         match entries.len() {
             0 => Err(BadList("expected CLIENT(OPTIONS), got none".into())),
-            1..=Clients::MOST => Ok(Clients::new(entries)),
+            1..=Clients::MAX_ENTRIES => Ok(Clients::new(entries)),
             many => Err(BadList(format!(
                 "expected at most {} clients, got {many}",
-                Clients::MOST
+                Clients::MAX_ENTRIES
             ))),
         }
     }
@@ -74,10 +74,10 @@ fn entry(word: &str) -> Result<Entry, String> {
             _ => number(&mut entry, option)?,
         }
     }
-    entry.squash.whom = match (all, root) {
-        (true, _) => Whom::All,
-        (false, true) => Whom::Root,
-        (false, false) => Whom::None,
+    entry.squash.mode = match (all, root) {
+        (true, _) => SquashMode::All,
+        (false, true) => SquashMode::Root,
+        (false, false) => SquashMode::None,
     };
     Ok(entry)
 }
@@ -115,18 +115,30 @@ mod tests {
             "(ro) 10.0.0.0/8(rw,sync) 10.1.0.0/16(rw,no_root_squash)\t localhost 10.1.1.1(all_squash,anonuid=7,anongid=8)",
         );
         let list = list.expect("a list");
-        let squash = |whom, uid, gid| Squash { whom, uid, gid };
+        let squash = |whom, uid, gid| Squash {
+            mode: whom,
+            uid,
+            gid,
+        };
         let seen: Vec<_> = list
             .entries()
             .iter()
             .map(|entry| (entry.pattern.to_string(), entry.read_only, entry.squash))
             .collect();
         let expected = [
-            ("localhost", true, squash(Whom::Root, NOBODY, NOBODY)),
-            ("10.1.1.1", true, squash(Whom::All, 7, 8)),
-            ("10.1.0.0/16", false, squash(Whom::None, NOBODY, NOBODY)),
-            ("10.0.0.0/8", false, squash(Whom::Root, NOBODY, NOBODY)),
-            ("*", true, squash(Whom::Root, NOBODY, NOBODY)),
+            ("localhost", true, squash(SquashMode::Root, NOBODY, NOBODY)),
+            ("10.1.1.1", true, squash(SquashMode::All, 7, 8)),
+            (
+                "10.1.0.0/16",
+                false,
+                squash(SquashMode::None, NOBODY, NOBODY),
+            ),
+            (
+                "10.0.0.0/8",
+                false,
+                squash(SquashMode::Root, NOBODY, NOBODY),
+            ),
+            ("*", true, squash(SquashMode::Root, NOBODY, NOBODY)),
         ];
         assert_eq!(
             seen,
@@ -144,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_is_no_list_says_what_was_expected() {
-        let many: Vec<String> = (0..=Clients::MOST)
+        let many: Vec<String> = (0..=Clients::MAX_ENTRIES)
             .map(|i| format!("10.0.{}.{}", i / 256, i % 256))
             .collect();
         for text in [

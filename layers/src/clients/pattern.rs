@@ -20,7 +20,7 @@ pub enum Pattern {
 
 impl Pattern {
     /// Returns whether a client at `addr` matches.
-    pub fn has(&self, addr: Option<IpAddr>) -> bool {
+    pub fn matches(&self, addr: Option<IpAddr>) -> bool {
         match (self, addr) {
             (Pattern::All, _) | (Pattern::Localhost, None) => true,
             (Pattern::Localhost, Some(addr)) => addr.is_loopback(),
@@ -109,7 +109,7 @@ mod tests {
 
     fn has(pattern: &str, addr: &str) -> bool {
         let pattern: Pattern = pattern.parse().expect(pattern);
-        pattern.has(addr.parse().ok())
+        pattern.matches(addr.parse().ok())
     }
 
     #[test]

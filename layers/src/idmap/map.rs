@@ -28,39 +28,39 @@ pub struct IdRange {
 /// | `forbid-guest:CLIENT:COUNT` | refuses these client ids with `EPERM` |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
-    to_host: Option<Piece>,
-    to_client: Option<Piece>,
+    to_host: Option<RangeMapping>,
+    to_client: Option<RangeMapping>,
 }
 
 /// A map of ids in both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdMap {
-    to_host: Way,
-    to_client: Way,
+    to_host: DirectionMap,
+    to_client: DirectionMap,
 }
 
 /// One of the two directions: pieces that do not overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Way {
-    pieces: Vec<Piece>,
+struct DirectionMap {
+    pieces: Vec<RangeMapping>,
     /// Whether ids in no piece map to themselves; otherwise they have no image.
-    others: bool,
+    maps_others: bool,
 }
 
 /// The mapping of `count` ids from `from` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
+struct RangeMapping {
     from: u32,
     count: u32,
-    to: To,
+    to: MapTarget,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
+enum MapTarget {
     /// As many ids, from this one on.
     Range(u32),
-    One(u32),
-    Nothing,
+    Single(u32),
+    Forbidden,
 }
 
 impl FromStr for IdRange {
@@ -86,14 +86,18 @@ impl FromStr for Translation {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         let numbers = numbers(rest);
         let (to_host, to_client) = match (kind, &numbers[..]) {
-            ("forbid-guest", &[Some(from), Some(count)]) => {
-                (Some(Piece::new(from, To::Nothing, count)), None)
-            }
+            ("forbid-guest", &[Some(from), Some(count)]) => (
+                Some(RangeMapping::new(from, MapTarget::Forbidden, count)),
+                None,
+            ),
             (_, &[Some(from), Some(to), Some(count)]) => {
-                let range = Some(Piece::new(from, To::Range(to), count));
-                let squash = Some(Piece::new(from, To::One(to), count));
+                let range = Some(RangeMapping::new(from, MapTarget::Range(to), count));
+                let squash = Some(RangeMapping::new(from, MapTarget::Single(to), count));
                 match kind {
-                    "map" => (range, Some(Piece::new(to, To::Range(from), count))),
+                    "map" => (
+                        range,
+                        Some(RangeMapping::new(to, MapTarget::Range(from), count)),
+                    ),
                     "guest" => (range, None),
                     "host" => (None, range),
                     "squash-guest" => (squash, None),
@@ -121,14 +125,14 @@ fn numbers(text: &str) -> Vec<Option<u32>> {
 impl IdMap {
     /// Returns the map of every id to itself.
     pub fn identity() -> IdMap {
-        IdMap::without(true)
+        IdMap::empty(true)
     }
 
     /// Creates a map of these ranges, in both directions. Each must have at least one id, and only
     /// ids below 2^32 - 1 (which is invalid); ranges must not overlap. Ids outside all ranges have
     /// no image.
     pub fn new(ranges: Vec<IdRange>) -> std::result::Result<IdMap, BadMap> {
-        let mut map = IdMap::without(false);
+        let mut map = IdMap::empty(false);
         for IdRange {
             client,
             host,
@@ -136,9 +140,9 @@ impl IdMap {
         } in ranges
         {
             map.to_host
-                .add(Piece::new(client, To::Range(host), count))?;
+                .add(RangeMapping::new(client, MapTarget::Range(host), count))?;
             map.to_client
-                .add(Piece::new(host, To::Range(client), count))?;
+                .add(RangeMapping::new(host, MapTarget::Range(client), count))?;
         }
         Ok(map)
     }
@@ -158,10 +162,10 @@ impl IdMap {
         Ok(map)
     }
 
-    fn without(others: bool) -> IdMap {
-        let way = Way {
+    fn empty(others: bool) -> IdMap {
+        let way = DirectionMap {
             pieces: Vec::new(),
-            others,
+            maps_others: others,
         };
         IdMap {
             to_host: way.clone(),
@@ -181,19 +185,19 @@ impl IdMap {
     }
 }
 
-impl Piece {
-    fn new(from: u32, to: To, count: u32) -> Piece {
-        Piece { from, count, to }
+impl RangeMapping {
+    fn new(from: u32, to: MapTarget, count: u32) -> RangeMapping {
+        RangeMapping { from, count, to }
     }
 }
 
-impl Way {
-    fn add(&mut self, piece: Piece) -> std::result::Result<(), BadMap> {
-        let Piece { from, count, to } = piece;
+impl DirectionMap {
+    fn add(&mut self, piece: RangeMapping) -> std::result::Result<(), BadMap> {
+        let RangeMapping { from, count, to } = piece;
         let target = match to {
-            To::Range(to) => to.checked_add(count),
-            To::One(to) => to.checked_add(1),
-            To::Nothing => Some(0),
+            MapTarget::Range(to) => to.checked_add(count),
+            MapTarget::Single(to) => to.checked_add(1),
+            MapTarget::Forbidden => Some(0),
         };
         let (Some(end), Some(_), 1..) = (from.checked_add(count), target, count) else {
             return Err(BadMap(format!(
@@ -213,14 +217,14 @@ impl Way {
     }
 
     fn map(&self, id: u32) -> Result<u32> {
-        let has = |piece: &&Piece| id.wrapping_sub(piece.from) < piece.count;
+        let has = |piece: &&RangeMapping| id.wrapping_sub(piece.from) < piece.count;
         match self.pieces.iter().find(has) {
             Some(piece) => match piece.to {
-                To::Range(to) => Ok(to + (id - piece.from)),
-                To::One(to) => Ok(to),
-                To::Nothing => Err(Errno::EPERM),
+                MapTarget::Range(to) => Ok(to + (id - piece.from)),
+                MapTarget::Single(to) => Ok(to),
+                MapTarget::Forbidden => Err(Errno::EPERM),
             },
-            None if self.others && id != u32::MAX => Ok(id),
+            None if self.maps_others && id != u32::MAX => Ok(id),
             None => Err(Errno::EOVERFLOW),
         }
     }

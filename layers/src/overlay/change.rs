@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use vfs::{
-    Access, Attr, Cx, DirEntry, Entry, Errno, File, Kind, Make, Mode, Name, Node, OpenFlags,
-    Result, SetAttr, Want, perm,
+    Access, Attr, AttrMask, Cx, DirEntry, Entry, Errno, File, Kind, Mode, Name, NewNode, Node,
+    OpenFlags, Result, SetAttr, perm,
 };
 
-use super::find::{Above, above};
-use super::marks::WHITEOUT;
+use super::lookup::{UpperEntry, look_up_upper};
 use super::node::{OverlayNode, State};
-use super::{Found, ours};
+use super::xattrs::WHITEOUT;
+use super::{Found, as_process};
 
 impl OverlayNode {
     /// Returns the upper node, if there is no lower one.
-    fn alone(&self) -> Option<Arc<dyn Node>> {
+    fn upper_only(&self) -> Option<Arc<dyn Node>> {
         match self.state() {
             State {
                 upper, lower: None, ..
@@ -28,15 +28,15 @@ impl OverlayNode {
         self: &Arc<Self>,
         cx: &Cx<'_>,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: Mode,
     ) -> Result<Entry> {
-        if what == Make::CharDevice(WHITEOUT) {
+        if what == NewNode::CharDevice(WHITEOUT) {
             return Err(Errno::EPERM);
         }
-        if let Some(upper) = self.alone() {
+        if let Some(upper) = self.upper_only() {
             let made = upper.make(cx, name, what, mode)?;
-            return self.made(cx, made, name);
+            return self.created_entry(cx, made, name);
         }
         let make = |dir: &dyn Node, cx: &Cx<'_>, name: Name<'_>| dir.make(cx, name, what, mode);
         self.add(cx, name, &make)
@@ -49,15 +49,15 @@ impl OverlayNode {
         flags: OpenFlags,
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
-        if let Some(upper) = self.alone() {
+        if let Some(upper) = self.upper_only() {
             let (made, file) = upper.create(cx, name, flags, mode)?;
-            let entry = self.made(cx, made, name)?;
+            let entry = self.created_entry(cx, made, name)?;
             return self.opened(entry, flags, file);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         loop {
             let found = {
-                let _names = self.tree.reading(cx)?;
+                let _names = self.tree.names_shared(cx)?;
                 self.find(cx, name)
             };
             match found {
@@ -103,13 +103,13 @@ impl OverlayNode {
         self.check(cx, Access::WRITE | Access::EXEC)?;
         let upper = self.copy_up(cx, u64::MAX)?;
         let (made, file) = upper.tmpfile(cx, flags, mode)?;
-        let id = super::find::id_above(made.node.id());
+        let id = super::lookup::upper_id(made.node.id());
         let state = State {
             upper: Some(made.node),
             ..State::default()
         };
-        let node = OverlayNode::enter(&self.tree, id, state);
-        let attr = node.shown(made.attr);
+        let node = OverlayNode::get_or_create(&self.tree, id, state);
+        let attr = node.overlay_attr(made.attr);
         self.opened(Entry { node, attr }, flags, file)
     }
 
@@ -120,19 +120,19 @@ impl OverlayNode {
         target: &Arc<OverlayNode>,
     ) -> Result<Entry> {
         if target.kind == Kind::Directory {
-            self.may_add(cx, name)?;
+            self.check_add(cx, name)?;
             return Err(Errno::EPERM);
         }
         let linked = |dir: &dyn Node, cx: &Cx<'_>, name: Name<'_>| {
             let upper = target.upper().ok_or(Errno::ESTALE)?;
             dir.link(cx, name, &*upper)
         };
-        if let (Some(upper), Some(_)) = (self.alone(), target.upper()) {
-            return self.made(cx, linked(&*upper, cx, name)?, name);
+        if let (Some(upper), Some(_)) = (self.upper_only(), target.upper()) {
+            return self.created_entry(cx, linked(&*upper, cx, name)?, name);
         }
-        cx.may_wait()?;
-        self.may_add(cx, name)?;
-        if target.upper().is_none() && target.state().place.is_none() {
+        cx.check_may_block()?;
+        self.check_add(cx, name)?;
+        if target.upper().is_none() && target.state().dentry.is_none() {
             return Err(Errno::ENOENT);
         }
         target.copy_up(cx, u64::MAX)?;
@@ -140,9 +140,9 @@ impl OverlayNode {
     }
 
     /// Checks that the caller may create `name` in this directory, and that it does not exist.
-    fn may_add(self: &Arc<Self>, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+    fn check_add(self: &Arc<Self>, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         self.check(cx, Access::EXEC)?;
-        let _names = self.tree.reading(cx)?;
+        let _names = self.tree.names_shared(cx)?;
         match self.find(cx, name) {
             Ok(_) => Err(Errno::EEXIST),
             Err(Errno::ENOENT) => self.check(cx, Access::WRITE),
@@ -157,31 +157,38 @@ impl OverlayNode {
         name: Name<'_>,
         make: &dyn Fn(&dyn Node, &Cx<'_>, Name<'_>) -> Result<Entry>,
     ) -> Result<Entry> {
-        cx.may_wait()?;
-        self.may_add(cx, name)?;
+        cx.check_may_block()?;
+        self.check_add(cx, name)?;
         let upper = self.copy_up(cx, u64::MAX)?;
-        let _names = self.tree.changing();
-        let made = match above(&*upper, &ours(cx), name)? {
-            Above::There(_) => return Err(Errno::EEXIST),
-            Above::Whiteout => {
+        let _names = self.tree.names_exclusive();
+        let made = match look_up_upper(&*upper, &as_process(cx), name)? {
+            UpperEntry::Found(_) => return Err(Errno::EEXIST),
+            UpperEntry::Whiteout => {
                 let tree = &self.tree;
-                let mark = |dir: &dyn Node| tree.marks.set_opaque(dir, &ours(cx));
+                let mark = |dir: &dyn Node| tree.xattrs.set_opaque(dir, &as_process(cx));
                 let made = |dir: &dyn Node, inner: Name<'_>| make(dir, cx, inner);
-                tree.scratch
-                    .over_whiteout(&ours(cx), &*upper, name, made, mark)?
+                tree.staging
+                    .replace_whiteout(&as_process(cx), &*upper, name, made, mark)?
             }
-            Above::Nothing if self.below(cx, name)?.is_some() => return Err(Errno::EEXIST),
-            Above::Nothing => make(&*upper, cx, name)?,
+            UpperEntry::Absent if self.lower_entry(cx, name)?.is_some() => {
+                return Err(Errno::EEXIST);
+            }
+            UpperEntry::Absent => make(&*upper, cx, name)?,
         };
-        self.made(cx, made, name)
+        self.created_entry(cx, made, name)
     }
 
     /// Returns the entry of a file created in the upper directory.
-    fn made(self: &Arc<Self>, cx: &Cx<'_>, mut made: Entry, name: Name<'_>) -> Result<Entry> {
-        self.touch();
+    fn created_entry(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        mut made: Entry,
+        name: Name<'_>,
+    ) -> Result<Entry> {
+        self.bump_epoch();
         // Its attributes may have changed with the rename.
-        made.attr = made.node.attr(&ours(cx), Want::STAT)?;
-        Ok(self.found_above(cx, made, name)?.entry())
+        made.attr = made.node.attr(&as_process(cx), AttrMask::STAT)?;
+        Ok(self.found_upper(cx, made, name)?.entry())
     }
 
     pub(super) fn unlink_in(
@@ -190,53 +197,58 @@ impl OverlayNode {
         name: Name<'_>,
         dir: bool,
     ) -> Result<()> {
-        if let Some(upper) = self.alone().filter(|_| !dir) {
-            self.touch();
+        if let Some(upper) = self.upper_only().filter(|_| !dir) {
+            self.bump_epoch();
             return upper.unlink(cx, name, false);
         }
-        cx.may_wait()?;
-        self.may_remove(cx, name, dir)?;
+        cx.check_may_block()?;
+        self.check_remove(cx, name, dir)?;
         let upper = self.copy_up(cx, u64::MAX)?;
-        let _names = self.tree.changing();
+        let _names = self.tree.names_exclusive();
         // Checked again: names may have changed before they were locked.
-        let Found { node, .. } = self.may_remove_found(cx, name, dir)?;
-        let cx = &ours(cx);
-        let is_below = self.below(cx, name)?.is_some();
+        let Found { node, .. } = self.check_remove_locked(cx, name, dir)?;
+        let cx = &as_process(cx);
+        let is_below = self.lower_entry(cx, name)?.is_some();
         let there = node.upper().map(|_| node.kind);
-        let scratch = &self.tree.scratch;
+        let scratch = &self.tree.staging;
         match (is_below, there) {
-            (true, there) => scratch.white_out(cx, &*upper, name, there)?,
-            (false, Some(Kind::Directory)) => self.take_apart(cx, &*upper, name)?,
+            (true, there) => scratch.create_whiteout(cx, &*upper, name, there)?,
+            (false, Some(Kind::Directory)) => self.remove_upper_dir(cx, &*upper, name)?,
             (false, _) => upper.unlink(cx, name, false)?,
         }
-        node.lost(self, name);
+        node.remove_dentry(self, name);
         Ok(())
     }
 
     /// Removes an upper directory that contains only whiteouts.
-    fn take_apart(&self, cx: &Cx<'_>, upper: &dyn Node, name: Name<'_>) -> Result<()> {
+    fn remove_upper_dir(&self, cx: &Cx<'_>, upper: &dyn Node, name: Name<'_>) -> Result<()> {
         match upper.unlink(cx, name, true) {
             Err(Errno::ENOTEMPTY | Errno::EEXIST) => {}
             removed => return removed,
         }
-        let scratch = &self.tree.scratch;
-        let temporary = scratch.name();
+        let scratch = &self.tree.staging;
+        let temporary = scratch.temp_name();
         let flags = vfs::RenameFlags::NOREPLACE;
         upper.rename(cx, name, &*scratch.dir, temporary.name(), flags)?;
         scratch.discard(cx, &temporary);
         Ok(())
     }
 
-    fn may_remove(self: &Arc<Self>, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
-        let _names = self.tree.reading(cx)?;
-        self.may_remove_found(cx, name, dir).map(drop)
+    fn check_remove(self: &Arc<Self>, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
+        let _names = self.tree.names_shared(cx)?;
+        self.check_remove_locked(cx, name, dir).map(drop)
     }
 
     /// Returns the entry `name` if the caller may remove it, as a directory or as another file. The
     /// caller holds the names.
-    fn may_remove_found(self: &Arc<Self>, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<Found> {
+    fn check_remove_locked(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        dir: bool,
+    ) -> Result<Found> {
         let found = self.find(cx, name)?;
-        self.may_take(cx, &found.attr)?;
+        self.check_delete(cx, &found.attr)?;
         match (dir, found.node.kind == Kind::Directory) {
             (true, false) => return Err(Errno::ENOTDIR),
             (false, true) => return Err(Errno::EISDIR),
@@ -247,10 +259,10 @@ impl OverlayNode {
     }
 
     /// Checks that the caller may remove an entry from this directory (`fs/namei.c`, may_delete).
-    pub(super) fn may_take(&self, cx: &Cx<'_>, victim: &Attr) -> Result<()> {
+    pub(super) fn check_delete(&self, cx: &Cx<'_>, victim: &Attr) -> Result<()> {
         const STICKY: u32 = 0o1000;
         self.check(cx, Access::WRITE | Access::EXEC)?;
-        let attr = self.real()?.attr(&ours(cx), Want::BASIC)?;
+        let attr = self.real()?.attr(&as_process(cx), AttrMask::BASIC)?;
         let owns = |attr: &Attr| perm::owns(attr, cx.caller);
         match attr.mode & STICKY != 0 && !owns(&attr) && !owns(victim) {
             true => Err(Errno::EPERM),
@@ -265,23 +277,28 @@ impl OverlayNode {
             empty = false;
             false
         };
-        self.list_held(&ours(cx), 0, vfs::Plus::Names, &mut any)?;
+        self.list_locked(&as_process(cx), 0, vfs::ReaddirMode::Names, &mut any)?;
         Ok(empty)
     }
 
     /// Replaces the upper directory of `node`, which contains only whiteouts, with an empty one
     /// that has the same attributes.
-    pub(super) fn clear(&self, cx: &Cx<'_>, node: &OverlayNode, name: Name<'_>) -> Result<()> {
+    pub(super) fn replace_with_empty(
+        &self,
+        cx: &Cx<'_>,
+        node: &OverlayNode,
+        name: Name<'_>,
+    ) -> Result<()> {
         let (Some(upper), Some(old)) = (self.upper(), node.upper()) else {
             return Ok(());
         };
-        let scratch = &self.tree.scratch;
-        let temporary = scratch.name();
-        let like = old.attr(cx, Want::STAT)?;
-        let mode = Mode::exactly(0o700);
+        let scratch = &self.tree.staging;
+        let temporary = scratch.temp_name();
+        let like = old.attr(cx, AttrMask::STAT)?;
+        let mode = Mode::without_umask(0o700);
         let new = scratch
             .dir
-            .make(cx, temporary.name(), Make::Directory, mode)?;
+            .make(cx, temporary.name(), NewNode::Directory, mode)?;
         let owner = SetAttr {
             uid: Some(like.uid),
             gid: Some(like.gid),
@@ -292,7 +309,7 @@ impl OverlayNode {
         let put = new
             .node
             .setattr(cx, &owner)
-            .and_then(|_| self.tree.marks.set_opaque(&*new.node, cx))
+            .and_then(|_| self.tree.xattrs.set_opaque(&*new.node, cx))
             .and_then(|()| {
                 scratch
                     .dir
@@ -313,7 +330,7 @@ fn open_existing(cx: &Cx<'_>, found: Found, flags: OpenFlags) -> Result<(Entry, 
     }
     let file = node.open_as(cx, flags)?;
     let attr = match flags.contains(OpenFlags::TRUNC) {
-        true => file.attr(&ours(cx), Want::STAT)?,
+        true => file.attr(&as_process(cx), AttrMask::STAT)?,
         false => attr,
     };
     Ok((Entry { node, attr }, file))

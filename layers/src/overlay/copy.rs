@@ -3,10 +3,10 @@
 use vfs::{Cx, File, Result, SetAttr};
 use wire::payload::SliceSink;
 
-use crate::whole;
+use crate::full_io;
 
 /// Bytes per read.
-const PART: usize = 1 << 20;
+const BUFFER_SIZE: usize = 1 << 20;
 
 /// Copies the first `len` bytes of `from` to the empty file `to`, preserving holes.
 pub(super) fn contents(cx: &Cx<'_>, from: &dyn File, to: &dyn File, len: u64) -> Result<()> {
@@ -43,16 +43,16 @@ pub(super) fn range(
     to_offset: u64,
     len: u64,
 ) -> Result<u64> {
-    let mut buffer = vec![0; len.min(PART as u64) as usize];
+    let mut buffer = vec![0; len.min(BUFFER_SIZE as u64) as usize];
     let mut done = 0;
     while done < len {
         cx.call.check()?;
-        let part = (len - done).min(PART as u64) as usize;
+        let part = (len - done).min(BUFFER_SIZE as u64) as usize;
         let mut sink = SliceSink::new(&mut buffer[..part]);
         if from.read(cx, offset + done, part, &mut sink)? == 0 {
             break;
         }
-        whole::write(cx, to, to_offset + done, sink.filled())?;
+        full_io::write_full(cx, to, to_offset + done, sink.filled())?;
         done += sink.filled().len() as u64;
     }
     Ok(done)

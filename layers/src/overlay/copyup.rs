@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use vfs::acl;
 use vfs::{
-    Attr, Cx, Errno, Kind, Make, Mode, Name, Node, OpenFlags, RenameFlags, Result, SetAttr,
-    SetTime, Want, XattrFlags,
+    Attr, AttrMask, Cx, Errno, Kind, Mode, Name, NewNode, Node, OpenFlags, RenameFlags, Result,
+    SetAttr, SetTime, XattrFlags,
 };
 
+use super::as_process;
 use super::copy;
 use super::handle::origin_of;
-use super::marks::Marks;
-use super::node::{OverlayNode, Place};
-use super::ours;
-use super::scratch::Temporary;
+use super::node::{Dentry, OverlayNode};
+use super::staging::TempName;
+use super::xattrs::OverlayXattrs;
 
 impl OverlayNode {
     /// Returns the upper node, after copying up this node and its parents if necessary. Of a
@@ -23,9 +23,9 @@ impl OverlayNode {
         if let Some(upper) = self.upper() {
             return Ok(upper);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let mut way = vec![self.this()];
-        while let Some(Place { parent, .. }) = way.last().and_then(|node| node.state().place) {
+        while let Some(Dentry { parent, .. }) = way.last().and_then(|node| node.state().dentry) {
             if parent.upper().is_some() {
                 break;
             }
@@ -34,7 +34,7 @@ impl OverlayNode {
         let mut upper = Err(Errno::ESTALE);
         while let Some(node) = way.pop() {
             let keep = if way.is_empty() { keep } else { u64::MAX };
-            upper = node.copy_one(&ours(cx), keep);
+            upper = node.copy_one(&as_process(cx), keep);
             if upper.is_err() {
                 break;
             }
@@ -50,21 +50,21 @@ impl OverlayNode {
             return Ok(upper);
         }
         let lower = state.lower.clone().ok_or(Errno::ESTALE)?;
-        let scratch = &self.tree.scratch;
-        let temporary = scratch.name();
+        let scratch = &self.tree.staging;
+        let temporary = scratch.temp_name();
         let made = (|| {
-            let attr = lower.attr(cx, Want::STAT)?;
-            let copy = self.copy_aside(cx, (&*lower, &attr), &temporary, keep)?;
+            let attr = lower.attr(cx, AttrMask::STAT)?;
+            let copy = self.copy_to_staging(cx, (&*lower, &attr), &temporary, keep)?;
             let origin = match self.kind {
                 // A directory is matched with the lower one by name.
                 Kind::Directory => None,
                 _ => origin_of(self, cx, &state).and_then(Result::ok),
             };
             if let Some(origin) = &origin {
-                self.tree.marks.set_origin(&*copy, cx, origin)?;
+                self.tree.xattrs.set_origin(&*copy, cx, origin)?;
             }
-            self.take_place(cx, &temporary, &copy)?;
-            self.becomes(|state| {
+            self.move_into_place(cx, &temporary, &copy)?;
+            self.update_state(|state| {
                 state.upper = Some(copy.clone());
                 state.origin = origin;
             });
@@ -77,15 +77,15 @@ impl OverlayNode {
     }
 
     /// Creates a copy at the name `temporary`.
-    fn copy_aside(
+    fn copy_to_staging(
         &self,
         cx: &Cx<'_>,
         (lower, attr): (&dyn Node, &Attr),
-        temporary: &Temporary,
+        temporary: &TempName,
         keep: u64,
     ) -> Result<Arc<dyn Node>> {
-        let dir = &self.tree.scratch.dir;
-        let (name, mode) = (temporary.name(), Mode::exactly(0o600));
+        let dir = &self.tree.staging.dir;
+        let (name, mode) = (temporary.name(), Mode::without_umask(0o600));
         let target;
         let what = match attr.kind {
             Kind::File => {
@@ -93,38 +93,43 @@ impl OverlayNode {
                 let (made, file) = dir.create(cx, name, flags, mode)?;
                 let from = lower.open(cx, OpenFlags::READ)?;
                 copy::contents(cx, &*from, &*file, attr.size.min(keep))?;
-                dress(lower, attr, &*made.node, cx, &self.tree.marks)?;
+                copy_attributes(lower, attr, &*made.node, cx, &self.tree.xattrs)?;
                 // The contents must be durable before the name.
                 file.fsync(cx, false)?;
                 return Ok(made.node);
             }
-            Kind::Directory => Make::Directory,
+            Kind::Directory => NewNode::Directory,
             Kind::Symlink => {
                 target = lower.readlink(cx)?;
-                Make::Symlink(&target)
+                NewNode::Symlink(&target)
             }
-            Kind::Fifo => Make::Fifo,
-            Kind::Socket => Make::Socket,
-            Kind::CharDevice => Make::CharDevice(attr.rdev),
-            Kind::BlockDevice => Make::BlockDevice(attr.rdev),
+            Kind::Fifo => NewNode::Fifo,
+            Kind::Socket => NewNode::Socket,
+            Kind::CharDevice => NewNode::CharDevice(attr.rdev),
+            Kind::BlockDevice => NewNode::BlockDevice(attr.rdev),
         };
         let made = dir.make(cx, name, what, mode)?.node;
-        dress(lower, attr, &*made, cx, &self.tree.marks)?;
+        copy_attributes(lower, attr, &*made, cx, &self.tree.xattrs)?;
         Ok(made)
     }
 
     /// Renames the copy to the node's name. If the name was removed meanwhile, the copy has none
     /// either.
-    fn take_place(&self, cx: &Cx<'_>, temporary: &Temporary, copy: &Arc<dyn Node>) -> Result<()> {
-        let scratch = &self.tree.scratch;
-        let _names = self.tree.changing();
-        let Some(place) = self.state().place else {
+    fn move_into_place(
+        &self,
+        cx: &Cx<'_>,
+        temporary: &TempName,
+        copy: &Arc<dyn Node>,
+    ) -> Result<()> {
+        let scratch = &self.tree.staging;
+        let _names = self.tree.names_exclusive();
+        let Some(place) = self.state().dentry else {
             let is_dir = copy.kind() == Kind::Directory;
             return scratch.dir.unlink(cx, temporary.name(), is_dir);
         };
         let parent = place.parent.upper().ok_or(Errno::ESTALE)?;
         let name = Name::new(&place.name)?;
-        let before = parent.attr(cx, Want::TIMES)?;
+        let before = parent.attr(cx, AttrMask::TIMES)?;
         let flags = RenameFlags::NOREPLACE;
         let put = scratch
             .dir
@@ -134,7 +139,7 @@ impl OverlayNode {
             Errno::EEXIST => Errno::ESTALE,
             errno => errno,
         })?;
-        place.parent.touch();
+        place.parent.bump_epoch();
         // The copy-up must not show in the directory's times.
         parent.setattr(cx, &times(&before)).map(drop)
     }
@@ -149,7 +154,13 @@ fn times(attr: &Attr) -> SetAttr {
 }
 
 /// Copies the attributes of `lower` to `copy`.
-fn dress(lower: &dyn Node, attr: &Attr, copy: &dyn Node, cx: &Cx<'_>, marks: &Marks) -> Result<()> {
+fn copy_attributes(
+    lower: &dyn Node,
+    attr: &Attr,
+    copy: &dyn Node,
+    cx: &Cx<'_>,
+    marks: &OverlayXattrs,
+) -> Result<()> {
     let owner = SetAttr {
         uid: Some(attr.uid),
         gid: Some(attr.gid),
@@ -160,7 +171,7 @@ fn dress(lower: &dyn Node, attr: &Attr, copy: &dyn Node, cx: &Cx<'_>, marks: &Ma
         Err(Errno::EOPNOTSUPP) => Vec::new(),
         names => names?,
     };
-    let shown = |name: &&[u8]| !name.is_empty() && !marks.is_ours(name);
+    let shown = |name: &&[u8]| !name.is_empty() && !marks.is_overlay_xattr(name);
     for name in names.split(|&byte| byte == 0).filter(shown) {
         let value = lower.xattr(cx, name)?;
         match copy.set_xattr(cx, name, &value, XattrFlags::empty()) {
@@ -180,11 +191,11 @@ fn dress(lower: &dyn Node, attr: &Attr, copy: &dyn Node, cx: &Cx<'_>, marks: &Ma
 }
 
 /// Copies the attributes of the lower root to a new upper root.
-pub(super) fn dress_root(
+pub(super) fn copy_root_attributes(
     below: &dyn Node,
     upper: &dyn Node,
     cx: &Cx<'_>,
-    marks: &Marks,
+    marks: &OverlayXattrs,
 ) -> Result<()> {
-    dress(below, &below.attr(cx, Want::STAT)?, upper, cx, marks)
+    copy_attributes(below, &below.attr(cx, AttrMask::STAT)?, upper, cx, marks)
 }

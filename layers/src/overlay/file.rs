@@ -4,12 +4,12 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use vfs::{
-    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease, LeaseKind,
-    OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirSink, Errno, Extent, File, Kind,
+    Lease, LeaseKind, OpenFlags, Payload, ReaddirMode, Result, SetAttr, Sink, Whence,
 };
 
 use super::node::OverlayNode;
-use super::{copy, ours};
+use super::{as_process, copy};
 
 pub(super) struct OverlayFile {
     node: Arc<OverlayNode>,
@@ -17,7 +17,7 @@ pub(super) struct OverlayFile {
     /// The file at the open.
     file: Arc<dyn File>,
     /// Whether it was opened in the upper tree.
-    is_above: bool,
+    is_upper: bool,
     /// The copy, opened for reading on the first use after a copy-up.
     copy: OnceLock<Arc<dyn File>>,
 }
@@ -33,14 +33,14 @@ impl OverlayFile {
             node,
             flags,
             file,
-            is_above,
+            is_upper: is_above,
             copy: OnceLock::new(),
         }
     }
 
     /// Returns the current file: that of the copy if the node was copied up after the open.
-    fn now(&self, cx: &Cx<'_>) -> Result<&Arc<dyn File>> {
-        if self.is_above {
+    fn current(&self, cx: &Cx<'_>) -> Result<&Arc<dyn File>> {
+        if self.is_upper {
             return Ok(&self.file);
         }
         if let Some(copy) = self.copy.get() {
@@ -50,7 +50,7 @@ impl OverlayFile {
             return Ok(&self.file);
         };
         // Permissions were checked at the open, which was for reading only.
-        let copy = upper.open(&ours(cx), OpenFlags::READ)?;
+        let copy = upper.open(&as_process(cx), OpenFlags::READ)?;
         Ok(self.copy.get_or_init(|| copy))
     }
 
@@ -64,30 +64,30 @@ impl File for OverlayFile {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        Ok(self.node.shown(self.now(cx)?.attr(cx, want)?))
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
+        Ok(self.node.overlay_attr(self.current(cx)?.attr(cx, want)?))
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         if *set == SetAttr::default() {
-            return self.attr(cx, Want::STAT);
+            return self.attr(cx, AttrMask::STAT);
         }
         if set.size.is_some() && !self.flags.contains(OpenFlags::WRITE) {
             return Err(Errno::EINVAL);
         }
         if self.node.upper().is_none() {
-            cx.may_wait()?;
-            let attr = self.file.attr(&ours(cx), Want::STAT)?;
-            self.node.may_set(cx, set, &attr)?;
+            cx.check_may_block()?;
+            let attr = self.file.attr(&as_process(cx), AttrMask::STAT)?;
+            self.node.check_set(cx, set, &attr)?;
             self.node.copy_up(cx, u64::MAX)?;
         }
-        Ok(self.node.shown(self.now(cx)?.setattr(cx, set)?))
+        Ok(self.node.overlay_attr(self.current(cx)?.setattr(cx, set)?))
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
         // A file opened above checks its own mode; the copy is always open for reading.
-        match self.reads() || self.is_above {
-            true => self.now(cx)?.read(cx, offset, len, sink),
+        match self.reads() || self.is_upper {
+            true => self.current(cx)?.read(cx, offset, len, sink),
             false => Err(Errno::EBADF),
         }
     }
@@ -96,7 +96,13 @@ impl File for OverlayFile {
         self.file.write(cx, offset, data)
     }
 
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         if self.node.kind != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
@@ -107,19 +113,19 @@ impl File for OverlayFile {
     }
 
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
-        self.now(cx)?.fsync(cx, datasync)
+        self.current(cx)?.fsync(cx, datasync)
     }
 
     fn flush(&self, cx: &Cx<'_>) -> Result<()> {
-        self.now(cx)?.flush(cx)
+        self.current(cx)?.flush(cx)
     }
 
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, cx: &Cx<'_>, how: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.file.allocate(cx, how, offset, len)
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
-        self.now(cx)?.seek(cx, offset, what)
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
+        self.current(cx)?.seek(cx, offset, what)
     }
 
     fn extents(
@@ -129,7 +135,7 @@ impl File for OverlayFile {
         len: u64,
         each: &mut dyn FnMut(Extent) -> bool,
     ) -> Result<()> {
-        self.now(cx)?.extents(cx, offset, len, each)
+        self.current(cx)?.extents(cx, offset, len, each)
     }
 
     fn copy(
@@ -139,29 +145,29 @@ impl File for OverlayFile {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
         let to = match to.as_any().downcast_ref::<OverlayFile>() {
             Some(to) if Arc::ptr_eq(&to.node.tree, &self.node.tree) => to,
             _ => return Err(Errno::EXDEV),
         };
-        let from = self.now(cx)?;
+        let from = self.current(cx)?;
         if self.node.upper().is_some() {
-            return from.copy(cx, offset, &**to.now(cx)?, to_offset, len, how);
+            return from.copy(cx, offset, &**to.current(cx)?, to_offset, len, how);
         }
         // The lower tree is another file system.
-        if how == CopyHow::Clone {
+        if how == CopyMode::Clone {
             return Err(Errno::EOPNOTSUPP);
         }
         if !self.reads() || !to.flags.contains(OpenFlags::WRITE) {
             return Err(Errno::EBADF);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         copy::range(cx, &**from, offset, &*to.file, to_offset, len)
     }
 
     /// Refuses: a lease on the lower file would not be broken by a change of the copy.
-    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 }

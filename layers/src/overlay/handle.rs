@@ -12,18 +12,20 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, DirEntry, Entry, Errno, Handle, Kind, Name, Node, NodeId, OpenFlags, Plus, Result};
+use vfs::{
+    Cx, DirEntry, Entry, Errno, Handle, Kind, Name, Node, NodeId, OpenFlags, ReaddirMode, Result,
+};
 
-use super::find::{id_above, known};
+use super::as_process;
+use super::lookup::{live_node, upper_id};
 use super::node::{OverlayNode, State};
-use super::ours;
 
-const ABOVE: u8 = 1;
-const BELOW: u8 = 2;
+const UPPER: u8 = 1;
+const LOWER: u8 = 2;
 
 /// The maximum depth of a directory that can be resolved by name, the most components that fit in
 /// `PATH_MAX`.
-const DEPTH: usize = 2048;
+const MAX_DEPTH: usize = 2048;
 
 /// A handle of the second form.
 pub(super) struct Origin<'a> {
@@ -33,7 +35,7 @@ pub(super) struct Origin<'a> {
 
 impl<'a> Origin<'a> {
     pub(super) fn read(bytes: &'a [u8]) -> Option<Origin<'a>> {
-        let (&BELOW, rest) = bytes.split_first()? else {
+        let (&LOWER, rest) = bytes.split_first()? else {
             return None;
         };
         let (id, directory) = rest.split_first_chunk()?;
@@ -50,13 +52,13 @@ pub(super) fn of(node: &OverlayNode, cx: &Cx<'_>) -> Result<Handle> {
     let bytes = match (origin_of(node, cx, &state), &state.upper) {
         (Some(origin), _) => origin?,
         (None, Some(upper)) => {
-            let mut bytes = vec![ABOVE];
+            let mut bytes = vec![UPPER];
             bytes.extend_from_slice(upper.handle(cx)?.bytes());
             bytes
         }
         (None, None) => return Err(Errno::ESTALE),
     };
-    match bytes.len() <= Handle::MAX_OF_SOURCE {
+    match bytes.len() <= Handle::MAX_SOURCE {
         true => Handle::new(&bytes),
         false => Err(Errno::EOPNOTSUPP),
     }
@@ -67,18 +69,18 @@ pub(super) fn origin_of(node: &OverlayNode, cx: &Cx<'_>, state: &State) -> Optio
     if let Some(origin) = &state.origin {
         return Some(Ok(origin.clone()));
     }
-    let directory = match (&state.lower, &state.place) {
+    let directory = match (&state.lower, &state.dentry) {
         (None, _) => return None,
-        (Some(lower), _) if node.kind == Kind::Directory => lower.handle(&ours(cx)),
+        (Some(lower), _) if node.kind == Kind::Directory => lower.handle(&as_process(cx)),
         // A lower name was found in a lower directory.
         (Some(_), Some(place)) => match place.parent.state().lower {
-            Some(parent) => parent.handle(&ours(cx)),
+            Some(parent) => parent.handle(&as_process(cx)),
             None => return None,
         },
         (Some(_), None) => Err(Errno::ESTALE),
     };
     Some(directory.map(|directory| {
-        let mut bytes = vec![BELOW];
+        let mut bytes = vec![LOWER];
         bytes.extend_from_slice(&node.id.to_le_bytes());
         bytes.extend_from_slice(directory.bytes());
         bytes
@@ -95,23 +97,23 @@ pub(super) fn resolve(
     let Some((&form, rest)) = handle.bytes().split_first() else {
         return Err(Errno::ESTALE);
     };
-    if form == ABOVE {
-        return above(root, cx, &Handle::new(rest)?);
+    if form == UPPER {
+        return resolve_upper(root, cx, &Handle::new(rest)?);
     }
     let origin = Origin::read(handle.bytes()).ok_or(Errno::ESTALE)?;
     let directory = Handle::new(origin.directory)?;
     // Checked first: a client that makes up the number does not have the directory's handle.
-    let directory = tree.lower.resolve(&ours(cx), &directory)?;
-    if let Some(node) = known(tree, origin.id) {
+    let directory = tree.lower.resolve(&as_process(cx), &directory)?;
+    if let Some(node) = live_node(tree, origin.id) {
         return match of(&node, cx) {
             Ok(own) if own == *handle => Ok(node),
             Ok(_) => Err(Errno::ESTALE),
             Err(errno) => Err(errno),
         };
     }
-    cx.may_wait()?;
-    let cx = &ours(cx);
-    let _names = tree.reading(cx)?;
+    cx.check_may_block()?;
+    let cx = &as_process(cx);
+    let _names = tree.names_shared(cx)?;
     let mut found = descend(
         root,
         cx,
@@ -119,7 +121,7 @@ pub(super) fn resolve(
     )?;
     if directory.id() != origin.id {
         let name = name_where(&*directory, cx, |entry, name| {
-            found.id_below(&entry.attr, name) == origin.id
+            found.lower_id(&entry.attr, name) == origin.id
         })?;
         found = found.find(cx, Name::new(&name)?)?.node;
     }
@@ -129,12 +131,16 @@ pub(super) fn resolve(
     }
 }
 
-fn above(root: &Arc<OverlayNode>, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<OverlayNode>> {
+fn resolve_upper(
+    root: &Arc<OverlayNode>,
+    cx: &Cx<'_>,
+    handle: &Handle,
+) -> Result<Arc<OverlayNode>> {
     let tree = &root.tree;
-    let cx = &ours(cx);
-    let upper = tree.over.resolve(cx, handle)?;
-    let id = id_above(upper.id());
-    if let Some(node) = known(tree, id) {
+    let cx = &as_process(cx);
+    let upper = tree.changes.resolve(cx, handle)?;
+    let id = upper_id(upper.id());
+    if let Some(node) = live_node(tree, id) {
         return Ok(node);
     }
     if upper.kind() != Kind::Directory {
@@ -142,10 +148,10 @@ fn above(root: &Arc<OverlayNode>, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<Ov
             upper: Some(upper),
             ..State::default()
         };
-        return Ok(OverlayNode::enter(tree, id, state));
+        return Ok(OverlayNode::get_or_create(tree, id, state));
     }
-    cx.may_wait()?;
-    let _names = tree.reading(cx)?;
+    cx.check_may_block()?;
+    let _names = tree.names_shared(cx)?;
     let top = root.upper().ok_or(Errno::ESTALE)?;
     let found = descend(root, cx, &path_of(&*top, cx, upper)?)?;
     match found.id == id {
@@ -159,7 +165,7 @@ fn path_of(top: &dyn Node, cx: &Cx<'_>, mut dir: Arc<dyn Node>) -> Result<Vec<Ve
     let mut path = Vec::new();
     while dir.id() != top.id() {
         let parent = dir.parent(cx)?.node;
-        if path.len() == DEPTH || parent.id() == dir.id() {
+        if path.len() == MAX_DEPTH || parent.id() == dir.id() {
             return Err(Errno::ESTALE);
         }
         let id = dir.id();
@@ -195,6 +201,6 @@ fn name_where(
         !is_found
     };
     let listing = dir.open(cx, OpenFlags::READ)?;
-    listing.readdir(cx, 0, Plus::Entries, &mut search)?;
+    listing.readdir(cx, 0, ReaddirMode::Entries, &mut search)?;
     found.ok_or(Errno::ESTALE)
 }

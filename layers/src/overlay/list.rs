@@ -7,23 +7,23 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use vfs::{
-    Account, Charge, Cx, DirEntry, DirSink, Entry, Errno, Kind, Name, Node, NodeId, OpenFlags,
-    Plus, Quota, Result, Want, sip,
+    Account, AttrMask, Charge, Cx, DirEntry, DirSink, Entry, Errno, Kind, Name, Node, NodeId,
+    OpenFlags, Quota, ReaddirMode, Result, siphash,
 };
 
-use super::marks::is_whiteout;
+use super::as_process;
 use super::node::{OverlayNode, State};
-use super::ours;
+use super::xattrs::is_whiteout;
 
 /// The entries of a directory.
 struct Listing {
     /// Sorted by cookie.
-    entries: Vec<(u64, Item)>,
+    entries: Vec<(u64, ListedEntry)>,
     /// The quota charges for a slot in the cache and for the bytes; `None` if it is not cached.
     charges: Option<[Charge; 2]>,
 }
 
-struct Item {
+struct ListedEntry {
     name: Box<[u8]>,
     id: NodeId,
     kind: Kind,
@@ -34,30 +34,30 @@ struct Item {
 /// otherwise those of any client.
 pub(super) struct Listings {
     /// The most recently used one is at the front.
-    kept: Mutex<VecDeque<(Key, Arc<Listing>)>>,
-    places: Arc<Quota>,
+    cached: Mutex<VecDeque<(Key, Arc<Listing>)>>,
+    slots: Arc<Quota>,
     bytes: Arc<Quota>,
 }
 
 /// The maximum number of cached listings.
-const KEPT: usize = 64;
+const MAX_LISTINGS: usize = 64;
 
 /// The maximum size of cached listings in bytes.
-const KEPT_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 impl Default for Listings {
     fn default() -> Listings {
         Listings {
-            kept: Mutex::default(),
-            places: Quota::shared(KEPT, 0),
-            bytes: Quota::shared(KEPT_BYTES, 1),
+            cached: Mutex::default(),
+            slots: Quota::shared(MAX_LISTINGS, 0),
+            bytes: Quota::shared(MAX_BYTES, 1),
         }
     }
 }
 
 impl Listings {
     fn get(&self, key: Key) -> Option<Arc<Listing>> {
-        let mut kept = self.kept();
+        let mut kept = self.cached();
         let at = kept.iter().position(|(of, _)| *of == key)?;
         let found = kept.remove(at)?;
         let listing = found.1.clone();
@@ -66,19 +66,19 @@ impl Listings {
     }
 
     /// Caches `listing`, charged to `account`, if there is room or room can be made.
-    fn keep(&self, key: Key, mut listing: Listing, account: &Account) -> Arc<Listing> {
-        let mut kept = self.kept();
+    fn insert(&self, key: Key, mut listing: Listing, account: &Account) -> Arc<Listing> {
+        let mut kept = self.cached();
         kept.retain(|((id, ..), _)| *id != key.0);
         let bytes = listing.bytes();
         listing.charges = loop {
-            let place = self.places.take(account, 1);
+            let place = self.slots.take(account, 1);
             let charges = place.and_then(|place| Ok([place, self.bytes.take(account, bytes)?]));
             let full = match charges {
                 Ok(charges) => break Some(charges),
                 Err(full) => full,
             };
             let may_go = |(_, listing): &(Key, Arc<Listing>)| {
-                !full.is_peers() || listing.account() == Some(account)
+                !full.is_per_client() || listing.account() == Some(account)
             };
             match kept.iter().rposition(may_go) {
                 Some(oldest) => drop(kept.remove(oldest)),
@@ -93,8 +93,8 @@ impl Listings {
         listing
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Listing>)>> {
-        self.kept.lock()
+    fn cached(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Listing>)>> {
+        self.cached.lock()
     }
 }
 
@@ -108,30 +108,30 @@ impl OverlayNode {
         &self,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         // A partial listing would leave a trace.
-        cx.may_wait()?;
-        let _names = self.tree.reading(cx)?;
-        self.list_held(cx, cookie, plus, sink)
+        cx.check_may_block()?;
+        let _names = self.tree.names_shared(cx)?;
+        self.list_locked(cx, cookie, plus, sink)
     }
 
     /// Lists the directory; the caller holds the names.
-    pub(super) fn list_held(
+    pub(super) fn list_locked(
         &self,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        let listing = self.listing(&ours(cx))?;
+        let listing = self.listing(&as_process(cx))?;
         let first = listing.entries.partition_point(|(at, _)| *at <= cookie);
         let this = self.this();
         for (at, item) in &listing.entries[first..] {
             let entry = match plus {
-                Plus::Names => None,
-                Plus::Entries => match this.find(&ours(cx), Name::new(&item.name)?) {
+                ReaddirMode::Names => None,
+                ReaddirMode::Entries => match this.find(&as_process(cx), Name::new(&item.name)?) {
                     Ok(found) => Some(found.entry()),
                     Err(errno) if errno.is_signal() => return Err(errno),
                     Err(_) => None,
@@ -153,16 +153,16 @@ impl OverlayNode {
 
     fn listing(&self, cx: &Cx<'_>) -> Result<Arc<Listing>> {
         let epoch = self.epoch();
-        let change = self.real()?.attr(cx, Want::TIMES)?.change;
+        let change = self.real()?.attr(cx, AttrMask::TIMES)?.change;
         let key = (self.id, epoch, change);
         let listings = &self.tree.listings;
         match listings.get(key) {
             Some(listing) => Ok(listing),
-            None => Ok(listings.keep(key, self.gather(cx)?, cx.call.account())),
+            None => Ok(listings.insert(key, self.read_merged(cx)?, cx.call.account())),
         }
     }
 
-    fn gather(&self, cx: &Cx<'_>) -> Result<Listing> {
+    fn read_merged(&self, cx: &Cx<'_>) -> Result<Listing> {
         let State { upper, lower, .. } = self.state();
         let mut hidden = HashSet::new();
         let mut items = Vec::new();
@@ -171,7 +171,7 @@ impl OverlayNode {
                 if !is_whiteout(&entry.attr) {
                     // The number that a look-up returns, for it may have been a lower file.
                     let this = self.this();
-                    let found = this.found_above(cx, entry, Name::new(&name)?)?;
+                    let found = this.found_upper(cx, entry, Name::new(&name)?)?;
                     items.push((name.clone(), found.node.id, found.node.kind));
                 }
                 hidden.insert(name);
@@ -180,7 +180,7 @@ impl OverlayNode {
         if let Some(lower) = &lower {
             for (name, entry) in entries(&**lower, cx)? {
                 if !hidden.contains(&name) {
-                    let id = self.id_below(&entry.attr, Name::new(&name)?);
+                    let id = self.lower_id(&entry.attr, Name::new(&name)?);
                     items.push((name, id, entry.node.kind()));
                 }
             }
@@ -197,8 +197,8 @@ impl Listing {
         let mut listed: Vec<_> = items
             .into_iter()
             .map(|(name, id, kind)| {
-                let cookie = sip::hash(&[0; 16], &name) & MASK;
-                (cookie, Item { name, id, kind })
+                let cookie = siphash::hash(&[0; 16], &name) & MASK;
+                (cookie, ListedEntry { name, id, kind })
             })
             .collect();
         listed.sort_unstable_by(|(a, one), (b, other)| (a, &one.name).cmp(&(b, &other.name)));
@@ -219,7 +219,7 @@ impl Listing {
     /// Returns its size in bytes.
     fn bytes(&self) -> usize {
         let names = self.entries.iter().map(|(_, item)| item.name.len());
-        names.sum::<usize>() + self.entries.capacity() * size_of::<(u64, Item)>()
+        names.sum::<usize>() + self.entries.capacity() * size_of::<(u64, ListedEntry)>()
     }
 
     /// Returns the account that it is charged to.
@@ -236,7 +236,7 @@ fn entries(dir: &dyn Node, cx: &Cx<'_>) -> Result<Vec<(Box<[u8]>, Entry)>> {
         true
     };
     let listing = dir.open(cx, OpenFlags::READ)?;
-    listing.readdir(cx, 0, Plus::Entries, &mut take)?;
+    listing.readdir(cx, 0, ReaddirMode::Entries, &mut take)?;
     let looked = |(name, entry): (Box<[u8]>, Option<Entry>)| match entry {
         Some(entry) => Some(Ok((name, entry))),
         None => match Name::new(&name).and_then(|name| dir.lookup(cx, name)) {
@@ -266,23 +266,27 @@ mod tests {
     #[test]
     fn listings_are_bounded_in_bytes_and_for_each_client_and_part_of_the_budget() {
         let budget = MemoryBudget::new(64 * MIB);
-        let [one, other] = [1, 2].map(|user| Account::at(&budget, PeerKey::User(user)));
+        let [one, other] = [1, 2].map(|user| Account::in_budget(&budget, PeerKey::User(user)));
         let listings = Listings::default();
-        listings.keep((1, 0, 0), listing(MIB), &other);
+        listings.insert((1, 0, 0), listing(MIB), &other);
         for node in 10..40 {
-            listings.keep((node, 0, 0), listing(MIB), &one);
+            listings.insert((node, 0, 0), listing(MIB), &one);
             assert!(listings.get((node, 0, 0)).is_some(), "the newest");
-            assert!(budget.kept() <= 18 * MIB, "{} bytes", budget.kept());
+            assert!(
+                budget.state_bytes() <= 18 * MIB,
+                "{} bytes",
+                budget.state_bytes()
+            );
         }
         assert!(listings.get((1, 0, 0)).is_some(), "another client's");
         assert!(listings.get((10, 0, 0)).is_none(), "the oldest");
         // A listing that is too large is returned, but not cached.
-        listings.keep((50, 0, 0), listing(20 * MIB), &other);
+        listings.insert((50, 0, 0), listing(20 * MIB), &other);
         assert!(listings.get((50, 0, 0)).is_none());
         for node in 100..1000 {
-            listings.keep((node, 0, 0), listing(64), &one);
+            listings.insert((node, 0, 0), listing(64), &one);
         }
-        assert!(listings.kept().len() <= KEPT);
+        assert!(listings.cached().len() <= MAX_LISTINGS);
         drop(listings);
         assert_eq!(budget.used(), 0);
     }

@@ -29,13 +29,13 @@ mod change;
 mod copy;
 mod copyup;
 mod file;
-mod find;
 mod handle;
 mod list;
-mod marks;
+mod lookup;
 mod node;
 mod rename;
-mod scratch;
+mod staging;
+mod xattrs;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -43,14 +43,14 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use vfs::{
-    Call, Caller, Capabilities, Cx, Entry, Errno, FileSystem, Handle, Kind, Level, Make, Mode,
-    Name, Node, NodeId, Patience, Result,
+    Call, Caller, Capabilities, Cx, Entry, Errno, FileSystem, Handle, Kind, Mode, Name, NewNode,
+    Node, NodeId, Patience, Result, Support,
 };
 
 use self::list::Listings;
-use self::marks::Marks;
 use self::node::OverlayNode;
-use self::scratch::Scratch;
+use self::staging::Staging;
+use self::xattrs::OverlayXattrs;
 
 /// A lower tree and the directory of its changes, as one tree.
 pub struct Overlay {
@@ -62,9 +62,9 @@ pub struct Overlay {
 struct Tree {
     lower: Arc<dyn FileSystem>,
     /// The file system of the directory for changes.
-    over: Arc<dyn FileSystem>,
-    scratch: Scratch,
-    marks: Marks,
+    changes: Arc<dyn FileSystem>,
+    staging: Staging,
+    xattrs: OverlayXattrs,
     nodes: Mutex<HashMap<NodeId, Weak<OverlayNode>>>,
     /// Write-locked while names change, read-locked during look-ups.
     names: RwLock<()>,
@@ -89,16 +89,16 @@ impl Overlay {
         let upper = directory(&*top, &cx, b"upper", 0o755)?;
         directory(&*top, &cx, b"work", 0o700)?;
         let scratch = directory(&*top, &cx, b"barge", 0o700)?;
-        let marks = Marks::find(&*scratch.node, &cx)?;
-        let scratch = Scratch::new(scratch.node, &cx)?;
-        if upper.made {
-            copyup::dress_root(&*below, &*upper.node, &cx, &marks)?;
+        let marks = OverlayXattrs::detect(&*scratch.node, &cx)?;
+        let scratch = Staging::new(scratch.node, &cx)?;
+        if upper.created {
+            copyup::copy_root_attributes(&*below, &*upper.node, &cx, &marks)?;
         }
         let tree = Arc::new(Tree {
             lower,
-            over,
-            scratch,
-            marks,
+            changes: over,
+            staging: scratch,
+            xattrs: marks,
             nodes: Mutex::default(),
             names: RwLock::new(()),
             listings: Listings::default(),
@@ -109,22 +109,22 @@ impl Overlay {
 }
 
 /// A subdirectory of the directory for changes.
-struct Own {
+struct Subdirectory {
     node: Arc<dyn Node>,
     /// Whether it was created now.
-    made: bool,
+    created: bool,
 }
 
-fn directory(top: &dyn Node, cx: &Cx<'_>, name: &[u8], mode: u32) -> Result<Own> {
+fn directory(top: &dyn Node, cx: &Cx<'_>, name: &[u8], mode: u32) -> Result<Subdirectory> {
     let name = Name::new(name)?;
-    let (entry, made) = match top.make(cx, name, Make::Directory, Mode::exactly(mode)) {
+    let (entry, made) = match top.make(cx, name, NewNode::Directory, Mode::without_umask(mode)) {
         Err(Errno::EEXIST) => (top.lookup(cx, name)?, false),
         made => (made?, true),
     };
     match entry.node.kind() {
-        Kind::Directory => Ok(Own {
+        Kind::Directory => Ok(Subdirectory {
             node: entry.node,
-            made,
+            created: made,
         }),
         _ => Err(Errno::ENOTDIR),
     }
@@ -136,7 +136,7 @@ impl Tree {
     }
 
     /// Locks names against changes.
-    fn reading(&self, cx: &Cx<'_>) -> Result<RwLockReadGuard<'_, ()>> {
+    fn names_shared(&self, cx: &Cx<'_>) -> Result<RwLockReadGuard<'_, ()>> {
         match self.names.try_read() {
             Some(guard) => Ok(guard),
             None if cx.patience < Patience::Full => Err(Errno::WOULD_BLOCK),
@@ -145,7 +145,7 @@ impl Tree {
     }
 
     /// Locks names for a change.
-    fn changing(&self) -> RwLockWriteGuard<'_, ()> {
+    fn names_exclusive(&self) -> RwLockWriteGuard<'_, ()> {
         self.names.write()
     }
 }
@@ -164,27 +164,27 @@ impl FileSystem for Overlay {
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
-        self.tree.over.sync(cx)
+        self.tree.changes.sync(cx)
     }
 
     fn capabilities(&self) -> Capabilities {
         let lower = self.tree.lower.capabilities();
-        let over = self.tree.over.capabilities();
+        let over = self.tree.changes.capabilities();
         Capabilities {
             read_only: over.read_only,
-            host_locks: Level::None,
+            host_locks: Support::None,
             handles: over.handles.min(lower.handles),
             change: over.change.min(lower.change),
             holes: over.holes.min(lower.holes),
             stable_cookies: true,
-            no_births: over.no_births && lower.no_births,
+            no_birth_times: over.no_birth_times && lower.no_birth_times,
             ..over
         }
     }
 }
 
 /// Returns the context of the same request, with this program itself as the caller.
-fn ours<'a>(cx: &Cx<'a>) -> Cx<'a> {
+fn as_process<'a>(cx: &Cx<'a>) -> Cx<'a> {
     cx.on_behalf_of(&Caller::ROOT)
 }
 

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use vfs::acl::{self, Acl};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
-    RenameFlags, Result, SetAttr, SetTime, StatFs, Want, XattrFlags, perm,
+    Access, Attr, AttrMask, Cx, Entry, Errno, File, Handle, Kind, Mode, Name, NewNode, Node,
+    NodeId, OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs, XattrFlags, perm,
 };
 
 use super::file::OverlayFile;
-use super::{Tree, handle, ours};
+use super::{Tree, as_process, handle};
 
 pub(super) struct OverlayNode {
     pub(super) tree: Arc<Tree>,
@@ -37,13 +37,13 @@ pub(super) struct State {
     /// The lower node: the origin of a copy, or the directory merged with the upper one.
     pub(super) lower: Option<Arc<dyn Node>>,
     /// One of its names; `None` for the root and for a file without names.
-    pub(super) place: Option<Place>,
+    pub(super) dentry: Option<Dentry>,
     /// Its handle as a lower node.
     pub(super) origin: Option<Vec<u8>>,
 }
 
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct Dentry {
     pub(super) parent: Arc<OverlayNode>,
     pub(super) name: Box<[u8]>,
 }
@@ -110,15 +110,15 @@ impl OverlayNode {
     }
 
     /// Changes the state.
-    pub(super) fn becomes(&self, change: impl FnOnce(&mut State)) {
+    pub(super) fn update_state(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.write());
     }
 
     /// Merges the result of a look-up into the state: what was found is as accurate as before, or
     /// more so.
-    pub(super) fn is_found(&self, found: State) {
-        self.becomes(|state| {
-            state.place = found.place.or(state.place.take());
+    pub(super) fn merge_state(&self, found: State) {
+        self.update_state(|state| {
+            state.dentry = found.dentry.or(state.dentry.take());
             if found.upper.is_some() {
                 state.upper = found.upper;
                 state.lower = found.lower.or(state.lower.take());
@@ -128,18 +128,18 @@ impl OverlayNode {
     }
 
     /// Removes the name `name` in `dir`.
-    pub(super) fn lost(&self, dir: &OverlayNode, name: Name<'_>) {
-        self.becomes(|state| {
-            let is_it = |place: &Place| place.parent.id == dir.id && *place.name == *name.bytes();
-            if state.place.as_ref().is_some_and(is_it) {
-                state.place = None;
+    pub(super) fn remove_dentry(&self, dir: &OverlayNode, name: Name<'_>) {
+        self.update_state(|state| {
+            let is_it = |place: &Dentry| place.parent.id == dir.id && *place.name == *name.bytes();
+            if state.dentry.as_ref().is_some_and(is_it) {
+                state.dentry = None;
             }
         });
-        dir.touch();
+        dir.bump_epoch();
     }
 
     /// Counts a change of its names.
-    pub(super) fn touch(&self) {
+    pub(super) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -154,7 +154,7 @@ impl OverlayNode {
     }
 
     /// Converts attributes of the topmost node to those of this node.
-    pub(super) fn shown(&self, mut attr: Attr) -> Attr {
+    pub(super) fn overlay_attr(&self, mut attr: Attr) -> Attr {
         attr.id = self.id;
         attr.generation = 0;
         attr.device = 0;
@@ -164,7 +164,7 @@ impl OverlayNode {
         }
         let state = self.read();
         // A lower name is never removed.
-        if state.upper.is_none() && state.place.is_none() {
+        if state.upper.is_none() && state.dentry.is_none() {
             attr.nlink = 0;
         }
         attr
@@ -177,12 +177,12 @@ impl OverlayNode {
             return upper.access(cx, Access::all());
         }
         let lower = lower.ok_or(Errno::ESTALE)?;
-        let acl = match lower.xattr(&ours(cx), acl::ACCESS) {
+        let acl = match lower.xattr(&as_process(cx), acl::ACCESS) {
             Ok(value) => Some(Acl::read(&value)?),
             Err(Errno::ENODATA | Errno::EOPNOTSUPP) => None,
             Err(errno) => return Err(errno),
         };
-        let attr = lower.attr(&ours(cx), Want::BASIC)?;
+        let attr = lower.attr(&as_process(cx), AttrMask::BASIC)?;
         Ok(perm::allowed(&attr, acl.as_ref(), cx.caller))
     }
 
@@ -196,18 +196,22 @@ impl OverlayNode {
 
     /// Returns the upper node, after a copy-up if necessary. Before it, `may` checks permissions as
     /// far as possible.
-    fn above(&self, cx: &Cx<'_>, may: impl FnOnce(&Attr) -> Result<()>) -> Result<Arc<dyn Node>> {
+    fn copied_up(
+        &self,
+        cx: &Cx<'_>,
+        may: impl FnOnce(&Attr) -> Result<()>,
+    ) -> Result<Arc<dyn Node>> {
         if let Some(upper) = self.upper() {
             return Ok(upper);
         }
-        cx.may_wait()?;
-        may(&self.real()?.attr(&ours(cx), Want::STAT)?)?;
+        cx.check_may_block()?;
+        may(&self.real()?.attr(&as_process(cx), AttrMask::STAT)?)?;
         self.copy_up(cx, u64::MAX)
     }
 
     /// Returns whether the caller may probably make the change `set`. The upper tree decides after
     /// the copy-up; this check avoids useless copies.
-    pub(super) fn may_set(&self, cx: &Cx<'_>, set: &SetAttr, attr: &Attr) -> Result<()> {
+    pub(super) fn check_set(&self, cx: &Cx<'_>, set: &SetAttr, attr: &Attr) -> Result<()> {
         let exact = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
         let owners = set.changes_access() || exact(set.atime) || exact(set.mtime);
         let owns = perm::owns(attr, cx.caller);
@@ -221,7 +225,7 @@ impl OverlayNode {
 
     /// Refuses attributes that are marks of the overlay, which are invisible to callers.
     fn check_name(&self, name: &[u8]) -> Result<()> {
-        match self.tree.marks.is_ours(name) {
+        match self.tree.xattrs.is_overlay_xattr(name) {
             true => Err(Errno::EOPNOTSUPP),
             false => Ok(()),
         }
@@ -231,10 +235,10 @@ impl OverlayNode {
     pub(super) fn open_as(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<OverlayFile>> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
         if writes && self.kind == Kind::File && self.upper().is_none() {
-            cx.may_wait()?;
+            cx.check_may_block()?;
             let mut want = Access::WRITE;
             want.set(Access::READ, flags.contains(OpenFlags::READ));
-            let attr = self.real()?.attr(&ours(cx), Want::STAT)?;
+            let attr = self.real()?.attr(&as_process(cx), AttrMask::STAT)?;
             let is_owner = flags.contains(OpenFlags::OWNER) && attr.uid == cx.caller.uid;
             if !is_owner {
                 self.check(cx, want)?;
@@ -269,10 +273,10 @@ impl OverlayNode {
 impl Drop for OverlayNode {
     fn drop(&mut self) {
         let parent = |node: &mut OverlayNode| {
-            let place = node.state.get_mut().place.take();
+            let place = node.state.get_mut().dentry.take();
             place.map(|place| place.parent)
         };
-        OverlayNode::leave(&self.tree, self.id);
+        OverlayNode::forget(&self.tree, self.id);
         let mut next = parent(self);
         while let Some(mut node) = next.and_then(Arc::into_inner) {
             next = parent(&mut node);
@@ -297,13 +301,13 @@ impl Node for OverlayNode {
         handle::of(self, cx)
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        Ok(self.shown(self.real()?.attr(cx, want)?))
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
+        Ok(self.overlay_attr(self.real()?.attr(cx, want)?))
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         if *set == SetAttr::default() {
-            return self.attr(cx, Want::STAT);
+            return self.attr(cx, AttrMask::STAT);
         }
         if set.size.is_some() && self.kind != Kind::File {
             return Err(match self.kind {
@@ -311,8 +315,8 @@ impl Node for OverlayNode {
                 _ => Errno::EINVAL,
             });
         }
-        let upper = self.above(cx, |attr| self.may_set(cx, set, attr))?;
-        Ok(self.shown(upper.setattr(cx, set)?))
+        let upper = self.copied_up(cx, |attr| self.check_set(cx, set, attr))?;
+        Ok(self.overlay_attr(upper.setattr(cx, set)?))
     }
 
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
@@ -320,7 +324,7 @@ impl Node for OverlayNode {
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        self.tree.scratch.dir.statfs(cx)
+        self.tree.staging.dir.statfs(cx)
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
@@ -333,18 +337,18 @@ impl Node for OverlayNode {
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
         let dir = self.directory()?;
-        let _names = self.tree.reading(cx)?;
+        let _names = self.tree.names_shared(cx)?;
         Ok(dir.find(cx, name)?.entry())
     }
 
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
         let dir = self.directory()?;
-        let node = match self.state().place {
+        let node = match self.state().dentry {
             Some(place) => place.parent,
             None if self.root => dir,
             None => return Err(Errno::ESTALE),
         };
-        let attr = node.attr(cx, Want::STAT)?;
+        let attr = node.attr(cx, AttrMask::STAT)?;
         Ok(Entry { node, attr })
     }
 
@@ -358,7 +362,7 @@ impl Node for OverlayNode {
         self.directory()?.create_in(cx, name, flags, mode)
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
         self.directory()?.make_in(cx, name, what, mode)
     }
 
@@ -395,21 +399,21 @@ impl Node for OverlayNode {
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
         let names = self.real()?.xattrs(cx)?;
         let shown = names.split_inclusive(|&byte| byte == 0);
-        let shown = shown.filter(|name| !self.tree.marks.is_ours(name));
+        let shown = shown.filter(|name| !self.tree.xattrs.is_overlay_xattr(name));
         Ok(shown.flatten().copied().collect())
     }
 
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         self.check_name(name)?;
-        let upper = self.above(cx, |attr| self.may_set_xattr(cx, attr))?;
+        let upper = self.copied_up(cx, |attr| self.may_set_xattr(cx, attr))?;
         upper.set_xattr(cx, name, value, flags)
     }
 
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         self.check_name(name)?;
-        let upper = self.above(cx, |attr| {
+        let upper = self.copied_up(cx, |attr| {
             self.may_set_xattr(cx, attr)?;
-            self.real()?.xattr(&ours(cx), name).map(drop)
+            self.real()?.xattr(&as_process(cx), name).map(drop)
         })?;
         upper.remove_xattr(cx, name)
     }
@@ -420,7 +424,12 @@ impl Node for OverlayNode {
         Ok(())
     }
 
-    fn host_lock_holder(&self, _: &Cx<'_>, _: LockRange, _: LockKind) -> Result<Option<Outsider>> {
+    fn host_lock_holder(
+        &self,
+        _: &Cx<'_>,
+        _: LockRange,
+        _: LockKind,
+    ) -> Result<Option<ForeignLock>> {
         Ok(None)
     }
 }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use vfs::{Cx, Errno, Kind, Name, RenameFlags, Result};
 
-use super::find::{Above, above};
-use super::node::{OverlayNode, Place};
-use super::{Found, ours};
+use super::lookup::{UpperEntry, look_up_upper};
+use super::node::{Dentry, OverlayNode};
+use super::{Found, as_process};
 
 /// A source or target of a rename.
-struct End<'a> {
+struct RenameEnd<'a> {
     dir: &'a Arc<OverlayNode>,
     name: Name<'a>,
     found: Option<Found>,
 }
 
-impl End<'_> {
+impl RenameEnd<'_> {
     fn node(&self) -> Option<&Arc<OverlayNode>> {
         self.found.as_ref().map(|found| &found.node)
     }
@@ -27,7 +27,7 @@ impl End<'_> {
 
     /// Looks up the entry again, with the names locked. Returns whether it is unchanged and its
     /// directory is in the upper tree.
-    fn stays(&self, cx: &Cx<'_>) -> Result<bool> {
+    fn is_unchanged(&self, cx: &Cx<'_>) -> Result<bool> {
         let now = match self.dir.find(cx, self.name) {
             Err(Errno::ENOENT) => None,
             found => Some(found?.node.id),
@@ -45,7 +45,7 @@ impl OverlayNode {
         to_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if flags.contains(RenameFlags::WHITEOUT)
             || exchange && flags.contains(RenameFlags::NOREPLACE)
@@ -55,15 +55,15 @@ impl OverlayNode {
         loop {
             cx.call.check()?;
             let (from, onto) = {
-                let _names = self.tree.reading(cx)?;
+                let _names = self.tree.names_shared(cx)?;
                 let from = Some(self.find(cx, name)?);
                 let onto = match to.find(cx, to_name) {
                     Err(Errno::ENOENT) => None,
                     found => Some(found?),
                 };
-                let end = |dir, name, found| End { dir, name, found };
+                let end = |dir, name, found| RenameEnd { dir, name, found };
                 let ends = (end(self, name, from), end(to, to_name, onto));
-                if may(cx, &ends.0, &ends.1, flags)? == Same::Yes {
+                if check_rename(cx, &ends.0, &ends.1, flags)? == SameFile::Yes {
                     return Ok(());
                 }
                 ends
@@ -76,23 +76,28 @@ impl OverlayNode {
             if let Some(node) = onto.node().filter(|_| exchange) {
                 node.copy_up(cx, u64::MAX)?;
             }
-            let _names = self.tree.changing();
-            if from.stays(&ours(cx))? && onto.stays(&ours(cx))? {
-                may(cx, &from, &onto, flags)?;
-                return move_above(cx, &from, &onto, exchange);
+            let _names = self.tree.names_exclusive();
+            if from.is_unchanged(&as_process(cx))? && onto.is_unchanged(&as_process(cx))? {
+                check_rename(cx, &from, &onto, flags)?;
+                return rename_upper(cx, &from, &onto, exchange);
             }
         }
     }
 }
 
 #[derive(PartialEq)]
-enum Same {
+enum SameFile {
     Yes,
     No,
 }
 
 /// Checks whether the rename is allowed, as far as possible before the host is asked.
-fn may(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, flags: RenameFlags) -> Result<Same> {
+fn check_rename(
+    cx: &Cx<'_>,
+    from: &RenameEnd<'_>,
+    onto: &RenameEnd<'_>,
+    flags: RenameFlags,
+) -> Result<SameFile> {
     let exchange = flags.contains(RenameFlags::EXCHANGE);
     let source = from.found.as_ref().ok_or(Errno::ENOENT)?;
     let stays = |node: &OverlayNode| node.kind == Kind::Directory && node.state().lower.is_some();
@@ -107,18 +112,18 @@ fn may(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, flags: RenameFlags) -> Resul
                 false => Errno::ENOTEMPTY,
             });
         }
-        Some(target) if target.node.id == source.node.id => return Ok(Same::Yes),
+        Some(target) if target.node.id == source.node.id => return Ok(SameFile::Yes),
         _ => {}
     }
-    from.dir.may_take(cx, &source.attr)?;
+    from.dir.check_delete(cx, &source.attr)?;
     let Some(target) = &onto.found else {
         onto.dir.check(cx, vfs::Access::WRITE | vfs::Access::EXEC)?;
         return match stays(&source.node) {
             true => Err(Errno::EXDEV),
-            false => Ok(Same::No),
+            false => Ok(SameFile::No),
         };
     };
-    onto.dir.may_take(cx, &target.attr)?;
+    onto.dir.check_delete(cx, &target.attr)?;
     match (from.is_dir(), onto.is_dir()) {
         _ if exchange => {}
         (true, false) => return Err(Errno::ENOTDIR),
@@ -129,7 +134,7 @@ fn may(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, flags: RenameFlags) -> Resul
     if stays(&source.node) || exchange && stays(&target.node) {
         return Err(Errno::EXDEV);
     }
-    Ok(Same::No)
+    Ok(SameFile::No)
 }
 
 fn is_within(dir: &Arc<OverlayNode>, above: &OverlayNode) -> bool {
@@ -138,22 +143,29 @@ fn is_within(dir: &Arc<OverlayNode>, above: &OverlayNode) -> bool {
         if dir.id == above.id {
             return true;
         }
-        next = dir.state().place.map(|place| place.parent);
+        next = dir.state().dentry.map(|place| place.parent);
     }
     false
 }
 
 /// Renames the upper entries. The caller holds the names.
-fn move_above(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, exchange: bool) -> Result<()> {
-    let ours = &ours(cx);
+fn rename_upper(
+    cx: &Cx<'_>,
+    from: &RenameEnd<'_>,
+    onto: &RenameEnd<'_>,
+    exchange: bool,
+) -> Result<()> {
+    let ours = &as_process(cx);
     let tree = &from.dir.tree;
     let upper = |node: &OverlayNode| node.upper().ok_or(Errno::ESTALE);
     let (dir, to) = (upper(from.dir)?, upper(onto.dir)?);
-    let is_below = |end: &End<'_>| -> Result<bool> { Ok(end.dir.below(ours, end.name)?.is_some()) };
+    let is_below = |end: &RenameEnd<'_>| -> Result<bool> {
+        Ok(end.dir.lower_entry(ours, end.name)?.is_some())
+    };
     let (below_from, below_onto) = (is_below(from)?, is_below(onto)?);
-    let mark = |end: &End<'_>, hides: bool| match end.node() {
+    let mark = |end: &RenameEnd<'_>, hides: bool| match end.node() {
         Some(node) if hides && node.kind == Kind::Directory => {
-            tree.marks.set_opaque(&*upper(node)?, ours)
+            tree.xattrs.set_opaque(&*upper(node)?, ours)
         }
         _ => Ok(()),
     };
@@ -166,9 +178,9 @@ fn move_above(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, exchange: bool) -> Re
     } else {
         let target = onto.node().filter(|target| target.kind == Kind::Directory);
         if let Some(target) = target {
-            onto.dir.clear(ours, target, onto.name)?;
+            onto.dir.replace_with_empty(ours, target, onto.name)?;
         }
-        let whiteout = matches!(above(&*to, ours, onto.name)?, Above::Whiteout);
+        let whiteout = matches!(look_up_upper(&*to, ours, onto.name)?, UpperEntry::Whiteout);
         if whiteout && from.is_dir() {
             // A directory cannot replace a whiteout.
             flags = RenameFlags::EXCHANGE;
@@ -182,20 +194,20 @@ fn move_above(cx: &Cx<'_>, from: &End<'_>, onto: &End<'_>, exchange: bool) -> Re
     if leaves_whiteout {
         dir.unlink(ours, from.name, false)?;
     }
-    let place = |end: &End<'_>| Place {
+    let place = |end: &RenameEnd<'_>| Dentry {
         parent: end.dir.clone(),
         name: end.name.bytes().into(),
     };
     if let Some(node) = onto.node() {
         match exchange {
-            true => node.becomes(|state| state.place = Some(place(from))),
-            false => node.lost(onto.dir, onto.name),
+            true => node.update_state(|state| state.dentry = Some(place(from))),
+            false => node.remove_dentry(onto.dir, onto.name),
         }
     }
     if let Some(node) = from.node() {
-        node.becomes(|state| state.place = Some(place(onto)));
+        node.update_state(|state| state.dentry = Some(place(onto)));
     }
-    from.dir.touch();
-    onto.dir.touch();
+    from.dir.bump_epoch();
+    onto.dir.bump_epoch();
     Ok(())
 }

@@ -3,17 +3,17 @@
 //!
 //! Lock order: the state's mutex, never held across a call below; then those of memory and workers.
 
-mod behind;
 mod fetch;
+mod writeback;
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use vfs::{Attr, Caller, Cx, Errno, File, NodeId, Result, SetAttr, Want};
+use vfs::{Attr, AttrMask, Caller, Cx, Errno, File, NodeId, Result, SetAttr};
 
 use super::core::Core;
-use super::memory::Held;
+use super::memory::CacheUnit;
 use super::pages::Pages;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -37,8 +37,8 @@ pub(super) struct State {
     /// Incremented when contents are dropped or changed past the cache: data in flight from below
     /// is outdated then.
     pub(super) epoch: u64,
-    /// The value of [`Core::landings`] when a write was last sent or came back.
-    pub(super) landed: u64,
+    /// The value of [`Core::write_epoch`] when a write was last sent or came back.
+    pub(super) last_write_epoch: u64,
     /// The open file and caller of the last write, used for write-back.
     writer: Option<Arc<Writer>>,
     pub(super) errors: Errors,
@@ -47,25 +47,25 @@ pub(super) struct State {
     /// Whether all dirty data is to be written, not only whole messages.
     urgent: bool,
     /// The end of the last message written: the next one continues there, as an elevator.
-    hand: u64,
+    write_position: u64,
     /// Offsets of whole messages that are dirty.
-    full: Vec<u64>,
+    full_messages: Vec<u64>,
     /// The number of write jobs queued or running.
     writers: usize,
     pub(super) opens: usize,
     /// Whether it is on the workers' list of dirty files, and whether it was dirty at the last
     /// tick.
-    listed: bool,
-    old: bool,
+    on_dirty_list: bool,
+    dirty_at_last_tick: bool,
 }
 
 /// The reason to keep a file in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum FileUse {
     /// It is open or has data in the cache.
-    Needed,
+    InUse,
     /// It has an unreported write-back error, from an open that was dropped without a flush.
-    Untold,
+    Unreported,
     /// None.
     Idle,
 }
@@ -79,12 +79,12 @@ pub(super) enum Fetched {
 }
 
 /// A range that is being read, with the values of [`State`] at the start.
-pub(super) struct Reserved {
+pub(super) struct ReadReservation {
     range: Range<u64>,
     /// The part that a program requested, if it reads at random.
-    asked: Option<Range<u64>>,
+    requested: Option<Range<u64>>,
     epoch: u64,
-    landed: u64,
+    last_write_epoch: u64,
 }
 
 struct Writer {
@@ -97,13 +97,13 @@ struct Writer {
 pub(super) struct Errors {
     count: u64,
     last: Errno,
-    told: bool,
+    reported: bool,
 }
 
 impl Errors {
     /// Returns the count at which a new open starts, before an unreported error.
     pub(super) fn sample(&self) -> u64 {
-        match self.told {
+        match self.reported {
             true => self.count,
             false => self.count - 1,
         }
@@ -115,14 +115,14 @@ impl Errors {
             return Ok(());
         }
         *seen = self.count;
-        self.told = true;
+        self.reported = true;
         Err(self.last)
     }
 
     fn note(&mut self, errno: Errno) {
         self.count += 1;
         self.last = errno;
-        self.told = false;
+        self.reported = false;
     }
 }
 
@@ -159,21 +159,21 @@ impl Cached {
                 change: None,
                 generation: 0,
                 epoch: 0,
-                landed: 0,
+                last_write_epoch: 0,
                 writer: None,
                 errors: Errors {
                     count: 0,
                     last: Errno::EIO,
-                    told: true,
+                    reported: true,
                 },
                 exclusive: false,
                 urgent: false,
-                hand: 0,
-                full: Vec::new(),
+                write_position: 0,
+                full_messages: Vec::new(),
                 writers: 0,
                 opens: 0,
-                listed: false,
-                old: false,
+                on_dirty_list: false,
+                dirty_at_last_tick: false,
             }),
             changed: Condvar::new(),
             core,
@@ -194,7 +194,7 @@ impl Cached {
         mut state: MutexGuard<'a, State>,
         cx: &Cx<'_>,
     ) -> Result<MutexGuard<'a, State>> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         cx.call.check()?;
         self.changed.wait(&mut state);
         cx.call.check()?;
@@ -204,7 +204,7 @@ impl Cached {
     /// Prepares for [`Cached::wait`]; must be called before the first wait of a call, without the
     /// lock.
     pub(super) fn may_wait(&self, cx: &Cx<'_>) -> Result<()> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         if let Some(this) = self.this.upgrade() {
             cx.call.wake_on_cancel(&Waker::from(this));
         }
@@ -212,32 +212,32 @@ impl Cached {
     }
 
     /// Calls [`Pages::evict`]; if `again` is `None`, only checks whether the entry is gone already.
-    pub(super) fn evict(&self, held: Held, again: Option<bool>) -> bool {
+    pub(super) fn evict(&self, held: CacheUnit, again: Option<bool>) -> bool {
         let pages = &mut self.lock().pages;
         match again {
             Some(again) => pages.evict(held, again),
-            None => !pages.has(held),
+            None => !pages.contains(held),
         }
     }
 
     /// Returns the reason to keep the file.
-    pub(super) fn used(&self) -> Use {
+    pub(super) fn file_use(&self) -> FileUse {
         let state = self.lock();
         let empty = state.pages.is_empty() && state.pages.is_clean();
         match state.opens == 0 && empty {
-            false => Use::Needed,
-            true if state.errors.told => Use::Idle,
-            true => Use::Untold,
+            false => FileUse::InUse,
+            true if state.errors.reported => FileUse::Idle,
+            true => FileUse::Unreported,
         }
     }
 
     /// Returns the unreported error if the file is closed, and marks it as reported if `told`.
-    pub(super) fn owes(&self, told: bool) -> Result<()> {
+    pub(super) fn unreported_error(&self, told: bool) -> Result<()> {
         let mut state = self.lock();
-        if state.opens > 0 || state.errors.told {
+        if state.opens > 0 || state.errors.reported {
             return Ok(());
         }
-        state.errors.told = told;
+        state.errors.reported = told;
         Err(state.errors.last)
     }
 
@@ -249,15 +249,16 @@ impl Cached {
         state.opens -= 1;
     }
 
-    /// Records an open with the attributes `attr`, requested when [`Core::landings`] was `since`.
+    /// Records an open with the attributes `attr`, requested when [`Core::write_epoch`] was
+    /// `since`.
     pub(super) fn opened(&self, attr: &Attr, since: u64) {
         let mut state = self.lock();
         state.opens += 1;
         state.pages.opened();
-        let sure = self.is_sure(&state, since);
+        let sure = self.is_newer_than_writes(&state, since);
         let same = state.change == Some(attr.change);
         if state.generation != attr.generation || !same {
-            state.forget();
+            state.drop_clean();
         }
         state.generation = attr.generation;
         if sure {
@@ -267,7 +268,7 @@ impl Cached {
     }
 
     /// Records an open after which all cached data is still valid.
-    pub(super) fn joined(&self) {
+    pub(super) fn opened_unchanged(&self) {
         self.lock().opens += 1;
     }
 
@@ -276,26 +277,26 @@ impl Cached {
         let mut state = self.lock();
         state.opens -= 1;
         if state.opens == 0 && !keep {
-            state.forget();
+            state.drop_clean();
             state.size = None;
         }
     }
 
     /// Returns whether attributes requested at `since` are newer than all writes made here.
-    pub(super) fn is_sure(&self, state: &State, since: u64) -> bool {
-        state.pages.is_clean() && !state.exclusive && state.landed <= since
+    pub(super) fn is_newer_than_writes(&self, state: &State, since: u64) -> bool {
+        state.pages.is_clean() && !state.exclusive && state.last_write_epoch <= since
     }
 
-    /// Reconciles attributes requested when [`Core::landings`] was `since`: they show other
+    /// Reconciles attributes requested when [`Core::write_epoch`] was `since`: they show other
     /// clients' changes, or, if they are older than writes made here, get the size of this cache.
-    pub(super) fn meet(&self, attr: &mut Attr, since: u64) {
+    pub(super) fn revalidate(&self, attr: &mut Attr, since: u64) {
         let mut state = self.lock();
-        if !self.is_sure(&state, since) {
+        if !self.is_newer_than_writes(&state, since) {
             attr.size = attr.size.max(state.size.unwrap_or(0));
             return;
         }
         if state.change.is_some_and(|change| change != attr.change) {
-            state.forget();
+            state.drop_clean();
             state.change = Some(attr.change);
         }
         state.resize(attr.size);
@@ -306,15 +307,15 @@ impl Cached {
     pub(super) fn attr(
         &self,
         cx: &Cx<'_>,
-        want: Want,
+        want: AttrMask,
         ask: impl FnOnce() -> Result<Attr>,
     ) -> Result<Attr> {
-        if want.intersects(Want::SIZE | Want::TIMES) {
-            self.clean(cx)?;
+        if want.intersects(AttrMask::SIZE | AttrMask::TIMES) {
+            self.flush(cx)?;
         }
-        let since = self.core.landings();
+        let since = self.core.write_epoch();
         let mut attr = ask()?;
-        self.meet(&mut attr, since);
+        self.revalidate(&mut attr, since);
         Ok(attr)
     }
 
@@ -328,16 +329,16 @@ impl Cached {
         let _exclusive = self.exclusive(cx)?;
         let attr = change()?;
         match set.size {
-            Some(_) => self.cut(attr.size),
+            Some(_) => self.truncated(attr.size),
             None => self.lock().change = None,
         }
         Ok(attr)
     }
 
     /// Drops what was read and the size: other clients may have changed the file.
-    pub(super) fn doubt(&self) {
+    pub(super) fn invalidate(&self) {
         let mut state = self.lock();
-        state.forget();
+        state.drop_clean();
         if state.pages.is_clean() {
             state.size = None;
         }
@@ -348,20 +349,20 @@ impl Cached {
         if let Some(size) = self.lock().size {
             return Ok(size);
         }
-        cx.may_wait()?;
-        let since = self.core.landings();
-        let mut attr = file.attr(cx, Want::STAT)?;
-        self.meet(&mut attr, since);
+        cx.check_may_block()?;
+        let since = self.core.write_epoch();
+        let mut attr = file.attr(cx, AttrMask::STAT)?;
+        self.revalidate(&mut attr, since);
         let mut state = self.lock();
         Ok(*state.size.get_or_insert(attr.size))
     }
 
     /// Records a truncation or extension to `size` below, during which nobody wrote.
-    pub(super) fn cut(&self, size: u64) {
+    pub(super) fn truncated(&self, size: u64) {
         let mut state = self.lock();
-        state.pages.cut(size);
+        state.pages.truncate(size);
         state.epoch += 1;
-        state.landed = self.core.landed();
+        state.last_write_epoch = self.core.advance_write_epoch();
         state.change = None;
         state.size = Some(size);
     }
@@ -375,10 +376,10 @@ impl Cached {
     ) {
         let mut state = self.lock();
         state.pages.remove(range.clone());
-        if state.pages.is_fetched(&range) {
+        if state.pages.is_being_read(&range) {
             state.epoch += 1;
         }
-        state.landed = self.core.landed();
+        state.last_write_epoch = self.core.advance_write_epoch();
         state.change = None;
         state.size = size(state.size);
         drop(state);
@@ -388,21 +389,21 @@ impl Cached {
 
 impl State {
     /// Drops what was read.
-    pub(super) fn forget(&mut self) {
-        self.pages.forget_clean();
+    pub(super) fn drop_clean(&mut self) {
+        self.pages.drop_clean();
         self.epoch += 1;
     }
 
     fn resize(&mut self, size: u64) {
         if self.size.is_some_and(|old| size < old) {
-            self.pages.cut(size);
+            self.pages.truncate(size);
         }
         self.size = Some(size);
     }
 
     /// Handles a read up to `to` that ended at `end`: the data after it was written here and has
     /// not arrived, or another client has truncated the file.
-    fn ends_at(&mut self, end: u64, to: u64) {
+    fn record_end(&mut self, end: u64, to: u64) {
         if self.pages.unwritten_from(end) {
             self.pages.fill(end..to, None);
         } else {

@@ -15,7 +15,7 @@ pub(super) struct Core {
     /// The maximum number of concurrent messages for a file.
     pub(super) depth: usize,
     /// Incremented when a write is sent, and when its reply arrives.
-    landings: AtomicU64,
+    write_epoch: AtomicU64,
     /// Reads served from the cache alone, and those that were not.
     pub(super) hits: AtomicU64,
     pub(super) misses: AtomicU64,
@@ -32,7 +32,7 @@ impl Core {
             memory: Memory::new(bytes),
             workers: Workers::new(depth)?,
             depth,
-            landings: AtomicU64::new(0),
+            write_epoch: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             buffers: Mutex::new((0..depth).map(|_| buffer()).collect()),
@@ -40,13 +40,13 @@ impl Core {
     }
 
     /// Returns the number of writes sent plus the number of replies.
-    pub(super) fn landings(&self) -> u64 {
-        self.landings.load(Ordering::SeqCst)
+    pub(super) fn write_epoch(&self) -> u64 {
+        self.write_epoch.load(Ordering::SeqCst)
     }
 
     /// Counts a write that is sent, or its reply; returns the new number.
-    pub(super) fn landed(&self) -> u64 {
-        self.landings.fetch_add(1, Ordering::SeqCst) + 1
+    pub(super) fn advance_write_epoch(&self) -> u64 {
+        self.write_epoch.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// Returns a buffer for a message: a preallocated one for each worker, new ones for callers
@@ -56,7 +56,7 @@ impl Core {
         buffer.unwrap_or_default()
     }
 
-    pub(super) fn give_back(&self, buffer: Vec<u8>) {
+    pub(super) fn return_buffer(&self, buffer: Vec<u8>) {
         let mut buffers = self.buffers.lock();
         if buffers.len() < self.depth {
             buffers.push(buffer);

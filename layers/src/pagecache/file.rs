@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vfs::{
-    Allocate, Attr, Backing, CopyHow, Cx, Extent, File, OpenFlags, Payload, Result, Seek, SetAttr,
-    Sink, Want,
+    AllocateMode, Attr, AttrMask, Backing, CopyMode, Cx, Extent, File, OpenFlags, Payload, Result,
+    SetAttr, Sink, Whence,
 };
 
 use super::Mode;
-use super::ahead::Stream;
 use super::cached::{Cached, Fetched};
 use super::pages::{BLOCK, Piece};
+use super::readahead::Stream;
 use super::table::Table;
 use crate::forward;
 use crate::sync::{Mutex, MutexGuard};
@@ -33,8 +33,8 @@ pub(super) struct CachedFile {
 impl Drop for CachedFile {
     fn drop(&mut self) {
         self.cached.closed(self.mode != Mode::Loose);
-        self.cached.send_soon();
-        self.table.leave(&self.cached);
+        self.cached.request_writeback();
+        self.table.release(&self.cached);
     }
 }
 
@@ -84,7 +84,7 @@ impl CachedFile {
         len: usize,
         sink: &mut dyn Sink,
     ) -> Result<usize> {
-        self.cached.clean(cx)?;
+        self.cached.flush(cx)?;
         self.inner.read(cx, offset, len, sink)
     }
 
@@ -112,13 +112,13 @@ impl CachedFile {
     }
 
     /// Returns whether a read bypasses the cache, for a client that reads ahead and caches itself.
-    fn is_for_above(&self, range: &Range<u64>) -> bool {
+    fn bypasses_cache(&self, range: &Range<u64>) -> bool {
         if self.mode != Mode::Loose {
             return false;
         }
         let mut stream = self.stream();
         stream.read(range, u64::MAX, u64::MAX);
-        stream.is_stream() || range.end - range.start >= BLOCK
+        stream.is_sequential() || range.end - range.start >= BLOCK
     }
 
     /// Starts the read-ahead that a read of `range` triggers.
@@ -137,7 +137,8 @@ impl CachedFile {
     /// Returns whether data missing for a read of `range` is fetched with the pages around it, not
     /// in whole blocks.
     fn is_random(&self, range: &Range<u64>) -> bool {
-        self.mode == Mode::Loose || range.end - range.start < BLOCK && !self.stream().is_stream()
+        self.mode == Mode::Loose
+            || range.end - range.start < BLOCK && !self.stream().is_sequential()
     }
 }
 
@@ -154,7 +155,7 @@ impl File for CachedFile {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         self.cached.attr(cx, want, || self.inner.attr(cx, want))
     }
 
@@ -172,7 +173,7 @@ impl File for CachedFile {
             return self.read_below(cx, offset, len, sink);
         }
         let len = len.min(sink.room()) as u64;
-        if self.is_for_above(&(offset..offset.saturating_add(len))) {
+        if self.bypasses_cache(&(offset..offset.saturating_add(len))) {
             return self.inner.read(cx, offset, len as usize, sink);
         }
         let (mut read_ahead, mut tries) = (true, 0);
@@ -238,16 +239,16 @@ impl File for CachedFile {
         let behind = self.mode == Mode::Mmap
             && self.flags.contains(OpenFlags::WRITE)
             && !self.flags.intersects(past)
-            && self.table.writes_behind()
+            && self.table.may_delay_writes()
             && len > 0
-            && len as u64 <= memory.most_dirty() / 2;
+            && len as u64 <= memory.max_dirty() / 2;
         let (Some(end), true) = (end, behind) else {
             return self.write_below(cx, offset, data);
         };
-        if !memory.takes(len) {
-            cx.may_wait()?;
+        if !memory.allows_dirty(len) {
+            cx.check_may_block()?;
             for file in self.table.core.workers.dirty() {
-                file.send_soon();
+                file.request_writeback();
             }
             memory.wait_for_less_dirty(cx, len)?;
         }
@@ -264,18 +265,18 @@ impl File for CachedFile {
     }
 
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
-        self.cached.clean(cx)?;
+        self.cached.flush(cx)?;
         let durable = self.inner.fsync(cx, datasync);
         self.check().and(durable)
     }
 
     fn flush(&self, cx: &Cx<'_>) -> Result<()> {
-        self.cached.clean(cx)?;
+        self.cached.flush(cx)?;
         let done = self.inner.flush(cx);
         self.check().and(done)
     }
 
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, cx: &Cx<'_>, how: AllocateMode, offset: u64, len: u64) -> Result<()> {
         let _exclusive = self.cached.exclusive(cx)?;
         let done = self.inner.allocate(cx, how, offset, len);
         // Some of them shift all data after the range.
@@ -283,8 +284,8 @@ impl File for CachedFile {
         done
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
-        self.cached.clean(cx)?;
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
+        self.cached.flush(cx)?;
         self.inner.seek(cx, offset, what)
     }
 
@@ -295,7 +296,7 @@ impl File for CachedFile {
         len: u64,
         each: &mut dyn FnMut(Extent) -> bool,
     ) -> Result<()> {
-        self.cached.clean(cx)?;
+        self.cached.flush(cx)?;
         self.inner.extents(cx, offset, len, each)
     }
 
@@ -306,9 +307,9 @@ impl File for CachedFile {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
-        self.cached.clean(cx)?;
+        self.cached.flush(cx)?;
         let Some(to) = to.as_any().downcast_ref::<CachedFile>() else {
             return self.inner.copy(cx, offset, to, to_offset, len, how);
         };
@@ -324,7 +325,7 @@ impl File for CachedFile {
     fn backing(&self, cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
         let backing = self.inner.backing(cx)?;
         let _exclusive = self.cached.exclusive(cx).ok()?;
-        self.cached.doubt();
+        self.cached.invalidate();
         Some(backing)
     }
 }

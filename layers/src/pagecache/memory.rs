@@ -35,7 +35,7 @@ struct Inner {
     /// Entries in the order of eviction; some are gone already.
     queue: VecDeque<Entry>,
     /// Pages that were handed out, evicted before all others.
-    spent: VecDeque<Entry>,
+    consumed: VecDeque<Entry>,
     /// The number of waiters for [`Memory::less_dirty`].
     waiting: usize,
 }
@@ -43,33 +43,33 @@ struct Inner {
 /// A candidate for eviction.
 struct Entry {
     owner: Weak<Cached>,
-    held: Held,
+    unit: CacheUnit,
     /// The value of [`Inner::taken`] when it was added.
     since: u64,
 }
 
 /// A part of a file in memory, by its number.
 #[derive(Clone, Copy)]
-pub(super) enum Held {
+pub(super) enum CacheUnit {
     Block(u64),
     /// A page that was not handed out yet.
     Page(u64),
     /// A page that was handed out.
-    Spent(u64),
+    ConsumedPage(u64),
 }
 
 impl Memory {
     /// The age, in multiples of the capacity, up to which data is kept in preference to pages that
     /// were handed out. Older data is useless: a random read of a file four times as large as the
     /// memory is complete by then.
-    const LIVES: u64 = 4;
+    const MAX_AGE: u64 = 4;
 
     /// The maximum number of buffers of freed blocks to keep for reuse.
-    const SPARE: usize = 64;
+    const MAX_SPARE: usize = 64;
 
     pub(super) fn new(bytes: usize) -> Arc<Memory> {
         Arc::new(Memory {
-            capacity: (bytes as u64 / BLOCK).max(Memory::LEAST) * BLOCK,
+            capacity: (bytes as u64 / BLOCK).max(Memory::MIN_BLOCKS) * BLOCK,
             dirty: AtomicUsize::new(0),
             inner: Mutex::default(),
             less_dirty: Condvar::new(),
@@ -78,7 +78,7 @@ impl Memory {
 
     /// The minimum number of blocks: with fewer, read-ahead data would be evicted before it is
     /// read.
-    const LEAST: u64 = 16;
+    const MIN_BLOCKS: u64 = 16;
 
     /// Returns the bytes in use.
     pub(super) fn used(&self) -> u64 {
@@ -92,13 +92,13 @@ impl Memory {
 
     /// Returns the maximum of dirty bytes: half of the capacity, so that there is something to
     /// evict.
-    pub(super) fn most_dirty(&self) -> u64 {
+    pub(super) fn max_dirty(&self) -> u64 {
         self.bytes() / 2
     }
 
     /// Returns whether it is time to write, even short runs.
-    pub(super) fn is_full_of_dirt(&self) -> bool {
-        self.dirty.load(Ordering::Relaxed) as u64 * BLOCK > self.most_dirty() / 2
+    pub(super) fn needs_writeback(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed) as u64 * BLOCK > self.max_dirty() / 2
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -106,36 +106,36 @@ impl Memory {
     }
 
     /// Takes memory for the block `number` of `owner`, with arbitrary contents.
-    pub(super) fn take(&self, owner: &Weak<Cached>, number: u64) -> Vec<u8> {
+    pub(super) fn allocate(&self, owner: &Weak<Cached>, number: u64) -> Vec<u8> {
         let mut inner = self.inner();
-        inner.take(BLOCK, owner, Held::Block(number));
+        inner.charge(BLOCK, owner, CacheUnit::Block(number));
         let spare = inner.spare.pop();
         drop(inner);
         spare.unwrap_or_else(|| vec![0; BLOCK as usize])
     }
 
-    pub(super) fn give(&self, data: Arc<Vec<u8>>) {
+    pub(super) fn free(&self, data: Arc<Vec<u8>>) {
         let data = Arc::into_inner(data);
         let mut inner = self.inner();
         inner.used -= BLOCK;
-        if let Some(data) = data.filter(|_| inner.spare.len() < Memory::SPARE) {
+        if let Some(data) = data.filter(|_| inner.spare.len() < Memory::MAX_SPARE) {
             inner.spare.push(data);
         }
     }
 
     /// Accounts memory for the page `number` of `owner`.
-    pub(super) fn take_page(&self, owner: &Weak<Cached>, number: u64) {
-        self.inner().take(PAGE, owner, Held::Page(number));
+    pub(super) fn charge_page(&self, owner: &Weak<Cached>, number: u64) {
+        self.inner().charge(PAGE, owner, CacheUnit::Page(number));
     }
 
     /// Marks the page `number` of `owner` as handed out: it may be evicted first.
-    pub(super) fn spent(&self, owner: &Weak<Cached>, number: u64) {
+    pub(super) fn mark_consumed(&self, owner: &Weak<Cached>, number: u64) {
         let mut inner = self.inner();
-        let entry = inner.entry(owner, Held::Spent(number));
-        inner.spent.push_back(entry);
+        let entry = inner.entry(owner, CacheUnit::ConsumedPage(number));
+        inner.consumed.push_back(entry);
     }
 
-    pub(super) fn give_page(&self) {
+    pub(super) fn free_page(&self) {
         self.inner().used -= PAGE;
     }
 
@@ -152,16 +152,16 @@ impl Memory {
     }
 
     /// Returns whether `len` more bytes may become dirty.
-    pub(super) fn takes(&self, len: usize) -> bool {
+    pub(super) fn allows_dirty(&self, len: usize) -> bool {
         let dirty = self.dirty.load(Ordering::Relaxed) as u64 * BLOCK;
-        dirty == 0 || dirty + len as u64 <= self.most_dirty()
+        dirty == 0 || dirty + len as u64 <= self.max_dirty()
     }
 
-    /// Waits until [`Memory::takes`] accepts `len` more bytes.
+    /// Waits until [`Memory::allows_dirty`] accepts `len` more bytes.
     pub(super) fn wait_for_less_dirty(self: &Arc<Self>, cx: &Cx<'_>, len: usize) -> Result<()> {
         cx.call.wake_on_cancel(&Waker::from(self.clone()));
         let mut inner = self.inner();
-        while !self.takes(len) {
+        while !self.allows_dirty(len) {
             cx.call.check()?;
             inner.waiting += 1;
             self.less_dirty.wait(&mut inner);
@@ -192,7 +192,7 @@ impl Memory {
                 }
             }
             let next = match crowded {
-                true => inner.next(Memory::LIVES * self.capacity),
+                true => inner.next(Memory::MAX_AGE * self.capacity),
                 false => inner.longer().pop_front(),
             };
             let Some(entry) = next else {
@@ -203,24 +203,24 @@ impl Memory {
             let Some(file) = entry.owner.upgrade() else {
                 continue;
             };
-            match file.evict(entry.held, crowded.then_some(again)) {
+            match file.evict(entry.unit, crowded.then_some(again)) {
                 true => emptied(&file),
-                false => self.inner().back(entry, crowded),
+                false => self.inner().requeue(entry, crowded),
             }
         }
     }
 }
 
 impl Inner {
-    fn entry(&self, owner: &Weak<Cached>, held: Held) -> Entry {
+    fn entry(&self, owner: &Weak<Cached>, held: CacheUnit) -> Entry {
         Entry {
             owner: owner.clone(),
-            held,
+            unit: held,
             since: self.taken,
         }
     }
 
-    fn take(&mut self, bytes: u64, owner: &Weak<Cached>, held: Held) {
+    fn charge(&mut self, bytes: u64, owner: &Weak<Cached>, held: CacheUnit) {
         self.used += bytes;
         self.taken += bytes;
         let entry = self.entry(owner, held);
@@ -228,7 +228,7 @@ impl Inner {
     }
 
     fn entries(&self) -> usize {
-        self.queue.len() + self.spent.len()
+        self.queue.len() + self.consumed.len()
     }
 
     /// Returns the next candidate: a page that was handed out, unless something is older than
@@ -236,26 +236,26 @@ impl Inner {
     fn next(&mut self, most: u64) -> Option<Entry> {
         let oldest = self.queue.front();
         let old = oldest.is_some_and(|entry| self.taken - entry.since > most);
-        let spent = if old { None } else { self.spent.pop_front() };
+        let spent = if old { None } else { self.consumed.pop_front() };
         spent.or_else(|| self.queue.pop_front())
     }
 
     /// Returns the queue that probably has more stale entries.
     fn longer(&mut self) -> &mut VecDeque<Entry> {
-        match self.spent.len() > self.queue.len() {
-            true => &mut self.spent,
+        match self.consumed.len() > self.queue.len() {
+            true => &mut self.consumed,
             false => &mut self.queue,
         }
     }
 
     /// Puts back an entry that is still needed, as if it were new if `anew`.
-    fn back(&mut self, mut entry: Entry, anew: bool) {
+    fn requeue(&mut self, mut entry: Entry, anew: bool) {
         if anew {
             entry.since = self.taken;
         }
-        let queue = match entry.held {
-            Held::Spent(_) => &mut self.spent,
-            Held::Block(_) | Held::Page(_) => &mut self.queue,
+        let queue = match entry.unit {
+            CacheUnit::ConsumedPage(_) => &mut self.consumed,
+            CacheUnit::Block(_) | CacheUnit::Page(_) => &mut self.queue,
         };
         queue.push_back(entry);
     }
@@ -277,9 +277,9 @@ mod tests {
     fn what_is_gone_already_does_not_pile_up() {
         let memory = Memory::new(1 << 20);
         for number in 0..10_000 {
-            memory.take_page(&Weak::new(), number);
-            memory.spent(&Weak::new(), number);
-            memory.give_page();
+            memory.charge_page(&Weak::new(), number);
+            memory.mark_consumed(&Weak::new(), number);
+            memory.free_page();
             memory.make_room(PAGE, |_| {});
         }
         let entries = memory.inner().entries();

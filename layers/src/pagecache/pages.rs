@@ -3,7 +3,7 @@
 //! Independent of the file's size, of callers and of time. Lock order: none, the file's state
 //! guards it.
 
-mod around;
+mod read_around;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,9 +11,9 @@ use std::sync::{Arc, Weak};
 
 use vfs::Ranges;
 
-use self::around::Around;
+use self::read_around::ReadAround;
 use super::cached::Cached;
-use super::memory::{Held, Memory};
+use super::memory::{CacheUnit, Memory};
 
 /// Bytes of a block: the unit of allocation, and of read-around.
 pub(super) const BLOCK: u64 = 64 << 10;
@@ -29,11 +29,11 @@ pub(super) struct Pages {
     /// The numbers of blocks with dirty bytes.
     dirty: BTreeSet<u64>,
     /// Ranges being written: no other message may write them before the reply arrives.
-    flights: Vec<Range<u64>>,
+    writing: Vec<Range<u64>>,
     /// Ranges being read: data written meanwhile must still be here when the reply arrives.
-    fetches: Vec<Range<u64>>,
+    reading: Vec<Range<u64>>,
     /// Clean pages from random reads. Where a block has the same bytes, the block's are valid.
-    around: Around,
+    read_around: ReadAround,
 }
 
 /// A block; its ranges are in bytes of the file.
@@ -48,7 +48,7 @@ struct Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.memory.give(std::mem::take(&mut self.data));
+        self.memory.free(std::mem::take(&mut self.data));
     }
 }
 
@@ -65,7 +65,7 @@ impl Piece {
 }
 
 /// Adjacent bytes to write in one message.
-pub(super) struct Run {
+pub(super) struct DirtyRun {
     pub(super) range: Range<u64>,
     pub(super) pieces: Vec<Piece>,
 }
@@ -95,24 +95,24 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 impl Pages {
     pub(super) fn new(memory: Arc<Memory>, owner: Weak<Cached>) -> Pages {
         Pages {
-            around: Around::new(memory.clone(), owner.clone()),
+            read_around: ReadAround::new(memory.clone(), owner.clone()),
             memory,
             owner,
             blocks: BTreeMap::new(),
             dirty: BTreeSet::new(),
-            flights: Vec::new(),
-            fetches: Vec::new(),
+            writing: Vec::new(),
+            reading: Vec::new(),
         }
     }
 
     /// Returns whether nothing of the file is cached.
     pub(super) fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.around.is_empty()
+        self.blocks.is_empty() && self.read_around.is_empty()
     }
 
     /// Returns whether no data is dirty or being written.
     pub(super) fn is_clean(&self) -> bool {
-        self.dirty.is_empty() && self.flights.is_empty()
+        self.dirty.is_empty() && self.writing.is_empty()
     }
 
     /// Returns whether there is dirty data that is not being written.
@@ -124,13 +124,13 @@ impl Pages {
     pub(super) fn unwritten_from(&self, at: u64) -> bool {
         let last = self.dirty.last().and_then(|number| self.blocks.get(number));
         last.is_some_and(|block| block.dirty.next(at).is_some())
-            || self.flights.iter().any(|flight| flight.end > at)
+            || self.writing.iter().any(|flight| flight.end > at)
     }
 
     fn block(&mut self, number: u64) -> &mut Block {
         let (memory, owner) = (&self.memory, &self.owner);
         self.blocks.entry(number).or_insert_with(|| Block {
-            data: Arc::new(memory.take(owner, number)),
+            data: Arc::new(memory.allocate(owner, number)),
             valid: Ranges::default(),
             dirty: Ranges::default(),
             reads: 0,
@@ -140,7 +140,7 @@ impl Pages {
 
     /// Stores data that a program writes at `at`.
     pub(super) fn write(&mut self, at: u64, data: &[u8]) {
-        for (number, page) in self.around.take(&(at..at + data.len() as u64)) {
+        for (number, page) in self.read_around.take(&(at..at + data.len() as u64)) {
             self.fill(number * PAGE..(number + 1) * PAGE, Some(&page));
         }
         let mut rest = data;
@@ -213,10 +213,10 @@ impl Pages {
     }
 
     /// Returns the first missing part of `range` that is not being read; empty if there is none.
-    pub(super) fn wanted(&self, mut range: Range<u64>) -> Range<u64> {
+    pub(super) fn first_missing(&self, mut range: Range<u64>) -> Range<u64> {
         while range.start < range.end {
             let busy = self
-                .fetches
+                .reading
                 .iter()
                 .find(|fetch| fetch.contains(&range.start));
             if let Some(busy) = busy {
@@ -236,37 +236,37 @@ impl Pages {
         if range.start >= range.end {
             return range.end..range.end;
         }
-        let next = self.fetches.iter().map(|fetch| fetch.start);
+        let next = self.reading.iter().map(|fetch| fetch.start);
         let next = next.filter(|&start| start > range.start).min();
         range.end = range.end.min(next.unwrap_or(range.end));
         range.start..self.missing(range.start, range.end)
     }
 
     /// Returns whether any part of `range` is being read.
-    pub(super) fn is_fetched(&self, range: &Range<u64>) -> bool {
-        self.fetches.iter().any(|fetch| overlap(fetch, range))
+    pub(super) fn is_being_read(&self, range: &Range<u64>) -> bool {
+        self.reading.iter().any(|fetch| overlap(fetch, range))
     }
 
-    /// Marks `range` as being read, until [`Pages::fetched`].
-    pub(super) fn fetch(&mut self, range: Range<u64>) {
-        self.fetches.push(range);
+    /// Marks `range` as being read, until [`Pages::end_read`].
+    pub(super) fn begin_read(&mut self, range: Range<u64>) {
+        self.reading.push(range);
     }
 
-    pub(super) fn fetched(&mut self, range: &Range<u64>) {
-        if let Some(at) = self.fetches.iter().position(|fetch| fetch == range) {
-            self.fetches.swap_remove(at);
+    pub(super) fn end_read(&mut self, range: &Range<u64>) {
+        if let Some(at) = self.reading.iter().position(|fetch| fetch == range) {
+            self.reading.swap_remove(at);
         }
     }
 
     /// Returns the number of separate dirty runs in the block at `at`.
-    pub(super) fn scattered(&self, at: u64) -> usize {
+    pub(super) fn dirty_runs(&self, at: u64) -> usize {
         let block = self.blocks.get(&(at / BLOCK));
         block.map_or(0, |block| block.dirty.count())
     }
 
     /// Returns the dirty run that contains the byte `at`, limited to about `most` bytes on each
     /// side.
-    pub(super) fn stretch(&self, at: u64, most: u64) -> Option<Range<u64>> {
+    pub(super) fn dirty_run_at(&self, at: u64, most: u64) -> Option<Range<u64>> {
         let dirty = |number: u64| self.blocks.get(&number).map(|block| &block.dirty);
         let (first, last) = dirty(at / BLOCK)?
             .next(at)
@@ -290,10 +290,11 @@ impl Pages {
 
     /// Takes the next dirty run, at or after `from` or else from the start of the file: adjacent
     /// bytes, at most `most`, up to a multiple of `most` if they extend beyond it. Bytes that are
-    /// being written already are skipped. The run counts as being written until [`Pages::landed`].
-    pub(super) fn pick(&mut self, from: u64, most: u64) -> Option<Run> {
+    /// being written already are skipped. The run counts as being written until
+    /// [`Pages::end_write`].
+    pub(super) fn take_run(&mut self, from: u64, most: u64) -> Option<DirtyRun> {
         let number = from / BLOCK;
-        let busy = |at: u64| self.flights.iter().any(|flight| flight.contains(&at));
+        let busy = |at: u64| self.writing.iter().any(|flight| flight.contains(&at));
         let mut numbers = self.dirty.range(number..).chain(self.dirty.range(..number));
         let start = numbers.find_map(|number| {
             let block = self.blocks.get(number)?;
@@ -309,19 +310,19 @@ impl Pages {
                 begins.filter(|&at| !busy(at)).min()
             })
         })?;
-        let stretch = self.stretch(start, most)?;
+        let stretch = self.dirty_run_at(start, most)?;
         let mut end = stretch.end.min((start / most + 1) * most);
-        let busy = self.flights.iter().map(|flight| flight.start);
+        let busy = self.writing.iter().map(|flight| flight.start);
         end = busy.filter(|&at| at > start).fold(end, u64::min);
         self.take(start..end)
     }
 
-    /// Takes the `most` bytes at `at`, as [`Pages::pick`] does, if all are dirty and none is being
-    /// written.
-    pub(super) fn pick_whole(&mut self, at: u64, most: u64) -> Option<Run> {
+    /// Takes the `most` bytes at `at`, as [`Pages::take_run`] does, if all are dirty and none is
+    /// being written.
+    pub(super) fn take_message(&mut self, at: u64, most: u64) -> Option<DirtyRun> {
         let whole = at..at + most;
-        let ready = self.stretch(at, most)?.end >= whole.end;
-        let busy = self.flights.iter().any(|flight| overlap(flight, &whole));
+        let ready = self.dirty_run_at(at, most)?.end >= whole.end;
+        let busy = self.writing.iter().any(|flight| overlap(flight, &whole));
         (ready && !busy).then_some(())?;
         self.take(whole)
     }
@@ -331,7 +332,7 @@ impl Pages {
         self.dirty.len() as u64 * BLOCK > bytes
     }
 
-    fn take(&mut self, range: Range<u64>) -> Option<Run> {
+    fn take(&mut self, range: Range<u64>) -> Option<DirtyRun> {
         let mut pieces = Vec::new();
         for (number, part) in split(range.clone()) {
             let block = self.blocks.get_mut(&number)?;
@@ -344,15 +345,15 @@ impl Pages {
                 self.memory.cleaned();
             }
         }
-        self.flights.push(range.clone());
-        Some(Run { range, pieces })
+        self.writing.push(range.clone());
+        Some(DirtyRun { range, pieces })
     }
 
     /// Ends the write of `run`. The rest after `written` bytes becomes dirty again (`again`), or is
     /// lost: invalid unless it was written again meanwhile.
-    pub(super) fn landed(&mut self, run: &Range<u64>, written: u64, again: bool) {
-        if let Some(at) = self.flights.iter().position(|flight| flight == run) {
-            self.flights.swap_remove(at);
+    pub(super) fn end_write(&mut self, run: &Range<u64>, written: u64, again: bool) {
+        if let Some(at) = self.writing.iter().position(|flight| flight == run) {
+            self.writing.swap_remove(at);
         }
         for (number, part) in split(run.start + written..run.end) {
             let Some(block) = self.blocks.get_mut(&number) else {
@@ -375,13 +376,13 @@ impl Pages {
     }
 
     /// Drops everything from `size` on.
-    pub(super) fn cut(&mut self, size: u64) {
+    pub(super) fn truncate(&mut self, size: u64) {
         self.remove(size..u64::MAX);
     }
 
     /// Drops `range`, dirty or not.
     pub(super) fn remove(&mut self, range: Range<u64>) {
-        self.around.take(&range);
+        self.read_around.take(&range);
         let numbers = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let numbers: Vec<u64> = self
             .blocks
@@ -405,9 +406,9 @@ impl Pages {
     }
 
     /// Drops everything that is neither dirty nor being written.
-    pub(super) fn forget_clean(&mut self) {
-        self.around.forget();
-        let flights = &self.flights;
+    pub(super) fn drop_clean(&mut self) {
+        self.read_around.clear();
+        let flights = &self.writing;
         self.blocks.retain(|number, block| {
             let whole = number * BLOCK..(number + 1) * BLOCK;
             let mut kept = block.dirty.clone();
@@ -422,16 +423,18 @@ impl Pages {
 
     /// Called for each open of the file.
     pub(super) fn opened(&mut self) {
-        self.around.unsee();
+        self.read_around.clear_consumed();
     }
 
     /// Evicts an entry unless it is needed, and returns whether it is gone. A block that was read
     /// repeatedly is spared once first if `again`.
-    pub(super) fn evict(&mut self, held: Held, again: bool) -> bool {
+    pub(super) fn evict(&mut self, held: CacheUnit, again: bool) -> bool {
         match held {
-            Held::Block(number) => return self.evict_block(number, again),
-            Held::Page(number) | Held::Spent(number) if self.has(held) => self.around.evict(number),
-            Held::Page(_) | Held::Spent(_) => {}
+            CacheUnit::Block(number) => return self.evict_block(number, again),
+            CacheUnit::Page(number) | CacheUnit::ConsumedPage(number) if self.contains(held) => {
+                self.read_around.evict(number)
+            }
+            CacheUnit::Page(_) | CacheUnit::ConsumedPage(_) => {}
         }
         true
     }
@@ -442,7 +445,7 @@ impl Pages {
             return true;
         };
         let busy = |ranges: &[Range<u64>]| ranges.iter().any(|range| overlap(range, &whole));
-        if !block.dirty.is_empty() || busy(&self.flights) || busy(&self.fetches) {
+        if !block.dirty.is_empty() || busy(&self.writing) || busy(&self.reading) {
             return false;
         }
         if block.reads > 1 && again {
@@ -454,11 +457,11 @@ impl Pages {
     }
 
     /// Returns whether the entry is still cached.
-    pub(super) fn has(&self, held: Held) -> bool {
+    pub(super) fn contains(&self, held: CacheUnit) -> bool {
         match held {
-            Held::Block(number) => self.blocks.contains_key(&number),
-            Held::Page(number) => self.around.holds(number, false),
-            Held::Spent(number) => self.around.holds(number, true),
+            CacheUnit::Block(number) => self.blocks.contains_key(&number),
+            CacheUnit::Page(number) => self.read_around.is_in_state(number, false),
+            CacheUnit::ConsumedPage(number) => self.read_around.is_in_state(number, true),
         }
     }
 }

@@ -12,27 +12,27 @@ use super::pages::Piece;
 
 /// A sink that stores data in the cache as it arrives, unless the file was changed since the
 /// request.
-pub(super) struct Filling<'a> {
+pub(super) struct CacheSink<'a> {
     file: &'a Cached,
     epoch: u64,
     /// The range that has not arrived yet.
     rest: Range<u64>,
     /// The range that a program requested, if it reads at random.
-    asked: Option<Range<u64>>,
+    requested: Option<Range<u64>>,
 }
 
-impl<'a> Filling<'a> {
+impl<'a> CacheSink<'a> {
     pub(super) fn new(
         file: &'a Cached,
         epoch: u64,
         range: Range<u64>,
         asked: Option<Range<u64>>,
-    ) -> Filling<'a> {
-        Filling {
+    ) -> CacheSink<'a> {
+        CacheSink {
             file,
             epoch,
             rest: range,
-            asked,
+            requested: asked,
         }
     }
 
@@ -41,8 +41,8 @@ impl<'a> Filling<'a> {
         let mut state = self.file.lock();
         if state.epoch == self.epoch {
             let range = self.rest.start..end;
-            match &self.asked {
-                Some(asked) => state.pages.bring(range, data, asked),
+            match &self.requested {
+                Some(asked) => state.pages.insert_pages(range, data, asked),
                 None => state.pages.fill(range, data),
             }
         }
@@ -52,7 +52,7 @@ impl<'a> Filling<'a> {
     }
 }
 
-impl Sink for Filling<'_> {
+impl Sink for CacheSink<'_> {
     fn room(&self) -> usize {
         (self.rest.end - self.rest.start) as usize
     }
@@ -94,7 +94,7 @@ impl Sink for Filling<'_> {
 
 /// Returns the pieces as one payload, joined in `buffer` unless there is only one: a source sends a
 /// single piece without a copy.
-pub(super) fn together<'a>(pieces: &'a [Piece], buffer: &'a mut Vec<u8>) -> SlicePayload<'a> {
+pub(super) fn join<'a>(pieces: &'a [Piece], buffer: &'a mut Vec<u8>) -> SlicePayload<'a> {
     if let [one] = pieces {
         return SlicePayload::new(one.bytes());
     }

@@ -7,40 +7,40 @@ use std::sync::Arc;
 
 use vfs::{Attr, NodeId, Result};
 
-use super::cached::{Cached, Use};
+use super::cached::{Cached, FileUse};
 use super::core::Core;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Files that are open or have data in the cache, a number bounded by the open files and the
 /// memory, and files with unreported write-back errors. The latter are never dropped; while there
-/// are [`Table::UNTOLD`] of them, writes are not delayed, so there are no more than that plus the
-/// files whose data was dirty then.
+/// are [`Table::MAX_UNREPORTED`] of them, writes are not delayed, so there are no more than that
+/// plus the files whose data was dirty then.
 pub(super) struct Table {
     pub(super) core: Arc<Core>,
     files: Mutex<Files>,
-    /// The size of `Files::untold`, readable without the lock.
-    untold: AtomicUsize,
+    /// The size of `Files::unreported`, readable without the lock.
+    unreported: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Files {
     by_id: HashMap<NodeId, Arc<Cached>>,
     /// Closed files with unreported errors.
-    untold: HashSet<NodeId>,
+    unreported: HashSet<NodeId>,
 }
 
 impl Table {
     /// The maximum number of closed files with unreported errors, left by programs that ignore the
     /// result of close, or write through memory maps. Beyond it writes are synchronous and report
     /// their errors at once.
-    const UNTOLD: usize = 1024;
+    const MAX_UNREPORTED: usize = 1024;
 
     pub(super) fn new(core: Arc<Core>) -> Arc<Table> {
         Arc::new(Table {
             core,
             files: Mutex::default(),
-            untold: AtomicUsize::new(0),
+            unreported: AtomicUsize::new(0),
         })
     }
 
@@ -58,8 +58,8 @@ impl Table {
     }
 
     /// Adds an open of a file whose attributes were not read.
-    pub(super) fn join(&self, id: NodeId) -> Arc<Cached> {
-        self.opened(id, Cached::joined)
+    pub(super) fn open_unchanged(&self, id: NodeId) -> Arc<Cached> {
+        self.opened(id, Cached::opened_unchanged)
     }
 
     fn opened(&self, id: NodeId, open: impl FnOnce(&Cached)) -> Arc<Cached> {
@@ -67,7 +67,7 @@ impl Table {
         let new = || Cached::new(self.core.clone(), id);
         let file = files.by_id.entry(id).or_insert_with(new).clone();
         // The new open reports the error.
-        files.untold.remove(&id);
+        files.unreported.remove(&id);
         self.count(&files);
         // Before the table's lock is released, so that the file does not count as idle.
         open(&file);
@@ -75,17 +75,17 @@ impl Table {
     }
 
     /// Drops a file that is no longer needed.
-    pub(super) fn leave(&self, file: &Arc<Cached>) {
+    pub(super) fn release(&self, file: &Arc<Cached>) {
         let mut files = self.files();
         let known = files.by_id.get(&file.id);
         if !known.is_some_and(|known| Arc::ptr_eq(known, file)) {
             return;
         }
-        match file.used() {
-            Use::Needed => {}
-            Use::Untold => drop(files.untold.insert(file.id)),
-            Use::Idle => {
-                files.untold.remove(&file.id);
+        match file.file_use() {
+            FileUse::InUse => {}
+            FileUse::Unreported => drop(files.unreported.insert(file.id)),
+            FileUse::Idle => {
+                files.unreported.remove(&file.id);
                 files.by_id.remove(&file.id);
             }
         }
@@ -93,9 +93,9 @@ impl Table {
     }
 
     fn count(&self, files: &Files) {
-        let now = files.untold.len();
-        let before = self.untold.swap(now, Ordering::Relaxed);
-        if before < Table::UNTOLD && now >= Table::UNTOLD {
+        let now = files.unreported.len();
+        let before = self.unreported.swap(now, Ordering::Relaxed);
+        if before < Table::MAX_UNREPORTED && now >= Table::MAX_UNREPORTED {
             tracing::warn!(
                 "write-back is off until programs have read the write errors of {now} files (fsync, close)"
             );
@@ -103,25 +103,25 @@ impl Table {
     }
 
     /// Returns whether writes may be delayed: whether there is room for more unreported errors.
-    pub(super) fn writes_behind(&self) -> bool {
-        self.untold.load(Ordering::Relaxed) < Table::UNTOLD
+    pub(super) fn may_delay_writes(&self) -> bool {
+        self.unreported.load(Ordering::Relaxed) < Table::MAX_UNREPORTED
     }
 
     /// Reports write-back errors of files that are not open. Later opens report them, too, unless
     /// there are too many files to remember for that.
     pub(super) fn check(&self) -> Result<()> {
-        let full = !self.writes_behind();
+        let full = !self.may_delay_writes();
         let mut done = Ok(());
         for file in self.all() {
-            done = done.and(file.owes(full));
-            self.leave(&file);
+            done = done.and(file.unreported_error(full));
+            self.release(&file);
         }
         done
     }
 
     /// Makes room for `bytes` more.
     pub(super) fn make_room(&self, bytes: u64) {
-        self.core.memory.make_room(bytes, |file| self.leave(file));
+        self.core.memory.make_room(bytes, |file| self.release(file));
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Cached>> {
@@ -134,46 +134,46 @@ mod tests {
     use super::*;
 
     fn attr(id: NodeId) -> Attr {
-        vfs_testkit::script::plain_attr(id, vfs::Kind::File)
+        vfs_testkit::script::default_attr(id, vfs::Kind::File)
     }
 
     /// Leaves a file with a write-back error that was not reported.
     fn left(table: &Table, id: NodeId) {
         let file = table.open(&attr(id), 0);
         file.lose();
-        table.leave(&file);
+        table.release(&file);
     }
 
     #[test]
     fn as_long_as_too_many_errors_are_untold_nothing_is_written_behind() {
         let table = Table::new(Core::new(1 << 20, 1).expect("a thread"));
-        let most = Table::UNTOLD as NodeId;
+        let most = Table::MAX_UNREPORTED as NodeId;
         for id in 1..most {
             left(&table, id);
         }
-        assert!(table.writes_behind());
+        assert!(table.may_delay_writes());
         left(&table, most);
         left(&table, most + 1);
-        assert!(!table.writes_behind());
-        assert_eq!(table.all().len(), Table::UNTOLD + 1);
+        assert!(!table.may_delay_writes());
+        assert_eq!(table.all().len(), Table::MAX_UNREPORTED + 1);
         // The next open reports the error, and the table then drops the file.
         let opened = |id| {
             let file = table.open(&attr(id), 0);
             assert!(file.lock().errors.check(&mut 0).is_err());
             file.lock().opens -= 1;
-            table.leave(&file);
+            table.release(&file);
             assert!(table.find(id).is_none());
         };
         opened(1);
         opened(2);
-        assert!(table.writes_behind());
+        assert!(table.may_delay_writes());
         // A sync reports the errors of all files, and clears them only if there are too many to
         // remember.
         assert!(table.check().is_err() && table.check().is_err());
         opened(3);
         left(&table, most + 2);
         left(&table, most + 3);
-        assert!(!table.writes_behind());
+        assert!(!table.may_delay_writes());
         assert!(table.check().is_err() && table.check().is_ok());
         assert!(table.all().is_empty());
     }

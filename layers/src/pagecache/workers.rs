@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use vfs::{Call, Caller, Cx, File};
 
-use super::cached::{Cached, Reserved};
+use super::cached::{Cached, ReadReservation};
 use crate::sync::thread::Builder;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -18,13 +18,13 @@ pub(super) enum Job {
     /// Writes a file's dirty data.
     Write(Arc<Cached>),
     /// Reads a range of a file on behalf of the caller.
-    Read(Arc<Cached>, Arc<dyn File>, Caller, Reserved),
+    Read(Arc<Cached>, Arc<dyn File>, Caller, ReadReservation),
 }
 
 pub(super) struct Workers {
     queue: Mutex<Queue>,
     work: Condvar,
-    most: usize,
+    max_threads: usize,
 }
 
 #[derive(Default)]
@@ -47,9 +47,9 @@ impl Workers {
         let workers = Arc::new(Workers {
             queue: Mutex::default(),
             work: Condvar::new(),
-            most,
+            max_threads: most,
         });
-        workers.hire(&mut workers.queue())?;
+        workers.spawn_worker(&mut workers.queue())?;
         Ok(workers)
     }
 
@@ -63,15 +63,15 @@ impl Workers {
         queue.jobs.push_back(job);
         if queue.idle >= queue.jobs.len() {
             self.work.notify_one();
-        } else if queue.threads < self.most
-            && let Err(error) = self.hire(&mut queue)
+        } else if queue.threads < self.max_threads
+            && let Err(error) = self.spawn_worker(&mut queue)
         {
             tracing::debug!("cannot start more threads for readahead and write-back: {error}");
         }
     }
 
     /// Adds `file`, which has dirty data, to those that are written after a while.
-    pub(super) fn watch(&self, file: Weak<Cached>) {
+    pub(super) fn track_dirty(&self, file: Weak<Cached>) {
         let mut queue = self.queue();
         queue.dirty.push(file);
         if queue.dirty.len() == 1 {
@@ -92,7 +92,7 @@ impl Workers {
         self.work.notify_all();
     }
 
-    fn hire(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
+    fn spawn_worker(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
         let workers = self.clone();
         let name = Builder::new().name("barge-pages".into());
         name.spawn(move || workers.work())?;
@@ -103,7 +103,7 @@ impl Workers {
     fn work(&self) {
         while let Some(job) = self.next() {
             match job {
-                Job::Write(file) => file.write_behind(),
+                Job::Write(file) => file.write_back(),
                 Job::Read(file, from, caller, reserved) => {
                     let call = Call::detached();
                     // The caller that needs the data reads it again, and meets the error.
@@ -132,7 +132,7 @@ impl Workers {
             if slept.timed_out() {
                 let dirty = std::mem::take(&mut queue.dirty);
                 drop(queue);
-                let (due, dirty) = sort(dirty);
+                let (due, dirty) = select_due(dirty);
                 queue = self.queue();
                 queue.jobs.extend(due);
                 queue.dirty.extend(dirty);
@@ -142,13 +142,13 @@ impl Workers {
 }
 
 /// Returns jobs for the files that are due, and the files to check again.
-fn sort(dirty: Vec<Weak<Cached>>) -> (Vec<Job>, Vec<Weak<Cached>>) {
+fn select_due(dirty: Vec<Weak<Cached>>) -> (Vec<Job>, Vec<Weak<Cached>>) {
     let (mut due, mut rest) = (Vec::new(), Vec::new());
     for file in dirty {
         let Some(there) = file.upgrade() else {
             continue;
         };
-        match there.grows_old() {
+        match there.check_age() {
             None => continue,
             Some(true) => due.push(Job::Write(there)),
             Some(false) => {}

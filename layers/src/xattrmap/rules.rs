@@ -13,14 +13,14 @@ pub(super) struct Rules(Vec<Rule>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
-    does: Does,
+    action: Action,
     scope: Scope,
     key: Vec<u8>,
     prepend: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Does {
+enum Action {
     Prefix,
     Pass,
     Refuse(Errno),
@@ -90,10 +90,10 @@ impl<'a> Fields<'a> {
 
     fn rule(&mut self, kind: &str) -> std::result::Result<Rule, BadMap> {
         let does = match kind {
-            "prefix" => Does::Prefix,
-            "ok" => Does::Pass,
-            "bad" => Does::Refuse(Errno::EPERM),
-            "unsupported" => Does::Refuse(Errno::EOPNOTSUPP),
+            "prefix" => Action::Prefix,
+            "ok" => Action::Pass,
+            "bad" => Action::Refuse(Errno::EPERM),
+            "unsupported" => Action::Refuse(Errno::EOPNOTSUPP),
             _ => {
                 return Err(BadMap(format!(
                     "expected prefix, ok, bad, unsupported or map, got {kind:?}"
@@ -115,9 +115,9 @@ impl<'a> Fields<'a> {
 }
 
 impl Rule {
-    fn new(does: Does, scope: Scope, key: &str, prepend: &str) -> Rule {
+    fn new(does: Action, scope: Scope, key: &str, prepend: &str) -> Rule {
         Rule {
-            does,
+            action: does,
             scope,
             key: key.into(),
             prepend: prepend.into(),
@@ -127,15 +127,15 @@ impl Rule {
     /// Returns the rules that `map` abbreviates: the prefix; then, unless `key` is empty, a rule
     /// that refuses names that would bypass it from either side; then the rest.
     fn map(key: &str, prepend: &str) -> impl Iterator<Item = Rule> {
-        let refuse = Does::Refuse(Errno::EPERM);
+        let refuse = Action::Refuse(Errno::EPERM);
         let (around, rest) = match key {
             "" => (None, refuse),
             _ => (
                 Some(Rule::new(refuse, Scope::All, prepend, key)),
-                Does::Pass,
+                Action::Pass,
             ),
         };
-        [Rule::new(Does::Prefix, Scope::All, key, prepend)]
+        [Rule::new(Action::Prefix, Scope::All, key, prepend)]
             .into_iter()
             .chain(around)
             .chain([Rule::new(rest, Scope::All, "", "")])
@@ -144,28 +144,28 @@ impl Rule {
 
 impl Rules {
     /// Returns the source's name for a client's `name`.
-    pub(super) fn below<'a>(&self, name: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    pub(super) fn to_source<'a>(&self, name: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         // As Linux does for an empty name, which a prefix would make valid.
         if name.is_empty() {
             return Err(Errno::ERANGE);
         }
         let matches = |rule: &&Rule| rule.scope != Scope::Server && name.starts_with(&rule.key);
         let rule = self.0.iter().find(matches).ok_or(Errno::EPERM)?;
-        match rule.does {
-            Does::Prefix => Ok(Cow::Owned([&rule.prepend, name].concat())),
-            Does::Pass => Ok(Cow::Borrowed(name)),
-            Does::Refuse(errno) => Err(errno),
+        match rule.action {
+            Action::Prefix => Ok(Cow::Owned([&rule.prepend, name].concat())),
+            Action::Pass => Ok(Cow::Borrowed(name)),
+            Action::Refuse(errno) => Err(errno),
         }
     }
 
     /// Returns the name that clients see in a listing for the source's `name`, if any.
-    pub(super) fn above<'a>(&self, name: &'a [u8]) -> Option<&'a [u8]> {
+    pub(super) fn to_client<'a>(&self, name: &'a [u8]) -> Option<&'a [u8]> {
         let matches = |rule: &&Rule| rule.scope != Scope::Client && name.starts_with(&rule.prepend);
         let rule = self.0.iter().find(matches)?;
-        match rule.does {
-            Does::Prefix => Some(&name[rule.prepend.len()..]).filter(|name| !name.is_empty()),
-            Does::Pass => Some(name),
-            Does::Refuse(_) => None,
+        match rule.action {
+            Action::Prefix => Some(&name[rule.prepend.len()..]).filter(|name| !name.is_empty()),
+            Action::Pass => Some(name),
+            Action::Refuse(_) => None,
         }
     }
 }
@@ -181,12 +181,12 @@ mod tests {
     }
 
     fn below(map: &Rules, name: &str) -> Result<String> {
-        let name = map.below(name.as_bytes())?;
+        let name = map.to_source(name.as_bytes())?;
         Ok(String::from_utf8(name.into_owned()).expect("text"))
     }
 
     fn above<'a>(map: &Rules, name: &'a str) -> Option<&'a str> {
-        let name = map.above(name.as_bytes())?;
+        let name = map.to_client(name.as_bytes())?;
         Some(str::from_utf8(name).expect("text"))
     }
 
@@ -290,8 +290,8 @@ mod tests {
         #[test]
         fn any_text_is_a_map_or_is_refused(text in "[:/ a-z.]{0,60}|\\PC{0,40}", name in ".{0,20}") {
             if let Ok(map) = text.parse::<Rules>() {
-                let _ = map.below(name.as_bytes());
-                let _ = map.above(name.as_bytes());
+                let _ = map.to_source(name.as_bytes());
+                let _ = map.to_client(name.as_bytes());
             }
         }
 
@@ -301,8 +301,8 @@ mod tests {
             name in "(user|trusted|security)\\.[a-z]{1,9}",
         ) {
             let map = map(&format!(":map:{key}:user.virtiofs.:"));
-            match map.below(name.as_bytes()) {
-                Ok(below) => prop_assert_eq!(map.above(&below), Some(name.as_bytes())),
+            match map.to_source(name.as_bytes()) {
+                Ok(below) => prop_assert_eq!(map.to_client(&below), Some(name.as_bytes())),
                 Err(errno) => prop_assert_eq!(errno, Errno::EPERM),
             }
         }

@@ -12,7 +12,7 @@ use memory::Memory;
 use vfs::{
     Call, Caller, Cx, Entry, File, FileSystem, Mode, Name, Node, OpenFlags, Payload, Result, Sink,
 };
-use vfs_testkit::{Bytes, clock};
+use vfs_testkit::{TestPayload, clock};
 
 pub(crate) const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
@@ -28,7 +28,11 @@ pub(crate) fn with<T>(act: impl FnOnce(&Cx<'_>) -> Result<T>) -> T {
 /// Creates the file `name` in the root.
 pub(crate) fn create(fs: &dyn FileSystem, name: &str) -> Arc<dyn File> {
     let name = Name::new(name.as_bytes()).expect("a name");
-    with(|cx| fs.root(cx)?.create(cx, name, RW, Mode::exactly(0o644))).1
+    with(|cx| {
+        fs.root(cx)?
+            .create(cx, name, RW, Mode::without_umask(0o644))
+    })
+    .1
 }
 
 /// Opens the file `name` in the root.
@@ -39,7 +43,7 @@ pub(crate) fn open(fs: &dyn FileSystem, name: &str, flags: OpenFlags) -> Arc<dyn
 
 /// Writes all of `data`.
 pub(crate) fn write(file: &dyn File, at: u64, data: &[u8]) {
-    let written = with(|cx| file.write(cx, at, &mut Bytes::new(data)));
+    let written = with(|cx| file.write(cx, at, &mut TestPayload::new(data)));
     assert_eq!(written, data.len());
 }
 

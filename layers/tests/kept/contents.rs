@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use layers::kept::identity;
+use layers::disk_cache::identity;
 use memory::Memory;
-use vfs::lock::{HostLock, Space};
-use vfs::{Caller, CopyHow, File, FileSystem, Name, OpenFlags, SetAttr, Time, Want};
+use vfs::lock::{HostLock, LockFamily};
+use vfs::{AttrMask, Caller, CopyMode, File, FileSystem, Name, OpenFlags, SetAttr, Time};
 use vfs_testkit::context::pattern;
 
 use crate::common::{RW, create, open, with};
@@ -118,14 +118,14 @@ fn who_is_told_of_a_change_reads_the_source() {
     /// Provides new attributes of a file, or a lock.
     type Tell = fn(&dyn FileSystem, &dyn File, Name<'_>);
     let told: [Tell; 4] = [
-        |_, file, _| assert!(with(|cx| file.attr(cx, Want::STAT)).size > 0),
+        |_, file, _| assert!(with(|cx| file.attr(cx, AttrMask::STAT)).size > 0),
         |fs, _, name| drop(with(|cx| fs.root(cx)?.lookup(cx, name))),
         |fs, _, _| drop(listed(fs)),
         |fs, _, name| {
             let (start, end) = (0, u64::MAX >> 1);
             with(|cx| {
                 let node = fs.root(cx)?.lookup(cx, name)?.node;
-                node.host_lock(cx, Space::Posix.range(start, end), HostLock::Shared)
+                node.host_lock(cx, LockFamily::Posix.range(start, end), HostLock::Shared)
             });
         },
     ];
@@ -161,7 +161,7 @@ fn what_is_changed_here_is_void_before() {
         },
         |fs| {
             let (from, to) = (open(fs, "other", READ), open(fs, "f", RW));
-            let how = CopyHow::Any;
+            let how = CopyMode::Any;
             assert_eq!(with(|cx| from.copy(cx, 0, &*to, 2, 3, how)), 3);
         },
     ];
@@ -208,7 +208,7 @@ fn what_has_just_changed_is_not_kept_yet() {
     let mut bed = Bed::new();
     bed.file("f", b"contents");
     let file = open(&*bed.source, "f", READ);
-    let ctime = with(|cx| file.attr(cx, Want::STAT)).ctime;
+    let ctime = with(|cx| file.attr(cx, AttrMask::STAT)).ctime;
     let changed = Duration::new(ctime.sec as u64, ctime.nsec);
     for (later, kept) in [(0, 0), (9, 0), (10, 2)] {
         bed.now = changed + Duration::from_secs(later);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use layers::fault::{Fault, What, When};
+use layers::fault::{Fault, FaultKind, Trigger};
 use layers::{Layer, forward, stack};
 use parking_lot::{Condvar, Mutex};
 use vfs::attr::SetTime;
-use vfs::{Cx, Errno, File, Make, Mode, Name, NodeId, Op, RenameFlags, Result, SetAttr, Time};
+use vfs::{Cx, Errno, File, Mode, Name, NewNode, NodeId, Op, RenameFlags, Result, SetAttr, Time};
 use vfs_testkit::context::pattern;
 
 use crate::common::{RW, open, with};
@@ -44,11 +44,11 @@ fn a_copy_that_was_changed_or_cut_is_noticed_and_made_anew() {
             let name = bed.kept(".data");
             unlink(&*bed.dir, &name);
             with(|cx| {
-                let target = Make::Symlink(b"/etc/passwd");
+                let target = NewNode::Symlink(b"/etc/passwd");
                 let name = Name::new(name.as_bytes())?;
                 bed.dir
                     .root(cx)?
-                    .make(cx, name, target, Mode::exactly(0o777))
+                    .make(cx, name, target, Mode::without_umask(0o777))
             });
         },
     ];
@@ -221,7 +221,7 @@ fn nothing_that_fails_in_the_directory_is_an_error_of_who_reads() {
             bed.file("g", &contents);
             bed.mount().read("f");
             let fault = Arc::new(Fault::new(1, Arc::new(|| Duration::ZERO)));
-            fault.add(op, When::Always, What::Fail(errno));
+            fault.add(op, Trigger::Always, FaultKind::Fail(errno));
             let mount = bed.mount_with(stack(bed.dir.clone(), fault.clone()), [7; 32]);
             for name in ["f", "g", "f", "g"] {
                 assert!(mount.read(name) == contents, "{op} {errno:?}");
@@ -252,7 +252,7 @@ fn a_full_disk_makes_the_bound_what_there_is() {
         mount.kept.wait();
     };
     ["a", "b", "c"].into_iter().for_each(read);
-    fault.add(Op::Write, When::Always, What::Fail(Errno::ENOSPC));
+    fault.add(Op::Write, Trigger::Always, FaultKind::Fail(Errno::ENOSPC));
     read("d");
     fault.clear();
     read("d");

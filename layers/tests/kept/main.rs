@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Data, Passing, Read, create, open, with, write};
-use layers::kept::{Kept, Options};
+use layers::disk_cache::{DiskCache, Options};
 use layers::stack;
 use memory::Memory;
-use vfs::{DirEntry, File, FileSystem, Name, OpenFlags, Plus, Result, SetAttr, Sink};
-use vfs_testkit::{Room, clock};
+use vfs::{DirEntry, File, FileSystem, Name, OpenFlags, ReaddirMode, Result, SetAttr, Sink};
+use vfs_testkit::{ReplyBuffer, clock};
 
 pub(crate) const READ: OpenFlags = OpenFlags::READ;
 
@@ -44,7 +44,7 @@ pub(crate) struct Bed {
 /// A mount. When dropped, it has written all queued data.
 pub(crate) struct Mount {
     pub(crate) fs: Arc<dyn FileSystem>,
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept: Arc<DiskCache>,
 }
 
 impl Bed {
@@ -70,7 +70,7 @@ impl Bed {
 
     pub(crate) fn mount_with(&self, dir: Arc<dyn FileSystem>, source: [u8; 32]) -> Mount {
         let now = self.now;
-        let kept = Kept::new(Options {
+        let kept = DiskCache::new(Options {
             dir,
             size: self.size,
             source,
@@ -119,7 +119,7 @@ pub(crate) fn cut(file: &dyn File, size: u64) {
 }
 
 pub(crate) fn read(file: &dyn File, at: u64, len: usize) -> Vec<u8> {
-    let mut room = Room::new(len);
+    let mut room = ReplyBuffer::new(len);
     with(|cx| file.read(cx, at, len, &mut room));
     room.into_data()
 }
@@ -155,7 +155,7 @@ pub(crate) fn listed(fs: &dyn FileSystem) -> Vec<(String, u64)> {
     };
     with(|cx| {
         let dir = fs.root(cx)?.open(cx, READ)?;
-        dir.readdir(cx, 0, Plus::Entries, &mut take)
+        dir.readdir(cx, 0, ReaddirMode::Entries, &mut take)
     });
     names
 }

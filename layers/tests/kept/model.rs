@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use layers::fault::{Fault, What, When};
-use layers::kept::{Kept, Options};
+use layers::disk_cache::{DiskCache, Options};
+use layers::fault::{Fault, FaultKind, Trigger};
 use layers::stack;
 use vfs::{Errno, File, Op};
 use vfs_testkit::context::{Random, pattern};
@@ -23,7 +23,7 @@ struct Open {
     /// The oldest version that it may show: that of the open, or the last one its own mount has
     /// written.
     since: u64,
-    by: Arc<Kept>,
+    by: Arc<DiskCache>,
 }
 
 fn version(number: u64) -> Vec<u8> {
@@ -53,7 +53,7 @@ fn mounts_that_share_a_directory_never_show_what_was_before_the_open() {
         let mut random = Random::new(seed);
         let fault = Arc::new(Fault::new(seed, Arc::new(|| Duration::ZERO)));
         for (op, errno) in [(None, Errno::EIO), (Some(Op::Write), Errno::ENOSPC)] {
-            fault.add(op, When::Chance(0.02), What::Fail(errno));
+            fault.add(op, Trigger::Chance(0.02), FaultKind::Fail(errno));
         }
         let dir = stack(bed.dir.clone(), fault.clone());
         let mount = || loop {
@@ -66,7 +66,7 @@ fn mounts_that_share_a_directory_never_show_what_was_before_the_open() {
                 process: random_process(),
                 now: Arc::new(move || now),
             };
-            if let Ok(kept) = Kept::new(options) {
+            if let Ok(kept) = DiskCache::new(options) {
                 let kept = Arc::new(kept);
                 let fs = stack(bed.source.clone(), kept.clone());
                 return Mount { fs, kept };

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use vfs::holes::{Solid, Walk};
+use vfs::holes::{HoleScanner, HoleSearchHint};
 use vfs::{
-    Allocate, Cx, Errno, Export, Extent, File, Kind, Level, Name, Node, NodeId, OpenFlags, Result,
-    Want,
+    AllocateMode, AttrMask, Cx, Errno, Export, Extent, File, Kind, Name, Node, NodeId, OpenFlags,
+    Result, Support,
 };
 use wire::{Incoming, Outgoing};
 
@@ -17,8 +17,8 @@ pub struct Disk {
     id: NodeId,
     size: u64,
     read_only: bool,
-    punches: bool,
-    solid: Solid,
+    can_discard: bool,
+    hint: HoleSearchHint,
 }
 
 impl Disk {
@@ -41,12 +41,12 @@ impl Disk {
         }
         let (file, read_only) = open(cx, &*node, read_only)?;
         Ok(Disk {
-            size: file.attr(cx, Want::STAT)?.size,
+            size: file.attr(cx, AttrMask::STAT)?.size,
             id: node.id(),
             file,
             read_only,
-            solid: Solid::default(),
-            punches: export.fs.capabilities().holes != Level::None,
+            hint: HoleSearchHint::default(),
+            can_discard: export.fs.capabilities().holes != Support::None,
         })
     }
 
@@ -61,8 +61,8 @@ impl Disk {
     }
 
     /// Returns whether ranges can be deallocated, and zeroed without writing.
-    pub fn punches(&self) -> bool {
-        self.punches && !self.read_only
+    pub fn can_discard(&self) -> bool {
+        self.can_discard && !self.read_only
     }
 
     /// Returns the inode number of the file.
@@ -71,7 +71,7 @@ impl Disk {
     }
 
     /// Returns whether `len` bytes at `offset` are within the disk.
-    pub fn holds(&self, offset: u64, len: u64) -> bool {
+    pub fn contains(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.size)
     }
 
@@ -89,8 +89,8 @@ impl Disk {
     }
 
     /// Splits `len` bytes at `offset` into data and holes that are large enough to report.
-    pub fn pieces(&self, offset: u64, len: u64) -> Walk<'_> {
-        Walk::new(&*self.file, &self.solid, offset..offset + len)
+    pub fn scan(&self, offset: u64, len: u64) -> HoleScanner<'_> {
+        HoleScanner::new(&*self.file, &self.hint, offset..offset + len)
     }
 
     /// Writes the rest of `message` after `from` to `offset`. Durable on return if `durably`.
@@ -105,7 +105,7 @@ impl Disk {
         self.check_writable()?;
         if durably {
             // A request that is tried again must not have had any effect.
-            cx.may_wait()?;
+            cx.check_may_block()?;
         }
         let len = message.size().saturating_sub(from);
         let mut done = 0;
@@ -143,11 +143,11 @@ impl Disk {
     ) -> Result<()> {
         self.check_writable()?;
         if durably {
-            cx.may_wait()?;
+            cx.check_may_block()?;
         }
         let how = match give_back {
-            true => Allocate::Punch,
-            false => Allocate::ZeroKeepSize,
+            true => AllocateMode::Punch,
+            false => AllocateMode::ZeroKeepSize,
         };
         if len > 0 {
             self.file.allocate(cx, how, offset, len)?;

@@ -24,7 +24,7 @@ pub(crate) fn vocabulary(
 ) -> Vocabulary {
     Vocabulary {
         protocol,
-        words: (0..=last).map(|number| word(number).into()).collect(),
-        fault: Vocabulary::errno,
+        operations: (0..=last).map(|number| word(number).into()).collect(),
+        error: Vocabulary::errno,
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, LazyLock};
 
 use vfs::{Call, Caller, Cx, Errno, Patience, Result};
-use wire::{Answer, Incoming, Malformed, Outgoing, Reader, Role, Session, Vocabulary};
+use wire::{Incoming, Malformed, Outgoing, Reader, Role, ServeOutcome, Session, Vocabulary};
 
 use crate::Disk;
 use crate::requests::{Requests, vocabulary};
@@ -50,16 +50,16 @@ const HEADER: usize = 16;
 const SEGMENT: usize = 16;
 
 /// The most ranges of one discard or write-zeroes request: Linux uses no more than 256.
-const SEGMENTS: usize = 256;
+const MAX_SEGMENTS: usize = 256;
 
 /// The most sectors of such a range: 1 GiB, so that none keeps a thread for long.
-const SEGMENT_SECTORS: u32 = 1 << 21;
+const MAX_SEGMENT_SECTORS: u32 = 1 << 21;
 
 /// The block size for the guest: a page, which suits its file systems.
-const BLOCK: u64 = 4096;
+const BLOCK_SIZE: u64 = 4096;
 
 /// The length of a disk's id in bytes.
-const ID: usize = 20;
+const ID_SIZE: usize = 20;
 
 /// Returns the features of a device for `disk` (virtio 1.3, 5.2.3), with several queues.
 pub fn features(disk: &Disk) -> u64 {
@@ -67,10 +67,10 @@ pub fn features(disk: &Disk) -> u64 {
     if disk.is_read_only() {
         features |= feature::RO;
     }
-    if disk.size().is_multiple_of(BLOCK) {
+    if disk.size().is_multiple_of(BLOCK_SIZE) {
         features |= feature::TOPOLOGY;
     }
-    if disk.punches() {
+    if disk.can_discard() {
         features |= feature::DISCARD | feature::WRITE_ZEROES;
     }
     features | feature::BLK_SIZE
@@ -78,9 +78,9 @@ pub fn features(disk: &Disk) -> u64 {
 
 /// Returns the configuration of a device for `disk` with `queues` queues of `depth` descriptors
 /// (virtio 1.3, 5.2.4). Bytes after the last whole sector are not part of the disk.
-pub fn space(disk: &Disk, queues: u16, depth: u32) -> Vec<u8> {
-    let mut space = Vec::new();
-    let mut put = |bytes: &[u8]| space.extend_from_slice(bytes);
+pub fn config_space(disk: &Disk, queues: u16, depth: u32) -> Vec<u8> {
+    let mut config_space = Vec::new();
+    let mut put = |bytes: &[u8]| config_space.extend_from_slice(bytes);
     put(&(disk.size() / SECTOR).to_le_bytes());
     // No limit for the size of a segment. The most segments: without those of the header and the
     // status.
@@ -91,25 +91,25 @@ pub fn space(disk: &Disk, queues: u16, depth: u32) -> Vec<u8> {
     put(&(SECTOR as u32).to_le_bytes());
     // Eight sectors make an aligned block; the smallest and the optimal read, in sectors.
     put(&[3, 0]);
-    put(&((BLOCK / SECTOR) as u16).to_le_bytes());
+    put(&((BLOCK_SIZE / SECTOR) as u16).to_le_bytes());
     put(&0u32.to_le_bytes());
     // Writes are durable only after a flush.
     put(&[1, 0]);
     put(&queues.to_le_bytes());
     // Discard, then write zeroes, which may deallocate space.
-    put(&SEGMENT_SECTORS.to_le_bytes());
-    put(&(SEGMENTS as u32).to_le_bytes());
-    put(&((BLOCK / SECTOR) as u32).to_le_bytes());
-    put(&SEGMENT_SECTORS.to_le_bytes());
-    put(&(SEGMENTS as u32).to_le_bytes());
+    put(&MAX_SEGMENT_SECTORS.to_le_bytes());
+    put(&(MAX_SEGMENTS as u32).to_le_bytes());
+    put(&((BLOCK_SIZE / SECTOR) as u32).to_le_bytes());
+    put(&MAX_SEGMENT_SECTORS.to_le_bytes());
+    put(&(MAX_SEGMENTS as u32).to_le_bytes());
     put(&[1, 0, 0, 0]);
     // Monitors read the fields that they know.
-    space.resize(SPACE, 0);
-    space
+    config_space.resize(CONFIG_SPACE_SIZE, 0);
+    config_space
 }
 
 /// The size of the configuration that monitors read, zones included.
-const SPACE: usize = 96;
+const CONFIG_SPACE_SIZE: usize = 96;
 
 /// A guest's device. Requests of all its queues may be served at once.
 pub struct Device {
@@ -127,7 +127,7 @@ impl Device {
     }
 
     /// Answers into `out`; the last byte of its room is the status.
-    fn answer(&self, cx: &Cx<'_>, message: &dyn Incoming, out: &mut dyn Outgoing) -> Result<()> {
+    fn execute(&self, cx: &Cx<'_>, message: &dyn Incoming, out: &mut dyn Outgoing) -> Result<()> {
         let mut request = Reader::new(message.bytes());
         let header = (request.u32(), request.u32(), request.u64());
         let (Ok(kind), Ok(_), Ok(sector)) = header else {
@@ -136,25 +136,25 @@ impl Device {
         let room = out.room().saturating_sub(1);
         match kind {
             kind::IN => {
-                let offset = self.place(sector, room as u64)?;
+                let offset = self.byte_offset(sector, room as u64)?;
                 self.disk.read(cx, offset, room, out)
             }
             kind::OUT => {
                 let len = message.size() - HEADER;
-                let offset = self.place(sector, len as u64)?;
+                let offset = self.byte_offset(sector, len as u64)?;
                 self.disk.write(cx, offset, message, HEADER, false)
             }
             kind::FLUSH => self.disk.flush(cx),
             kind::GET_ID => {
                 let mut id = format!("{:016x}", self.disk.id()).into_bytes();
-                id.resize(ID.min(room), 0);
+                id.resize(ID_SIZE.min(room), 0);
                 out.bytes(&id);
                 Ok(())
             }
-            kind::DISCARD | kind::WRITE_ZEROES if self.disk.punches() => {
+            kind::DISCARD | kind::WRITE_ZEROES if self.disk.can_discard() => {
                 for segment in self.segments(kind, request.rest())? {
                     let (offset, len) = (segment.offset, segment.len);
-                    self.disk.zero(cx, offset, len, segment.give_back, false)?;
+                    self.disk.zero(cx, offset, len, segment.deallocate, false)?;
                 }
                 Ok(())
             }
@@ -163,9 +163,9 @@ impl Device {
     }
 
     /// Returns the offset of `sector`, if `len` bytes there are within the disk.
-    fn place(&self, sector: u64, len: u64) -> Result<u64> {
+    fn byte_offset(&self, sector: u64, len: u64) -> Result<u64> {
         let offset = sector.checked_mul(SECTOR).ok_or(Errno::EIO)?;
-        let whole = len.is_multiple_of(SECTOR) && self.disk.holds(offset, len);
+        let whole = len.is_multiple_of(SECTOR) && self.disk.contains(offset, len);
         whole.then_some(offset).ok_or(Errno::EIO)
     }
 
@@ -174,7 +174,7 @@ impl Device {
     fn segments(&self, kind: u32, bytes: &[u8]) -> Result<Vec<Segment>> {
         if bytes.is_empty()
             || !bytes.len().is_multiple_of(SEGMENT)
-            || bytes.len() > SEGMENTS * SEGMENT
+            || bytes.len() > MAX_SEGMENTS * SEGMENT
         {
             return Err(Errno::EINVAL);
         }
@@ -192,14 +192,14 @@ impl Device {
             if flags & !known != 0 {
                 return Err(Errno::EOPNOTSUPP);
             }
-            if sectors > SEGMENT_SECTORS {
+            if sectors > MAX_SEGMENT_SECTORS {
                 return Err(Errno::EIO);
             }
             let len = u64::from(sectors) * SECTOR;
             Ok(Segment {
-                offset: self.place(sector, len)?,
+                offset: self.byte_offset(sector, len)?,
                 len,
-                give_back: kind == kind::DISCARD || flags != 0,
+                deallocate: kind == kind::DISCARD || flags != 0,
             })
         };
         bytes.chunks(SEGMENT).map(segment).collect()
@@ -210,13 +210,13 @@ impl Device {
 struct Segment {
     offset: u64,
     len: u64,
-    give_back: bool,
+    deallocate: bool,
 }
 
 impl Session for Device {
     fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {
         let whole = match Reader::new(head).u32() {
-            Ok(kind::DISCARD | kind::WRITE_ZEROES) => HEADER + SEGMENTS * SEGMENT,
+            Ok(kind::DISCARD | kind::WRITE_ZEROES) => HEADER + MAX_SEGMENTS * SEGMENT,
             _ => HEADER,
         };
         Ok(Some(whole))
@@ -232,7 +232,7 @@ impl Session for Device {
         patience: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> std::result::Result<Answer, Malformed> {
+    ) -> std::result::Result<ServeOutcome, Malformed> {
         let room = out.room();
         if room == 0 {
             return Err(Malformed::new("a request without a status byte"));
@@ -243,21 +243,21 @@ impl Session for Device {
             call,
         };
         let kind = Reader::new(message.bytes()).u32().unwrap_or(u32::MAX);
-        let done = self.answer(&cx, message, out);
-        call.note(u16::try_from(kind).unwrap_or(u16::MAX));
+        let done = self.execute(&cx, message, out);
+        call.note_operation(u16::try_from(kind).unwrap_or(u16::MAX));
         let status = match done {
             Ok(()) => status::OK,
             Err(errno) => {
                 out.truncate(0);
                 match errno {
-                    Errno::WOULD_BLOCK => return Ok(Answer::WouldBlock),
-                    Errno::PARKED => return Ok(Answer::Parked),
+                    Errno::WOULD_BLOCK => return Ok(ServeOutcome::WouldBlock),
+                    Errno::PARKED => return Ok(ServeOutcome::Parked),
                     Errno::EOPNOTSUPP => {
-                        call.note_fault(Errno::EOPNOTSUPP.raw());
+                        call.note_error(Errno::EOPNOTSUPP.raw());
                         status::UNSUPP
                     }
                     errno => {
-                        call.note_fault(errno.raw());
+                        call.note_error(errno.raw());
                         tracing::debug!("block device request failed: {errno}");
                         status::IOERR
                     }
@@ -266,7 +266,7 @@ impl Session for Device {
         };
         out.zeros(room - 1 - out.len());
         out.bytes(&[status]);
-        Ok(Answer::Done)
+        Ok(ServeOutcome::Done)
     }
 
     fn answer_failure(&self, _: &dyn Incoming, out: &mut dyn Outgoing) -> bool {

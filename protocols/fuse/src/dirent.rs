@@ -21,12 +21,12 @@ pub struct Dirent<'a> {
 
 impl<'a> Dirent<'a> {
     /// The size in bytes of everything before the name, with [`Dirent::entry`].
-    pub const MOST_HEAD: usize = EntryOut::SIZE + DirentHead::SIZE;
+    pub const MAX_HEAD: usize = EntryOut::SIZE + DirentHead::SIZE;
 
     /// Returns the size in bytes of the whole entry, padding included.
     pub const fn size(plus: bool, name: usize) -> usize {
         let head = if plus {
-            Dirent::MOST_HEAD
+            Dirent::MAX_HEAD
         } else {
             DirentHead::SIZE
         };

@@ -14,11 +14,11 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod convert;
 pub mod dirent;
 pub mod layout;
 pub mod message;
 pub mod numbers;
 pub mod server;
-mod words;
 
-pub use message::{Form, Header, Opcode, Request, Undecodable};
+pub use message::{DecodeError, Header, Opcode, Request, WireFormat};

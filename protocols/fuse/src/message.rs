@@ -37,14 +37,14 @@ impl Header {
 
 /// The INIT flags that change the layout of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Form {
+pub struct WireFormat {
     /// SETXATTR uses the longer structure ([`InitFlags::SETXATTR_EXT`]).
     pub setxattr_ext: bool,
 }
 
 /// The reason why bytes are not a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Undecodable {
+pub enum DecodeError {
     /// An unknown opcode.
     Opcode(u32),
     /// Arguments that do not fit the opcode.
@@ -53,17 +53,17 @@ pub enum Undecodable {
     Frame(Malformed),
 }
 
-impl std::fmt::Display for Undecodable {
+impl std::fmt::Display for DecodeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Undecodable::Opcode(opcode) => write!(f, "unknown opcode {opcode}"),
-            Undecodable::Arguments(name, what) => write!(f, "{name}: {what}"),
-            Undecodable::Frame(what) => write!(f, "malformed message: {what}"),
+            DecodeError::Opcode(opcode) => write!(f, "unknown opcode {opcode}"),
+            DecodeError::Arguments(name, what) => write!(f, "{name}: {what}"),
+            DecodeError::Frame(what) => write!(f, "malformed message: {what}"),
         }
     }
 }
 
-impl std::error::Error for Undecodable {}
+impl std::error::Error for DecodeError {}
 
 macro_rules! requests {
     (
@@ -118,7 +118,7 @@ macro_rules! requests {
 
             fn arguments(
                 opcode: Opcode,
-                form: Form,
+                form: WireFormat,
                 from: &mut Reader<$a>,
             ) -> Result<Request<$a>, Malformed> {
                 let _ = form;
@@ -129,7 +129,7 @@ macro_rules! requests {
                 })
             }
 
-            fn put(&self, form: Form, to: &mut Vec<u8>) {
+            fn put(&self, form: WireFormat, to: &mut Vec<u8>) {
                 match self {
                     $(Request::$name { $($field),* } => {
                         $(Argument::append($field, form, to);)*
@@ -259,17 +259,20 @@ impl Opcode {
 
 impl<'a> Request<'a> {
     /// Decodes a whole message; of a WRITE the first [`WRITE_HEAD`] bytes suffice.
-    pub fn decode(form: Form, message: &'a [u8]) -> Result<(Header, Request<'a>), Undecodable> {
-        let header = Header::decode(message).map_err(Undecodable::Frame)?;
-        let opcode = Opcode::of(header.opcode).ok_or(Undecodable::Opcode(header.opcode))?;
-        let malformed = |what| Undecodable::Arguments(opcode.name(), what);
+    pub fn decode(
+        form: WireFormat,
+        message: &'a [u8],
+    ) -> Result<(Header, Request<'a>), DecodeError> {
+        let header = Header::decode(message).map_err(DecodeError::Frame)?;
+        let opcode = Opcode::of(header.opcode).ok_or(DecodeError::Opcode(header.opcode))?;
+        let malformed = |what| DecodeError::Arguments(opcode.name(), what);
         let end = match opcode {
             Opcode::Write => WRITE_HEAD,
             _ => extensions_at(&header).map_err(malformed)?,
         };
         let arguments = message.get(HEADER..end).ok_or_else(|| {
             let announced = format!("expected {end} bytes, got {}", message.len());
-            Undecodable::Frame(Malformed::new(announced))
+            DecodeError::Frame(Malformed::new(announced))
         })?;
         let request = Request::arguments(opcode, form, &mut Reader::new(arguments));
         let request = request.map_err(malformed)?;
@@ -285,7 +288,7 @@ impl<'a> Request<'a> {
     }
 
     /// Appends the encoded message to `to`, except for the payload of a WRITE.
-    pub fn encode(&self, form: Form, header: Header, to: &mut Vec<u8>) {
+    pub fn encode(&self, form: WireFormat, header: Header, to: &mut Vec<u8>) {
         let begin = to.len();
         to.extend_from_slice(&[0; HEADER]);
         self.put(form, to);
@@ -371,7 +374,7 @@ pub fn extensions<'a>(header: &Header, message: &'a [u8]) -> Result<Extensions<'
 fn security_context<'a>(from: &mut Reader<'a>) -> Result<SecurityContext<'a>, Malformed> {
     let begin = from.rest().len();
     let head = SecctxHead::take(from)?;
-    let Text(name) = Text::get(from, Form::default())?;
+    let Text(name) = Text::get(from, WireFormat::default())?;
     let value = from.bytes(head.size as usize)?;
     padded(from, begin - from.rest().len())?;
     Ok(SecurityContext { name, value })
@@ -385,18 +388,18 @@ fn padded(from: &mut Reader<'_>, len: usize) -> Result<(), Malformed> {
 
 /// An argument of a request.
 trait Argument<'a>: Sized {
-    fn get(from: &mut Reader<'a>, form: Form) -> Result<Self, Malformed>;
+    fn get(from: &mut Reader<'a>, form: WireFormat) -> Result<Self, Malformed>;
 
-    fn append(&self, form: Form, to: &mut Vec<u8>);
+    fn append(&self, form: WireFormat, to: &mut Vec<u8>);
 }
 
 impl<'a, T: Field> Argument<'a> for T {
     #[inline]
-    fn get(from: &mut Reader<'a>, _: Form) -> Result<T, Malformed> {
+    fn get(from: &mut Reader<'a>, _: WireFormat) -> Result<T, Malformed> {
         T::take(from)
     }
 
-    fn append(&self, _: Form, to: &mut Vec<u8>) {
+    fn append(&self, _: WireFormat, to: &mut Vec<u8>) {
         let begin = to.len();
         to.resize(begin + T::BYTES, 0);
         self.put(&mut to[begin..]);
@@ -414,7 +417,7 @@ impl std::fmt::Debug for Text<'_> {
 }
 
 impl<'a> Argument<'a> for Text<'a> {
-    fn get(from: &mut Reader<'a>, _: Form) -> Result<Text<'a>, Malformed> {
+    fn get(from: &mut Reader<'a>, _: WireFormat) -> Result<Text<'a>, Malformed> {
         let rest = from.rest();
         let end = rest
             .iter()
@@ -424,7 +427,7 @@ impl<'a> Argument<'a> for Text<'a> {
         Ok(Text(&rest[..end]))
     }
 
-    fn append(&self, _: Form, to: &mut Vec<u8>) {
+    fn append(&self, _: WireFormat, to: &mut Vec<u8>) {
         to.extend_from_slice(self.0);
         to.push(0);
     }
@@ -435,11 +438,11 @@ impl<'a> Argument<'a> for Text<'a> {
 pub struct Rest<'a>(pub &'a [u8]);
 
 impl<'a> Argument<'a> for Rest<'a> {
-    fn get(from: &mut Reader<'a>, _: Form) -> Result<Rest<'a>, Malformed> {
+    fn get(from: &mut Reader<'a>, _: WireFormat) -> Result<Rest<'a>, Malformed> {
         from.bytes(from.rest().len()).map(Rest)
     }
 
-    fn append(&self, _: Form, to: &mut Vec<u8>) {
+    fn append(&self, _: WireFormat, to: &mut Vec<u8>) {
         to.extend_from_slice(self.0);
     }
 }
@@ -454,7 +457,7 @@ pub struct SetxattrIn {
 }
 
 impl<'a> Argument<'a> for SetxattrIn {
-    fn get(from: &mut Reader<'a>, form: Form) -> Result<SetxattrIn, Malformed> {
+    fn get(from: &mut Reader<'a>, form: WireFormat) -> Result<SetxattrIn, Malformed> {
         let mut args = SetxattrIn {
             size: from.u32()?,
             flags: from.u32()?,
@@ -467,7 +470,7 @@ impl<'a> Argument<'a> for SetxattrIn {
         Ok(args)
     }
 
-    fn append(&self, form: Form, to: &mut Vec<u8>) {
+    fn append(&self, form: WireFormat, to: &mut Vec<u8>) {
         for number in [self.size, self.flags] {
             to.extend_from_slice(&number.to_le_bytes());
         }
@@ -490,7 +493,7 @@ pub struct InitIn {
 }
 
 impl<'a> Argument<'a> for InitIn {
-    fn get(from: &mut Reader<'a>, _: Form) -> Result<InitIn, Malformed> {
+    fn get(from: &mut Reader<'a>, _: WireFormat) -> Result<InitIn, Malformed> {
         let (major, minor) = (from.u32()?, from.u32()?);
         let mut args = InitIn {
             major,
@@ -510,7 +513,7 @@ impl<'a> Argument<'a> for InitIn {
         Ok(args)
     }
 
-    fn append(&self, _: Form, to: &mut Vec<u8>) {
+    fn append(&self, _: WireFormat, to: &mut Vec<u8>) {
         let flags = self.flags.bits();
         for number in [self.major, self.minor, self.max_readahead, flags as u32] {
             to.extend_from_slice(&number.to_le_bytes());

@@ -23,6 +23,6 @@ pub mod stat;
 mod types;
 
 pub use field::{Data, Datasync, DotuErrno, Extension, Names, Qids, Uid};
-pub use message::{Kind, Rmessage, Tmessage, Undecodable};
+pub use message::{DecodeError, Kind, Rmessage, Tmessage};
 pub use stat::Stat;
 pub use types::{Dialect, Fid, Qid, QidType, Tag};

@@ -82,7 +82,7 @@ pub fn data_head(kind: Kind, tag: Tag, count: u32) -> [u8; DATA_HEAD] {
 
 /// The reason why bytes are not a message of a dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Undecodable {
+pub enum DecodeError {
     /// A message type that the dialect does not have.
     Number(u8),
     /// Fields that do not fit the message type.
@@ -91,29 +91,29 @@ pub enum Undecodable {
     Frame(Malformed),
 }
 
-impl std::fmt::Display for Undecodable {
+impl std::fmt::Display for DecodeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Undecodable::Number(number) => write!(f, "unknown message type {number}"),
-            Undecodable::Fields(name, what) => write!(f, "{name}: {what}"),
-            Undecodable::Frame(what) => write!(f, "malformed message: {what}"),
+            DecodeError::Number(number) => write!(f, "unknown message type {number}"),
+            DecodeError::Fields(name, what) => write!(f, "{name}: {what}"),
+            DecodeError::Frame(what) => write!(f, "malformed message: {what}"),
         }
     }
 }
 
-impl std::error::Error for Undecodable {}
+impl std::error::Error for DecodeError {}
 
-impl From<Undecodable> for Malformed {
-    fn from(what: Undecodable) -> Malformed {
+impl From<DecodeError> for Malformed {
+    fn from(what: DecodeError) -> Malformed {
         Malformed::new(what.to_string())
     }
 }
 
 /// Checks that `message` is as long as its header says, and splits the header off.
-fn split(message: &[u8]) -> Result<(Header, Reader<'_>), Undecodable> {
-    let header = Header::decode(message).map_err(Undecodable::Frame)?;
+fn split(message: &[u8]) -> Result<(Header, Reader<'_>), DecodeError> {
+    let header = Header::decode(message).map_err(DecodeError::Frame)?;
     if header.size as usize != message.len() {
-        return Err(Undecodable::Frame(Malformed::new(format!(
+        return Err(DecodeError::Frame(Malformed::new(format!(
             "expected {} bytes, got {}",
             header.size,
             message.len()
@@ -125,11 +125,11 @@ fn split(message: &[u8]) -> Result<(Header, Reader<'_>), Undecodable> {
 impl<'a> Tmessage<'a> {
     /// Decodes a Twrite from its head in `message`. The payload, up to the message's `whole` bytes,
     /// is elsewhere; the decoded data are empty.
-    pub fn decode_write(message: &'a [u8], whole: usize) -> Result<(Tag, Self), Undecodable> {
-        let header = Header::decode(message).map_err(Undecodable::Frame)?;
+    pub fn decode_write(message: &'a [u8], whole: usize) -> Result<(Tag, Self), DecodeError> {
+        let header = Header::decode(message).map_err(DecodeError::Frame)?;
         if header.number != Kind::Write.request() || header.size as usize != whole {
             let what = format!("expected a Twrite of {whole} bytes, got {header:?}");
-            return Err(Undecodable::Frame(Malformed::new(what)));
+            return Err(DecodeError::Frame(Malformed::new(what)));
         }
         let mut from = Reader::new(&message[HEADER..]);
         let mut fields = || {
@@ -142,7 +142,7 @@ impl<'a> Tmessage<'a> {
             }
         };
         let (fid, offset) =
-            fields().map_err(|what| Undecodable::Fields(Kind::Write.name(), what))?;
+            fields().map_err(|what| DecodeError::Fields(Kind::Write.name(), what))?;
         let data = Data(&[]);
         Ok((header.tag, Tmessage::Write { fid, offset, data }))
     }
@@ -226,15 +226,15 @@ macro_rules! messages {
             pub fn decode(
                 dialect: Dialect,
                 message: &$a [u8],
-            ) -> Result<(Tag, Tmessage<$a>), Undecodable> {
+            ) -> Result<(Tag, Tmessage<$a>), DecodeError> {
                 let (header, mut from) = split(message)?;
-                let unknown = || Undecodable::Number(header.number);
+                let unknown = || DecodeError::Number(header.number);
                 let kind = Kind::of(header.number)
                     .filter(|kind| kind.request() == header.number && kind.is_in(dialect))
                     .ok_or_else(unknown)?;
                 let fields = Tmessage::fields(kind, dialect, &mut from)
                     .and_then(|fields| from.end().map(|()| fields))
-                    .map_err(|what| Undecodable::Fields(kind.name(), what))?;
+                    .map_err(|what| DecodeError::Fields(kind.name(), what))?;
                 Ok((header.tag, fields.ok_or_else(unknown)?))
             }
 
@@ -297,14 +297,14 @@ macro_rules! messages {
             pub fn decode(
                 dialect: Dialect,
                 message: &$a [u8],
-            ) -> Result<(Tag, Rmessage<$a>), Undecodable> {
+            ) -> Result<(Tag, Rmessage<$a>), DecodeError> {
                 let (header, mut from) = split(message)?;
                 let kind = Kind::of(header.number)
                     .filter(|kind| kind.reply() == header.number && kind.is_in(dialect))
-                    .ok_or(Undecodable::Number(header.number))?;
+                    .ok_or(DecodeError::Number(header.number))?;
                 let fields = Rmessage::fields(kind, dialect, &mut from)
                     .and_then(|fields| from.end().map(|()| fields))
-                    .map_err(|what| Undecodable::Fields(kind.name(), what))?;
+                    .map_err(|what| DecodeError::Fields(kind.name(), what))?;
                 Ok((header.tag, fields))
             }
 
@@ -509,7 +509,7 @@ messages! {
         126 Wstat of Old (fid: Fid, stat: Stat<'a>) -> ();
         /// Passes the descriptor of an open file with the first byte of the reply (`SCM_RIGHTS`,
         /// unix(7)). An extension of barge, valid only after both sides agreed on
-        /// [`Dialect::HANDING`]; its number is far from those in use.
+        /// [`Dialect::FD_PASSING`]; its number is far from those in use.
         200 Hand of Linux (fid: Fid) -> ();
     }
     errors {

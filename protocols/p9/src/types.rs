@@ -79,15 +79,15 @@ impl Dialect {
     /// The version string of Tversion and Rversion for 9P2000.L with Thand, if the connection can
     /// pass descriptors of open files. By version(5) a server that does not know the part after a
     /// period answers without it, or with `unknown`.
-    pub const HANDING: &str = "9P2000.L.hand";
+    pub const FD_PASSING: &str = "9P2000.L.hand";
 
     /// All dialects.
     pub const ALL: [Dialect; 3] = [Dialect::Plan9, Dialect::Unix, Dialect::Linux];
 
-    /// Returns the version string: [`Dialect::HANDING`] if files can be passed (`hands`).
-    pub(crate) const fn saying(self, hands: bool) -> &'static str {
+    /// Returns the version string: [`Dialect::FD_PASSING`] if files can be passed (`hands`).
+    pub(crate) const fn version_with(self, hands: bool) -> &'static str {
         match hands {
-            true => Dialect::HANDING,
+            true => Dialect::FD_PASSING,
             false => self.version(),
         }
     }
@@ -104,7 +104,7 @@ impl Dialect {
     /// Returns the best dialect to answer a client's `version` with, by version(5): the part after
     /// a period is an extension that may be dropped, and a server may answer with an older number.
     /// Returns `None` for a string that is not a 9P version or is older than 9P2000.
-    pub fn answering(version: &[u8]) -> Option<Dialect> {
+    pub fn negotiate(version: &[u8]) -> Option<Dialect> {
         let mut parts = version.split(|&byte| byte == b'.');
         let number = parts.next()?.strip_prefix(b"9P")?;
         let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
@@ -149,7 +149,7 @@ mod tests {
             ("NFS", None),
             ("", None),
         ] {
-            assert_eq!(Dialect::answering(asked.as_bytes()), answer, "{asked}");
+            assert_eq!(Dialect::negotiate(asked.as_bytes()), answer, "{asked}");
         }
     }
 }

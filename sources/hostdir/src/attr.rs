@@ -9,7 +9,7 @@ use rustix::fs::{
 use rustix::io::Errno as Raw;
 use rustix::path::DecInt;
 use sys::errno;
-use vfs::{Attr, Cx, Errno, Kind, Result, SetAttr, SetTime, Time, Want};
+use vfs::{Attr, AttrMask, Cx, Errno, Kind, Result, SetAttr, SetTime, Time};
 
 use crate::device::Device;
 use crate::host::Host;
@@ -60,9 +60,9 @@ pub(crate) fn of(device: &Device, stx: &Statx) -> Attr {
 }
 
 /// Returns the attributes of the object that `fd` is open on, on `device`.
-pub(crate) fn read(device: &Device, fd: BorrowedFd<'_>, want: Want) -> Result<Attr> {
+pub(crate) fn read(device: &Device, fd: BorrowedFd<'_>, want: AttrMask) -> Result<Attr> {
     let mut attr = of(device, &stat(fd)?);
-    if want.contains(Want::GENERATION) {
+    if want.contains(AttrMask::GENERATION) {
         attr.generation = incarnation_of(fd);
     }
     Ok(attr)
@@ -248,5 +248,5 @@ pub(crate) fn set(device: &Device, cx: &Cx<'_>, target: Target<'_>, set: &SetAtt
     device.allow_brief(cx.patience)?;
     device.host.identity.assume(cx)?;
     change(&device.host, target, set)?;
-    read(device, target.fd(), Want::STAT)
+    read(device, target.fd(), AttrMask::STAT)
 }

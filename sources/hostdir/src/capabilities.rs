@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::io::Errno as Raw;
 use rustix::thread::CapabilitySet;
 use sys::errno;
-use vfs::{Capabilities, Kind, Level, Patience, Result};
+use vfs::{Capabilities, Kind, Patience, Result, Support};
 
 use crate::node::HostNode;
 use crate::proc_fd::ProcPath;
@@ -45,8 +45,8 @@ pub(crate) fn capabilities(root: &HostNode, mapped: bool) -> Result<Capabilities
         name,
         &mut [0u8; 0][..],
     ) {
-        Err(Raw::OPNOTSUPP) => Level::None,
-        _ => Level::Native,
+        Err(Raw::OPNOTSUPP) => Support::None,
+        _ => Support::Native,
     };
     let stat = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
     let read_only = stat.f_flag.contains(StatVfsMountFlags::RDONLY);
@@ -54,41 +54,41 @@ pub(crate) fn capabilities(root: &HostNode, mapped: bool) -> Result<Capabilities
         read_only,
         xattr: attribute(c"user.barge"),
         acl: match mapped {
-            true => Level::None,
+            true => Support::None,
             false => attribute(c"system.posix_acl_access"),
         },
-        host_locks: Level::Native,
+        host_locks: Support::Native,
         handles: match root.device().mount() {
-            Some(_) => Level::Native,
-            None => Level::Emulated,
+            Some(_) => Support::Native,
+            None => Support::Emulated,
         },
         change: if root.device().stamps_changes() && kernel_at_least(6, 13) {
-            Level::Native
+            Support::Native
         } else {
-            Level::Emulated
+            Support::Emulated
         },
-        holes: Level::Native,
-        copy: Level::Native,
+        holes: Support::Native,
+        copy: Support::Native,
         clone: native_if(CLONE_FILE_SYSTEMS.contains(&magic)),
-        tmpfile: native_if(root.kind() == Kind::Directory && !read_only && makes_tmpfiles(&fd)),
+        tmpfile: native_if(root.kind() == Kind::Directory && !read_only && supports_tmpfile(&fd)),
         devices: match mapped {
-            true => Level::Emulated,
-            false => native_if(sys::caps::have(CapabilitySet::MKNOD)),
+            true => Support::Emulated,
+            false => native_if(sys::caps::have_all(CapabilitySet::MKNOD)),
         },
         owners: match mapped {
-            true => Level::Emulated,
+            true => Support::Emulated,
             false => native_if(root.host().identity.switches()),
         },
-        stable_cookies: root.device().keeps_cookies(),
-        no_births: false,
+        stable_cookies: root.device().has_stable_cookies(),
+        no_birth_times: false,
     })
 }
 
-fn native_if(yes: bool) -> Level {
-    if yes { Level::Native } else { Level::None }
+fn native_if(yes: bool) -> Support {
+    if yes { Support::Native } else { Support::None }
 }
 
-fn makes_tmpfiles(dir: &crate::descriptors::Fd) -> bool {
+fn supports_tmpfile(dir: &crate::descriptors::Fd) -> bool {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     !matches!(
         rustix::fs::openat(dir, c".", flags, Mode::RUSR),
@@ -115,7 +115,7 @@ pub(crate) fn limitations(tree: &Tree, root: &HostNode, can: &Capabilities) -> V
         }
     };
     add(
-        can.owners == Level::None,
+        can.owners == Support::None,
         "all requests run as the user of this process; owners cannot change",
     );
     let by_name = root.device().mount().is_none();
@@ -131,11 +131,11 @@ pub(crate) fn limitations(tree: &Tree, root: &HostNode, can: &Capabilities) -> V
                  rename while descriptors are short is lost",
     );
     add(
-        can.devices == Level::None,
+        can.devices == Support::None,
         "cannot create device nodes (no CAP_MKNOD)",
     );
     add(
-        can.xattr == Level::None,
+        can.xattr == Support::None,
         "the file system has no extended attributes",
     );
     add(can.read_only, "the file system is mounted read-only");

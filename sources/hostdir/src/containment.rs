@@ -96,7 +96,7 @@ impl Containment<'_> {
         if path == PathCheck::Beneath {
             return Ok(true);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let mut a_name_is_outside = path == PathCheck::Outside;
         if let Some(parent) = parent
             && let Some(dir) = self.open_directory_of(mount, parent)?
@@ -193,7 +193,7 @@ impl Containment<'_> {
 
     /// Returns whether the directory `dir` has a name of the object with the attributes `stx`.
     fn contains(&self, dir: &Fd, stx: &Statx) -> Result<bool> {
-        let Some(open) = self.open_to_list(dir.as_fd(), Path::new("."))? else {
+        let Some(open) = self.open_directory(dir.as_fd(), Path::new("."))? else {
             return Ok(false);
         };
         let mut buffer = vec![0; BUFFER];
@@ -224,7 +224,7 @@ impl Containment<'_> {
             && !found
             && start.elapsed() < SEARCH_TIME
         {
-            let Some(dir) = self.open_to_list(top, &path)? else {
+            let Some(dir) = self.open_directory(top, &path)? else {
                 continue;
             };
             each_entry(&dir, &mut buffer, |entry| {
@@ -244,7 +244,7 @@ impl Containment<'_> {
 
     /// Opens the directory `path` below `dir`, on the same mount, for reading; returns `None` if
     /// that fails.
-    fn open_to_list(&self, dir: BorrowedFd<'_>, path: &Path) -> Result<Option<Fd>> {
+    fn open_directory(&self, dir: BorrowedFd<'_>, path: &Path) -> Result<Option<Fd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let path = path.as_os_str().as_bytes();

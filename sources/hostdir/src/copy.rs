@@ -39,7 +39,7 @@ pub(crate) fn range(
             Err(Raw::INTR) => {}
             Err(_) if copied > 0 => break,
             Err(Raw::XDEV | Raw::OPNOTSUPP | Raw::NOSYS) => {
-                cx.may_wait()?;
+                cx.check_may_block()?;
                 return through_memory(cx, from, offset, to, to_offset, len);
             }
             Err(error) => return Err(errno(error)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode as RawMode, OFlags};
 use rustix::path::DecInt;
 use sys::errno;
-use vfs::{Attr, Cx, Errno, Kind, Make, Mode, Name, Node, OpenFlags, Result, Want};
+use vfs::{Attr, AttrMask, Cx, Errno, Kind, Mode, Name, NewNode, Node, OpenFlags, Result};
 
 use crate::descriptors::Fd;
 use crate::file::HostFile;
@@ -64,7 +64,7 @@ impl HostNode {
         }
         let file = node.open_file(cx, flags)?;
         if flags.contains(OpenFlags::TRUNC) {
-            attr = attr::read(node.device(), file.fd(cx.patience)?.as_fd(), Want::STAT)?;
+            attr = attr::read(node.device(), file.fd(cx.patience)?.as_fd(), AttrMask::STAT)?;
         }
         Ok((node, attr, file))
     }
@@ -74,7 +74,7 @@ impl HostNode {
         &self,
         cx: &Cx<'_>,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: Mode,
     ) -> Result<(Arc<HostNode>, Attr)> {
         self.device().allow_brief(cx.patience)?;
@@ -86,13 +86,13 @@ impl HostNode {
             rustix::fs::mknodat(&*dir, name.bytes(), kind, bits, dev)
         };
         match what {
-            Make::File => node(FileType::RegularFile, vfs::Device::default()),
-            Make::Fifo => node(FileType::Fifo, vfs::Device::default()),
-            Make::Socket => node(FileType::Socket, vfs::Device::default()),
-            Make::CharDevice(device) => node(FileType::CharacterDevice, device),
-            Make::BlockDevice(device) => node(FileType::BlockDevice, device),
-            Make::Directory => rustix::fs::mkdirat(&*dir, name.bytes(), bits),
-            Make::Symlink(target) => rustix::fs::symlinkat(target, &*dir, name.bytes()),
+            NewNode::File => node(FileType::RegularFile, vfs::Device::default()),
+            NewNode::Fifo => node(FileType::Fifo, vfs::Device::default()),
+            NewNode::Socket => node(FileType::Socket, vfs::Device::default()),
+            NewNode::CharDevice(device) => node(FileType::CharacterDevice, device),
+            NewNode::BlockDevice(device) => node(FileType::BlockDevice, device),
+            NewNode::Directory => rustix::fs::mkdirat(&*dir, name.bytes(), bits),
+            NewNode::Symlink(target) => rustix::fs::symlinkat(target, &*dir, name.bytes()),
         }
         .map_err(errno)?;
         self.child(&dir, name)
@@ -154,7 +154,7 @@ impl HostNode {
                 if let Some(dentry) = self.dentry_for(&node, name) {
                     node.relocate(&dentry);
                 }
-                let attr = attr::read(node.device(), target_fd.as_fd(), Want::STAT)?;
+                let attr = attr::read(node.device(), target_fd.as_fd(), AttrMask::STAT)?;
                 Ok((node, attr))
             }
             None => self.child(&dir, name),

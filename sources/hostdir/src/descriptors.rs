@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(fill(&shares, &peer("10.0.0.2")).len(), 156);
         drop((second, local, guest));
         assert_eq!(fill(&shares, &peer("10.0.0.2")).len(), 500);
-        assert!(matches!(shares.take(&Account::OURS), Ok(None)));
+        assert!(matches!(shares.take(&Account::INTERNAL), Ok(None)));
     }
 
     #[test]

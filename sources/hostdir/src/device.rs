@@ -65,7 +65,7 @@ impl Device {
         let by_handle = host.by_handle
             && readable
                 .as_ref()
-                .is_some_and(|readable| leads_back(readable, fd));
+                .is_some_and(|readable| can_open_by_handle(readable, fd));
         Ok(Device {
             host: host.clone(),
             dev: key.dev,
@@ -152,11 +152,11 @@ impl Device {
 
     /// Returns whether I/O on an open file is known not to depend on the caller.
     pub(crate) fn io_is_caller_independent(&self) -> bool {
-        sys::anybody::reads_for_anybody(self.magic)
+        sys::caller_independence::io_is_caller_independent(self.magic)
     }
 
     /// Returns whether a directory entry's cookie is valid in another open of the directory.
-    pub(crate) fn keeps_cookies(&self) -> bool {
+    pub(crate) fn has_stable_cookies(&self) -> bool {
         !self.is_remote() && self.magic != OVERLAY
     }
 
@@ -231,7 +231,7 @@ fn open_readable(host: &Host, fd: BorrowedFd<'_>, stx: &Statx) -> Option<Fd> {
 }
 
 /// Returns whether `fd` has a kernel handle that can be opened.
-fn leads_back(readable: &Fd, fd: BorrowedFd<'_>) -> bool {
+fn can_open_by_handle(readable: &Fd, fd: BorrowedFd<'_>) -> bool {
     FileHandle::of(fd).is_ok_and(|handle| handle.open(readable.as_fd(), OFlags::PATH).is_ok())
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vfs::{Charge, NodeId, Want};
+use vfs::{AttrMask, Charge, NodeId};
 
 use crate::attr;
 use crate::device::Device;
@@ -69,7 +69,7 @@ impl DirCache {
         if !device.stamps_changes() {
             return Lookup::Uncached;
         }
-        let Ok(now) = attr::read(device, fd, Want::BASIC | Want::TIMES) else {
+        let Ok(now) = attr::read(device, fd, AttrMask::BASIC | AttrMask::TIMES) else {
             return Lookup::Uncached;
         };
         if let Some(listing) = self.get(now.id, now.change) {
@@ -146,7 +146,7 @@ impl Recording {
         fd: BorrowedFd<'_>,
         charge: impl FnOnce(usize) -> Option<Charge>,
     ) {
-        let now = attr::read(device, fd, Want::BASIC | Want::TIMES);
+        let now = attr::read(device, fd, AttrMask::BASIC | AttrMask::TIMES);
         if now.is_ok_and(|now| now.change == self.listing.change)
             && let Some(charge) = charge(self.listing.entries.len())
         {

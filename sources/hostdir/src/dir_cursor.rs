@@ -10,7 +10,7 @@
 //! share, otherwise any client's.
 //!
 //! The inode number of an entry that is a mount point is that of the covered directory, as
-//! everywhere in Linux. Attributes ([`Plus::Entries`]) are those of the mounted root.
+//! everywhere in Linux. Attributes ([`ReaddirMode::Entries`]) are those of the mounted root.
 //!
 //! Lock order: an open directory's position, then the ring of all. Another directory's position is
 //! only locked with `try_lock`.
@@ -24,7 +24,8 @@ use rustix::io::Errno as Raw;
 use sys::dir::Entry as RawEntry;
 use sys::errno;
 use vfs::{
-    Account, Charge, Cx, DirEntry, DirSink, Entry, Errno, Full, Kind, Name, Plus, Quota, Result,
+    Account, Charge, Cx, DirEntry, DirSink, Entry, Errno, Kind, Name, Quota, QuotaExceeded,
+    ReaddirMode, Result,
 };
 
 use crate::clock::ClockRing;
@@ -59,11 +60,11 @@ impl DirCursors {
         &self,
         account: &Account,
         bytes: usize,
-    ) -> std::result::Result<Charge, Full> {
+    ) -> std::result::Result<Charge, QuotaExceeded> {
         loop {
             match self.quota.take(account, bytes) {
                 Ok(charge) => return Ok(charge),
-                Err(full) if self.evict(full.is_peers().then_some(account)) => {}
+                Err(full) if self.evict(full.is_per_client().then_some(account)) => {}
                 Err(full) => return Err(full),
             }
         }
@@ -159,7 +160,7 @@ impl DirCursor {
         dir: &OpenDir<'_, impl Fn(Name<'_>) -> Result<Entry>>,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         self.recently_used.store(true, Ordering::Relaxed);
@@ -207,7 +208,7 @@ impl State {
         &mut self,
         dir: &OpenDir<'_, impl Fn(Name<'_>) -> Result<Entry>>,
         account: &Account,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let state = self;
@@ -226,8 +227,10 @@ impl State {
             let raw = RawEntry::first(rest).ok_or(Errno::EIO)?;
             if !matches!(raw.name, b"." | b"..") {
                 let (id, kind, entry) = match plus {
-                    Plus::Names => (dir.device.id(raw.ino), Kind::from_d_type(raw.d_type), None),
-                    Plus::Entries => with_attr(dir, &raw)?,
+                    ReaddirMode::Names => {
+                        (dir.device.id(raw.ino), Kind::from_d_type(raw.d_type), None)
+                    }
+                    ReaddirMode::Entries => with_attr(dir, &raw)?,
                 };
                 let taken = sink.entry(DirEntry {
                     name: raw.name,

@@ -10,17 +10,17 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno as Raw;
 use sys::errno;
 use sys::fiemap::{self, BATCH};
-use vfs::{Errno, Extent, Result, Seek};
+use vfs::{Errno, Extent, Result, Whence};
 
 use crate::stat::stat;
 
 /// Returns the offset of the next data or hole at or after `offset`. Moves the file's position,
 /// which is not used otherwise.
-pub(crate) fn seek(fd: BorrowedFd<'_>, offset: u64, what: Seek) -> Result<u64> {
+pub(crate) fn seek(fd: BorrowedFd<'_>, offset: u64, what: Whence) -> Result<u64> {
     let offset = i64::try_from(offset).map_err(|_| Errno::ENXIO)? as u64;
     let from = match what {
-        Seek::Data => SeekFrom::Data(offset),
-        Seek::Hole => SeekFrom::Hole(offset),
+        Whence::Data => SeekFrom::Data(offset),
+        Whence::Hole => SeekFrom::Hole(offset),
     };
     rustix::fs::seek(fd, from).map_err(errno)
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, OFlags};
 use sys::errno;
 use vfs::{
-    Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease,
-    LeaseKind, Name, Node, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    AllocateMode, Attr, AttrMask, Backing, BreakCallback, CopyMode, Cx, DirSink, Errno, Extent,
+    File, Kind, Lease, LeaseKind, Name, Node, OpenFlags, Patience, Payload, ReaddirMode, Result,
+    SetAttr, Sink, Whence,
 };
 
 use crate::attr::{self, Target};
@@ -76,7 +77,7 @@ impl File for HostFile {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         self.node().device().allow_cached(cx.patience)?;
         attr::read(self.node().device(), self.fd(cx.patience)?.as_fd(), want)
     }
@@ -124,7 +125,13 @@ impl File for HostFile {
     }
 
     /// Serialises its callers: a directory has one position.
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         self.node().device().allow_brief(cx.patience)?;
         let cursor = self.cursor.as_ref().ok_or(Errno::ENOTDIR)?;
         let fd = self.fd(cx.patience)?;
@@ -155,25 +162,25 @@ impl File for HostFile {
         Ok(())
     }
 
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, cx: &Cx<'_>, how: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.is_not_directory()?;
         self.node().device().allow_disk_wait(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         self.node().host().identity.assume(cx)?;
         let flags = match how {
-            Allocate::Extend => FallocateFlags::empty(),
-            Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
-            Allocate::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            Allocate::Zero => FallocateFlags::ZERO_RANGE,
-            Allocate::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
-            Allocate::Collapse => FallocateFlags::COLLAPSE_RANGE,
-            Allocate::Insert => FallocateFlags::INSERT_RANGE,
-            Allocate::Unshare => FallocateFlags::UNSHARE_RANGE,
+            AllocateMode::Extend => FallocateFlags::empty(),
+            AllocateMode::KeepSize => FallocateFlags::KEEP_SIZE,
+            AllocateMode::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            AllocateMode::Zero => FallocateFlags::ZERO_RANGE,
+            AllocateMode::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+            AllocateMode::Collapse => FallocateFlags::COLLAPSE_RANGE,
+            AllocateMode::Insert => FallocateFlags::INSERT_RANGE,
+            AllocateMode::Unshare => FallocateFlags::UNSHARE_RANGE,
         };
         rustix::fs::fallocate(&*fd, flags, offset, len).map_err(errno)
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
         self.is_not_directory()?;
         self.node().device().allow_brief(cx.patience)?;
         extents::seek(self.fd(cx.patience)?.as_fd(), offset, what)
@@ -198,33 +205,38 @@ impl File for HostFile {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
         let to = self.sibling(to)?;
         self.is_not_directory()
             .and_then(|()| to.is_not_directory())?;
         match how {
-            CopyHow::Any => {
+            CopyMode::Any => {
                 if len > copy::MAX_INLINE {
-                    cx.may_wait()?;
+                    cx.check_may_block()?;
                 }
                 self.node().device().allow_brief(cx.patience)?;
                 to.node().device().allow_brief(cx.patience)?;
             }
-            CopyHow::Clone if len == 0 => return Ok(0),
+            CopyMode::Clone if len == 0 => return Ok(0),
             // The ioctl writes out dirty pages first.
-            CopyHow::Clone => self.node().device().allow_disk_wait(cx.patience)?,
+            CopyMode::Clone => self.node().device().allow_disk_wait(cx.patience)?,
         }
         let (from_fd, to_fd) = (self.fd(cx.patience)?, to.fd(cx.patience)?);
         let (from_fd, to_fd) = (from_fd.as_fd(), to_fd.as_fd());
         self.node().host().identity.assume(cx)?;
         match how {
-            CopyHow::Any => copy::range(cx, from_fd, offset, to_fd, to_offset, len),
-            CopyHow::Clone => copy::clone(from_fd, offset, to_fd, to_offset, len),
+            CopyMode::Any => copy::range(cx, from_fd, offset, to_fd, to_offset, len),
+            CopyMode::Clone => copy::clone(from_fd, offset, to_fd, to_offset, len),
         }
     }
 
-    fn lease(&self, cx: &Cx<'_>, kind: LeaseKind, broken: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(
+        &self,
+        cx: &Cx<'_>,
+        kind: LeaseKind,
+        broken: &BreakCallback,
+    ) -> Result<Box<dyn Lease>> {
         let device = self.node().device();
         if !device.stamps_changes() || self.node().kind() != Kind::File {
             return Err(Errno::EOPNOTSUPP);

@@ -33,7 +33,7 @@ const BY_KERNEL: u8 = 0x10;
 const BY_NAME: u8 = 0x20;
 
 /// The longest handle: a layer with two such trees prepends a byte.
-const MAX_LEN: usize = Handle::MAX_OF_SOURCE - 1;
+const MAX_LEN: usize = Handle::MAX_SOURCE - 1;
 
 /// The size of a word of a kernel handle in bytes.
 const WORD: usize = 4;
@@ -56,7 +56,7 @@ pub(crate) fn handle(node: &HostNode, patience: Patience) -> Result<Handle> {
         body.extend(kernel.bytes());
         if let Some(dir) = node.directory().and_then(|dir| dir.kernel_handle().ok())
             && let Some(dir) = difference(&kernel, &dir)
-            && body.len() + dir.len() <= HandleKey::longest_body(MAX_LEN)
+            && body.len() + dir.len() <= HandleKey::max_body(MAX_LEN)
         {
             body.extend(dir);
         }
@@ -214,7 +214,7 @@ fn resolve_kernel_handle(
     }
     // It may be on a mount below the root without nodes so far, or on one of another part of a
     // known file system.
-    cx.may_wait()?;
+    cx.check_may_block()?;
     identity::assume_server()?;
     mounts::find(tree, |tree_device, mount| {
         open_on(cx, tree_device, mount, form)

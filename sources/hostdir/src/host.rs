@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::fs::Statx;
 use sys::handle::FileHandle;
-use vfs::{HandleKey, Result, sip};
+use vfs::{HandleKey, Result, siphash};
 
 use crate::descriptors::{Budget, Fd, Shares};
 use crate::identity::CallerIdentity;
@@ -33,7 +33,7 @@ pub(crate) struct Host {
     /// Seals handles.
     pub(crate) handle_key: HandleKey,
     /// Composes node numbers.
-    pub(crate) number_key: sip::Key,
+    pub(crate) number_key: siphash::Key,
     /// `st_dev` and inode number of the root.
     root: (u64, u64),
     prefixes: Mutex<Prefixes>,
@@ -69,9 +69,7 @@ impl Host {
             by_handle: options.by_handle,
             proc_fds: options.proc_fds,
             handle_key: handles.derive("hostdir handles", &[&identity]),
-            number_key: numbers
-                .derive("hostdir numbers", &[&identity])
-                .for_numbers(),
+            number_key: numbers.derive("hostdir numbers", &[&identity]).number_key(),
             root: (device.dev, stx.stx_ino),
             prefixes: Mutex::new(prefixes),
         })

@@ -141,7 +141,7 @@ impl IdentitySwitch {
         let groups = std::fs::read_to_string("/proc/self/setgroups");
         let own_namespace = groups.is_ok_and(|text| text.trim() == "deny");
         rustix::process::geteuid().is_root()
-            && sys::caps::have(REQUIRED)
+            && sys::caps::have_all(REQUIRED)
             && rustix::thread::capabilities_secure_bits()
                 .is_ok_and(|bits| !bits.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP))
             && !own_namespace
@@ -305,7 +305,7 @@ fn change_thread(now: &mut Option<ThreadIdentity>, to: ThreadIdentity) -> Result
         sys::creds::set_fs_uid(to.uid).map_err(sys::errno)?;
     }
     if keeps_capabilities {
-        sys::caps::put_over_files(to.is_super_user()).map_err(sys::errno)?;
+        sys::caps::set_fs_capabilities(to.is_super_user()).map_err(sys::errno)?;
     }
     *now = Some(to);
     Ok(())

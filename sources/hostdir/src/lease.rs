@@ -20,8 +20,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno as Raw;
 use sys::errno;
-use sys::lease::{Kind, Listener, Told, Wanted};
-use vfs::{Broken, Cx, Errno, Lease, LeaseKind, Name, NodeId, Patience, Result};
+use sys::lease::{BreakListener, BreakTarget, Kind, LeaseBreak};
+use vfs::{BreakCallback, Cx, Errno, Lease, LeaseKind, Name, NodeId, Patience, Result};
 
 use crate::descriptors::Fd;
 use crate::device::Device;
@@ -42,7 +42,7 @@ pub(crate) struct Leases {
 struct LeaseWatcher {
     /// The number of leases: while it is 0, no further check is made.
     count: AtomicUsize,
-    told: Told,
+    notified_thread: BreakTarget,
     inotify: OwnedFd,
     /// Readable when the thread is to end.
     end: OwnedFd,
@@ -64,7 +64,7 @@ struct Registration {
     node: NodeId,
     watch_descriptor: i32,
     is_broken: AtomicBool,
-    broken: Broken,
+    broken: BreakCallback,
 }
 
 /// A lease as its holder sees it.
@@ -101,7 +101,7 @@ impl Leases {
         node: NodeId,
         fd: Arc<Fd>,
         kind: LeaseKind,
-        broken: &Broken,
+        broken: &BreakCallback,
     ) -> Result<Box<dyn Lease>> {
         let kind = match kind {
             LeaseKind::Read => Kind::Read,
@@ -140,7 +140,7 @@ impl Leases {
         registrations
             .by_watch_descriptor
             .insert(watch_descriptor, node);
-        let taken = sys::lease::take(registration.fd.as_fd(), kind, watcher.told);
+        let taken = sys::lease::take(registration.fd.as_fd(), kind, watcher.notified_thread);
         drop(registrations);
         let lease = HostLease {
             watcher: watcher.clone(),
@@ -235,7 +235,7 @@ impl Drop for Leases {
 
 /// Repeats `again` until it returns a value, as far as the caller's patience permits.
 pub(crate) fn wait<T>(cx: &Cx<'_>, again: impl Fn() -> Result<Option<T>>) -> Result<T> {
-    cx.may_wait()?;
+    cx.check_may_block()?;
     if cx.call.waker().is_some() {
         cx.call.wake_within(RETRY);
         return Err(Errno::PARKED);
@@ -258,7 +258,7 @@ impl LeaseWatcher {
         let (ready, started) = std::sync::mpsc::channel::<Arc<LeaseWatcher>>();
         let thread = std::thread::Builder::new().name("barge-leases".into());
         let spawned = thread.spawn(move || {
-            let listener = match Listener::here() {
+            let listener = match BreakListener::on_this_thread() {
                 Ok((listener, thread)) => {
                     let _ = tell.send(Ok(thread));
                     listener
@@ -276,7 +276,7 @@ impl LeaseWatcher {
         let told = told.recv().map_err(|_| Errno::EIO)?.map_err(errno)?;
         let watcher = Arc::new(LeaseWatcher {
             count: AtomicUsize::new(0),
-            told,
+            notified_thread: told,
             inotify,
             end,
             registrations: Mutex::default(),
@@ -285,7 +285,7 @@ impl LeaseWatcher {
         Ok(watcher)
     }
 
-    fn listen(&self, listener: &Listener) {
+    fn listen(&self, listener: &BreakListener) {
         loop {
             let mut fds = [
                 PollFd::new(listener, PollFlags::IN),
@@ -301,13 +301,13 @@ impl LeaseWatcher {
             }
             while let Ok(Some(wanted)) = listener.next() {
                 match wanted {
-                    Wanted::Of(fd) => {
+                    LeaseBreak::Descriptor(fd) => {
                         let registration = self.registrations().by_fd.get(&fd).cloned();
                         registration
                             .iter()
                             .for_each(|registration| registration.notify_if_wanted());
                     }
-                    Wanted::Any => self
+                    LeaseBreak::Any => self
                         .all()
                         .iter()
                         .for_each(|registration| registration.notify_if_wanted()),
@@ -367,7 +367,7 @@ impl LeaseWatcher {
 
 impl Registration {
     fn notify_if_wanted(&self) {
-        if sys::lease::is_wanted(self.fd.as_fd(), self.kind) != Ok(false) {
+        if sys::lease::is_breaking(self.fd.as_fd(), self.kind) != Ok(false) {
             self.notify_holder();
         }
     }
@@ -400,7 +400,7 @@ impl Drop for HostLease {
         let number = self.registration.number();
         let mut registrations = self.watcher.registrations();
         // Fails only if the kernel has revoked it.
-        let _ = sys::lease::give_back(fd.as_fd());
+        let _ = sys::lease::release(fd.as_fd());
         registrations.by_fd.remove(&number);
         if let Some(fds) = registrations.by_node.get_mut(node) {
             fds.retain(|&one| one != number);

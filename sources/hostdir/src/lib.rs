@@ -74,7 +74,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
-use vfs::{Capabilities, Cx, FileSystem, Handle, HandleKey, Level, Node, Result, Want};
+use vfs::{AttrMask, Capabilities, Cx, FileSystem, Handle, HandleKey, Node, Result, Support};
 
 use crate::descriptors::Budget;
 use crate::host::HostOptions;
@@ -123,7 +123,7 @@ pub struct HostDir {
     root: Arc<HostNode>,
     mapped: bool,
     capabilities: Capabilities,
-    limits: Vec<String>,
+    limitations: Vec<String>,
 }
 
 impl HostDir {
@@ -136,7 +136,7 @@ impl HostDir {
     pub fn open(path: impl AsRef<Path>, options: Options) -> io::Result<Arc<HostDir>> {
         let identity = CallerIdentity::new(options.identity, options.super_user)?;
         let by_handle =
-            !options.no_kernel_handles && sys::caps::have(CapabilitySet::DAC_READ_SEARCH);
+            !options.no_kernel_handles && sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH);
         let descriptors = options.descriptors.unwrap_or_else(|| {
             usize::try_from(sys::limits::descriptors() / 4 * 3).unwrap_or(usize::MAX)
         });
@@ -162,7 +162,7 @@ impl HostDir {
         let (tree, root) = Tree::new(host_options, fd)?;
         let mapped = options.identity == Identity::MappedXattr;
         let capabilities = capabilities::capabilities(&root, mapped)?;
-        if mapped && capabilities.xattr == Level::None {
+        if mapped && capabilities.xattr == Support::None {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "expected a file system with user.* extended attributes, to store owners",
@@ -181,22 +181,22 @@ impl HostDir {
             root,
             mapped,
             capabilities,
-            limits,
+            limitations: limits,
         }))
     }
 
     /// Returns the limitations of this export that follow from the process's privileges or the file
     /// system, one line each, for the program to report once.
-    pub fn limits(&self) -> &[String] {
-        &self.limits
+    pub fn limitations(&self) -> &[String] {
+        &self.limitations
     }
 
     /// Returns `node` as clients see it.
-    fn shown(&self, cx: &Cx<'_>, node: Arc<HostNode>) -> Result<Arc<dyn Node>> {
+    fn client_node(&self, cx: &Cx<'_>, node: Arc<HostNode>) -> Result<Arc<dyn Node>> {
         if !self.mapped {
             return Ok(node);
         }
-        let attr = node.attr(cx, Want::STAT)?;
+        let attr = node.attr(cx, AttrMask::STAT)?;
         Ok(MappedNode::entry(node, attr)?.node)
     }
 
@@ -212,18 +212,18 @@ impl FileSystem for HostDir {
     }
 
     fn root(&self, cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
-        self.shown(cx, self.root.clone())
+        self.client_node(cx, self.root.clone())
     }
 
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
         let node = handles::resolve(&self.tree, cx, handle)?;
-        self.shown(cx, node)
+        self.client_node(cx, node)
     }
 
     /// Syncs the root's file system and those below it that are in use.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         self.root.device().allow_disk_wait(cx.patience)?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         for tree_device in self.tree.devices() {
             match tree_device.device.readable() {
                 Some(fd) => rustix::fs::syncfs(fd).map_err(sys::errno)?,

@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno as Raw;
 use sys::errno;
 use sys::lock::Kind as Ofd;
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
+use vfs::lock::{ForeignLock, HostLock, LockFamily, LockKind, LockRange};
 use vfs::{Cx, Errno, Kind, NodeId, Ranges, Result};
 
 use crate::descriptors::{Fd, Share};
@@ -89,9 +89,9 @@ impl LockMirrors {
         let mirror = self.of(object.node);
         let mut mirror = mirror.lock().expect("no panic holds it");
         let (start, end) = (range.start, range.end);
-        match range.space {
-            Space::Posix => mirror.set_range(object, cx, start, end, state),
-            Space::Flock => mirror.set_flock(object, cx, state),
+        match range.family {
+            LockFamily::Posix => mirror.set_range(object, cx, start, end, state),
+            LockFamily::Flock => mirror.set_flock(object, cx, state),
         }
     }
 
@@ -102,13 +102,13 @@ impl LockMirrors {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         let mirror = self.of(object.node);
         let mirror = mirror.lock().expect("no panic holds it");
         let (start, end) = (range.start, range.end);
-        match range.space {
-            Space::Posix => mirror.range_holder(object, cx, start, end, kind),
-            Space::Flock => mirror.flock_holder(object, cx, kind),
+        match range.family {
+            LockFamily::Posix => mirror.range_holder(object, cx, start, end, kind),
+            LockFamily::Flock => mirror.flock_holder(object, cx, kind),
         }
     }
 
@@ -224,7 +224,7 @@ impl Mirror {
         start: u64,
         end: u64,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         if i64::try_from(start).is_err() {
             return Ok(None);
         }
@@ -246,7 +246,7 @@ impl Mirror {
             LockKind::Exclusive => Ofd::Exclusive,
         };
         let holder = sys::lock::holder(open.fd.as_fd(), start, end, kind).map_err(errno)?;
-        Ok(holder.map(|holder| Outsider {
+        Ok(holder.map(|holder| ForeignLock {
             start: holder.start,
             end: holder.end,
             kind: match holder.kind {
@@ -265,7 +265,7 @@ impl Mirror {
         object: &LockedObject<'_, impl Fn() -> Result<Arc<Fd>>>,
         cx: &Cx<'_>,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         let ours_conflicts = match self.flock_state {
             None => false,
             Some(HostLock::Shared) => kind == LockKind::Exclusive,
@@ -278,7 +278,7 @@ impl Mirror {
             return Ok(None);
         };
         let outsider = |kind| {
-            Ok(Some(Outsider {
+            Ok(Some(ForeignLock {
                 start: 0,
                 end: u64::MAX,
                 kind,

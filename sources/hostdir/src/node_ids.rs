@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::Statx;
 use sys::errno;
-use vfs::sip::{self, Key};
+use vfs::siphash::{self, Key};
 use vfs::{Errno, NodeId, Result};
 
 use crate::stat::dev_of;
@@ -30,7 +30,7 @@ pub(crate) fn compose(key: &Key, prefix: Prefix, ino: u64) -> NodeId {
     let mut data = [0; 10];
     data[..2].copy_from_slice(&prefix.to_le_bytes());
     data[2..].copy_from_slice(&ino.to_le_bytes());
-    1 << 63 | sip::hash(key, &data)
+    1 << 63 | siphash::hash(key, &data)
 }
 
 /// Returns the prefix of a number that is not hashed.
@@ -77,7 +77,7 @@ impl Prefixes {
         } else {
             device.dev
         };
-        let first = sip::hash(&[0; 16], &stable.to_le_bytes());
+        let first = siphash::hash(&[0; 16], &stable.to_le_bytes());
         let prefix = (0..PREFIXES)
             .map(|probe| (first.wrapping_add(probe) % PREFIXES) as Prefix + 1)
             .find(|prefix| !self.taken.contains_key(prefix))

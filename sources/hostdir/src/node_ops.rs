@@ -9,10 +9,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use sys::errno;
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
-    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+    Access, Attr, AttrMask, Cx, Entry, Errno, File, Handle, Kind, Mode, Name, NewNode, Node,
+    NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, XattrFlags,
 };
 
 use crate::attr::{self, Target};
@@ -38,7 +38,7 @@ impl Node for HostNode {
         handles::handle(self, cx.patience)
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         self.device().allow_cached(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         attr::read(self.device(), fd.as_fd(), want)
@@ -63,7 +63,7 @@ impl Node for HostNode {
         let fd = self.fd(cx.patience)?;
         let stat = rustix::fs::fstatvfs(&*fd).map_err(errno)?;
         Ok(StatFs {
-            kind: self.device().magic as u32,
+            magic: self.device().magic as u32,
             // The unit of the counts. Linux's own f_bsize, the preferred I/O size, is the same on
             // all relevant file systems.
             bsize: stat.f_frsize as u32,
@@ -111,7 +111,7 @@ impl Node for HostNode {
         Ok((entry((node, attr)), Arc::new(file)))
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
         self.make_child(cx, name, what, mode).map(entry)
     }
 
@@ -177,7 +177,7 @@ impl Node for HostNode {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         self.device().allow_brief(cx.patience)?;
         self.set_mirrored();
         let object = lock_object(self, cx);

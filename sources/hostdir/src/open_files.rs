@@ -91,7 +91,7 @@ impl OpenFile {
     }
 
     fn can_reopen(device: &Device, kind: Kind) -> bool {
-        device.mount().is_some() && (kind == Kind::File || device.keeps_cookies())
+        device.mount().is_some() && (kind == Kind::File || device.has_stable_cookies())
     }
 
     /// Returns the mark that it was reopened, which the reader of its position resets.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, Statx};
-use vfs::{Attr, Cx, Errno, Kind, Name, Result, Want};
+use vfs::{Attr, AttrMask, Cx, Errno, Kind, Name, Result};
 
 use crate::containment;
 use crate::descriptors::Fd;
@@ -80,7 +80,7 @@ impl HostNode {
         self.device().allow_brief(cx.patience)?;
         let fd = self.fd(cx.patience)?;
         if self.host().is_root(&stat(fd.as_fd())?) {
-            let attr = attr::read(self.device(), fd.as_fd(), Want::STAT)?;
+            let attr = attr::read(self.device(), fd.as_fd(), AttrMask::STAT)?;
             return Ok((self.shared().ok_or(Errno::ESTALE)?, attr));
         }
         self.host().identity.assume(cx)?;

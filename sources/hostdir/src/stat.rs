@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, RawMode, Statx, StatxFlags};
 use sys::errno;
 use sys::handle::FileHandle;
-use vfs::{Name, Result, sip};
+use vfs::{Name, Result, siphash};
 
 /// Returns the attributes of `fd`'s object.
 pub(crate) fn stat(fd: BorrowedFd<'_>) -> Result<Statx> {
@@ -46,7 +46,7 @@ pub(crate) fn has_name(fd: BorrowedFd<'_>) -> bool {
 pub(crate) fn incarnation_of(fd: BorrowedFd<'_>) -> u64 {
     /// An arbitrary constant: a collision has no advantage for anyone, and the value must not
     /// change.
-    const KEY: sip::Key = *b"barge generation";
+    const KEY: siphash::Key = *b"barge generation";
     let bytes = match FileHandle::of(fd) {
         Ok(handle) => [&handle.kind().to_le_bytes(), handle.bytes()].concat(),
         Err(_) => match stat(fd) {
@@ -58,5 +58,5 @@ pub(crate) fn incarnation_of(fd: BorrowedFd<'_>) -> u64 {
             Err(_) => Vec::new(),
         },
     };
-    sip::hash(&KEY, &bytes)
+    siphash::hash(&KEY, &bytes)
 }

@@ -46,7 +46,7 @@ fn subject(below: &Path, options: Options) -> TestSubject {
         ..Profile::posix()
     };
     let mut subject = TestSubject::new(fs, profile);
-    subject.keep = Box::new(Kept { _dir: dir });
+    subject.keep_alive = Box::new(Kept { _dir: dir });
     subject
 }
 

@@ -20,7 +20,7 @@ use vfs::{Errno, Result};
 pub(crate) const IDLE: Duration = Duration::from_secs(120);
 
 /// The size in bytes below which a cache is not worth an eviction thread.
-const WATCHED: u64 = 1 << 20;
+const MIN_EVICTOR_SIZE: u64 = 1 << 20;
 
 /// The number of ageing rounds in [`IDLE`].
 const ROUNDS: u32 = 4;
@@ -41,14 +41,14 @@ struct State<K> {
     order: VecDeque<K>,
     bytes: u64,
     /// Whether a thread ages the cache.
-    watched: bool,
+    evictor_running: bool,
 }
 
 enum Slot {
     Ready {
         bytes: Arc<[u8]>,
         round: u32,
-        again: bool,
+        referenced: bool,
     },
     Loading(Arc<Loading>),
 }
@@ -57,12 +57,12 @@ enum Slot {
 #[derive(Default)]
 struct Loading {
     done: Mutex<Option<Result<Arc<[u8]>>>>,
-    told: Condvar,
+    settled: Condvar,
 }
 
 /// Cache statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct CacheStats {
     /// Bytes held.
     pub bytes: u64,
     /// Requests served from the cache.
@@ -76,9 +76,9 @@ pub(crate) enum Claim<K: Copy + Eq + Hash + Send + 'static> {
     /// The entry is loaded.
     Ready(Arc<[u8]>),
     /// The caller has to load the entry.
-    Ours(Load<K>),
+    Load(Load<K>),
     /// Another caller is loading the entry.
-    Theirs(Theirs),
+    Wait(PendingLoad),
 }
 
 /// A load owned by the caller. If it is dropped before it is settled, waiting callers get `EIO`.
@@ -111,9 +111,9 @@ impl<K: Copy + Eq + Hash + Send + 'static> Drop for Load<K> {
 }
 
 /// A load owned by another caller.
-pub(crate) struct Theirs(Arc<Loading>);
+pub(crate) struct PendingLoad(Arc<Loading>);
 
-impl Theirs {
+impl PendingLoad {
     /// Waits until the load is settled.
     pub(crate) fn wait(self) -> Result<Arc<[u8]>> {
         let mut done = self.0.done.lock();
@@ -121,7 +121,7 @@ impl Theirs {
             if let Some(done) = &*done {
                 return done.clone();
             }
-            self.0.told.wait(&mut done);
+            self.0.settled.wait(&mut done);
         }
     }
 }
@@ -135,7 +135,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
                 slots: HashMap::new(),
                 order: VecDeque::new(),
                 bytes: 0,
-                watched: false,
+                evictor_running: false,
             }),
             round: AtomicU32::new(0),
             hits: AtomicU64::new(0),
@@ -174,14 +174,14 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
             Place::Vacant(place) => {
                 place.insert(Slot::Loading(Arc::default()));
                 self.misses.fetch_add(1, Ordering::Relaxed);
-                Claim::Ours(Load {
+                Claim::Load(Load {
                     cache: self.clone(),
                     key,
                     settled: false,
                 })
             }
             Place::Occupied(place) => match place.get() {
-                Slot::Loading(loading) => Claim::Theirs(Theirs(loading.clone())),
+                Slot::Loading(loading) => Claim::Wait(PendingLoad(loading.clone())),
                 Slot::Ready { bytes, .. } => Claim::Ready(bytes.clone()),
             },
         }
@@ -196,22 +196,22 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
                 let ready = Slot::Ready {
                     bytes: bytes.clone(),
                     round: self.round.load(Ordering::Relaxed),
-                    again: false,
+                    referenced: false,
                 };
                 state.slots.insert(key, ready)
             }
             Err(_) => state.slots.remove(&key),
         };
         state.shrink(self.cap);
-        let watch = !state.watched && state.bytes >= WATCHED;
-        state.watched |= watch;
+        let watch = !state.evictor_running && state.bytes >= MIN_EVICTOR_SIZE;
+        state.evictor_running |= watch;
         drop(state);
         if let Some(Slot::Loading(loading)) = slot {
             *loading.done.lock() = Some(result);
-            loading.told.notify_all();
+            loading.settled.notify_all();
         }
         if watch {
-            watch_over(Arc::downgrade(self));
+            spawn_evictor(Arc::downgrade(self));
         }
     }
 
@@ -228,13 +228,13 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
             }
             _ => true,
         });
-        state.watched = state.bytes > 0;
-        state.watched
+        state.evictor_running = state.bytes > 0;
+        state.evictor_running
     }
 
     /// Returns the statistics so far.
-    pub(crate) fn figures(&self) -> Figures {
-        Figures {
+    pub(crate) fn stats(&self) -> CacheStats {
+        CacheStats {
             bytes: self.lock().bytes,
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
@@ -252,7 +252,7 @@ impl<K: Copy + Eq + Hash> State<K> {
             Slot::Ready {
                 bytes,
                 round,
-                again,
+                referenced: again,
             } => {
                 *round = now;
                 *again = true;
@@ -269,7 +269,9 @@ impl<K: Copy + Eq + Hash> State<K> {
                 return;
             };
             match self.slots.get_mut(&key) {
-                Some(Slot::Ready { again, .. }) if *again => {
+                Some(Slot::Ready {
+                    referenced: again, ..
+                }) if *again => {
                     *again = false;
                     self.order.push_back(key);
                 }
@@ -284,7 +286,7 @@ impl<K: Copy + Eq + Hash> State<K> {
 }
 
 /// Ages a cache until it is empty or dropped.
-fn watch_over<K: Copy + Eq + Hash + Send + 'static>(cache: Weak<Cache<K>>) {
+fn spawn_evictor<K: Copy + Eq + Hash + Send + 'static>(cache: Weak<Cache<K>>) {
     let watch = move || {
         loop {
             std::thread::sleep(IDLE / ROUNDS);
@@ -310,7 +312,7 @@ mod tests {
 
     fn ours(cache: &Arc<Cache<u32>>, key: u32) -> Load<u32> {
         match cache.claim(key) {
-            Claim::Ours(load) => load,
+            Claim::Load(load) => load,
             _ => panic!("nobody has loaded {key}"),
         }
     }
@@ -324,11 +326,11 @@ mod tests {
         let cache = Cache::new(100);
         for key in 0..50 {
             put(&cache, key, 30);
-            assert!(cache.figures().bytes <= 100);
+            assert!(cache.stats().bytes <= 100);
         }
         assert!(is_there(&cache, 49) && !is_there(&cache, 0));
         put(&cache, 50, 1000);
-        assert!(cache.figures().bytes <= 100 && !is_there(&cache, 50));
+        assert!(cache.stats().bytes <= 100 && !is_there(&cache, 50));
     }
 
     #[test]
@@ -355,7 +357,7 @@ mod tests {
         for _ in 0..ROUNDS {
             cache.age();
         }
-        assert_eq!(cache.figures().bytes, 0);
+        assert_eq!(cache.stats().bytes, 0);
     }
 
     #[test]
@@ -364,7 +366,7 @@ mod tests {
         let load = ours(&cache, 7);
         let waiters: Vec<_> = (0..4)
             .map(|_| {
-                let Claim::Theirs(theirs) = cache.claim(7) else {
+                let Claim::Wait(theirs) = cache.claim(7) else {
                     panic!("it is being loaded");
                 };
                 std::thread::spawn(|| theirs.wait())
@@ -374,7 +376,7 @@ mod tests {
         for waiter in waiters {
             assert_eq!(waiter.join().expect("no panic").as_deref(), Ok(&[7; 3][..]));
         }
-        assert_eq!(cache.figures().misses, 1);
+        assert_eq!(cache.stats().misses, 1);
     }
 
     #[test]
@@ -382,7 +384,7 @@ mod tests {
         let cache: Arc<Cache<u32>> = Cache::new(100);
         for dropped in [false, true] {
             let load = ours(&cache, 7);
-            let Claim::Theirs(theirs) = cache.claim(7) else {
+            let Claim::Wait(theirs) = cache.claim(7) else {
                 panic!("it is being loaded");
             };
             match dropped {

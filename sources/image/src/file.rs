@@ -4,11 +4,12 @@ use std::any::Any;
 use std::sync::Arc;
 
 use vfs::{
-    Allocate, Attr, Broken, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Lease, LeaseKind,
-    OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirEntry, DirSink, Errno, Extent,
+    File, Lease, LeaseKind, OpenFlags, Patience, Payload, ReaddirMode, Result, SetAttr, Sink,
+    Whence,
 };
 
-use crate::format::{Format, Listed};
+use crate::format::{Format, ListedEntry};
 use crate::node::ImageNode;
 
 /// An open node.
@@ -46,7 +47,7 @@ impl<F: Format> File for OpenFile<F> {
         self
     }
 
-    fn attr(&self, _cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+    fn attr(&self, _cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
         Ok(self.node.attr)
     }
 
@@ -74,7 +75,13 @@ impl<F: Format> File for OpenFile<F> {
         Err(Errno::EBADF)
     }
 
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         if !self.node.is_directory() {
             return Err(Errno::ENOTDIR);
         }
@@ -88,7 +95,7 @@ impl<F: Format> File for OpenFile<F> {
         };
         let ImageNode { format, item, .. } = &*self.node;
         format.list(item, cookie, plus, patience, &mut |listed| {
-            let Listed {
+            let ListedEntry {
                 name,
                 id,
                 kind,
@@ -114,22 +121,22 @@ impl<F: Format> File for OpenFile<F> {
         Ok(())
     }
 
-    fn allocate(&self, _cx: &Cx<'_>, _how: Allocate, _offset: u64, _len: u64) -> Result<()> {
+    fn allocate(&self, _cx: &Cx<'_>, _how: AllocateMode, _offset: u64, _len: u64) -> Result<()> {
         Err(Errno::EBADF)
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
         let size = self.size()?;
         let mut at = offset;
         while at < size {
             let (end, hole) = self.extent(at, cx.patience)?;
-            if hole == (what == Seek::Hole) {
+            if hole == (what == Whence::Hole) {
                 return Ok(at);
             }
             at = end;
         }
         match what {
-            Seek::Hole if offset < size => Ok(size),
+            Whence::Hole if offset < size => Ok(size),
             _ => Err(Errno::ENXIO),
         }
     }
@@ -173,13 +180,13 @@ impl<F: Format> File for OpenFile<F> {
         _to: &dyn File,
         _to_offset: u64,
         _len: u64,
-        _how: CopyHow,
+        _how: CopyMode,
     ) -> Result<u64> {
         Err(Errno::EROFS)
     }
 
     /// Returns `EOPNOTSUPP`: an image never changes, so a lease is never broken.
-    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use vfs::acl::Acl;
 use vfs::{
-    Attr, Capabilities, Cx, Errno, FileSystem, Handle, Kind, Node, NodeId, Patience, Plus, Result,
-    Sink, StatFs,
+    Attr, Capabilities, Cx, Errno, FileSystem, Handle, Kind, Node, NodeId, Patience, ReaddirMode,
+    Result, Sink, StatFs,
 };
 
 /// An opened image of one format. Methods that need to read return `WOULD_BLOCK` if the given
@@ -46,9 +46,9 @@ pub(crate) trait Format: Send + Sync + Sized + 'static {
         &self,
         dir: &Self::Item,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         patience: Patience,
-        each: &mut dyn FnMut(Listed<'_, Self::Item>) -> bool,
+        each: &mut dyn FnMut(ListedEntry<'_, Self::Item>) -> bool,
     ) -> Result<()>;
 
     /// Returns the target of a symbolic link.
@@ -69,7 +69,7 @@ pub(crate) trait Format: Send + Sync + Sized + 'static {
     ) -> Result<()>;
 
     /// Loads the location of a file's contents, which reads depend on.
-    fn ready(&self, item: &Self::Item, patience: Patience) -> Result<()>;
+    fn load_extents(&self, item: &Self::Item, patience: Patience) -> Result<()>;
 
     /// Returns the end of the extent that contains `offset`, and whether it is a hole. `offset` is
     /// before the end of the file.
@@ -88,7 +88,7 @@ pub(crate) trait Format: Send + Sync + Sized + 'static {
 }
 
 /// A directory entry in a listing.
-pub(crate) struct Listed<'a, I> {
+pub(crate) struct ListedEntry<'a, I> {
     pub(crate) name: &'a [u8],
     pub(crate) id: NodeId,
     pub(crate) kind: Option<Kind>,
@@ -145,7 +145,7 @@ pub(crate) fn parse_handle(handle: &Handle) -> Result<[u64; 3]> {
 }
 
 /// Returns the 64-bit FNV-1a hash of `bytes`: tells images apart, but does not resist forgery.
-pub(crate) fn fold(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })

@@ -9,14 +9,14 @@ use std::thread::JoinHandle;
 
 use ::erofs::layout::{MAGIC, SUPERBLOCK_OFFSET};
 use ::erofs::read::Error;
-use sidecar::Hot;
+use sidecar::ReadaheadRange;
 use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, Patience, Result};
 
-use crate::ahead::read_ahead;
-use crate::cache::{Cache, Figures};
+use crate::cache::{Cache, CacheStats};
 use crate::erofs::Erofs;
 use crate::format::Tree;
 use crate::range::{FileRanges, RangeSource};
+use crate::readahead::read_ahead;
 use crate::rofs::Rofs;
 use crate::storage::{Access, Devices, Read};
 use crate::trust::{Trust, Untrusted};
@@ -31,7 +31,7 @@ pub struct ImageFs {
     tree: Box<dyn FileSystem>,
     devices: Arc<Devices>,
     /// The segments to read ahead.
-    hot: Vec<Hot>,
+    readahead_list: Vec<ReadaheadRange>,
 }
 
 /// The reason why an image cannot be opened.
@@ -72,12 +72,12 @@ impl ImageFs {
             Ok(Arc::new(FileRanges::open(path)?))
         });
         let each = each.collect::<io::Result<_>>().map_err(OpenError::Io)?;
-        ImageFs::with(each, DEFAULT_CACHE, trust)
+        ImageFs::from_devices(each, DEFAULT_CACHE, trust)
     }
 
     /// Opens an image from its devices, the first of which holds the superblock, with a cache of up
     /// to `cache` bytes.
-    pub fn with(
+    pub fn from_devices(
         mut devices: Vec<Arc<dyn RangeSource>>,
         cache: u64,
         trust: &Trust,
@@ -94,11 +94,11 @@ impl ImageFs {
             devices[0] = verified.clone();
         }
         let devices = Arc::new(Devices {
-            each: devices,
+            sources: devices,
             cache: Cache::new(cache),
             root: verified.as_ref().map(|verified| *verified.root()),
         });
-        let hot = verified.map_or(Vec::new(), |verified| verified.hot().to_vec());
+        let hot = verified.map_or(Vec::new(), |verified| verified.readahead_list().to_vec());
         ImageFs::read(devices, hot).map_err(OpenError::Image)
     }
 
@@ -115,7 +115,7 @@ impl ImageFs {
     /// The number of bytes needed to recognise an image.
     pub const HEAD: usize = SUPERBLOCK_OFFSET + 4;
 
-    fn read(devices: Arc<Devices>, hot: Vec<Hot>) -> Read<ImageFs> {
+    fn read(devices: Arc<Devices>, hot: Vec<ReadaheadRange>) -> Read<ImageFs> {
         let access = Access {
             devices: &devices,
             patience: Patience::Full,
@@ -126,19 +126,23 @@ impl ImageFs {
             rofs::MAGIC => Box::new(Tree(Arc::new(Rofs::open(devices.clone())?))),
             _ => Box::new(Tree(Arc::new(Erofs::open(devices.clone())?))),
         };
-        Ok(ImageFs { tree, devices, hot })
+        Ok(ImageFs {
+            tree,
+            devices,
+            readahead_list: hot,
+        })
     }
 
     /// Starts a thread that reads the segments that the image lists as used first, so that they are
     /// cached before a program in it runs. Returns the thread's handle, or nothing if there is
     /// nothing to read.
     pub fn read_ahead(&self) -> Option<JoinHandle<()>> {
-        read_ahead(&self.devices, self.hot.clone())
+        read_ahead(&self.devices, self.readahead_list.clone())
     }
 
     /// Returns the cache's statistics.
-    pub fn figures(&self) -> Figures {
-        self.devices.cache.figures()
+    pub fn cache_stats(&self) -> CacheStats {
+        self.devices.cache.stats()
     }
 }
 

@@ -22,25 +22,25 @@
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod cache;
+mod disk_cache;
 mod erofs;
 mod file;
 mod format;
 mod fs;
-mod kept;
 mod node;
+mod preload;
 mod range;
+mod readahead;
 mod rofs;
 mod storage;
-mod tier;
 mod trust;
 mod verified;
 mod xattr;
 
-pub use cache::Figures;
+pub use cache::CacheStats;
+pub use disk_cache::{CachedSource, DiskCacheEntry, DiskCacheOptions, ImageIdentity};
 pub use fs::{DEFAULT_CACHE, ImageFs, OpenError};
-pub use range::{FileRanges, Held, MemoryRanges, Piece, RangeSource};
+pub use range::{FileGuard, FileRanges, MemoryRanges, Piece, RangeSource};
 pub use sidecar::PublicKey;
-pub use tier::{Known, Tier, TierOptions, Tiered};
 pub use trust::{Trust, Untrusted};

@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
-    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+    Access, Attr, AttrMask, Cx, Entry, Errno, File, Handle, Kind, Mode, Name, NewNode, Node,
+    NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, XattrFlags,
 };
 
 use crate::file::OpenFile;
@@ -95,7 +95,7 @@ impl<F: Format> ImageNode<F> {
         if flags.contains(OpenFlags::NOATIME) && !vfs::perm::owns(&self.attr, cx.caller) {
             return Err(Errno::EPERM);
         }
-        self.format.ready(&self.item, cx.patience)?;
+        self.format.load_extents(&self.item, cx.patience)?;
         let node = self.this.upgrade().expect("a node lives in an Arc");
         Ok(Arc::new(OpenFile::new(node, flags)))
     }
@@ -127,7 +127,7 @@ impl<F: Format> Node for ImageNode<F> {
         self.format.handle(&self.item)
     }
 
-    fn attr(&self, _cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+    fn attr(&self, _cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
         Ok(self.attr)
     }
 
@@ -191,7 +191,7 @@ impl<F: Format> Node for ImageNode<F> {
         Ok((node.entry(), file))
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, _what: Make<'_>, _mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, _what: NewNode<'_>, _mode: Mode) -> Result<Entry> {
         self.refuse_to_make(cx, name)
     }
 
@@ -241,7 +241,12 @@ impl<F: Format> Node for ImageNode<F> {
         Ok(())
     }
 
-    fn host_lock_holder(&self, _: &Cx<'_>, _: LockRange, _: LockKind) -> Result<Option<Outsider>> {
+    fn host_lock_holder(
+        &self,
+        _: &Cx<'_>,
+        _: LockRange,
+        _: LockKind,
+    ) -> Result<Option<ForeignLock>> {
         Ok(None)
     }
 }

@@ -28,32 +28,32 @@ pub trait RangeSource: Send + Sync {
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()>;
 
     /// Returns how many bytes to read ahead for a sequential reader.
-    fn run(&self) -> u64;
+    fn readahead_len(&self) -> u64;
 
     /// Returns a file that holds the `len` bytes from `at` at the same offset, if there is one.
-    fn file(&self, at: u64, len: usize) -> Option<Held<'_>>;
+    fn file(&self, at: u64, len: usize) -> Option<FileGuard<'_>>;
 }
 
 /// A borrowed file whose bytes stay in place while this guard lives; hold it only briefly.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct FileGuard<'a> {
     /// The file.
     pub file: BorrowedFd<'a>,
     /// Prevents the bytes from being evicted.
-    pub(crate) _gate: Option<RwLockReadGuard<'a, ()>>,
+    pub(crate) _eviction_guard: Option<RwLockReadGuard<'a, ()>>,
 }
 
 /// A range to read.
 #[derive(Debug)]
 pub struct Piece<'a> {
     /// The offset of its first byte.
-    pub at: u64,
+    pub offset: u64,
     /// The buffer to fill.
-    pub into: &'a mut [u8],
+    pub buffer: &'a mut [u8],
 }
 
 /// The size in bytes from which the fixed cost of a system call no longer matters.
-pub(crate) const NEAR_RUN: u64 = 1 << 20;
+pub(crate) const LOCAL_READAHEAD: u64 = 1 << 20;
 
 /// The maximum number of buffers in one system call (`IOV_MAX`, `limits.h`).
 const IOV_MAX: usize = 1024;
@@ -85,21 +85,21 @@ impl RangeSource for FileRanges {
         Patience::Brief
     }
 
-    fn run(&self) -> u64 {
-        NEAR_RUN
+    fn readahead_len(&self) -> u64 {
+        LOCAL_READAHEAD
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let mut rest = pieces;
         while let Some(first) = rest.first() {
-            let at = first.at;
+            let at = first.offset;
             let mut end = at;
             let adjoining = rest
                 .iter()
                 .take(IOV_MAX)
                 .take_while(|piece| {
-                    let adjoins = piece.at == end;
-                    end += piece.into.len() as u64;
+                    let adjoins = piece.offset == end;
+                    end += piece.buffer.len() as u64;
                     adjoins
                 })
                 .count();
@@ -110,10 +110,10 @@ impl RangeSource for FileRanges {
         Ok(())
     }
 
-    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
-        Some(Held {
+    fn file(&self, _at: u64, _len: usize) -> Option<FileGuard<'_>> {
+        Some(FileGuard {
             file: self.file.as_fd(),
-            _gate: None,
+            _eviction_guard: None,
         })
     }
 }
@@ -122,7 +122,7 @@ impl RangeSource for FileRanges {
 fn read_all(file: &File, mut at: u64, pieces: &mut [Piece<'_>]) -> io::Result<()> {
     let mut slices: Vec<_> = pieces
         .iter_mut()
-        .map(|piece| IoSliceMut::new(piece.into))
+        .map(|piece| IoSliceMut::new(piece.buffer))
         .collect();
     let mut slices = &mut slices[..];
     IoSliceMut::advance_slices(&mut slices, 0);
@@ -153,22 +153,22 @@ impl RangeSource for MemoryRanges {
         Patience::None
     }
 
-    fn run(&self) -> u64 {
-        NEAR_RUN
+    fn readahead_len(&self) -> u64 {
+        LOCAL_READAHEAD
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         for piece in pieces {
-            let bytes = usize::try_from(piece.at)
+            let bytes = usize::try_from(piece.offset)
                 .ok()
-                .and_then(|at| self.0.get(at..)?.get(..piece.into.len()))
+                .and_then(|at| self.0.get(at..)?.get(..piece.buffer.len()))
                 .ok_or(io::ErrorKind::UnexpectedEof)?;
-            piece.into.copy_from_slice(bytes);
+            piece.buffer.copy_from_slice(bytes);
         }
         Ok(())
     }
 
-    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
+    fn file(&self, _at: u64, _len: usize) -> Option<FileGuard<'_>> {
         None
     }
 }
@@ -189,16 +189,16 @@ mod tests {
             let (mut a, mut b, mut c) = ([0; 10], [0; 1500], [0; 7]);
             let mut pieces = [
                 Piece {
-                    at: 3,
-                    into: &mut a,
+                    offset: 3,
+                    buffer: &mut a,
                 },
                 Piece {
-                    at: 13,
-                    into: &mut b,
+                    offset: 13,
+                    buffer: &mut b,
                 },
                 Piece {
-                    at: 4993,
-                    into: &mut c,
+                    offset: 4993,
+                    buffer: &mut c,
                 },
             ];
             source.read(&mut pieces).expect("read");
@@ -207,8 +207,8 @@ mod tests {
             assert_eq!(c, bytes[4993..]);
             let mut beyond = [0; 8];
             let mut piece = [Piece {
-                at: 4993,
-                into: &mut beyond,
+                offset: 4993,
+                buffer: &mut beyond,
             }];
             assert!(source.read(&mut piece).is_err());
         }

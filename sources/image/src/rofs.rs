@@ -10,11 +10,11 @@ use erofs::read::{Error, Storage};
 use rofs::{BLOCK, Inode, InodeKind, Superblock, Tables, blocks};
 use vfs::acl::Acl;
 use vfs::{
-    Attr, Capabilities, Device, Errno, Handle, Kind, Level, Name, NodeId, Patience, Plus, Result,
-    Sink, StatFs, Time,
+    Attr, Capabilities, Device, Errno, Handle, Kind, Name, NodeId, Patience, ReaddirMode, Result,
+    Sink, StatFs, Support, Time,
 };
 
-use crate::format::{Format, Listed, fold, handle_of, parse_handle};
+use crate::format::{Format, ListedEntry, fnv1a, handle_of, parse_handle};
 use crate::storage::{Access, Devices, Read};
 
 /// The file-system type that statfs(2) returns: the format's own magic number, since Linux defines
@@ -40,15 +40,15 @@ impl Rofs {
             devices: &devices,
             patience: Patience::Full,
         };
-        let corrupt = |broken: rofs::Broken| Error::Corrupt(broken.what);
+        let corrupt = |broken: rofs::Corrupt| Error::Corrupt(broken.message);
         let mut block = [0; BLOCK as usize];
         access.read_at(0, 0, &mut block).map_err(Error::Storage)?;
-        let size = devices.each[0].len();
+        let size = devices.sources[0].len();
         let superblock = Superblock::parse(&block, size).map_err(corrupt)?;
         let (at, len) = superblock.tables();
         let mut bytes = vec![0; len as usize];
         access.read_at(0, at, &mut bytes).map_err(Error::Storage)?;
-        let identity = fold(&block) ^ fold(&bytes).rotate_left(1);
+        let identity = fnv1a(&block) ^ fnv1a(&bytes).rotate_left(1);
         let tables = Tables::parse(&superblock, bytes).map_err(corrupt)?;
         let (mut sorted, mut names) = (HashMap::new(), vec![0; tables.len() as usize + 1]);
         names[tables.root().number as usize] = 1;
@@ -102,19 +102,19 @@ impl Format for Rofs {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             read_only: true,
-            handles: Level::Native,
-            change: Level::Native,
+            handles: Support::Native,
+            change: Support::Native,
             stable_cookies: true,
-            no_births: true,
+            no_birth_times: true,
             ..Capabilities::default()
         }
     }
 
     fn statfs(&self) -> StatFs {
         StatFs {
-            kind: KIND,
+            magic: KIND,
             bsize: BLOCK as u32,
-            blocks: blocks(self.devices.each[0].len()),
+            blocks: blocks(self.devices.sources[0].len()),
             bfree: 0,
             bavail: 0,
             files: self.tables.len(),
@@ -177,17 +177,17 @@ impl Format for Rofs {
         &self,
         dir: &Inode,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         _: Patience,
-        each: &mut dyn FnMut(Listed<'_, Inode>) -> bool,
+        each: &mut dyn FnMut(ListedEntry<'_, Inode>) -> bool,
     ) -> Result<()> {
         for (child, next) in self.tables.children(dir.number, cookie).zip(cookie + 1..) {
-            let goes_on = each(Listed {
+            let goes_on = each(ListedEntry {
                 name: child.name,
                 id: NodeId::from(child.inode.number),
                 kind: Some(kind_of(child.inode)),
                 cookie: next,
-                item: (plus == Plus::Entries).then_some(child.inode),
+                item: (plus == ReaddirMode::Entries).then_some(child.inode),
             });
             if !goes_on {
                 break;
@@ -213,7 +213,7 @@ impl Format for Rofs {
         Ok(())
     }
 
-    fn ready(&self, _: &Inode, _: Patience) -> Result<()> {
+    fn load_extents(&self, _: &Inode, _: Patience) -> Result<()> {
         Ok(())
     }
 
@@ -240,6 +240,6 @@ impl Format for Rofs {
             devices: &self.devices,
             patience,
         };
-        access.give(0, place, len as usize, sink)
+        access.put(0, place, len as usize, sink)
     }
 }

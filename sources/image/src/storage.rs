@@ -10,22 +10,22 @@ use erofs::read::{Cluster, Error, Image, Storage};
 use sidecar::Hash;
 use vfs::{Errno, Patience, Result, Sink};
 
-use crate::cache::{Cache, Claim, Load, Theirs};
+use crate::cache::{Cache, Claim, Load, PendingLoad};
 use crate::range::{Piece, RangeSource};
 
 /// The size in bytes of a cached read: related metadata is stored close together, and neither a
 /// disk nor a network benefits from smaller requests. In an image with hashes, each segment has its
 /// own hash.
-pub(crate) const SEGMENT: u64 = sidecar::CHUNK;
+pub(crate) const SEGMENT: u64 = sidecar::CHUNK_SIZE;
 
 /// The decoded size in bytes up to which LZ4 decoding is cheaper than a hand-over to another
 /// thread.
-const BRIEF: u32 = 64 << 10;
+const MAX_INLINE_DECODE: u32 = 64 << 10;
 
 /// The length in bytes below which a piece comes from the cache, even if a file holds it: tails of
 /// files lie among metadata, and the system call that `sink.file` makes costs more than so small a
 /// copy.
-pub(crate) const SMALL: usize = 4096;
+pub(crate) const MIN_DIRECT_READ: usize = 4096;
 
 /// The result of reading an image.
 pub(crate) type Read<T> = core::result::Result<T, Error<Errno>>;
@@ -41,7 +41,7 @@ pub(crate) enum Key {
 
 /// The devices of an image, with their cache.
 pub(crate) struct Devices {
-    pub(crate) each: Vec<Arc<dyn RangeSource>>,
+    pub(crate) sources: Vec<Arc<dyn RangeSource>>,
     pub(crate) cache: Arc<Cache<Key>>,
     /// The root hash that the first device is verified against.
     pub(crate) root: Option<Hash>,
@@ -58,7 +58,7 @@ impl Storage for Access<'_> {
     type Decoded = Arc<[u8]>;
 
     fn devices(&self) -> u16 {
-        self.devices.each.len() as u16
+        self.devices.sources.len() as u16
     }
 
     fn read_at(&self, device: u16, at: u64, into: &mut [u8]) -> Result<()> {
@@ -70,7 +70,7 @@ impl Storage for Access<'_> {
     }
 
     fn decoded(&self, image: &Image, cluster: &Cluster) -> Read<Arc<[u8]>> {
-        let brief = cluster.algorithm == Algorithm::Lz4 && cluster.decoded <= BRIEF;
+        let brief = cluster.algorithm == Algorithm::Lz4 && cluster.decoded <= MAX_INLINE_DECODE;
         let needed = match brief {
             true => self.patience_for(cluster).max(Patience::Brief),
             false => Patience::Full,
@@ -82,9 +82,9 @@ impl Storage for Access<'_> {
         }
         match cache.claim(key) {
             Claim::Ready(bytes) => Ok(bytes),
-            Claim::Theirs(theirs) => self.wait(theirs).map_err(Error::Storage),
-            Claim::Ours(load) => {
-                let decoded = cluster.decode(image, &Direct(self)).map(Arc::from);
+            Claim::Wait(theirs) => self.wait_for_load(theirs).map_err(Error::Storage),
+            Claim::Load(load) => {
+                let decoded = cluster.decode(image, &UncachedAccess(self)).map(Arc::from);
                 load.settle(decoded.as_ref().map(Arc::clone).map_err(errno));
                 decoded
             }
@@ -94,9 +94,9 @@ impl Storage for Access<'_> {
 
 /// Storage of encoded bytes. They are not cached, since the decoded bytes are, unless the image has
 /// hashes (several clusters share a verified chunk) or is remote.
-struct Direct<'a, 'b>(&'a Access<'b>);
+struct UncachedAccess<'a, 'b>(&'a Access<'b>);
 
-impl Storage for Direct<'_, '_> {
+impl Storage for UncachedAccess<'_, '_> {
     type Error = Errno;
     type Decoded = Arc<[u8]>;
 
@@ -113,8 +113,11 @@ impl Storage for Direct<'_, '_> {
         if source.patience(at, into.len()) == Patience::Full {
             return self.0.read_at(device, at, into);
         }
-        self.0.may(source.patience(at, into.len()))?;
-        Ok(source.read(&mut [Piece { at, into }])?)
+        self.0.require_patience(source.patience(at, into.len()))?;
+        Ok(source.read(&mut [Piece {
+            offset: at,
+            buffer: into,
+        }])?)
     }
 
     fn decoded(&self, image: &Image, cluster: &Cluster) -> Read<Arc<[u8]>> {
@@ -125,7 +128,7 @@ impl Storage for Direct<'_, '_> {
 impl<'a> Access<'a> {
     /// Returns the device's source, checking that it has `len` bytes from `at`.
     pub(crate) fn source(&self, device: u16, at: u64, len: usize) -> Result<&'a dyn RangeSource> {
-        let source = self.devices.each.get(usize::from(device));
+        let source = self.devices.sources.get(usize::from(device));
         let source = source.ok_or(Errno::ENODEV)?;
         match at.checked_add(len as u64) {
             Some(end) if end <= source.len() => Ok(&**source),
@@ -168,7 +171,7 @@ impl<'a> Access<'a> {
 
     /// Puts `len` bytes from `at` on a device into `sink`, directly from the backing file if there
     /// is one and `len` is large.
-    pub(crate) fn give(
+    pub(crate) fn put(
         &self,
         device: u16,
         at: u64,
@@ -176,7 +179,10 @@ impl<'a> Access<'a> {
         sink: &mut dyn Sink,
     ) -> Result<usize> {
         let source = self.source(device, at, len)?;
-        match (len >= SMALL).then(|| source.file(at, len)).flatten() {
+        match (len >= MIN_DIRECT_READ)
+            .then(|| source.file(at, len))
+            .flatten()
+        {
             Some(held) => sink.file(held.file, at, len, self.patience),
             None => {
                 sink.bytes(&self.bytes(device, at, len)?);
@@ -202,12 +208,12 @@ impl<'a> Access<'a> {
         }
         match cache.claim(key) {
             Claim::Ready(segment) => Ok(segment),
-            Claim::Theirs(theirs) => self.wait(theirs),
-            Claim::Ours(load) => {
+            Claim::Wait(theirs) => self.wait_for_load(theirs),
+            Claim::Load(load) => {
                 // The read-ahead window doubles: it is as long as the run of cached segments before
                 // this one.
                 let is_there = |number: u64| cache.has(Key::Segment(device, number));
-                let window = source.run() / SEGMENT;
+                let window = source.readahead_len() / SEGMENT;
                 let back = (1..=window.min(number)).take_while(|back| is_there(number - back));
                 let last = last.max(number + back.count() as u64);
                 self.load(source, load, last)?.swap_remove(0)
@@ -228,7 +234,7 @@ impl<'a> Access<'a> {
             unreachable!("it was claimed as a segment");
         };
         let len = |number: u64| SEGMENT.min(source.len() - number * SEGMENT) as usize;
-        let window = source.run() / SEGMENT;
+        let window = source.readahead_len() / SEGMENT;
         let highest = (source.len() - 1) / SEGMENT;
         let mut loads = vec![(number, first)];
         for next in number + 1..=last.min(number + window - 1).min(highest) {
@@ -236,8 +242,8 @@ impl<'a> Access<'a> {
                 break;
             }
             match cache.claim(Key::Segment(device, next)) {
-                Claim::Ours(load) => loads.push((next, load)),
-                Claim::Ready(_) | Claim::Theirs(_) => break,
+                Claim::Load(load) => loads.push((next, load)),
+                Claim::Ready(_) | Claim::Wait(_) => break,
             }
         }
         let mut segments: Vec<Arc<[u8]>> = loads
@@ -248,8 +254,8 @@ impl<'a> Access<'a> {
             .iter()
             .zip(&mut segments)
             .map(|((number, _), into)| Piece {
-                at: number * SEGMENT,
-                into: Arc::get_mut(into).expect("nobody else has it yet"),
+                offset: number * SEGMENT,
+                buffer: Arc::get_mut(into).expect("nobody else has it yet"),
             })
             .collect();
         let read = match source.read(&mut pieces) {
@@ -273,20 +279,20 @@ impl<'a> Access<'a> {
     /// Returns the patience needed to read a cluster's encoded bytes.
     fn patience_for(&self, cluster: &Cluster) -> Patience {
         let (device, at, len) = match cluster.device {
-            Some(device) => (device, cluster.place, cluster.encoded as usize),
+            Some(device) => (device, cluster.offset, cluster.encoded as usize),
             // The location is unknown.
             None => (0, 0, usize::MAX),
         };
-        let source = self.devices.each.get(usize::from(device));
+        let source = self.devices.sources.get(usize::from(device));
         source.map_or(Patience::Full, |source| source.patience(at, len))
     }
 
-    fn wait(&self, theirs: Theirs) -> Result<Arc<[u8]>> {
-        self.may(Patience::Full)?;
+    fn wait_for_load(&self, theirs: PendingLoad) -> Result<Arc<[u8]>> {
+        self.require_patience(Patience::Full)?;
         theirs.wait()
     }
 
-    fn may(&self, needed: Patience) -> Result<()> {
+    fn require_patience(&self, needed: Patience) -> Result<()> {
         match self.patience >= needed {
             true => Ok(()),
             false => Err(Errno::WOULD_BLOCK),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use sidecar::{Broken, PublicKey};
+use sidecar::{PublicKey, VerifyError};
 
 /// The verification policy of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Untrusted {
     /// Its hashes could not be read.
     Io(io::Error),
     /// The hashes are invalid, or no trusted key has signed them.
-    Broken(Broken),
+    Invalid(VerifyError),
     /// The image has extra devices, which the signature does not cover.
     Devices,
 }
@@ -30,7 +30,7 @@ impl fmt::Display for Untrusted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Untrusted::Io(error) => error.fmt(f),
-            Untrusted::Broken(broken) => broken.fmt(f),
+            Untrusted::Invalid(broken) => broken.fmt(f),
             Untrusted::Devices => f.write_str(
                 "expected an image without further devices: the signature covers one file",
             ),
@@ -44,8 +44,8 @@ impl From<io::Error> for Untrusted {
     }
 }
 
-impl From<Broken> for Untrusted {
-    fn from(broken: Broken) -> Untrusted {
-        Untrusted::Broken(broken)
+impl From<VerifyError> for Untrusted {
+    fn from(broken: VerifyError) -> Untrusted {
+        Untrusted::Invalid(broken)
     }
 }

@@ -9,19 +9,21 @@ use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sidecar::{Broken, CHUNK, HEADER, Hash, Header, Hot, Manifest, Shape, hash};
+use sidecar::{
+    CHUNK_SIZE, HEADER_SIZE, Hash, HashLayout, Header, Manifest, ReadaheadRange, VerifyError, hash,
+};
 use vfs::{Errno, Patience};
 
 use crate::cache::{Cache, Claim};
-use crate::kept::Kept;
-use crate::range::{Held, Piece, RangeSource};
+use crate::preload::Preloaded;
+use crate::range::{FileGuard, Piece, RangeSource};
 use crate::trust::{Trust, Untrusted};
 
 /// The size in bytes of the cache of hashes, without the top level: the hashes of 2 GiB of image.
 const HASHES: u64 = 4 << 20;
 
 /// The maximum number of broken chunks remembered as logged.
-const MOST_TOLD: usize = 1024;
+const MAX_LOGGED: usize = 1024;
 
 /// An image with hashes.
 pub(crate) struct Verified {
@@ -31,7 +33,7 @@ pub(crate) struct Verified {
     /// Verified chunks of hashes, by level and number.
     hashes: Arc<Cache<(usize, u64)>>,
     /// Broken chunks that were logged.
-    told: Mutex<BTreeSet<(usize, u64)>>,
+    logged: Mutex<BTreeSet<(usize, u64)>>,
 }
 
 impl Verified {
@@ -41,20 +43,23 @@ impl Verified {
         inner: Arc<dyn RangeSource>,
         trust: &Trust,
     ) -> Result<Option<Verified>, Untrusted> {
-        let mut head = vec![0; inner.len().min(CHUNK) as usize];
+        let mut head = vec![0; inner.len().min(CHUNK_SIZE) as usize];
         read(&*inner, 0, &mut head)?;
         let header = match head.first_chunk() {
             None => None,
             Some(header) => Header::parse(header, inner.len())?,
         };
         if let Trust::Keys(keys) = trust {
-            header.as_ref().ok_or(Broken::NotSigned)?.verify(keys)?;
+            header
+                .as_ref()
+                .ok_or(VerifyError::NotSigned)?
+                .verify(keys)?;
         }
         let Some(header) = header else {
             return Ok(None);
         };
-        let inner: Arc<dyn RangeSource> = Arc::new(Kept::read(inner, &header, head)?);
-        let range = header.manifest();
+        let inner: Arc<dyn RangeSource> = Arc::new(Preloaded::read(inner, &header, head)?);
+        let range = header.manifest_range();
         let mut bytes = vec![0; (range.end - range.start) as usize];
         read(&*inner, range.start, &mut bytes)?;
         Ok(Some(Verified {
@@ -62,7 +67,7 @@ impl Verified {
             inner,
             header,
             hashes: Cache::new(HASHES),
-            told: Mutex::default(),
+            logged: Mutex::default(),
         }))
     }
 
@@ -72,8 +77,8 @@ impl Verified {
     }
 
     /// Returns the segments to read ahead.
-    pub(crate) fn hot(&self) -> &[Hot] {
-        &self.manifest.hot
+    pub(crate) fn readahead_list(&self) -> &[ReadaheadRange] {
+        &self.manifest.readahead_list
     }
 
     /// Verifies a chunk of a level against its hash.
@@ -82,9 +87,9 @@ impl Verified {
         if hash(bytes, (level, number) == (0, 0)) == expected {
             return Ok(());
         }
-        let mut told = self.told.lock();
-        if told.len() < MOST_TOLD && told.insert((level, number)) {
-            let range = self.header.shape().chunk(level, number);
+        let mut told = self.logged.lock();
+        if told.len() < MAX_LOGGED && told.insert((level, number)) {
+            let range = self.header.layout().chunk(level, number);
             tracing::error!(
                 "bytes {} to {} of the image do not match their hashes: reads of them fail",
                 range.start,
@@ -96,12 +101,12 @@ impl Verified {
 
     /// Returns the expected hash of a chunk of a level.
     fn hash(&self, level: usize, number: u64) -> io::Result<Hash> {
-        let shape = self.header.shape();
+        let shape = self.header.layout();
         let missing = || io::Error::from(io::ErrorKind::InvalidData);
         if level + 1 == shape.levels().len() {
             return self.manifest.hash(number).ok_or_else(missing);
         }
-        let (chunk, place) = Shape::above(number);
+        let (chunk, place) = HashLayout::hash_location(number);
         let hashes = self.hashes(level + 1, chunk)?;
         let hash = hashes.get(place).and_then(|hash| hash.try_into().ok());
         hash.ok_or_else(missing)
@@ -111,10 +116,10 @@ impl Verified {
     fn hashes(&self, level: usize, number: u64) -> io::Result<Arc<[u8]>> {
         let load = match self.hashes.claim((level, number)) {
             Claim::Ready(bytes) => return Ok(bytes),
-            Claim::Theirs(theirs) => return Ok(theirs.wait()?),
-            Claim::Ours(load) => load,
+            Claim::Wait(theirs) => return Ok(theirs.wait()?),
+            Claim::Load(load) => load,
         };
-        let range = self.header.shape().chunk(level, number);
+        let range = self.header.layout().chunk(level, number);
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let loaded = read(&*self.inner, range.start, &mut bytes)
             .and_then(|()| self.verify(level, number, &bytes));
@@ -133,18 +138,18 @@ impl Verified {
 
     /// Verifies whole chunks of the image against their hashes.
     fn verify_all(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let numbers = at / CHUNK..;
-        let mut chunks = numbers.zip(bytes.chunks(CHUNK as usize));
+        let numbers = at / CHUNK_SIZE..;
+        let mut chunks = numbers.zip(bytes.chunks(CHUNK_SIZE as usize));
         chunks.try_for_each(|(number, chunk)| self.verify(0, number, chunk))
     }
 
     /// Returns the offset and length of the whole chunks around a piece.
-    fn around(&self, piece: &Piece<'_>) -> io::Result<(u64, usize)> {
-        let end = piece.at.checked_add(piece.into.len() as u64);
+    fn enclosing_chunks(&self, piece: &Piece<'_>) -> io::Result<(u64, usize)> {
+        let end = piece.offset.checked_add(piece.buffer.len() as u64);
         let end = end.filter(|end| *end <= self.len());
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let start = piece.at - piece.at % CHUNK;
-        let end = end.next_multiple_of(CHUNK).min(self.len());
+        let start = piece.offset - piece.offset % CHUNK_SIZE;
+        let end = end.next_multiple_of(CHUNK_SIZE).min(self.len());
         Ok((start, (end - start) as usize))
     }
 }
@@ -152,7 +157,7 @@ impl Verified {
 impl RangeSource for Verified {
     /// Returns the image's length, without the appended sidecar.
     fn len(&self) -> u64 {
-        self.header.image()
+        self.header.image_size()
     }
 
     /// Returns `Full`: hashing takes about as long as decoding, and several chunks are read at
@@ -161,43 +166,46 @@ impl RangeSource for Verified {
         Patience::Full
     }
 
-    fn run(&self) -> u64 {
-        self.inner.run()
+    fn readahead_len(&self) -> u64 {
+        self.inner.readahead_len()
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
-        let around = pieces.iter().map(|piece| self.around(piece));
+        let around = pieces.iter().map(|piece| self.enclosing_chunks(piece));
         let around = around.collect::<io::Result<Vec<_>>>()?;
         let are_chunks = (pieces.iter().zip(&around))
-            .all(|(piece, (at, len))| (piece.at, piece.into.len()) == (*at, *len));
+            .all(|(piece, (at, len))| (piece.offset, piece.buffer.len()) == (*at, *len));
         if are_chunks {
             self.inner.read(pieces)?;
-            (pieces.iter()).try_for_each(|piece| self.verify_all(piece.at, piece.into))?;
+            (pieces.iter()).try_for_each(|piece| self.verify_all(piece.offset, piece.buffer))?;
         } else {
             for (piece, (at, len)) in pieces.iter_mut().zip(around) {
                 let mut chunks = vec![0; len];
                 read(&*self.inner, at, &mut chunks)?;
                 self.verify_all(at, &chunks)?;
-                let skip = (piece.at - at) as usize;
+                let skip = (piece.offset - at) as usize;
                 piece
-                    .into
-                    .copy_from_slice(&chunks[skip..][..piece.into.len()]);
+                    .buffer
+                    .copy_from_slice(&chunks[skip..][..piece.buffer.len()]);
             }
         }
         // The header is not part of the image: its chunk is hashed with zeros in its place.
         for piece in pieces {
-            let header = (HEADER as u64).saturating_sub(piece.at) as usize;
-            let len = piece.into.len();
-            piece.into[..header.min(len)].fill(0);
+            let header = (HEADER_SIZE as u64).saturating_sub(piece.offset) as usize;
+            let len = piece.buffer.len();
+            piece.buffer[..header.min(len)].fill(0);
         }
         Ok(())
     }
 
-    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
+    fn file(&self, _at: u64, _len: usize) -> Option<FileGuard<'_>> {
         None
     }
 }
 
 fn read(source: &dyn RangeSource, at: u64, into: &mut [u8]) -> io::Result<()> {
-    source.read(&mut [Piece { at, into }])
+    source.read(&mut [Piece {
+        offset: at,
+        buffer: into,
+    }])
 }

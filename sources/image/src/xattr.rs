@@ -13,7 +13,7 @@ impl<F: Format> ImageNode<F> {
                 return Err(Errno::ENODATA);
             }
             self.check(cx, Access::READ)?;
-        } else if !shown(name, cx.caller) {
+        } else if !is_visible(name, cx.caller) {
             return Err(Errno::ENODATA);
         } else if !(name.starts_with(b"trusted.")
             || name.starts_with(b"security.")
@@ -28,7 +28,7 @@ impl<F: Format> ImageNode<F> {
     pub(crate) fn list_xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
         let mut list = Vec::new();
         self.format.xattrs(&self.item, cx.patience, &mut |name| {
-            if shown(name, cx.caller) {
+            if is_visible(name, cx.caller) {
                 list.extend_from_slice(name);
                 list.push(0);
             }
@@ -38,6 +38,6 @@ impl<F: Format> ImageNode<F> {
 }
 
 /// Returns whether a caller may see an attribute of this name.
-fn shown(name: &[u8], caller: &Caller) -> bool {
+fn is_visible(name: &[u8], caller: &Caller) -> bool {
     vfs::perm::is_root(caller) || !name.starts_with(b"trusted.")
 }

@@ -10,7 +10,7 @@ use image::{FileRanges, ImageFs, Trust};
 use sidecar::Builder;
 use tempfile::TempDir;
 use vfs::{Caller, FileSystem, OpenFlags};
-use vfs_testkit::{Seen, run};
+use vfs_testkit::{TestNode, run};
 
 #[allow(dead_code, reason = "other tests ask for more")]
 #[path = "it/bed.rs"]
@@ -51,7 +51,7 @@ fn a_scan_holds_no_more_than_the_cache_may() {
         let path = tree.path().join("image");
         fs::write(&path, image).expect("written");
         let source = Arc::new(FileRanges::open(&path).expect("opened"));
-        let fs = ImageFs::with(vec![source], CAP, &Trust::Hashes).expect("an image");
+        let fs = ImageFs::from_devices(vec![source], CAP, &Trust::Hashes).expect("an image");
         let (before, most) = (held(), AtomicU64::new(0));
         let together = Barrier::new(FILES as usize);
         std::thread::scope(|scope| {
@@ -66,9 +66,9 @@ fn a_scan_holds_no_more_than_the_cache_may() {
         let most = most.into_inner().saturating_sub(before);
         assert!(most <= CAP + REST, "{options:?}: {} KiB", most >> 10);
         assert!(
-            fs.figures().misses > FILES * FILE / (1 << 20),
+            fs.cache_stats().misses > FILES * FILE / (1 << 20),
             "{:?}",
-            fs.figures()
+            fs.cache_stats()
         );
     }
 }
@@ -89,15 +89,15 @@ fn scan(fs: &ImageFs, file: u64, most: &AtomicU64) {
     for (at, len) in row.chain(anywhere) {
         let bytes = open.read(at, len).expect("read");
         assert_eq!(bytes.len(), len);
-        assert!(fs.figures().bytes <= CAP);
+        assert!(fs.cache_stats().bytes <= CAP);
         most.fetch_max(held(), Ordering::Relaxed);
     }
 }
 
-fn root(fs: &ImageFs) -> Seen {
+fn root(fs: &ImageFs) -> TestNode {
     let who = Caller::ROOT;
     let node = run(&who, |cx| fs.root(cx)).expect("a root");
-    Seen { node, who }
+    TestNode { node, caller: who }
 }
 
 /// Returns the image with hashes added.

@@ -28,7 +28,7 @@ struct Slot {
 }
 
 /// An entry in a listing.
-pub(crate) struct Listed {
+pub(crate) struct ListedEntry {
     pub(crate) name: Arc<[u8]>,
     pub(crate) cookie: u64,
     pub(crate) node: Arc<MemNode>,
@@ -86,11 +86,11 @@ impl Dir {
     }
 
     /// Returns up to `most` entries after `cookie`.
-    pub(crate) fn entries_after(&self, cookie: u64, most: usize) -> Vec<Listed> {
+    pub(crate) fn entries_after(&self, cookie: u64, most: usize) -> Vec<ListedEntry> {
         self.order
             .range((Bound::Excluded(cookie), Bound::Unbounded))
             .take(most)
-            .map(|(cookie, name)| Listed {
+            .map(|(cookie, name)| ListedEntry {
                 name: name.clone(),
                 cookie: *cookie,
                 node: self.names[name].node.clone(),

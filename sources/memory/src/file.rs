@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use vfs::{
-    Allocate, Attr, Broken, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Kind, Lease,
-    LeaseKind, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirEntry, DirSink, Errno, Extent,
+    File, Kind, Lease, LeaseKind, OpenFlags, Payload, ReaddirMode, Result, SetAttr, Sink, Whence,
 };
 
 use crate::node::MemNode;
@@ -54,7 +54,7 @@ impl OpenFile {
     }
 
     /// Updates atime if a read requires it.
-    fn was_read(&self) {
+    fn update_atime(&self) {
         if self.flags.contains(OpenFlags::NOATIME) {
             return;
         }
@@ -69,11 +69,11 @@ impl OpenFile {
     }
 
     /// Writes a snapshot at `to_offset`: as much as fits, or for a clone all or nothing.
-    fn put_copy(&self, cx: &Cx<'_>, to_offset: u64, from: &Snapshot, how: CopyHow) -> Result<u64> {
+    fn put_copy(&self, cx: &Cx<'_>, to_offset: u64, from: &Snapshot, how: CopyMode) -> Result<u64> {
         let now = self.node.shared.now();
         let mut state = self.node.write();
         let pages = state.pages_mut().ok_or(Errno::EINVAL)?;
-        if how == CopyHow::Clone {
+        if how == CopyMode::Clone {
             pages.reserve(to_offset..to_offset + from.len())?;
         }
         let (copied, result) = pages.put_snapshot(to_offset, from);
@@ -91,7 +91,7 @@ impl File for OpenFile {
         self
     }
 
-    fn attr(&self, _cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+    fn attr(&self, _cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
         Ok(self.node.read().attr(&self.node))
     }
 
@@ -102,7 +102,7 @@ impl File for OpenFile {
     fn read(&self, _cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
         self.check_reads()?;
         let read = self.with_pages(|pages| Ok(pages.read(offset, len, sink)))?;
-        self.was_read();
+        self.update_atime();
         Ok(read)
     }
 
@@ -133,7 +133,13 @@ impl File for OpenFile {
         Ok((at - start) as usize)
     }
 
-    fn readdir(&self, _cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        _cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         /// Entries to collect per lock of the directory: enough to amortize the lock, few enough to
         /// waste little if the sink is soon full.
         const BATCH: usize = 64;
@@ -150,7 +156,7 @@ impl File for OpenFile {
                 None => return Err(Errno::ENOTDIR),
             };
             let Some(last) = batch.last() else {
-                self.was_read();
+                self.update_atime();
                 return Ok(());
             };
             cookie = last.cookie;
@@ -161,12 +167,12 @@ impl File for OpenFile {
                     kind: Some(listed.node.kind),
                     cookie: listed.cookie,
                     entry: match plus {
-                        Plus::Names => None,
-                        Plus::Entries => Some(listed.node.entry()),
+                        ReaddirMode::Names => None,
+                        ReaddirMode::Entries => Some(listed.node.entry()),
                     },
                 };
                 if !sink.entry(entry) {
-                    self.was_read();
+                    self.update_atime();
                     return Ok(());
                 }
             }
@@ -181,7 +187,7 @@ impl File for OpenFile {
         Ok(())
     }
 
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, cx: &Cx<'_>, how: AllocateMode, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
@@ -192,40 +198,40 @@ impl File for OpenFile {
         let mut state = self.node.write();
         let pages = state.pages_mut().ok_or(Errno::ENODEV)?;
         let size = pages.size();
-        if matches!(how, Allocate::Collapse | Allocate::Insert)
+        if matches!(how, AllocateMode::Collapse | AllocateMode::Insert)
             && (!offset.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE))
         {
             return Err(Errno::EINVAL);
         }
         match how {
-            Allocate::Extend => {
+            AllocateMode::Extend => {
                 pages.reserve(range.clone())?;
                 pages.extend_to(range.end);
             }
-            Allocate::KeepSize => pages.reserve(range)?,
-            Allocate::Punch => pages.punch(range),
-            Allocate::Zero => {
+            AllocateMode::KeepSize => pages.reserve(range)?,
+            AllocateMode::Punch => pages.punch(range),
+            AllocateMode::Zero => {
                 pages.zero(range.clone())?;
                 pages.extend_to(range.end);
             }
-            Allocate::ZeroKeepSize => pages.zero(range)?,
-            Allocate::Collapse if range.end >= size => return Err(Errno::EINVAL),
-            Allocate::Collapse => pages.collapse(range),
-            Allocate::Insert if offset >= size => return Err(Errno::EINVAL),
-            Allocate::Insert if size + len > MAX_SIZE => return Err(Errno::EFBIG),
-            Allocate::Insert => pages.insert(range),
-            Allocate::Unshare => pages.unshare(range),
+            AllocateMode::ZeroKeepSize => pages.zero(range)?,
+            AllocateMode::Collapse if range.end >= size => return Err(Errno::EINVAL),
+            AllocateMode::Collapse => pages.collapse(range),
+            AllocateMode::Insert if offset >= size => return Err(Errno::EINVAL),
+            AllocateMode::Insert if size + len > MAX_SIZE => return Err(Errno::EFBIG),
+            AllocateMode::Insert => pages.insert(range),
+            AllocateMode::Unshare => pages.unshare(range),
         }
         state.modified(now);
         state.drop_privileges(cx.caller);
         Ok(())
     }
 
-    fn seek(&self, _cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+    fn seek(&self, _cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
         self.with_pages(|pages| match what {
             _ if offset >= pages.size() => Err(Errno::ENXIO),
-            Seek::Data => Ok(pages.next_data(offset).ok_or(Errno::ENXIO)?),
-            Seek::Hole => Ok(pages.next_hole(offset)),
+            Whence::Data => Ok(pages.next_data(offset).ok_or(Errno::ENXIO)?),
+            Whence::Hole => Ok(pages.next_hole(offset)),
         })
     }
 
@@ -249,7 +255,7 @@ impl File for OpenFile {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
         let to = to.as_any().downcast_ref::<OpenFile>();
         let to = to.filter(|to| Arc::ptr_eq(&to.node.shared, &self.node.shared));
@@ -266,7 +272,7 @@ impl File for OpenFile {
         let to_end = to_offset.checked_add(len).ok_or(Errno::EOVERFLOW)?;
         let same = Arc::ptr_eq(&self.node, &to.node);
         match how {
-            CopyHow::Any => {
+            CopyMode::Any => {
                 if same && offset < to_end && to_offset < end {
                     return Err(Errno::EINVAL);
                 }
@@ -278,15 +284,15 @@ impl File for OpenFile {
                     return Err(Errno::EFBIG);
                 }
                 let copied = to.put_copy(cx, to_offset, &from, how)?;
-                self.was_read();
+                self.update_atime();
                 Ok(copied)
             }
-            CopyHow::Clone => self.clone_range(cx, offset, to, to_offset, len),
+            CopyMode::Clone => self.clone_range(cx, offset, to, to_offset, len),
         }
     }
 
     /// Refuses: changes do not look up leases here.
-    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 }
@@ -325,6 +331,6 @@ impl OpenFile {
             return Ok(0);
         }
         let from = self.snapshot(offset..end)?;
-        to.put_copy(cx, to_offset, &from, CopyHow::Clone)
+        to.put_copy(cx, to_offset, &from, CopyMode::Clone)
     }
 }

@@ -38,7 +38,7 @@ use std::sync::{Arc, Weak};
 
 use concurrency::{FastRandomState, Shards};
 use parking_lot::{Mutex, MutexGuard};
-use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Level, Node, NodeId, Result, Time};
+use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, NodeId, Result, Support, Time};
 
 use budget::Budget;
 use node::MemNode;
@@ -101,11 +101,11 @@ const SHARDS: usize = 32;
 impl Memory {
     /// Creates an empty tree with default [`Options`].
     pub fn new(clock: Clock) -> Arc<Memory> {
-        Memory::with(clock, Options::default())
+        Memory::with_options(clock, Options::default())
     }
 
     /// Creates an empty tree.
-    pub fn with(clock: Clock, options: Options) -> Arc<Memory> {
+    pub fn with_options(clock: Clock, options: Options) -> Arc<Memory> {
         let shared = Arc::new(Shared {
             budget: Arc::new(Budget::new(options.max_bytes, options.max_nodes)),
             generation: new_generation(&clock),
@@ -171,19 +171,19 @@ impl FileSystem for Memory {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             read_only: false,
-            xattr: Level::Native,
-            acl: Level::None,
-            host_locks: Level::None,
-            handles: Level::Native,
-            change: Level::Native,
-            holes: Level::Native,
-            copy: Level::Native,
-            clone: Level::Native,
-            tmpfile: Level::Native,
-            devices: Level::Native,
-            owners: Level::Native,
+            xattr: Support::Native,
+            acl: Support::None,
+            host_locks: Support::None,
+            handles: Support::Native,
+            change: Support::Native,
+            holes: Support::Native,
+            copy: Support::Native,
+            clone: Support::Native,
+            tmpfile: Support::Native,
+            devices: Support::Native,
+            owners: Support::Native,
             stable_cookies: true,
-            no_births: false,
+            no_birth_times: false,
         }
     }
 }

@@ -4,10 +4,10 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Caller, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId,
-    OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs, Want, XattrFlags,
+    Access, Attr, AttrMask, Caller, Cx, Entry, Errno, File, Handle, Kind, Mode, Name, NewNode,
+    Node, NodeId, OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs, XattrFlags,
 };
 
 use crate::budget::NodeCharge;
@@ -31,7 +31,7 @@ pub(crate) struct MemNode {
 }
 
 /// The parameters of a new node.
-pub(crate) struct New {
+pub(crate) struct NodeParams {
     pub(crate) kind: Kind,
     pub(crate) mode: u32,
     pub(crate) uid: u32,
@@ -45,7 +45,7 @@ impl MemNode {
     /// Creates the root of a new tree.
     pub(crate) fn root(shared: &Arc<Shared>, options: &Options) -> Arc<MemNode> {
         let dir = Dir::new(&shared.budget).expect("nothing is charged yet");
-        let new = New {
+        let new = NodeParams {
             kind: Kind::Directory,
             mode: options.mode & 0o7777,
             uid: options.uid,
@@ -59,7 +59,7 @@ impl MemNode {
     }
 
     /// Creates a node without a name.
-    pub(crate) fn new(shared: &Arc<Shared>, new: New) -> Result<Arc<MemNode>> {
+    pub(crate) fn new(shared: &Arc<Shared>, new: NodeParams) -> Result<Arc<MemNode>> {
         let extra = match &new.body {
             Body::Symlink(target) => target.len(),
             _ => 0,
@@ -283,7 +283,7 @@ impl Node for MemNode {
         handle_of(self.id, self.shared.generation)
     }
 
-    fn attr(&self, _cx: &Cx<'_>, _want: Want) -> Result<Attr> {
+    fn attr(&self, _cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
         Ok(self.read().attr(self))
     }
 
@@ -301,7 +301,7 @@ impl Node for MemNode {
         let budget = &self.shared.budget;
         let free = budget.max_bytes.saturating_sub(budget.bytes()) / PAGE;
         Ok(StatFs {
-            kind: KIND,
+            magic: KIND,
             bsize: PAGE as u32,
             blocks: budget.max_bytes / PAGE,
             bfree: free,
@@ -343,7 +343,7 @@ impl Node for MemNode {
         self.create_file(cx, name, flags, mode)
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
         self.make_node(cx.caller, name, what, mode)
     }
 
@@ -401,7 +401,12 @@ impl Node for MemNode {
         Ok(())
     }
 
-    fn host_lock_holder(&self, _: &Cx<'_>, _: LockRange, _: LockKind) -> Result<Option<Outsider>> {
+    fn host_lock_holder(
+        &self,
+        _: &Cx<'_>,
+        _: LockRange,
+        _: LockKind,
+    ) -> Result<Option<ForeignLock>> {
         Ok(None)
     }
 }

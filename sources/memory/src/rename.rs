@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLockWriteGuard;
-use vfs::{Access, Caller, Errno, Kind, Make, Mode, Name, RenameFlags, Result};
+use vfs::{Access, Caller, Errno, Kind, Mode, Name, NewNode, RenameFlags, Result};
 
 use crate::node::MemNode;
 use crate::perm;
@@ -102,8 +102,8 @@ impl MemNode {
 
         let whiteout = match flags.contains(RenameFlags::WHITEOUT) {
             true => {
-                let what = Make::CharDevice(WHITEOUT);
-                Some(self.new_child(&dirs.from, caller, what, Mode::exactly(0))?)
+                let what = NewNode::CharDevice(WHITEOUT);
+                Some(self.new_child(&dirs.from, caller, what, Mode::without_umask(0))?)
             }
             false => None,
         };

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use vfs::{
-    Access, Caller, Cx, Device, Entry, Errno, File, Kind, Make, Mode, Name, Node, OpenFlags, Result,
+    Access, Caller, Cx, Device, Entry, Errno, File, Kind, Mode, Name, NewNode, Node, OpenFlags,
+    Result,
 };
 
 use crate::dir::Dir;
 use crate::file::OpenFile;
-use crate::node::{MemNode, New};
+use crate::node::{MemNode, NodeParams};
 use crate::pages::Pages;
 use crate::perm;
 use crate::state::{Body, State, new_mode};
@@ -67,7 +68,7 @@ impl MemNode {
         &self,
         caller: &Caller,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: Mode,
     ) -> Result<Entry> {
         let mut state = self.search_mut(caller)?;
@@ -95,7 +96,7 @@ impl MemNode {
         let there = state.dir().and_then(|dir| dir.get(name.bytes())).cloned();
         let Some(node) = there else {
             self.check_change(&state, cx.caller)?;
-            let node = self.new_child(&state, cx.caller, Make::File, mode)?;
+            let node = self.new_child(&state, cx.caller, NewNode::File, mode)?;
             self.attach(&mut state, name, node.clone())?;
             drop(state);
             let file = Arc::new(OpenFile::new(node.clone(), flags));
@@ -123,7 +124,7 @@ impl MemNode {
         }
         let state = self.search(caller)?;
         self.check_change(&state, caller)?;
-        let node = self.new_child(&state, caller, Make::File, mode)?;
+        let node = self.new_child(&state, caller, NewNode::File, mode)?;
         drop(state);
         {
             let mut new = node.write();
@@ -203,30 +204,30 @@ impl MemNode {
         &self,
         state: &State,
         caller: &Caller,
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: Mode,
     ) -> Result<Arc<MemNode>> {
         let budget = &self.shared.budget;
         let (kind, body) = match what {
-            Make::File => (Kind::File, Body::File(Pages::new(budget)?)),
-            Make::Directory => (Kind::Directory, Body::Directory(Dir::new(budget)?)),
-            Make::Symlink(b"") => return Err(Errno::ENOENT),
-            Make::Symlink(target) if target.len() > TARGET_MAX => {
+            NewNode::File => (Kind::File, Body::File(Pages::new(budget)?)),
+            NewNode::Directory => (Kind::Directory, Body::Directory(Dir::new(budget)?)),
+            NewNode::Symlink(b"") => return Err(Errno::ENOENT),
+            NewNode::Symlink(target) if target.len() > TARGET_MAX => {
                 return Err(Errno::ENAMETOOLONG);
             }
-            Make::Symlink(target) => (Kind::Symlink, Body::Symlink(target.into())),
-            Make::Fifo => (Kind::Fifo, Body::Device(Device::default())),
-            Make::Socket => (Kind::Socket, Body::Device(Device::default())),
-            Make::CharDevice(device) if perm::is_root(caller) || device == WHITEOUT => {
+            NewNode::Symlink(target) => (Kind::Symlink, Body::Symlink(target.into())),
+            NewNode::Fifo => (Kind::Fifo, Body::Device(Device::default())),
+            NewNode::Socket => (Kind::Socket, Body::Device(Device::default())),
+            NewNode::CharDevice(device) if perm::is_root(caller) || device == WHITEOUT => {
                 (Kind::CharDevice, Body::Device(device))
             }
-            Make::BlockDevice(device) if perm::is_root(caller) => {
+            NewNode::BlockDevice(device) if perm::is_root(caller) => {
                 (Kind::BlockDevice, Body::Device(device))
             }
-            Make::CharDevice(_) | Make::BlockDevice(_) => return Err(Errno::EPERM),
+            NewNode::CharDevice(_) | NewNode::BlockDevice(_) => return Err(Errno::EPERM),
         };
         let set_gid = state.meta.mode & 0o2000 != 0;
-        let new = New {
+        let new = NodeParams {
             kind,
             mode: new_mode(kind, mode.bits & !mode.umask, &state.meta, caller),
             uid: caller.uid,

@@ -3,26 +3,26 @@
 use std::sync::Arc;
 
 use memory::{Memory, Options};
-use vfs::{Allocate, Caller, CopyHow, Errno, FileSystem, Time, XattrFlags};
-use vfs_testkit::context::{RW, Seen, ok, pattern, refused};
+use vfs::{AllocateMode, Caller, CopyMode, Errno, FileSystem, Time, XattrFlags};
+use vfs_testkit::context::{RW, TestNode, ok, pattern, refused};
 use vfs_testkit::run;
 
-fn root(options: Options) -> Seen {
-    let memory = Memory::with(Arc::new(Time::default), options);
-    Seen {
+fn root(options: Options) -> TestNode {
+    let memory = Memory::with_options(Arc::new(Time::default), options);
+    TestNode {
         node: ok(run(&Caller::ROOT, |cx| memory.root(cx))),
-        who: Caller::ROOT,
+        caller: Caller::ROOT,
     }
 }
 
-fn small(max_bytes: u64) -> Seen {
+fn small(max_bytes: u64) -> TestNode {
     root(Options {
         max_bytes,
         ..Options::default()
     })
 }
 
-fn used(root: &Seen) -> u64 {
+fn used(root: &TestNode) -> u64 {
     let figures = ok(root.statfs());
     (figures.blocks - figures.bfree) * u64::from(figures.bsize)
 }
@@ -102,13 +102,16 @@ fn nodes_are_bounded_and_come_back() {
 fn reserving_takes_from_the_budget_all_or_nothing() {
     let root = small(1 << 20);
     let (node, file) = ok(root.create("file", RW, 0o644));
-    refused(file.allocate(Allocate::Extend, 0, 2 << 20), Errno::ENOSPC);
     refused(
-        file.allocate(Allocate::Extend, 0, i64::MAX as u64),
+        file.allocate(AllocateMode::Extend, 0, 2 << 20),
+        Errno::ENOSPC,
+    );
+    refused(
+        file.allocate(AllocateMode::Extend, 0, i64::MAX as u64),
         Errno::ENOSPC,
     );
     assert_eq!((node.attr().size, node.attr().blocks), (0, 0));
-    ok(file.allocate(Allocate::Extend, 0, 900 << 10));
+    ok(file.allocate(AllocateMode::Extend, 0, 900 << 10));
     refused(root.file("other", &[0; 200 << 10]), Errno::ENOSPC);
     assert_eq!(ok(file.write(0, &pattern(900 << 10, 1))), 900 << 10);
 }
@@ -119,11 +122,11 @@ fn a_clone_counts_in_full_and_happens_whole_or_not() {
     let from = ok(ok(root.file("from", &pattern(600 << 10, 1))).open(RW));
     let (node, to) = ok(root.create("to", RW, 0o644));
     refused(
-        from.copy(0, &to, 0, 600 << 10, CopyHow::Clone),
+        from.copy(0, &to, 0, 600 << 10, CopyMode::Clone),
         Errno::ENOSPC,
     );
     assert_eq!((node.attr().size, node.attr().blocks), (0, 0));
-    let half = ok(from.copy(0, &to, 0, 600 << 10, CopyHow::Any));
+    let half = ok(from.copy(0, &to, 0, 600 << 10, CopyMode::Any));
     assert!(half > 0 && half < 600 << 10, "{half}");
 }
 

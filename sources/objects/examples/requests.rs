@@ -64,8 +64,8 @@ fn read(object: &Object, at: usize, len: usize) {
     let mut into = vec![0; len];
     let at = at as u64;
     let piece = Piece {
-        at,
-        into: &mut into,
+        offset: at,
+        buffer: &mut into,
     };
     object.read(&mut [piece]).expect("read");
 }

@@ -3,9 +3,9 @@
 //!
 //! [`Object`] is an [`image::RangeSource`]. The ranges of one call are coalesced into as few
 //! requests as worthwhile, several in flight at a time; transient failures are retried a few times,
-//! for no longer than [`Tuning::all`]. An object's identity is fixed when it is opened: responses
-//! from a replaced object (detected by its ETag, or else its length and modification time) return
-//! `ESTALE`, and none of their bytes are used.
+//! for no longer than [`Tuning::call_timeout`]. An object's identity is fixed when it is opened:
+//! responses from a replaced object (detected by its ETag, or else its length and modification
+//! time) return `ESTALE`, and none of their bytes are used.
 //!
 //! This is a separate crate because its dependencies (an HTTP client, an asynchronous runtime) are
 //! far larger than those of the rest of image support. The runtime lives as long as the object and
@@ -18,11 +18,11 @@
 
 #![forbid(unsafe_code)]
 
-mod plan;
+mod coalesce;
+mod connector;
 mod ranges;
 mod url;
-mod wire;
 
+pub use connector::TransferStats;
 pub use ranges::{Object, Tuning};
 pub use url::{BadUrl, Url};
-pub use wire::Fetched;

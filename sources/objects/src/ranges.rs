@@ -7,31 +7,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
-use image::{Held, Known, Piece, RangeSource, Tier};
+use image::{DiskCacheEntry, FileGuard, ImageIdentity, Piece, RangeSource};
 use object_store::path::Path;
 use object_store::{Extensions, GetOptions, GetRange, ObjectMeta, ObjectStore};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 use vfs::{Errno, Patience};
 
-use crate::plan::{GAP, MOST, Span, plan};
+use crate::coalesce::{MAX_GAP, MAX_REQUEST, RangeRequest, coalesce};
+use crate::connector::{Attempt, TransferCounters, TransferStats};
 use crate::url::Url;
-use crate::wire::{Attempt, Counts, Fetched};
 
 /// The number of bytes fetched on opening, since an image's reader needs them first (a segment of
 /// its cache).
-const HEAD: u64 = 16 << 10;
+const HEAD_BYTES: u64 = 16 << 10;
 
 /// The read-ahead length in bytes: transferring it takes longer than a round trip on most networks.
 /// Measurements are in `docs/notes/images.md`.
-const RUN: u64 = 4 << 20;
+const READAHEAD: u64 = 4 << 20;
 
 /// The maximum number of concurrent requests of one call: enough to fill a connection's bandwidth
-/// with requests of [`MOST`] bytes.
+/// with requests of [`MAX_REQUEST`] bytes.
 const IN_FLIGHT: usize = 8;
 
 /// The maximum number of characters of a server's error message that are repeated.
-const WORDS: usize = 200;
+const MAX_MESSAGE_CHARS: usize = 200;
 
 /// Retry limits and timeouts.
 #[derive(Clone, Debug)]
@@ -39,14 +39,14 @@ pub struct Tuning {
     /// The maximum number of attempts of one request.
     pub attempts: u32,
     /// The pause before the first retry, of which a random half to all is waited; it doubles with
-    /// each retry, up to [`Tuning::longest`].
-    pub pause: Duration,
+    /// each retry, up to [`Tuning::max_backoff`].
+    pub initial_backoff: Duration,
     /// The maximum pause between two attempts, even if the server requests a longer one.
-    pub longest: Duration,
+    pub max_backoff: Duration,
     /// The timeout of one request, including its response body.
-    pub request: Duration,
+    pub request_timeout: Duration,
     /// The timeout of a call, including retries.
-    pub all: Duration,
+    pub call_timeout: Duration,
 }
 
 impl Default for Tuning {
@@ -54,10 +54,10 @@ impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
             attempts: 6,
-            pause: Duration::from_millis(200),
-            longest: Duration::from_secs(15),
-            request: Duration::from_secs(30),
-            all: Duration::from_secs(60),
+            initial_backoff: Duration::from_millis(200),
+            max_backoff: Duration::from_secs(15),
+            request_timeout: Duration::from_secs(30),
+            call_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -65,7 +65,7 @@ impl Default for Tuning {
 /// An opened object. Methods may be called concurrently from any number of threads. They block, so
 /// they must not be called on threads of an asynchronous runtime.
 pub struct Object {
-    shown: String,
+    display_url: String,
     store: Arc<dyn ObjectStore>,
     path: Path,
     identity: Identity,
@@ -73,9 +73,9 @@ pub struct Object {
     /// Its first bytes, fetched on opening.
     head: Vec<u8>,
     tuning: Tuning,
-    counts: Arc<Counts>,
+    counters: Arc<TransferCounters>,
     /// The last call's error, so that it is logged once.
-    failing: Mutex<Option<Errno>>,
+    last_error: Mutex<Option<Errno>>,
     runtime: Arc<Runtime>,
 }
 
@@ -89,24 +89,24 @@ enum Identity {
 
 /// A request's failure.
 #[derive(Debug)]
-struct Failed {
+struct RequestError {
     errno: Errno,
-    what: String,
+    message: String,
     /// Whether a retry may succeed.
-    passes: bool,
+    is_transient: bool,
 }
 
 impl Object {
     /// Opens the object that `url` names, through the disk cache if `url` has one.
     pub fn open(url: &Url, tuning: Tuning) -> io::Result<Arc<dyn RangeSource>> {
-        let Some(options) = url.tier() else {
+        let Some(options) = url.disk_cache() else {
             return Ok(Arc::new(Object::connect(url, tuning, None)?));
         };
-        match Tier::open(options, &url.unique()) {
+        match DiskCacheEntry::open(options, &url.cache_name()) {
             Ok(tier) => {
-                let object = match Object::connect(url, tuning, tier.known()) {
+                let object = match Object::connect(url, tuning, tier.identity()) {
                     Ok(object) => object,
-                    Err(error) if tier.known().is_none() => {
+                    Err(error) if tier.identity().is_none() => {
                         tier.discard();
                         return Err(error);
                     }
@@ -125,7 +125,7 @@ impl Object {
 
     /// Opens the object that `url` names. If it is unchanged from `known`, no bytes are fetched; if
     /// the store cannot be reached, it is assumed to be unchanged.
-    pub fn connect(url: &Url, tuning: Tuning, known: Option<&Known>) -> io::Result<Object> {
+    pub fn connect(url: &Url, tuning: Tuning, known: Option<&ImageIdentity>) -> io::Result<Object> {
         // Fails harmlessly if a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let runtime = Builder::new_multi_thread()
@@ -133,30 +133,32 @@ impl Object {
             .thread_name("image-object")
             .enable_all()
             .build()?;
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<TransferCounters>::default();
         let opened = url.store(&tuning, &counts);
         let (store, path) = opened.map_err(|error| failure(&error, None).into_io())?;
         let known = known.and_then(|known| Some((Identity::parse(known.identity())?, known.len())));
         let mut object = Object {
-            shown: url.to_string(),
+            display_url: url.to_string(),
             store,
             path,
             identity: Identity::Modified(0),
             len: 0,
             head: Vec::new(),
             tuning,
-            counts,
-            failing: Mutex::new(None),
+            counters: counts,
+            last_error: Mutex::new(None),
             runtime: Arc::new(runtime),
         };
         let runtime = object.runtime.clone();
-        match runtime.block_on(object.within(object.head(known.as_ref()))) {
+        match runtime.block_on(object.with_timeout(object.head(known.as_ref()))) {
             Ok(Some((identity, len, head))) => {
                 (object.identity, object.len, object.head) = (identity, len, head);
             }
             Ok(None) => (object.identity, object.len) = known.expect("it was asked for"),
-            Err(Failed {
-                what, passes: true, ..
+            Err(RequestError {
+                message: what,
+                is_transient: true,
+                ..
             }) if known.is_some() => {
                 tracing::warn!("{url}: using only the disk cache: {what}");
                 (object.identity, object.len) = known.expect("there is one");
@@ -167,8 +169,8 @@ impl Object {
     }
 
     /// Returns the number of requests and bytes so far.
-    pub fn fetched(&self) -> Fetched {
-        self.counts.fetched()
+    pub fn transfer_stats(&self) -> TransferStats {
+        self.counters.stats()
     }
 
     /// Returns the object's identity, length and first bytes, or nothing if its ETag is that of
@@ -176,14 +178,14 @@ impl Object {
     async fn head(
         &self,
         known: Option<&(Identity, u64)>,
-    ) -> Result<Option<(Identity, u64, Vec<u8>)>, Failed> {
+    ) -> Result<Option<(Identity, u64, Vec<u8>)>, RequestError> {
         let etag = match known {
             Some((Identity::ETag(etag), _)) => Some(etag),
             _ => None,
         };
         let asked = |extensions| async {
             let options = GetOptions {
-                range: Some(GetRange::Bounded(0..HEAD)),
+                range: Some(GetRange::Bounded(0..HEAD_BYTES)),
                 if_none_match: etag.cloned(),
                 extensions,
                 ..GetOptions::default()
@@ -194,35 +196,35 @@ impl Object {
             };
             let len = got.meta.size;
             let range = got.range.clone();
-            if range != (0..len.min(HEAD)) {
-                return Err(mismatch(&(0..len.min(HEAD)), &range));
+            if range != (0..len.min(HEAD_BYTES)) {
+                return Err(mismatch(&(0..len.min(HEAD_BYTES)), &range));
             }
-            let identity = Identity::of(&got.meta).ok_or_else(|| Failed {
+            let identity = Identity::of(&got.meta).ok_or_else(|| RequestError {
                 errno: Errno::EIO,
-                what: "expected an ETag or Last-Modified, to detect a replaced object".into(),
-                passes: false,
+                message: "expected an ETag or Last-Modified, to detect a replaced object".into(),
+                is_transient: false,
             })?;
             let mut head = vec![0; range.end as usize];
             let piece = Piece {
-                at: 0,
-                into: &mut head,
+                offset: 0,
+                buffer: &mut head,
             };
-            let mut span = Span {
+            let mut span = RangeRequest {
                 range,
                 pieces: vec![piece],
             };
             self.receive(got, &mut span).await?;
             Ok(Some((identity, len, head)))
         };
-        self.again(async |extensions| asked(extensions).await).await
+        self.retry(async |extensions| asked(extensions).await).await
     }
 
     /// Requests the range of `span`.
-    async fn fetch(&self, span: &mut Span<'_>) -> Result<(), Failed> {
-        self.again(async |extensions| {
+    async fn fetch(&self, span: &mut RangeRequest<'_>) -> Result<(), RequestError> {
+        self.retry(async |extensions| {
             let options = GetOptions {
                 range: Some(GetRange::Bounded(span.range.clone())),
-                if_match: self.identity.strong(),
+                if_match: self.identity.strong_etag(),
                 extensions,
                 ..GetOptions::default()
             };
@@ -243,19 +245,19 @@ impl Object {
     async fn receive(
         &self,
         got: object_store::GetResult,
-        span: &mut Span<'_>,
-    ) -> Result<(), Failed> {
+        span: &mut RangeRequest<'_>,
+    ) -> Result<(), RequestError> {
         let Range { start, end } = span.range;
-        let wrong = |came: u64| Failed {
+        let wrong = |came: u64| RequestError {
             errno: Errno::EIO,
-            what: format!("expected {} bytes, got {came}", end - start),
-            passes: true,
+            message: format!("expected {} bytes, got {came}", end - start),
+            is_transient: true,
         };
         let mut at = start;
         let mut stream = got.into_stream();
         while let Some(bytes) = stream.next().await {
             let bytes = bytes?;
-            self.counts.came(bytes.len());
+            self.counters.add_bytes(bytes.len());
             if bytes.len() as u64 > end - at {
                 return Err(wrong(at - start + bytes.len() as u64));
             }
@@ -269,11 +271,11 @@ impl Object {
     }
 
     /// Repeats `what` until it succeeds, fails permanently, or runs out of attempts.
-    async fn again<T>(
+    async fn retry<T>(
         &self,
-        mut what: impl AsyncFnMut(Extensions) -> Result<T, Failed>,
-    ) -> Result<T, Failed> {
-        let mut pause = self.tuning.pause;
+        mut what: impl AsyncFnMut(Extensions) -> Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
+        let mut pause = self.tuning.initial_backoff;
         let mut attempts = 1;
         loop {
             let attempt = Attempt::default();
@@ -283,41 +285,44 @@ impl Object {
                 Ok(done) => return Ok(done),
                 Err(failed) => failed,
             };
-            let answer = attempt.answer();
-            failed.passes &= answer.status.is_none_or(passes);
-            if attempts >= self.tuning.attempts || !failed.passes {
+            let answer = attempt.response();
+            failed.is_transient &= answer.status.is_none_or(is_transient);
+            if attempts >= self.tuning.attempts || !failed.is_transient {
                 return Err(failed);
             }
-            tracing::debug!("{}: retrying: {}", self.shown, failed.what);
-            let wait = some_of(pause).max(answer.wait.unwrap_or_default());
-            tokio::time::sleep(wait.min(self.tuning.longest)).await;
-            pause = (pause * 2).min(self.tuning.longest);
+            tracing::debug!("{}: retrying: {}", self.display_url, failed.message);
+            let wait = jittered(pause).max(answer.retry_after.unwrap_or_default());
+            tokio::time::sleep(wait.min(self.tuning.max_backoff)).await;
+            pause = (pause * 2).min(self.tuning.max_backoff);
             attempts += 1;
         }
     }
 
-    async fn within<T>(&self, what: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
-        let done = tokio::time::timeout(self.tuning.all, what).await;
+    async fn with_timeout<T>(
+        &self,
+        what: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
+        let done = tokio::time::timeout(self.tuning.call_timeout, what).await;
         done.unwrap_or_else(|_| {
-            Err(Failed {
+            Err(RequestError {
                 errno: Errno::EIO,
-                what: format!("no reply within {:?}", self.tuning.all),
-                passes: true,
+                message: format!("no reply within {:?}", self.tuning.call_timeout),
+                is_transient: true,
             })
         })
     }
 
     /// Logs when calls begin to fail and when they succeed again, once each.
-    fn note(&self, failed: Option<&Failed>) {
-        let mut failing = self.failing.lock();
+    fn log_transition(&self, failed: Option<&RequestError>) {
+        let mut failing = self.last_error.lock();
         let errno = failed.map(|failed| failed.errno);
         if *failing == errno {
             return;
         }
         *failing = errno;
         match failed {
-            Some(failed) => tracing::warn!("{}: {}", self.shown, failed.what),
-            None => tracing::warn!("{}: readable again", self.shown),
+            Some(failed) => tracing::warn!("{}: {}", self.display_url, failed.message),
+            None => tracing::warn!("{}: readable again", self.display_url),
         }
     }
 }
@@ -334,41 +339,48 @@ impl RangeSource for Object {
         }
     }
 
-    fn run(&self) -> u64 {
-        RUN
+    fn readahead_len(&self) -> u64 {
+        READAHEAD
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let mut missing = Vec::new();
-        for Piece { at, into } in pieces {
+        for Piece {
+            offset: at,
+            buffer: into,
+        } in pieces
+        {
             let from = self.head.get(*at as usize..);
             match from.and_then(|from| from.get(..into.len())) {
                 Some(bytes) => into.copy_from_slice(bytes),
-                None => missing.push(Piece { at: *at, into }),
+                None => missing.push(Piece {
+                    offset: *at,
+                    buffer: into,
+                }),
             }
         }
         if missing.is_empty() {
             return Ok(());
         }
-        let spans = plan(&mut missing, GAP, MOST);
+        let spans = coalesce(&mut missing, MAX_GAP, MAX_REQUEST);
         let fetched = futures_util::stream::iter(spans)
             .map(async |mut span| self.fetch(&mut span).await)
             .buffer_unordered(IN_FLIGHT)
             .try_collect::<()>();
-        let done = self.runtime.block_on(self.within(fetched));
-        self.note(done.as_ref().err());
+        let done = self.runtime.block_on(self.with_timeout(fetched));
+        self.log_transition(done.as_ref().err());
         done.map_err(|failed| failed.errno.into())
     }
 
-    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
+    fn file(&self, _at: u64, _len: usize) -> Option<FileGuard<'_>> {
         None
     }
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
-        let Fetched { requests, bytes } = self.fetched();
-        tracing::debug!("{}: {requests} requests, {bytes} bytes", self.shown);
+        let TransferStats { requests, bytes } = self.transfer_stats();
+        tracing::debug!("{}: {requests} requests, {bytes} bytes", self.display_url);
     }
 }
 
@@ -383,7 +395,7 @@ impl Identity {
     }
 
     /// Returns the ETag for `If-Match`; weak ETags never match there (RFC 9110, section 13.1.1).
-    fn strong(&self) -> Option<String> {
+    fn strong_etag(&self) -> Option<String> {
         match self {
             Identity::ETag(etag) if !etag.starts_with("W/") => Some(etag.clone()),
             _ => None,
@@ -411,14 +423,14 @@ impl Identity {
     }
 }
 
-impl Failed {
+impl RequestError {
     fn into_io(self) -> io::Error {
-        io::Error::new(io::Error::from(self.errno).kind(), self.what)
+        io::Error::new(io::Error::from(self.errno).kind(), self.message)
     }
 }
 
-impl From<object_store::Error> for Failed {
-    fn from(error: object_store::Error) -> Failed {
+impl From<object_store::Error> for RequestError {
+    fn from(error: object_store::Error) -> RequestError {
         use object_store::Error;
         let errno = match &error {
             Error::NotFound { .. } => Errno::ENOENT,
@@ -432,50 +444,50 @@ impl From<object_store::Error> for Failed {
 
 /// Converts an error of the client library, using its innermost source: the outer messages repeat
 /// URLs, including secrets.
-fn failure(error: &object_store::Error, errno: Option<Errno>) -> Failed {
+fn failure(error: &object_store::Error, errno: Option<Errno>) -> RequestError {
     use object_store::Error;
     let mut reason: &dyn std::error::Error = error;
     while let Some(below) = reason.source() {
         reason = below;
     }
-    let words: String = reason.to_string().chars().take(WORDS).collect();
+    let words: String = reason.to_string().chars().take(MAX_MESSAGE_CHARS).collect();
     let what = match error {
         Error::NotSupported { .. } => "expected a server with support for ranges".to_owned(),
         Error::NotFound { .. } => "404, no such object".to_owned(),
         _ => words.trim().escape_debug().to_string(),
     };
-    Failed {
+    RequestError {
         errno: errno.unwrap_or(Errno::EINVAL),
-        what,
-        passes: matches!(error, Error::Generic { .. }),
+        message: what,
+        is_transient: matches!(error, Error::Generic { .. }),
     }
 }
 
-fn replaced() -> Failed {
-    Failed {
+fn replaced() -> RequestError {
+    RequestError {
         errno: Errno::ESTALE,
-        what: "the object was replaced after it was opened".into(),
-        passes: false,
+        message: "the object was replaced after it was opened".into(),
+        is_transient: false,
     }
 }
 
-fn mismatch(expected: &Range<u64>, got: &Range<u64>) -> Failed {
-    Failed {
+fn mismatch(expected: &Range<u64>, got: &Range<u64>) -> RequestError {
+    RequestError {
         errno: Errno::EIO,
-        what: format!("expected the bytes {expected:?}, got {got:?}"),
-        passes: true,
+        message: format!("expected the bytes {expected:?}, got {got:?}"),
+        is_transient: true,
     }
 }
 
 /// Returns whether a retry may get another status: too many requests, a server error, or success
 /// with wrong bytes.
-fn passes(status: u16) -> bool {
+fn is_transient(status: u16) -> bool {
     matches!(status, 200..=299 | 408 | 429 | 500..=599)
 }
 
 /// Returns a random duration between half of `pause` and all of it, so that clients that failed
 /// together do not retry together.
-fn some_of(pause: Duration) -> Duration {
+fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) as u32;
     pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use image::TierOptions;
+use image::DiskCacheOptions;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -14,8 +14,8 @@ use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
+use crate::connector::{Connector, TransferCounters};
 use crate::ranges::Tuning;
-use crate::wire::{Connector, Counts};
 
 /// An object in a store: `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`, each
 /// optionally followed by `?OPTION=VALUE&…`; or `http://…` or `https://…`, where the query is sent
@@ -33,7 +33,7 @@ pub struct Url {
     /// For HTTP, including the question mark.
     query: String,
     options: Vec<(String, String)>,
-    tier: Option<TierOptions>,
+    disk_cache: Option<DiskCacheOptions>,
     keys: Vec<PathBuf>,
 }
 
@@ -90,7 +90,7 @@ impl FromStr for Url {
             key: key.into(),
             query: String::new(),
             options: Vec::new(),
-            tier: None,
+            disk_cache: None,
             keys: Vec::new(),
         };
         if matches!(scheme, Scheme::Http | Scheme::Https) {
@@ -104,8 +104,10 @@ impl FromStr for Url {
         for (name, value) in url::form_urlencoded::parse(query.trim_start_matches('?').as_bytes()) {
             match &*name {
                 "cache_dir" => dir = Some(PathBuf::from(&*value)),
-                "cache_dir_size" => size = Some(TierOptions::size(&value).map_err(|e| bad(&e))?),
-                _ if url.knows(&name) => url.options.push((name.into(), value.into())),
+                "cache_dir_size" => {
+                    size = Some(DiskCacheOptions::size(&value).map_err(|e| bad(&e))?)
+                }
+                _ if url.is_store_option(&name) => url.options.push((name.into(), value.into())),
                 _ => {
                     return Err(bad(&format!(
                         "an option of this kind of store, not '{name}'"
@@ -113,8 +115,8 @@ impl FromStr for Url {
                 }
             }
         }
-        url.tier = match (dir, size) {
-            (Some(dir), size) => Some(TierOptions::new(dir, size)),
+        url.disk_cache = match (dir, size) {
+            (Some(dir), size) => Some(DiskCacheOptions::new(dir, size)),
             (None, None) => None,
             (None, Some(_)) => return Err(bad("cache_dir with cache_dir_size")),
         };
@@ -154,17 +156,17 @@ impl Url {
     }
 
     /// Returns the options of the disk cache.
-    pub fn tier(&self) -> Option<&TierOptions> {
-        self.tier.as_ref()
+    pub fn disk_cache(&self) -> Option<&DiskCacheOptions> {
+        self.disk_cache.as_ref()
     }
 
     /// Sets the disk cache, unless the URL already names one.
-    pub fn keep_in(&mut self, tier: &TierOptions) {
-        self.tier.get_or_insert_with(|| tier.clone());
+    pub fn set_disk_cache(&mut self, tier: &DiskCacheOptions) {
+        self.disk_cache.get_or_insert_with(|| tier.clone());
     }
 
     /// Requires a signature by one of these keys, which are PEM files.
-    pub fn sign(&mut self, keys: &[PathBuf]) {
+    pub fn require_signature(&mut self, keys: &[PathBuf]) {
         self.keys = keys.to_vec();
     }
 
@@ -186,7 +188,7 @@ impl Url {
     }
 
     /// Returns the object's name in the disk cache.
-    pub(crate) fn unique(&self) -> String {
+    pub(crate) fn cache_name(&self) -> String {
         let endpoint = self
             .options
             .iter()
@@ -211,7 +213,7 @@ impl Url {
         format!("{scheme}://{}/{}{}", self.bucket, self.key, self.query)
     }
 
-    fn knows(&self, option: &str) -> bool {
+    fn is_store_option(&self, option: &str) -> bool {
         match self.scheme {
             Scheme::S3 => option.parse::<AmazonS3ConfigKey>().is_ok(),
             Scheme::Google => option.parse::<GoogleConfigKey>().is_ok(),
@@ -224,7 +226,7 @@ impl Url {
     pub(crate) fn store(
         &self,
         tuning: &Tuning,
-        counts: &Arc<Counts>,
+        counts: &Arc<TransferCounters>,
     ) -> object_store::Result<(Arc<dyn ObjectStore>, Path)> {
         // Retries are handled in `ranges`, uniformly for all failures.
         let never = RetryConfig {
@@ -240,7 +242,7 @@ impl Url {
             }};
         }
         // An explicit http:// is allowed.
-        let (plain, timeout) = ("true", format!("{}ms", tuning.request.as_millis()));
+        let (plain, timeout) = ("true", format!("{}ms", tuning.request_timeout.as_millis()));
         let client = [
             (ClientConfigKey::AllowHttp, plain),
             (ClientConfigKey::Timeout, timeout.as_str()),
@@ -343,9 +345,9 @@ mod tests {
         let mut url: Url = "s3://b/k?cache_dir=%2Fvar%2Fx&cache_dir_size=2G"
             .parse()
             .expect("a URL");
-        let tier = TierOptions::new("/var/x".into(), Some(2 << 30));
-        assert_eq!(url.tier(), Some(&tier));
-        url.keep_in(&TierOptions::new("/else".into(), None));
-        assert_eq!(url.tier(), Some(&tier));
+        let tier = DiskCacheOptions::new("/var/x".into(), Some(2 << 30));
+        assert_eq!(url.disk_cache(), Some(&tier));
+        url.set_disk_cache(&DiskCacheOptions::new("/else".into(), None));
+        assert_eq!(url.disk_cache(), Some(&tier));
     }
 }

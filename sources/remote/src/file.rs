@@ -1,11 +1,11 @@
 //! Operations on open files that all protocols share.
 
-use vfs::copies::copied;
-use vfs::{Errno, Kind, OpenFlags, Payload, Result, Seek};
+use vfs::copies::count_copied;
+use vfs::{Errno, Kind, OpenFlags, Payload, Result, Whence};
 
 /// The most messages of one read or write in flight: enough to keep client, server and network
 /// busy.
-pub(crate) const AT_A_TIME: usize = 8;
+pub(crate) const MAX_IN_FLIGHT: usize = 8;
 
 /// Returns an error if a node of this kind cannot be opened with these flags.
 pub(crate) fn may_open(kind: Kind, flags: OpenFlags) -> Result<()> {
@@ -35,7 +35,7 @@ pub(crate) fn in_pieces(
     let _ = data.bytes(&mut |piece| {
         if whole <= most && piece.len() < whole {
             together.reserve_exact(whole - together.len());
-            copied(piece.len());
+            count_copied(piece.len());
             together.extend_from_slice(piece);
             return Ok(());
         }
@@ -58,10 +58,10 @@ pub(crate) fn in_pieces(
 }
 
 /// Finds data or a hole in a file of `size` bytes without holes.
-pub(crate) fn seek_solid(size: u64, offset: u64, what: Seek) -> Result<u64> {
+pub(crate) fn seek_without_holes(size: u64, offset: u64, what: Whence) -> Result<u64> {
     match what {
         _ if offset >= size => Err(Errno::ENXIO),
-        Seek::Data => Ok(offset),
-        Seek::Hole => Ok(size),
+        Whence::Data => Ok(offset),
+        Whence::Hole => Ok(size),
     }
 }

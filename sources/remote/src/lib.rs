@@ -6,7 +6,7 @@
 //! - [`virtiofs`] connects to a vhost-user device: the client half of FUSE ([`fuse::client`])
 //!   joined to a driver ([`virtqueue::driver`]), without a virtual machine.
 //!
-//! `pipe` carries the messages of the protocols that run over a stream; `silence` holds the
+//! `connection` carries the messages of the protocols that run over a stream; `timeouts` holds the
 //! timeouts for servers that do not answer.
 //!
 //! [`Url`] names a server and one of its trees.
@@ -14,18 +14,18 @@
 #![forbid(unsafe_code)]
 
 mod cancel;
+mod connection;
+mod deferred;
 mod error;
 mod file;
 mod locks;
 pub mod nfs;
 pub mod ninep;
-mod pipe;
-mod silence;
-mod tender;
+mod timeouts;
 mod url;
 pub mod virtiofs;
 mod xattr;
 
 pub use error::ConnectError;
-pub use silence::{Retry, Silence};
+pub use timeouts::{Retry, Timeouts};
 pub use url::{BadUrl, Url, bytes, id};

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
+use vfs::lock::{ForeignLock, HostLock, LockFamily, LockKind, LockRange};
 use vfs::{Cx, Errno, Kind, Node, NodeId, OpenFlags, Ranges, Result};
 
 /// A node whose server supports locks.
@@ -19,7 +19,7 @@ pub(crate) trait Lockable: Node {
     type Open;
 
     /// Returns whether the server supports locks of this kind on the node.
-    fn has_locks(&self, space: Space) -> bool;
+    fn has_locks(&self, space: LockFamily) -> bool;
 
     /// Opens the node.
     fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Self::Open>;
@@ -40,12 +40,12 @@ pub(crate) trait Lockable: Node {
         open: &Self::Open,
         lock: &LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>>;
+    ) -> Result<Option<ForeignLock>>;
 }
 
 /// The mirrors of the locked nodes.
 pub(crate) struct Mirrors<O> {
-    by_node: Mutex<HashMap<(NodeId, Space), Shared<O>>>,
+    by_node: Mutex<HashMap<(NodeId, LockFamily), Shared<O>>>,
 }
 
 type Shared<O> = Arc<Mutex<Mirror<O>>>;
@@ -73,7 +73,7 @@ impl<O> Mirrors<O> {
         range: LockRange,
         state: HostLock,
     ) -> Result<()> {
-        self.with(node, cx, range.space, (), |mirror| {
+        self.with(node, cx, range.family, (), |mirror| {
             mirror.set(node, cx, &range, state)
         })
     }
@@ -85,8 +85,8 @@ impl<O> Mirrors<O> {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
-        self.with(node, cx, range.space, None, |mirror| {
+    ) -> Result<Option<ForeignLock>> {
+        self.with(node, cx, range.family, None, |mirror| {
             mirror.holder(node, cx, &range, kind)
         })
     }
@@ -96,14 +96,14 @@ impl<O> Mirrors<O> {
         &self,
         node: &impl Lockable<Open = O>,
         cx: &Cx<'_>,
-        space: Space,
+        space: LockFamily,
         otherwise: T,
         what: impl FnOnce(&mut Mirror<O>) -> Result<T>,
     ) -> Result<T> {
         if !matches!(node.kind(), Kind::File | Kind::Directory) || !node.has_locks(space) {
             return Ok(otherwise);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let which = (node.id(), space);
         let mirror = self
             .by_node
@@ -163,7 +163,7 @@ impl<O> Mirror<O> {
         cx: &Cx<'_>,
         range: &LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         if let Some(open) = &self.open {
             return node.find_lock(cx, open, range, kind);
         }

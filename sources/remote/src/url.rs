@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transports::Addr;
 use vfs::FileSystem;
 
-use crate::{ConnectError, Retry, Silence, nfs, ninep, virtiofs};
+use crate::{ConnectError, Retry, Timeouts, nfs, ninep, virtiofs};
 
 /// A server and one of its trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,20 +101,20 @@ impl Url {
     }
 
     /// The timeouts for a server that does not answer.
-    pub fn silence(&mut self) -> &mut Silence {
+    pub fn timeouts(&mut self) -> &mut Timeouts {
         match self {
-            Url::Ninep(url) => &mut url.options.silence,
-            Url::Nfs(url) => &mut url.options.silence,
-            Url::Virtiofs(url) => &mut url.silence,
+            Url::Ninep(url) => &mut url.options.timeouts,
+            Url::Nfs(url) => &mut url.options.timeouts,
+            Url::Virtiofs(url) => &mut url.timeouts,
         }
     }
 
     /// The switch that requests open file descriptors from the server ([`vfs::File::backing`]), or
     /// `None` where none can be passed, as from another host.
-    pub fn takes_files(&mut self) -> Option<&mut bool> {
+    pub fn fd_passing(&mut self) -> Option<&mut bool> {
         match self {
-            Url::Ninep(url) if matches!(url.place, ninep::Place::Addr(Addr::Unix(_))) => {
-                Some(&mut url.options.takes_files)
+            Url::Ninep(url) if matches!(url.addr, ninep::ServerAddr::Addr(Addr::Unix(_))) => {
+                Some(&mut url.options.fd_passing)
             }
             _ => None,
         }

@@ -3,7 +3,7 @@
 use vfs::{Errno, Result};
 
 /// The largest value, and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`), in bytes.
-pub(crate) const MOST: usize = 64 << 10;
+pub(crate) const MAX_SIZE: usize = 64 << 10;
 
 /// Returns an error if the name is invalid.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {

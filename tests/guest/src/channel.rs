@@ -17,8 +17,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::family::Family;
-use crate::meeting::Meeting;
+use crate::barrier::GuestBarrier;
+use crate::process_group::ProcessGroup;
 
 /// The host side of a run's guests.
 pub(crate) struct Host {
@@ -27,8 +27,8 @@ pub(crate) struct Host {
     /// The run directory: `$RUN` in commands.
     pub(crate) run: PathBuf,
     /// The processes of the run, including those of guests' commands.
-    pub(crate) family: Family,
-    pub(crate) meeting: Meeting,
+    pub(crate) process_group: ProcessGroup,
+    pub(crate) barrier: GuestBarrier,
 }
 
 /// An event reported by a guest.
@@ -56,7 +56,7 @@ enum Line {
 }
 
 /// Maximum length in bytes of a guest's command: far longer than any script's.
-const LONGEST_COMMAND: usize = 1 << 20;
+const MAX_COMMAND: usize = 1 << 20;
 
 /// Serves the control port of a guest until it closes. Output of commands goes to files in
 /// `replies`, if the guest's port cannot carry it.
@@ -67,7 +67,7 @@ pub(crate) fn serve(
     events: &Sender<(Instant, Event)>,
 ) -> Result<()> {
     let served = serve_lines(stream, host, replies, events);
-    host.meeting.leave();
+    host.barrier.abort();
     served
 }
 
@@ -113,7 +113,7 @@ fn serve_lines(
                 }
             }
             Line::Meet => {
-                let status = i32::from(!host.meeting.attend());
+                let status = i32::from(!host.barrier.wait());
                 writer.write_all(format!("{status} 0\n").as_bytes())?;
             }
         }
@@ -143,7 +143,7 @@ fn parse(line: &str) -> Result<Line> {
             ))
         }
         "host" => match rest.parse() {
-            Ok(length) if length <= LONGEST_COMMAND => Line::Host(length),
+            Ok(length) if length <= MAX_COMMAND => Line::Host(length),
             _ => bail!("expected `host LENGTH`, got {line:?}"),
         },
         _ => bail!("the guest said {line:?}"),
@@ -154,7 +154,7 @@ fn parse(line: &str) -> Result<Line> {
 /// output open.
 fn execute(command: &str, dir: &Path, host: &Host) -> Result<(i32, Vec<u8>)> {
     let (mut output, input) = std::io::pipe()?;
-    let mut child = host.family.spawn(
+    let mut child = host.process_group.spawn(
         Command::new("sh")
             .args(["-c", command])
             .current_dir(dir)
@@ -206,8 +206,8 @@ mod tests {
         let host = Host {
             share: "/".into(),
             run: "/run".into(),
-            family: Family::new().unwrap(),
-            meeting: Meeting::new(1),
+            process_group: ProcessGroup::new().unwrap(),
+            barrier: GuestBarrier::new(1),
         };
         let (events, _keep) = std::sync::mpsc::channel();
         let served = std::thread::spawn(move || serve(theirs, &host, None, &events));

@@ -1,7 +1,7 @@
 //! The kernel console: detection of messages that make a run fail although its script succeeded.
 
 /// Messages that a healthy guest never prints.
-const BAD: &[&str] = &[
+const ERROR_PATTERNS: &[&str] = &[
     "BUG:",
     "kernel BUG at",
     "Oops",
@@ -32,7 +32,7 @@ const BAD: &[&str] = &[
 
 /// Subsystems of the file system under test: their messages above debug level are complaints,
 /// except those in `HARMLESS`.
-const WATCHED: &[&str] = &[
+const WATCHED_SUBSYSTEMS: &[&str] = &[
     "9p:",
     "9pnet:",
     "9pnet_fd:",
@@ -65,23 +65,23 @@ const HARMLESS: &[&str] = &[
 
 /// The marker that stage two writes to the kernel log at the start of each case; after the last
 /// case it names `-`.
-const MARK: &str = "barge-guest: case ";
+const CASE_MARKER: &str = "barge-guest: case ";
 
 /// Returns the complaints in a console log during a case, or outside of any.
-pub(crate) fn complaints_in(log: &str, case: Option<&str>) -> Vec<String> {
+pub(crate) fn kernel_errors_in(log: &str, case: Option<&str>) -> Vec<String> {
     let mut current = None;
     let mut found = Vec::new();
     for line in log.lines().map(str::trim_end) {
-        if let Some((_, name)) = line.split_once(MARK) {
+        if let Some((_, name)) = line.split_once(CASE_MARKER) {
             current = (name != "-").then_some(name);
-        } else if current == case && is_complaint(line) {
+        } else if current == case && is_kernel_error(line) {
             found.push(line.to_owned());
         }
     }
     found
 }
 
-fn is_complaint(line: &str) -> bool {
+fn is_kernel_error(line: &str) -> bool {
     // A kernel message: `[   12.345678] text`; other lines come from the init script.
     let Some((_, text)) = line
         .strip_prefix('[')
@@ -89,8 +89,10 @@ fn is_complaint(line: &str) -> bool {
     else {
         return false;
     };
-    let watched = WATCHED.iter().any(|prefix| text.starts_with(prefix));
-    BAD.iter().any(|bad| text.contains(bad))
+    let watched = WATCHED_SUBSYSTEMS
+        .iter()
+        .any(|prefix| text.starts_with(prefix));
+    ERROR_PATTERNS.iter().any(|bad| text.contains(bad))
         || (watched && !HARMLESS.iter().any(|harmless| text.contains(harmless)))
 }
 
@@ -107,10 +109,10 @@ mod tests {
                    [   11.0] barge-guest: case fio\r\n\
                    [  130.0] INFO: task fio:123 blocked for more than 120 seconds.\r\n\
                    [  140.0] barge-guest: case -\r\n[  141.0] VFS: Busy inodes after unmount of 9p\r\n";
-        assert_eq!(complaints_in(log, None).len(), 1);
-        let git = complaints_in(log, Some("git"));
+        assert_eq!(kernel_errors_in(log, None).len(), 1);
+        let git = kernel_errors_in(log, Some("git"));
         assert_eq!(git.len(), 2, "{git:?}");
         assert!(git[0].ends_with("(8192 > 4096)"));
-        assert_eq!(complaints_in(log, Some("fio")).len(), 1);
+        assert_eq!(kernel_errors_in(log, Some("fio")).len(), 1);
     }
 }

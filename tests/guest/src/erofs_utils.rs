@@ -41,7 +41,7 @@ pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
         fs::create_dir(tree.join("bin"))?;
         for tool in ["mkfs.erofs", "fsck.erofs", "dump.erofs", "erofsfuse"] {
             let script = tree.join("bin").join(tool);
-            fs::write(&script, starts(tool))?;
+            fs::write(&script, wrapper_script(tool))?;
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
         }
         fs::rename(tree, &dir)?;
@@ -50,7 +50,7 @@ pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
 }
 
 /// Returns a script that runs a tool with its own loader, at any location.
-fn starts(tool: &str) -> String {
+fn wrapper_script(tool: &str) -> String {
     format!(
         "#!/bin/sh\nusr=$(dirname \"$(readlink -f \"$0\")\")/../usr\nexec \"$usr/lib64/ld-linux-x86-64.so.2\" --library-path \"$usr/lib/x86_64-linux-gnu\" \"$usr/bin/{tool}\" \"$@\"\n"
     )

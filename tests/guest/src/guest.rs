@@ -29,7 +29,7 @@ use crate::{TimedOut, console, initramfs, tail};
 #[derive(Clone, Debug)]
 pub struct Mount {
     /// The file-system type, such as `9p`.
-    pub kind: String,
+    pub fs_type: String,
     /// The mount options.
     pub options: String,
     /// The device: an address or a tag.
@@ -49,11 +49,11 @@ pub struct Case {
 
 /// The individual configuration of a guest.
 #[derive(Clone, Debug)]
-pub struct Seat {
+pub struct GuestConfig {
     /// The mount of the share.
     pub mount: Mount,
     /// Types of other file systems that its scripts mount.
-    pub kinds: Vec<&'static str>,
+    pub extra_fs_types: Vec<&'static str>,
     /// Number of processors.
     pub cpus: u16,
     /// Additional arguments for QEMU.
@@ -62,9 +62,9 @@ pub struct Seat {
 
 /// The configuration of a guest.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct GuestSpec {
     /// The individual part.
-    pub seat: Seat,
+    pub config: GuestConfig,
     /// Its number, from 1 to `guests`.
     pub number: usize,
     /// The number of guests in the run.
@@ -95,9 +95,9 @@ pub struct CaseResult {
     /// The script's exit status.
     pub status: i32,
     /// Its duration.
-    pub took: Duration,
+    pub duration: Duration,
     /// Kernel complaints during the case.
-    pub complaints: Vec<String>,
+    pub kernel_errors: Vec<String>,
 }
 
 /// The result of a guest.
@@ -108,14 +108,14 @@ pub struct Outcome {
     /// Time from the machine's start until the share is mounted.
     pub boot: Duration,
     /// Kernel complaints outside of any case.
-    pub complaints: Vec<String>,
+    pub kernel_errors: Vec<String>,
     /// The reason if not all cases ended: the guest died, a fault, or a timeout.
-    pub broken: Option<Broken>,
+    pub failure: Option<GuestFailure>,
 }
 
 /// The reason why a guest did not finish.
 #[derive(Debug)]
-pub enum Broken {
+pub enum GuestFailure {
     /// A timeout.
     TimedOut(String),
     /// Any other reason.
@@ -126,32 +126,32 @@ impl Outcome {
     /// Returns whether the emulator is at fault: a processor executed an instruction that the
     /// kernel was patching, which happens while several boot, or QEMU aborted in its PCI bus before
     /// the share was mounted.
-    pub(crate) fn tripped(&self) -> bool {
+    pub(crate) fn is_emulator_bug(&self) -> bool {
         let is_patching = |line: &String| line.contains("Oops: int3");
         let halted = |text: &str| text.contains("/hw/pci/") && text.contains("Assertion `");
-        self.complaints.iter().any(is_patching)
-            || self.boot.is_zero() && self.broken.as_ref().is_some_and(|why| halted(why.text()))
+        self.kernel_errors.iter().any(is_patching)
+            || self.boot.is_zero() && self.failure.as_ref().is_some_and(|why| halted(why.text()))
     }
 
     /// Merges the results of two guests that ran the same cases: a case passes if it passed in
     /// both.
-    pub(crate) fn and(mut self, other: Self) -> Self {
+    pub(crate) fn merge(mut self, other: Self) -> Self {
         self.cases.truncate(other.cases.len());
         for (case, other) in self.cases.iter_mut().zip(other.cases) {
             if case.status == 0 {
                 case.status = other.status;
             }
-            case.took = case.took.max(other.took);
-            case.complaints.extend(other.complaints);
+            case.duration = case.duration.max(other.duration);
+            case.kernel_errors.extend(other.kernel_errors);
         }
         self.boot = self.boot.max(other.boot);
-        self.complaints.extend(other.complaints);
-        self.broken = self.broken.or(other.broken);
+        self.kernel_errors.extend(other.kernel_errors);
+        self.failure = self.failure.or(other.failure);
         self
     }
 }
 
-impl Broken {
+impl GuestFailure {
     /// Returns the description.
     pub(crate) fn text(&self) -> &str {
         let (Self::TimedOut(text) | Self::Failed(text)) = self;
@@ -182,7 +182,7 @@ pub(crate) struct Guest {
 impl Guest {
     /// Boots a guest; its scripts' output goes to `sink`, its files to `dir`.
     pub(crate) fn boot(
-        spec: &Spec,
+        spec: &GuestSpec,
         kernel: &Kernel,
         busybox: &[u8],
         dir: &Path,
@@ -208,7 +208,7 @@ impl Guest {
         };
         let mut command = spec.machine.command(spec, kernel, files)?;
         let started = Instant::now();
-        let process = host.family.spawn(&mut command)?;
+        let process = host.process_group.spawn(&mut command)?;
         drop((control_machine, output_machine));
         let (sender, events) = channel();
         let host = Arc::clone(host);
@@ -232,8 +232,8 @@ impl Guest {
         let mut outcome = Outcome {
             cases: Vec::new(),
             boot: Duration::ZERO,
-            complaints: Vec::new(),
-            broken: None,
+            kernel_errors: Vec::new(),
+            failure: None,
         };
         let mut running: Option<(String, Instant)> = None;
         loop {
@@ -253,47 +253,49 @@ impl Guest {
                     let took = running
                         .take()
                         .map_or(Duration::ZERO, |(_, since)| when - since);
-                    let complaints = console::complaints_in(&self.console_text(), Some(&name));
+                    let complaints = console::kernel_errors_in(&self.console_text(), Some(&name));
                     outcome.cases.push(CaseResult {
                         name,
                         status,
-                        took,
-                        complaints,
+                        duration: took,
+                        kernel_errors: complaints,
                     });
                     progress(&outcome.cases[outcome.cases.len() - 1]);
                 }
                 Ok((_, Event::Done)) => break,
                 Ok((_, Event::Fault(text))) => {
-                    outcome.broken = Some(Broken::Failed(text));
+                    outcome.failure = Some(GuestFailure::Failed(text));
                     break;
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let what = running
                         .as_ref()
                         .map_or("the guest".to_owned(), |(name, _)| name.clone());
-                    outcome.broken = Some(Broken::TimedOut(format!(
+                    outcome.failure = Some(GuestFailure::TimedOut(format!(
                         "{what} is not through after {:?}",
                         self.started.elapsed()
                     )));
                     break;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    outcome.broken = Some(Broken::Failed("the guest died".into()));
+                    outcome.failure = Some(GuestFailure::Failed("the guest died".into()));
                     break;
                 }
             }
         }
-        self.end()?;
-        outcome.complaints = console::complaints_in(&self.console_text(), None);
-        if let (Some(Broken::TimedOut(text) | Broken::Failed(text)), Some((name, _))) =
-            (&mut outcome.broken, &running)
+        self.shut_down()?;
+        outcome.kernel_errors = console::kernel_errors_in(&self.console_text(), None);
+        if let (Some(GuestFailure::TimedOut(text) | GuestFailure::Failed(text)), Some((name, _))) =
+            (&mut outcome.failure, &running)
         {
             *text = format!("{text} (in {name})");
             outcome
-                .complaints
-                .extend(console::complaints_in(&self.console_text(), Some(name)));
+                .kernel_errors
+                .extend(console::kernel_errors_in(&self.console_text(), Some(name)));
         }
-        if let Some(Broken::TimedOut(text) | Broken::Failed(text)) = &mut outcome.broken {
+        if let Some(GuestFailure::TimedOut(text) | GuestFailure::Failed(text)) =
+            &mut outcome.failure
+        {
             for (what, log) in [
                 ("console", self.console.clone()),
                 ("machine", self.console.with_file_name("machine.log")),
@@ -316,7 +318,7 @@ impl Guest {
     }
 
     /// Ends the machine: a finished guest powers off at once; any other is killed.
-    fn end(&mut self) -> Result<()> {
+    fn shut_down(&mut self) -> Result<()> {
         let patience = Instant::now() + Duration::from_secs(10);
         while Instant::now() < patience.min(self.deadline) {
             if self.process.try_wait()?.is_some() {

@@ -5,15 +5,20 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::cpio::Archive;
-use crate::guest::{Case, Spec};
+use crate::guest::{Case, GuestSpec};
 use crate::kernel::Kernel;
 use crate::quote;
 
 /// Modules that every guest loads: file systems for its root and for scripts.
-const BASE: &[&str] = &["9p", "9pnet_fd", "fuse", "overlay"];
+const BASE_MODULES: &[&str] = &["9p", "9pnet_fd", "fuse", "overlay"];
 
 /// Returns the archive for a guest with this directory of the run.
-pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8], dir: &Path) -> Result<Vec<u8>> {
+pub(crate) fn build(
+    spec: &GuestSpec,
+    kernel: &Kernel,
+    busybox: &[u8],
+    dir: &Path,
+) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for dir in [
         "bin",
@@ -40,18 +45,18 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8], dir: &Path) ->
         );
     }
 
-    let mount = &spec.seat.mount;
-    let kinds = [&*spec.root.kind, &mount.kind]
+    let mount = &spec.config.mount;
+    let kinds = [&*spec.root.fs_type, &mount.fs_type]
         .into_iter()
-        .chain(spec.seat.kinds.iter().copied());
+        .chain(spec.config.extra_fs_types.iter().copied());
     let wanted: Vec<&str> = spec
         .machine
         .modules()
         .iter()
-        .chain(BASE)
+        .chain(BASE_MODULES)
         .copied()
-        .chain(kinds.flat_map(modules_of).copied())
-        .chain(modules_for(&spec.seat.qemu).iter().copied())
+        .chain(kinds.flat_map(modules_for_fs).copied())
+        .chain(modules_for_devices(&spec.config.qemu).iter().copied())
         .collect();
     let modules = kernel.modules(&wanted)?;
     for (name, bytes) in &modules {
@@ -63,10 +68,10 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8], dir: &Path) ->
         ("MACHINE", spec.machine.name()),
         ("DIR", &dir.display().to_string()),
         ("MODULES", names.join(" ").as_str()),
-        ("ROOT_TYPE", &spec.root.kind),
+        ("ROOT_TYPE", &spec.root.fs_type),
         ("ROOT_OPTIONS", &spec.root.options),
         ("ROOT_DEVICE", &spec.root.device),
-        ("MOUNT_TYPE", &mount.kind),
+        ("MOUNT_TYPE", &mount.fs_type),
         ("MOUNT_OPTIONS", &mount.options),
         ("MOUNT_DEVICE", &mount.device),
         ("GUEST", &spec.number.to_string()),
@@ -99,7 +104,7 @@ pub(crate) fn build(spec: &Spec, kernel: &Kernel, busybox: &[u8], dir: &Path) ->
 }
 
 /// Returns the additional modules for a mount of this type.
-fn modules_of(kind: &str) -> &'static [&'static str] {
+fn modules_for_fs(kind: &str) -> &'static [&'static str] {
     match kind {
         "nfs" | "nfs4" => &["nfsv3", "nfsv4", "tls", "gcm", "ghash_generic"],
         // Its CRC dependency requires the generic implementation when it is loaded.
@@ -109,7 +114,7 @@ fn modules_of(kind: &str) -> &'static [&'static str] {
 }
 
 /// Returns the additional modules for QEMU's arguments.
-fn modules_for(qemu: &[String]) -> &'static [&'static str] {
+fn modules_for_devices(qemu: &[String]) -> &'static [&'static str] {
     let has = |device: &str| qemu.iter().any(|word| word.contains(device));
     if has("-vsock-") {
         &["vmw_vsock_virtio_transport"]

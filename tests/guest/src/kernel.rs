@@ -17,7 +17,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::machine::Machine;
-use crate::modules::{self, Deps};
+use crate::modules::{self, Dependencies};
 use crate::{Unavailable, command_output};
 
 /// The supported kernel lines: a version prefix, and the Debian suites that have it for QEMU and
@@ -29,7 +29,7 @@ pub const LINES: &[(&str, &str, &str)] = &[
 
 /// Modules that a guest may load; only these, those of its machine and their dependencies are kept
 /// of the package.
-const WANTED: &[&str] = &[
+const MODULES: &[&str] = &[
     "9p",
     "9pnet_fd",
     "crc32c_generic",
@@ -46,7 +46,7 @@ const WANTED: &[&str] = &[
 ];
 
 /// Modules of devices that a guest may have in QEMU, besides those that every machine has.
-const DEVICES: &[&str] = &["virtio_blk", "vmw_vsock_virtio_transport"];
+const DEVICE_MODULES: &[&str] = &["virtio_blk", "vmw_vsock_virtio_transport"];
 
 /// A kernel ready to boot.
 pub struct Kernel {
@@ -54,7 +54,7 @@ pub struct Kernel {
     pub line: String,
     /// The directory in the cache.
     dir: PathBuf,
-    deps: Deps,
+    deps: Dependencies,
 }
 
 impl Kernel {
@@ -69,36 +69,36 @@ impl Kernel {
 
         let dir = cache.join(format!("{}-{line}", machine.name()));
         let wanted: Vec<&str> = match machine {
-            Machine::Qemu(_) => [WANTED, DEVICES, machine.modules()].concat(),
-            Machine::UserMode => WANTED.into(),
+            Machine::Qemu(_) => [MODULES, DEVICE_MODULES, machine.modules()].concat(),
+            Machine::UserMode => MODULES.into(),
         };
         // The stamp holds the list of modules, so that another list invalidates the cache.
         let stamp = wanted.join(" ");
         if fs::read_to_string(dir.join("stamp")).ok().as_deref() != Some(&stamp) {
             let fresh = dir.with_extension("new");
-            fs::remove_dir_all(&fresh).or_else(missing_is_fine)?;
+            fs::remove_dir_all(&fresh).or_else(ignore_not_found)?;
             fs::create_dir_all(fresh.join("modules"))?;
             let tree = match machine {
                 Machine::Qemu(_) => {
                     let apt = Apt::new(cache, suite, mirror)?;
                     let tree = apt.unpack(&[&apt.kernel_package(line)?])?;
-                    keep_image(&tree, &fresh)?;
+                    copy_image(&tree, &fresh)?;
                     tree
                 }
                 Machine::UserMode => {
                     let apt = Apt::new(cache, uml_suite, mirror)?;
                     let tree = apt.unpack(&["user-mode-linux", "libc6"])?;
-                    keep_program(&tree, &fresh)?;
+                    copy_program(&tree, &fresh)?;
                     tree
                 }
             };
-            keep_modules(&tree, &wanted, &fresh)?;
+            copy_modules(&tree, &wanted, &fresh)?;
             fs::remove_dir_all(tree)?;
             fs::write(fresh.join("stamp"), stamp)?;
-            fs::remove_dir_all(&dir).or_else(missing_is_fine)?;
+            fs::remove_dir_all(&dir).or_else(ignore_not_found)?;
             fs::rename(&fresh, &dir)?;
         }
-        let deps = Deps::parse(&fs::read_to_string(dir.join("modules.dep"))?)?;
+        let deps = Dependencies::parse(&fs::read_to_string(dir.join("modules.dep"))?)?;
         Ok(Self {
             line: line.into(),
             dir,
@@ -169,7 +169,7 @@ pub(crate) fn lock(cache: &Path) -> Result<fs::File> {
 const IMAGE: &str = "linux";
 
 /// Copies the image of an unpacked package.
-fn keep_image(tree: &Path, to: &Path) -> Result<()> {
+fn copy_image(tree: &Path, to: &Path) -> Result<()> {
     let image = fs::read_dir(tree.join("boot"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| {
@@ -184,7 +184,7 @@ fn keep_image(tree: &Path, to: &Path) -> Result<()> {
 /// Copies user-mode Linux of an unpacked package, with the C library of its suite: the host's may
 /// be older. The program names its loader relative to its own directory, in which it has to be
 /// started.
-fn keep_program(tree: &Path, to: &Path) -> Result<()> {
+fn copy_program(tree: &Path, to: &Path) -> Result<()> {
     const LOADER: &str = "ld-linux-x86-64.so.2";
     let mut program = fs::read(tree.join("usr/bin/linux.uml"))?;
     let found = format!("/lib64/{LOADER}\0");
@@ -209,7 +209,7 @@ fn keep_program(tree: &Path, to: &Path) -> Result<()> {
 }
 
 /// Copies the wanted modules of an unpacked package, and those that they depend on.
-fn keep_modules(tree: &Path, wanted: &[&str], to: &Path) -> Result<()> {
+fn copy_modules(tree: &Path, wanted: &[&str], to: &Path) -> Result<()> {
     let release = ["lib/modules", "usr/lib/modules", "usr/lib/uml/modules"]
         .iter()
         .find_map(|dir| Some(fs::read_dir(tree.join(dir)).ok()?.next()?.ok()?.path()))
@@ -234,7 +234,7 @@ fn keep_modules(tree: &Path, wanted: &[&str], to: &Path) -> Result<()> {
         let path = files
             .get(&name)
             .with_context(|| format!("the kernel package lacks module {name}"))?;
-        let bytes = decompressed(path)?;
+        let bytes = read_module(path)?;
         let needs = modules::depends(&bytes);
         dep += &format!("{name}: {}\n", needs.join(" "));
         fs::write(to.join("modules").join(format!("{name}.ko")), bytes)?;
@@ -260,7 +260,7 @@ fn collect_modules(dir: &Path, into: &mut BTreeMap<String, PathBuf>) -> Result<(
     Ok(())
 }
 
-fn decompressed(module: &Path) -> Result<Vec<u8>> {
+fn read_module(module: &Path) -> Result<Vec<u8>> {
     let program = match module.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => "xz",
         Some("zst") => "zstd",
@@ -280,7 +280,7 @@ fn decompressed(module: &Path) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-fn missing_is_fine(error: std::io::Error) -> std::io::Result<()> {
+fn ignore_not_found(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::NotFound {
         Ok(())
     } else {
@@ -362,7 +362,7 @@ impl Apt {
     /// Downloads packages and unpacks them into a directory, which the caller removes.
     pub(crate) fn unpack(&self, packages: &[&str]) -> Result<PathBuf> {
         let tree = self.state.join("tree");
-        fs::remove_dir_all(&tree).or_else(missing_is_fine)?;
+        fs::remove_dir_all(&tree).or_else(ignore_not_found)?;
         command_output(
             self.command("apt-get")
                 .args(["-qq", "download"])

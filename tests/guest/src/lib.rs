@@ -14,26 +14,26 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+mod barrier;
 pub mod bench;
 mod channel;
 mod console;
 mod cpio;
 pub mod erofs_utils;
-mod family;
 pub mod guest;
-pub mod hosted;
+pub mod host_mount;
 mod initramfs;
 pub mod kernel;
 pub mod local;
 pub mod machine;
 pub mod matrix;
-mod meeting;
 mod modules;
+mod mounts;
+mod process_group;
 pub mod run;
 pub mod server;
 pub mod tlshd;
 pub mod tools;
-mod ways;
 
 /// A requirement of the guest is missing on this machine: a reason to skip, not a failure.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
-use crate::family::Family;
 use crate::guest::Case;
+use crate::process_group::ProcessGroup;
 use crate::run::Scratch;
 use crate::{Dirs, quote};
 
@@ -17,7 +17,7 @@ use crate::{Dirs, quote};
 /// directory.
 pub fn run(dirs: &Dirs, case: &Case, keep: bool) -> Result<i32> {
     let scratch = Scratch::new(dirs, keep)?;
-    let share = scratch.share()?;
+    let share = scratch.create_share()?;
     run_in(dirs, case, (&scratch.dir, &share, &share), |command| {
         command.env("BARGE_LOCAL", "1");
     })
@@ -43,7 +43,7 @@ pub(crate) fn run_in(
     )?;
     fs::set_permissions(&host, fs::Permissions::from_mode(0o755))?;
 
-    let family = Family::new()?;
+    let family = ProcessGroup::new()?;
     let mut command = Command::new("sh");
     command
         .args(["-c", &case.script])

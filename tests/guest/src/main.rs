@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use barge_guest::bench::{self, Protocol, Table};
-use barge_guest::guest::{Case, Mount, Seat};
-use barge_guest::hosted::{self, Hosted};
+use barge_guest::guest::{Case, GuestConfig, Mount};
+use barge_guest::host_mount::{self, HostMount};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::machine::Machine;
 use barge_guest::run::Plan;
@@ -78,8 +78,8 @@ struct LocalArgs {
     ///
     /// 9p, 9p-handed, nfs3, nfs4.2 and virtiofs are barge's; others are diod, virtiofsd,
     /// ganesha-nfs3 and ganesha-nfs4.1.
-    #[arg(long, value_name = "SERVER", value_parser = hosted::named)]
-    mount: Option<&'static Hosted>,
+    #[arg(long, value_name = "SERVER", value_parser = host_mount::named)]
+    mount: Option<&'static HostMount>,
     /// The barge to test [default: the release build of this workspace]
     #[arg(long, value_name = "PATH", requires = "mount")]
     barge: Option<PathBuf>,
@@ -150,7 +150,7 @@ struct MatrixArgs {
     /// mount-9p, mount-nfs4.2, virtiofs, virtiofs-4q, virtiofs-never, nfs3, nfs3-locks, nfs4.0,
     /// nfs4.1, nfs4.2
     #[arg(short, long = "way", value_name = "WAY")]
-    ways: Vec<String>,
+    mounts: Vec<String>,
     /// Only this script
     #[arg(long = "script", value_name = "NAME")]
     scripts: Vec<String>,
@@ -255,10 +255,10 @@ fn run_one(args: RunArgs) -> Result<u8> {
     let dirs = Dirs::find()?;
     let plan = Plan {
         kernel: args.kernel,
-        serve: args.serve,
-        seats: vec![Seat {
+        server_commands: args.serve,
+        guests: vec![GuestConfig {
             mount: Mount::usual(&args.kind, args.device, &args.options),
-            kinds: Vec::new(),
+            extra_fs_types: Vec::new(),
             cpus: args.cpus,
             qemu: args.qemu,
         }],
@@ -280,20 +280,20 @@ fn run_plan(dirs: &Dirs, plan: &Plan) -> Result<u8> {
     let complaints: Vec<_> = outcome
         .cases
         .iter()
-        .flat_map(|case| &case.complaints)
-        .chain(&outcome.complaints)
+        .flat_map(|case| &case.kernel_errors)
+        .chain(&outcome.kernel_errors)
         .collect();
     for line in &complaints {
         eprintln!("barge-guest: kernel: {line}");
     }
-    if let Some(broken) = outcome.broken {
+    if let Some(broken) = outcome.failure {
         return Err(broken.into_error());
     }
     let case = outcome.cases.first().context("the guest ran nothing")?;
     eprintln!(
         "barge-guest: booted in {:.1} s, ran {:.1} s, status {}",
         outcome.boot.as_secs_f32(),
-        case.took.as_secs_f32(),
+        case.duration.as_secs_f32(),
         case.status
     );
     Ok(match u8::try_from(case.status).unwrap_or(u8::MAX) {
@@ -307,10 +307,10 @@ fn run_local(args: LocalArgs) -> Result<u8> {
     let case = args.script.case(&dirs)?;
     let status = match args.mount {
         None => local::run(&dirs, &case, args.script.keep)?,
-        Some(hosted) => {
+        Some(host_mount) => {
             let barge = dirs.barge(args.barge.as_deref())?;
-            let what = (hosted, &*barge, &*args.options);
-            hosted::run(&dirs, &case, what, args.script.keep)?
+            let what = (host_mount, &*barge, &*args.options);
+            host_mount::run(&dirs, &case, what, args.script.keep)?
         }
     };
     Ok(u8::try_from(status).unwrap_or(u8::MAX))
@@ -320,7 +320,7 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
     let options = matrix::Options {
         quick: args.quick,
         kernels: args.kernels,
-        ways: args.ways,
+        mounts: args.mounts,
         scripts: args.scripts,
         serve: args.serve,
         barge: args.barge,

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 
 /// The available modules and their dependencies.
-pub(crate) struct Deps {
+pub(crate) struct Dependencies {
     /// `None` for a built-in module.
-    needs: BTreeMap<String, Option<Vec<String>>>,
+    dependencies: BTreeMap<String, Option<Vec<String>>>,
 }
 
-impl Deps {
+impl Dependencies {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut needs = BTreeMap::new();
         for line in text.lines() {
@@ -31,7 +31,9 @@ impl Deps {
                 );
             }
         }
-        Ok(Self { needs })
+        Ok(Self {
+            dependencies: needs,
+        })
     }
 
     /// Returns the loading order of the wanted modules: each after its dependencies, without
@@ -52,7 +54,7 @@ impl Deps {
             bail!("module {name} needs itself: {}", above.join(" → "));
         }
         let Some(needs) = self
-            .needs
+            .dependencies
             .get(name)
             .with_context(|| format!("no module {name} in the cache"))?
         else {
@@ -97,7 +99,7 @@ mod tests {
 
     #[test]
     fn needed_modules_come_first_and_once() {
-        let deps = Deps::parse("9p: 9pnet netfs\n9pnet: \n9pnet_fd: 9pnet\nnetfs: fscache\nfscache: \nvirtio_pci builtin\n").unwrap();
+        let deps = Dependencies::parse("9p: 9pnet netfs\n9pnet: \n9pnet_fd: 9pnet\nnetfs: fscache\nfscache: \nvirtio_pci builtin\n").unwrap();
         assert_eq!(
             deps.order(&["virtio-pci", "9p", "9pnet-fd"]).unwrap(),
             ["9pnet", "fscache", "netfs", "9p", "9pnet_fd"]
@@ -106,7 +108,7 @@ mod tests {
 
     #[test]
     fn unknown_and_circular_modules_are_errors() {
-        let deps = Deps::parse("a: b\nb: a\nc: d\n").unwrap();
+        let deps = Dependencies::parse("a: b\nb: a\nc: d\n").unwrap();
         assert!(
             deps.order(&["a"])
                 .unwrap_err()

@@ -60,14 +60,14 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let mut subject = Subject::new(args)?;
+    let mut subject = TestFile::new(args)?;
     let mut history = Vec::new();
     for number in 0..args.ops {
-        let op = subject.draw();
+        let op = subject.next_op();
         if op.kind().is_some_and(|kind| args.without.contains(&kind)) {
             continue;
         }
-        if history.len() == HISTORY {
+        if history.len() == HISTORY_LENGTH {
             history.remove(0);
         }
         history.push(format!("{number}: {op:?}"));
@@ -105,7 +105,7 @@ fn run(args: &Args) -> Result<()> {
 }
 
 /// Number of operations shown on a failure: enough to see the last change of a page.
-const HISTORY: usize = 25;
+const HISTORY_LENGTH: usize = 25;
 
 /// Kinds of operations that can be disabled.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -154,18 +154,18 @@ impl Op {
     }
 }
 
-struct Subject<'a> {
+struct TestFile<'a> {
     args: &'a Args,
     path: &'a Path,
     model: Vec<u8>,
     files: [Arc<File>; 2],
     random: u64,
-    stamp: u8,
+    last_pattern: u8,
     has_shared_mmap: bool,
     has_fallocate: bool,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> TestFile<'a> {
     fn new(args: &'a Args) -> Result<Self> {
         ensure!(
             args.max_size > 0 && args.max_io > 0,
@@ -180,23 +180,23 @@ impl<'a> Subject<'a> {
             model: Vec::new(),
             files,
             random,
-            stamp: 0,
+            last_pattern: 0,
             has_shared_mmap: true,
             has_fallocate: true,
         })
     }
 
     /// Draws the next operation. Weights favour data operations over expensive ones.
-    fn draw(&mut self) -> Op {
-        let fd = self.below(2);
-        let len = 1 + self.below(self.args.max_io);
-        let at = self.below(self.args.max_size);
+    fn next_op(&mut self) -> Op {
+        let fd = self.random_below(2);
+        let len = 1 + self.random_below(self.args.max_io);
+        let at = self.random_below(self.args.max_size);
         // A range inside the file, for operations that must not reach beyond its end.
         let inside = |subject: &mut Self| {
-            let at = subject.below(subject.model.len());
+            let at = subject.random_below(subject.model.len());
             (at, len.min(subject.model.len() - at))
         };
-        match self.below(100) {
+        match self.random_below(100) {
             0..30 => Op::Read { fd, at, len },
             30..55 => Op::Write {
                 fd,
@@ -204,7 +204,7 @@ impl<'a> Subject<'a> {
                 len: len.min(self.args.max_size - at),
             },
             55..58 if self.model.len() + len <= self.args.max_size => Op::Append {
-                both: self.below(2) == 1,
+                both: self.random_below(2) == 1,
                 len,
             },
             58..68 if !self.model.is_empty() => {
@@ -243,12 +243,12 @@ impl<'a> Subject<'a> {
                 compare("read", at, &self.model[at.min(end)..end], &got[..count])?;
             }
             Op::Write { fd, at, len } => {
-                let bytes = self.fresh(len);
+                let bytes = self.new_data(len);
                 self.files[fd].write_all_at(&bytes, at as u64)?;
-                self.put(at, &bytes);
+                self.update_model(at, &bytes);
             }
             Op::Append { both, len } => {
-                let bytes = self.fresh(len);
+                let bytes = self.new_data(len);
                 // Clients may also cache pages of a file open for reading, and write them back
                 // whole.
                 OpenOptions::new()
@@ -256,7 +256,7 @@ impl<'a> Subject<'a> {
                     .append(true)
                     .open(self.path)?
                     .write_all(&bytes)?;
-                self.put(self.model.len(), &bytes);
+                self.update_model(self.model.len(), &bytes);
             }
             Op::MapRead { at, len } => {
                 // Programs and libraries are mapped like this, in every cache mode.
@@ -274,9 +274,9 @@ impl<'a> Subject<'a> {
                 MapFlags::SHARED,
             ) {
                 Ok((map, skip)) => {
-                    let bytes = self.fresh(len);
+                    let bytes = self.new_data(len);
                     map.get_slice(skip, len)?.copy_from(&bytes[..]);
-                    self.put(at, &bytes);
+                    self.update_model(at, &bytes);
                 }
                 // The error of v9fs without a cache; a supported mapping must not fail.
                 Err(MmapRegionError::Mmap(error))
@@ -362,25 +362,25 @@ impl<'a> Subject<'a> {
     }
 
     /// Returns bytes that differ from all previous ones at this offset.
-    fn fresh(&mut self, len: usize) -> Vec<u8> {
-        self.stamp = if self.stamp == u8::MAX {
+    fn new_data(&mut self, len: usize) -> Vec<u8> {
+        self.last_pattern = if self.last_pattern == u8::MAX {
             1
         } else {
-            self.stamp + 1
+            self.last_pattern + 1
         };
         (0..len)
-            .map(|index| self.stamp ^ (index / 256) as u8)
+            .map(|index| self.last_pattern ^ (index / 256) as u8)
             .collect()
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn update_model(&mut self, at: usize, bytes: &[u8]) {
         let end = at + bytes.len();
         self.model.resize(self.model.len().max(end), 0);
         self.model[at..end].copy_from_slice(bytes);
     }
 
     /// Returns a random number below `limit` (xorshift64*).
-    fn below(&mut self, limit: usize) -> usize {
+    fn random_below(&mut self, limit: usize) -> usize {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;

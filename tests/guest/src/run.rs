@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::barrier::GuestBarrier;
 use crate::channel::Host;
-use crate::family::Family;
-use crate::guest::{Broken, Case, CaseResult, Guest, Mount, Outcome, Seat, Spec};
+use crate::guest::{Case, CaseResult, Guest, GuestConfig, GuestFailure, GuestSpec, Mount, Outcome};
 use crate::kernel::{self, Kernel};
 use crate::machine::Machine;
-use crate::meeting::Meeting;
-use crate::server::{Address, Server};
+use crate::process_group::ProcessGroup;
+use crate::server::{Server, TemplateValues};
 use crate::{Dirs, quote, tlshd, tools};
 
 /// A run: servers, guests and scripts. Templates may contain `{share}`, `{port}` to `{port4}`,
@@ -26,9 +26,9 @@ pub struct Plan {
     pub kernel: String,
     /// The commands that start servers on address `{listen}`; none if QEMU serves, or no server is
     /// needed.
-    pub serve: Vec<String>,
+    pub server_commands: Vec<String>,
     /// The guests, which run the same cases concurrently. Mounts and arguments are templates.
-    pub seats: Vec<Seat>,
+    pub guests: Vec<GuestConfig>,
     /// The root of the guests, if not the host's; a template.
     pub root: Option<Mount>,
     /// The directory to serve; a scratch directory if none.
@@ -61,25 +61,25 @@ pub fn run<W: Write + Send + 'static>(
     let mirror = plan.mirror.as_deref();
     let kernel = Kernel::get(&dirs.cache, &plan.kernel, &machine, mirror)?;
     let busybox = kernel::busybox(&dirs.cache, mirror)?;
-    let secure = |seat: &Seat| seat.mount.options.contains("xprtsec=");
-    let tls = match plan.seats.iter().any(secure) {
+    let secure = |seat: &GuestConfig| seat.mount.options.contains("xprtsec=");
+    let tls = match plan.guests.iter().any(secure) {
         true => tlshd::get(&dirs.cache, mirror)?,
-        false => tlshd::place(&dirs.cache),
+        false => tlshd::directory(&dirs.cache),
     };
-    let parts = Parts {
+    let parts = SharedParts {
         machine,
         kernel,
         busybox,
         tls,
     };
-    let guests = plan.seats.len();
+    let guests = plan.guests.len();
     parts
         .machine
         .with_network(guests, || run_on(&parts, dirs, plan, sink, progress))
 }
 
 /// The parts of guests that a run shares with others.
-struct Parts {
+struct SharedParts {
     machine: Machine,
     kernel: Kernel,
     busybox: Vec<u8>,
@@ -88,13 +88,13 @@ struct Parts {
 }
 
 fn run_on<W: Write + Send + 'static>(
-    parts: &Parts,
+    parts: &SharedParts,
     dirs: &Dirs,
     plan: &Plan,
     sink: impl Fn() -> W,
     mut progress: impl FnMut(&CaseResult),
 ) -> Result<Outcome> {
-    let Parts {
+    let SharedParts {
         machine,
         kernel,
         busybox,
@@ -105,24 +105,24 @@ fn run_on<W: Write + Send + 'static>(
         Some(share) => share
             .canonicalize()
             .with_context(|| format!("no share {}", share.display()))?,
-        None => scratch.share()?,
+        None => scratch.create_share()?,
     };
 
-    let address = Address::choose(
+    let address = TemplateValues::allocate(
         &share,
         &scratch.dir,
         tls,
-        &tools::place(&dirs.cache),
+        &tools::install_root(&dirs.cache),
         machine.listen(),
     )?;
     let host = Arc::new(Host {
         share,
         run: scratch.dir.clone(),
-        family: Family::new()?,
-        meeting: Meeting::new(plan.seats.len()),
+        process_group: ProcessGroup::new()?,
+        barrier: GuestBarrier::new(plan.guests.len()),
     });
     if plan
-        .serve
+        .server_commands
         .iter()
         .any(|command| command.contains("{run}/busybox"))
     {
@@ -131,18 +131,18 @@ fn run_on<W: Write + Send + 'static>(
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
     }
     let mut servers = Vec::new();
-    for (number, command) in (1..).zip(&plan.serve) {
+    for (number, command) in (1..).zip(&plan.server_commands) {
         let log = scratch.dir.join(format!("server-{number}.log"));
-        servers.push(Server::start(command, &address, &host.family, &log)?);
+        servers.push(Server::start(command, &address, &host.process_group, &log)?);
     }
     let mut guests = Vec::new();
-    for (number, seat) in (1..).zip(&plan.seats) {
+    for (number, seat) in (1..).zip(&plan.guests) {
         let dir = scratch.dir.join(format!("guest-{number}"));
         fs::create_dir(&dir)?;
-        let spec = Spec {
-            seat: seat.map(|template| address.fill(template)),
+        let spec = GuestSpec {
+            config: seat.map(|template| address.fill(template)),
             number,
-            guests: plan.seats.len(),
+            guests: plan.guests.len(),
             root: match &plan.root {
                 Some(root) => root.map(|template| address.fill(template)),
                 None => machine.root(),
@@ -160,16 +160,16 @@ fn run_on<W: Write + Send + 'static>(
     let mut outcome = guests
         .into_iter()
         .map(|guest| guest.finish(&mut progress))
-        .reduce(|one, other| Ok(one?.and(other?)))
+        .reduce(|one, other| Ok(one?.merge(other?)))
         .context("a run has a guest")??;
     for server in servers {
         if let Err(error) = server.stop() {
             // A server's failure explains those of the guests.
-            outcome.broken = Some(Broken::Failed(error.to_string()));
+            outcome.failure = Some(GuestFailure::Failed(error.to_string()));
         }
     }
-    scratch.keep |= outcome.broken.is_some()
-        || !outcome.complaints.is_empty()
+    scratch.keep |= outcome.failure.is_some()
+        || !outcome.kernel_errors.is_empty()
         || outcome.cases.iter().any(|case| !case.passed());
     if scratch.keep {
         eprintln!("barge-guest: logs are in {}", scratch.dir.display());
@@ -180,9 +180,9 @@ fn run_on<W: Write + Send + 'static>(
 impl Plan {
     /// Returns the machine. User-mode Linux does not reach servers that listen on loopback.
     fn machine(&self) -> Machine {
-        let has_devices = self.seats.iter().any(|seat| !seat.qemu.is_empty());
+        let has_devices = self.guests.iter().any(|seat| !seat.qemu.is_empty());
         let on_loopback = self
-            .serve
+            .server_commands
             .iter()
             .any(|command| command.contains("{port") && !command.contains("{listen}"));
         let chosen = self.machine.clone();
@@ -193,16 +193,16 @@ impl Plan {
 impl CaseResult {
     /// Returns whether the script succeeded without kernel complaints.
     pub fn passed(&self) -> bool {
-        self.status == 0 && self.complaints.is_empty()
+        self.status == 0 && self.kernel_errors.is_empty()
     }
 }
 
-impl Seat {
+impl GuestConfig {
     /// Applies `change` to all of its templates.
     pub(crate) fn map(&self, change: impl Fn(&str) -> String) -> Self {
         Self {
             mount: self.mount.map(&change),
-            kinds: self.kinds.clone(),
+            extra_fs_types: self.extra_fs_types.clone(),
             cpus: self.cpus,
             qemu: self.qemu.iter().map(|text| change(text)).collect(),
         }
@@ -213,7 +213,7 @@ impl Mount {
     /// Applies `change` to its templates.
     pub(crate) fn map(&self, change: impl Fn(&str) -> String) -> Self {
         Self {
-            kind: self.kind.clone(),
+            fs_type: self.fs_type.clone(),
             options: change(&self.options),
             device: change(&self.device),
         }
@@ -242,7 +242,7 @@ impl Mount {
             options.join(",")
         };
         Self {
-            kind: kind.into(),
+            fs_type: kind.into(),
             options,
             device: device.unwrap_or_else(|| usual_device.into()),
         }
@@ -304,7 +304,7 @@ impl Scratch {
     }
 
     /// Makes an empty directory to serve, which any user may enter.
-    pub(crate) fn share(&self) -> Result<PathBuf> {
+    pub(crate) fn create_share(&self) -> Result<PathBuf> {
         let share = self.dir.join("share");
         fs::create_dir(&share)?;
         fs::set_permissions(&share, fs::Permissions::from_mode(0o755))?;

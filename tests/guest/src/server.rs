@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::family::Family;
+use crate::process_group::ProcessGroup;
 use crate::{fill, tail};
 
 /// Timeout for a server to accept connections, and to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The address of the host's loopback in QEMU's user network.
 pub(crate) const HOST: &str = "10.0.2.2";
@@ -26,7 +26,7 @@ pub struct Server {
 }
 
 /// The addresses of servers, and the values of template placeholders.
-pub struct Address {
+pub struct TemplateValues {
     values: Vec<(&'static str, String)>,
 }
 
@@ -34,11 +34,11 @@ pub struct Address {
 const PORTS: [&str; 4] = ["port", "port2", "port3", "port4"];
 const SOCKETS: [&str; 3] = ["socket", "socket2", "socket3"];
 
-impl Address {
+impl TemplateValues {
     /// Chooses free ports for servers that listen on address `listen`, and names for sockets in the
     /// run directory `run`. `tls` is the directory of certificates, if there are any, and `tools`
     /// that of the harness's programs.
-    pub fn choose(
+    pub fn allocate(
         share: &Path,
         run: &Path,
         tls: &Path,
@@ -90,8 +90,8 @@ impl Server {
     /// exist.
     pub(crate) fn start(
         command: &str,
-        address: &Address,
-        family: &Family,
+        address: &TemplateValues,
+        family: &ProcessGroup,
         log: &Path,
     ) -> Result<Self> {
         let output = File::create(log)?;
@@ -113,8 +113,8 @@ impl Server {
                 return Ok(server);
             }
             ensure!(
-                started.elapsed() < PATIENCE,
-                "the server does not accept after {PATIENCE:?}: {}",
+                started.elapsed() < TIMEOUT,
+                "the server does not accept after {TIMEOUT:?}: {}",
                 tail(&server.log, 5)
             );
             std::thread::sleep(Duration::from_millis(20));
@@ -149,8 +149,8 @@ impl Server {
         let status = loop {
             match self.child.try_wait()? {
                 Some(status) => break status,
-                None if told.elapsed() > PATIENCE => {
-                    bail!("the server does not stop {PATIENCE:?} after SIGTERM")
+                None if told.elapsed() > TIMEOUT => {
+                    bail!("the server does not stop {TIMEOUT:?} after SIGTERM")
                 }
                 None => std::thread::sleep(Duration::from_millis(20)),
             }

@@ -45,19 +45,19 @@ const PACKAGES: &[&str] = &[
 /// Returns the directory, which is made if missing.
 pub fn get(cache: &Path, mirror: Option<&str>) -> Result<PathBuf> {
     let _lock = kernel::lock(cache)?;
-    let dir = place(cache);
+    let dir = directory(cache);
     if dir.exists() {
         return Ok(dir);
     }
     let tree = Apt::new(cache, SUITE, mirror)?.unpack(PACKAGES)?;
-    certify(&tree)?;
+    create_certificates(&tree)?;
     fs::write(tree.join("tlshd.conf"), configuration(&dir))?;
     fs::rename(tree, &dir)?;
     Ok(dir)
 }
 
 /// Returns the directory without making it.
-pub(crate) fn place(cache: &Path) -> PathBuf {
+pub(crate) fn directory(cache: &Path) -> PathBuf {
     cache.join("tlshd")
 }
 
@@ -69,7 +69,7 @@ fn configuration(dir: &Path) -> String {
 }
 
 /// Makes certificates that are valid for the cache's lifetime.
-fn certify(dir: &Path) -> Result<()> {
+fn create_certificates(dir: &Path) -> Result<()> {
     let openssl = |text: &str| {
         let mut command = Command::new("openssl");
         command_output(command.args(text.split(' ')).current_dir(dir)).map(drop)

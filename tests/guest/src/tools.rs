@@ -12,7 +12,7 @@ const TOOLS: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("vhost-device-vsock", 
 
 /// Installs missing tools with cargo into the cache.
 pub fn install(dirs: &Dirs) -> Result<()> {
-    let root = place(&dirs.cache);
+    let root = install_root(&dirs.cache);
     for (name, version) in TOOLS {
         if root.join("bin").join(name).exists() {
             continue;
@@ -30,6 +30,6 @@ pub fn install(dirs: &Dirs) -> Result<()> {
 }
 
 /// Returns their installation root, which has them in `bin`.
-pub(crate) fn place(cache: &Path) -> PathBuf {
+pub(crate) fn install_root(cache: &Path) -> PathBuf {
     cache.join("tools")
 }

@@ -16,7 +16,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)]
-pub enum Ask {
+pub enum RequestType {
     GetFeatures = 1,
     SetFeatures = 2,
     SetMemTable = 5,
@@ -36,7 +36,7 @@ pub enum Ask {
 
 /// The offsets of a queue's parts in guest memory, and its size.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct QueueLayout {
     /// Number of descriptors.
     pub size: u32,
     /// The descriptor table.
@@ -47,9 +47,9 @@ pub struct Place {
     pub used: u64,
 }
 
-impl Place {
+impl QueueLayout {
     /// A valid layout.
-    pub const GOOD: Place = Place {
+    pub const VALID: QueueLayout = QueueLayout {
         size: 64,
         descriptors: 0,
         available: 0x1000,
@@ -71,14 +71,14 @@ impl Guest {
     pub const BASE: u64 = 1 << 32;
 
     /// Size of the memory in bytes.
-    pub const MEMORY: u64 = 1 << 20;
+    pub const MEMORY_SIZE: u64 = 1 << 20;
 
     /// `VIRTIO_RING_F_EVENT_IDX`
     const EVENT_IDX: u64 = 1 << 29;
 
     /// Connects to the device over `socket`, and shares all of the memory, but sets up no queue.
     pub fn set_up(socket: UnixStream, event_idx: bool) -> io::Result<Guest> {
-        let memory = memory(Guest::MEMORY)?;
+        let memory = memory(Guest::MEMORY_SIZE)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let guest = Guest {
             socket,
@@ -86,13 +86,21 @@ impl Guest {
             kick: eventfd(0, flags)?,
             call: eventfd(0, flags)?,
         };
-        let offered = guest.get(Ask::GetFeatures, &[])?;
+        let offered = guest.send_for_reply(RequestType::GetFeatures, &[])?;
         let event = u64::from(event_idx) * Guest::EVENT_IDX;
         let unwanted = Guest::EVENT_IDX - event;
-        guest.send(Ask::SetFeatures, &(offered & !unwanted).to_ne_bytes(), &[])?;
-        let offered = guest.get(Ask::GetProtocolFeatures, &[])?;
-        guest.send(Ask::SetProtocolFeatures, &offered.to_ne_bytes(), &[])?;
-        guest.tell_memory(&[Guest::region(0, Guest::MEMORY)])?;
+        guest.send(
+            RequestType::SetFeatures,
+            &(offered & !unwanted).to_ne_bytes(),
+            &[],
+        )?;
+        let offered = guest.send_for_reply(RequestType::GetProtocolFeatures, &[])?;
+        guest.send(
+            RequestType::SetProtocolFeatures,
+            &offered.to_ne_bytes(),
+            &[],
+        )?;
+        guest.set_mem_table(&[Guest::region(0, Guest::MEMORY_SIZE)])?;
         Ok(guest)
     }
 
@@ -103,43 +111,46 @@ impl Guest {
     }
 
     /// Sends the memory table.
-    pub fn tell_memory(&self, regions: &[[u64; 4]]) -> io::Result<()> {
+    pub fn set_mem_table(&self, regions: &[[u64; 4]]) -> io::Result<()> {
         let mut payload = words(&[regions.len() as u32, 0]);
         payload.extend(regions.iter().flatten().flat_map(|word| word.to_ne_bytes()));
         let files = vec![self.memory.as_fd(); regions.len()];
-        self.tell(Ask::SetMemTable, &payload, &files)
+        self.send_acked(RequestType::SetMemTable, &payload, &files)
     }
 
     /// Starts queue `index`.
-    pub fn start(&self, index: u32, place: Place, next: u32) -> io::Result<()> {
-        self.tell(Ask::SetVringNum, &words(&[index, place.size]), &[])?;
-        self.tell(Ask::SetVringBase, &words(&[index, next]), &[])?;
+    pub fn start(&self, index: u32, place: QueueLayout, next: u32) -> io::Result<()> {
+        self.send_acked(RequestType::SetVringNum, &words(&[index, place.size]), &[])?;
+        self.send_acked(RequestType::SetVringBase, &words(&[index, next]), &[])?;
         let mut addresses = words(&[index, 0]);
         for part in [place.descriptors, place.used, place.available, 0] {
             addresses.extend(Guest::BASE.wrapping_add(part).to_ne_bytes());
         }
-        self.tell(Ask::SetVringAddr, &addresses, &[])?;
+        self.send_acked(RequestType::SetVringAddr, &addresses, &[])?;
         let by = u64::from(index).to_ne_bytes();
-        self.tell(Ask::SetVringCall, &by, &[self.call.as_fd()])?;
-        self.tell(Ask::SetVringKick, &by, &[self.kick.as_fd()])?;
-        self.tell(Ask::SetVringEnable, &words(&[index, 1]), &[])
+        self.send_acked(RequestType::SetVringCall, &by, &[self.call.as_fd()])?;
+        self.send_acked(RequestType::SetVringKick, &by, &[self.kick.as_fd()])?;
+        self.send_acked(RequestType::SetVringEnable, &words(&[index, 1]), &[])
     }
 
     /// Stops queue `index` after all its requests have completed.
     pub fn stop(&self, index: u32) -> io::Result<()> {
-        self.get(Ask::GetVringBase, &words(&[index, 0])).map(drop)
+        self.send_for_reply(RequestType::GetVringBase, &words(&[index, 0]))
+            .map(drop)
     }
 
     /// Writes into guest memory.
     pub fn write(&self, at: u64, bytes: &[u8]) {
         // Bytes beyond the end are ignored.
-        let room = Guest::MEMORY.saturating_sub(at).min(bytes.len() as u64);
+        let room = Guest::MEMORY_SIZE
+            .saturating_sub(at)
+            .min(bytes.len() as u64);
         let written = self.memory.write_all_at(&bytes[..room as usize], at);
         written.expect("memory");
     }
 
     /// Reads a number from guest memory.
-    pub fn number(&self, at: u64) -> u16 {
+    pub fn read_u16(&self, at: u64) -> u16 {
         let mut bytes = [0; 2];
         self.memory.read_exact_at(&mut bytes, at).expect("memory");
         u16::from_le_bytes(bytes)
@@ -151,23 +162,28 @@ impl Guest {
     }
 
     /// Sends a message that has a reply, and returns the last eight bytes of the reply.
-    pub fn get(&self, ask: Ask, payload: &[u8]) -> io::Result<u64> {
+    pub fn send_for_reply(&self, ask: RequestType, payload: &[u8]) -> io::Result<u64> {
         self.send(ask, payload, &[])?;
-        self.answer()
+        self.receive_reply()
     }
 
     /// Sends a message and waits for its acknowledgement; returns an error if it is refused.
-    pub fn tell(&self, ask: Ask, payload: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn send_acked(
+        &self,
+        ask: RequestType,
+        payload: &[u8],
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         /// Version 1, with a reply requested.
-        const ANSWERED: u32 = 1 | 1 << 3;
-        self.message(ask as u32, ANSWERED, payload, files)?;
-        match self.answer()? {
+        const NEED_REPLY: u32 = 1 | 1 << 3;
+        self.message(ask as u32, NEED_REPLY, payload, files)?;
+        match self.receive_reply()? {
             0 => Ok(()),
             _ => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
 
-    fn send(&self, ask: Ask, payload: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send(&self, ask: RequestType, payload: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.message(ask as u32, 1, payload, files)
     }
 
@@ -195,7 +211,7 @@ impl Guest {
         Ok(())
     }
 
-    fn answer(&self) -> io::Result<u64> {
+    fn receive_reply(&self) -> io::Result<u64> {
         let mut header = [0; 12];
         (&self.socket).read_exact(&mut header)?;
         let size = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
@@ -219,7 +235,7 @@ pub fn words(words: &[u32]) -> Vec<u8> {
 }
 
 /// Encodes a FUSE request of root.
-pub fn request(opcode: u32, unique: u64, node: u64, args: &[u8]) -> Vec<u8> {
+pub fn fuse_request(opcode: u32, unique: u64, node: u64, args: &[u8]) -> Vec<u8> {
     let header = fuse::Header {
         opcode,
         unique,

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use hostile::server::{Server, Via, host_dir, nfs, tree, tuning};
+use hostile::server::{Server, Transport, host_dir, nfs, tree, tuning};
 use p9::server::Options;
 use vfs::FileSystem;
 
@@ -29,8 +29,8 @@ fn main() -> io::Result<()> {
     }
     let server = match protocol.as_deref() {
         Some("virtiofs") => Server::virtiofs(fs),
-        Some("nfs") => Server::of(Via::Unix, tuning, Arc::new(nfs(fs))),
-        _ => Server::with(Via::Unix, fs, Options::default(), tuning),
+        Some("nfs") => Server::with_service(Transport::Unix, tuning, Arc::new(nfs(fs))),
+        _ => Server::with(Transport::Unix, fs, Options::default(), tuning),
     };
     let mut stdout = io::stdout();
     writeln!(stdout, "{}", server.addr)?;

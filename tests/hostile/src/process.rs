@@ -20,25 +20,25 @@ impl Process {
     /// Runs `program` (`CARGO_BIN_EXE_hostile-server`, which only tests know) over `dir`, or a tree
     /// in memory, with that many file descriptors for the tree. It serves 9P.
     pub fn start(program: &str, dir: Option<&Path>, descriptors: Option<usize>) -> Process {
-        Process::serving("9p", program, dir, descriptors, None)
+        Process::spawn("9p", program, dir, descriptors, None)
     }
 
     /// Runs the same with a virtiofs device.
     pub fn virtiofs(program: &str, dir: Option<&Path>, descriptors: Option<usize>) -> Process {
-        Process::serving("virtiofs", program, dir, descriptors, None)
+        Process::spawn("virtiofs", program, dir, descriptors, None)
     }
 
     /// Runs the same with NFS.
     pub fn nfs(program: &str, dir: &Path) -> Process {
-        Process::serving("nfs", program, Some(dir), None, None)
+        Process::spawn("nfs", program, Some(dir), None, None)
     }
 
     /// Serves a tree in memory over `protocol`, with a limit of `connections` for one client.
-    pub fn crowded(program: &str, protocol: &str, connections: usize) -> Process {
-        Process::serving(protocol, program, None, None, Some(connections))
+    pub fn with_connection_limit(program: &str, protocol: &str, connections: usize) -> Process {
+        Process::spawn(protocol, program, None, None, Some(connections))
     }
 
-    fn serving(
+    fn spawn(
         protocol: &str,
         program: &str,
         dir: Option<&Path>,
@@ -87,7 +87,7 @@ impl Process {
     }
 
     /// Returns how many of its threads wait in recv(2) (proc_pid_syscall(5)).
-    pub fn receiving(&self) -> usize {
+    pub fn receiving_threads(&self) -> usize {
         const RECVFROM: &str = if cfg!(target_arch = "x86_64") {
             "45 "
         } else {

@@ -53,7 +53,7 @@ pub fn word(bytes: &[u8]) -> u32 {
 ///
 /// # Panics
 /// If `bytes` is shorter than the encoded length.
-pub fn unwrap(bytes: &[u8]) -> Vec<u8> {
+pub fn decode_opaque(bytes: &[u8]) -> Vec<u8> {
     bytes[4..][..word(bytes) as usize].to_vec()
 }
 
@@ -88,7 +88,7 @@ impl Ops {
     }
 
     /// Appends the operations of `ops`.
-    pub fn then(mut self, ops: Ops) -> Ops {
+    pub fn append(mut self, ops: Ops) -> Ops {
         self.count += ops.count;
         self.raw(&ops.bytes)
     }

@@ -16,7 +16,7 @@ use p9::server::{ExportList, NumericUsers, Options};
 use parking_lot::Mutex;
 use transports::{Addr, Listener};
 use vfs::{Export, FileSystem, Time};
-use virtqueue::{Config, Device, Stop};
+use virtqueue::{Device, DeviceConfig, JoinRing};
 
 use crate::client::Protocol;
 
@@ -31,27 +31,27 @@ pub struct Server {
 
 /// The transport of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
+pub enum Transport {
     /// A Unix socket.
     Unix,
     /// TCP over the loopback.
     Tcp,
 }
 
-impl Via {
+impl Transport {
     /// Both transports.
-    pub const ALL: [Via; 2] = [Via::Unix, Via::Tcp];
+    pub const ALL: [Transport; 2] = [Transport::Unix, Transport::Tcp];
 
     /// Returns an unused address.
     fn addr(self) -> Addr {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         match self {
-            Via::Unix => {
+            Transport::Unix => {
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
                 let name = format!("barge-hostile-{}-{number}", std::process::id());
                 Addr::Unix(std::env::temp_dir().join(name))
             }
-            Via::Tcp => Addr::Tcp {
+            Transport::Tcp => Addr::Tcp {
                 host: "127.0.0.1".into(),
                 port: 0,
             },
@@ -61,35 +61,40 @@ impl Via {
 
 impl Server {
     /// Serves `fs` with default limits.
-    pub fn new(via: Via, fs: Arc<dyn FileSystem>) -> Server {
+    pub fn new(via: Transport, fs: Arc<dyn FileSystem>) -> Server {
         Server::with(via, fs, Options::default(), tuning())
     }
 
     /// Serves an empty tree in memory.
-    pub fn memory(via: Via) -> Server {
+    pub fn memory(via: Transport) -> Server {
         Server::new(via, tree())
     }
 
     /// Serves `fs` with these limits.
-    pub fn with(via: Via, fs: Arc<dyn FileSystem>, options: Options, tuning: Tuning) -> Server {
-        Server::of(via, tuning, Arc::new(nine(fs, options)))
+    pub fn with(
+        via: Transport,
+        fs: Arc<dyn FileSystem>,
+        options: Options,
+        tuning: Tuning,
+    ) -> Server {
+        Server::with_service(via, tuning, Arc::new(p9(fs, options)))
     }
 
     /// Serves `fs` over a socket protocol, on a socket that every user of this host may connect to.
-    pub fn speaking(protocol: Protocol, fs: Arc<dyn FileSystem>, tuning: Tuning) -> Server {
+    pub fn with_protocol(protocol: Protocol, fs: Arc<dyn FileSystem>, tuning: Tuning) -> Server {
         let (via, service): (_, Arc<dyn Service>) = match protocol {
-            Protocol::P9 => (Via::Tcp, Arc::new(nine(fs, Options::default()))),
-            Protocol::P9Unix => (Via::Unix, Arc::new(nine(fs, Options::default()))),
-            Protocol::Nbd => (Via::Tcp, Arc::new(nbd(fs))),
-            _ => (Via::Tcp, Arc::new(nfs(fs))),
+            Protocol::P9 => (Transport::Tcp, Arc::new(p9(fs, Options::default()))),
+            Protocol::P9Unix => (Transport::Unix, Arc::new(p9(fs, Options::default()))),
+            Protocol::Nbd => (Transport::Tcp, Arc::new(nbd(fs))),
+            _ => (Transport::Tcp, Arc::new(nfs(fs))),
         };
-        let server = Server::of(via, tuning, service);
-        server.let_everybody_in();
+        let server = Server::with_service(via, tuning, service);
+        server.allow_all_users();
         server
     }
 
     /// Lets every user of this host connect to the Unix socket, if it is one.
-    fn let_everybody_in(&self) {
+    fn allow_all_users(&self) {
         if let Some(file) = &self.file {
             let everybody = std::fs::Permissions::from_mode(0o666);
             std::fs::set_permissions(file, everybody).expect("the socket's mode");
@@ -97,22 +102,22 @@ impl Server {
     }
 
     /// Serves `service`.
-    pub fn of(via: Via, tuning: Tuning, service: Arc<dyn Service>) -> Server {
-        Server::at(via, tuning, |engine, listener| {
+    pub fn with_service(via: Transport, tuning: Tuning, service: Arc<dyn Service>) -> Server {
+        Server::start(via, tuning, |engine, listener| {
             engine.listen(listener, service)
         })
     }
 
     /// Serves `fs` as a virtiofs device to any number of front ends.
     pub fn virtiofs(fs: Arc<dyn FileSystem>) -> Server {
-        Server::virtiofs_within(fs, tuning())
+        Server::virtiofs_with(fs, tuning())
     }
 
     /// Serves the same with these limits, to front ends of every user of this host.
-    pub fn virtiofs_within(fs: Arc<dyn FileSystem>, tuning: Tuning) -> Server {
+    pub fn virtiofs_with(fs: Arc<dyn FileSystem>, tuning: Tuning) -> Server {
         let options = fuse::server::Options::default();
         let server = fuse::server::Server::new(Arc::new(Export::new("", fs)), options);
-        let server = Server::at(Via::Unix, tuning, |engine, listener| {
+        let server = Server::start(Transport::Unix, tuning, |engine, listener| {
             let drives = engine.clone();
             engine.spawn_listener(move |stop| {
                 std::thread::scope(|scope| {
@@ -126,16 +131,16 @@ impl Server {
                 });
             })
         });
-        server.let_everybody_in();
+        server.allow_all_users();
         server
     }
 
-    fn at(
-        via: Via,
+    fn start(
+        via: Transport,
         tuning: Tuning,
         serve: impl FnOnce(&Arc<Engine>, Listener) -> io::Result<()>,
     ) -> Server {
-        watch_for_panics();
+        record_panics();
         let engine = Engine::new(tuning).expect("an engine");
         let listener = Listener::bind(&via.addr()).expect("a free address");
         let addr = listener.addr().clone();
@@ -154,13 +159,13 @@ fn device(
     engine: &Arc<Engine>,
     session: impl wire::Session + 'static,
 ) -> Device {
-    let config = Config {
+    let config = DeviceConfig {
         queues: 3,
         features: 0,
-        space: Vec::new(),
+        config_space: Vec::new(),
     };
     let queues = engine.queues(Arc::new(session));
-    let drive = move |_, ring| -> io::Result<Stop> {
+    let drive = move |_, ring| -> io::Result<JoinRing> {
         let queue = queues.start(ring, None)?;
         Ok(Box::new(|| queue.cancel_and_join()))
     };
@@ -212,15 +217,15 @@ pub fn host_dir(path: &Path, descriptors: Option<usize>) -> Arc<HostDir> {
 }
 
 /// Returns 9P over `fs` as an engine service.
-pub fn nine(fs: Arc<dyn FileSystem>, options: Options) -> impl Service {
-    struct Nine(p9::server::Server);
-    impl Service for Nine {
+pub fn p9(fs: Arc<dyn FileSystem>, options: Options) -> impl Service {
+    struct P9(p9::server::Server);
+    impl Service for P9 {
         fn session(&self) -> Box<dyn wire::Session> {
             Box::new(self.0.session())
         }
     }
     let exports = ExportList(vec![Arc::new(Export::new("", fs))]);
-    Nine(p9::server::Server::new(
+    P9(p9::server::Server::new(
         Arc::new(exports),
         Arc::new(NumericUsers),
         options,
@@ -262,7 +267,7 @@ pub fn nfs_with(fs: Arc<dyn FileSystem>, options: NfsOptions) -> impl Service {
 /// Panic messages of server threads: the engine names all of its threads after barge.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn watch_for_panics() {
+fn record_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = std::panic::take_hook();

@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 
 use engine::Tuning;
 use hostile::client::{Client, FILE, Protocol, SIZE};
-use hostile::peer::{Bystander, Peer, encoded};
 use hostile::process::barge;
-use hostile::server::{Server, Via, host_dir, tree, tuning};
-use hostile::user::as_another;
+use hostile::raw_client::{Bystander, RawClient, encode_request};
+use hostile::server::{Server, Transport, host_dir, tree, tuning};
+use hostile::user::run_as_other_user;
 use p9::server::Options;
 use p9::{Data, Fid, Rmessage, Tag, Tmessage as T};
 
@@ -24,22 +24,22 @@ fn served(memory: usize) -> Server {
         max_msize: MSIZE,
         ..Options::default()
     };
-    Server::with(Via::Tcp, tree(), options, tuning)
+    Server::with(Transport::Tcp, tree(), options, tuning)
 }
 
 /// Writes and reads as much as fits in a message.
-fn assert_moves_much(peer: &mut Peer, name: &[u8]) {
+fn assert_moves_much(peer: &mut RawClient, name: &[u8]) {
     let data = vec![3; 2 * MIB];
     let (fid, offset) = (Fid(7), 0);
     peer.create(fid, name);
     for _ in 0..10 {
-        peer.ok(&T::Write {
+        peer.expect_ok(&T::Write {
             fid,
             offset,
             data: Data(&data),
         });
         let count = data.len() as u32;
-        let Rmessage::Read { data: got } = peer.ok(&T::Read { fid, offset, count }) else {
+        let Rmessage::Read { data: got } = peer.expect_ok(&T::Read { fid, offset, count }) else {
             panic!("not read");
         };
         assert!(got.0 == data);
@@ -57,21 +57,21 @@ fn messages_that_have_begun_stay_within_the_budget_and_leave_room_for_others() {
     message.pop();
     let attack = || {
         let mut attackers: Vec<_> = (0..100)
-            .map(|_| Peer::attached(&server.addr, MSIZE))
+            .map(|_| RawClient::connect_attached(&server.addr, MSIZE))
             .collect();
         for attacker in &mut attackers {
-            attacker.stuff(&message, 1);
+            attacker.fill_socket(&message, 1);
         }
         attackers
     };
-    let Some(attackers) = as_another(attack) else {
+    let Some(attackers) = run_as_other_user(attack) else {
         return println!("skipped: not root");
     };
     // The messages exceed the budget, of which a client may take half.
     while budget.used() < budget.limit() / 3 {
         std::thread::yield_now();
     }
-    let mut bystander = Peer::attached(&server.addr, MSIZE);
+    let mut bystander = RawClient::connect_attached(&server.addr, MSIZE);
     assert_moves_much(&mut bystander, b"bystander");
     assert!(budget.used() <= budget.limit(), "{} bytes", budget.used());
     drop(attackers);
@@ -85,18 +85,18 @@ fn messages_that_have_begun_stay_within_the_budget_and_leave_room_for_others() {
 fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
     let server = served(32 * MIB);
     let budget = server.engine.budget().clone();
-    let mut owner = Peer::attached(&server.addr, MSIZE);
+    let mut owner = RawClient::connect_attached(&server.addr, MSIZE);
     owner.create(Fid(1), b"large");
     let data = vec![7; MSIZE as usize - 100];
-    owner.ok(&T::Write {
+    owner.expect_ok(&T::Write {
         fid: Fid(1),
         offset: 0,
         data: Data(&data),
     });
     let attack = || {
         let attackers = (0..100).map(|_| {
-            let mut peer = Peer::attached(&server.addr, MSIZE);
-            peer.walk(hostile::peer::ROOT, Fid(1), &[b"large"]);
+            let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
+            peer.walk(hostile::raw_client::ROOT, Fid(1), &[b"large"]);
             peer.try_open(Fid(1), 0).expect("opened");
             peer
         });
@@ -104,18 +104,18 @@ fn replies_that_are_not_taken_stay_near_the_budget_and_leave_room_for_others() {
         let mut attackers: Vec<_> = attackers.collect();
         for peer in &mut attackers {
             let (fid, offset, count) = (Fid(1), 0, MSIZE);
-            peer.stuff(&encoded(Tag(1), &T::Read { fid, offset, count }), 64);
+            peer.fill_socket(&encode_request(Tag(1), &T::Read { fid, offset, count }), 64);
         }
         attackers
     };
-    let Some(attackers) = as_another(attack) else {
+    let Some(attackers) = run_as_other_user(attack) else {
         return println!("skipped: not root");
     };
     while budget.used() < budget.limit() / 3 {
         std::thread::yield_now();
     }
     let mut bystander = Bystander::new(&server.addr);
-    bystander.assert_well();
+    bystander.assert_unaffected();
     assert_moves_much(&mut owner, b"bystander");
     // Replies in progress when the limit was reached may exceed it, one for each running thread.
     let most = budget.limit() + 8 * MSIZE as usize;
@@ -133,19 +133,19 @@ fn misbehave(client: &mut Client, how: usize) {
         0 => {
             let mut message = client.write_request(SIZE);
             message.pop();
-            client.stuff(&message);
+            client.fill_socket(&message);
         }
         // Large and small replies that are not read.
         1 => {
             for _ in 0..8 {
                 let request = client.read_request(SIZE);
-                client.stuff(&request);
+                client.fill_socket(&request);
             }
         }
         _ => {
             for _ in 0..64 {
                 let request = client.read_request(1 << 10);
-                client.stuff(&request);
+                client.fill_socket(&request);
             }
         }
     }
@@ -163,7 +163,7 @@ fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
         workers: 4,
         ..tuning()
     };
-    let server = Server::speaking(protocol, host_dir(dir.path(), None), bounds);
+    let server = Server::with_protocol(protocol, host_dir(dir.path(), None), bounds);
     let budget = server.engine.budget();
     let assert_below = || {
         let used = budget.used();
@@ -190,7 +190,7 @@ fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
         }
         crowd
     };
-    let Some(crowd) = as_another(attack) else {
+    let Some(crowd) = run_as_other_user(attack) else {
         return false;
     };
     for _ in 0..20 {
@@ -199,7 +199,7 @@ fn crowd_stays_below_the_budget(protocol: Protocol) -> bool {
     ordinary(&mut Client::new(protocol, &server.addr, "late"));
     drop((crowd, early));
     // Lease-based state is retained.
-    while budget.used() > budget.kept() {
+    while budget.used() > budget.state_bytes() {
         std::thread::yield_now();
     }
     true
@@ -285,17 +285,17 @@ fn many_large_writers_do_not_get_a_server_in_a_small_control_group_killed() {
         .read_line(&mut ready)
         .expect("a line");
     let addr = transports::Addr::Unix(socket);
-    let mut first = Peer::attached(&addr, MSIZE);
+    let mut first = RawClient::connect_attached(&addr, MSIZE);
     first.create(Fid(1), b"f");
     let data = vec![7; MSIZE as usize - 100];
     std::thread::scope(|scope| {
         for _ in 0..WRITERS {
             scope.spawn(|| {
-                let mut peer = Peer::attached(&addr, MSIZE);
+                let mut peer = RawClient::connect_attached(&addr, MSIZE);
                 peer.open(Fid(1), &[b"f"]);
                 let (fid, offset, data) = (Fid(1), 0, Data(&data));
                 for tag in 0..EACH {
-                    peer.ask(tag, &T::Write { fid, offset, data });
+                    peer.send_request(tag, &T::Write { fid, offset, data });
                 }
                 for _ in 0..EACH {
                     let reply = peer.reply();

@@ -4,9 +4,9 @@
 #![forbid(unsafe_code)]
 
 use engine::Tuning;
-use hostile::peer::{Bystander, Peer, ROOT};
-use hostile::server::{Server, Via, tree, tuning};
-use hostile::user::as_another;
+use hostile::raw_client::{Bystander, ROOT, RawClient};
+use hostile::server::{Server, Transport, tree, tuning};
+use hostile::user::run_as_other_user;
 use p9::server::Options;
 use p9::{Data, Fid, Rmessage, Tmessage as T};
 use vfs::Errno;
@@ -16,7 +16,7 @@ const MSIZE: u32 = 64 << 10;
 
 fn served(memory: usize) -> Server {
     let tuning = Tuning { memory, ..tuning() };
-    Server::with(Via::Tcp, tree(), Options::default(), tuning)
+    Server::with(Transport::Tcp, tree(), Options::default(), tuning)
 }
 
 /// Returns a request that changes the mode of a file.
@@ -38,17 +38,17 @@ fn mode(fid: Fid, mode: u32) -> T<'static> {
 /// Asserts that one client's state is limited to a quarter of the budget, that the bystander can
 /// create state, and that the state is freed with the connections.
 #[track_caller]
-fn assert_bounded(server: &Server, attackers: Vec<Peer>) {
+fn assert_bounded(server: &Server, attackers: Vec<RawClient>) {
     let budget = server.engine.budget();
-    let (kept, most) = (budget.kept(), budget.limit() / 4);
+    let (kept, most) = (budget.state_bytes(), budget.limit() / 4);
     assert!((most / 2..=most).contains(&kept), "{kept} bytes of state");
     let mut bystander = Bystander::new(&server.addr);
-    bystander.assert_well();
-    let mut peer = Peer::attached(&server.addr, MSIZE);
+    bystander.assert_unaffected();
+    let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
     for fid in 1..1000 {
         peer.walk(ROOT, Fid(fid * 8), &[]);
     }
-    bystander.assert_well();
+    bystander.assert_unaffected();
     drop((attackers, bystander, peer));
     while budget.used() > 0 {
         std::thread::yield_now();
@@ -60,16 +60,16 @@ fn fids_of_one_client_are_bounded_over_all_its_connections_and_in_bytes() {
     let server = served(16 * MIB);
     let attack = || {
         // Sparse fids, so that each takes a page of the table, over any number of connections.
-        let fill = |mut peer: Peer| {
+        let fill = |mut peer: RawClient| {
             let refused = (1..40_000).find_map(|fid| peer.try_walk(ROOT, Fid(fid * 8), &[]).err());
             (peer, refused)
         };
         let peers: Vec<_> = (0..4)
-            .map(|_| Peer::attached(&server.addr, MSIZE))
+            .map(|_| RawClient::connect_attached(&server.addr, MSIZE))
             .collect();
         peers.into_iter().map(fill).collect::<Vec<_>>()
     };
-    let Some(attackers) = as_another(attack) else {
+    let Some(attackers) = run_as_other_user(attack) else {
         return println!("skipped: not root");
     };
     let refused: Vec<_> = attackers.iter().map(|(_, refused)| *refused).collect();
@@ -83,14 +83,14 @@ fn fids_of_one_client_are_bounded_over_all_its_connections_and_in_bytes() {
 #[test]
 fn a_fid_counts_for_all_directories_that_it_was_walked_through() {
     let server = served(4 * MIB);
-    Peer::attached(&server.addr, MSIZE).ok(&mode(ROOT, 0o777));
+    RawClient::connect_attached(&server.addr, MSIZE).expect_ok(&mode(ROOT, 0o777));
     let attack = || {
-        let mut peer = Peer::attached(&server.addr, MSIZE);
+        let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
         peer.walk(ROOT, Fid(1), &[]);
         let (dfid, mode, gid) = (Fid(1), 0o777, 0);
         let refused = (0..20_000).find_map(|_| {
             let name = b"d";
-            peer.ok(&T::Mkdir {
+            peer.expect_ok(&T::Mkdir {
                 dfid,
                 name,
                 mode,
@@ -100,7 +100,7 @@ fn a_fid_counts_for_all_directories_that_it_was_walked_through() {
         });
         (peer, refused)
     };
-    let Some((attacker, refused)) = as_another(attack) else {
+    let Some((attacker, refused)) = run_as_other_user(attack) else {
         return println!("skipped: not root");
     };
     assert_eq!(refused, Some(Errno::EMFILE));
@@ -112,7 +112,7 @@ fn values_of_attributes_count_over_all_connections() {
     let server = served(16 * MIB);
     let size = 60 << 10;
     let attack = || {
-        let fill = |mut peer: Peer| {
+        let fill = |mut peer: RawClient| {
             let refused = (1..60).find_map(|fid| {
                 let fid = Fid(fid);
                 let name = b"user.large";
@@ -123,17 +123,17 @@ fn values_of_attributes_count_over_all_connections() {
                         size,
                         flags: 0,
                     });
-                    hostile::peer::errno(&reply)
+                    hostile::raw_client::errno(&reply)
                 })
             });
             (peer, refused)
         };
         let peers: Vec<_> = (0..3)
-            .map(|_| Peer::attached(&server.addr, MSIZE))
+            .map(|_| RawClient::connect_attached(&server.addr, MSIZE))
             .collect();
         peers.into_iter().map(fill).collect::<Vec<_>>()
     };
-    let Some(attackers) = as_another(attack) else {
+    let Some(attackers) = run_as_other_user(attack) else {
         return println!("skipped: not root");
     };
     // The limit of each connection is 4 MiB.
@@ -147,11 +147,11 @@ fn values_of_attributes_count_over_all_connections() {
 #[test]
 fn ranges_that_one_client_locks_leave_some_of_the_file_to_others() {
     let server = served(64 * MIB);
-    let mut owner = Peer::attached(&server.addr, MSIZE);
+    let mut owner = RawClient::connect_attached(&server.addr, MSIZE);
     owner.create(Fid(1), b"shared");
-    owner.ok(&mode(Fid(1), 0o666));
+    owner.expect_ok(&mode(Fid(1), 0o666));
     /// Locks a byte in shared mode. Returns 0 for success, 1 for blocked, 2 for an error.
-    fn lock(peer: &mut Peer, at: u64) -> Result<u8, Errno> {
+    fn lock(peer: &mut RawClient, at: u64) -> Result<u8, Errno> {
         let lock = T::Lock {
             fid: Fid(1),
             kind: 0,
@@ -163,11 +163,11 @@ fn ranges_that_one_client_locks_leave_some_of_the_file_to_others() {
         };
         match peer.rpc(&lock) {
             Rmessage::Lock { status } => Ok(status),
-            reply => Err(hostile::peer::errno(&reply).expect("an error")),
+            reply => Err(hostile::raw_client::errno(&reply).expect("an error")),
         }
     }
     let attack = || {
-        let mut peer = Peer::attached(&server.addr, MSIZE);
+        let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
         peer.walk(ROOT, Fid(1), &[b"shared"]);
         peer.try_open(Fid(1), 0).expect("opened");
         let granted = (0..5000)
@@ -175,7 +175,7 @@ fn ranges_that_one_client_locks_leave_some_of_the_file_to_others() {
             .count();
         (peer, granted)
     };
-    let Some((_attacker, granted)) = as_another(attack) else {
+    let Some((_attacker, granted)) = run_as_other_user(attack) else {
         return println!("skipped: not root");
     };
     assert!((1000..2100).contains(&granted), "{granted} ranges");
@@ -183,7 +183,7 @@ fn ranges_that_one_client_locks_leave_some_of_the_file_to_others() {
         assert_eq!(lock(&mut owner, at), Ok(0), "{at}");
     }
     let data = Data(b"as before");
-    owner.ok(&T::Write {
+    owner.expect_ok(&T::Write {
         fid: Fid(1),
         offset: 0,
         data,

@@ -7,10 +7,10 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use engine::{Engine, Timeouts, Tuning};
-use hostile::peer::{Bystander, Peer, encoded};
 use hostile::process::Process;
-use hostile::server::{Server, Via, tree, tuning};
-use hostile::user::as_another;
+use hostile::raw_client::{Bystander, RawClient, encode_request};
+use hostile::server::{Server, Transport, tree, tuning};
+use hostile::user::run_as_other_user;
 use p9::server::Options;
 use p9::{Data, Fid, Tag, Tmessage as T};
 use rustix::process::{Resource, Rlimit, prlimit};
@@ -35,22 +35,22 @@ fn one_user_cannot_take_all_connections() {
         connections: 64,
         ..tuning()
     };
-    let server = Server::with(Via::Tcp, tree(), Options::default(), tuning);
+    let server = Server::with(Transport::Tcp, tree(), Options::default(), tuning);
     let flood = || -> Vec<_> { (0..100).map(|_| connect(&server.addr)).collect() };
-    let Some(attackers) = as_another(flood) else {
+    let Some(attackers) = run_as_other_user(flood) else {
         return println!("skipped: not root");
     };
     let mut bystander = Bystander::new(&server.addr);
     while refused(&server.engine, "client-connections") < 68 {
         std::thread::yield_now();
     }
-    bystander.assert_well();
+    bystander.assert_unaffected();
     drop(attackers);
     // The connections are free again.
     while server.engine.stats().0 > 1 {
         std::thread::yield_now();
     }
-    let again = as_another(|| Peer::attached(&server.addr, 8192));
+    let again = run_as_other_user(|| RawClient::connect_attached(&server.addr, 8192));
     assert!(again.is_some());
 }
 
@@ -59,7 +59,7 @@ fn with_timeouts(timeouts: Timeouts) -> Server {
         timeouts,
         ..tuning()
     };
-    Server::with(Via::Tcp, tree(), Options::default(), tuning)
+    Server::with(Transport::Tcp, tree(), Options::default(), tuning)
 }
 
 const SHORT: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ fn messages_that_never_end_are_given_up_and_their_memory_comes_back() {
     }
     .encode(p9::Dialect::Linux, Tag(1), &mut message);
     let mut slow: Vec<_> = (0..50)
-        .map(|_| Peer::attached(&server.addr, MSIZE))
+        .map(|_| RawClient::connect_attached(&server.addr, MSIZE))
         .collect();
     for peer in &mut slow {
         // The server may have closed the connection.
@@ -90,7 +90,7 @@ fn messages_that_never_end_are_given_up_and_their_memory_comes_back() {
     }
     for peer in &mut slow {
         assert_eq!(peer.assert_closed(), 0);
-        bystander.assert_well();
+        bystander.assert_unaffected();
     }
     assert_eq!(refused(&server.engine, "timeout"), 50);
     while server.engine.budget().used() > before {
@@ -107,11 +107,11 @@ fn clients_that_read_nothing_are_given_up_and_their_memory_comes_back() {
     });
     let mut bystander = Bystander::new(&server.addr);
     let before = server.engine.budget().used();
-    let mut owner = Peer::attached(&server.addr, MSIZE);
+    let mut owner = RawClient::connect_attached(&server.addr, MSIZE);
     owner.create(Fid(1), b"large");
     let data = vec![7; MSIZE as usize - 100];
     let (fid, offset) = (Fid(1), 0);
-    owner.ok(&T::Write {
+    owner.expect_ok(&T::Write {
         fid,
         offset,
         data: Data(&data),
@@ -119,16 +119,16 @@ fn clients_that_read_nothing_are_given_up_and_their_memory_comes_back() {
     drop(owner);
     let slow: Vec<_> = (0..20)
         .map(|_| {
-            let mut peer = Peer::attached(&server.addr, MSIZE);
+            let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
             peer.open(fid, &[b"large"]);
             let count = MSIZE;
-            let read = encoded(Tag(1), &T::Read { fid, offset, count });
+            let read = encode_request(Tag(1), &T::Read { fid, offset, count });
             let _ = peer.try_send(&read.repeat(64));
             peer
         })
         .collect();
     while refused(&server.engine, "timeout") < 20 {
-        bystander.assert_well();
+        bystander.assert_unaffected();
     }
     while server.engine.budget().used() > before {
         std::thread::yield_now();
@@ -153,14 +153,14 @@ fn clients_wait_while_a_server_has_no_descriptors_and_are_served_when_it_has() {
     if limit(few).is_err() {
         return println!("skipped: not root");
     }
-    let mut peers: Vec<_> = (0..20).map(|_| Peer::connect(&server.addr)).collect();
+    let mut peers: Vec<_> = (0..20).map(|_| RawClient::connect(&server.addr)).collect();
     while (server.descriptors() as u64) < few {
         bystander.assert_reads();
     }
     bystander.assert_reads();
     limit(20_000).expect("as before");
     for peer in &mut peers {
-        peer.begin(8192);
+        peer.start_session(8192);
     }
-    bystander.assert_well();
+    bystander.assert_unaffected();
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use vfs::{Payload, Result as Answered};
 use wire::{Incoming, Outgoing};
 
-use super::crew::{Crew, Slept};
+use super::thread_group::{SleepResult, ThreadGroup};
 use crate::{Exchange, Frame, Outbox, Ring};
 
 /// A descriptor of a mount. A request read from it is answered on it.
@@ -23,50 +23,50 @@ pub struct Channel {
     /// The epoll instance on which threads wait for requests. All channels of a mount have the same
     /// requests: poll(2) would wake each of them, while EPOLLEXCLUSIVE wakes one, the first one
     /// added.
-    idle: OwnedFd,
+    epoll: OwnedFd,
     /// The threads of all the mount's channels.
-    crew: Arc<Crew>,
+    threads: Arc<ThreadGroup>,
     /// The maximum size of a request in bytes.
-    longest: usize,
+    max_request: usize,
     name: String,
     /// Whether the mount is gone.
-    over: AtomicBool,
+    closed: AtomicBool,
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
     /// A request that was read by a check for requests.
-    next: Option<Box<Asked>>,
+    peeked: Option<Box<FuseRequest>>,
     /// The thread that sent the last request.
-    last: Option<u32>,
+    last_thread: Option<u32>,
     /// The number of consecutive requests that may have been in flight at once: a thread waits for
     /// the reply to all but reads and writes.
-    at_once: usize,
+    overlapping: usize,
     /// Buffers of answered requests for reuse, the last one first, so that sequential reads or
     /// writes of a file stay in the same memory; fresh memory costs as much as the copy into it.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
-    spare: Vec<Box<Asked>>,
+    spare: Vec<Box<FuseRequest>>,
 }
 
 impl Inner {
     /// The minimum number of requests that the kernel keeps in flight while it writes a file in
     /// large pieces: up to 39 were observed (`waiting` of a connection below
     /// /sys/fs/fuse/connections), and those beyond get fresh memory.
-    const SPARE: usize = 12;
+    const MAX_SPARE: usize = 12;
 
     /// The time for which all of them are kept, as connections keep the buffers of large messages.
     /// Then one is kept.
-    const IDLE: Duration = Duration::from_millis(500);
+    const SPARE_TIME: Duration = Duration::from_millis(500);
 
     /// The number of overlapping requests above which more than one thread is needed. Releases of
     /// closed files overlap with the next request.
-    const ALONE: usize = 2;
+    const MAX_OVERLAPPING: usize = 2;
 
     /// Returns whether the last request may still be in flight, judging by its thread.
     fn may_overlap(&mut self, message: &Message) -> bool {
         let thread = message.thread();
-        let last = std::mem::replace(&mut self.last, thread);
+        let last = std::mem::replace(&mut self.last_thread, thread);
         thread.is_none() || last != thread || message.is_data()
     }
 }
@@ -78,7 +78,7 @@ impl Channel {
         device: OwnedFd,
         longest: usize,
         name: String,
-        crew: Arc<Crew>,
+        crew: Arc<ThreadGroup>,
     ) -> io::Result<Channel> {
         let idle = epoll::create(CreateFlags::CLOEXEC)?;
         let events = EventFlags::IN | EventFlags::EXCLUSIVE;
@@ -86,11 +86,11 @@ impl Channel {
         crew.join();
         Ok(Channel {
             device,
-            idle,
-            crew,
-            longest,
+            epoll: idle,
+            threads: crew,
+            max_request: longest,
             name,
-            over: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             inner: Mutex::default(),
         })
     }
@@ -100,17 +100,17 @@ impl Channel {
     }
 
     /// Reads the next request, if there is one.
-    fn read(&self, inner: &mut Inner) -> io::Result<Option<Box<Asked>>> {
-        if let Some(next) = inner.next.take() {
+    fn read(&self, inner: &mut Inner) -> io::Result<Option<Box<FuseRequest>>> {
+        if let Some(next) = inner.peeked.take() {
             return Ok(Some(next));
         }
-        if self.is_over() {
+        if self.is_closed() {
             return Ok(None);
         }
         let mut asked = inner
             .spare
             .pop()
-            .unwrap_or_else(|| Box::new(Asked::new(self.longest)));
+            .unwrap_or_else(|| Box::new(FuseRequest::new(self.max_request)));
         let came = loop {
             match rustix::io::read(&self.device, &mut asked.message.buffer) {
                 // The request was interrupted, and there may be another.
@@ -122,21 +122,21 @@ impl Channel {
             Ok(len) => {
                 asked.message.len = len;
                 if inner.may_overlap(&asked.message) {
-                    inner.at_once += 1;
-                    if inner.at_once > Inner::ALONE {
-                        self.crew.call();
+                    inner.overlapping += 1;
+                    if inner.overlapping > Inner::MAX_OVERLAPPING {
+                        self.threads.wake_one();
                     }
                 }
                 return Ok(Some(asked));
             }
-            Err(Errno::AGAIN) => inner.at_once = 0,
+            Err(Errno::AGAIN) => inner.overlapping = 0,
             Err(Errno::NODEV) => {
-                self.over.store(true, Ordering::Release);
-                self.crew.end();
+                self.closed.store(true, Ordering::Release);
+                self.threads.close();
             }
             Err(error) => {
                 // No more requests will arrive.
-                self.crew.end();
+                self.threads.close();
                 return Err(error.into());
             }
         }
@@ -151,15 +151,15 @@ impl Channel {
             tv_nsec: time.subsec_nanos().into(),
         });
         let mut event = [MaybeUninit::uninit()];
-        match epoll::wait(&self.idle, &mut event, time.as_ref()) {
+        match epoll::wait(&self.epoll, &mut event, time.as_ref()) {
             Ok((there, _)) => Ok(there.is_empty()),
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 }
 
@@ -171,7 +171,7 @@ impl Ring for Channel {
     }
 
     fn push_used(&self, exchange: Box<dyn Exchange>) {
-        let Ok(mut asked) = exchange.into_any().downcast::<Asked>() else {
+        let Ok(mut asked) = exchange.into_any().downcast::<FuseRequest>() else {
             return;
         };
         let reply = asked.reply.bytes();
@@ -190,7 +190,7 @@ impl Ring for Channel {
         }
         asked.reply.clear();
         let mut inner = self.inner();
-        if inner.spare.len() < Inner::SPARE {
+        if inner.spare.len() < Inner::MAX_SPARE {
             inner.spare.push(asked);
         }
     }
@@ -200,20 +200,20 @@ impl Ring for Channel {
 
     fn wait(&self, wait: bool) -> io::Result<bool> {
         let mut inner = self.inner();
-        inner.next = self.read(&mut inner)?;
-        let there = inner.next.is_some();
-        let time = (inner.spare.len() > 1).then_some(Inner::IDLE);
+        inner.peeked = self.read(&mut inner)?;
+        let there = inner.peeked.is_some();
+        let time = (inner.spare.len() > 1).then_some(Inner::SPARE_TIME);
         drop(inner);
-        if there || self.is_over() {
+        if there || self.is_closed() {
             return Ok(there);
         }
         if !wait {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let idle = match self.crew.sleep(time) {
-            Slept::Not => self.wait_at_device(time)?,
-            Slept::Called => false,
-            Slept::Enough => true,
+        let idle = match self.threads.sleep(time) {
+            SleepResult::NotSlept => self.wait_at_device(time)?,
+            SleepResult::Woken => false,
+            SleepResult::TimedOut => true,
         };
         if idle {
             self.inner().spare.truncate(1);
@@ -240,14 +240,14 @@ impl Ring for Channel {
 }
 
 /// A request and its reply.
-struct Asked {
+struct FuseRequest {
     message: Message,
     reply: Outbox,
 }
 
-impl Asked {
-    fn new(longest: usize) -> Asked {
-        Asked {
+impl FuseRequest {
+    fn new(longest: usize) -> FuseRequest {
+        FuseRequest {
             message: Message {
                 buffer: vec![0; longest],
                 len: 0,
@@ -257,7 +257,7 @@ impl Asked {
     }
 }
 
-impl Exchange for Asked {
+impl Exchange for FuseRequest {
     fn split(&mut self) -> (&dyn Incoming, &mut dyn Outgoing) {
         (&self.message, &mut self.reply)
     }
@@ -331,14 +331,14 @@ mod tests {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (kernel, device) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let crew = Arc::new(Crew::default());
+        let crew = Arc::new(ThreadGroup::default());
         let channel = Channel::new(device, 4096, "test".into(), crew.clone()).unwrap();
         let calls = |requests: &[(u32, u32)]| {
             for &(opcode, thread) in requests {
                 rustix::io::write(&kernel, &request(opcode, thread)).unwrap();
             }
             while channel.pop(&|_| None).unwrap().is_some() {}
-            crew.has_called()
+            crew.has_woken()
         };
         let (look_up, read) = (1, 15);
         assert!(!calls(&[(look_up, 7); 20]), "one thread waits for replies");
@@ -364,7 +364,7 @@ mod tests {
         for exchange in popped {
             channel.push_used(exchange);
         }
-        assert_eq!(spare(), Inner::SPARE);
+        assert_eq!(spare(), Inner::MAX_SPARE);
         assert!(channel.wait(true).unwrap());
         assert_eq!(spare(), 1);
     }

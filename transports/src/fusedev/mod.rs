@@ -1,14 +1,14 @@
 //! /dev/fuse: the kernel of this host as a peer. A [`Mount`] is the connection, a [`Channel`] one
-//! of its descriptors, from which a thread reads requests, and [`Files`] the files that the kernel
-//! reads and writes itself.
+//! of its descriptors, from which a thread reads requests, and [`PassthroughFiles`] the files that
+//! the kernel reads and writes itself.
 //!
 //! Sources: Linux `fs/fuse/dev.c`, `fs/fuse/inode.c` (mount options), fuse(4); fusermount3(1).
 
 mod channel;
-mod crew;
-mod files;
 mod mount;
+mod passthrough;
+mod thread_group;
 
 pub use channel::Channel;
-pub use files::Files;
 pub use mount::{Mount, MountFlag, MountOptions};
+pub use passthrough::PassthroughFiles;

@@ -12,8 +12,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{getgid, getuid};
 
-use super::crew::Crew;
-use super::{Channel, Files};
+use super::thread_group::ThreadGroup;
+use super::{Channel, PassthroughFiles};
 
 /// Options of a mount.
 #[derive(Clone, Debug, Default)]
@@ -45,10 +45,10 @@ impl MountOptions {
 /// A mount of this host that this process serves.
 pub struct Mount {
     device: OwnedFd,
-    at: PathBuf,
-    crew: Arc<Crew>,
+    mountpoint: PathBuf,
+    threads: Arc<ThreadGroup>,
     /// Whether fusermount3 mounted it, and unmounts it.
-    by_helper: bool,
+    with_helper: bool,
 }
 
 impl Mount {
@@ -62,49 +62,52 @@ impl Mount {
         let at = at.canonicalize()?;
         let (device, by_helper) = match getuid().is_root() {
             true => (mount(&at, options)?, false),
-            false => (mount_by_helper(&at, options)?, true),
+            false => (mount_with_helper(&at, options)?, true),
         };
         Ok(Mount {
             device,
-            at,
-            crew: Arc::default(),
-            by_helper,
+            mountpoint: at,
+            threads: Arc::default(),
+            with_helper: by_helper,
         })
     }
 
     /// Opens another descriptor for requests of up to `longest` bytes each.
     pub fn channel(&self, longest: usize) -> io::Result<Channel> {
         let device = sys::fuse::clone_device(self.device.as_fd())?;
-        let name = self.at.display().to_string();
-        Channel::new(device, longest, name, self.crew.clone())
+        let name = self.mountpoint.display().to_string();
+        Channel::new(device, longest, name, self.threads.clone())
     }
 
     /// Returns the interface for registering files that the kernel reads and writes itself.
-    pub fn files(&self) -> io::Result<Files> {
-        Ok(Files::new(self.device.try_clone()?))
+    pub fn passthrough_files(&self) -> io::Result<PassthroughFiles> {
+        Ok(PassthroughFiles::new(self.device.try_clone()?))
     }
 
     /// Detaches the mount. Open files stay open until closed, or this process exits. Dirty pages
     /// are written first, for which a channel has to be served meanwhile.
     pub fn unmount(&self) -> io::Result<()> {
-        if self.by_helper {
-            return helper(
-                Command::new(HELPER)
+        if self.with_helper {
+            return run_helper(
+                Command::new(FUSERMOUNT)
                     .args(["-u", "-z", "-q", "--"])
-                    .arg(&self.at),
+                    .arg(&self.mountpoint),
             );
         }
-        Ok(rustix::mount::unmount(&self.at, UnmountFlags::DETACH)?)
+        Ok(rustix::mount::unmount(
+            &self.mountpoint,
+            UnmountFlags::DETACH,
+        )?)
     }
 
     /// Detaches the mount without waiting: accesses in progress and to open files fail. A mount
     /// made by fusermount3 stays, and ends with this process.
-    pub fn give_up(&self) -> io::Result<()> {
-        if self.by_helper {
+    pub fn force_unmount(&self) -> io::Result<()> {
+        if self.with_helper {
             return Ok(());
         }
         let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
-        Ok(rustix::mount::unmount(&self.at, flags)?)
+        Ok(rustix::mount::unmount(&self.mountpoint, flags)?)
     }
 }
 
@@ -175,10 +178,10 @@ fn mount(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-const HELPER: &str = "fusermount3";
+const FUSERMOUNT: &str = "fusermount3";
 
 /// Mounts with fusermount3, which sends the device descriptor over a socket.
-fn mount_by_helper(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+fn mount_with_helper(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     // Commas separate options.
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = format!("fsname={source},subtype=barge,default_permissions");
@@ -191,8 +194,8 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     }
     let (ours, theirs) = UnixStream::pair()?;
     fcntl_setfd(&theirs, FdFlags::empty())?;
-    helper(
-        Command::new(HELPER)
+    run_helper(
+        Command::new(FUSERMOUNT)
             .args(["-o", &list, "--"])
             .arg(at)
             .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string()),
@@ -207,13 +210,13 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    device.ok_or_else(|| io::Error::other(format!("{HELPER} sent no descriptor")))
+    device.ok_or_else(|| io::Error::other(format!("{FUSERMOUNT} sent no descriptor")))
 }
 
-fn helper(command: &mut Command) -> io::Result<()> {
+fn run_helper(command: &mut Command) -> io::Result<()> {
     let output = command.output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::other(format!(
-            "{HELPER} is not installed (package fuse3); users other than root need it to mount"
+            "{FUSERMOUNT} is not installed (package fuse3); users other than root need it to mount"
         )),
         _ => error,
     })?;

@@ -10,7 +10,7 @@ use transports::Link;
 pub(crate) struct Channel {
     input: Mutex<Input>,
     output: Mutex<Output>,
-    keys: Mutex<Connection>,
+    state: Mutex<Connection>,
 }
 
 /// Received records that are not decrypted yet.
@@ -28,23 +28,23 @@ struct Input {
 struct Output {
     /// The number of bytes at the start of the next send that are encrypted already: their records
     /// are not completely sent, so these bytes were not yet reported as sent to the caller.
-    owed: usize,
+    encrypted_ahead: usize,
     /// Encrypted bytes that the link did not accept at once in a call that was to wait.
-    late: Vec<u8>,
+    pending: Vec<u8>,
 }
 
 /// The size of a receive in bytes: several records.
-const MANY: usize = 128 << 10;
+const RECEIVE_SIZE: usize = 128 << 10;
 
 /// The size of the first receive in bytes: a record of the maximum size.
-const FEW: usize = 17 << 10;
+const FIRST_RECEIVE_SIZE: usize = 17 << 10;
 
 /// The number of bytes encrypted before they are sent: eight records.
-const SEALED: usize = 128 << 10;
+const MAX_ENCRYPTED: usize = 128 << 10;
 
 /// The number of times that the TLS state is fed before its records are processed: it takes 4 KiB
 /// at a time.
-const FEEDS: usize = 4;
+const MAX_FEEDS: usize = 4;
 
 impl Channel {
     pub(crate) fn new(mut keys: Connection) -> Channel {
@@ -53,12 +53,12 @@ impl Channel {
         Channel {
             input: Mutex::default(),
             output: Mutex::default(),
-            keys: Mutex::new(keys),
+            state: Mutex::new(keys),
         }
     }
 
-    pub(crate) fn keys(&self) -> MutexGuard<'_, Connection> {
-        self.keys.lock()
+    pub(crate) fn state(&self) -> MutexGuard<'_, Connection> {
+        self.state.lock()
     }
 
     /// Does what [`Link::recv`] does, with the contents of the records.
@@ -66,7 +66,7 @@ impl Channel {
         let mut input = self.input.lock();
         loop {
             if input.more || input.start < input.end {
-                let (got, ended) = input.open(&mut self.keys(), buf)?;
+                let (got, ended) = input.decrypt(&mut self.state(), buf)?;
                 if got > 0 || ended {
                     return Ok(got);
                 }
@@ -82,7 +82,7 @@ impl Channel {
     pub(crate) fn advance(&self, link: &dyn Link) -> io::Result<bool> {
         let mut input = self.input.lock();
         let got = input.receive(link, false)?;
-        let mut keys = self.keys();
+        let mut keys = self.state();
         while input.start < input.end && keys.is_handshaking() {
             input.feed(&mut keys)?;
         }
@@ -112,29 +112,29 @@ impl Channel {
                 Err(error) if error.kind() == ErrorKind::WouldBlock && done > 0 => return Ok(done),
                 flushed => flushed?,
             }
-            let gone = output.owed.min(whole - done);
-            output.owed -= gone;
+            let gone = output.encrypted_ahead.min(whole - done);
+            output.encrypted_ahead -= gone;
             done += gone;
             if done == whole {
                 return Ok(done);
             }
-            output.owed = self.seal(pieces, done)?;
+            output.encrypted_ahead = self.encrypt(pieces, done)?;
         }
     }
 
     /// Sends encrypted data. Returns `WouldBlock` without `wait` if not all of it can be sent at
     /// once.
     fn flush(&self, output: &mut Output, link: &dyn Link, wait: bool) -> io::Result<()> {
-        let mut keys = self.keys();
+        let mut keys = self.state();
         while keys.wants_write() {
-            match keys.write_tls(&mut Direct(link)) {
+            match keys.write_tls(&mut NonblockingWriter(link)) {
                 Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
                     while keys.wants_write() {
-                        keys.write_tls(&mut output.late)?;
+                        keys.write_tls(&mut output.pending)?;
                     }
                     drop(keys);
-                    let sent = link.send(&output.late, true);
-                    output.late = Vec::new();
+                    let sent = link.send(&output.pending, true);
+                    output.pending = Vec::new();
                     return sent.map(drop);
                 }
                 sent => drop(sent?),
@@ -150,14 +150,14 @@ impl Channel {
     }
 
     /// Encrypts some of the bytes after the first `done` of `pieces`, and returns their number.
-    fn seal(&self, pieces: &[IoSlice<'_>], done: usize) -> io::Result<usize> {
-        let mut keys = self.keys();
+    fn encrypt(&self, pieces: &[IoSlice<'_>], done: usize) -> io::Result<usize> {
+        let mut keys = self.state();
         let (mut skip, mut sealed) = (done, 0);
         for piece in pieces {
             let gone = piece.len().min(skip);
             skip -= gone;
             let rest = &piece[gone..];
-            let rest = &rest[..rest.len().min(SEALED - sealed)];
+            let rest = &rest[..rest.len().min(MAX_ENCRYPTED - sealed)];
             keys.writer().write_all(rest)?;
             sealed += rest.len();
         }
@@ -166,7 +166,7 @@ impl Channel {
 
     /// Sends a close_notify alert, if that is possible at once and no other thread is sending.
     pub(crate) fn close(&self, link: &dyn Link) {
-        let (Some(mut output), Some(mut keys)) = (self.output.try_lock(), self.keys.try_lock())
+        let (Some(mut output), Some(mut keys)) = (self.output.try_lock(), self.state.try_lock())
         else {
             return;
         };
@@ -178,7 +178,7 @@ impl Channel {
     }
 
     /// Releases memory that only a busy connection needs.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn release_memory(&self) {
         if let Some(mut input) = self.input.try_lock()
             && input.start == input.end
         {
@@ -191,7 +191,7 @@ impl Channel {
 impl Input {
     /// Decrypts received data into `buf`; returns its length, and whether the peer has closed the
     /// stream.
-    fn open(&mut self, keys: &mut Connection, buf: &mut [u8]) -> io::Result<(usize, bool)> {
+    fn decrypt(&mut self, keys: &mut Connection, buf: &mut [u8]) -> io::Result<(usize, bool)> {
         let mut filled = 0;
         loop {
             match keys.reader().read(&mut buf[filled..]) {
@@ -211,22 +211,22 @@ impl Input {
     /// Feeds roughly one record to the TLS state.
     fn feed(&mut self, keys: &mut Connection) -> io::Result<()> {
         let mut rest = &self.raw[self.start..self.end];
-        for _ in 0..FEEDS {
+        for _ in 0..MAX_FEEDS {
             // Fails when the state is full: then it has enough to process.
             if rest.is_empty() || !matches!(keys.read_tls(&mut rest), Ok(1..)) {
                 break;
             }
         }
         self.start = self.end - rest.len();
-        keys.process_new_packets().map(drop).map_err(bad)
+        keys.process_new_packets().map(drop).map_err(tls_error)
     }
 
     /// Receives more data. All earlier data must have been fed.
     fn receive(&mut self, link: &dyn Link, wait: bool) -> io::Result<usize> {
         let was_full = self.end == self.raw.len();
         let size = match (self.raw.len(), was_full) {
-            (0, _) => FEW,
-            (_, true) => MANY,
+            (0, _) => FIRST_RECEIVE_SIZE,
+            (_, true) => RECEIVE_SIZE,
             (have, false) => have,
         };
         self.raw.resize(size, 0);
@@ -237,9 +237,9 @@ impl Input {
 }
 
 /// A link as a nonblocking writer.
-struct Direct<'a>(&'a dyn Link);
+struct NonblockingWriter<'a>(&'a dyn Link);
 
-impl Write for Direct<'_> {
+impl Write for NonblockingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.send(bytes, false)
     }
@@ -253,6 +253,6 @@ impl Write for Direct<'_> {
     }
 }
 
-fn bad(error: rustls::Error) -> io::Error {
+fn tls_error(error: rustls::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("TLS: {error}"))
 }

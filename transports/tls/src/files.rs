@@ -13,7 +13,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// The paths of PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Files {
+pub struct TlsFiles {
     /// The certificate chain: the certificate, then intermediate ones.
     pub cert: Option<PathBuf>,
     /// Its private key.
@@ -24,35 +24,35 @@ pub struct Files {
 
 /// The authentication that a server requires of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demand {
+pub enum ClientAuth {
     /// A client certificate is optional, but must be valid.
     Optional,
     /// A client certificate is required.
-    Certificate,
+    Required,
 }
 
 /// The error for unusable files, with the file and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadFiles(String);
+pub struct FilesError(String);
 
-impl fmt::Display for BadFiles {
+impl fmt::Display for FilesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for BadFiles {}
+impl std::error::Error for FilesError {}
 
-impl BadFiles {
-    fn at(path: &Path, why: impl fmt::Display) -> BadFiles {
-        BadFiles(format!("{}: {why}", path.display()))
+impl FilesError {
+    fn at(path: &Path, why: impl fmt::Display) -> FilesError {
+        FilesError(format!("{}: {why}", path.display()))
     }
 }
 
 /// The server side of TLS: each new connection uses the contents of the files when last read.
 pub struct Acceptor {
-    files: Files,
-    demand: Demand,
+    files: TlsFiles,
+    client_auth: ClientAuth,
     protocol: &'static [u8],
     config: Mutex<Arc<ServerConfig>>,
 }
@@ -62,22 +62,22 @@ impl Acceptor {
     /// certificate is requested or trusted. `protocol` is the ALPN name of the protocol inside: a
     /// client that offers only others is refused.
     pub fn open(
-        files: Files,
-        demand: Demand,
+        files: TlsFiles,
+        demand: ClientAuth,
         protocol: &'static [u8],
-    ) -> Result<Acceptor, BadFiles> {
+    ) -> Result<Acceptor, FilesError> {
         let config = Mutex::new(server(&files, demand, protocol)?);
         Ok(Acceptor {
             files,
-            demand,
+            client_auth: demand,
             protocol,
             config,
         })
     }
 
     /// Reads the files again, for later connections. Unusable files change nothing.
-    pub fn reload(&self) -> Result<(), BadFiles> {
-        let config = server(&self.files, self.demand, self.protocol)?;
+    pub fn reload(&self) -> Result<(), FilesError> {
+        let config = server(&self.files, self.client_auth, self.protocol)?;
         *self.config.lock() = config;
         Ok(())
     }
@@ -98,9 +98,9 @@ impl Connector {
     /// signed by one of the authorities in `files` or, by default, of the system. A certificate
     /// with its key is sent to a server that requests one. `protocol` is the same as in
     /// [`Acceptor::open`].
-    pub fn open(files: &Files, host: &str, protocol: &[u8]) -> Result<Connector, BadFiles> {
+    pub fn open(files: &TlsFiles, host: &str, protocol: &[u8]) -> Result<Connector, FilesError> {
         let name = ServerName::try_from(host)
-            .map_err(|why| BadFiles(format!("{host}: {why}")))?
+            .map_err(|why| FilesError(format!("{host}: {why}")))?
             .to_owned();
         let roots = match &files.ca {
             Some(ca) => roots(ca)?,
@@ -108,13 +108,13 @@ impl Connector {
         };
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
-            .map_err(|why| BadFiles(why.to_string()))?
+            .map_err(|why| FilesError(why.to_string()))?
             .with_root_certificates(roots);
-        let mut config = match shown(files)? {
+        let mut config = match identity(files)? {
             None => builder.with_no_client_auth(),
             Some((cert, chain, key)) => builder
                 .with_client_auth_cert(chain, key)
-                .map_err(|why| BadFiles::at(cert, why))?,
+                .map_err(|why| FilesError::at(cert, why))?,
         };
         config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = rustls::client::Resumption::disabled();
@@ -129,68 +129,73 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn server(files: &Files, demand: Demand, protocol: &[u8]) -> Result<Arc<ServerConfig>, BadFiles> {
+fn server(
+    files: &TlsFiles,
+    demand: ClientAuth,
+    protocol: &[u8],
+) -> Result<Arc<ServerConfig>, FilesError> {
     let (cert, chain, key) =
-        shown(files)?.ok_or_else(|| BadFiles("expected a certificate and its key".into()))?;
+        identity(files)?.ok_or_else(|| FilesError("expected a certificate and its key".into()))?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
-        .map_err(|why| BadFiles(why.to_string()))?;
+        .map_err(|why| FilesError(why.to_string()))?;
     let builder = match &files.ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {
             let clients =
                 WebPkiClientVerifier::builder_with_provider(roots(ca)?.into(), provider());
             let clients = match demand {
-                Demand::Optional => clients.allow_unauthenticated(),
-                Demand::Certificate => clients,
+                ClientAuth::Optional => clients.allow_unauthenticated(),
+                ClientAuth::Required => clients,
             };
-            let clients = clients.build().map_err(|why| BadFiles::at(ca, why))?;
+            let clients = clients.build().map_err(|why| FilesError::at(ca, why))?;
             builder.with_client_cert_verifier(clients)
         }
     };
     let mut config = builder
         .with_single_cert(chain, key)
-        .map_err(|why| BadFiles::at(cert, why))?;
+        .map_err(|why| FilesError::at(cert, why))?;
     config.alpn_protocols = vec![protocol.to_vec()];
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-type Shown<'a> = (
+type Identity<'a> = (
     &'a Path,
     Vec<CertificateDer<'static>>,
     PrivateKeyDer<'static>,
 );
 
 /// Returns the certificate chain and key to send, with the certificate's path.
-fn shown(files: &Files) -> Result<Option<Shown<'_>>, BadFiles> {
+fn identity(files: &TlsFiles) -> Result<Option<Identity<'_>>, FilesError> {
     match (&files.cert, &files.key) {
         (None, None) => Ok(None),
         (Some(cert), Some(key)) => {
             let chain = certificates(cert)?;
             let key = PrivateKeyDer::from_pem_file(key)
-                .map_err(|why| BadFiles::at(key, format!("expected a private key: {why}")))?;
+                .map_err(|why| FilesError::at(key, format!("expected a private key: {why}")))?;
             Ok(Some((cert, chain, key)))
         }
-        (Some(one), None) | (None, Some(one)) => Err(BadFiles::at(
+        (Some(one), None) | (None, Some(one)) => Err(FilesError::at(
             one,
             "expected a certificate and its key, got one of them",
         )),
     }
 }
 
-fn roots(ca: &Path) -> Result<RootCertStore, BadFiles> {
+fn roots(ca: &Path) -> Result<RootCertStore, FilesError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca)? {
         roots
             .add(certificate)
-            .map_err(|why| BadFiles::at(ca, why))?;
+            .map_err(|why| FilesError::at(ca, why))?;
     }
     Ok(roots)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadFiles> {
-    let none = |why: &dyn fmt::Display| BadFiles::at(path, format!("expected certificates: {why}"));
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FilesError> {
+    let none =
+        |why: &dyn fmt::Display| FilesError::at(path, format!("expected certificates: {why}"));
     let all: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .map_err(|why| none(&why))?;
@@ -200,12 +205,12 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadFiles> {
     }
 }
 
-fn system_roots() -> Result<RootCertStore, BadFiles> {
+fn system_roots() -> Result<RootCertStore, FilesError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     match roots.is_empty() {
-        true => Err(BadFiles(
+        true => Err(FilesError(
             "this system trusts no certificate authority: name one".into(),
         )),
         false => Ok(roots),

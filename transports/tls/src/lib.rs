@@ -1,5 +1,6 @@
-//! TLS 1.3 on an established connection: plain until [`Link::secure`](transports::Link::secure),
-//! encrypted from then on (STARTTLS). A connection that never starts TLS costs one check of a flag.
+//! TLS 1.3 on an established connection: plain until
+//! [`Link::start_tls`](transports::Link::start_tls), encrypted from then on (STARTTLS). A
+//! connection that never starts TLS costs one check of a flag.
 //!
 //! An [`Acceptor`] or a [`Connector`] holds the certificates and trust anchors of one side, read
 //! from files; a [`TlsLink`] adds either to another link. Deliberately absent: the decision when to
@@ -16,5 +17,5 @@ mod files;
 mod link;
 mod names;
 
-pub use files::{Acceptor, BadFiles, Connector, Demand, Files};
+pub use files::{Acceptor, ClientAuth, Connector, FilesError, TlsFiles};
 pub use link::TlsLink;

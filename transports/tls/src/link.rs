@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ClientConnection, Connection, ServerConnection};
 use transports::{Interest, Link, Origin, Payloads, Ready};
-use wire::Certified;
+use wire::TlsPeer;
 
 use crate::channel::Channel;
 use crate::names;
 use crate::{Acceptor, Connector};
 
-/// A link that wraps another: plain until [`Link::secure`], under TLS from then on.
+/// A link that wraps another: plain until [`Link::start_tls`], under TLS from then on.
 pub struct TlsLink {
     link: Box<dyn Link>,
     side: Side,
@@ -29,7 +29,7 @@ enum Side {
 
 impl TlsLink {
     /// The timeout of a handshake.
-    pub const HANDSHAKE: Duration = Duration::from_secs(10);
+    pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
     /// Creates a server's end.
     pub fn server(link: impl Link + 'static, acceptor: Arc<Acceptor>) -> TlsLink {
@@ -49,9 +49,9 @@ impl TlsLink {
         }
     }
 
-    fn shake_hands(&self, channel: &Channel) -> io::Result<()> {
+    fn handshake(&self, channel: &Channel) -> io::Result<()> {
         let never = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let until = Instant::now() + TlsLink::HANDSHAKE;
+        let until = Instant::now() + TlsLink::HANDSHAKE_TIMEOUT;
         loop {
             let stuck = match channel.flush_now(&*self.link) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => true,
@@ -60,7 +60,7 @@ impl TlsLink {
                     false
                 }
             };
-            if !stuck && !channel.keys().is_handshaking() {
+            if !stuck && !channel.state().is_handshaking() {
                 return Ok(());
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -127,7 +127,7 @@ impl Link for TlsLink {
             && interest.read
             && ready == Ready::default()
         {
-            channel.rest();
+            channel.release_memory();
         }
         Ok(ready)
     }
@@ -143,7 +143,7 @@ impl Link for TlsLink {
         self.link.hang_up();
     }
 
-    fn secure(&self) -> io::Result<Certified> {
+    fn start_tls(&self) -> io::Result<TlsPeer> {
         let keys = match &self.side {
             Side::Server(acceptor) => {
                 ServerConnection::new(acceptor.config()).map(Connection::Server)
@@ -162,11 +162,11 @@ impl Link for TlsLink {
         if !fresh {
             return Err(ErrorKind::Unsupported.into());
         }
-        self.shake_hands(channel)
+        self.handshake(channel)
             .map_err(|error| io::Error::new(error.kind(), format!("TLS handshake: {error}")))?;
-        let keys = channel.keys();
+        let keys = channel.state();
         let shown = keys.peer_certificates().and_then(<[_]>::first);
-        Ok(Certified {
+        Ok(TlsPeer {
             names: shown.map(|certificate| names::of(certificate)),
         })
     }

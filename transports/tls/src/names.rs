@@ -5,7 +5,7 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// Returns the names in `certificate` (DER), as [`wire::Certified`] represents them; none if it is
+/// Returns the names in `certificate` (DER), as [`wire::TlsPeer`] represents them; none if it is
 /// malformed.
 pub(crate) fn of(certificate: &[u8]) -> Vec<String> {
     let Ok(certificate) = Certificate::from_der(certificate) else {

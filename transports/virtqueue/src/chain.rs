@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use libc::iovec;
 use rustix::io::Errno as Raw;
-use vfs::copies::copied;
+use vfs::copies::count_copied;
 use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 use vm_memory::GuestAddress;
 use wire::{Incoming, Outgoing};
@@ -65,7 +65,7 @@ impl Chain {
     }
 
     /// Removes its buffers: the request is empty, and there is no room for a reply.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn clear(&mut self) {
         for area in [&mut self.request.area, &mut self.reply.area] {
             area.pieces.0.clear();
             area.len = 0;
@@ -225,7 +225,7 @@ impl Incoming for Request {
         if range.start > range.end || range.end > self.area.len {
             return Err(Errno::EINVAL);
         }
-        write(&mut Part {
+        write(&mut RequestPayload {
             area: &self.area,
             rest: range,
         })
@@ -233,12 +233,12 @@ impl Incoming for Request {
 }
 
 /// A part of a request, to be written to a file.
-struct Part<'a> {
+struct RequestPayload<'a> {
     area: &'a Area,
     rest: Range<usize>,
 }
 
-impl Payload for Part<'_> {
+impl Payload for RequestPayload<'_> {
     fn len(&self) -> usize {
         self.rest.len()
     }
@@ -247,7 +247,7 @@ impl Payload for Part<'_> {
         let mut copy = vec![0; self.rest.len().min(64 << 10)];
         while !self.rest.is_empty() {
             let len = self.rest.len().min(copy.len());
-            copied(len);
+            count_copied(len);
             self.area.load(self.rest.start, &mut copy[..len]);
             take(&copy[..len])?;
             self.rest.start += len;
@@ -277,7 +277,7 @@ impl Payload for Part<'_> {
 
 impl Reply {
     fn put(&mut self, mut bytes: &[u8]) {
-        copied(bytes.len());
+        count_copied(bytes.len());
         while let (Some(piece), false) = (self.area.pieces.0.get(self.piece), bytes.is_empty()) {
             let at = self.len - self.before;
             let len = bytes.len().min(piece.iov_len - at);

@@ -22,13 +22,13 @@ use vhost::vhost_user::{
 use virtio_queue::{Queue, QueueT};
 
 use crate::features::{EVENT_IDX, INDIRECT_DESC, VERSION_1};
-use crate::mem_table::{HEADER, Padded};
+use crate::mem_table::{HEADER, PaddedMemTable};
 use crate::memory::{Memory, invalid};
-use crate::queue::Running;
+use crate::queue::RunningQueue;
 
 /// The configuration of a device.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct DeviceConfig {
     /// The maximum number of queues.
     pub queues: usize,
     /// The device-specific features that it offers (virtio 1.3, 2.2: bits 0 to 23 and 50 to 127),
@@ -36,15 +36,15 @@ pub struct Config {
     pub features: u64,
     /// The device-specific configuration space (virtio 1.3, 5.11.4 for file systems, 5.16.4 for
     /// 9P); empty if the monitor provides it.
-    pub space: Vec<u8>,
+    pub config_space: Vec<u8>,
 }
 
 /// A function that serves the ring of the queue with this number until it is stopped. Calling its
 /// result waits until then, and until all requests are answered.
-pub type Drive = dyn Fn(usize, Arc<dyn Ring>) -> io::Result<Stop> + Send + Sync;
+pub type ServeRing = dyn Fn(usize, Arc<dyn Ring>) -> io::Result<JoinRing> + Send + Sync;
 
 /// A function that waits for the end of a stopped ring.
-pub type Stop = Box<dyn FnOnce() + Send>;
+pub type JoinRing = Box<dyn FnOnce() + Send>;
 
 /// The back end of one vhost-user connection.
 pub struct Device {
@@ -59,16 +59,16 @@ impl Device {
     pub fn new(
         socket: UnixStream,
         name: &str,
-        config: Config,
-        drive: Arc<Drive>,
+        config: DeviceConfig,
+        drive: Arc<ServeRing>,
     ) -> io::Result<Device> {
-        let queues = (0..config.queues).map(|_| Slot::default()).collect();
+        let queues = (0..config.queues).map(|_| QueueSetup::default()).collect();
         let control = Arc::new(Mutex::new(Control {
             name: name.to_owned(),
             config,
-            drive,
+            serve_ring: drive,
             features: 0,
-            replies: false,
+            reply_ack: false,
             memory: Arc::new(Memory::map([]).expect("no region fails")),
             queues,
         }));
@@ -83,13 +83,13 @@ impl Device {
     /// before it returns.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         let end = loop {
-            match self.awaits(stop) {
-                Ok(Awaited::Message) => {}
-                Ok(Awaited::Padded(table)) => match self.set_padded(&table) {
+            match self.next_event(stop) {
+                Ok(ControlEvent::Message) => {}
+                Ok(ControlEvent::Padded(table)) => match self.set_padded(&table) {
                     Ok(()) => continue,
                     Err(error) => break Err(error),
                 },
-                Ok(Awaited::Stop) => break Ok(()),
+                Ok(ControlEvent::Stop) => break Ok(()),
                 Err(error) => break Err(error),
             }
             match self.handler.handle_request() {
@@ -107,7 +107,7 @@ impl Device {
 
     /// Waits for a message, and for room to answer it. The handler itself would wait for both
     /// without `stop`.
-    fn awaits(&self, stop: BorrowedFd<'_>) -> io::Result<Awaited> {
+    fn next_event(&self, stop: BorrowedFd<'_>) -> io::Result<ControlEvent> {
         for event in [PollFlags::IN, PollFlags::OUT] {
             let mut fds = [
                 PollFd::from_borrowed_fd(stop, PollFlags::IN),
@@ -119,7 +119,7 @@ impl Device {
                 }
             }
             if !fds[0].revents().is_empty() {
-                return Ok(Awaited::Stop);
+                return Ok(ControlEvent::Stop);
             }
         }
         self.peek()
@@ -127,7 +127,7 @@ impl Device {
 
     /// Peeks at the next message, or the end of the stream. The complete message must be available:
     /// monitors send each with one call.
-    fn peek(&self) -> io::Result<Awaited> {
+    fn peek(&self) -> io::Result<ControlEvent> {
         /// The maximum size that the handler accepts.
         const MOST: usize = 4096;
         let mut bytes = [0; HEADER + MOST];
@@ -142,19 +142,19 @@ impl Device {
                 "expected a complete message",
             ));
         }
-        let padded = Padded::parse(bytes.get(..len).unwrap_or_default());
-        Ok(padded.map_or(Awaited::Message, Awaited::Padded))
+        let padded = PaddedMemTable::parse(bytes.get(..len).unwrap_or_default());
+        Ok(padded.map_or(ControlEvent::Message, ControlEvent::Padded))
     }
 
     /// Applies a memory table with padding. Returns an error if the connection must end.
-    fn set_padded(&self, table: &Padded) -> io::Result<()> {
+    fn set_padded(&self, table: &PaddedMemTable) -> io::Result<()> {
         let regions = table.receive(&self.socket)?;
         let mut control = self.control.lock().expect("no panic holds it");
         let done = Memory::map(regions).map(|memory| control.set_memory(memory));
         if let Err(error) = &done {
             tracing::warn!("vhost-user: {error}");
         }
-        match control.replies {
+        match control.reply_ack {
             true => table.answer(&self.socket, done.is_ok()),
             false => Ok(()),
         }
@@ -162,11 +162,11 @@ impl Device {
 }
 
 /// The next event of a connection.
-enum Awaited {
+enum ControlEvent {
     /// A message for the handler, or the end of the stream.
     Message,
     /// A memory table that the handler would refuse.
-    Padded(Padded),
+    Padded(PaddedMemTable),
     /// `stop` is readable.
     Stop,
 }
@@ -174,26 +174,26 @@ enum Awaited {
 /// The state of a connection.
 struct Control {
     name: String,
-    config: Config,
-    drive: Arc<Drive>,
+    config: DeviceConfig,
+    serve_ring: Arc<ServeRing>,
     /// The negotiated features.
     features: u64,
     /// Whether messages that request a reply are answered (`REPLY_ACK`).
-    replies: bool,
+    reply_ack: bool,
     memory: Arc<Memory>,
-    queues: Vec<Slot>,
+    queues: Vec<QueueSetup>,
 }
 
 /// A queue's state, as set by the monitor so far.
 #[derive(Default)]
-struct Slot {
+struct QueueSetup {
     size: u16,
     addresses: Option<Addresses>,
     next_avail: u16,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     enabled: bool,
-    running: Option<(Arc<Running>, Stop)>,
+    running: Option<(Arc<RunningQueue>, JoinRing)>,
 }
 
 /// The addresses of its parts in the monitor's address space.
@@ -205,10 +205,10 @@ struct Addresses {
 }
 
 /// The maximum number of memory regions, the same as libvhost-user's.
-const REGIONS: usize = 509;
+const MAX_REGIONS: usize = 509;
 
 /// The maximum queue size.
-const LONGEST: u16 = 1024;
+const MAX_QUEUE_SIZE: u16 = 1024;
 
 impl Control {
     /// The features of every device.
@@ -219,7 +219,7 @@ impl Control {
         Control::FEATURES | self.config.features
     }
 
-    fn slot(&mut self, index: u32) -> Result<&mut Slot> {
+    fn queue_setup(&mut self, index: u32) -> Result<&mut QueueSetup> {
         self.queues
             .get_mut(index as usize)
             .ok_or(Error::InvalidParam)
@@ -228,9 +228,9 @@ impl Control {
     /// Starts a queue once its state is complete.
     fn start_if_ready(&mut self, index: u32) -> Result<()> {
         let event_idx = self.features & EVENT_IDX != 0;
-        let (memory, drive) = (self.memory.clone(), self.drive.clone());
+        let (memory, drive) = (self.memory.clone(), self.serve_ring.clone());
         let name = format!("{}/{index}", self.name);
-        let slot = self.slot(index)?;
+        let slot = self.queue_setup(index)?;
         let (Some(addresses), None, true) = (slot.addresses, &slot.running, slot.enabled) else {
             return Ok(());
         };
@@ -244,7 +244,7 @@ impl Control {
         let again = kick.try_clone().map_err(Error::ReqHandlerError)?;
         let call = slot.call.take();
         let running =
-            Running::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
+            RunningQueue::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
         let running = Arc::new(running);
         // For the next start, if the queue is disabled and enabled again.
         slot.kick = Some(again);
@@ -254,7 +254,7 @@ impl Control {
     }
 
     fn stop(&mut self, index: u32) -> Result<()> {
-        let slot = self.slot(index)?;
+        let slot = self.queue_setup(index)?;
         if let Some((running, stop)) = slot.running.take() {
             running.stop();
             stop();
@@ -282,14 +282,14 @@ impl Control {
 }
 
 /// Creates a queue from the state that the monitor set.
-fn queue(memory: &Memory, slot: &Slot, at: Addresses, event_idx: bool) -> Result<Queue> {
+fn queue(memory: &Memory, slot: &QueueSetup, at: Addresses, event_idx: bool) -> Result<Queue> {
     let wrong = |error: virtio_queue::Error| invalid(&error.to_string());
     let guest = |address| {
         memory
             .guest_address(address)
             .ok_or_else(|| invalid("a queue outside the guest's memory"))
     };
-    let mut queue = Queue::new(LONGEST).map_err(wrong)?;
+    let mut queue = Queue::new(MAX_QUEUE_SIZE).map_err(wrong)?;
     queue.try_set_size(slot.size).map_err(wrong)?;
     queue
         .try_set_desc_table_address(guest(at.descriptors)?)
@@ -328,7 +328,7 @@ impl VhostUserBackendReqHandlerMut for Control {
         self.features = 0;
         self.queues
             .iter_mut()
-            .for_each(|slot| *slot = Slot::default());
+            .for_each(|slot| *slot = QueueSetup::default());
         Ok(())
     }
 
@@ -344,7 +344,7 @@ impl VhostUserBackendReqHandlerMut for Control {
         // Without this feature there is no message to enable a queue.
         if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
             for index in 0..self.queues.len() as u32 {
-                self.slot(index)?.enabled = true;
+                self.queue_setup(index)?.enabled = true;
                 self.start_if_ready(index)?;
             }
         }
@@ -356,13 +356,13 @@ impl VhostUserBackendReqHandlerMut for Control {
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::RESET_DEVICE;
-        let configured = !self.config.space.is_empty();
+        let configured = !self.config.config_space.is_empty();
         features.set(VhostUserProtocolFeatures::CONFIG, configured);
         Ok(features)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        self.replies = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
+        self.reply_ack = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
         Ok(())
     }
 
@@ -382,7 +382,7 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(REGIONS as u64)
+        Ok(MAX_REGIONS as u64)
     }
 
     fn add_mem_region(
@@ -391,7 +391,7 @@ impl VhostUserBackendReqHandlerMut for Control {
         file: File,
         _: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        if self.memory.regions() >= REGIONS {
+        if self.memory.regions() >= MAX_REGIONS {
             return Err(Error::InvalidParam);
         }
         let memory = self.memory.with(region, file)?;
@@ -409,10 +409,10 @@ impl VhostUserBackendReqHandlerMut for Control {
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
         let size = u16::try_from(num).map_err(|_| Error::InvalidParam)?;
-        if !size.is_power_of_two() || size > LONGEST {
+        if !size.is_power_of_two() || size > MAX_QUEUE_SIZE {
             return Err(Error::InvalidParam);
         }
-        self.slot(index)?.size = size;
+        self.queue_setup(index)?.size = size;
         Ok(())
     }
 
@@ -425,7 +425,7 @@ impl VhostUserBackendReqHandlerMut for Control {
         available: u64,
         _: u64,
     ) -> Result<()> {
-        self.slot(index)?.addresses = Some(Addresses {
+        self.queue_setup(index)?.addresses = Some(Addresses {
             descriptors,
             available,
             used,
@@ -434,13 +434,13 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        self.slot(index)?.next_avail = base as u16;
+        self.queue_setup(index)?.next_avail = base as u16;
         Ok(())
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         self.stop(index)?;
-        let slot = self.slot(index)?;
+        let slot = self.queue_setup(index)?;
         (slot.kick, slot.call) = (None, None);
         Ok(VhostUserVringState::new(index, slot.next_avail.into()))
     }
@@ -448,12 +448,12 @@ impl VhostUserBackendReqHandlerMut for Control {
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
         let index = u32::from(index);
         self.stop(index)?;
-        self.slot(index)?.kick = file.map(OwnedFd::from);
+        self.queue_setup(index)?.kick = file.map(OwnedFd::from);
         self.start_if_ready(index)
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let slot = self.slot(index.into())?;
+        let slot = self.queue_setup(index.into())?;
         let call = file.map(OwnedFd::from);
         match &slot.running {
             Some((running, _)) => running.set_call(call).map_err(Error::ReqHandlerError),
@@ -469,7 +469,7 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
-        self.slot(index)?.enabled = enable;
+        self.queue_setup(index)?.enabled = enable;
         match enable {
             true => self.start_if_ready(index),
             false => self.stop(index),
@@ -481,7 +481,7 @@ impl VhostUserBackendReqHandlerMut for Control {
         let end = start
             .checked_add(size as usize)
             .ok_or(Error::InvalidParam)?;
-        let bytes = self.config.space.get(start..end);
+        let bytes = self.config.config_space.get(start..end);
         bytes.map(<[u8]>::to_vec).ok_or(Error::InvalidParam)
     }
 
@@ -560,12 +560,12 @@ mod tests {
     fn bench() -> Bench {
         let (monitor, socket) = UnixStream::pair().expect("a pair");
         let (ours, stop) = UnixStream::pair().expect("a pair");
-        let config = Config {
+        let config = DeviceConfig {
             queues: 2,
             features: 0,
-            space: Vec::new(),
+            config_space: Vec::new(),
         };
-        let drive: Arc<Drive> = Arc::new(|_, _| Ok(Box::new(|| {})));
+        let drive: Arc<ServeRing> = Arc::new(|_, _| Ok(Box::new(|| {})));
         let device = Device::new(socket, "test", config, drive).expect("a device");
         let control = device.control.clone();
         Bench {

@@ -24,4 +24,4 @@ mod mem_table;
 mod memory;
 mod queue;
 
-pub use control::{Config, Device, Drive, Stop};
+pub use control::{Device, DeviceConfig, JoinRing, ServeRing};

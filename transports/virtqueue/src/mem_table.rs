@@ -27,7 +27,7 @@ const COUNT: usize = 8;
 const REGION: usize = 32;
 
 /// The maximum number of regions that the crate accepts in a message.
-const MOST: usize = 32;
+const MAX_REGIONS: usize = 32;
 
 /// Bits of a header's flags: the protocol's version, a reply, a message that requests one.
 const VERSION: u32 = 1;
@@ -35,17 +35,17 @@ const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
 /// A SET_MEM_TABLE with regions of size 0.
-pub(crate) struct Padded {
+pub(crate) struct PaddedMemTable {
     /// The counted regions, including those of size 0: each has a file.
     regions: Vec<VhostUserMemoryRegion>,
     flags: u32,
     len: usize,
 }
 
-impl Padded {
+impl PaddedMemTable {
     /// Parses a complete message. Returns `None` unless it is a SET_MEM_TABLE with padding, all of
     /// it of size 0.
-    pub(crate) fn parse(message: &[u8]) -> Option<Padded> {
+    pub(crate) fn parse(message: &[u8]) -> Option<PaddedMemTable> {
         let (header, body) = message.split_at_checked(HEADER)?;
         let number = |at: usize| Some(u32::from_ne_bytes(*header.get(at..)?.first_chunk()?));
         let (request, flags, size) = (number(0)?, number(4)?, number(8)?);
@@ -56,14 +56,14 @@ impl Padded {
         let count = u64::from_ne_bytes(*count.first_chunk()?);
         let count = usize::try_from(count)
             .ok()
-            .filter(|count| (1..=MOST).contains(count))?;
+            .filter(|count| (1..=MAX_REGIONS).contains(count))?;
         let (table, []) = table.as_chunks::<REGION>() else {
             return None;
         };
         let all: Vec<_> = table.iter().map(region).collect();
         let (regions, rest) = all.split_at_checked(count)?;
         let padded = !rest.is_empty() || regions.iter().any(is_empty);
-        (padded && rest.iter().all(is_empty)).then(|| Padded {
+        (padded && rest.iter().all(is_empty)).then(|| PaddedMemTable {
             regions: regions.to_vec(),
             flags,
             len: HEADER + size as usize,
@@ -79,7 +79,7 @@ impl Padded {
         &self,
         socket: &UnixStream,
     ) -> io::Result<Vec<(VhostUserMemoryRegion, File)>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_REGIONS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut message = vec![0; self.len];
         let into = &mut [IoSliceMut::new(&mut message)];
@@ -98,7 +98,7 @@ impl Padded {
         }
         let regions = self.regions.iter().copied().zip(files);
         let regions: Vec<_> = regions.filter(|(region, _)| !is_empty(region)).collect();
-        if regions.is_empty() || !regions.iter().all(|(region, _)| ends(region)) {
+        if regions.is_empty() || !regions.iter().all(|(region, _)| fits_address_space(region)) {
             return invalid("SET_MEM_TABLE: expected regions within the address space");
         }
         Ok(regions)
@@ -135,7 +135,7 @@ fn is_empty(region: &VhostUserMemoryRegion) -> bool {
 }
 
 /// Returns whether a region ends within the address space.
-fn ends(region: &VhostUserMemoryRegion) -> bool {
+fn fits_address_space(region: &VhostUserMemoryRegion) -> bool {
     let size = region.memory_size;
     [region.guest_phys_addr, region.user_addr, region.mmap_offset]
         .iter()
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn only_padding_of_size_0_is_padding() {
         let regions = |count, regions: &[[u64; 4]]| {
-            Padded::parse(&message(5, 1, count, regions)).map(|padded| padded.regions.len())
+            PaddedMemTable::parse(&message(5, 1, count, regions)).map(|padded| padded.regions.len())
         };
         assert_eq!(regions(1, &[GOOD, [0; 4]]), Some(1));
         assert_eq!(regions(1, &[GOOD, garbage(0)]), Some(1));
@@ -180,9 +180,9 @@ mod tests {
         assert_eq!(regions(1 << 32 | 1, &[GOOD, [0; 4]]), None);
         let good = message(5, 1, 1, &[GOOD, [0; 4]]);
         for cut in 0..good.len() {
-            assert!(Padded::parse(&good[..cut]).is_none(), "{cut}");
+            assert!(PaddedMemTable::parse(&good[..cut]).is_none(), "{cut}");
         }
-        assert!(Padded::parse(&message(6, 1, 1, &[GOOD, [0; 4]])).is_none());
-        assert!(Padded::parse(&message(5, 5, 1, &[GOOD, [0; 4]])).is_none());
+        assert!(PaddedMemTable::parse(&message(6, 1, 1, &[GOOD, [0; 4]])).is_none());
+        assert!(PaddedMemTable::parse(&message(5, 5, 1, &[GOOD, [0; 4]])).is_none());
     }
 }

@@ -14,12 +14,12 @@ use vm_memory::{
 /// All of a guest's memory that the monitor shared, mapped.
 pub(crate) struct Memory {
     map: GuestMemoryMmap<()>,
-    places: Vec<Place>,
+    locations: Vec<RegionLocation>,
 }
 
 /// The location of a region in the monitor's address space, which queue addresses refer to.
 #[derive(Clone, Copy)]
-struct Place {
+struct RegionLocation {
     monitor: u64,
     guest: u64,
     len: u64,
@@ -32,7 +32,7 @@ impl Memory {
     ) -> Result<Memory> {
         let mut memory = Memory {
             map: GuestMemoryMmap::new(),
-            places: Vec::new(),
+            locations: Vec::new(),
         };
         for (region, file) in regions {
             memory = memory.with(&region, file)?;
@@ -42,12 +42,12 @@ impl Memory {
 
     /// Returns the memory with another region.
     pub(crate) fn with(&self, region: &VhostUserMemoryRegion, file: File) -> Result<Memory> {
-        let place = Place {
+        let place = RegionLocation {
             monitor: region.user_addr,
             guest: region.guest_phys_addr,
             len: region.memory_size,
         };
-        if !holds(&file, region)? {
+        if !is_within_file(&file, region)? {
             return Err(invalid("a memory region beyond the end of its file"));
         }
         let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(place.guest))
@@ -56,8 +56,11 @@ impl Memory {
             .map
             .insert_region(mapped.into())
             .map_err(|error| invalid(&error.to_string()))?;
-        let places = self.places.iter().copied().chain([place]).collect();
-        Ok(Memory { map, places })
+        let places = self.locations.iter().copied().chain([place]).collect();
+        Ok(Memory {
+            map,
+            locations: places,
+        })
     }
 
     /// Returns the memory without a region.
@@ -66,10 +69,10 @@ impl Memory {
             .map
             .remove_region(GuestAddress(guest), len)
             .map_err(|error| invalid(&error.to_string()))?;
-        let kept = |place: &&Place| place.guest != guest;
+        let kept = |place: &&RegionLocation| place.guest != guest;
         Ok(Memory {
             map,
-            places: self.places.iter().filter(kept).copied().collect(),
+            locations: self.locations.iter().filter(kept).copied().collect(),
         })
     }
 
@@ -84,7 +87,7 @@ impl Memory {
 
     /// Translates `address` from the monitor's address space to the guest's.
     pub(crate) fn guest_address(&self, address: u64) -> Option<GuestAddress> {
-        self.places.iter().find_map(|place| {
+        self.locations.iter().find_map(|place| {
             let offset = address.checked_sub(place.monitor)?;
             (offset < place.len).then(|| GuestAddress(place.guest + offset))
         })
@@ -122,7 +125,7 @@ impl Memory {
 
 /// Returns whether all of a region is in its file: an access beyond its end would raise SIGBUS.
 /// Only regular files have an end.
-fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
+fn is_within_file(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
     let stat = file.metadata().map_err(Error::ReqHandlerError)?;
     let end = region.mmap_offset.checked_add(region.memory_size);
     Ok(!stat.is_file() || end.is_some_and(|end| end <= stat.len()))

@@ -19,7 +19,7 @@ use crate::chain::Chain;
 use crate::memory::Memory;
 
 /// A virtqueue between its start and its stop.
-pub(crate) struct Running {
+pub(crate) struct RunningQueue {
     name: String,
     inner: Mutex<Inner>,
     /// Signalled when the guest made requests available while notifications were enabled.
@@ -40,7 +40,7 @@ struct Inner {
     /// Notifies the guest.
     call: Option<Arc<Event>>,
     /// Whether the guest must still be notified of replies made after the stop.
-    late: bool,
+    call_pending: bool,
     /// The number of requests that were popped and not returned.
     in_flight: u16,
     /// Returned chains, for reuse.
@@ -48,39 +48,39 @@ struct Inner {
     spare: Vec<Box<Chain>>,
 }
 
-impl Running {
+impl RunningQueue {
     pub(crate) fn new(
         name: String,
         queue: Queue,
         memory: Arc<Memory>,
         kick: OwnedFd,
         call: Option<OwnedFd>,
-    ) -> io::Result<Running> {
+    ) -> io::Result<RunningQueue> {
         let (kick, stop) = (Event::new(kick)?, eventfd(0, EventfdFlags::CLOEXEC)?);
         let kicks = epoll::create(CreateFlags::CLOEXEC)?;
         let once = EventFlags::IN | EventFlags::ET;
         epoll::add(&kicks, &kick.fd, EventData::new_u64(0), once)?;
         epoll::add(&kicks, &stop, EventData::new_u64(1), EventFlags::IN)?;
-        Ok(Running {
+        Ok(RunningQueue {
             name,
             inner: Mutex::new(Inner {
                 queue,
                 memory,
                 call: call.map(Event::new).transpose()?.map(Arc::new),
-                late: false,
+                call_pending: false,
                 in_flight: 0,
                 spare: Vec::new(),
             }),
             kick,
             kicks,
-            unread: AtomicU32::new(Running::UNREAD),
+            unread: AtomicU32::new(RunningQueue::MAX_UNREAD),
             stop,
             stopped: AtomicBool::new(false),
         })
     }
 
     /// Stops the queue: its threads end after the requests in flight. Returns once no thread
-    /// notifies the guest any more: [`Running::take_call`] does so for later replies.
+    /// notifies the guest any more: [`RunningQueue::take_call`] does so for later replies.
     pub(crate) fn stop(&self) {
         let inner = self.inner();
         self.stopped.store(true, Ordering::SeqCst);
@@ -89,15 +89,16 @@ impl Running {
         // Fails only if it is readable already.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(call) = call {
-            call.free_writers(2);
+            call.unblock_writers(2);
         }
     }
 
     /// A pipe of one page holds twice as many signals; an eventfd, any number.
-    const UNREAD: u32 = 256;
+    const MAX_UNREAD: u32 = 256;
 
     fn clear_kick(&self) -> io::Result<()> {
-        self.unread.store(Running::UNREAD, Ordering::Relaxed);
+        self.unread
+            .store(RunningQueue::MAX_UNREAD, Ordering::Relaxed);
         self.kick.clear()
     }
 
@@ -111,7 +112,7 @@ impl Running {
         let call = call.map(Event::new).transpose()?.map(Arc::new);
         let before = std::mem::replace(&mut self.inner().call, call);
         if let Some(before) = before {
-            before.free_writers(1);
+            before.unblock_writers(1);
         }
         Ok(())
     }
@@ -119,10 +120,10 @@ impl Running {
     /// Takes the event that notifies the guest, after a stop and the end of all requests.
     pub(crate) fn take_call(&self) -> Option<OwnedFd> {
         let mut inner = self.inner();
-        let (call, late) = (inner.call.take()?, inner.late);
+        let (call, late) = (inner.call.take()?, inner.call_pending);
         drop(inner);
         if late {
-            call.signal_apart();
+            call.signal_on_thread();
         }
         Arc::into_inner(call).map(|call| call.fd)
     }
@@ -138,17 +139,17 @@ impl Running {
 
 impl Inner {
     /// The size of a batch; more would retain memory after a burst.
-    const SPARE: usize = 16;
+    const MAX_SPARE: usize = 16;
 
     /// Enables notifications from the guest; returns whether there is a request already.
     fn enable_notification(&mut self) -> io::Result<bool> {
         let memory = self.memory.map_ref();
-        self.queue.enable_notification(memory).map_err(broken)
+        self.queue.enable_notification(memory).map_err(queue_error)
     }
 
     fn disable_notification(&mut self) -> io::Result<()> {
         let memory = self.memory.map_ref();
-        self.queue.disable_notification(memory).map_err(broken)
+        self.queue.disable_notification(memory).map_err(queue_error)
     }
 
     fn has_more(&self) -> io::Result<bool> {
@@ -156,12 +157,12 @@ impl Inner {
         let there = self
             .queue
             .avail_idx(memory, Ordering::Acquire)
-            .map_err(broken)?;
+            .map_err(queue_error)?;
         Ok(there.0 != self.queue.next_avail())
     }
 }
 
-impl Ring for Running {
+impl Ring for RunningQueue {
     fn pop(&self, frame: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
         if self.stopped.load(Ordering::Relaxed) {
             return Ok(None);
@@ -175,7 +176,7 @@ impl Ring for Running {
             ..
         } = &mut *inner;
         let longest = queue.size();
-        let mut available = queue.iter(memory.map_ref()).map_err(broken)?;
+        let mut available = queue.iter(memory.map_ref()).map_err(queue_error)?;
         let Some(descriptors) = available.next() else {
             return Ok(None);
         };
@@ -198,7 +199,7 @@ impl Ring for Running {
             if !chain.add(descriptor.addr(), descriptor.len() as usize, written) {
                 // A chain with a buffer outside the memory becomes an empty request without room
                 // for a reply.
-                chain.forget();
+                chain.clear();
                 break;
             }
         }
@@ -223,7 +224,7 @@ impl Ring for Running {
         if let Err(error) = queue.add_used(memory.map_ref(), chain.head, len) {
             tracing::warn!(queue = self.name, "cannot return a reply: {error}");
         }
-        if spare.len() < Inner::SPARE {
+        if spare.len() < Inner::MAX_SPARE {
             spare.push(chain);
         }
     }
@@ -234,7 +235,7 @@ impl Ring for Running {
             queue,
             memory,
             call,
-            late,
+            call_pending: late,
             ..
         } = &mut *inner;
         // If the guest's setting cannot be read, it is notified.
@@ -324,7 +325,7 @@ enum Kind {
 
 impl Event {
     /// The interval of the checks for the end of an event's writers.
-    const PAUSE: Duration = Duration::from_micros(50);
+    const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
     /// Returns `InvalidInput` if `fd` is neither an eventfd nor a pipe: reads, writes and even
     /// poll(2) of other files may block for as long as their owner likes.
@@ -354,7 +355,7 @@ impl Event {
     }
 
     /// Makes it readable, unless it is full: then it is readable already. If a front end has filled
-    /// an eventfd, the calling thread blocks until [`Event::free_writers`].
+    /// an eventfd, the calling thread blocks until [`Event::unblock_writers`].
     fn signal(&self) {
         let one = 1u64.to_ne_bytes();
         // Fails if it is full, or a pipe without a reader.
@@ -368,11 +369,11 @@ impl Event {
     }
 
     /// Does what [`Event::signal`] does, without blocking on the front end.
-    fn signal_apart(self: &Arc<Self>) {
+    fn signal_on_thread(self: &Arc<Self>) {
         let event = self.clone();
         let writer = std::thread::Builder::new().name("barge-call".into());
         match writer.spawn(move || event.signal()) {
-            Ok(_) => self.free_writers(1),
+            Ok(_) => self.unblock_writers(1),
             Err(error) => tracing::warn!("cannot notify the guest of the last replies: {error}"),
         }
     }
@@ -380,11 +381,11 @@ impl Event {
     /// Waits until no thread signals it, so that only `holders` references remain. A thread that
     /// blocks in write(2) because the eventfd is full continues when it is read; if the front end
     /// fills it again first, when it is read the next time.
-    fn free_writers(self: &Arc<Self>, holders: usize) {
+    fn unblock_writers(self: &Arc<Self>, holders: usize) {
         while Arc::strong_count(self) > holders {
             match self.kind == Kind::Eventfd && !self.is_ready(PollFlags::OUT) {
                 true => drop(self.clear()),
-                false => std::thread::sleep(Event::PAUSE),
+                false => std::thread::sleep(Event::CHECK_INTERVAL),
             }
         }
     }
@@ -422,7 +423,7 @@ static PIPES_HAVE_NOWAIT: LazyLock<bool> = LazyLock::new(|| {
     })
 });
 
-fn broken(error: virtio_queue::Error) -> io::Error {
+fn queue_error(error: virtio_queue::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error.to_string())
 }
 
@@ -462,7 +463,7 @@ mod tests {
     }
 
     /// Creates a queue with `descriptors`: address, length, flags, next.
-    fn running(memory: &Arc<Memory>, descriptors: &[(u64, u32, u16, u16)]) -> Running {
+    fn running(memory: &Arc<Memory>, descriptors: &[(u64, u32, u16, u16)]) -> RunningQueue {
         let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
         let descriptors: Vec<_> = descriptors
             .iter()
@@ -475,10 +476,11 @@ mod tests {
         }
         let queue: Queue = mock.create_queue().expect("a queue");
         let event = || eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
-        Running::new("test".into(), queue, memory.clone(), event(), Some(event())).expect("running")
+        RunningQueue::new("test".into(), queue, memory.clone(), event(), Some(event()))
+            .expect("running")
     }
 
-    fn pop(running: &Running) -> Box<dyn Exchange> {
+    fn pop(running: &RunningQueue) -> Box<dyn Exchange> {
         let all = |head: &[u8]| Some(head.len());
         running.pop(&all).expect("not broken").expect("a request")
     }
@@ -662,7 +664,7 @@ mod tests {
     }
 
     /// Creates a queue with a request, whose call event is `call`.
-    fn with_call(memory: &Arc<Memory>, call: &OwnedFd) -> Arc<Running> {
+    fn with_call(memory: &Arc<Memory>, call: &OwnedFd) -> Arc<RunningQueue> {
         let running = running(memory, &[(START + 0x8000, 4, 0, 0)]);
         let call = call.try_clone().expect("cloned");
         running.set_call(Some(call)).expect("set");
@@ -696,7 +698,7 @@ mod tests {
 
     #[test]
     fn a_full_eventfd_holds_up_a_queue_until_it_is_replaced_or_the_queue_stops() {
-        let releases: [fn(&Running); 2] = [
+        let releases: [fn(&RunningQueue); 2] = [
             |running| running.set_call(None).expect("set"),
             |running| running.stop(),
         ];
@@ -805,7 +807,7 @@ mod tests {
         let queue: Queue = mock.create_queue().expect("a queue");
         let (kick, guest) = rustix::pipe::pipe().expect("a pipe");
         let running =
-            Running::new("test".into(), queue, memory.clone(), kick, None).expect("running");
+            RunningQueue::new("test".into(), queue, memory.clone(), kick, None).expect("running");
         let full = Event::new(guest).expect("an event");
         for _ in 0..10_000 {
             assert!(full.is_ready(PollFlags::OUT), "the pipe is full");

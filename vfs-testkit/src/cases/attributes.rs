@@ -1,6 +1,6 @@
 //! Reading and changing attributes.
 
-use vfs::{Errno, Level, OpenFlags, SetAttr, SetTime, Time};
+use vfs::{Errno, OpenFlags, SetAttr, SetTime, Support, Time};
 
 use crate::context::{R, RW, TestContext, ok, pattern, refused, refused_as};
 use crate::needs;
@@ -61,7 +61,7 @@ pub fn an_empty_change_changes_nothing(test: &TestContext) {
 /// Owner and group can be given away by the super-user, one at a time.
 pub fn chown_changes_owner_and_group(test: &TestContext) {
     needs!(
-        test.profile.root && test.caps.owners > Level::None,
+        test.profile.root && test.caps.owners > Support::None,
         "owners"
     );
     let file = ok(test.root().file("file", b""));
@@ -79,7 +79,7 @@ pub fn chown_changes_owner_and_group(test: &TestContext) {
 /// chown(2) clears set-id bits of a program.
 pub fn chown_takes_set_id_away(test: &TestContext) {
     needs!(
-        test.profile.root && test.caps.owners > Level::None,
+        test.profile.root && test.caps.owners > Support::None,
         "owners"
     );
     let file = ok(test.root().file("file", b""));
@@ -116,7 +116,7 @@ pub fn only_files_are_truncated(test: &TestContext) {
     let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     refused(dir.truncate(0), Errno::EISDIR);
-    let fifo = ok(root.make("fifo", vfs::Make::Fifo, vfs::Mode::exactly(0o600)));
+    let fifo = ok(root.make("fifo", vfs::NewNode::Fifo, vfs::Mode::without_umask(0o600)));
     refused(fifo.truncate(0), Errno::EINVAL);
 }
 
@@ -217,7 +217,7 @@ pub fn times_of_other_kinds_are_set(test: &TestContext) {
 
 /// Each change increments the change counter: no two states have the same one.
 pub fn every_change_counts(test: &TestContext) {
-    needs!(test.caps.change > Level::None, "a change counter");
+    needs!(test.caps.change > Support::None, "a change counter");
     let root = test.root();
     let (node, file) = ok(root.create("file", RW, 0o644));
     let mut seen = vec![node.attr().change];

@@ -1,6 +1,6 @@
 //! Creating nodes.
 
-use vfs::{Device, Errno, Kind, Level, Make, Mode, OpenFlags};
+use vfs::{Device, Errno, Kind, Mode, NewNode, OpenFlags, Support};
 
 use crate::context::{R, RW, TestContext, W, ok, refused};
 use crate::needs;
@@ -79,10 +79,10 @@ pub fn making_in_a_file_is_enotdir(test: &TestContext) {
 /// The creator of a file has it open as requested, whatever its mode.
 pub fn a_new_file_is_open_whatever_its_mode(test: &TestContext) {
     let who = test.profile.caller.clone();
-    let dir = test.commons();
+    let dir = test.world_writable_dir();
     for who in [who, vfs::Caller::new(1000, 1000)] {
         let name = format!("locked-{}", who.uid);
-        let (_node, file) = ok(dir.by(&who).create(&name, RW, 0o000));
+        let (_node, file) = ok(dir.as_caller(&who).create(&name, RW, 0o000));
         ok(file.write_all(0, b"written"));
         assert_eq!(ok(file.read_all()), b"written");
         if !test.profile.identity {
@@ -116,11 +116,11 @@ pub fn making_what_is_there_is_eexist(test: &TestContext) {
         refused(root.mkdir(name, 0o755), Errno::EEXIST);
         refused(root.symlink(name, b"x"), Errno::EEXIST);
         refused(
-            root.make(name, Make::File, Mode::exactly(0o644)),
+            root.make(name, NewNode::File, Mode::without_umask(0o644)),
             Errno::EEXIST,
         );
         refused(
-            root.make(name, Make::Fifo, Mode::exactly(0o644)),
+            root.make(name, NewNode::Fifo, Mode::without_umask(0o644)),
             Errno::EEXIST,
         );
     }
@@ -130,7 +130,7 @@ pub fn making_what_is_there_is_eexist(test: &TestContext) {
 /// `make` creates regular files, too.
 pub fn a_file_can_be_made_without_opening(test: &TestContext) {
     let root = test.root();
-    let node = ok(root.make("file", Make::File, Mode::exactly(0o604)));
+    let node = ok(root.make("file", NewNode::File, Mode::without_umask(0o604)));
     assert_eq!((node.kind(), node.attr().mode), (Kind::File, 0o604));
     ok(ok(node.open(RW)).write_all(0, b"data"));
     assert_eq!(node.attr().size, 4);
@@ -143,13 +143,13 @@ pub fn the_umask_applies(test: &TestContext) {
         bits: 0o777,
         umask: 0o027,
     };
-    let dir = ok(root.make("dir", Make::Directory, mode));
+    let dir = ok(root.make("dir", NewNode::Directory, mode));
     assert_eq!(dir.attr().mode, 0o750);
     let mode = Mode {
         bits: 0o666,
         umask: 0o022,
     };
-    let file = ok(root.make("file", Make::File, mode));
+    let file = ok(root.make("file", NewNode::File, mode));
     assert_eq!(file.attr().mode, 0o644);
 }
 
@@ -159,7 +159,7 @@ pub fn no_umask_of_the_server_applies(test: &TestContext) {
     let (file, _open) = ok(root.create("file", RW, 0o666));
     assert_eq!(file.attr().mode, 0o666);
     assert_eq!(ok(root.mkdir("dir", 0o777)).attr().mode, 0o777);
-    let fifo = ok(root.make("fifo", Make::Fifo, Mode::exactly(0o622)));
+    let fifo = ok(root.make("fifo", NewNode::Fifo, Mode::without_umask(0o622)));
     assert_eq!(fifo.attr().mode, 0o622);
 }
 
@@ -204,10 +204,10 @@ pub fn readlink_of_a_file_is_einval(test: &TestContext) {
 pub fn pipes_and_sockets_cannot_be_opened(test: &TestContext) {
     let root = test.root();
     for (name, what, kind) in [
-        ("fifo", Make::Fifo, Kind::Fifo),
-        ("socket", Make::Socket, Kind::Socket),
+        ("fifo", NewNode::Fifo, Kind::Fifo),
+        ("socket", NewNode::Socket, Kind::Socket),
     ] {
-        let node = ok(root.make(name, what, Mode::exactly(0o600)));
+        let node = ok(root.make(name, what, Mode::without_umask(0o600)));
         assert_eq!(node.kind(), kind);
         assert_eq!(ok(root.lookup(name)).attr().mode, 0o600);
         refused(node.open(RW), Errno::ENXIO);
@@ -218,7 +218,7 @@ pub fn pipes_and_sockets_cannot_be_opened(test: &TestContext) {
 /// A device node has its number and cannot be opened here.
 pub fn devices_keep_their_number(test: &TestContext) {
     needs!(
-        test.caps.devices > Level::None && test.profile.root,
+        test.caps.devices > Support::None && test.profile.root,
         "device nodes"
     );
     let root = test.root();
@@ -227,10 +227,10 @@ pub fn devices_keep_their_number(test: &TestContext) {
         minor: 300,
     };
     for (name, what, kind) in [
-        ("char", Make::CharDevice(device), Kind::CharDevice),
-        ("block", Make::BlockDevice(device), Kind::BlockDevice),
+        ("char", NewNode::CharDevice(device), Kind::CharDevice),
+        ("block", NewNode::BlockDevice(device), Kind::BlockDevice),
     ] {
-        let node = ok(root.make(name, what, Mode::exactly(0o600)));
+        let node = ok(root.make(name, what, Mode::without_umask(0o600)));
         assert_eq!((node.kind(), node.attr().rdev), (kind, device));
         refused(node.open(R), Errno::ENXIO);
     }
@@ -238,7 +238,7 @@ pub fn devices_keep_their_number(test: &TestContext) {
 
 /// A file without a name has no links and is in no listing, but can be used and linked.
 pub fn a_tmpfile_can_be_given_a_name(test: &TestContext) {
-    needs!(test.caps.tmpfile > Level::None, "files without a name");
+    needs!(test.caps.tmpfile > Support::None, "files without a name");
     let root = test.root();
     let (node, file) = ok(root.tmpfile(RW, 0o600));
     assert_eq!(node.attr().nlink, 0);
@@ -252,7 +252,7 @@ pub fn a_tmpfile_can_be_given_a_name(test: &TestContext) {
 
 /// A file created with `EXCL` cannot be linked, and one that is not opened for writing is refused.
 pub fn an_exclusive_tmpfile_gets_no_name(test: &TestContext) {
-    needs!(test.caps.tmpfile > Level::None, "files without a name");
+    needs!(test.caps.tmpfile > Support::None, "files without a name");
     let root = test.root();
     let (node, _file) = ok(root.tmpfile(RW | OpenFlags::EXCL, 0o600));
     refused(root.link("named", &node), Errno::ENOENT);
@@ -269,7 +269,7 @@ pub fn making_changes_the_directory(test: &TestContext) {
         assert_ne!(now, change, "{what} did not change the directory");
         change = now;
     };
-    needs!(test.caps.change > Level::None, "a change counter");
+    needs!(test.caps.change > Support::None, "a change counter");
     ok(dir.file("file", b""));
     changed("create");
     ok(dir.mkdir("sub", 0o755));

@@ -2,9 +2,9 @@
 
 use std::thread;
 
-use vfs::{CopyHow, Errno, Level, OpenFlags};
+use vfs::{CopyMode, Errno, OpenFlags, Support};
 
-use crate::context::{Opened, R, RW, Random, TestContext, W, ok, pattern, refused, refused_as};
+use crate::context::{R, RW, Random, TestContext, TestFile, W, ok, pattern, refused, refused_as};
 use crate::{Script, needs};
 
 /// Written data is read back, and nothing after it.
@@ -242,7 +242,7 @@ pub fn agrees_with_an_array_of_bytes(test: &TestContext) {
     assert_eq!(ok(file.read_all()), model);
 }
 
-fn two_files(test: &TestContext, data: &[u8]) -> (Opened, Opened) {
+fn two_files(test: &TestContext, data: &[u8]) -> (TestFile, TestFile) {
     let root = test.root();
     let from = ok(ok(root.file("from", data)).open(RW));
     let (_node, to) = ok(root.create("to", RW, 0o644));
@@ -251,7 +251,7 @@ fn two_files(test: &TestContext, data: &[u8]) -> (Opened, Opened) {
 
 /// Copies within the file system, of whole files or ranges, end at the end of the source.
 pub fn copies_within_the_file_system(test: &TestContext) {
-    needs!(test.caps.copy > Level::None, "copy");
+    needs!(test.caps.copy > Support::None, "copy");
     let data = pattern(100_000, 9);
     let (from, to) = two_files(test, &data);
     let copy_all = |offset: u64, to_offset: u64, len: u64| {
@@ -262,7 +262,7 @@ pub fn copies_within_the_file_system(test: &TestContext) {
                 &to,
                 to_offset + done,
                 len - done,
-                CopyHow::Any,
+                CopyMode::Any,
             ));
             if some == 0 {
                 break;
@@ -282,13 +282,13 @@ pub fn copies_within_the_file_system(test: &TestContext) {
 
 /// Holes are copied as zeros over existing data.
 pub fn copies_holes_as_zeros(test: &TestContext) {
-    needs!(test.caps.copy > Level::None, "copy");
+    needs!(test.caps.copy > Support::None, "copy");
     let (from, to) = two_files(test, b"");
     ok(from.write_all(50_000, b"end"));
     ok(to.write_all(0, &pattern(60_000, 5)));
     let mut done = 0;
     while done < 50_003 {
-        let some = ok(from.copy(done, &to, done, 50_003 - done, CopyHow::Any));
+        let some = ok(from.copy(done, &to, done, 50_003 - done, CopyMode::Any));
         assert!(some > 0);
         done += some;
     }
@@ -300,26 +300,26 @@ pub fn copies_holes_as_zeros(test: &TestContext) {
 
 /// Copies within a file work if the ranges do not overlap.
 pub fn copies_within_a_file(test: &TestContext) {
-    needs!(test.caps.copy > Level::None, "copy");
+    needs!(test.caps.copy > Support::None, "copy");
     let (file, _other) = two_files(test, &pattern(20_000, 1));
     assert_eq!(
-        ok(file.copy(0, &file, 10_000, 10_000, CopyHow::Any)),
+        ok(file.copy(0, &file, 10_000, 10_000, CopyMode::Any)),
         10_000
     );
     assert_eq!(ok(file.read(10_000, 10_000)), pattern(20_000, 1)[..10_000]);
     refused(
-        file.copy(0, &file, 5000, 10_000, CopyHow::Any),
+        file.copy(0, &file, 5000, 10_000, CopyMode::Any),
         Errno::EINVAL,
     );
 }
 
 /// The source of a copy must be open for reading, the target for writing.
 pub fn copy_needs_the_right_files(test: &TestContext) {
-    needs!(test.caps.copy > Level::None, "copy");
+    needs!(test.caps.copy > Support::None, "copy");
     let root = test.root();
     let a = ok(root.file("a", b"data"));
     let b = ok(root.file("b", b""));
-    let copy = |from: &Opened, to: &Opened| from.copy(0, to, 0, 4, CopyHow::Any);
+    let copy = |from: &TestFile, to: &TestFile| from.copy(0, to, 0, 4, CopyMode::Any);
     refused(copy(&ok(a.open(W)), &ok(b.open(W))), Errno::EBADF);
     refused(copy(&ok(a.open(R)), &ok(b.open(R))), Errno::EBADF);
     refused(
@@ -332,26 +332,29 @@ pub fn copy_needs_the_right_files(test: &TestContext) {
 
 /// Copies to another file system are refused.
 pub fn copy_to_a_foreign_file_is_exdev(test: &TestContext) {
-    needs!(test.caps.copy > Level::None, "copy");
+    needs!(test.caps.copy > Support::None, "copy");
     let file = ok(ok(test.root().file("file", b"data")).open(R));
-    let foreign = Opened {
+    let foreign = TestFile {
         file: Script::new().file(2),
-        who: file.who.clone(),
+        caller: file.caller.clone(),
     };
-    refused(file.copy(0, &foreign, 0, 4, CopyHow::Any), Errno::EXDEV);
+    refused(file.copy(0, &foreign, 0, 4, CopyMode::Any), Errno::EXDEV);
 }
 
 /// A clone is a copy of whole blocks that changes independently.
 pub fn a_clone_changes_on_its_own(test: &TestContext) {
-    needs!(test.caps.clone > Level::None, "clones");
+    needs!(test.caps.clone > Support::None, "clones");
     let data = pattern(100_000, 4);
     let (from, to) = two_files(test, &data);
-    assert_eq!(ok(from.copy(0, &to, 0, 100_000, CopyHow::Clone)), 100_000);
+    assert_eq!(ok(from.copy(0, &to, 0, 100_000, CopyMode::Clone)), 100_000);
     assert_eq!(ok(to.read_all()), data);
     ok(from.write_all(10, b"changed"));
     ok(to.write_all(50_000, b"also changed"));
     assert_eq!(ok(to.read_exact(0, 50_000)), data[..50_000]);
     assert_eq!(ok(from.read_exact(50_000, 50_000)), data[50_000..]);
-    refused(from.copy(1, &to, 0, 4096, CopyHow::Clone), Errno::EINVAL);
-    refused(from.copy(0, &to, 0, 200_000, CopyHow::Clone), Errno::EINVAL);
+    refused(from.copy(1, &to, 0, 4096, CopyMode::Clone), Errno::EINVAL);
+    refused(
+        from.copy(0, &to, 0, 200_000, CopyMode::Clone),
+        Errno::EINVAL,
+    );
 }

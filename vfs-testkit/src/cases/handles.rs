@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
-use vfs::{Errno, Handle, Level};
+use vfs::{Errno, Handle, Support};
 
 use crate::context::{TestContext, ok, refused};
 use crate::needs;
 
 /// A handle resolves to its node, of whatever kind.
 pub fn a_handle_leads_back(test: &TestContext) {
-    needs!(test.caps.handles > Level::None, "handles");
+    needs!(test.caps.handles > Support::None, "handles");
     let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     for node in [
@@ -17,7 +17,7 @@ pub fn a_handle_leads_back(test: &TestContext) {
         dir.clone(),
         ok(dir.file("file", b"content")),
         ok(dir.symlink("link", b"x")),
-        ok(dir.make("fifo", vfs::Make::Fifo, vfs::Mode::exactly(0o600))),
+        ok(dir.make("fifo", vfs::NewNode::Fifo, vfs::Mode::without_umask(0o600))),
     ] {
         let found = ok(test.resolve(&ok(node.handle())));
         assert_eq!((found.id(), found.kind()), (node.id(), node.kind()));
@@ -29,7 +29,7 @@ pub fn a_handle_leads_back(test: &TestContext) {
 
 /// A node's handle is the same each time, and distinct from all others.
 pub fn handles_tell_nodes_apart(test: &TestContext) {
-    needs!(test.caps.handles > Level::None, "handles");
+    needs!(test.caps.handles > Support::None, "handles");
     let root = test.root();
     let a = ok(root.file("a", b""));
     ok(root.file("b", b""));
@@ -43,7 +43,7 @@ pub fn handles_tell_nodes_apart(test: &TestContext) {
 
 /// A handle remains valid when its node is renamed.
 pub fn a_handle_follows_renames(test: &TestContext) {
-    needs!(test.caps.handles > Level::None, "handles");
+    needs!(test.caps.handles > Support::None, "handles");
     let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     let file = ok(root.file("file", b""));
@@ -56,7 +56,7 @@ pub fn a_handle_follows_renames(test: &TestContext) {
 
 /// A handle of a removed node is stale, also once the name is reused.
 pub fn a_handle_of_nothing_is_estale(test: &TestContext) {
-    needs!(test.caps.handles > Level::None, "handles");
+    needs!(test.caps.handles > Support::None, "handles");
     let root = test.root();
     let file = ok(root.file("file", b""));
     let handle = ok(file.handle());
@@ -72,7 +72,7 @@ pub fn a_handle_of_nothing_is_estale(test: &TestContext) {
 
 /// A forged handle is refused.
 pub fn a_forged_handle_is_estale(test: &TestContext) {
-    needs!(test.caps.handles > Level::None, "handles");
+    needs!(test.caps.handles > Support::None, "handles");
     let handle = ok(ok(test.root().file("file", b"")).handle());
     let bytes = handle.bytes();
     let mut changed = bytes.to_vec();

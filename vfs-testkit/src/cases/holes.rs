@@ -1,15 +1,15 @@
 //! Holes and reserved space: lseek(2), extents, fallocate(2).
 
-use vfs::{Allocate, Errno, Extent, Level, Seek};
+use vfs::{AllocateMode, Errno, Extent, Support, Whence};
 
-use crate::context::{Opened, R, RW, Random, Seen, TestContext, ok, pattern, refused};
+use crate::context::{R, RW, Random, TestContext, TestFile, TestNode, ok, pattern, refused};
 use crate::needs;
 
 /// The unit of holes: 64 KiB, which every file system with holes can punch if aligned.
 const HOLE: u64 = 64 << 10;
 
 /// Creates a file of data, a hole of 15 times [`HOLE`], and data again.
-fn sparse(test: &TestContext) -> (Seen, Opened) {
+fn sparse(test: &TestContext) -> (TestNode, TestFile) {
     let (node, file) = ok(test.root().create("sparse", RW, 0o644));
     ok(file.write_all(0, &pattern(HOLE as usize, 1)));
     ok(file.write_all(16 * HOLE, &pattern(HOLE as usize, 2)));
@@ -18,7 +18,7 @@ fn sparse(test: &TestContext) -> (Seen, Opened) {
 }
 
 /// Runs the allocation, and returns whether it is supported.
-fn allocate(file: &Opened, how: Allocate, offset: u64, len: u64) -> bool {
+fn allocate(file: &TestFile, how: AllocateMode, offset: u64, len: u64) -> bool {
     match file.allocate(how, offset, len) {
         Err(Errno::EOPNOTSUPP) => {
             eprintln!("skipped: {how:?} is not supported");
@@ -33,24 +33,24 @@ fn allocate(file: &Opened, how: Allocate, offset: u64, len: u64) -> bool {
 
 /// Seeking finds data and holes.
 pub fn seek_finds_data_and_holes(test: &TestContext) {
-    needs!(test.caps.holes > Level::None, "holes");
+    needs!(test.caps.holes > Support::None, "holes");
     let (_node, file) = sparse(test);
-    assert_eq!(ok(file.seek(0, Seek::Data)), 0);
-    assert_eq!(ok(file.seek(5, Seek::Data)), 5);
-    assert_eq!(ok(file.seek(0, Seek::Hole)), HOLE);
-    assert_eq!(ok(file.seek(HOLE, Seek::Hole)), HOLE);
-    assert_eq!(ok(file.seek(HOLE + 7, Seek::Hole)), HOLE + 7);
-    assert_eq!(ok(file.seek(HOLE, Seek::Data)), 16 * HOLE);
-    assert_eq!(ok(file.seek(16 * HOLE, Seek::Hole)), 17 * HOLE);
+    assert_eq!(ok(file.seek(0, Whence::Data)), 0);
+    assert_eq!(ok(file.seek(5, Whence::Data)), 5);
+    assert_eq!(ok(file.seek(0, Whence::Hole)), HOLE);
+    assert_eq!(ok(file.seek(HOLE, Whence::Hole)), HOLE);
+    assert_eq!(ok(file.seek(HOLE + 7, Whence::Hole)), HOLE + 7);
+    assert_eq!(ok(file.seek(HOLE, Whence::Data)), 16 * HOLE);
+    assert_eq!(ok(file.seek(16 * HOLE, Whence::Hole)), 17 * HOLE);
 }
 
 /// The end of a file is a hole, and offsets from there on are refused.
 pub fn seek_at_the_end_is_enxio(test: &TestContext) {
-    needs!(test.caps.holes > Level::None, "holes");
+    needs!(test.caps.holes > Support::None, "holes");
     let root = test.root();
     let file = ok(ok(root.file("file", b"data")).open(R));
-    assert_eq!(ok(file.seek(0, Seek::Hole)), 4);
-    for what in [Seek::Data, Seek::Hole] {
+    assert_eq!(ok(file.seek(0, Whence::Hole)), 4);
+    for what in [Whence::Data, Whence::Hole] {
         refused(file.seek(4, what), Errno::ENXIO);
         refused(file.seek(1 << 40, what), Errno::ENXIO);
         // Negative offsets of lseek(2).
@@ -58,21 +58,21 @@ pub fn seek_at_the_end_is_enxio(test: &TestContext) {
         refused(file.seek(u64::MAX, what), Errno::ENXIO);
     }
     let (node, tail) = ok(root.create("tail", RW, 0o644));
-    refused(tail.seek(0, Seek::Data), Errno::ENXIO);
-    refused(tail.seek(0, Seek::Hole), Errno::ENXIO);
+    refused(tail.seek(0, Whence::Data), Errno::ENXIO);
+    refused(tail.seek(0, Whence::Hole), Errno::ENXIO);
     ok(node.truncate(HOLE));
-    refused(tail.seek(0, Seek::Data), Errno::ENXIO);
-    assert_eq!(ok(tail.seek(0, Seek::Hole)), 0);
+    refused(tail.seek(0, Whence::Data), Errno::ENXIO);
+    assert_eq!(ok(tail.seek(0, Whence::Hole)), 0);
 }
 
 /// A hole takes no space.
 pub fn a_hole_takes_no_space(test: &TestContext) {
-    needs!(test.caps.holes > Level::None, "holes");
+    needs!(test.caps.holes > Support::None, "holes");
     let (node, _file) = sparse(test);
     assert!(node.attr().blocks * 512 < 8 * HOLE);
 }
 
-fn check_extents(file: &Opened, extents: &[Extent], start: u64, end: u64) {
+fn check_extents(file: &TestFile, extents: &[Extent], start: u64, end: u64) {
     let mut at = start;
     for extent in extents {
         assert_eq!(extent.offset, at, "no gap");
@@ -91,7 +91,7 @@ fn check_extents(file: &Opened, extents: &[Extent], start: u64, end: u64) {
 
 /// Extents are contiguous up to the end of the file.
 pub fn extents_cover_a_file(test: &TestContext) {
-    needs!(test.caps.holes > Level::None, "holes");
+    needs!(test.caps.holes > Support::None, "holes");
     let (_node, file) = sparse(test);
     let extents = ok(file.extents(0, u64::MAX));
     check_extents(&file, &extents, 0, 17 * HOLE);
@@ -109,10 +109,10 @@ pub fn extents_cover_a_file(test: &TestContext) {
 
 /// Listing extents stops when the callback returns `false`.
 pub fn extents_stop_when_told(test: &TestContext) {
-    needs!(test.caps.holes > Level::None, "holes");
+    needs!(test.caps.holes > Support::None, "holes");
     let (_node, file) = sparse(test);
     let mut told = 0;
-    ok(crate::run(&file.who, |cx| {
+    ok(crate::run(&file.caller, |cx| {
         file.file.extents(cx, 0, u64::MAX, &mut |_| {
             told += 1;
             false
@@ -127,20 +127,20 @@ pub fn punching_makes_a_hole(test: &TestContext) {
     let mut data = pattern(8 * HOLE as usize, 3);
     ok(file.write_all(0, &data));
     let (start, end) = (HOLE + 100, 5 * HOLE - 100);
-    if !allocate(&file, Allocate::Punch, start, end - start) {
+    if !allocate(&file, AllocateMode::Punch, start, end - start) {
         return;
     }
     data[start as usize..end as usize].fill(0);
     assert_eq!(ok(file.read_all()), data);
     ok(file.fsync(false));
     assert!(node.attr().blocks * 512 < 7 * HOLE);
-    if test.caps.holes > Level::None {
-        let hole = ok(file.seek(0, Seek::Hole));
+    if test.caps.holes > Support::None {
+        let hole = ok(file.seek(0, Whence::Hole));
         assert!((start..=2 * HOLE).contains(&hole), "{hole}");
     }
-    ok(file.allocate(Allocate::Punch, 7 * HOLE, 100 * HOLE));
+    ok(file.allocate(AllocateMode::Punch, 7 * HOLE, 100 * HOLE));
     assert_eq!(node.attr().size, 8 * HOLE);
-    ok(file.allocate(Allocate::Punch, 100, 200));
+    ok(file.allocate(AllocateMode::Punch, 100, 200));
     data[100..300].fill(0);
     assert_eq!(ok(file.read_exact(0, 1000)), data[..1000]);
 }
@@ -148,18 +148,18 @@ pub fn punching_makes_a_hole(test: &TestContext) {
 /// Space can be reserved within and beyond a file.
 pub fn space_can_be_reserved(test: &TestContext) {
     let (node, file) = ok(test.root().create("file", RW, 0o644));
-    if !allocate(&file, Allocate::Extend, 0, 4 * HOLE) {
+    if !allocate(&file, AllocateMode::Extend, 0, 4 * HOLE) {
         return;
     }
     assert_eq!(node.attr().size, 4 * HOLE);
     assert!(node.attr().blocks * 512 >= 4 * HOLE);
     assert!(ok(file.read_all()).iter().all(|byte| *byte == 0));
-    if !allocate(&file, Allocate::KeepSize, 0, 8 * HOLE) {
+    if !allocate(&file, AllocateMode::KeepSize, 0, 8 * HOLE) {
         return;
     }
     assert_eq!(node.attr().size, 4 * HOLE);
     ok(file.write_all(0, b"kept"));
-    ok(file.allocate(Allocate::Extend, 0, 100));
+    ok(file.allocate(AllocateMode::Extend, 0, 100));
     assert_eq!(ok(file.read(0, 4)), b"kept");
     assert_eq!(node.attr().size, 4 * HOLE);
 }
@@ -169,15 +169,15 @@ pub fn ranges_can_be_zeroed(test: &TestContext) {
     let (node, file) = ok(test.root().create("file", RW, 0o644));
     let mut data = pattern(2 * HOLE as usize, 8);
     ok(file.write_all(0, &data));
-    if !allocate(&file, Allocate::Zero, 100, HOLE) {
+    if !allocate(&file, AllocateMode::Zero, 100, HOLE) {
         return;
     }
     data[100..100 + HOLE as usize].fill(0);
     assert_eq!(ok(file.read_all()), data);
-    ok(file.allocate(Allocate::ZeroKeepSize, HOLE + 500, 9 * HOLE));
+    ok(file.allocate(AllocateMode::ZeroKeepSize, HOLE + 500, 9 * HOLE));
     data[HOLE as usize + 500..].fill(0);
     assert_eq!(ok(file.read_all()), data);
-    ok(file.allocate(Allocate::Zero, 0, 3 * HOLE));
+    ok(file.allocate(AllocateMode::Zero, 0, 3 * HOLE));
     assert_eq!(node.attr().size, 3 * HOLE);
     assert!(ok(file.read_all()).iter().all(|byte| *byte == 0));
 }
@@ -189,23 +189,26 @@ pub fn ranges_can_be_taken_out_and_put_in(test: &TestContext) {
     ok(file.write_all(0, &data));
     ok(file.fsync(false));
     let hole = HOLE as usize;
-    if !allocate(&file, Allocate::Collapse, HOLE, HOLE) {
+    if !allocate(&file, AllocateMode::Collapse, HOLE, HOLE) {
         return;
     }
     let mut model = [&data[..hole], &data[2 * hole..]].concat();
     assert_eq!(ok(file.read_all()), model);
-    ok(file.allocate(Allocate::Insert, 2 * HOLE, HOLE));
+    ok(file.allocate(AllocateMode::Insert, 2 * HOLE, HOLE));
     model.splice(2 * hole..2 * hole, vec![0; hole]);
     assert_eq!(ok(file.read_all()), model);
     assert_eq!(node.attr().size, 4 * HOLE);
-    refused(file.allocate(Allocate::Collapse, 1, HOLE), Errno::EINVAL);
-    refused(file.allocate(Allocate::Insert, 1, HOLE), Errno::EINVAL);
     refused(
-        file.allocate(Allocate::Collapse, 3 * HOLE, HOLE),
+        file.allocate(AllocateMode::Collapse, 1, HOLE),
+        Errno::EINVAL,
+    );
+    refused(file.allocate(AllocateMode::Insert, 1, HOLE), Errno::EINVAL);
+    refused(
+        file.allocate(AllocateMode::Collapse, 3 * HOLE, HOLE),
         Errno::EINVAL,
     );
     refused(
-        file.allocate(Allocate::Insert, 4 * HOLE, HOLE),
+        file.allocate(AllocateMode::Insert, 4 * HOLE, HOLE),
         Errno::EINVAL,
     );
 }
@@ -214,16 +217,16 @@ pub fn ranges_can_be_taken_out_and_put_in(test: &TestContext) {
 pub fn allocation_checks_its_range(test: &TestContext) {
     let node = ok(test.root().file("file", b"data"));
     let file = ok(node.open(RW));
-    if !allocate(&file, Allocate::Extend, 0, 4) {
+    if !allocate(&file, AllocateMode::Extend, 0, 4) {
         return;
     }
-    refused(file.allocate(Allocate::Extend, 0, 0), Errno::EINVAL);
+    refused(file.allocate(AllocateMode::Extend, 0, 0), Errno::EINVAL);
     refused(
-        file.allocate(Allocate::Extend, i64::MAX as u64 - 5, 10),
+        file.allocate(AllocateMode::Extend, i64::MAX as u64 - 5, 10),
         Errno::EFBIG,
     );
     refused(
-        ok(node.open(R)).allocate(Allocate::Extend, 0, 10),
+        ok(node.open(R)).allocate(AllocateMode::Extend, 0, 10),
         Errno::EBADF,
     );
     assert_eq!(node.attr().size, 4);
@@ -232,9 +235,9 @@ pub fn allocation_checks_its_range(test: &TestContext) {
 /// Random writes, truncations and punches agree with an array of bytes, and the extents with the
 /// data.
 pub fn holes_agree_with_an_array_of_bytes(test: &TestContext) {
-    needs!(test.caps.holes > Level::None, "holes");
+    needs!(test.caps.holes > Support::None, "holes");
     let (node, file) = ok(test.root().create("file", RW, 0o644));
-    if !allocate(&file, Allocate::Punch, 0, 1) {
+    if !allocate(&file, AllocateMode::Punch, 0, 1) {
         return;
     }
     let mut model: Vec<u8> = Vec::new();
@@ -257,7 +260,7 @@ pub fn holes_agree_with_an_array_of_bytes(test: &TestContext) {
                 model.resize(at, 0);
             }
             2 => {
-                ok(file.allocate(Allocate::Punch, at as u64, len as u64));
+                ok(file.allocate(AllocateMode::Punch, at as u64, len as u64));
                 let range = within(&model);
                 model[range].fill(0);
             }

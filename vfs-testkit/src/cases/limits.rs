@@ -1,6 +1,6 @@
 //! Limits: long names, odd names, deep trees, large directories.
 
-use vfs::{Errno, Name, Plus};
+use vfs::{Errno, Name, ReaddirMode};
 
 use crate::context::{R, RW, TestContext, ok, refused};
 use crate::needs;
@@ -81,25 +81,25 @@ pub fn a_large_directory(test: &TestContext) {
     const COUNT: usize = 3000;
     for i in 0..COUNT {
         let name = format!("a-name-of-some-length-{i}");
-        ok(dir.make(&name, vfs::Make::File, vfs::Mode::exactly(0o644)));
+        ok(dir.make(&name, vfs::NewNode::File, vfs::Mode::without_umask(0o644)));
     }
     let open = ok(dir.open(R));
-    let all = ok(open.readdir_all(Plus::Names, 100));
+    let all = ok(open.readdir_all(ReaddirMode::Names, 100));
     assert_eq!(all.len(), COUNT);
     for i in (0..COUNT).step_by(97) {
-        let next = ok(open.readdir(all[i].cookie, Plus::Entries, 1));
+        let next = ok(open.readdir(all[i].cookie, ReaddirMode::Entries, 1));
         let expected = all.get(i + 1).map(|entry| &entry.name);
         assert_eq!(next.first().map(|entry| &entry.name), expected);
     }
     for entry in &all {
         ok(dir.unlink(&entry.name));
     }
-    assert!(ok(open.readdir(0, Plus::Names, 1)).is_empty());
+    assert!(ok(open.readdir(0, ReaddirMode::Names, 1)).is_empty());
 }
 
 /// A sparse file may be far larger than its allocated space.
 pub fn a_huge_sparse_file(test: &TestContext) {
-    needs!(test.caps.holes > vfs::Level::None, "holes");
+    needs!(test.caps.holes > vfs::Support::None, "holes");
     let (node, file) = ok(test.root().create("file", RW, 0o644));
     const FAR: u64 = 1 << 40;
     ok(file.write_all(FAR, b"far"));

@@ -1,8 +1,8 @@
 //! Hard links.
 
-use vfs::{Errno, Level};
+use vfs::{Errno, Support};
 
-use crate::context::{RW, Seen, TestContext, ok, refused};
+use crate::context::{RW, TestContext, TestNode, ok, refused};
 use crate::{Script, needs};
 
 /// A hard link is another name of the same file.
@@ -58,9 +58,9 @@ pub fn a_symlink_itself_is_linked(test: &TestContext) {
 pub fn linking_or_moving_to_another_file_system_is_exdev(test: &TestContext) {
     let root = test.root();
     ok(root.file("file", b""));
-    let foreign = |id, kind| Seen {
+    let foreign = |id, kind| TestNode {
         node: Script::new().node(id, kind),
-        who: root.who.clone(),
+        caller: root.caller.clone(),
     };
     let file = foreign(2, vfs::Kind::File);
     refused(root.link("link", &file), Errno::EXDEV);
@@ -70,7 +70,7 @@ pub fn linking_or_moving_to_another_file_system_is_exdev(test: &TestContext) {
 
 /// Linking changes the file.
 pub fn linking_changes_the_file(test: &TestContext) {
-    needs!(test.caps.change > Level::None, "a change counter");
+    needs!(test.caps.change > Support::None, "a change counter");
     let root = test.root();
     let file = ok(root.file("a", b""));
     let before = file.attr();

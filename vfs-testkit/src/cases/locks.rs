@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::thread;
 
-use vfs::lock::{Lock, LockKind, LockTable, Owner, Space};
+use vfs::lock::{Lock, LockFamily, LockKind, LockTable, Owner};
 use vfs::{Call, Cx, Errno};
 
-use crate::context::{Seen, TestContext, ok, refused};
+use crate::context::{TestContext, TestNode, ok, refused};
 
 fn lock(client: u64, kind: LockKind, start: u64, end: u64) -> Lock {
     Lock {
-        space: Space::Posix,
+        family: LockFamily::Posix,
         start,
         end,
         kind,
@@ -26,15 +26,22 @@ fn owner(client: u64) -> Owner {
     }
 }
 
-fn take(table: &LockTable, node: &Seen, lock: &Lock) -> vfs::Result<()> {
-    crate::run(&node.who, |cx| {
+fn take(table: &LockTable, node: &TestNode, lock: &Lock) -> vfs::Result<()> {
+    crate::run(&node.caller, |cx| {
         table.lock(cx, &*node.node, lock.clone(), false)
     })
 }
 
-fn unlock(table: &LockTable, node: &Seen, start: u64, end: u64, client: u64) {
-    ok(crate::run(&node.who, |cx| {
-        table.unlock(cx, &*node.node, Space::Posix, start, end, &owner(client))
+fn unlock(table: &LockTable, node: &TestNode, start: u64, end: u64, client: u64) {
+    ok(crate::run(&node.caller, |cx| {
+        table.unlock(
+            cx,
+            &*node.node,
+            LockFamily::Posix,
+            start,
+            end,
+            &owner(client),
+        )
     }));
 }
 
@@ -66,7 +73,7 @@ pub fn the_holder_is_told(test: &TestContext) {
     let held = lock(1, LockKind::Shared, 3, 7);
     ok(take(&table, &node, &held));
     let holder = |wanted: Lock| {
-        ok(crate::run(&node.who, |cx| {
+        ok(crate::run(&node.caller, |cx| {
             table.holder(cx, &*node.node, &wanted)
         }))
     };
@@ -84,7 +91,7 @@ pub fn a_waiter_gets_the_lock(test: &TestContext) {
     ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            vfs::cx::block_on(&node.who, |cx| {
+            vfs::cx::block_on(&node.caller, |cx| {
                 table.lock(cx, &*node.node, lock(2, LockKind::Exclusive, 0, 9), true)
             })
         });
@@ -103,14 +110,14 @@ pub fn flock_does_not_see_byte_ranges(test: &TestContext) {
     let node = ok(test.root().file("file", b"data"));
     let table = LockTable::default();
     let whole = |client| Lock {
-        space: Space::Flock,
+        family: LockFamily::Flock,
         ..lock(client, LockKind::Exclusive, 0, u64::MAX)
     };
     ok(take(&table, &node, &whole(1)));
     ok(take(&table, &node, &lock(2, LockKind::Exclusive, 0, 9)));
     refused(take(&table, &node, &whole(2)), Errno::EAGAIN);
     let call = Call::detached();
-    let cx = Cx::new(&node.who, &call);
+    let cx = Cx::new(&node.caller, &call);
     table.release(&cx, &*node.node, |owner| owner.client == 1);
     ok(take(&table, &node, &whole(2)));
     table.release(&cx, &*node.node, |owner| owner.client == 2);

@@ -1,11 +1,11 @@
 //! Permission checks, for subjects that distinguish callers: path_resolution(7), inode(7).
 
 use vfs::{
-    Access, Caller, Device, Errno, Groups, Level, Make, Mode, OpenFlags, SetAttr, SetTime, Time,
-    XattrFlags,
+    Access, Caller, Device, Errno, Groups, Mode, NewNode, OpenFlags, SetAttr, SetTime, Support,
+    Time, XattrFlags,
 };
 
-use crate::context::{R, RW, Seen, TestContext, W, ok, refused};
+use crate::context::{R, RW, TestContext, TestNode, W, ok, refused};
 use crate::needs;
 
 const ALICE: Caller = Caller::new(1000, 1000);
@@ -13,9 +13,9 @@ const BOB: Caller = Caller::new(1001, 1001);
 const EVERYTHING: Access = Access::all();
 
 /// Creates Alice's file in a directory that is writable for all.
-fn alices(test: &TestContext, mode: u32) -> (Seen, Seen) {
-    let dir = test.commons();
-    let file = ok(dir.by(&ALICE).file("file", b"content"));
+fn alices(test: &TestContext, mode: u32) -> (TestNode, TestNode) {
+    let dir = test.world_writable_dir();
+    let file = ok(dir.as_caller(&ALICE).file("file", b"content"));
     ok(file.chmod(mode));
     (dir, file)
 }
@@ -23,13 +23,13 @@ fn alices(test: &TestContext, mode: u32) -> (Seen, Seen) {
 /// A new node belongs to its creator.
 pub fn what_is_made_belongs_to_its_maker(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
-    let dir = test.commons().by(&ALICE);
+    let dir = test.world_writable_dir().as_caller(&ALICE);
     let (file, _open) = ok(dir.create("file", RW, 0o644));
     for node in [
         file,
         ok(dir.mkdir("dir", 0o755)),
         ok(dir.symlink("link", b"x")),
-        ok(dir.make("fifo", Make::Fifo, Mode::exactly(0o600))),
+        ok(dir.make("fifo", NewNode::Fifo, Mode::without_umask(0o600))),
     ] {
         let attr = node.attr();
         assert_eq!((attr.uid, attr.gid), (1000, 1000), "{:?}", attr.kind);
@@ -52,7 +52,7 @@ pub fn the_first_class_decides(test: &TestContext) {
         ok(file.chmod(mode));
         for (who, may) in [(&ALICE, alice), (&group, group_member), (&BOB, bob)] {
             for flags in [R, W, RW] {
-                match file.by(who).open(flags) {
+                match file.as_caller(who).open(flags) {
                     Ok(_) => assert!(may, "{mode:o} let {who:?} in"),
                     Err(errno) => {
                         assert!(!may, "{mode:o} kept {who:?} out");
@@ -60,7 +60,7 @@ pub fn the_first_class_decides(test: &TestContext) {
                     }
                 }
             }
-            let granted = ok(file.by(who).access(Access::READ | Access::WRITE));
+            let granted = ok(file.as_caller(who).access(Access::READ | Access::WRITE));
             assert_eq!(!granted.is_empty(), may);
         }
     }
@@ -79,7 +79,10 @@ pub fn reading_and_writing_are_apart(test: &TestContext) {
     ok(file.open(W));
     refused(file.open(R), Errno::EACCES);
     refused(file.open(OpenFlags::EXEC), Errno::EACCES);
-    assert_eq!(ok(file.by(&test.profile.caller).content()), b"content");
+    assert_eq!(
+        ok(file.as_caller(&test.profile.caller).content()),
+        b"content"
+    );
 }
 
 /// [`OpenFlags::OWNER`] admits the owner only.
@@ -89,10 +92,13 @@ pub fn an_owner_may_where_that_counts(test: &TestContext) {
     for flags in [R, W, RW] {
         refused(file.open(flags), Errno::EACCES);
         ok(file.open(flags | OpenFlags::OWNER));
-        refused(file.by(&BOB).open(flags | OpenFlags::OWNER), Errno::EACCES);
+        refused(
+            file.as_caller(&BOB).open(flags | OpenFlags::OWNER),
+            Errno::EACCES,
+        );
     }
     // 9P2000 opens the files that it creates.
-    let closed = ok(dir.by(&ALICE).mkdir("closed", 0o700));
+    let closed = ok(dir.as_caller(&ALICE).mkdir("closed", 0o700));
     ok(closed.chmod(0o000));
     refused(closed.open(R | OpenFlags::OWNER), Errno::EACCES);
 }
@@ -108,18 +114,18 @@ pub fn supplementary_groups_count(test: &TestContext) {
         groups: Groups::Known(groups.into()),
         ..BOB
     };
-    ok(file.by(&member(&[5, 1000, 7])).open(R));
-    refused(file.by(&member(&[5, 7])).open(R), Errno::EACCES);
-    refused(file.by(&member(&[])).open(R), Errno::EACCES);
+    ok(file.as_caller(&member(&[5, 1000, 7])).open(R));
+    refused(file.as_caller(&member(&[5, 7])).open(R), Errno::EACCES);
+    refused(file.as_caller(&member(&[])).open(R), Errno::EACCES);
     ok(file.chmod(0o604));
-    refused(file.by(&member(&[1000])).open(R), Errno::EACCES);
+    refused(file.as_caller(&member(&[1000])).open(R), Errno::EACCES);
 }
 
 /// The super-user may read and write all files, and execute those that anyone may execute.
 pub fn the_super_user_overrides(test: &TestContext) {
     needs!(test.profile.identity && test.profile.root, "a super-user");
     let (_dir, file) = alices(test, 0o000);
-    let root = file.by(&Caller::ROOT);
+    let root = file.as_caller(&Caller::ROOT);
     ok(root.open(RW));
     refused(root.open(OpenFlags::EXEC), Errno::EACCES);
     assert_eq!(ok(root.access(EVERYTHING)), Access::READ | Access::WRITE);
@@ -131,26 +137,29 @@ pub fn the_super_user_overrides(test: &TestContext) {
 /// A directory is searched with execute and listed with read permission.
 pub fn searching_and_listing_are_apart(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
-    let dir = ok(test.commons().by(&ALICE).mkdir("dir", 0o755));
+    let dir = ok(test
+        .world_writable_dir()
+        .as_caller(&ALICE)
+        .mkdir("dir", 0o755));
     ok(dir.file("file", b""));
     ok(dir.chmod(0o311));
-    ok(dir.by(&BOB).lookup("file"));
-    refused(dir.by(&BOB).open(R), Errno::EACCES);
+    ok(dir.as_caller(&BOB).lookup("file"));
+    refused(dir.as_caller(&BOB).open(R), Errno::EACCES);
     ok(dir.chmod(0o744));
-    refused(dir.by(&BOB).lookup("file"), Errno::EACCES);
-    refused(dir.by(&BOB).lookup("missing"), Errno::EACCES);
-    assert_eq!(ok(dir.by(&BOB).list()).len(), 1);
+    refused(dir.as_caller(&BOB).lookup("file"), Errno::EACCES);
+    refused(dir.as_caller(&BOB).lookup("missing"), Errno::EACCES);
+    assert_eq!(ok(dir.as_caller(&BOB).list()).len(), 1);
 }
 
 /// Adding and removing names needs write permission; other errors take precedence.
 pub fn changing_a_directory_needs_write_permission(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
-    let commons = test.commons();
-    let dir = ok(commons.by(&ALICE).mkdir("dir", 0o755));
+    let commons = test.world_writable_dir();
+    let dir = ok(commons.as_caller(&ALICE).mkdir("dir", 0o755));
     ok(dir.file("file", b""));
     ok(dir.mkdir("sub", 0o755));
-    let bobs = ok(commons.by(&BOB).file("bobs", b""));
-    let (commons, bob) = (commons.by(&BOB), dir.by(&BOB));
+    let bobs = ok(commons.as_caller(&BOB).file("bobs", b""));
+    let (commons, bob) = (commons.as_caller(&BOB), dir.as_caller(&BOB));
     refused(bob.create("new", RW, 0o644), Errno::EACCES);
     refused(bob.mkdir("new", 0o755), Errno::EACCES);
     refused(bob.symlink("new", b"x"), Errno::EACCES);
@@ -167,13 +176,13 @@ pub fn changing_a_directory_needs_write_permission(test: &TestContext) {
 /// In a sticky directory, only the owner of the file or of the directory may remove names.
 pub fn sticky_directories_protect_names(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
-    let commons = test.commons();
-    let dir = ok(commons.by(&ALICE).mkdir("sticky", 0o777));
+    let commons = test.world_writable_dir();
+    let dir = ok(commons.as_caller(&ALICE).mkdir("sticky", 0o777));
     ok(dir.chmod(0o1777));
-    let bob = dir.by(&BOB);
+    let bob = dir.as_caller(&BOB);
     ok(dir.file("alices", b""));
     ok(bob.file("bobs", b""));
-    let carol = dir.by(&Caller::new(1002, 1002));
+    let carol = dir.as_caller(&Caller::new(1002, 1002));
     ok(carol.file("carols", b""));
     refused(bob.unlink("alices"), Errno::EPERM);
     refused(bob.rename("alices", &bob, "mine"), Errno::EPERM);
@@ -182,7 +191,7 @@ pub fn sticky_directories_protect_names(test: &TestContext) {
     ok(bob.unlink("still-bobs"));
     ok(dir.unlink("carols"));
     ok(carol.file("more", b""));
-    ok(dir.by(&test.profile.caller).unlink("more"));
+    ok(dir.as_caller(&test.profile.caller).unlink("more"));
 }
 
 /// In a set-gid directory, new nodes have its group, and new directories inherit the bit.
@@ -191,10 +200,10 @@ pub fn set_gid_directories_pass_their_group_on(test: &TestContext) {
         test.profile.identity && test.profile.root,
         "callers and groups"
     );
-    let dir = test.commons();
+    let dir = test.world_writable_dir();
     ok(dir.chown(None, Some(2000)));
     ok(dir.chmod(0o2777));
-    let alice = dir.by(&ALICE);
+    let alice = dir.as_caller(&ALICE);
     let file = ok(alice.file("file", b"")).attr();
     assert_eq!((file.uid, file.gid, file.mode), (1000, 2000, 0o644));
     let sub = ok(alice.mkdir("sub", 0o755)).attr();
@@ -210,8 +219,8 @@ pub fn set_gid_directories_pass_their_group_on(test: &TestContext) {
 pub fn chmod_is_the_owners(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(test, 0o666);
-    refused(file.by(&BOB).chmod(0o777), Errno::EPERM);
-    ok(file.by(&test.profile.caller).chmod(0o600));
+    refused(file.as_caller(&BOB).chmod(0o777), Errno::EPERM);
+    ok(file.as_caller(&test.profile.caller).chmod(0o600));
     ok(file.chmod(0o640));
 }
 
@@ -223,9 +232,9 @@ pub fn chmod_sets_set_gid_for_members_only(test: &TestContext) {
     );
     let (_dir, file) = alices(test, 0o644);
     assert_eq!(ok(file.chmod(0o2755)).mode, 0o2755);
-    ok(file.by(&Caller::ROOT).chown(None, Some(2000)));
+    ok(file.as_caller(&Caller::ROOT).chown(None, Some(2000)));
     assert_eq!(ok(file.chmod(0o2755)).mode, 0o755);
-    assert_eq!(ok(file.by(&Caller::ROOT).chmod(0o2755)).mode, 0o2755);
+    assert_eq!(ok(file.as_caller(&Caller::ROOT).chmod(0o2755)).mode, 0o2755);
 }
 
 /// Only the super-user may change the owner; the owner may change the group to one of their own.
@@ -237,16 +246,19 @@ pub fn chown_is_the_super_users(test: &TestContext) {
     let (_dir, file) = alices(test, 0o644);
     refused(file.chown(Some(1001), None), Errno::EPERM);
     refused(file.chown(None, Some(1001)), Errno::EPERM);
-    refused(file.by(&BOB).chown(Some(1001), None), Errno::EPERM);
-    refused(file.by(&BOB).chown(None, Some(1001)), Errno::EPERM);
-    refused(file.by(&BOB).chown(Some(1000), None), Errno::EPERM);
-    refused(file.by(&BOB).chown(None, Some(1000)), Errno::EPERM);
+    refused(file.as_caller(&BOB).chown(Some(1001), None), Errno::EPERM);
+    refused(file.as_caller(&BOB).chown(None, Some(1001)), Errno::EPERM);
+    refused(file.as_caller(&BOB).chown(Some(1000), None), Errno::EPERM);
+    refused(file.as_caller(&BOB).chown(None, Some(1000)), Errno::EPERM);
     ok(file.chown(Some(1000), Some(1000)));
     let member = Caller {
         groups: Groups::Known([3000].into()),
         ..ALICE
     };
-    assert_eq!(ok(file.by(&member).chown(None, Some(3000))).gid, 3000);
+    assert_eq!(
+        ok(file.as_caller(&member).chown(None, Some(3000))).gid,
+        3000
+    );
 }
 
 /// Only the owner may set a specific time; every writer may set the present one.
@@ -263,20 +275,20 @@ pub fn times_are_the_owners(test: &TestContext) {
     };
     let moment = set(SetTime::At(Time { sec: 7, nsec: 0 }));
     ok(file.set(moment));
-    refused(file.by(&BOB).set(moment), Errno::EPERM);
-    ok(file.by(&BOB).set(set(SetTime::Now)));
+    refused(file.as_caller(&BOB).set(moment), Errno::EPERM);
+    ok(file.as_caller(&BOB).set(set(SetTime::Now)));
     ok(file.chmod(0o644));
-    refused(file.by(&BOB).set(set(SetTime::Now)), Errno::EACCES);
+    refused(file.as_caller(&BOB).set(set(SetTime::Now)), Errno::EACCES);
 }
 
 /// A write by anyone but the super-user clears set-id bits.
 pub fn writing_takes_set_id_away(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(test, 0o6777);
-    ok(ok(file.by(&BOB).open(W)).write(0, b"x"));
+    ok(ok(file.as_caller(&BOB).open(W)).write(0, b"x"));
     assert_eq!(file.attr().mode, 0o777);
     ok(file.chmod(0o6777));
-    ok(file.by(&BOB).truncate(1));
+    ok(file.as_caller(&BOB).truncate(1));
     assert_eq!(file.attr().mode, 0o777);
 }
 
@@ -284,7 +296,7 @@ pub fn writing_takes_set_id_away(test: &TestContext) {
 pub fn an_open_file_outlasts_its_permissions(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(test, 0o666);
-    let open = ok(file.by(&BOB).open(RW));
+    let open = ok(file.as_caller(&BOB).open(RW));
     ok(file.chmod(0o000));
     assert_eq!(ok(open.read(0, 7)), b"content");
     ok(open.write(0, b"CON"));
@@ -303,24 +315,27 @@ pub fn an_open_file_outlasts_its_permissions(test: &TestContext) {
 /// Moving a directory to another one needs write permission on it: its `..` changes.
 pub fn moving_a_directory_needs_write_permission_on_it(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
-    let commons = test.commons();
-    let alice = commons.by(&ALICE);
+    let commons = test.world_writable_dir();
+    let alice = commons.as_caller(&ALICE);
     ok(alice.mkdir("readonly", 0o555));
     let to = ok(alice.mkdir("to", 0o777));
     ok(commons
-        .by(&BOB)
-        .rename("readonly", &commons.by(&BOB), "renamed"));
+        .as_caller(&BOB)
+        .rename("readonly", &commons.as_caller(&BOB), "renamed"));
     refused(alice.rename("renamed", &to, "moved"), Errno::EACCES);
 }
 
 /// Only the super-user may create device nodes.
 pub fn devices_are_the_super_users(test: &TestContext) {
-    let able = test.profile.identity && test.caps.devices > Level::None;
+    let able = test.profile.identity && test.caps.devices > Support::None;
     needs!(able, "callers and devices");
-    let alice = test.commons().by(&ALICE);
+    let alice = test.world_writable_dir().as_caller(&ALICE);
     let device = Device { major: 1, minor: 3 };
-    for what in [Make::CharDevice(device), Make::BlockDevice(device)] {
-        refused(alice.make("null", what, Mode::exactly(0o666)), Errno::EPERM);
+    for what in [NewNode::CharDevice(device), NewNode::BlockDevice(device)] {
+        refused(
+            alice.make("null", what, Mode::without_umask(0o666)),
+            Errno::EPERM,
+        );
     }
 }
 
@@ -329,21 +344,27 @@ pub fn noatime_is_the_owners(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
     let (_dir, file) = alices(test, 0o666);
     ok(file.open(R | OpenFlags::NOATIME));
-    refused(file.by(&BOB).open(R | OpenFlags::NOATIME), Errno::EPERM);
+    refused(
+        file.as_caller(&BOB).open(R | OpenFlags::NOATIME),
+        Errno::EPERM,
+    );
 }
 
 /// Attributes `user.` need the file's permissions, `trusted.` the super-user.
 pub fn extended_attributes_are_guarded(test: &TestContext) {
-    let able = test.profile.identity && test.caps.xattr > Level::None;
+    let able = test.profile.identity && test.caps.xattr > Support::None;
     needs!(able, "callers and extended attributes");
     let (_dir, file) = alices(test, 0o644);
     let set = XattrFlags::empty();
     ok(file.set_xattr(b"user.a", b"x", set));
-    refused(file.by(&BOB).set_xattr(b"user.a", b"y", set), Errno::EACCES);
-    refused(file.by(&BOB).remove_xattr(b"user.a"), Errno::EACCES);
-    assert_eq!(ok(file.by(&BOB).xattr(b"user.a")), b"x");
+    refused(
+        file.as_caller(&BOB).set_xattr(b"user.a", b"y", set),
+        Errno::EACCES,
+    );
+    refused(file.as_caller(&BOB).remove_xattr(b"user.a"), Errno::EACCES);
+    assert_eq!(ok(file.as_caller(&BOB).xattr(b"user.a")), b"x");
     ok(file.chmod(0o600));
-    refused(file.by(&BOB).xattr(b"user.a"), Errno::EACCES);
+    refused(file.as_caller(&BOB).xattr(b"user.a"), Errno::EACCES);
     refused(file.set_xattr(b"trusted.a", b"x", set), Errno::EPERM);
     refused(file.xattr(b"trusted.a"), Errno::ENODATA);
 }
@@ -351,9 +372,12 @@ pub fn extended_attributes_are_guarded(test: &TestContext) {
 /// A look-up in a directory without search permission is refused.
 pub fn every_directory_on_the_way_is_searched(test: &TestContext) {
     needs!(test.profile.identity, "callers that are told apart");
-    let dir = ok(test.commons().by(&ALICE).mkdir("closed", 0o700));
+    let dir = ok(test
+        .world_writable_dir()
+        .as_caller(&ALICE)
+        .mkdir("closed", 0o700));
     ok(dir.file("file", b""));
-    let bob = dir.by(&BOB);
+    let bob = dir.as_caller(&BOB);
     refused(bob.lookup("file"), Errno::EACCES);
     refused(bob.create("file", R, 0o644), Errno::EACCES);
     refused(bob.mkdir("file", 0o755), Errno::EACCES);

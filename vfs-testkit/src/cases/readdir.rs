@@ -2,23 +2,23 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use vfs::{Errno, Plus};
+use vfs::{Errno, ReaddirMode};
 
-use crate::context::{Kept, R, Seen, TestContext, ok, refused};
+use crate::context::{ListedEntry, R, TestContext, TestNode, ok, refused};
 use crate::needs;
 
-fn filled(test: &TestContext, count: usize) -> (Seen, BTreeSet<Vec<u8>>) {
+fn filled(test: &TestContext, count: usize) -> (TestNode, BTreeSet<Vec<u8>>) {
     let dir = ok(test.root().mkdir("dir", 0o755));
     let mut names = BTreeSet::new();
     for i in 0..count {
         let name = format!("entry-{i:05}");
-        ok(dir.make(&name, vfs::Make::File, vfs::Mode::exactly(0o644)));
+        ok(dir.make(&name, vfs::NewNode::File, vfs::Mode::without_umask(0o644)));
         names.insert(name.into_bytes());
     }
     (dir, names)
 }
 
-fn names(entries: &[Kept]) -> BTreeSet<Vec<u8>> {
+fn names(entries: &[ListedEntry]) -> BTreeSet<Vec<u8>> {
     let names: BTreeSet<_> = entries.iter().map(|entry| entry.name.clone()).collect();
     assert_eq!(names.len(), entries.len(), "a name came twice");
     names
@@ -36,7 +36,7 @@ pub fn entries_tell_numbers_and_kinds(test: &TestContext) {
     ok(dir.file("file", b""));
     ok(dir.mkdir("sub", 0o755));
     ok(dir.symlink("link", b"x"));
-    ok(dir.make("fifo", vfs::Make::Fifo, vfs::Mode::exactly(0o600)));
+    ok(dir.make("fifo", vfs::NewNode::Fifo, vfs::Mode::without_umask(0o600)));
     let entries = ok(dir.list());
     assert_eq!(entries.len(), 4);
     for entry in entries {
@@ -52,7 +52,7 @@ pub fn entries_may_come_with_attributes(test: &TestContext) {
     let dir = ok(test.root().mkdir("dir", 0o755));
     ok(dir.file("file", b"12345"));
     ok(dir.mkdir("sub", 0o750));
-    let entries = ok(ok(dir.open(R)).readdir_all(Plus::Entries, usize::MAX));
+    let entries = ok(ok(dir.open(R)).readdir_all(ReaddirMode::Entries, usize::MAX));
     assert_eq!(entries.len(), 2);
     for kept in entries {
         let found = ok(dir.lookup(&kept.name));
@@ -76,14 +76,14 @@ pub fn cookies_are_unique(test: &TestContext) {
 pub fn a_listing_goes_on_behind_any_cookie(test: &TestContext) {
     let (dir, _) = filled(test, 60);
     let open = ok(dir.open(R));
-    let all = ok(open.readdir(0, Plus::Names, usize::MAX));
+    let all = ok(open.readdir(0, ReaddirMode::Names, usize::MAX));
     for (i, entry) in all.iter().enumerate() {
-        let rest = ok(open.readdir(entry.cookie, Plus::Names, usize::MAX));
+        let rest = ok(open.readdir(entry.cookie, ReaddirMode::Names, usize::MAX));
         let expected: Vec<_> = all[i + 1..].iter().map(|entry| &entry.name).collect();
         let got: Vec<_> = rest.iter().map(|entry| &entry.name).collect();
         assert_eq!(got, expected, "behind entry {i}");
     }
-    let again = ok(open.readdir(0, Plus::Names, usize::MAX));
+    let again = ok(open.readdir(0, ReaddirMode::Names, usize::MAX));
     assert_eq!(names(&again), names(&all));
 }
 
@@ -92,8 +92,14 @@ pub fn pieces_of_any_size_are_complete(test: &TestContext) {
     let (dir, expected) = filled(test, 150);
     for most in [1, 2, 7, 64, 149, 150, 151] {
         let open = ok(dir.open(R));
-        assert_eq!(names(&ok(open.readdir_all(Plus::Names, most))), expected);
-        assert_eq!(names(&ok(open.readdir_all(Plus::Entries, most))), expected);
+        assert_eq!(
+            names(&ok(open.readdir_all(ReaddirMode::Names, most))),
+            expected
+        );
+        assert_eq!(
+            names(&ok(open.readdir_all(ReaddirMode::Entries, most))),
+            expected
+        );
     }
 }
 
@@ -101,8 +107,11 @@ pub fn pieces_of_any_size_are_complete(test: &TestContext) {
 pub fn a_full_sink_loses_nothing(test: &TestContext) {
     let (dir, expected) = filled(test, 3);
     let open = ok(dir.open(R));
-    assert!(ok(open.readdir(0, Plus::Names, 0)).is_empty());
-    assert_eq!(names(&ok(open.readdir(0, Plus::Names, 10))), expected);
+    assert!(ok(open.readdir(0, ReaddirMode::Names, 0)).is_empty());
+    assert_eq!(
+        names(&ok(open.readdir(0, ReaddirMode::Names, 10))),
+        expected
+    );
 }
 
 /// Removing listed entries neither hides nor repeats the others.
@@ -111,7 +120,7 @@ pub fn removing_what_was_told_hides_nothing(test: &TestContext) {
     let open = ok(dir.open(R));
     let mut cookie = 0;
     loop {
-        let some = ok(open.readdir(cookie, Plus::Names, 7));
+        let some = ok(open.readdir(cookie, ReaddirMode::Names, 7));
         let Some(last) = some.last() else { break };
         cookie = last.cookie;
         for entry in some {
@@ -132,7 +141,7 @@ pub fn removing_here_and_there_hides_nothing(test: &TestContext) {
     let mut cookie = 0;
     let mut random = crate::context::Random::new(11);
     loop {
-        let some = ok(open.readdir(cookie, Plus::Names, 5));
+        let some = ok(open.readdir(cookie, ReaddirMode::Names, 5));
         let Some(last) = some.last() else { break };
         cookie = last.cookie;
         let stopped_at = last.name.clone();
@@ -162,7 +171,7 @@ pub fn adding_hides_and_repeats_nothing(test: &TestContext) {
     let mut told = BTreeSet::new();
     let mut cookie = 0;
     for round in 0.. {
-        let some = ok(open.readdir(cookie, Plus::Names, 9));
+        let some = ok(open.readdir(cookie, ReaddirMode::Names, 9));
         let Some(last) = some.last() else { break };
         cookie = last.cookie;
         for entry in some {
@@ -184,7 +193,7 @@ pub fn replacing_hides_and_repeats_nothing(test: &TestContext) {
     let mut told = BTreeSet::new();
     let mut cookie = 0;
     loop {
-        let some = ok(open.readdir(cookie, Plus::Names, 3));
+        let some = ok(open.readdir(cookie, ReaddirMode::Names, 3));
         let Some(last) = some.last() else { break };
         cookie = last.cookie;
         for entry in some {
@@ -212,7 +221,7 @@ pub fn cookies_survive_another_opening(test: &TestContext) {
     let all = ok(dir.list());
     for (i, entry) in all.iter().enumerate() {
         let open = ok(dir.open(R));
-        let next = ok(open.readdir(entry.cookie, Plus::Names, 1));
+        let next = ok(open.readdir(entry.cookie, ReaddirMode::Names, 1));
         assert_eq!(
             next.first().map(|e| &e.name),
             all.get(i + 1).map(|e| &e.name)
@@ -224,12 +233,15 @@ pub fn cookies_survive_another_opening(test: &TestContext) {
 pub fn a_new_start_sees_changes(test: &TestContext) {
     let (dir, mut expected) = filled(test, 5);
     let open = ok(dir.open(R));
-    ok(open.readdir(0, Plus::Names, 3));
+    ok(open.readdir(0, ReaddirMode::Names, 3));
     ok(dir.file("new", b""));
     expected.insert(b"new".to_vec());
     ok(dir.unlink("entry-00000"));
     expected.remove(&b"entry-00000"[..]);
-    assert_eq!(names(&ok(open.readdir(0, Plus::Names, 100))), expected);
+    assert_eq!(
+        names(&ok(open.readdir(0, ReaddirMode::Names, 100))),
+        expected
+    );
 }
 
 /// A renamed entry is listed under its new name.
@@ -246,7 +258,7 @@ pub fn renaming_keeps_entries(test: &TestContext) {
 /// Only directories are listed.
 pub fn listing_a_file_is_enotdir(test: &TestContext) {
     let file = ok(ok(test.root().file("file", b"")).open(R));
-    refused(file.readdir(0, Plus::Names, 10), Errno::ENOTDIR);
+    refused(file.readdir(0, ReaddirMode::Names, 10), Errno::ENOTDIR);
 }
 
 /// Concurrent listings, while entries are added and removed, include all that remain.
@@ -264,7 +276,7 @@ pub fn listings_at_a_time_see_what_stays(test: &TestContext) {
             scope.spawn(|| {
                 for _ in 0..10 {
                     let open = ok(dir.open(R));
-                    let told = ok(open.readdir_all(Plus::Entries, 13));
+                    let told = ok(open.readdir_all(ReaddirMode::Entries, 13));
                     let told: BTreeSet<_> = told.into_iter().map(|entry| entry.name).collect();
                     assert!(stays.is_subset(&told));
                 }

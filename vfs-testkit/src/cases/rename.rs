@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use vfs::{Device, Errno, Kind, Level, RenameFlags};
+use vfs::{Device, Errno, Kind, RenameFlags, Support};
 
 use crate::context::{NOT_EMPTY, R, RW, TestContext, ok, refused, refused_as};
 use crate::needs;
@@ -157,7 +157,7 @@ pub fn renaming_in_a_file_is_enotdir(test: &TestContext) {
 
 /// Renaming changes both directories and the node.
 pub fn renaming_changes_all_concerned(test: &TestContext) {
-    needs!(test.caps.change > Level::None, "a change counter");
+    needs!(test.caps.change > Support::None, "a change counter");
     let root = test.root();
     let a = ok(root.mkdir("a", 0o755));
     let b = ok(root.mkdir("b", 0o755));
@@ -224,7 +224,7 @@ pub fn exchange_makes_no_loop(test: &TestContext) {
 
 /// `WHITEOUT` leaves a whiteout at the old name.
 pub fn whiteout_is_left_behind(test: &TestContext) {
-    let able = test.profile.rename_flags && test.profile.root && test.caps.devices > Level::None;
+    let able = test.profile.rename_flags && test.profile.root && test.caps.devices > Support::None;
     needs!(able, "whiteouts");
     let root = test.root();
     let file = ok(root.file("file", b""));

@@ -1,6 +1,6 @@
 //! Removing names.
 
-use vfs::{Errno, Level, Plus};
+use vfs::{Errno, ReaddirMode, Support};
 
 use crate::context::{NOT_EMPTY, R, RW, TestContext, ok, refused, refused_as};
 use crate::needs;
@@ -71,7 +71,7 @@ pub fn links_are_removed_not_their_targets(test: &TestContext) {
 
 /// Removing a name changes the directory and the node.
 pub fn removing_changes_directory_and_node(test: &TestContext) {
-    needs!(test.caps.change > Level::None, "a change counter");
+    needs!(test.caps.change > Support::None, "a change counter");
     let root = test.root();
     let file = ok(root.file("a", b""));
     ok(root.link("b", &file));
@@ -96,7 +96,7 @@ pub fn a_removed_directory_takes_nothing(test: &TestContext) {
     refused(dir.link("child", &file), Errno::ENOENT);
     refused(root.rename("file", &dir, "child"), Errno::ENOENT);
     // On Linux, the kernel itself reports that the directory is dead.
-    match open.readdir(0, Plus::Names, 100) {
+    match open.readdir(0, ReaddirMode::Names, 100) {
         Ok(entries) => assert!(entries.is_empty()),
         Err(errno) => assert_eq!(errno, Errno::ENOENT),
     }

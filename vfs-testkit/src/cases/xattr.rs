@@ -1,19 +1,19 @@
 //! Extended attributes: xattr(7).
 
-use vfs::{Errno, Level, XattrFlags};
+use vfs::{Errno, Support, XattrFlags};
 
-use crate::context::{Seen, TestContext, ok, refused, refused_as};
+use crate::context::{TestContext, TestNode, ok, refused, refused_as};
 use crate::needs;
 
 const SET: XattrFlags = XattrFlags::empty();
 
-fn file(test: &TestContext) -> Seen {
+fn file(test: &TestContext) -> TestNode {
     ok(test.root().file("file", b""))
 }
 
 /// Attributes are read, listed and removed.
 pub fn what_was_set_is_there(test: &TestContext) {
-    needs!(test.caps.xattr > Level::None, "extended attributes");
+    needs!(test.caps.xattr > Support::None, "extended attributes");
     let file = file(test);
     assert!(user_names(&file).is_empty());
     ok(file.set_xattr(b"user.a", b"one", SET));
@@ -32,7 +32,7 @@ pub fn what_was_set_is_there(test: &TestContext) {
 }
 
 /// Returns the names in `user.`: a security module of the host may add others.
-fn user_names(node: &Seen) -> Vec<Vec<u8>> {
+fn user_names(node: &TestNode) -> Vec<Vec<u8>> {
     let mut names = ok(node.xattrs());
     names.retain(|name| name.starts_with(b"user."));
     names
@@ -40,7 +40,7 @@ fn user_names(node: &Seen) -> Vec<Vec<u8>> {
 
 /// The value of an attribute is replaced by a longer or shorter one.
 pub fn values_are_replaced(test: &TestContext) {
-    needs!(test.caps.xattr > Level::None, "extended attributes");
+    needs!(test.caps.xattr > Support::None, "extended attributes");
     let file = file(test);
     for value in [&b"first"[..], b"a longer value", b"x"] {
         ok(file.set_xattr(b"user.a", value, SET));
@@ -50,7 +50,7 @@ pub fn values_are_replaced(test: &TestContext) {
 
 /// Flags require a new or an existing attribute.
 pub fn flags_insist(test: &TestContext) {
-    needs!(test.caps.xattr > Level::None, "extended attributes");
+    needs!(test.caps.xattr > Support::None, "extended attributes");
     let file = file(test);
     refused(
         file.set_xattr(b"user.a", b"x", XattrFlags::REPLACE),
@@ -67,7 +67,7 @@ pub fn flags_insist(test: &TestContext) {
 
 /// Reading or removing a missing attribute fails with `ENODATA`.
 pub fn a_missing_attribute_is_enodata(test: &TestContext) {
-    needs!(test.caps.xattr > Level::None, "extended attributes");
+    needs!(test.caps.xattr > Support::None, "extended attributes");
     let file = file(test);
     refused(file.xattr(b"user.missing"), Errno::ENODATA);
     refused(file.remove_xattr(b"user.missing"), Errno::ENODATA);
@@ -75,7 +75,7 @@ pub fn a_missing_attribute_is_enodata(test: &TestContext) {
 
 /// The length of names and values is limited.
 pub fn names_and_values_have_bounds(test: &TestContext) {
-    needs!(test.caps.xattr > Level::None, "extended attributes");
+    needs!(test.caps.xattr > Support::None, "extended attributes");
     let file = file(test);
     let long = |len: usize| [&b"user."[..], &vec![b'n'; len - 5]].concat();
     ok(file.set_xattr(&long(255), b"x", SET));
@@ -90,7 +90,7 @@ pub fn names_and_values_have_bounds(test: &TestContext) {
 
 /// Unknown namespaces are refused, and so is a namespace without a name.
 pub fn unknown_namespaces_are_refused(test: &TestContext) {
-    needs!(test.caps.xattr > Level::None, "extended attributes");
+    needs!(test.caps.xattr > Support::None, "extended attributes");
     let file = file(test);
     refused(file.set_xattr(b"nonsense.a", b"x", SET), Errno::EOPNOTSUPP);
     refused(file.set_xattr(b"noname", b"x", SET), Errno::EOPNOTSUPP);
@@ -100,13 +100,13 @@ pub fn unknown_namespaces_are_refused(test: &TestContext) {
 
 /// Directories have `user.` attributes, too; links and pipes have none.
 pub fn only_files_and_directories_have_user_attributes(test: &TestContext) {
-    needs!(test.caps.xattr > Level::None, "extended attributes");
+    needs!(test.caps.xattr > Support::None, "extended attributes");
     let root = test.root();
     let dir = ok(root.mkdir("dir", 0o755));
     ok(dir.set_xattr(b"user.a", b"x", SET));
     assert_eq!(ok(dir.xattr(b"user.a")), b"x");
     let link = ok(root.symlink("link", b"dir"));
-    let fifo = ok(root.make("fifo", vfs::Make::Fifo, vfs::Mode::exactly(0o600)));
+    let fifo = ok(root.make("fifo", vfs::NewNode::Fifo, vfs::Mode::without_umask(0o600)));
     for node in [link, fifo] {
         refused(node.set_xattr(b"user.a", b"x", SET), Errno::EPERM);
         refused_as(node.xattr(b"user.a"), &[Errno::ENODATA, Errno::EPERM]);
@@ -116,7 +116,7 @@ pub fn only_files_and_directories_have_user_attributes(test: &TestContext) {
 /// Setting and removing change the node.
 pub fn setting_changes_the_node(test: &TestContext) {
     needs!(
-        test.caps.xattr > Level::None && test.caps.change > Level::None,
+        test.caps.xattr > Support::None && test.caps.change > Support::None,
         "both"
     );
     let file = file(test);
@@ -131,7 +131,7 @@ pub fn setting_changes_the_node(test: &TestContext) {
 
 /// Attributes belong to the node, not to the name.
 pub fn attributes_stay_with_the_node(test: &TestContext) {
-    needs!(test.caps.xattr > Level::None, "extended attributes");
+    needs!(test.caps.xattr > Support::None, "extended attributes");
     let root = test.root();
     let node = file(test);
     ok(node.set_xattr(b"user.a", b"x", SET));
@@ -143,7 +143,7 @@ pub fn attributes_stay_with_the_node(test: &TestContext) {
 
 /// Without support, all operations fail with `EOPNOTSUPP`.
 pub fn none_is_said_plainly(test: &TestContext) {
-    needs!(test.caps.xattr == Level::None, "no extended attributes");
+    needs!(test.caps.xattr == Support::None, "no extended attributes");
     let file = file(test);
     refused(file.set_xattr(b"user.a", b"x", SET), Errno::EOPNOTSUPP);
     refused(file.xattr(b"user.a"), Errno::EOPNOTSUPP);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
-use super::{HostLock, Lock, LockKind, LockTable, Owner, Space, Wait};
+use super::{HostLock, Lock, LockFamily, LockKind, LockTable, Owner, Wait};
 use crate::{Account, Call, Charge, Cx, Errno, Node, Quota, Result};
 
 #[derive(Default)]
@@ -19,20 +19,20 @@ pub(super) struct NodeLocks {
 
 /// The further parameters of [`LockTable::lock`]: whether to wait, the last queue position that was
 /// assigned, and the quota of ranges.
-type Terms<'a> = (Wait, &'a AtomicU64, &'a Arc<Quota>);
+type LockParameters<'a> = (Wait, &'a AtomicU64, &'a Arc<Quota>);
 
 /// A waiting request.
 pub(super) struct Waiting {
-    place: u64,
+    position: u64,
     pub(super) lock: Lock,
     pub(super) waker: Waker,
     /// Whether it stays in the queue when woken, until it is retried or cancelled.
-    stays: bool,
+    keeps_position: bool,
     /// Whether it stays in the queue and was woken.
     woken: bool,
 }
 
-fn in_the_way_of(held: &[Lock], waiting: &Lock) -> bool {
+fn conflicting_with(held: &[Lock], waiting: &Lock) -> bool {
     held.iter().any(|held| held.conflicts(waiting))
 }
 
@@ -43,15 +43,15 @@ impl NodeLocks {
         cx: &Cx<'_>,
         node: &dyn Node,
         lock: Lock,
-        terms: Terms<'_>,
+        terms: LockParameters<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<()> {
         let result = self.lock_or_park(cx, node, lock, terms, woken);
         match result {
             Err(Errno::PARKED | Errno::WOULD_BLOCK) => {}
             // The new lock conflicts with every lock that the queue position conflicted with.
-            Ok(()) => drop(self.take_own(cx.call)),
-            Err(_) => self.leave(cx.call, woken),
+            Ok(()) => drop(self.take_waiting(cx.call)),
+            Err(_) => self.cancel_wait(cx.call, woken),
         }
         result
     }
@@ -61,34 +61,39 @@ impl NodeLocks {
         cx: &Cx<'_>,
         node: &dyn Node,
         lock: Lock,
-        (wait, places, quota): Terms<'_>,
+        (wait, places, quota): LockParameters<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<()> {
         cx.call.check()?;
-        let is_barred = in_the_way_of(&self.held, &lock)
-            || wait != Wait::No && self.next(self.before(cx.call.place()), &lock).is_some();
+        let is_barred = conflicting_with(&self.held, &lock)
+            || wait != Wait::No
+                && self
+                    .next_waiter(self.before(cx.call.queue_position()), &lock)
+                    .is_some();
         let retry = if is_barred {
             None
         } else {
             // The new range may split an existing one in two.
-            if self.held.len() + 2 > LockTable::MAX_HELD {
+            if self.held.len() + 2 > LockTable::MAX_RANGES_PER_NODE {
                 return Err(Errno::ENOLCK);
             }
-            let charge = self.room(cx.call.account(), quota)?;
-            match self.tell_host(cx, node, &lock, Some(lock.kind)) {
+            let charge = self.reserve(cx.call.account(), quota)?;
+            match self.update_host(cx, node, &lock, Some(lock.kind)) {
                 Ok(()) => {
-                    self.hold(&lock, Some(lock.kind), woken);
-                    self.settle(lock.owner.client, Some(charge));
+                    self.apply(&lock, Some(lock.kind), woken);
+                    self.update_charge(lock.owner.client, Some(charge));
                     return Ok(());
                 }
-                Err(Errno::EAGAIN) => Some(LockTable::OUTSIDER_RETRY),
+                Err(Errno::EAGAIN) => Some(LockTable::FOREIGN_RETRY),
                 Err(errno) => return Err(errno),
             }
         };
         if wait == Wait::Yes {
-            cx.may_wait()?;
+            cx.check_may_block()?;
         }
-        if lock.space == Space::Flock && self.own(&lock).iter().any(|own| own.kind != lock.kind) {
+        if lock.family == LockFamily::Flock
+            && self.owned(&lock).iter().any(|own| own.kind != lock.kind)
+        {
             self.unlock(cx, node, &lock, woken)?;
         }
         if wait != Wait::Yes {
@@ -104,17 +109,17 @@ impl NodeLocks {
 
     /// Queues `call` for `lock`, in its previous position if it has one, or else at the end.
     fn park(&mut self, call: &Call, lock: Lock, waker: Waker, places: &AtomicU64) {
-        self.take_own(call);
-        let place = call.place().unwrap_or_else(|| {
+        self.take_waiting(call);
+        let place = call.queue_position().unwrap_or_else(|| {
             let place = places.fetch_add(1, Ordering::Relaxed) + 1;
-            call.take_place(place);
+            call.set_queue_position(place);
             place
         });
         let waiting = Waiting {
-            place,
+            position: place,
             lock,
             waker,
-            stays: call.polls(),
+            keeps_position: call.is_retried_by_client(),
             woken: false,
         };
         let at = self.before(Some(place)).len();
@@ -124,7 +129,7 @@ impl NodeLocks {
     /// Returns the requests in positions before `place`; all of them if `place` is `None`.
     fn before(&self, place: Option<u64>) -> &[Waiting] {
         let at = place.map_or(self.waiting.len(), |place| {
-            self.waiting.partition_point(|one| one.place < place)
+            self.waiting.partition_point(|one| one.position < place)
         });
         &self.waiting[..at]
     }
@@ -132,21 +137,29 @@ impl NodeLocks {
     /// Returns the first request in `before` that conflicts with `lock` and could be granted. Only
     /// requests that stay in the queue count: any other that could be granted has been woken and
     /// left the queue.
-    pub(super) fn next<'a>(&self, before: &'a [Waiting], lock: &Lock) -> Option<&'a Waiting> {
+    pub(super) fn next_waiter<'a>(
+        &self,
+        before: &'a [Waiting],
+        lock: &Lock,
+    ) -> Option<&'a Waiting> {
         before.iter().find(|one| {
-            one.stays && one.lock.conflicts(lock) && !in_the_way_of(&self.held, &one.lock)
+            one.keeps_position
+                && one.lock.conflicts(lock)
+                && !conflicting_with(&self.held, &one.lock)
         })
     }
 
-    fn take_own(&mut self, call: &Call) -> Option<Waiting> {
-        let place = call.place()?;
-        let at = self.waiting.binary_search_by_key(&place, |one| one.place);
+    fn take_waiting(&mut self, call: &Call) -> Option<Waiting> {
+        let place = call.queue_position()?;
+        let at = self
+            .waiting
+            .binary_search_by_key(&place, |one| one.position);
         Some(self.waiting.remove(at.ok()?))
     }
 
-    /// Implements [`LockTable::leave`] for this node.
-    pub(super) fn leave(&mut self, call: &Call, woken: &mut Vec<Waker>) {
-        if let Some(own) = self.take_own(call) {
+    /// Implements [`LockTable::cancel_wait`] for this node.
+    pub(super) fn cancel_wait(&mut self, call: &Call, woken: &mut Vec<Waker>) {
+        if let Some(own) = self.take_waiting(call) {
             self.wake(&[own.lock], woken);
         }
     }
@@ -160,28 +173,32 @@ impl NodeLocks {
         woken: &mut Vec<Waker>,
     ) -> Result<()> {
         let splits = self.held.iter().any(|held| {
-            held.space == range.space
+            held.family == range.family
                 && held.owner == range.owner
                 && held.start < range.start
                 && held.end > range.end
         });
-        if splits && self.held.len() + 1 > LockTable::MAX_HELD {
+        if splits && self.held.len() + 1 > LockTable::MAX_RANGES_PER_NODE {
             return Err(Errno::ENOLCK);
         }
-        self.tell_host(cx, node, range, None)?;
-        self.hold(range, None, woken);
-        self.settle(range.owner.client, None);
+        self.update_host(cx, node, range, None)?;
+        self.apply(range, None, woken);
+        self.update_charge(range.owner.client, None);
         Ok(())
     }
 
     /// Reserves two more ranges on `account`. Returns `ENOLCK` if its share of this node or of the
     /// table is exhausted. An account without a client is barge itself, which has no share.
-    fn room(&self, account: &Account, quota: &Arc<Quota>) -> Result<Charge> {
+    fn reserve(&self, account: &Account, quota: &Arc<Quota>) -> Result<Charge> {
         if account.client().is_some() {
             let its = self.charges.values().filter(|one| one.account() == account);
             let own: usize = its.map(Charge::amount).sum();
             let others = self.held.len().saturating_sub(own);
-            if own + 2 > LockTable::MAX_HELD.saturating_sub(others).div_ceil(2) {
+            if own + 2
+                > LockTable::MAX_RANGES_PER_NODE
+                    .saturating_sub(others)
+                    .div_ceil(2)
+            {
                 return Err(Errno::ENOLCK);
             }
         }
@@ -190,7 +207,7 @@ impl NodeLocks {
 
     /// Adjusts the charge of a client to the number of ranges that it holds. A client without a
     /// charge gets `new`.
-    pub(super) fn settle(&mut self, client: u64, new: Option<Charge>) {
+    pub(super) fn update_charge(&mut self, client: u64, new: Option<Charge>) {
         let own = self.held.iter().filter(|held| held.owner.client == client);
         let count = own.count();
         if count == 0 {
@@ -218,20 +235,20 @@ impl NodeLocks {
             return Err(Errno::EAGAIN);
         }
         // The other table has a bound, too, so an unlock always fits here.
-        if kind.is_some() && self.held.len() + 2 > LockTable::MAX_HELD {
+        if kind.is_some() && self.held.len() + 2 > LockTable::MAX_RANGES_PER_NODE {
             return Err(Errno::ENOLCK);
         }
-        let told = self.tell_host(cx, node, range, kind);
+        let told = self.update_host(cx, node, range, kind);
         match told {
             Err(errno) if kind.is_some() || errno.is_signal() => return Err(errno),
-            _ => self.hold(range, kind, woken),
+            _ => self.apply(range, kind, woken),
         }
         told
     }
 
     /// Sets the lock of `range`'s owner to `kind`. Adds the requests that this unblocks to `woken`.
-    fn hold(&mut self, range: &Lock, kind: Option<LockKind>, woken: &mut Vec<Waker>) {
-        let mut weakened = self.own(range);
+    fn apply(&mut self, range: &Lock, kind: Option<LockKind>, woken: &mut Vec<Waker>) {
+        let mut weakened = self.owned(range);
         weakened.retain(|held| kind.is_none_or(|kind| held.kind > kind));
         self.replace(range, kind);
         let mut gone = weakened;
@@ -241,7 +258,7 @@ impl NodeLocks {
                 kind,
                 ..range.clone()
             };
-            let places = self.waiting.iter().filter(|one| one.stays);
+            let places = self.waiting.iter().filter(|one| one.keeps_position);
             let barred = places.filter(|one| one.lock.conflicts(&taken));
             gone.extend(barred.map(|one| one.lock.clone()));
         }
@@ -249,9 +266,9 @@ impl NodeLocks {
     }
 
     /// Returns the locks of `range`'s owner within the range.
-    fn own(&self, range: &Lock) -> Vec<Lock> {
+    fn owned(&self, range: &Lock) -> Vec<Lock> {
         let own = self.held.iter().filter(|held| {
-            held.space == range.space
+            held.family == range.family
                 && held.owner == range.owner
                 && held.overlaps(range.start, range.end)
         });
@@ -269,11 +286,11 @@ impl NodeLocks {
         let mut at = 0;
         while at < self.waiting.len() {
             let one = &self.waiting[at];
-            let is_free = in_the_way_of(gone, &one.lock)
-                && !in_the_way_of(&self.held, &one.lock)
-                && self.next(&self.waiting[..at], &one.lock).is_none();
+            let is_free = conflicting_with(gone, &one.lock)
+                && !conflicting_with(&self.held, &one.lock)
+                && self.next_waiter(&self.waiting[..at], &one.lock).is_none();
             match is_free {
-                true if one.stays => {
+                true if one.keeps_position => {
                     let one = &mut self.waiting[at];
                     if !std::mem::replace(&mut one.woken, true) {
                         woken.push(one.waker.clone());
@@ -289,7 +306,7 @@ impl NodeLocks {
     /// Reports to the host the state of the range if `change`'s owner held it as `kind`, for each
     /// subrange where the combined state of barge's clients would change. Reverts all of it if one
     /// part fails.
-    pub(super) fn tell_host(
+    pub(super) fn update_host(
         &self,
         cx: &Cx<'_>,
         node: &dyn Node,
@@ -299,23 +316,23 @@ impl NodeLocks {
         let mut behind: Vec<&Lock> = self
             .held
             .iter()
-            .filter(|held| held.space == change.space && held.overlaps(change.start, change.end))
+            .filter(|held| held.family == change.family && held.overlaps(change.start, change.end))
             .collect();
         behind.sort_unstable_by_key(|held| core::cmp::Reverse(held.start));
         let mut here: Vec<&Lock> = Vec::new();
         let mut told = Vec::new();
-        for (start, end) in self.stretches(change) {
+        for (start, end) in self.subranges(change) {
             here.retain(|held| held.end >= start);
             while let Some(held) = behind.pop_if(|held| held.start <= start) {
                 here.push(held);
             }
-            let before = together(&here, None);
-            let others = together(&here, Some(&change.owner));
+            let before = combined_state(&here, None);
+            let others = combined_state(&here, Some(&change.owner));
             let after = others.max(kind.map_or(HostLock::Unlocked, HostLock::from));
             if before == after {
                 continue;
             }
-            let range = change.space.range(start, end);
+            let range = change.family.range(start, end);
             if let Err(errno) = node.host_lock(cx, range, after) {
                 for (range, before) in told {
                     let _ = node.host_lock(cx, range, before);
@@ -328,9 +345,9 @@ impl NodeLocks {
     }
 
     /// Splits `change`'s range at the boundaries of held locks.
-    fn stretches(&self, change: &Lock) -> Vec<(u64, u64)> {
+    fn subranges(&self, change: &Lock) -> Vec<(u64, u64)> {
         let mut starts = vec![change.start];
-        for held in self.held.iter().filter(|held| held.space == change.space) {
+        for held in self.held.iter().filter(|held| held.family == change.family) {
             starts.extend(
                 [Some(held.start), held.end.checked_add(1)]
                     .into_iter()
@@ -356,7 +373,7 @@ impl NodeLocks {
         });
         let mut pieces = Vec::new();
         self.held.retain(|held| {
-            if held.owner != range.owner || held.space != range.space {
+            if held.owner != range.owner || held.family != range.family {
                 return true;
             }
             let touches = held.start <= range.end.saturating_add(1)
@@ -390,7 +407,7 @@ impl NodeLocks {
 }
 
 /// Returns the combined state of the locks in `held`, without those of `except`.
-fn together(held: &[&Lock], except: Option<&Owner>) -> HostLock {
+fn combined_state(held: &[&Lock], except: Option<&Owner>) -> HostLock {
     held.iter()
         .filter(|held| except != Some(&held.owner))
         .map(|held| HostLock::from(held.kind))

@@ -19,7 +19,7 @@ pub enum Need {
     /// A reply of this many bytes.
     Reply(usize),
     /// Replies of the client within its share.
-    Settled,
+    WithinShare,
 }
 
 /// A waiting connection.
@@ -64,22 +64,22 @@ impl Waiter {
 pub(super) struct Waiters {
     by_client: HashMap<PeerKey, VecDeque<Arc<Waiter>>>,
     /// The clients in `by_client`, the next one first.
-    turns: VecDeque<PeerKey>,
+    next_clients: VecDeque<PeerKey>,
 }
 
 impl Waiters {
     /// The number of clients examined at a time, which bounds the cost of a change of one
     /// reservation.
-    const TURNS: usize = 8;
+    const MAX_EXAMINED: usize = 8;
 
     pub(super) fn is_empty(&self) -> bool {
-        self.turns.is_empty()
+        self.next_clients.is_empty()
     }
 
     pub(super) fn push(&mut self, client: PeerKey, waiter: Arc<Waiter>) {
         let queue = self.by_client.entry(client).or_default();
         if queue.is_empty() {
-            self.turns.push_back(client);
+            self.next_clients.push_back(client);
         }
         queue.push_back(waiter);
     }
@@ -92,7 +92,7 @@ impl Waiters {
         queue.retain(|one| !Arc::ptr_eq(one, waiter));
         if queue.is_empty() {
             self.by_client.remove(&client);
-            self.turns.retain(|&one| one != client);
+            self.next_clients.retain(|&one| one != client);
         }
     }
 
@@ -100,8 +100,8 @@ impl Waiters {
     /// turn it is, if `allows` finds room for it.
     pub(super) fn take(&mut self, allows: impl Fn(PeerKey, Need) -> bool) -> Vec<Arc<Waiter>> {
         let mut taken = Vec::new();
-        for _ in 0..self.turns.len().min(Waiters::TURNS) {
-            let Some(client) = self.turns.pop_front() else {
+        for _ in 0..self.next_clients.len().min(Waiters::MAX_EXAMINED) {
+            let Some(client) = self.next_clients.pop_front() else {
                 break;
             };
             let Some(queue) = self.by_client.get_mut(&client) else {
@@ -115,7 +115,7 @@ impl Waiters {
             }
             match queue.is_empty() {
                 true => drop(self.by_client.remove(&client)),
-                false => self.turns.push_back(client),
+                false => self.next_clients.push_back(client),
             }
         }
         taken.iter().for_each(|waiter| waiter.mark());
@@ -130,7 +130,7 @@ impl Waiters {
 
     /// Removes and returns all connections.
     pub(super) fn take_all(&mut self) -> Vec<Arc<Waiter>> {
-        self.turns.clear();
+        self.next_clients.clear();
         let all: Vec<_> = self
             .by_client
             .drain()

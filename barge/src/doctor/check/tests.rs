@@ -65,7 +65,7 @@ fn whole() -> (TempDir, Machine) {
     }
     let machine = Machine {
         root: root.path().into(),
-        programs: vec![root.path().join("bin")],
+        program_dirs: vec![root.path().join("bin")],
         is_root: true,
         capabilities: CapabilitySet::all(),
         open_files: 1 << 20,
@@ -123,7 +123,7 @@ fn each_program_that_is_missing_is_one_piece_with_what_brings_it() {
             let report = check(&machine);
             let lost = report.findings.iter().find(|finding| !finding.found);
             let lost = lost.expect("one");
-            assert_eq!(lost.bring.as_deref(), Some(tool.bring));
+            assert_eq!(lost.bring.as_deref(), Some(tool.install_command));
             let named = lost.means.ends_with(&format!("({program} missing)"));
             assert_eq!(named, tool.programs.len() > 1, "{}", lost.means);
         }

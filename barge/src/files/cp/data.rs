@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use vfs::{
-    CopyHow, Entry, Errno, Extent, File, Level, Mode, Name, Node, OpenFlags, Result, SetAttr,
+    CopyMode, Entry, Errno, Extent, File, Mode, Name, Node, OpenFlags, Result, SetAttr, Support,
 };
 use wire::payload::{SlicePayload, SliceSink};
 
@@ -13,7 +13,7 @@ use super::Copier;
 use barge_client::tree::Tree;
 
 /// Bytes per read or write: several messages, which a remote file sends at once.
-const AT_A_TIME: usize = 4 << 20;
+const CHUNK_SIZE: usize = 4 << 20;
 
 /// Copies the contents of `from` to `name` in `to`, replacing an existing file, and returns the
 /// copy.
@@ -38,7 +38,7 @@ pub(super) fn copy_file(
         }
         end = extent.offset + extent.len;
         if extent.hole {
-            copier.progress.done(extent.len);
+            copier.progress.inc(extent.len);
         }
     }
     // Data beyond the known extents: appended since, or of a file that reports no size.
@@ -49,7 +49,7 @@ pub(super) fn copy_file(
     };
     let more = copy_extent(copier, tree, &original, &copy, rest)?;
     if more == 0 {
-        cut(copier, &*copy, end)?;
+        truncate(copier, &*copy, end)?;
     }
     Ok(entry.node)
 }
@@ -62,7 +62,7 @@ fn create(
 ) -> Result<(Entry, Arc<dyn File>)> {
     let flags = OpenFlags::WRITE | OpenFlags::TRUNC;
     // Set-id and sticky bits are set last, if at all.
-    let mode = Mode::exactly(from.attr.mode & 0o777);
+    let mode = Mode::without_umask(from.attr.mode & 0o777);
     copier.target.with(|cx| {
         if let Ok(there) = to.lookup(cx, name)
             && same_file(&there, from)
@@ -105,7 +105,7 @@ fn extents(tree: &Tree, file: &dyn File, size: u64) -> Result<Vec<Extent>> {
     if size == 0 {
         return Ok(Vec::new());
     }
-    if tree.fs.capabilities().holes == Level::None {
+    if tree.fs.capabilities().holes == Support::None {
         return Ok(vec![whole()]);
     }
     let mut extents = Vec::new();
@@ -139,7 +139,7 @@ fn copy_extent(
         hole: false,
     };
     // Two threads pay off only if one would wait for the other.
-    let more = if rest.len > AT_A_TIME as u64 && rest.len < u64::MAX / 2 {
+    let more = if rest.len > CHUNK_SIZE as u64 && rest.len < u64::MAX / 2 {
         copy_overlapped(copier, tree, &**from, &**to, rest)?
     } else {
         copy_alternating(copier, tree, &**from, &**to, rest)?
@@ -161,11 +161,11 @@ fn copy_within(
         let len = (extent.len - done).min(1 << 30);
         let copied = copier
             .target
-            .with(|cx| from.copy(cx, at, &**to, at, len, CopyHow::Any));
+            .with(|cx| from.copy(cx, at, &**to, at, len, CopyMode::Any));
         match copied {
             Ok(0) => break,
             Ok(copied) => {
-                copier.progress.done(copied);
+                copier.progress.inc(copied);
                 done += copied;
             }
             // Reading and writing returns the error that matters.
@@ -198,7 +198,7 @@ fn copy_alternating(
     Ok(done)
 }
 
-/// Reads and writes concurrently, in pieces of [`AT_A_TIME`].
+/// Reads and writes concurrently, in pieces of [`CHUNK_SIZE`].
 fn copy_overlapped(
     copier: &Copier,
     tree: &Tree,
@@ -211,14 +211,14 @@ fn copy_overlapped(
         let (empty, free) = sync_channel(2);
         for _ in 0..2 {
             // The channel has room for both.
-            let _ = empty.send(vec![0; AT_A_TIME]);
+            let _ = empty.send(vec![0; CHUNK_SIZE]);
         }
         let reader = scope.spawn(move || {
             let mut done = 0;
             while done < extent.len {
                 // The writer has failed and returns its error.
                 let Ok(mut piece) = free.recv() else { break };
-                piece.resize(AT_A_TIME.min((extent.len - done) as usize), 0);
+                piece.resize(CHUNK_SIZE.min((extent.len - done) as usize), 0);
                 let at = extent.offset + done;
                 let got = read(tree, from, at, &mut piece)?;
                 if got == 0 {
@@ -260,7 +260,7 @@ fn write(copier: &Copier, to: &dyn File, mut at: u64, mut data: &[u8]) -> Result
         if written == 0 {
             return Err(Errno::EIO);
         }
-        copier.progress.done(written as u64);
+        copier.progress.inc(written as u64);
         at += written as u64;
         data = &data[written..];
     }
@@ -268,8 +268,8 @@ fn write(copier: &Copier, to: &dyn File, mut at: u64, mut data: &[u8]) -> Result
 }
 
 /// Sets the size of the copy: a hole at the end is not written.
-fn cut(copier: &Copier, copy: &dyn File, size: u64) -> Result<()> {
-    let want = vfs::Want::SIZE | vfs::Want::BASIC;
+fn truncate(copier: &Copier, copy: &dyn File, size: u64) -> Result<()> {
+    let want = vfs::AttrMask::SIZE | vfs::AttrMask::BASIC;
     copier.target.with(|cx| {
         if copy.attr(cx, want)?.size == size {
             return Ok(());

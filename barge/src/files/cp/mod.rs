@@ -2,12 +2,12 @@
 //!
 //! One thread walks the tree and creates directories and links; several threads copy files
 //! ([`data`]), so that a remote server always has requests to process. Attributes of directories
-//! ([`mod@keep`]) are set after their contents.
+//! ([`preserve`]) are set after their contents.
 //!
 //! Lock order: the queue of files, held only to take one.
 
 mod data;
-mod keep;
+mod preserve;
 mod progress;
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::Mutex;
-use vfs::{Entry, Errno, Kind, Make, Mode, Name, Node, NodeId, Result, Time, Want};
+use vfs::{AttrMask, Entry, Errno, Kind, Mode, Name, NewNode, Node, NodeId, Result, Time};
 
 use super::ErrorReporter;
 use super::args::CpArgs;
@@ -24,7 +24,7 @@ use crate::disk_cache::DiskCacheArgs;
 use crate::{CommandResult, Failure};
 use barge_client::tree::Tree;
 use data::copy_file;
-use keep::{Keep, keep};
+use preserve::{Preserve, preserve_attributes};
 pub(crate) use progress::Progress;
 
 /// Copies all arguments but the last to the last.
@@ -33,8 +33,8 @@ pub(crate) fn cp(args: &CpArgs) -> CommandResult {
         return Err(Failure::usage("expected a source and a destination"));
     };
     let (tree, path) = to.open(&args.disk_cache)?;
-    let target = Target::at(tree, &path, to)?;
-    if from.len() > 1 && !matches!(target.found, Found::Directory(_)) {
+    let target = Target::resolve(tree, &path, to)?;
+    if from.len() > 1 && !matches!(target.destination, Destination::Directory(_)) {
         return Err(Failure::usage(format!(
             "{to}: expected a directory as the destination of {} sources",
             from.len()
@@ -42,18 +42,18 @@ pub(crate) fn cp(args: &CpArgs) -> CommandResult {
     }
     let copier = Copier {
         recursive: args.recursive || args.archive,
-        keep: Keep {
+        preserve: Preserve {
             attributes: args.preserve || args.archive,
             xattrs: args.archive,
         },
-        links: args.archive,
+        hard_links: args.archive,
         target: target.tree.clone(),
         errors: ErrorReporter::default(),
         progress: Progress::new(args.quiet),
     };
     std::thread::scope(|scope| {
         // At most four files per thread wait: a queued file holds its node.
-        let (queue, files) = sync_channel::<File>(usize::from(args.jobs) * 4);
+        let (queue, files) = sync_channel::<QueuedFile>(usize::from(args.jobs) * 4);
         let files = Arc::new(Mutex::new(files));
         for _ in 0..args.jobs {
             let (files, copier) = (files.clone(), &copier);
@@ -63,8 +63,8 @@ pub(crate) fn cp(args: &CpArgs) -> CommandResult {
             copier: &copier,
             disk_cache: &args.disk_cache,
             queue,
-            linked: HashMap::new(),
-            made: HashMap::new(),
+            linked_copies: HashMap::new(),
+            created: HashMap::new(),
             directories: Vec::new(),
         };
         for operand in from {
@@ -88,10 +88,10 @@ pub(crate) fn cp(args: &CpArgs) -> CommandResult {
 /// The destination.
 struct Target {
     tree: Tree,
-    found: Found,
+    destination: Destination,
 }
 
-enum Found {
+enum Destination {
     /// An existing directory: copies are created in it.
     Directory(Entry),
     /// The name of the copy in an existing directory.
@@ -99,33 +99,36 @@ enum Found {
 }
 
 impl Target {
-    fn at(tree: Tree, path: &[u8], operand: &Operand) -> std::result::Result<Target, Failure> {
+    fn resolve(tree: Tree, path: &[u8], operand: &Operand) -> std::result::Result<Target, Failure> {
         let failed = |errno: Errno| Failure::new(format!("{operand}: {errno}"));
         let found = match tree.resolve(path, true) {
-            Ok(entry) if entry.attr.kind == Kind::Directory => Found::Directory(entry),
+            Ok(entry) if entry.attr.kind == Kind::Directory => Destination::Directory(entry),
             Ok(_) | Err(Errno::ENOENT) => {
                 let (dir, name) = tree.parent_of(path).map_err(failed)?;
-                Found::Name(dir, name)
+                Destination::Name(dir, name)
             }
             Err(errno) => return Err(failed(errno)),
         };
-        Ok(Target { tree, found })
+        Ok(Target {
+            tree,
+            destination: found,
+        })
     }
 }
 
 /// The options and the target of a copy.
 struct Copier {
     recursive: bool,
-    keep: Keep,
+    preserve: Preserve,
     /// Whether hard links are preserved.
-    links: bool,
+    hard_links: bool,
     target: Tree,
     errors: ErrorReporter,
     progress: Progress,
 }
 
 /// A file to copy.
-struct File {
+struct QueuedFile {
     tree: Tree,
     from: Entry,
     to: Arc<dyn Node>,
@@ -134,20 +137,20 @@ struct File {
 }
 
 /// A directory whose attributes are set at the end.
-struct Directory {
+struct CopiedDirectory {
     tree: Tree,
     from: Entry,
     to: Arc<dyn Node>,
-    made: bool,
+    created: bool,
     shown: String,
 }
 
-impl Directory {
+impl CopiedDirectory {
     fn finish(self, copier: &Copier) {
-        if !self.made && !copier.keep.attributes {
+        if !self.created && !copier.preserve.attributes {
             return;
         }
-        let kept = keep(copier, &self.tree, &self.from, &*self.to);
+        let kept = preserve_attributes(copier, &self.tree, &self.from, &*self.to);
         if let Err(errno) = kept {
             copier.errors.report(&self.shown, errno);
         }
@@ -155,7 +158,7 @@ impl Directory {
 }
 
 impl Copier {
-    fn copy_files(&self, files: &Mutex<Receiver<File>>) {
+    fn copy_files(&self, files: &Mutex<Receiver<QueuedFile>>) {
         loop {
             // The lock is released before the copy begins.
             let next = files.lock().recv();
@@ -166,11 +169,11 @@ impl Copier {
         }
     }
 
-    fn copy(&self, file: &File) -> Result<Arc<dyn Node>> {
+    fn copy(&self, file: &QueuedFile) -> Result<Arc<dyn Node>> {
         let name = Name::new(&file.name)?;
         let copy = copy_file(self, &file.tree, &file.from, &*file.to, name)?;
-        if self.keep.attributes {
-            keep(self, &file.tree, &file.from, &*copy)?;
+        if self.preserve.attributes {
+            preserve_attributes(self, &file.tree, &file.from, &*copy)?;
         }
         Ok(copy)
     }
@@ -179,13 +182,13 @@ impl Copier {
 struct Walk<'a> {
     copier: &'a Copier,
     disk_cache: &'a DiskCacheArgs,
-    queue: SyncSender<File>,
+    queue: SyncSender<QueuedFile>,
     /// Copies of files with several links, by device and inode number of the original.
-    linked: HashMap<(u64, u64), Arc<dyn Node>>,
+    linked_copies: HashMap<(u64, u64), Arc<dyn Node>>,
     /// Directories created. If one is found in the source, the target is below it, and the copy
     /// would never end.
-    made: HashMap<NodeId, Identity>,
-    directories: Vec<Directory>,
+    created: HashMap<NodeId, NodeIdentity>,
+    directories: Vec<CopiedDirectory>,
 }
 
 /// A directory whose entries remain to be copied.
@@ -212,13 +215,13 @@ impl Walk<'_> {
                 "{operand}: is a directory (--recursive copies it)"
             )));
         }
-        let (dir, name) = match (&target.found, operand.name()) {
-            (Found::Name(dir, name), _) => (dir, name.clone()),
-            (Found::Directory(dir), Some(name)) => (dir, name),
+        let (dir, name) = match (&target.destination, operand.name()) {
+            (Destination::Name(dir, name), _) => (dir, name.clone()),
+            (Destination::Directory(dir), Some(name)) => (dir, name),
             // A source without a name is copied entry by entry.
-            (Found::Directory(dir), None) => {
+            (Destination::Directory(dir), None) => {
                 let (to, made) = (dir.node.clone(), false);
-                self.below(&tree, from, to, made, shown);
+                self.copy_contents(&tree, from, to, made, shown);
                 return Ok(());
             }
         };
@@ -227,24 +230,24 @@ impl Walk<'_> {
         }
         let to = dir.node.clone();
         if let Some(pending) = self
-            .entry(&tree, from, &to, name, shown.clone())
+            .copy_entry(&tree, from, &to, name, shown.clone())
             .map_err(failed)?
         {
             let Pending { from, to, shown } = pending;
-            self.all_below(&tree, Pending { from, to, shown });
+            self.copy_descendants(&tree, Pending { from, to, shown });
         }
         Ok(())
     }
 
     /// Returns `EINVAL` if `to` is `from` or below it, as far as the target shows its parents.
     fn refuse_loop(&self, tree: &Tree, from: &Entry, to: &Arc<dyn Node>) -> Result<()> {
-        let Some(original) = Identity::of(tree, &*from.node) else {
+        let Some(original) = NodeIdentity::of(tree, &*from.node) else {
             return Ok(());
         };
         let mut at = to.clone();
         loop {
             let same = at.id() == from.node.id()
-                && Identity::of(&self.copier.target, &*at).as_ref() == Some(&original);
+                && NodeIdentity::of(&self.copier.target, &*at).as_ref() == Some(&original);
             if same {
                 return Err(Errno::EINVAL);
             }
@@ -257,22 +260,29 @@ impl Walk<'_> {
 
     /// Returns whether a directory that was found was created by this copy.
     fn is_copy(&self, tree: &Tree, found: &Entry) -> bool {
-        let made = self.made.get(&found.attr.id);
-        made.is_some_and(|made| Identity::of(tree, &*found.node).as_ref() == Some(made))
+        let made = self.created.get(&found.attr.id);
+        made.is_some_and(|made| NodeIdentity::of(tree, &*found.node).as_ref() == Some(made))
     }
 
-    fn below(&mut self, tree: &Tree, from: Entry, to: Arc<dyn Node>, made: bool, shown: String) {
-        self.directories.push(Directory {
+    fn copy_contents(
+        &mut self,
+        tree: &Tree,
+        from: Entry,
+        to: Arc<dyn Node>,
+        made: bool,
+        shown: String,
+    ) {
+        self.directories.push(CopiedDirectory {
             tree: tree.clone(),
             from: from.clone(),
             to: to.clone(),
-            made,
+            created: made,
             shown: shown.clone(),
         });
-        self.all_below(tree, Pending { from, to, shown });
+        self.copy_descendants(tree, Pending { from, to, shown });
     }
 
-    fn all_below(&mut self, tree: &Tree, first: Pending) {
+    fn copy_descendants(&mut self, tree: &Tree, first: Pending) {
         let mut pending = vec![first];
         while let Some(Pending { from, to, shown }) = pending.pop() {
             let listed = match tree.list(&*from.node) {
@@ -288,7 +298,7 @@ impl Walk<'_> {
                     self.copier.errors.report(&shown, "cannot be accessed");
                     continue;
                 };
-                match self.entry(tree, entry, &to, listed.name, shown.clone()) {
+                match self.copy_entry(tree, entry, &to, listed.name, shown.clone()) {
                     Ok(more) => pending.extend(more),
                     Err(errno) => self.copier.errors.report(&shown, errno),
                 }
@@ -298,7 +308,7 @@ impl Walk<'_> {
 
     /// Copies an entry or queues it. A directory is created and returned, so that its entries come
     /// next.
-    fn entry(
+    fn copy_entry(
         &mut self,
         tree: &Tree,
         from: Entry,
@@ -307,9 +317,9 @@ impl Walk<'_> {
         shown: String,
     ) -> Result<Option<Pending>> {
         let key = (from.attr.device, from.attr.id);
-        let has_links = self.copier.links && from.attr.nlink > 1;
-        if has_links && let Some(copy) = self.linked.get(&key) {
-            return self.link(to, &name, &**copy).map(|()| None);
+        let has_links = self.copier.hard_links && from.attr.nlink > 1;
+        if has_links && let Some(copy) = self.linked_copies.get(&key) {
+            return self.make_link(to, &name, &**copy).map(|()| None);
         }
         match from.attr.kind {
             Kind::Directory if self.is_copy(tree, &from) => {
@@ -317,15 +327,15 @@ impl Walk<'_> {
                 self.copier.errors.report(&shown, why);
             }
             Kind::Directory => {
-                let (made, new) = self.directory(to, &name)?;
-                if new && let Some(identity) = Identity::of(&self.copier.target, &*made) {
-                    self.made.insert(made.id(), identity);
+                let (made, new) = self.make_directory(to, &name)?;
+                if new && let Some(identity) = NodeIdentity::of(&self.copier.target, &*made) {
+                    self.created.insert(made.id(), identity);
                 }
-                self.directories.push(Directory {
+                self.directories.push(CopiedDirectory {
                     tree: tree.clone(),
                     from: from.clone(),
                     to: made.clone(),
-                    made: new,
+                    created: new,
                     shown: shown.clone(),
                 });
                 return Ok(Some(Pending {
@@ -335,9 +345,9 @@ impl Walk<'_> {
                 }));
             }
             Kind::File => {
-                self.copier.progress.expect(from.attr.size);
+                self.copier.progress.inc_length(from.attr.size);
                 let (tree, to) = (tree.clone(), to.clone());
-                let file = File {
+                let file = QueuedFile {
                     tree,
                     from,
                     to,
@@ -347,22 +357,22 @@ impl Walk<'_> {
                 if has_links {
                     // Its other links need the copy.
                     let copy = self.copier.copy(&file)?;
-                    self.linked.insert(key, copy);
+                    self.linked_copies.insert(key, copy);
                 } else if self.queue.send(file).is_err() {
                     return Err(Errno::ECANCELED);
                 }
             }
             _ => {
-                let copy = self.special(tree, &from, to, &name)?;
+                let copy = self.make_special(tree, &from, to, &name)?;
                 if has_links {
-                    self.linked.insert(key, copy);
+                    self.linked_copies.insert(key, copy);
                 }
             }
         }
         Ok(None)
     }
 
-    fn link(&self, to: &Arc<dyn Node>, name: &[u8], copy: &dyn Node) -> Result<()> {
+    fn make_link(&self, to: &Arc<dyn Node>, name: &[u8], copy: &dyn Node) -> Result<()> {
         let name = Name::new(name)?;
         self.copier.target.with(|cx| match to.link(cx, name, copy) {
             Err(Errno::EEXIST) => {
@@ -375,10 +385,10 @@ impl Walk<'_> {
 
     /// Creates a directory, or returns an existing one. Only its owner can access a new one until
     /// it is complete.
-    fn directory(&self, to: &Arc<dyn Node>, name: &[u8]) -> Result<(Arc<dyn Node>, bool)> {
+    fn make_directory(&self, to: &Arc<dyn Node>, name: &[u8]) -> Result<(Arc<dyn Node>, bool)> {
         let name = Name::new(name)?;
         self.copier.target.with(|cx| {
-            match to.make(cx, name, Make::Directory, Mode::exactly(0o700)) {
+            match to.make(cx, name, NewNode::Directory, Mode::without_umask(0o700)) {
                 Ok(made) => Ok((made.node, true)),
                 Err(Errno::EEXIST) => {
                     let found = to.lookup(cx, name)?;
@@ -393,7 +403,7 @@ impl Walk<'_> {
     }
 
     /// Creates a symbolic link, pipe, socket or device like `from`, replacing an existing file.
-    fn special(
+    fn make_special(
         &self,
         tree: &Tree,
         from: &Entry,
@@ -404,16 +414,16 @@ impl Walk<'_> {
         let what = match from.attr.kind {
             Kind::Symlink => {
                 target = tree.readlink(&*from.node)?;
-                Make::Symlink(&target)
+                NewNode::Symlink(&target)
             }
-            Kind::Fifo => Make::Fifo,
-            Kind::Socket => Make::Socket,
-            Kind::CharDevice => Make::CharDevice(from.attr.rdev),
-            Kind::BlockDevice => Make::BlockDevice(from.attr.rdev),
+            Kind::Fifo => NewNode::Fifo,
+            Kind::Socket => NewNode::Socket,
+            Kind::CharDevice => NewNode::CharDevice(from.attr.rdev),
+            Kind::BlockDevice => NewNode::BlockDevice(from.attr.rdev),
             Kind::File | Kind::Directory => return Err(Errno::EINVAL),
         };
         let name = Name::new(name)?;
-        let mode = Mode::exactly(from.attr.mode & 0o777);
+        let mode = Mode::without_umask(from.attr.mode & 0o777);
         let copy = self.copier.target.with(|cx| {
             let made = match to.make(cx, name, what, mode) {
                 Err(Errno::EEXIST) => {
@@ -424,8 +434,8 @@ impl Walk<'_> {
             };
             made.map(|made| made.node)
         })?;
-        if self.copier.keep.attributes {
-            keep(self.copier, tree, from, &*copy)?;
+        if self.copier.preserve.attributes {
+            preserve_attributes(self.copier, tree, from, &*copy)?;
         }
         Ok(copy)
     }
@@ -434,21 +444,21 @@ impl Walk<'_> {
 /// The identity of a node in all trees: the same directory may be reached by its path and through a
 /// server.
 #[derive(PartialEq, Eq)]
-struct Identity {
+struct NodeIdentity {
     id: u64,
     generation: u64,
-    born: Option<Time>,
+    btime: Option<Time>,
 }
 
-impl Identity {
+impl NodeIdentity {
     /// Returns `None` if the inode number is all that is known: another tree may have the same.
-    fn of(tree: &Tree, node: &dyn Node) -> Option<Identity> {
-        let want = Want::BASIC | Want::BTIME | Want::GENERATION;
+    fn of(tree: &Tree, node: &dyn Node) -> Option<NodeIdentity> {
+        let want = AttrMask::BASIC | AttrMask::BTIME | AttrMask::GENERATION;
         let attr = tree.with(|cx| node.attr(cx, want)).ok()?;
-        (attr.generation != 0 || attr.btime.is_some()).then_some(Identity {
+        (attr.generation != 0 || attr.btime.is_some()).then_some(NodeIdentity {
             id: attr.id,
             generation: attr.generation,
-            born: attr.btime,
+            btime: attr.btime,
         })
     }
 }

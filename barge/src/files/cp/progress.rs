@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Bytes copied of those expected. The bar is shown on standard error if that is a terminal, after
-/// [`Progress::PATIENCE`].
+/// [`Progress::DELAY`].
 pub(crate) struct Progress {
     bar: ProgressBar,
-    begun: Instant,
+    started: Instant,
     shown: OnceLock<()>,
     quiet: bool,
 }
 
 impl Progress {
     /// Time before the bar is shown.
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const DELAY: Duration = Duration::from_secs(1);
 
     pub(crate) fn new(quiet: bool) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
@@ -26,21 +26,21 @@ impl Progress {
         }
         Progress {
             bar,
-            begun: Instant::now(),
+            started: Instant::now(),
             shown: OnceLock::new(),
             quiet,
         }
     }
 
     /// Adds `bytes` to those expected.
-    pub(crate) fn expect(&self, bytes: u64) {
+    pub(crate) fn inc_length(&self, bytes: u64) {
         self.bar.inc_length(bytes);
     }
 
     /// Adds `bytes` to those copied.
-    pub(crate) fn done(&self, bytes: u64) {
+    pub(crate) fn inc(&self, bytes: u64) {
         self.bar.inc(bytes);
-        if !self.quiet && self.begun.elapsed() > Progress::PATIENCE {
+        if !self.quiet && self.started.elapsed() > Progress::DELAY {
             let show = || self.bar.set_draw_target(ProgressDrawTarget::stderr());
             self.shown.get_or_init(show);
         }

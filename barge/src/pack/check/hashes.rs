@@ -5,11 +5,13 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use erofs::check::MOST_FINDINGS;
-use sidecar::{Broken, HASH, HEADER, Hash, Header, Manifest, PublicKey, Shape, hash};
+use erofs::check::MAX_FINDINGS;
+use sidecar::{
+    HASH_SIZE, HEADER_SIZE, Hash, HashLayout, Header, Manifest, PublicKey, VerifyError, hash,
+};
 
 /// Chunks per read, 1 MiB. The hashes of chunks from a multiple of this number on are in one chunk.
-const AT_A_TIME: u64 = 64;
+const CHUNKS_PER_READ: u64 = 64;
 
 /// Verifies the image in the first `len` bytes of `file` against its hashes, and those against a
 /// signature by one of `keys`, if there are any. Passes errors to `told`. Without `keys`, an image
@@ -20,8 +22,8 @@ pub(super) fn check(
     keys: &[PublicKey],
     told: &mut dyn FnMut(String),
 ) -> io::Result<()> {
-    let mut bytes = [0; HEADER];
-    let header = match len < HEADER as u64 {
+    let mut bytes = [0; HEADER_SIZE];
+    let header = match len < HEADER_SIZE as u64 {
         true => Ok(None),
         false => {
             file.read_exact_at(&mut bytes, 0)?;
@@ -30,7 +32,7 @@ pub(super) fn check(
     };
     let header = match header {
         Ok(None) if keys.is_empty() => return Ok(()),
-        Ok(header) => header.ok_or(Broken::NotSigned),
+        Ok(header) => header.ok_or(VerifyError::NotSigned),
         Err(broken) => Err(broken),
     };
     let header = match header {
@@ -41,15 +43,15 @@ pub(super) fn check(
         }
     };
     check_signature(&header, keys, told);
-    let range = header.manifest();
+    let range = header.manifest_range();
     let mut bytes = vec![0; (range.end - range.start) as usize];
     file.read_exact_at(&mut bytes, range.start)?;
     match Manifest::parse(&header, &bytes) {
         Ok(manifest) => {
-            let shape = header.shape();
-            Levels {
+            let shape = header.layout();
+            HashTree {
                 file,
-                shape,
+                layout: shape,
                 manifest,
             }
             .check(told)
@@ -64,25 +66,27 @@ pub(super) fn check(
 fn check_signature(header: &Header, keys: &[PublicKey], told: &mut dyn FnMut(String)) {
     if keys.is_empty() {
         if !header.is_consistent() {
-            told(Broken::Signature.to_string());
+            told(VerifyError::BadSignature.to_string());
         }
         return;
     }
     match (header.verify(keys), header.signer()) {
         (Ok(()), _) => {}
-        (Err(Broken::OtherKey), Some(signer)) => told(format!("{}: {signer}", Broken::OtherKey)),
+        (Err(VerifyError::UntrustedKey), Some(signer)) => {
+            told(format!("{}: {signer}", VerifyError::UntrustedKey))
+        }
         (Err(broken), _) => told(broken.to_string()),
     }
 }
 
 /// An image and its hashes.
-struct Levels<'a> {
+struct HashTree<'a> {
     file: &'a File,
-    shape: &'a Shape,
+    layout: &'a HashLayout,
     manifest: Manifest,
 }
 
-impl Levels<'_> {
+impl HashTree<'_> {
     /// Verifies from the uppermost level down, so that wrong hashes are reported before the data
     /// they cover.
     fn check(&self, told: &mut dyn FnMut(String)) -> io::Result<()> {
@@ -90,22 +94,22 @@ impl Levels<'_> {
         let mut told = |range: (u64, u64), what: &str| {
             told(format!("bytes {} to {}: {what}", range.0, range.1 - 1));
             found += 1;
-            found < MOST_FINDINGS
+            found < MAX_FINDINGS
         };
-        for level in (0..self.shape.levels().len()).rev() {
-            if let Some(above) = self.shape.levels().get(level + 1) {
-                let between = (self.shape.levels()[level].end, above.start);
+        for level in (0..self.layout.levels().len()).rev() {
+            if let Some(above) = self.layout.levels().get(level + 1) {
+                let between = (self.layout.levels()[level].end, above.start);
                 let bytes = self.read(between.0, between.1)?;
                 let zeros = bytes.iter().all(|byte| *byte == 0);
                 if !zeros && !told(between, "expected zeros") {
                     return Ok(());
                 }
             }
-            let chunks = self.shape.chunks(level);
-            for first in (0..chunks).step_by(AT_A_TIME as usize) {
-                let numbers = first..chunks.min(first + AT_A_TIME);
-                for number in self.wrong(level, numbers)? {
-                    let range = self.shape.chunk(level, number);
+            let chunks = self.layout.chunks(level);
+            for first in (0..chunks).step_by(CHUNKS_PER_READ as usize) {
+                let numbers = first..chunks.min(first + CHUNKS_PER_READ);
+                for number in self.mismatches(level, numbers)? {
+                    let range = self.layout.chunk(level, number);
                     if !told((range.start, range.end), "does not match its hash") {
                         return Ok(());
                     }
@@ -116,8 +120,8 @@ impl Levels<'_> {
     }
 
     /// Returns the chunks of a level whose hashes differ.
-    fn wrong(&self, level: usize, numbers: Range<u64>) -> io::Result<Vec<u64>> {
-        let place = |number| self.shape.chunk(level, number);
+    fn mismatches(&self, level: usize, numbers: Range<u64>) -> io::Result<Vec<u64>> {
+        let place = |number| self.layout.chunk(level, number);
         let start = place(numbers.start).start;
         let bytes = self.read(start, place(numbers.end - 1).end)?;
         let hashes = self.hashes(level, &numbers)?;
@@ -131,13 +135,13 @@ impl Levels<'_> {
 
     /// Returns the expected hashes of those chunks.
     fn hashes(&self, level: usize, numbers: &Range<u64>) -> io::Result<Vec<Hash>> {
-        if level + 1 == self.shape.levels().len() {
+        if level + 1 == self.layout.levels().len() {
             let each = numbers.clone().filter_map(|at| self.manifest.hash(at));
             return Ok(each.collect());
         }
-        let (chunk, place) = Shape::above(numbers.start);
-        let at = self.shape.chunk(level + 1, chunk).start + place.start as u64;
-        let mut hashes = vec![[0; HASH]; (numbers.end - numbers.start) as usize];
+        let (chunk, place) = HashLayout::hash_location(numbers.start);
+        let at = self.layout.chunk(level + 1, chunk).start + place.start as u64;
+        let mut hashes = vec![[0; HASH_SIZE]; (numbers.end - numbers.start) as usize];
         self.file.read_exact_at(hashes.as_flattened_mut(), at)?;
         Ok(hashes)
     }

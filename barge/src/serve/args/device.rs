@@ -11,7 +11,7 @@ pub(crate) struct Affinity(Vec<usize>);
 impl Affinity {
     /// Returns the processor of `queue`, or `None` for the first `free` queues, which are not
     /// pinned.
-    pub(in crate::serve) fn of(&self, queue: usize, free: usize) -> Option<usize> {
+    pub(in crate::serve) fn processor_of(&self, queue: usize, free: usize) -> Option<usize> {
         let turn = queue.checked_sub(free)?.checked_rem(self.0.len())?;
         Some(self.0[turn])
     }
@@ -42,15 +42,15 @@ impl FromStr for Affinity {
 /// `[NAME=]SOCKET`: the socket of a device, and its source; without a name, all sources as one
 /// tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Socket {
+pub(crate) struct SocketArg {
     pub(in crate::serve) name: Option<String>,
-    pub(in crate::serve) at: Addr,
+    pub(in crate::serve) addr: Addr,
 }
 
-impl FromStr for Socket {
+impl FromStr for SocketArg {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Socket, String> {
+    fn from_str(text: &str) -> Result<SocketArg, String> {
         let (name, socket) = match text.split_once('=') {
             Some((name, socket)) if !name.contains('/') => (Some(name.to_owned()), socket),
             _ => (None, text),
@@ -58,9 +58,9 @@ impl FromStr for Socket {
         if socket.is_empty() {
             return Err("expected [NAME=]SOCKET".into());
         }
-        Ok(Socket {
+        Ok(SocketArg {
             name,
-            at: Addr::Unix(socket.into()),
+            addr: Addr::Unix(socket.into()),
         })
     }
 }
@@ -68,7 +68,7 @@ impl FromStr for Socket {
 /// `[NAME=]SOCKET[,tag=TAG]`: a 9P device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NinePDevice {
-    pub(in crate::serve) socket: Socket,
+    pub(in crate::serve) socket: SocketArg,
     /// The mount tag of the device.
     pub(in crate::serve) tag: String,
 }
@@ -76,7 +76,7 @@ pub(crate) struct NinePDevice {
 impl NinePDevice {
     /// Maximum length of a tag. Linux reads tags by pages (`net/9p/trans_virtio.c`), and a monitor
     /// reads no more than 256 bytes of configuration, of which two are the length.
-    const LONGEST_TAG: usize = 254;
+    const MAX_TAG_LEN: usize = 254;
 
     /// Returns the device's configuration: the length of the tag, and the tag (virtio 1.3, 5.16.4).
     pub(in crate::serve) fn config_space(&self) -> Vec<u8> {
@@ -93,12 +93,12 @@ impl FromStr for NinePDevice {
             Some((place, tag)) => (place, Some(tag)),
             None => (text, None),
         };
-        let socket: Socket = place
+        let socket: SocketArg = place
             .parse()
             .map_err(|expected| format!("{expected}[,tag=TAG]"))?;
         let tag = tag.or(socket.name.as_deref()).unwrap_or("share");
-        if !(1..=NinePDevice::LONGEST_TAG).contains(&tag.len()) {
-            let most = NinePDevice::LONGEST_TAG;
+        if !(1..=NinePDevice::MAX_TAG_LEN).contains(&tag.len()) {
+            let most = NinePDevice::MAX_TAG_LEN;
             return Err(format!("expected a tag of 1 to {most} bytes, got '{tag}'"));
         }
         let tag = tag.to_owned();
@@ -109,7 +109,7 @@ impl FromStr for NinePDevice {
 /// `[NAME=]SOCKET[,file=FILE][,ro]`: a block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::serve) struct Drive {
-    pub(in crate::serve) socket: Socket,
+    pub(in crate::serve) socket: SocketArg,
     /// The path of the file in the source; empty for a source that is an image.
     pub(in crate::serve) file: String,
     pub(in crate::serve) read_only: bool,
@@ -141,13 +141,13 @@ mod tests {
 
     #[test]
     fn a_device_is_a_socket_and_perhaps_a_name() {
-        let socket = |text: &str| text.parse::<Socket>();
+        let socket = |text: &str| text.parse::<SocketArg>();
         assert_eq!(socket("/run/a=b").map(|socket| socket.name), Ok(None));
         assert_eq!(
             socket("home=/run/s"),
-            Ok(Socket {
+            Ok(SocketArg {
                 name: Some("home".into()),
-                at: Addr::Unix("/run/s".into()),
+                addr: Addr::Unix("/run/s".into()),
             })
         );
         assert!(socket("home=").is_err() && socket("").is_err());
@@ -156,11 +156,13 @@ mod tests {
     #[test]
     fn queues_take_turns_on_the_processors_named() {
         let affinity: Affinity = "3,5-6".parse().expect("a list");
-        let processors: Vec<_> = (0..6).map(|queue| affinity.of(queue, 1)).collect();
+        let processors: Vec<_> = (0..6)
+            .map(|queue| affinity.processor_of(queue, 1))
+            .collect();
         let one = |processor| Some(processor);
         assert_eq!(processors, [None, one(3), one(5), one(6), one(3), one(5)]);
-        assert_eq!(affinity.of(0, 0), one(3));
-        assert_eq!(Affinity::default().of(1, 1), None);
+        assert_eq!(affinity.processor_of(0, 0), one(3));
+        assert_eq!(Affinity::default().processor_of(1, 1), None);
         for bad in ["", "a", "1-", "3-1", "0,,1", "100000"] {
             assert!(bad.parse::<Affinity>().is_err(), "{bad}");
         }
@@ -177,7 +179,7 @@ mod tests {
         ] {
             let device: NinePDevice = text.parse().expect(text);
             assert_eq!(device.socket.name.as_deref(), name);
-            assert_eq!(device.socket.at.to_string(), format!("unix:{socket}"));
+            assert_eq!(device.socket.addr.to_string(), format!("unix:{socket}"));
             assert_eq!(device.tag, tag);
         }
         let long = format!("/s,tag={}", "x".repeat(255));
@@ -202,7 +204,7 @@ mod tests {
         ] {
             let drive: Drive = text.parse().expect(text);
             assert_eq!(drive.socket.name.as_deref(), name);
-            assert_eq!(drive.socket.at.to_string(), format!("unix:{socket}"));
+            assert_eq!(drive.socket.addr.to_string(), format!("unix:{socket}"));
             assert_eq!((drive.file.as_str(), drive.read_only), (file, read_only));
         }
         for bad in ["", "vm=", ",ro", ",file=x"] {

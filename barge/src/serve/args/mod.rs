@@ -17,13 +17,13 @@ use clap::Args;
 use transports::Addr;
 
 use self::access::{ClientList, TrustedUsers};
-use self::device::{Affinity, Drive, NinePDevice, Socket};
+use self::device::{Affinity, Drive, NinePDevice, SocketArg};
 use self::share::ShareArgs;
 use self::virtiofs::{Cache, Negotiate};
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
-use super::secure::TlsArgs;
-use crate::source::Named;
+use super::nfs_tls::TlsArgs;
+use crate::source::NamedSource;
 
 /// Headings of help that options of several files share.
 pub(super) const SOURCES: &str = "Sources";
@@ -41,7 +41,7 @@ pub(crate) struct ServeArgs {
     /// sources need names (NAME=SOURCE). Together they are one tree with a directory for each.
     /// Without a source, the current directory is served read-only.
     #[arg(value_name = "[NAME=]SOURCE")]
-    pub(in crate::serve) sources: Vec<Named>,
+    pub(in crate::serve) sources: Vec<NamedSource>,
     /// Configuration file to serve, in place of all other options
     ///
     /// The format is described in barge.toml(5); `barge config check` checks a file. SIGHUP reads
@@ -164,7 +164,7 @@ pub(crate) struct VirtiofsArgs {
     /// A virtual machine monitor connects to it. NAME selects one source; without it, several
     /// sources are directories of one share, each a mount of its own in the guest.
     #[arg(long = "virtiofs", id = "virtiofs", value_name = "[NAME=]SOCKET")]
-    pub(in crate::serve) shares: Vec<Socket>,
+    pub(in crate::serve) shares: Vec<SocketArg>,
     /// Caching policy of virtiofs guests
     #[arg(
         long = "virtiofs-cache",
@@ -324,7 +324,7 @@ pub(crate) struct ObservabilityArgs {
     /// /status.json has its values, /metrics is for Prometheus, /healthz is the health check;
     /// `barge top` shows the same. Every client of this address sees who the clients of the shares
     /// are.
-    #[arg(long, value_name = "ADDR", value_parser = crate::status::addr)]
+    #[arg(long, value_name = "ADDR", value_parser = crate::status::parse_addr)]
     pub(in crate::serve) http: Option<Addr>,
     /// Host name to accept in HTTP requests; may be repeated
     ///
@@ -352,10 +352,10 @@ fn msize(text: &str) -> Result<u32, String> {
 fn memory(text: &str) -> Result<usize, String> {
     /// Room for the largest message that a client can be promised, and the minima of some
     /// connections.
-    const LEAST: usize = 8 << 20;
+    const MIN_MEMORY: usize = 8 << 20;
     let bytes = remote::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
     bytes
-        .filter(|&bytes| bytes >= LEAST)
+        .filter(|&bytes| bytes >= MIN_MEMORY)
         .ok_or_else(|| format!("expected a size of at least 8M, such as 256M, got '{text}'"))
 }
 

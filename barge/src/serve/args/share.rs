@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use layers::gate::Terms;
-use layers::squash::{NOBODY, Whom};
+use layers::gate::AccessPolicy;
+use layers::squash::{NOBODY, SquashMode};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 
 use super::{IDENTITY, OBSERVABILITY, SOURCES};
 use crate::Failure;
 use crate::disk_cache::DiskCacheArgs;
 use crate::serve::share::Share;
-use crate::source::Named;
+use crate::source::NamedSource;
 
 #[derive(Args)]
 pub(crate) struct ShareArgs {
@@ -108,20 +108,24 @@ pub(crate) enum IdentityArg {
 
 impl ShareArgs {
     /// Returns the share of `named`. It is read-only if `read_only` or the options say so.
-    pub(in crate::serve) fn plan(&self, named: Named, read_only: bool) -> Result<Share, Failure> {
+    pub(in crate::serve) fn plan(
+        &self,
+        named: NamedSource,
+        read_only: bool,
+    ) -> Result<Share, Failure> {
         let source = self.disk_cache.apply_to(&named.source);
         Ok(Share {
-            named: Named {
-                source: source.signed(&self.verify_key)?,
+            named: NamedSource {
+                source: source.require_signature(&self.verify_key)?,
                 ..named
             },
-            record: self.record_trace.clone(),
+            read_trace: self.record_trace.clone(),
             hostdir: hostdir::Options {
                 identity: self.identity(),
                 ..Default::default()
             },
             overlay: self.overlay.clone(),
-            hands_over: self.fd_passing,
+            fd_passing: self.fd_passing,
             ids: self.ids()?,
             xattrs: self.xattrmap.clone(),
             access: self.access.plan(read_only),
@@ -129,7 +133,7 @@ impl ShareArgs {
     }
 
     /// Checks the options that apply to a single source only; there are `sources`.
-    pub(in crate::serve) fn check_alone(&self, sources: usize) -> Result<(), Failure> {
+    pub(in crate::serve) fn check_single_source(&self, sources: usize) -> Result<(), Failure> {
         if self.overlay.is_some() && sources != 1 {
             return Err(Failure::usage("--overlay: expected exactly one SOURCE"));
         }
@@ -167,16 +171,16 @@ impl ShareArgs {
 impl AccessArgs {
     /// Returns the terms of a share, which is read-only if `read_only` or the options say so. The
     /// clients are set elsewhere.
-    fn plan(&self, read_only: bool) -> Terms {
+    fn plan(&self, read_only: bool) -> AccessPolicy {
         let whom = match self.squash {
-            SquashArg::None => Whom::None,
-            SquashArg::RemoteRoot => Whom::RemoteRoot,
-            SquashArg::Root => Whom::Root,
-            SquashArg::All => Whom::All,
+            SquashArg::None => SquashMode::None,
+            SquashArg::RemoteRoot => SquashMode::RemoteRoot,
+            SquashArg::Root => SquashMode::Root,
+            SquashArg::All => SquashMode::All,
         };
-        Terms {
+        AccessPolicy {
             squash: Squash {
-                whom,
+                mode: whom,
                 uid: self.anon_uid,
                 gid: self.anon_gid,
             },

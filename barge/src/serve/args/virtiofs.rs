@@ -7,14 +7,14 @@ use fuse::numbers::InitFlags;
 
 /// The tag of a device. Without a tag the monitor supplies the device's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag(pub(in crate::serve) [u8; Tag::MOST]);
+pub(crate) struct Tag(pub(in crate::serve) [u8; Tag::LEN]);
 
 impl Tag {
     /// Bytes of the tag in the device's configuration (virtio 1.3, 5.11.4).
-    pub(in crate::serve) const MOST: usize = 36;
+    pub(in crate::serve) const LEN: usize = 36;
 
     /// An empty tag.
-    pub(in crate::serve) const NONE: Tag = Tag([0; Tag::MOST]);
+    pub(in crate::serve) const NONE: Tag = Tag([0; Tag::LEN]);
 }
 
 impl FromStr for Tag {
@@ -26,7 +26,7 @@ impl FromStr for Tag {
             .0
             .get_mut(..text.len())
             .filter(|place| !place.is_empty());
-        let expected = || format!("expected 1 to {} bytes, got {}", Tag::MOST, text.len());
+        let expected = || format!("expected 1 to {} bytes, got {}", Tag::LEN, text.len());
         place.ok_or_else(expected)?.copy_from_slice(text.as_bytes());
         Ok(tag)
     }

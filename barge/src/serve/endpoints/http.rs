@@ -7,9 +7,9 @@ use transports::{Addr, Listener};
 
 use crate::Failure;
 use crate::serve::args::ObservabilityArgs;
-use crate::serve::endpoint::{Context, Endpoint};
+use crate::serve::endpoint::{BindContext, Endpoint};
 use crate::serve::exports::Exports;
-use crate::status::{Sources, StatusServer};
+use crate::status::{ObservedSources, StatusServer};
 
 /// The status page at its address, if there is one. It is no protocol of clients: its address does
 /// not replace the default addresses of others.
@@ -17,7 +17,7 @@ pub(super) struct Http {
     addr: Option<Addr>,
     /// Further host names that it accepts.
     names: Vec<String>,
-    socket: Option<(Listener, Arc<Sources>)>,
+    socket: Option<(Listener, Arc<ObservedSources>)>,
     bound: Option<Addr>,
 }
 
@@ -33,7 +33,7 @@ impl Http {
 }
 
 impl Endpoint for Http {
-    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+    fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         if let Some(addr) = &self.addr {
             let listener = context.listen(addr)?;
             self.bound = Some(listener.addr().clone());

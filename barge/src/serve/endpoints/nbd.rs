@@ -8,7 +8,7 @@ use transports::{Addr, Listener};
 
 use crate::Failure;
 use crate::serve::args::BlockArgs;
-use crate::serve::endpoint::{Context, Endpoint, addrs, serve};
+use crate::serve::endpoint::{BindContext, Endpoint, addrs, serve};
 use crate::serve::environment::variables;
 use crate::serve::exports::Exports;
 
@@ -40,13 +40,13 @@ impl Endpoint for Nbd {
         !self.requested.is_empty()
     }
 
-    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+    fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         for addr in &self.requested {
             self.listeners.push(context.listen(addr)?);
         }
         self.bound = addrs(&self.listeners);
         let exports = context.exports;
-        let server = Server::new(exports.whole.clone(), false, exports.images.clone());
+        let server = Server::new(exports.default.clone(), false, exports.images.clone());
         self.service = Some(Arc::new(NbdService(server)));
         Ok(())
     }

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use ::nfs::server::{Listed, Options, Ports, Server, Transports};
 use engine::{Engine, Service};
 use tls::{Acceptor, TlsLink};
-use transports::{Addr, Datagrams, Link, Listener, StreamLink};
+use transports::{Addr, DatagramSocket, Link, Listener, StreamLink};
 
 use crate::serve::args::NfsArgs;
-use crate::serve::endpoint::{Context, Endpoint, addrs, serve};
+use crate::serve::endpoint::{BindContext, Endpoint, addrs, serve};
 use crate::serve::environment::variables;
 use crate::serve::exports::{Catalog, Exports, clients_of};
 #[cfg(feature = "gss")]
 use crate::serve::gss::Security;
-use crate::serve::recovery::{Identity, Recovery};
-use crate::serve::secure::{self, Tls};
-use crate::serve::{notify, work};
+use crate::serve::nfs_tls::{self, Tls};
+use crate::serve::recovery::{Recovery, ServerIdentity};
+use crate::serve::{async_copy, notify};
 use crate::{Failure, diagnose};
 
 /// NFS at its addresses. Without addresses, it is served at the default address if that is free and
@@ -56,7 +56,7 @@ struct Sockets {
     listeners: Vec<Listener>,
     /// Further listeners, at the portmapper's port.
     portmap: Vec<Listener>,
-    datagrams: Vec<Datagrams>,
+    datagrams: Vec<DatagramSocket>,
 }
 
 impl Nfs {
@@ -82,20 +82,20 @@ impl Nfs {
 
     /// Returns the identity of the server in the state directory after a restart; `first` is its
     /// first address.
-    fn bound_identity(&self, first: &Addr) -> Identity {
+    fn bound_identity(&self, first: &Addr) -> ServerIdentity {
         let addr = match self.requested.first() {
             // With port 0, not the port that was chosen.
             Some(ephemeral @ Addr::Tcp { port: 0, .. }) => ephemeral,
             _ => first,
         };
-        Identity {
+        ServerIdentity {
             dir: self.state_dir.clone(),
             addr: addr.clone(),
         }
     }
 
     /// Opens the sockets of a portmapper, if one is served, and returns the ports that it reports.
-    fn bind_portmapper(&mut self, context: &Context<'_>) -> Result<Option<Ports>, Failure> {
+    fn bind_portmapper(&mut self, context: &BindContext<'_>) -> Result<Option<Ports>, Failure> {
         let Some(at) = &self.rpcbind else {
             return Ok(None);
         };
@@ -119,7 +119,7 @@ impl Nfs {
         };
         self.sockets.portmap.push(context.listen(&at)?);
         for (host, port) in [(map_host, map_port), (&host, &port)] {
-            let bound = Datagrams::bind(host, *port)
+            let bound = DatagramSocket::bind(host, *port)
                 .map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")));
             self.sockets.datagrams.push(bound?);
         }
@@ -149,18 +149,18 @@ impl Endpoint for Nfs {
         &self.requested
     }
 
-    fn identity(&self, by_default: bool) -> Option<Identity> {
+    fn identity(&self, by_default: bool) -> Option<ServerIdentity> {
         let requested = self.requested.first().cloned();
         let addr = requested.or(by_default.then(default_addr))?;
-        Some(Identity {
+        Some(ServerIdentity {
             dir: self.state_dir.clone(),
             addr,
         })
     }
 
-    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+    fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         let listeners = match self.requested.as_slice() {
-            [] if context.by_default => default_listener().into_iter().collect(),
+            [] if context.use_default_addrs => default_listener().into_iter().collect(),
             requested => {
                 let listeners = requested.iter().map(|addr| context.listen(addr));
                 listeners.collect::<Result<Vec<_>, _>>()?
@@ -176,11 +176,11 @@ impl Endpoint for Nfs {
             stable: recovery.stable,
             monitored: recovery.monitored,
             call_back: notify::caller(),
-            run: Some(work::runner()),
+            run: Some(async_copy::executor()),
             lease: self.lease,
             read_plus: self.read_plus,
             security_labels: self.security_labels,
-            listed: listed(&context.exports.catalog()),
+            listed: list_exports(&context.exports.catalog()),
             referrals: context.exports.referrals.clone(),
             delegations: self.delegations,
             ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
@@ -198,7 +198,7 @@ impl Endpoint for Nfs {
         self.bound = addrs(&listeners);
         self.sockets.listeners = listeners;
         options.ports = self.bind_portmapper(context)?;
-        self.server = Some(Server::new(context.exports.whole.clone(), options));
+        self.server = Some(Server::new(context.exports.default.clone(), options));
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Endpoint for Nfs {
         variables("NFS", "nfs", &self.bound, socket)
     }
 
-    fn claiming_users(&self) -> &[Addr] {
+    fn claimed_user_addrs(&self) -> &[Addr] {
         &self.bound
     }
 
@@ -245,25 +245,25 @@ impl Endpoint for Nfs {
 
     fn reload(&self) {
         if let Some(acceptor) = &self.acceptor {
-            secure::reload(acceptor);
+            nfs_tls::reload_certificates(acceptor);
         }
     }
 
     fn set_exports(&self, catalog: &Catalog<'_>) {
         if let Some(server) = &self.server {
-            server.set_exports(listed(catalog));
+            server.set_exports(list_exports(catalog));
         }
     }
 }
 
 /// Returns each source for listings (MOUNT's EXPORT), and the tree of all sources, which is open to
 /// all clients.
-fn listed(catalog: &Catalog<'_>) -> Vec<Listed> {
-    let whole = catalog.is_tree().then(|| Listed {
+fn list_exports(catalog: &Catalog<'_>) -> Vec<Listed> {
+    let whole = catalog.is_bundle().then(|| Listed {
         path: "/".into(),
         clients: Vec::new(),
     });
-    let each = catalog.each.iter().map(|export| Listed {
+    let each = catalog.shares.iter().map(|export| Listed {
         path: format!("/{}", export.name),
         clients: clients_of(catalog.client_lists, &export.name)
             .iter()
@@ -292,7 +292,7 @@ fn default_listener() -> Option<Listener> {
     match Listener::bind(&addr) {
         Ok(listener) => Some(listener),
         Err(error) => {
-            let why = diagnose::listening(&addr, &error);
+            let why = diagnose::listen_error(&addr, &error);
             tracing::warn!("NFS is not served: {why} (--nfs tcp:127.0.0.1:0 selects a free port)");
             None
         }
@@ -320,24 +320,24 @@ impl Service for NfsService {
 
 /// A thread for the periodic work of a server, until dropped.
 struct Maintenance {
-    _end: Sender<()>,
+    _stop: Sender<()>,
 }
 
 impl Maintenance {
     fn start(server: &Arc<Server>) -> std::io::Result<Maintenance> {
-        const EVERY: Duration = Duration::from_secs(1);
+        const INTERVAL: Duration = Duration::from_secs(1);
         let (_end, ended) = channel::<()>();
         let server: Weak<Server> = Arc::downgrade(server);
         std::thread::Builder::new()
             .name("barge-nfs-tend".into())
             .spawn(move || {
-                while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout)
+                while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout)
                     && let Some(server) = server.upgrade()
                 {
                     server.maintain();
                 }
             })?;
-        Ok(Maintenance { _end })
+        Ok(Maintenance { _stop: _end })
     }
 }
 

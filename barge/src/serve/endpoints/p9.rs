@@ -10,29 +10,29 @@ use vfs::Export;
 use crate::Failure;
 use crate::serve::activation;
 use crate::serve::args::NinePArgs;
-use crate::serve::endpoint::{Context, Endpoint, addrs};
+use crate::serve::endpoint::{BindContext, Endpoint, addrs};
 use crate::serve::environment::variables;
 use crate::serve::exports::{Catalog, Exports};
 use crate::serve::users::HostUsers;
 
 /// The server of all 9P clients, which share the limits of its options.
 #[derive(Clone)]
-pub(super) struct NineP {
+pub(super) struct NinePServer {
     server: Server,
     list: Arc<RwLock<ExportList>>,
     options: Options,
 }
 
-impl NineP {
-    pub(super) fn new(args: &NinePArgs) -> NineP {
+impl NinePServer {
+    pub(super) fn new(args: &NinePArgs) -> NinePServer {
         let options = Options {
             max_msize: args.msize,
-            wait_for_locks: !args.no_lock_wait,
+            blocking_locks: !args.no_lock_wait,
             ..Default::default()
         };
         let list = Arc::new(RwLock::new(ExportList(Vec::new())));
-        let choice = Arc::new(Choice(list.clone()));
-        NineP {
+        let choice = Arc::new(SharedExportList(list.clone()));
+        NinePServer {
             server: Server::new(choice, Arc::new(HostUsers), options.clone()),
             list,
             options,
@@ -57,9 +57,9 @@ impl NineP {
 }
 
 /// The exports that 9P clients can attach to.
-struct Choice(Arc<RwLock<ExportList>>);
+struct SharedExportList(Arc<RwLock<ExportList>>);
 
-impl ::p9::server::Exports for Choice {
+impl ::p9::server::Exports for SharedExportList {
     fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
         let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
         list.resolve(aname)
@@ -70,13 +70,13 @@ impl ::p9::server::Exports for Choice {
 /// no other protocol has addresses, at the default address.
 pub(super) struct P9 {
     requested: Vec<Addr>,
-    p9: NineP,
+    p9: NinePServer,
     listeners: Vec<Listener>,
     bound: Vec<Addr>,
 }
 
 impl P9 {
-    pub(super) fn new(args: &NinePArgs, p9: NineP) -> P9 {
+    pub(super) fn new(args: &NinePArgs, p9: NinePServer) -> P9 {
         P9 {
             requested: args.addrs.clone(),
             p9,
@@ -88,10 +88,10 @@ impl P9 {
 
 /// The host and port of the default address, which only this host can connect to and which takes no
 /// privileges.
-const DEFAULT: (&str, u16) = ("127.0.0.1", 5640);
+const DEFAULT_ADDR: (&str, u16) = ("127.0.0.1", 5640);
 
 fn default_addr() -> Addr {
-    let (host, port) = DEFAULT;
+    let (host, port) = DEFAULT_ADDR;
     Addr::Tcp {
         host: host.into(),
         port,
@@ -100,7 +100,7 @@ fn default_addr() -> Addr {
 
 /// Returns the URL of the default address.
 pub(in crate::serve) fn default_url() -> String {
-    let (host, port) = DEFAULT;
+    let (host, port) = DEFAULT_ADDR;
     format!("9p://{host}:{port}/")
 }
 
@@ -109,10 +109,10 @@ impl Endpoint for P9 {
         &self.requested
     }
 
-    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+    fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         self.p9.set_exports(&context.exports.catalog());
         self.listeners = activation::listeners()?;
-        if context.by_default {
+        if context.use_default_addrs {
             let listener = context.listen(&default_addr()).map_err(|failure| {
                 let line = "(--9p tcp:127.0.0.1:0 selects a free port)";
                 Failure::new(format!("{} {line}", failure.message))
@@ -129,7 +129,7 @@ impl Endpoint for P9 {
     fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
         for listener in self.listeners.drain(..) {
             let passes_files = matches!(listener.addr(), Addr::Unix(_));
-            let server = self.p9.server().clone().handing_over(passes_files);
+            let server = self.p9.server().clone().with_fd_passing(passes_files);
             engine
                 .listen(listener, Arc::new(NinePService(server)))
                 .map_err(Failure::new)?;
@@ -157,7 +157,7 @@ impl Endpoint for P9 {
         variables("9P", "9p", &self.bound, socket)
     }
 
-    fn claiming_users(&self) -> &[Addr] {
+    fn claimed_user_addrs(&self) -> &[Addr] {
         &self.bound
     }
 
@@ -183,11 +183,11 @@ fn mount_command(addr: &Addr, export: &str, msize: u32) -> String {
         Addr::Tcp { host, port } => (format!("tcp,port={port}"), host.clone()),
         Addr::Unix(path) => ("unix".into(), path.display().to_string()),
         Addr::Vsock { port, .. } | Addr::VsockUds { port, .. } => {
-            return vsock_mount_command(*port, &options_of(export, msize));
+            return vsock_mount_command(*port, &mount_options(export, msize));
         }
         Addr::Fd(_) => ("fd,rfdno=FD,wfdno=FD".into(), "barge".into()),
     };
-    let options = options_of(export, msize);
+    let options = mount_options(export, msize);
     format!("mount -t 9p -o trans={transport},{options} {device} /mnt")
 }
 
@@ -202,7 +202,7 @@ fn vsock_mount_command(port: u32, options: &str) -> String {
     )
 }
 
-fn options_of(export: &str, msize: u32) -> String {
+fn mount_options(export: &str, msize: u32) -> String {
     let aname = if export.is_empty() {
         String::new()
     } else {

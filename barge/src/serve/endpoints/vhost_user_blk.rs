@@ -7,24 +7,24 @@ use block::{Disk, virtio};
 use engine::Engine;
 use transports::Addr;
 use vfs::{Call, Caller, Cx};
-use virtqueue::Config;
+use virtqueue::DeviceConfig;
 
 use crate::Failure;
 use crate::serve::args::BlockArgs;
-use crate::serve::args::device::{Drive, Socket};
-use crate::serve::endpoint::{Context, Endpoint};
+use crate::serve::args::device::{Drive, SocketArg};
+use crate::serve::endpoint::{BindContext, Endpoint};
 use crate::serve::exports::Exports;
-use crate::serve::vhost::{self, DeviceSocket, Kind, Vhost};
+use crate::serve::vhost::{self, DeviceKind, DeviceSocket, VhostOptions};
 
 /// Block devices.
 pub(super) struct VhostUserBlk {
     drives: Vec<Drive>,
-    vhost: Vhost,
+    vhost: VhostOptions,
     bound: Vec<DeviceSocket>,
 }
 
 impl VhostUserBlk {
-    pub(super) fn new(args: &BlockArgs, vhost: Vhost) -> VhostUserBlk {
+    pub(super) fn new(args: &BlockArgs, vhost: VhostOptions) -> VhostUserBlk {
         VhostUserBlk {
             drives: args.drives.clone(),
             vhost,
@@ -32,19 +32,23 @@ impl VhostUserBlk {
         }
     }
 
-    fn bind_drive(&self, drive: &Drive, context: &Context<'_>) -> Result<DeviceSocket, Failure> {
+    fn bind_drive(
+        &self,
+        drive: &Drive,
+        context: &BindContext<'_>,
+    ) -> Result<DeviceSocket, Failure> {
         let disk = Arc::new(open(drive, context.exports)?);
-        let config = Config {
+        let config = DeviceConfig {
             queues: QUEUES.into(),
             features: virtio::features(&disk),
-            space: virtio::space(&disk, QUEUES, DEPTH),
+            config_space: virtio::config_space(&disk, QUEUES, DEPTH),
         };
-        let kind = Kind {
+        let kind = DeviceKind {
             session: Box::new(move || Arc::new(virtio::Device::new(disk.clone()))),
             config,
-            free: 0,
+            unpinned: 0,
         };
-        DeviceSocket::bind(&drive.socket.at, context, &self.vhost, kind)
+        DeviceSocket::bind(&drive.socket.addr, context, &self.vhost, kind)
     }
 }
 
@@ -55,7 +59,7 @@ const QUEUES: u16 = 64;
 const DEPTH: u32 = 128;
 
 impl Endpoint for VhostUserBlk {
-    fn devices(&self) -> Vec<&Socket> {
+    fn devices(&self) -> Vec<&SocketArg> {
         self.drives.iter().map(|drive| &drive.socket).collect()
     }
 
@@ -63,7 +67,7 @@ impl Endpoint for VhostUserBlk {
         !self.drives.is_empty()
     }
 
-    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+    fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         let drives = self.drives.iter();
         let bound = drives.map(|drive| self.bind_drive(drive, context));
         self.bound = bound.collect::<Result<_, _>>()?;
@@ -77,7 +81,7 @@ impl Endpoint for VhostUserBlk {
     fn announce(&self, _: &Exports) -> String {
         let mut text = String::new();
         for drive in &self.drives {
-            if let Addr::Unix(socket) = &drive.socket.at {
+            if let Addr::Unix(socket) = &drive.socket.addr {
                 text.push_str(&vhost::monitor_command(&monitor_options(socket)));
             }
         }
@@ -87,7 +91,7 @@ impl Endpoint for VhostUserBlk {
 
 /// Opens the file of `drive`.
 fn open(drive: &Drive, exports: &Exports) -> Result<Disk, Failure> {
-    let Socket { name, at } = &drive.socket;
+    let SocketArg { name, addr: at } = &drive.socket;
     let export = exports.named(name.as_deref(), "--block")?;
     let name = name.as_deref().unwrap_or("").as_bytes();
     let image = exports.images.iter().find(|image| image.name == name);

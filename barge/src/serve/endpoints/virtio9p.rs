@@ -6,16 +6,16 @@ use std::sync::Arc;
 use engine::Engine;
 use transports::Addr;
 use vfs::Export;
-use virtqueue::Config;
+use virtqueue::DeviceConfig;
 use wire::Session;
 
-use super::p9::NineP;
+use super::p9::NinePServer;
 use crate::Failure;
 use crate::serve::args::NinePArgs;
-use crate::serve::args::device::{NinePDevice, Socket};
-use crate::serve::endpoint::{Context, Endpoint};
+use crate::serve::args::device::{NinePDevice, SocketArg};
+use crate::serve::endpoint::{BindContext, Endpoint};
 use crate::serve::exports::Exports;
-use crate::serve::vhost::{self, DeviceSocket, Kind, Vhost};
+use crate::serve::vhost::{self, DeviceKind, DeviceSocket, VhostOptions};
 
 /// The feature bit of a tag in the configuration (`VIRTIO_9P_F_MOUNT_TAG`).
 const MOUNT_TAG: u64 = 1;
@@ -24,13 +24,13 @@ const MOUNT_TAG: u64 = 1;
 pub(super) struct Virtio9p {
     devices: Vec<NinePDevice>,
     /// The server of devices with all sources. [`super::p9::P9`] sets its exports.
-    p9: NineP,
-    vhost: Vhost,
+    p9: NinePServer,
+    vhost: VhostOptions,
     bound: Vec<DeviceSocket>,
 }
 
 impl Virtio9p {
-    pub(super) fn new(args: &NinePArgs, p9: NineP, vhost: Vhost) -> Virtio9p {
+    pub(super) fn new(args: &NinePArgs, p9: NinePServer, vhost: VhostOptions) -> Virtio9p {
         Virtio9p {
             devices: args.virtio_9p.clone(),
             p9,
@@ -42,36 +42,36 @@ impl Virtio9p {
     fn bind_device(
         &self,
         device: &NinePDevice,
-        context: &Context<'_>,
+        context: &BindContext<'_>,
     ) -> Result<DeviceSocket, Failure> {
         let server = match device.socket.name.as_deref() {
             None => self.p9.server().clone(),
             name => {
                 let only = context.exports.named(name, "--virtio-9p")?;
-                self.p9.server_of(Arc::new(Only(only)))
+                self.p9.server_of(Arc::new(SingleExport(only)))
             }
         };
         let session = move || -> Arc<dyn Session> { Arc::new(server.queue_session()) };
-        let kind = Kind {
+        let kind = DeviceKind {
             session: Box::new(session),
-            config: Config {
+            config: DeviceConfig {
                 // Linux uses one queue.
                 queues: 1,
                 features: MOUNT_TAG,
-                space: device.config_space(),
+                config_space: device.config_space(),
             },
-            free: 0,
+            unpinned: 0,
         };
-        DeviceSocket::bind(&device.socket.at, context, &self.vhost, kind)
+        DeviceSocket::bind(&device.socket.addr, context, &self.vhost, kind)
     }
 }
 
 impl Endpoint for Virtio9p {
-    fn devices(&self) -> Vec<&Socket> {
+    fn devices(&self) -> Vec<&SocketArg> {
         self.devices.iter().map(|device| &device.socket).collect()
     }
 
-    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+    fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         let devices = self.devices.iter();
         let bound = devices.map(|device| self.bind_device(device, context));
         self.bound = bound.collect::<Result<_, _>>()?;
@@ -88,9 +88,9 @@ impl Endpoint for Virtio9p {
 }
 
 /// A single export, returned for every aname.
-struct Only(Arc<Export>);
+struct SingleExport(Arc<Export>);
 
-impl ::p9::server::Exports for Only {
+impl ::p9::server::Exports for SingleExport {
     fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
         Some((self.0.clone(), aname))
     }
@@ -99,7 +99,7 @@ impl ::p9::server::Exports for Only {
 /// Returns QEMU's options of a 9P device, for versions with `vhost-user-test-device`, and the mount
 /// command for the guest. Linux uses at most 128 descriptors per message, and so 500 KiB.
 fn guest_commands(device: &NinePDevice) -> String {
-    let Addr::Unix(socket) = &device.socket.at else {
+    let Addr::Unix(socket) = &device.socket.addr else {
         return String::new();
     };
     let options = format!(

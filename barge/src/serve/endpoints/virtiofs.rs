@@ -6,28 +6,28 @@ use std::sync::Arc;
 use engine::Engine;
 use fuse::server::{Options, Server};
 use transports::Addr;
-use virtqueue::Config;
+use virtqueue::DeviceConfig;
 
 use crate::Failure;
 use crate::serve::args::VirtiofsArgs;
-use crate::serve::args::device::Socket;
+use crate::serve::args::device::SocketArg;
 use crate::serve::args::virtiofs::{POSIX_ACL, Tag};
-use crate::serve::endpoint::{Context, Endpoint};
+use crate::serve::endpoint::{BindContext, Endpoint};
 use crate::serve::exports::Exports;
-use crate::serve::vhost::{self, DeviceSocket, Kind, Vhost};
+use crate::serve::vhost::{self, DeviceKind, DeviceSocket, VhostOptions};
 
 /// virtiofs devices.
 pub(in crate::serve) struct Virtiofs {
-    pub(in crate::serve) shares: Vec<Socket>,
+    pub(in crate::serve) shares: Vec<SocketArg>,
     pub(in crate::serve) options: Options,
     /// The tag in the device's configuration; without one there is no configuration.
     pub(in crate::serve) tag: Option<Tag>,
-    pub(in crate::serve) vhost: Vhost,
+    pub(in crate::serve) vhost: VhostOptions,
     bound: Vec<DeviceSocket>,
 }
 
 impl Virtiofs {
-    pub(super) fn of(args: &VirtiofsArgs, vhost: Vhost) -> Virtiofs {
+    pub(super) fn from_args(args: &VirtiofsArgs, vhost: VhostOptions) -> Virtiofs {
         let options = Options {
             cache: args.cache.into(),
             writeback: args.writeback,
@@ -44,10 +44,10 @@ impl Virtiofs {
 
     /// Returns the devices of `shares`. Without a `tag`, they have no configuration.
     pub(in crate::serve) fn new(
-        shares: Vec<Socket>,
+        shares: Vec<SocketArg>,
         options: Options,
         tag: Option<Tag>,
-        vhost: Vhost,
+        vhost: VhostOptions,
     ) -> Virtiofs {
         Virtiofs {
             shares,
@@ -58,22 +58,26 @@ impl Virtiofs {
         }
     }
 
-    fn bind_share(&self, share: &Socket, context: &Context<'_>) -> Result<DeviceSocket, Failure> {
+    fn bind_share(
+        &self,
+        share: &SocketArg,
+        context: &BindContext<'_>,
+    ) -> Result<DeviceSocket, Failure> {
         let export = context.exports.named(share.name.as_deref(), "--virtiofs")?;
         let server = Server::new(export, self.options.clone());
-        let kind = Kind {
+        let kind = DeviceKind {
             session: Box::new(move || Arc::new(server.session())),
-            config: Config {
+            config: DeviceConfig {
                 // Request queues and the high-priority queue.
                 queues: 1 + REQUEST_QUEUES,
                 features: 0,
-                space: self
+                config_space: self
                     .tag
                     .map_or(Vec::new(), |tag| config_space(tag, REQUEST_QUEUES)),
             },
-            free: 1,
+            unpinned: 1,
         };
-        DeviceSocket::bind(&share.at, context, &self.vhost, kind)
+        DeviceSocket::bind(&share.addr, context, &self.vhost, kind)
     }
 }
 
@@ -81,11 +85,11 @@ impl Virtiofs {
 const REQUEST_QUEUES: usize = 64;
 
 impl Endpoint for Virtiofs {
-    fn devices(&self) -> Vec<&Socket> {
+    fn devices(&self) -> Vec<&SocketArg> {
         self.shares.iter().collect()
     }
 
-    fn bind(&mut self, context: &Context<'_>) -> Result<(), Failure> {
+    fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         let shares = self.shares.iter();
         let bound = shares.map(|share| self.bind_share(share, context));
         self.bound = bound.collect::<Result<_, _>>()?;
@@ -99,7 +103,7 @@ impl Endpoint for Virtiofs {
     fn announce(&self, _: &Exports) -> String {
         let mut text = String::new();
         for share in &self.shares {
-            if let Addr::Unix(socket) = &share.at {
+            if let Addr::Unix(socket) = &share.addr {
                 text.push_str(&vhost::monitor_command(&monitor_options(socket)));
                 text.push_str("mount -t virtiofs share /mnt\n");
             }

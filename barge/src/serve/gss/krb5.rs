@@ -17,17 +17,17 @@ use transports::{Frame, Outbox};
 use vfs::{Caller, Groups, LogLimit};
 use wire::{Incoming, Outgoing};
 
-use super::User;
+use super::PrincipalUser;
 
 /// The server's credential, and the users that principals map to.
 pub(super) struct Krb5 {
     credential: Cred,
-    users: Arc<[User]>,
+    users: Arc<[PrincipalUser]>,
 }
 
 impl Krb5 {
     /// Acquires any key of the service nfs, for any host name.
-    pub(super) fn open(users: Arc<[User]>) -> Result<Krb5, Error> {
+    pub(super) fn open(users: Arc<[PrincipalUser]>) -> Result<Krb5, Error> {
         let service = Name::new(b"nfs", Some(GSS_NT_HOSTBASED_SERVICE))?;
         let mut mechanisms = OidSet::new();
         mechanisms.add(GSS_MECH_KRB5)?;
@@ -48,7 +48,11 @@ impl Mechanism for Krb5 {
         to(&Frame(bytes));
     }
 
-    fn draft(&self, write: &mut dyn FnMut(&mut dyn Outgoing) -> bool, then: &mut dyn FnMut(&[u8])) {
+    fn compose(
+        &self,
+        write: &mut dyn FnMut(&mut dyn Outgoing) -> bool,
+        then: &mut dyn FnMut(&[u8]),
+    ) {
         let mut outbox = Outbox::default();
         if write(outbox.begin()) {
             then(outbox.bytes());
@@ -58,7 +62,7 @@ impl Mechanism for Krb5 {
 
 struct Krb5Context {
     context: ServerCtx,
-    users: Arc<[User]>,
+    users: Arc<[PrincipalUser]>,
 }
 
 impl Context for Krb5Context {
@@ -94,11 +98,11 @@ impl Context for Krb5Context {
     }
 
     fn get_mic(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
-        usable(self.context.get_mic(bytes))
+        bytes_or_log(self.context.get_mic(bytes))
     }
 
     fn wrap(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
-        usable(self.context.wrap(true, bytes))
+        bytes_or_log(self.context.wrap(true, bytes))
     }
 
     fn unwrap(&mut self, sealed: &[u8]) -> Option<Vec<u8>> {
@@ -109,11 +113,11 @@ impl Context for Krb5Context {
         {
             return None;
         }
-        usable(self.context.unwrap(sealed))
+        bytes_or_log(self.context.unwrap(sealed))
     }
 }
 
-fn usable(made: Result<libgssapi::util::Buf, Error>) -> Option<Vec<u8>> {
+fn bytes_or_log(made: Result<libgssapi::util::Buf, Error>) -> Option<Vec<u8>> {
     match made {
         Ok(bytes) => Some(bytes.to_vec()),
         Err(why) => {

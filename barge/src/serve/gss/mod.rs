@@ -18,19 +18,19 @@ pub(crate) struct SecArgs {
     /// needs a key of nfs/HOST in $KRB5_KTNAME or /etc/krb5.keytab. Locks of v3 (NLM) are included,
     /// which Linux requests with sys: without sys, mount v3 with nolock.
     #[arg(long, value_name = "LIST", requires = "nfs")]
-    nfs_sec: Option<Sec>,
+    nfs_sec: Option<FlavorList>,
     /// User that a Kerberos principal acts as; may be repeated
     ///
     /// A principal is written as nfs/host.example.org@EXAMPLE.ORG [default: the user of the name
     /// before @ in the realm of the server, else the anonymous user]
     #[arg(long, value_name = "PRINCIPAL=UID:GID", requires = "nfs_sec")]
-    nfs_gss_user: Vec<User>,
+    nfs_gss_user: Vec<PrincipalUser>,
 }
 
 impl SecArgs {
     /// Returns the configuration, or `None` without `--nfs-sec`.
     pub(in crate::serve) fn plan(&self) -> Option<Security> {
-        let Sec(flavors) = self.nfs_sec.clone()?;
+        let FlavorList(flavors) = self.nfs_sec.clone()?;
         Some(Security {
             flavors,
             users: self.nfs_gss_user.clone().into(),
@@ -41,7 +41,7 @@ impl SecArgs {
 /// The security flavors of NFS, and the users of principals.
 pub(in crate::serve) struct Security {
     pub(in crate::serve) flavors: Arc<[Flavor]>,
-    users: Arc<[User]>,
+    users: Arc<[PrincipalUser]>,
 }
 
 impl Security {
@@ -69,12 +69,12 @@ impl Security {
 }
 
 #[derive(Clone)]
-struct Sec(Arc<[Flavor]>);
+struct FlavorList(Arc<[Flavor]>);
 
-impl FromStr for Sec {
+impl FromStr for FlavorList {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Sec, String> {
+    fn from_str(text: &str) -> Result<FlavorList, String> {
         let mut flavors = Vec::new();
         for word in text.split(':') {
             let flavor = match word {
@@ -89,22 +89,22 @@ impl FromStr for Sec {
             }
             flavors.push(flavor);
         }
-        Ok(Sec(flavors.into()))
+        Ok(FlavorList(flavors.into()))
     }
 }
 
 /// The user that a principal acts as.
 #[derive(Clone)]
-struct User {
+struct PrincipalUser {
     principal: String,
     uid: u32,
     gid: u32,
 }
 
-impl FromStr for User {
+impl FromStr for PrincipalUser {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<User, String> {
+    fn from_str(text: &str) -> Result<PrincipalUser, String> {
         let bad = || "expected PRINCIPAL=UID:GID, such as alice@EXAMPLE.ORG=1000:1000".to_owned();
         let (principal, ids) = text.rsplit_once('=').ok_or_else(bad)?;
         if principal
@@ -115,7 +115,7 @@ impl FromStr for User {
         }
         let (uid, gid) = ids.split_once(':').ok_or_else(bad)?;
         let id = |text: &str| text.parse().map_err(|_| bad());
-        Ok(User {
+        Ok(PrincipalUser {
             principal: principal.to_owned(),
             uid: id(uid)?,
             gid: id(gid)?,
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn lists_and_users_are_read_and_what_is_none_says_so() {
-        let list = |text: &str| text.parse().map(|Sec(flavors)| flavors.to_vec());
+        let list = |text: &str| text.parse().map(|FlavorList(flavors)| flavors.to_vec());
         use Flavor::*;
         assert_eq!(
             list("krb5p:krb5i:krb5:sys"),
@@ -141,7 +141,7 @@ mod tests {
         }
         let user = |text: &str| {
             text.parse()
-                .map(|user: User| (user.principal, user.uid, user.gid))
+                .map(|user: PrincipalUser| (user.principal, user.uid, user.gid))
         };
         let machine = ("nfs/host@EXAMPLE.ORG".to_owned(), 0, 7);
         assert_eq!(user("nfs/host@EXAMPLE.ORG=0:7"), Ok(machine));

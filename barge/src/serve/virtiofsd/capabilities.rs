@@ -7,21 +7,21 @@ use rustix::thread::CapabilitySet;
 /// Capabilities to keep beyond the default ones, and default ones to drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Modcaps {
-    more: CapabilitySet,
-    fewer: CapabilitySet,
+    added: CapabilitySet,
+    dropped: CapabilitySet,
 }
 
 impl Default for Modcaps {
     fn default() -> Modcaps {
         Modcaps {
-            more: CapabilitySet::empty(),
-            fewer: CapabilitySet::empty(),
+            added: CapabilitySet::empty(),
+            dropped: CapabilitySet::empty(),
         }
     }
 }
 
 /// The capabilities that creating files as other users takes; virtiofsd's default.
-const USUAL: CapabilitySet = CapabilitySet::CHOWN
+const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
@@ -46,8 +46,8 @@ impl FromStr for Modcaps {
                 "-" => false,
                 _ => return Err(bad()),
             };
-            modcaps.more.set(named, add);
-            modcaps.fewer.set(named, !add);
+            modcaps.added.set(named, add);
+            modcaps.dropped.set(named, !add);
         }
         Ok(modcaps)
     }
@@ -56,16 +56,16 @@ impl FromStr for Modcaps {
 impl Modcaps {
     /// Returns the capabilities to keep. `handles` says whether kernel file handles are used, which
     /// take CAP_DAC_READ_SEARCH.
-    pub(super) fn kept(self, handles: bool) -> Result<CapabilitySet, String> {
-        let mut usual = USUAL;
-        if handles && self.fewer.contains(CapabilitySet::DAC_READ_SEARCH) {
+    pub(super) fn apply(self, handles: bool) -> Result<CapabilitySet, String> {
+        let mut usual = DEFAULT;
+        if handles && self.dropped.contains(CapabilitySet::DAC_READ_SEARCH) {
             return Err(
                 "--modcaps: expected dac_read_search to be kept, or --inode-file-handles=never"
                     .into(),
             );
         }
         usual.set(CapabilitySet::DAC_READ_SEARCH, handles);
-        Ok((usual | self.more) - self.fewer)
+        Ok((usual | self.added) - self.dropped)
     }
 }
 
@@ -77,15 +77,15 @@ mod tests {
     fn the_last_word_on_a_capability_counts() {
         let kept = |text: &str| {
             let modcaps: Modcaps = text.parse().expect(text);
-            modcaps.kept(false).expect(text)
+            modcaps.apply(false).expect(text)
         };
-        assert_eq!(Modcaps::default().kept(false), Ok(USUAL));
+        assert_eq!(Modcaps::default().apply(false), Ok(DEFAULT));
         let sys_admin = CapabilitySet::SYS_ADMIN;
         assert_eq!(
             kept("+sys_admin:-chown"),
-            (USUAL | sys_admin) - CapabilitySet::CHOWN
+            (DEFAULT | sys_admin) - CapabilitySet::CHOWN
         );
-        assert_eq!(kept("-CHOWN:+chown"), USUAL);
+        assert_eq!(kept("-CHOWN:+chown"), DEFAULT);
         for text in ["", ":", "+", "chown", "*chown", "+chwon", "+chown:", "é"] {
             assert!(text.parse::<Modcaps>().is_err(), "{text:?}");
         }
@@ -94,9 +94,9 @@ mod tests {
     #[test]
     fn handles_take_a_capability() {
         let without: Modcaps = "-dac_read_search".parse().expect("a change");
-        assert!(without.kept(true).is_err());
-        assert_eq!(without.kept(false), Ok(USUAL));
-        let kept = Modcaps::default().kept(true).expect("nothing was taken");
-        assert_eq!(kept, USUAL | CapabilitySet::DAC_READ_SEARCH);
+        assert!(without.apply(true).is_err());
+        assert_eq!(without.apply(false), Ok(DEFAULT));
+        let kept = Modcaps::default().apply(true).expect("nothing was taken");
+        assert_eq!(kept, DEFAULT | CapabilitySet::DAC_READ_SEARCH);
     }
 }

@@ -7,7 +7,7 @@ use crate::serve::args::virtiofs::{Cache, Negotiate};
 
 impl VirtiofsdArgs {
     /// Applies the options of `-o`, which override the long options that they correspond to.
-    pub(crate) fn settle(&mut self) -> Result<(), String> {
+    pub(crate) fn apply_compat(&mut self) -> Result<(), String> {
         std::mem::take(&mut self.compat)
             .iter()
             .try_for_each(|option| {
@@ -84,7 +84,7 @@ mod tests {
         let line = ["virtiofsd", "--fd=3", "--cache=auto", "-o", options];
         let line = Line::try_parse_from(line).map_err(|error| error.to_string())?;
         let mut args = line.args;
-        args.settle().map(|()| args)
+        args.apply_compat().map(|()| args)
     }
 
     /// libvirt's options for a virtiofsd without `separate-options`.

@@ -8,21 +8,21 @@ mod ids;
 
 use std::io::{Write, stdout};
 
-use layers::gate::Terms;
-use layers::squash::Whom;
+use layers::gate::AccessPolicy;
+use layers::squash::SquashMode;
 use layers::{IdMap, MapIds, Squash, Translation};
 use serde_json::json;
 use transports::Addr;
 
 use self::args::{Handles, Sandbox, Seccomp, VirtiofsdArgs};
-use super::args::device::Socket;
+use super::args::device::SocketArg;
 use super::args::virtiofs::{Cache, POSIX_ACL};
 use super::endpoints::virtiofs::Virtiofs;
 use super::plan::Plan;
 use super::share::{Share, Sources};
-use super::vhost::Vhost;
+use super::vhost::VhostOptions;
 use crate::Failure;
-use crate::source::{Named, Source};
+use crate::source::{NamedSource, Source};
 
 /// Returns the plan of `args` after it has limited this process as they say, or prints the
 /// capabilities of the program and returns `None` if that was requested.
@@ -62,7 +62,7 @@ impl VirtiofsdArgs {
             let shown = dir.display();
             return Err(Failure::new(format!("{shown}: expected a directory")));
         }
-        let at = match (self.fd, &self.socket_path) {
+        let addr = match (self.fd, &self.socket_path) {
             (Some(fd), _) => Addr::Fd(fd),
             (None, Some(path)) => Addr::Unix(path.clone()),
             (None, None) => return Err(Failure::usage("expected --socket-path or --fd")),
@@ -73,11 +73,11 @@ impl VirtiofsdArgs {
         Ok(Plan {
             sources: Sources {
                 shares: vec![Share {
-                    named: Named {
+                    named: NamedSource {
                         name: None,
                         source: Source::Tree(barge_client::Source::HostDir(dir)),
                     },
-                    record: None,
+                    read_trace: None,
                     hostdir: hostdir::Options {
                         identity: match root {
                             true => hostdir::Identity::Switch,
@@ -95,15 +95,15 @@ impl VirtiofsdArgs {
                         ..Default::default()
                     },
                     overlay: None,
-                    hands_over: false,
+                    fd_passing: false,
                     xattrs: self.xattrmap.clone(),
                     ids: self
                         .namespace(root)?
                         .into_iter()
                         .chain(translated)
                         .collect(),
-                    access: Terms {
-                        squash: Squash::new(Whom::None),
+                    access: AccessPolicy {
+                        squash: Squash::new(SquashMode::None),
                         read_only: self.readonly,
                         clients: None,
                     },
@@ -115,10 +115,10 @@ impl VirtiofsdArgs {
             },
             file: None,
             endpoints: vec![Box::new(Virtiofs::new(
-                vec![Socket { name: None, at }],
+                vec![SocketArg { name: None, addr }],
                 self.fuse(),
                 self.tag,
-                Vhost {
+                VhostOptions {
                     once: true,
                     ..Default::default()
                 },
@@ -222,11 +222,12 @@ impl VirtiofsdArgs {
     /// Drops capabilities if this process runs as the super-user, as virtiofsd does.
     fn drop_capabilities(&self) -> Result<(), Failure> {
         let handles = self.inode_file_handles != Handles::Never;
-        let kept = self.modcaps.kept(handles).map_err(Failure::usage)?;
+        let kept = self.modcaps.apply(handles).map_err(Failure::usage)?;
         if !rustix::process::geteuid().is_root() {
             return Ok(());
         }
-        sys::caps::keep(kept).map_err(|error| Failure::new(format!("capabilities: {error}")))
+        sys::caps::drop_all_except(kept)
+            .map_err(|error| Failure::new(format!("capabilities: {error}")))
     }
 }
 

@@ -1,10 +1,10 @@
 //! Formatting of figures.
 
-use crate::status::change::{Change, OperationChange, quantile_of_all};
+use crate::status::change::{OperationDelta, StatusDelta, quantile_of_all};
 use crate::status::json::{Client, Export};
 
 /// Column headings of the table of operations.
-pub(super) const OPERATIONS: [&str; 8] = [
+pub(super) const OPERATION_HEADINGS: [&str; 8] = [
     "operation",
     "protocol",
     "per s",
@@ -16,7 +16,7 @@ pub(super) const OPERATIONS: [&str; 8] = [
 ];
 
 /// Column headings of the table of clients.
-pub(super) const CLIENTS: [&str; 8] = [
+pub(super) const CLIENT_HEADINGS: [&str; 8] = [
     "client",
     "protocol",
     "user",
@@ -28,11 +28,11 @@ pub(super) const CLIENTS: [&str; 8] = [
 ];
 
 /// Returns a line each for the server, its load, and each export with its cache.
-pub(super) fn summary(change: &Change<'_>, operations: &[OperationChange<'_>]) -> Vec<String> {
+pub(super) fn summary(change: &StatusDelta<'_>, operations: &[OperationDelta<'_>]) -> Vec<String> {
     let now = change.now;
     let failed = operations
         .iter()
-        .fold(0.0, |sum, operation| sum + operation.errors);
+        .fold(0.0, |sum, operation| sum + operation.error_rate);
     let mut lines = vec![
         format!(
             "barge {}, process {}, up {}, {} connections",
@@ -58,7 +58,11 @@ pub(super) fn summary(change: &Change<'_>, operations: &[OperationChange<'_>]) -
 }
 
 fn export(export: &Export) -> String {
-    let served = format!("/{} is {}", plain(&export.name), plain(&export.source));
+    let served = format!(
+        "/{} is {}",
+        without_controls(&export.name),
+        without_controls(&export.source)
+    );
     match export.cache {
         Some(cache) => format!(
             "{served}, {} cached, {:.1} % cache hits",
@@ -69,17 +73,17 @@ fn export(export: &Export) -> String {
     }
 }
 
-pub(super) fn operation(operation: &OperationChange<'_>) -> [String; 8] {
+pub(super) fn operation(operation: &OperationDelta<'_>) -> [String; 8] {
     let now = operation.now;
     [
-        plain(&now.name),
-        plain(&now.protocol),
+        without_controls(&now.name),
+        without_controls(&now.protocol),
         count(operation.rate),
         time(operation.quantile(0.5)),
         time(operation.quantile(0.99)),
         time(operation.quantile(0.999)),
         count(now.count as f64),
-        count(now.failed() as f64),
+        count(now.failures() as f64),
     ]
 }
 
@@ -89,9 +93,9 @@ pub(super) fn client(client: &Client) -> [String; 8] {
         version => version,
     };
     [
-        plain(&client.peer),
-        plain(speaks),
-        plain(&client.user),
+        without_controls(&client.peer),
+        without_controls(speaks),
+        without_controls(&client.user),
         age(client.age),
         count(client.done.requests as f64),
         bytes(client.done.sent as f64),
@@ -101,24 +105,30 @@ pub(super) fn client(client: &Client) -> [String; 8] {
 }
 
 /// Formats the whole status, for `--once`.
-pub(super) fn text(change: &Change<'_>) -> String {
+pub(super) fn text(change: &StatusDelta<'_>) -> String {
     let operations = change.operations();
     let mut text = summary(change, &operations).join("\n");
     text.push_str("\n\n");
     table(
         &mut text,
-        OPERATIONS,
+        OPERATION_HEADINGS,
         operations.iter().map(operation).collect(),
     );
     text.push('\n');
     table(
         &mut text,
-        CLIENTS,
+        CLIENT_HEADINGS,
         change.now.clients.iter().map(client).collect(),
     );
     let failed = operations.iter().flat_map(|operation| {
         let errors = operation.now.errors.iter();
-        errors.map(|(errno, count)| [plain(errno), plain(&operation.now.name), count.to_string()])
+        errors.map(|(errno, count)| {
+            [
+                without_controls(errno),
+                without_controls(&operation.now.name),
+                count.to_string(),
+            ]
+        })
     });
     let failed: Vec<_> = failed.collect();
     if !failed.is_empty() {
@@ -147,11 +157,11 @@ fn table<const N: usize>(to: &mut String, heads: [&str; N], rows: Vec<[String; N
 }
 
 /// Removes control characters from text of a client, which a terminal would obey.
-fn plain(text: &str) -> String {
+fn without_controls(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }
 
-fn short(mut value: f64, units: &[&str], step: f64) -> String {
+fn with_unit(mut value: f64, units: &[&str], step: f64) -> String {
     let mut unit = 0;
     while value >= step * 0.9995 && unit + 1 < units.len() {
         value /= step;
@@ -168,19 +178,19 @@ fn short(mut value: f64, units: &[&str], step: f64) -> String {
 
 fn count(value: f64) -> String {
     let whole = if value < 1.0 { value } else { value.round() };
-    short(whole, &["", " k", " M", " G", " T"], 1000.0)
+    with_unit(whole, &["", " k", " M", " G", " T"], 1000.0)
 }
 
 fn bytes(value: f64) -> String {
     let units = [" B", " KiB", " MiB", " GiB", " TiB", " PiB"];
-    short(value.round(), &units, 1024.0)
+    with_unit(value.round(), &units, 1024.0)
 }
 
 fn time(nanos: Option<u64>) -> String {
     match nanos {
         None => "-".into(),
         Some(u64::MAX) => "> 17 s".into(),
-        Some(nanos) => short(nanos as f64, &[" ns", " µs", " ms", " s"], 1000.0),
+        Some(nanos) => with_unit(nanos as f64, &[" ns", " µs", " ms", " s"], 1000.0),
     }
 }
 
@@ -215,6 +225,6 @@ mod tests {
             [5.0, 120.0, 7200.0, 864_000.0].map(age),
             ["5 s", "2 min", "2.0 h", "10.0 d"]
         );
-        assert_eq!(plain("a\x1b[2Jb\n"), "a[2Jb");
+        assert_eq!(without_controls("a\x1b[2Jb\n"), "a[2Jb");
     }
 }

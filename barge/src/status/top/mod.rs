@@ -1,6 +1,6 @@
 //! `barge top`: the figures of the status page in the terminal.
 
-mod ask;
+mod fetch;
 mod lines;
 mod screen;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use transports::Addr;
 
-use super::change::Change;
+use super::change::StatusDelta;
 use super::json::Status;
 use crate::{CommandResult, Failure};
 
@@ -20,7 +20,7 @@ pub(crate) struct TopArgs {
     /// Address of the server's --http
     ///
     /// PORT (of this host), HOST:PORT, tcp:HOST:PORT or unix:PATH.
-    #[arg(value_name = "ADDR", value_parser = super::addr, default_value = super::USUAL_PORT)]
+    #[arg(value_name = "ADDR", value_parser = super::parse_addr, default_value = super::DEFAULT_PORT)]
     addr: Addr,
     /// Print the figures once and exit
     ///
@@ -41,10 +41,10 @@ pub(crate) fn run(args: &TopArgs) -> CommandResult {
     let interval = Duration::from_secs(args.interval.into());
     if args.json {
         loop {
-            let status = ask::status(&args.addr)?;
+            let status = fetch::status(&args.addr)?;
             let mut line = serde_json::to_string(&status).map_err(Failure::new)?;
             line.push('\n');
-            say(&line)?;
+            print(&line)?;
             if args.once {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -52,22 +52,22 @@ pub(crate) fn run(args: &TopArgs) -> CommandResult {
         }
     }
     if args.once || !stdout().is_terminal() {
-        let status = ask::status(&args.addr)?;
-        say(&lines::text(&Change::new(&status, None)))?;
+        let status = fetch::status(&args.addr)?;
+        print(&lines::text(&StatusDelta::new(&status, None)))?;
         return Ok(ExitCode::SUCCESS);
     }
     // An error of the first request is reported without the screen.
-    let first = ask::status(&args.addr)?;
-    screen::run(first, &|| ask::status(&args.addr), interval)
+    let first = fetch::status(&args.addr)?;
+    screen::run(first, &|| fetch::status(&args.addr), interval)
         .map_err(|error| Failure::new(format!("the terminal: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(text: &str) -> Result<(), Failure> {
+fn print(text: &str) -> Result<(), Failure> {
     stdout()
         .write_all(text.as_bytes())
         .map_err(|error| Failure::new(format!("standard output: {error}")))
 }
 
 /// The reply of a server.
-type Asked = Result<Status, Failure>;
+type StatusResult = Result<Status, Failure>;

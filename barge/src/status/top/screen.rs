@@ -10,12 +10,12 @@ use ratatui::style::{Modifier, Style, Stylize};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
 use ratatui::{DefaultTerminal, Frame};
 
-use super::{Asked, lines};
-use crate::status::change::Change;
+use super::{StatusResult, lines};
+use crate::status::change::StatusDelta;
 use crate::status::json::Status;
 
 /// Number of stored rates, for a wide screen.
-const KEPT: usize = 512;
+const MAX_RATES: usize = 512;
 
 /// The displayed data.
 struct Screen {
@@ -24,28 +24,32 @@ struct Screen {
     /// Operations per second, the latest first.
     rates: VecDeque<u64>,
     /// Error of the latest request.
-    lost: Option<String>,
+    error: Option<String>,
 }
 
 /// Shows `first`, and then the replies of `ask`.
-pub(super) fn run(first: Status, ask: &dyn Fn() -> Asked, interval: Duration) -> io::Result<()> {
+pub(super) fn run(
+    first: Status,
+    ask: &dyn Fn() -> StatusResult,
+    interval: Duration,
+) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let mut screen = Screen {
         before: None,
         now: first,
         rates: VecDeque::new(),
-        lost: None,
+        error: None,
     };
-    let shown = screen.show(&mut terminal, ask, interval);
+    let shown = screen.run_until_quit(&mut terminal, ask, interval);
     ratatui::restore();
     shown
 }
 
 impl Screen {
-    fn show(
+    fn run_until_quit(
         &mut self,
         terminal: &mut DefaultTerminal,
-        ask: &dyn Fn() -> Asked,
+        ask: &dyn Fn() -> StatusResult,
         interval: Duration,
     ) -> io::Result<()> {
         loop {
@@ -57,7 +61,7 @@ impl Screen {
                     break;
                 }
                 match event::read()? {
-                    Event::Key(key) if ends(key.code, key.modifiers) => return Ok(()),
+                    Event::Key(key) if is_quit_key(key.code, key.modifiers) => return Ok(()),
                     Event::Resize(..) => {
                         terminal.draw(|frame| self.draw(frame))?;
                     }
@@ -65,25 +69,25 @@ impl Screen {
                 }
             }
             match ask() {
-                Ok(status) => self.take(status),
-                Err(failure) => self.lost = Some(failure.message),
+                Ok(status) => self.update(status),
+                Err(failure) => self.error = Some(failure.message),
             }
         }
     }
 
-    fn take(&mut self, status: Status) {
-        let rate = Change::new(&status, Some(&self.now)).rate(|done| done.requests);
+    fn update(&mut self, status: Status) {
+        let rate = StatusDelta::new(&status, Some(&self.now)).rate(|done| done.requests);
         self.rates.push_front(rate as u64);
-        self.rates.truncate(KEPT);
+        self.rates.truncate(MAX_RATES);
         self.before = Some(std::mem::replace(&mut self.now, status));
-        self.lost = None;
+        self.error = None;
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {
-        let change = Change::new(&self.now, self.before.as_ref());
+        let change = StatusDelta::new(&self.now, self.before.as_ref());
         let operations = change.operations();
         let mut head = lines::summary(&change, &operations);
-        if let Some(why) = &self.lost {
+        if let Some(why) = &self.error {
             head[0] = format!("no reply: {why}");
         }
         // The status page shows all exports.
@@ -96,7 +100,7 @@ impl Screen {
             Constraint::Length(clients + 2),
         ]);
         let [top, line, middle, bottom] = places.areas(frame.area());
-        let style = match self.lost {
+        let style = match self.error {
             Some(_) => Style::new().red(),
             None => Style::new(),
         };
@@ -111,14 +115,14 @@ impl Screen {
         frame.render_widget(sparkline, line);
         let rows = operations.iter().map(lines::operation);
         let widths = [24, 10, 8, 9, 9, 9, 8, 8];
-        frame.render_widget(table(lines::OPERATIONS, rows, widths), middle);
+        frame.render_widget(table(lines::OPERATION_HEADINGS, rows, widths), middle);
         let rows = change.now.clients.iter().take(8).map(lines::client);
         let widths = [24, 10, 14, 7, 8, 9, 9, 9];
-        frame.render_widget(table(lines::CLIENTS, rows, widths), bottom);
+        frame.render_widget(table(lines::CLIENT_HEADINGS, rows, widths), bottom);
     }
 }
 
-fn ends(code: KeyCode, modifiers: KeyModifiers) -> bool {
+fn is_quit_key(code: KeyCode, modifiers: KeyModifiers) -> bool {
     match code {
         KeyCode::Char('q') | KeyCode::Esc => true,
         KeyCode::Char('c') => modifiers.contains(KeyModifiers::CONTROL),
@@ -176,23 +180,23 @@ mod tests {
             before: None,
             now: status,
             rates: [5, 4, 3].into(),
-            lost: None,
+            error: None,
         };
         for (width, height) in [(100, 30), (40, 10), (5, 2)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-            screen.lost = None;
+            screen.error = None;
             terminal.draw(|frame| screen.draw(frame)).expect("drawn");
             if width == 100 {
                 let seen = terminal.backend().to_string();
                 for part in ["Tread", "100", "2.05 µs", "127.0.0.1:999", "9P2000.L"] {
                     assert!(seen.contains(part), "{part} in {seen}");
                 }
-                screen.lost = Some("gone".into());
+                screen.error = Some("gone".into());
                 terminal.draw(|frame| screen.draw(frame)).expect("drawn");
                 assert!(terminal.backend().to_string().contains("no reply: gone"));
             }
         }
-        assert!(ends(KeyCode::Char('q'), KeyModifiers::NONE));
-        assert!(!ends(KeyCode::Char('c'), KeyModifiers::NONE));
+        assert!(is_quit_key(KeyCode::Char('q'), KeyModifiers::NONE));
+        assert!(!is_quit_key(KeyCode::Char('c'), KeyModifiers::NONE));
     }
 }

@@ -7,12 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::served::{BARGE, Served, complained, has, said};
+use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
 
 /// A directory with the file `disk`, of 16 MiB, that is served over NBD at a socket in it.
 struct Disk {
     dir: tempfile::TempDir,
-    served: Served,
+    served: ServerProcess,
 }
 
 impl Disk {
@@ -35,7 +35,7 @@ impl Disk {
         command
             .arg("--nbd")
             .arg(format!("unix:{}", socket.display()));
-        let served = Served::run(command);
+        let served = ServerProcess::run(command);
         Some(Disk { dir, served })
     }
 
@@ -59,7 +59,7 @@ fn libnbd_copies_there_and_back_and_keeps_holes() {
         return;
     };
     let url = disk.url("disk");
-    let told = said(&run("nbdinfo", &["--map", &url]));
+    let told = stdout_of(&run("nbdinfo", &["--map", &url]));
     let map: Vec<Vec<&str>> = told
         .lines()
         .map(|line| line.split_whitespace().take(3).collect())
@@ -71,14 +71,14 @@ fn libnbd_copies_there_and_back_and_keeps_holes() {
     ];
     assert_eq!(map, expected, "{told}");
     let copy = disk.dir.path().join("copy");
-    said(&run("nbdcopy", &[&url, &copy.display().to_string()]));
+    stdout_of(&run("nbdcopy", &[&url, &copy.display().to_string()]));
     assert!(std::fs::read(&copy).expect("read") == disk.file());
     let blocks = |path: &Path| path.metadata().expect("there").blocks();
     assert!(blocks(&copy) <= 4096, "{} blocks", blocks(&copy));
 
     let text = "x".repeat(16 << 20);
     std::fs::write(&copy, &text).expect("written");
-    said(&run(
+    stdout_of(&run(
         "nbdcopy",
         &["--connections=2", &copy.display().to_string(), &url],
     ));
@@ -105,14 +105,14 @@ fn qemu_reads_writes_zeroes_and_discards() {
     args.extend(commands.iter().flat_map(|command| ["-c", command]));
     let url = disk.url("disk");
     args.push(&url);
-    let told = said(&run("qemu-io", &args));
+    let told = stdout_of(&run("qemu-io", &args));
     assert!(!told.contains("failed"), "{told}");
     let file = disk.file();
     assert!(file[1 << 20..][..65536].iter().all(|&byte| byte == 5));
     assert!(file[1088 << 10..][..512].iter().all(|&byte| byte == 6));
     assert!(file[5 << 20..][..256 << 10].iter().all(|&byte| byte == 0));
     let path = disk.dir.path().join("disk").display().to_string();
-    said(&run(
+    stdout_of(&run(
         "qemu-img",
         &["compare", "-f", "raw", "-F", "raw", &path, &url],
     ));
@@ -124,12 +124,12 @@ fn what_is_read_only_or_not_there_is_told() {
         return;
     };
     let url = disk.url("disk");
-    assert!(said(&run("nbdinfo", &[&url])).contains("is_read_only: true"));
+    assert!(stdout_of(&run("nbdinfo", &[&url])).contains("is_read_only: true"));
     let before = disk.file();
     let told = run("qemu-io", &["-f", "raw", "-c", "write 0 512", &url]);
-    assert!(!complained(&told).is_empty());
+    assert!(!stderr_of(&told).is_empty());
     assert!(disk.file() == before);
-    let told = complained(&run("nbdinfo", &[&disk.url("nothing")]));
+    let told = stderr_of(&run("nbdinfo", &[&disk.url("nothing")]));
     assert!(told.contains("No such file or directory"), "{told}");
 }
 
@@ -150,7 +150,7 @@ fn a_drive_without_a_file_is_refused() {
     ] {
         let told = run(BARGE, &["serve", &path, "--block", &drive]);
         assert_eq!(told.status.code(), Some(1));
-        let told = complained(&told);
+        let told = stderr_of(&told);
         assert!(told.contains(expected), "{told}");
     }
     let told = run(BARGE, &["serve", &path, "--block", ",ro"]);

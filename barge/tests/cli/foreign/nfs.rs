@@ -6,17 +6,17 @@ use std::process::Command;
 use nfs_client::{AuthSys, v3, v4};
 use rustix::process::{getgid, getuid};
 
-use crate::served::{Served, has, said};
+use crate::served::{ServerProcess, has, stdout_of};
 
 /// Serves `dir` over NFS; returns the server and its port.
-fn serve(dir: &Path) -> (Served, u16) {
+fn serve(dir: &Path) -> (ServerProcess, u16) {
     let state = dir.join("state");
     std::fs::create_dir(dir.join("share")).expect("made");
     let mut command = Command::new(crate::served::BARGE);
     command.arg("serve").arg(dir.join("share"));
     command.args(["--nfs", "tcp:127.0.0.1:0", "--nfs-state-dir"]);
     command.arg(state);
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let port = served.port();
     (served, port)
 }
@@ -48,7 +48,7 @@ fn libnfs_tools_list_read_and_copy() {
         };
         let run =
             |program: &str, args: &[&str]| Command::new(program).args(args).output().expect("runs");
-        let listed = said(&run("nfs-ls", &[&url("sub")]));
+        let listed = stdout_of(&run("nfs-ls", &[&url("sub")]));
         assert!(
             listed.contains("3000000") && listed.contains("big"),
             "v{version}: {listed}"
@@ -58,7 +58,7 @@ fn libnfs_tools_list_read_and_copy() {
         let from = dir.path().join("from");
         std::fs::write(&from, bytes(len)).expect("written");
         let to = format!("sub/copied-{version}");
-        said(&run("nfs-cp", &[from.to_str().expect("text"), &url(&to)]));
+        stdout_of(&run("nfs-cp", &[from.to_str().expect("text"), &url(&to)]));
         let copied = std::fs::read(dir.path().join("share").join(to)).expect("there");
         assert!(copied == bytes(len), "v{version}");
     }

@@ -5,10 +5,10 @@ use std::process::{Command, Output};
 use ninep::fs::{Mode, Perm};
 use ninep::sync::client::Client;
 
-use crate::served::{Served, has, said};
+use crate::served::{ServerProcess, has, stdout_of};
 
 /// Runs one of diod's tools on a server. Returns `None` with a message if it is not installed.
-fn tool(name: &str, served: &Served, args: &[&str]) -> Option<Output> {
+fn tool(name: &str, served: &ServerProcess, args: &[&str]) -> Option<Output> {
     if !has(name) && !has(&format!("../sbin/{name}")) {
         eprintln!("skipped: {name} (Debian's package diod) is not installed");
         return None;
@@ -30,19 +30,19 @@ fn diods_tools_list_and_read() {
     let big: String = (0..100_000).map(|line| format!("{line}\n")).collect();
     std::fs::create_dir(dir.path().join("sub")).expect("made");
     std::fs::write(dir.path().join("sub/big"), &big).expect("written");
-    let served = Served::start(&[&format!("files={}", dir.path().display()), "other=mem:"]);
+    let served = ServerProcess::start(&[&format!("files={}", dir.path().display()), "other=mem:"]);
     let Some(listed) = tool("diodls", &served, &["-a", "files", "-l", "sub"]) else {
         return;
     };
-    let listed = said(&listed);
+    let listed = stdout_of(&listed);
     assert!(
         listed.contains(&big.len().to_string()) && listed.contains("big"),
         "{listed}"
     );
     let read = tool("diodcat", &served, &["-a", "files", "sub/big"]).expect("installed");
-    assert!(said(&read) == big);
+    assert!(stdout_of(&read) == big);
     let other = tool("diodls", &served, &["-a", "other"]).expect("installed");
-    assert_eq!(said(&other), "");
+    assert_eq!(stdout_of(&other), "");
     let wrong = tool("diodls", &served, &["-a", "nowhere"]).expect("installed");
     let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(told.contains("No such file or directory"), "{told}");
@@ -54,7 +54,7 @@ fn diods_load_runs() {
     let zero = std::fs::File::create(dir.path().join("zero")).expect("made");
     zero.set_len(1 << 20).expect("sized");
     std::fs::write(dir.path().join("null"), "").expect("made");
-    let served = Served::start(&[&format!("ctl={}", dir.path().display())]);
+    let served = ServerProcess::start(&[&format!("ctl={}", dir.path().display())]);
     for attributes in [&[][..], &["-g"]] {
         let args = [&["-r", "1", "-n", "4"], attributes].concat();
         let Some(load) = tool("diodload", &served, &args) else {
@@ -73,7 +73,7 @@ fn diods_load_runs() {
 fn a_library_of_9p2000_works_in_a_directory() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("f"), "hello").expect("written");
-    let served = Served::start(&[dir.path().to_str().expect("text")]);
+    let served = ServerProcess::start(&[dir.path().to_str().expect("text")]);
     let client = Client::new_tcp("root", ("127.0.0.1", served.port()), "").expect("attached");
     assert_eq!(client.read_str("f").expect("read"), "hello");
     client

@@ -13,7 +13,7 @@ use wire::{Xdr, XdrReader};
 
 use self::client::{Client, Service};
 use self::realm::{NEEDS, Realm};
-use crate::served::{BARGE, Served};
+use crate::served::{BARGE, ServerProcess};
 
 /// The environment variable with the server's port.
 const PORT: &str = "BARGE_TEST_NFS_PORT";
@@ -46,8 +46,8 @@ fn serve() {
         .args(["--nfs-gss-user", &alice])
         .arg("--nfs-state-dir")
         .arg(realm.at("state"));
-    let served = Served::run(command);
-    let mount = &served.said[0];
+    let served = ServerProcess::run(command);
+    let mount = &served.output[0];
     assert!(mount.contains(",sec=krb5p "), "{mount}");
     let mut client = Command::new(std::env::current_exe().expect("this test"));
     realm.tell(&mut client);

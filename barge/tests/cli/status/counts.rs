@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use p9::{Dialect, Fid, Names, Tag, Tmessage, Uid};
 
 use super::{get, http};
-use crate::served::{BARGE, Served, complained, said};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// Returns the metrics by name and labels.
 fn metrics(at: &str) -> HashMap<String, f64> {
@@ -59,7 +59,7 @@ impl Client {
 
 #[test]
 fn every_request_is_counted_once_and_for_ever() {
-    let served = Served::start(&["mem:", "--http", "0"]);
+    let served = ServerProcess::start(&["mem:", "--http", "0"]);
     let at = http(&served);
     assert_eq!(get(&at, "/healthz"), "ok\n");
     let mut client = Client::new(served.port());
@@ -113,9 +113,9 @@ fn each_protocol_has_its_words() {
     let share = dir.path().to_str().expect("a name");
     let socket = socket.to_str().expect("a name");
     let nfs = ["--nfs", "tcp:127.0.0.1:0", "--virtiofs", socket];
-    let served = Served::start(&[&[share, "--http", "0"], &nfs[..]].concat());
+    let served = ServerProcess::start(&[&[share, "--http", "0"], &nfs[..]].concat());
     let at = http(&served);
-    let port = served.said.iter().find_map(|line| {
+    let port = served.output.iter().find_map(|line| {
         let (_, rest) = line.split_once("-t nfs")?.1.split_once(",port=")?;
         rest.split([',', ' ']).next()?.parse::<u16>().ok()
     });
@@ -129,7 +129,7 @@ fn each_protocol_has_its_words() {
             .args(["cat", &source])
             .output()
             .expect("runs");
-        assert_eq!(said(&cat), "contents");
+        assert_eq!(stdout_of(&cat), "contents");
     }
     let now = metrics(&at);
     for (protocol, op) in [
@@ -173,8 +173,11 @@ fn an_images_cache_is_seen() {
         .arg(dir.path().join("tree"));
     let made = command.stdout(Stdio::null()).status().expect("runs");
     assert!(made.success());
-    let served = Served::start(&[image.to_str().expect("a name"), "--http", "0"]);
-    assert_eq!(said(&served.barge(&["cat", "{}"], "file")).len(), 100_000);
+    let served = ServerProcess::start(&[image.to_str().expect("a name"), "--http", "0"]);
+    assert_eq!(
+        stdout_of(&served.barge(&["cat", "{}"], "file")).len(),
+        100_000
+    );
     let now = metrics(&http(&served));
     assert!(
         now["barge_cache_lookups_total{export=\"\",found=\"miss\"}"] > 0.0,
@@ -187,7 +190,7 @@ fn an_images_cache_is_seen() {
 fn top_shows_the_same() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = format!("unix:{}", dir.path().join("http.sock").display());
-    let served = Served::start(&["mem:", "--http", &socket]);
+    let served = ServerProcess::start(&["mem:", "--http", &socket]);
     let mut client = Client::new(served.port());
     client.call(Tmessage::Statfs { fid: Fid(0) });
     let top = |args: &[&str]| {
@@ -199,7 +202,7 @@ fn top_shows_the_same() {
             .expect("runs")
     };
     // Without a terminal it prints once.
-    let text = said(&top(&[]));
+    let text = stdout_of(&top(&[]));
     for part in [
         "1 connections",
         "Tstatfs",
@@ -209,11 +212,11 @@ fn top_shows_the_same() {
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    let json = said(&top(&["--json", "--once"]));
+    let json = stdout_of(&top(&["--json", "--once"]));
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["done"]["requests"], 3);
     drop(served);
-    let gone = complained(&top(&["--once"]));
+    let gone = stderr_of(&top(&["--once"]));
     assert!(
         gone.contains("is a server running there with --http?"),
         "{gone}"
@@ -234,7 +237,7 @@ fn a_log_line_says_of_which_request_it_is() {
     ]);
     let log = tempfile::NamedTempFile::new().expect("a file");
     command.stderr(log.reopen().expect("opened"));
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let mut client = Client::new(served.port());
     client.call(Tmessage::Statfs { fid: Fid(0) });
     drop(client);

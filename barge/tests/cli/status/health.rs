@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 use super::{ask, get, http};
-use crate::served::{BARGE, Served};
+use crate::served::{BARGE, ServerProcess};
 
 /// Returns the status and the body of a health check.
 fn health(at: &str) -> (String, String) {
@@ -24,7 +24,7 @@ fn a_listener_that_has_ended_is_no_health() {
     command
         .args(["serve", "mem:", "--9p", "fd:0", "--http", "0"])
         .stdin(Stdio::from(OwnedFd::from(listener)));
-    let served = Served::run(command);
+    let served = ServerProcess::run(command);
     let at = http(&served);
     assert_eq!(get(&at, "/healthz"), "ok\n");
     // accept(2) of a socket that no longer listens is EINVAL, for all descriptors of the socket.
@@ -48,7 +48,7 @@ fn a_source_that_is_gone_is_no_health() {
     let source = dir.path().join("source");
     std::fs::create_dir(&source).expect("made");
     let path = source.to_str().expect("text");
-    let served = Served::start(&[path, "--9p", "tcp:127.0.0.1:0", "--http", "0"]);
+    let served = ServerProcess::start(&[path, "--9p", "tcp:127.0.0.1:0", "--http", "0"]);
     let at = http(&served);
     assert_eq!(get(&at, "/healthz"), "ok\n");
     std::fs::remove_dir(&source).expect("removed");
@@ -63,7 +63,7 @@ fn a_source_that_is_gone_is_no_health() {
 
 #[test]
 fn refused_clients_are_counted_by_reason() {
-    let served = Served::start(&[
+    let served = ServerProcess::start(&[
         "mem:",
         "--9p",
         "tcp:127.0.0.1:0",

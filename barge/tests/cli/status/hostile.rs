@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::{ask, get, http};
-use crate::served::Served;
+use crate::served::ServerProcess;
 
 #[test]
 fn what_is_no_good_request_is_refused_and_the_next_is_answered() {
-    let served = Served::start(&["mem:", "--http", "0", "--http-name", "barge.test"]);
+    let served = ServerProcess::start(&["mem:", "--http", "0", "--http-name", "barge.test"]);
     let at = &http(&served);
     let long = format!(
         "GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -56,7 +56,7 @@ fn what_is_no_good_request_is_refused_and_the_next_is_answered() {
 
 #[test]
 fn those_that_do_nothing_are_few_and_do_not_stay() {
-    let served = Served::start(&["mem:", "--http", "0"]);
+    let served = ServerProcess::start(&["mem:", "--http", "0"]);
     let at = http(&served);
     let mut idle: Vec<_> = (0..40)
         .map(|_| {
@@ -81,7 +81,7 @@ fn those_that_do_nothing_are_few_and_do_not_stay() {
 
 #[test]
 fn slow_clients_do_not_keep_a_health_check_away() {
-    let served = Served::start(&["mem:", "--http", "0"]);
+    let served = ServerProcess::start(&["mem:", "--http", "0"]);
     let at = http(&served);
     let mut slow: Vec<_> = (0..40)
         .map(|_| {

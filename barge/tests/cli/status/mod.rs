@@ -8,15 +8,15 @@ mod page;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use crate::served::Served;
+use crate::served::ServerProcess;
 
 /// Returns the address of the status page.
-pub(crate) fn http(served: &Served) -> String {
+pub(crate) fn http(served: &ServerProcess) -> String {
     let page = served
-        .said
+        .output
         .iter()
         .find_map(|line| line.strip_prefix("http://"));
-    let page = page.unwrap_or_else(|| panic!("a page in {:?}", served.said));
+    let page = page.unwrap_or_else(|| panic!("a page in {:?}", served.output));
     page.trim_end_matches('/').to_owned()
 }
 

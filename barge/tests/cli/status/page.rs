@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{ask, http};
 use crate::browser::{Browser, Device};
-use crate::served::{Served, has};
+use crate::served::{ServerProcess, has};
 
 /// A script that returns the text of the page once it is live and has figures of several snapshots.
 const SEEN: &str = r#"new Promise(done => {
@@ -36,7 +36,7 @@ fn a_browser_shows_it_under_load_on_a_desk_and_on_a_phone() {
     let share = dir.path().join("share");
     std::fs::create_dir(&share).expect("made");
     std::fs::write(share.join("file"), vec![7; 300_000]).expect("written");
-    let served = Served::start(&[share.to_str().expect("a name"), "--http", "0"]);
+    let served = ServerProcess::start(&[share.to_str().expect("a name"), "--http", "0"]);
     let at = http(&served);
     let frame = ask(
         &at,

@@ -7,19 +7,21 @@
 use alloc::vec::Vec;
 
 /// Number of bytes copied at once where excess bytes do no harm.
-const WILD: usize = 16;
+const WILD_COPY_LENGTH: usize = 16;
 
 /// Decodes the first `len` bytes, if there are as many.
 pub(super) fn decode(encoded: &[u8], len: usize) -> Option<Vec<u8>> {
-    let mut decoded = alloc::vec![0; len + WILD];
+    let mut decoded = alloc::vec![0; len + WILD_COPY_LENGTH];
     let (mut from, mut to) = (0, 0);
     while to < len {
         let token = *encoded.get(from)?;
         from += 1;
         let literals = length(encoded, &mut from, token >> 4)?;
         let take = literals.min(len - to);
-        match encoded.get(from..from + WILD) {
-            Some(wild) if take <= WILD => decoded[to..to + WILD].copy_from_slice(wild),
+        match encoded.get(from..from + WILD_COPY_LENGTH) {
+            Some(wild) if take <= WILD_COPY_LENGTH => {
+                decoded[to..to + WILD_COPY_LENGTH].copy_from_slice(wild)
+            }
             _ => decoded[to..to + take].copy_from_slice(encoded.get(from..from + take)?),
         }
         from += literals;
@@ -33,8 +35,8 @@ pub(super) fn decode(encoded: &[u8], len: usize) -> Option<Vec<u8>> {
         let start = to.checked_sub(back).filter(|_| back > 0)?;
         let matched = length(encoded, &mut from, token & 15)? + 4;
         let take = matched.min(len - to);
-        if take <= WILD && back >= WILD {
-            decoded.copy_within(start..start + WILD, to);
+        if take <= WILD_COPY_LENGTH && back >= WILD_COPY_LENGTH {
+            decoded.copy_within(start..start + WILD_COPY_LENGTH, to);
         } else {
             let mut done = 0;
             while done < take {

@@ -25,14 +25,14 @@ pub const MAX_PCLUSTER_DECODED: u32 = 12 << 20;
 
 /// A flag in [`MapHeader::cluster_bits`]: the whole file is in the packed inode, and the rest of
 /// the header is the offset there.
-pub const WHOLE_IN_PACKED: u8 = 0x80;
+pub const FRAGMENT_INODE: u8 = 0x80;
 
 /// A flag in [`LclusterIndex::advise`]: the physical cluster decodes to more than this extent.
 pub const PARTIAL_REF: u16 = 1 << 15;
 
 /// A flag in the distance to the head, in the first logical cluster after a head: the remaining
 /// bits are the number of blocks of the physical cluster.
-pub const CLUSTER_BLOCKS: u16 = 1 << 11;
+pub const D0_CBLKCNT: u16 = 1 << 11;
 
 /// A flag in [`Extent::encoded`]: the physical cluster decodes to more than this extent.
 pub const EXTENT_PARTIAL: u32 = 1 << 27;
@@ -52,7 +52,7 @@ records! {
         advise: u16,
         /// The [`Algorithm`]s of both kinds of heads, 4 bits each.
         algorithms: u8,
-        /// log2 of the number of blocks in a logical cluster, in 4 bits, and [`WHOLE_IN_PACKED`].
+        /// log2 of the number of blocks in a logical cluster, in 4 bits, and [`FRAGMENT_INODE`].
         cluster_bits: u8,
     }
 
@@ -63,7 +63,7 @@ records! {
         /// In a head: the offset in the cluster at which the extent begins.
         offset: u16,
         /// In a head: the block number. In others: in the lower half the distance back to the head,
-        /// or [`CLUSTER_BLOCKS`]; in the upper half the distance to the next head.
+        /// or [`D0_CBLKCNT`]; in the upper half the distance to the next head.
         data: u32,
     }
 
@@ -216,7 +216,7 @@ impl Algorithm {
 /// A group of logical clusters in a compact index: their kinds and numbers, then
 /// [`CompactPack::block`] in the last 4 bytes.
 ///
-/// A number is a head's offset, or the distance back to the head, or [`CLUSTER_BLOCKS`] with a
+/// A number is a head's offset, or the distance back to the head, or [`D0_CBLKCNT`] with a
 /// number of blocks; in the last cluster, if it is not a head, it is the distance to the next head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactPack {
@@ -235,7 +235,7 @@ impl CompactPack {
         CompactPack {
             bytes: [0; 32],
             size,
-            number_bits: cluster_bits.max(CLUSTER_BLOCKS.ilog2() + 1),
+            number_bits: cluster_bits.max(D0_CBLKCNT.ilog2() + 1),
         }
     }
 

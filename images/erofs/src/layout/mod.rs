@@ -19,9 +19,9 @@ mod tests;
 
 pub use chunk::{BLOCK_MAP_ENTRY, ChunkFormat, ChunkIndex, NULL_BLOCK, NULL_BLOCK_48};
 pub use compressed::{
-    Advise, Algorithm, CLUSTER_BLOCKS, CompactPack, DeflateConfig, EXTENT_LENGTH_MASK,
-    EXTENT_PARTIAL, Extent, ExtentCount, LclusterIndex, LclusterKind, Lz4Config, LzmaConfig,
-    MAX_PCLUSTER, MAX_PCLUSTER_DECODED, MapHeader, PARTIAL_REF, WHOLE_IN_PACKED, ZstdConfig,
+    Advise, Algorithm, CompactPack, D0_CBLKCNT, DeflateConfig, EXTENT_LENGTH_MASK, EXTENT_PARTIAL,
+    Extent, ExtentCount, FRAGMENT_INODE, LclusterIndex, LclusterKind, Lz4Config, LzmaConfig,
+    MAX_PCLUSTER, MAX_PCLUSTER_DECODED, MapHeader, PARTIAL_REF, ZstdConfig,
 };
 pub use dirent::{Dirent, FileType, METABOX_NID};
 pub use inode::{

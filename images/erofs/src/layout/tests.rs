@@ -230,7 +230,7 @@ fn a_compact_index() {
         (
             "00101028 01000000",
             1,
-            &[(Head1, 0), nonhead(CLUSTER_BLOCKS | 16)][..],
+            &[(Head1, 0), nonhead(D0_CBLKCNT | 16)][..],
         ),
         ("02200f20 11000000", 0x11, &[nonhead(2), nonhead(15)]),
         (
@@ -250,7 +250,7 @@ fn a_compact_index() {
                 nonhead(16),
                 nonhead(17),
                 (Head1, 0x47),
-                nonhead(CLUSTER_BLOCKS | 6),
+                nonhead(D0_CBLKCNT | 6),
                 nonhead(2),
                 nonhead(5),
             ],

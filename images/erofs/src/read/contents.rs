@@ -1,8 +1,8 @@
 //! Location of an inode's contents.
 
 use super::extents::Extents;
-use super::index::{Found, Index};
-use super::meta::Meta;
+use super::index::{Index, MapKind};
+use super::meta::MetadataReader;
 use super::{Cluster, Error, Image, Inode, Storage};
 use crate::layout::{
     BLOCK_MAP_ENTRY, ChunkFormat, ChunkIndex, DataLayout, FileType, Incompat, NULL_BLOCK,
@@ -14,14 +14,14 @@ use crate::layout::{
 pub struct Contents {
     size: u64,
     metabox: bool,
-    how: How,
+    layout: ContentsLayout,
 }
 
 /// Contents of a special inode.
-pub(super) type Body = Contents;
+pub(super) type SpecialContents = Contents;
 
 #[derive(Clone, Debug)]
-enum How {
+enum ContentsLayout {
     /// Contiguous from an offset, except for the tail, which is among the metadata.
     Flat {
         start: Option<u64>,
@@ -35,36 +35,36 @@ enum How {
     Clusters(Index),
     Extents(Extents),
     /// In the packed inode, at this offset.
-    Packed(u64),
+    Fragment(u64),
 }
 
 /// A contiguous part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct Mapping {
     /// Its offset in the file.
     pub start: u64,
     /// Its length in bytes, never 0; it ends at the file's end at the latest.
     pub len: u64,
     /// Its location.
-    pub what: What,
+    pub location: Location,
 }
 
-/// The location of a [`Run`]'s bytes.
+/// The location of a [`Mapping`]'s bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Location {
     /// A hole.
     Hole,
     /// Uncompressed on a device.
-    Stored {
+    Plain {
         /// The device's number.
         device: u16,
         /// The offset in bytes.
-        place: u64,
+        offset: u64,
     },
     /// In the metabox, at this offset.
     Metabox(u64),
     /// In the packed inode, at this offset.
-    Packed(u64),
+    Fragment(u64),
     /// The first decoded bytes of this cluster.
     Encoded(Cluster),
 }
@@ -87,10 +87,10 @@ impl Image {
             DataLayout::FlatPlain | DataLayout::FlatInline => {
                 let inline = inode.layout == DataLayout::FlatInline;
                 let tail = match (inline, inode.size.checked_sub(1)) {
-                    (true, Some(last)) => Some((last / block * block, inode.behind_xattrs())),
+                    (true, Some(last)) => Some((last / block * block, inode.xattr_end())),
                     _ => None,
                 };
-                How::Flat {
+                ContentsLayout::Flat {
                     start: self.start_of(inode)?,
                     tail,
                 }
@@ -102,25 +102,25 @@ impl Image {
                     true => ChunkIndex::SIZE,
                     false => BLOCK_MAP_ENTRY,
                 };
-                How::Chunks {
-                    entries: inode.behind_xattrs().next_multiple_of(entry as u64),
+                ContentsLayout::Chunks {
+                    entries: inode.xattr_end().next_multiple_of(entry as u64),
                     bits: self.block_bits + u32::from(format.block_bits),
                     format,
                 }
             }
             DataLayout::CompressedFull | DataLayout::CompressedCompact => {
-                let mut meta = Meta::new(self, storage, inode.in_metabox());
+                let mut meta = MetadataReader::new(self, storage, inode.in_metabox());
                 match Index::open(&mut meta, inode)? {
-                    Found::Index(index) => How::Clusters(index),
-                    Found::Extents(extents) => How::Extents(extents),
-                    Found::Packed(place) => How::Packed(place),
+                    MapKind::Index(index) => ContentsLayout::Clusters(index),
+                    MapKind::Extents(extents) => ContentsLayout::Extents(extents),
+                    MapKind::Fragment(place) => ContentsLayout::Fragment(place),
                 }
             }
         };
         Ok(Contents {
             size: inode.size,
             metabox: inode.in_metabox(),
-            how,
+            layout: how,
         })
     }
 
@@ -135,7 +135,7 @@ impl Image {
         };
         match u64::from(inode.data) | high {
             block if block == null => Ok(None),
-            block => self.place(block).map(Some),
+            block => self.block_offset(block).map(Some),
         }
     }
 
@@ -146,28 +146,30 @@ impl Image {
         storage: &S,
         contents: &Contents,
         offset: u64,
-    ) -> Result<Run, Error<S::Error>> {
+    ) -> Result<Mapping, Error<S::Error>> {
         assert!(offset < contents.size, "there is nothing behind the end");
-        match &contents.how {
-            How::Flat { start, tail } => self.map_flat(contents, *start, *tail, offset),
-            How::Chunks {
+        match &contents.layout {
+            ContentsLayout::Flat { start, tail } => self.map_flat(contents, *start, *tail, offset),
+            ContentsLayout::Chunks {
                 entries,
                 bits,
                 format,
             } => {
-                let meta = Meta::new(self, storage, contents.metabox);
+                let meta = MetadataReader::new(self, storage, contents.metabox);
                 self.map_chunk(meta, contents.size, (*entries, *bits, *format), offset)
             }
-            How::Clusters(index) => {
-                index.map(&mut Meta::new(self, storage, contents.metabox), offset)
-            }
-            How::Extents(extents) => {
-                extents.map(&mut Meta::new(self, storage, contents.metabox), offset)
-            }
-            How::Packed(place) => Ok(Run {
+            ContentsLayout::Clusters(index) => index.map(
+                &mut MetadataReader::new(self, storage, contents.metabox),
+                offset,
+            ),
+            ContentsLayout::Extents(extents) => extents.map(
+                &mut MetadataReader::new(self, storage, contents.metabox),
+                offset,
+            ),
+            ContentsLayout::Fragment(place) => Ok(Mapping {
                 start: 0,
                 len: contents.size,
-                what: What::Packed(*place),
+                location: Location::Fragment(*place),
             }),
         }
     }
@@ -178,20 +180,23 @@ impl Image {
         start: Option<u64>,
         tail: Option<(u64, u64)>,
         offset: u64,
-    ) -> Result<Run, Error<E>> {
+    ) -> Result<Mapping, Error<E>> {
         let end = tail.map_or(contents.size, |(tail, _)| tail);
         if offset < end {
             let what = match start {
                 Some(place) => {
                     let (device, place) = self.locate(0, place)?;
-                    What::Stored { device, place }
+                    Location::Plain {
+                        device,
+                        offset: place,
+                    }
                 }
-                None => What::Hole,
+                None => Location::Hole,
             };
-            return Ok(Run {
+            return Ok(Mapping {
                 start: 0,
                 len: end,
-                what,
+                location: what,
             });
         }
         let (start, place) = tail.expect("else the end would be the size");
@@ -200,19 +205,26 @@ impl Image {
             return Err(Error::Corrupt("a file tail across a block boundary"));
         }
         let what = match contents.metabox {
-            true => What::Metabox(place),
-            false => What::Stored { device: 0, place },
+            true => Location::Metabox(place),
+            false => Location::Plain {
+                device: 0,
+                offset: place,
+            },
         };
-        Ok(Run { start, len, what })
+        Ok(Mapping {
+            start,
+            len,
+            location: what,
+        })
     }
 
     fn map_chunk<S: Storage>(
         &self,
-        mut meta: Meta<'_, S>,
+        mut meta: MetadataReader<'_, S>,
         size: u64,
         (entries, bits, format): (u64, u32, ChunkFormat),
         offset: u64,
-    ) -> Result<Run, Error<S::Error>> {
+    ) -> Result<Mapping, Error<S::Error>> {
         let number = offset >> bits;
         let start = number << bits;
         let len = (1 << bits).min(size - start);
@@ -242,14 +254,21 @@ impl Image {
             false => NULL_BLOCK,
         };
         let what = match block == null {
-            true => What::Hole,
+            true => Location::Hole,
             false => {
                 let (device, place) =
-                    self.locate(device & self.device_mask(), self.place(block)?)?;
-                What::Stored { device, place }
+                    self.locate(device & self.device_mask(), self.block_offset(block)?)?;
+                Location::Plain {
+                    device,
+                    offset: place,
+                }
             }
         };
-        Ok(Run { start, len, what })
+        Ok(Mapping {
+            start,
+            len,
+            location: what,
+        })
     }
 
     /// Fills `into` with contents from `offset`. Returns an error if the range ends beyond the end.
@@ -271,19 +290,22 @@ impl Image {
             let skip = at - run.start;
             let len = (run.len - skip).min((into.len() - done) as u64) as usize;
             let piece = &mut into[done..done + len];
-            match run.what {
-                What::Hole => piece.fill(0),
-                What::Stored { device, place } => storage
+            match run.location {
+                Location::Hole => piece.fill(0),
+                Location::Plain {
+                    device,
+                    offset: place,
+                } => storage
                     .read_at(device, place.saturating_add(skip), piece)
                     .map_err(Error::Storage)?,
-                What::Metabox(place) => self.metadata(storage, true, place + skip, piece)?,
-                What::Packed(place) => {
+                Location::Metabox(place) => self.metadata(storage, true, place + skip, piece)?,
+                Location::Fragment(place) => {
                     let packed = self
                         .packed()
                         .ok_or(Error::Corrupt("a fragment without a packed inode"))?;
                     self.read(storage, packed, place.saturating_add(skip), piece)?;
                 }
-                What::Encoded(cluster) => {
+                Location::Encoded(cluster) => {
                     let decoded = storage.decoded(self, &cluster)?;
                     let skip = skip as usize;
                     let part = decoded
@@ -297,12 +319,12 @@ impl Image {
         Ok(())
     }
 
-    /// Returns the contents that [`What::Packed`] refers to.
+    /// Returns the contents that [`Location::Fragment`] refers to.
     pub fn packed(&self) -> Option<&Contents> {
         self.packed.as_deref()
     }
 
-    /// Returns the contents that [`What::Metabox`] refers to.
+    /// Returns the contents that [`Location::Metabox`] refers to.
     pub fn metabox(&self) -> Option<&Contents> {
         self.metabox.as_deref()
     }
@@ -314,22 +336,23 @@ impl Contents {
         self.size
     }
 
-    /// Returns whether the contents are known to have no [`What::Hole`] without reading their map.
-    pub fn is_solid(&self) -> bool {
-        match &self.how {
-            How::Flat { start, .. } => start.is_some(),
-            How::Clusters(_) | How::Packed(_) => true,
-            How::Chunks { .. } | How::Extents(_) => false,
+    /// Returns whether the contents are known to have no [`Location::Hole`] without reading their
+    /// map.
+    pub fn has_no_holes(&self) -> bool {
+        match &self.layout {
+            ContentsLayout::Flat { start, .. } => start.is_some(),
+            ContentsLayout::Clusters(_) | ContentsLayout::Fragment(_) => true,
+            ContentsLayout::Chunks { .. } | ContentsLayout::Extents(_) => false,
         }
     }
 
     /// Returns whether a part is in the packed inode.
     pub(super) fn has_fragments(&self) -> bool {
-        match &self.how {
-            How::Packed(_) => true,
-            How::Clusters(index) => index.has_fragment(),
-            How::Extents(extents) => extents.has_fragment(),
-            How::Flat { .. } | How::Chunks { .. } => false,
+        match &self.layout {
+            ContentsLayout::Fragment(_) => true,
+            ContentsLayout::Clusters(index) => index.has_fragment(),
+            ContentsLayout::Extents(extents) => extents.has_fragment(),
+            ContentsLayout::Flat { .. } | ContentsLayout::Chunks { .. } => false,
         }
     }
 }

@@ -21,20 +21,20 @@ pub struct Entry<'a> {
 }
 
 /// A directory block.
-pub struct Block {
+pub struct DirBlock {
     bytes: Vec<u8>,
     entries: usize,
 }
 
-impl Block {
-    fn new<E>(bytes: Vec<u8>) -> Result<Block, Error<E>> {
+impl DirBlock {
+    fn new<E>(bytes: Vec<u8>) -> Result<DirBlock, Error<E>> {
         let first =
             Dirent::parse(&bytes).ok_or(Error::Corrupt("a directory block without entries"))?;
         let names = usize::from(first.name_offset);
         if names < Dirent::SIZE || names > bytes.len() || names % Dirent::SIZE != 0 {
             return Err(Error::Corrupt("a directory's entries beyond their block"));
         }
-        Ok(Block {
+        Ok(DirBlock {
             bytes,
             entries: names / Dirent::SIZE,
         })
@@ -46,7 +46,7 @@ impl Block {
         self.entries
     }
 
-    /// Returns the entry with this number, which is less than [`Block::len`].
+    /// Returns the entry with this number, which is less than [`DirBlock::len`].
     pub fn entry<E>(&self, number: usize) -> Result<Entry<'_>, Error<E>> {
         let raw = self.raw(number);
         let start = usize::from(raw.name_offset);
@@ -105,17 +105,17 @@ pub struct Entries<'a, S> {
     contents: &'a Contents,
     block: u64,
     number: usize,
-    loaded: Option<Block>,
+    loaded: Option<DirBlock>,
 }
 
 impl Image {
     /// Returns a block of the directory with `contents`, counted from 0; nothing after the last.
-    pub fn block<S: Storage>(
+    pub fn dir_block<S: Storage>(
         &self,
         storage: &S,
         contents: &Contents,
         number: u64,
-    ) -> Result<Option<Block>, Error<S::Error>> {
+    ) -> Result<Option<DirBlock>, Error<S::Error>> {
         let Some(start) = number.checked_mul(self.block_size()) else {
             return Ok(None);
         };
@@ -125,7 +125,7 @@ impl Image {
         }
         let mut bytes = alloc::vec![0; len as usize];
         self.read(storage, contents, start, &mut bytes)?;
-        Block::new(bytes).map(Some)
+        DirBlock::new(bytes).map(Some)
     }
 
     /// Returns the inode number and file type of the entry `name` in the directory with `contents`.
@@ -139,7 +139,7 @@ impl Image {
         let (mut low, mut high) = (0, contents.size().div_ceil(self.block_size()));
         while low < high {
             let middle = low + (high - low) / 2;
-            let Some(block) = self.block(storage, contents, middle)? else {
+            let Some(block) = self.dir_block(storage, contents, middle)? else {
                 break;
             };
             match block.find(name)? {
@@ -183,7 +183,10 @@ impl<S: Storage> Entries<'_, S> {
                     self.block += 1;
                     self.number = 0;
                 }
-                None => match self.image.block(self.storage, self.contents, self.block)? {
+                None => match self
+                    .image
+                    .dir_block(self.storage, self.contents, self.block)?
+                {
                     Some(block) => self.loaded = Some(block),
                     None => return Ok(None),
                 },

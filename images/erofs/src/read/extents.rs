@@ -1,9 +1,9 @@
 //! Compressed files with a list of extents.
 
-use super::index::{cluster, plain};
-use super::meta::Meta;
-use super::superblock::MAX_PLACE;
-use super::{Error, Run, Storage, What};
+use super::index::{cluster, plain_mapping};
+use super::meta::MetadataReader;
+use super::superblock::MAX_OFFSET;
+use super::{Error, Location, Mapping, Storage};
 use crate::layout::{
     Advise, EXTENT_LENGTH_MASK, EXTENT_PARTIAL, Extent, ExtentCount, MAX_PCLUSTER_DECODED,
     MapHeader,
@@ -26,7 +26,7 @@ pub(super) struct Extents {
 /// large files.
 const MAX_SUMMED: u64 = 1 << 20;
 
-const BOGUS: &str = "an inconsistent list of extents";
+const INCONSISTENT: &str = "an inconsistent list of extents";
 
 impl Extents {
     pub(super) fn new(
@@ -52,21 +52,21 @@ impl Extents {
     /// Returns the extent that contains the byte at `offset`.
     pub(super) fn map<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         offset: u64,
-    ) -> Result<Run, Error<S::Error>> {
+    ) -> Result<Mapping, Error<S::Error>> {
         let (extent, start, end, last) = match self.advise.extent_size() {
             // The location of a 4-byte extent follows from the lengths of all before it.
-            4 => self.by_sum(meta, offset)?,
+            4 => self.find_by_sum(meta, offset)?,
             8 => {
                 let number = offset >> self.bits;
                 let extent = self.load(meta, number, 0)?;
-                self.bounded(extent, number)
+                self.lcluster_extent(extent, number)
             }
-            _ => self.by_search(meta, offset)?,
+            _ => self.find_by_search(meta, offset)?,
         };
         if start > offset || end <= offset {
-            return Err(Error::Corrupt(BOGUS));
+            return Err(Error::Corrupt(INCONSISTENT));
         }
         let len = end - start;
         let place = u64::from(extent.place) | u64::from(extent.place_high) << 32;
@@ -76,19 +76,23 @@ impl Extents {
                 4 => 0,
                 _ => place << 32,
             };
-            let what = What::Packed(u64::from(extent.encoded) | high);
-            return Ok(Run { start, len, what });
+            let what = Location::Fragment(u64::from(extent.encoded) | high);
+            return Ok(Mapping {
+                start,
+                len,
+                location: what,
+            });
         }
         let encoded = extent.encoded & EXTENT_LENGTH_MASK;
         if encoded == 0 {
-            return Ok(Run {
+            return Ok(Mapping {
                 start,
                 len,
-                what: What::Hole,
+                location: Location::Hole,
             });
         }
-        if len > MAX_PCLUSTER_DECODED.into() || place > MAX_PLACE {
-            return Err(Error::Corrupt(BOGUS));
+        if len > MAX_PCLUSTER_DECODED.into() || place > MAX_OFFSET {
+            return Err(Error::Corrupt(INCONSISTENT));
         }
         let (device, on_device) = meta.image.locate(0, place)?;
         match (extent.encoded / EXTENT_PARTIAL) >> 1 {
@@ -96,7 +100,7 @@ impl Extents {
                 let block = meta.image.block_size();
                 let aligned = (place | u64::from(encoded)) % block == 0;
                 let rotated = self.advise.contains(Advise::INTERLACED) && aligned;
-                plain(
+                plain_mapping(
                     Some(device),
                     on_device,
                     encoded,
@@ -108,25 +112,25 @@ impl Extents {
             algorithm => {
                 let number = (algorithm - 1) as u8;
                 let cluster = cluster(meta, Some(device), on_device, encoded, len, number)?;
-                Ok(Run {
+                Ok(Mapping {
                     start,
                     len,
-                    what: What::Encoded(cluster),
+                    location: Location::Encoded(cluster),
                 })
             }
         }
     }
 
     /// Returns an extent of one logical cluster with its start and end, and whether it is the last.
-    fn bounded(&self, extent: Extent, number: u64) -> (Extent, u64, u64, bool) {
+    fn lcluster_extent(&self, extent: Extent, number: u64) -> (Extent, u64, u64, bool) {
         let start = number << self.bits;
         let end = (start + (1 << self.bits)).min(self.size);
         (extent, start, end, end == self.size)
     }
 
-    fn by_sum<S: Storage>(
+    fn find_by_sum<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         offset: u64,
     ) -> Result<(Extent, u64, u64, bool), Error<S::Error>> {
         let bytes = meta.bytes(self.first, 8)?;
@@ -139,17 +143,17 @@ impl Extents {
             let encoded = self.load(meta, number, 8)?.encoded & EXTENT_LENGTH_MASK;
             place = place
                 .checked_add(encoded.into())
-                .ok_or(Error::Corrupt(BOGUS))?;
+                .ok_or(Error::Corrupt(INCONSISTENT))?;
         }
         let mut extent = self.load(meta, wanted, 8)?;
         extent.place = place as u32;
         extent.place_high = (place >> 32) as u32;
-        Ok(self.bounded(extent, wanted))
+        Ok(self.lcluster_extent(extent, wanted))
     }
 
-    fn by_search<S: Storage>(
+    fn find_by_search<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         offset: u64,
     ) -> Result<(Extent, u64, u64, bool), Error<S::Error>> {
         let start =
@@ -170,7 +174,7 @@ impl Extents {
                 }
             }
         }
-        let extent = found.ok_or(Error::Corrupt(BOGUS))?;
+        let extent = found.ok_or(Error::Corrupt(INCONSISTENT))?;
         Ok((
             extent,
             start(&extent),
@@ -182,7 +186,7 @@ impl Extents {
     /// Returns the extent with this number in the list, which begins `skip` bytes after `first`.
     fn load<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         number: u64,
         skip: u64,
     ) -> Result<Extent, Error<S::Error>> {
@@ -190,7 +194,7 @@ impl Extents {
         let at = number
             .checked_mul(size as u64)
             .and_then(|at| at.checked_add(self.first + skip))
-            .ok_or(Error::Corrupt(BOGUS))?;
+            .ok_or(Error::Corrupt(INCONSISTENT))?;
         let mut whole = [0; Extent::SIZE];
         whole[..size].copy_from_slice(meta.bytes(at, size)?);
         Ok(Extent::parse(&whole).expect("as long as it is"))

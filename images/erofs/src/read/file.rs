@@ -9,9 +9,9 @@ use super::{Cluster, Error, Image, Storage};
 
 /// An image on one device, in a file. Without a cache. May be used by several threads at once.
 #[derive(Debug)]
-pub struct InFile(pub File);
+pub struct FileStorage(pub File);
 
-impl Storage for InFile {
+impl Storage for FileStorage {
     type Error = io::Error;
     type Decoded = Vec<u8>;
 

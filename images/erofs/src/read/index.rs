@@ -1,19 +1,19 @@
 //! Compressed files with an index of logical clusters.
 
 use super::extents::Extents;
-use super::meta::Meta;
-use super::{Cluster, Error, Inode, Run, Storage, What};
+use super::meta::MetadataReader;
+use super::{Cluster, Error, Inode, Location, Mapping, Storage};
 use crate::layout::{
-    Advise, Algorithm, CLUSTER_BLOCKS, CompactPack, DataLayout, LclusterIndex, LclusterKind,
-    MAX_PCLUSTER, MAX_PCLUSTER_DECODED, MapHeader, WHOLE_IN_PACKED,
+    Advise, Algorithm, CompactPack, D0_CBLKCNT, DataLayout, FRAGMENT_INODE, LclusterIndex,
+    LclusterKind, MAX_PCLUSTER, MAX_PCLUSTER_DECODED, MapHeader,
 };
 
 /// The kind of map after the inode of a compressed file.
-pub(super) enum Found {
+pub(super) enum MapKind {
     Index(Index),
     Extents(Extents),
     /// No map: the file is in the packed inode at this offset.
-    Packed(u64),
+    Fragment(u64),
 }
 
 /// An index with its decoded header.
@@ -38,13 +38,13 @@ pub(super) struct Index {
 #[derive(Clone, Copy, Debug)]
 struct Tail {
     head: u64,
-    place: Elsewhere,
+    location: TailLocation,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Elsewhere {
+enum TailLocation {
     /// Compressed, after the index.
-    Inline { place: u64, len: u32 },
+    Inline { offset: u64, len: u32 },
     /// In the packed inode, at this offset.
     Fragment(u64),
 }
@@ -59,7 +59,7 @@ struct Lcluster {
     /// In a head: its block.
     block: u64,
     /// In others: the distance back to the head.
-    back: u64,
+    head_distance: u64,
     /// In the first cluster after a head: the number of blocks of the physical cluster.
     blocks: Option<u32>,
     /// Offset of the end of its entry or pack.
@@ -72,20 +72,20 @@ impl Lcluster {
     }
 }
 
-const BOGUS: &str = "an inconsistent cluster index";
+const INCONSISTENT: &str = "an inconsistent cluster index";
 
 impl Index {
     /// Reads the header and locates the tail.
     pub(super) fn open<S: Storage>(
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         inode: &Inode,
-    ) -> Result<Found, Error<S::Error>> {
-        let at = inode.behind_xattrs().next_multiple_of(8);
+    ) -> Result<MapKind, Error<S::Error>> {
+        let at = inode.xattr_end().next_multiple_of(8);
         let bytes = meta.bytes(at, MapHeader::SIZE)?;
         let whole = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
         let header = MapHeader::parse(bytes).expect("8 bytes");
-        if header.cluster_bits & WHOLE_IN_PACKED != 0 {
-            return Ok(Found::Packed(whole & !(1 << 63)));
+        if header.cluster_bits & FRAGMENT_INODE != 0 {
+            return Ok(MapKind::Fragment(whole & !(1 << 63)));
         }
         let advise = Advise::from_bits_retain(header.advise);
         let bits = meta.image.block_bits + u32::from(header.cluster_bits & 0xf);
@@ -93,7 +93,7 @@ impl Index {
         let behind = at + MapHeader::SIZE as u64;
         if full && advise.contains(Advise::EXTENTS) {
             let extents = Extents::new(&header, advise, bits, behind, inode.size);
-            return Ok(Found::Extents(extents));
+            return Ok(MapKind::Extents(extents));
         }
         let mut index = Index {
             layout: inode.layout,
@@ -110,14 +110,14 @@ impl Index {
             return Err(Error::Corrupt("an invalid compact cluster index"));
         }
         index.tail = index.find_tail(meta, header.place)?;
-        Ok(Found::Index(index))
+        Ok(MapKind::Index(index))
     }
 
     pub(super) fn has_fragment(&self) -> bool {
         matches!(
             self.tail,
             Some(Tail {
-                place: Elsewhere::Fragment(_),
+                location: TailLocation::Fragment(_),
                 ..
             })
         )
@@ -125,7 +125,7 @@ impl Index {
 
     fn find_tail<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         place: u32,
     ) -> Result<Option<Tail>, Error<S::Error>> {
         let fragment = self.advise.contains(Advise::FRAGMENT);
@@ -147,28 +147,28 @@ impl Index {
                 DataLayout::CompressedFull => head.block << 32,
                 _ => 0,
             };
-            Elsewhere::Fragment(u64::from(place) | high)
+            TailLocation::Fragment(u64::from(place) | high)
         } else {
             if at.end % meta.image.block_size() + u64::from(inline) > meta.image.block_size() {
                 return Err(Error::Corrupt("a file tail across a block boundary"));
             }
-            Elsewhere::Inline {
-                place: at.end,
+            TailLocation::Inline {
+                offset: at.end,
                 len: inline,
             }
         };
         Ok(Some(Tail {
             head: head.number,
-            place,
+            location: place,
         }))
     }
 
     /// Returns the extent that contains the byte at `offset`.
     pub(super) fn map<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         offset: u64,
-    ) -> Result<Run, Error<S::Error>> {
+    ) -> Result<Mapping, Error<S::Error>> {
         let at = self.load(meta, offset >> self.bits)?;
         let head = self.head_of(meta, at, offset)?;
         let start = self.start_of(&head);
@@ -178,29 +178,29 @@ impl Index {
         }
         .min(self.size);
         if end <= offset || end - start > MAX_PCLUSTER_DECODED.into() {
-            return Err(Error::Corrupt(BOGUS));
+            return Err(Error::Corrupt(INCONSISTENT));
         }
         let what = match self.tail.filter(|tail| tail.head == head.number) {
             Some(Tail {
-                place: Elsewhere::Fragment(place),
+                location: TailLocation::Fragment(place),
                 ..
-            }) => What::Packed(place),
+            }) => Location::Fragment(place),
             Some(Tail {
-                place: Elsewhere::Inline { place, len },
+                location: TailLocation::Inline { offset: place, len },
                 ..
             }) => {
                 return self.extent(meta, &head, (start, end), offset, place, len, true);
             }
             None => {
-                let place = meta.image.place(head.block)?;
+                let place = meta.image.block_offset(head.block)?;
                 let len = self.blocks_of(meta, &head)? << meta.image.block_bits;
                 return self.extent(meta, &head, (start, end), offset, place, len, false);
             }
         };
-        Ok(Run {
+        Ok(Mapping {
             start,
             len: end - start,
-            what,
+            location: what,
         })
     }
 
@@ -209,14 +209,14 @@ impl Index {
     #[allow(clippy::too_many_arguments)]
     fn extent<S: Storage>(
         &self,
-        meta: &Meta<'_, S>,
+        meta: &MetadataReader<'_, S>,
         head: &Lcluster,
         (start, end): (u64, u64),
         offset: u64,
         place: u64,
         encoded: u32,
         inline: bool,
-    ) -> Result<Run, Error<S::Error>> {
+    ) -> Result<Mapping, Error<S::Error>> {
         let (device, place) = match inline {
             false => {
                 let (device, place) = meta.image.locate(0, place)?;
@@ -228,16 +228,16 @@ impl Index {
             LclusterKind::Plain => {
                 let interlaced = self.advise.contains(Advise::INTERLACED);
                 let block = interlaced.then(|| meta.image.block_size());
-                return plain(device, place, encoded, (start, end), offset, block);
+                return plain_mapping(device, place, encoded, (start, end), offset, block);
             }
             LclusterKind::Head2 => self.algorithms[1],
             _ => self.algorithms[0],
         };
         let cluster = cluster(meta, device, place, encoded, end - start, algorithm)?;
-        Ok(Run {
+        Ok(Mapping {
             start,
             len: end - start,
-            what: What::Encoded(cluster),
+            location: Location::Encoded(cluster),
         })
     }
 
@@ -248,23 +248,23 @@ impl Index {
     /// Returns the head of the extent that contains `offset`, which is in `at`.
     fn head_of<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         at: Lcluster,
         offset: u64,
     ) -> Result<Lcluster, Error<S::Error>> {
-        let lowest = at.number.saturating_sub(self.reach());
+        let lowest = at.number.saturating_sub(self.max_extent_lclusters());
         let mut at = at;
         if at.is_head() {
             if self.start_of(&at) <= offset {
                 return Ok(at);
             }
-            at.back = 1;
+            at.head_distance = 1;
             at.kind = LclusterKind::Nonhead;
         }
         while !at.is_head() {
-            let number = at.number.checked_sub(at.back.max(1));
+            let number = at.number.checked_sub(at.head_distance.max(1));
             let number = number.filter(|number| *number >= lowest);
-            at = self.load(meta, number.ok_or(Error::Corrupt(BOGUS))?)?;
+            at = self.load(meta, number.ok_or(Error::Corrupt(INCONSISTENT))?)?;
         }
         Ok(at)
     }
@@ -272,11 +272,11 @@ impl Index {
     /// Returns the end of the extent that began at `start` and contains the cluster `number`.
     fn end_of<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         number: u64,
         start: u64,
     ) -> Result<u64, Error<S::Error>> {
-        let highest = (start >> self.bits) + self.reach();
+        let highest = (start >> self.bits) + self.max_extent_lclusters();
         for next in number + 1..=highest {
             if next << self.bits >= self.size {
                 return Ok(self.size);
@@ -286,18 +286,18 @@ impl Index {
                 return Ok(self.start_of(&at));
             }
         }
-        Err(Error::Corrupt(BOGUS))
+        Err(Error::Corrupt(INCONSISTENT))
     }
 
     /// Returns the maximum number of logical clusters that an extent can touch.
-    fn reach(&self) -> u64 {
+    fn max_extent_lclusters(&self) -> u64 {
         (u64::from(MAX_PCLUSTER_DECODED) >> self.bits) + 1
     }
 
     /// Returns the number of blocks of the physical cluster of `head`.
     fn blocks_of<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         head: &Lcluster,
     ) -> Result<u32, Error<S::Error>> {
         let big = match head.kind {
@@ -314,13 +314,13 @@ impl Index {
             Some(blocks) if blocks > 0 && blocks <= MAX_PCLUSTER >> meta.image.block_bits => {
                 Ok(blocks)
             }
-            _ => Err(Error::Corrupt(BOGUS)),
+            _ => Err(Error::Corrupt(INCONSISTENT)),
         }
     }
 
     fn load<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         number: u64,
     ) -> Result<Lcluster, Error<S::Error>> {
         let cluster = match self.layout {
@@ -329,20 +329,20 @@ impl Index {
         };
         match cluster.offset < 1 << self.bits {
             true => Ok(cluster),
-            false => Err(Error::Corrupt(BOGUS)),
+            false => Err(Error::Corrupt(INCONSISTENT)),
         }
     }
 
     fn load_full<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         number: u64,
     ) -> Result<Lcluster, Error<S::Error>> {
         let size = LclusterIndex::SIZE as u64;
         let at = number
             .checked_mul(size)
             .and_then(|at| at.checked_add(self.first))
-            .ok_or(Error::Corrupt(BOGUS))?;
+            .ok_or(Error::Corrupt(INCONSISTENT))?;
         let raw = LclusterIndex::parse(meta.bytes(at, LclusterIndex::SIZE)?).expect("8 bytes");
         let kind = LclusterKind::from_number(raw.advise);
         let head = kind != LclusterKind::Nonhead;
@@ -351,31 +351,31 @@ impl Index {
             kind,
             offset: if head { raw.offset.into() } else { 0 },
             block: if head { raw.data.into() } else { 0 },
-            back: back(raw.data as u16),
-            blocks: blocks(raw.data as u16),
+            head_distance: head_distance(raw.data as u16),
+            blocks: pcluster_blocks(raw.data as u16),
             end: at + size,
         })
     }
 
     fn load_compact<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         number: u64,
     ) -> Result<Lcluster, Error<S::Error>> {
         if number >= self.clusters {
-            return Err(Error::Corrupt(BOGUS));
+            return Err(Error::Corrupt(INCONSISTENT));
         }
         let (at, size, within) = self.pack_of(number);
         let bytes = meta.bytes(at, size)?;
-        let pack = CompactPack::parse(bytes, self.bits).ok_or(Error::Corrupt(BOGUS))?;
+        let pack = CompactPack::parse(bytes, self.bits).ok_or(Error::Corrupt(INCONSISTENT))?;
         let (kind, value) = pack.get(within);
         let mut cluster = Lcluster {
             number,
             kind,
             offset: 0,
             block: 0,
-            back: back(value),
-            blocks: blocks(value),
+            head_distance: head_distance(value),
+            blocks: pcluster_blocks(value),
             end: at + size as u64,
         };
         if cluster.is_head() {
@@ -384,8 +384,8 @@ impl Index {
         } else if cluster.blocks.is_none() && within + 1 == pack.clusters() {
             // The last cluster holds the distance to the next head; the distance back follows from
             // the previous cluster.
-            cluster.back = match pack.get(within - 1) {
-                (LclusterKind::Nonhead, value) => back(value) + 1,
+            cluster.head_distance = match pack.get(within - 1) {
+                (LclusterKind::Nonhead, value) => head_distance(value) + 1,
                 _ => 1,
             };
         }
@@ -427,7 +427,7 @@ impl Index {
                 before
                     .enumerate()
                     .map(|(at, (kind, value))| match kind {
-                        LclusterKind::Nonhead => blocks(value).unwrap_or(0).into(),
+                        LclusterKind::Nonhead => pcluster_blocks(value).unwrap_or(0).into(),
                         _ => u64::from(!next_tells(at)),
                     })
                     .sum()
@@ -438,21 +438,21 @@ impl Index {
 }
 
 /// Returns the distance back to the head from the number of a cluster that is not a head.
-fn back(value: u16) -> u64 {
-    match value & CLUSTER_BLOCKS {
+fn head_distance(value: u16) -> u64 {
+    match value & D0_CBLKCNT {
         0 => value.into(),
         _ => 1,
     }
 }
 
 /// Returns the number of blocks encoded in such a number.
-fn blocks(value: u16) -> Option<u32> {
-    (value & CLUSTER_BLOCKS != 0).then_some((value & !CLUSTER_BLOCKS).into())
+fn pcluster_blocks(value: u16) -> Option<u32> {
+    (value & D0_CBLKCNT != 0).then_some((value & !D0_CBLKCNT).into())
 }
 
 /// Returns a cluster that decodes to `decoded` bytes with the algorithm of this number.
 pub(super) fn cluster<S: Storage>(
-    meta: &Meta<'_, S>,
+    meta: &MetadataReader<'_, S>,
     device: Option<u16>,
     place: u64,
     encoded: u32,
@@ -471,7 +471,7 @@ pub(super) fn cluster<S: Storage>(
     }
     Ok(Cluster {
         device,
-        place,
+        offset: place,
         encoded,
         decoded: decoded as u32,
         algorithm,
@@ -480,14 +480,14 @@ pub(super) fn cluster<S: Storage>(
 
 /// Returns the part of an uncompressed extent that contains `offset`; with `block`, it is rotated
 /// within blocks of that size.
-pub(super) fn plain<E>(
+pub(super) fn plain_mapping<E>(
     device: Option<u16>,
     place: u64,
     encoded: u32,
     (start, end): (u64, u64),
     offset: u64,
     block: Option<u64>,
-) -> Result<Run, Error<E>> {
+) -> Result<Mapping, Error<E>> {
     let len = end - start;
     if len > encoded.into() {
         return Err(Error::Corrupt("uncompressed data in too few blocks"));
@@ -497,14 +497,21 @@ pub(super) fn plain<E>(
     let (start, len, place) = match offset - start < first {
         true => {
             let end = place + u64::from(encoded);
-            let place = end.checked_sub(first).ok_or(Error::Corrupt(BOGUS))?;
+            let place = end.checked_sub(first).ok_or(Error::Corrupt(INCONSISTENT))?;
             (start, first.min(len), place)
         }
         false => (start + first, len - first, place),
     };
     let what = match device {
-        Some(device) => What::Stored { device, place },
-        None => What::Metabox(place),
+        Some(device) => Location::Plain {
+            device,
+            offset: place,
+        },
+        None => Location::Metabox(place),
     };
-    Ok(Run { start, len, what })
+    Ok(Mapping {
+        start,
+        len,
+        location: what,
+    })
 }

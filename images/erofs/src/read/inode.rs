@@ -38,9 +38,9 @@ pub struct Inode {
     /// Bits of a block number from bit 32, if the inode has them.
     pub(super) high: Option<u16>,
     /// Offset of the first byte after the inode.
-    pub(super) behind: u64,
+    pub(super) xattr_offset: u64,
     /// Size in bytes of the attributes there.
-    pub(super) xattrs: usize,
+    pub(super) xattr_size: usize,
 }
 
 impl Inode {
@@ -50,8 +50,8 @@ impl Inode {
     }
 
     /// Returns the offset after its attributes.
-    pub(super) fn behind_xattrs(&self) -> u64 {
-        self.behind + self.xattrs as u64
+    pub(super) fn xattr_end(&self) -> u64 {
+        self.xattr_offset + self.xattr_size as u64
     }
 
     /// Returns the space taken by its contents, in units of 512 bytes.
@@ -100,8 +100,8 @@ impl Image {
             dot_omitted: directory && format.one_link,
             data: compact.data,
             high: None,
-            behind: at + CompactInode::SIZE as u64,
-            xattrs: xattr_body_size(compact.xattr_count),
+            xattr_offset: at + CompactInode::SIZE as u64,
+            xattr_size: xattr_body_size(compact.xattr_count),
         };
         if format.extended {
             let extended = ExtendedInode::parse(&bytes).expect("as long as it is");
@@ -114,7 +114,7 @@ impl Image {
             inode.device = decode_device(extended.data);
             inode.data = extended.data;
             inode.high = Some(extended.high);
-            inode.behind = at + ExtendedInode::SIZE as u64;
+            inode.xattr_offset = at + ExtendedInode::SIZE as u64;
         } else if format.one_link && !directory {
             inode.links = 1;
             inode.high = Some(compact.links_or_high);

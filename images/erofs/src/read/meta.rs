@@ -5,23 +5,23 @@ use alloc::vec::Vec;
 use super::{Error, Image, Storage};
 
 /// A reader of small pieces that are close together, with a buffer of the last blocks.
-pub(super) struct Meta<'a, S> {
+pub(super) struct MetadataReader<'a, S> {
     pub(super) image: &'a Image,
     storage: &'a S,
     pub(super) metabox: bool,
-    at: u64,
-    window: Vec<u8>,
+    start: u64,
+    buffer: Vec<u8>,
 }
 
-impl<'a, S: Storage> Meta<'a, S> {
+impl<'a, S: Storage> MetadataReader<'a, S> {
     /// Reads metadata of the primary device, or of the metabox.
-    pub(super) fn new(image: &'a Image, storage: &'a S, metabox: bool) -> Meta<'a, S> {
-        Meta {
+    pub(super) fn new(image: &'a Image, storage: &'a S, metabox: bool) -> MetadataReader<'a, S> {
+        MetadataReader {
             image,
             storage,
             metabox,
-            at: 0,
-            window: Vec::new(),
+            start: 0,
+            buffer: Vec::new(),
         }
     }
 
@@ -32,20 +32,20 @@ impl<'a, S: Storage> Meta<'a, S> {
             .checked_add(len as u64)
             .and_then(|end| end.checked_next_multiple_of(block))
             .ok_or(Error::Corrupt("metadata beyond the address space"))?;
-        if at < self.at || end > self.at + self.window.len() as u64 {
+        if at < self.start || end > self.start + self.buffer.len() as u64 {
             let start = at / block * block;
-            self.window.clear();
-            self.window.resize((end - start) as usize, 0);
-            self.at = start;
+            self.buffer.clear();
+            self.buffer.resize((end - start) as usize, 0);
+            self.start = start;
             let read = self
                 .image
-                .metadata(self.storage, self.metabox, start, &mut self.window);
+                .metadata(self.storage, self.metabox, start, &mut self.buffer);
             if read.is_err() {
-                self.window.clear();
+                self.buffer.clear();
             }
             read?;
         }
-        let first = (at - self.at) as usize;
-        Ok(&self.window[first..first + len])
+        let first = (at - self.start) as usize;
+        Ok(&self.buffer[first..first + len])
     }
 }

@@ -28,14 +28,14 @@ use core::ops::Deref;
 use crate::decode::decode;
 use crate::layout::Algorithm;
 
-pub use contents::{Contents, Run, What};
-pub use dir::{Block, Entries, Entry};
+pub use contents::{Contents, Location, Mapping};
+pub use dir::{DirBlock, Entries, Entry};
 #[cfg(feature = "std")]
-pub use file::InFile;
+pub use file::FileStorage;
 pub use inode::Inode;
-pub use memory::{BeyondEnd, InMemory};
+pub use memory::{MemoryStorage, OutOfBounds};
 pub use superblock::Image;
-pub use xattr::Each;
+pub use xattr::XattrVisitor;
 
 /// Access to an image's devices and decoded clusters.
 pub trait Storage {
@@ -88,7 +88,7 @@ pub struct Cluster {
     /// The device it is on; `None` if it is in the metabox.
     pub device: Option<u16>,
     /// Its offset in bytes.
-    pub place: u64,
+    pub offset: u64,
     /// Its size in bytes, up to [`crate::layout::MAX_PCLUSTER`].
     pub encoded: u32,
     /// The number of bytes to decode, up to [`crate::layout::MAX_PCLUSTER_DECODED`]; the rest is
@@ -108,9 +108,9 @@ impl Cluster {
         let mut encoded = alloc::vec![0; self.encoded as usize];
         match self.device {
             Some(device) => storage
-                .read_at(device, self.place, &mut encoded)
+                .read_at(device, self.offset, &mut encoded)
                 .map_err(Error::Storage)?,
-            None => image.metadata(storage, true, self.place, &mut encoded)?,
+            None => image.metadata(storage, true, self.offset, &mut encoded)?,
         }
         decode(self.algorithm, &encoded, self.decoded as usize)
     }

@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::contents::Body;
-use super::meta::Meta;
+use super::contents::SpecialContents;
+use super::meta::MetadataReader;
 use super::{Error, Storage};
 use crate::layout::{
     Compat, DeviceSlot, Incompat, MAGIC, METABOX_NID, MetaboxSlot, SUPERBLOCK_OFFSET, Superblock,
@@ -34,11 +34,11 @@ pub struct Image {
     /// A bit for each algorithm that may be used.
     pub(super) algorithms: u16,
     pub(super) prefixes: Vec<Prefix>,
-    pub(super) packed: Option<Box<Body>>,
-    pub(super) metabox: Option<Box<Body>>,
+    pub(super) packed: Option<Box<SpecialContents>>,
+    pub(super) metabox: Option<Box<SpecialContents>>,
     devices: Vec<Device>,
     /// Whether all devices are in the file of the primary one.
-    together: bool,
+    flatdev: bool,
 }
 
 /// A long attribute name prefix.
@@ -56,7 +56,7 @@ struct Device {
 }
 
 /// Maximum offset in bytes, so that sums of offsets and lengths cannot overflow.
-pub(super) const MAX_PLACE: u64 = 1 << 62;
+pub(super) const MAX_OFFSET: u64 = 1 << 62;
 
 impl Image {
     /// Reads the superblock, the tables it refers to, and the special inodes.
@@ -77,7 +77,7 @@ impl Image {
         let compat = Compat::from_bits_truncate(raw.compat);
         let block_bits = u32::from(raw.block_bits);
         if compat.contains(Compat::CHECKSUM) {
-            verify(storage, block_bits, raw.checksum)?;
+            verify_checksum(storage, block_bits, raw.checksum)?;
         }
         let wide = incompat.contains(Incompat::BIT48) && raw.root_wide != 0;
         let (root, high) = match wide {
@@ -111,7 +111,7 @@ impl Image {
             packed: None,
             metabox: None,
             devices: Vec::new(),
-            together: storage.devices() < 2,
+            flatdev: storage.devices() < 2,
         };
         image.load_devices(storage, &raw)?;
         if incompat.contains(Incompat::METABOX) {
@@ -125,12 +125,12 @@ impl Image {
                 &mut slot,
             )?;
             let nid = MetaboxSlot::parse(&slot).expect("as long as it is").nid;
-            image.metabox = Some(image.special(storage, nid)?);
+            image.metabox = Some(image.read_special(storage, nid)?);
         }
         // The flag also allows partially shared clusters; without fragments there is no packed
         // inode.
         if incompat.contains(Incompat::FRAGMENTS) && raw.packed != 0 {
-            image.packed = Some(image.special(storage, raw.packed)?);
+            image.packed = Some(image.read_special(storage, raw.packed)?);
         }
         if incompat.contains(Incompat::XATTR_PREFIXES) {
             image.load_prefixes(storage, &raw)?;
@@ -144,7 +144,11 @@ impl Image {
     }
 
     /// Reads the contents of a special inode, which must not be in the metabox itself.
-    fn special<S: Storage>(&self, storage: &S, nid: u64) -> Result<Box<Body>, Error<S::Error>> {
+    fn read_special<S: Storage>(
+        &self,
+        storage: &S,
+        nid: u64,
+    ) -> Result<Box<SpecialContents>, Error<S::Error>> {
         if nid & METABOX_NID != 0 {
             return Err(Error::Corrupt("a special inode within the metabox"));
         }
@@ -200,7 +204,7 @@ impl Image {
         let mut at = u64::from(raw.prefix_start) * 4;
         let mut bytes = [0; 2 + 1 + 255];
         let mut prefixes = Vec::with_capacity(raw.prefixes.into());
-        let mut meta = Meta::new(self, storage, false);
+        let mut meta = MetadataReader::new(self, storage, false);
         for _ in 0..raw.prefixes {
             at = at.next_multiple_of(4);
             let mut fill = |at, into: &mut [u8]| match body {
@@ -234,12 +238,12 @@ impl Image {
                     .devices
                     .get(further)
                     .ok_or(Error::Corrupt("a device missing from the table"))?;
-                Ok(match self.together {
+                Ok(match self.flatdev {
                     true => (0, further.start.saturating_add(place)),
                     false => (device, place),
                 })
             }
-            None if self.together => Ok((0, place)),
+            None if self.flatdev => Ok((0, place)),
             None => {
                 let beyond = |further: &Device| {
                     further.start != 0
@@ -262,8 +266,8 @@ impl Image {
     }
 
     /// Returns the offset of a block in bytes, or an error if it exceeds the maximum.
-    pub(super) fn place<E>(&self, block: u64) -> Result<u64, Error<E>> {
-        match block < MAX_PLACE >> self.block_bits {
+    pub(super) fn block_offset<E>(&self, block: u64) -> Result<u64, Error<E>> {
+        match block < MAX_OFFSET >> self.block_bits {
             true => Ok(block << self.block_bits),
             false => Err(Error::Corrupt("a block beyond the address space")),
         }
@@ -290,7 +294,11 @@ fn read<S: Storage>(storage: &S, at: u64, into: &mut [u8]) -> Result<(), Error<S
 }
 
 /// Verifies the checksum of the superblock's block.
-fn verify<S: Storage>(storage: &S, block_bits: u32, expected: u32) -> Result<(), Error<S::Error>> {
+fn verify_checksum<S: Storage>(
+    storage: &S,
+    block_bits: u32,
+    expected: u32,
+) -> Result<(), Error<S::Error>> {
     let block = 1usize << block_bits;
     let len = match block > SUPERBLOCK_OFFSET {
         true => block - SUPERBLOCK_OFFSET,

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::meta::Meta;
+use super::meta::MetadataReader;
 use super::{Error, Image, Inode, Storage};
 use crate::layout::{Compat, LONG_PREFIX, XattrEntry, XattrHeader, prefix_name};
 
@@ -15,7 +15,7 @@ impl Image {
         name: &[u8],
     ) -> Result<Option<Vec<u8>>, Error<S::Error>> {
         let mut found = None;
-        self.each_xattr(storage, inode, &mut |attribute, value| {
+        self.for_each_xattr(storage, inode, &mut |attribute, value| {
             if attribute != name {
                 return Ok(true);
             }
@@ -27,39 +27,39 @@ impl Image {
 
     /// Calls `each` with the attributes' full names and functions that return their values, until
     /// it returns `false`.
-    pub fn each_xattr<S: Storage>(
+    pub fn for_each_xattr<S: Storage>(
         &self,
         storage: &S,
         inode: &Inode,
-        each: &mut Each<'_, S::Error>,
+        each: &mut XattrVisitor<'_, S::Error>,
     ) -> Result<(), Error<S::Error>> {
-        if inode.xattrs <= XattrHeader::SIZE {
+        if inode.xattr_size <= XattrHeader::SIZE {
             return Ok(());
         }
         let beyond = Error::Corrupt("extended attributes beyond their area");
-        let end = inode.behind_xattrs();
-        let mut meta = Meta::new(self, storage, inode.in_metabox());
-        let header = meta.bytes(inode.behind, XattrHeader::SIZE)?;
+        let end = inode.xattr_end();
+        let mut meta = MetadataReader::new(self, storage, inode.in_metabox());
+        let header = meta.bytes(inode.xattr_offset, XattrHeader::SIZE)?;
         let header = XattrHeader::parse(header).expect("as long as it is");
-        let shared_at = inode.behind + XattrHeader::SIZE as u64;
+        let shared_at = inode.xattr_offset + XattrHeader::SIZE as u64;
         let mut at = shared_at + u64::from(header.shared) * 4;
         if at > end {
             return Err(beyond);
         }
         while at < end {
-            let (next, go_on) = self.one_xattr(&mut meta, at, Some(end), each)?;
+            let (next, go_on) = self.visit_xattr(&mut meta, at, Some(end), each)?;
             if !go_on {
                 return Ok(());
             }
             at = next;
         }
         let in_metabox = self.compat.contains(Compat::SHARED_IN_METABOX);
-        let mut shared = Meta::new(self, storage, in_metabox);
+        let mut shared = MetadataReader::new(self, storage, in_metabox);
         for number in 0..header.shared {
             let bytes = meta.bytes(shared_at + u64::from(number) * 4, 4)?;
             let id = u32::from_le_bytes(bytes.try_into().expect("4 bytes"));
             let at = self.xattr + u64::from(id) * 4;
-            if !self.one_xattr(&mut shared, at, None, each)?.1 {
+            if !self.visit_xattr(&mut shared, at, None, each)?.1 {
                 return Ok(());
             }
         }
@@ -68,12 +68,12 @@ impl Image {
 
     /// Passes the attribute at `at`, which must not extend beyond `end`, to `each`. Returns the
     /// offset of the next, and whether to continue.
-    fn one_xattr<S: Storage>(
+    fn visit_xattr<S: Storage>(
         &self,
-        meta: &mut Meta<'_, S>,
+        meta: &mut MetadataReader<'_, S>,
         at: u64,
         end: Option<u64>,
-        each: &mut Each<'_, S::Error>,
+        each: &mut XattrVisitor<'_, S::Error>,
     ) -> Result<(u64, bool), Error<S::Error>> {
         let beyond = Error::Corrupt("extended attributes beyond their area");
         if end.is_some_and(|end| at + XattrEntry::SIZE as u64 > end) {
@@ -118,5 +118,5 @@ impl Image {
 
 /// A callback that takes an attribute's name and a function that returns its value, and returns
 /// whether to continue.
-pub type Each<'a, E> =
+pub type XattrVisitor<'a, E> =
     dyn FnMut(&[u8], &mut dyn FnMut() -> Result<Vec<u8>, Error<E>>) -> Result<bool, Error<E>> + 'a;

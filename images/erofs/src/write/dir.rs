@@ -36,7 +36,7 @@ pub(super) fn entries<'a>(
 }
 
 /// Returns the number of entries in each block, and the size in bytes of the last block.
-pub(super) fn cut(entries: &[Entry<'_>]) -> (Vec<usize>, usize) {
+pub(super) fn split_blocks(entries: &[Entry<'_>]) -> (Vec<usize>, usize) {
     let (mut blocks, mut count, mut used) = (Vec::new(), 0, 0);
     for entry in entries {
         let bytes = Dirent::SIZE + entry.name.len();
@@ -52,7 +52,10 @@ pub(super) fn cut(entries: &[Entry<'_>]) -> (Vec<usize>, usize) {
 }
 
 /// Encodes one block: entries, then names.
-pub(super) fn block(entries: &[Entry<'_>], inode: impl Fn(usize) -> (u64, FileType)) -> Vec<u8> {
+pub(super) fn encode_block(
+    entries: &[Entry<'_>],
+    inode: impl Fn(usize) -> (u64, FileType),
+) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(BLOCK as usize);
     let mut name_offset = entries.len() * Dirent::SIZE;
     for entry in entries {
@@ -91,8 +94,8 @@ mod tests {
             .collect();
         assert_eq!(first, [(&b"!"[..], 2), (b".", 0), (b"..", 1)]);
         // Entries of 13, 13 and 14 bytes, 15 of 267 bytes, and one that does not fit.
-        assert_eq!(cut(&all), (alloc::vec![18, 1], 267));
-        let bytes = block(&all[..18], |at| (at as u64, FileType::Directory));
+        assert_eq!(split_blocks(&all), (alloc::vec![18, 1], 267));
+        let bytes = encode_block(&all[..18], |at| (at as u64, FileType::Directory));
         assert_eq!(bytes.len(), 40 + 15 * 267);
         assert_eq!(bytes[..12], [2, 0, 0, 0, 0, 0, 0, 0, 216, 0, 2, 0]);
         assert_eq!(bytes[216..220], *b"!...");

@@ -4,19 +4,19 @@
 use alloc::vec::Vec;
 
 use super::{BLOCK, Extent, blocks};
-use crate::layout::{Advise, Algorithm, CLUSTER_BLOCKS, LclusterIndex, LclusterKind, MapHeader};
+use crate::layout::{Advise, Algorithm, D0_CBLKCNT, LclusterIndex, LclusterKind, MapHeader};
 
 /// Size in bytes of the part before the clusters, aligned to 8 bytes: the header and as many zeros.
-const FRONT: usize = 2 * MapHeader::SIZE;
+const HEADER_SIZE: usize = 2 * MapHeader::SIZE;
 
 /// Returns the size in bytes of the index of a file of `size` bytes.
 pub(super) fn index_size(size: u64) -> u64 {
-    FRONT as u64 + blocks(size) * LclusterIndex::SIZE as u64
+    HEADER_SIZE as u64 + blocks(size) * LclusterIndex::SIZE as u64
 }
 
 /// Encodes the index. `big` allows physical clusters of more than a block; `packed` is the offset
 /// of the file's tail in the packed inode.
-pub(super) fn index(
+pub(super) fn encode(
     size: u64,
     algorithm: Algorithm,
     big: bool,
@@ -33,8 +33,11 @@ pub(super) fn index(
         cluster_bits: 0,
     };
     let mut bytes = header.encode().to_vec();
-    bytes.resize(FRONT, 0);
-    let mut heads: Vec<Extent> = extents.iter().flat_map(|&extent| heads(extent)).collect();
+    bytes.resize(HEADER_SIZE, 0);
+    let mut heads: Vec<Extent> = extents
+        .iter()
+        .flat_map(|&extent| head_extents(extent))
+        .collect();
     if let Some(at) = packed {
         let start = heads.last().map_or(0, |last| last.start + last.len);
         heads.push(Extent {
@@ -42,7 +45,7 @@ pub(super) fn index(
             len: size - start,
             // The upper half of the offset, which does not fit into the header.
             block: (at >> 32) as u32,
-            packed: Some(0),
+            compressed_blocks: Some(0),
         });
     }
     for (at, head) in heads.iter().enumerate() {
@@ -50,7 +53,7 @@ pub(super) fn index(
             Some(next) => next.start / BLOCK,
             None => size / BLOCK,
         };
-        one(*head, end, big, &mut bytes);
+        encode_extent(*head, end, big, &mut bytes);
     }
     // The last cluster, if the file ends within it and no extent begins there.
     if let Some(last) = heads.last()
@@ -69,8 +72,8 @@ pub(super) fn index(
 }
 
 /// Returns the extent itself, or one extent per block if it is not compressed.
-fn heads(extent: Extent) -> impl Iterator<Item = Extent> {
-    let step = match extent.packed {
+fn head_extents(extent: Extent) -> impl Iterator<Item = Extent> {
+    let step = match extent.compressed_blocks {
         Some(_) => extent.len,
         None => BLOCK,
     };
@@ -78,15 +81,15 @@ fn heads(extent: Extent) -> impl Iterator<Item = Extent> {
         start: extent.start + at * step,
         len: step.min(extent.len - at * step),
         block: extent.block + at as u32,
-        packed: extent.packed,
+        compressed_blocks: extent.compressed_blocks,
     })
 }
 
 /// Encodes the clusters of one extent: the one in which it begins, and those up to `end` that lie
 /// entirely within it.
-fn one(head: Extent, end: u64, big: bool, bytes: &mut Vec<u8>) {
+fn encode_extent(head: Extent, end: u64, big: bool, bytes: &mut Vec<u8>) {
     let first = head.start / BLOCK;
-    let kind = match head.packed {
+    let kind = match head.compressed_blocks {
         Some(_) => LclusterKind::Head1,
         None => LclusterKind::Plain,
     };
@@ -98,8 +101,8 @@ fn one(head: Extent, end: u64, big: bool, bytes: &mut Vec<u8>) {
     bytes.extend(begins.encode());
     for cluster in first + 1..end {
         let (back, forth) = (cluster - first, end - cluster);
-        let back = match head.packed {
-            Some(blocks) if big && back == 1 => CLUSTER_BLOCKS | blocks,
+        let back = match head.compressed_blocks {
+            Some(blocks) if big && back == 1 => D0_CBLKCNT | blocks,
             _ => back as u16,
         };
         let inside = LclusterIndex {
@@ -116,18 +119,20 @@ mod tests {
     use super::*;
 
     fn clusters(size: u64, extents: &[Extent]) -> Vec<(LclusterKind, u16, u16, u16)> {
-        let bytes = index(size, Algorithm::Lz4, true, extents, None);
+        let bytes = encode(size, Algorithm::Lz4, true, extents, None);
         assert_eq!(bytes.len() as u64, index_size(size));
-        let records = bytes[FRONT..].chunks(LclusterIndex::SIZE).map(|bytes| {
-            let index = LclusterIndex::parse(bytes).expect("whole");
-            let kind = LclusterKind::from_number(index.advise);
-            (
-                kind,
-                index.offset,
-                index.data as u16,
-                (index.data >> 16) as u16,
-            )
-        });
+        let records = bytes[HEADER_SIZE..]
+            .chunks(LclusterIndex::SIZE)
+            .map(|bytes| {
+                let index = LclusterIndex::parse(bytes).expect("whole");
+                let kind = LclusterKind::from_number(index.advise);
+                (
+                    kind,
+                    index.offset,
+                    index.data as u16,
+                    (index.data >> 16) as u16,
+                )
+            });
         records.collect()
     }
 
@@ -136,7 +141,7 @@ mod tests {
             start,
             len,
             block,
-            packed,
+            compressed_blocks: packed,
         }
     }
 
@@ -150,7 +155,7 @@ mod tests {
         ];
         let want = [
             (Head1, 0, 5, 0),
-            (Nonhead, 0, CLUSTER_BLOCKS | 2, 2),
+            (Nonhead, 0, D0_CBLKCNT | 2, 2),
             (Nonhead, 0, 2, 1),
             (Plain, 712, 7, 0),
             (Head1, 712, 9, 0),
@@ -167,23 +172,23 @@ mod tests {
     #[test]
     fn an_end_in_the_packed_inode_is_an_extent_without_blocks() {
         let extents = [extent(0, 13_000, 5, Some(2))];
-        let bytes = index(21_000, Algorithm::Lz4, true, &extents, Some(7 << 32 | 9));
+        let bytes = encode(21_000, Algorithm::Lz4, true, &extents, Some(7 << 32 | 9));
         let header = MapHeader::parse(&bytes).expect("a header");
         let advise = Advise::BIG_1 | Advise::BIG_2 | Advise::FRAGMENT;
         assert_eq!((header.place, header.advise), (9, advise.bits()));
-        let records = bytes[FRONT..].chunks(LclusterIndex::SIZE);
+        let records = bytes[HEADER_SIZE..].chunks(LclusterIndex::SIZE);
         let records: Vec<_> = records.flat_map(LclusterIndex::parse).collect();
         assert_eq!(records.len(), 6);
         let (head, next) = (records[3], records[4]);
         let told = (head.advise, head.offset, head.data);
         assert_eq!(told, (LclusterKind::Head1 as u16, 712, 7));
-        assert_eq!(next.data, u32::from(CLUSTER_BLOCKS) | 1 << 16);
+        assert_eq!(next.data, u32::from(D0_CBLKCNT) | 1 << 16);
     }
 
     #[test]
     fn a_file_that_ends_with_its_cluster_has_no_end_mark() {
         use LclusterKind::{Head1, Nonhead};
-        let want = [(Head1, 0, 1, 0), (Nonhead, 0, CLUSTER_BLOCKS | 1, 1)];
+        let want = [(Head1, 0, 1, 0), (Nonhead, 0, D0_CBLKCNT | 1, 1)];
         assert_eq!(clusters(8192, &[extent(0, 8192, 1, Some(1))]), want);
     }
 }

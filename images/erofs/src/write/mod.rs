@@ -12,7 +12,7 @@
 
 mod dir;
 mod index;
-mod place;
+mod metadata;
 mod superblock;
 mod xattr;
 
@@ -21,8 +21,8 @@ use core::fmt;
 
 use crate::layout::{Algorithm, FileType};
 
-pub use place::Metadata;
-pub use xattr::{can_name, own_size};
+pub use metadata::Metadata;
+pub use xattr::{ibody_size, is_supported_name};
 
 /// Size in bytes of a block.
 pub const BLOCK: u64 = 4096;
@@ -33,8 +33,8 @@ pub const fn blocks(bytes: u64) -> u64 {
 }
 
 /// Returns the maximum size in bytes of an inline tail of a file with `xattrs` bytes of attributes
-/// ([`own_size`]): inode, attributes and tail fit in one block.
-pub const fn inline_room(xattrs: usize) -> usize {
+/// ([`ibody_size`]): inode, attributes and tail fit in one block.
+pub const fn max_inline_tail(xattrs: usize) -> usize {
     (BLOCK as usize).saturating_sub(crate::layout::ExtendedInode::SIZE + xattrs)
 }
 
@@ -51,7 +51,7 @@ pub struct Inode {
     pub mtime: (i64, u32),
     /// Number of hard links.
     pub links: u32,
-    /// Extended attributes by full name, for which [`can_name`] holds.
+    /// Extended attributes by full name, for which [`is_supported_name`] holds.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Its contents.
     pub body: Body,
@@ -110,19 +110,19 @@ pub enum Body {
         /// Sorted and contiguous.
         extents: Vec<Extent>,
         /// Offset in the packed inode of the data after the extents.
-        end: Option<u64>,
+        fragment: Option<u64>,
     },
-    /// A whole file in the packed inode ([`Common::packed`]).
-    Packed {
+    /// A whole file in the packed inode ([`ImageParams::packed`]).
+    Fragment {
         /// Size in bytes.
         size: u64,
         /// Its offset there, less than 2^63.
-        at: u64,
+        offset: u64,
     },
     /// A device number ([`crate::layout::encode_device`]).
     Device(u32),
     /// No contents: a FIFO or socket.
-    Nothing,
+    Empty,
 }
 
 /// An extent of a compressed file.
@@ -137,12 +137,12 @@ pub struct Extent {
     pub block: u32,
     /// Number of blocks in the image if it is compressed, fewer than uncompressed; `None` if it is
     /// stored block by block.
-    pub packed: Option<u16>,
+    pub compressed_blocks: Option<u16>,
 }
 
 /// Properties of the whole image.
 #[derive(Clone, Copy, Debug)]
-pub struct Common {
+pub struct ImageParams {
     /// The algorithm of compressed files, and the number of blocks in the largest physical cluster.
     pub compression: Option<(Algorithm, u16)>,
     /// The first block after the contents, where metadata may begin.
@@ -153,20 +153,20 @@ pub struct Common {
 
 /// The reason why an image cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Impossible {
+pub enum LimitExceeded {
     /// The image exceeds 16 TiB, the limit of 32-bit block numbers.
     TooLarge,
     /// The attributes of the inode with this index exceed an inode's limit.
     TooManyXattrs(usize),
 }
 
-impl fmt::Display for Impossible {
+impl fmt::Display for LimitExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Impossible::TooLarge => "the image would have more than 16 TiB",
-            Impossible::TooManyXattrs(_) => "its extended attributes exceed the limit of EROFS",
+            LimitExceeded::TooLarge => "the image would have more than 16 TiB",
+            LimitExceeded::TooManyXattrs(_) => "its extended attributes exceed the limit of EROFS",
         })
     }
 }
 
-impl core::error::Error for Impossible {}
+impl core::error::Error for LimitExceeded {}

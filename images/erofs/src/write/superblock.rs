@@ -10,7 +10,7 @@ use crate::layout::{
 };
 
 /// The values of a superblock.
-pub(super) struct Told {
+pub(super) struct SuperblockValues {
     pub(super) root: u16,
     pub(super) inodes: u64,
     pub(super) epoch: (i64, u32),
@@ -25,7 +25,7 @@ pub(super) struct Told {
 
 /// Encodes the first block: zeros up to the superblock, which Linux ignores, then the superblock
 /// and the compression configuration.
-pub(super) fn first_block(told: &Told) -> Vec<u8> {
+pub(super) fn first_block(told: &SuperblockValues) -> Vec<u8> {
     let mut incompat = Incompat::empty();
     incompat.set(Incompat::CHUNKS, told.chunks);
     incompat.set(Incompat::FRAGMENTS, told.packed.is_some());

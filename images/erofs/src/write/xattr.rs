@@ -8,17 +8,17 @@ use crate::layout::{XattrEntry, XattrHeader, prefix_name};
 
 /// Supported name prefixes, besides the two ACL names, which are whole names.
 const PREFIXES: [u8; 3] = [1, 4, 6];
-const WHOLE: [u8; 2] = [2, 3];
+const WHOLE_NAMES: [u8; 2] = [2, 3];
 
 /// Returns whether an image can hold an attribute of this name.
-pub fn can_name(name: &[u8]) -> bool {
+pub fn is_supported_name(name: &[u8]) -> bool {
     split(name).is_some()
 }
 
 /// Splits a name into its prefix's index and the rest.
 fn split(name: &[u8]) -> Option<(u8, &[u8])> {
     let text = |index: u8| prefix_name(index).expect("a prefix").as_bytes();
-    if let Some(index) = WHOLE.into_iter().find(|&index| text(index) == name) {
+    if let Some(index) = WHOLE_NAMES.into_iter().find(|&index| text(index) == name) {
         return Some((index, b""));
     }
     PREFIXES.into_iter().find_map(|index| {
@@ -30,7 +30,7 @@ fn split(name: &[u8]) -> Option<(u8, &[u8])> {
 }
 
 /// Returns the maximum size in bytes of these attributes after their inode.
-pub fn own_size(xattrs: &[(Vec<u8>, Vec<u8>)]) -> usize {
+pub fn ibody_size(xattrs: &[(Vec<u8>, Vec<u8>)]) -> usize {
     if xattrs.is_empty() {
         return 0;
     }
@@ -58,38 +58,38 @@ fn encode(name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
 
 /// Attributes of more than one inode.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct SharedXattrs {
     /// The offset of each in `bytes`, in units of 4 bytes.
-    places: BTreeMap<Vec<u8>, u32>,
+    offsets: BTreeMap<Vec<u8>, u32>,
     pub(super) bytes: Vec<u8>,
 }
 
-impl Shared {
-    pub(super) fn of<'a>(inodes: impl Iterator<Item = &'a [(Vec<u8>, Vec<u8>)]>) -> Shared {
+impl SharedXattrs {
+    pub(super) fn of<'a>(inodes: impl Iterator<Item = &'a [(Vec<u8>, Vec<u8>)]>) -> SharedXattrs {
         let mut counts = BTreeMap::<Vec<u8>, u32>::new();
         for (name, value) in inodes.flatten() {
             if let Some(bytes) = encode(name, value) {
                 *counts.entry(bytes).or_default() += 1;
             }
         }
-        let mut shared = Shared::default();
+        let mut shared = SharedXattrs::default();
         for (bytes, _) in counts.into_iter().filter(|&(_, count)| count > 1) {
             let place = (shared.bytes.len() / 4) as u32;
             shared.bytes.extend(&bytes);
-            shared.places.insert(bytes, place);
+            shared.offsets.insert(bytes, place);
         }
         shared
     }
 
     /// Encodes the attributes after an inode; returns nothing if one of them is too large.
-    pub(super) fn body(&self, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {
+    pub(super) fn encode_ibody(&self, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {
         if xattrs.is_empty() {
             return Some(Vec::new());
         }
         let (mut places, mut own) = (Vec::new(), Vec::new());
         for (name, value) in xattrs {
             let bytes = encode(name, value)?;
-            match self.places.get(&bytes) {
+            match self.offsets.get(&bytes) {
                 // The header's count is limited to 8 bits.
                 Some(place) if places.len() < usize::from(u8::MAX) => places.push(*place),
                 _ => own.extend(bytes),

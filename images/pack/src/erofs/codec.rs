@@ -16,33 +16,33 @@ const ZSTD_WINDOW: u32 = 20;
 
 /// The start of a single-segment frame header with a 4-byte content size, which follows (RFC 8878,
 /// section 3.1.1.1): fsck.erofs rejects frames without a size.
-const ZSTD_HEAD: [u8; 5] = [0x28, 0xb5, 0x2f, 0xfd, 0xa0];
+const ZSTD_HEADER: [u8; 5] = [0x28, 0xb5, 0x2f, 0xfd, 0xa0];
 
 /// Size in bytes of that header, content size included.
-const ZSTD_HEAD_SIZE: usize = ZSTD_HEAD.len() + 4;
+const ZSTD_HEADER_SIZE: usize = ZSTD_HEADER.len() + 4;
 
 /// Size in bytes of the header that the compressor writes for an unknown size.
-const ZSTD_OWN_HEAD: usize = 6;
+const ZSTD_STREAM_HEADER_SIZE: usize = 6;
 
 /// An empty last block (RFC 8878, section 3.1.1.2), which completes a frame after any whole block.
-const ZSTD_END: [u8; 3] = [1, 0, 0];
+const ZSTD_LAST_BLOCK: [u8; 3] = [1, 0, 0];
 
 /// Maximum input of one Zstandard block, as its compressor divides it: flushing after such steps
 /// does not enlarge the output.
-const ZSTD_BLOCK: usize = 128 << 10;
+const ZSTD_MAX_BLOCK: usize = 128 << 10;
 
 /// The input size in bytes up to which a level uses other parameters, with a more thorough search.
-const ZSTD_SMALL: usize = 256 << 10;
+const ZSTD_SMALL_INPUT: usize = 256 << 10;
 
 /// Minimum input in bytes of a step: the entropy tables of each take about a hundred bytes.
-const ZSTD_LEAST: usize = 1 << 10;
+const ZSTD_MIN_STEP: usize = 1 << 10;
 
 /// The level from which Zstandard optimises across a block, so that small blocks make the output 5
 /// % larger. From here on whole frames are tried.
-const ZSTD_WEIGHS: i32 = 13;
+const ZSTD_MIN_OPTIMAL_LEVEL: i32 = 13;
 
 /// The maximum number of tries to fill the output. mkfs.erofs bisects until nothing is left.
-const TRIES: usize = 4;
+const MAX_TRIES: usize = 4;
 
 /// A part of a segment as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +50,15 @@ pub(super) struct Piece {
     /// Size in bytes, uncompressed.
     pub(super) len: u64,
     /// Number of compressed blocks; `None` if the piece is not compressed.
-    pub(super) packed: Option<u16>,
+    pub(super) compressed_blocks: Option<u16>,
 }
 
 /// A stored segment: its pieces in order, and their contiguous blocks.
-pub(super) struct Packed {
+pub(super) struct CompressedSegment {
     pub(super) pieces: Vec<Piece>,
     pub(super) blocks: Vec<u8>,
     /// Number of bytes at its end that are not included.
-    pub(super) left: u64,
+    pub(super) remainder: u64,
 }
 
 /// A compressor with its buffers; each thread has its own.
@@ -66,7 +66,7 @@ pub(super) struct Codec {
     kind: Kind,
     /// Maximum size in bytes of compressed output.
     cluster: usize,
-    room: Vec<u8>,
+    output: Vec<u8>,
 }
 
 enum Kind {
@@ -85,21 +85,25 @@ impl Codec {
         Ok(Some(Codec {
             kind,
             cluster: cluster as usize,
-            room: vec![0; cluster as usize],
+            output: vec![0; cluster as usize],
         }))
     }
 
     /// Compresses a segment; returns nothing if the gain is too small. Up to `leave` bytes at its
     /// end may be left to be stored elsewhere if their output would not fill its blocks.
-    pub(super) fn pack(&mut self, bytes: &[u8], leave: usize) -> io::Result<Option<Packed>> {
-        let mut packed = Packed {
+    pub(super) fn compress(
+        &mut self,
+        bytes: &[u8],
+        leave: usize,
+    ) -> io::Result<Option<CompressedSegment>> {
+        let mut packed = CompressedSegment {
             pieces: Vec::new(),
             blocks: Vec::new(),
-            left: 0,
+            remainder: 0,
         };
         if let Kind::Zstd(zstd) = &mut self.kind {
             // The output for a segment depends only on the segment.
-            zstd.forget();
+            zstd.reset_ratio();
         }
         let mut rest = bytes;
         while rest.len() > leave {
@@ -108,7 +112,7 @@ impl Codec {
             let room = most.min(self.cluster);
             let (mut read, mut wrote) = match room {
                 0 => (rest.len(), rest.len()),
-                room => self.fill(rest, room)?,
+                room => self.compress_fill(rest, room)?,
             };
             // All input was read, and more than half of the last block is empty: the input of that
             // block is left. For a smaller gap, compressing again costs more than it saves.
@@ -119,11 +123,11 @@ impl Codec {
                 && full > 0
                 && (1..BLOCK as usize / 2).contains(&over)
             {
-                let (less, into) = self.fill(rest, full)?;
+                let (less, into) = self.compress_fill(rest, full)?;
                 match rest.len() - less <= leave {
                     true => (read, wrote) = (less, into),
                     // More than `leave` would be left.
-                    false => (read, wrote) = self.fill(rest, room)?,
+                    false => (read, wrote) = self.compress_fill(rest, room)?,
                 }
             }
             let taken = blocks(wrote as u64);
@@ -131,10 +135,10 @@ impl Codec {
                 // Compressed data are at the end of their blocks.
                 let begins = packed.blocks.len() + taken as usize * BLOCK as usize - wrote;
                 packed.blocks.resize(begins, 0);
-                packed.blocks.extend(&self.room[..wrote]);
+                packed.blocks.extend(&self.output[..wrote]);
                 packed.pieces.push(Piece {
                     len: read as u64,
-                    packed: Some(taken as u16),
+                    compressed_blocks: Some(taken as u16),
                 });
                 rest = &rest[read..];
             } else {
@@ -145,12 +149,12 @@ impl Codec {
                 packed.blocks.resize(padded, 0);
                 packed.pieces.push(Piece {
                     len: plain.len() as u64,
-                    packed: None,
+                    compressed_blocks: None,
                 });
                 rest = behind;
             }
         }
-        packed.left = rest.len() as u64;
+        packed.remainder = rest.len() as u64;
         // At least 2 % must be saved; otherwise uncompressed data are faster to read.
         let (before, after) = (
             blocks((bytes.len() - rest.len()) as u64),
@@ -159,14 +163,14 @@ impl Codec {
         Ok((after * 50 <= before * 49).then_some(packed))
     }
 
-    /// Compresses the beginning of `bytes` into at most `room` bytes of [`Codec::room`]. Returns
+    /// Compresses the beginning of `bytes` into at most `room` bytes of [`Codec::output`]. Returns
     /// the number of bytes read and written.
-    fn fill(&mut self, bytes: &[u8], room: usize) -> io::Result<(usize, usize)> {
-        let to = &mut self.room[..room];
+    fn compress_fill(&mut self, bytes: &[u8], room: usize) -> io::Result<(usize, usize)> {
+        let to = &mut self.output[..room];
         match &mut self.kind {
             Kind::Lz4 { level: 0 } => lzzzz::lz4::compress_fill(bytes, to),
             Kind::Lz4 { level } => lzzzz::lz4_hc::compress_fill(bytes, to, *level),
-            Kind::Zstd(zstd) => return zstd.fill(bytes, to),
+            Kind::Zstd(zstd) => return zstd.compress_fill(bytes, to),
         }
         .map_err(io::Error::other)
     }
@@ -177,7 +181,7 @@ struct Zstd {
     level: i32,
     scratch: Vec<u8>,
     /// Bytes of input per 1024 bytes of output, last measured.
-    gain: u64,
+    ratio: u64,
 }
 
 impl Zstd {
@@ -186,27 +190,27 @@ impl Zstd {
         for parameter in [
             CParameter::CompressionLevel(level),
             CParameter::WindowLog(ZSTD_WINDOW),
-            CParameter::ContentSizeFlag(level >= ZSTD_WEIGHS),
+            CParameter::ContentSizeFlag(level >= ZSTD_MIN_OPTIMAL_LEVEL),
         ] {
-            context.set_parameter(parameter).map_err(failed)?;
+            context.set_parameter(parameter).map_err(zstd_error)?;
         }
         Ok(Zstd {
             context,
             level,
             scratch: Vec::new(),
-            gain: 0,
+            ratio: 0,
         })
     }
 
-    fn forget(&mut self) {
-        self.gain = 3 << 10;
+    fn reset_ratio(&mut self) {
+        self.ratio = 3 << 10;
     }
 
     /// Emulates LZ4's `compress_fill`, which Zstandard lacks.
-    fn fill(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
+    fn compress_fill(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
         let filled = match self.level {
-            ZSTD_WEIGHS.. => self.by_frames(bytes, to),
-            _ => self.by_blocks(bytes, to),
+            ZSTD_MIN_OPTIMAL_LEVEL.. => self.fill_by_frames(bytes, to),
+            _ => self.fill_by_blocks(bytes, to),
         }?;
         // If no input fits, the data are stored uncompressed.
         Ok(if filled.0 == 0 {
@@ -218,21 +222,21 @@ impl Zstd {
 
     /// Compresses whole frames of estimated sizes: the first estimate comes from the last ratio,
     /// the next ones from the result of each try.
-    fn by_frames(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
+    fn fill_by_frames(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
         let room = to.len() as u64;
         let guess = |gain: u64| (room * gain / 1024).clamp(room, bytes.len() as u64) as usize;
-        let mut len = guess(self.gain);
+        let mut len = guess(self.ratio);
         // The largest input that fitted, and the smallest that did not.
         let (mut best, mut over) = ((0, 0), bytes.len() + 1);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             self.scratch.resize(compress_bound(len), 0);
             let wrote = self.context.compress2(&mut self.scratch[..], &bytes[..len]);
-            let wrote = wrote.map_err(failed)?;
-            self.gain = len as u64 * 1024 / wrote as u64;
+            let wrote = wrote.map_err(zstd_error)?;
+            self.ratio = len as u64 * 1024 / wrote as u64;
             if wrote <= to.len() {
                 best = (len, wrote);
                 to[..wrote].copy_from_slice(&self.scratch[..wrote]);
-                if len == bytes.len() || wrote >= enough(to.len()) {
+                if len == bytes.len() || wrote >= full_threshold(to.len()) {
                     break;
                 }
             } else {
@@ -240,7 +244,7 @@ impl Zstd {
             }
             // Slightly less than estimated: a result that fits is worth more than a full one.
             let next =
-                guess(self.gain - self.gain / 128).clamp(best.0 + 1, over.max(best.0 + 2) - 1);
+                guess(self.ratio - self.ratio / 128).clamp(best.0 + 1, over.max(best.0 + 2) - 1);
             if next == len || next >= over {
                 break;
             }
@@ -252,19 +256,20 @@ impl Zstd {
     /// Compresses input in steps sized by the ratio so far, with a flush after each, so that the
     /// frame can end there; a step that does not fit is discarded. So each byte is compressed about
     /// once.
-    fn by_blocks(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
+    fn fill_by_blocks(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
         // The compressor's header is replaced by a longer one.
-        let begins = ZSTD_HEAD_SIZE - ZSTD_OWN_HEAD;
-        let ends = to.len() - ZSTD_END.len();
-        let mut most = ZSTD_BLOCK;
-        while most >= ZSTD_LEAST {
-            let (read, wrote) = self.frame(bytes, &mut to[begins..ends], most)?;
+        let begins = ZSTD_HEADER_SIZE - ZSTD_STREAM_HEADER_SIZE;
+        let ends = to.len() - ZSTD_LAST_BLOCK.len();
+        let mut most = ZSTD_MAX_BLOCK;
+        while most >= ZSTD_MIN_STEP {
+            let (read, wrote) = self.compress_blocks(bytes, &mut to[begins..ends], most)?;
             if read > 0 {
                 let end = begins + wrote;
-                to[..ZSTD_HEAD.len()].copy_from_slice(&ZSTD_HEAD);
-                to[ZSTD_HEAD.len()..ZSTD_HEAD_SIZE].copy_from_slice(&(read as u32).to_le_bytes());
-                to[end..][..ZSTD_END.len()].copy_from_slice(&ZSTD_END);
-                return Ok((read, end + ZSTD_END.len()));
+                to[..ZSTD_HEADER.len()].copy_from_slice(&ZSTD_HEADER);
+                to[ZSTD_HEADER.len()..ZSTD_HEADER_SIZE]
+                    .copy_from_slice(&(read as u32).to_le_bytes());
+                to[end..][..ZSTD_LAST_BLOCK.len()].copy_from_slice(&ZSTD_LAST_BLOCK);
+                return Ok((read, end + ZSTD_LAST_BLOCK.len()));
             }
             most /= 4;
         }
@@ -273,33 +278,38 @@ impl Zstd {
 
     /// Compresses blocks of a frame, in steps of at most `most` bytes; reads nothing if the first
     /// did not fit.
-    fn frame(&mut self, bytes: &[u8], to: &mut [u8], most: usize) -> io::Result<(usize, usize)> {
-        let likely = to.len() as u64 * self.gain / 1024;
-        let bytes = &bytes[..bytes.len().min(ZSTD_SMALL.max(2 * likely as usize))];
+    fn compress_blocks(
+        &mut self,
+        bytes: &[u8],
+        to: &mut [u8],
+        most: usize,
+    ) -> io::Result<(usize, usize)> {
+        let likely = to.len() as u64 * self.ratio / 1024;
+        let bytes = &bytes[..bytes.len().min(ZSTD_SMALL_INPUT.max(2 * likely as usize))];
         self.context
             .reset(ResetDirective::SessionOnly)
-            .map_err(failed)?;
+            .map_err(zstd_error)?;
         self.context
             .set_pledged_src_size(Some(bytes.len() as u64))
-            .map_err(failed)?;
+            .map_err(zstd_error)?;
         let (mut read, mut wrote) = (0, 0);
-        while read < bytes.len() && wrote < enough(to.len()) {
-            let fits = (to.len() - wrote) as u64 * self.gain / 1024;
+        while read < bytes.len() && wrote < full_threshold(to.len()) {
+            let fits = (to.len() - wrote) as u64 * self.ratio / 1024;
             // Slightly less than estimated: a result that fits is worth more than a full one.
             let step = (fits - fits / 8) as usize;
-            let step = step.clamp(ZSTD_LEAST, most).min(bytes.len() - read);
+            let step = step.clamp(ZSTD_MIN_STEP, most).min(bytes.len() - read);
             let mut input = InBuffer::around(&bytes[read..read + step]);
             let mut output = OutBuffer::around_pos(&mut *to, wrote);
             let left = self
                 .context
                 .compress_stream2(&mut output, &mut input, ZSTD_e_flush);
-            let (left, taken, end) = (left.map_err(failed)?, input.pos(), output.pos());
+            let (left, taken, end) = (left.map_err(zstd_error)?, input.pos(), output.pos());
             if left > 0 || taken < step {
                 // The next step may compress as badly.
-                self.gain = (self.gain - self.gain / 8).max(1024);
+                self.ratio = (self.ratio - self.ratio / 8).max(1024);
                 break;
             }
-            self.gain = step as u64 * 1024 / (end - wrote).max(1) as u64;
+            self.ratio = step as u64 * 1024 / (end - wrote).max(1) as u64;
             (read, wrote) = (read + step, end);
         }
         Ok((read, wrote))
@@ -308,11 +318,11 @@ impl Zstd {
 
 /// Returns the output size that counts as full: the rest is not worth another try, or another
 /// block.
-fn enough(room: usize) -> usize {
+fn full_threshold(room: usize) -> usize {
     room - room / 64
 }
 
-fn failed(code: ErrorCode) -> io::Error {
+fn zstd_error(code: ErrorCode) -> io::Error {
     io::Error::other(get_error_name(code))
 }
 
@@ -332,14 +342,14 @@ mod tests {
         (0..len).map(next).collect()
     }
 
-    fn unpacked(packed: &Packed) -> Vec<u8> {
+    fn unpacked(packed: &CompressedSegment) -> Vec<u8> {
         let (mut bytes, mut rest) = (Vec::new(), &packed.blocks[..]);
         for piece in &packed.pieces {
             let len = piece.len as usize;
-            let taken = piece.packed.map_or(blocks(piece.len), u64::from) * BLOCK;
+            let taken = piece.compressed_blocks.map_or(blocks(piece.len), u64::from) * BLOCK;
             let (stored, behind) = rest.split_at(taken as usize);
             rest = behind;
-            if piece.packed.is_none() {
+            if piece.compressed_blocks.is_none() {
                 bytes.extend(&stored[..len]);
                 continue;
             }
@@ -360,11 +370,11 @@ mod tests {
             .expect("one that compresses");
         let mut left = Vec::new();
         for len in (290_000..330_000).step_by(2000) {
-            let packed = codec.pack(&bytes[..len], LEAVE).expect("packed");
+            let packed = codec.compress(&bytes[..len], LEAVE).expect("packed");
             let packed = packed.expect("smaller");
-            let stored = &bytes[..len - packed.left as usize];
+            let stored = &bytes[..len - packed.remainder as usize];
             assert!(unpacked(&packed) == *stored, "{len}");
-            left.push(packed.left);
+            left.push(packed.remainder);
         }
         // The last block is more than half full for some sizes, and not for others.
         assert!(left.contains(&0), "{left:?}");
@@ -386,16 +396,20 @@ mod tests {
             mixed.concat(),
             noise(5000, 2),
         ];
-        for level in [1, 3, ZSTD_WEIGHS] {
+        for level in [1, 3, ZSTD_MIN_OPTIMAL_LEVEL] {
             for cluster in [4096, 64 << 10, 1 << 20] {
                 let mut codec = (Codec::new(Compression::Zstd(level), cluster).expect("made"))
                     .expect("one that compresses");
                 let mut pack =
-                    |bytes: &[u8]| codec.pack(bytes, 0).expect("packed").expect("smaller");
+                    |bytes: &[u8]| codec.compress(bytes, 0).expect("packed").expect("smaller");
                 for bytes in &segments {
                     let packed = pack(bytes);
                     assert!(unpacked(&packed) == *bytes, "{level}, {cluster}");
-                    let most = packed.pieces.iter().flat_map(|piece| piece.packed).max();
+                    let most = packed
+                        .pieces
+                        .iter()
+                        .flat_map(|piece| piece.compressed_blocks)
+                        .max();
                     assert!(most.is_some_and(|most| u32::from(most) * BLOCK as u32 <= cluster));
                 }
                 // Earlier segments have no influence.

@@ -9,31 +9,33 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use ::erofs::write::{BLOCK, Body, Inode};
 use parking_lot::Mutex;
 
-use super::cut::{SEGMENT, best_chunk, chunks, pieces, with_data};
-use super::gather::{Gathered, Member, OfMember, alike};
-use super::jobs::{Done, Job, Treatment, job, work};
-use super::put::{Form, LARGE, NO_BLOCK, Put, Segment, Tails, chunked};
+use super::fragments::{Fragment, FragmentError, Fragments, possible_duplicates};
+use super::jobs::{Job, JobKind, JobOutput, new_job, run_worker};
+use super::split::{SEGMENT_SIZE, best_chunk, chunk_count, data_chunks, split_range};
+use super::writer::{
+    ContentsWriter, FileLayout, LARGE_FILE, NO_BLOCK, Segment, Tails, chunked_body,
+};
 use super::{Compression, Options};
 use crate::contents::Bytes;
 use crate::error::{Error, Result};
 use crate::output::Origin;
-use crate::plan::{Plan, Visit, path};
+use crate::plan::{Plan, Visit, visit_path};
 use crate::{Contents, Kind, Output, Progress};
 
 /// Maximum number of chunks of a file: their map takes 1 GiB, and with the largest chunks covers 1
 /// PiB.
-const MOST_CHUNKS: u64 = 1 << 28;
+const MAX_CHUNKS: u64 = 1 << 28;
 
 /// Files of up to this size in bytes are stored inline where there is space, even if other small
 /// files are packed: so little is not worth another read.
-const TINY: u64 = 256;
+const TINY_FILE: u64 = 256;
 
 /// The job queue of the worker threads, and the jobs in progress.
 struct Queue {
     jobs: SyncSender<Job>,
-    pending: VecDeque<(Segment, Receiver<io::Result<Done>>)>,
+    pending: VecDeque<(Segment, Receiver<io::Result<JobOutput>>)>,
     /// Maximum number of jobs in progress.
-    ahead: usize,
+    max_pending: usize,
 }
 
 impl Queue {
@@ -42,16 +44,16 @@ impl Queue {
         &self,
         contents: Arc<dyn Contents>,
         range: Range<u64>,
-        how: Treatment,
-    ) -> Result<Receiver<io::Result<Done>>> {
-        let (job, done) = job(contents, range, how);
+        how: JobKind,
+    ) -> Result<Receiver<io::Result<JobOutput>>> {
+        let (job, done) = new_job(contents, range, how);
         let sent = self.jobs.send(job);
         sent.map_err(|_| Error::new("the threads that read files have ended"))?;
         Ok(done)
     }
 }
 
-fn received(done: &Receiver<io::Result<Done>>) -> io::Result<Done> {
+fn receive(done: &Receiver<io::Result<JobOutput>>) -> io::Result<JobOutput> {
     let ended = |_| Err(io::Error::other("a reading thread has ended"));
     done.recv().unwrap_or_else(ended)
 }
@@ -63,12 +65,12 @@ pub(super) struct Files<'a> {
     options: &'a Options,
     /// By index; that of the packed inode is last.
     bodies: Vec<Option<Body>>,
-    put: Put<'a>,
+    writer: ContentsWriter<'a>,
     /// Parts to pack, in the order of visits.
-    members: Vec<Member>,
+    fragments: Vec<Fragment>,
     /// Contents are only copied, without processing: this thread copies them directly, as long as
     /// they come from local files. Other contents are read ahead by the worker threads.
-    copies: bool,
+    direct_copy: bool,
 }
 
 impl<'a> Files<'a> {
@@ -84,9 +86,9 @@ impl<'a> Files<'a> {
             visits,
             options,
             bodies: vec![None; visits.len() + 1],
-            put: Put::new(inodes, options, output),
-            members: Vec::new(),
-            copies: options.compression == Compression::None
+            writer: ContentsWriter::new(inodes, options, output),
+            fragments: Vec::new(),
+            direct_copy: options.compression == Compression::None
                 && !options.dedupe
                 && !output.has_hashes(),
         }
@@ -108,21 +110,21 @@ impl<'a> Files<'a> {
             let queue = Arc::new(Mutex::new(queue));
             for _ in 0..threads {
                 let queue = queue.clone();
-                scope.spawn(move || work(options, &queue));
+                scope.spawn(move || run_worker(options, &queue));
             }
             let queue = Queue {
                 jobs,
-                ahead,
+                max_pending: ahead,
                 pending: VecDeque::new(),
             };
-            self.all(queue, output, progress)
+            self.process_all(queue, output, progress)
         })?;
         let packed = self.bodies.pop().flatten();
-        Ok((self.bodies, packed, self.put.into_tails()))
+        Ok((self.bodies, packed, self.writer.into_tails()))
     }
 
     /// Processes all files, the packed parts after the others.
-    fn all(
+    fn process_all(
         &mut self,
         mut queue: Queue,
         output: &mut Output,
@@ -132,7 +134,7 @@ impl<'a> Files<'a> {
         for &at in &order {
             let contents = match self.plan.kind(self.visits[at].node) {
                 Kind::File(contents) => contents.clone(),
-                Kind::Symlink(target) if target.len() <= self.put.rooms[at] => {
+                Kind::Symlink(target) if target.len() <= self.writer.inline_limits[at] => {
                     self.bodies[at] = Some(Body::Flat {
                         size: target.len() as u64,
                         block: NO_BLOCK,
@@ -144,11 +146,11 @@ impl<'a> Files<'a> {
                 _ => continue,
             };
             let is_small = self.is_small(at, &*contents);
-            if is_small.map_err(|error| self.failed(at, error))? {
+            if is_small.map_err(|error| self.error(at, error))? {
                 let size = contents.len();
                 // The offset is known after all files.
-                self.bodies[at] = Some(Body::Packed { size, at: 0 });
-                self.members.push(Member {
+                self.bodies[at] = Some(Body::Fragment { size, offset: 0 });
+                self.fragments.push(Fragment {
                     at,
                     contents,
                     range: 0..size,
@@ -158,7 +160,7 @@ impl<'a> Files<'a> {
             }
         }
         self.finish_all(&mut queue, output, progress)?;
-        let gathered = self.gather(&order, &mut queue, progress)?;
+        let gathered = self.concatenate_fragments(&order, &mut queue, progress)?;
         if !gathered.is_empty() {
             let at = self.visits.len();
             self.send(at, Arc::new(gathered), &mut queue, output, progress)?;
@@ -167,26 +169,31 @@ impl<'a> Files<'a> {
     }
 
     /// Concatenates the parts to pack in tree order, and stores their offsets in the files' bodies.
-    fn gather(
+    fn concatenate_fragments(
         &mut self,
         order: &[usize],
         queue: &mut Queue,
         progress: &dyn Progress,
-    ) -> Result<Gathered> {
+    ) -> Result<Fragments> {
         let mut ranks = vec![0; order.len()];
         for (rank, &at) in order.iter().enumerate() {
             ranks[at] = rank;
         }
-        let mut members = std::mem::take(&mut self.members);
+        let mut members = std::mem::take(&mut self.fragments);
         members.sort_by_key(|member| ranks[member.at]);
-        let hashes = self.hashes(&members, queue)?;
-        let all: u64 = members.iter().map(Member::len).sum();
+        let hashes = self.fragment_hashes(&members, queue)?;
+        let all: u64 = members.iter().map(Fragment::len).sum();
         let files: Vec<usize> = members.iter().map(|member| member.at).collect();
-        let (gathered, places) = Gathered::of(members, &hashes);
-        progress.done(all - gathered.len());
+        let (gathered, places) = Fragments::of(members, &hashes);
+        progress.advance(all - gathered.len());
         for (file, place) in files.into_iter().zip(places) {
             match &mut self.bodies[file] {
-                Some(Body::Packed { at, .. } | Body::Compressed { end: Some(at), .. }) => {
+                Some(
+                    Body::Fragment { offset: at, .. }
+                    | Body::Compressed {
+                        fragment: Some(at), ..
+                    },
+                ) => {
                     *at = place;
                 }
                 _ => unreachable!("nothing else is packed"),
@@ -196,24 +203,28 @@ impl<'a> Files<'a> {
     }
 
     /// Returns the hashes of the parts that may be equal, by index.
-    fn hashes(&self, members: &[Member], queue: &mut Queue) -> Result<HashMap<usize, [u8; 32]>> {
+    fn fragment_hashes(
+        &self,
+        members: &[Fragment],
+        queue: &mut Queue,
+    ) -> Result<HashMap<usize, [u8; 32]>> {
         let mut hashes = HashMap::new();
         let mut pending = VecDeque::new();
         let mut finish = |(number, done): (usize, Receiver<_>)| {
             let at = members[number].at;
-            let done: Done = received(&done).map_err(|error| self.failed(at, error))?;
+            let done: JobOutput = receive(&done).map_err(|error| self.error(at, error))?;
             members[number].contents.close();
             hashes.extend(done.hashes.into_iter().map(|hash| (number, hash)));
             Ok::<(), Error>(())
         };
-        for number in alike(members) {
-            if pending.len() == queue.ahead
+        for number in possible_duplicates(members) {
+            if pending.len() == queue.max_pending
                 && let Some(first) = pending.pop_front()
             {
                 finish(first)?;
             }
             let member = &members[number];
-            let how = Treatment::Hash(member.len());
+            let how = JobKind::Hash(member.len());
             let done = queue.send(member.contents.clone(), member.range.clone(), how)?;
             pending.push_back((number, done));
         }
@@ -224,13 +235,13 @@ impl<'a> Files<'a> {
     /// Returns whether a file is to be packed with the other small ones.
     fn is_small(&self, at: usize, contents: &dyn Contents) -> io::Result<bool> {
         let size = contents.len();
-        let least = TINY.min(self.put.rooms[at] as u64);
+        let least = TINY_FILE.min(self.writer.inline_limits[at] as u64);
         Ok(self.options.pack_small
             && self.options.compression != Compression::None
             && matches!(self.plan.kind(self.visits[at].node), Kind::File(_))
-            && (least + 1..=self.most_packed()).contains(&size)
+            && (least + 1..=self.max_fragment()).contains(&size)
             // Sparse files are not packed.
-            && matches!(&contents.data()?[..], [data] if *data == (0..size)))
+            && matches!(&contents.data_ranges()?[..], [data] if *data == (0..size)))
     }
 
     /// Sends the parts of a file to the worker threads.
@@ -242,39 +253,43 @@ impl<'a> Files<'a> {
         output: &mut Output,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let segments = self.cut(at, &contents, progress);
-        for segment in segments.map_err(|error| self.failed(at, error))? {
-            if self.copies && segment.form == Form::Flat {
+        let segments = self.split(at, &contents, progress);
+        for segment in segments.map_err(|error| self.error(at, error))? {
+            if self.direct_copy && segment.layout == FileLayout::Flat {
                 self.finish_all(queue, output, progress)?;
-                let origin = self.put.copy_plain(&segment, output);
-                let origin = origin.map_err(|error| self.failed(at, error))?;
-                self.copies = origin != Origin::Memory || self.is_link(at);
-                self.finished(&segment, progress);
+                let origin = self.writer.copy_plain(&segment, output);
+                let origin = origin.map_err(|error| self.error(at, error))?;
+                self.direct_copy = origin != Origin::Memory || self.is_link(at);
+                self.finish_segment(&segment, progress);
                 continue;
             }
-            if queue.pending.len() == queue.ahead {
+            if queue.pending.len() == queue.max_pending {
                 self.finish_first(&mut queue.pending, output, progress)?;
             }
-            let done = queue.send(contents.clone(), segment.range.clone(), self.how(&segment))?;
+            let done = queue.send(
+                contents.clone(),
+                segment.range.clone(),
+                self.job_kind(&segment),
+            )?;
             queue.pending.push_back((segment, done));
         }
         Ok(())
     }
 
-    fn how(&self, segment: &Segment) -> Treatment {
+    fn job_kind(&self, segment: &Segment) -> JobKind {
         // Tails of files go to the packed inode, except its own.
         let leaves = self.options.pack_small && segment.last && segment.at < self.visits.len();
-        match segment.form {
-            Form::Compressed if leaves => Treatment::Compress(self.most_packed() as usize),
-            Form::Compressed => Treatment::Compress(0),
-            Form::Chunks(chunk) if self.options.dedupe => Treatment::Hash(chunk),
-            Form::Flat | Form::Chunks(_) => Treatment::Read,
+        match segment.layout {
+            FileLayout::Compressed if leaves => JobKind::Compress(self.max_fragment() as usize),
+            FileLayout::Compressed => JobKind::Compress(0),
+            FileLayout::Chunks(chunk) if self.options.dedupe => JobKind::Hash(chunk),
+            FileLayout::Flat | FileLayout::Chunks(_) => JobKind::Read,
         }
     }
 
     /// Returns the maximum number of bytes of a file that are packed.
-    fn most_packed(&self) -> u64 {
-        LARGE.min(self.options.cluster.into())
+    fn max_fragment(&self) -> u64 {
+        LARGE_FILE.min(self.options.cluster.into())
     }
 
     /// Returns the indexes of all visits: first those to place first, then the others.
@@ -292,34 +307,36 @@ impl<'a> Files<'a> {
         order
     }
 
-    fn failed(&self, at: usize, error: io::Error) -> Error {
+    fn error(&self, at: usize, error: io::Error) -> Error {
         let member = error.get_ref().and_then(|inner| inner.downcast_ref());
-        let at = member.map_or(at, |member: &OfMember| member.at);
-        Error::of(&path(self.visits, at), error)
+        let at = member.map_or(at, |member: &FragmentError| member.at);
+        Error::with_path(&visit_path(self.visits, at), error)
     }
 
     /// Chooses the form of a file, and returns the parts to read. A file without any is finished.
-    fn cut(
+    fn split(
         &mut self,
         at: usize,
         contents: &Arc<dyn Contents>,
         progress: &dyn Progress,
     ) -> io::Result<Vec<Segment>> {
         let size = contents.len();
-        let data = contents.data()?;
+        let data = contents.data_ranges()?;
         let (form, ranges) = match self.is_link(at) {
-            false => self.form(at, size, &data),
-            true => (Form::Flat, pieces(0..size, SEGMENT)),
+            false => self.choose_layout(at, size, &data),
+            true => (FileLayout::Flat, split_range(0..size, SEGMENT_SIZE)),
         };
-        if let Form::Chunks(chunk) = form
-            && size.div_ceil(chunk) > MOST_CHUNKS
+        if let FileLayout::Chunks(chunk) = form
+            && size.div_ceil(chunk) > MAX_CHUNKS
         {
             return Err(io::Error::other("a file with too many chunks"));
         }
         if ranges.is_empty() {
             contents.close();
             self.bodies[at] = Some(match form {
-                Form::Chunks(chunk) => chunked(size, chunk, vec![None; chunks(size, chunk)]),
+                FileLayout::Chunks(chunk) => {
+                    chunked_body(size, chunk, vec![None; chunk_count(size, chunk)])
+                }
                 _ => Body::Flat {
                     size,
                     block: NO_BLOCK,
@@ -328,12 +345,12 @@ impl<'a> Files<'a> {
             });
         }
         let read: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-        progress.done(size - read);
+        progress.advance(size - read);
         let count = ranges.len();
         let segment = |(number, range)| Segment {
             at,
             contents: contents.clone(),
-            form,
+            layout: form,
             range,
             last: number + 1 == count,
         };
@@ -345,45 +362,53 @@ impl<'a> Files<'a> {
         visit.is_some_and(|visit| matches!(self.plan.kind(visit.node), Kind::Symlink(_)))
     }
 
-    fn form(&self, at: usize, size: u64, data: &[Range<u64>]) -> (Form, Vec<Range<u64>>) {
+    fn choose_layout(
+        &self,
+        at: usize,
+        size: u64,
+        data: &[Range<u64>],
+    ) -> (FileLayout, Vec<Range<u64>>) {
         let sparse = data.iter().map(|data| data.end - data.start).sum::<u64>() < size;
         // The file is inline as a whole.
-        let tiny = size < BLOCK && size <= self.put.rooms[at] as u64;
+        let tiny = size < BLOCK && size <= self.writer.inline_limits[at] as u64;
         let chunk = match (self.options.chunk, self.options.dedupe) {
             (Some(chunk), _) => Some(chunk),
-            (None, true) => Some(SHARED_CHUNK),
+            (None, true) => Some(DEDUPE_CHUNK),
             (None, false) => None,
         };
         if sparse && !tiny {
             let chunk = self.options.chunk.unwrap_or_else(|| best_chunk(size, data));
-            return (Form::Chunks(chunk), with_data(size, chunk, data));
+            return (FileLayout::Chunks(chunk), data_chunks(size, chunk, data));
         }
         let whole = 0..size;
         if tiny {
-            (Form::Flat, pieces(whole, SEGMENT))
+            (FileLayout::Flat, split_range(whole, SEGMENT_SIZE))
         } else if self.options.compression != Compression::None {
-            (Form::Compressed, pieces(whole, SEGMENT))
+            (FileLayout::Compressed, split_range(whole, SEGMENT_SIZE))
         } else if let Some(chunk) = chunk {
-            (Form::Chunks(chunk), pieces(whole, chunk.max(SEGMENT)))
+            (
+                FileLayout::Chunks(chunk),
+                split_range(whole, chunk.max(SEGMENT_SIZE)),
+            )
         } else {
-            (Form::Flat, pieces(whole, SEGMENT))
+            (FileLayout::Flat, split_range(whole, SEGMENT_SIZE))
         }
     }
 
     /// Waits for the oldest job, and puts its result into the image.
     fn finish_first(
         &mut self,
-        pending: &mut VecDeque<(Segment, Receiver<io::Result<Done>>)>,
+        pending: &mut VecDeque<(Segment, Receiver<io::Result<JobOutput>>)>,
         output: &mut Output,
         progress: &dyn Progress,
     ) -> Result<()> {
         let Some((segment, done)) = pending.pop_front() else {
             return Ok(());
         };
-        let done = received(&done);
-        let put = done.and_then(|done| self.put.segment(&segment, done, output));
-        put.map_err(|error| self.failed(segment.at, error))?;
-        self.finished(&segment, progress);
+        let done = receive(&done);
+        let put = done.and_then(|done| self.writer.write_segment(&segment, done, output));
+        put.map_err(|error| self.error(segment.at, error))?;
+        self.finish_segment(&segment, progress);
         Ok(())
     }
 
@@ -400,26 +425,26 @@ impl<'a> Files<'a> {
     }
 
     /// Finishes a segment that is in the image, except for the part to pack.
-    fn finished(&mut self, segment: &Segment, progress: &dyn Progress) {
+    fn finish_segment(&mut self, segment: &Segment, progress: &dyn Progress) {
         let mut done = segment.range.end - segment.range.start;
         if segment.last {
             segment.contents.close();
-            let (body, left) = self.put.body(segment);
+            let (body, left) = self.writer.take_body(segment);
             self.bodies[segment.at] = Some(body);
             if left > 0 {
                 done -= left;
                 let end = segment.range.end;
-                self.members.push(Member {
+                self.fragments.push(Fragment {
                     at: segment.at,
                     contents: segment.contents.clone(),
                     range: end - left..end,
                 });
             }
         }
-        progress.done(done);
+        progress.advance(done);
     }
 }
 
 /// Default chunk size in bytes for deduplication: the map takes 1/16,000 of a file, and reads are
 /// large enough for disks.
-const SHARED_CHUNK: u64 = 64 << 10;
+const DEDUPE_CHUNK: u64 = 64 << 10;

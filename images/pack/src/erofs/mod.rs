@@ -6,21 +6,21 @@
 //! last.
 
 mod codec;
-mod cut;
 mod files;
-mod gather;
+mod fragments;
 mod jobs;
-mod put;
+mod split;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
 
 use ::erofs::layout::{Algorithm, encode_device};
-use ::erofs::write::{BLOCK, Body, Common, Impossible, Inode, Metadata, can_name};
+use ::erofs::write::{BLOCK, Body, ImageParams, Inode, LimitExceeded, Metadata, is_supported_name};
 
 use self::files::Files;
 use crate::error::{Error, Result};
-use crate::plan::{NodeId, Plan, Visit, path};
+use crate::plan::{NodeId, Plan, Visit, visit_path};
 use crate::{Attributes, Kind, Output, Progress};
 
 /// Options of an EROFS image.
@@ -28,10 +28,10 @@ use crate::{Attributes, Kind, Output, Progress};
 pub struct Options {
     /// Compression of contents.
     pub compression: Compression,
-    /// Maximum size in bytes of a physical cluster: a power of two in [`Options::CLUSTERS`]. A
+    /// Maximum size in bytes of a physical cluster: a power of two in [`Options::CLUSTER_SIZES`]. A
     /// larger one compresses better; reading a byte means reading and decoding a whole cluster.
     pub cluster: u32,
-    /// Chunk size in bytes of uncompressed files, a power of two in [`Options::CHUNKS`]; not
+    /// Chunk size in bytes of uncompressed files, a power of two in [`Options::CHUNK_SIZES`]; not
     /// chunked by default.
     pub chunk: Option<u64>,
     /// Store equal data once: equal chunks, or equal segments of 1 MiB of compressed files.
@@ -48,9 +48,9 @@ pub struct Options {
 
 impl Options {
     /// The valid values of [`Options::cluster`].
-    pub const CLUSTERS: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
+    pub const CLUSTER_SIZES: std::ops::RangeInclusive<u32> = 4096..=1 << 20;
     /// The valid values of [`Options::chunk`].
-    pub const CHUNKS: std::ops::RangeInclusive<u64> = BLOCK..=cut::LARGEST_CHUNK;
+    pub const CHUNK_SIZES: std::ops::RangeInclusive<u64> = BLOCK..=split::MAX_CHUNK;
 }
 
 impl Default for Options {
@@ -103,7 +103,7 @@ pub fn write(
     progress: &dyn Progress,
 ) -> Result<Dropped> {
     let visits = plan.walk()?;
-    progress.expect(crate::contents_size(plan, &visits));
+    progress.set_total(crate::contents_size(plan, &visits));
     let mut dropped = Dropped::default();
     let mut inodes: Vec<Inode> = visits
         .iter()
@@ -124,18 +124,18 @@ pub fn write(
             inode.body = body;
         }
     }
-    tell_rest(plan, &visits, &mut inodes)?;
+    set_other_bodies(plan, &visits, &mut inodes)?;
     let named = inodes.len();
     inodes.extend(packed.map(packed_inode));
-    let common = Common {
+    let common = ImageParams {
         compression: (options.compression.algorithm())
             .map(|algorithm| (algorithm, (u64::from(options.cluster) / BLOCK) as u16)),
         next_block: output.position() / BLOCK,
         packed: (inodes.len() > named).then_some(named),
     };
     let impossible = |impossible| match impossible {
-        Impossible::TooManyXattrs(at) => Error::of(&path(&visits, at), impossible),
-        Impossible::TooLarge => Error::new(impossible),
+        LimitExceeded::TooManyXattrs(at) => Error::with_path(&visit_path(&visits, at), impossible),
+        LimitExceeded::TooLarge => Error::new(impossible),
     };
     let metadata = Metadata::plan(&inodes, common).map_err(impossible)?;
     metadata.write(
@@ -144,7 +144,7 @@ pub fn write(
                 bytes.extend(target);
                 return Ok(());
             }
-            let (place, len) = tails.places[&at];
+            let (place, len) = tails.locations[&at];
             tails.file.seek(SeekFrom::Start(place))?;
             let begins = bytes.len();
             bytes.resize(begins + len, 0);
@@ -160,20 +160,20 @@ pub fn write(
 fn inode(attributes: &Attributes, kind: &Kind, visit: &Visit, dropped: &mut Dropped) -> Inode {
     let mut xattrs = Vec::new();
     for (name, value) in &attributes.xattrs {
-        if can_name(name) {
+        if is_supported_name(name) {
             xattrs.push((name.clone(), value.clone()));
         } else {
             *dropped.xattrs.entry(name.clone()).or_default() += 1;
         }
     }
     Inode {
-        mode: (kind.kind().mode_bits() | attributes.mode) as u16,
+        mode: (kind.vfs_kind().mode_bits() | attributes.mode) as u16,
         uid: attributes.uid,
         gid: attributes.gid,
         mtime: (attributes.mtime.sec, attributes.mtime.nsec),
         links: visit.links,
         xattrs,
-        body: Body::Nothing,
+        body: Body::Empty,
     }
 }
 
@@ -191,7 +191,7 @@ fn packed_inode(body: Body) -> Inode {
 }
 
 /// Sets the bodies of directories and devices.
-fn tell_rest(plan: &Plan, visits: &[Visit], inodes: &mut [Inode]) -> Result<()> {
+fn set_other_bodies(plan: &Plan, visits: &[Visit], inodes: &mut [Inode]) -> Result<()> {
     let numbers: BTreeMap<_, _> = (visits.iter().enumerate())
         .map(|(at, visit)| (visit.node, at))
         .collect();
@@ -206,7 +206,7 @@ fn tell_rest(plan: &Plan, visits: &[Visit], inodes: &mut [Inode]) -> Result<()> 
             Kind::CharDevice(device) | Kind::BlockDevice(device) => {
                 let number = encode_device(device.major, device.minor);
                 let what = "a device number beyond the range of Linux";
-                Body::Device(number.ok_or_else(|| Error::of(&path(visits, at), what))?)
+                Body::Device(number.ok_or_else(|| Error::with_path(&visit_path(visits, at), what))?)
             }
             _ => continue,
         };

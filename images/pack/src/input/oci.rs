@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::tar::{Member, add, find, members, nobodys};
-use super::unpack::unpacked;
+use super::decompress::decompress;
+use super::tar::{Member, add, find, implicit_attributes, members};
 use crate::error::{Error, Result};
 use crate::plan::{Kind, Plan};
 
 /// Maximum size in bytes of an index or manifest, as accepted by registries.
-const MOST_JSON: u64 = 4 << 20;
+const MAX_JSON: u64 = 4 << 20;
 
 /// Prefix of a whiteout's name.
 const WHITEOUT: &[u8] = b".wh.";
@@ -27,16 +27,16 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Returns the tree of the image in the layout at `dir`: the only one, or the one for this
 /// architecture. `scratch` creates unnamed files for decompressed layers.
 pub fn oci_layout(dir: &Path, scratch: impl Fn() -> io::Result<File>) -> Result<Plan> {
-    let index = json(File::open(dir.join("index.json")), "index.json")?;
+    let index = read_json(File::open(dir.join("index.json")), "index.json")?;
     let manifest = manifest(dir, index)?;
     let layers = manifest["layers"].as_array();
     let layers = layers.ok_or_else(|| Error::new("the manifest has no layers"))?;
-    let mut plan = Plan::new(nobodys());
+    let mut plan = Plan::new(implicit_attributes());
     for layer in layers {
         let digest = digest(layer)?;
         let failed = |error: io::Error| Error::new(format!("layer {digest}: {error}"));
-        let layer = unpacked(blob(dir, digest)?, &scratch).map_err(failed)?;
-        put_on(&mut plan, members(layer)?)?;
+        let layer = decompress(blob(dir, digest)?, &scratch).map_err(failed)?;
+        apply_layer(&mut plan, members(layer)?)?;
     }
     Ok(plan)
 }
@@ -48,13 +48,13 @@ fn manifest(dir: &Path, mut index: Value) -> Result<Value> {
         let Some(entries) = index["manifests"].as_array() else {
             return Ok(index);
         };
-        let digest = digest(choose(entries)?)?;
-        index = json(Ok(blob(dir, digest)?), digest)?;
+        let digest = digest(select_manifest(entries)?)?;
+        index = read_json(Ok(blob(dir, digest)?), digest)?;
     }
     Err(Error::new("image indexes without a manifest"))
 }
 
-fn choose(entries: &[Value]) -> Result<&Value> {
+fn select_manifest(entries: &[Value]) -> Result<&Value> {
     if let [only] = entries {
         return Ok(only);
     }
@@ -116,18 +116,16 @@ fn blob(dir: &Path, digest: &str) -> Result<File> {
     Ok(file)
 }
 
-fn json(file: io::Result<File>, shown: &str) -> Result<Value> {
+fn read_json(file: io::Result<File>, shown: &str) -> Result<Value> {
     let failed = |error: io::Error| Error::new(format!("{shown}: {error}"));
     let mut text = Vec::new();
     let file = file.map_err(failed)?;
-    file.take(MOST_JSON)
-        .read_to_end(&mut text)
-        .map_err(failed)?;
+    file.take(MAX_JSON).read_to_end(&mut text).map_err(failed)?;
     serde_json::from_slice(&text).map_err(|error| Error::new(format!("{shown}: {error}")))
 }
 
 /// Applies a layer: first its whiteouts, then its entries.
-fn put_on(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
+fn apply_layer(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
     let is_whiteout = |member: &Member| {
         let name = member.path.last();
         name.is_some_and(|name| name.starts_with(WHITEOUT))

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 use vfs::{Device, Time};
 
-use crate::contents::Parts;
+use crate::contents::FileRanges;
 use crate::error::{Error, Result};
 use crate::plan::{Attributes, Kind, NodeId, Plan};
 
@@ -26,17 +26,17 @@ const BLOCK: u64 = 512;
 
 /// Maximum size in bytes of one header's records, a long name, or a map of holes. On Linux each
 /// attribute value of an inode, and the list of their names, has at most 64 KiB.
-const MOST_RECORDS: u64 = 16 << 20;
+const MAX_RECORDS: u64 = 16 << 20;
 
 /// An archive member.
 pub(super) struct Member {
     /// The components of its path, without `.`; none for the root.
     pub(super) path: Vec<Vec<u8>>,
     pub(super) attributes: Attributes,
-    pub(super) what: What,
+    pub(super) content: MemberContent,
 }
 
-pub(super) enum What {
+pub(super) enum MemberContent {
     Node(Kind),
     /// A hard link to this path.
     Link(Vec<Vec<u8>>),
@@ -45,7 +45,7 @@ pub(super) enum What {
 /// Returns the tree of an uncompressed archive. Directories that it does not list belong to root,
 /// with mode 0755.
 pub fn tar(file: File) -> Result<Plan> {
-    let mut plan = Plan::new(nobodys());
+    let mut plan = Plan::new(implicit_attributes());
     for member in members(file)? {
         add(&mut plan, member)?;
     }
@@ -53,7 +53,7 @@ pub fn tar(file: File) -> Result<Plan> {
 }
 
 /// Returns the attributes of a directory that is not listed.
-pub(super) fn nobodys() -> Attributes {
+pub(super) fn implicit_attributes() -> Attributes {
     Attributes {
         mode: 0o755,
         ..Attributes::default()
@@ -65,12 +65,12 @@ pub(super) fn add(plan: &mut Plan, member: Member) -> Result<()> {
     let Member {
         path,
         attributes,
-        what,
+        content: what,
     } = member;
-    let failed = |what: &str| Error::of(&path.join(&b'/'), what);
+    let failed = |what: &str| Error::with_path(&path.join(&b'/'), what);
     let Some((name, above)) = path.split_last() else {
         return match what {
-            What::Node(Kind::Directory(_)) => {
+            MemberContent::Node(Kind::Directory(_)) => {
                 plan.set_attributes(NodeId::ROOT, attributes);
                 Ok(())
             }
@@ -82,12 +82,12 @@ pub(super) fn add(plan: &mut Plan, member: Member) -> Result<()> {
         dir = match plan.lookup(dir, name) {
             Some(there) if matches!(plan.kind(there), Kind::Directory(_)) => there,
             Some(_) => return Err(failed("has a parent that is not a directory")),
-            None => plan.add(dir, name, nobodys(), Kind::empty_directory()),
+            None => plan.add(dir, name, implicit_attributes(), Kind::empty_directory()),
         };
     }
     match what {
-        What::Node(kind) => drop(plan.add(dir, name, attributes, kind)),
-        What::Link(target) => {
+        MemberContent::Node(kind) => drop(plan.add(dir, name, attributes, kind)),
+        MemberContent::Link(target) => {
             let found = find(plan, &target);
             let node = found
                 .ok_or_else(|| failed("is a hard link to a name that is not in the archive"))?;
@@ -126,22 +126,22 @@ pub(super) fn members(file: File) -> Result<Vec<Member>> {
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Pax records in order of appearance: version 0.0 of `GNU.sparse` repeats keys.
-type Listed = Vec<(Vec<u8>, Vec<u8>)>;
+type RecordList = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Key prefix of extended attributes, which may have empty values.
-const XATTR: &[u8] = b"SCHILY.xattr.";
+const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 
 /// Key prefix of GNU tar's sparse file records.
-const SPARSE: &[u8] = b"GNU.sparse.";
+const SPARSE_PREFIX: &[u8] = b"GNU.sparse.";
 
 /// The directory of an incremental archive, with its entries as data (`GNUTYPE_DUMPDIR`).
 const DUMPDIR: u8 = b'D';
 
 /// Merges later records into earlier ones, replacing those with the same key. An empty value
 /// deletes a record (POSIX, pax).
-fn apply(records: &mut Records, later: Listed) {
+fn merge_records(records: &mut Records, later: RecordList) {
     for (key, value) in later {
-        if value.is_empty() && !key.starts_with(XATTR) {
+        if value.is_empty() && !key.starts_with(XATTR_PREFIX) {
             records.remove(&key);
         } else {
             records.insert(key, value);
@@ -160,7 +160,7 @@ struct Archive {
 
 impl Archive {
     fn next(&mut self) -> Result<Option<Member>> {
-        let (mut local, mut long_name, mut long_link) = (Listed::new(), None, None);
+        let (mut local, mut long_name, mut long_link) = (RecordList::new(), None, None);
         loop {
             let Some(header) = self.header()? else {
                 return Ok(None);
@@ -175,7 +175,7 @@ impl Archive {
                     .member(&header, local, (long_name, long_link))
                     .map(Some);
             }
-            let bytes = self.take(self.field(&header, SIZE)?)?;
+            let bytes = self.read_extension(self.field(&header, SIZE)?)?;
             let text = || {
                 let end = bytes.iter().position(|&byte| byte == 0);
                 Some(bytes[..end.unwrap_or(bytes.len())].to_vec())
@@ -185,10 +185,10 @@ impl Archive {
             } else if kind.is_gnu_longlink() {
                 long_link = text();
             } else {
-                let told =
-                    self::records(&bytes).ok_or_else(|| self.broken("malformed pax records"))?;
+                let told = self::parse_records(&bytes)
+                    .ok_or_else(|| self.corrupt("malformed pax records"))?;
                 if kind.is_pax_global_extensions() {
-                    apply(&mut self.global, told);
+                    merge_records(&mut self.global, told);
                 } else {
                     // If there are several before a member, the last one applies.
                     local = told;
@@ -199,9 +199,9 @@ impl Archive {
 
     /// Parses an unsigned field of a header.
     fn field(&self, header: &Header, (name, field): Field) -> Result<u64> {
-        let number = number(&header.as_bytes()[field]);
+        let number = parse_number(&header.as_bytes()[field]);
         let number = number.and_then(|number| number.try_into().ok());
-        number.ok_or_else(|| self.broken(format!("a malformed {name} in a header")))
+        number.ok_or_else(|| self.corrupt(format!("a malformed {name} in a header")))
     }
 
     /// Reads the next header; returns nothing at the end.
@@ -214,17 +214,17 @@ impl Archive {
         if header.as_bytes().iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
-        if !is_signed(header.as_bytes()) {
-            return Err(self.broken("the checksum of a header is wrong"));
+        if !has_valid_checksum(header.as_bytes()) {
+            return Err(self.corrupt("the checksum of a header is wrong"));
         }
         self.at += BLOCK;
         Ok(Some(header))
     }
 
     /// Reads the data of an extension, and skips it.
-    fn take(&mut self, size: u64) -> Result<Vec<u8>> {
-        if size > MOST_RECORDS {
-            return Err(self.broken("records of more than 16 MiB"));
+    fn read_extension(&mut self, size: u64) -> Result<Vec<u8>> {
+        if size > MAX_RECORDS {
+            return Err(self.corrupt("records of more than 16 MiB"));
         }
         let mut bytes = vec![0; size as usize];
         self.read(self.at, &mut bytes)?;
@@ -234,26 +234,26 @@ impl Archive {
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact_at(bytes, at);
-        read.map_err(|_| self.broken("the archive is truncated"))
+        read.map_err(|_| self.corrupt("the archive is truncated"))
     }
 
-    fn broken(&self, what: impl std::fmt::Display) -> Error {
+    fn corrupt(&self, what: impl std::fmt::Display) -> Error {
         Error::new(format!("{what} (at byte {} of the archive)", self.at))
     }
 
     fn member(
         &mut self,
         header: &Header,
-        local: Listed,
+        local: RecordList,
         (long_name, long_link): (Option<Vec<u8>>, Option<Vec<u8>>),
     ) -> Result<Member> {
-        let sparse = Sparse::of(&local);
+        let sparse = Sparse::parse(&local);
         let mut records = self.global.clone();
-        apply(&mut records, local);
+        merge_records(&mut records, local);
         let record = |key: &str| records.get(key.as_bytes());
         let number = |key: &str| Some(str::from_utf8(record(key)?).ok()?.parse::<u64>().ok());
         let told = |key: &str, field: Field| match number(key) {
-            Some(told) => told.ok_or_else(|| self.broken(format!("a malformed record '{key}'"))),
+            Some(told) => told.ok_or_else(|| self.corrupt(format!("a malformed record '{key}'"))),
             None => self.field(header, field),
         };
         let size = told("size", SIZE)?;
@@ -262,12 +262,12 @@ impl Archive {
         let name = name
             .or(long_name)
             .unwrap_or_else(|| header.path_bytes().into_owned());
-        let path =
-            path(&name).ok_or_else(|| Error::of(&name, "a path that leads outside the tree"))?;
-        let sparse = sparse.map_err(|what| Error::of(&name, what))?;
+        let path = parse_path(&name)
+            .ok_or_else(|| Error::with_path(&name, "a path that leads outside the tree"))?;
+        let sparse = sparse.map_err(|what| Error::with_path(&name, what))?;
         for key in ["SCHILY.realsize", "SUN.holesdata"] {
             if record(key).is_some() {
-                return Err(Error::of(
+                return Err(Error::with_path(
                     &name,
                     format!("a sparse file in the format of '{key}', not GNU.sparse"),
                 ));
@@ -277,11 +277,12 @@ impl Archive {
             mode: (self.field(header, MODE)? & 0o7777) as u32,
             uid: uid
                 .try_into()
-                .map_err(|_| self.broken("a user beyond 32 bits"))?,
+                .map_err(|_| self.corrupt("a user beyond 32 bits"))?,
             gid: gid
                 .try_into()
-                .map_err(|_| self.broken("a group beyond 32 bits"))?,
-            mtime: mtime(header, record("mtime")).ok_or_else(|| self.broken("a malformed time"))?,
+                .map_err(|_| self.corrupt("a group beyond 32 bits"))?,
+            mtime: mtime(header, record("mtime"))
+                .ok_or_else(|| self.corrupt("a malformed time"))?,
             xattrs: xattrs(&records),
         };
         let target = || {
@@ -291,7 +292,7 @@ impl Archive {
         let device = || -> Result<Device> {
             let part = |field| {
                 let number = self.field(header, field)?.try_into();
-                number.map_err(|_| self.broken("a device beyond 32 bits"))
+                number.map_err(|_| self.corrupt("a device beyond 32 bits"))
             };
             let (major, minor) = (part(MAJOR)?, part(MINOR)?);
             Ok(Device { major, minor })
@@ -302,38 +303,45 @@ impl Archive {
             other => other.as_byte() == DUMPDIR,
         };
         if sparse.is_some() && !matches!(kind, EntryType::Regular | EntryType::Continuous) {
-            return Err(Error::of(&name, "is marked sparse, but is not a file"));
+            return Err(Error::with_path(
+                &name,
+                "is marked sparse, but is not a file",
+            ));
         }
         let what = match kind {
             // The oldest archives mark a directory with a trailing slash.
-            EntryType::Regular if name.ends_with(b"/") => What::Node(Kind::empty_directory()),
+            EntryType::Regular if name.ends_with(b"/") => {
+                MemberContent::Node(Kind::empty_directory())
+            }
             EntryType::GNUSparse => {
-                What::Node(Kind::File(Arc::new(self.gnu_sparse(header, size)?)))
+                MemberContent::Node(Kind::File(Arc::new(self.gnu_sparse(header, size)?)))
             }
             EntryType::Regular | EntryType::Continuous => {
                 let parts = match sparse {
-                    None => self.parts(size, (self.at, size), [(0, size)])?,
-                    Some(Sparse::Listed { len, map }) => self.parts(len, (self.at, size), map)?,
-                    Some(Sparse::InFront { len }) => self.pax_sparse(size, len)?,
+                    None => self.file_ranges(size, (self.at, size), [(0, size)])?,
+                    Some(Sparse::InRecords { len, map }) => {
+                        self.file_ranges(len, (self.at, size), map)?
+                    }
+                    Some(Sparse::BeforeData { len }) => self.pax_sparse(size, len)?,
                 };
-                What::Node(Kind::File(Arc::new(parts)))
+                MemberContent::Node(Kind::File(Arc::new(parts)))
             }
             EntryType::Link => {
                 let target = target();
-                let path = self::path(&target);
-                What::Link(
-                    path.ok_or_else(|| Error::of(&target, "a path that leads outside the tree"))?,
-                )
+                let path = self::parse_path(&target);
+                MemberContent::Link(path.ok_or_else(|| {
+                    Error::with_path(&target, "a path that leads outside the tree")
+                })?)
             }
-            EntryType::Symlink => What::Node(Kind::Symlink(target())),
-            EntryType::Directory => What::Node(Kind::empty_directory()),
-            EntryType::Fifo => What::Node(Kind::Fifo),
-            EntryType::Char => What::Node(Kind::CharDevice(device()?)),
-            EntryType::Block => What::Node(Kind::BlockDevice(device()?)),
-            other if other.as_byte() == DUMPDIR => What::Node(Kind::empty_directory()),
+            EntryType::Symlink => MemberContent::Node(Kind::Symlink(target())),
+            EntryType::Directory => MemberContent::Node(Kind::empty_directory()),
+            EntryType::Fifo => MemberContent::Node(Kind::Fifo),
+            EntryType::Char => MemberContent::Node(Kind::CharDevice(device()?)),
+            EntryType::Block => MemberContent::Node(Kind::BlockDevice(device()?)),
+            other if other.as_byte() == DUMPDIR => MemberContent::Node(Kind::empty_directory()),
             other => {
                 let what = format!("a member of unknown type '{}'", other.as_byte() as char);
-                return Err(Error::of(&name, what));
+                return Err(Error::with_path(&name, what));
             }
         };
         // Other members have no data, whatever their size, except directories with a list of
@@ -346,76 +354,76 @@ impl Archive {
         Ok(Member {
             path,
             attributes,
-            what,
+            content: what,
         })
     }
 
     /// Returns a file of `len` bytes whose parts (offset and length) are contiguous in the `size`
     /// bytes from `place`.
-    fn parts(
+    fn file_ranges(
         &self,
         len: u64,
         (mut place, size): (u64, u64),
         map: impl IntoIterator<Item = (u64, u64)>,
-    ) -> Result<Parts> {
+    ) -> Result<FileRanges> {
         let limit = place
             .checked_add(size)
             .filter(|&limit| limit <= self.size)
-            .ok_or_else(|| self.broken("the archive is truncated within a file"))?;
+            .ok_or_else(|| self.corrupt("the archive is truncated within a file"))?;
         let mut parts = Vec::new();
         let mut end = 0;
         for (offset, bytes) in map {
             let after = offset.checked_add(bytes).filter(|&after| after <= len);
             let behind = place.checked_add(bytes).filter(|&behind| behind <= limit);
             let (Some(after), Some(behind), true) = (after, behind, offset >= end) else {
-                return Err(self.broken("a sparse file with a malformed map"));
+                return Err(self.corrupt("a sparse file with a malformed map"));
             };
             if bytes > 0 {
                 parts.push((offset, place, bytes));
             }
             (end, place) = (after, behind);
         }
-        Ok(Parts {
+        Ok(FileRanges {
             file: self.file.clone(),
             len,
-            parts,
+            ranges: parts,
         })
     }
 
     /// Parses an old GNU sparse file: the map is in the header, and in blocks after it.
-    fn gnu_sparse(&mut self, header: &Header, size: u64) -> Result<Parts> {
+    fn gnu_sparse(&mut self, header: &Header, size: u64) -> Result<FileRanges> {
         let broken = "a sparse file without a map";
-        let gnu = header.as_gnu().ok_or_else(|| self.broken(broken))?;
+        let gnu = header.as_gnu().ok_or_else(|| self.corrupt(broken))?;
         let len = self.field(header, REAL_SIZE)?;
         let mut map = Vec::new();
         let entries = |map: &mut Vec<(u64, u64)>, entries: &[GnuSparseHeader]| {
             for entry in entries.iter().filter(|entry| !entry.is_empty()) {
-                let unsigned = |field: &[u8]| number(field)?.try_into().ok();
+                let unsigned = |field: &[u8]| parse_number(field)?.try_into().ok();
                 map.push((unsigned(&entry.offset)?, unsigned(&entry.numbytes)?));
             }
             Some(())
         };
-        entries(&mut map, &gnu.sparse).ok_or_else(|| self.broken(broken))?;
+        entries(&mut map, &gnu.sparse).ok_or_else(|| self.corrupt(broken))?;
         let mut more = gnu.is_extended();
         while more {
             let mut block = GnuExtSparseHeader::new();
             self.read(self.at, block.as_mut_bytes())?;
             self.at += BLOCK;
-            entries(&mut map, block.sparse()).ok_or_else(|| self.broken(broken))?;
+            entries(&mut map, block.sparse()).ok_or_else(|| self.corrupt(broken))?;
             more = block.is_extended();
         }
-        self.parts(len, (self.at, size), map)
+        self.file_ranges(len, (self.at, size), map)
     }
 
     /// Parses a pax 1.0 sparse file: the map is decimal numbers, one a line, before the data.
-    fn pax_sparse(&self, size: u64, len: u64) -> Result<Parts> {
-        let broken = || self.broken("a sparse file with a malformed map");
+    fn pax_sparse(&self, size: u64, len: u64) -> Result<FileRanges> {
+        let broken = || self.corrupt("a sparse file with a malformed map");
         let (mut numbers, mut line, mut read) = (Vec::<u64>::new(), Vec::new(), 0);
         while numbers
             .first()
             .is_none_or(|&count| numbers.len() as u64 <= count.saturating_mul(2))
         {
-            if read >= size.min(MOST_RECORDS) {
+            if read >= size.min(MAX_RECORDS) {
                 return Err(broken());
             }
             let mut block = [0; BLOCK as usize];
@@ -434,24 +442,24 @@ impl Archive {
         let count = usize::try_from(numbers[0]).map_err(|_| broken())?;
         let map = numbers[1..=2 * count].chunks_exact(2);
         let data = (self.at + read, size.saturating_sub(read));
-        self.parts(len, data, map.map(|pair| (pair[0], pair[1])))
+        self.file_ranges(len, data, map.map(|pair| (pair[0], pair[1])))
     }
 }
 
 /// Returns whether a header's checksum is correct, which alone identifies a v7 header: it has no
 /// magic number.
-pub(super) fn is_signed(header: &[u8; BLOCK as usize]) -> bool {
+pub(super) fn has_valid_checksum(header: &[u8; BLOCK as usize]) -> bool {
     // The checksum field counts as eight spaces. Some systems sum signed bytes.
     let sum = |value: fn(u8) -> i64| {
         let others = header[..148].iter().chain(&header[156..]);
         8 * i64::from(b' ') + others.map(|&byte| value(byte)).sum::<i64>()
     };
     let sums = [sum(i64::from), sum(|byte| byte.cast_signed().into())];
-    number(&header[148..156]).is_some_and(|told| sums.contains(&told))
+    parse_number(&header[148..156]).is_some_and(|told| sums.contains(&told))
 }
 
 /// Splits a path into components; returns nothing if it contains `..` or an invalid name.
-fn path(text: &[u8]) -> Option<Vec<Vec<u8>>> {
+fn parse_path(text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let names = text.split(|&byte| byte == b'/');
     names
         .filter(|name| !name.is_empty() && name != b".")
@@ -473,7 +481,7 @@ const REAL_SIZE: Field = ("realsize", 483..495);
 
 /// Parses a number: octal digits surrounded by spaces or NULs, or a marker bit and the number in
 /// base 256. An empty field is 0.
-fn number(field: &[u8]) -> Option<i64> {
+fn parse_number(field: &[u8]) -> Option<i64> {
     match field {
         // GNU's extension: two's complement, marked by the first bit.
         [first, rest @ ..] if first & 0x80 != 0 => {
@@ -501,15 +509,15 @@ fn number(field: &[u8]) -> Option<i64> {
 enum Sparse {
     /// In the records: 0.0, which repeats a pair of keys for each part, and 0.1, with one value for
     /// all.
-    Listed { len: u64, map: Vec<(u64, u64)> },
+    InRecords { len: u64, map: Vec<(u64, u64)> },
     /// Before the data: 1.0.
-    InFront { len: u64 },
+    BeforeData { len: u64 },
 }
 
 impl Sparse {
     /// Parses the records of a sparse file: `None` if there are none, an error text if one is
     /// broken or their format is unknown.
-    fn of(records: &Listed) -> std::result::Result<Option<Sparse>, String> {
+    fn parse(records: &RecordList) -> std::result::Result<Option<Sparse>, String> {
         let broken = |key: &str| format!("a malformed record 'GNU.sparse.{key}'");
         let parse = |key: &str, value: &[u8]| {
             let text = str::from_utf8(value).ok();
@@ -520,7 +528,7 @@ impl Sparse {
         let (mut map, mut is_sparse, mut has_list) = (Vec::new(), false, false);
         let mut offset = None;
         for (key, value) in records {
-            let Some(key) = key.strip_prefix(SPARSE) else {
+            let Some(key) = key.strip_prefix(SPARSE_PREFIX) else {
                 continue;
             };
             let key = String::from_utf8_lossy(key);
@@ -555,10 +563,10 @@ impl Sparse {
         }
         let len = len.ok_or("a sparse file without a size")?;
         match (major.unwrap_or(0), minor.unwrap_or(0)) {
-            (1, 0) if !has_list => Ok(Some(Sparse::InFront { len })),
+            (1, 0) if !has_list => Ok(Some(Sparse::BeforeData { len })),
             (0, 0 | 1) if (has_list || count == Some(0)) && offset.is_none() => {
                 match count.is_none_or(|count| count == map.len() as u64) {
-                    true => Ok(Some(Sparse::Listed { len, map })),
+                    true => Ok(Some(Sparse::InRecords { len, map })),
                     false => Err(broken("numblocks")),
                 }
             }
@@ -569,8 +577,8 @@ impl Sparse {
 }
 
 /// Parses records of their own length in decimal, a space, key, `=`, value and a newline.
-fn records(mut bytes: &[u8]) -> Option<Listed> {
-    let mut records = Listed::new();
+fn parse_records(mut bytes: &[u8]) -> Option<RecordList> {
+    let mut records = RecordList::new();
     while !bytes.is_empty() {
         let space = bytes.iter().position(|&byte| byte == b' ')?;
         let len: usize = str::from_utf8(&bytes[..space]).ok()?.parse().ok()?;
@@ -584,7 +592,7 @@ fn records(mut bytes: &[u8]) -> Option<Listed> {
 
 fn xattrs(records: &Records) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let named = records.iter().filter_map(|(key, value)| {
-        let name = key.strip_prefix(XATTR)?;
+        let name = key.strip_prefix(XATTR_PREFIX)?;
         Some((name.to_vec(), value.clone()))
     });
     named.collect()
@@ -592,7 +600,7 @@ fn xattrs(records: &Records) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 fn mtime(header: &Header, record: Option<&Vec<u8>>) -> Option<Time> {
     let Some(record) = record else {
-        let sec = number(&header.as_bytes()[MTIME.1])?;
+        let sec = parse_number(&header.as_bytes()[MTIME.1])?;
         return Some(Time { sec, nsec: 0 });
     };
     let text = str::from_utf8(record).ok()?;
@@ -622,7 +630,10 @@ mod tests {
     fn records_may_have_newlines_in_them() {
         let bytes = b"30 SCHILY.xattr.user.a=1\n2\n=3\n19 mtime=-1.250000\n";
         let mut records = Records::new();
-        apply(&mut records, super::records(bytes).expect("two records"));
+        merge_records(
+            &mut records,
+            super::parse_records(bytes).expect("two records"),
+        );
         assert_eq!(xattrs(&records)[&b"user.a"[..]], b"1\n2\n=3");
         let time = mtime(&Header::new_old(), records.get(&b"mtime"[..]));
         let want = Time {
@@ -632,7 +643,7 @@ mod tests {
         assert_eq!(time, Some(want));
         for len in 1..bytes.len() {
             if len != 30 {
-                assert_eq!(super::records(&bytes[..len]), None, "{len} bytes");
+                assert_eq!(super::parse_records(&bytes[..len]), None, "{len} bytes");
             }
         }
     }
@@ -641,8 +652,8 @@ mod tests {
     fn paths_do_not_lead_out() {
         let names =
             |names: &[&str]| Some(names.iter().map(|name| name.as_bytes().to_vec()).collect());
-        assert_eq!(path(b"./a//b/"), names(&["a", "b"]));
-        assert_eq!(path(b"/"), names(&[]));
-        assert_eq!(path(b"a/../b"), None);
+        assert_eq!(parse_path(b"./a//b/"), names(&["a", "b"]));
+        assert_eq!(parse_path(b"/"), names(&[]));
+        assert_eq!(parse_path(b"a/../b"), None);
     }
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use vfs::listing::list;
-use vfs::{Call, Caller, Cx, Entry, Errno, FileSystem, Level, Node, OpenFlags, Sink};
+use vfs::{Call, Caller, Cx, Entry, Errno, FileSystem, Node, OpenFlags, Sink, Support};
 use wire::payload::SliceSink;
 
 use crate::Contents;
-use crate::contents::{ended, whole};
+use crate::contents::{unexpected_end, whole_range};
 use crate::error::{Error, Result};
-use crate::plan::{Attributes, Kind, MOST_LEVELS, NodeId, Plan};
+use crate::plan::{Attributes, Kind, MAX_DEPTH, NodeId, Plan};
 
 /// Returns the tree below the directory `root` of `fs`, read on behalf of `caller`. Returns an
 /// error if a node cannot be read: an image must not lack files silently.
@@ -28,12 +28,12 @@ pub fn file_system(fs: Arc<dyn FileSystem>, caller: Arc<Caller>, root: Entry) ->
     let mut pending = vec![(root, NodeId::ROOT, Vec::new(), 0)];
     while let Some((dir, node, path, level)) = pending.pop() {
         let listed = tree.with(|cx| list(cx, &*dir.node));
-        for listed in listed.map_err(|errno| Error::of(&path, errno))? {
+        for listed in listed.map_err(|errno| Error::with_path(&path, errno))? {
             let path = [&path[..], b"/", &listed.name].concat();
-            let failed = |errno: Errno| Error::of(&path, errno);
+            let failed = |errno: Errno| Error::with_path(&path, errno);
             let entry = listed
                 .entry
-                .ok_or_else(|| Error::of(&path, "cannot be accessed"))?;
+                .ok_or_else(|| Error::with_path(&path, "cannot be accessed"))?;
             let key = (entry.attr.device, entry.attr.id);
             let has_links = entry.attr.nlink > 1 && entry.attr.kind != vfs::Kind::Directory;
             if has_links && let Some(&there) = linked.get(&key) {
@@ -47,9 +47,9 @@ pub fn file_system(fs: Arc<dyn FileSystem>, caller: Arc<Caller>, root: Entry) ->
                 linked.insert(key, child);
             }
             if entry.attr.kind == vfs::Kind::Directory {
-                if level == MOST_LEVELS {
-                    let what = format!("more than {MOST_LEVELS} nested directories");
-                    return Err(Error::of(&path, what));
+                if level == MAX_DEPTH {
+                    let what = format!("more than {MAX_DEPTH} nested directories");
+                    return Err(Error::with_path(&path, what));
                 }
                 pending.push((entry, child, path, level + 1));
             }
@@ -77,7 +77,7 @@ fn kind(tree: &Tree, entry: &Entry) -> vfs::Result<Kind> {
     let rdev = entry.attr.rdev;
     Ok(match entry.attr.kind {
         vfs::Kind::Directory => Kind::empty_directory(),
-        vfs::Kind::File => Kind::File(Arc::new(OfTree::new(tree.clone(), entry))),
+        vfs::Kind::File => Kind::File(Arc::new(TreeFile::new(tree.clone(), entry))),
         vfs::Kind::Symlink => Kind::Symlink(tree.with(|cx| entry.node.readlink(cx))?),
         vfs::Kind::Fifo => Kind::Fifo,
         vfs::Kind::Socket => Kind::Socket,
@@ -99,7 +99,7 @@ fn attributes(tree: &Tree, entry: &Entry) -> vfs::Result<Attributes> {
 
 fn xattrs(tree: &Tree, entry: &Entry) -> vfs::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut all = BTreeMap::new();
-    if tree.fs.capabilities().xattr == Level::None {
+    if tree.fs.capabilities().xattr == Support::None {
         return Ok(all);
     }
     let list = match tree.with(|cx| entry.node.xattrs(cx)) {
@@ -118,7 +118,7 @@ fn xattrs(tree: &Tree, entry: &Entry) -> vfs::Result<BTreeMap<Vec<u8>, Vec<u8>>>
 }
 
 /// A file of a file system, opened on first read.
-struct OfTree {
+struct TreeFile {
     tree: Tree,
     node: Arc<dyn Node>,
     len: u64,
@@ -127,13 +127,13 @@ struct OfTree {
     open: Mutex<Option<Arc<dyn vfs::File>>>,
 }
 
-impl OfTree {
+impl TreeFile {
     /// Returns the contents of the file `entry` of `tree`.
-    fn new(tree: Tree, entry: &Entry) -> OfTree {
+    fn new(tree: Tree, entry: &Entry) -> TreeFile {
         let attr = &entry.attr;
-        OfTree {
+        TreeFile {
             sparse: attr.blocks < attr.size.div_ceil(512)
-                && tree.fs.capabilities().holes != Level::None,
+                && tree.fs.capabilities().holes != Support::None,
             tree,
             node: entry.node.clone(),
             len: attr.size,
@@ -151,7 +151,7 @@ impl OfTree {
     }
 }
 
-impl Contents for OfTree {
+impl Contents for TreeFile {
     fn len(&self) -> u64 {
         self.len
     }
@@ -167,16 +167,16 @@ impl Contents for OfTree {
         while at < range.end {
             let len = usize::try_from(range.end - at).unwrap_or(usize::MAX);
             match self.tree.with(|cx| file.read(cx, at, len, sink))? {
-                0 => return Err(ended()),
+                0 => return Err(unexpected_end()),
                 read => at += read as u64,
             }
         }
         Ok(())
     }
 
-    fn data(&self) -> io::Result<Vec<Range<u64>>> {
+    fn data_ranges(&self) -> io::Result<Vec<Range<u64>>> {
         if !self.sparse {
-            return Ok(whole(self.len));
+            return Ok(whole_range(self.len));
         }
         let file = self.file()?;
         let mut data = Vec::new();
@@ -190,7 +190,7 @@ impl Contents for OfTree {
             })
         });
         match told {
-            Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(whole(self.len)),
+            Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(whole_range(self.len)),
             told => Ok(told.map(|()| data)?),
         }
     }

@@ -1,10 +1,10 @@
 //! The numeric fields of an image, and changes to them.
 
 use erofs::layout::{INODE_SLOT, SUPERBLOCK_OFFSET, Superblock, checksum};
-use erofs::read::{Contents, Image, What};
+use erofs::read::{Contents, Image, Location};
 
-use crate::Counted;
-use crate::images::{Format, Whole};
+use crate::CountingStorage;
+use crate::images::{Format, SampleImage};
 
 /// A field: offset and size in bytes (1, 2, 4 or 8).
 #[derive(Clone, Copy)]
@@ -14,11 +14,11 @@ pub(crate) struct Field {
 }
 
 /// A pseudorandom number generator.
-pub(crate) struct Chance(u64);
+pub(crate) struct Random(u64);
 
-impl Chance {
-    pub(crate) fn new(seed: u64) -> Chance {
-        Chance(seed)
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
     }
 
     /// Returns the next number of SplitMix64 (Steele, Lea, Flood, 2014).
@@ -36,21 +36,21 @@ impl Chance {
 }
 
 /// Returns the fields of an image.
-pub(crate) fn of(whole: &Whole) -> Vec<Field> {
+pub(crate) fn of(whole: &SampleImage) -> Vec<Field> {
     let mut fields = match whole.format {
         Format::Rofs => of_rofs(&whole.bytes),
         Format::Erofs | Format::Hashes => of_erofs(&whole.bytes),
     };
     if whole.format == Format::Hashes {
         // Version, ranges, length, root.
-        put(&mut fields, 0, &[8, 4, 4, 8, 8]);
+        push_fields(&mut fields, 0, &[8, 4, 4, 8, 8]);
     }
     fields.retain(|field| field.at + field.size <= whole.bytes.len());
     fields
 }
 
 /// Adds contiguous fields of these sizes.
-fn put(fields: &mut Vec<Field>, mut at: usize, sizes: &[usize]) {
+fn push_fields(fields: &mut Vec<Field>, mut at: usize, sizes: &[usize]) {
     for &size in sizes {
         fields.push(Field { at, size });
         at += size;
@@ -62,14 +62,14 @@ fn put(fields: &mut Vec<Field>, mut at: usize, sizes: &[usize]) {
 fn of_erofs(bytes: &[u8]) -> Vec<Field> {
     let mut fields = Vec::new();
     let superblock = [4, 4, 4, 1, 1, 2, 8, 8, 4, 4, 4, 4];
-    put(&mut fields, SUPERBLOCK_OFFSET, &superblock);
+    push_fields(&mut fields, SUPERBLOCK_OFFSET, &superblock);
     let rest = [4, 2, 2, 2, 1, 1, 4, 8, 1, 1, 2, 4, 8];
-    put(&mut fields, SUPERBLOCK_OFFSET + 80, &rest);
+    push_fields(&mut fields, SUPERBLOCK_OFFSET + 80, &rest);
     // Codec configurations.
-    put(&mut fields, SUPERBLOCK_OFFSET + Superblock::SIZE, &[2; 12]);
+    push_fields(&mut fields, SUPERBLOCK_OFFSET + Superblock::SIZE, &[2; 12]);
     let raw = Superblock::parse(&bytes[SUPERBLOCK_OFFSET..]).expect("a superblock");
     let meta = (raw.meta_block as usize) << raw.block_bits;
-    let storage = Counted::new(bytes.to_vec());
+    let storage = CountingStorage::new(bytes.to_vec());
     let image = Image::open(&storage).expect("an image");
     let mut pending = vec![image.root];
     if let Some(packed) = image.packed() {
@@ -82,10 +82,10 @@ fn of_erofs(bytes: &[u8]) -> Vec<Field> {
             0 => (&[2, 2, 2, 2, 4, 4, 4, 4, 2, 2, 4], 32),
             _ => (&[2, 2, 2, 2, 8, 4, 4, 4, 4, 8, 4, 4], 64),
         };
-        put(&mut fields, at, sizes);
+        push_fields(&mut fields, at, sizes);
         // Attributes, headers and indexes consist of numbers of 1 to 8 bytes.
         for size in [1, 2, 4, 8] {
-            put(&mut fields, at + behind, &vec![size; 64 / size]);
+            push_fields(&mut fields, at + behind, &vec![size; 64 / size]);
         }
         let inode = image.inode(&storage, nid).expect("an inode");
         let Ok(contents) = image.contents(&storage, &inode) else {
@@ -102,9 +102,9 @@ fn of_erofs(bytes: &[u8]) -> Vec<Field> {
             }
         }
         let run = image.map(&storage, &contents, 0).expect("a first block");
-        if let What::Stored { place, .. } = run.what {
+        if let Location::Plain { offset: place, .. } = run.location {
             for number in 0..8 {
-                put(&mut fields, place as usize + number * 12, &[8, 2, 1, 1]);
+                push_fields(&mut fields, place as usize + number * 12, &[8, 2, 1, 1]);
             }
         }
     }
@@ -112,14 +112,19 @@ fn of_erofs(bytes: &[u8]) -> Vec<Field> {
 }
 
 /// Adds the first bytes of clusters, which codecs parse.
-fn clusters(image: &Image, storage: &Counted, contents: &Contents, fields: &mut Vec<Field>) {
+fn clusters(
+    image: &Image,
+    storage: &CountingStorage,
+    contents: &Contents,
+    fields: &mut Vec<Field>,
+) {
     let mut at = 0;
     while at < contents.size() {
         let run = image.map(storage, contents, at).expect("a part");
-        if let What::Encoded(cluster) = run.what {
-            put(fields, cluster.place as usize, &[1; 16]);
-            let end = (cluster.place + u64::from(cluster.encoded)) as usize;
-            put(fields, end - 64, &[1; 64]);
+        if let Location::Encoded(cluster) = run.location {
+            push_fields(fields, cluster.offset as usize, &[1; 16]);
+            let end = (cluster.offset + u64::from(cluster.encoded)) as usize;
+            push_fields(fields, end - 64, &[1; 64]);
         }
         at = run.start + run.len;
     }
@@ -128,18 +133,18 @@ fn clusters(image: &Image, storage: &Counted, contents: &Contents, fields: &mut 
 /// Returns the fields of the superblock and the tables, in which numbers are not aligned.
 fn of_rofs(bytes: &[u8]) -> Vec<Field> {
     let mut fields = Vec::new();
-    put(&mut fields, 0, &[8; 8]);
+    push_fields(&mut fields, 0, &[8; 8]);
     let tables = u64::from_le_bytes(bytes[24..32].try_into().expect("8 bytes")) as usize * 512;
     for at in tables..bytes.len() {
-        put(&mut fields, at, &[8]);
-        put(&mut fields, at, &[2]);
+        push_fields(&mut fields, at, &[8]);
+        push_fields(&mut fields, at, &[2]);
     }
     fields
 }
 
 /// Returns a changed image: a few numbers are replaced, perhaps some bytes are moved, perhaps the
 /// end is missing. The superblock's checksum is usually corrected.
-pub(crate) fn changed(whole: &Whole, fields: &[Field], chance: &mut Chance) -> Vec<u8> {
+pub(crate) fn corrupted(whole: &SampleImage, fields: &[Field], chance: &mut Random) -> Vec<u8> {
     let mut bytes = whole.bytes.clone();
     for _ in 0..1 + chance.below(4) {
         match chance.below(8) {
@@ -163,7 +168,7 @@ pub(crate) fn changed(whole: &Whole, fields: &[Field], chance: &mut Chance) -> V
         bytes.truncate(chance.below(whole.bytes.len()));
     }
     if whole.format != Format::Rofs && chance.below(20) != 0 {
-        seal(&mut bytes);
+        update_checksums(&mut bytes);
     }
     bytes
 }
@@ -176,7 +181,7 @@ fn get(bytes: &[u8], field: Field) -> u64 {
 
 /// Sets a field to a critical number: a limit, a neighbour, one of the image's lengths, another
 /// field's value.
-fn set(bytes: &mut [u8], field: Field, fields: &[Field], chance: &mut Chance) {
+fn set(bytes: &mut [u8], field: Field, fields: &[Field], chance: &mut Random) {
     let (old, len) = (get(bytes, field), bytes.len() as u64);
     let most = u64::MAX >> (64 - 8 * field.size);
     let new = match chance.below(14) {
@@ -199,7 +204,7 @@ fn set(bytes: &mut [u8], field: Field, fields: &[Field], chance: &mut Chance) {
 }
 
 /// Corrects the checksum of a superblock, so that the data after it are read.
-fn seal(bytes: &mut [u8]) {
+fn update_checksums(bytes: &mut [u8]) {
     let Some(bits) = bytes.get(SUPERBLOCK_OFFSET + 12).filter(|bits| **bits < 17) else {
         return;
     };

@@ -15,17 +15,17 @@ pub(crate) enum Format {
 }
 
 /// An intact image.
-pub(crate) struct Whole {
+pub(crate) struct SampleImage {
     pub(crate) format: Format,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Whole {
+impl SampleImage {
     /// Asserts that the check finds no error.
     pub(crate) fn assert_sound(&self) {
         if self.format != Format::Rofs {
             let mut found = Vec::new();
-            let image = crate::Counted::new(self.bytes.clone());
+            let image = crate::CountingStorage::new(self.bytes.clone());
             erofs::check::check(&image, &mut |finding| found.push(finding));
             assert_eq!(found, []);
         }
@@ -33,7 +33,7 @@ impl Whole {
 }
 
 /// Returns all images of a format.
-pub(crate) fn of(format: Format) -> Vec<Whole> {
+pub(crate) fn of(format: Format) -> Vec<SampleImage> {
     let options = |compression, chunk, dedupe, pack_small| Options {
         compression,
         cluster: 8192,
@@ -60,7 +60,7 @@ pub(crate) fn of(format: Format) -> Vec<Whole> {
             output = output.with_hashes();
         }
         write(&mut output);
-        output.seal(&[], None).expect("sealed");
+        output.write_sidecar(&[], None).expect("sealed");
         output.finish().expect("finished");
         fs::read(path).expect("read")
     };
@@ -87,7 +87,7 @@ pub(crate) fn of(format: Format) -> Vec<Whole> {
         seeds.sort();
         all.extend(seeds.iter().map(|seed| fs::read(seed).expect("read")));
     }
-    let whole = |bytes| Whole { format, bytes };
+    let whole = |bytes| SampleImage { format, bytes };
     all.into_iter().map(whole).collect()
 }
 

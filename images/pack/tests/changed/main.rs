@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use erofs::read::{Cluster, Error, Image, Storage};
-use image::{Held, ImageFs, MemoryRanges, Piece, RangeSource, Trust};
+use image::{FileGuard, ImageFs, MemoryRanges, Piece, RangeSource, Trust};
 use vfs::Patience;
 use vfs_testkit::walk_all;
 
-use crate::fields::{Chance, Field};
-use crate::images::{Format, Whole};
+use crate::fields::{Field, Random};
+use crate::images::{Format, SampleImage};
 
 /// The default number of changed images of each format.
-const SOME: u64 = 400;
+const SEEDS: u64 = 400;
 
 /// Size in bytes of the source's cache: less than one cluster may decode to.
 const CACHE: u64 = 1 << 20;
@@ -40,14 +40,14 @@ const MOST_MEMORY_KIB: u64 = 256 << 10;
 const MOST_READS: u64 = 5_000_000;
 
 /// An image that counts reads.
-struct Counted {
+struct CountingStorage {
     bytes: MemoryRanges,
     reads: AtomicU64,
 }
 
-impl Counted {
-    fn new(bytes: Vec<u8>) -> Counted {
-        Counted {
+impl CountingStorage {
+    fn new(bytes: Vec<u8>) -> CountingStorage {
+        CountingStorage {
             bytes: MemoryRanges(bytes),
             reads: AtomicU64::new(0),
         }
@@ -59,7 +59,7 @@ impl Counted {
     }
 }
 
-impl RangeSource for Counted {
+impl RangeSource for CountingStorage {
     fn len(&self) -> u64 {
         self.bytes.len()
     }
@@ -73,16 +73,16 @@ impl RangeSource for Counted {
         self.bytes.read(pieces)
     }
 
-    fn run(&self) -> u64 {
-        self.bytes.run()
+    fn readahead_len(&self) -> u64 {
+        self.bytes.readahead_len()
     }
 
-    fn file(&self, at: u64, len: usize) -> Option<Held<'_>> {
+    fn file(&self, at: u64, len: usize) -> Option<FileGuard<'_>> {
         self.bytes.file(at, len)
     }
 }
 
-impl Storage for Counted {
+impl Storage for CountingStorage {
     type Error = io::ErrorKind;
     type Decoded = Vec<u8>;
 
@@ -91,7 +91,10 @@ impl Storage for Counted {
     }
 
     fn read_at(&self, _device: u16, at: u64, into: &mut [u8]) -> Result<(), io::ErrorKind> {
-        let piece = Piece { at, into };
+        let piece = Piece {
+            offset: at,
+            buffer: into,
+        };
         RangeSource::read(self, &mut [piece]).map_err(|error| error.kind())
     }
 
@@ -101,23 +104,23 @@ impl Storage for Counted {
 }
 
 /// Calls every method that reads the image.
-fn look_at(bytes: Vec<u8>, format: Format) {
+fn check_image(bytes: Vec<u8>, format: Format) {
     if format != Format::Rofs {
         let mut found = 0;
-        erofs::check::check(&Counted::new(bytes.clone()), &mut |_| found += 1);
-        assert!(found <= erofs::check::MOST_FINDINGS);
+        erofs::check::check(&CountingStorage::new(bytes.clone()), &mut |_| found += 1);
+        assert!(found <= erofs::check::MAX_FINDINGS);
     }
-    let source: Arc<dyn RangeSource> = Arc::new(Counted::new(bytes));
-    if let Ok(fs) = ImageFs::with(vec![source], CACHE, &Trust::Hashes) {
+    let source: Arc<dyn RangeSource> = Arc::new(CountingStorage::new(bytes));
+    if let Ok(fs) = ImageFs::from_devices(vec![source], CACHE, &Trust::Hashes) {
         walk_all(&fs, MOST_NODES);
-        assert!(fs.figures().bytes <= CACHE, "more is kept than may be");
+        assert!(fs.cache_stats().bytes <= CACHE, "more is kept than may be");
     }
 }
 
 /// Prints which image it was, if dropped in a panic.
-struct Which(Format, Cell<u64>);
+struct ReportSeed(Format, Cell<u64>);
 
-impl Drop for Which {
+impl Drop for ReportSeed {
     fn drop(&mut self) {
         if thread::panicking() {
             let number = self.1.get();
@@ -133,7 +136,7 @@ impl Drop for Which {
 /// Returns the numbers of the images to make.
 fn numbers() -> std::ops::Range<u64> {
     let Ok(told) = std::env::var("BARGE_CHANGED_IMAGES") else {
-        return 0..SOME;
+        return 0..SEEDS;
     };
     let number = |text: &str| text.parse().expect("a number, or two with .. between");
     match told.split_once("..") {
@@ -142,7 +145,7 @@ fn numbers() -> std::ops::Range<u64> {
     }
 }
 
-fn change_and_look_at(format: Format) {
+fn check_corrupted_images(format: Format) {
     let wholes = images::of(format);
     let fields: Vec<Vec<Field>> = wholes.iter().map(fields::of).collect();
     // The intact images are sound.
@@ -153,15 +156,15 @@ fn change_and_look_at(format: Format) {
     let of_thread = |first: u64| {
         let (wholes, fields) = (&wholes, &fields);
         move || {
-            let which = Which(format, Cell::new(0));
+            let which = ReportSeed(format, Cell::new(0));
             let numbers = numbers();
             for number in (numbers.start + first..numbers.end).step_by(THREADS as usize) {
                 which.1.set(number);
-                let mut chance = Chance::new(number);
+                let mut chance = Random::new(number);
                 let at = chance.below(wholes.len());
-                let whole: &Whole = &wholes[at];
-                let bytes = fields::changed(whole, &fields[at], &mut chance);
-                look_at(bytes, format);
+                let whole: &SampleImage = &wholes[at];
+                let bytes = fields::corrupted(whole, &fields[at], &mut chance);
+                check_image(bytes, format);
             }
         }
     };
@@ -187,15 +190,15 @@ fn change_and_look_at(format: Format) {
 
 #[test]
 fn of_erofs() {
-    change_and_look_at(Format::Erofs);
+    check_corrupted_images(Format::Erofs);
 }
 
 #[test]
 fn of_erofs_with_hashes() {
-    change_and_look_at(Format::Hashes);
+    check_corrupted_images(Format::Hashes);
 }
 
 #[test]
 fn of_rofs() {
-    change_and_look_at(Format::Rofs);
+    check_corrupted_images(Format::Rofs);
 }

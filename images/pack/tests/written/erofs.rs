@@ -7,15 +7,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use erofs::read::InFile;
+use erofs::read::FileStorage;
 use lamfold::{FoldFrontend, SliceSource, SubstrateCtx};
 use pack::erofs::{Compression, Options};
 use pack::{Attributes, Kind, NodeId, Plan};
 
-use crate::trees::{is_root, noise, one_file, plan_of, run, seen, text, tree, written};
+use crate::trees::{is_root, noise, one_file, plan_of, run, snapshot, text, tree, write_image};
 
 /// Returns every combination of options to test.
-fn ways() -> Vec<(&'static str, Options)> {
+fn option_sets() -> Vec<(&'static str, Options)> {
     let options = |compression, cluster, chunk, dedupe| Options {
         compression,
         cluster,
@@ -94,9 +94,9 @@ fn linux_mounts_what_was_written() {
     }
     let dir = tree();
     let root = dir.path().join("tree");
-    let (plan, want) = (plan_of(&root), seen(&root));
-    for (way, options) in ways() {
-        let image = written(&plan, &options, dir.path());
+    let (plan, want) = (plan_of(&root), snapshot(&root));
+    for (way, options) in option_sets() {
+        let image = write_image(&plan, &options, dir.path());
         let mounted = match Mounted::new(&image, dir.path().join("mounted")) {
             Ok(mounted) => mounted,
             Err(why)
@@ -107,7 +107,7 @@ fn linux_mounts_what_was_written() {
             }
             Err(why) => panic!("{way}: {why}"),
         };
-        let got = seen(&mounted.0);
+        let got = snapshot(&mounted.0);
         for (path, want) in &want {
             assert_eq!(got.get(path), Some(want), "{way}: {}", path.display());
         }
@@ -137,20 +137,20 @@ fn fsck_erofs_unpacks_what_was_written() {
     for name in ["socket", "sparse", "hole"] {
         fs::remove_file(root.join(name)).expect("removed");
     }
-    let (plan, want) = (plan_of(&root), seen(&root));
-    for (way, options) in ways() {
+    let (plan, want) = (plan_of(&root), snapshot(&root));
+    for (way, options) in option_sets() {
         let packs = options.compression != Compression::None && options.pack_small;
         if is_old && (way.starts_with("zstd") || packs) {
             // Version 1.5 supports neither Zstandard nor the packed inode.
             continue;
         }
-        let image = written(&plan, &options, dir.path());
+        let image = write_image(&plan, &options, dir.path());
         let to = tempfile::tempdir().expect("a directory");
         let extract = format!("--extract={}", to.path().join("out").display());
         let mut fsck = Command::new(&tool);
         run(fsck.args(["--preserve", &extract]).arg(&image))
             .unwrap_or_else(|why| panic!("{way}: {why}"));
-        let got = seen(&to.path().join("out"));
+        let got = snapshot(&to.path().join("out"));
         assert_eq!(got.len(), want.len(), "{way}");
         for (path, want) in &want {
             let got = &got[path];
@@ -170,8 +170,8 @@ fn a_reader_of_others_has_the_same() {
     let dir = tree();
     let root = dir.path().join("tree");
     let plan = plan_of(&root);
-    for (way, options) in ways() {
-        let image = fs::read(written(&plan, &options, dir.path())).expect("read");
+    for (way, options) in option_sets() {
+        let image = fs::read(write_image(&plan, &options, dir.path())).expect("read");
         let image = erofs_rs::backend::SliceImage::new(&image);
         let read = erofs_rs::EroFS::new(image).expect(way);
         let mut pending = vec![root.clone()];
@@ -204,9 +204,9 @@ fn another_reader_of_others_has_the_same() {
         cache: &mut cache,
         verifier: &lamfold::NoVerifier,
     };
-    let ways = ways().into_iter();
+    let ways = option_sets().into_iter();
     for (way, options) in ways.filter(|(_, options)| options.compression == Compression::None) {
-        let image = fs::read(written(&plan, &options, dir.path())).expect("read");
+        let image = fs::read(write_image(&plan, &options, dir.path())).expect("read");
         let mut read = lamfold_erofs::Erofs::open(SliceSource::new(&image), &mut cx).expect(way);
         let mut pending = vec![(root.clone(), read.root())];
         let mut files = 0;
@@ -254,8 +254,9 @@ fn another_reader_of_others_has_the_same() {
 fn barge_finds_nothing_wrong_with_what_was_written() {
     let dir = tree();
     let plan = plan_of(&dir.path().join("tree"));
-    for (way, options) in ways() {
-        let image = InFile(fs::File::open(written(&plan, &options, dir.path())).expect("opened"));
+    for (way, options) in option_sets() {
+        let image =
+            FileStorage(fs::File::open(write_image(&plan, &options, dir.path())).expect("opened"));
         let mut found = Vec::new();
         let looked = erofs::check::check(&image, &mut |finding| found.push(finding));
         assert_eq!(found, [], "{way}");
@@ -283,7 +284,7 @@ fn the_same_tree_makes_the_same_bytes() {
         let dir = fs::File::open(other.path().join("tree")).expect("opened");
         dir.set_modified(dir_time).expect("set");
     }
-    let ways = ways().into_iter();
+    let ways = option_sets().into_iter();
     for (way, options) in ways.filter(|(way, _)| ["plain", "lz4", "zstd 1M dedupe"].contains(way)) {
         let bytes = |root: &Path, threads| {
             let options = Options {
@@ -292,7 +293,7 @@ fn the_same_tree_makes_the_same_bytes() {
             };
             let mut plan = plan_of(root);
             plan.clamp_times(1_700_000_000);
-            fs::read(written(&plan, &options, dir.path())).expect("read")
+            fs::read(write_image(&plan, &options, dir.path())).expect("read")
         };
         let first = bytes(&root, 1);
         for (root, threads) in [(&root, 3), (&other.path().join("tree"), 2)] {
@@ -318,7 +319,7 @@ fn equal_parts_are_stored_once() {
                 dedupe,
                 ..Options::default()
             };
-            let image = written(&one_file(bytes.clone()), &options, dir.path());
+            let image = write_image(&one_file(bytes.clone()), &options, dir.path());
             fs::metadata(image).expect("there").len()
         };
         let (once, thrice) = (size(true), size(false));
@@ -343,7 +344,7 @@ fn small_files_share_blocks() {
             pack_small,
             ..Options::default()
         };
-        let image = written(&plan, &options, dir.path());
+        let image = write_image(&plan, &options, dir.path());
         fs::metadata(image).expect("there").len()
     };
     let (together, apart) = (size(true), size(false));
@@ -372,8 +373,8 @@ fn ends_of_files_share_blocks_and_equal_ones_are_stored_once() {
                     threads: 3,
                     ..Options::default()
                 };
-                let image = written(&plan, &options, dir.path());
-                let looked = InFile(fs::File::open(&image).expect("opened"));
+                let image = write_image(&plan, &options, dir.path());
+                let looked = FileStorage(fs::File::open(&image).expect("opened"));
                 let mut found = Vec::new();
                 erofs::check::check(&looked, &mut |finding| found.push(finding));
                 assert_eq!(found, [], "{compression:?}");

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::trees::{plan_of, run, text, tree};
 
 /// Returns a description of a tree, with the contents of files.
-fn told(plan: &Plan) -> Vec<String> {
+fn describe(plan: &Plan) -> Vec<String> {
     let mut all = Vec::new();
     for visit in plan.walk().expect("a tree") {
         let (attributes, kind) = (plan.attributes(visit.node), plan.kind(visit.node));
@@ -21,7 +21,7 @@ fn told(plan: &Plan) -> Vec<String> {
                 let mut bytes = vec![0; contents.len() as usize];
                 contents.read(0, &mut bytes).expect("contents");
                 let data: u64 = contents
-                    .data()
+                    .data_ranges()
                     .expect("extents")
                     .iter()
                     .map(|data| data.end - data.start)
@@ -47,7 +47,7 @@ fn told(plan: &Plan) -> Vec<String> {
             attributes.gid,
             attributes.mtime,
             attributes.xattrs,
-            kind.kind()
+            kind.vfs_kind()
         ));
     }
     all
@@ -58,7 +58,7 @@ fn scratch() -> std::io::Result<File> {
 }
 
 fn plan_of_archive(path: &Path) -> pack::Result<Plan> {
-    input::tar(input::unpacked(File::open(path)?, scratch)?)
+    input::tar(input::decompress(File::open(path)?, scratch)?)
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_tar_stream_has_all_that_its_tree_has() {
     let root = dir.path().join("tree");
     // Tar has no sockets.
     fs::remove_file(root.join("socket")).expect("removed");
-    let want = told(&plan_of(&root));
+    let want = describe(&plan_of(&root));
     let archive = dir.path().join("archive");
     for (how, options) in [
         (
@@ -93,7 +93,7 @@ fn a_tar_stream_has_all_that_its_tree_has() {
             .arg(&archive)
             .arg(".");
         run(&mut tar).expect("an archive");
-        let got = told(&plan_of_archive(&archive).expect(how));
+        let got = describe(&plan_of_archive(&archive).expect(how));
         for (got, want) in got.iter().zip(&want) {
             assert_eq!(got, want, "{how}");
         }
@@ -132,8 +132,8 @@ fn gnus_own_format_has_long_names_and_holes() {
         .arg(".");
     run(&mut tar).expect("an archive");
     assert_eq!(
-        told(&plan_of_archive(&archive).expect("a plan")),
-        told(&plan_of(&root))
+        describe(&plan_of_archive(&archive).expect("a plan")),
+        describe(&plan_of(&root))
     );
 }
 
@@ -166,7 +166,7 @@ fn every_format_of_gnu_tar_has_what_its_tree_has() {
         "+",
     ]))
     .expect("times");
-    let want = told(&plan_of(&root));
+    let want = describe(&plan_of(&root));
     let archive = dir.path().join("archive");
     let incremental = format!("--listed-incremental={}", dir.path().join("list").display());
     for options in [
@@ -191,7 +191,7 @@ fn every_format_of_gnu_tar_has_what_its_tree_has() {
             .arg(&archive);
         run(tar.arg(".")).expect("an archive");
         let mut got =
-            told(&plan_of_archive(&archive).unwrap_or_else(|e| panic!("{options:?}: {e}")));
+            describe(&plan_of_archive(&archive).unwrap_or_else(|e| panic!("{options:?}: {e}")));
         if !options.contains(&"--sparse") {
             got = got
                 .iter()
@@ -265,7 +265,7 @@ fn content(plan: &Plan, name: &str) -> Vec<u8> {
             contents.read(0, &mut bytes).expect("contents");
             bytes
         }
-        other => panic!("{:?}", other.kind()),
+        other => panic!("{:?}", other.vfs_kind()),
     }
 }
 

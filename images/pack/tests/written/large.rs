@@ -5,11 +5,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use erofs::read::InFile;
+use erofs::read::FileStorage;
 use pack::erofs::Options;
 use pack::{Attributes, Contents, Kind, NodeId, Plan};
 
-use crate::trees::{seen, written};
+use crate::trees::{snapshot, write_image};
 
 /// A sparse file with some data.
 struct Holes(u64, Vec<Range<u64>>);
@@ -26,14 +26,14 @@ impl Contents for Holes {
         Ok(())
     }
 
-    fn data(&self) -> io::Result<Vec<Range<u64>>> {
+    fn data_ranges(&self) -> io::Result<Vec<Range<u64>>> {
         Ok(self.1.clone())
     }
 }
 
-fn sound(image: &std::path::Path) -> erofs::check::Looked {
+fn sound(image: &std::path::Path) -> erofs::check::CheckStats {
     let mut found = Vec::new();
-    let image = InFile(File::open(image).expect("opened"));
+    let image = FileStorage(File::open(image).expect("opened"));
     let looked = erofs::check::check(&image, &mut |finding| found.push(finding));
     assert_eq!(found, []);
     looked
@@ -46,7 +46,7 @@ fn a_tebibyte_of_holes_takes_little() {
     let data = vec![5 << 38..(5 << 38) + 100, (1 << 40) - 1..1 << 40];
     let holes = Kind::File(Arc::new(Holes(1 << 40, data)));
     plan.add(NodeId::ROOT, b"holes", Attributes::default(), holes);
-    let image = written(&plan, &Options::default(), dir.path());
+    let image = write_image(&plan, &Options::default(), dir.path());
     let bytes = std::fs::metadata(&image).expect("there").len();
     assert!(bytes < 10 << 20, "{bytes}");
     assert_eq!(sound(&image).bytes, 1 << 40);
@@ -71,12 +71,12 @@ fn a_directory_of_many_entries_is_found_by_name() {
             Kind::file(name.clone()),
         );
     }
-    let image = written(&plan, &Options::default(), dir.path());
+    let image = write_image(&plan, &Options::default(), dir.path());
     assert_eq!(sound(&image).inodes, 200_002);
     if crate::trees::is_root() {
         let mounted = crate::erofs::Mounted::new(&image, dir.path().join("mounted"));
         let Ok(mounted) = mounted else { return };
-        let names = seen(mounted.path());
+        let names = snapshot(mounted.path());
         assert_eq!(names.len(), 200_002);
         assert_eq!(
             std::fs::read(mounted.path().join("many/entry 77777")).expect("there"),

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use erofs::read::InMemory;
+use erofs::read::MemoryStorage;
 use pack::erofs::{Compression, Options};
 use pack::{Attributes, Kind, NodeId, Plan};
 use proptest::prelude::*;
 
-use crate::trees::{noise, text, written};
+use crate::trees::{noise, text, write_image};
 
 /// Makes a small image with every kind of content.
 fn image(compression: Compression) -> Vec<u8> {
@@ -44,7 +44,7 @@ fn image(compression: Compression) -> Vec<u8> {
         chunk: (compression == Compression::None).then_some(8192),
         ..Options::default()
     };
-    fs::read(written(&plan, &options, dir.path())).expect("read")
+    fs::read(write_image(&plan, &options, dir.path())).expect("read")
 }
 
 /// Corrects the superblock's checksum, so that the data after it are read.
@@ -80,11 +80,11 @@ proptest! {
         let whole = bytes.len();
         bytes.truncate(cut.index(whole * 4).min(whole));
         let mut found = 0;
-        erofs::check::check(&InMemory(&sealed(bytes)), &mut |finding| {
-            assert!(!finding.what.is_empty());
+        erofs::check::check(&MemoryStorage(&sealed(bytes)), &mut |finding| {
+            assert!(!finding.message.is_empty());
             found += 1;
         });
-        prop_assert!(found <= erofs::check::MOST_FINDINGS);
+        prop_assert!(found <= erofs::check::MAX_FINDINGS);
     }
 }
 
@@ -93,14 +93,18 @@ fn what_is_wrong_is_found() {
     let whole = image(Compression::Lz4(3));
     let found = |bytes: Vec<u8>| {
         let mut found = Vec::new();
-        erofs::check::check(&InMemory(&bytes), &mut |finding| found.push(finding));
+        erofs::check::check(&MemoryStorage(&bytes), &mut |finding| found.push(finding));
         found
     };
     assert_eq!(found(whole.clone()), []);
     let mut other = whole.clone();
     other[1024 + 16] ^= 1;
     assert_eq!(found(other.clone()).len(), 1, "a checksum that is wrong");
-    assert!(found(sealed(other))[0].what.contains("inodes with names"));
+    assert!(
+        found(sealed(other))[0]
+            .message
+            .contains("inodes with names")
+    );
     // A compressed block with other bytes.
     let mut other = whole.clone();
     other[4096 * 2 - 600..4096 * 2].fill(0xff);

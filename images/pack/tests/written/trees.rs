@@ -11,11 +11,11 @@ use std::sync::Arc;
 use pack::{Kind, Output, Plan, input};
 use rustix::fs::{FileType, Mode, Timespec, Timestamps, XattrFlags};
 use tempfile::TempDir;
-use vfs::{Call, Caller, Cx, Entry, FileSystem, Want};
+use vfs::{AttrMask, Call, Caller, Cx, Entry, FileSystem};
 
 /// The attributes and contents of a node, including the times of symbolic links and directories.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct NodeSnapshot {
     mode: u32,
     owner: (u32, u32),
     links: u64,
@@ -24,22 +24,22 @@ pub(crate) struct Seen {
     device: u64,
     xattrs: BTreeMap<String, Vec<u8>>,
     /// A hash of contents, or the target.
-    has: Vec<u8>,
+    contents: Vec<u8>,
     /// The first path of the same file.
-    same: PathBuf,
+    first_path: PathBuf,
 }
 
-impl Seen {
+impl NodeSnapshot {
     /// Returns whether file type, permissions except set-id bits, owner, contents, target and
     /// device are the same.
-    pub(crate) fn same_contents(&self, other: &Seen) -> bool {
-        let of = |seen: &Seen| (seen.mode & !0o6000, seen.owner, seen.size, seen.device);
-        of(self) == of(other) && self.has == other.has
+    pub(crate) fn same_contents(&self, other: &NodeSnapshot) -> bool {
+        let of = |seen: &NodeSnapshot| (seen.mode & !0o6000, seen.owner, seen.size, seen.device);
+        of(self) == of(other) && self.contents == other.contents
     }
 }
 
 /// Returns everything below `root`, by path.
-pub(crate) fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {
+pub(crate) fn snapshot(root: &Path) -> BTreeMap<PathBuf, NodeSnapshot> {
     let mut all = BTreeMap::new();
     let mut first = BTreeMap::new();
     let mut pending = vec![root.to_owned()];
@@ -71,7 +71,7 @@ pub(crate) fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {
             .entry(meta.ino())
             .or_insert_with(|| inside.clone())
             .clone();
-        let seen = Seen {
+        let seen = NodeSnapshot {
             mode: meta.mode(),
             owner: (meta.uid(), meta.gid()),
             links: meta.nlink(),
@@ -82,8 +82,8 @@ pub(crate) fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {
                 false => 0,
             },
             xattrs: xattrs(&path),
-            has,
-            same,
+            contents: has,
+            first_path: same,
         };
         all.insert(inside, seen);
     }
@@ -263,13 +263,13 @@ pub(crate) fn plan_of(root: &Path) -> Plan {
     let call = Call::detached();
     let cx = Cx::new(&caller, &call);
     let root = fs.root(&cx).expect("a root");
-    let attr = root.attr(&cx, Want::STAT).expect("attributes");
+    let attr = root.attr(&cx, AttrMask::STAT).expect("attributes");
     let root = Entry { node: root, attr };
     input::file_system(fs, caller.clone(), root).expect("walked")
 }
 
 /// Writes an image of `plan` in `dir`.
-pub(crate) fn written(plan: &Plan, options: &pack::erofs::Options, dir: &Path) -> PathBuf {
+pub(crate) fn write_image(plan: &Plan, options: &pack::erofs::Options, dir: &Path) -> PathBuf {
     let path = dir.join("image");
     let mut output = Output::to_file(&path).expect("begun");
     pack::erofs::write(plan, options, &mut output, &()).expect("written");

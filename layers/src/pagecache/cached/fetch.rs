@@ -6,9 +6,9 @@ use std::sync::Arc;
 use vfs::{Cx, File, Result};
 
 use super::super::pages::Piece;
-use super::super::payload::Filling;
+use super::super::payload::CacheSink;
 use super::super::workers::Job;
-use super::{Cached, Fetched, Reserved, State};
+use super::{Cached, Fetched, ReadReservation, State};
 
 impl Cached {
     /// Returns the data of `range`, which is within the file's size, or the first part that must be
@@ -29,8 +29,8 @@ impl Cached {
         range: Range<u64>,
     ) -> Result<Fetched> {
         let mut state = self.lock();
-        let wanted = state.pages.wanted(range.clone());
-        let others = state.pages.is_fetched(&range);
+        let wanted = state.pages.first_missing(range.clone());
+        let others = state.pages.is_being_read(&range);
         if others && wanted.start > range.start {
             drop(self.wait(state, cx)?);
             return Ok(Fetched::ByOthers);
@@ -55,26 +55,26 @@ impl Cached {
         size: u64,
     ) -> Result<Fetched> {
         let mut state = self.lock();
-        if state.pages.is_fetched(&asked) {
+        if state.pages.is_being_read(&asked) {
             drop(self.wait(state, cx)?);
             return Ok(Fetched::ByOthers);
         }
-        let window = state.pages.window(&asked, size);
-        let reserved = Reserved {
-            asked: Some(asked),
+        let window = state.pages.read_around_window(&asked, size);
+        let reserved = ReadReservation {
+            requested: Some(asked),
             ..self.reserve(&mut state, window)
         };
         drop(state);
         self.fill(file, cx, reserved).map(Fetched::UpTo)
     }
 
-    fn reserve(&self, state: &mut State, range: Range<u64>) -> Reserved {
-        state.pages.fetch(range.clone());
-        Reserved {
+    fn reserve(&self, state: &mut State, range: Range<u64>) -> ReadReservation {
+        state.pages.begin_read(range.clone());
+        ReadReservation {
             range,
-            asked: None,
+            requested: None,
             epoch: state.epoch,
-            landed: state.landed,
+            last_write_epoch: state.last_write_epoch,
         }
     }
 
@@ -91,7 +91,7 @@ impl Cached {
         };
         let mut state = self.lock();
         while !range.is_empty() {
-            let wanted = state.pages.wanted(range.clone());
+            let wanted = state.pages.first_missing(range.clone());
             range.start = wanted.end;
             if !wanted.is_empty() {
                 let reserved = self.reserve(&mut state, wanted);
@@ -106,23 +106,23 @@ impl Cached {
         &self,
         file: &dyn File,
         cx: &Cx<'_>,
-        reserved: Reserved,
+        reserved: ReadReservation,
     ) -> Result<u64> {
-        let Reserved {
+        let ReadReservation {
             range,
-            asked,
+            requested: asked,
             epoch,
-            landed,
+            last_write_epoch: landed,
         } = reserved;
-        let mut filling = Filling::new(self, epoch, range.clone(), asked);
+        let mut filling = CacheSink::new(self, epoch, range.clone(), asked);
         let len = (range.end - range.start) as usize;
         let done = file.read(cx, range.start, len, &mut filling);
         let mut state = self.lock();
-        state.pages.fetched(&range);
+        state.pages.end_read(&range);
         if let Ok(got) = done {
             let end = range.start + got as u64;
-            if end < range.end && (state.epoch, state.landed) == (epoch, landed) {
-                state.ends_at(end, range.end);
+            if end < range.end && (state.epoch, state.last_write_epoch) == (epoch, landed) {
+                state.record_end(end, range.end);
             }
         }
         drop(state);

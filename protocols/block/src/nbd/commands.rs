@@ -4,40 +4,41 @@ use vfs::{Cx, Errno, Extent};
 use wire::{Incoming, Outgoing};
 
 use super::message::{
-    CommandFlags, LARGEST, REQUEST_HEAD, Request, chunk, chunk_head, command, error, simple_head,
+    CommandFlags, MAX_PAYLOAD, REQUEST_HEAD, Request, chunk, chunk_head, command, error,
+    simple_head,
 };
 use super::options::ALLOCATION_ID;
-use super::{Attached, Stop, is_again};
+use super::{Failure, SelectedExport, is_retry};
 
 /// The most extents in one reply.
-const EXTENTS: usize = 4096;
+const MAX_EXTENTS: usize = 4096;
 
 /// The status flags of an extent that is not data.
 const HOLE_AND_ZERO: u32 = 1 | 2;
 
-impl Attached {
+impl SelectedExport {
     pub(super) fn serve(
         &self,
         cx: &Cx<'_>,
         request: &Request,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), Failure> {
         if request.kind == command::DISC {
             return Ok(());
         }
-        let answered = self.answer(cx, request, message, out);
-        cx.call.note(request.kind);
+        let answered = self.execute(cx, request, message, out);
+        cx.call.note_operation(request.kind);
         match answered {
-            Err(errno) if is_again(errno) => Err(errno.into()),
+            Err(errno) if is_retry(errno) => Err(errno.into()),
             Err(errno) => {
-                cx.call.note_fault(errno.raw());
+                cx.call.note_error(errno.raw());
                 out.truncate(0);
-                self.refuse(request, errno, out);
+                self.reply_error(request, errno, out);
                 Ok(())
             }
             Ok(()) if out.is_empty() => {
-                self.done(request, out);
+                self.reply_done(request, out);
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -45,7 +46,7 @@ impl Attached {
     }
 
     /// Executes a request, with any data of the reply in `out`.
-    fn answer(
+    fn execute(
         &self,
         cx: &Cx<'_>,
         request: &Request,
@@ -56,16 +57,16 @@ impl Attached {
             kind, offset, len, ..
         } = *request;
         let flags = CommandFlags::from_bits(request.flags).ok_or(Errno::EINVAL)?;
-        if !(allowed(kind) | CommandFlags::FUA).contains(flags) {
+        if !(allowed_flags(kind) | CommandFlags::FUA).contains(flags) {
             return Err(Errno::EINVAL);
         }
         let durably = flags.contains(CommandFlags::FUA);
-        if !self.disk.holds(offset, len.into()) {
+        if !self.disk.contains(offset, len.into()) {
             let grows = matches!(kind, command::WRITE | command::WRITE_ZEROES);
             return Err(if grows { Errno::ENOSPC } else { Errno::EINVAL });
         }
         match kind {
-            command::READ if len > LARGEST => Err(Errno::EINVAL),
+            command::READ if len > MAX_PAYLOAD => Err(Errno::EINVAL),
             command::READ => self.read(cx, request, flags, out),
             command::WRITE => self.disk.write(cx, offset, message, REQUEST_HEAD, durably),
             command::FLUSH => self.disk.flush(cx),
@@ -74,12 +75,12 @@ impl Attached {
                 let give_back = !flags.contains(CommandFlags::NO_HOLE);
                 self.disk.zero(cx, offset, len.into(), give_back, durably)
             }
-            command::BLOCK_STATUS if self.mapped && len > 0 => {
+            command::BLOCK_STATUS if self.allocation_context && len > 0 => {
                 let most = match flags.contains(CommandFlags::REQ_ONE) {
                     true => 1,
-                    false => EXTENTS,
+                    false => MAX_EXTENTS,
                 };
-                self.tell_extents(cx, request, most, out)
+                self.reply_extents(cx, request, most, out)
             }
             _ => Err(Errno::EINVAL),
         }
@@ -98,7 +99,7 @@ impl Attached {
             len,
             ..
         } = *request;
-        if !self.structured {
+        if !self.structured_replies {
             out.bytes(&simple_head(cookie, 0));
             return self.disk.read(cx, offset, len as usize, out);
         }
@@ -106,7 +107,7 @@ impl Attached {
             return Ok(());
         }
         let (end, whole) = (offset + u64::from(len), flags.contains(CommandFlags::DF));
-        let mut walk = self.disk.pieces(offset, len.into());
+        let mut walk = self.disk.scan(offset, len.into());
         let mut at = offset;
         while at < end {
             let met = match whole {
@@ -134,7 +135,7 @@ impl Attached {
         Ok(())
     }
 
-    fn tell_extents(
+    fn reply_extents(
         &self,
         cx: &Cx<'_>,
         request: &Request,
@@ -175,17 +176,17 @@ impl Attached {
         Ok(extents)
     }
 
-    fn done(&self, request: &Request, out: &mut dyn Outgoing) {
-        match self.structured && request.kind == command::READ {
+    fn reply_done(&self, request: &Request, out: &mut dyn Outgoing) {
+        match self.structured_replies && request.kind == command::READ {
             true => out.bytes(&chunk_head(request.cookie, chunk::NONE, 0, true)),
             false => out.bytes(&simple_head(request.cookie, 0)),
         }
     }
 
-    pub(super) fn refuse(&self, request: &Request, errno: Errno, out: &mut dyn Outgoing) {
-        let error = number(errno);
+    pub(super) fn reply_error(&self, request: &Request, errno: Errno, out: &mut dyn Outgoing) {
+        let error = error_number(errno);
         let is_structured = matches!(request.kind, command::READ | command::BLOCK_STATUS);
-        if !self.structured || !is_structured {
+        if !self.structured_replies || !is_structured {
             return out.bytes(&simple_head(request.cookie, error));
         }
         // The error number, and an empty message.
@@ -198,7 +199,7 @@ impl Attached {
 
 /// Returns the flags that a command may have in addition to [`CommandFlags::FUA`], which has no
 /// effect on commands that change nothing.
-fn allowed(kind: u16) -> CommandFlags {
+fn allowed_flags(kind: u16) -> CommandFlags {
     match kind {
         command::READ => CommandFlags::DF,
         command::WRITE_ZEROES => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
@@ -208,7 +209,7 @@ fn allowed(kind: u16) -> CommandFlags {
 }
 
 /// Returns the protocol's number for an error.
-fn number(errno: Errno) -> u32 {
+fn error_number(errno: Errno) -> u32 {
     match errno {
         Errno::EPERM | Errno::EACCES | Errno::EROFS => error::EPERM,
         Errno::EINVAL => error::EINVAL,

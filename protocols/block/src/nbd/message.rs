@@ -64,11 +64,11 @@ const OPTION_HEAD: usize = 16;
 pub(super) const REQUEST_HEAD: usize = 28;
 
 /// The longest data of an option: names have up to 4096 bytes, and a metadata query has several.
-const LONGEST_OPTION: u32 = 64 << 10;
+const MAX_OPTION: u32 = 64 << 10;
 
 /// The largest payload of a request or a reply, in bytes: nbdkit's (`MAX_REQUEST_SIZE`), and twice
 /// the protocol's default.
-pub(super) const LARGEST: u32 = 64 << 20;
+pub(super) const MAX_PAYLOAD: u32 = 64 << 20;
 
 /// Command types.
 pub(super) mod command {
@@ -170,9 +170,9 @@ pub(super) fn frame(head: &[u8]) -> Result<Option<usize>, Malformed> {
         REQUEST_MAGIC => {
             let request = Request::decode(head)?;
             let len = match request.kind {
-                command::WRITE if request.len > LARGEST => {
+                command::WRITE if request.len > MAX_PAYLOAD => {
                     let len = request.len;
-                    let what = format!("expected at most {LARGEST} bytes to write, got {len}");
+                    let what = format!("expected at most {MAX_PAYLOAD} bytes to write, got {len}");
                     return Err(Malformed::new(what));
                 }
                 command::WRITE => request.len as usize,
@@ -192,8 +192,8 @@ pub(super) fn frame(head: &[u8]) -> Result<Option<usize>, Malformed> {
                 )));
             }
             match fields.u32()? {
-                len if len > LONGEST_OPTION => Err(Malformed::new(format!(
-                    "expected at most {LONGEST_OPTION} bytes of an option, got {len}"
+                len if len > MAX_OPTION => Err(Malformed::new(format!(
+                    "expected at most {MAX_OPTION} bytes of an option, got {len}"
                 ))),
                 len => Ok(Some(OPTION_HEAD + len as usize)),
             }
@@ -205,11 +205,11 @@ pub(super) fn frame(head: &[u8]) -> Result<Option<usize>, Malformed> {
     }
 }
 
-/// Returns how many bytes a message requests to read, [`LARGEST`] at most.
+/// Returns how many bytes a message requests to read, [`MAX_PAYLOAD`] at most.
 pub(super) fn reply_bound(message: &[u8]) -> usize {
     match decode(message) {
         Ok(Message::Request(request)) if request.kind == command::READ => {
-            request.len.min(LARGEST) as usize
+            request.len.min(MAX_PAYLOAD) as usize
         }
         _ => 0,
     }

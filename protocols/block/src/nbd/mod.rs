@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use parking_lot::Mutex;
 use vfs::{Call, Caller, Cx, Errno, Export, Patience};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session, Vocabulary, Voice};
+use wire::{Incoming, Malformed, MessageSender, Outgoing, Role, ServeOutcome, Session, Vocabulary};
 
 use self::message::{HandshakeFlags, Message, command, frame, greeting};
 use crate::Disk;
@@ -54,8 +54,8 @@ impl Server {
     pub fn session(&self) -> Connection {
         Connection {
             server: self.clone(),
-            said: Mutex::default(),
-            attached: OnceLock::new(),
+            handshake: Mutex::default(),
+            selected: OnceLock::new(),
             requests: Requests::default(),
         }
     }
@@ -65,47 +65,47 @@ impl Server {
 pub struct Connection {
     server: Server,
     /// The state of the handshake.
-    said: Mutex<Said>,
+    handshake: Mutex<Handshake>,
     /// The chosen export, once there is one.
-    attached: OnceLock<Attached>,
+    selected: OnceLock<SelectedExport>,
     requests: Requests,
 }
 
 /// The options negotiated in the handshake.
 #[derive(Clone, Default)]
-struct Said {
+struct Handshake {
     /// The client's handshake flags, once received.
     flags: Option<HandshakeFlags>,
-    structured: bool,
+    structured_replies: bool,
     /// The export for which the client requested `base:allocation`.
-    mapped: Option<Vec<u8>>,
+    allocation_export: Option<Vec<u8>>,
 }
 
 /// The disk of a connection, and the negotiated options for it.
-struct Attached {
+struct SelectedExport {
     disk: Disk,
-    structured: bool,
+    structured_replies: bool,
     /// Whether the client may request extents.
-    mapped: bool,
+    allocation_context: bool,
 }
 
 /// The reason why a request ends without a reply from its handler.
-enum Stop {
+enum Failure {
     /// The source returned an error.
-    Failed(Errno),
+    Error(Errno),
     /// The client's messages cannot be parsed any further.
     Malformed(Malformed),
 }
 
-impl From<Errno> for Stop {
-    fn from(errno: Errno) -> Stop {
-        Stop::Failed(errno)
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure::Error(errno)
     }
 }
 
-impl From<Malformed> for Stop {
-    fn from(malformed: Malformed) -> Stop {
-        Stop::Malformed(malformed)
+impl From<Malformed> for Failure {
+    fn from(malformed: Malformed) -> Failure {
+        Failure::Malformed(malformed)
     }
 }
 
@@ -129,7 +129,7 @@ impl Session for Connection {
         patience: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed> {
+    ) -> Result<ServeOutcome, Malformed> {
         // NBD has no users: every client acts as root, if the peer may act as that.
         let caller = call.acts_as(Caller::ROOT);
         let cx = Cx {
@@ -138,38 +138,38 @@ impl Session for Connection {
             call,
         };
         let served = match message::decode(message.bytes())? {
-            Message::Request(request) => match self.attached.get() {
+            Message::Request(request) => match self.selected.get() {
                 Some(attached) => attached.serve(&cx, &request, message, out),
                 None => Err(Malformed::new("a request before an export was chosen").into()),
             },
-            Message::Flags(flags) => self.greeted(flags).map_err(Stop::from),
+            Message::Flags(flags) => self.set_client_flags(flags).map_err(Failure::from),
             Message::Option { number, data } => self.option(&cx, number, data, out),
         };
         match served {
-            Ok(()) => Ok(Answer::Done),
+            Ok(()) => Ok(ServeOutcome::Done),
             Err(stop) => {
                 out.truncate(0);
                 match stop {
-                    Stop::Failed(Errno::PARKED) => Ok(Answer::Parked),
-                    Stop::Failed(_) => Ok(Answer::WouldBlock),
-                    Stop::Malformed(malformed) => Err(malformed),
+                    Failure::Error(Errno::PARKED) => Ok(ServeOutcome::Parked),
+                    Failure::Error(_) => Ok(ServeOutcome::WouldBlock),
+                    Failure::Malformed(malformed) => Err(malformed),
                 }
             }
         }
     }
 
     fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
-        match (message::decode(message.bytes()), self.attached.get()) {
+        match (message::decode(message.bytes()), self.selected.get()) {
             (Ok(Message::Request(request)), Some(attached)) => {
-                attached.refuse(&request, Errno::EIO, out);
+                attached.reply_error(&request, Errno::EIO, out);
                 true
             }
             _ => false,
         }
     }
 
-    fn can_speak(&self, voice: Arc<dyn Voice>) {
-        voice.say(&greeting());
+    fn set_message_sender(&self, voice: Arc<dyn MessageSender>) {
+        voice.send(&greeting());
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {
@@ -193,6 +193,6 @@ static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
 });
 
 /// Returns whether the error means that the request is to be served again, and is not a result.
-fn is_again(errno: Errno) -> bool {
+fn is_retry(errno: Errno) -> bool {
     matches!(errno, Errno::WOULD_BLOCK | Errno::PARKED)
 }

@@ -1,12 +1,12 @@
 //! The handshake: the negotiation of options and the choice of an export.
 
-use vfs::{Cx, DirEntry, DirSink, Kind, OpenFlags, Plus, Result};
+use vfs::{Cx, DirEntry, DirSink, Kind, OpenFlags, ReaddirMode, Result};
 use wire::{Malformed, Outgoing, Reader};
 
 use super::message::{
-    HandshakeFlags, LARGEST, TransmissionFlags, option, option_reply as reply_to, reply,
+    HandshakeFlags, MAX_PAYLOAD, TransmissionFlags, option, option_reply as reply_to, reply,
 };
-use super::{Attached, Connection, Said, Server, Stop, is_again};
+use super::{Connection, Failure, Handshake, SelectedExport, Server, is_retry};
 use crate::Disk;
 
 /// The only metadata context: allocated data and zeros.
@@ -16,17 +16,17 @@ const ALLOCATION: &[u8] = b"base:allocation";
 pub(super) const ALLOCATION_ID: u32 = 1;
 
 /// The most exports in a list.
-const LISTED: usize = 1000;
+const MAX_LISTED: usize = 1000;
 
 impl Connection {
     /// Records the client's handshake flags; those that both sides support apply.
-    pub(super) fn greeted(&self, flags: u32) -> std::result::Result<(), Malformed> {
+    pub(super) fn set_client_flags(&self, flags: u32) -> std::result::Result<(), Malformed> {
         let known = u16::try_from(flags)
             .ok()
             .and_then(HandshakeFlags::from_bits);
         let flags =
             known.ok_or_else(|| Malformed::new(format!("expected flags, got {flags:x}")))?;
-        let mut said = self.said.lock();
+        let mut said = self.handshake.lock();
         match said.flags.replace(flags) {
             None if flags.contains(HandshakeFlags::FIXED_NEWSTYLE) => Ok(()),
             None => Err(Malformed::new(
@@ -42,17 +42,17 @@ impl Connection {
         number: u32,
         data: &[u8],
         out: &mut dyn Outgoing,
-    ) -> std::result::Result<(), Stop> {
-        let said = self.said.lock().clone();
+    ) -> std::result::Result<(), Failure> {
+        let said = self.handshake.lock().clone();
         let Some(flags) = said.flags else {
             return Err(Malformed::new("expected flags, got an option").into());
         };
-        if self.attached.get().is_some() {
+        if self.selected.get().is_some() {
             return Err(Malformed::new("expected a request, got an option").into());
         }
         if number == option::EXPORT_NAME {
             // EXPORT_NAME can only be refused by closing the connection.
-            let attached = self.server.attach(cx, data, &said)?;
+            let attached = self.server.select(cx, data, &said)?;
             let attached =
                 attached.map_err(|error| Malformed::new(format!("no such export: {error}")))?;
             out.bytes(&attached.disk.size().to_be_bytes());
@@ -60,7 +60,7 @@ impl Connection {
             if !flags.contains(HandshakeFlags::NO_ZEROES) {
                 out.zeros(124);
             }
-            return Ok(self.begin(attached)?);
+            return Ok(self.start_transmission(attached)?);
         }
         let mut answer = |kind, data: &[u8]| reply_to(out, number, kind, data);
         match number {
@@ -74,7 +74,7 @@ impl Connection {
                     }
                     answer(reply::ACK, b"");
                 }
-                Err(errno) if is_again(errno) => return Err(errno.into()),
+                Err(errno) if is_retry(errno) => return Err(errno.into()),
                 Err(errno) => answer(reply::POLICY, errno.to_string().as_bytes()),
             },
             option::INFO | option::GO => {
@@ -82,7 +82,7 @@ impl Connection {
                     answer(reply::INVALID, b"expected a name and information types");
                     return Ok(());
                 };
-                let attached = match self.server.attach(cx, name, &said)? {
+                let attached = match self.server.select(cx, name, &said)? {
                     Ok(attached) => attached,
                     Err(errno) => {
                         answer(reply::UNKNOWN, errno.to_string().as_bytes());
@@ -94,22 +94,22 @@ impl Connection {
                 }
                 answer(reply::ACK, b"");
                 if number == option::GO {
-                    self.begin(attached)?;
+                    self.start_transmission(attached)?;
                 }
             }
             option::STRUCTURED_REPLY if !data.is_empty() => {
                 answer(reply::INVALID, b"STRUCTURED_REPLY has no data")
             }
             option::STRUCTURED_REPLY => {
-                self.say(|said| said.structured = true);
+                self.update_handshake(|said| said.structured_replies = true);
                 answer(reply::ACK, b"");
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
                 let sets = number == option::SET_META_CONTEXT;
                 if sets {
-                    self.say(|said| said.mapped = None);
+                    self.update_handshake(|said| said.allocation_export = None);
                 }
-                if !said.structured {
+                if !said.structured_replies {
                     answer(reply::INVALID, b"expected STRUCTURED_REPLY first");
                     return Ok(());
                 }
@@ -128,7 +128,7 @@ impl Connection {
                         &[&id.to_be_bytes(), ALLOCATION].concat(),
                     );
                     if sets {
-                        self.say(|said| said.mapped = Some(name.to_vec()));
+                        self.update_handshake(|said| said.allocation_export = Some(name.to_vec()));
                     }
                 }
                 answer(reply::ACK, b"");
@@ -138,31 +138,31 @@ impl Connection {
         Ok(())
     }
 
-    fn say(&self, what: impl FnOnce(&mut Said)) {
-        what(&mut self.said.lock());
+    fn update_handshake(&self, what: impl FnOnce(&mut Handshake)) {
+        what(&mut self.handshake.lock());
     }
 
     /// Ends the handshake: requests follow.
-    fn begin(&self, attached: Attached) -> std::result::Result<(), Malformed> {
-        let begun = self.attached.set(attached);
+    fn start_transmission(&self, attached: SelectedExport) -> std::result::Result<(), Malformed> {
+        let begun = self.selected.set(attached);
         begun.map_err(|_| Malformed::new("expected one export, got two at once"))
     }
 }
 
 impl Server {
     /// Opens the export `name`. The outer error means that the call is to be repeated.
-    fn attach(&self, cx: &Cx<'_>, name: &[u8], said: &Said) -> Result<Result<Attached>> {
+    fn select(&self, cx: &Cx<'_>, name: &[u8], said: &Handshake) -> Result<Result<SelectedExport>> {
         let opened = match self.images.iter().find(|image| image.name == name) {
             Some(image) => Disk::open(cx, &image.export, &image.path, true),
             None => Disk::open(cx, &self.export, name, self.read_only),
         };
         match opened {
-            Ok(disk) => Ok(Ok(Attached {
+            Ok(disk) => Ok(Ok(SelectedExport {
                 disk,
-                structured: said.structured,
-                mapped: said.mapped.as_deref() == Some(name),
+                structured_replies: said.structured_replies,
+                allocation_context: said.allocation_export.as_deref() == Some(name),
             })),
-            Err(errno) if is_again(errno) => Err(errno),
+            Err(errno) if is_retry(errno) => Err(errno),
             Err(errno) => Ok(Err(errno)),
         }
     }
@@ -182,8 +182,8 @@ impl Server {
         let dir = root.open(cx, OpenFlags::READ)?;
         loop {
             let (before, cookie) = (names.seen, names.cookie);
-            dir.readdir(cx, cookie, Plus::Names, &mut names)?;
-            if names.seen == before || names.files.len() >= LISTED {
+            dir.readdir(cx, cookie, ReaddirMode::Names, &mut names)?;
+            if names.seen == before || names.files.len() >= MAX_LISTED {
                 return Ok(names.files);
             }
         }
@@ -200,7 +200,7 @@ struct Names {
 
 impl DirSink for Names {
     fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        if self.files.len() >= LISTED {
+        if self.files.len() >= MAX_LISTED {
             return false;
         }
         if entry.kind == Some(Kind::File) {
@@ -212,7 +212,7 @@ impl DirSink for Names {
     }
 }
 
-impl Attached {
+impl SelectedExport {
     fn flags(&self) -> TransmissionFlags {
         use TransmissionFlags as F;
         let mut flags = F::HAS_FLAGS | F::CAN_MULTI_CONN;
@@ -220,8 +220,8 @@ impl Attached {
         let writes = F::SEND_FLUSH | F::SEND_FUA;
         flags.set(writes, !self.disk.is_read_only());
         let zeroes = F::SEND_TRIM | F::SEND_WRITE_ZEROES | F::SEND_FAST_ZERO;
-        flags.set(zeroes, self.disk.punches());
-        flags.set(F::SEND_DF, self.structured);
+        flags.set(zeroes, self.disk.can_discard());
+        flags.set(F::SEND_DF, self.structured_replies);
         flags
     }
 
@@ -232,7 +232,7 @@ impl Attached {
         let (size, flags) = (self.disk.size().to_be_bytes(), self.flags().bits());
         let export = [&EXPORT.to_be_bytes()[..], &size, &flags.to_be_bytes()].concat();
         // Minimum, preferred and maximum.
-        let sizes = [1, 4096, LARGEST].map(u32::to_be_bytes).concat();
+        let sizes = [1, 4096, MAX_PAYLOAD].map(u32::to_be_bytes).concat();
         let block_size = [&BLOCK_SIZE.to_be_bytes()[..], &sizes].concat();
         [export, block_size]
     }
@@ -241,7 +241,7 @@ impl Attached {
 /// Returns the name in INFO and GO. The requested information types are ignored: all may be sent.
 fn info_request(data: &[u8]) -> std::result::Result<&[u8], Malformed> {
     let mut fields = Reader::new(data);
-    let name = counted(&mut fields)?;
+    let name = length_prefixed(&mut fields)?;
     let kinds = u16::from_be_bytes(fields.array()?);
     fields.bytes(usize::from(kinds) * size_of::<u16>())?;
     fields.end()?;
@@ -251,17 +251,17 @@ fn info_request(data: &[u8]) -> std::result::Result<&[u8], Malformed> {
 /// Returns the name and the queries of a metadata context option.
 fn context_request(data: &[u8]) -> std::result::Result<(&[u8], Vec<&[u8]>), Malformed> {
     let mut fields = Reader::new(data);
-    let name = counted(&mut fields)?;
+    let name = length_prefixed(&mut fields)?;
     let mut queries = Vec::new();
     for _ in 0..u32::from_be_bytes(fields.array()?) {
-        queries.push(counted(&mut fields)?);
+        queries.push(length_prefixed(&mut fields)?);
     }
     fields.end()?;
     Ok((name, queries))
 }
 
 /// Returns bytes that follow their 32-bit length.
-fn counted<'a>(fields: &mut Reader<'a>) -> std::result::Result<&'a [u8], Malformed> {
+fn length_prefixed<'a>(fields: &mut Reader<'a>) -> std::result::Result<&'a [u8], Malformed> {
     let len = u32::from_be_bytes(fields.array()?);
     fields.bytes(len as usize)
 }

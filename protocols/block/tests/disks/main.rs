@@ -9,7 +9,7 @@ use block::Disk;
 use memory::Memory;
 use vfs::{Caller, Errno, Export, OpenFlags, Result};
 use vfs_testkit::clock;
-use vfs_testkit::context::{RW, Seen, ok, refused, run};
+use vfs_testkit::context::{RW, TestNode, ok, refused, run};
 
 /// The size in bytes of the disk in every test.
 const SIZE: u64 = 1 << 20;
@@ -28,10 +28,10 @@ fn export() -> Arc<Export> {
     export
 }
 
-fn root(export: &Export) -> Seen {
-    Seen {
+fn root(export: &Export) -> TestNode {
+    TestNode {
         node: ok(run(&Caller::ROOT, |cx| export.fs.root(cx))),
-        who: Caller::ROOT,
+        caller: Caller::ROOT,
     }
 }
 
@@ -52,7 +52,7 @@ fn a_disk_is_a_file_by_its_path() {
     let disk = ok(open(&export, "dir/disk", false));
     assert_eq!((disk.size(), disk.is_read_only()), (SIZE, false));
     let disk = ok(open(&export, "/dir//disk", true));
-    assert!(disk.is_read_only() && !disk.punches());
+    assert!(disk.is_read_only() && !disk.can_discard());
     for (path, errno) in [
         ("", Errno::EISDIR),
         ("dir", Errno::EISDIR),

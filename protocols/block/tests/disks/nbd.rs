@@ -10,7 +10,7 @@ use vfs::{Call, Caller, Export, Groups, Origin, Peer, Trust};
 use vfs_testkit::Message;
 use vfs_testkit::context::{RW, ok, pattern};
 use vfs_testkit::session::serve_patiently;
-use wire::{Malformed, Session, Voice};
+use wire::{Malformed, MessageSender, Session};
 
 use crate::{DATA, SIZE, content, export, root};
 
@@ -156,7 +156,7 @@ fn a_local_user_gets_no_disk_that_it_may_not_read_and_root_gets_it() {
             groups: Groups::Known([].into()),
             ..Caller::new(uid, uid)
         });
-        let call = Call::detached().coming_from(Arc::new(peer));
+        let call = Call::detached().with_peer(Arc::new(peer));
         let replies = send_by(&call, &server.session(), &go.concat()).expect("answers");
         assert_eq!(replies.ends_with(&ack), gets, "uid {uid}: {replies:?}");
     }
@@ -166,8 +166,8 @@ fn a_local_user_gets_no_disk_that_it_may_not_read_and_root_gets_it() {
 fn the_server_speaks_first() {
     #[derive(Default)]
     struct Heard(Mutex<Vec<u8>>);
-    impl Voice for Heard {
-        fn say(&self, message: &[u8]) -> bool {
+    impl MessageSender for Heard {
+        fn send(&self, message: &[u8]) -> bool {
             self.0.lock().extend(message);
             true
         }
@@ -175,7 +175,7 @@ fn the_server_speaks_first() {
     let heard = Arc::new(Heard::default());
     Server::new(export(), false, Vec::new())
         .session()
-        .can_speak(heard.clone());
+        .set_message_sender(heard.clone());
     assert_eq!(*heard.0.lock(), b"NBDMAGICIHAVEOPT\0\x03");
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use block::virtio::{Device, SECTOR, features, space};
+use block::virtio::{Device, SECTOR, config_space, features};
 use proptest::prelude::*;
 use vfs::Call;
 use vfs_testkit::Message;
 use vfs_testkit::context::ok;
 use vfs_testkit::session::serve_patiently;
-use wire::{Answer, Session};
+use wire::{ServeOutcome, Session};
 
 use crate::{DATA, SIZE, content, export, open};
 
@@ -22,10 +22,10 @@ fn ask(device: &Device, kind: u32, sector: u64, data: &[u8], room: usize) -> (Ve
     bytes.extend(data);
     let framed = device.frame(&bytes).expect("a length").unwrap_or(0);
     let together = framed.min(bytes.len());
-    let message = Message::apart(bytes, together);
+    let message = Message::with_separate_payload(bytes, together);
     let (answer, mut reply) =
         serve_patiently(device, &Call::detached(), &message, room + 1).expect("a request");
-    assert_eq!((answer, reply.len()), (Answer::Done, room + 1));
+    assert_eq!((answer, reply.len()), (ServeOutcome::Done, room + 1));
     let status = reply.pop().expect("a status");
     (reply, status)
 }
@@ -118,7 +118,7 @@ fn a_disk_to_be_read_says_so_and_is_not_written() {
 fn the_configuration_stands_where_virtio_has_it() {
     let export = export();
     let disk = ok(open(&export, "dir/disk", false));
-    let space = space(&disk, 4, 128);
+    let space = config_space(&disk, 4, 128);
     assert_eq!(space.len(), 96);
     let field = |at: usize, len: usize| {
         let bytes = space[at..at + len].iter().rev();

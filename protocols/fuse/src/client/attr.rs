@@ -2,8 +2,8 @@
 
 use vfs::{Attr, Errno, Kind, Result, StatFs, Time};
 
+use crate::convert::decode_device;
 use crate::layout;
-use crate::words::decode_device;
 
 /// Converts attributes. Returns `EIO` if the mode has an unknown file type.
 ///
@@ -44,7 +44,7 @@ pub fn statfs(stat: &layout::StatFs) -> StatFs {
     /// `FUSE_SUPER_MAGIC`
     const KIND: u32 = 0x6573_5546;
     StatFs {
-        kind: KIND,
+        magic: KIND,
         // The unit of the counts.
         bsize: match stat.frsize {
             0 => stat.bsize,

@@ -1,18 +1,18 @@
 //! The client half: the part of a FUSE client that concerns messages.
 //!
 //! A [`Client`] holds the result of INIT. It encodes requests and checks reply headers; a transport
-//! moves the bytes. [`ask`] and [`attr`] convert between `vfs` types and FUSE's.
+//! moves the bytes. [`request`] and [`attr`] convert between `vfs` types and FUSE's.
 //!
 //! Deliberately absent: caches, and permission checks, which a server may leave to its client.
 
-pub mod ask;
 pub mod attr;
+pub mod request;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vfs::{Caller, Errno, Result};
 
-use crate::Form;
+use crate::WireFormat;
 use crate::layout::{InitOut, OutHeader};
 use crate::message::{Header, InitIn, REPLY_HEADER, Request};
 use crate::numbers::{InitFlags, MAJOR, MAX_ERRNO, MINOR, OLDEST_MINOR, PAGE};
@@ -26,17 +26,17 @@ pub struct Client {
 }
 
 impl Client {
-    /// The `unique` of the INIT request that [`Client::hello`] returns.
-    const HELLO: u64 = 2;
+    /// The `unique` of the INIT request that [`Client::init_request`] returns.
+    const INIT_UNIQUE: u64 = 2;
 
-    /// The size in bytes of the INIT reply that [`Client::meet`] expects.
-    pub const WELCOME: usize = REPLY_HEADER + InitOut::SIZE;
+    /// The size in bytes of the INIT reply that [`Client::from_init_reply`] expects.
+    pub const INIT_REPLY_SIZE: usize = REPLY_HEADER + InitOut::SIZE;
 
     /// The largest payload offered and accepted, in bytes.
     pub const MAX_WRITE: u32 = 1 << 20;
 
     /// Returns the INIT request.
-    pub fn hello() -> Vec<u8> {
+    pub fn init_request() -> Vec<u8> {
         let args = InitIn {
             major: MAJOR,
             minor: MINOR,
@@ -57,16 +57,17 @@ impl Client {
                 | InitFlags::INIT_EXT,
         };
         let mut bytes = Vec::new();
-        let header = header(&Caller::ROOT, 0, Client::HELLO);
-        Request::Init { args }.encode(Form::default(), header, &mut bytes);
+        let header = header(&Caller::ROOT, 0, Client::INIT_UNIQUE);
+        Request::Init { args }.encode(WireFormat::default(), header, &mut bytes);
         bytes
     }
 
-    /// Starts a session from the whole reply to [`Client::hello`]. Returns the server's error,
-    /// `EPROTO` if the server's version is not supported, or `EIO` if the bytes are not a reply.
-    pub fn meet(reply: &[u8]) -> Result<Client> {
+    /// Starts a session from the whole reply to [`Client::init_request`]. Returns the server's
+    /// error, `EPROTO` if the server's version is not supported, or `EIO` if the bytes are not a
+    /// reply.
+    pub fn from_init_reply(reply: &[u8]) -> Result<Client> {
         let head = reply.get(..REPLY_HEADER).ok_or(Errno::EIO)?;
-        let body = body(Client::HELLO, head, reply.len())?;
+        let body = body(Client::INIT_UNIQUE, head, reply.len())?;
         // A server with another major version sends the version fields only.
         let answer = InitOut::decode(&reply[REPLY_HEADER..][..body]).map_err(|_| Errno::EIO)?;
         if answer.major != MAJOR || answer.minor < OLDEST_MINOR {
@@ -88,7 +89,7 @@ impl Client {
                 .max_write
                 .min(pages * PAGE)
                 .clamp(PAGE, Client::MAX_WRITE),
-            next: AtomicU64::new(Client::HELLO + 2),
+            next: AtomicU64::new(Client::INIT_UNIQUE + 2),
         })
     }
 
@@ -118,7 +119,7 @@ impl Client {
     ) -> u64 {
         // Even, as Linux's: an odd `unique` is an INTERRUPT's.
         let unique = self.next.fetch_add(2, Ordering::Relaxed);
-        let form = Form {
+        let form = WireFormat {
             setxattr_ext: self.has(InitFlags::SETXATTR_EXT),
         };
         request.encode(form, header(caller, node, unique), to);
@@ -128,7 +129,7 @@ impl Client {
     /// Returns the number of bytes that follow the header `head` in a reply of `len` bytes to
     /// request `unique`. Returns the server's error, `EIO` if the bytes are not a reply to that
     /// request, or `EOPNOTSUPP` if the server does not implement the request.
-    pub fn answer(&self, unique: u64, head: &[u8], len: usize) -> Result<usize> {
+    pub fn check_reply(&self, unique: u64, head: &[u8], len: usize) -> Result<usize> {
         body(unique, head, len)
     }
 }
@@ -170,9 +171,9 @@ mod tests {
 
     fn welcome(answer: InitOut) -> Vec<u8> {
         let header = OutHeader {
-            len: Client::WELCOME as u32,
+            len: Client::INIT_REPLY_SIZE as u32,
             error: 0,
-            unique: Client::HELLO,
+            unique: Client::INIT_UNIQUE,
         };
         [&header.encode()[..], &answer.encode()].concat()
     }
@@ -190,12 +191,12 @@ mod tests {
 
     #[test]
     fn what_was_agreed_bounds_what_is_sent() {
-        let client = Client::meet(&welcome(ordinary())).expect("agreed");
+        let client = Client::from_init_reply(&welcome(ordinary())).expect("agreed");
         assert_eq!((client.minor(), client.max_write()), (38, 32 * 4096));
         assert!(client.has(InitFlags::MAX_PAGES) && !client.has(InitFlags::POSIX_LOCKS));
         let mut bytes = Vec::new();
         let first = client.request(&Caller::new(7, 8), 9, &Request::Statfs {}, &mut bytes);
-        let (header, request) = Request::decode(Form::default(), &bytes).expect("a message");
+        let (header, request) = Request::decode(WireFormat::default(), &bytes).expect("a message");
         assert_eq!(request, Request::Statfs {});
         assert_eq!((header.uid, header.gid, header.nodeid), (7, 8, 9));
         assert_eq!(header.unique, first);
@@ -214,20 +215,23 @@ mod tests {
                 ..ordinary()
             };
             assert_eq!(
-                Client::meet(&welcome(answer)).map(drop),
+                Client::from_init_reply(&welcome(answer)).map(drop),
                 Err(Errno::EPROTO),
                 "{major}.{minor}"
             );
         }
         let whole = welcome(ordinary());
         for len in 0..whole.len() {
-            assert_eq!(Client::meet(&whole[..len]).map(drop), Err(Errno::EIO));
+            assert_eq!(
+                Client::from_init_reply(&whole[..len]).map(drop),
+                Err(Errno::EIO)
+            );
         }
     }
 
     #[test]
     fn a_reply_is_to_its_request_or_none() {
-        let client = Client::meet(&welcome(ordinary())).expect("agreed");
+        let client = Client::from_init_reply(&welcome(ordinary())).expect("agreed");
         let head = |len, error, unique| OutHeader { len, error, unique }.encode();
         for (head, len, result) in [
             (head(20, 0, 6), 20, Ok(4)),
@@ -239,16 +243,16 @@ mod tests {
             (head(16, 2, 6), 16, Err(Errno::EIO)),
             (head(16, i32::MIN, 6), 16, Err(Errno::EIO)),
         ] {
-            assert_eq!(client.answer(6, &head, len), result);
+            assert_eq!(client.check_reply(6, &head, len), result);
         }
     }
 
     proptest! {
         #[test]
         fn no_bytes_are_more_than_a_reply(bytes in proptest::collection::vec(any::<u8>(), 0..96)) {
-            let _ = Client::meet(&bytes);
-            let client = Client::meet(&welcome(ordinary())).expect("agreed");
-            if let Ok(body) = client.answer(6, &bytes, bytes.len()) {
+            let _ = Client::from_init_reply(&bytes);
+            let client = Client::from_init_reply(&welcome(ordinary())).expect("agreed");
+            if let Ok(body) = client.check_reply(6, &bytes, bytes.len()) {
                 prop_assert_eq!(body + REPLY_HEADER, bytes.len());
             }
         }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const FORM: Form = Form { setxattr_ext: true };
+const FORM: WireFormat = WireFormat { setxattr_ext: true };
 
 fn header() -> Header {
     Header {
@@ -430,10 +430,10 @@ fn the_shorter_setxattr_has_no_more_flags() {
         value: Rest(b"x"),
     };
     let bytes = golden(Opcode::Setxattr, 0, "01000000 02000000 6100 78");
-    let decoded = Request::decode(Form::default(), &bytes).expect("a request");
+    let decoded = Request::decode(WireFormat::default(), &bytes).expect("a request");
     assert_eq!(decoded.1, request);
     let mut encoded = Vec::new();
-    request.encode(Form::default(), header(), &mut encoded);
+    request.encode(WireFormat::default(), header(), &mut encoded);
     assert_eq!(encoded, bytes);
 }
 
@@ -524,9 +524,9 @@ proptest! {
         };
         let mut bytes = header.encode().to_vec();
         bytes.extend(tail);
-        let _ = Request::decode(Form { setxattr_ext }, &bytes);
+        let _ = Request::decode(WireFormat { setxattr_ext }, &bytes);
         let _ = super::extensions(&header, &bytes);
-        let _ = Request::decode(Form { setxattr_ext }, &bytes[..HEADER]);
+        let _ = Request::decode(WireFormat { setxattr_ext }, &bytes[..HEADER]);
         for plus in [false, true] {
             let mut from = Reader::new(&bytes);
             while let Ok(Some(_)) = crate::dirent::Dirent::next(plus, &mut from) {}

@@ -5,31 +5,31 @@ use std::sync::{Arc, OnceLock};
 
 use vfs::{Account, Allotment, Errno, File, Kind, Node, OpenFlags, Portion, Quota, Result};
 
-use super::lock::Lockers;
+use super::io_modes::IoModeRef;
+use super::lock::MountLocks;
 use super::table::{Entries, Incarnation, Table};
-use super::ways::Goer;
 
 /// An open file or directory. Its locks are released before the file is dropped.
 pub(super) struct Open {
-    pub(super) locked: Locked,
+    pub(super) locks: HandleLocks,
     pub(super) file: Arc<dyn File>,
     pub(super) flags: OpenFlags,
     /// The same file opened without append, if the client opened it to append.
     pub(super) in_place: Option<Arc<dyn File>>,
     /// The file's share in its node's I/O mode, if there are several modes.
-    pub(super) goer: Option<Goer>,
+    pub(super) io_mode: Option<IoModeRef>,
 }
 
 /// An open node, and whether locks were requested through this handle.
-pub(super) struct Locked {
+pub(super) struct HandleLocks {
     pub(super) node: Arc<dyn Node>,
-    pub(super) lockers: Arc<Lockers>,
-    pub(super) any: AtomicBool,
+    pub(super) mount_locks: Arc<MountLocks>,
+    pub(super) requested: AtomicBool,
 }
 
 impl Open {
     pub(super) fn node(&self) -> &dyn Node {
-        &*self.locked.node
+        &*self.locks.node
     }
 
     pub(super) fn is_directory(&self) -> bool {
@@ -54,23 +54,23 @@ pub(super) struct Handles {
     table: Table<Handle>,
     next: AtomicU64,
     count: AtomicUsize,
-    most: usize,
+    max: usize,
     /// The memory of the handles, on the client's account.
     bytes: OnceLock<Arc<Allotment>>,
 }
 
 /// The estimated size of an open file in bytes, with the source's part.
-const OPEN: usize = 640;
+const OPEN_BYTES: usize = 640;
 
 /// An entry of the table.
 pub(super) struct Handle {
     open: Arc<Open>,
-    /// The [`OPEN`] bytes.
+    /// The [`OPEN_BYTES`] bytes.
     _room: Portion,
 }
 
 /// A reserved slot for a handle, released when dropped.
-pub(super) struct Reserved<'a> {
+pub(super) struct ReservedHandle<'a> {
     handles: &'a Handles,
     /// `None` after use.
     room: Option<Portion>,
@@ -82,7 +82,7 @@ impl Handles {
             table: Table::new(),
             next: AtomicU64::new(1),
             count: AtomicUsize::new(0),
-            most,
+            max: most,
             bytes: OnceLock::new(),
         }
     }
@@ -97,17 +97,17 @@ impl Handles {
 
     /// Reserves a slot. Returns `ENFILE` if the table is full or `account`, which is the same for
     /// all requests of a mount, has no memory left.
-    pub(super) fn reserve(&self, account: &Account) -> Result<Reserved<'_>> {
+    pub(super) fn reserve(&self, account: &Account) -> Result<ReservedHandle<'_>> {
         let bytes = self.bytes.get_or_init(|| {
             // The table itself bounds the number of handles.
             Allotment::new(&Quota::shared(usize::MAX, 1), account)
         });
-        let room = bytes.take(OPEN).map_err(|_| Errno::ENFILE)?;
-        let reserved = Reserved {
+        let room = bytes.take(OPEN_BYTES).map_err(|_| Errno::ENFILE)?;
+        let reserved = ReservedHandle {
             handles: self,
             room: Some(room),
         };
-        match self.count.fetch_add(1, Ordering::Relaxed) < self.most {
+        match self.count.fetch_add(1, Ordering::Relaxed) < self.max {
             true => Ok(reserved),
             false => Err(Errno::ENFILE),
         }
@@ -138,9 +138,9 @@ impl Handles {
     }
 }
 
-impl Reserved<'_> {
+impl ReservedHandle<'_> {
     /// Stores `open` and returns its handle, or `ESTALE` if its incarnation is over.
-    pub(super) fn keep(mut self, incarnation: Incarnation, open: Open) -> Result<u64> {
+    pub(super) fn store(mut self, incarnation: Incarnation, open: Open) -> Result<u64> {
         let handles = self.handles;
         let fh = handles.next.fetch_add(1, Ordering::Relaxed);
         let mut shard = handles.table.shard(incarnation, fh).ok_or(Errno::ESTALE)?;
@@ -151,7 +151,7 @@ impl Reserved<'_> {
     }
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for ReservedHandle<'_> {
     fn drop(&mut self) {
         if self.room.is_some() {
             self.handles.count.fetch_sub(1, Ordering::Relaxed);

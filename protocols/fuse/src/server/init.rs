@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use vfs::{Errno, Kind, Level, Result, Want};
+use vfs::{AttrMask, Errno, Kind, Result, Support};
 
-use super::{Cache, Session, Turn};
-use crate::Form;
+use super::{Cache, RequestContext, Session};
+use crate::WireFormat;
 use crate::layout::InitOut;
 use crate::message::InitIn;
 use crate::numbers::{EXTENSIONS_MINOR, InitFlags, MAJOR, MINOR, OLDEST_MINOR, PAGE};
@@ -16,27 +16,27 @@ const STACK_DEPTH: u32 = 1;
 
 /// The result of INIT.
 #[derive(Clone, Copy)]
-pub(super) struct Agreed {
+pub(super) struct Negotiated {
     minor: u32,
     pub(super) flags: InitFlags,
 }
 
 /// No features, as before INIT.
-impl Default for Agreed {
-    fn default() -> Agreed {
-        Agreed {
+impl Default for Negotiated {
+    fn default() -> Negotiated {
+        Negotiated {
             minor: 0,
             flags: InitFlags::empty(),
         }
     }
 }
 
-impl Agreed {
+impl Negotiated {
     /// No granted flag is this high.
     const MINOR_AT: u32 = 56;
 
     fn pack(self) -> u64 {
-        u64::from(self.minor) << Agreed::MINOR_AT | self.flags.bits()
+        u64::from(self.minor) << Negotiated::MINOR_AT | self.flags.bits()
     }
 
     /// Returns the version for logs and statistics.
@@ -44,17 +44,17 @@ impl Agreed {
         format!("FUSE 7.{}", self.minor)
     }
 
-    pub(super) fn unpack(packed: u64) -> Option<Agreed> {
-        let minor = (packed >> Agreed::MINOR_AT) as u32;
-        let flags = packed & ((1 << Agreed::MINOR_AT) - 1);
-        (minor != 0).then(|| Agreed {
+    pub(super) fn unpack(packed: u64) -> Option<Negotiated> {
+        let minor = (packed >> Negotiated::MINOR_AT) as u32;
+        let flags = packed & ((1 << Negotiated::MINOR_AT) - 1);
+        (minor != 0).then(|| Negotiated {
             minor,
             flags: InitFlags::from_bits_retain(flags),
         })
     }
 
-    pub(super) fn form(self) -> Form {
-        Form {
+    pub(super) fn wire_format(self) -> WireFormat {
+        WireFormat {
             setxattr_ext: self.has(InitFlags::SETXATTR_EXT),
         }
     }
@@ -64,7 +64,7 @@ impl Agreed {
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn init(&mut self, asked: &InitIn) -> Result<()> {
         if asked.major > MAJOR {
             // The client sends INIT again with a major version that both support.
@@ -79,22 +79,22 @@ impl Turn<'_> {
             return Err(Errno::EPROTO);
         }
         self.check_room(InitOut::SIZE)?;
-        let root = self.peer.export.fs.root(&self.cx)?;
+        let root = self.session.export.fs.root(&self.cx)?;
         // The client assumes that the root is a directory.
         if root.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        let attr = root.attr(&self.cx, Want::BASIC)?;
-        let mut agreed = Agreed {
+        let attr = root.attr(&self.cx, AttrMask::BASIC)?;
+        let mut agreed = Negotiated {
             minor: asked.minor.min(MINOR),
-            flags: self.peer.grants() & asked.flags,
+            flags: self.session.grants() & asked.flags,
         };
         if agreed.minor < EXTENSIONS_MINOR {
             agreed.flags.remove(InitFlags::SECURITY_CTX);
         }
-        let missing = self.peer.options.required - agreed.flags;
+        let missing = self.session.options.required - agreed.flags;
         if !missing.is_empty() {
-            let client = self.peer.client;
+            let client = self.session.client;
             tracing::error!(
                 client,
                 ?missing,
@@ -102,11 +102,11 @@ impl Turn<'_> {
             );
             return Err(Errno::EPROTO);
         }
-        self.peer
+        self.session
             .nodes
             .set_root(self.incarnation, root, attr.device)?;
-        self.peer
-            .agreed
+        self.session
+            .negotiated
             .compare_exchange(
                 self.incarnation,
                 agreed.pack(),
@@ -115,8 +115,8 @@ impl Turn<'_> {
             )
             .map_err(|_| Errno::EIO)?;
         let (minor, flags) = (agreed.minor, agreed.flags);
-        tracing::debug!(client = self.peer.client, minor, ?flags, "mounted");
-        let max_write = self.peer.options.max_write;
+        tracing::debug!(client = self.session.client, minor, ?flags, "mounted");
+        let max_write = self.session.options.max_write;
         let answer = InitOut {
             major: MAJOR,
             minor: agreed.minor,
@@ -165,7 +165,7 @@ impl Session {
             ),
             (options.cache != Cache::Never, InitFlags::CACHE_SYMLINKS),
             (
-                self.never_changes() && self.capabilities.stable_cookies,
+                self.is_immutable() && self.capabilities.stable_cookies,
                 InitFlags::NO_OPENDIR_SUPPORT,
             ),
             (
@@ -174,7 +174,10 @@ impl Session {
             ),
             (options.writeback, InitFlags::WRITEBACK_CACHE),
             (
-                self.ways.as_ref().is_some_and(|ways| ways.has_backings()) && !options.writeback,
+                self.io_modes
+                    .as_ref()
+                    .is_some_and(|ways| ways.has_passthrough())
+                    && !options.writeback,
                 InitFlags::PASSTHROUGH,
             ),
             (options.announce_submounts, InitFlags::SUBMOUNTS),
@@ -187,7 +190,7 @@ impl Session {
                 InitFlags::FLOCK_LOCKS,
             ),
             (
-                options.killpriv_v2 && (options.xattr || options.past_cache()),
+                options.killpriv_v2 && (options.xattr || options.writes_bypass_cache()),
                 InitFlags::HANDLE_KILLPRIV_V2,
             ),
             (options.allow_mmap, InitFlags::DIRECT_IO_ALLOW_MMAP),
@@ -196,7 +199,7 @@ impl Session {
                 InitFlags::SECURITY_CTX,
             ),
             (
-                options.xattr && options.posix_acl && self.capabilities.acl != Level::None,
+                options.xattr && options.posix_acl && self.capabilities.acl != Support::None,
                 InitFlags::POSIX_ACL | InitFlags::DONT_MASK,
             ),
         ] {

@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use vfs::{CopyHow, Errno, Level, OpenFlags, Result, Seek};
+use vfs::{CopyMode, Errno, OpenFlags, Result, Support, Whence};
 
-use super::Turn;
+use super::RequestContext;
 use super::handles::Open;
+use crate::convert::allocate_from_mode;
 use crate::layout::{
     CopyIn, CopyOut, FallocateIn, FsyncIn, LseekIn, LseekOut, ReadIn, WriteIn, WriteOut,
 };
 use crate::message::WRITE_HEAD;
 use crate::numbers::{FSYNC_FDATASYNC, Flags, InitFlags, WRITE_CACHE, WRITE_KILL_SUIDGID, whence};
-use crate::words::allocate_of;
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn read(&mut self, args: &ReadIn) -> Result<()> {
         let open = self.readable(args.fh)?;
         check_offset(args.offset)?;
-        let len = self.room(args.size);
+        let len = self.reply_room(args.size);
         self.begin_data();
         if len > 0 {
             open.file.read(&self.cx, args.offset, len, self.out)?;
@@ -58,14 +58,14 @@ impl Turn<'_> {
 
     pub(super) fn lseek(&mut self, args: &LseekIn) -> Result<()> {
         // After `ENOSYS` the client treats the whole file as data, and does not ask again.
-        if self.peer.capabilities.holes == Level::None {
+        if self.session.capabilities.holes == Support::None {
             return Err(Errno::ENOSYS);
         }
         let open = self.readable_or_writable(args.fh)?;
         // A negative offset is beyond the end of any file, as in Linux's file systems.
         let what = match args.whence {
-            whence::DATA => Seek::Data,
-            whence::HOLE => Seek::Hole,
+            whence::DATA => Whence::Data,
+            whence::HOLE => Whence::Hole,
             _ => return Err(Errno::EINVAL),
         };
         let offset = open.file.seek(&self.cx, args.offset, what)?;
@@ -79,7 +79,7 @@ impl Turn<'_> {
             return Err(Errno::EINVAL);
         }
         check_offset(end).map_err(|_| Errno::EFBIG)?;
-        let how = allocate_of(args.mode).ok_or(Errno::EOPNOTSUPP)?;
+        let how = allocate_from_mode(args.mode).ok_or(Errno::EOPNOTSUPP)?;
         self.kill_for_callers(&open)?;
         open.file
             .allocate(&self.cx, how, args.offset, args.length)?;
@@ -110,7 +110,7 @@ impl Turn<'_> {
             &*to.file,
             args.off_out,
             len,
-            CopyHow::Any,
+            CopyMode::Any,
         )?;
         match wide {
             true => self.reply(&[&CopyOut {
@@ -138,8 +138,8 @@ impl Turn<'_> {
     }
 
     fn readable_or_writable(&self, fh: u64) -> Result<Arc<Open>> {
-        let open = match self.agreed.has(InitFlags::NO_OPEN_SUPPORT) {
-            true => Arc::new(self.open_unasked()?),
+        let open = match self.negotiated.has(InitFlags::NO_OPEN_SUPPORT) {
+            true => Arc::new(self.open_unchecked()?),
             false => self.opened(fh)?,
         };
         match open.is_directory() {

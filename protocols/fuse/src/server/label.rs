@@ -3,17 +3,17 @@
 //! Making a file and labelling it are two changes to the source. A file that cannot be labelled is
 //! removed again; until then other processes on the host may see it without its label.
 
-use vfs::{Caller, Entry, Errno, Kind, Name, Node, Result, Want, XattrFlags};
+use vfs::{AttrMask, Caller, Entry, Errno, Kind, Name, Node, Result, XattrFlags};
 
-use super::Turn;
+use super::RequestContext;
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Called before a file that needs a label is made: an operation that would block must leave
     /// neither change as a trace.
-    pub(super) fn may_label(&self) -> Result<()> {
+    pub(super) fn check_may_label(&self) -> Result<()> {
         match self.labels.is_empty() {
             true => Ok(()),
-            false => self.cx.may_wait(),
+            false => self.cx.check_may_block(),
         }
     }
 
@@ -29,7 +29,7 @@ impl Turn<'_> {
         }
         match self.set_labels(&*made.node) {
             Ok(()) => {
-                made.attr = made.node.attr(&self.cx, Want::STAT)?;
+                made.attr = made.node.attr(&self.cx, AttrMask::STAT)?;
                 Ok(made)
             }
             Err(errno) => {

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use vfs::lock::{Lock, LockKind, Owner, Space};
+use vfs::lock::{Lock, LockFamily, LockKind, Owner};
 use vfs::{Call, Caller, Cx, Errno, Export, Node, NodeId, Result};
 
-use super::Turn;
-use super::handles::{Locked, Open};
+use super::RequestContext;
+use super::handles::{HandleLocks, Open};
 use crate::layout::{LkIn, LkOut};
 use crate::numbers::{LK_FLOCK, lock_kind};
 
 /// The locks of one incarnation of a mount.
-pub(super) struct Lockers {
+pub(super) struct MountLocks {
     export: Arc<Export>,
     /// The client's number in the lock table.
     pub(super) client: u64,
@@ -28,9 +28,9 @@ pub(super) struct Lockers {
     handles: Mutex<HashMap<NodeId, usize>>,
 }
 
-impl Lockers {
-    pub(super) fn new(export: &Arc<Export>) -> Arc<Lockers> {
-        Arc::new(Lockers {
+impl MountLocks {
+    pub(super) fn new(export: &Arc<Export>) -> Arc<MountLocks> {
+        Arc::new(MountLocks {
             export: export.clone(),
             client: Owner::new_client(),
             handles: Mutex::default(),
@@ -45,30 +45,30 @@ impl Lockers {
     }
 }
 
-impl Locked {
+impl HandleLocks {
     /// Records that a lock is requested through this handle.
-    fn note(&self) {
-        if self.any.load(Ordering::Acquire) {
+    fn record_request(&self) {
+        if self.requested.load(Ordering::Acquire) {
             return;
         }
-        let mut handles = self.lockers.handles.lock();
-        if !self.any.swap(true, Ordering::AcqRel) {
+        let mut handles = self.mount_locks.handles.lock();
+        if !self.requested.swap(true, Ordering::AcqRel) {
             *handles.entry(self.node.id()).or_default() += 1;
         }
     }
 }
 
-impl Drop for Locked {
+impl Drop for HandleLocks {
     fn drop(&mut self) {
-        if !*self.any.get_mut() {
+        if !*self.requested.get_mut() {
             return;
         }
-        let mut handles = self.lockers.handles.lock();
+        let mut handles = self.mount_locks.handles.lock();
         if let Entry::Occupied(mut count) = handles.entry(self.node.id()) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
-                self.lockers.release(&*self.node, |_| true);
+                self.mount_locks.release(&*self.node, |_| true);
             }
         }
     }
@@ -76,42 +76,42 @@ impl Drop for Locked {
 
 /// The lock table's id of one of the client's owners. POSIX and flock(2) owner numbers are separate
 /// spaces.
-pub(super) struct Owners([u8; 9]);
+pub(super) struct LockOwnerId([u8; 9]);
 
-impl Owners {
-    pub(super) fn posix(number: u64) -> Owners {
-        Owners::of(Space::Posix, number)
+impl LockOwnerId {
+    pub(super) fn posix(number: u64) -> LockOwnerId {
+        LockOwnerId::of(LockFamily::Posix, number)
     }
 
-    pub(super) fn flock(number: u64) -> Owners {
-        Owners::of(Space::Flock, number)
+    pub(super) fn flock(number: u64) -> LockOwnerId {
+        LockOwnerId::of(LockFamily::Flock, number)
     }
 
-    fn of(space: Space, number: u64) -> Owners {
+    fn of(space: LockFamily, number: u64) -> LockOwnerId {
         let mut id = [0; 9];
         id[0] = match space {
-            Space::Posix => b'p',
-            Space::Flock => b'f',
+            LockFamily::Posix => b'p',
+            LockFamily::Flock => b'f',
         };
         id[1..].copy_from_slice(&number.to_le_bytes());
-        Owners(id)
+        LockOwnerId(id)
     }
 }
 
-impl Turn<'_> {
-    pub(super) fn release_locks(&self, open: &Open, owners: Owners) {
-        let lockers = &open.locked.lockers;
+impl RequestContext<'_> {
+    pub(super) fn release_locks(&self, open: &Open, owners: LockOwnerId) {
+        let lockers = &open.locks.mount_locks;
         lockers.release(open.node(), |owner| *owner.id == owners.0);
     }
 
     pub(super) fn setlk(&mut self, args: &LkIn, wait: bool) -> Result<()> {
         let open = self.opened(args.fh)?;
-        let asked = asked(&open, args)?;
-        let locks = &self.peer.export.locks;
+        let asked = requested_lock(&open, args)?;
+        let locks = &self.session.export.locks;
         match args.kind {
             lock_kind::UNLCK => {
                 let Lock {
-                    space,
+                    family: space,
                     start,
                     end,
                     owner,
@@ -120,7 +120,7 @@ impl Turn<'_> {
                 locks.unlock(&self.cx, open.node(), space, start, end, &owner)?;
             }
             _ => {
-                open.locked.note();
+                open.locks.record_request();
                 locks.lock(&self.cx, open.node(), asked, wait)?;
             }
         }
@@ -129,8 +129,8 @@ impl Turn<'_> {
 
     pub(super) fn getlk(&mut self, args: &LkIn) -> Result<()> {
         let open = self.opened(args.fh)?;
-        let asked = asked(&open, args)?;
-        let locks = &self.peer.export.locks;
+        let asked = requested_lock(&open, args)?;
+        let locks = &self.session.export.locks;
         let answer = match locks.holder(&self.cx, open.node(), &asked)? {
             None => LkOut {
                 start: args.start,
@@ -139,8 +139,8 @@ impl Turn<'_> {
                 pid: 0,
             },
             Some(held) => LkOut {
-                start: held.start.min(LAST),
-                end: held.end.min(LAST),
+                start: held.start.min(MAX_OFFSET),
+                end: held.end.min(MAX_OFFSET),
                 kind: match held.kind {
                     LockKind::Shared => lock_kind::RDLCK,
                     LockKind::Exclusive => lock_kind::WRLCK,
@@ -152,21 +152,21 @@ impl Turn<'_> {
     }
 }
 
-fn asked(open: &Open, args: &LkIn) -> Result<Lock> {
+fn requested_lock(open: &Open, args: &LkIn) -> Result<Lock> {
     let space = match args.lk_flags & LK_FLOCK {
-        0 => Space::Posix,
-        _ => Space::Flock,
+        0 => LockFamily::Posix,
+        _ => LockFamily::Flock,
     };
     let (start, end) = match space {
-        Space::Flock => (0, u64::MAX),
-        Space::Posix if args.start > args.end || args.start > LAST => {
+        LockFamily::Flock => (0, u64::MAX),
+        LockFamily::Posix if args.start > args.end || args.start > MAX_OFFSET => {
             return Err(Errno::EINVAL);
         }
-        Space::Posix if args.end >= LAST => (args.start, u64::MAX),
-        Space::Posix => (args.start, args.end),
+        LockFamily::Posix if args.end >= MAX_OFFSET => (args.start, u64::MAX),
+        LockFamily::Posix => (args.start, args.end),
     };
     Ok(Lock {
-        space,
+        family: space,
         start,
         end,
         kind: match args.kind {
@@ -175,12 +175,12 @@ fn asked(open: &Open, args: &LkIn) -> Result<Lock> {
             _ => return Err(Errno::EINVAL),
         },
         owner: Owner {
-            client: open.locked.lockers.client,
-            id: Owners::of(space, args.owner).0[..].into(),
+            client: open.locks.mount_locks.client,
+            id: LockOwnerId::of(space, args.owner).0[..].into(),
             pid: args.pid,
         },
     })
 }
 
 /// The largest offset in a file (`OFFSET_MAX`): a lock that ends there has no end.
-const LAST: u64 = i64::MAX as u64;
+const MAX_OFFSET: u64 = i64::MAX as u64;

@@ -1,25 +1,25 @@
 //! Names in directories: create, link, rename and remove.
 
-use vfs::{Errno, Kind, Make, Mode, Name, RenameFlags, Result};
+use vfs::{Errno, Kind, Mode, Name, NewNode, RenameFlags, Result};
 
-use super::Turn;
+use super::RequestContext;
+use crate::convert::decode_device;
 use crate::layout::{EntryOut, MkdirIn, MknodIn};
-use crate::words::decode_device;
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn symlink(&mut self, name: &[u8], target: &[u8]) -> Result<()> {
         /// Linux's `PATH_MAX` without the NUL.
         const MOST: usize = 4095;
         match target {
             b"" => Err(Errno::ENOENT),
             _ if target.len() > MOST => Err(Errno::ENAMETOOLONG),
-            _ => self.make(name, Make::Symlink(target), Mode::exactly(0o777)),
+            _ => self.make(name, NewNode::Symlink(target), Mode::without_umask(0o777)),
         }
     }
 
     pub(super) fn mkdir(&mut self, args: &MkdirIn, name: &[u8]) -> Result<()> {
         let mode = self.mode(args.mode, args.umask);
-        self.make(name, Make::Directory, mode)
+        self.make(name, NewNode::Directory, mode)
     }
 
     pub(super) fn mknod(&mut self, args: &MknodIn, name: &[u8]) -> Result<()> {
@@ -30,11 +30,11 @@ impl Turn<'_> {
             _ => Kind::from_mode(args.mode),
         };
         let what = match kind {
-            Some(Kind::File) => Make::File,
-            Some(Kind::Fifo) => Make::Fifo,
-            Some(Kind::Socket) => Make::Socket,
-            Some(Kind::CharDevice) => Make::CharDevice(device),
-            Some(Kind::BlockDevice) => Make::BlockDevice(device),
+            Some(Kind::File) => NewNode::File,
+            Some(Kind::Fifo) => NewNode::Fifo,
+            Some(Kind::Socket) => NewNode::Socket,
+            Some(Kind::CharDevice) => NewNode::CharDevice(device),
+            Some(Kind::BlockDevice) => NewNode::BlockDevice(device),
             Some(Kind::Directory) => return Err(Errno::EPERM),
             Some(Kind::Symlink) | None => return Err(Errno::EINVAL),
         };
@@ -42,14 +42,16 @@ impl Turn<'_> {
         self.make(name, what, mode)
     }
 
-    fn make(&mut self, name: &[u8], what: Make<'_>, mode: Mode) -> Result<()> {
+    fn make(&mut self, name: &[u8], what: NewNode<'_>, mode: Mode) -> Result<()> {
         self.check_room(EntryOut::SIZE)?;
         let up = self.directory()?;
         let name = Name::new(name)?;
-        self.peer.nodes.check_room()?;
-        self.may_label()?;
+        self.session.nodes.check_room()?;
+        self.check_may_label()?;
         let entry = up.node.make(&self.cx, name, what, mode)?;
-        self.peer.nodes.made(self.incarnation, &*entry.node);
+        self.session
+            .nodes
+            .record_created(self.incarnation, &*entry.node);
         let entry = self.label(&*up.node, Some(name), entry)?;
         self.reply_entry(&up, &entry)
     }
@@ -57,14 +59,14 @@ impl Turn<'_> {
     pub(super) fn link(&mut self, target: u64, name: &[u8]) -> Result<()> {
         self.check_room(EntryOut::SIZE)?;
         let up = self.directory()?;
-        let target = self.peer.nodes.get(self.incarnation, target)?.node;
+        let target = self.session.nodes.get(self.incarnation, target)?.node;
         let entry = up.node.link(&self.cx, Name::new(name)?, &*target)?;
         self.reply_entry(&up, &entry)
     }
 
     pub(super) fn unlink(&mut self, name: &[u8], dir: bool) -> Result<()> {
         let up = self.directory()?;
-        up.node.unlink(&self.cx, existing(name)?, dir)?;
+        up.node.unlink(&self.cx, checked_name(name)?, dir)?;
         self.reply(&[])
     }
 
@@ -77,11 +79,11 @@ impl Turn<'_> {
     ) -> Result<()> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
         let from = self.directory()?;
-        let to = self.peer.nodes.get(self.incarnation, newdir)?.node;
+        let to = self.session.nodes.get(self.incarnation, newdir)?.node;
         if to.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        let (name, newname) = (existing(name)?, existing(newname)?);
+        let (name, newname) = (checked_name(name)?, checked_name(newname)?);
         from.node.rename(&self.cx, name, &*to, newname, flags)?;
         self.reply(&[])
     }
@@ -91,7 +93,7 @@ const S_IFMT: u32 = 0o170000;
 
 /// Checks a name that exists already or is the target of a rename. `.` and `..` return `EINVAL`, as
 /// they cannot be renamed or removed.
-fn existing(name: &[u8]) -> Result<Name<'_>> {
+fn checked_name(name: &[u8]) -> Result<Name<'_>> {
     Name::new(name).map_err(|errno| match errno {
         Errno::EEXIST => Errno::EINVAL,
         other => other,

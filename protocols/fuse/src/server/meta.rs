@@ -1,27 +1,27 @@
 //! GETATTR, SETATTR, STATX, ACCESS, STATFS, READLINK, SYNCFS.
 
-use vfs::{Access, Attr, Errno, Kind, OpenFlags, Result, SetAttr, SetTime, Time, Want};
+use vfs::{Access, Attr, AttrMask, Errno, Kind, OpenFlags, Result, SetAttr, SetTime, Time};
 
-use super::Turn;
+use super::RequestContext;
 use super::privileges::{KILL, SET_ID};
 use crate::layout::{GetattrIn, SetattrIn, StatFs, Statx, StatxIn, StatxOut, SxTime};
 use crate::numbers::{Fattr, GETATTR_FH, InitFlags, statx};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn getattr(&mut self, args: &GetattrIn) -> Result<()> {
         let fh = (args.getattr_flags & GETATTR_FH != 0).then_some(args.fh);
-        let attr = self.attr(fh, Want::STAT)?;
+        let attr = self.attr(fh, AttrMask::STAT)?;
         self.reply_attr(&attr)
     }
 
     /// Adds only the birth time to GETATTR. If the source has none, `ENOSYS` makes the client use
     /// GETATTR from then on.
     pub(super) fn statx(&mut self, args: &StatxIn) -> Result<()> {
-        if self.peer.capabilities.no_births {
+        if self.session.capabilities.no_birth_times {
             return Err(Errno::ENOSYS);
         }
-        let mut want = Want::STAT;
-        want.set(Want::BTIME, args.sx_mask & statx::BTIME != 0);
+        let mut want = AttrMask::STAT;
+        want.set(AttrMask::BTIME, args.sx_mask & statx::BTIME != 0);
         let fh = (args.getattr_flags & GETATTR_FH != 0).then_some(args.fh);
         let attr = self.attr(fh, want)?;
         let time = |time: Time| SxTime {
@@ -29,7 +29,7 @@ impl Turn<'_> {
             nsec: time.nsec,
         };
         let btime = attr.btime.map_or(0, |_| statx::BTIME);
-        let validity = self.peer.options.validity();
+        let validity = self.session.options.validity();
         let answer = StatxOut {
             attr_valid: validity.as_secs(),
             attr_valid_nsec: validity.subsec_nanos(),
@@ -57,9 +57,9 @@ impl Turn<'_> {
     }
 
     /// Returns the attributes, of the open file if the client names one: it outlives its name.
-    pub(super) fn attr(&self, fh: Option<u64>, want: Want) -> Result<Attr> {
+    pub(super) fn attr(&self, fh: Option<u64>, want: AttrMask) -> Result<Attr> {
         match fh {
-            Some(_) if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) => {
+            Some(_) if self.negotiated.has(InitFlags::NO_OPEN_SUPPORT) => {
                 self.node()?.node.attr(&self.cx, want)
             }
             Some(fh) => self.opened(fh)?.file.attr(&self.cx, want),
@@ -93,7 +93,7 @@ impl Turn<'_> {
             mtime: time(Fattr::MTIME, Fattr::MTIME_NOW, args.mtime, args.mtimensec)?,
             // The source sets its own time, as for every change.
             ctime: has(Fattr::CTIME),
-            kill_priv: self.kills_by(args),
+            kill_priv: self.setattr_kills(args),
         };
         let fh = has(Fattr::FH).then_some(args.fh);
         let attr = match self.restores(args) {
@@ -102,11 +102,11 @@ impl Turn<'_> {
                 Err(Errno::EPERM) => self.change(fh, &set)?,
                 restored => restored?,
             },
-            false if set == KILL => self.kill_alone(fh)?,
+            false if set == KILL => self.kill_only(fh)?,
             false => self.change(fh, &set)?,
         };
         if set.uid.is_some() || set.gid.is_some() {
-            self.note_settled();
+            self.forget_restored();
         }
         if set.mode.is_some_and(|mode| mode & SET_ID != 0) && attr.kind != Kind::Directory {
             self.note_restored();
@@ -158,7 +158,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn syncfs(&mut self) -> Result<()> {
-        self.peer.export.fs.sync(&self.cx)?;
+        self.session.export.fs.sync(&self.cx)?;
         self.reply(&[])
     }
 }

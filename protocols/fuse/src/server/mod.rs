@@ -3,12 +3,13 @@
 //! A session's state is the result of INIT, the nodes that the client has looked up, and its open
 //! files. DESTROY resets all of it, and so does another INIT: a new incarnation of the mount
 //! begins. A request belongs to the incarnation in which it began, and changes no later one.
-//! A request that returns [`Answer::WouldBlock`] or [`Answer::Parked`] has left no trace.
+//! A request that returns [`ServeOutcome::WouldBlock`] or [`ServeOutcome::Parked`] has left no
+//! trace.
 //!
 //! Deliberately absent: notifications, DAX mappings, ioctl(2), poll(2), and the order of replies
 //! and cancellation (left to the driver, see [`Role`]).
 //!
-//! Lock order: `lockers`, held while an incarnation ends, then a shard of a table. A shard is
+//! Lock order: `mount_locks`, held while an incarnation ends, then a shard of a table. A shard is
 //! otherwise held for a look-up only and never together with another lock, as is the list of
 //! restored nodes. The table of handles with locks (`lock.rs`) is held across the lock table's own
 //! lock.
@@ -17,8 +18,10 @@ mod dir;
 mod handles;
 mod init;
 mod io;
+mod io_modes;
 mod label;
 mod lock;
+mod lookup;
 mod make;
 mod meta;
 mod nodes;
@@ -27,8 +30,6 @@ mod options;
 mod privileges;
 mod reply;
 mod table;
-mod walk;
-mod ways;
 mod xattr;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,24 +37,24 @@ use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Patience, Result};
-use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Vocabulary};
+use wire::{ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Vocabulary};
 
 use self::handles::{Handles, Open};
-use self::init::Agreed;
-use self::lock::Lockers;
-use self::nodes::{Known, Nodes};
+use self::init::Negotiated;
+use self::io_modes::IoModes;
+use self::lock::MountLocks;
+use self::nodes::{NodeRef, Nodes};
 use self::privileges::Restored;
 use self::table::Incarnation;
-use self::ways::Ways;
 use crate::layout::{InterruptIn, OutHeader};
 use crate::message::{
     self, Extensions, HEADER, Header, Opcode, REPLY_HEADER, Request, SecurityContext, WRITE_HEAD,
 };
 use crate::numbers::InitFlags;
-use crate::{Form, Undecodable};
+use crate::{DecodeError, WireFormat};
 
+pub use self::io_modes::BackingRegistry;
 pub use self::options::{Cache, Options};
-pub use self::ways::Backings;
 
 /// Serves an exported tree over FUSE.
 #[derive(Clone)]
@@ -67,29 +68,31 @@ impl Server {
     pub fn new(export: Arc<Export>, options: Options) -> Server {
         Server {
             export,
-            options: options.in_bounds(),
+            options: options.clamped(),
         }
     }
 
     /// Returns the largest size of a request, in bytes.
-    pub fn longest(&self) -> usize {
-        self.options.longest()
+    pub fn max_request(&self) -> usize {
+        self.options.max_message()
     }
 
     /// Returns a session for a new mount.
     pub fn session(&self) -> Session {
         let (export, options) = (self.export.clone(), self.options.clone());
-        let lockers = Lockers::new(&export);
+        let lockers = MountLocks::new(&export);
         Session {
             handles: Handles::new(options.max_handles),
             nodes: Nodes::new(options.max_nodes),
             restored: Restored::default(),
             client: lockers.client,
-            lockers: Mutex::new(lockers),
+            mount_locks: Mutex::new(lockers),
             capabilities: export.fs.capabilities(),
             incarnation: AtomicU64::new(0),
-            agreed: AtomicU64::new(0),
-            ways: options.writers_go_past.then(|| Arc::new(Ways::new(None))),
+            negotiated: AtomicU64::new(0),
+            io_modes: options
+                .writers_bypass_cache
+                .then(|| Arc::new(IoModes::new(None))),
             export,
             options,
         }
@@ -104,20 +107,21 @@ pub struct Session {
     /// The client's number, for logs.
     client: u64,
     incarnation: AtomicU64,
-    /// The result of INIT, packed: see [`Agreed`]. Before INIT, the number of the next incarnation.
-    agreed: AtomicU64,
+    /// The result of INIT, packed: see [`Negotiated`]. Before INIT, the number of the next
+    /// incarnation.
+    negotiated: AtomicU64,
     handles: Handles,
     nodes: Nodes,
     restored: Restored,
     /// The I/O modes of open files, if any file may bypass the client's page cache.
-    ways: Option<Arc<Ways>>,
+    io_modes: Option<Arc<IoModes>>,
     /// The locks of this incarnation.
-    lockers: Mutex<Arc<Lockers>>,
+    mount_locks: Mutex<Arc<MountLocks>>,
 }
 
 /// The resources that a client holds at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct SessionStats {
     /// Nodes that the client has looked up, the root included.
     pub nodes: usize,
     /// Files and directories that the client has open.
@@ -128,40 +132,40 @@ impl Session {
     /// Enables passthrough: the client reads and writes files that have a [`vfs::File::backing`]
     /// directly, registered with `backings`. Excludes [`Options::writeback`], and requires a client
     /// on this host.
-    pub fn passing_through(mut self, backings: Arc<dyn Backings>) -> Session {
-        self.ways = Some(Arc::new(Ways::new(Some(backings))));
+    pub fn with_passthrough(mut self, backings: Arc<dyn BackingRegistry>) -> Session {
+        self.io_modes = Some(Arc::new(IoModes::new(Some(backings))));
         self
     }
 
-    fn agreed(&self) -> Option<Agreed> {
-        Agreed::unpack(self.agreed.load(Ordering::Acquire))
+    fn negotiated(&self) -> Option<Negotiated> {
+        Negotiated::unpack(self.negotiated.load(Ordering::Acquire))
     }
 
     /// Returns whether the tree cannot change: it is read-only here, and nobody else changes it.
-    fn never_changes(&self) -> bool {
+    fn is_immutable(&self) -> bool {
         self.options.cache == Cache::Always && self.capabilities.read_only
     }
 
     /// Returns the client's resources now.
-    pub fn figures(&self) -> Figures {
-        Figures {
+    pub fn stats(&self) -> SessionStats {
+        SessionStats {
             nodes: self.nodes.count(),
             handles: self.handles.count(),
         }
     }
 
-    fn lockers(&self) -> Arc<Lockers> {
-        self.lockers.lock().clone()
+    fn mount_locks(&self) -> Arc<MountLocks> {
+        self.mount_locks.lock().clone()
     }
 
     /// Returns the session to its initial state, and returns the number of the next incarnation.
     fn reset(&self) -> Incarnation {
-        let mut lockers = self.lockers.lock();
+        let mut lockers = self.mount_locks.lock();
         let incarnation = self.incarnation.load(Ordering::Relaxed) + 1;
-        self.agreed.store(incarnation, Ordering::Release);
+        self.negotiated.store(incarnation, Ordering::Release);
         self.incarnation.store(incarnation, Ordering::Release);
-        *lockers = Lockers::new(&self.export);
-        if let Some(ways) = &self.ways {
+        *lockers = MountLocks::new(&self.export);
+        if let Some(ways) = &self.io_modes {
             ways.begin(incarnation);
         }
         let past = (
@@ -181,7 +185,7 @@ impl wire::Session for Session {
             return Ok(None);
         }
         let header = Header::decode(head)?;
-        let most = self.options.longest();
+        let most = self.options.max_message();
         let len = header.len as usize;
         if !(HEADER..=most).contains(&len) {
             return Err(Malformed::new(format!(
@@ -216,19 +220,19 @@ impl wire::Session for Session {
         patience: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> std::result::Result<Answer, Malformed> {
+    ) -> std::result::Result<ServeOutcome, Malformed> {
         let bytes = message.bytes();
         let header = Header::decode(bytes)?;
         let silent = Opcode::of(header.opcode).is_some_and(Opcode::is_silent);
         // A client that leaves no room for a reply gets none.
         if !silent && out.room() < REPLY_HEADER {
-            return Ok(Answer::Done);
+            return Ok(ServeOutcome::Done);
         }
-        // Loaded before `agreed`, which may be a later incarnation's: then the request changes
+        // Loaded before `negotiated`, which may be a later incarnation's: then the request changes
         // nothing.
         let incarnation = self.incarnation.load(Ordering::Acquire);
-        let agreed = self.agreed();
-        let form = agreed.map_or(Form::default(), Agreed::form);
+        let agreed = self.negotiated();
+        let form = agreed.map_or(WireFormat::default(), Negotiated::wire_format);
         let decoded = Request::decode(form, bytes)
             .and_then(|(_, request)| Ok((extensions(&header, bytes)?, request)));
         let mut caller = Caller::new(header.uid, header.gid);
@@ -246,16 +250,16 @@ impl wire::Session for Session {
             Err(undecodable) => {
                 tracing::debug!(client = self.client, %undecodable, "refused");
                 let errno = match undecodable {
-                    Undecodable::Opcode(_) => Errno::ENOSYS,
-                    Undecodable::Arguments(..) | Undecodable::Frame(_) => Errno::EINVAL,
+                    DecodeError::Opcode(_) => Errno::ENOSYS,
+                    DecodeError::Arguments(..) | DecodeError::Frame(_) => Errno::EINVAL,
                 };
                 Err(errno)
             }
         };
-        let mut turn = Turn {
-            peer: self,
+        let mut turn = RequestContext {
+            session: self,
             incarnation,
-            agreed: agreed.unwrap_or_default(),
+            negotiated: agreed.unwrap_or_default(),
             header,
             cx: Cx {
                 caller: &caller,
@@ -268,22 +272,22 @@ impl wire::Session for Session {
             out,
         };
         let done = request.and_then(|request| match agreed {
-            Some(_) => turn.answer(&request),
-            None => turn.answer_first(&request),
+            Some(_) => turn.dispatch(&request),
+            None => turn.serve_before_init(&request),
         });
-        call.note(u16::try_from(header.opcode).unwrap_or(0));
+        call.note_operation(u16::try_from(header.opcode).unwrap_or(0));
         let Err(errno) = done else {
-            return Ok(Answer::Done);
+            return Ok(ServeOutcome::Done);
         };
         turn.out.truncate(0);
         Ok(match errno {
-            Errno::WOULD_BLOCK => Answer::WouldBlock,
-            Errno::PARKED => Answer::Parked,
-            _ if silent => Answer::Done,
+            Errno::WOULD_BLOCK => ServeOutcome::WouldBlock,
+            Errno::PARKED => ServeOutcome::Parked,
+            _ if silent => ServeOutcome::Done,
             errno => {
-                call.note_fault(errno.raw());
+                call.note_error(errno.raw());
                 turn.refuse(errno);
-                Answer::Done
+                ServeOutcome::Done
             }
         })
     }
@@ -308,9 +312,9 @@ impl wire::Session for Session {
         &VOCABULARY
     }
 
-    fn facts(&self) -> Facts {
-        Facts {
-            version: self.agreed().map_or(String::new(), Agreed::version),
+    fn client_info(&self) -> ClientInfo {
+        ClientInfo {
+            version: self.negotiated().map_or(String::new(), Negotiated::version),
             user: String::new(),
         }
     }
@@ -325,8 +329,8 @@ static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     };
     Vocabulary {
         protocol: "fuse",
-        words: (0..=most.unwrap_or(0)).map(word).collect(),
-        fault: Vocabulary::errno,
+        operations: (0..=most.unwrap_or(0)).map(word).collect(),
+        error: Vocabulary::errno,
     }
 });
 
@@ -346,20 +350,20 @@ fn constant_of(name: &str) -> String {
 fn extensions<'a>(
     header: &Header,
     message: &'a [u8],
-) -> std::result::Result<Extensions<'a>, Undecodable> {
+) -> std::result::Result<Extensions<'a>, DecodeError> {
     // A WRITE has no extensions, and may be incomplete here.
     if header.opcode == Opcode::Write as u32 {
         return Ok(Extensions::default());
     }
-    message::extensions(header, message).map_err(|what| Undecodable::Arguments("extensions", what))
+    message::extensions(header, message).map_err(|what| DecodeError::Arguments("extensions", what))
 }
 
 /// A request in progress.
-struct Turn<'a> {
-    peer: &'a Session,
+struct RequestContext<'a> {
+    session: &'a Session,
     /// The incarnation that the request belongs to.
     incarnation: Incarnation,
-    agreed: Agreed,
+    negotiated: Negotiated,
     header: Header,
     /// The context of calls on behalf of the caller.
     cx: Cx<'a>,
@@ -371,9 +375,9 @@ struct Turn<'a> {
     out: &'a mut dyn Outgoing,
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Answers a request before INIT.
-    fn answer_first(&mut self, request: &Request<'_>) -> Result<()> {
+    fn serve_before_init(&mut self, request: &Request<'_>) -> Result<()> {
         match request {
             Request::Init { args } => self.init(args),
             Request::Destroy {} => self.destroy(),
@@ -382,10 +386,10 @@ impl Turn<'_> {
         }
     }
 
-    fn answer(&mut self, request: &Request<'_>) -> Result<()> {
+    fn dispatch(&mut self, request: &Request<'_>) -> Result<()> {
         use Request as R;
         tracing::trace!(
-            client = self.peer.client,
+            client = self.session.client,
             unique = self.header.unique,
             node = self.header.nodeid,
             opcode = request.opcode().name()
@@ -428,8 +432,10 @@ impl Turn<'_> {
                 newname,
             } => self.rename(name.0, args.newdir, newname.0, args.flags),
             // No file was opened, and none can have changed.
-            R::Fsyncdir { .. } if self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) => self.reply(&[]),
-            R::Fsync { .. } if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) => self.reply(&[]),
+            R::Fsyncdir { .. } if self.negotiated.has(InitFlags::NO_OPENDIR_SUPPORT) => {
+                self.reply(&[])
+            }
+            R::Fsync { .. } if self.negotiated.has(InitFlags::NO_OPEN_SUPPORT) => self.reply(&[]),
             R::Fsync { args } | R::Fsyncdir { args } => self.fsync(&args),
             R::Fallocate { args } => self.fallocate(&args),
             R::Lseek { args } => self.lseek(&args),
@@ -448,7 +454,7 @@ impl Turn<'_> {
             R::Interrupt { .. } | R::NotifyReply { .. } => Ok(()),
             // The machine was reset without DESTROY.
             R::Init { args } => {
-                self.incarnation = self.peer.reset();
+                self.incarnation = self.session.reset();
                 self.init(&args)
             }
             R::Ioctl { .. } => Err(Errno::ENOTTY),
@@ -459,18 +465,18 @@ impl Turn<'_> {
     }
 
     fn destroy(&mut self) -> Result<()> {
-        self.peer.reset();
+        self.session.reset();
         self.reply(&[])
     }
 
     /// Returns the request's node, or `ESTALE` if the client has not looked it up.
-    fn node(&self) -> Result<Known> {
-        self.peer.nodes.get(self.incarnation, self.header.nodeid)
+    fn node(&self) -> Result<NodeRef> {
+        self.session.nodes.get(self.incarnation, self.header.nodeid)
     }
 
     /// Returns the open file `fh`, or `EBADF` if it is not open.
     fn opened(&self, fh: u64) -> Result<Arc<Open>> {
-        self.peer.handles.get(self.incarnation, fh)
+        self.session.handles.get(self.incarnation, fh)
     }
 }
 
@@ -480,7 +486,7 @@ mod tests {
 
     #[test]
     fn requests_have_the_kernels_names() {
-        let word = |number: usize| VOCABULARY.words[number].as_str();
+        let word = |number: usize| VOCABULARY.operations[number].as_str();
         let words = [1, 26, 42, 44, 45].map(word);
         let expected = [
             "FUSE_LOOKUP",

@@ -14,16 +14,16 @@ use super::table::{Entries, Incarnation, Table};
 use crate::numbers::ROOT_ID;
 
 pub(super) struct Nodes {
-    table: Table<Looked>,
+    table: Table<NodeEntry>,
     /// The source's number of the root.
     root: AtomicU64,
     count: AtomicUsize,
-    most: usize,
+    max: usize,
     generations: AtomicU32,
 }
 
-pub(super) struct Looked {
-    known: Known,
+pub(super) struct NodeEntry {
+    node: NodeRef,
     /// The look-up count. At `u32::MAX` it is no longer decremented, and the node stays, as the
     /// root does.
     lookups: u32,
@@ -33,7 +33,7 @@ pub(super) struct Looked {
 
 /// A node that the client has looked up.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct NodeRef {
     pub(super) node: Arc<dyn Node>,
     /// The device that the node is on.
     pub(super) device: u64,
@@ -52,7 +52,7 @@ impl Nodes {
             table: Table::new(),
             root: AtomicU64::new(ROOT_ID),
             count: AtomicUsize::new(0),
-            most,
+            max: most,
             generations: AtomicU32::new(1),
         }
     }
@@ -67,8 +67,8 @@ impl Nodes {
     ) -> Result<()> {
         let mut shard = self.table.shard(incarnation, ROOT_ID).ok_or(Errno::EIO)?;
         self.root.store(node.id(), Ordering::Relaxed);
-        let root = Looked {
-            known: Known { node, device },
+        let root = NodeEntry {
+            node: NodeRef { node, device },
             lookups: 1,
             // Linux requires this.
             generation: 0,
@@ -81,15 +81,15 @@ impl Nodes {
 
     /// Returns the node `nodeid`, or `ESTALE` if the client has not looked it up.
     #[inline]
-    pub(super) fn get(&self, incarnation: Incarnation, nodeid: u64) -> Result<Known> {
+    pub(super) fn get(&self, incarnation: Incarnation, nodeid: u64) -> Result<NodeRef> {
         let shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
         let looked = shard.entries.get(&nodeid).ok_or(Errno::ESTALE)?;
-        Ok(looked.known.clone())
+        Ok(looked.node.clone())
     }
 
     /// Returns `ENFILE` if the table is full. Called before a node is made.
     pub(super) fn check_room(&self) -> Result<()> {
-        match self.count.load(Ordering::Relaxed) < self.most {
+        match self.count.load(Ordering::Relaxed) < self.max {
             true => Ok(()),
             false => Err(Errno::ENFILE),
         }
@@ -97,9 +97,9 @@ impl Nodes {
 
     /// Counts a look-up. Returns `ENFILE` if the table is full, `ESTALE` if its incarnation is
     /// over.
-    pub(super) fn enter(&self, incarnation: Incarnation, entry: &Entry) -> Result<Id> {
+    pub(super) fn add_lookup(&self, incarnation: Incarnation, entry: &Entry) -> Result<Id> {
         let nodeid = self.nodeid_of(entry.node.id());
-        let known = Known {
+        let known = NodeRef {
             node: entry.node.clone(),
             device: entry.attr.device,
         };
@@ -109,22 +109,22 @@ impl Nodes {
                 let looked = slot.get_mut();
                 looked.lookups = looked.lookups.saturating_add(1);
                 // A source that has lost an object may reuse its number.
-                if looked.known.node.kind() != known.node.kind() && nodeid != ROOT_ID {
+                if looked.node.node.kind() != known.node.kind() && nodeid != ROOT_ID {
                     looked.generation = self.new_generation();
                 }
                 let generation = looked.generation;
                 // The newer one is at least as good.
-                let old = std::mem::replace(&mut looked.known, known);
+                let old = std::mem::replace(&mut looked.node, known);
                 (Id { nodeid, generation }, Some(old))
             }
             Slot::Vacant(slot) => {
-                if self.count.fetch_add(1, Ordering::Relaxed) >= self.most {
+                if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
                     self.count.fetch_sub(1, Ordering::Relaxed);
                     return Err(Errno::ENFILE);
                 }
                 let generation = self.new_generation();
-                slot.insert(Looked {
-                    known,
+                slot.insert(NodeEntry {
+                    node: known,
                     lookups: 1,
                     generation,
                 });
@@ -141,7 +141,7 @@ impl Nodes {
     /// whose number the source has reused: a server behind the source need not keep an object that
     /// has neither a name nor an open file. The client must not take the new node for the old one:
     /// Linux would refuse to make files in a directory that was removed.
-    pub(super) fn made(&self, incarnation: Incarnation, node: &dyn Node) {
+    pub(super) fn record_created(&self, incarnation: Incarnation, node: &dyn Node) {
         let nodeid = self.nodeid_of(node.id());
         if let Some(mut shard) = self.table.shard(incarnation, nodeid)
             && let Some(looked) = shard.entries.get_mut(&nodeid)
@@ -175,7 +175,7 @@ impl Nodes {
 
     /// Begins an incarnation with an empty table, and returns the previous one's nodes to be
     /// dropped.
-    pub(super) fn begin(&self, incarnation: Incarnation) -> Vec<Entries<Looked>> {
+    pub(super) fn begin(&self, incarnation: Incarnation) -> Vec<Entries<NodeEntry>> {
         let past = self.table.begin(incarnation);
         let count = past.iter().map(Entries::len).sum();
         self.count.fetch_sub(count, Ordering::Relaxed);
@@ -203,14 +203,14 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use vfs::Kind;
-    use vfs_testkit::script::{Script, plain_attr};
+    use vfs_testkit::script::{Script, default_attr};
 
     use super::*;
 
     fn entry(script: &Script, id: NodeId) -> Entry {
         Entry {
             node: script.node(id, Kind::File),
-            attr: plain_attr(id, Kind::File),
+            attr: default_attr(id, Kind::File),
         }
     }
 
@@ -221,7 +221,7 @@ mod tests {
         nodes
             .set_root(0, script.node(7, Kind::Directory), 0)
             .expect("alive");
-        let ids = [7, 1, 2].map(|id| nodes.enter(0, &entry(&script, id)).map(|id| id.nodeid));
+        let ids = [7, 1, 2].map(|id| nodes.add_lookup(0, &entry(&script, id)).map(|id| id.nodeid));
         assert_eq!(ids, [Ok(1), Ok(7), Ok(2)]);
         assert_eq!(nodes.get(0, 7).map(|known| known.node.id()), Ok(1));
         nodes.forget(0, 1, u64::MAX);
@@ -235,14 +235,14 @@ mod tests {
         nodes
             .set_root(0, script.node(1, Kind::Directory), 0)
             .expect("alive");
-        let one = nodes.enter(0, &entry(&script, 5)).expect("room");
-        assert_eq!(nodes.enter(0, &entry(&script, 5)), Ok(one));
+        let one = nodes.add_lookup(0, &entry(&script, 5)).expect("room");
+        assert_eq!(nodes.add_lookup(0, &entry(&script, 5)), Ok(one));
         nodes.forget(0, 5, 1);
         assert!(nodes.get(0, 5).is_ok());
         nodes.forget(0, 5, 99);
         assert_eq!(nodes.get(0, 5).map(drop), Err(Errno::ESTALE));
         nodes.forget(0, 5, 1);
-        let other = nodes.enter(0, &entry(&script, 5)).expect("room");
+        let other = nodes.add_lookup(0, &entry(&script, 5)).expect("room");
         assert_ne!(one.generation, other.generation);
         assert_eq!(nodes.count.load(Ordering::Relaxed), 2);
     }
@@ -252,11 +252,11 @@ mod tests {
         let script = Script::new();
         let nodes = Nodes::new(9);
         let new = entry(&script, 5);
-        nodes.made(0, &*new.node);
-        let one = nodes.enter(0, &new).expect("room");
-        assert_eq!(nodes.enter(0, &new), Ok(one));
-        nodes.made(0, &*new.node);
-        let other = nodes.enter(0, &new).expect("room");
+        nodes.record_created(0, &*new.node);
+        let one = nodes.add_lookup(0, &new).expect("room");
+        assert_eq!(nodes.add_lookup(0, &new), Ok(one));
+        nodes.record_created(0, &*new.node);
+        let other = nodes.add_lookup(0, &new).expect("room");
         assert_eq!(one.nodeid, other.nodeid);
         assert_ne!(one.generation, other.generation);
         // The client forgets both under the one id.
@@ -268,14 +268,14 @@ mod tests {
     fn a_node_that_was_looked_up_too_often_to_count_stays() {
         let script = Script::new();
         let nodes = Nodes::new(9);
-        let id = nodes.enter(0, &entry(&script, 5)).expect("room");
+        let id = nodes.add_lookup(0, &entry(&script, 5)).expect("room");
         let lookups = |lookups| {
             let mut shard = nodes.table.shard(0, 5).expect("alive");
             shard.entries.get_mut(&5).expect("known").lookups = lookups;
         };
         lookups(u32::MAX - 1);
-        assert_eq!(nodes.enter(0, &entry(&script, 5)), Ok(id));
-        assert_eq!(nodes.enter(0, &entry(&script, 5)), Ok(id));
+        assert_eq!(nodes.add_lookup(0, &entry(&script, 5)), Ok(id));
+        assert_eq!(nodes.add_lookup(0, &entry(&script, 5)), Ok(id));
         nodes.forget(0, 5, u64::MAX);
         assert!(nodes.get(0, 5).is_ok());
         lookups(u32::MAX - 1);
@@ -291,18 +291,18 @@ mod tests {
             .set_root(0, script.node(1, Kind::Directory), 0)
             .expect("alive");
         assert_eq!(nodes.check_room(), Ok(()));
-        assert!(nodes.enter(0, &entry(&script, 2)).is_ok());
+        assert!(nodes.add_lookup(0, &entry(&script, 2)).is_ok());
         assert_eq!(nodes.check_room(), Err(Errno::ENFILE));
-        assert!(nodes.enter(0, &entry(&script, 2)).is_ok());
-        assert_eq!(nodes.enter(0, &entry(&script, 3)), Err(Errno::ENFILE));
+        assert!(nodes.add_lookup(0, &entry(&script, 2)).is_ok());
+        assert_eq!(nodes.add_lookup(0, &entry(&script, 3)), Err(Errno::ENFILE));
         drop(nodes.begin(1));
         assert_eq!((nodes.check_room(), nodes.count()), (Ok(()), 0));
-        assert_eq!(nodes.enter(0, &entry(&script, 2)), Err(Errno::ESTALE));
-        assert!(nodes.enter(1, &entry(&script, 2)).is_ok());
+        assert_eq!(nodes.add_lookup(0, &entry(&script, 2)), Err(Errno::ESTALE));
+        assert!(nodes.add_lookup(1, &entry(&script, 2)).is_ok());
     }
 
     #[test]
     fn an_entry_is_small() {
-        assert!(size_of::<(u64, Looked)>() <= 40);
+        assert!(size_of::<(u64, NodeEntry)>() <= 40);
     }
 }

@@ -6,22 +6,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use vfs::{
-    Caller, Entry, Errno, File, Kind, Limits, Mode, Name, Node, OpenFlags, Result, SetAttr, Want,
+    AttrMask, BackingRestrictions, Caller, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags,
+    Result, SetAttr,
 };
 
-use super::Turn;
-use super::handles::{Locked, Open, Reserved};
-use super::lock::Owners;
-use super::nodes::Known;
-use super::ways::{Backings, Goer, Way};
+use super::RequestContext;
+use super::handles::{HandleLocks, Open, ReservedHandle};
+use super::io_modes::{BackingRegistry, IoMode, IoModeRef};
+use super::lock::LockOwnerId;
+use super::nodes::NodeRef;
+use crate::convert;
 use crate::layout::{CreateIn, EntryOut, FlushIn, OpenIn, OpenOut, ReleaseIn};
 use crate::numbers::{Flags, Fopen, InitFlags, OPEN_KILL_SUIDGID, RELEASE_FLOCK_UNLOCK};
-use crate::words;
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// After `ENOSYS` the client does without OPEN, and likewise without FLUSH.
     pub(super) fn open(&mut self, args: &OpenIn) -> Result<()> {
-        if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) {
+        if self.negotiated.has(InitFlags::NO_OPEN_SUPPORT) {
             return Err(Errno::ENOSYS);
         }
         self.check_room(OpenOut::SIZE)?;
@@ -29,26 +30,26 @@ impl Turn<'_> {
         if node.kind() == Kind::Directory {
             return Err(Errno::EISDIR);
         }
-        let place = self.peer.handles.reserve(self.cx.call.account())?;
+        let place = self.session.handles.reserve(self.cx.call.account())?;
         let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
-        let kill = kills(flags, args.open_flags);
+        let kill = kills_privileges(flags, args.open_flags);
         // First, because it changes no state.
         let in_place = self.open_in_place(&*node, flags)?;
-        let (file, flags) = self.writing_behind(flags, |flags| match kill {
-            true => self.open_cut(&*node, flags),
+        let (file, flags) = self.open_for_writeback(flags, |flags| match kill {
+            true => self.open_truncated(&*node, flags),
             false => node.open(&self.cx, flags),
         })?;
-        let open = self.on_its_way(
+        let open = self.with_io_mode(
             self.header.nodeid,
             self.open_of(node, file, flags, in_place),
         )?;
-        let opened = self.opened_as(place, open)?;
+        let opened = self.store_handle(place, open)?;
         self.reply(&[&opened.encode()])
     }
 
     /// Opens a file for writing and truncates it. Truncating and removing set-id bits is one
     /// change.
-    fn open_cut(&self, node: &dyn Node, flags: OpenFlags) -> Result<Arc<dyn File>> {
+    fn open_truncated(&self, node: &dyn Node, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let file = node.open(&self.cx, flags - OpenFlags::TRUNC)?;
         let cut = SetAttr {
             size: Some(0),
@@ -61,12 +62,12 @@ impl Turn<'_> {
 
     /// After `ENOSYS` the client does without OPENDIR.
     pub(super) fn opendir(&mut self) -> Result<()> {
-        if self.agreed.has(InitFlags::NO_OPENDIR_SUPPORT) {
+        if self.negotiated.has(InitFlags::NO_OPENDIR_SUPPORT) {
             return Err(Errno::ENOSYS);
         }
         self.check_room(OpenOut::SIZE)?;
-        let place = self.peer.handles.reserve(self.cx.call.account())?;
-        let opened = self.opened_as(place, self.open_directory()?)?;
+        let place = self.session.handles.reserve(self.cx.call.account())?;
+        let opened = self.store_handle(place, self.open_directory()?)?;
         self.reply(&[&opened.encode()])
     }
 
@@ -78,7 +79,7 @@ impl Turn<'_> {
     }
 
     /// Opens the request's file without a permission check: the client has made its own.
-    pub(super) fn open_unasked(&self) -> Result<Open> {
+    pub(super) fn open_unchecked(&self) -> Result<Open> {
         let node = self.node()?.node;
         let file = node.open(&self.cx.on_behalf_of(&Caller::ROOT), OpenFlags::READ)?;
         Ok(self.open_of(node, file, OpenFlags::READ, None))
@@ -88,7 +89,7 @@ impl Turn<'_> {
         let name = Name::new(name)?;
         let flags = self.create_flags(args)?;
         let mode = self.mode(args.mode, args.umask);
-        let kill = kills(flags, args.open_flags);
+        let kill = kills_privileges(flags, args.open_flags);
         self.make_open(flags, |turn, dir, flags| {
             if turn.labels.is_empty() && !kill {
                 return dir.create(&turn.cx, name, flags, mode);
@@ -103,8 +104,8 @@ impl Turn<'_> {
                             Ok((entry, file))
                         }
                         true => {
-                            let file = turn.open_cut(&*entry.node, flags)?;
-                            let attr = file.attr(&turn.cx, Want::STAT)?;
+                            let file = turn.open_truncated(&*entry.node, flags)?;
+                            let attr = file.attr(&turn.cx, AttrMask::STAT)?;
                             Ok((Entry { attr, ..entry }, file))
                         }
                     }
@@ -119,7 +120,7 @@ impl Turn<'_> {
 
     /// After `ENOSYS` the client sends no more TMPFILE.
     pub(super) fn tmpfile(&mut self, args: &CreateIn) -> Result<()> {
-        if !self.peer.options.tmpfile {
+        if !self.session.options.tmpfile {
             return Err(Errno::ENOSYS);
         }
         let flags = self.create_flags(args)?;
@@ -140,33 +141,35 @@ impl Turn<'_> {
     fn make_open(
         &mut self,
         flags: OpenFlags,
-        make: impl Fn(&Turn<'_>, &dyn Node, OpenFlags) -> Result<(Entry, Arc<dyn File>)>,
+        make: impl Fn(&RequestContext<'_>, &dyn Node, OpenFlags) -> Result<(Entry, Arc<dyn File>)>,
     ) -> Result<()> {
         self.check_room(EntryOut::SIZE + OpenOut::SIZE)?;
         let up = self.directory()?;
-        let place = self.peer.handles.reserve(self.cx.call.account())?;
-        self.peer.nodes.check_room()?;
-        self.may_label()?;
+        let place = self.session.handles.reserve(self.cx.call.account())?;
+        self.session.nodes.check_room()?;
+        self.check_may_label()?;
         if flags.contains(OpenFlags::APPEND) {
             // The file is opened twice: an operation that would block must leave neither open as a
             // trace.
-            self.cx.may_wait()?;
+            self.cx.check_may_block()?;
         }
         let ((entry, file), flags) =
-            self.writing_behind(flags, |flags| make(self, &*up.node, flags))?;
+            self.open_for_writeback(flags, |flags| make(self, &*up.node, flags))?;
         if flags.contains(OpenFlags::EXCL) {
-            self.peer.nodes.made(self.incarnation, &*entry.node);
+            self.session
+                .nodes
+                .record_created(self.incarnation, &*entry.node);
         }
         let in_place = self.open_in_place(&*entry.node, flags)?;
         let looked = self.entry_out(&up, &entry)?;
         let open = self.open_of(entry.node, file, flags, in_place);
-        let open = self.on_its_way(looked.nodeid, open)?;
-        let opened = self.opened_as(place, open)?;
+        let open = self.with_io_mode(looked.nodeid, open)?;
+        let opened = self.store_handle(place, open)?;
         self.reply(&[&looked.encode(), &opened.encode()])
     }
 
     /// Returns the request's directory, or `ENOTDIR`.
-    pub(super) fn directory(&self) -> Result<Known> {
+    pub(super) fn directory(&self) -> Result<NodeRef> {
         let known = self.node()?;
         match known.node.kind() {
             Kind::Directory => Ok(known),
@@ -177,7 +180,7 @@ impl Turn<'_> {
     /// Opens the file without append for [`Open::writer`], if the client opens it with these flags.
     /// The other open has checked that the caller may write.
     fn open_in_place(&self, node: &dyn Node, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
-        let behind = self.agreed.has(InitFlags::WRITEBACK_CACHE);
+        let behind = self.negotiated.has(InitFlags::WRITEBACK_CACHE);
         if behind
             || node.kind() != Kind::File
             || !flags.contains(OpenFlags::WRITE | OpenFlags::APPEND)
@@ -203,47 +206,51 @@ impl Turn<'_> {
     ) -> Open {
         Open {
             in_place,
-            locked: Locked {
+            locks: HandleLocks {
                 node,
-                lockers: self.peer.lockers(),
-                any: AtomicBool::new(false),
+                mount_locks: self.session.mount_locks(),
+                requested: AtomicBool::new(false),
             },
             file,
             flags,
-            goer: None,
+            io_mode: None,
         }
     }
 
     /// Assigns the file its node's I/O mode, which the first open file of the node determines.
     /// Without `ways` every file goes through the client's page cache.
-    fn on_its_way(&self, nodeid: u64, mut open: Open) -> Result<Open> {
-        let Some(ways) = &self.peer.ways else {
+    fn with_io_mode(&self, nodeid: u64, mut open: Open) -> Result<Open> {
+        let Some(ways) = &self.session.io_modes else {
             return Ok(open);
         };
-        let choose = |backings: Option<&dyn Backings>| match backings
-            .and_then(|backings| self.backed(backings, &open))
+        let choose = |backings: Option<&dyn BackingRegistry>| match backings
+            .and_then(|backings| self.register_backing(backings, &open))
         {
-            Some((number, limits)) => (Way::Backed(number), limits),
-            None if self.goes_past(open.flags) => (Way::Past, None),
-            None => (Way::Kept, None),
+            Some((number, limits)) => (IoMode::Passthrough(number), limits),
+            None if self.bypasses_cache(open.flags) => (IoMode::Direct, None),
+            None => (IoMode::Cached, None),
         };
-        let own = || open.file.backing(&self.cx)?.limits();
-        open.goer = ways.go(self.incarnation, nodeid, open.flags, choose, own)?;
+        let own = || open.file.backing(&self.cx)?.restrictions();
+        open.io_mode = ways.acquire(self.incarnation, nodeid, open.flags, choose, own)?;
         Ok(open)
     }
 
     /// Registers the file for passthrough, if the client and the file support it. A file with
     /// set-id bits is excluded: only this server distinguishes the callers whose writes leave the
     /// bits.
-    fn backed(&self, backings: &dyn Backings, open: &Open) -> Option<(NonZeroU32, Option<Limits>)> {
+    fn register_backing(
+        &self,
+        backings: &dyn BackingRegistry,
+        open: &Open,
+    ) -> Option<(NonZeroU32, Option<BackingRestrictions>)> {
         const SET_ID: u32 = 0o6000;
-        if !self.agreed.has(InitFlags::PASSTHROUGH) {
+        if !self.negotiated.has(InitFlags::PASSTHROUGH) {
             return None;
         }
         let backing = open.file.backing(&self.cx)?;
-        let attr = open.file.attr(&self.cx, Want::BASIC).ok()?;
+        let attr = open.file.attr(&self.cx, AttrMask::BASIC).ok()?;
         match attr.mode & SET_ID {
-            0 => Some((backings.open(backing.as_fd())?, backing.limits())),
+            0 => Some((backings.open(backing.as_fd())?, backing.restrictions())),
             _ => None,
         }
     }
@@ -252,22 +259,27 @@ impl Turn<'_> {
     /// A program that appends keeps the file open for long while others read the new data. A client
     /// that cannot map such files (Linux before 6.6) has no other way to drop cached pages of a
     /// file that is written, either.
-    fn goes_past(&self, flags: OpenFlags) -> bool {
-        self.peer.options.writers_go_past
-            && self.agreed.has(InitFlags::DIRECT_IO_ALLOW_MMAP)
-            && !self.agreed.has(InitFlags::WRITEBACK_CACHE)
+    fn bypasses_cache(&self, flags: OpenFlags) -> bool {
+        self.session.options.writers_bypass_cache
+            && self.negotiated.has(InitFlags::DIRECT_IO_ALLOW_MMAP)
+            && !self.negotiated.has(InitFlags::WRITEBACK_CACHE)
             && flags.contains(OpenFlags::WRITE)
             && !flags.intersects(OpenFlags::READ | OpenFlags::APPEND)
     }
 
-    fn opened_as(&self, place: Reserved<'_>, open: Open) -> Result<OpenOut> {
-        let (open_flags, backing) = match open.goer.as_ref().map(Goer::way).unwrap_or_default() {
-            Way::Backed(number) => (Fopen::PASSTHROUGH, Some(number)),
-            Way::Past => (Fopen::PAST, None),
-            Way::Kept => (self.peer.options.open_flags(open.is_directory()), None),
+    fn store_handle(&self, place: ReservedHandle<'_>, open: Open) -> Result<OpenOut> {
+        let (open_flags, backing) = match open
+            .io_mode
+            .as_ref()
+            .map(IoModeRef::mode)
+            .unwrap_or_default()
+        {
+            IoMode::Passthrough(number) => (Fopen::PASSTHROUGH, Some(number)),
+            IoMode::Direct => (Fopen::PAST, None),
+            IoMode::Cached => (self.session.options.open_flags(open.is_directory()), None),
         };
         Ok(OpenOut {
-            fh: place.keep(self.incarnation, open)?,
+            fh: place.store(self.incarnation, open)?,
             open_flags: open_flags.bits(),
             backing_id: backing.map_or(0, |number| number.get() as i32),
         })
@@ -276,7 +288,7 @@ impl Turn<'_> {
     /// Opens a file as a client with a write-back cache needs it: the client reads pages that it
     /// writes in part, and finds the end of the file itself. A file that may not be read is opened
     /// as requested; `NOATIME` is dropped if it is refused. Returns the flags used.
-    fn writing_behind<T>(
+    fn open_for_writeback<T>(
         &self,
         flags: OpenFlags,
         open: impl Fn(OpenFlags) -> Result<T>,
@@ -290,7 +302,7 @@ impl Turn<'_> {
             }
             opened => Ok((opened?, flags)),
         };
-        if !self.agreed.has(InitFlags::WRITEBACK_CACHE) || !flags.contains(OpenFlags::WRITE) {
+        if !self.negotiated.has(InitFlags::WRITEBACK_CACHE) || !flags.contains(OpenFlags::WRITE) {
             return open(flags);
         }
         let flags = flags - OpenFlags::APPEND;
@@ -309,31 +321,31 @@ impl Turn<'_> {
             2 => OpenFlags::READ | OpenFlags::WRITE,
             _ => return Err(Errno::EINVAL),
         };
-        for (bit, flag) in words::OPEN {
+        for (bit, flag) in convert::OPEN_FLAGS {
             flags.set(flag, asked.contains(bit));
         }
-        let noatime = self.peer.options.noatime && asked.contains(Flags::NOATIME);
+        let noatime = self.session.options.noatime && asked.contains(Flags::NOATIME);
         flags.set(OpenFlags::NOATIME, noatime);
-        let direct = self.peer.options.allow_direct_io && asked.contains(Flags::DIRECT);
+        let direct = self.session.options.allow_direct_io && asked.contains(Flags::DIRECT);
         flags.set(OpenFlags::DIRECT, direct);
         Ok(flags)
     }
 
     /// Returns the permissions of a new file. Without `DONT_MASK` the client has applied the umask.
     pub(super) fn mode(&self, mode: u32, umask: u32) -> Mode {
-        match self.agreed.has(InitFlags::DONT_MASK) {
+        match self.negotiated.has(InitFlags::DONT_MASK) {
             true => Mode {
                 bits: mode & 0o7777,
                 umask: umask & 0o777,
             },
-            false => Mode::exactly(mode & 0o7777),
+            false => Mode::without_umask(mode & 0o7777),
         }
     }
 
     /// Handles the close of one descriptor of an open file, which releases its process's locks on
     /// the file.
     pub(super) fn flush(&mut self, args: &FlushIn) -> Result<()> {
-        if self.agreed.has(InitFlags::NO_OPEN_SUPPORT) {
+        if self.negotiated.has(InitFlags::NO_OPEN_SUPPORT) {
             return Err(Errno::ENOSYS);
         }
         let open = self.opened(args.fh)?;
@@ -346,15 +358,15 @@ impl Turn<'_> {
         {
             return Err(errno);
         }
-        self.release_locks(&open, Owners::posix(args.lock_owner));
+        self.release_locks(&open, LockOwnerId::posix(args.lock_owner));
         done?;
         self.reply(&[])
     }
 
     pub(super) fn release(&mut self, args: &ReleaseIn) -> Result<()> {
-        let open = self.peer.handles.remove(self.incarnation, args.fh)?;
+        let open = self.session.handles.remove(self.incarnation, args.fh)?;
         if args.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
-            self.release_locks(&open, Owners::flock(args.lock_owner));
+            self.release_locks(&open, LockOwnerId::flock(args.lock_owner));
         }
         drop(open);
         self.reply(&[])
@@ -363,6 +375,6 @@ impl Turn<'_> {
 
 /// Returns whether OPEN or CREATE truncates a file for a caller without the right to keep its
 /// set-id bits.
-fn kills(flags: OpenFlags, open_flags: u32) -> bool {
+fn kills_privileges(flags: OpenFlags, open_flags: u32) -> bool {
     open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OpenFlags::TRUNC | OpenFlags::WRITE)
 }

@@ -34,7 +34,7 @@ pub struct Options {
     /// A file that is first opened for writing only bypasses the client's page cache, as do further
     /// open files of it meanwhile: each byte is copied once less, and no page is allocated for it.
     /// Not used with a write-back cache.
-    pub writers_go_past: bool,
+    pub writers_bypass_cache: bool,
     /// Passes a program's `O_DIRECT` to the source; otherwise it applies to the client only.
     pub allow_direct_io: bool,
     /// Grants unnamed files (`O_TMPFILE`). From Linux 6.2 on overlayfs uses them too; it then looks
@@ -86,7 +86,7 @@ impl Default for Options {
             timeout: None,
             without_open: false,
             writeback: false,
-            writers_go_past: false,
+            writers_bypass_cache: false,
             allow_direct_io: false,
             tmpfile: false,
             xattr: true,
@@ -113,7 +113,7 @@ impl Default for Options {
 
 impl Options {
     /// The largest message in bytes without the payload of a write: headers, and a page of reserve.
-    const REST: usize = PAGE as usize;
+    const MAX_HEADERS: usize = PAGE as usize;
 
     /// The smallest [`Options::max_write`], so that an extended attribute of the largest size fits.
     const MIN_WRITE: u32 = 64 << 10;
@@ -121,15 +121,15 @@ impl Options {
     /// The largest [`Options::max_write`]: `max_pages` has 16 bits.
     const MAX_WRITE: u32 = u16::MAX as u32 * PAGE;
 
-    pub(super) fn in_bounds(mut self) -> Options {
+    pub(super) fn clamped(mut self) -> Options {
         let write = self.max_write.clamp(Options::MIN_WRITE, Options::MAX_WRITE);
         self.max_write = write / PAGE * PAGE;
         self
     }
 
     /// Returns the largest size of a message in bytes.
-    pub(super) fn longest(&self) -> usize {
-        self.max_write as usize + Options::REST
+    pub(super) fn max_message(&self) -> usize {
+        self.max_write as usize + Options::MAX_HEADERS
     }
 
     /// Returns the validity of names and attributes.
@@ -144,7 +144,7 @@ impl Options {
     }
 
     /// Returns whether the client's writes bypass its cache.
-    pub(super) fn past_cache(&self) -> bool {
+    pub(super) fn writes_bypass_cache(&self) -> bool {
         self.open_flags(false).contains(Fopen::DIRECT_IO)
     }
 

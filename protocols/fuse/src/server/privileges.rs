@@ -21,9 +21,9 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use vfs::{Attr, Errno, Kind, Result, SetAttr, Want, XattrFlags};
+use vfs::{Attr, AttrMask, Errno, Kind, Result, SetAttr, XattrFlags};
 
-use super::Turn;
+use super::RequestContext;
 use super::handles::Open;
 use super::table::Incarnation;
 use crate::layout::SetattrIn;
@@ -64,14 +64,14 @@ pub(super) struct Restored(Mutex<VecDeque<(Incarnation, u64)>>);
 impl Restored {
     /// More than a guest copies up at a time. The oldest entry is dropped, and its file loses its
     /// privileges.
-    const MOST: usize = 256;
+    const MAX_NODES: usize = 256;
 
     pub(super) fn insert(&self, incarnation: Incarnation, nodeid: u64) {
         let mut listed = self.0.lock();
         if listed.contains(&(incarnation, nodeid)) {
             return;
         }
-        if listed.len() == Restored::MOST {
+        if listed.len() == Restored::MAX_NODES {
             listed.pop_front();
         }
         listed.push_back((incarnation, nodeid));
@@ -86,18 +86,18 @@ impl Restored {
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Returns whether the server removes privileges.
-    fn kills(&self) -> bool {
-        self.agreed.has(InitFlags::HANDLE_KILLPRIV_V2)
+    fn grants_killpriv(&self) -> bool {
+        self.negotiated.has(InitFlags::HANDLE_KILLPRIV_V2)
     }
 
     /// Returns whether SETATTR removes privileges in addition to its changes.
-    pub(super) fn kills_by(&self, args: &SetattrIn) -> bool {
+    pub(super) fn setattr_kills(&self, args: &SetattrIn) -> bool {
         let valid = Fattr::from_bits_retain(args.valid);
         let nothing = (valid - Fattr::FH - Fattr::LOCKOWNER).is_empty();
         let by_path = valid.contains(Fattr::SIZE) && !valid.contains(Fattr::FH);
-        valid.contains(Fattr::KILL_SUIDGID) || (self.kills() && (nothing || by_path))
+        valid.contains(Fattr::KILL_SUIDGID) || (self.grants_killpriv() && (nothing || by_path))
     }
 
     /// Returns whether SETATTR changes an owner or a size and leaves privileges unchanged.
@@ -106,13 +106,13 @@ impl Turn<'_> {
         let both = Fattr::UID | Fattr::GID;
         let copied = |change| {
             valid - Fattr::LOCKOWNER == change
-                && self.peer.options.xattr
+                && self.session.options.xattr
                 && self
-                    .peer
+                    .session
                     .restored
                     .contains(self.incarnation, self.header.nodeid)
         };
-        match self.kills() {
+        match self.grants_killpriv() {
             true => copied(both | Fattr::KILL_SUIDGID) || copied(Fattr::SIZE),
             false => {
                 let owner = valid.intersects(both) && !valid.contains(Fattr::MODE);
@@ -123,14 +123,14 @@ impl Turn<'_> {
 
     /// Records that the client has given the node privileges.
     pub(super) fn note_restored(&self) {
-        self.peer
+        self.session
             .restored
             .insert(self.incarnation, self.header.nodeid);
     }
 
     /// Records that the client has read the node's file capabilities, or has changed its owner.
-    pub(super) fn note_settled(&self) {
-        self.peer
+    pub(super) fn forget_restored(&self) {
+        self.session
             .restored
             .remove(self.incarnation, self.header.nodeid);
     }
@@ -138,7 +138,7 @@ impl Turn<'_> {
     /// Changes the owner, which removes set-id bits and file capabilities, and then restores these.
     pub(super) fn restore(&self, fh: Option<u64>, mut set: SetAttr) -> Result<Attr> {
         set.kill_priv = false;
-        let before = self.attr(fh, Want::BASIC)?;
+        let before = self.attr(fh, AttrMask::BASIC)?;
         if before.kind != Kind::Directory && before.mode & SET_ID != 0 {
             set.mode = Some(before.mode);
         }
@@ -153,7 +153,7 @@ impl Turn<'_> {
                 &*known.node
             }
         };
-        let capability = match before.kind == Kind::File && self.peer.options.xattr {
+        let capability = match before.kind == Kind::File && self.session.options.xattr {
             true => node.xattr(&self.cx, CAPABILITY),
             false => Err(Errno::ENODATA),
         };
@@ -163,16 +163,16 @@ impl Turn<'_> {
             Err(_) => return self.change(fh, &set),
         };
         // Two changes: an operation that would block must leave neither as a trace.
-        self.cx.may_wait()?;
+        self.cx.check_may_block()?;
         self.change(fh, &set)?;
         node.set_xattr(&self.cx, CAPABILITY, &capability, XattrFlags::empty())?;
-        self.attr(fh, Want::STAT)
+        self.attr(fh, AttrMask::STAT)
     }
 
     /// Removes set-id bits, if there are any, before a caller without privileges changes the file
     /// with a request that has no flag for them.
     pub(super) fn kill_for_callers(&self, open: &Open) -> Result<()> {
-        match self.kills() && self.cx.caller.uid != 0 {
+        match self.grants_killpriv() && self.cx.caller.uid != 0 {
             true => self.kill_privileges(open),
             false => Ok(()),
         }
@@ -180,11 +180,11 @@ impl Turn<'_> {
 
     /// Removes set-id bits, if there are any. Idempotent.
     pub(super) fn kill_privileges(&self, open: &Open) -> Result<()> {
-        if open.file.attr(&self.cx, Want::BASIC)?.mode & SET_ID == 0 {
+        if open.file.attr(&self.cx, AttrMask::BASIC)?.mode & SET_ID == 0 {
             return Ok(());
         }
         // The operation that follows may block, and this change would be its trace.
-        self.cx.may_wait()?;
+        self.cx.check_may_block()?;
         match open.file.setattr(&self.cx, &KILL) {
             Err(Errno::EPERM) => Ok(()),
             done => done.map(drop),
@@ -192,9 +192,9 @@ impl Turn<'_> {
     }
 
     /// Removes set-id bits for a SETATTR that changes nothing else, and returns the attributes.
-    pub(super) fn kill_alone(&self, fh: Option<u64>) -> Result<Attr> {
+    pub(super) fn kill_only(&self, fh: Option<u64>) -> Result<Attr> {
         match self.change(fh, &KILL) {
-            Err(Errno::EPERM) => self.attr(fh, Want::STAT),
+            Err(Errno::EPERM) => self.attr(fh, AttrMask::STAT),
             done => done,
         }
     }
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn the_list_is_bounded_and_the_oldest_goes() {
         let restored = Restored::default();
-        for nodeid in 0..=Restored::MOST as u64 {
+        for nodeid in 0..=Restored::MAX_NODES as u64 {
             restored.insert(1, nodeid);
             restored.insert(1, nodeid);
         }

@@ -2,14 +2,14 @@
 
 use vfs::{Attr, Entry, Errno, Result};
 
-use super::Turn;
-use super::nodes::Known;
+use super::RequestContext;
+use super::nodes::NodeRef;
+use crate::convert::encode_device;
 use crate::layout::{self, AttrOut, EntryOut, OutHeader, StatxOut};
 use crate::message::REPLY_HEADER;
 use crate::numbers::{ATTR_SUBMOUNT, InitFlags, MAX_ERRNO};
-use crate::words::encode_device;
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Writes a whole reply with these arguments. Returns `EIO` if it does not fit.
     pub(super) fn reply(&mut self, arguments: &[&[u8]]) -> Result<()> {
         let len = REPLY_HEADER + arguments.iter().map(|piece| piece.len()).sum::<usize>();
@@ -53,7 +53,7 @@ impl Turn<'_> {
     }
 
     /// Returns how many of the requested `size` bytes the reply may carry.
-    pub(super) fn room(&self, size: u32) -> usize {
+    pub(super) fn reply_room(&self, size: u32) -> usize {
         (size as usize).min(self.limit.saturating_sub(REPLY_HEADER))
     }
 
@@ -78,13 +78,13 @@ impl Turn<'_> {
     }
 
     /// Returns the reply to a look-up of `entry` in `up`, and counts the look-up.
-    pub(super) fn entry_out(&self, up: &Known, entry: &Entry) -> Result<EntryOut> {
-        let id = self.peer.nodes.enter(self.incarnation, entry)?;
+    pub(super) fn entry_out(&self, up: &NodeRef, entry: &Entry) -> Result<EntryOut> {
+        let id = self.session.nodes.add_lookup(self.incarnation, entry)?;
         let mut attr = attr_out(&entry.attr);
-        if self.agreed.has(InitFlags::SUBMOUNTS) && entry.attr.device != up.device {
+        if self.negotiated.has(InitFlags::SUBMOUNTS) && entry.attr.device != up.device {
             attr.flags |= ATTR_SUBMOUNT;
         }
-        let validity = self.peer.options.validity();
+        let validity = self.session.options.validity();
         Ok(EntryOut {
             nodeid: id.nodeid,
             generation: id.generation.into(),
@@ -97,8 +97,8 @@ impl Turn<'_> {
     }
 
     /// Returns the reply to a look-up that finds no file, a negative entry for the client's cache.
-    pub(super) fn nothing(&self) -> EntryOut {
-        let validity = self.peer.options.validity();
+    pub(super) fn negative_entry(&self) -> EntryOut {
+        let validity = self.session.options.validity();
         EntryOut {
             entry_valid: validity.as_secs(),
             entry_valid_nsec: validity.subsec_nanos(),
@@ -107,7 +107,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn reply_attr(&mut self, attr: &Attr) -> Result<()> {
-        let validity = self.peer.options.validity();
+        let validity = self.session.options.validity();
         let answer = AttrOut {
             attr_valid: validity.as_secs(),
             attr_valid_nsec: validity.subsec_nanos(),

@@ -1,27 +1,27 @@
 //! GETXATTR, LISTXATTR, SETXATTR, REMOVEXATTR.
 
-use vfs::{Caller, Errno, Node, Result, SetAttr, Want, XattrFlags};
+use vfs::{AttrMask, Caller, Errno, Node, Result, SetAttr, XattrFlags};
 
-use super::Turn;
+use super::RequestContext;
 use super::privileges::CAPABILITY;
 use crate::layout::GetxattrOut;
 use crate::message::SetxattrIn;
 use crate::numbers::{InitFlags, SETXATTR_ACL_KILL_SGID};
 
 /// The longest name (`XATTR_NAME_MAX`).
-const NAME_MOST: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// The largest value (`XATTR_SIZE_MAX`).
-const MOST: usize = 64 << 10;
+const MAX_VALUE: usize = 64 << 10;
 
 /// The prefix of the names of ACLs.
-const ACL: &[u8] = b"system.posix_acl_";
+const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn getxattr(&mut self, name: &[u8], size: u32) -> Result<()> {
         self.check_name(name)?;
         if name == CAPABILITY {
-            self.note_settled();
+            self.forget_restored();
         }
         let value = match self.node()?.node.xattr(&self.cx, name) {
             // After `ENOSYS` the client would send no more GETXATTR for any file.
@@ -34,10 +34,10 @@ impl Turn<'_> {
     pub(super) fn listxattr(&mut self, size: u32) -> Result<()> {
         self.check_xattr()?;
         let mut names = self.node()?.node.xattrs(&self.cx)?;
-        if !self.agreed.has(InitFlags::POSIX_ACL) {
+        if !self.negotiated.has(InitFlags::POSIX_ACL) {
             let shown = names.split_inclusive(|&byte| byte == 0);
             names = shown
-                .filter(|name| !name.starts_with(ACL))
+                .filter(|name| !name.starts_with(ACL_PREFIX))
                 .flatten()
                 .copied()
                 .collect();
@@ -51,7 +51,7 @@ impl Turn<'_> {
             let size = bytes.len() as u32;
             return self.reply(&[&GetxattrOut { size }.encode()]);
         }
-        if bytes.len() > self.room(size) {
+        if bytes.len() > self.reply_room(size) {
             return Err(Errno::ERANGE);
         }
         self.reply(&[bytes])
@@ -60,7 +60,7 @@ impl Turn<'_> {
     pub(super) fn setxattr(&mut self, args: &SetxattrIn, name: &[u8], value: &[u8]) -> Result<()> {
         self.check_name(name)?;
         let size = args.size as usize;
-        if size > MOST {
+        if size > MAX_VALUE {
             return Err(Errno::E2BIG);
         }
         let value = value.get(..size).ok_or(Errno::EINVAL)?;
@@ -69,7 +69,7 @@ impl Turn<'_> {
         let kill = args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0;
         if kill {
             // Two changes: an operation that would block must leave neither as a trace.
-            self.cx.may_wait()?;
+            self.cx.check_may_block()?;
         }
         node.set_xattr(&self.cx, name, value, flags)?;
         if kill {
@@ -83,7 +83,7 @@ impl Turn<'_> {
 
     fn kill_set_gid(&self, node: &dyn Node) -> Result<()> {
         const SET_GID: u32 = 0o2000;
-        let attr = node.attr(&self.cx, Want::BASIC)?;
+        let attr = node.attr(&self.cx, AttrMask::BASIC)?;
         if attr.mode & SET_GID == 0 {
             return Ok(());
         }
@@ -99,7 +99,7 @@ impl Turn<'_> {
     pub(super) fn removexattr(&mut self, name: &[u8]) -> Result<()> {
         self.check_name(name)?;
         if name == CAPABILITY {
-            self.note_settled();
+            self.forget_restored();
         }
         let node = self.node()?.node;
         match node.remove_xattr(&self.cx, name) {
@@ -117,8 +117,8 @@ impl Turn<'_> {
         self.check_xattr()?;
         match name {
             b"" => Err(Errno::EINVAL),
-            _ if name.len() > NAME_MOST => Err(Errno::ERANGE),
-            _ if name.starts_with(ACL) && !self.agreed.has(InitFlags::POSIX_ACL) => {
+            _ if name.len() > MAX_NAME => Err(Errno::ERANGE),
+            _ if name.starts_with(ACL_PREFIX) && !self.negotiated.has(InitFlags::POSIX_ACL) => {
                 Err(Errno::EOPNOTSUPP)
             }
             _ => Ok(()),
@@ -127,7 +127,7 @@ impl Turn<'_> {
 
     /// After `ENOSYS` the client does not ask again.
     fn check_xattr(&self) -> Result<()> {
-        match self.peer.options.xattr {
+        match self.session.options.xattr {
             true => Ok(()),
             false => Err(Errno::ENOSYS),
         }

@@ -6,10 +6,10 @@ use fuse::Request as R;
 use fuse::layout::{FlushIn, FsyncIn, GetattrIn, OpenIn, ReadIn};
 use fuse::numbers::ROOT_ID;
 use fuse::server::{Cache, Options, Server};
-use layers::{Layer, Opened, Owned, PageCache, ReadOnly, stack};
+use layers::{Layer, Opened, OwnerOverride, PageCache, ReadOnly, stack};
 use memory::Memory;
 use parking_lot::Mutex;
-use vfs::{Capabilities, Cx, DirSink, Errno, Export, FileSystem, Plus, Result};
+use vfs::{Capabilities, Cx, DirSink, Errno, Export, FileSystem, ReaddirMode, Result};
 use vfs_testkit::clock;
 
 use crate::net::{Listed, Net, entry, lookup, server};
@@ -75,7 +75,7 @@ impl Layer for Rooms {
         inner: Opened<'_>,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         self.0.lock().push(sink.room(4));
@@ -89,7 +89,7 @@ fn a_source_learns_how_many_entries_a_reply_has_room_for() {
     let fs = stack(Memory::new(clock()), Rooms(rooms.clone()));
     // The layers in between pass it on.
     let pages = PageCache::new(layers::pagecache::Options::default()).expect("threads");
-    let fs = stack(stack(fs, Arc::new(pages)), Owned::default());
+    let fs = stack(stack(fs, Arc::new(pages)), OwnerOverride::default());
     let export = Arc::new(Export::new("", fs));
     let net = Net::on(&Server::new(export, Options::default()));
     for number in 0..50 {

@@ -2,12 +2,12 @@
 
 mod dirs;
 mod files;
+mod incarnations;
+mod io_modes;
 mod labels;
-mod lives;
 mod locks;
 mod mount;
 mod names;
 mod net;
 mod patience;
 mod robust;
-mod ways;

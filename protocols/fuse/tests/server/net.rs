@@ -8,12 +8,12 @@ use fuse::layout::*;
 use fuse::message::{HEADER, InitIn, REPLY_HEADER, Text, WRITE_HEAD};
 use fuse::numbers::{Flags, InitFlags, ROOT_ID};
 use fuse::server::{Options, Server, Session};
-use fuse::{Form, Header, Request};
+use fuse::{Header, Request, WireFormat};
 use memory::Memory;
 use vfs::{Call, Errno, Export, Patience, Result};
 use vfs_testkit::session::{self, Parked};
 use vfs_testkit::{Message, clock};
-use wire::{Answer, Session as _};
+use wire::{ServeOutcome, Session as _};
 
 /// The outcome of a request: its reply's arguments, or that it waits.
 pub(crate) type Served = session::Served<Result<Vec<u8>>>;
@@ -92,7 +92,7 @@ impl Net {
         assert!(frame.is_some_and(|len| len == message.len() || len == WRITE_HEAD));
         self.session.role(message).expect("a role");
         match self.try_exchange(&Call::detached(), message) {
-            (Answer::Done, reply) => open(message, &reply),
+            (ServeOutcome::Done, reply) => open(message, &reply),
             other => panic!("{other:?}"),
         }
     }
@@ -102,11 +102,11 @@ impl Net {
     pub(crate) fn tell(&self, nodeid: u64, request: &Request<'_>) {
         let message = self.encode(nodeid, request, b"");
         let answer = self.try_exchange(&Call::detached(), &message);
-        assert_eq!(answer, (Answer::Done, vec![]));
+        assert_eq!(answer, (ServeOutcome::Done, vec![]));
     }
 
     /// Serves with increasing patience, as the engine does.
-    pub(crate) fn try_exchange(&self, call: &Call, message: &[u8]) -> (Answer, Vec<u8>) {
+    pub(crate) fn try_exchange(&self, call: &Call, message: &[u8]) -> (ServeOutcome, Vec<u8>) {
         session::serve_patiently(&self.session, call, &self.queued(message), self.room)
             .expect("a header")
     }
@@ -116,7 +116,7 @@ impl Net {
         call: &Call,
         patience: Patience,
         message: &[u8],
-    ) -> (Answer, Vec<u8>) {
+    ) -> (ServeOutcome, Vec<u8>) {
         session::serve(
             &self.session,
             call,
@@ -130,7 +130,7 @@ impl Net {
     /// Returns a message as a virtqueue holds it: a write's data are in its payload only.
     fn queued<'a>(&self, message: &'a [u8]) -> Message<&'a [u8]> {
         let together = self.session.frame(message).ok().flatten();
-        Message::apart(message, together.unwrap_or(message.len()))
+        Message::with_separate_payload(message, together.unwrap_or(message.len()))
     }
 
     /// Sends a request that may be parked.
@@ -141,8 +141,8 @@ impl Net {
     /// Serves a parked request again.
     pub(crate) fn resume(&self, parked: Parked) -> Served {
         let reply = parked.serve(|call, message| match self.try_exchange(call, message) {
-            (Answer::Done, reply) => Some(open(message, &reply)),
-            (Answer::Parked, _) => None,
+            (ServeOutcome::Done, reply) => Some(open(message, &reply)),
+            (ServeOutcome::Parked, _) => None,
             other => panic!("{other:?}"),
         });
         reply.map_or_else(|| Served::Parked(parked), Served::Reply)
@@ -311,7 +311,7 @@ pub(crate) struct Listed {
     pub(crate) entry: Option<EntryOut>,
 }
 
-pub(crate) const FORM: Form = Form { setxattr_ext: true };
+pub(crate) const FORM: WireFormat = WireFormat { setxattr_ext: true };
 
 pub(crate) fn init(major: u32, minor: u32, flags: InitFlags) -> Request<'static> {
     Request::Init {

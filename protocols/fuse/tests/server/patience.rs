@@ -7,7 +7,7 @@ use fuse::layout::*;
 use fuse::message::{Rest, SetxattrIn, Text};
 use fuse::numbers::ROOT_ID;
 use fuse::server::{Options, Server};
-use vfs::{Capabilities, Errno, Export, Groups, Kind, Level, Op, Patience};
+use vfs::{Capabilities, Errno, Export, Groups, Kind, Op, Patience, Support};
 use vfs_testkit::script::{Answer as Scripted, Script};
 
 use crate::net::{Net, create, entry, lookup, open_with};
@@ -20,7 +20,7 @@ const LINK: u64 = 60;
 fn scripted() -> (Arc<Script>, Net, u64, u64) {
     let script = Script::new();
     script.set_capabilities(Capabilities {
-        holes: Level::Native,
+        holes: Support::Native,
         ..Capabilities::default()
     });
     let export = Arc::new(Export::new("", script.clone()));
@@ -220,7 +220,7 @@ fn a_request_that_would_block_is_answered_with_more_patience() {
     let (script, net, dir, file) = scripted();
     for (op, node, request) in requests(dir, file) {
         script.take_calls();
-        script.next(op, Scripted::Needs(Patience::Full));
+        script.next(op, Scripted::NeedsPatience(Patience::Full));
         // The harness checks that an incomplete reply stays empty.
         if let Err(errno) = net.rpc(node, &request) {
             panic!("{request:?}: {errno}");
@@ -241,13 +241,13 @@ fn a_request_that_would_block_is_answered_with_more_patience() {
 fn a_request_that_would_block_counts_nothing() {
     let (script, net, dir, _) = scripted();
     let listing = || Scripted::Entries(vec![(b"x".to_vec(), 99, Kind::File)]);
-    script.next(Op::Readdir, Scripted::Needs(Patience::Full));
+    script.next(Op::Readdir, Scripted::NeedsPatience(Patience::Full));
     script.next(Op::Readdir, listing());
     let listed = net.list(DIR, dir, 0, 4096, true).expect("entries");
     assert_eq!(listed.len(), 3);
     net.forget(99, 1);
     assert_eq!(net.err(99, &lookup("x")), Errno::ESTALE);
-    script.next(Op::Make, Scripted::Needs(Patience::Brief));
+    script.next(Op::Make, Scripted::NeedsPatience(Patience::Brief));
     script.next(Op::Make, Scripted::Node(98, Kind::Directory));
     let made = net.mkdir(DIR, "x");
     net.forget(made.nodeid, 1);
@@ -275,7 +275,7 @@ fn an_errno_that_the_kernel_does_not_take_becomes_eio() {
 #[test]
 fn another_device_is_a_mount_of_its_own() {
     let (script, net, ..) = scripted();
-    let mut attr = vfs_testkit::script::plain_attr(FILE, Kind::File);
+    let mut attr = vfs_testkit::script::default_attr(FILE, Kind::File);
     attr.device = 7;
     script.next(Op::Attr, Scripted::Attr(attr));
     // The same node as its own parent.
@@ -329,7 +329,7 @@ fn a_client_that_writes_behind_opens_what_it_may_not_read_as_it_asked() {
         .calls()
         .into_iter()
         .filter(|call| call.op == Op::Open)
-        .map(|call| call.what)
+        .map(|call| call.arguments)
         .collect();
     assert_eq!(opens.len(), 2);
     assert!(opens.iter().all(|flags| !flags.contains("APPEND")));
@@ -347,7 +347,9 @@ fn a_time_of_last_read_that_cannot_be_left_alone_is_not() {
     assert_eq!(net.err(FILE, &open_with(0)), Errno::EPERM);
     let calls = script.calls().split_off(before);
     let opens = calls.iter().filter(|call| call.op == Op::Open);
-    let noatime: Vec<bool> = opens.map(|call| call.what.contains("NOATIME")).collect();
+    let noatime: Vec<bool> = opens
+        .map(|call| call.arguments.contains("NOATIME"))
+        .collect();
     assert_eq!(noatime, [true, false, false]);
 }
 
@@ -366,7 +368,7 @@ fn where_nothing_has_a_time_of_birth_statx_is_not_known() {
     let net = |no_births| {
         let script = Script::new();
         script.set_capabilities(Capabilities {
-            no_births,
+            no_birth_times: no_births,
             ..Capabilities::default()
         });
         let export = Arc::new(Export::new("", script));
@@ -385,7 +387,7 @@ fn where_nothing_has_a_time_of_birth_statx_is_not_known() {
 fn with_acls_the_umask_comes_along_and_set_gid_goes() {
     let script = Script::new();
     script.set_capabilities(Capabilities {
-        acl: Level::Native,
+        acl: Support::Native,
         ..Capabilities::default()
     });
     let export = Arc::new(Export::new("", script.clone()));
@@ -403,8 +405,8 @@ fn with_acls_the_umask_comes_along_and_set_gid_goes() {
     };
     net.ok(ROOT_ID, &mkdir);
     let made = script.calls().pop().expect("a call");
-    assert!(made.what.contains("umask: 18"), "{}", made.what);
-    let mut attr = vfs_testkit::script::plain_attr(1, Kind::Directory);
+    assert!(made.arguments.contains("umask: 18"), "{}", made.arguments);
+    let mut attr = vfs_testkit::script::default_attr(1, Kind::Directory);
     attr.mode = 0o2755;
     script.next(Op::Attr, Scripted::Attr(attr));
     let set = R::Setxattr {
@@ -419,5 +421,9 @@ fn with_acls_the_umask_comes_along_and_set_gid_goes() {
     net.ok(ROOT_ID, &set);
     let last = script.calls().pop().expect("a call");
     assert_eq!(last.op, Op::Setattr);
-    assert!(last.what.contains("mode: Some(493)"), "{}", last.what);
+    assert!(
+        last.arguments.contains("mode: Some(493)"),
+        "{}",
+        last.arguments
+    );
 }

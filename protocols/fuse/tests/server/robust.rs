@@ -7,7 +7,7 @@ use fuse::server::Options;
 use fuse::{Header, Opcode, Request as R};
 use proptest::prelude::*;
 use vfs::{Call, Errno, Patience};
-use wire::{Answer, Session as _};
+use wire::{ServeOutcome, Session as _};
 
 use crate::net::{Net, create, init, lookup, server};
 
@@ -63,7 +63,7 @@ fn what_cannot_be_read_is_answered() {
     let forget = message(2, &[0; 7]);
     assert_eq!(
         net.try_exchange(&Call::detached(), &forget),
-        (Answer::Done, vec![])
+        (ServeOutcome::Done, vec![])
     );
     assert_eq!(net.err(ROOT_ID, &lookup("a")), Errno::ENOENT);
 }
@@ -71,7 +71,7 @@ fn what_cannot_be_read_is_answered() {
 impl Net {
     fn exchange_short(&self, message: &[u8]) -> vfs::Result<Vec<u8>> {
         let (answer, reply) = self.try_exchange(&Call::detached(), message);
-        assert_eq!(answer, Answer::Done);
+        assert_eq!(answer, ServeOutcome::Done);
         let header = OutHeader::decode(&reply).expect("a header");
         Err(Errno::from_raw(-header.error))
     }
@@ -122,7 +122,7 @@ fn without_room_for_the_answer_nothing_is_done() {
     for room in [0, 15] {
         net.room = room;
         let answer = net.try_exchange(&Call::detached(), &message(10, b"a\0"));
-        assert_eq!(answer, (Answer::Done, vec![]));
+        assert_eq!(answer, (ServeOutcome::Done, vec![]));
     }
     for room in 16..16 + 144 {
         net.room = room;
@@ -155,7 +155,7 @@ proptest! {
             net.room = room;
             for patience in [Patience::None, Patience::Full] {
                 let (answer, reply) = net.serve(&Call::detached(), patience, &bytes);
-                prop_assert!(answer == Answer::Done || reply.is_empty());
+                prop_assert!(answer == ServeOutcome::Done || reply.is_empty());
                 if !reply.is_empty() {
                     let header = OutHeader::decode(&reply).expect("a header");
                     prop_assert_eq!(header.len as usize, reply.len());

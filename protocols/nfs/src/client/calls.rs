@@ -8,31 +8,31 @@ use vfs::{Caller, Errno};
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::v4::Backchannels;
-use super::{ClientCall, Credentials, Lands, Procedure};
+use super::{ClientCall, Credentials, Procedure, SeparatePayload};
 use crate::rpc::{self, CALL, LAST, MARK, OpaqueAuth, REPLY, Record};
 
 /// The calls in flight on a connection. Each has a small number that is reused, besides its XID,
 /// which stays the same when the call is retransmitted over another connection.
 pub struct Calls {
     credentials: Credentials,
-    most: usize,
+    max_reply: usize,
     backchannels: Option<Arc<Backchannels>>,
     numbers: HashMap<u32, usize>,
-    flights: Vec<Flight>,
+    calls: Vec<CallState>,
     free: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Flight {
+struct CallState {
     awaited: bool,
-    held: bool,
+    in_use: bool,
     /// The form of replies whose payload may be received separately.
-    lands: Option<Lands>,
+    separate_payload: Option<SeparatePayload>,
 }
 
 /// A reply whose payload may be received separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Apart {
+pub struct SplitReply {
     /// The call's number.
     pub number: usize,
     /// The number of bytes before the payload.
@@ -52,34 +52,34 @@ pub enum Received {
         result: Result<(), Errno>,
     },
     /// A reply to a call that is not in flight.
-    Nothing,
-    /// A callback: see [`Calls::answer`].
-    Call,
+    Unexpected,
+    /// A callback: see [`Calls::answer_callback`].
+    Callback,
 }
 
 impl Calls {
     /// The maximum number of calls in flight.
-    pub const MOST_IN_FLIGHT: usize = 1 << 16;
+    pub const MAX_IN_FLIGHT: usize = 1 << 16;
 
     /// Creates the state of a new connection, on which replies have up to `most` bytes.
     pub fn new(credentials: Credentials, most: usize) -> Calls {
         Calls {
             credentials,
-            most,
+            max_reply: most,
             backchannels: None,
             numbers: HashMap::new(),
-            flights: Vec::new(),
+            calls: Vec::new(),
             free: Vec::new(),
         }
     }
 
     /// Accepts callbacks from the server from now on.
-    pub fn call_back(&mut self, backchannels: Arc<Backchannels>) {
+    pub fn set_backchannels(&mut self, backchannels: Arc<Backchannels>) {
         self.backchannels = Some(backchannels);
     }
 
     /// Writes a call with XID `xid` up to its payload, and returns its number. Returns `ENOBUFS` if
-    /// [`Calls::MOST_IN_FLIGHT`] calls are in flight, or one with this XID.
+    /// [`Calls::MAX_IN_FLIGHT`] calls are in flight, or one with this XID.
     pub fn call<A: ClientCall>(
         &mut self,
         xid: u32,
@@ -92,16 +92,16 @@ impl Calls {
         }
         let number = match self.free.pop() {
             Some(number) => number,
-            None if self.flights.len() >= Calls::MOST_IN_FLIGHT => return Err(Errno::ENOBUFS),
+            None if self.calls.len() >= Calls::MAX_IN_FLIGHT => return Err(Errno::ENOBUFS),
             None => {
-                self.flights.push(Flight::default());
-                self.flights.len() - 1
+                self.calls.push(CallState::default());
+                self.calls.len() - 1
             }
         };
-        self.flights[number] = Flight {
+        self.calls[number] = CallState {
             awaited: true,
-            held: true,
-            lands: ask.lands(),
+            in_use: true,
+            separate_payload: ask.separate_payload(),
         };
         self.numbers.insert(xid, number);
         self.put(xid, caller, ask, to);
@@ -130,17 +130,17 @@ impl Calls {
     /// Returns the length of the message that `head` begins; `None` while `head` is too short to
     /// tell.
     pub fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
-        rpc::frame(head, self.most)
+        rpc::frame(head, self.max_reply)
     }
 
     /// Returns the call whose reply `head` begins, if the reply ends in a payload that may be
     /// received separately. Returns `None` if it is another message, if it is not a valid answer to
     /// the call, or if `head` does not reach to the payload.
-    pub fn apart(&self, head: &[u8]) -> Option<Apart> {
+    pub fn split_reply(&self, head: &[u8]) -> Option<SplitReply> {
         let (mark, rest) = head.split_first_chunk::<MARK>()?;
         let whole = (u32::from_be_bytes(*mark) & !LAST) as usize;
         // A payload in several fragments would contain record marks.
-        if mark[0] & 0x80 == 0 || whole > self.most {
+        if mark[0] & 0x80 == 0 || whole > self.max_reply {
             return None;
         }
         let mut from = XdrReader::new(rest);
@@ -149,12 +149,12 @@ impl Calls {
             return None;
         }
         let number = *self.numbers.get(&xid)?;
-        let lands = self.flights[number].lands?;
+        let lands = self.calls[number].separate_payload?;
         accepted(&mut from).ok()?.ok()?;
-        let len = lands.payload(&mut from).ok()?;
+        let len = lands.payload_len(&mut from).ok()?;
         let before = from.position();
         let fits = before + len + wire::padding(len) == whole;
-        fits.then_some(Apart {
+        fits.then_some(SplitReply {
             number,
             head: MARK + before,
             len,
@@ -162,13 +162,13 @@ impl Calls {
     }
 
     /// Ends the call whose reply begins with `head`, and whose payload has been received separately
-    /// according to [`Calls::apart`].
-    pub fn landed(&mut self, head: &[u8]) {
+    /// according to [`Calls::split_reply`].
+    pub fn complete_read(&mut self, head: &[u8]) {
         let xid = head[MARK..]
             .first_chunk()
             .map(|xid| u32::from_be_bytes(*xid));
         if let Some(number) = xid.and_then(|xid| self.numbers.remove(&xid)) {
-            self.flights[number].awaited = false;
+            self.calls[number].awaited = false;
             self.free(number);
         }
     }
@@ -180,22 +180,22 @@ impl Calls {
         let xid = from.u32()?;
         match from.u32()? {
             REPLY => {}
-            CALL => return Ok(Received::Call),
+            CALL => return Ok(Received::Callback),
             other => return Err(Malformed::new(format!("expected a reply, got {other}"))),
         }
         // A retransmitted call may be answered twice.
         let Some(number) = self.numbers.remove(&xid) else {
-            return Ok(Received::Nothing);
+            return Ok(Received::Unexpected);
         };
         let result = accepted(&mut from)?;
-        self.flights[number].awaited = false;
+        self.calls[number].awaited = false;
         self.free(number);
         Ok(Received::Answer { number, result })
     }
 
-    /// Writes the reply to a message that [`Calls::receive`] returned as [`Received::Call`]; writes
-    /// no reply if the connection has no backchannel.
-    pub fn answer(&self, message: &[u8], to: &mut Vec<u8>) -> Result<(), Malformed> {
+    /// Writes the reply to a message that [`Calls::receive`] returned as [`Received::Callback`];
+    /// writes no reply if the connection has no backchannel.
+    pub fn answer_callback(&self, message: &[u8], to: &mut Vec<u8>) -> Result<(), Malformed> {
         let record = Record::new(message)?;
         let mut from = XdrReader::new(record.bytes());
         let (xid, _call) = (from.u32()?, from.u32()?);
@@ -207,13 +207,13 @@ impl Calls {
 
     /// Releases a call's number, which the caller no longer uses.
     pub fn release(&mut self, number: usize) {
-        self.flights[number].held = false;
+        self.calls[number].in_use = false;
         self.free(number);
     }
 
     fn free(&mut self, number: usize) {
-        let flight = self.flights[number];
-        if !flight.awaited && !flight.held {
+        let flight = self.calls[number];
+        if !flight.awaited && !flight.in_use {
             self.free.push(number);
         }
     }
@@ -257,7 +257,7 @@ impl<'r> Body<'r> {
 
     /// Returns the results before the payload, in a message that begins with `head` and whose
     /// payload has been received separately.
-    pub fn before(head: &'r [u8]) -> Result<Body<'r>, Malformed> {
+    pub fn before_payload(head: &'r [u8]) -> Result<Body<'r>, Malformed> {
         let record = head.get(MARK..).unwrap_or_default();
         Body::in_record(Cow::Borrowed(record))
     }
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn a_reply_finds_its_call_and_shows_its_results() {
         let mut calls = calls();
-        assert_eq!(calls.receive(REPLY_TO_5), Ok(Received::Nothing));
+        assert_eq!(calls.receive(REPLY_TO_5), Ok(Received::Unexpected));
         for _ in 0..3 {
             let number = calls.call(5, &Caller::ROOT, &Null, &mut Vec::new());
             assert_eq!(number, Ok(0), "numbers are used again");
@@ -341,7 +341,7 @@ mod tests {
                 calls.receive(REPLY_TO_5),
                 Ok(Received::Answer { number: 0, result })
             );
-            assert_eq!(calls.receive(REPLY_TO_5), Ok(Received::Nothing));
+            assert_eq!(calls.receive(REPLY_TO_5), Ok(Received::Unexpected));
             calls.release(0);
         }
         let body = Body::of(REPLY_TO_5).expect("results");

@@ -8,18 +8,18 @@
 //! Deliberately absent: I/O, threads, clocks, and the policy for delays, lost connections and
 //! restarts of the server. These are the driver's task.
 
-mod answer;
 mod calls;
 mod credential;
-mod lands;
+mod results;
+mod separate_payload;
 pub mod start_tls;
 pub mod v3;
 pub mod v4;
 
-pub use answer::{Limits, Listed, Made, Page, ReadData, Tree, Written};
-pub use calls::{Apart, Body, Calls, Received};
+pub use calls::{Body, Calls, Received, SplitReply};
 pub use credential::Credentials;
-pub use lands::Lands;
+pub use results::{DirPage, Limits, ListedEntry, NodeInfo, ReadData, Tree, Written};
+pub use separate_payload::SeparatePayload;
 
 use vfs::Errno;
 
@@ -42,13 +42,13 @@ pub trait ClientCall {
     }
 
     /// Returns the approximate maximum length of the reply in bytes; 0 if it is short.
-    fn room(&self) -> usize {
+    fn max_reply(&self) -> usize {
         0
     }
 
     /// Returns the form of replies whose payload may be received separately; `None` if there is
     /// none.
-    fn lands(&self) -> Option<Lands> {
+    fn separate_payload(&self) -> Option<SeparatePayload> {
         None
     }
 
@@ -56,8 +56,12 @@ pub trait ClientCall {
     fn answer<'r>(&self, results: &'r [u8]) -> Result<Self::Answer<'r>, Failure>;
 
     /// Decodes results that consist of `head` and `payload`, which has been received separately as
-    /// [`ClientCall::lands`] allows.
-    fn landed<'r>(&self, _head: &'r [u8], _payload: &'r [u8]) -> Result<Self::Answer<'r>, Failure> {
+    /// [`ClientCall::separate_payload`] allows.
+    fn answer_with_payload<'r>(
+        &self,
+        _head: &'r [u8],
+        _payload: &'r [u8],
+    ) -> Result<Self::Answer<'r>, Failure> {
         Err(wire::Malformed::new("expected no payload").into())
     }
 }
@@ -75,9 +79,9 @@ pub struct Procedure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The server returned an error.
-    Refused(Errno),
+    Error(Errno),
     /// The server is busy: retry later with a new call.
-    Later,
+    Delay,
     /// The server has lost or rejects the client's lease, session, open or lock state.
     State(v4::Status),
     /// The reply is malformed.
@@ -88,8 +92,8 @@ impl Failure {
     /// Returns the errno to report to callers.
     pub fn errno(&self) -> Errno {
         match self {
-            Failure::Refused(errno) => *errno,
-            Failure::Later => Errno::EAGAIN,
+            Failure::Error(errno) => *errno,
+            Failure::Delay => Errno::EAGAIN,
             Failure::State(_) | Failure::Malformed(_) => Errno::EIO,
         }
     }

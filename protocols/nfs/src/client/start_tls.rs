@@ -7,7 +7,7 @@ use crate::rpc::{
 };
 
 /// The maximum length of a reply in bytes.
-const MOST: usize = 1 << 10;
+const MAX_REPLY: usize = 1 << 10;
 
 /// Returns the request for TLS, a NULL call with XID `xid` to `version` of NFS.
 pub fn request(xid: u32, version: u32) -> Vec<u8> {
@@ -36,7 +36,7 @@ fn null(xid: u32, version: u32, credential: u32) -> Vec<u8> {
 
 /// Returns the length of the reply that `head` begins; `None` while `head` is too short to tell.
 pub fn frame(head: &[u8]) -> Result<Option<usize>, Malformed> {
-    rpc::frame(head, MOST)
+    rpc::frame(head, MAX_REPLY)
 }
 
 /// Returns whether `reply`, a complete message, grants TLS.

@@ -45,7 +45,7 @@ xdr_struct! {
 
 impl OpaqueAuth<'_> {
     /// The maximum length of a body.
-    pub(crate) const MOST: usize = 400;
+    pub(crate) const MAX_BODY: usize = 400;
 
     /// AUTH_NONE.
     pub(crate) const NONE: OpaqueAuth<'static> = OpaqueAuth {
@@ -75,7 +75,7 @@ pub(crate) struct SysCredential {
 impl Credential {
     /// Parses the credential in `auth`.
     pub(crate) fn of(auth: &OpaqueAuth<'_>) -> Result<Credential, AuthStat> {
-        if auth.body.len() > OpaqueAuth::MOST {
+        if auth.body.len() > OpaqueAuth::MAX_BODY {
             return Err(AuthStat::BadCred);
         }
         match auth.flavor {

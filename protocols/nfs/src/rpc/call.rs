@@ -30,7 +30,7 @@ xdr_struct! {
 
 /// The reason for which a call is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum CallRejection {
     /// Unsupported RPC version.
     RpcMismatch,
     /// The credential is rejected.
@@ -47,10 +47,10 @@ pub(crate) enum Refusal {
     SystemError,
 }
 
-impl From<Malformed> for Refusal {
-    fn from(what: Malformed) -> Refusal {
+impl From<Malformed> for CallRejection {
+    fn from(what: Malformed) -> CallRejection {
         tracing::debug!("malformed arguments: {what}");
-        Refusal::GarbageArguments
+        CallRejection::GarbageArguments
     }
 }
 
@@ -73,10 +73,10 @@ impl<'a> Call<'a> {
     }
 
     /// Parses the header of a call, after XID and message type.
-    pub(crate) fn read(from: &mut XdrReader<'a>) -> Result<Call<'a>, Refusal> {
+    pub(crate) fn read(from: &mut XdrReader<'a>) -> Result<Call<'a>, CallRejection> {
         let mut version = *from;
         if version.u32()? != VERSION {
-            return Err(Refusal::RpcMismatch);
+            return Err(CallRejection::RpcMismatch);
         }
         Ok(Call::get(from)?)
     }
@@ -127,7 +127,7 @@ pub(crate) fn start_tls(xid: u32, out: &mut dyn Outgoing) {
 pub(crate) fn refuse<P: Put>(
     xid: u32,
     marked: bool,
-    why: Refusal,
+    why: CallRejection,
     verifier: OpaqueAuth<'_>,
     to: &mut P,
 ) {
@@ -143,20 +143,20 @@ pub(crate) fn refuse<P: Put>(
         status.put(to);
     };
     match why {
-        Refusal::RpcMismatch => [DENIED, 0, VERSION, VERSION].iter().for_each(|n| n.put(to)),
-        Refusal::Auth(why) => {
+        CallRejection::RpcMismatch => [DENIED, 0, VERSION, VERSION].iter().for_each(|n| n.put(to)),
+        CallRejection::Auth(why) => {
             DENIED.put(to);
             1u32.put(to);
             why.put(to);
         }
-        Refusal::ProgramUnavailable => accepted(1, to),
-        Refusal::VersionMismatch(low, high) => {
+        CallRejection::ProgramUnavailable => accepted(1, to),
+        CallRejection::VersionMismatch(low, high) => {
             accepted(2, to);
             low.put(to);
             high.put(to);
         }
-        Refusal::ProcedureUnavailable => accepted(3, to),
-        Refusal::GarbageArguments => accepted(4, to),
-        Refusal::SystemError => accepted(5, to),
+        CallRejection::ProcedureUnavailable => accepted(3, to),
+        CallRejection::GarbageArguments => accepted(4, to),
+        CallRejection::SystemError => accepted(5, to),
     }
 }

@@ -66,7 +66,7 @@ impl<'a> GssCredential<'a> {
                     None if makes => Service::None,
                     None => return Err(Malformed::new(format!("unknown service {service}"))),
                 },
-                handle: body.opaque(OpaqueAuth::MOST)?,
+                handle: body.opaque(OpaqueAuth::MAX_BODY)?,
             };
             body.end()?;
             Ok(credential)
@@ -88,7 +88,7 @@ impl<'a> GssCredential<'a> {
 
     /// Returns whether the call is served with full patience only: lanes neither look up principals
     /// nor run ciphers.
-    pub(crate) fn is_left_to_workers(&self) -> bool {
+    pub(crate) fn needs_full_patience(&self) -> bool {
         self.makes_context() || self.service != Service::None
     }
 }

@@ -7,7 +7,8 @@ mod record;
 
 pub(crate) use auth::{AuthStat, Credential, OpaqueAuth, SysCredential, flavor};
 pub(crate) use call::{
-    CALL, Call, REPLY, Refusal, STARTTLS, VERSION, begin_reply, begin_verified, refuse, start_tls,
+    CALL, Call, CallRejection, REPLY, STARTTLS, VERSION, begin_reply, begin_verified, refuse,
+    start_tls,
 };
 pub(crate) use gss::{GssCredential, GssProcedure, InitResult, Service};
 pub(crate) use record::{LAST, MARK, Record, frame};

@@ -14,7 +14,7 @@ pub(crate) const LAST: u32 = 1 << 31;
 
 /// The maximum number of fragments of a record: enough for the largest record in fragments of 2
 /// KiB, the smallest that clients send, and few enough to scan cheaply.
-const MOST_FRAGMENTS: usize = 1024;
+const MAX_FRAGMENTS: usize = 1024;
 
 /// Returns the fragments of the record that `head` begins, as far as their marks are present, and
 /// whether the last one is among them.
@@ -26,9 +26,9 @@ fn fragments(head: &[u8], most: usize) -> Result<(Vec<Range<usize>>, bool), Malf
         let mark = u32::from_be_bytes(*mark);
         let len = (mark & !LAST) as usize;
         total += len;
-        if total > most || fragments.len() == MOST_FRAGMENTS {
+        if total > most || fragments.len() == MAX_FRAGMENTS {
             return Err(Malformed::new(format!(
-                "expected a record of at most {most} bytes in {MOST_FRAGMENTS} fragments"
+                "expected a record of at most {most} bytes in {MAX_FRAGMENTS} fragments"
             )));
         }
         fragments.push(at + MARK..at + MARK + len);
@@ -137,7 +137,7 @@ mod tests {
         }
         assert!(frame(&message, 4).is_err());
         assert!(frame(&[0xff; 4], 1 << 20).is_err());
-        let many = [0; 4 * (MOST_FRAGMENTS + 1)];
+        let many = [0; 4 * (MAX_FRAGMENTS + 1)];
         assert!(frame(&many, 100).is_err(), "too many fragments");
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vfs::acl::{ACCESS, DEFAULT};
-use vfs::{Acl, Attr, Cx, Errno, Kind, Node, Result, Want, XattrFlags};
+use vfs::{Acl, Attr, AttrMask, Cx, Errno, Kind, Node, Result, XattrFlags};
 
 use super::Server;
 
@@ -50,7 +50,7 @@ impl Server {
         access: AclChange<'_>,
         default: AclChange<'_>,
     ) -> Result<()> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         if node.kind() == Kind::Symlink {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -66,8 +66,8 @@ impl Server {
         };
         set(ACCESS, access)?;
         // Others may have less access now, as after a change of the mode.
-        let owner = node.attr(cx, Want::BASIC)?.uid;
-        self.files.forget_strangers(node.id(), owner);
+        let owner = node.attr(cx, AttrMask::BASIC)?.uid;
+        self.files.forget_other_users(node.id(), owner);
         match (node.kind(), default) {
             (Kind::Directory, default) => set(DEFAULT, default),
             (_, AclChange::Set(Some(_))) => Err(Errno::EACCES),

@@ -15,7 +15,7 @@ pub(crate) struct Cache<K, V> {
 struct Shard<K, V> {
     index: HashMap<K, usize>,
     slots: Vec<Slot<K, V>>,
-    most: usize,
+    max: usize,
     /// The slot that the next eviction looks at first.
     hand: usize,
 }
@@ -38,7 +38,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
             shards: Shards::new(|| Shard {
                 index: HashMap::new(),
                 slots: Vec::new(),
-                most: most.div_ceil(SHARDS),
+                max: most.div_ceil(SHARDS),
                 hand: 0,
             }),
         }
@@ -107,7 +107,7 @@ impl<K: Hash + Eq + Clone, V> Shard<K, V> {
             slot.used = self.slots[at].used;
             return Some(std::mem::replace(&mut self.slots[at], slot));
         }
-        if self.slots.len() < self.most {
+        if self.slots.len() < self.max {
             self.index.insert(key, self.slots.len());
             self.slots.push(slot);
             return None;

@@ -111,8 +111,8 @@ pub(super) static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     }
     Vocabulary {
         protocol: "nfs",
-        words,
-        fault,
+        operations: words,
+        error: error_name,
     }
 });
 
@@ -129,14 +129,14 @@ impl Put for StatusRecorder<'_> {
         if let Some(call) = self.call.take()
             && let Some(status) = bytes.first_chunk()
         {
-            call.note_fault(u32::from_be_bytes(*status) as u16);
+            call.note_error(u32::from_be_bytes(*status) as u16);
         }
         self.to.put(bytes);
     }
 }
 
 /// Returns the name of a status: that of the errno if there is one, as in the other protocols.
-fn fault(number: u16) -> String {
+fn error_name(number: u16) -> String {
     let Some(status) = Status::from_number(number.into()) else {
         return Vocabulary::errno(number);
     };
@@ -159,7 +159,7 @@ mod tests {
     fn calls_have_the_names_of_their_specifications() {
         let name_of = |program, version, number| {
             let index = usize::from(procedure(program, version, number));
-            VOCABULARY.words.get(index).map(String::as_str)
+            VOCABULARY.operations.get(index).map(String::as_str)
         };
         assert_eq!(name_of(program::NFS, 3, 6), Some("NFS3_READ"));
         assert_eq!(name_of(program::NFS, 3, 21), Some("NFS3_COMMIT"));
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(name_of(program::MOUNT, 3, 1), Some("MOUNT_MNT"));
         assert_eq!(name_of(program::PORTMAP, 4, 3), Some("PMAP_GETPORT"));
         assert_eq!(name_of(program::NFS, 3, 99), None);
-        let of = |number| VOCABULARY.words[usize::from(operation(number))].as_str();
+        let of = |number| VOCABULARY.operations[usize::from(operation(number))].as_str();
         assert_eq!(
             (of(25), of(68), of(75)),
             ("NFS4_READ", "NFS4_READ_PLUS", "NFS4_REMOVEXATTR")
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_is_an_errno_is_called_so() {
-        let names = [2, 70, 10008, 10025].map(fault);
+        let names = [2, 70, 10008, 10025].map(error_name);
         assert_eq!(
             names,
             ["ENOENT", "ESTALE", "NFSERR_DELAY", "NFSERR_BADSTATEID"]

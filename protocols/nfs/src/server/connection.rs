@@ -8,18 +8,18 @@ use std::task::Waker;
 use parking_lot::Mutex;
 use vfs::{Call, Caller, Groups, Patience};
 use wire::{
-    Answer, Buffered, Certified, Facts, Incoming, Malformed, Outgoing, Role, Vocabulary, Voice,
-    XdrReader,
+    Buffered, ClientInfo, Incoming, Malformed, MessageSender, Outgoing, Role, ServeOutcome,
+    TlsPeer, Vocabulary, XdrReader,
 };
 
 use super::gss::Authenticated;
 use super::reply::Reply;
 use super::reply_bound;
 use super::request::{Request, RequestContext};
-use super::security::{self, Secured};
-use super::{Server, Stop, Transports, call_names, mount, nlm, portmap, v3, v4};
+use super::security::{self, TlsIdentity};
+use super::{CallError, Server, Transports, call_names, mount, nlm, portmap, v3, v4};
 use crate::rpc::{
-    self, AuthStat, CALL, Credential, LAST, MARK, OpaqueAuth, REPLY, Record, Refusal, flavor,
+    self, AuthStat, CALL, CallRejection, Credential, LAST, MARK, OpaqueAuth, REPLY, Record, flavor,
     program,
 };
 
@@ -32,7 +32,7 @@ pub struct Connection {
     pub(super) calls: AtomicU64,
     /// The NFS version of the latest NFS call; 0 before the first.
     pub(super) version: AtomicU32,
-    pub(super) secured: OnceLock<Secured>,
+    pub(super) tls_identity: OnceLock<TlsIdentity>,
     /// Calls in flight that RPCSEC_GSS has admitted and that will be served again, by context and
     /// sequence number.
     pub(super) admitted: Mutex<HashSet<(u32, u32)>>,
@@ -67,7 +67,7 @@ impl wire::Session for Connection {
         patience: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed> {
+    ) -> Result<ServeOutcome, Malformed> {
         let record = match self.marked {
             true => Record::new(message.bytes())?,
             false => Record::unmarked(message.bytes()),
@@ -78,12 +78,12 @@ impl wire::Session for Connection {
             CALL => {}
             REPLY => {
                 self.server.called_back(self.id, xid, &mut arguments);
-                return Ok(Answer::Done);
+                return Ok(ServeOutcome::Done);
             }
             other => return Err(Malformed::new(format!("expected a call, got {other}"))),
         }
         let done = rpc::Call::read(&mut arguments)
-            .map_err(Stop::Refused)
+            .map_err(CallError::Rejected)
             .and_then(|head| {
                 let accepted = match self.marked {
                     true => self.server.options.transports,
@@ -93,9 +93,9 @@ impl wire::Session for Connection {
                         ..Transports::PLAIN
                     },
                 };
-                if security::check_transport(&head, self.secured.get(), accepted)? {
+                if security::check_transport(&head, self.tls_identity.get(), accepted)? {
                     rpc::start_tls(xid, out);
-                    return Ok(Answer::Secure);
+                    return Ok(ServeOutcome::StartTls);
                 }
                 let request = Request {
                     xid,
@@ -115,25 +115,25 @@ impl wire::Session for Connection {
                 }
                 let caller = self.caller(call, &head)?;
                 rpc::begin_reply(xid, self.marked, out);
-                self.carry_out(&request, caller, None, out)?;
-                Ok(Answer::Done)
+                self.execute(&request, caller, None, out)?;
+                Ok(ServeOutcome::Done)
             });
         let answer = match done {
             Ok(answer) => answer,
-            Err(Stop::Refused(why)) => {
+            Err(CallError::Rejected(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
                 let to = &mut Buffered::new(out);
                 rpc::refuse(xid, self.marked, why, OpaqueAuth::NONE, to);
-                Answer::Done
+                ServeOutcome::Done
             }
-            Err(Stop::Later(answer)) => {
+            Err(CallError::Retry(answer)) => {
                 out.truncate(0);
                 return Ok(answer);
             }
-            Err(Stop::Unanswered) => {
+            Err(CallError::Unanswered) => {
                 out.truncate(0);
-                return Ok(Answer::Done);
+                return Ok(ServeOutcome::Done);
             }
         };
         self.mark(out);
@@ -152,7 +152,7 @@ impl wire::Session for Connection {
         rpc::refuse(
             xid,
             self.marked,
-            Refusal::SystemError,
+            CallRejection::SystemError,
             OpaqueAuth::NONE,
             &mut to,
         );
@@ -161,15 +161,15 @@ impl wire::Session for Connection {
         true
     }
 
-    fn secured(&self, peer: Certified) {
+    fn tls_started(&self, peer: TlsPeer) {
         tracing::debug!(connection = self.id, ?peer, "secured");
         // Set once: a second request for TLS is refused.
         let _ = self
-            .secured
-            .set(Secured::by(&peer, &self.server.options.users));
+            .tls_identity
+            .set(TlsIdentity::of(&peer, &self.server.options.users));
     }
 
-    fn can_speak(&self, writer: Arc<dyn Voice>) {
+    fn set_message_sender(&self, writer: Arc<dyn MessageSender>) {
         self.server.backchannel_writers().insert(self.id, writer);
     }
 
@@ -177,12 +177,12 @@ impl wire::Session for Connection {
         &call_names::VOCABULARY
     }
 
-    fn facts(&self) -> Facts {
+    fn client_info(&self) -> ClientInfo {
         let version = match self.version.load(Ordering::Relaxed) {
             0 => String::new(),
             version => format!("NFS v{version}"),
         };
-        Facts {
+        ClientInfo {
             version,
             user: String::new(),
         }
@@ -214,19 +214,19 @@ impl Connection {
             id: server.connections.fetch_add(1, Ordering::Relaxed),
             calls: AtomicU64::new(0),
             version: AtomicU32::new(0),
-            secured: OnceLock::new(),
+            tls_identity: OnceLock::new(),
             admitted: Mutex::default(),
         }
     }
 
     /// Executes the call `request` as `caller`, and appends the results to `out`.
-    pub(super) fn carry_out(
+    pub(super) fn execute(
         &self,
         request: &Request<'_>,
         caller: Caller,
         authenticated: Option<&Authenticated<'_>>,
         out: &mut dyn Outgoing,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), CallError> {
         let rpc::Call {
             program,
             version,
@@ -234,16 +234,16 @@ impl Connection {
             ..
         } = *request.head;
         if [program::NFS, program::NFS_ACL].contains(&program) && !self.marked {
-            return Err(Refusal::ProgramUnavailable.into());
+            return Err(CallRejection::ProgramUnavailable.into());
         }
         if security::requires_flavor(program, version, procedure)
             && !security::allows_flavor(&self.server.options.flavors, authenticated)
         {
-            return Err(Refusal::Auth(AuthStat::TooWeak).into());
+            return Err(CallRejection::Auth(AuthStat::TooWeak).into());
         }
         request
             .call
-            .note(call_names::procedure(program, version, procedure));
+            .note_operation(call_names::procedure(program, version, procedure));
         if program == program::NFS && self.version.load(Ordering::Relaxed) != version {
             self.version.store(version, Ordering::Relaxed);
         }
@@ -286,10 +286,10 @@ impl Connection {
 
     /// Returns the caller of `head`: the user that its certificate maps to, or else the user that
     /// it claims, if the peer may act as that user.
-    fn caller(&self, call: &Call, head: &rpc::Call<'_>) -> Result<Caller, Stop> {
+    fn caller(&self, call: &Call, head: &rpc::Call<'_>) -> Result<Caller, CallError> {
         let credential = Credential::of(&head.credential)
-            .map_err(|why: AuthStat| Stop::Refused(Refusal::Auth(why)))?;
-        if let Some(certified) = self.secured.get().and_then(|by| by.caller.as_ref()) {
+            .map_err(|why: AuthStat| CallError::Rejected(CallRejection::Auth(why)))?;
+        if let Some(certified) = self.tls_identity.get().and_then(|by| by.caller.as_ref()) {
             return Ok(certified.clone());
         }
         Ok(match credential {
@@ -305,22 +305,22 @@ fn serve(
     program: u32,
     version: u32,
     procedure: u32,
-) -> Result<(), Stop> {
+) -> Result<(), CallError> {
     tracing::trace!(connection = request.connection, program, version, procedure);
     match (program, version) {
         (program::NFS, 3) => v3::serve(request, procedure),
         (program::NFS, 4) => v4::serve(request, procedure),
         (program::NFS_ACL, 3) => v3::acl::serve(request, procedure),
-        (program::NFS, _) => Err(Refusal::VersionMismatch(3, 4).into()),
+        (program::NFS, _) => Err(CallRejection::VersionMismatch(3, 4).into()),
         (program::MOUNT, 3) => mount::serve(request, procedure),
-        (program::MOUNT, _) => Err(Refusal::VersionMismatch(3, 3).into()),
+        (program::MOUNT, _) => Err(CallRejection::VersionMismatch(3, 3).into()),
         (program::NLM, 4) => nlm::serve(request, procedure),
-        (program::NLM, _) => Err(Refusal::VersionMismatch(4, 4).into()),
+        (program::NLM, _) => Err(CallRejection::VersionMismatch(4, 4).into()),
         (program::NSM, 1) => nlm::serve_nsm(request, procedure),
-        (program::NSM, _) => Err(Refusal::VersionMismatch(1, 1).into()),
+        (program::NSM, _) => Err(CallRejection::VersionMismatch(1, 1).into()),
         (program::PORTMAP, 2..=4) if request.server.options.ports.is_some() => {
             portmap::serve(request, version, procedure)
         }
-        _ => Err(Refusal::ProgramUnavailable.into()),
+        _ => Err(CallRejection::ProgramUnavailable.into()),
     }
 }

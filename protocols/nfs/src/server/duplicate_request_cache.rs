@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use vfs::{Account, Charge, Patience, PeerKey, Quota};
-use wire::Answer;
+use wire::ServeOutcome;
 
-use super::{RequestContext, Server, Stop};
+use super::{CallError, RequestContext, Server};
 
 /// The duplicate request cache.
 pub(super) struct DuplicateRequestCache {
@@ -117,7 +117,7 @@ impl DuplicateRequestCache {
                 Ok(charge) => break charge,
                 Err(full) => full,
             };
-            let Some(oldest) = calls.oldest(full.is_peers().then_some(peer)) else {
+            let Some(oldest) = calls.oldest(full.is_per_client().then_some(peer)) else {
                 calls.replies.remove(&key);
                 return;
             };
@@ -187,8 +187,8 @@ impl RequestContext<'_> {
     /// replays that copy if the call is a retransmission.
     pub(super) fn serve_once(
         &mut self,
-        answer: impl FnOnce(&mut Self) -> Result<Option<Arc<[u8]>>, Stop>,
-    ) -> Result<(), Stop> {
+        answer: impl FnOnce(&mut Self) -> Result<Option<Arc<[u8]>>, CallError>,
+    ) -> Result<(), CallError> {
         /// The interval of polling while the first transmission of the call is still running.
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let server = self.server;
@@ -202,11 +202,11 @@ impl RequestContext<'_> {
                 return Ok(());
             }
             Some(None) if self.patience < Patience::Full => {
-                return Err(Stop::Later(Answer::WouldBlock));
+                return Err(CallError::Retry(ServeOutcome::WouldBlock));
             }
             Some(None) => {
                 self.call.wake_within(POLL_INTERVAL);
-                return Err(Stop::Later(Answer::Parked));
+                return Err(CallError::Retry(ServeOutcome::Parked));
             }
             None => calls.replies.insert(key, None),
         };
@@ -224,7 +224,7 @@ impl RequestContext<'_> {
 
 #[cfg(test)]
 mod tests {
-    use vfs::memory::{MemoryBudget, Use};
+    use vfs::memory::{MemoryBudget, Purpose};
 
     use super::*;
 
@@ -282,7 +282,7 @@ mod tests {
         const SMALL: usize = 128 << 10;
         let budget = MemoryBudget::new(SMALL);
         let cache = DuplicateRequestCache::default();
-        let account = Account::at(&budget, peer(1));
+        let account = Account::in_budget(&budget, peer(1));
         for xid in 0..1000 {
             cache.answered(
                 (xid, 0),
@@ -290,19 +290,19 @@ mod tests {
                 DuplicateRequestCache::MAX_REPLY,
                 Duration::ZERO,
             );
-            assert!(budget.kept() <= SMALL / 4);
+            assert!(budget.state_bytes() <= SMALL / 4);
         }
-        assert_eq!(budget.kept(), cache.bytes());
+        assert_eq!(budget.state_bytes(), cache.bytes());
         assert!(cache.knows((999, 0)) && !cache.knows((0, 0)));
         // The oldest replies of this peer cannot make room, because it has none: its reply is not
         // cached.
-        let mut others = budget.reservation(peer(2), Use::State);
+        let mut others = budget.reservation(peer(2), Purpose::State);
         others.set(SMALL);
-        let stranger = Account::at(&budget, peer(3));
+        let stranger = Account::in_budget(&budget, peer(3));
         cache.answered((0, 3), &stranger, 100, Duration::ZERO);
         assert!(!cache.knows((0, 3)));
         cache.expire(DuplicateRequestCache::LIFETIME);
-        assert_eq!((cache.bytes(), budget.kept()), (0, SMALL));
+        assert_eq!((cache.bytes(), budget.state_bytes()), (0, SMALL));
     }
 
     #[test]

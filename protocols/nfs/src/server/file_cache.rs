@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use vfs::{Caller, Cx, File, Node, NodeId, OpenFlags, Result, or_executed};
+use vfs::{Caller, Cx, File, Node, NodeId, OpenFlags, Result, or_open_for_exec};
 
 use super::Server;
 use super::cache::Cache;
@@ -20,7 +20,7 @@ use super::cache::Cache;
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(2);
 
 /// The maximum number of cached open files of a node: a handful of users, reading and writing.
-const MOST_OF_A_NODE: usize = 16;
+const MAX_OF_A_NODE: usize = 16;
 
 /// Open files, by node.
 pub(super) struct FileCache {
@@ -72,7 +72,7 @@ impl FileCache {
         });
         let mut open = files.lock();
         // The evicted file is closed without the lock.
-        let gone = (open.len() == MOST_OF_A_NODE).then(|| open.remove(0));
+        let gone = (open.len() == MAX_OF_A_NODE).then(|| open.remove(0));
         open.push(new);
         drop(open);
         drop(gone);
@@ -90,7 +90,7 @@ impl FileCache {
 
     /// Closes the files of a node that users other than `owner` have opened: they may have lost
     /// access.
-    pub(super) fn forget_strangers(&self, node: NodeId, owner: u32) {
+    pub(super) fn forget_other_users(&self, node: NodeId, owner: u32) {
         let Some(files) = self.nodes.get(&node) else {
             return;
         };
@@ -129,12 +129,12 @@ impl Server {
             return Ok(file);
         }
         let file = open(cx, node, flags)?;
-        self.keep_file(cx, node.id(), flags, file.clone());
+        self.cache_file(cx, node.id(), flags, file.clone());
         Ok(file)
     }
 
     /// Caches `file`, which the caller has opened.
-    pub(super) fn keep_file(
+    pub(super) fn cache_file(
         &self,
         cx: &Cx<'_>,
         node: NodeId,
@@ -161,5 +161,5 @@ impl Server {
 
 fn open(cx: &Cx<'_>, node: &Arc<dyn Node>, flags: OpenFlags) -> Result<Arc<dyn File>> {
     let opened = node.open(cx, flags | OpenFlags::OWNER);
-    or_executed(&**node, cx, flags, opened)
+    or_open_for_exec(&**node, cx, flags, opened)
 }

@@ -17,10 +17,10 @@ use super::Server;
 use super::file_cache::IDLE_TIME;
 
 /// The first byte of the handles of nodes in the tree at `/`.
-const FORM: u8 = 1;
+const AT_ROOT: u8 = 1;
 
 /// The first byte of the handles of nodes in the tree at the export's name.
-const NAMED: u8 = 2;
+const AT_NAME: u8 = 2;
 
 /// A file handle as encoded in messages: opaque to clients, at most 64 bytes because of v3.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ impl FileHandle {
     /// Parses a client's file handle; `None` if the server cannot have made it.
     pub(crate) fn read(bytes: &[u8]) -> Option<FileHandle> {
         let (&form, handle) = bytes.split_first()?;
-        if ![FORM, NAMED].contains(&form) {
+        if ![AT_ROOT, AT_NAME].contains(&form) {
             return None;
         }
         let handle = Handle::new(handle).ok()?;
@@ -41,19 +41,22 @@ impl FileHandle {
     }
 
     fn of(handle: Handle) -> FileHandle {
-        FileHandle { form: FORM, handle }
+        FileHandle {
+            form: AT_ROOT,
+            handle,
+        }
     }
 
     /// Returns the handle of the same node in the tree at the export's name if `at_name`, otherwise
     /// in that at `/`.
     fn in_tree(self, at_name: bool) -> FileHandle {
-        let form = if at_name { NAMED } else { FORM };
+        let form = if at_name { AT_NAME } else { AT_ROOT };
         FileHandle { form, ..self }
     }
 
     /// Returns whether the node was found through the export's name.
     pub(crate) fn is_at_name(&self) -> bool {
-        self.form == NAMED
+        self.form == AT_NAME
     }
 
     /// Returns the encoded handle.

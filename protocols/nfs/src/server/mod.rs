@@ -1,7 +1,7 @@
 //! The server half: a [`wire::Session`] per connection, which answers calls over an exported tree.
 //!
 //! The [`Server`] holds the state that connections share: cached nodes and open files, and the v4
-//! state. A call that returns [`wire::Answer::WouldBlock`] has changed only the caches.
+//! state. A call that returns [`wire::ServeOutcome::WouldBlock`] has changed only the caches.
 //!
 //! Deliberately absent: the order of replies and cancellation (the driver's task; RPC has no
 //! cancellation), the portmapper's sockets, and encryption (the task of a transport or a security
@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use vfs::{Call, Caller, Capabilities, Cx, Export, Node};
-use wire::Voice;
+use wire::MessageSender;
 
 use self::cache::Cache;
 pub use self::connection::Connection;
@@ -44,7 +44,7 @@ use self::filehandle::FileHandle;
 use self::gss::Gss;
 pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
 pub use self::nlm::{Monitored, NlmCallback};
-pub(crate) use self::request::{RequestContext, Stop};
+pub(crate) use self::request::{CallError, RequestContext};
 pub use self::security::{CertifiedUser, Transports};
 pub use self::v4::referral::Referral;
 use self::v4::referral::Referrals;
@@ -178,11 +178,11 @@ pub struct Server {
     waiting: nlm::Waiting,
     recovery: nlm::Recovery,
     /// The number of failed syncs, after each of which unstable writes may have been lost.
-    losses: AtomicU32,
+    sync_failures: AtomicU32,
     connections: AtomicU64,
     state: State<v4::ExportTree>,
     /// The channels for callbacks to clients, by connection.
-    backchannel_writers: Mutex<HashMap<u64, Arc<dyn Voice>>>,
+    backchannel_writers: Mutex<HashMap<u64, Arc<dyn MessageSender>>>,
 }
 
 /// The memory in bytes that the server holds for clients between their requests.
@@ -208,7 +208,7 @@ impl Server {
         });
         let recovery = nlm::Recovery::new(options.monitored.clone());
         if recovery.is_needed() {
-            state.hold_locks(nlm::Recovery::NOTIFICATION_TIME);
+            state.extend_lock_grace(nlm::Recovery::NOTIFICATION_TIME);
         }
         Arc::new(Server {
             state,
@@ -226,7 +226,7 @@ impl Server {
             clients: nlm::Clients::default(),
             waiting: nlm::Waiting::default(),
             recovery,
-            losses: AtomicU32::new(0),
+            sync_failures: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             backchannel_writers: Mutex::default(),
             export,
@@ -261,7 +261,7 @@ impl Server {
 
     /// Returns the memory that the server holds for clients between their requests.
     pub fn held_bytes(&self) -> HeldBytes {
-        let (slots, state) = self.state.bytes();
+        let (slots, state) = self.state.held_bytes();
         HeldBytes {
             replies: self.duplicate_requests.bytes() + slots,
             state,
@@ -276,11 +276,13 @@ impl Server {
     }
 
     /// Returns the channel for callbacks over `connection`.
-    fn backchannel_writer(&self, connection: u64) -> Option<Arc<dyn Voice>> {
+    fn backchannel_writer(&self, connection: u64) -> Option<Arc<dyn MessageSender>> {
         self.backchannel_writers().get(&connection).cloned()
     }
 
-    fn backchannel_writers(&self) -> parking_lot::MutexGuard<'_, HashMap<u64, Arc<dyn Voice>>> {
+    fn backchannel_writers(
+        &self,
+    ) -> parking_lot::MutexGuard<'_, HashMap<u64, Arc<dyn MessageSender>>> {
         self.backchannel_writers.lock()
     }
 

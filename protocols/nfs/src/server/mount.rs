@@ -8,14 +8,14 @@ use std::sync::Arc;
 use vfs::{Caller, Cx, Errno, Kind, LogLimit, Name, Node, PeerKey};
 
 use super::gss::Flavor;
-use super::{RequestContext, Stop};
+use super::{CallError, RequestContext};
 use crate::mount::{Export, MAX_PATH, MountOk, Mounted, Path, Procedure, Status};
-use crate::rpc::{Refusal, flavor};
+use crate::rpc::{CallRejection, flavor};
 use crate::v3::{Handle, List};
 
 /// Serves a MOUNT call.
-pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
-    let procedure = Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
+pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), CallError> {
+    let procedure = Procedure::from_number(procedure).ok_or(CallRejection::ProcedureUnavailable)?;
     match procedure {
         Procedure::Null | Procedure::UmntAll => Ok(()),
         Procedure::Mnt => request.serve(RequestContext::mount),
@@ -38,14 +38,14 @@ pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<
 }
 
 impl<'a> RequestContext<'a> {
-    fn mount(&self, path: Path<'_>) -> Result<Mounted, Stop> {
+    fn mount(&self, path: Path<'_>) -> Result<Mounted, CallError> {
         static REFUSED: LogLimit<Option<PeerKey>> = LogLimit::new();
         match self.mounted(path.bytes) {
             Ok(root) => Ok(Mounted::Done(MountOk {
                 root,
                 flavors: self.mount_flavors(),
             })),
-            Err(errno) => match Stop::later(errno) {
+            Err(errno) => match CallError::retry(errno) {
                 Some(stop) => Err(stop),
                 None => {
                     if let Some(suppressed) = REFUSED.permit(self.call.account().client()) {
@@ -78,7 +78,7 @@ impl<'a> RequestContext<'a> {
         if path.len() > MAX_PATH {
             return Err(Errno::ENAMETOOLONG);
         }
-        let call = self.call.of_ours();
+        let call = self.call.internal();
         let cx = Cx {
             caller: &Caller::ROOT,
             call: &call,
@@ -101,7 +101,7 @@ impl<'a> RequestContext<'a> {
             let node = directory.lookup(&cx, Name::new(&name)?)?.node;
             match node.kind() {
                 Kind::Directory => way.push(node),
-                Kind::Symlink if links == MOST_LINKS => return Err(Errno::ELOOP),
+                Kind::Symlink if links == MAX_LINKS => return Err(Errno::ELOOP),
                 Kind::Symlink => {
                     links += 1;
                     let target = node.readlink(&cx)?;
@@ -119,7 +119,7 @@ impl<'a> RequestContext<'a> {
 }
 
 /// The maximum number of links that Linux follows in a path.
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 
 /// Returns the names of a path, the last one first.
 fn reversed(path: &[u8]) -> Vec<Box<[u8]>> {

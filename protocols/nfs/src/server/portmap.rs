@@ -4,11 +4,11 @@
 //! Deliberately absent: SET and UNSET, because no other service registers here, and CALLIT, which
 //! makes calls on behalf of strangers.
 
-use vfs::Level;
+use vfs::Support;
 
-use super::{RequestContext, Server, Stop};
+use super::{CallError, RequestContext, Server};
 use crate::portmap::{Binding, Mapping, PORT, Procedure, TCP, UDP};
-use crate::rpc::{Refusal, program};
+use crate::rpc::{CallRejection, program};
 use crate::v3::List;
 
 /// The programs served and their versions. NFS_ACL is reported only if the source has ACLs.
@@ -29,8 +29,8 @@ pub(super) fn serve(
     request: &mut RequestContext<'_>,
     version: u32,
     procedure: u32,
-) -> Result<(), Stop> {
-    let procedure = Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
+) -> Result<(), CallError> {
+    let procedure = Procedure::from_number(procedure).ok_or(CallRejection::ProcedureUnavailable)?;
     let server = request.server;
     let port = |program, version, protocol| port(server, program, version, protocol);
     match (procedure, version) {
@@ -101,7 +101,7 @@ fn port(server: &Server, program: u32, version: Option<u32>, protocol: u32) -> u
     let is_served = SERVED
         .iter()
         .any(|&(number, has)| number == program && version.is_none_or(|version| version == has))
-        && (program != program::NFS_ACL || server.capabilities.acl != Level::None);
+        && (program != program::NFS_ACL || server.capabilities.acl != Support::None);
     match protocol {
         TCP | UDP if is_served && program == program::PORTMAP => PORT,
         TCP if is_served => ports.tcp,

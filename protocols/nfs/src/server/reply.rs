@@ -12,9 +12,9 @@ pub(crate) struct Reply<'a> {
     /// directly.
     pub(super) out: &'a mut dyn Outgoing,
     /// A copy of the results of the call.
-    call_copy: Option<Copy>,
+    call_copy: Option<ReplyCopy>,
     /// A copy of the result of one operation.
-    result_copy: Option<Copy>,
+    result_copy: Option<ReplyCopy>,
     /// The maximum length of the reply, at which a failed operation's result must still fit.
     most: usize,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Reply<'a> {
 /// bitmap.
 const FAILED_RESULT: usize = 12;
 
-struct Copy {
+struct ReplyCopy {
     /// The offset in the reply at which the copy begins.
     base: usize,
     bytes: Vec<u8>,
@@ -31,42 +31,42 @@ struct Copy {
     most: usize,
     /// Whether the copy is incomplete, for example because of a file's contents: `bytes` is empty
     /// then.
-    lost: bool,
+    incomplete: bool,
 }
 
-impl Copy {
+impl ReplyCopy {
     fn grow(&mut self, len: usize, add: impl FnOnce(&mut Vec<u8>)) {
         if self.bytes.len().saturating_add(len) > self.most {
-            self.lose();
-        } else if !self.lost {
+            self.abandon();
+        } else if !self.incomplete {
             add(&mut self.bytes);
         }
     }
 
-    fn new(base: usize, most: usize) -> Copy {
-        Copy {
+    fn new(base: usize, most: usize) -> ReplyCopy {
+        ReplyCopy {
             base,
             bytes: Vec::new(),
             most,
-            lost: false,
+            incomplete: false,
         }
     }
 
     /// Returns the copied bytes, or `None` if the copy is incomplete.
     fn finish(self) -> Option<Arc<[u8]>> {
-        (!self.lost).then(|| self.bytes.into())
+        (!self.incomplete).then(|| self.bytes.into())
     }
 
     fn patch(&mut self, at: usize, data: &[u8]) {
-        if !self.lost
+        if !self.incomplete
             && let Some(at) = at.checked_sub(self.base)
         {
             self.bytes[at..at + data.len()].copy_from_slice(data);
         }
     }
 
-    fn lose(&mut self) {
-        self.lost = true;
+    fn abandon(&mut self) {
+        self.incomplete = true;
         self.bytes = Vec::new();
     }
 }
@@ -97,14 +97,14 @@ impl<'a> Reply<'a> {
     }
 
     /// Returns whether there is no room for another operation.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.out.len().saturating_add(FAILED_RESULT) > self.most
     }
 
     /// Starts a copy of all data written from now on, of at most `most` bytes, as the results of
     /// the call.
     pub(super) fn copy_call(&mut self, most: usize) {
-        self.call_copy = Some(Copy::new(self.out.len(), most));
+        self.call_copy = Some(ReplyCopy::new(self.out.len(), most));
     }
 
     /// Ends the copy of the call's results and returns it, or `None` if it contains a file's
@@ -115,7 +115,7 @@ impl<'a> Reply<'a> {
 
     /// Starts a copy of all data written from now on, as the result of an operation.
     pub(super) fn copy_result(&mut self) {
-        self.result_copy = Some(Copy::new(self.out.len(), usize::MAX));
+        self.result_copy = Some(ReplyCopy::new(self.out.len(), usize::MAX));
     }
 
     /// Ends the copy of the operation's result and returns it, or `None` if it contains a file's
@@ -124,7 +124,7 @@ impl<'a> Reply<'a> {
         self.result_copy.take()?.finish()
     }
 
-    fn copies(&mut self) -> impl Iterator<Item = &mut Copy> {
+    fn copies(&mut self) -> impl Iterator<Item = &mut ReplyCopy> {
         self.call_copy.iter_mut().chain(&mut self.result_copy)
     }
 
@@ -163,7 +163,7 @@ impl Sink for Reply<'_> {
     ) -> Result<usize> {
         let got = self.out.file(fd, offset, len, patience)?;
         for copy in self.copies() {
-            copy.lose();
+            copy.abandon();
         }
         Ok(got)
     }
@@ -171,7 +171,7 @@ impl Sink for Reply<'_> {
     fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
         let filled = self.out.lend(len, fill)?;
         if filled.is_ok() {
-            self.copies().for_each(Copy::lose);
+            self.copies().for_each(ReplyCopy::abandon);
         }
         Some(filled)
     }

@@ -46,7 +46,7 @@ fn of_call(record: &[u8]) -> Result<usize, Malformed> {
     };
     if call.credential.flavor == flavor::GSS {
         let credential = GssCredential::of(&call.credential);
-        if credential.is_ok_and(|credential| credential.is_left_to_workers()) {
+        if credential.is_ok_and(|credential| credential.needs_full_patience()) {
             return Ok(0);
         }
     }

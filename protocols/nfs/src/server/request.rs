@@ -3,44 +3,44 @@
 use std::sync::Arc;
 
 use vfs::{Call, Caller, Cx, Errno, Patience};
-use wire::{Answer, Buffered, Incoming, Malformed, Xdr, XdrReader};
+use wire::{Buffered, Incoming, Malformed, ServeOutcome, Xdr, XdrReader};
 
 use super::Server;
 use super::call_names::StatusRecorder;
 use super::gss::Authenticated;
 use super::reply::Reply;
-use crate::rpc::{self, Record, Refusal};
+use crate::rpc::{self, CallRejection, Record};
 
 /// The reason for which a call has no results.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum CallError {
     /// The call is rejected with an RPC error.
-    Refused(Refusal),
+    Rejected(CallRejection),
     /// The call is to be served again later.
-    Later(Answer),
+    Retry(ServeOutcome),
     /// The call gets no reply: it is dropped, or another transmission of it gets one.
     Unanswered,
 }
 
-impl From<Refusal> for Stop {
-    fn from(why: Refusal) -> Stop {
-        Stop::Refused(why)
+impl From<CallRejection> for CallError {
+    fn from(why: CallRejection) -> CallError {
+        CallError::Rejected(why)
     }
 }
 
-impl From<Malformed> for Stop {
-    fn from(what: Malformed) -> Stop {
-        Stop::Refused(what.into())
+impl From<Malformed> for CallError {
+    fn from(what: Malformed) -> CallError {
+        CallError::Rejected(what.into())
     }
 }
 
-impl Stop {
-    /// Returns the `Stop` of an errno that asks to serve the call again; `None` if the errno is an
-    /// error.
-    pub(crate) fn later(errno: Errno) -> Option<Stop> {
+impl CallError {
+    /// Returns the `CallError` of an errno that asks to serve the call again; `None` if the errno
+    /// is an error.
+    pub(crate) fn retry(errno: Errno) -> Option<CallError> {
         match errno {
-            Errno::WOULD_BLOCK => Some(Stop::Later(Answer::WouldBlock)),
-            Errno::PARKED => Some(Stop::Later(Answer::Parked)),
+            Errno::WOULD_BLOCK => Some(CallError::Retry(ServeOutcome::WouldBlock)),
+            Errno::PARKED => Some(CallError::Retry(ServeOutcome::Parked)),
             _ => None,
         }
     }
@@ -127,7 +127,7 @@ impl<'a, C> RequestContext<'a, C> {
 
 impl<'a> RequestContext<'a> {
     /// Decodes the arguments. Returns an error if other bytes follow them.
-    pub(super) fn decode<A: Xdr<'a>>(&mut self) -> Result<A, Stop> {
+    pub(super) fn decode<A: Xdr<'a>>(&mut self) -> Result<A, CallError> {
         let arguments = A::get(&mut self.arguments)?;
         self.arguments.end()?;
         Ok(arguments)
@@ -143,8 +143,8 @@ impl<'a> RequestContext<'a> {
     /// Serves a procedure: decodes its arguments and writes its results.
     pub(super) fn serve<'b, A: Xdr<'a>, R: Xdr<'b>>(
         &mut self,
-        procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
-    ) -> Result<(), Stop> {
+        procedure: impl FnOnce(&Self, A) -> Result<R, CallError>,
+    ) -> Result<(), CallError> {
         let arguments = self.decode()?;
         let results = procedure(self, arguments)?;
         self.answer(&results);

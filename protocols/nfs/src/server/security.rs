@@ -7,10 +7,10 @@
 //! `nolock`, and v4 is the better choice.
 
 use vfs::{Caller, Groups};
-use wire::Certified;
+use wire::TlsPeer;
 
 use super::gss::{Authenticated, Flavor};
-use crate::rpc::{self, AuthStat, Refusal, flavor, program};
+use crate::rpc::{self, AuthStat, CallRejection, flavor, program};
 
 /// The accepted kinds of transport security, as `xprtsec=` of exports(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Transports {
 /// The user that a certificate maps to, for all credentials in its owner's calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertifiedUser {
-    /// A name in the certificate, as in [`Certified`].
+    /// A name in the certificate, as in [`TlsPeer`].
     pub name: String,
     /// The user's id.
     pub uid: u32,
@@ -49,16 +49,16 @@ pub struct CertifiedUser {
 }
 
 /// The identity of a connection under TLS.
-pub(super) struct Secured {
+pub(super) struct TlsIdentity {
     certified: bool,
     pub(super) caller: Option<Caller>,
 }
 
-impl Secured {
-    pub(super) fn by(peer: &Certified, users: &[CertifiedUser]) -> Secured {
+impl TlsIdentity {
+    pub(super) fn of(peer: &TlsPeer, users: &[CertifiedUser]) -> TlsIdentity {
         let names = peer.names.as_deref().unwrap_or_default();
         let user = users.iter().find(|user| names.contains(&user.name));
-        Secured {
+        TlsIdentity {
             certified: peer.names.is_some(),
             caller: user.map(|user| Caller {
                 uid: user.uid,
@@ -91,27 +91,27 @@ fn is_secured(program: u32) -> bool {
 /// good enough.
 pub(super) fn check_transport(
     call: &rpc::Call<'_>,
-    secured: Option<&Secured>,
+    secured: Option<&TlsIdentity>,
     accepted: Transports,
-) -> Result<bool, Refusal> {
+) -> Result<bool, CallRejection> {
     const NULL: u32 = 0;
     if call.credential.flavor == flavor::TLS {
         // Section 4.1.
         let asks = call.procedure == NULL && call.credential.body.is_empty();
         if !asks || secured.is_some() || !accepted.offers_tls() {
-            return Err(Refusal::Auth(AuthStat::BadCred));
+            return Err(CallRejection::Auth(AuthStat::BadCred));
         }
         if call.verifier.flavor != flavor::NONE || !call.verifier.body.is_empty() {
-            return Err(Refusal::Auth(AuthStat::BadVerf));
+            return Err(CallRejection::Auth(AuthStat::BadVerf));
         }
         return Ok(true);
     }
     let is_sufficient = match secured {
         None => accepted.none,
-        Some(Secured { certified, .. }) => accepted.tls || (accepted.mtls && *certified),
+        Some(TlsIdentity { certified, .. }) => accepted.tls || (accepted.mtls && *certified),
     };
     match !is_secured(call.program) || call.procedure == NULL || is_sufficient {
         true => Ok(false),
-        false => Err(Refusal::Auth(AuthStat::TooWeak)),
+        false => Err(CallRejection::Auth(AuthStat::TooWeak)),
     }
 }

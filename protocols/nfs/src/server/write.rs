@@ -40,7 +40,7 @@ impl Server {
         if pieces.len() > 1 || durable != Durable::No {
             // More than one step: the later ones must not return `WOULD_BLOCK` after the first is
             // done.
-            cx.may_wait()?;
+            cx.check_may_block()?;
         }
         let mut written = 0;
         for piece in pieces {
@@ -83,14 +83,14 @@ impl Server {
     pub(super) fn sync(&self, cx: &Cx<'_>, file: &dyn File, datasync: bool) -> Result<()> {
         let done = file.fsync(cx, datasync);
         if done.is_err_and(|errno| !errno.is_signal()) {
-            self.losses.fetch_add(1, Ordering::Relaxed);
+            self.sync_failures.fetch_add(1, Ordering::Relaxed);
         }
         done
     }
 
     /// Returns the write verifier, which changes whenever unstable writes may have been lost.
     pub(super) fn write_verifier(&self) -> [u8; 8] {
-        let losses = self.losses.load(Ordering::Relaxed);
+        let losses = self.sync_failures.load(Ordering::Relaxed);
         (u64::from(self.options.boot) << 32 | u64::from(losses)).to_be_bytes()
     }
 }

@@ -2,7 +2,7 @@
 //! from Solaris and is in no RFC; this implementation follows Linux (`fs/nfs_common/nfsacl.c`,
 //! `fs/nfsd/nfs3acl.c`).
 
-use vfs::{Access, Acl, AclEntry, Attr, Whose};
+use vfs::{Access, Acl, AclEntry, AclSubject, Attr};
 use wire::{xdr_enum, xdr_struct};
 
 use super::{Attributes, Handle};
@@ -72,7 +72,7 @@ xdr_struct! {
         /// The user or group id; also set for the owner and the owning group.
         pub id: u32,
         /// The permissions: the lowest three bits of a mode.
-        pub may: u32,
+        pub permissions: u32,
     }
 }
 
@@ -97,7 +97,7 @@ impl AclItem {
 
 impl AclList {
     /// The maximum number of entries of an ACL (`NFS_ACL_MAX_ENTRIES`).
-    pub const MOST: usize = 1024;
+    pub const MAX_ENTRIES: usize = 1024;
 
     /// Encodes the ACL of a node with attributes `attr`; only the number of its entries unless
     /// `told`. An ACL of three entries gets a mask, because every ACL in this protocol has one.
@@ -106,21 +106,21 @@ impl AclList {
             .0
             .iter()
             .map(|entry| {
-                let (tag, id) = entry.whose.tag();
+                let (tag, id) = entry.subject.tag();
                 AclItem {
                     tag: tag | flag,
-                    id: match entry.whose {
-                        Whose::Owner => attr.uid,
-                        Whose::OwningGroup => attr.gid,
+                    id: match entry.subject {
+                        AclSubject::Owner => attr.uid,
+                        AclSubject::OwningGroup => attr.gid,
                         _ => id.unwrap_or_default(),
                     },
-                    may: entry.may.bits(),
+                    permissions: entry.permissions.bits(),
                 }
             })
             .collect();
         if let [_, group, _] = entries[..] {
             let mask = AclItem {
-                tag: Whose::Mask.tag().0 | flag,
+                tag: AclSubject::Mask.tag().0 | flag,
                 id: 0,
                 ..group
             };
@@ -134,26 +134,29 @@ impl AclList {
 
     /// Decodes the ACL and sorts its entries; `Some(None)` if there is none. Returns `None` if it
     /// is invalid: an unknown tag, an unknown permission, a count that differs from the number of
-    /// entries, or more than [`AclList::MOST`] entries.
+    /// entries, or more than [`AclList::MAX_ENTRIES`] entries.
     pub fn acl(&self) -> Option<Option<Acl>> {
-        if self.count as usize != self.entries.len() || self.entries.len() > AclList::MOST {
+        if self.count as usize != self.entries.len() || self.entries.len() > AclList::MAX_ENTRIES {
             return None;
         }
         let mut entries = Vec::with_capacity(self.entries.len());
         for item in &self.entries {
-            let whose = Whose::of_tag(item.tag & !AclItem::DEFAULT, item.id)?;
+            let whose = AclSubject::of_tag(item.tag & !AclItem::DEFAULT, item.id)?;
             let may = match whose {
                 // Solaris may set further bits here.
-                Whose::Mask => Access::from_bits_truncate(item.may),
-                _ => Access::from_bits(item.may)?,
+                AclSubject::Mask => Access::from_bits_truncate(item.permissions),
+                _ => Access::from_bits(item.permissions)?,
             };
-            entries.push(AclEntry { whose, may });
+            entries.push(AclEntry {
+                subject: whose,
+                permissions: may,
+            });
         }
-        entries.sort_by_key(|entry| entry.whose);
+        entries.sort_by_key(|entry| entry.subject);
         // The mask that was added to an ACL of three entries.
         if let [_, group, mask, _] = entries[..]
-            && (group.whose, mask.whose) == (Whose::OwningGroup, Whose::Mask)
-            && group.may == mask.may
+            && (group.subject, mask.subject) == (AclSubject::OwningGroup, AclSubject::Mask)
+            && group.permissions == mask.permissions
         {
             entries.remove(2);
         }
@@ -188,7 +191,11 @@ mod tests {
     };
 
     fn item(tag: u32, id: u32, may: u32) -> AclItem {
-        AclItem { tag, id, may }
+        AclItem {
+            tag,
+            id,
+            permissions: may,
+        }
     }
 
     fn list(entries: &[AclItem]) -> AclList {
@@ -221,18 +228,18 @@ mod tests {
             item(0x1001, 12, 7),
         ]);
         let acl = sent.acl().expect("an ACL").expect("entries");
-        let whose: Vec<_> = acl.0.iter().map(|entry| entry.whose).collect();
+        let whose: Vec<_> = acl.0.iter().map(|entry| entry.subject).collect();
         let want = [
-            Whose::Owner,
-            Whose::User(8),
-            Whose::User(9),
-            Whose::OwningGroup,
-            Whose::Group(7),
-            Whose::Mask,
-            Whose::Others,
+            AclSubject::Owner,
+            AclSubject::User(8),
+            AclSubject::User(9),
+            AclSubject::OwningGroup,
+            AclSubject::Group(7),
+            AclSubject::Mask,
+            AclSubject::Others,
         ];
         assert_eq!(whose, want);
-        assert_eq!(acl.0[5].may, Access::all());
+        assert_eq!(acl.0[5].permissions, Access::all());
         let back = AclList::new(&acl, &ATTR, true, AclItem::DEFAULT);
         assert_eq!(back.acl(), Some(Some(acl)));
     }

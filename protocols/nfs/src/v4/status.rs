@@ -126,7 +126,7 @@ xdr_enum! {
 impl Status {
     /// Returns whether the seqid of a v4.0 owner advances with this status. RFC 7530 section 9.1.7
     /// lists the exceptions.
-    pub fn counts(self) -> bool {
+    pub fn advances_seqid(self) -> bool {
         !matches!(
             self,
             Status::StaleClientid

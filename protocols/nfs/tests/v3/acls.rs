@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nfs::portmap::{Mapping, TCP};
 use nfs::v3::*;
-use vfs::{Access, Acl, AclEntry, Capabilities, Errno, Level, Op, Whose};
+use vfs::{Access, Acl, AclEntry, AclSubject, Capabilities, Errno, Op, Support};
 use vfs_testkit::script::{Answer, Script};
 
 use crate::net::{Host, NFS_ACL, Net, PORTMAP, whole};
@@ -12,7 +12,7 @@ use crate::net::{Host, NFS_ACL, Net, PORTMAP, whole};
 fn script() -> Arc<Script> {
     let script = Script::new();
     script.set_capabilities(Capabilities {
-        acl: Level::Native,
+        acl: Support::Native,
         ..Capabilities::default()
     });
     script
@@ -48,7 +48,7 @@ fn list(flag: u32) -> AclList {
             .map(|(tag, id, may)| AclItem {
                 tag: tag | flag,
                 id,
-                may,
+                permissions: may,
             })
             .to_vec(),
     }
@@ -56,10 +56,13 @@ fn list(flag: u32) -> AclList {
 
 fn acl() -> Acl {
     let mut acl = Acl::of_mode(0o755);
-    let entry = |whose, may| AclEntry { whose, may };
-    acl.0.insert(2, entry(Whose::Group(9), Access::READ));
+    let entry = |whose, may| AclEntry {
+        subject: whose,
+        permissions: may,
+    };
+    acl.0.insert(2, entry(AclSubject::Group(9), Access::READ));
     acl.0
-        .insert(3, entry(Whose::Mask, Access::READ | Access::EXEC));
+        .insert(3, entry(AclSubject::Mask, Access::READ | Access::EXEC));
     acl
 }
 
@@ -99,7 +102,7 @@ fn setacl_sets_what_is_given_and_leaves_the_rest() {
     let changes = || {
         let calls = script.take_calls().into_iter();
         let calls = calls.filter(|call| [Op::SetXattr, Op::RemoveXattr].contains(&call.op));
-        calls.map(|call| call.what).collect::<Vec<_>>()
+        calls.map(|call| call.arguments).collect::<Vec<_>>()
     };
     let value = acl().value();
     let setting = |name| format!("{name} {} XattrFlags(0x0)", value.escape_ascii());
@@ -120,7 +123,7 @@ fn setacl_sets_what_is_given_and_leaves_the_rest() {
     ));
     assert_eq!(changes(), [default]);
     let mut bad = list(0);
-    bad.entries[1].may = 8;
+    bad.entries[1].permissions = 8;
     let refused = set(&net, 1, bad, none());
     assert!(matches!(refused, Outcome::Failed(Status::Inval, Some(_))));
     assert_eq!(changes(), [""; 0]);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use layers::squash::{Squash, Whom};
+use layers::squash::{Squash, SquashMode};
 use layers::{Bundle, Clients, stack};
 use memory::Memory;
 use nfs::mount;
@@ -136,7 +136,7 @@ fn mode(mode: u32) -> SetAttributes {
 fn squashed(tree: &Arc<Memory>) -> [Host; 2] {
     let list = "10.0.0.2(rw) 10.0.0.3(rw,all_squash)";
     let list: Clients = list.parse().expect("a list");
-    let generally = Squash::new(Whom::Root);
+    let generally = Squash::new(SquashMode::Root);
     [
         Host::over(stack(tree.clone(), list)),
         Host::over(stack(tree.clone(), generally)),

@@ -303,7 +303,7 @@ fn what_belongs_to_v3_goes_there_and_back() {
         entries: vec![AclItem {
             tag: 1,
             id: 1000,
-            may: 6,
+            permissions: 6,
         }],
     };
     round(GetAclArgs {

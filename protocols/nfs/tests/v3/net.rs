@@ -11,7 +11,7 @@ use nfs::v3::*;
 use vfs::{Call, Export, FileSystem, Patience, Peer};
 use vfs_testkit::session::{self, Parked, Served};
 use vfs_testkit::{Message, clock};
-use wire::{Answer, Session, Xdr, XdrReader};
+use wire::{ServeOutcome, Session, Xdr, XdrReader};
 
 pub(crate) const PORTMAP: u32 = 100_000;
 pub(crate) const NFS: u32 = 100_003;
@@ -191,12 +191,12 @@ impl Net {
         assert_eq!(self.session.frame(record), Ok(Some(record.len())));
         let message = Message::new(record);
         let call = match &self.peer {
-            Some(peer) => Call::detached().coming_from(peer.clone()),
+            Some(peer) => Call::detached().with_peer(peer.clone()),
             None => Call::detached(),
         };
         let served = session::serve_patiently(&self.session, &call, &message, 2 << 20);
         match served.expect("a call") {
-            (Answer::Done, reply) => open(reply),
+            (ServeOutcome::Done, reply) => open(reply),
             other => panic!("{other:?}"),
         }
     }
@@ -237,8 +237,8 @@ impl Net {
             session::serve(&self.session, call, Patience::Full, &message, 1 << 16).expect("a call")
         });
         match answer {
-            Answer::Parked => Served::Parked(parked),
-            Answer::Done => Served::Reply(open(reply)),
+            ServeOutcome::Parked => Served::Parked(parked),
+            ServeOutcome::Done => Served::Reply(open(reply)),
             other => panic!("{other:?} with full patience"),
         }
     }

@@ -4,7 +4,7 @@ use nfs::portmap::{Binding, Mapping, TCP, UDP};
 use nfs::v3::List;
 use vfs::{Call, Patience};
 use vfs_testkit::{Message, session};
-use wire::{Answer, Session};
+use wire::{ServeOutcome, Session};
 
 use crate::net::{MOUNT, NFS, NLM, Net, PORTMAP, call_bytes, whole};
 
@@ -65,7 +65,7 @@ fn a_datagram_is_a_message_without_a_mark() {
     };
     let head = [0, 0, 0x12, 0x34, 0, 0, 0, 1];
     let (answer, reply) = ask((NLM, 4, 0));
-    assert_eq!((answer, reply.len()), (Answer::Done, 24));
+    assert_eq!((answer, reply.len()), (ServeOutcome::Done, 24));
     assert_eq!(reply[..8], head);
     let (_, reply) = ask((NFS, 3, 0));
     assert_eq!(reply[20..], [0, 0, 0, 1], "not by datagrams");

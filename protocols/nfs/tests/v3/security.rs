@@ -6,7 +6,7 @@ use nfs::server::{CertifiedUser, Transports};
 use nfs::v3::*;
 use vfs::{Call, Patience};
 use vfs_testkit::{Message, clock, session};
-use wire::{Answer, Certified, Session};
+use wire::{ServeOutcome, Session, TlsPeer};
 
 use crate::net::{Host, MOUNT, NFS, NFS_ACL, NLM, NSM, Net, nothing};
 
@@ -27,7 +27,7 @@ fn host(none: bool, tls: bool, mtls: bool) -> Host {
     })
 }
 
-fn served(net: &Net, record: &[u8]) -> (Answer, Vec<u8>) {
+fn served(net: &Net, record: &[u8]) -> (ServeOutcome, Vec<u8>) {
     let message = Message::new(record);
     let call = Call::detached();
     session::serve(&net.session, &call, Patience::Full, &message, 1 << 16).expect("a call")
@@ -50,7 +50,7 @@ fn denied(reply: &[u8]) -> u32 {
 /// Returns whether an NFS call is accepted.
 fn may(net: &Net, procedure: u32) -> bool {
     let (answer, reply) = served(net, &net.bytes((NFS, 3, procedure), &()));
-    assert_eq!(answer, Answer::Done);
+    assert_eq!(answer, ServeOutcome::Done);
     match reply[4 + 11] {
         0 => true,
         _ => {
@@ -60,9 +60,9 @@ fn may(net: &Net, procedure: u32) -> bool {
     }
 }
 
-fn peer(names: Option<&[&str]>) -> Certified {
+fn peer(names: Option<&[&str]>) -> TlsPeer {
     let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    Certified {
+    TlsPeer {
         names: names.map(owned),
     }
 }
@@ -72,7 +72,7 @@ fn rfc9289_4_1_who_asks_for_tls_is_told_to_start() {
     let net = Net::on(&host(true, true, true));
     for version in [3, 4] {
         let (answer, reply) = served(&net, &start_tls::request(7, version));
-        assert_eq!(answer, Answer::Secure);
+        assert_eq!(answer, ServeOutcome::StartTls);
         assert_eq!(start_tls::frame(&reply), Ok(Some(reply.len())));
         assert_eq!(start_tls::is_granted(7, &reply), Ok(true));
     }
@@ -85,7 +85,7 @@ fn rfc9289_4_1_who_asks_wrongly_is_refused() {
         let mut asked = start_tls::request(7, 3);
         change(&mut asked);
         let (answer, reply) = served(net, &asked);
-        assert_eq!(answer, Answer::Done);
+        assert_eq!(answer, ServeOutcome::Done);
         assert!(!start_tls::is_granted(7, &reply).expect("a reply"));
         denied(&reply)
     };
@@ -98,7 +98,7 @@ fn rfc9289_4_1_who_asks_wrongly_is_refused() {
     assert_eq!(refused(&net, &|asked| body(asked, 32)), BAD_CRED);
     assert_eq!(refused(&net, &|asked| body(asked, 40)), BAD_VERF);
     assert_eq!(refused(&net, &|asked| asked[39] = 1), BAD_VERF);
-    net.session.secured(peer(None));
+    net.session.tls_started(peer(None));
     assert_eq!(refused(&net, &|_| {}), BAD_CRED, "it is under TLS already");
     let plain = Net::new();
     assert_eq!(refused(&plain, &|_| {}), BAD_CRED, "not offered");
@@ -112,7 +112,7 @@ fn nfs_is_refused_by_connections_that_are_not_good_enough() {
         [None, Some(peer(None)), Some(peer(Some(&[])))].map(|by| {
             let net = Net::on(&host);
             if let Some(by) = by {
-                net.session.secured(by);
+                net.session.tls_started(by);
             }
             assert!(may(&net, 0), "NULL is always answered");
             may(&net, GETATTR)
@@ -148,7 +148,7 @@ fn who_has_a_certificate_calls_as_whom_it_names() {
     let host = host(true, true, true);
     let made_by = |names: Option<&[&str]>| {
         let net = Net::on(&host);
-        net.session.secured(peer(names));
+        net.session.tls_started(peer(names));
         // The call's credential claims to be root.
         let file = net.file(format!("by-{names:?}").as_bytes(), 0o644);
         net.getattr(file).uid

@@ -7,7 +7,7 @@ use crate::{Dialect, Qid, QidType, Rmessage, Stat};
 
 /// The mask of Tgetattr: the fields of stat(2), birth, generation and the change counter. A server
 /// returns which of them are valid.
-pub const ASKED: u64 = Getattr::BASIC
+pub const REQUEST_MASK: u64 = Getattr::BASIC
     .union(Getattr::BTIME)
     .union(Getattr::GEN)
     .union(Getattr::DATA_VERSION)

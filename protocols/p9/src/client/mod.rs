@@ -8,16 +8,17 @@
 //! connection cannot be used any more.
 //!
 //! Modules convert attributes ([`attr`]), directory entries ([`dir`]), errors ([`error`]) and
-//! requests ([`ask`]) from and to the `vfs` types; [`reply`] checks a reply against its request.
+//! requests ([`request`]) from and to the `vfs` types; [`reply`] checks a reply against its
+//! request.
 //!
 //! Deliberately absent: transport of bytes, threads, clocks, and waiting for replies. It takes no
 //! lock.
 
-pub mod ask;
 pub mod attr;
 pub mod dir;
 pub mod error;
 pub mod reply;
+pub mod request;
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,7 @@ mod tests;
 use vfs::{Errno, Result};
 use wire::{Malformed, Put};
 
-use self::reply::{Expected, mismatch, refuses};
+use self::reply::{ExpectedReply, mismatch, rejects_version};
 use crate::message::{DATA_HEAD, HEADER, Header};
 use crate::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
 
@@ -33,10 +34,10 @@ use crate::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
 pub struct Client {
     dialect: Dialect,
     msize: u32,
-    /// Whether passing of open files ([`Dialect::HANDING`]) is offered, and after Rversion agreed
-    /// on.
-    hands: bool,
-    flights: Vec<Flight>,
+    /// Whether passing of open files ([`Dialect::FD_PASSING`]) is offered, and after Rversion
+    /// agreed on.
+    fd_passing: bool,
+    tags: Vec<TagState>,
     free_tags: Vec<u16>,
     next_fid: u32,
     free_fids: Vec<Fid>,
@@ -44,13 +45,13 @@ pub struct Client {
 
 /// The state of a tag.
 #[derive(Clone, Copy, Default)]
-struct Flight {
+struct TagState {
     /// The expected reply, until it arrives.
-    expected: Option<Expected>,
+    expected: Option<ExpectedReply>,
     /// Whether a Tflush of the tag is in flight.
     flushing: bool,
     /// Whether the caller has not released the tag.
-    held: bool,
+    in_use: bool,
 }
 
 /// The meaning of a message from the server.
@@ -71,14 +72,14 @@ pub enum Received {
 impl Client {
     /// The most requests in flight. A Tflush's tag is its target's with the highest bit set, so
     /// that one is always free for it.
-    pub const MOST_IN_FLIGHT: usize = 0x7fff;
+    pub const MAX_IN_FLIGHT: usize = 0x7fff;
 
     /// The smallest usable msize: the largest reply without payload, an Rwalk, has 217 bytes.
     pub const MIN_MSIZE: u32 = 256;
 
     /// The bytes of a message that are not payload, as Linux counts them (`P9_IOHDRSZ`): servers
     /// refuse more payload than that leaves.
-    const IO_HEAD: u32 = 24;
+    const IO_HEADER: u32 = 24;
 
     /// Returns a new connection that offers `dialect` and messages of up to `msize` bytes; the
     /// server may lower either.
@@ -86,8 +87,8 @@ impl Client {
         Client {
             dialect,
             msize: msize.max(Client::MIN_MSIZE),
-            hands: false,
-            flights: Vec::new(),
+            fd_passing: false,
+            tags: Vec::new(),
             free_tags: Vec::new(),
             next_fid: 0,
             free_fids: Vec::new(),
@@ -96,26 +97,26 @@ impl Client {
 
     /// Offers passing of open files as well, if the connection can carry descriptors and the
     /// dialect is 9P2000.L.
-    pub fn taking_files(mut self) -> Client {
-        self.hands = self.dialect == Dialect::Linux;
+    pub fn with_fd_passing(mut self) -> Client {
+        self.fd_passing = self.dialect == Dialect::Linux;
         self
     }
 
     /// Encodes the first message, Tversion.
-    pub fn hello(&self, to: &mut impl Put) {
+    pub fn version_request(&self, to: &mut impl Put) {
         let hello = Tmessage::Version {
             msize: self.msize,
-            version: self.dialect.saying(self.hands).as_bytes(),
+            version: self.dialect.version_with(self.fd_passing).as_bytes(),
         };
         hello.encode(self.dialect, Tag::NONE, to);
     }
 
-    /// Processes the reply to [`Client::hello`], which determines [`Client::dialect`] and
+    /// Processes the reply to [`Client::version_request`], which determines [`Client::dialect`] and
     /// [`Client::msize`]. Returns `false` if the server rejects the extension for passing files:
-    /// the caller sends [`Client::hello`] again, now without it.
-    pub fn agree(&mut self, message: &[u8]) -> std::result::Result<bool, Malformed> {
-        if self.hands && refuses(message)? {
-            self.hands = false;
+    /// the caller sends [`Client::version_request`] again, now without it.
+    pub fn negotiate(&mut self, message: &[u8]) -> std::result::Result<bool, Malformed> {
+        if self.fd_passing && rejects_version(message)? {
+            self.fd_passing = false;
             return Ok(false);
         }
         let (tag, reply) = Rmessage::decode(Dialect::Plan9, message)?;
@@ -142,8 +143,8 @@ impl Client {
         }
         // From the least to the most capable dialect.
         let offered = Dialect::ALL.iter().position(|&d| d == self.dialect);
-        self.hands &= version == Dialect::HANDING.as_bytes();
-        let version = match self.hands {
+        self.fd_passing &= version == Dialect::FD_PASSING.as_bytes();
+        let version = match self.fd_passing {
             true => self.dialect.version().as_bytes(),
             false => version,
         };
@@ -163,8 +164,8 @@ impl Client {
     }
 
     /// Returns whether open files may be requested.
-    pub fn takes_files(&self) -> bool {
-        self.hands
+    pub fn has_fd_passing(&self) -> bool {
+        self.fd_passing
     }
 
     /// Returns the dialect agreed on.
@@ -179,7 +180,7 @@ impl Client {
 
     /// Returns the largest payload of a message in bytes.
     pub fn payload(&self) -> u32 {
-        self.msize - Client::IO_HEAD
+        self.msize - Client::IO_HEADER
     }
 
     /// Returns an unused fid number, or `EMFILE` if there is none.
@@ -202,14 +203,14 @@ impl Client {
 
     /// Encodes a request up to its payload, and returns its tag and the payload. Returns `EMSGSIZE`
     /// if it is longer than msize, `EOPNOTSUPP` if the dialect does not have it, `ENOBUFS` if
-    /// [`Client::MOST_IN_FLIGHT`] requests are in flight.
+    /// [`Client::MAX_IN_FLIGHT`] requests are in flight.
     #[inline]
     pub fn request<'a>(
         &mut self,
         request: &Tmessage<'a>,
         to: &mut impl Put,
     ) -> Result<(Tag, &'a [u8])> {
-        let known = request.kind() != Kind::Hand || self.hands;
+        let known = request.kind() != Kind::Hand || self.fd_passing;
         if !request.kind().is_in(self.dialect) || !known {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -220,14 +221,14 @@ impl Client {
         if matches!(request, Tmessage::Version { .. } | Tmessage::Flush { .. }) {
             return Err(Errno::EINVAL);
         }
-        let tag = self.take_tag(Expected::of(request))?;
+        let tag = self.take_tag(ExpectedReply::of(request))?;
         Ok((tag, request.encode_head(self.dialect, tag, to)))
     }
 
     /// Encodes a Tflush of a request, or returns `false` if the request is answered or being
     /// cancelled. The request counts as in flight until [`Client::receive`] returns its outcome.
     pub fn cancel(&mut self, tag: Tag, to: &mut impl Put) -> bool {
-        let Some(flight) = self.flights.get_mut(usize::from(tag.0)) else {
+        let Some(flight) = self.tags.get_mut(usize::from(tag.0)) else {
             return false;
         };
         if flight.expected.is_none() || flight.flushing {
@@ -259,21 +260,21 @@ impl Client {
     /// Returns the tag and payload length of the Rread that `head` begins with, if its payload may
     /// be received into a separate buffer. Returns `None` for any other message, for one that
     /// [`Client::receive`] would reject, and if fewer than [`DATA_HEAD`] bytes have arrived.
-    pub fn apart(&self, head: &[u8]) -> Option<(Tag, usize)> {
+    pub fn separate_payload(&self, head: &[u8]) -> Option<(Tag, usize)> {
         let (head, _) = head.split_first_chunk::<DATA_HEAD>()?;
         let Header { size, number, tag } = Header::decode(head).ok()?;
         let count = u32::from_le_bytes([head[7], head[8], head[9], head[10]]);
-        let expected = self.flights.get(usize::from(tag.0))?.expected?;
+        let expected = self.tags.get(usize::from(tag.0))?.expected?;
         let fits = number == Kind::Read.reply()
             && expected.is_read(count)
             && size.checked_sub(count) == Some(DATA_HEAD as u32);
         fits.then_some((tag, count as usize))
     }
 
-    /// Completes an Rread whose payload was received separately, after [`Client::apart`] returned
-    /// its tag.
-    pub fn landed(&mut self, tag: Tag) {
-        if let Some(flight) = self.flights.get_mut(usize::from(tag.0)) {
+    /// Completes an Rread whose payload was received separately, after [`Client::separate_payload`]
+    /// returned its tag.
+    pub fn complete_read(&mut self, tag: Tag) {
+        if let Some(flight) = self.tags.get_mut(usize::from(tag.0)) {
             flight.expected = None;
             self.free_tag(tag);
         }
@@ -281,8 +282,8 @@ impl Client {
 
     /// Drops a request that will not be answered: its server is lost, and the caller sends it
     /// again.
-    pub fn lost(&mut self, tag: Tag) {
-        self.landed(tag);
+    pub fn forget(&mut self, tag: Tag) {
+        self.complete_read(tag);
     }
 
     /// Processes a whole message from the server.
@@ -292,7 +293,7 @@ impl Client {
         if tag.0 & FLUSH != 0 {
             return self.flushed(tag, message);
         }
-        let flight = self.flights.get_mut(usize::from(tag.0));
+        let flight = self.tags.get_mut(usize::from(tag.0));
         let expected = flight.and_then(|flight| flight.expected.take());
         let Some(expected) = expected else {
             return Err(Malformed::new(format!("no request has tag {}", tag.0)));
@@ -310,15 +311,15 @@ impl Client {
     /// it either.
     #[inline]
     pub fn release(&mut self, tag: Tag) {
-        if let Some(flight) = self.flights.get_mut(usize::from(tag.0)) {
-            flight.held = false;
+        if let Some(flight) = self.tags.get_mut(usize::from(tag.0)) {
+            flight.in_use = false;
             self.free_tag(tag);
         }
     }
 
     fn flushed(&mut self, tag: Tag, message: &[u8]) -> std::result::Result<Received, Malformed> {
         let target = Tag(tag.0 & !FLUSH);
-        let flight = match self.flights.get_mut(usize::from(target.0)) {
+        let flight = match self.tags.get_mut(usize::from(target.0)) {
             Some(flight) if flight.flushing => flight,
             _ => {
                 return Err(Malformed::new(format!("no request has tag {}", tag.0)));
@@ -342,27 +343,27 @@ impl Client {
     }
 
     #[inline]
-    fn take_tag(&mut self, expected: Expected) -> Result<Tag> {
+    fn take_tag(&mut self, expected: ExpectedReply) -> Result<Tag> {
         let tag = match self.free_tags.pop() {
             Some(tag) => tag,
-            None if self.flights.len() >= Client::MOST_IN_FLIGHT => return Err(Errno::ENOBUFS),
+            None if self.tags.len() >= Client::MAX_IN_FLIGHT => return Err(Errno::ENOBUFS),
             None => {
-                self.flights.push(Flight::default());
-                (self.flights.len() - 1) as u16
+                self.tags.push(TagState::default());
+                (self.tags.len() - 1) as u16
             }
         };
-        self.flights[usize::from(tag)] = Flight {
+        self.tags[usize::from(tag)] = TagState {
             expected: Some(expected),
             flushing: false,
-            held: true,
+            in_use: true,
         };
         Ok(Tag(tag))
     }
 
     #[inline]
     fn free_tag(&mut self, tag: Tag) {
-        let flight = self.flights[usize::from(tag.0)];
-        if flight.expected.is_none() && !flight.flushing && !flight.held {
+        let flight = self.tags[usize::from(tag.0)];
+        if flight.expected.is_none() && !flight.flushing && !flight.in_use {
             self.free_tags.push(tag.0);
         }
     }

@@ -10,7 +10,7 @@ use crate::{Dialect, Fid, Kind, Rmessage, Tmessage};
 
 /// Returns whether a reply to Tversion rejects the version, even without the part after the last
 /// period: `unknown`, by version(5), or an error, as diod sends.
-pub(crate) fn refuses(reply: &[u8]) -> std::result::Result<bool, Malformed> {
+pub(crate) fn rejects_version(reply: &[u8]) -> std::result::Result<bool, Malformed> {
     let errors = [Kind::Lerror.reply(), Kind::Error.reply()];
     if errors.contains(&Header::decode(reply)?.number) {
         return Ok(true);
@@ -21,17 +21,17 @@ pub(crate) fn refuses(reply: &[u8]) -> std::result::Result<bool, Malformed> {
 
 /// The properties of a request that its reply is checked against.
 #[derive(Clone, Copy)]
-pub(super) struct Expected {
+pub(super) struct ExpectedReply {
     kind: Kind,
     /// The most bytes or qids in the reply.
-    most: u32,
+    max: u32,
     /// The fid that a clunk or removal releases.
     pub(super) fid: Fid,
 }
 
-impl Expected {
+impl ExpectedReply {
     #[inline]
-    pub(super) fn of(request: &Tmessage<'_>) -> Expected {
+    pub(super) fn of(request: &Tmessage<'_>) -> ExpectedReply {
         let (most, fid) = match request {
             Tmessage::Read { count, .. } | Tmessage::Readdir { count, .. } => (*count, Fid::NONE),
             Tmessage::Write { data, .. } => (data.0.len() as u32, Fid::NONE),
@@ -40,12 +40,16 @@ impl Expected {
             _ => (0, Fid::NONE),
         };
         let kind = request.kind();
-        Expected { kind, most, fid }
+        ExpectedReply {
+            kind,
+            max: most,
+            fid,
+        }
     }
 
     /// Returns whether the request is a Tread that an Rread of `count` bytes may answer.
     pub(super) fn is_read(&self, count: u32) -> bool {
-        self.kind == Kind::Read && count <= self.most
+        self.kind == Kind::Read && count <= self.max
     }
 
     /// Returns the request's result if `reply` is a valid reply to it.
@@ -63,10 +67,10 @@ impl Expected {
             Rmessage::Walk { qids } => qids.len(),
             _ => 0,
         };
-        if got > self.most as usize {
+        if got > self.max as usize {
             return Err(Malformed::new(format!(
                 "expected at most {} of R{}, got {got}",
-                self.most,
+                self.max,
                 self.kind.name().to_ascii_lowercase()
             )));
         }
@@ -98,7 +102,7 @@ pub fn check<'a>(
         && match &reply {
             Rmessage::Lerror { errno } => (1..=4095).contains(errno),
             Rmessage::Error { text, .. } => !text.is_empty(),
-            _ => answers(&Tmessage::decode(dialect, request)?.1, &reply)?,
+            _ => is_complete(&Tmessage::decode(dialect, request)?.1, &reply)?,
         };
     match sound {
         true => Ok(reply),
@@ -110,8 +114,11 @@ pub fn check<'a>(
 }
 
 /// Returns whether a reply that is not an error is complete.
-fn answers(request: &Tmessage<'_>, reply: &Rmessage<'_>) -> std::result::Result<bool, Malformed> {
-    let succeeded = Expected::of(request).check(reply)?.is_ok();
+fn is_complete(
+    request: &Tmessage<'_>,
+    reply: &Rmessage<'_>,
+) -> std::result::Result<bool, Malformed> {
+    let succeeded = ExpectedReply::of(request).check(reply)?.is_ok();
     Ok(match (request, reply) {
         // If the first name is not found, the reply is an error: walk(5).
         (Tmessage::Walk { names, .. }, Rmessage::Walk { qids }) => {

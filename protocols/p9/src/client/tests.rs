@@ -45,14 +45,18 @@ fn a_server_may_know_less_but_not_more() {
         (Dialect::Linux, 0, "9P2000.L", None),
     ] {
         let mut client = Client::new(offer, 8192);
-        let agreed = client.agree(&version(Tag::NONE, msize, answer.as_bytes()));
+        let agreed = client.negotiate(&version(Tag::NONE, msize, answer.as_bytes()));
         assert_eq!(agreed.is_ok(), dialect.is_some(), "{answer} {msize}");
         if let Some(dialect) = dialect {
             assert_eq!((client.dialect(), client.msize()), (dialect, msize));
         }
     }
-    assert!(linux().agree(&version(Tag(1), 8192, b"9P2000.L")).is_err());
-    assert!(linux().agree(b"").is_err());
+    assert!(
+        linux()
+            .negotiate(&version(Tag(1), 8192, b"9P2000.L"))
+            .is_err()
+    );
+    assert!(linux().negotiate(b"").is_err());
 }
 
 #[test]
@@ -63,9 +67,9 @@ fn files_are_asked_for_where_both_have_agreed_to_that() {
         ("unknown", true, false),
         ("an error", true, false),
     ] {
-        let mut client = linux().taking_files();
+        let mut client = linux().with_fd_passing();
         let mut hello = Vec::new();
-        client.hello(&mut hello);
+        client.version_request(&mut hello);
         assert!(hello.ends_with(b"9P2000.L.hand"));
         let mut told = version(Tag::NONE, 8192, answer.as_bytes());
         if answer == "an error" {
@@ -73,19 +77,23 @@ fn files_are_asked_for_where_both_have_agreed_to_that() {
             let errno = 5;
             Rmessage::Lerror { errno }.encode(Dialect::Linux, Tag::NONE, &mut told);
         }
-        let done = client.agree(&told);
+        let done = client.negotiate(&told);
         assert_eq!(done.ok(), Some(!again), "{answer}");
         if again {
             hello.clear();
-            client.hello(&mut hello);
+            client.version_request(&mut hello);
             assert!(hello.ends_with(b"9P2000.L"));
             // The extension is dropped only once.
-            assert!(client.agree(&version(Tag::NONE, 8192, b"unknown")).is_err());
-            let done = client.agree(&version(Tag::NONE, 8192, b"9P2000.L"));
+            assert!(
+                client
+                    .negotiate(&version(Tag::NONE, 8192, b"unknown"))
+                    .is_err()
+            );
+            let done = client.negotiate(&version(Tag::NONE, 8192, b"9P2000.L"));
             assert_eq!(done.ok(), Some(true));
         }
         assert_eq!(
-            (client.dialect(), client.takes_files()),
+            (client.dialect(), client.has_fd_passing()),
             (Dialect::Linux, agreed)
         );
         let asked = client.request(&Tmessage::Hand { fid: Fid(1) }, &mut Vec::new());
@@ -94,13 +102,13 @@ fn files_are_asked_for_where_both_have_agreed_to_that() {
     // Without the client's offer the server must not use the extension, which only 9P2000.L has.
     assert!(
         linux()
-            .agree(&version(Tag::NONE, 8192, b"9P2000.L.hand"))
+            .negotiate(&version(Tag::NONE, 8192, b"9P2000.L.hand"))
             .is_err()
     );
     let mut hello = Vec::new();
     Client::new(Dialect::Unix, 8192)
-        .taking_files()
-        .hello(&mut hello);
+        .with_fd_passing()
+        .version_request(&mut hello);
     assert!(hello.ends_with(b"9P2000.u"));
 }
 
@@ -235,7 +243,7 @@ fn a_cancelled_request_ends_with_whichever_comes_first() {
 #[test]
 fn tags_and_fids_are_used_again_and_have_an_end() {
     let mut client = linux();
-    let tags: Vec<Tag> = (0..Client::MOST_IN_FLIGHT)
+    let tags: Vec<Tag> = (0..Client::MAX_IN_FLIGHT)
         .map(|_| read(&mut client, 1))
         .collect();
     let request = Tmessage::Statfs { fid: Fid(1) };
@@ -267,8 +275,11 @@ fn a_payload_may_be_received_apart_if_it_is_one_that_was_asked_for() {
             data: Data(&[7; 100]),
         },
     );
-    assert_eq!(client.apart(&good[..DATA_HEAD]), Some((tag, 100)));
-    assert_eq!(client.apart(&good[..DATA_HEAD - 1]), None);
+    assert_eq!(
+        client.separate_payload(&good[..DATA_HEAD]),
+        Some((tag, 100))
+    );
+    assert_eq!(client.separate_payload(&good[..DATA_HEAD - 1]), None);
     let more = reply(
         tag,
         &Rmessage::Read {
@@ -290,10 +301,15 @@ fn a_payload_may_be_received_apart_if_it_is_one_that_was_asked_for() {
     let mut longer = good.clone();
     longer[0] += 1;
     for other in [more, listed, of_another, longer] {
-        assert_eq!(client.apart(&other), None, "{:?}", &other[..DATA_HEAD]);
+        assert_eq!(
+            client.separate_payload(&other),
+            None,
+            "{:?}",
+            &other[..DATA_HEAD]
+        );
     }
-    client.landed(tag);
-    assert_eq!(client.apart(&good), None, "it is answered");
+    client.complete_read(tag);
+    assert_eq!(client.separate_payload(&good), None, "it is answered");
     client.release(tag);
     assert_eq!(read(&mut client, 1), tag, "and can be used again");
 }
@@ -309,8 +325,8 @@ fn one_that_is_received_apart_while_it_is_cancelled_keeps_its_tag_until_that_is_
             data: Data(&[7; 3]),
         },
     );
-    assert_eq!(client.apart(&good), Some((tag, 3)));
-    client.landed(tag);
+    assert_eq!(client.separate_payload(&good), Some((tag, 3)));
+    client.complete_read(tag);
     client.release(tag);
     assert_ne!(read(&mut client, 1), tag);
     let flushed = reply(flush_tag(tag), &Rmessage::Flush {});
@@ -357,7 +373,7 @@ proptest! {
                 message[..4].copy_from_slice(&size.to_le_bytes());
                 message[5] %= 8;
                 message[6] &= 0x80;
-                let apart = client.apart(&message);
+                let apart = client.separate_payload(&message);
                 let received = client.receive(&message);
                 if let Some((tag, len)) = apart
                     && len + DATA_HEAD == message.len()
@@ -365,7 +381,7 @@ proptest! {
                     prop_assert_eq!(received, answer(tag, Ok(())));
                 }
             }
-            let _ = client.agree(&message);
+            let _ = client.negotiate(&message);
             super::dir::entries(&message).for_each(drop);
             let mut from = wire::Reader::new(&message);
             while let Ok(Some(_)) = super::dir::record(&mut from, Dialect::Unix) {}

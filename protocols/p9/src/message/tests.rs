@@ -100,7 +100,7 @@ fn a_message_of_another_dialect_is_refused_by_its_number() {
             let bytes = golden(&hex);
             if !Kind::of(bytes[4]).is_some_and(|kind| kind.is_in(dialect)) {
                 let refused = Tmessage::decode(dialect, &bytes);
-                assert_eq!(refused, Err(Undecodable::Number(bytes[4])), "{dialects:?}");
+                assert_eq!(refused, Err(DecodeError::Number(bytes[4])), "{dialects:?}");
             }
         }
     }

@@ -6,7 +6,7 @@
 //! its current path, checks that the file is the same (the qid's type and path), opens open files
 //! again without creating or truncating, and takes locks again. A fid that cannot be restored
 //! completely is stale: requests that use it fail with `ESTALE`, and all others continue. Then the
-//! requests in flight are sent again; for those that must not be carried out twice (`doubt`) the
+//! requests in flight are sent again; for those that must not be carried out twice (`in_doubt`) the
 //! recovery first finds out whether they were.
 //!
 //! Any component between a client and a server can have a record: this program's client half as
@@ -15,9 +15,9 @@
 //! Deliberately absent: connections, clocks, threads, and when to retry. It takes no lock. Files
 //! that other clients moved meanwhile are not searched for, and an unnamed file cannot be found.
 
-mod again;
-mod doubt;
+mod in_doubt;
 mod names;
+mod restore;
 mod session;
 
 use std::collections::HashMap;
@@ -26,8 +26,8 @@ use std::sync::Arc;
 use vfs::Errno;
 use wire::Malformed;
 
-pub use self::again::{Failure, Recovery, Server};
-use self::doubt::is_doubtful;
+use self::in_doubt::is_doubtful;
+pub use self::restore::{Failure, Recovery, Server};
 use self::session::{Session, State, fids_of};
 use crate::message::{HEADER, Header, WRITE_HEAD};
 use crate::{Dialect, Fid, Kind, Qids, Rmessage, Tag, Tmessage};
@@ -36,7 +36,7 @@ use crate::{Dialect, Fid, Kind, Qids, Rmessage, Tag, Tmessage};
 const DIALECT: Dialect = Dialect::Linux;
 
 /// The reply to a Twalk without names.
-const CLONED: Rmessage<'static> = Rmessage::Walk {
+const CLONE_REPLY: Rmessage<'static> = Rmessage::Walk {
     qids: Qids::new(&[]),
 };
 
@@ -46,9 +46,9 @@ pub struct Record {
     session: Session,
     /// The msize agreed on; 0 before Tversion and with another dialect.
     msize: u32,
-    /// Whether open files may be requested ([`Dialect::HANDING`]).
-    hands: bool,
-    flights: HashMap<Tag, Flight>,
+    /// Whether open files may be requested ([`Dialect::FD_PASSING`]).
+    fd_passing: bool,
+    requests: HashMap<Tag, PendingRequest>,
     /// The Twalks without names in flight, by the fids that they make.
     clones: HashMap<Fid, Tag>,
     next: u64,
@@ -59,15 +59,15 @@ pub struct Record {
 }
 
 /// A request in flight.
-struct Flight {
+struct PendingRequest {
     message: Arc<Vec<u8>>,
     /// The new fid of a Twalk without names.
-    makes: Option<Fid>,
+    new_fid: Option<Fid>,
     /// The position in the order of requests.
     order: u64,
     sent: bool,
     /// Whether it was sent to a server that is lost.
-    doubted: bool,
+    in_doubt: bool,
     /// A Twalk that must have succeeded, because a request on its new fid did.
     implied: bool,
     /// A Twrite whose client holds the payload: the message has a count of 0.
@@ -83,7 +83,8 @@ pub struct Unsent {
     pub messages: Vec<Arc<Vec<u8>>>,
     /// The replies to requests that need not be sent.
     pub answers: Vec<Vec<u8>>,
-    /// Requests that the client has to issue again ([`Record::lent`]), as if they were new.
+    /// Requests that the client has to issue again ([`Record::on_lent_write`]), as if they were
+    /// new.
     pub lent: Vec<Tag>,
 }
 
@@ -97,7 +98,7 @@ struct InFlight {
 
 /// The action for a request.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestAction {
     /// Send it to the server.
     Send,
     /// Keep it until the server comes back.
@@ -108,7 +109,7 @@ pub enum Asked {
 
 impl Record {
     /// The most buffers kept for reuse.
-    const SPARE: usize = 16;
+    const MAX_SPARE: usize = 16;
 
     /// Returns a buffer for a request.
     pub fn buffer(&mut self) -> Vec<u8> {
@@ -116,79 +117,90 @@ impl Record {
     }
 
     /// Records a whole request and returns the action for it; `up` says whether there is a server.
-    pub fn asked(&mut self, message: Vec<u8>, up: bool) -> Result<Asked, Malformed> {
+    pub fn on_request(&mut self, message: Vec<u8>, up: bool) -> Result<RequestAction, Malformed> {
         let tag = Header::decode(&message)?.tag;
         if up && self.stale > 0 {
-            if let Some(answer) = self.answer_of_stale(&message) {
-                return Ok(Asked::Answer(answer));
+            if let Some(answer) = self.stale_reply(&message) {
+                return Ok(RequestAction::Answer(answer));
             }
         } else if !up && message[4] == Kind::Flush.request() {
             // A Tflush need not wait for a server: the client no longer waits for its target.
             if let Ok((_, Tmessage::Flush { oldtag })) = Tmessage::decode(DIALECT, &message) {
                 self.take(oldtag);
             }
-            return Ok(Asked::Answer(encoded(tag, &Rmessage::Flush {})));
+            return Ok(RequestAction::Answer(encode_reply(
+                tag,
+                &Rmessage::Flush {},
+            )));
         }
         self.next += 1;
-        let makes = makes(&message);
-        let flight = Flight {
+        let makes = new_fid_of(&message);
+        let flight = PendingRequest {
             message: Arc::new(message),
-            makes,
+            new_fid: makes,
             order: self.next,
             sent: up,
-            doubted: false,
+            in_doubt: false,
             implied: false,
             lent: false,
             latest: self.session.latest,
         };
         self.take(tag);
-        self.flights.insert(tag, flight);
+        self.requests.insert(tag, flight);
         if let Some(fid) = makes {
             self.clones.insert(fid, tag);
         }
-        Ok(if up { Asked::Send } else { Asked::Wait })
+        Ok(if up {
+            RequestAction::Send
+        } else {
+            RequestAction::Wait
+        })
     }
 
-    /// [`Record::asked`] for a Twrite whose payload the client holds until the reply: `head` is the
-    /// message before the payload. Not for a file that is open to append, because a recovery could
-    /// not tell how much was written.
-    pub fn lent(&mut self, mut head: Vec<u8>, up: bool) -> Result<Asked, Malformed> {
+    /// [`Record::on_request`] for a Twrite whose payload the client holds until the reply: `head`
+    /// is the message before the payload. Not for a file that is open to append, because a recovery
+    /// could not tell how much was written.
+    pub fn on_lent_write(
+        &mut self,
+        mut head: Vec<u8>,
+        up: bool,
+    ) -> Result<RequestAction, Malformed> {
         let header = Header::decode(&head)?;
         if head.len() != WRITE_HEAD || header.number != Kind::Write.request() {
             return Err(Malformed::new("expected the header of a Twrite"));
         }
         head[..4].copy_from_slice(&(WRITE_HEAD as u32).to_le_bytes());
         head[WRITE_HEAD - 4..].fill(0);
-        let asked = self.asked(head, up)?;
-        if let Some(flight) = self.flights.get_mut(&header.tag) {
+        let asked = self.on_request(head, up)?;
+        if let Some(flight) = self.requests.get_mut(&header.tag) {
             flight.lent = true;
         }
         Ok(asked)
     }
 
-    /// Returns how many bytes of a reply [`Record::answered`] reads: the head of data, all of other
+    /// Returns how many bytes of a reply [`Record::on_reply`] reads: the head of data, all of other
     /// replies.
-    pub fn looks_at(kind: u8, size: usize) -> usize {
+    pub fn reply_bytes_needed(kind: u8, size: usize) -> usize {
         let data = kind == Kind::Read.reply() || kind == Kind::Readdir.reply();
         if data { HEADER } else { size }
     }
 
-    /// Records a reply, of which the bytes that [`Record::looks_at`] returns suffice.
-    pub fn answered(&mut self, reply: &[u8]) -> Result<(), Malformed> {
+    /// Records a reply, of which the bytes that [`Record::reply_bytes_needed`] returns suffice.
+    pub fn on_reply(&mut self, reply: &[u8]) -> Result<(), Malformed> {
         let header = Header::decode(reply)?;
         let Some(flight) = self.take(header.tag) else {
             return Ok(());
         };
         let kind = flight.message[4];
-        if !flight.implied && self.tells(kind, &flight.message) {
+        if !flight.implied && self.changes_session(kind, &flight.message) {
             let request = Tmessage::decode(DIALECT, &flight.message);
             let reply = Rmessage::decode(DIALECT, reply);
             if let (Ok((_, request)), Ok((_, reply))) = (request, reply) {
-                self.learn(&request, &reply);
+                self.apply_reply(&request, &reply);
             }
         }
         if let Ok(mut message) = Arc::try_unwrap(flight.message)
-            && self.spare.len() < Record::SPARE
+            && self.spare.len() < Record::MAX_SPARE
         {
             message.clear();
             self.spare.push(message);
@@ -197,7 +209,7 @@ impl Record {
     }
 
     /// Returns whether the reply to a request of this type changes the recorded session.
-    fn tells(&self, kind: u8, message: &[u8]) -> bool {
+    fn changes_session(&self, kind: u8, message: &[u8]) -> bool {
         match Kind::of(kind) {
             Some(
                 Kind::Read
@@ -219,20 +231,20 @@ impl Record {
                     .first_chunk()
                     .map(|fid| u32::from_le_bytes(*fid));
                 let known = fid.and_then(|fid| self.session.fids.get(&Fid(fid)));
-                known.is_some_and(|known| matches!(known.state, State::Draft { .. }))
+                known.is_some_and(|known| matches!(known.state, State::XattrWrite { .. }))
             }
             Some(_) => true,
         }
     }
 
-    fn learn(&mut self, request: &Tmessage<'_>, reply: &Rmessage<'_>) {
+    fn apply_reply(&mut self, request: &Tmessage<'_>, reply: &Rmessage<'_>) {
         let ok = !matches!(reply, Rmessage::Lerror { .. } | Rmessage::Error { .. });
         match (request, reply) {
             (Tmessage::Version { .. }, Rmessage::Version { msize, version }) => {
                 self.session = Session::default();
                 self.stale = 0;
-                self.hands = *version == Dialect::HANDING.as_bytes();
-                let known = self.hands || *version == DIALECT.version().as_bytes();
+                self.fd_passing = *version == Dialect::FD_PASSING.as_bytes();
+                let known = self.fd_passing || *version == DIALECT.version().as_bytes();
                 self.msize = if known { *msize } else { 0 };
             }
             // If its target was not answered before, it never will be.
@@ -240,10 +252,10 @@ impl Record {
             _ => {
                 if ok {
                     for fid in fids_of(request).into_iter().flatten() {
-                        self.imply(fid);
+                        self.imply_walk(fid);
                     }
                 }
-                self.session.answered(request, reply, ok);
+                self.session.apply_reply(request, reply, ok);
             }
         }
     }
@@ -251,23 +263,23 @@ impl Record {
     /// Handles a success on `fid`. Replies may arrive out of order, so that of the Twalk that
     /// cloned `fid` may be outstanding: it must have succeeded. (This program's client builds on
     /// other walks only after their replies.)
-    fn imply(&mut self, fid: Fid) {
+    fn imply_walk(&mut self, fid: Fid) {
         if self.session.fids.contains_key(&fid) {
             return;
         }
         let tag = self.clones.get(&fid);
-        if let Some(flight) = tag.and_then(|tag| self.flights.get_mut(tag))
+        if let Some(flight) = tag.and_then(|tag| self.requests.get_mut(tag))
             && let Ok((_, request)) = Tmessage::decode(DIALECT, &flight.message)
         {
-            self.session.answered(&request, &CLONED, true);
+            self.session.apply_reply(&request, &CLONE_REPLY, true);
             flight.implied = true;
         }
     }
 
     /// Removes a request from those in flight.
-    fn take(&mut self, tag: Tag) -> Option<Flight> {
-        let flight = self.flights.remove(&tag)?;
-        if let Some(fid) = flight.makes
+    fn take(&mut self, tag: Tag) -> Option<PendingRequest> {
+        let flight = self.requests.remove(&tag)?;
+        if let Some(fid) = flight.new_fid
             && self.clones.get(&fid) == Some(&tag)
         {
             self.clones.remove(&fid);
@@ -281,9 +293,9 @@ impl Record {
     }
 
     /// Marks the requests that were sent as doubtful: the server is lost.
-    pub fn lost(&mut self) {
-        for flight in self.flights.values_mut() {
-            flight.doubted |= flight.sent;
+    pub fn on_connection_lost(&mut self) {
+        for flight in self.requests.values_mut() {
+            flight.in_doubt |= flight.sent;
             flight.sent = false;
         }
     }
@@ -292,8 +304,8 @@ impl Record {
     /// [`Record::end`].
     pub fn begin(&mut self) -> Recovery {
         let doubted = self
-            .in_order(|flight| flight.doubted && !flight.implied && is_doubtful(&flight.message));
-        let agreed = (self.msize, self.hands);
+            .in_order(|flight| flight.in_doubt && !flight.implied && is_doubtful(&flight.message));
+        let agreed = (self.msize, self.fd_passing);
         Recovery::new(std::mem::take(&mut self.session), agreed, doubted)
     }
 
@@ -305,11 +317,11 @@ impl Record {
         let mut answers = Vec::new();
         for InFlight { tag, .. } in self.in_order(|flight| flight.implied) {
             self.take(tag);
-            answers.push(encoded(tag, &CLONED));
+            answers.push(encode_reply(tag, &CLONE_REPLY));
         }
         for settled in settled {
             // Skip it if the request was cancelled.
-            if (self.flights.get(&settled.tag)).is_some_and(|flight| flight.order == settled.order)
+            if (self.requests.get(&settled.tag)).is_some_and(|flight| flight.order == settled.order)
             {
                 self.take(settled.tag);
                 answers.push(settled.reply);
@@ -322,18 +334,18 @@ impl Record {
     pub fn unsent(&mut self) -> Unsent {
         let mut unsent = Unsent::default();
         for InFlight { tag, message, .. } in self.in_order(|flight| !flight.sent) {
-            if let Some(answer) = self.answer_of_stale(&message) {
+            if let Some(answer) = self.stale_reply(&message) {
                 self.take(tag);
                 unsent.answers.push(answer);
                 continue;
             }
-            match self.flights.get_mut(&tag) {
+            match self.requests.get_mut(&tag) {
                 Some(flight) if flight.lent => {
                     self.take(tag);
                     unsent.lent.push(tag);
                     continue;
                 }
-                Some(flight) => (flight.sent, flight.doubted) = (true, false),
+                Some(flight) => (flight.sent, flight.in_doubt) = (true, false),
                 None => {}
             }
             unsent.messages.push(message);
@@ -346,8 +358,8 @@ impl Record {
         self.stale
     }
 
-    fn in_order(&self, which: impl Fn(&Flight) -> bool) -> Vec<InFlight> {
-        let flights = self.flights.iter().filter(|(_, flight)| which(flight));
+    fn in_order(&self, which: impl Fn(&PendingRequest) -> bool) -> Vec<InFlight> {
+        let flights = self.requests.iter().filter(|(_, flight)| which(flight));
         let mut flights: Vec<_> = flights
             .map(|(tag, flight)| InFlight {
                 tag: *tag,
@@ -361,7 +373,7 @@ impl Record {
     }
 
     /// Returns the reply to a request on a stale fid.
-    fn answer_of_stale(&mut self, message: &[u8]) -> Option<Vec<u8>> {
+    fn stale_reply(&mut self, message: &[u8]) -> Option<Vec<u8>> {
         let (tag, request) = Tmessage::decode(DIALECT, message).ok()?;
         let is_stale = |fid: &Fid| self.session.fids.get(fid).is_some_and(|fid| fid.stale);
         let fid = fids_of(&request).into_iter().flatten().find(is_stale)?;
@@ -370,18 +382,18 @@ impl Record {
             let errno = Errno::ESTALE.raw().into();
             let nothing = Rmessage::Lerror { errno };
             self.session
-                .answered(&Tmessage::Clunk { fid }, &nothing, false);
+                .apply_reply(&Tmessage::Clunk { fid }, &nothing, false);
             self.stale -= 1;
         }
         Some(match request {
-            Tmessage::Clunk { .. } => encoded(tag, &Rmessage::Clunk {}),
-            _ => refused(tag, Errno::ESTALE),
+            Tmessage::Clunk { .. } => encode_reply(tag, &Rmessage::Clunk {}),
+            _ => encode_error(tag, Errno::ESTALE),
         })
     }
 }
 
 /// Returns the new fid of a Twalk without names.
-fn makes(message: &[u8]) -> Option<Fid> {
+fn new_fid_of(message: &[u8]) -> Option<Fid> {
     if message[4] != Kind::Walk.request() {
         return None;
     }
@@ -391,13 +403,13 @@ fn makes(message: &[u8]) -> Option<Fid> {
     }
 }
 
-fn encoded(tag: Tag, reply: &Rmessage<'_>) -> Vec<u8> {
+fn encode_reply(tag: Tag, reply: &Rmessage<'_>) -> Vec<u8> {
     let mut message = Vec::new();
     reply.encode(DIALECT, tag, &mut message);
     message
 }
 
-fn refused(tag: Tag, errno: Errno) -> Vec<u8> {
+fn encode_error(tag: Tag, errno: Errno) -> Vec<u8> {
     let errno = errno.raw().into();
-    encoded(tag, &Rmessage::Lerror { errno })
+    encode_reply(tag, &Rmessage::Lerror { errno })
 }

@@ -5,34 +5,34 @@ use std::collections::HashMap;
 use crate::Qid;
 
 /// A position in a tree, reference-counted.
-pub(super) type Place = usize;
+pub(super) type Position = usize;
 
 /// The positions of fids, and those on the path to them.
 #[derive(Default)]
 pub(super) struct Names {
     nodes: Vec<Node>,
-    free: Vec<Place>,
-    by_name: HashMap<(Place, Vec<u8>), Place>,
+    free: Vec<Position>,
+    by_name: HashMap<(Position, Vec<u8>), Position>,
     /// By the `aname` of an attach.
-    roots: HashMap<Vec<u8>, Place>,
+    roots: HashMap<Vec<u8>, Position>,
 }
 
 struct Node {
-    up: Option<Place>,
+    parent: Option<Position>,
     /// The name; a root's is its `aname`.
     name: Vec<u8>,
     qid: Qid,
     /// The number of fids and positions below it.
-    held: usize,
+    references: usize,
     /// Whether it has lost its name.
-    gone: bool,
+    unlinked: bool,
 }
 
 impl Names {
     /// Returns the root of an attach, with a reference for the caller.
-    pub(super) fn root(&mut self, aname: &[u8], qid: Qid) -> Place {
+    pub(super) fn root(&mut self, aname: &[u8], qid: Qid) -> Position {
         match self.roots.get(aname) {
-            Some(&root) => self.hold(root),
+            Some(&root) => self.retain(root),
             None => {
                 let root = self.add(None, aname, qid);
                 self.roots.insert(aname.to_vec(), root);
@@ -43,12 +43,12 @@ impl Names {
 
     /// Returns the position `name` below `dir` for `qid`, with a reference for the caller. A
     /// different file there before has lost its name.
-    pub(super) fn child(&mut self, dir: Place, name: &[u8], qid: Qid) -> Place {
+    pub(super) fn child(&mut self, dir: Position, name: &[u8], qid: Qid) -> Position {
         match self.by_name.get(&(dir, name.to_vec())) {
-            Some(&place) if same(self.nodes[place].qid, qid) => self.hold(place),
+            Some(&place) if is_same_file(self.nodes[place].qid, qid) => self.retain(place),
             _ => {
                 self.unlink(dir, name);
-                self.hold(dir);
+                self.retain(dir);
                 let place = self.add(Some(dir), name, qid);
                 self.by_name.insert((dir, name.to_vec()), place);
                 place
@@ -58,25 +58,25 @@ impl Names {
 
     /// Returns the parent directory's position, for a root its own, with a reference for the
     /// caller.
-    pub(super) fn parent(&mut self, place: Place) -> Place {
-        let up = self.nodes[place].up.unwrap_or(place);
-        self.hold(up)
+    pub(super) fn parent(&mut self, place: Position) -> Position {
+        let up = self.nodes[place].parent.unwrap_or(place);
+        self.retain(up)
     }
 
-    pub(super) fn hold(&mut self, place: Place) -> Place {
-        self.nodes[place].held += 1;
+    pub(super) fn retain(&mut self, place: Position) -> Position {
+        self.nodes[place].references += 1;
         place
     }
 
-    pub(super) fn release(&mut self, place: Place) {
+    pub(super) fn release(&mut self, place: Position) {
         let mut next = Some(place);
         while let Some(place) = next.take() {
             let node = &mut self.nodes[place];
-            node.held -= 1;
-            if node.held > 0 {
+            node.references -= 1;
+            if node.references > 0 {
                 return;
             }
-            let (up, gone, name) = (node.up, node.gone, std::mem::take(&mut node.name));
+            let (up, gone, name) = (node.parent, node.unlinked, std::mem::take(&mut node.name));
             match up {
                 Some(up) if !gone => drop(self.by_name.remove(&(up, name))),
                 Some(_) => {}
@@ -88,28 +88,28 @@ impl Names {
     }
 
     /// Returns the qid recorded for `name` below `dir`.
-    pub(super) fn known(&self, dir: Place, name: &[u8]) -> Option<Qid> {
+    pub(super) fn qid_of(&self, dir: Position, name: &[u8]) -> Option<Qid> {
         let place = self.by_name.get(&(dir, name.to_vec()))?;
         Some(self.nodes[*place].qid)
     }
 
     /// Removes `name` below `dir`.
-    pub(super) fn unlink(&mut self, dir: Place, name: &[u8]) {
+    pub(super) fn unlink(&mut self, dir: Position, name: &[u8]) {
         if let Some(place) = self.by_name.remove(&(dir, name.to_vec())) {
-            self.nodes[place].gone = true;
+            self.nodes[place].unlinked = true;
         }
     }
 
     /// Removes a position's name.
-    pub(super) fn remove(&mut self, place: Place) {
-        if let (Some(up), false) = (self.nodes[place].up, self.nodes[place].gone) {
+    pub(super) fn remove(&mut self, place: Position) {
+        if let (Some(up), false) = (self.nodes[place].parent, self.nodes[place].unlinked) {
             let name = self.nodes[place].name.clone();
             self.unlink(up, &name);
         }
     }
 
     /// Moves `name` below `dir` to `to_name` below `to`.
-    pub(super) fn rename(&mut self, dir: Place, name: &[u8], to: Place, to_name: &[u8]) {
+    pub(super) fn rename(&mut self, dir: Position, name: &[u8], to: Position, to_name: &[u8]) {
         if let Some(&place) = self.by_name.get(&(dir, name.to_vec())) {
             self.move_to(place, to, to_name);
         } else {
@@ -118,8 +118,8 @@ impl Names {
     }
 
     /// Moves a position to `name` below `dir`.
-    pub(super) fn move_to(&mut self, place: Place, dir: Place, name: &[u8]) {
-        let Some(up) = self.nodes[place].up else {
+    pub(super) fn move_to(&mut self, place: Position, dir: Position, name: &[u8]) {
+        let Some(up) = self.nodes[place].parent else {
             return;
         };
         if up == dir && self.nodes[place].name == name {
@@ -132,32 +132,32 @@ impl Names {
             return;
         }
         self.unlink(dir, name);
-        self.hold(dir);
+        self.retain(dir);
         let node = &mut self.nodes[place];
-        (node.up, node.name, node.gone) = (Some(dir), name.to_vec(), false);
+        (node.parent, node.name, node.unlinked) = (Some(dir), name.to_vec(), false);
         self.by_name.insert((dir, name.to_vec()), place);
         self.release(up);
     }
 
     /// Returns whether `place` is `dir` or below it.
-    fn is_within(&self, place: Place, dir: Place) -> bool {
+    fn is_within(&self, place: Position, dir: Position) -> bool {
         let mut next = Some(place);
         while let Some(place) = next {
             if place == dir {
                 return true;
             }
-            next = self.nodes[place].up;
+            next = self.nodes[place].parent;
         }
         false
     }
 
     /// Returns the names from the root to a position, or `None` if it or a directory on the path
     /// has lost its name.
-    pub(super) fn path(&self, place: Place) -> Option<Vec<Vec<u8>>> {
+    pub(super) fn path(&self, place: Position) -> Option<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         let mut node = &self.nodes[place];
-        while let Some(up) = node.up {
-            if node.gone {
+        while let Some(up) = node.parent {
+            if node.unlinked {
                 return None;
             }
             names.push(node.name.clone());
@@ -167,13 +167,13 @@ impl Names {
         Some(names)
     }
 
-    fn add(&mut self, up: Option<Place>, name: &[u8], qid: Qid) -> Place {
+    fn add(&mut self, up: Option<Position>, name: &[u8], qid: Qid) -> Position {
         let node = Node {
-            up,
+            parent: up,
             name: name.to_vec(),
             qid,
-            held: 1,
-            gone: false,
+            references: 1,
+            unlinked: false,
         };
         match self.free.pop() {
             Some(place) => {
@@ -189,7 +189,7 @@ impl Names {
 }
 
 /// Returns whether two qids are of the same file. The version only shows changes of it.
-pub(super) fn same(one: Qid, other: Qid) -> bool {
+pub(super) fn is_same_file(one: Qid, other: Qid) -> bool {
     (one.path, one.kind) == (other.path, other.kind)
 }
 
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    fn path(names: &Names, place: Place) -> Option<String> {
+    fn path(names: &Names, place: Position) -> Option<String> {
         let path = names.path(place)?.join(&b'/');
         Some(String::from_utf8(path).expect("text"))
     }

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::names::{Names, Place};
+use super::names::{Names, Position};
 use crate::numbers::{Getattr, Lopen, lock_kind, lock_status};
 use crate::{Fid, Qid, Rmessage, Tmessage, Uid};
 
 /// The state to be restored on a new server.
 #[derive(Default)]
 pub(super) struct Session {
-    pub(super) fids: HashMap<Fid, Known>,
+    pub(super) fids: HashMap<Fid, FidRecord>,
     pub(super) names: Names,
     /// The latest time that the server has reported, by its clock: a file with an earlier last
     /// change existed before the requests in flight.
@@ -20,9 +20,9 @@ pub(super) struct Session {
 }
 
 /// A fid.
-pub(super) struct Known {
+pub(super) struct FidRecord {
     pub(super) user: Arc<User>,
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) qid: Qid,
     pub(super) state: State,
     /// Whether the new server has no such fid.
@@ -42,14 +42,14 @@ pub(super) enum State {
     Walked,
     Open {
         flags: u32,
-        locks: Vec<Locked>,
+        locks: Vec<LockedRange>,
     },
     /// Reads an extended attribute of the file that it was walked from.
-    Value {
+    XattrRead {
         name: Vec<u8>,
     },
     /// Takes an extended attribute's new value.
-    Draft {
+    XattrWrite {
         name: Vec<u8>,
         size: u64,
         flags: u32,
@@ -59,7 +59,7 @@ pub(super) enum State {
 
 /// A locked range; `length` 0 means to the end of the file.
 #[derive(Clone)]
-pub(super) struct Locked {
+pub(super) struct LockedRange {
     pub(super) kind: u8,
     pub(super) start: u64,
     pub(super) length: u64,
@@ -69,22 +69,22 @@ pub(super) struct Locked {
 
 impl Session {
     /// The most fids, which is barge's server's limit for a client.
-    const MOST_FIDS: usize = 1 << 20;
+    const MAX_FIDS: usize = 1 << 20;
 
     /// The most locked ranges of a fid.
-    const MOST_LOCKS: usize = 4096;
+    const MAX_LOCKS: usize = 4096;
 
     /// The largest value of an extended attribute in Linux.
-    const MOST_VALUE: usize = 64 << 10;
+    const MAX_VALUE: usize = 64 << 10;
 
     /// Records a reply; `ok` unless it is an error.
-    pub(super) fn answered(&mut self, request: &Tmessage<'_>, reply: &Rmessage<'_>, ok: bool) {
+    pub(super) fn apply_reply(&mut self, request: &Tmessage<'_>, reply: &Rmessage<'_>, ok: bool) {
         match request {
             // The fid is released even if the request failed.
             Tmessage::Clunk { fid } => return self.forget(*fid),
             Tmessage::Remove { fid } => {
                 if let Some(known) = self.fids.get(fid).filter(|_| ok) {
-                    self.names.remove(known.place);
+                    self.names.remove(known.position);
                 }
                 return self.forget(*fid);
             }
@@ -108,7 +108,7 @@ impl Session {
                     n_uname: *n_uname,
                 });
                 let place = self.names.root(aname, *qid);
-                self.learn(*fid, user, place, *qid, State::Walked);
+                self.insert(*fid, user, place, *qid, State::Walked);
             }
             (Tmessage::Walk { fid, newfid, names }, Rmessage::Walk { qids })
                 if qids.len() == names.len() =>
@@ -117,17 +117,17 @@ impl Session {
                     return;
                 };
                 let (user, mut qid) = (known.user.clone(), known.qid);
-                let mut place = self.names.hold(known.place);
+                let mut place = self.names.retain(known.position);
                 for (name, found) in names.iter().zip(qids.iter()) {
                     let next = match name {
-                        b"." => self.names.hold(place),
+                        b"." => self.names.retain(place),
                         b".." => self.names.parent(place),
                         name => self.names.child(place, name, found),
                     };
                     self.names.release(place);
                     (place, qid) = (next, found);
                 }
-                self.learn(*newfid, user, place, qid, State::Walked);
+                self.insert(*newfid, user, place, qid, State::Walked);
             }
             (Tmessage::Lopen { fid, flags }, Rmessage::Lopen { qid, .. }) => {
                 if let Some(known) = self.fids.get_mut(fid) {
@@ -144,18 +144,18 @@ impl Session {
                 let Some(known) = self.fids.get(fid) else {
                     return;
                 };
-                let (user, dir) = (known.user.clone(), known.place);
+                let (user, dir) = (known.user.clone(), known.position);
                 let place = self.names.child(dir, name, *qid);
-                self.learn(*fid, user, place, *qid, State::open(*flags));
+                self.insert(*fid, user, place, *qid, State::open(*flags));
             }
             (Tmessage::Xattrwalk { fid, newfid, name }, _) => {
                 let Some(known) = self.fids.get(fid) else {
                     return;
                 };
                 let (user, qid) = (known.user.clone(), known.qid);
-                let place = self.names.hold(known.place);
+                let place = self.names.retain(known.position);
                 let name = name.to_vec();
-                self.learn(*newfid, user, place, qid, State::Value { name });
+                self.insert(*newfid, user, place, qid, State::XattrRead { name });
             }
             (
                 Tmessage::Xattrcreate {
@@ -167,7 +167,7 @@ impl Session {
                 _,
             ) => {
                 if let Some(known) = self.fids.get_mut(fid) {
-                    known.state = State::Draft {
+                    known.state = State::XattrWrite {
                         name: name.to_vec(),
                         size: *size,
                         flags: *flags,
@@ -176,11 +176,11 @@ impl Session {
                 }
             }
             (Tmessage::Write { fid, offset, data }, Rmessage::Write { count }) => {
-                self.drafted(*fid, *offset, &data.0[..data.0.len().min(*count as usize)]);
+                self.write_xattr(*fid, *offset, &data.0[..data.0.len().min(*count as usize)]);
             }
             (Tmessage::Rename { fid, dfid, name }, _) => {
                 if let (Some(known), Some(dir)) = (self.fids.get(fid), self.fids.get(dfid)) {
-                    self.names.move_to(known.place, dir.place, name);
+                    self.names.move_to(known.position, dir.position, name);
                 }
             }
             (
@@ -194,18 +194,19 @@ impl Session {
             ) => {
                 let dirs = (self.fids.get(olddirfid), self.fids.get(newdirfid));
                 if let (Some(old), Some(new)) = dirs {
-                    self.names.rename(old.place, oldname, new.place, newname);
+                    self.names
+                        .rename(old.position, oldname, new.position, newname);
                 }
             }
             (Tmessage::Unlinkat { dirfid, name, .. }, _) => {
                 if let Some(dir) = self.fids.get(dirfid) {
-                    self.names.unlink(dir.place, name);
+                    self.names.unlink(dir.position, name);
                 }
             }
             (Tmessage::Lock { .. }, Rmessage::Lock { status })
                 if *status == lock_status::SUCCESS =>
             {
-                self.locked(request);
+                self.apply_lock(request);
             }
             (
                 Tmessage::Getattr { .. },
@@ -222,37 +223,37 @@ impl Session {
         }
     }
 
-    fn learn(&mut self, fid: Fid, user: Arc<User>, place: Place, qid: Qid, state: State) {
-        let known = Known {
+    fn insert(&mut self, fid: Fid, user: Arc<User>, place: Position, qid: Qid, state: State) {
+        let known = FidRecord {
             user,
-            place,
+            position: place,
             qid,
             state,
             stale: false,
         };
         if let Some(before) = self.fids.insert(fid, known) {
-            self.names.release(before.place);
+            self.names.release(before.position);
         }
-        self.too_large |= self.fids.len() > Session::MOST_FIDS;
+        self.too_large |= self.fids.len() > Session::MAX_FIDS;
     }
 
     fn forget(&mut self, fid: Fid) {
         if let Some(known) = self.fids.remove(&fid) {
-            self.names.release(known.place);
+            self.names.release(known.position);
         }
     }
 
-    fn drafted(&mut self, fid: Fid, offset: u64, written: &[u8]) {
+    fn write_xattr(&mut self, fid: Fid, offset: u64, written: &[u8]) {
         let draft = self.fids.get_mut(&fid).map(|known| &mut known.state);
-        if let Some(State::Draft { data, .. }) = draft {
+        if let Some(State::XattrWrite { data, .. }) = draft {
             // Values are written in order.
-            if offset == data.len() as u64 && data.len() + written.len() <= Session::MOST_VALUE {
+            if offset == data.len() as u64 && data.len() + written.len() <= Session::MAX_VALUE {
                 data.extend_from_slice(written);
             }
         }
     }
 
-    fn locked(&mut self, request: &Tmessage<'_>) {
+    fn apply_lock(&mut self, request: &Tmessage<'_>) {
         let &Tmessage::Lock {
             fid,
             kind,
@@ -279,14 +280,14 @@ impl Session {
                 continue;
             }
             if first < start {
-                left.push(lock.part(first, start - 1));
+                left.push(lock.subrange(first, start - 1));
             }
             if last > end {
-                left.push(lock.part(end + 1, last));
+                left.push(lock.subrange(end + 1, last));
             }
         }
         if kind != lock_kind::UNLCK {
-            left.push(Locked {
+            left.push(LockedRange {
                 kind,
                 start,
                 length,
@@ -294,7 +295,7 @@ impl Session {
                 client_id: client_id.to_vec(),
             });
         }
-        self.too_large |= left.len() > Session::MOST_LOCKS;
+        self.too_large |= left.len() > Session::MAX_LOCKS;
         *locks = left;
     }
 }
@@ -306,9 +307,9 @@ impl State {
     }
 }
 
-impl Locked {
-    fn part(&self, first: u64, last: u64) -> Locked {
-        Locked {
+impl LockedRange {
+    fn subrange(&self, first: u64, last: u64) -> LockedRange {
+        LockedRange {
             start: first,
             length: match last {
                 u64::MAX => 0,
@@ -328,7 +329,7 @@ fn end_of(start: u64, length: u64) -> u64 {
 }
 
 /// Returns the flags for opening a file again that was opened or created before.
-pub(super) fn again(flags: u32) -> u32 {
+pub(super) fn reopen_flags(flags: u32) -> u32 {
     flags & !(Lopen::CREATE | Lopen::EXCL | Lopen::TRUNC).bits()
 }
 

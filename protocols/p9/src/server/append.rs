@@ -27,32 +27,32 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
-use vfs::{Access, Cx, Errno, File, NodeId, OpenFlags, Patience, Result, Want};
+use vfs::{Access, AttrMask, Cx, Errno, File, NodeId, OpenFlags, Patience, Result};
 
-use super::Turn;
+use super::RequestContext;
 use super::fid::{FidState, Open};
 use crate::message::WRITE_HEAD;
 
 /// The client's view of the size of a file that it has open for writing.
-pub(super) struct Reach {
+pub(super) struct WriteState {
     /// The end of the file as the client knows it.
     end: AtomicU64,
     /// The number of fids that are open for reading and appending.
     appenders: AtomicUsize,
     /// The offset up to which the client's offsets are the file's own: nobody else has appended
     /// before it.
-    settled: AtomicU64,
+    verified_end: AtomicU64,
     /// Serialises the writes of a file with such fids.
-    order: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
-impl Reach {
-    fn new(size: u64) -> Reach {
-        Reach {
+impl WriteState {
+    fn new(size: u64) -> WriteState {
+        WriteState {
             end: AtomicU64::new(size),
             appenders: AtomicUsize::new(0),
-            settled: AtomicU64::new(size),
-            order: Mutex::new(()),
+            verified_end: AtomicU64::new(size),
+            write_lock: Mutex::new(()),
         }
     }
 
@@ -70,44 +70,47 @@ impl Reach {
 
     /// Keeps other writes of the client out. Returns `WOULD_BLOCK` if one is in progress and the
     /// call may not wait for it.
-    pub(super) fn order(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, ()>> {
+    pub(super) fn lock_writes(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, ()>> {
         if cx.patience == Patience::Full {
-            return Ok(self.order.lock());
+            return Ok(self.write_lock.lock());
         }
-        self.order.try_lock().ok_or(Errno::WOULD_BLOCK)
+        self.write_lock.try_lock().ok_or(Errno::WOULD_BLOCK)
     }
 
     /// Records that the client has set the file's size to `size`.
     pub(super) fn resize(&self, size: u64) {
-        self.settled.store(size, Ordering::Release);
+        self.verified_end.store(size, Ordering::Release);
         self.end.store(size, Ordering::Release);
     }
 
     /// Returns how many of `len` bytes at `offset` are to be written in place, if the file's size
-    /// is now `size`. Called under [`Reach::order`].
+    /// is now `size`. Called under [`WriteState::lock_writes`].
     fn in_place(&self, size: u64, offset: u64, len: usize) -> usize {
         let end = self.end();
         if size < end {
             // Others have truncated it.
             self.end.store(size, Ordering::Release);
-            self.settled.fetch_min(size, Ordering::AcqRel);
+            self.verified_end.fetch_min(size, Ordering::AcqRel);
         } else if size == end {
             // The client's end is the file's: no other client has appended.
-            self.settled.store(end, Ordering::Release);
+            self.verified_end.store(end, Ordering::Release);
             if offset > end {
                 // A page that is written back before its predecessors: an append begins at an end
                 // that the client knows.
                 return len;
             }
         }
-        let before = self.settled.load(Ordering::Acquire).saturating_sub(offset);
+        let before = self
+            .verified_end
+            .load(Ordering::Acquire)
+            .saturating_sub(offset);
         usize::try_from(before).map_or(len, |before| before.min(len))
     }
 }
 
 /// The files that a connection has open for writing: never more than its fids.
 #[derive(Default)]
-pub(super) struct Reaches(Mutex<HashMap<Key, Arc<Reach>>>);
+pub(super) struct WriteStates(Mutex<HashMap<Key, Arc<WriteState>>>);
 
 /// A node of an export. An open file keeps its export alive, so no other has its address.
 type Key = (usize, NodeId);
@@ -116,18 +119,18 @@ fn key(fid: &FidState) -> Key {
     (Arc::as_ptr(&fid.attach().export).addr(), fid.node().id())
 }
 
-impl Reaches {
+impl WriteStates {
     /// Returns the entry of a file, if it is open for writing.
-    pub(super) fn find(&self, fid: &FidState) -> Option<Arc<Reach>> {
+    pub(super) fn find(&self, fid: &FidState) -> Option<Arc<WriteState>> {
         self.0.lock().get(&key(fid)).cloned()
     }
 }
 
 /// The part of an open fid that serves its writes.
 pub(super) struct Writer {
-    reaches: Arc<Reaches>,
+    states: Arc<WriteStates>,
     key: Key,
-    reach: Arc<Reach>,
+    state: Arc<WriteState>,
     /// Whether the fid is open for reading and appending: a client may write back through it.
     appender: bool,
     /// The same file opened without append, at the first write in place.
@@ -136,12 +139,14 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Returns the writer of `fid`, a file of `size` bytes that was opened with `flags`.
-    fn new(reaches: &Arc<Reaches>, fid: &FidState, flags: OpenFlags, size: u64) -> Writer {
+    fn new(reaches: &Arc<WriteStates>, fid: &FidState, flags: OpenFlags, size: u64) -> Writer {
         let key = key(fid);
         let reach = {
             let mut table = reaches.0.lock();
             let reach = table.entry(key);
-            reach.or_insert_with(|| Arc::new(Reach::new(size))).clone()
+            reach
+                .or_insert_with(|| Arc::new(WriteState::new(size)))
+                .clone()
         };
         if flags.contains(OpenFlags::TRUNC) {
             reach.resize(0);
@@ -151,9 +156,9 @@ impl Writer {
             reach.appenders.fetch_add(1, Ordering::AcqRel);
         }
         Writer {
-            reaches: reaches.clone(),
+            states: reaches.clone(),
             key,
-            reach,
+            state: reach,
             appender,
             in_place: OnceLock::new(),
         }
@@ -163,22 +168,22 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if self.appender {
-            self.reach.appenders.fetch_sub(1, Ordering::AcqRel);
+            self.state.appenders.fetch_sub(1, Ordering::AcqRel);
         }
-        let mut table = self.reaches.0.lock();
+        let mut table = self.states.0.lock();
         // The table's reference and this one: the count only increases under the table's lock.
-        if Arc::strong_count(&self.reach) == 2 {
+        if Arc::strong_count(&self.state) == 2 {
             table.remove(&self.key);
         }
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     /// Returns the [`Writer`] of `fid` if `flags` open a file for writing. `size` is the file's
     /// size when it was opened.
     pub(super) fn writer(&self, fid: &FidState, flags: OpenFlags, size: u64) -> Option<Writer> {
         let writes = flags.contains(OpenFlags::WRITE) && !fid.is_directory();
-        writes.then(|| Writer::new(&self.peer.reaches, fid, flags, size))
+        writes.then(|| Writer::new(&self.connection.write_states, fid, flags, size))
     }
 
     /// Records whether the client opens a file for writing only that it may read: no client that
@@ -189,12 +194,12 @@ impl Turn<'_> {
             return;
         }
         if matches!(fid.node().access(cx, Access::READ), Ok(may) if !may.is_empty()) {
-            self.peer.appends_only.store(true, Ordering::Relaxed);
+            self.connection.appends_only.store(true, Ordering::Relaxed);
         }
     }
 
     fn appends_only(&self) -> bool {
-        self.peer.appends_only.load(Ordering::Relaxed)
+        self.connection.appends_only.load(Ordering::Relaxed)
     }
 
     /// Writes the payload of a Twrite to an open file and returns the number of bytes. Returns
@@ -202,7 +207,7 @@ impl Turn<'_> {
     pub(super) fn write_file(&self, fid: &FidState, open: &Open, offset: u64) -> Result<usize> {
         let writer = open.writer.as_ref().ok_or(Errno::EBADF)?;
         let cx = self.cx(&fid.attach().caller);
-        let reach = &writer.reach;
+        let reach = &writer.state;
         let range = WRITE_HEAD..self.size;
         if range.is_empty() {
             // An empty write does not show where the client believes the end to be.
@@ -211,7 +216,7 @@ impl Turn<'_> {
         let count = if self.appends_only() || reach.appenders.load(Ordering::Acquire) == 0 {
             self.put(&cx, &*open.file, offset, range)?
         } else {
-            let _order = reach.order(&cx)?;
+            let _order = reach.lock_writes(&cx)?;
             match writer.appender {
                 true => self.write_back(&cx, (fid, open, writer), offset)?,
                 false => self.put(&cx, &*open.file, offset, range)?,
@@ -230,13 +235,13 @@ impl Turn<'_> {
         offset: u64,
     ) -> Result<usize> {
         let len = self.size - WRITE_HEAD;
-        let in_place = match offset == writer.reach.end() {
+        let in_place = match offset == writer.state.end() {
             true => 0,
             false => {
                 // Several steps: an operation that would block must not stop between them.
-                cx.may_wait()?;
-                let size = open.file.attr(cx, Want::SIZE)?.size;
-                writer.reach.in_place(size, offset, len)
+                cx.check_may_block()?;
+                let size = open.file.attr(cx, AttrMask::SIZE)?.size;
+                writer.state.in_place(size, offset, len)
             }
         };
         let split = WRITE_HEAD + in_place;
@@ -295,8 +300,8 @@ mod tests {
             (10, 10, 4, 12, 5, 0, 4),
             (10, 10, 4, 4, 5, 0, 4),
         ] {
-            let reach = Reach::new(end);
-            reach.settled.store(settled, Ordering::Relaxed);
+            let reach = WriteState::new(end);
+            reach.verified_end.store(settled, Ordering::Relaxed);
             let case = (end, settled, size, offset, len);
             let found = reach.in_place(size, offset, len);
             assert_eq!((found, reach.end()), (expected, after), "{case:?}");

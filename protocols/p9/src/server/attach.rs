@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vfs::{
-    Allotment, Call, Caller, Cx, Errno, Export, Kind, Name, Node, Peer, Portion, Result, Want,
+    Allotment, AttrMask, Call, Caller, Cx, Errno, Export, Kind, Name, Node, Peer, Portion, Result,
 };
 
 use super::fid::{self, FidState, Step};
 use super::qid::qid_of;
-use super::{Agreed, Options, Turn};
+use super::{Negotiated, Options, RequestContext};
 use crate::{Dialect, Fid, Rmessage, Uid};
 
 /// The trees that clients may attach to.
@@ -63,14 +63,14 @@ pub(super) struct Attach {
     pub(super) below: bool,
     pub(super) caller: Caller,
     /// The allotment of the connection's memory.
-    pub(super) held: Arc<Allotment>,
+    pub(super) memory: Arc<Allotment>,
 }
 
 impl Attach {
     /// Reserves memory for `bytes` bytes. Returns `EMFILE` if the client has used its share,
     /// `ENFILE` if all clients together have used the quota.
-    pub(super) fn room(&self, bytes: usize) -> Result<Portion> {
-        self.held.take(bytes).map_err(fid::errno)
+    pub(super) fn reserve_memory(&self, bytes: usize) -> Result<Portion> {
+        self.memory.take(bytes).map_err(fid::errno)
     }
 
     /// Returns the caller with the group that a message names for a new file, if the peer may act
@@ -86,15 +86,15 @@ impl Attach {
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn version(&mut self, msize: u32, version: &[u8]) -> Result<()> {
         // The previous session ends in any case; the driver serves no other requests meanwhile.
-        self.peer.fids.clear();
-        self.peer.agreed.store(0, Ordering::Release);
-        self.peer.appends_only.store(false, Ordering::Relaxed);
-        let Some(dialect) = Dialect::answering(version) else {
+        self.connection.fids.clear();
+        self.connection.negotiated.store(0, Ordering::Release);
+        self.connection.appends_only.store(false, Ordering::Relaxed);
+        let Some(dialect) = Dialect::negotiate(version) else {
             let unknown = Rmessage::Version {
-                msize: msize.min(self.peer.server.options.max_msize),
+                msize: msize.min(self.connection.server.options.max_msize),
                 version: b"unknown",
             };
             return self.reply(&unknown);
@@ -103,19 +103,21 @@ impl Turn<'_> {
         if msize < Options::MIN_MSIZE {
             return Err(Errno::EMSGSIZE);
         }
-        let most = self.peer.server.options.max_msize;
+        let most = self.connection.server.options.max_msize;
         let msize = msize.min(most.max(Options::MIN_MSIZE));
-        let hands = self.peer.server.hands_over && version == Dialect::HANDING.as_bytes();
-        tracing::debug!(client = self.peer.client, %dialect, msize, fd_passing = hands, "session");
-        let agreed = Agreed {
+        let hands = self.connection.server.fd_passing && version == Dialect::FD_PASSING.as_bytes();
+        tracing::debug!(client = self.connection.client, %dialect, msize, fd_passing = hands, "session");
+        let agreed = Negotiated {
             dialect,
             msize,
-            hands,
+            fd_passing: hands,
         };
-        self.peer.agreed.store(agreed.pack(), Ordering::Release);
+        self.connection
+            .negotiated
+            .store(agreed.pack(), Ordering::Release);
         self.reply(&Rmessage::Version {
             msize,
-            version: dialect.saying(hands).as_bytes(),
+            version: dialect.version_with(hands).as_bytes(),
         })
     }
 
@@ -131,34 +133,34 @@ impl Turn<'_> {
         if afid != Fid::NONE {
             return Err(Errno::EBADF);
         }
-        self.peer.fids.check_free(fid)?;
+        self.connection.fids.check_free(fid)?;
         let caller = self.caller(uname, n_uname)?;
-        let exports = &self.peer.server.exports;
+        let exports = &self.connection.server.exports;
         let (export, path) = exports.resolve(aname).ok_or(Errno::ENOENT)?;
         let cx = self.cx(&caller);
         let top = export.fs.root(&cx)?;
         let node = descend(&cx, top.clone(), path)?;
-        let attr = node.attr(&cx, Want::BASIC | Want::TIMES)?;
+        let attr = node.attr(&cx, AttrMask::BASIC | AttrMask::TIMES)?;
         let below = node.id() != top.id();
         tracing::debug!(
-            client = self.peer.client,
+            client = self.connection.client,
             uid = caller.uid,
             aname = %aname.escape_ascii(),
             "attach"
         );
-        let user = &self.peer.user;
+        let user = &self.connection.user;
         user.get_or_init(|| format!("uid {} at /{}", caller.uid, export.name));
-        let quota = &self.peer.server.held;
-        let held = self.peer.fids.held(quota, self.call.account());
+        let quota = &self.connection.server.memory;
+        let held = self.connection.fids.memory(quota, self.call.account());
         let attach = Arc::new(Attach {
             export,
             root: node,
             below,
             caller,
-            held: held.clone(),
+            memory: held.clone(),
         });
         let root = Step::unnamed(&attach, attach.root.clone())?;
-        self.peer.fids.insert(fid, FidState::Walked(root))?;
+        self.connection.fids.insert(fid, FidState::Walked(root))?;
         self.reply(&Rmessage::Attach { qid: qid_of(&attr) })
     }
 
@@ -166,7 +168,7 @@ impl Turn<'_> {
     /// the name, if the peer may act as it. Without both it is the owner of the peer's socket, if
     /// known, or else the unknown user.
     fn caller(&self, uname: &[u8], n_uname: Uid) -> Result<Caller> {
-        let server = &self.peer.server;
+        let server = &self.connection.server;
         let known = match n_uname {
             Uid::NONE => server.users.uid(uname),
             Uid(uid) => Some(uid),
@@ -179,9 +181,9 @@ impl Turn<'_> {
         let gid = server.users.primary_group(uid).unwrap_or(uid);
         let caller = self.call.acts_as(Caller::new(uid, gid));
         if known.is_none() && owner.is_none_or(|owner| owner.uid != caller.uid) {
-            self.peer.unnamed.call_once(|| {
+            self.connection.unnamed.call_once(|| {
                 tracing::warn!(
-                    client = self.peer.client,
+                    client = self.connection.client,
                     uname = %uname.escape_ascii(),
                     "a client attached without a known user: it acts as uid {uid}, which cannot create files \
                      (EACCES) in directories that others cannot write to"

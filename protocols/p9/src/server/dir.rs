@@ -1,23 +1,23 @@
 //! Treaddir: directory entries in 9P2000.L.
 
-use vfs::{Attr, Cx, DirEntry, DirSink, Errno, Kind, Plus, Result, Want};
-use wire::{BEHIND_DOT, BEHIND_DOTS, Buffered, Outgoing, Put, cookie_of, offset_of};
+use vfs::{Attr, AttrMask, Cx, DirEntry, DirSink, Errno, Kind, ReaddirMode, Result};
+use wire::{AFTER_DOT, AFTER_DOTS, Buffered, Outgoing, Put, cookie_of, offset_of};
 
-use super::Turn;
+use super::RequestContext;
 use super::fid::FidState;
 use super::qid::{entry_qid, qid_of};
-use super::walk::up;
+use super::walk::parent;
 use crate::message::DATA_HEAD;
 use crate::{Fid, Kind as Message, Qid};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn readdir(&mut self, fid: Fid, offset: u64, count: u32) -> Result<()> {
         let fid = self.fid(fid)?;
         let open = fid.open()?;
         if !fid.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        let room = self.room(count);
+        let room = self.reply_room(count);
         let cx = self.cx(&fid.attach().caller);
         self.begin_data(Message::Readdir);
         let mut entries = Entries {
@@ -30,7 +30,8 @@ impl Turn<'_> {
                 return Ok(());
             }
             let cookie = cookie_of(offset);
-            open.file.readdir(&cx, cookie, Plus::Names, &mut entries)
+            open.file
+                .readdir(&cx, cookie, ReaddirMode::Names, &mut entries)
         });
         let (empty, full) = (entries.out.len() == DATA_HEAD, entries.full);
         match done {
@@ -47,18 +48,18 @@ impl Turn<'_> {
 /// Adds `.` and `..`, unless `offset` is after them.
 fn dots(cx: &Cx<'_>, fid: &FidState, offset: u64, entries: &mut Entries<'_>) -> Result<()> {
     if offset == 0 {
-        let attr = fid.attr(cx, Want::BASIC | Want::TIMES)?;
-        entries.put(dot(&attr), BEHIND_DOT, b".");
+        let attr = fid.attr(cx, AttrMask::BASIC | AttrMask::TIMES)?;
+        entries.put(dot(&attr), AFTER_DOT, b".");
     }
-    if (offset == 0 || offset == BEHIND_DOT) && !entries.full {
-        let attr = match up(cx, fid.step()) {
+    if (offset == 0 || offset == AFTER_DOT) && !entries.full {
+        let attr = match parent(cx, fid.step()) {
             Ok((_, Some(attr))) => attr,
-            Ok((up, None)) => up.node.attr(cx, Want::BASIC | Want::TIMES)?,
+            Ok((up, None)) => up.node.attr(cx, AttrMask::BASIC | AttrMask::TIMES)?,
             Err(errno) if errno.is_signal() => return Err(errno),
             // The directory was removed or moved away while open: it is its own parent.
-            Err(_) => fid.attr(cx, Want::BASIC | Want::TIMES)?,
+            Err(_) => fid.attr(cx, AttrMask::BASIC | AttrMask::TIMES)?,
         };
-        entries.put(dot(&attr), BEHIND_DOTS, b"..");
+        entries.put(dot(&attr), AFTER_DOTS, b"..");
     }
     Ok(())
 }

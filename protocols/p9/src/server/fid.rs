@@ -8,32 +8,32 @@ use std::sync::{Arc, OnceLock};
 use concurrency::{FastRandomState, Shards};
 use parking_lot::{Mutex, MutexGuard};
 use vfs::{
-    Account, Allotment, Attr, Call, Cx, Errno, File, Full, Kind, Name, Node, OpenFlags, Portion,
-    Quota, Result, Want,
+    Account, Allotment, Attr, AttrMask, Call, Cx, Errno, File, Kind, Name, Node, OpenFlags,
+    Portion, Quota, QuotaExceeded, Result,
 };
 
 use super::append::Writer;
 use super::attach::Attach;
-use super::legacy::Records;
-use super::lock::Lockers;
-use super::xattr::{Draft, Value};
+use super::legacy::DirPosition;
+use super::lock::LockOwners;
+use super::xattr::{XattrRead, XattrWrite};
 use crate::Fid;
 
 /// The estimated size in bytes of a [`Step`] and its node.
-pub(super) const STEP: usize = 176;
+pub(super) const STEP_BYTES: usize = 176;
 
 /// The estimated size in bytes of an [`Open`] and its file.
-pub(super) const OPEN: usize = 640;
+pub(super) const OPEN_BYTES: usize = 640;
 
 /// A fid's state. Immutable: a request replaces it. Clients hold many fids that are only walked, so
 /// these are represented by their step alone.
 #[derive(Clone)]
 pub(super) enum FidState {
     Walked(Arc<Step>),
-    Used(Arc<Use>),
+    InUse(Arc<FidUse>),
 }
 
-pub(super) struct Use {
+pub(super) struct FidUse {
     step: Arc<Step>,
     state: State,
 }
@@ -46,16 +46,16 @@ pub(super) enum State {
     /// An open file.
     Open(Arc<Open>),
     /// An extended attribute being read.
-    Value(Arc<Value>),
+    XattrRead(Arc<XattrRead>),
     /// An extended attribute's new value being written.
-    Draft(Arc<Draft>),
+    XattrWrite(Arc<XattrWrite>),
 }
 
 /// An open file of a fid. Its locks are released before the file is dropped, and with them possibly
 /// the last reference to its node: closing the file is simpler then.
 pub(super) struct Open {
     /// The owners of locks requested through this fid.
-    pub(super) lockers: Lockers,
+    pub(super) lock_owners: LockOwners,
     /// Present if the file is open for writing.
     pub(super) writer: Option<Writer>,
     pub(super) file: Arc<dyn File>,
@@ -65,23 +65,23 @@ pub(super) struct Open {
     /// Whether to remove the file on clunk (`ORCLOSE`).
     pub(super) remove: bool,
     /// How far 9P2000 has read this directory.
-    pub(super) records: Mutex<Records>,
+    pub(super) records: Mutex<DirPosition>,
     _room: Portion,
 }
 
 /// A node and the path walked to it, used for removal, renaming and 9P2000's stat. Accounted as a
-/// [`STEP`].
+/// [`STEP_BYTES`].
 pub(super) struct Step {
     pub(super) attach: Arc<Attach>,
     pub(super) node: Arc<dyn Node>,
     /// Its name and directory when it was walked to; `None` for an attach's root and for a parent
     /// reached with `..` from elsewhere.
-    pub(super) place: Option<Place>,
+    pub(super) name_in_parent: Option<NameInParent>,
 }
 
-pub(super) struct Place {
-    pub(super) up: Arc<Step>,
-    name: Label,
+pub(super) struct NameInParent {
+    pub(super) parent: Arc<Step>,
+    name: CompactName,
 }
 
 impl FidState {
@@ -90,7 +90,7 @@ impl FidState {
     pub(super) fn step(&self) -> &Arc<Step> {
         match self {
             FidState::Walked(step) => step,
-            FidState::Used(used) => &used.step,
+            FidState::InUse(used) => &used.step,
         }
     }
 
@@ -99,7 +99,7 @@ impl FidState {
         static WALKED: State = State::Walked;
         match self {
             FidState::Walked(_) => &WALKED,
-            FidState::Used(used) => &used.state,
+            FidState::InUse(used) => &used.state,
         }
     }
 
@@ -116,30 +116,30 @@ impl FidState {
         self.node().kind() == Kind::Directory
     }
 
-    /// Reserves memory on the client's account: [`Attach::room`].
-    pub(super) fn room(&self, bytes: usize) -> Result<Portion> {
-        self.attach().room(bytes)
+    /// Reserves memory on the client's account: [`Attach::reserve_memory`].
+    pub(super) fn reserve_memory(&self, bytes: usize) -> Result<Portion> {
+        self.attach().reserve_memory(bytes)
     }
 
-    /// Returns a state for the child `name` of this directory, with `room` for a [`STEP`].
+    /// Returns a state for the child `name` of this directory, with `room` for a [`STEP_BYTES`].
     pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>, room: Portion) -> FidState {
         FidState::Walked(Step::new(self.step(), name, node, room))
     }
 
     /// Returns a state for the same path with another use.
-    pub(super) fn with(&self, state: State) -> FidState {
+    pub(super) fn with_state(&self, state: State) -> FidState {
         let step = self.step().clone();
         match state {
             State::Walked => FidState::Walked(step),
-            state => FidState::Used(Arc::new(Use { step, state })),
+            state => FidState::InUse(Arc::new(FidUse { step, state })),
         }
     }
 
     /// Returns whether both are the same object, not only equal.
-    fn is(&self, other: &FidState) -> bool {
+    fn is_same(&self, other: &FidState) -> bool {
         match (self, other) {
             (FidState::Walked(one), FidState::Walked(other)) => Arc::ptr_eq(one, other),
-            (FidState::Used(one), FidState::Used(other)) => Arc::ptr_eq(one, other),
+            (FidState::InUse(one), FidState::InUse(other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -149,39 +149,41 @@ impl FidState {
     pub(super) fn open(&self) -> Result<&Arc<Open>> {
         match self.state() {
             State::Open(open) => Ok(open),
-            State::Walked | State::Value(_) | State::Draft(_) => Err(Errno::EBADF),
+            State::Walked | State::XattrRead(_) | State::XattrWrite(_) => Err(Errno::EBADF),
         }
     }
 
     /// Returns `EINVAL` unless the fid is only walked.
-    pub(super) fn unused(&self) -> Result<()> {
+    pub(super) fn check_walked(&self) -> Result<()> {
         match self.state() {
             State::Walked => Ok(()),
-            State::Open(_) | State::Value(_) | State::Draft(_) => Err(Errno::EINVAL),
+            State::Open(_) | State::XattrRead(_) | State::XattrWrite(_) => Err(Errno::EINVAL),
         }
     }
 
     /// Returns `EINVAL` for a fid of an extended attribute.
-    pub(super) fn is_file(&self) -> Result<()> {
+    pub(super) fn check_file(&self) -> Result<()> {
         match self.state() {
             State::Walked | State::Open(_) => Ok(()),
-            State::Value(_) | State::Draft(_) => Err(Errno::EINVAL),
+            State::XattrRead(_) | State::XattrWrite(_) => Err(Errno::EINVAL),
         }
     }
 
     /// Returns the attributes, of the open file if it is open: it outlives its name.
-    pub(super) fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    pub(super) fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         match self.state() {
             State::Open(open) => open.file.attr(cx, want),
-            State::Walked | State::Value(_) | State::Draft(_) => self.node().attr(cx, want),
+            State::Walked | State::XattrRead(_) | State::XattrWrite(_) => {
+                self.node().attr(cx, want)
+            }
         }
     }
 
     /// Returns its directory and name, after checking that the file is still there. Returns `EBUSY`
     /// for a root, `ENOENT` if the name is gone or another file's.
-    pub(super) fn place(&self, cx: &Cx<'_>) -> Result<&Place> {
-        let place = self.step().place.as_ref().ok_or(Errno::EBUSY)?;
-        let found = place.up.node.lookup(cx, place.name()?)?;
+    pub(super) fn check_name_in_parent(&self, cx: &Cx<'_>) -> Result<&NameInParent> {
+        let place = self.step().name_in_parent.as_ref().ok_or(Errno::EBUSY)?;
+        let found = place.parent.node.lookup(cx, place.name()?)?;
         if found.node.id() != self.node().id() {
             return Err(Errno::ENOENT);
         }
@@ -190,8 +192,8 @@ impl FidState {
 
     /// Removes its name.
     pub(super) fn unlink(&self, cx: &Cx<'_>) -> Result<()> {
-        let place = self.place(cx)?;
-        let up = &place.up.node;
+        let place = self.check_name_in_parent(cx)?;
+        let up = &place.parent.node;
         up.unlink(cx, place.name()?, self.is_directory())
     }
 
@@ -208,7 +210,7 @@ impl FidState {
 }
 
 impl State {
-    /// Returns the state of `fid` opened as `file`, with `room` for an [`OPEN`]. Its file is
+    /// Returns the state of `fid` opened as `file`, with `room` for an [`OPEN_BYTES`]. Its file is
     /// removed on clunk if `remove`.
     pub(super) fn opened(
         fid: &FidState,
@@ -218,7 +220,7 @@ impl State {
         room: Portion,
     ) -> State {
         State::Open(Arc::new(Open {
-            lockers: Lockers::new(fid.step()),
+            lock_owners: LockOwners::new(fid.step()),
             writer,
             file,
             flags,
@@ -233,11 +235,11 @@ impl State {
 impl Step {
     /// Returns a step for a node without a known name.
     pub(super) fn unnamed(attach: &Arc<Attach>, node: Arc<dyn Node>) -> Result<Arc<Step>> {
-        attach.room(STEP)?.leave();
+        attach.reserve_memory(STEP_BYTES)?.leave();
         Ok(Arc::new(Step {
             attach: attach.clone(),
             node,
-            place: None,
+            name_in_parent: None,
         }))
     }
 
@@ -251,15 +253,15 @@ impl Step {
         Arc::new(Step {
             attach: up.attach.clone(),
             node,
-            place: Some(Place {
-                up: up.clone(),
-                name: Label::new(name),
+            name_in_parent: Some(NameInParent {
+                parent: up.clone(),
+                name: CompactName::new(name),
             }),
         })
     }
 }
 
-impl Place {
+impl NameInParent {
     pub(super) fn name(&self) -> Result<Name<'_>> {
         Name::new(self.name.bytes())
     }
@@ -268,38 +270,38 @@ impl Place {
 /// A tree may be arbitrarily deep, so steps are dropped iteratively, not recursively.
 impl Drop for Step {
     fn drop(&mut self) {
-        let mut place = self.place.take();
-        while let Some(Place { up, .. }) = place {
-            place = Arc::into_inner(up).and_then(|mut step| step.place.take());
+        let mut place = self.name_in_parent.take();
+        while let Some(NameInParent { parent: up, .. }) = place {
+            place = Arc::into_inner(up).and_then(|mut step| step.name_in_parent.take());
         }
-        self.attach.held.remove(STEP);
+        self.attach.memory.remove(STEP_BYTES);
     }
 }
 
 /// A name that needs no allocation while it is short.
-enum Label {
+enum CompactName {
     Short { len: u8, bytes: [u8; 22] },
     Long(Box<[u8]>),
 }
 
-impl Label {
-    fn new(name: Name<'_>) -> Label {
+impl CompactName {
+    fn new(name: Name<'_>) -> CompactName {
         let name = name.bytes();
         let mut bytes = [0; 22];
         match bytes.get_mut(..name.len()) {
             Some(short) => {
                 short.copy_from_slice(name);
                 let len = name.len() as u8;
-                Label::Short { len, bytes }
+                CompactName::Short { len, bytes }
             }
-            None => Label::Long(name.into()),
+            None => CompactName::Long(name.into()),
         }
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
-            Label::Short { len, bytes } => &bytes[..(*len).into()],
-            Label::Long(bytes) => bytes,
+            CompactName::Short { len, bytes } => &bytes[..(*len).into()],
+            CompactName::Long(bytes) => bytes,
         }
     }
 }
@@ -308,9 +310,9 @@ impl Label {
 pub(super) struct Fids {
     shards: Shards<Shard, { Fids::SHARDS }>,
     count: AtomicUsize,
-    most: usize,
+    max: usize,
     /// The memory of the fids' state, in bytes. Set by the first attach.
-    held: OnceLock<Arc<Allotment>>,
+    memory: OnceLock<Arc<Allotment>>,
 }
 
 /// Clients number their fids densely, so several share a page. A sparse fid pays for the rest of
@@ -333,17 +335,17 @@ impl Page {
 
 /// The location of a fid: its page, and the index in it.
 #[derive(Clone, Copy)]
-struct Spot {
+struct FidLocation {
     page: u32,
-    place: usize,
+    index: usize,
 }
 
-impl From<Fid> for Spot {
+impl From<Fid> for FidLocation {
     #[inline]
-    fn from(fid: Fid) -> Spot {
-        Spot {
+    fn from(fid: Fid) -> FidLocation {
+        FidLocation {
             page: fid.0 / Page::FIDS as u32,
-            place: fid.0 as usize % Page::FIDS,
+            index: fid.0 as usize % Page::FIDS,
         }
     }
 }
@@ -356,32 +358,32 @@ impl Fids {
         Fids {
             shards: Shards::default(),
             count: AtomicUsize::new(0),
-            most,
-            held: OnceLock::new(),
+            max: most,
+            memory: OnceLock::new(),
         }
     }
 
     /// Returns the connection's allotment: a part of `quota` on its client's `account`.
-    pub(super) fn held(&self, quota: &Arc<Quota>, account: &Account) -> &Arc<Allotment> {
-        self.held.get_or_init(|| Allotment::new(quota, account))
+    pub(super) fn memory(&self, quota: &Arc<Quota>, account: &Account) -> &Arc<Allotment> {
+        self.memory.get_or_init(|| Allotment::new(quota, account))
     }
 
     /// Returns a fid's state, or `EBADF` if there is none.
     #[inline]
     pub(super) fn get(&self, fid: Fid) -> Result<FidState> {
-        let spot = Spot::from(fid);
+        let spot = FidLocation::from(fid);
         let shard = self.shard(spot);
         let page = shard.get(&spot.page).ok_or(Errno::EBADF)?;
-        page.0[spot.place].clone().ok_or(Errno::EBADF)
+        page.0[spot.index].clone().ok_or(Errno::EBADF)
     }
 
     /// Returns `EBADF` if a fid is in use, or is `NOFID`.
     pub(super) fn check_free(&self, fid: Fid) -> Result<()> {
-        let spot = Spot::from(fid);
+        let spot = FidLocation::from(fid);
         let shard = self.shard(spot);
         let taken = shard
             .get(&spot.page)
-            .is_some_and(|page| page.0[spot.place].is_some());
+            .is_some_and(|page| page.0[spot.index].is_some());
         if fid == Fid::NONE || taken {
             return Err(Errno::EBADF);
         }
@@ -394,28 +396,30 @@ impl Fids {
         if fid == Fid::NONE {
             return Err(Errno::EBADF);
         }
-        if self.count.fetch_add(1, Ordering::Relaxed) >= self.most {
+        if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::EMFILE);
         }
-        let spot = Spot::from(fid);
+        let spot = FidLocation::from(fid);
         let mut shard = self.shard(spot);
         let inserted = match shard.entry(spot.page) {
-            Entry::Occupied(mut entry) => match &mut entry.get_mut().0[spot.place] {
+            Entry::Occupied(mut entry) => match &mut entry.get_mut().0[spot.index] {
                 Some(_) => Err(Errno::EBADF),
                 place => {
                     *place = Some(state);
                     Ok(())
                 }
             },
-            Entry::Vacant(entry) => state
-                .attach()
-                .held
-                .add(Page::SIZE)
-                .map_err(errno)
-                .map(|()| {
-                    entry.insert(Box::default()).0[spot.place] = Some(state);
-                }),
+            Entry::Vacant(entry) => {
+                state
+                    .attach()
+                    .memory
+                    .add(Page::SIZE)
+                    .map_err(errno)
+                    .map(|()| {
+                        entry.insert(Box::default()).0[spot.index] = Some(state);
+                    })
+            }
         };
         if inserted.is_err() {
             self.count.fetch_sub(1, Ordering::Relaxed);
@@ -425,13 +429,13 @@ impl Fids {
 
     /// Replaces a fid's state. Returns `EBADF` if it is no longer `old`.
     pub(super) fn replace(&self, fid: Fid, old: &FidState, new: FidState) -> Result<()> {
-        let spot = Spot::from(fid);
+        let spot = FidLocation::from(fid);
         let mut shard = self.shard(spot);
         let replaced = match shard
             .get_mut(&spot.page)
-            .map(|page| &mut page.0[spot.place])
+            .map(|page| &mut page.0[spot.index])
         {
-            Some(Some(state)) if state.is(old) => std::mem::replace(state, new),
+            Some(Some(state)) if state.is_same(old) => std::mem::replace(state, new),
             _ => return Err(Errno::EBADF),
         };
         // Closing may take time: not under the shard's lock.
@@ -442,16 +446,16 @@ impl Fids {
 
     /// Removes a fid if its state is still `old`.
     pub(super) fn remove(&self, fid: Fid, old: &FidState) {
-        let spot = Spot::from(fid);
+        let spot = FidLocation::from(fid);
         let mut shard = self.shard(spot);
         let Entry::Occupied(mut entry) = shard.entry(spot.page) else {
             return;
         };
-        let removed = entry.get_mut().0[spot.place].take_if(|state| state.is(old));
+        let removed = entry.get_mut().0[spot.index].take_if(|state| state.is_same(old));
         if removed.is_some() {
             if entry.get().is_empty() {
                 entry.remove();
-                self.give_back(1);
+                self.release_pages(1);
             }
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -463,7 +467,7 @@ impl Fids {
     pub(super) fn clear(&self) {
         for shard in self.shards.all() {
             let pages = std::mem::take(&mut *shard.lock());
-            self.give_back(pages.len());
+            self.release_pages(pages.len());
             for fid in pages.values().flat_map(|page| page.0.iter().flatten()) {
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 fid.abandon();
@@ -472,21 +476,21 @@ impl Fids {
     }
 
     /// Releases the memory of `pages` pages.
-    fn give_back(&self, pages: usize) {
-        if let Some(held) = self.held.get() {
+    fn release_pages(&self, pages: usize) {
+        if let Some(held) = self.memory.get() {
             held.remove(pages * Page::SIZE);
         }
     }
 
     #[inline]
-    fn shard(&self, spot: Spot) -> MutexGuard<'_, Shard> {
+    fn shard(&self, spot: FidLocation) -> MutexGuard<'_, Shard> {
         self.shards.lock(&spot.page)
     }
 }
 
 /// Returns the error for a client that has reached a limit, as for open(2).
-pub(super) fn errno(full: Full) -> Errno {
-    match full.is_peers() {
+pub(super) fn errno(full: QuotaExceeded) -> Errno {
+    match full.is_per_client() {
         true => Errno::EMFILE,
         false => Errno::ENFILE,
     }

@@ -2,28 +2,28 @@
 
 use vfs::{Errno, OpenFlags, Result};
 
-use super::Turn;
+use super::RequestContext;
 use super::fid::State;
 use crate::message::{DATA_HEAD, WRITE_HEAD, data_head};
 use crate::{Fid, Kind, Rmessage};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn read(&mut self, fid: Fid, offset: u64, count: u32) -> Result<()> {
         let fid = self.fid(fid)?;
         let open = match fid.state() {
             State::Open(open) => open,
-            State::Value(value) => {
+            State::XattrRead(value) => {
                 let begin = value
                     .bytes
                     .len()
                     .min(offset.try_into().unwrap_or(usize::MAX));
                 let rest = &value.bytes[begin..];
-                let data = &rest[..rest.len().min(self.room(count))];
+                let data = &rest[..rest.len().min(self.reply_room(count))];
                 self.begin_data(Kind::Read);
                 self.out.bytes(data);
                 return self.end_data(Kind::Read);
             }
-            State::Walked | State::Draft(_) => return Err(Errno::EBADF),
+            State::Walked | State::XattrWrite(_) => return Err(Errno::EBADF),
         };
         if open.directory {
             return self.read_records(&fid, open, offset, count);
@@ -32,7 +32,7 @@ impl Turn<'_> {
             return Err(Errno::EBADF);
         }
         check_offset(offset)?;
-        let len = self.room(count);
+        let len = self.reply_room(count);
         self.begin_data(Kind::Read);
         if len > 0 {
             let cx = self.cx(&fid.attach().caller);
@@ -48,10 +48,10 @@ impl Turn<'_> {
         let count = match fid.state() {
             State::Open(open) if open.directory => return Err(Errno::EISDIR),
             State::Open(open) => self.write_file(&fid, open, offset)?,
-            State::Draft(draft) => self
+            State::XattrWrite(draft) => self
                 .message
                 .payload(range, &mut |payload| draft.write(offset, payload))?,
-            State::Walked | State::Value(_) => return Err(Errno::EBADF),
+            State::Walked | State::XattrRead(_) => return Err(Errno::EBADF),
         };
         self.reply(&Rmessage::Write {
             count: count as u32,
@@ -66,7 +66,7 @@ impl Turn<'_> {
     }
 
     /// Returns how many of the requested `count` bytes the reply may carry.
-    pub(super) fn room(&self, count: u32) -> usize {
+    pub(super) fn reply_room(&self, count: u32) -> usize {
         (count as usize).min(self.limit.saturating_sub(DATA_HEAD))
     }
 

@@ -1,33 +1,33 @@
 //! Tlock and Tgetlock: advisory locks of byte ranges.
 //!
 //! An owner is the client's name and a process id, both from the client. flock(2) arrives as a lock
-//! of the whole file, so all locks are of [`Space::Posix`]. Locks requested through a fid are
+//! of the whole file, so all locks are of [`LockFamily::Posix`]. Locks requested through a fid are
 //! released with it.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use vfs::lock::{Lock, LockKind, Owner, Space};
+use vfs::lock::{Lock, LockFamily, LockKind, Owner};
 use vfs::{Call, Cx, Errno, Result};
 
-use super::Turn;
+use super::RequestContext;
 use super::fid::Step;
 use crate::numbers::{LockFlags, lock_kind, lock_status};
 use crate::{Rmessage, Tmessage};
 
 /// The owners that hold or wait for locks through one open fid. Dropping it releases their locks of
 /// the file.
-pub(super) struct Lockers {
+pub(super) struct LockOwners {
     step: Arc<Step>,
     owners: Mutex<Vec<Owner>>,
 }
 
-impl Lockers {
+impl LockOwners {
     /// The most owners: processes of a client that share one open file.
-    const MOST: usize = 1024;
+    const MAX_OWNERS: usize = 1024;
 
-    pub(super) fn new(step: &Arc<Step>) -> Lockers {
-        Lockers {
+    pub(super) fn new(step: &Arc<Step>) -> LockOwners {
+        LockOwners {
             step: step.clone(),
             owners: Mutex::default(),
         }
@@ -35,7 +35,9 @@ impl Lockers {
 
     fn lock(&self, cx: &Cx<'_>, new: Lock, wait: bool) -> Result<()> {
         let owner = new.owner.clone();
-        if self.with_owners(|owners| owners.len() >= Lockers::MOST && !owners.contains(&owner)) {
+        if self.with_owners(|owners| {
+            owners.len() >= LockOwners::MAX_OWNERS && !owners.contains(&owner)
+        }) {
             return Err(Errno::ENOLCK);
         }
         let locks = &self.step.attach.export.locks;
@@ -56,7 +58,7 @@ impl Lockers {
     }
 }
 
-impl Drop for Lockers {
+impl Drop for LockOwners {
     fn drop(&mut self) {
         let owners = std::mem::take(&mut *self.owners.lock());
         if owners.is_empty() {
@@ -69,7 +71,7 @@ impl Drop for Lockers {
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn lock(&mut self, request: &Tmessage<'_>) -> Result<()> {
         let &Tmessage::Lock {
             fid,
@@ -93,19 +95,19 @@ impl Turn<'_> {
         let done = match kind {
             lock_kind::UNLCK => {
                 let locks = &fid.attach().export.locks;
-                locks.unlock(&cx, fid.node(), Space::Posix, start, end, &owner)
+                locks.unlock(&cx, fid.node(), LockFamily::Posix, start, end, &owner)
             }
             _ => {
-                let wait =
-                    flags.contains(LockFlags::BLOCK) && self.peer.server.options.wait_for_locks;
+                let wait = flags.contains(LockFlags::BLOCK)
+                    && self.connection.server.options.blocking_locks;
                 let new = Lock {
-                    space: Space::Posix,
+                    family: LockFamily::Posix,
                     start,
                     end,
-                    kind: strength(kind)?,
+                    kind: lock_kind_of(kind)?,
                     owner,
                 };
-                open.lockers.lock(&cx, new, wait)
+                open.lock_owners.lock(&cx, new, wait)
             }
         };
         let status = match done {
@@ -142,10 +144,10 @@ impl Turn<'_> {
         // conflicts with both types is returned.
         let kind = match kind {
             lock_kind::UNLCK => LockKind::Shared,
-            kind => strength(kind)?,
+            kind => lock_kind_of(kind)?,
         };
         let asked = Lock {
-            space: Space::Posix,
+            family: LockFamily::Posix,
             start: first,
             end: last,
             kind,
@@ -158,7 +160,7 @@ impl Turn<'_> {
         };
         // The name of another connection's client is not disclosed.
         let client_id = match held.owner.id.split_last_chunk::<4>() {
-            Some((client_id, _)) if held.owner.client == self.peer.client => client_id,
+            Some((client_id, _)) if held.owner.client == self.connection.client => client_id,
             _ => &[],
         };
         self.reply(&Rmessage::Getlock {
@@ -183,14 +185,14 @@ impl Turn<'_> {
             return Err(Errno::EINVAL);
         }
         Ok(Owner {
-            client: self.peer.client,
+            client: self.connection.client,
             id: [client_id, &proc_id.to_le_bytes()].concat().into(),
             pid: proc_id,
         })
     }
 }
 
-fn strength(kind: u8) -> Result<LockKind> {
+fn lock_kind_of(kind: u8) -> Result<LockKind> {
     match kind {
         lock_kind::RDLCK => Ok(LockKind::Shared),
         lock_kind::WRLCK => Ok(LockKind::Exclusive),

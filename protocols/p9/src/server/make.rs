@@ -1,23 +1,23 @@
 //! Names in directories: create, link, rename and remove.
 
-use vfs::{Device, Errno, Kind, Make, Mode, Name, RenameFlags, Result};
+use vfs::{Device, Errno, Kind, Mode, Name, NewNode, RenameFlags, Result};
 
-use super::Turn;
+use super::RequestContext;
 use super::attach::Attach;
-use super::fid::{FidState, STEP};
+use super::fid::{FidState, STEP_BYTES};
 use super::qid::qid_of;
 use crate::numbers::AT_REMOVEDIR;
 use crate::{Fid, Qid, Rmessage};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn symlink(&mut self, fid: Fid, name: &[u8], target: &[u8], gid: u32) -> Result<()> {
         check_target(target)?;
-        let qid = self.make(fid, name, Make::Symlink(target), 0o777, gid)?;
+        let qid = self.make(fid, name, NewNode::Symlink(target), 0o777, gid)?;
         self.reply(&Rmessage::Symlink { qid })
     }
 
     pub(super) fn mkdir(&mut self, dfid: Fid, name: &[u8], mode: u32, gid: u32) -> Result<()> {
-        let qid = self.make(dfid, name, Make::Directory, mode, gid)?;
+        let qid = self.make(dfid, name, NewNode::Directory, mode, gid)?;
         self.reply(&Rmessage::Mkdir { qid })
     }
 
@@ -35,11 +35,11 @@ impl Turn<'_> {
             _ => Kind::from_mode(mode),
         };
         let what = match kind {
-            Some(Kind::File) => Make::File,
-            Some(Kind::Fifo) => Make::Fifo,
-            Some(Kind::Socket) => Make::Socket,
-            Some(Kind::CharDevice) => Make::CharDevice(device),
-            Some(Kind::BlockDevice) => Make::BlockDevice(device),
+            Some(Kind::File) => NewNode::File,
+            Some(Kind::Fifo) => NewNode::Fifo,
+            Some(Kind::Socket) => NewNode::Socket,
+            Some(Kind::CharDevice) => NewNode::CharDevice(device),
+            Some(Kind::BlockDevice) => NewNode::BlockDevice(device),
             Some(Kind::Directory) => return Err(Errno::EPERM),
             Some(Kind::Symlink) | None => return Err(Errno::EINVAL),
         };
@@ -47,11 +47,11 @@ impl Turn<'_> {
         self.reply(&Rmessage::Mknod { qid })
     }
 
-    fn make(&self, dfid: Fid, name: &[u8], what: Make<'_>, mode: u32, gid: u32) -> Result<Qid> {
+    fn make(&self, dfid: Fid, name: &[u8], what: NewNode<'_>, mode: u32, gid: u32) -> Result<Qid> {
         let dir = self.fid(dfid)?;
         check_directory(&dir)?;
         let caller = dir.attach().caller_in(self.call, gid);
-        let mode = Mode::exactly(mode & 0o7777);
+        let mode = Mode::without_umask(mode & 0o7777);
         let name = Name::new(name)?;
         let entry = dir.node().make(&self.cx(&caller), name, what, mode)?;
         Ok(qid_of(&entry.attr))
@@ -59,7 +59,7 @@ impl Turn<'_> {
 
     pub(super) fn link(&mut self, dfid: Fid, fid: Fid, name: &[u8]) -> Result<()> {
         let (dir, target) = (self.fid(dfid)?, self.fid(fid)?);
-        target.is_file()?;
+        target.check_file()?;
         check_directory(&dir)?;
         check_same(dir.attach(), target.attach())?;
         let cx = self.cx(&dir.attach().caller);
@@ -81,9 +81,9 @@ impl Turn<'_> {
         let cx = self.cx(&from.attach().caller);
         from.node().rename(
             &cx,
-            existing(oldname)?,
+            checked_name(oldname)?,
             to.node(),
-            existing(newname)?,
+            checked_name(newname)?,
             RenameFlags::empty(),
         )?;
         self.reply(&Rmessage::Renameat {})
@@ -93,23 +93,23 @@ impl Turn<'_> {
     /// they were walked by, and detect that it is stale.
     pub(super) fn rename(&mut self, fid: Fid, dfid: Fid, name: &[u8]) -> Result<()> {
         let (file, dir) = (self.fid(fid)?, self.fid(dfid)?);
-        file.is_file()?;
+        file.check_file()?;
         check_directory(&dir)?;
         check_same(file.attach(), dir.attach())?;
-        let name = existing(name)?;
+        let name = checked_name(name)?;
         let cx = self.cx(&file.attach().caller);
-        let place = file.place(&cx)?;
-        let room = dir.room(STEP)?;
+        let place = file.check_name_in_parent(&cx)?;
+        let room = dir.reserve_memory(STEP_BYTES)?;
         place
-            .up
+            .parent
             .node
             .rename(&cx, place.name()?, dir.node(), name, RenameFlags::empty())?;
         let moved = dir.child(name, file.step().node.clone(), room);
         // If the fid was replaced meanwhile, it stays as it is.
         let _ = self
-            .peer
+            .connection
             .fids
-            .replace(fid, &file, moved.with(file.state().clone()));
+            .replace(fid, &file, moved.with_state(file.state().clone()));
         self.reply(&Rmessage::Rename {})
     }
 
@@ -120,7 +120,7 @@ impl Turn<'_> {
             return Err(Errno::EINVAL);
         }
         let cx = self.cx(&dir.attach().caller);
-        let name = existing(name)?;
+        let name = checked_name(name)?;
         dir.node().unlink(&cx, name, flags & AT_REMOVEDIR != 0)?;
         self.reply(&Rmessage::Unlinkat {})
     }
@@ -129,13 +129,13 @@ impl Turn<'_> {
     pub(super) fn remove(&mut self, fid: Fid) -> Result<()> {
         let state = self.fid(fid)?;
         let cx = self.cx(&state.attach().caller);
-        let done = state.is_file().and_then(|()| state.unlink(&cx));
+        let done = state.check_file().and_then(|()| state.unlink(&cx));
         if let Err(errno) = done
             && errno.is_signal()
         {
             return Err(errno);
         }
-        self.peer.fids.remove(fid, &state);
+        self.connection.fids.remove(fid, &state);
         done?;
         self.reply(&Rmessage::Remove {})
     }
@@ -145,7 +145,7 @@ const S_IFMT: u32 = 0o170000;
 
 /// Returns `ENOTDIR` for another file, or `EINVAL` for a fid of an extended attribute.
 fn check_directory(dir: &FidState) -> Result<()> {
-    dir.is_file()?;
+    dir.check_file()?;
     if dir.is_directory() {
         Ok(())
     } else {
@@ -176,7 +176,7 @@ pub(super) fn check_target(target: &[u8]) -> Result<()> {
 
 /// Checks a name that exists already or is the target of a rename. `.` and `..` return `EINVAL`, as
 /// they cannot be renamed or removed.
-pub(super) fn existing(name: &[u8]) -> Result<Name<'_>> {
+pub(super) fn checked_name(name: &[u8]) -> Result<Name<'_>> {
     Name::new(name).map_err(|errno| match errno {
         Errno::EEXIST => Errno::EINVAL,
         other => other,

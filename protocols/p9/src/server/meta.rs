@@ -1,22 +1,25 @@
 //! Tgetattr, Tsetattr, Tstatfs, Treadlink.
 
-use vfs::{Attr, Device, Errno, Kind, OpenFlags, Result, SetAttr, SetTime, Time, Want};
+use vfs::{Attr, AttrMask, Device, Errno, Kind, OpenFlags, Result, SetAttr, SetTime, Time};
 
-use super::Turn;
+use super::RequestContext;
 use super::fid::{FidState, State};
 use super::qid::qid_of;
 use crate::numbers::{Getattr, Setattr, V9FS_MAGIC};
 use crate::{Fid, Rmessage, Tmessage};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn getattr(&mut self, fid: Fid, mask: u64) -> Result<()> {
         let fid = self.fid(fid)?;
-        let mask = Getattr::from_bits_truncate(mask & KNOWN);
+        let mask = Getattr::from_bits_truncate(mask & KNOWN_FIELDS);
         // Times are always needed: the qid holds the change counter.
-        let mut want = Want::BASIC | Want::TIMES;
-        want.set(Want::SIZE, mask.intersects(Getattr::SIZE | Getattr::BLOCKS));
-        want.set(Want::BTIME, mask.contains(Getattr::BTIME));
-        want.set(Want::GENERATION, mask.contains(Getattr::GEN));
+        let mut want = AttrMask::BASIC | AttrMask::TIMES;
+        want.set(
+            AttrMask::SIZE,
+            mask.intersects(Getattr::SIZE | Getattr::BLOCKS),
+        );
+        want.set(AttrMask::BTIME, mask.contains(Getattr::BTIME));
+        want.set(AttrMask::GENERATION, mask.contains(Getattr::GEN));
         let attr = fid.attr(&self.cx(&fid.attach().caller), want)?;
         let mut valid = mask;
         if attr.btime.is_none() {
@@ -82,7 +85,7 @@ impl Turn<'_> {
             return Err(Errno::EPROTO);
         };
         let fid = self.fid(fid)?;
-        fid.is_file()?;
+        fid.check_file()?;
         let valid = Setattr::from_bits_retain(valid);
         let has = |bit| valid.contains(bit);
         // An id of all ones leaves the owner unchanged, as in chown(2).
@@ -119,8 +122,13 @@ impl Turn<'_> {
     /// may be.
     pub(super) fn change(&self, fid: &FidState, set: &SetAttr) -> Result<Attr> {
         let cx = self.cx(&fid.attach().caller);
-        let reach = set.size.and_then(|_| self.peer.reaches.find(fid));
-        let _order = reach.as_ref().map(|reach| reach.order(&cx)).transpose()?;
+        let reach = set
+            .size
+            .and_then(|_| self.connection.write_states.find(fid));
+        let _order = reach
+            .as_ref()
+            .map(|reach| reach.lock_writes(&cx))
+            .transpose()?;
         let attr = match fid.state() {
             State::Open(open) if set.size.is_none() || open.flags.contains(OpenFlags::WRITE) => {
                 open.file.setattr(&cx, set)
@@ -162,7 +170,7 @@ impl Turn<'_> {
 }
 
 /// The known fields of Rgetattr.
-const KNOWN: u64 = 0x3fff;
+const KNOWN_FIELDS: u64 = 0x3fff;
 
 /// Encodes a device number as the C library does; Linux decodes the lower 32 bits by the same rule
 /// (`new_decode_dev`).

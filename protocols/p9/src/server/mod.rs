@@ -3,8 +3,8 @@
 //! A connection's state is its fids and the result of Tversion. A fid's state is replaced as a
 //! whole, never modified, so that concurrent requests on one fid need no lock; state with more
 //! dependencies (offsets in 9P2000's directories, values of extended attributes, owners of locks)
-//! has a mutex of its own. A request that returns [`Answer::WouldBlock`] or [`Answer::Parked`] has
-//! left no trace.
+//! has a mutex of its own. A request that returns [`ServeOutcome::WouldBlock`] or
+//! [`ServeOutcome::Parked`] has left no trace.
 //!
 //! Deliberately absent: authentication (left to the transport: the reply to Tauth says that none is
 //! needed), the order of replies and cancellation (left to the driver, see [`Role`]).
@@ -25,8 +25,8 @@ mod meta;
 mod open;
 mod qid;
 mod queue;
+mod users;
 mod walk;
-mod who;
 mod xattr;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,18 +34,20 @@ use std::sync::{Arc, LazyLock, Once, OnceLock};
 
 use vfs::lock::Owner;
 use vfs::{Call, Cx, Errno, Patience, Quota};
-use wire::{Answer, Buffered, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary};
+use wire::{
+    Buffered, ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Session, Vocabulary,
+};
 
-use self::append::Reaches;
+use self::append::WriteStates;
 use self::fid::{FidState, Fids};
 use self::xattr::XattrSpace;
 use crate::message::{HEADER, Header};
-use crate::{Dialect, DotuErrno, Fid, Kind, Rmessage, Tag, Tmessage, Undecodable};
+use crate::{DecodeError, Dialect, DotuErrno, Fid, Kind, Rmessage, Tag, Tmessage};
 
 pub use self::attach::{ExportList, Exports};
 pub use self::qid::version_of;
 pub use self::queue::QueueConnection;
-pub use self::who::{NumericUsers, Users};
+pub use self::users::{NumericUsers, Users};
 
 /// Serves exported trees over 9P.
 #[derive(Clone)]
@@ -54,8 +56,8 @@ pub struct Server {
     users: Arc<dyn Users>,
     options: Options,
     /// The memory quota of all connections' fids, in bytes.
-    held: Arc<Quota>,
-    hands_over: bool,
+    memory: Arc<Quota>,
+    fd_passing: bool,
 }
 
 /// Limits for clients, and the handling of unknown users and blocking locks.
@@ -69,7 +71,7 @@ pub struct Options {
     /// of one client together may use as much as they leave to others, and within that no more than
     /// the memory budget allows ([`vfs::memory`]). Above it, a new fid fails with `EMFILE` or
     /// `ENFILE`.
-    pub max_held: usize,
+    pub max_fid_memory: usize,
     /// The memory in bytes for extended attributes held by a connection's fids.
     pub max_xattr_bytes: usize,
     /// The user id for a client that names no user or one that [`Users`] does not know; with `None`
@@ -78,7 +80,7 @@ pub struct Options {
     /// Whether a blocking lock request is answered when the lock is granted. Otherwise the reply to
     /// a conflict is immediate, and Linux retries after its `locktimeout`: 30 seconds, but any
     /// signal ends that wait, while only a fatal one ends the other.
-    pub wait_for_locks: bool,
+    pub blocking_locks: bool,
 }
 
 impl Options {
@@ -86,7 +88,7 @@ impl Options {
     pub const MIN_MSIZE: u32 = 256;
 
     /// The largest message before the first Tversion, which has some 20 bytes.
-    const FIRST_MSIZE: u32 = 8192;
+    const MAX_FIRST_MESSAGE: u32 = 8192;
 }
 
 impl Default for Options {
@@ -99,12 +101,12 @@ impl Default for Options {
             // nodes stays below 200 MiB. Linux holds one fid per cached name and one per open file.
             max_fids: 1 << 20,
             // 2.5 million fids that are only walked.
-            max_held: 512 << 20,
+            max_fid_memory: 512 << 20,
             // 64 values of the largest size.
             max_xattr_bytes: 4 << 20,
             // "nobody". Linux's first attach names that user without a number.
             unknown_user: Some(65534),
-            wait_for_locks: true,
+            blocking_locks: true,
         }
     }
 }
@@ -115,16 +117,19 @@ impl Server {
         Server {
             exports,
             users,
-            held: Quota::shared(options.max_held, 1),
+            memory: Quota::shared(options.max_fid_memory, 1),
             options,
-            hands_over: false,
+            fd_passing: false,
         }
     }
 
     /// Enables, with `hands_over`, passing open files to clients that request them, for connections
-    /// that can carry descriptors and exports that permit it ([`vfs::Export::hands_over`]).
-    pub fn handing_over(self, hands_over: bool) -> Server {
-        Server { hands_over, ..self }
+    /// that can carry descriptors and exports that permit it ([`vfs::Export::fd_passing`]).
+    pub fn with_fd_passing(self, hands_over: bool) -> Server {
+        Server {
+            fd_passing: hands_over,
+            ..self
+        }
     }
 
     /// Returns a session for a new connection.
@@ -132,9 +137,9 @@ impl Server {
         Connection {
             fids: Fids::new(self.options.max_fids),
             xattr_space: Arc::new(XattrSpace::new(self.options.max_xattr_bytes)),
-            agreed: AtomicU64::new(0),
+            negotiated: AtomicU64::new(0),
             user: OnceLock::new(),
-            reaches: Arc::default(),
+            write_states: Arc::default(),
             appends_only: AtomicBool::new(false),
             unnamed: Once::new(),
             client: Owner::new_client(),
@@ -148,8 +153,8 @@ pub struct Connection {
     server: Server,
     /// The connection's number in the lock table.
     client: u64,
-    /// The result of Tversion, packed: see [`Agreed`]. 0 before.
-    agreed: AtomicU64,
+    /// The result of Tversion, packed: see [`Negotiated`]. 0 before.
+    negotiated: AtomicU64,
     /// The user and tree of the first Tattach.
     user: OnceLock<String>,
     /// Whether an attach without a known user was logged.
@@ -157,31 +162,31 @@ pub struct Connection {
     fids: Fids,
     xattr_space: Arc<XattrSpace>,
     /// The files that are open for writing.
-    reaches: Arc<Reaches>,
+    write_states: Arc<WriteStates>,
     /// Whether the client has shown that it never writes back through a fid that is open to append.
     appends_only: AtomicBool,
 }
 
 /// The result of Tversion.
 #[derive(Clone, Copy)]
-struct Agreed {
+struct Negotiated {
     dialect: Dialect,
     msize: u32,
     /// Whether Thand is available.
-    hands: bool,
+    fd_passing: bool,
 }
 
-impl Agreed {
+impl Negotiated {
     fn pack(self) -> u64 {
         let dialect = match self.dialect {
             Dialect::Plan9 => 1,
             Dialect::Unix => 2,
             Dialect::Linux => 3,
         };
-        u64::from(self.hands) << 34 | dialect << 32 | u64::from(self.msize)
+        u64::from(self.fd_passing) << 34 | dialect << 32 | u64::from(self.msize)
     }
 
-    fn unpack(packed: u64) -> Option<Agreed> {
+    fn unpack(packed: u64) -> Option<Negotiated> {
         let dialect = match packed >> 32 & 3 {
             1 => Dialect::Plan9,
             2 => Dialect::Unix,
@@ -190,10 +195,10 @@ impl Agreed {
         };
         let msize = packed as u32;
         let hands = packed >> 34 != 0;
-        Some(Agreed {
+        Some(Negotiated {
             dialect,
             msize,
-            hands,
+            fd_passing: hands,
         })
     }
 }
@@ -204,7 +209,9 @@ impl Session for Connection {
             return Ok(None);
         };
         let size = u32::from_le_bytes(*size);
-        let most = self.agreed().map_or(Options::FIRST_MSIZE, |a| a.msize);
+        let most = self
+            .negotiated()
+            .map_or(Options::MAX_FIRST_MESSAGE, |a| a.msize);
         if size < HEADER as u32 || size > most {
             return Err(Malformed::new(format!(
                 "expected a message of {HEADER} to {most} bytes, got one of {size}"
@@ -223,7 +230,9 @@ impl Session for Connection {
         let count = message.get(COUNT..).and_then(|count| count.first_chunk());
         match (kind, count) {
             (Some(Kind::Read | Kind::Readdir), Some(count)) => {
-                let most = self.agreed().map_or(Options::FIRST_MSIZE, |a| a.msize);
+                let most = self
+                    .negotiated()
+                    .map_or(Options::MAX_FIRST_MESSAGE, |a| a.msize);
                 u32::from_le_bytes(*count).min(most) as usize
             }
             _ => 0,
@@ -253,15 +262,15 @@ impl Session for Connection {
         patience: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed> {
+    ) -> Result<ServeOutcome, Malformed> {
         let bytes = message.bytes();
         let header = Header::decode(bytes)?;
-        let agreed = self.agreed();
+        let agreed = self.negotiated();
         let dialect = agreed.map_or(Dialect::Plan9, |agreed| agreed.dialect);
-        let msize = agreed.map_or(Options::FIRST_MSIZE, |agreed| agreed.msize);
+        let msize = agreed.map_or(Options::MAX_FIRST_MESSAGE, |agreed| agreed.msize);
         let size = header.size as usize;
-        let mut turn = Turn {
-            peer: self,
+        let mut turn = RequestContext {
+            connection: self,
             size,
             call,
             patience,
@@ -271,35 +280,36 @@ impl Session for Connection {
             message,
             out,
         };
-        let unknown = header.number == Kind::Hand.request() && !agreed.is_some_and(|a| a.hands);
+        let unknown =
+            header.number == Kind::Hand.request() && !agreed.is_some_and(|a| a.fd_passing);
         let decoded = match bytes.len() < size && size <= message.size() {
-            _ if unknown => Err(Undecodable::Number(header.number)),
+            _ if unknown => Err(DecodeError::Number(header.number)),
             true => Tmessage::decode_write(bytes, size),
             false => Tmessage::decode(dialect, bytes),
         };
         let done = match decoded {
-            Ok((_, request)) => turn.answer(agreed.is_some(), request),
-            Err(Undecodable::Frame(what)) => return Err(what),
+            Ok((_, request)) => turn.dispatch(agreed.is_some(), request),
+            Err(DecodeError::Frame(what)) => return Err(what),
             Err(undecodable) => {
                 tracing::debug!(client = self.client, %undecodable, "refused");
                 Err(match undecodable {
-                    Undecodable::Number(_) => Errno::EOPNOTSUPP,
+                    DecodeError::Number(_) => Errno::EOPNOTSUPP,
                     _ => Errno::EPROTO,
                 })
             }
         };
-        call.note(u16::from(header.number / 2));
+        call.note_operation(u16::from(header.number / 2));
         let Err(errno) = done else {
-            return Ok(Answer::Done);
+            return Ok(ServeOutcome::Done);
         };
         turn.out.truncate(0);
         Ok(match errno {
-            Errno::WOULD_BLOCK => Answer::WouldBlock,
-            Errno::PARKED => Answer::Parked,
+            Errno::WOULD_BLOCK => ServeOutcome::WouldBlock,
+            Errno::PARKED => ServeOutcome::Parked,
             errno => {
-                call.note_fault(errno.raw());
+                call.note_error(errno.raw());
                 turn.refuse(errno);
-                Answer::Done
+                ServeOutcome::Done
             }
         })
     }
@@ -309,7 +319,7 @@ impl Session for Connection {
             return false;
         };
         let dialect = self
-            .agreed()
+            .negotiated()
             .map_or(Dialect::Plan9, |agreed| agreed.dialect);
         error_reply(dialect, Errno::EIO, |reply| {
             reply.encode(dialect, header.tag, &mut Buffered::new(out));
@@ -321,10 +331,10 @@ impl Session for Connection {
         &VOCABULARY
     }
 
-    fn facts(&self) -> Facts {
-        Facts {
+    fn client_info(&self) -> ClientInfo {
+        ClientInfo {
             version: self
-                .agreed()
+                .negotiated()
                 .map_or(String::new(), |agreed| agreed.dialect.to_string()),
             user: self.user.get().cloned().unwrap_or_default(),
         }
@@ -339,15 +349,15 @@ static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     };
     Vocabulary {
         protocol: "9p",
-        words: (0..=u8::MAX / 2).map(word).collect(),
-        fault: Vocabulary::errno,
+        operations: (0..=u8::MAX / 2).map(word).collect(),
+        error: Vocabulary::errno,
     }
 });
 
 impl Connection {
     #[inline]
-    fn agreed(&self) -> Option<Agreed> {
-        Agreed::unpack(self.agreed.load(Ordering::Acquire))
+    fn negotiated(&self) -> Option<Negotiated> {
+        Negotiated::unpack(self.negotiated.load(Ordering::Acquire))
     }
 }
 
@@ -365,8 +375,8 @@ fn error_reply(dialect: Dialect, errno: Errno, write: impl FnOnce(&Rmessage<'_>)
 }
 
 /// A request in progress.
-struct Turn<'a> {
-    peer: &'a Connection,
+struct RequestContext<'a> {
+    connection: &'a Connection,
     /// The size of the request in bytes.
     size: usize,
     call: &'a Call,
@@ -379,11 +389,11 @@ struct Turn<'a> {
     out: &'a mut dyn Outgoing,
 }
 
-impl<'a> Turn<'a> {
-    fn answer(&mut self, in_session: bool, request: Tmessage<'_>) -> vfs::Result<()> {
+impl<'a> RequestContext<'a> {
+    fn dispatch(&mut self, in_session: bool, request: Tmessage<'_>) -> vfs::Result<()> {
         use Tmessage as T;
         tracing::trace!(
-            client = self.peer.client,
+            client = self.connection.client,
             tag = self.tag.0,
             kind = request.kind().name()
         );
@@ -516,9 +526,9 @@ impl<'a> Turn<'a> {
     /// Returns a fid's state, or `EBADF` if there is none.
     #[inline]
     fn fid(&self, fid: Fid) -> vfs::Result<FidState> {
-        let state = self.peer.fids.get(fid)?;
+        let state = self.connection.fids.get(fid)?;
         self.call
-            .note_share(Arc::as_ptr(&state.attach().export) as u64);
+            .note_export(Arc::as_ptr(&state.attach().export) as u64);
         Ok(state)
     }
 }

@@ -1,9 +1,9 @@
 //! Tlopen, Tlcreate, Thand and Tclunk: opening fids, passing their files, and releasing them.
 
-use vfs::{Errno, Kind, Mode, Name, OpenFlags, Patience, Result, Want, or_executed};
+use vfs::{AttrMask, Errno, Kind, Mode, Name, OpenFlags, Patience, Result, or_open_for_exec};
 
-use super::Turn;
-use super::fid::{FidState, OPEN, STEP, State};
+use super::RequestContext;
+use super::fid::{FidState, OPEN_BYTES, STEP_BYTES, State};
 use super::qid::qid_of;
 use crate::numbers::Lopen;
 use crate::{Fid, Rmessage};
@@ -12,10 +12,10 @@ use crate::{Fid, Rmessage};
 /// any other value.
 pub(super) const IOUNIT: u32 = 0;
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn lopen(&mut self, fid: Fid, flags: u32) -> Result<()> {
         let state = self.fid(fid)?;
-        state.unused()?;
+        state.check_walked()?;
         let asked = Lopen::from_bits_retain(flags);
         let flags = open_flags(asked)?;
         match state.node().kind() {
@@ -26,15 +26,15 @@ impl Turn<'_> {
             _ if asked.contains(Lopen::DIRECTORY) => return Err(Errno::ENOTDIR),
             _ => {}
         }
-        let room = state.room(OPEN)?;
+        let room = state.reserve_memory(OPEN_BYTES)?;
         let cx = self.cx(&state.attach().caller);
         let node = state.node();
-        let file = or_executed(node, &cx, flags, node.open(&cx, flags))?;
+        let file = or_open_for_exec(node, &cx, flags, node.open(&cx, flags))?;
         let attr = file.attr(&cx, wanted(flags))?;
         let writer = self.writer(&state, flags, attr.size);
         self.note_open(&cx, &state, flags);
-        let opened = state.with(State::opened(&state, file, flags, (false, writer), room));
-        self.peer.fids.replace(fid, &state, opened)?;
+        let opened = state.with_state(State::opened(&state, file, flags, (false, writer), room));
+        self.connection.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Lopen {
             qid: qid_of(&attr),
             iounit: IOUNIT,
@@ -50,7 +50,7 @@ impl Turn<'_> {
         gid: u32,
     ) -> Result<()> {
         let state = self.fid(fid)?;
-        state.unused()?;
+        state.check_walked()?;
         if !state.is_directory() {
             return Err(Errno::ENOTDIR);
         }
@@ -59,15 +59,18 @@ impl Turn<'_> {
         let mut flags = open_flags(asked)?;
         flags.set(OpenFlags::EXCL, asked.contains(Lopen::EXCL));
         let caller = state.attach().caller_in(self.call, gid);
-        let mode = Mode::exactly(mode & 0o7777);
+        let mode = Mode::without_umask(mode & 0o7777);
         let cx = self.cx(&caller);
-        let (step, open) = (state.room(STEP)?, state.room(OPEN)?);
+        let (step, open) = (
+            state.reserve_memory(STEP_BYTES)?,
+            state.reserve_memory(OPEN_BYTES)?,
+        );
         let (entry, file) = state.node().create(&cx, name, flags, mode)?;
         let child = state.child(name, entry.node, step);
         let writer = self.writer(&child, flags, entry.attr.size);
         self.note_open(&cx, &child, flags);
-        let created = child.with(State::opened(&child, file, flags, (false, writer), open));
-        self.peer.fids.replace(fid, &state, created)?;
+        let created = child.with_state(State::opened(&child, file, flags, (false, writer), open));
+        self.connection.fids.replace(fid, &state, created)?;
         self.reply(&Rmessage::Lcreate {
             qid: qid_of(&entry.attr),
             iounit: IOUNIT,
@@ -80,7 +83,7 @@ impl Turn<'_> {
         let fid = self.fid(fid)?;
         let open = fid.open()?;
         let attach = fid.attach();
-        if open.directory || !attach.export.hands_over {
+        if open.directory || !attach.export.fd_passing {
             return Err(Errno::EOPNOTSUPP);
         }
         let Some(file) = open.file.backing(&self.cx(&attach.caller)) else {
@@ -91,7 +94,7 @@ impl Turn<'_> {
             });
         };
         self.reply(&Rmessage::Hand {})?;
-        match self.out.hand(file) {
+        match self.out.pass_file(file) {
             true => Ok(()),
             false => Err(Errno::EOPNOTSUPP),
         }
@@ -100,22 +103,22 @@ impl Turn<'_> {
     /// Releases a fid, even if the remaining work fails.
     pub(super) fn clunk(&mut self, fid: Fid) -> Result<()> {
         let state = self.fid(fid)?;
-        let done = self.last_duties(&state);
+        let done = self.finish_clunk(&state);
         if let Err(errno) = done
             && errno.is_signal()
         {
             return Err(errno);
         }
-        self.peer.fids.remove(fid, &state);
+        self.connection.fids.remove(fid, &state);
         done?;
         self.reply(&Rmessage::Clunk {})
     }
 
-    fn last_duties(&self, fid: &FidState) -> Result<()> {
+    fn finish_clunk(&self, fid: &FidState) -> Result<()> {
         let cx = self.cx(&fid.attach().caller);
         match fid.state() {
-            State::Walked | State::Value(_) => Ok(()),
-            State::Draft(draft) => draft.commit(&cx, fid.node()),
+            State::Walked | State::XattrRead(_) => Ok(()),
+            State::XattrWrite(draft) => draft.commit(&cx, fid.node()),
             State::Open(open) => {
                 if open.flags.contains(OpenFlags::WRITE) {
                     open.file.flush(&cx)?;
@@ -131,9 +134,9 @@ impl Turn<'_> {
 
 /// Returns the attributes that opening a file needs: a network file system may have to request the
 /// size.
-pub(super) fn wanted(flags: OpenFlags) -> Want {
-    let mut want = Want::BASIC | Want::TIMES;
-    want.set(Want::SIZE, flags.contains(OpenFlags::WRITE));
+pub(super) fn wanted(flags: OpenFlags) -> AttrMask {
+    let mut want = AttrMask::BASIC | AttrMask::TIMES;
+    want.set(AttrMask::SIZE, flags.contains(OpenFlags::WRITE));
     want
 }
 

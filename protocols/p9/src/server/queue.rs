@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use vfs::{Call, Patience, Payload};
-use wire::{Answer, Facts, Incoming, Malformed, Outgoing, Role, Session, Vocabulary};
+use wire::{ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Session, Vocabulary};
 
 use super::{Connection, Server};
 use crate::Kind;
@@ -36,7 +36,7 @@ impl Session for QueueConnection {
     }
 
     fn role(&self, message: &[u8]) -> Result<Role, Malformed> {
-        self.0.role(self.begin_of(message)?)
+        self.0.role(self.trimmed(message)?)
     }
 
     fn serve(
@@ -45,13 +45,14 @@ impl Session for QueueConnection {
         patience: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed> {
+    ) -> Result<ServeOutcome, Malformed> {
         if out.room() < DATA_HEAD {
             let what = format!("expected room for {DATA_HEAD} bytes, got {}", out.room());
             return Err(Malformed::new(what));
         }
-        let bytes = self.begin_of(message.bytes())?;
-        self.0.serve(call, patience, &Cut { message, bytes }, out)
+        let bytes = self.trimmed(message.bytes())?;
+        self.0
+            .serve(call, patience, &TrimmedMessage { message, bytes }, out)
     }
 
     fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
@@ -62,26 +63,26 @@ impl Session for QueueConnection {
         self.0.vocabulary()
     }
 
-    fn facts(&self) -> Facts {
-        self.0.facts()
+    fn client_info(&self) -> ClientInfo {
+        self.0.client_info()
     }
 }
 
 impl QueueConnection {
     /// Returns `message` without trailing bytes from the guest.
-    fn begin_of<'a>(&self, message: &'a [u8]) -> Result<&'a [u8], Malformed> {
+    fn trimmed<'a>(&self, message: &'a [u8]) -> Result<&'a [u8], Malformed> {
         let size = self.0.frame(message)?;
         Ok(&message[..message.len().min(size.unwrap_or(0))])
     }
 }
 
 /// A message without trailing bytes.
-struct Cut<'a> {
+struct TrimmedMessage<'a> {
     message: &'a dyn Incoming,
     bytes: &'a [u8],
 }
 
-impl Incoming for Cut<'_> {
+impl Incoming for TrimmedMessage<'_> {
     fn bytes(&self) -> &[u8] {
         self.bytes
     }

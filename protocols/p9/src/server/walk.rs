@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, Errno, Name, Node, Result, Want};
+use vfs::{AttrMask, Cx, Errno, Name, Node, Result};
 
-use super::Turn;
-use super::fid::{FidState, STEP, Step};
+use super::RequestContext;
+use super::fid::{FidState, STEP_BYTES, Step};
 use super::qid::qid_of;
 use crate::{Fid, Names, Qid, QidType, Qids, Rmessage};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn walk(&mut self, fid: Fid, newfid: Fid, names: Names<'_>) -> Result<()> {
         if names.len() > Names::MAX {
             return Err(Errno::EINVAL);
         }
         let from = self.fid(fid)?;
-        from.is_file()?;
+        from.check_file()?;
         if newfid != fid {
-            self.peer.fids.check_free(newfid)?;
+            self.connection.fids.check_free(newfid)?;
         } else if !names.is_empty() {
             // An open fid cannot be moved: walk(5).
-            from.unused()?;
+            from.check_walked()?;
         }
         let mut qids = [NO_QID; Names::MAX];
         let mut walked = 0;
@@ -28,7 +28,7 @@ impl Turn<'_> {
         {
             let cx = self.cx(&from.attach().caller);
             for name in names.iter() {
-                match next(&cx, &step, name) {
+                match walk_one(&cx, &step, name) {
                     Ok((next, qid)) => {
                         step = next;
                         qids[walked] = qid;
@@ -43,9 +43,9 @@ impl Turn<'_> {
         if walked == names.len() && !(newfid == fid && names.is_empty()) {
             let state = FidState::Walked(step);
             if newfid == fid {
-                self.peer.fids.replace(fid, &from, state)?;
+                self.connection.fids.replace(fid, &from, state)?;
             } else {
-                self.peer.fids.insert(newfid, state)?;
+                self.connection.fids.insert(newfid, state)?;
             }
         }
         self.reply(&Rmessage::Walk {
@@ -61,36 +61,36 @@ const NO_QID: Qid = Qid {
 };
 
 /// Walks one name.
-fn next(cx: &Cx<'_>, step: &Arc<Step>, name: &[u8]) -> Result<(Arc<Step>, Qid)> {
+fn walk_one(cx: &Cx<'_>, step: &Arc<Step>, name: &[u8]) -> Result<(Arc<Step>, Qid)> {
     if step.node.kind() != vfs::Kind::Directory {
         return Err(Errno::ENOTDIR);
     }
     let (next, attr) = match name {
         b"." => (step.clone(), None),
-        b".." => up(cx, step)?,
+        b".." => parent(cx, step)?,
         _ => {
             let name = Name::new(name)?;
             let entry = step.node.lookup(cx, name)?;
-            let room = step.attach.room(STEP)?;
+            let room = step.attach.reserve_memory(STEP_BYTES)?;
             (Step::new(step, name, entry.node, room), Some(entry.attr))
         }
     };
     let attr = match attr {
         Some(attr) => attr,
-        None => next.node.attr(cx, Want::BASIC | Want::TIMES)?,
+        None => next.node.attr(cx, AttrMask::BASIC | AttrMask::TIMES)?,
     };
     Ok((next, qid_of(&attr)))
 }
 
 /// Returns the parent directory; the root of an attach is its own.
-pub(super) fn up(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs::Attr>)> {
+pub(super) fn parent(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs::Attr>)> {
     let attach = &step.attach;
     let root = attach.root.id();
     if step.node.id() == root {
         return Ok((step.clone(), None));
     }
     let parent = step.node.parent(cx)?;
-    let known = step.place.as_ref().map(|place| &place.up);
+    let known = step.name_in_parent.as_ref().map(|place| &place.parent);
     let up = match known {
         // The client came from there and still has access to it.
         Some(up) if up.node.id() == parent.node.id() => up.clone(),
@@ -106,13 +106,13 @@ pub(super) fn up(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option<vfs
 
 /// The most levels above a moved directory in which to look for the root of the attach: each may
 /// cost the source a look at all directories above.
-const HIGHEST: usize = 64;
+const MAX_ANCESTORS: usize = 64;
 
 /// Returns `ENOENT` if `node` is not found to be below `root`: another client may have moved it
 /// out.
 fn check_below(cx: &Cx<'_>, node: &Arc<dyn Node>, root: vfs::NodeId) -> Result<()> {
     let mut at = node.clone();
-    for _ in 0..HIGHEST {
+    for _ in 0..MAX_ANCESTORS {
         if at.id() == root {
             return Ok(());
         }

@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use vfs::{Cx, Errno, Node, Payload, Portion, Result, XattrFlags, acl};
 
-use super::Turn;
+use super::RequestContext;
 use super::fid::State;
 use crate::{Fid, Rmessage};
 
 /// The largest value and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
-const MOST: usize = 64 << 10;
+const MAX_VALUE: usize = 64 << 10;
 
 /// The longest name (`XATTR_NAME_MAX`).
-const NAME_MOST: usize = 255;
+const MAX_NAME: usize = 255;
 
-/// The estimated size in bytes of a [`Value`] or a [`Draft`] without its contents.
-const XATTR: usize = 192;
+/// The estimated size in bytes of a [`XattrRead`] or a [`XattrWrite`] without its contents.
+const XATTR_BYTES: usize = 192;
 
 /// The remaining bytes for the values that a connection's fids hold.
 pub(super) struct XattrSpace(AtomicUsize);
 
 /// A reservation of a connection's [`XattrSpace`], released when dropped.
-struct Reserved {
+struct ReservedSpace {
     space: Arc<XattrSpace>,
     bytes: usize,
 }
@@ -34,43 +34,43 @@ impl XattrSpace {
     }
 
     /// Reserves `bytes`. Returns `ENOBUFS` if fewer are left.
-    fn reserve(self: &Arc<XattrSpace>, bytes: usize) -> Result<Reserved> {
+    fn reserve(self: &Arc<XattrSpace>, bytes: usize) -> Result<ReservedSpace> {
         let take = |left: usize| left.checked_sub(bytes);
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
             .map_err(|_| Errno::ENOBUFS)?;
-        Ok(Reserved {
+        Ok(ReservedSpace {
             space: self.clone(),
             bytes,
         })
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedSpace {
     fn drop(&mut self) {
         self.space.0.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }
 
 /// A value, or the list of names, at the time of the Txattrwalk.
-pub(super) struct Value {
+pub(super) struct XattrRead {
     pub(super) bytes: Vec<u8>,
-    _reserved: Reserved,
+    _reserved: ReservedSpace,
     _room: Portion,
 }
 
 /// A value being written.
-pub(super) struct Draft {
+pub(super) struct XattrWrite {
     name: Box<[u8]>,
     /// Its announced size in bytes.
     size: usize,
     flags: XattrFlags,
     bytes: Mutex<Vec<u8>>,
-    _reserved: Reserved,
+    _reserved: ReservedSpace,
     _room: Portion,
 }
 
-impl Draft {
+impl XattrWrite {
     /// Writes a part of the value. Returns `ENOSPC` beyond the announced size.
     pub(super) fn write(&self, offset: u64, payload: &mut dyn Payload) -> Result<usize> {
         let (offset, len) = (usize::try_from(offset), payload.len());
@@ -119,11 +119,11 @@ impl Draft {
     }
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn xattrwalk(&mut self, fid: Fid, newfid: Fid, name: &[u8]) -> Result<()> {
         let from = self.fid(fid)?;
-        from.is_file()?;
-        self.peer.fids.check_free(newfid)?;
+        from.check_file()?;
+        self.connection.fids.check_free(newfid)?;
         let cx = self.cx(&from.attach().caller);
         let bytes = if name.is_empty() {
             from.node().xattrs(&cx)?
@@ -131,16 +131,18 @@ impl Turn<'_> {
             check_name(name)?;
             from.node().xattr(&cx, name)?
         };
-        if bytes.len() > MOST {
+        if bytes.len() > MAX_VALUE {
             return Err(Errno::E2BIG);
         }
         let size = bytes.len() as u64;
-        let value = State::Value(Arc::new(Value {
-            _reserved: self.peer.xattr_space.reserve(bytes.len())?,
-            _room: from.room(XATTR + bytes.len())?,
+        let value = State::XattrRead(Arc::new(XattrRead {
+            _reserved: self.connection.xattr_space.reserve(bytes.len())?,
+            _room: from.reserve_memory(XATTR_BYTES + bytes.len())?,
             bytes,
         }));
-        self.peer.fids.insert(newfid, from.with(value))?;
+        self.connection
+            .fids
+            .insert(newfid, from.with_state(value))?;
         self.reply(&Rmessage::Xattrwalk { size })
     }
 
@@ -152,22 +154,24 @@ impl Turn<'_> {
         flags: u32,
     ) -> Result<()> {
         let state = self.fid(fid)?;
-        state.unused()?;
+        state.check_walked()?;
         check_name(name)?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
         let size = usize::try_from(size).unwrap_or(usize::MAX);
-        if size > MOST {
+        if size > MAX_VALUE {
             return Err(Errno::E2BIG);
         }
-        let draft = State::Draft(Arc::new(Draft {
+        let draft = State::XattrWrite(Arc::new(XattrWrite {
             name: name.into(),
             size,
             flags,
             bytes: Mutex::default(),
-            _reserved: self.peer.xattr_space.reserve(size)?,
-            _room: state.room(XATTR + name.len() + size)?,
+            _reserved: self.connection.xattr_space.reserve(size)?,
+            _room: state.reserve_memory(XATTR_BYTES + name.len() + size)?,
         }));
-        self.peer.fids.replace(fid, &state, state.with(draft))?;
+        self.connection
+            .fids
+            .replace(fid, &state, state.with_state(draft))?;
         self.reply(&Rmessage::Xattrcreate {})
     }
 }
@@ -175,7 +179,7 @@ impl Turn<'_> {
 fn check_name(name: &[u8]) -> Result<()> {
     match name {
         b"" => Err(Errno::EINVAL),
-        _ if name.len() > NAME_MOST => Err(Errno::ERANGE),
+        _ if name.len() > MAX_NAME => Err(Errno::ERANGE),
         _ if name.contains(&0) => Err(Errno::EINVAL),
         _ => Ok(()),
     }

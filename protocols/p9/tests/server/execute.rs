@@ -68,7 +68,7 @@ fn a_program_of_a_local_user_reads_no_file_that_it_may_only_execute() {
         });
         let mut message = Vec::new();
         open(0).encode(net.dialect, Tag(1), &mut message);
-        let call = Call::detached().coming_from(Arc::new(peer));
+        let call = Call::detached().with_peer(Arc::new(peer));
         let (_, reply) = net.serve(&call, Patience::Full, &message);
         errno(&checked(net.dialect, &message, reply))
     });

@@ -10,7 +10,7 @@ use p9::{Dialect, Fid, Names, Qid, Rmessage, Tag, Tmessage, Uid};
 use vfs::{Call, Errno, Export, Patience};
 use vfs_testkit::session::{self, Parked};
 use vfs_testkit::{Message, clock};
-use wire::{Answer, Malformed, Session};
+use wire::{Malformed, ServeOutcome, Session};
 
 /// The root fid of [`Net::attached`].
 pub(crate) const ROOT: Fid = Fid(0);
@@ -109,7 +109,7 @@ impl Net {
         assert_eq!(frame, Some(message.len()));
         self.session.role(message).expect("a role");
         match self.try_exchange(&Call::detached(), message) {
-            Ok((Answer::Done, reply)) => reply,
+            Ok((ServeOutcome::Done, reply)) => reply,
             other => panic!("{other:?}"),
         }
     }
@@ -119,7 +119,7 @@ impl Net {
         &self,
         call: &Call,
         message: &[u8],
-    ) -> Result<(Answer, Vec<u8>), Malformed> {
+    ) -> Result<(ServeOutcome, Vec<u8>), Malformed> {
         let most = self.msize as usize;
         session::serve_patiently(&self.session, call, &Message::new(message), most)
     }
@@ -130,7 +130,7 @@ impl Net {
         call: &Call,
         patience: Patience,
         message: &[u8],
-    ) -> (Answer, Vec<u8>) {
+    ) -> (ServeOutcome, Vec<u8>) {
         let most = self.msize as usize;
         session::serve(&self.session, call, patience, &Message::new(message), most)
             .expect("it is framed")
@@ -146,8 +146,8 @@ impl Net {
     /// Serves a parked request again.
     pub(crate) fn resume(&self, parked: Parked) -> Served {
         let reply = parked.serve(|call, message| match self.try_exchange(call, message) {
-            Ok((Answer::Done, reply)) => Some(checked(self.dialect, message, reply)),
-            Ok((Answer::Parked, _)) => None,
+            Ok((ServeOutcome::Done, reply)) => Some(checked(self.dialect, message, reply)),
+            Ok((ServeOutcome::Parked, _)) => None,
             other => panic!("{other:?}"),
         });
         reply.map_or_else(|| Served::Parked(parked), Served::Reply)

@@ -8,7 +8,7 @@ use p9::{Data, Datasync, Dialect, Fid, Names, Stat, Tag, Tmessage as T, Uid};
 use vfs::peer::Owner;
 use vfs::{Call, Caller, Errno, Export, Groups, Kind, Op, Origin, Patience, Peer, Trust};
 use vfs_testkit::script::{Answer as Scripted, Latch, Script};
-use wire::Answer;
+use wire::ServeOutcome;
 
 use crate::net::{FREE, Net, ROOT, checked, errno};
 
@@ -313,13 +313,13 @@ fn encoded(net: &Net, request: &T<'_>) -> Vec<u8> {
 
 fn assert_would_block(net: &Net, call: &Call, patience: Patience, request: &T<'_>) {
     let (answer, _) = net.serve(call, patience, &encoded(net, request));
-    assert_eq!(answer, Answer::WouldBlock, "{request:?}");
+    assert_eq!(answer, ServeOutcome::WouldBlock, "{request:?}");
 }
 
 fn assert_done(net: &Net, call: &Call, request: &T<'_>) {
     let message = encoded(net, request);
     let (answer, reply) = net.serve(call, Patience::Full, &message);
-    assert_eq!(answer, Answer::Done, "{request:?}");
+    assert_eq!(answer, ServeOutcome::Done, "{request:?}");
     let reply = checked(net.dialect, &message, reply);
     assert_eq!(errno(&reply), None, "{request:?}: {reply:?}");
 }
@@ -339,7 +339,7 @@ fn a_local_user_attaches_as_itself_and_creates_in_its_own_groups_alone() {
         gid: 100,
         groups: Groups::Known([4].into()),
     });
-    let call = Call::detached().coming_from(Arc::new(peer));
+    let call = Call::detached().with_peer(Arc::new(peer));
     let attach = T::Attach {
         fid: FREE,
         afid: Fid::NONE,
@@ -367,7 +367,7 @@ fn a_local_user_attaches_as_itself_and_creates_in_its_own_groups_alone() {
 fn what_would_block_is_served_again_with_more_patience() {
     for (op, request) in requests() {
         let (script, net) = scripted(Dialect::Linux);
-        script.next(op, Scripted::Needs(Patience::Full));
+        script.next(op, Scripted::NeedsPatience(Patience::Full));
         let call = Call::detached();
         for patience in [Patience::None, Patience::Brief, Patience::None] {
             assert_would_block(&net, &call, patience, &request);

@@ -6,7 +6,7 @@ use p9::server::{Options, QueueConnection};
 use p9::{Data, Dialect, Fid, Names, Rmessage, Tag, Tmessage as T, Uid};
 use vfs::{Call, Errno};
 use vfs_testkit::{Message, session};
-use wire::{Answer, Malformed, Role, Session};
+use wire::{Malformed, Role, ServeOutcome, Session};
 
 use crate::net::{checked, errno, server};
 
@@ -25,7 +25,7 @@ fn answer(
     room: usize,
 ) -> Result<Vec<u8>, Malformed> {
     let answer = session::serve_patiently(session, &Call::detached(), &message, room)?;
-    assert_eq!(answer.0, Answer::Done);
+    assert_eq!(answer.0, ServeOutcome::Done);
     Ok(answer.1)
 }
 
@@ -92,7 +92,12 @@ fn a_payload_is_written_from_where_it_is() {
             data: Data(&data),
         });
         assert_eq!(session.frame(&write[..256]), Ok(Some(WRITE_HEAD)));
-        let reply = answer(&session, Message::apart(&write, together), 11).expect("an answer");
+        let reply = answer(
+            &session,
+            Message::with_separate_payload(&write, together),
+            11,
+        )
+        .expect("an answer");
         let count = data.len() as u32;
         assert_eq!(
             checked(Dialect::Linux, &write, reply),
@@ -129,7 +134,7 @@ fn an_attribute_s_value_is_written_from_where_it_is() {
     for (offset, part) in [(0, &value[..2000]), (2000, &value[2000..])] {
         let data = Data(part);
         let write = encoded(&T::Write { fid, offset, data });
-        answer(&session, Message::apart(&write, 100), 64).expect("an answer");
+        answer(&session, Message::with_separate_payload(&write, 100), 64).expect("an answer");
     }
     assert_eq!(errno(&ok(&session, &T::Clunk { fid })), None);
     let newfid = Fid(3);
@@ -154,14 +159,22 @@ fn what_says_more_or_less_than_came_does_nothing() {
         data,
     });
     // Shorter than its size field, whether or not the available bytes form a message.
-    assert!(answer(&session, Message::apart(&write[..1000], 256), 64).is_err());
+    assert!(
+        answer(
+            &session,
+            Message::with_separate_payload(&write[..1000], 256),
+            64
+        )
+        .is_err()
+    );
     assert!(answer(&session, Message::new(&write[..20]), 64).is_err());
     assert!(answer(&session, Message::new(&[]), 64).is_err());
     // A count that differs.
     for (at, count) in [(256, 999u32), (256, 1001), (256, u32::MAX), (1023, 0)] {
         let mut wrong = write.clone();
         wrong[WRITE_HEAD - 4..WRITE_HEAD].copy_from_slice(&count.to_le_bytes());
-        let reply = answer(&session, Message::apart(&wrong, at), 64).expect("an answer");
+        let reply =
+            answer(&session, Message::with_separate_payload(&wrong, at), 64).expect("an answer");
         let reply = checked(Dialect::Linux, &wrong, reply);
         assert_eq!(errno(&reply), Some(Errno::EPROTO), "{count}");
     }
@@ -169,9 +182,9 @@ fn what_says_more_or_less_than_came_does_nothing() {
     let mut huge = write.clone();
     huge[..4].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(session.frame(&huge).is_err() && session.role(&huge).is_err());
-    assert!(answer(&session, Message::apart(&huge, 256), 64).is_err());
+    assert!(answer(&session, Message::with_separate_payload(&huge, 256), 64).is_err());
     let clunk = encoded(&T::Clunk { fid: FILE });
-    assert!(answer(&session, Message::apart(&clunk, 9), 64).is_err());
+    assert!(answer(&session, Message::with_separate_payload(&clunk, 9), 64).is_err());
     assert!(read(&session, 0, 10).is_empty());
 }
 

@@ -3,7 +3,7 @@
 
 use p9::message::write_head;
 use p9::numbers::{Getattr, Lopen, lock_kind, lock_status};
-use p9::recovery::{Asked, Failure, Record, Recovery, Unsent};
+use p9::recovery::{Failure, Record, Recovery, RequestAction, Unsent};
 use p9::server::{Options, Server};
 use p9::{Data, Dialect, Fid, Names, Rmessage, Tag, Tmessage, Uid};
 use vfs::Errno;
@@ -25,7 +25,7 @@ struct Client {
 struct Over<'a>(&'a Net);
 
 impl p9::recovery::Server for Over<'_> {
-    fn ask(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
+    fn call(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
         let replies = requests.iter().map(|request| {
             let tag = match request {
                 Tmessage::Version { .. } => Tag::NONE,
@@ -66,7 +66,7 @@ impl Client {
         let reply = client.net.send(tag, &hello);
         client
             .record
-            .answered(&encoded(tag, &reply))
+            .on_reply(&encoded(tag, &reply))
             .expect("noted");
         client.ok(&Tmessage::Attach {
             fid: ROOT,
@@ -81,8 +81,8 @@ impl Client {
     fn ask(&mut self, tag: Tag, request: &Tmessage<'_>) -> Tag {
         let mut message = Vec::new();
         request.encode(LINUX, tag, &mut message);
-        let asked = self.record.asked(message, true);
-        assert_eq!(asked, Ok(Asked::Send), "{request:?}");
+        let asked = self.record.on_request(message, true);
+        assert_eq!(asked, Ok(RequestAction::Send), "{request:?}");
         tag
     }
 
@@ -95,7 +95,7 @@ impl Client {
         let tag = self.tag();
         self.ask(tag, request);
         let reply = self.net.send(tag, request);
-        self.record.answered(&encoded(tag, &reply)).expect("noted");
+        self.record.on_reply(&encoded(tag, &reply)).expect("noted");
         reply
     }
 
@@ -133,7 +133,7 @@ impl Client {
 
     /// Loses the server and recovers on a new one, and returns the replies from that.
     fn again(&mut self) -> Vec<Rmessage<'static>> {
-        self.record.lost();
+        self.record.on_connection_lost();
         self.net = silent(&self.server);
         let mut recovery = self.record.begin();
         recovery.run(&mut Over(&self.net)).expect("gone on");
@@ -151,7 +151,7 @@ impl Client {
         for message in messages {
             let (tag, request) = Tmessage::decode(LINUX, &message).expect("ours");
             let reply = encoded(tag, &self.net.send(tag, &request));
-            self.record.answered(&reply).expect("noted");
+            self.record.on_reply(&reply).expect("noted");
             answers.push(reply);
         }
         let decoded = answers.into_iter().map(|answer| {
@@ -328,9 +328,9 @@ fn answers_come_in_any_order() {
             client.ask(tag, request);
             encoded(tag, &client.net.send(tag, request))
         });
-        client.record.answered(&made).expect("noted");
+        client.record.on_reply(&made).expect("noted");
         if !lost {
-            client.record.answered(&cloned).expect("noted");
+            client.record.on_reply(&cloned).expect("noted");
         }
         let answers = client.again();
         let kinds: Vec<_> = answers.iter().map(|answer| answer.kind()).collect();
@@ -392,7 +392,10 @@ fn what_is_appended_is_appended_once_and_whole() {
 fn lend(client: &mut Client, fid: u32, data: &[u8]) -> Tag {
     let tag = client.tag();
     let head = write_head(tag, Fid(fid), 0, data.len() as u32);
-    assert_eq!(client.record.lent(head.to_vec(), true), Ok(Asked::Send));
+    assert_eq!(
+        client.record.on_lent_write(head.to_vec(), true),
+        Ok(RequestAction::Send)
+    );
     tag
 }
 
@@ -404,7 +407,7 @@ fn what_was_lent_is_its_clients_to_ask_again() {
     let answered = lend(&mut client, 1, b"answered");
     let reply = client.net.send(answered, &write(1, 0, b"answered"));
     let reply = encoded(answered, &reply);
-    client.record.answered(&reply).expect("noted");
+    client.record.on_reply(&reply).expect("noted");
     let (lent, of_stale, cancelled) = (
         lend(&mut client, 1, b"lent"),
         lend(&mut client, 2, b"stale"),
@@ -417,14 +420,17 @@ fn what_was_lent_is_its_clients_to_ask_again() {
         flags,
     };
     assert_eq!(errno(&client.net.send(Tag(900), &unlink)), None);
-    client.record.lost();
+    client.record.on_connection_lost();
     let mut flush = Vec::new();
     Tmessage::Flush { oldtag: cancelled }.encode(LINUX, Tag(901), &mut flush);
-    let flushed = client.record.asked(flush, false);
-    assert!(matches!(flushed, Ok(Asked::Answer(_))));
+    let flushed = client.record.on_request(flush, false);
+    assert!(matches!(flushed, Ok(RequestAction::Answer(_))));
     let tag = client.tag();
     let head = write_head(tag, Fid(1), 4, 4).to_vec();
-    assert_eq!(client.record.lent(head, false), Ok(Asked::Wait));
+    assert_eq!(
+        client.record.on_lent_write(head, false),
+        Ok(RequestAction::Wait)
+    );
 
     client.net = silent(&client.server);
     let mut recovery = client.record.begin();
@@ -442,7 +448,10 @@ fn what_was_lent_is_its_clients_to_ask_again() {
     // As if it had not been requested before.
     let head = write_head(of_stale, Fid(2), 0, 5).to_vec();
     let refused = encoded(of_stale, &Rmessage::Lerror { errno });
-    assert_eq!(client.record.lent(head, true), Ok(Asked::Answer(refused)));
+    assert_eq!(
+        client.record.on_lent_write(head, true),
+        Ok(RequestAction::Answer(refused))
+    );
 }
 
 #[test]
@@ -457,7 +466,7 @@ fn only_the_head_of_a_write_is_taken_for_one() {
         ("more", &[head, head].concat()),
         ("another", &read),
     ] {
-        assert!(record.lent(head.to_vec(), true).is_err(), "{what}");
+        assert!(record.on_lent_write(head.to_vec(), true).is_err(), "{what}");
     }
 }
 
@@ -496,8 +505,8 @@ fn a_fid_that_cannot_have_all_back_is_stale_until_it_is_clunked() {
     let mut asked = |request: &Tmessage<'_>| {
         let mut message = Vec::new();
         request.encode(LINUX, Tag(9), &mut message);
-        match client.record.asked(message, true).expect("noted") {
-            Asked::Answer(answer) => {
+        match client.record.on_request(message, true).expect("noted") {
+            RequestAction::Answer(answer) => {
                 let (_, reply) = Rmessage::decode(LINUX, Vec::leak(answer)).expect("a reply");
                 Some(reply)
             }
@@ -553,7 +562,7 @@ fn a_lock_that_is_anothers_by_now_makes_its_fid_stale() {
     let mut client = Client::new();
     client.create(1, "f", Lopen::RDWR);
     client.ok(&lock(Fid(1), b"we"));
-    client.record.lost();
+    client.record.on_connection_lost();
     client.net = silent(&client.server);
     let other = Net::on(&client.server, LINUX);
     other.walk(ROOT, Fid(1), "f");
@@ -564,7 +573,7 @@ fn a_lock_that_is_anothers_by_now_makes_its_fid_stale() {
     let mut recovery = client.record.begin();
     let mut tries = 1;
     while let Err(failure) = recovery.run(&mut Over(&client.net)) {
-        assert!(matches!(failure, Failure::Later(_)), "{failure:?}");
+        assert!(matches!(failure, Failure::Temporary(_)), "{failure:?}");
         client.net = silent(&client.server);
         tries += 1;
     }
@@ -576,10 +585,10 @@ fn a_lock_that_is_anothers_by_now_makes_its_fid_stale() {
 #[test]
 fn a_server_of_other_sizes_is_none_to_go_on_with() {
     let mut client = Client::new();
-    client.record.lost();
+    client.record.on_connection_lost();
     struct Small;
     impl p9::recovery::Server for Small {
-        fn ask(&mut self, _: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
+        fn call(&mut self, _: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
             let (msize, version) = (8192, &b"9P2000.L"[..]);
             Ok(vec![encoded(
                 Tag::NONE,
@@ -588,7 +597,10 @@ fn a_server_of_other_sizes_is_none_to_go_on_with() {
         }
     }
     let mut recovery = client.record.begin();
-    assert!(matches!(recovery.run(&mut Small), Err(Failure::Never(_))));
+    assert!(matches!(
+        recovery.run(&mut Small),
+        Err(Failure::Permanent(_))
+    ));
 }
 
 /// A server with random answers.
@@ -647,7 +659,7 @@ impl Liar<'_> {
 }
 
 impl p9::recovery::Server for Liar<'_> {
-    fn ask(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
+    fn call(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
         let mut replies = Vec::new();
         for request in requests {
             replies.push(match (request, self.random(4)) {
@@ -674,7 +686,7 @@ fn whatever_a_server_answers_a_recovery_comes_to_an_end() {
             client.in_flight(&request, seed % 2 == 0);
         }
         client.in_flight(&write(1, 0, b"x"), seed % 3 == 0);
-        client.record.lost();
+        client.record.on_connection_lost();
         let mut recovery = client.record.begin();
         let net = &silent(&client.server);
         let lied = recovery.run(&mut Liar { net, random: seed });
@@ -691,14 +703,14 @@ fn whatever_a_server_answers_a_recovery_comes_to_an_end() {
 fn nobody_waits_for_a_server_to_hear_that_nobody_waits() {
     let mut client = Client::new();
     client.in_flight(&mkdir("d"), true);
-    client.record.lost();
+    client.record.on_connection_lost();
     let mut message = Vec::new();
     let oldtag = Tag(client.tag);
     Tmessage::Flush { oldtag }.encode(LINUX, Tag(500), &mut message);
     let answer = encoded(Tag(500), &Rmessage::Flush {});
     assert_eq!(
-        client.record.asked(message, false),
-        Ok(Asked::Answer(answer))
+        client.record.on_request(message, false),
+        Ok(RequestAction::Answer(answer))
     );
     client.net = silent(&client.server);
     let mut recovery = client.record.begin();
@@ -711,7 +723,7 @@ fn nobody_waits_for_a_server_to_hear_that_nobody_waits() {
 fn a_server_that_has_come_need_not_hand_files_over() {
     struct Says(Vec<&'static str>, Vec<String>);
     impl p9::recovery::Server for Says {
-        fn ask(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
+        fn call(&mut self, requests: &[Tmessage<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
             let [Tmessage::Version { msize, version }] = *requests else {
                 assert!(
                     requests.is_empty(),
@@ -736,14 +748,14 @@ fn a_server_that_has_come_need_not_hand_files_over() {
         let (msize, version) = (8192, version.as_bytes());
         let mut hello = Vec::new();
         Tmessage::Version { msize, version }.encode(LINUX, Tag::NONE, &mut hello);
-        record.asked(hello, true).expect("sound");
+        record.on_request(hello, true).expect("sound");
         let answer = encoded(Tag::NONE, &Rmessage::Version { msize, version });
-        record.answered(&answer).expect("sound");
+        record.on_reply(&answer).expect("sound");
         assert!(record.is_recoverable());
-        record.lost();
+        record.on_connection_lost();
         record.begin()
     };
-    let (hand, plain) = (Dialect::HANDING, "9P2000.L");
+    let (hand, plain) = (Dialect::FD_PASSING, "9P2000.L");
     for (was, says, asked) in [
         (hand, vec![hand], Ok(vec![hand])),
         (hand, vec![plain], Ok(vec![hand])),

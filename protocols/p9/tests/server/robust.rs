@@ -5,7 +5,7 @@ use p9::server::Options;
 use p9::{Data, Datasync, Dialect, Extension, Fid, Kind, Names, Stat, Tag, Tmessage as T, Uid};
 use proptest::prelude::*;
 use vfs::Call;
-use wire::{Answer, Session};
+use wire::{ServeOutcome, Session};
 
 use crate::net::{Net, ROOT, server};
 
@@ -240,7 +240,7 @@ proptest! {
                 let (answer, reply) = net
                     .try_exchange(&Call::detached(), &message)
                     .expect("nothing ends the connection");
-                prop_assert_eq!(answer, Answer::Done);
+                prop_assert_eq!(answer, ServeOutcome::Done);
                 prop_assert!(reply::check(dialect, &message, &reply).is_ok());
             }
         }
@@ -268,7 +268,7 @@ proptest! {
             let (answer, reply) = net
                 .try_exchange(&Call::detached(), &message)
                 .expect("it is framed");
-            prop_assert_eq!(answer, Answer::Done);
+            prop_assert_eq!(answer, ServeOutcome::Done);
             prop_assert!(reply::check(dialect, &message, &reply).is_ok());
         }
         let _ = net.session.frame(&raw);

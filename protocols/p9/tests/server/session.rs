@@ -285,18 +285,18 @@ fn threads_share_a_connection_and_a_fid() {
 /// Thand is available only after both sides agreed on it, and until the next Tversion.
 #[test]
 fn files_are_asked_for_where_both_have_agreed_to_that() {
-    let export = Export::new("", Memory::new(clock())).handing_over(true);
+    let export = Export::new("", Memory::new(clock())).with_fd_passing(true);
     let exports = Arc::new(ExportList(vec![Arc::new(export)]));
     let server = Server::new(exports, Arc::new(NumericUsers), Options::default());
     let hand = |fid| T::Hand { fid };
     for (hands_over, said, answered) in [
-        (true, Dialect::HANDING, Dialect::HANDING),
-        (false, Dialect::HANDING, "9P2000.L"),
+        (true, Dialect::FD_PASSING, Dialect::FD_PASSING),
+        (false, Dialect::FD_PASSING, "9P2000.L"),
         (true, "9P2000.L", "9P2000.L"),
         (true, "9P2000.L.hand.more", "9P2000.L"),
         (true, "9P2000.L.han", "9P2000.L"),
     ] {
-        let mut net = Net::silent(&server.clone().handing_over(hands_over));
+        let mut net = Net::silent(&server.clone().with_fd_passing(hands_over));
         let greet = |net: &Net, version: &str| {
             let (msize, version) = (8192, version.as_bytes());
             match net.send(Tag::NONE, &T::Version { msize, version }) {
@@ -307,7 +307,7 @@ fn files_are_asked_for_where_both_have_agreed_to_that() {
         assert_eq!(greet(&net, said), answered.as_bytes(), "{said}");
         net.dialect = Dialect::Linux;
         net.attach(ROOT, 0);
-        let agreed = answered == Dialect::HANDING;
+        let agreed = answered == Dialect::FD_PASSING;
         let expected = if agreed {
             Errno::EBADF
         } else {

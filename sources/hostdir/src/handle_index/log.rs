@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use vfs::{NodeId, sip};
+use vfs::{NodeId, siphash};
 
 use super::Location;
 
@@ -26,7 +26,7 @@ pub(super) struct Log {
 const MAGIC: &[u8] = b"barge names 1\n";
 
 /// An arbitrary constant key: the checksum detects accidents only.
-const KEY: sip::Key = *b"barge names sum ";
+const KEY: siphash::Key = *b"barge names sum ";
 
 const HEAD: usize = 2 + 3 * 8;
 const SUM: usize = 4;
@@ -118,7 +118,7 @@ fn put<'a>(bytes: &mut Vec<u8>, locations: impl Iterator<Item = (NodeId, &'a Loc
 }
 
 fn sum(record: &[u8]) -> [u8; SUM] {
-    (sip::hash(&KEY, record) as u32).to_le_bytes()
+    (siphash::hash(&KEY, record) as u32).to_le_bytes()
 }
 
 /// Returns the records in `bytes`, and the length of the valid prefix.

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::os::fd::AsFd;
 
 use vfs::{
-    Access, Allocate, Attr, Broken, CopyHow, Cx, DirEntry, DirSink, Errno, Extent, File, Kind,
-    Lease, LeaseKind, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Access, AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirEntry, DirSink, Errno,
+    Extent, File, Kind, Lease, LeaseKind, Payload, ReaddirMode, Result, SetAttr, Sink, Whence,
 };
 
 use super::node::{read_attr, set_attr};
@@ -29,7 +29,7 @@ impl MappedFile {
             return Ok(());
         }
         let fd = self.inner.fd(cx.patience)?;
-        let mut attr = read_attr(self.inner.node(), fd.as_fd(), cx, Want::STAT)?;
+        let mut attr = read_attr(self.inner.node(), fd.as_fd(), cx, AttrMask::STAT)?;
         let mode = attr.kind.mode_without_set_id(attr.mode);
         if mode == attr.mode {
             return Ok(());
@@ -44,7 +44,7 @@ impl File for MappedFile {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         let fd = self.inner.fd(cx.patience)?;
         read_attr(self.inner.node(), fd.as_fd(), cx, want)
     }
@@ -68,13 +68,19 @@ impl File for MappedFile {
         Ok(written)
     }
 
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         let mut plus = plus;
-        if plus == Plus::Entries {
+        if plus == ReaddirMode::Entries {
             // Attributes of entries require search permission.
-            let attr = self.attr(cx, Want::STAT)?;
+            let attr = self.attr(cx, AttrMask::STAT)?;
             if permissions::access(cx.caller, &attr, Access::EXEC).is_empty() {
-                plus = Plus::Names;
+                plus = ReaddirMode::Names;
             }
         }
         self.inner
@@ -89,12 +95,12 @@ impl File for MappedFile {
         self.inner.flush(cx)
     }
 
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, cx: &Cx<'_>, how: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.inner.allocate(cx, how, offset, len)?;
         self.clear_set_id(cx)
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
         self.inner.seek(cx, offset, what)
     }
 
@@ -115,7 +121,7 @@ impl File for MappedFile {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
         let to = to.as_any().downcast_ref::<MappedFile>();
         let to = to.ok_or(Errno::EXDEV)?;
@@ -129,7 +135,7 @@ impl File for MappedFile {
     }
 
     /// Owners and permissions can change there without breaking a lease first.
-    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 }

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use sys::file_io::{pread_into, pwrite_all};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
-    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+    Access, Attr, AttrMask, Cx, Entry, Errno, File, Handle, Kind, Mode, Name, NewNode, Node,
+    NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, XattrFlags,
 };
 
 use super::{MappedFile, permissions, stored};
@@ -41,7 +41,7 @@ impl MappedNode {
         Ok(Entry { node, attr })
     }
 
-    fn stored_attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn stored_attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         read_attr(&self.inner, self.inner.fd(cx.patience)?.as_fd(), cx, want)
     }
 
@@ -55,7 +55,7 @@ impl MappedNode {
 
     /// Returns the attributes, after a check that the caller has the access `want`.
     fn require_access(&self, cx: &Cx<'_>, want: Access) -> Result<Attr> {
-        let attr = self.stored_attr(cx, Want::STAT)?;
+        let attr = self.stored_attr(cx, AttrMask::STAT)?;
         permissions::require(cx.caller, &attr, want)?;
         Ok(attr)
     }
@@ -81,7 +81,7 @@ impl MappedNode {
         flags: OpenFlags,
         made: &Attr,
     ) -> Result<(Arc<HostNode>, Attr, HostFile)> {
-        let mode = Mode::exactly(stored::FILE_MODE);
+        let mode = Mode::without_umask(stored::FILE_MODE);
         let (inner, mut attr, file) =
             self.inner
                 .create_file(cx, name, flags | OpenFlags::EXCL, mode)?;
@@ -97,14 +97,14 @@ impl MappedNode {
         &self,
         cx: &Cx<'_>,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewNode<'_>,
         made: &mut Attr,
     ) -> Result<Entry> {
-        if let Make::CharDevice(device) | Make::BlockDevice(device) = what {
+        if let NewNode::CharDevice(device) | NewNode::BlockDevice(device) = what {
             made.rdev = device;
         }
-        if what == Make::Directory {
-            let mode = Mode::exactly(stored::DIR_MODE);
+        if what == NewNode::Directory {
+            let mode = Mode::without_umask(stored::DIR_MODE);
             let (inner, mut attr) = self.inner.make_child(cx, name, what, mode)?;
             let fd = inner.fd(vfs::Patience::Full)?;
             if let Err(error) = store(fd.as_fd(), &mut attr, made) {
@@ -116,13 +116,13 @@ impl MappedNode {
         let flags = OpenFlags::READ | OpenFlags::WRITE;
         let (inner, _, file) = self.make_file(cx, name, flags, made)?;
         let fd = file.fd(cx.patience)?;
-        if let Make::Symlink(target) = what
+        if let NewNode::Symlink(target) = what
             && let Err(error) = pwrite_all(fd.as_fd(), 0, target)
         {
             let _ = self.inner.unlink(cx, name, false);
             return Err(error);
         }
-        let attr = attr::read(inner.device(), fd.as_fd(), Want::STAT)?;
+        let attr = attr::read(inner.device(), fd.as_fd(), AttrMask::STAT)?;
         MappedNode::entry(inner, attr)
     }
 
@@ -165,7 +165,7 @@ pub(super) fn read_attr(
     node: &HostNode,
     fd: BorrowedFd<'_>,
     cx: &Cx<'_>,
-    want: Want,
+    want: AttrMask,
 ) -> Result<Attr> {
     node.device().allow_brief(cx.patience)?;
     identity::assume_server()?;
@@ -192,7 +192,7 @@ pub(super) fn set_attr(
     on_disk: impl FnOnce(&SetAttr) -> Result<Attr>,
 ) -> Result<Attr> {
     attr::validate(set)?;
-    let now = read_attr(node, fd, cx, Want::STAT)?;
+    let now = read_attr(node, fd, cx, AttrMask::STAT)?;
     if set.size.is_some() && !matches!(now.kind, Kind::File | Kind::Directory) {
         return Err(Errno::EINVAL);
     }
@@ -211,7 +211,7 @@ pub(super) fn set_attr(
     if then.mode != now.mode || set.mode.is_some() {
         stored::write_mode(fd, &then)?;
     }
-    read_attr(node, fd, cx, Want::STAT)
+    read_attr(node, fd, cx, AttrMask::STAT)
 }
 
 impl Node for MappedNode {
@@ -231,7 +231,7 @@ impl Node for MappedNode {
         self.inner.handle(cx)
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         self.stored_attr(cx, want)
     }
 
@@ -243,7 +243,7 @@ impl Node for MappedNode {
     }
 
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        let attr = self.stored_attr(cx, Want::STAT)?;
+        let attr = self.stored_attr(cx, AttrMask::STAT)?;
         Ok(permissions::access(cx.caller, &attr, want))
     }
 
@@ -253,7 +253,7 @@ impl Node for MappedNode {
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let opened = vfs::open_by_owner(self, cx, flags, |cx, flags| {
-            self.open_mapped(cx, flags, &self.stored_attr(cx, Want::STAT)?)
+            self.open_mapped(cx, flags, &self.stored_attr(cx, AttrMask::STAT)?)
         });
         Ok(Arc::new(opened?))
     }
@@ -331,13 +331,13 @@ impl Node for MappedNode {
         let node = MappedNode { inner, kind };
         let file = node.open_mapped(cx, flags, &attr)?;
         if flags.contains(OpenFlags::TRUNC) {
-            attr = file.attr(cx, Want::STAT)?;
+            attr = file.attr(cx, AttrMask::STAT)?;
         }
         let node = Arc::new(node);
         Ok((Entry { node, attr }, Arc::new(file)))
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
         self.is_directory()?;
         let dir = self.require_access(cx, Access::EXEC)?;
         match self.child(cx, name) {
@@ -347,17 +347,17 @@ impl Node for MappedNode {
         }
         permissions::require(cx.caller, &dir, Access::WRITE)?;
         let (kind, bits) = match what {
-            Make::File => (Kind::File, mode.bits),
-            Make::Directory => (Kind::Directory, mode.bits),
-            Make::Symlink(b"") => return Err(Errno::ENOENT),
-            Make::Symlink(target) if target.len() >= MAX_TARGET => {
+            NewNode::File => (Kind::File, mode.bits),
+            NewNode::Directory => (Kind::Directory, mode.bits),
+            NewNode::Symlink(b"") => return Err(Errno::ENOENT),
+            NewNode::Symlink(target) if target.len() >= MAX_TARGET => {
                 return Err(Errno::ENAMETOOLONG);
             }
-            Make::Symlink(_) => (Kind::Symlink, 0o777),
-            Make::Fifo => (Kind::Fifo, mode.bits),
-            Make::Socket => (Kind::Socket, mode.bits),
-            Make::CharDevice(_) => (Kind::CharDevice, mode.bits),
-            Make::BlockDevice(_) => (Kind::BlockDevice, mode.bits),
+            NewNode::Symlink(_) => (Kind::Symlink, 0o777),
+            NewNode::Fifo => (Kind::Fifo, mode.bits),
+            NewNode::Socket => (Kind::Socket, mode.bits),
+            NewNode::CharDevice(_) => (Kind::CharDevice, mode.bits),
+            NewNode::BlockDevice(_) => (Kind::BlockDevice, mode.bits),
         };
         if matches!(kind, Kind::CharDevice | Kind::BlockDevice) && cx.caller.uid != 0 {
             return Err(Errno::EPERM);
@@ -382,7 +382,7 @@ impl Node for MappedNode {
             mode.bits & !mode.umask,
             &mut made,
         );
-        let on_disk = Mode::exactly(stored::FILE_MODE);
+        let on_disk = Mode::without_umask(stored::FILE_MODE);
         let (inner, mut attr, file) = self.inner.make_tmpfile(cx, flags, on_disk)?;
         store(file.fd(cx.patience)?.as_fd(), &mut attr, &made)?;
         let node = Arc::new(MappedNode {
@@ -446,7 +446,7 @@ impl Node for MappedNode {
             self.make_other(
                 cx,
                 name,
-                Make::CharDevice(vfs::Device::default()),
+                NewNode::CharDevice(vfs::Device::default()),
                 &mut made,
             )?;
         }
@@ -501,7 +501,7 @@ impl Node for MappedNode {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         self.inner.host_lock_holder(cx, range, kind)
     }
 }

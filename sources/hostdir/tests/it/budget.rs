@@ -5,7 +5,8 @@ use std::sync::Arc;
 use hostdir::{Identity, Options};
 use vfs::memory::MemoryBudget;
 use vfs::{
-    Account, Call, Caller, Cx, Errno, File, Node, OpenFlags, Peer, PeerKey, Plus, RenameFlags, Want,
+    Account, AttrMask, Call, Caller, Cx, Errno, File, Node, OpenFlags, Peer, PeerKey, ReaddirMode,
+    RenameFlags,
 };
 
 use crate::fixture::{Fixture, List, create, failed, is_root, name, read, root, walk, write};
@@ -49,7 +50,7 @@ fn many(no_kernel_handles: bool) {
     );
     for (n, node) in nodes.iter().enumerate().step_by(7) {
         assert_eq!(
-            node.attr(&root(), Want::STAT).expect("found again").id,
+            node.attr(&root(), AttrMask::STAT).expect("found again").id,
             node.id()
         );
         let file = node.open(&root(), OpenFlags::READ).expect("opens");
@@ -138,7 +139,7 @@ fn more_files_are_open_than_there_are_descriptors() {
     for (n, file) in files.iter().enumerate() {
         assert_eq!(read(&root(), &**file, 0, 99), Ok(text(n)), "{n}");
         assert_eq!(write(&root(), &**file, 5, b"again"), Ok(5), "{n}");
-        let attr = file.attr(&root(), Want::STAT).expect("attributes");
+        let attr = file.attr(&root(), AttrMask::STAT).expect("attributes");
         let removed = n % STEP == 0 || (n % STEP == 1 && n + STEP < FILES);
         assert_eq!(attr.nlink, u32::from(!removed), "{n}");
         file.fsync(&root(), false).expect("syncs");
@@ -194,17 +195,22 @@ fn gone(no_kernel_handles: bool) {
     let pressing = press(&fixture);
     // A node without a name keeps its descriptor and therefore its object.
     assert_eq!(
-        unlinked.attr(&root(), Want::STAT).map(|attr| attr.nlink),
+        unlinked
+            .attr(&root(), AttrMask::STAT)
+            .map(|attr| attr.nlink),
         Ok(0)
     );
-    assert!(idle.attr(&root(), Want::STAT).is_ok());
+    assert!(idle.attr(&root(), AttrMask::STAT).is_ok());
     drop(pressing);
     let pressing = press(&fixture);
     fixture.outside(|dir| {
         std::fs::remove_file(dir.join("replaced")).expect("removes");
         std::fs::write(dir.join("replaced"), "other").expect("writes");
     });
-    assert_eq!(failed(replaced.attr(&root(), Want::STAT)), Errno::ESTALE);
+    assert_eq!(
+        failed(replaced.attr(&root(), AttrMask::STAT)),
+        Errno::ESTALE
+    );
     let new = fixture.lookup("replaced").expect("there");
     assert!(
         !Arc::ptr_eq(&new.node, &replaced),
@@ -245,7 +251,7 @@ fn nodes_found_by_name_follow_our_renames_even_into_each_other() {
     let pressing = press(&fixture);
     for node in [&a, &b, &c] {
         assert_eq!(
-            node.attr(&root(), Want::STAT).map(|attr| attr.id),
+            node.attr(&root(), AttrMask::STAT).map(|attr| attr.id),
             Ok(node.id())
         );
     }
@@ -272,7 +278,7 @@ fn nodes_found_by_name_follow_our_renames_even_into_each_other() {
         fixture.lookup("a3/b3/c").map(|entry| entry.node.id()),
         Ok(c.id())
     );
-    assert!(a.attr(&root(), Want::STAT).is_ok());
+    assert!(a.attr(&root(), AttrMask::STAT).is_ok());
     drop(pressing);
 }
 
@@ -281,8 +287,8 @@ fn a_deep_chain_of_directories_is_dropped_without_a_deep_stack() {
     let fixture = tight(true);
     let mut node = fixture.root.clone();
     for _ in 0..5_000 {
-        let mode = vfs::Mode::exactly(0o700);
-        node = match node.make(&root(), name("d"), vfs::Make::Directory, mode) {
+        let mode = vfs::Mode::without_umask(0o700);
+        node = match node.make(&root(), name("d"), vfs::NewNode::Directory, mode) {
             Ok(entry) => entry.node,
             Err(errno) => panic!("{errno:?}"),
         };
@@ -343,7 +349,7 @@ fn open_directories_lend_their_descriptors_and_go_on_where_they_were() {
     for _ in 0..=4 {
         for (file, (names, cookie)) in open.iter().zip(&mut seen) {
             let mut some = List(Vec::new(), 250);
-            file.readdir(&root(), *cookie, Plus::Names, &mut some)
+            file.readdir(&root(), *cookie, ReaddirMode::Names, &mut some)
                 .expect("lists");
             *cookie = some.0.last().map_or(*cookie, |entry| entry.2);
             names.extend(some.0.into_iter().map(|entry| entry.0));
@@ -373,34 +379,47 @@ fn what_open_directories_keep_counts_and_idle_ones_give_it_up() {
         }
     });
     let budget = MemoryBudget::new(64 << 20);
-    let call = |user| Call::detached().on_account(Account::at(&budget, PeerKey::User(user)));
+    let call =
+        |user| Call::detached().with_account(Account::in_budget(&budget, PeerKey::User(user)));
     let (one, other) = (call(1), call(2));
     // Opens the directory and reads its first entry.
     let begin = |call: &Call| {
         let cx = Cx::new(&Caller::ROOT, call);
         let file = fixture.root.open(&cx, OpenFlags::READ).expect("opens");
         let mut first = List(Vec::new(), 1);
-        file.readdir(&cx, 0, Plus::Names, &mut first)
+        file.readdir(&cx, 0, ReaddirMode::Names, &mut first)
             .expect("lists");
         (file, first.0)
     };
     let others = begin(&other);
-    assert_eq!(budget.kept(), EACH);
+    assert_eq!(budget.state_bytes(), EACH);
     let mut open = Vec::new();
     for _ in 0..OPEN {
         open.push(begin(&one));
-        assert!(budget.kept() <= EACH + SHARE, "{} bytes", budget.kept());
+        assert!(
+            budget.state_bytes() <= EACH + SHARE,
+            "{} bytes",
+            budget.state_bytes()
+        );
     }
-    assert!(budget.kept() > SHARE / 2, "{} bytes", budget.kept());
+    assert!(
+        budget.state_bytes() > SHARE / 2,
+        "{} bytes",
+        budget.state_bytes()
+    );
     // The first ones have freed their read-ahead for the last.
     let last = open.split_off(OPEN / 2);
     drop(open.split_off(1));
-    assert!(budget.kept() > SHARE / 2, "{} bytes", budget.kept());
+    assert!(
+        budget.state_bytes() > SHARE / 2,
+        "{} bytes",
+        budget.state_bytes()
+    );
     // All continue at their positions.
     for (file, mut seen) in open.into_iter().chain(last).chain([others]) {
         let cx = Cx::new(&Caller::ROOT, &one);
         let mut rest = List(Vec::new(), usize::MAX);
-        file.readdir(&cx, seen[0].2, Plus::Names, &mut rest)
+        file.readdir(&cx, seen[0].2, ReaddirMode::Names, &mut rest)
             .expect("lists");
         seen.extend(rest.0);
         let mut seen: Vec<_> = seen.into_iter().map(|entry| entry.0).collect();
@@ -414,7 +433,7 @@ fn what_open_directories_keep_counts_and_idle_ones_give_it_up() {
 
 /// Returns a call of the client at `addr`.
 fn call_from(addr: &str) -> Call {
-    Call::detached().coming_from(Arc::new(Peer::remote(
+    Call::detached().with_peer(Arc::new(Peer::remote(
         addr.parse().expect("an address"),
         700,
     )))
@@ -481,7 +500,10 @@ fn what_a_client_has_unlinked_counts_until_it_lets_go() {
     }
     for (node, file) in &held[..12] {
         assert_eq!(read(&greedy, &**file, 0, 1), Ok(vec![]));
-        assert_eq!(node.attr(&greedy, Want::STAT).map(|attr| attr.nlink), Ok(0));
+        assert_eq!(
+            node.attr(&greedy, AttrMask::STAT).map(|attr| attr.nlink),
+            Ok(0)
+        );
     }
     held.remove(0);
     assert_eq!(fixture.root.unlink(&greedy, name("f12"), false), Ok(()));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use hostdir::{HostDir, Identity, Options};
 use rustix::mount::{MountFlags, UnmountFlags};
-use vfs::{FileSystem, HandleKey, Level, Plus};
+use vfs::{FileSystem, HandleKey, ReaddirMode, Support};
 
 use crate::fixture::{Fixture, create, is_root, list, root};
 
@@ -56,7 +56,8 @@ fn a_mount_below_is_visible_and_its_numbers_are_its_own() {
             assert_eq!(entry.attr.device, dir.attr.device);
             handles.push((entry.node.id(), entry.node.handle(&root())));
         }
-        for (name, id, _, entry) in list(&root(), &*dir.node, Plus::Entries).expect("lists") {
+        for (name, id, _, entry) in list(&root(), &*dir.node, ReaddirMode::Entries).expect("lists")
+        {
             assert_eq!(entry.map(|entry| entry.attr.id), Some(id), "{name}");
         }
         assert_eq!(
@@ -66,7 +67,7 @@ fn a_mount_below_is_visible_and_its_numbers_are_its_own() {
     }
     let [on_root, on_one] = ["", "one two"].map(|p| fixture.lookup(p).expect("there").attr.device);
     assert_ne!(on_root, on_one);
-    if fixture.fs.capabilities().handles != Level::Native {
+    if fixture.fs.capabilities().handles != Support::Native {
         return eprintln!("skipped: no kernel handles, so none outlives the export");
     }
     // A restarted program, without any nodes yet, finds the objects on them.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use vfs::{Errno, OpenFlags, Plus};
+use vfs::{Errno, OpenFlags, ReaddirMode};
 
 use crate::fixture::{Fixture, failed, list, name, read, root, walk};
 
@@ -46,7 +46,7 @@ fn a_link_swapped_in_for_a_directory_leads_nowhere() {
             let made = fixture.root.lookup(&root(), name("d")).and_then(|dir| {
                 let flags = OpenFlags::WRITE | OpenFlags::TRUNC;
                 dir.node
-                    .create(&root(), name("new"), flags, vfs::Mode::exactly(0o600))
+                    .create(&root(), name("new"), flags, vfs::Mode::without_umask(0o600))
             });
             assert!(made.is_ok() || failed(made) == Errno::ENOTDIR);
         }
@@ -90,7 +90,7 @@ fn links_are_told_not_followed() {
         );
     }
     assert_eq!(
-        list(&root(), &*fixture.root, Plus::Entries)
+        list(&root(), &*fixture.root, ReaddirMode::Entries)
             .expect("lists")
             .len(),
         3

@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 
 use vfs::{
-    Allocate, CopyHow, Errno, Extent, Make, Mode, Node, OpenFlags, Seek, SetAttr, SetTime, Time,
-    Want, XattrFlags,
+    AllocateMode, AttrMask, CopyMode, Errno, Extent, Mode, NewNode, Node, OpenFlags, SetAttr,
+    SetTime, Time, Whence, XattrFlags,
 };
 
 use crate::fixture::{Fixture, create, failed, name, read, root, write};
@@ -14,7 +14,7 @@ fn what_is_written_is_on_the_host_and_back() {
     let fixture = Fixture::fixed();
     let (entry, file) = create(&root(), &*fixture.root, "f", 0o640).expect("creates");
     assert_eq!(write(&root(), &*file, 3, b"hello"), Ok(5));
-    let inside = file.attr(&root(), Want::STAT).expect("attr");
+    let inside = file.attr(&root(), AttrMask::STAT).expect("attr");
     fixture.outside(|dir| {
         let outside = std::fs::metadata(dir.join("f")).expect("there");
         assert_eq!(std::fs::read(dir.join("f")).expect("reads"), b"\0\0\0hello");
@@ -67,7 +67,7 @@ fn an_open_file_survives_unlink_rename_and_mode_0() {
         .root
         .unlink(&root(), name("g"), false)
         .expect("unlinks");
-    let attr = entry.node.attr(&root(), Want::STAT).expect("lives on");
+    let attr = entry.node.attr(&root(), AttrMask::STAT).expect("lives on");
     assert_eq!((attr.nlink, attr.size), (0, 4));
     let cut = SetAttr {
         size: Some(2),
@@ -103,7 +103,7 @@ fn a_file_that_was_created_can_be_executed_once_it_is_closed() {
                 .success()
         );
     });
-    assert!(entry.node.attr(&root(), Want::STAT).is_ok());
+    assert!(entry.node.attr(&root(), AttrMask::STAT).is_ok());
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn create_opens_what_is_there_unless_it_must_not() {
     let open = |file: &str, flags| {
         fixture
             .root
-            .create(&root(), name(file), flags, Mode::exactly(0o600))
+            .create(&root(), name(file), flags, Mode::without_umask(0o600))
     };
     let (entry, file) = open("f", rw).expect("opens");
     assert_eq!(
@@ -139,11 +139,11 @@ fn only_files_and_directories_open() {
     let make = |file: &str, what| {
         fixture
             .root
-            .make(&root(), name(file), what, Mode::exactly(0o666))
+            .make(&root(), name(file), what, Mode::without_umask(0o666))
     };
-    let fifo = make("fifo", Make::Fifo).expect("makes");
-    let socket = make("socket", Make::Socket).expect("makes");
-    let link = make("link", Make::Symlink(b"/etc/passwd")).expect("makes");
+    let fifo = make("fifo", NewNode::Fifo).expect("makes");
+    let socket = make("socket", NewNode::Socket).expect("makes");
+    let link = make("link", NewNode::Symlink(b"/etc/passwd")).expect("makes");
     assert_eq!(
         failed(fifo.node.open(&root(), OpenFlags::READ)),
         Errno::ENXIO
@@ -159,11 +159,12 @@ fn only_files_and_directories_open() {
     assert_eq!(link.node.readlink(&root()), Ok(b"/etc/passwd".to_vec()));
     assert_eq!(fifo.node.readlink(&root()), Err(Errno::EINVAL));
     assert_eq!(
-        failed(
-            fixture
-                .root
-                .create(&root(), name("fifo"), OpenFlags::WRITE, Mode::exactly(0))
-        ),
+        failed(fixture.root.create(
+            &root(),
+            name("fifo"),
+            OpenFlags::WRITE,
+            Mode::without_umask(0)
+        )),
         Errno::ENXIO
     );
 }
@@ -225,7 +226,7 @@ fn changes_change_the_counter() {
     let mut seen = std::collections::HashSet::new();
     for n in 0..100u8 {
         write(&root(), &*file, 0, &[n]).expect("writes");
-        let attr = entry.node.attr(&root(), Want::STAT).expect("attr");
+        let attr = entry.node.attr(&root(), AttrMask::STAT).expect("attr");
         assert!(
             seen.insert(attr.change),
             "each state that was seen has its own"
@@ -236,7 +237,7 @@ fn changes_change_the_counter() {
 impl Fixture {
     fn fs_change_is_emulated(&self) -> bool {
         use vfs::FileSystem;
-        self.fs.capabilities().change != vfs::Level::Native
+        self.fs.capabilities().change != vfs::Support::Native
     }
 }
 
@@ -281,15 +282,15 @@ fn holes(fixture: &Fixture) {
             extent(3 * k64, 4 * k64, true),
         ]
     );
-    assert_eq!(file.seek(&root(), 10, Seek::Hole), Ok(k64));
-    assert_eq!(file.seek(&root(), k64, Seek::Data), Ok(2 * k64));
-    assert_eq!(file.seek(&root(), size, Seek::Data), Err(Errno::ENXIO));
-    file.allocate(&root(), Allocate::Punch, 0, k64)
+    assert_eq!(file.seek(&root(), 10, Whence::Hole), Ok(k64));
+    assert_eq!(file.seek(&root(), k64, Whence::Data), Ok(2 * k64));
+    assert_eq!(file.seek(&root(), size, Whence::Data), Err(Errno::ENXIO));
+    file.allocate(&root(), AllocateMode::Punch, 0, k64)
         .expect("punches");
     assert_eq!(told()[0], extent(0, 2 * k64, true));
     // Reserved but unwritten space reads as zeros; it must not be reported as data that was
     // written.
-    file.allocate(&root(), Allocate::KeepSize, 0, k64)
+    file.allocate(&root(), AllocateMode::KeepSize, 0, k64)
         .expect("reserves");
     write(&root(), &*file, 4096, &[7; 4096]).expect("writes into what is reserved");
     assert!(
@@ -321,16 +322,16 @@ fn a_copy_copies_and_a_clone_shares_or_refuses() {
     let data: Vec<u8> = (0..3 << 20).map(|n: u32| (n >> 4) as u8).collect();
     write(&root(), &*from, 0, &data).expect("writes");
     let copy = |len, how| from.copy(&root(), 0, &*to, 0, len, how);
-    assert_eq!(copy(4 << 20, CopyHow::Any), Ok(3 << 20));
+    assert_eq!(copy(4 << 20, CopyMode::Any), Ok(3 << 20));
     assert_eq!(read(&root(), &*to, 0, 4 << 20), Ok(data));
-    match copy(1 << 20, CopyHow::Clone) {
+    match copy(1 << 20, CopyMode::Clone) {
         Ok(len) => assert_eq!(len, 1 << 20),
         Err(errno) => assert_eq!(errno, Errno::EOPNOTSUPP),
     }
     let other = Fixture::fixed();
     let (_c, foreign) = create(&root(), &*other.root, "c", 0o600).expect("creates");
     assert_eq!(
-        failed(from.copy(&root(), 0, &*foreign, 0, 1, CopyHow::Any)),
+        failed(from.copy(&root(), 0, &*foreign, 0, 1, CopyMode::Any)),
         Errno::EXDEV
     );
 }
@@ -341,7 +342,7 @@ fn direct_io_needs_no_aligned_memory() {
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::DIRECT;
     let (_e, file) = fixture
         .root
-        .create(&root(), name("f"), flags, Mode::exactly(0o600))
+        .create(&root(), name("f"), flags, Mode::without_umask(0o600))
         .expect("creates");
     let data: Vec<u8> = (0..8192u32).map(|n| n as u8).collect();
     assert_eq!(write(&root(), &*file, 0, &data), Ok(8192));
@@ -359,7 +360,7 @@ fn appending_ignores_the_offset() {
     let flags = OpenFlags::WRITE | OpenFlags::APPEND;
     let (_e, file) = fixture
         .root
-        .create(&root(), name("f"), flags, Mode::exactly(0o600))
+        .create(&root(), name("f"), flags, Mode::without_umask(0o600))
         .expect("creates");
     for piece in [b"ab", b"cd"] {
         write(&root(), &*file, 0, piece).expect("writes");
@@ -376,7 +377,7 @@ fn a_file_without_a_name_gets_one_or_never() {
     let rw = OpenFlags::READ | OpenFlags::WRITE;
     let (entry, file) = fixture
         .root
-        .tmpfile(&root(), rw, Mode::exactly(0o600))
+        .tmpfile(&root(), rw, Mode::without_umask(0o600))
         .expect("makes");
     assert_eq!(entry.attr.nlink, 0);
     write(&root(), &*file, 0, b"x").expect("writes");
@@ -391,7 +392,7 @@ fn a_file_without_a_name_gets_one_or_never() {
     );
     let (entry, _file) = fixture
         .root
-        .tmpfile(&root(), rw | OpenFlags::EXCL, Mode::exactly(0o600))
+        .tmpfile(&root(), rw | OpenFlags::EXCL, Mode::without_umask(0o600))
         .expect("makes");
     assert_eq!(
         failed(fixture.root.link(&root(), name("g"), &*entry.node)),

@@ -7,7 +7,7 @@ use hostdir::{HostDir, Identity, Options};
 use tempfile::TempDir;
 use vfs::{
     Call, Caller, Cx, DirEntry, DirSink, Entry, Errno, File, FileSystem, Groups, Mode, Name, Node,
-    OpenFlags, Patience, Plus, Result,
+    OpenFlags, Patience, ReaddirMode, Result,
 };
 use wire::payload::{SlicePayload, VecSink};
 
@@ -115,7 +115,7 @@ pub(crate) fn name(name: &str) -> Name<'_> {
 
 pub(crate) fn walk(cx: &Cx<'_>, from: Arc<dyn Node>, path: &str) -> Result<Entry> {
     let mut entry = Entry {
-        attr: from.attr(cx, vfs::Want::STAT)?,
+        attr: from.attr(cx, vfs::AttrMask::STAT)?,
         node: from,
     };
     for step in path.split('/').filter(|step| !step.is_empty()) {
@@ -131,7 +131,7 @@ pub(crate) fn create(
     mode: u32,
 ) -> Result<(Entry, Arc<dyn File>)> {
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::EXCL;
-    dir.create(cx, name(file), flags, Mode::exactly(mode))
+    dir.create(cx, name(file), flags, Mode::without_umask(mode))
 }
 
 pub(crate) fn read(cx: &Cx<'_>, file: &dyn File, offset: u64, len: usize) -> Result<Vec<u8>> {
@@ -162,7 +162,7 @@ impl DirSink for List {
     }
 }
 
-pub(crate) fn list(cx: &Cx<'_>, dir: &dyn Node, plus: Plus) -> Result<Vec<Listed>> {
+pub(crate) fn list(cx: &Cx<'_>, dir: &dyn Node, plus: ReaddirMode) -> Result<Vec<Listed>> {
     let file = dir.open(cx, OpenFlags::READ)?;
     let mut all = List(Vec::new(), usize::MAX);
     file.readdir(cx, 0, plus, &mut all)?;

@@ -1,7 +1,7 @@
 //! Handles.
 
 use hostdir::{HostDir, Identity, Options};
-use vfs::{Errno, FileSystem, Handle, HandleKey, Level, Want};
+use vfs::{AttrMask, Errno, FileSystem, Handle, HandleKey, Support};
 
 use crate::fixture::{Fixture, create, failed, name, root};
 
@@ -77,7 +77,7 @@ fn kernel_handles_outlive_the_export() {
         ..Options::default()
     };
     let fixture = Fixture::new(sealed_with(Some([7; 32])));
-    if fixture.fs.capabilities().handles != Level::Native {
+    if fixture.fs.capabilities().handles != Support::Native {
         return eprintln!("skipped: kernel handles are not permitted");
     }
     let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
@@ -108,8 +108,14 @@ fn generations_tell_two_lives_of_a_number_apart() {
     let mut seen = std::collections::HashSet::new();
     for _ in 0..20 {
         let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
-        let attr = entry.node.attr(&root(), Want::GENERATION).expect("attr");
-        let again = entry.node.attr(&root(), Want::GENERATION).expect("attr");
+        let attr = entry
+            .node
+            .attr(&root(), AttrMask::GENERATION)
+            .expect("attr");
+        let again = entry
+            .node
+            .attr(&root(), AttrMask::GENERATION)
+            .expect("attr");
         assert_eq!(attr.generation, again.generation);
         assert!(seen.insert((attr.id, attr.generation)));
         fixture
@@ -184,7 +190,7 @@ fn recorded_names_outlive_the_export() {
     let again = restarted(&fixture, &names);
     assert_eq!(found(&again), [true, true, true, true, false, false, true]);
     let file = again.resolve(&root(), &given[3].1).expect("resolves");
-    let size = file.attr(&root(), Want::SIZE).expect("attributes").size;
+    let size = file.attr(&root(), AttrMask::SIZE).expect("attributes").size;
     assert_eq!(size, "a/b/f".len() as u64);
     // Another key means another export.
     drop(again);
@@ -199,7 +205,7 @@ fn recorded_names_outlive_the_export() {
 #[test]
 fn names_that_cannot_be_recorded_are_told_of() {
     let fixture = Fixture::new(by_name("/nonexistent/names".as_ref()));
-    let limits = fixture.fs.limits();
+    let limits = fixture.fs.limitations();
     assert!(limits[0].contains("/nonexistent/names"), "{limits:?}");
     assert!(
         limits

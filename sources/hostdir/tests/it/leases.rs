@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use hostdir::{HostDir, Options};
 use vfs::{
-    Broken, Call, Caller, Cx, Errno, File, FileSystem as _, Lease, LeaseKind, Name, Node,
+    BreakCallback, Call, Caller, Cx, Errno, File, FileSystem as _, Lease, LeaseKind, Name, Node,
     OpenFlags, Patience, Result, SetAttr,
 };
 
@@ -54,7 +54,7 @@ fn brief() -> Cx<'static> {
 fn lease(file: &Arc<dyn File>, kind: LeaseKind) -> (Result<Box<dyn Lease>>, Receiver<()>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
-    let broken: Broken = Arc::new(move || {
+    let broken: BreakCallback = Arc::new(move || {
         let _ = tell.lock().expect("no panic holds it").send(());
     });
     (file.lease(&cx(), kind, &broken), told)
@@ -180,7 +180,7 @@ fn an_open_file_has_one_lease_and_another_after_it() {
 
 #[test]
 fn locks_break_no_lease_and_outlive_it() {
-    use vfs::lock::{HostLock, Space};
+    use vfs::lock::{HostLock, LockFamily};
     for (kind, flags, lock) in [
         (LeaseKind::Read, OpenFlags::READ, HostLock::Shared),
         (
@@ -193,7 +193,8 @@ fn locks_break_no_lease_and_outlive_it() {
         let file = world.open(flags);
         let lease = lease(&file, kind).0.expect("nobody else has it open");
         let node = world.node();
-        let set = |start, state| node.host_lock(&brief(), Space::Posix.range(start, start), state);
+        let set =
+            |start, state| node.host_lock(&brief(), LockFamily::Posix.range(start, start), state);
         assert_eq!(set(0, lock), Ok(()));
         assert!(!lease.is_broken());
         drop(lease);

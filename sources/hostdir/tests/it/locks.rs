@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use sys::lock::{Holder, Kind};
-use vfs::lock::{HostLock, Lock, LockKind, LockTable, Owner, Space};
+use vfs::lock::{HostLock, Lock, LockFamily, LockKind, LockTable, Owner};
 use vfs::{Errno, FileSystem};
 
 use crate::fixture::{Fixture, chmod, create, root};
@@ -18,9 +18,9 @@ fn owner(client: u64) -> Owner {
     }
 }
 
-fn lock(space: Space, start: u64, end: u64, kind: LockKind, client: u64) -> Lock {
+fn lock(space: LockFamily, start: u64, end: u64, kind: LockKind, client: u64) -> Lock {
     Lock {
-        space,
+        family: space,
         start,
         end,
         kind,
@@ -43,7 +43,7 @@ fn an_outsider_sees_what_clients_hold_together() {
     let fixture = Fixture::fixed();
     let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&fixture));
-    let shared = |start, end, client| lock(Space::Posix, start, end, LockKind::Shared, client);
+    let shared = |start, end, client| lock(LockFamily::Posix, start, end, LockKind::Shared, client);
     table
         .lock(&root(), node, shared(0, 9, 1), false)
         .expect("free");
@@ -60,7 +60,7 @@ fn an_outsider_sees_what_clients_hold_together() {
     ));
     assert_eq!(seen(15, u64::MAX), Ok(None));
     table
-        .unlock(&root(), node, Space::Posix, 0, 9, &owner(1))
+        .unlock(&root(), node, LockFamily::Posix, 0, 9, &owner(1))
         .expect("unlocks");
     assert_eq!(seen(0, 4), Ok(None));
     assert!(seen(5, 5).is_ok_and(|holder| holder.is_some()));
@@ -74,7 +74,7 @@ fn an_outsider_is_in_the_way_and_told() {
     let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let (node, table, out) = (&*entry.node, LockTable::default(), outsider(&fixture));
     sys::lock::set(out.as_fd(), 10, 19, Kind::Exclusive).expect("free");
-    let wanted = lock(Space::Posix, 0, u64::MAX, LockKind::Exclusive, 1);
+    let wanted = lock(LockFamily::Posix, 0, u64::MAX, LockKind::Exclusive, 1);
     assert_eq!(
         table.lock(&root(), node, wanted.clone(), false),
         Err(Errno::EAGAIN)
@@ -96,7 +96,13 @@ fn an_outsider_is_in_the_way_and_told() {
         Err(rustix::io::Errno::AGAIN)
     );
     // No process can lock beyond the largest offset.
-    let far = lock(Space::Posix, u64::MAX - 1, u64::MAX, LockKind::Exclusive, 2);
+    let far = lock(
+        LockFamily::Posix,
+        u64::MAX - 1,
+        u64::MAX,
+        LockKind::Exclusive,
+        2,
+    );
     table.release(&root(), node, |_| true);
     table
         .lock(&root(), node, far, false)
@@ -108,7 +114,7 @@ fn whole_files_are_locked_apart() {
     let fixture = Fixture::fixed();
     let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let (node, out) = (&*entry.node, outsider(&fixture));
-    let all = |state| node.host_lock(&root(), Space::Flock.range(0, u64::MAX), state);
+    let all = |state| node.host_lock(&root(), LockFamily::Flock.range(0, u64::MAX), state);
     all(HostLock::Shared).expect("free");
     assert!(out.try_lock_shared().is_ok());
     // Another process prevents the upgrade, and the lock that was held stays held.
@@ -119,7 +125,7 @@ fn whole_files_are_locked_apart() {
     assert!(out.try_lock_shared().is_err());
     all(HostLock::Unlocked).expect("unlocks");
     assert!(out.try_lock().is_ok());
-    let whole = lock(Space::Flock, 0, u64::MAX, LockKind::Shared, 1);
+    let whole = lock(LockFamily::Flock, 0, u64::MAX, LockKind::Shared, 1);
     let holder = LockTable::default().holder(&root(), node, &whole);
     let holder = holder.expect("asks").map(|lock| lock.kind);
     assert_eq!(holder, Some(LockKind::Exclusive));
@@ -131,7 +137,7 @@ fn nothing_stays_open_when_nothing_is_held() {
     let (entry, file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     let table = LockTable::default();
     let before = fixture.fs.open_descriptors();
-    for space in [Space::Posix, Space::Flock] {
+    for space in [LockFamily::Posix, LockFamily::Flock] {
         let all = lock(space, 0, u64::MAX, LockKind::Exclusive, 1);
         table.lock(&root(), &*entry.node, all, false).expect("free");
     }
@@ -140,7 +146,7 @@ fn nothing_stays_open_when_nothing_is_held() {
     assert_eq!(fixture.fs.open_descriptors(), before);
     drop((entry, file));
     assert_eq!(fixture.fs.open_descriptors(), before - 1);
-    assert!(fixture.fs.capabilities().host_locks == vfs::Level::Native);
+    assert!(fixture.fs.capabilities().host_locks == vfs::Support::Native);
 }
 
 #[test]
@@ -158,7 +164,7 @@ fn what_cannot_be_written_is_locked_as_read() {
     });
     let entry = fixture.lookup("f").expect("there");
     let table = LockTable::default();
-    let all = lock(Space::Posix, 0, u64::MAX, LockKind::Exclusive, 1);
+    let all = lock(LockFamily::Posix, 0, u64::MAX, LockKind::Exclusive, 1);
     table.lock(&root(), &*entry.node, all, false).expect("free");
     let out = fixture.outside(|dir| File::open(dir.join("f")).expect("opens"));
     let holder = sys::lock::holder(out.as_fd(), 0, 0, Kind::Exclusive);

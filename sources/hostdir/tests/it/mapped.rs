@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use hostdir::{Identity, Options};
-use vfs::{Caller, Cx, Errno, Kind, Level, Make, Mode, Node, OpenFlags, SetAttr, Want, XattrFlags};
+use vfs::{
+    AttrMask, Caller, Cx, Errno, Kind, Mode, NewNode, Node, OpenFlags, SetAttr, Support, XattrFlags,
+};
 
 use crate::fixture::{CALL, Fixture, create, failed, list, name, read, root, user, write};
 
@@ -48,18 +50,18 @@ fn the_bytes_on_the_disk_are_qemu_s() {
     let make = |file: &str, what| {
         fixture
             .root
-            .make(&root(), name(file), what, Mode::exactly(0o640))
+            .make(&root(), name(file), what, Mode::without_umask(0o640))
             .expect("makes")
     };
-    make("d", Make::Directory);
-    make("l", Make::Symlink(b"some/where"));
+    make("d", NewNode::Directory);
+    make("l", NewNode::Symlink(b"some/where"));
     let device = vfs::Device {
         major: 8,
         minor: 257,
     };
-    assert_eq!(make("b", Make::BlockDevice(device)).attr.rdev, device);
-    make("p", Make::Fifo);
-    make("s", Make::Socket);
+    assert_eq!(make("b", NewNode::BlockDevice(device)).attr.rdev, device);
+    make("p", NewNode::Fifo);
+    make("s", NewNode::Socket);
     fixture.outside(|dir| {
         let on_disk = |file: &str| std::fs::symlink_metadata(dir.join(file)).expect("there");
         assert_eq!(kept(&dir.join("f"), "uid"), Some(vec![0xe8, 3, 0, 0]));
@@ -127,7 +129,7 @@ fn what_qemu_kept_is_shown() {
     );
     let plain = fixture.lookup("plain").expect("there");
     assert_eq!((plain.attr.kind, plain.attr.mode), (Kind::File, 0o7777));
-    let entries = list(&root(), &*fixture.root, vfs::Plus::Entries).expect("lists");
+    let entries = list(&root(), &*fixture.root, vfs::ReaddirMode::Entries).expect("lists");
     let kinds: Vec<Kind> = entries
         .iter()
         .map(|entry| entry.3.as_ref().expect("an entry").attr.kind)
@@ -160,7 +162,7 @@ fn clients_see_nothing_of_how_it_is_kept() {
     let can = vfs::FileSystem::capabilities(&*fixture.fs);
     assert_eq!(
         (can.owners, can.devices, can.acl),
-        (Level::Emulated, Level::Emulated, Level::None)
+        (Support::Emulated, Support::Emulated, Support::None)
     );
 }
 
@@ -199,7 +201,7 @@ fn barge_checks_what_the_host_cannot_know() {
     let (mine, _) = create(&as_other, &*fixture.root, "g", 0o600).expect("creates");
     assert_eq!(mine.attr.uid, 5);
     assert_eq!(
-        mine.node.attr(&root(), Want::STAT).map(|attr| attr.uid),
+        mine.node.attr(&root(), AttrMask::STAT).map(|attr| attr.uid),
         Ok(5)
     );
     fixture

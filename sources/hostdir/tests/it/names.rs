@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use hostdir::Options;
-use vfs::{Errno, Make, Mode, OpenFlags, Plus, RenameFlags, Want};
+use vfs::{AttrMask, Errno, Mode, NewNode, OpenFlags, ReaddirMode, RenameFlags};
 
 use crate::fixture::{Fixture, List, create, failed, fixed, list, name, root};
 
@@ -21,7 +21,7 @@ fn every_entry_comes_once_however_it_is_read() {
     let mut cookie = 0;
     loop {
         let mut some = List(Vec::new(), 37);
-        file.readdir(&root(), cookie, Plus::Names, &mut some)
+        file.readdir(&root(), cookie, ReaddirMode::Names, &mut some)
             .expect("reads");
         let Some(last) = some.0.last() else { break };
         cookie = last.2;
@@ -39,14 +39,14 @@ fn every_entry_comes_once_however_it_is_read() {
     for at in [4000, 10, 2500, 11, 4999] {
         for dir in [&file, &other] {
             let mut rest = List(Vec::new(), 20);
-            dir.readdir(&root(), seen[at].2, Plus::Names, &mut rest)
+            dir.readdir(&root(), seen[at].2, ReaddirMode::Names, &mut rest)
                 .expect("reads");
             assert_eq!(set(&rest.0), set(&seen[at + 1..][..rest.0.len()]));
             assert_eq!(rest.0.len(), 20.min(4999 - at));
         }
     }
     let mut again = List(Vec::new(), usize::MAX);
-    file.readdir(&root(), 0, Plus::Names, &mut again)
+    file.readdir(&root(), 0, ReaddirMode::Names, &mut again)
         .expect("reads");
     assert_eq!(again.0.len(), 5000);
 }
@@ -57,15 +57,20 @@ fn numbers_and_nodes_of_entries_are_those_of_lookups() {
     create(&root(), &*fixture.root, "f", 0o600).expect("creates");
     fixture
         .root
-        .make(&root(), name("d"), Make::Directory, Mode::exactly(0o700))
+        .make(
+            &root(),
+            name("d"),
+            NewNode::Directory,
+            Mode::without_umask(0o700),
+        )
         .expect("makes");
-    for plus in [Plus::Names, Plus::Entries] {
+    for plus in [ReaddirMode::Names, ReaddirMode::Entries] {
         let entries = list(&root(), &*fixture.root, plus).expect("lists");
         assert_eq!(entries.len(), 2);
         for (name, id, _, entry) in entries {
             let found = fixture.lookup(&name).expect("there");
             assert_eq!(found.node.id(), id);
-            assert_eq!(entry.is_some(), plus == Plus::Entries);
+            assert_eq!(entry.is_some(), plus == ReaddirMode::Entries);
             assert!(entry.is_none_or(|entry| entry.attr == found.attr));
         }
     }
@@ -85,7 +90,7 @@ fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
     std::thread::sleep(std::time::Duration::from_millis(3100));
     let [rests, moves] = ["rests", "moves"].map(|name| fixture.lookup(name).expect("there").node);
     let names = |node: &dyn vfs::Node| -> Vec<String> {
-        let listed = list(&root(), node, Plus::Names).expect("lists");
+        let listed = list(&root(), node, ReaddirMode::Names).expect("lists");
         listed.into_iter().map(|entry| entry.0).collect()
     };
     let all: Vec<_> = (0..5000).map(file).collect();
@@ -100,7 +105,7 @@ fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
     let mut cookie = 0;
     loop {
         let mut some = List(Vec::new(), 700);
-        open.readdir(&root(), cookie, Plus::Names, &mut some)
+        open.readdir(&root(), cookie, ReaddirMode::Names, &mut some)
             .expect("reads");
         let Some(last) = some.0.last() else { break };
         cookie = last.2;
@@ -109,7 +114,7 @@ fn a_directory_that_rests_is_listed_as_it_is_whatever_was_kept_of_it() {
     let again = rests.open(&root(), OpenFlags::READ).expect("opens");
     let mut rest = List(Vec::new(), usize::MAX);
     again
-        .readdir(&root(), seen[3000].1, Plus::Names, &mut rest)
+        .readdir(&root(), seen[3000].1, ReaddirMode::Names, &mut rest)
         .expect("reads");
     assert!(
         rest.0
@@ -143,7 +148,12 @@ fn a_removed_directory_has_no_entries() {
     let fixture = Fixture::fixed();
     let dir = fixture
         .root
-        .make(&root(), name("d"), Make::Directory, Mode::exactly(0o700))
+        .make(
+            &root(),
+            name("d"),
+            NewNode::Directory,
+            Mode::without_umask(0o700),
+        )
         .expect("makes");
     let file = dir.node.open(&root(), OpenFlags::READ).expect("opens");
     fixture
@@ -151,7 +161,7 @@ fn a_removed_directory_has_no_entries() {
         .unlink(&root(), name("d"), true)
         .expect("removes");
     let mut all = List(Vec::new(), 10);
-    file.readdir(&root(), 0, Plus::Names, &mut all)
+    file.readdir(&root(), 0, ReaddirMode::Names, &mut all)
         .expect("reads");
     assert!(all.0.is_empty());
     assert_eq!(
@@ -164,7 +174,14 @@ fn a_removed_directory_has_no_entries() {
 fn names_are_made_removed_and_renamed_as_on_the_host() {
     let fixture = Fixture::fixed();
     let root_dir = &fixture.root;
-    let dir = |n: &str| root_dir.make(&root(), name(n), Make::Directory, Mode::exactly(0o700));
+    let dir = |n: &str| {
+        root_dir.make(
+            &root(),
+            name(n),
+            NewNode::Directory,
+            Mode::without_umask(0o700),
+        )
+    };
     let (a, b) = (dir("a").expect("makes"), dir("b").expect("makes"));
     assert_eq!(failed(dir("a")), Errno::EEXIST);
     let (file, _) = create(&root(), &*a.node, "f", 0o600).expect("creates");
@@ -205,8 +222,8 @@ fn names_are_made_removed_and_renamed_as_on_the_host() {
         .make(
             &root(),
             name("s"),
-            Make::Symlink(b"nowhere"),
-            Mode::exactly(0o777),
+            NewNode::Symlink(b"nowhere"),
+            Mode::without_umask(0o777),
         )
         .expect("makes");
     let hard = root_dir
@@ -229,7 +246,7 @@ fn the_umask_counts_unless_a_default_acl_decides() {
     };
     let dir = fixture
         .root
-        .make(&root(), name("d"), Make::Directory, mode)
+        .make(&root(), name("d"), NewNode::Directory, mode)
         .expect("makes");
     assert_eq!(dir.attr.mode, 0o750);
     // Version 2; user, group and others may all do everything.
@@ -249,7 +266,7 @@ fn the_umask_counts_unless_a_default_acl_decides() {
     }
     let made = dir
         .node
-        .make(&root(), name("f"), Make::File, mode)
+        .make(&root(), name("f"), NewNode::File, mode)
         .expect("makes");
     assert_eq!(made.attr.mode, 0o777);
     let flags = OpenFlags::WRITE | OpenFlags::EXCL;
@@ -271,8 +288,10 @@ fn threads_that_serve_clear_their_own_umask_and_those_of_a_program_keep_it() {
         }),
     );
     let made = |fixture: &Fixture| {
-        let all = Mode::exactly(0o777);
-        let made = fixture.root.make(&root(), name("d"), Make::Directory, all);
+        let all = Mode::without_umask(0o777);
+        let made = fixture
+            .root
+            .make(&root(), name("d"), NewNode::Directory, all);
         (made.expect("makes").attr.mode, sys::umask::current())
     };
     let in_thread = |check: &(dyn Fn() + Sync)| {
@@ -292,7 +311,12 @@ fn the_root_is_above_itself_and_nothing_is_above_it() {
     let fixture = Fixture::fixed();
     let dir = fixture
         .root
-        .make(&root(), name("d"), Make::Directory, Mode::exactly(0o700))
+        .make(
+            &root(),
+            name("d"),
+            NewNode::Directory,
+            Mode::without_umask(0o700),
+        )
         .expect("makes");
     let above = |node: &dyn vfs::Node| node.parent(&root()).map(|entry| entry.node.id());
     assert_eq!(above(&*dir.node), Ok(fixture.root.id()));
@@ -303,6 +327,6 @@ fn the_root_is_above_itself_and_nothing_is_above_it() {
         elsewhere
     });
     assert_eq!(above(&*dir.node), Err(Errno::ESTALE));
-    assert!(dir.node.attr(&root(), Want::STAT).is_ok());
+    assert!(dir.node.attr(&root(), AttrMask::STAT).is_ok());
     fixture.outside(|_| drop(elsewhere));
 }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use hostdir::{Identity, Options};
-use vfs::{CopyHow, Errno, Make, Mode, OpenFlags, Patience, Plus, SetAttr, Want};
+use vfs::{AttrMask, CopyMode, Errno, Mode, NewNode, OpenFlags, Patience, ReaddirMode, SetAttr};
 
 use crate::fixture::{Fixture, List, create, failed, name, read, root, with, write};
 
@@ -17,7 +17,7 @@ fn without_patience_only_what_is_in_memory() {
         fixture.root.lookup(&none, name("f")).is_ok(),
         "its name is cached"
     );
-    assert!(entry.node.attr(&none, Want::STAT).is_ok());
+    assert!(entry.node.attr(&none, AttrMask::STAT).is_ok());
     if tells_waiting(&fixture) {
         assert_eq!(read(&none, &*file, 0, 6), Ok(b"cached".to_vec()));
     } else {
@@ -32,17 +32,17 @@ fn without_patience_only_what_is_in_memory() {
         failed(
             fixture
                 .root
-                .make(&none, name("g"), Make::Fifo, Mode::exactly(0)),
+                .make(&none, name("g"), NewNode::Fifo, Mode::without_umask(0)),
         ),
         failed(file.fsync(&with(Patience::Brief), true)),
-        failed(file.allocate(&with(Patience::Brief), vfs::Allocate::Extend, 0, 9)),
+        failed(file.allocate(&with(Patience::Brief), vfs::AllocateMode::Extend, 0, 9)),
         failed(file.copy(
             &with(Patience::Brief),
             0,
             &*file,
             9 << 20,
             2 << 20,
-            CopyHow::Any,
+            CopyMode::Any,
         )),
     ];
     assert_eq!(would_block, [Errno::WOULD_BLOCK; 9]);
@@ -83,7 +83,7 @@ fn briefly_names_are_made_and_data_is_written() {
     entry.node.setattr(&brief, &cut).expect("cuts");
     let dir = fixture.root.open(&brief, OpenFlags::READ).expect("opens");
     let mut all = List(Vec::new(), 9);
-    dir.readdir(&brief, 0, Plus::Entries, &mut all)
+    dir.readdir(&brief, 0, ReaddirMode::Entries, &mut all)
         .expect("reads");
     fixture
         .root

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use hostdir::{HostDir, Identity, Options};
-use vfs::{Access, Caller, Cx, Errno, Make, Mode, OpenFlags, SetAttr, XattrFlags};
+use vfs::{Access, Caller, Cx, Errno, Mode, NewNode, OpenFlags, SetAttr, XattrFlags};
 
 use crate::fixture::{
     CALL, Fixture, chmod, create, failed, in_groups, is_root, name, root, user, write,
@@ -118,19 +118,19 @@ fn nobody_reads_what_is_not_his() {
         ..SetAttr::default()
     };
     assert_eq!(failed(file.node.setattr(&as_nobody, &set)), Errno::EACCES);
-    let device = Make::CharDevice(vfs::Device { major: 1, minor: 3 });
+    let device = NewNode::CharDevice(vfs::Device { major: 1, minor: 3 });
     assert_eq!(
         failed(
             fixture
                 .root
-                .make(&as_nobody, name("null"), device, Mode::exactly(0o666))
+                .make(&as_nobody, name("null"), device, Mode::without_umask(0o666))
         ),
         Errno::EPERM
     );
     assert!(
         fixture
             .root
-            .make(&root(), name("null"), device, Mode::exactly(0o666))
+            .make(&root(), name("null"), device, Mode::without_umask(0o666))
             .is_ok()
     );
 }
@@ -145,13 +145,13 @@ fn what_a_caller_makes_is_his() {
     let (entry, _file) = create(&cx, &*fixture.root, "f", 0o644).expect("creates");
     assert_eq!((entry.attr.uid, entry.attr.gid), (1234, 5678));
     for (what, file) in [
-        (Make::Directory, "d"),
-        (Make::Symlink(b"t"), "l"),
-        (Make::Fifo, "p"),
+        (NewNode::Directory, "d"),
+        (NewNode::Symlink(b"t"), "l"),
+        (NewNode::Fifo, "p"),
     ] {
         let made = fixture
             .root
-            .make(&cx, name(file), what, Mode::exactly(0o755))
+            .make(&cx, name(file), what, Mode::without_umask(0o755))
             .expect("makes");
         assert_eq!((made.attr.uid, made.attr.gid), (1234, 5678));
     }
@@ -313,20 +313,20 @@ fn limits_are_told() {
     assert!(
         fixture
             .fs
-            .limits()
+            .limitations()
             .iter()
             .any(|line| line.contains("user of this process"))
     );
     assert!(
         fixture
             .fs
-            .limits()
+            .limitations()
             .iter()
             .any(|line| line.contains("no kernel file handles"))
     );
     if let Some(fixture) = Fixture::switching() {
-        let by_handle = vfs::FileSystem::capabilities(&*fixture.fs).handles == vfs::Level::Native;
-        assert!(fixture.fs.limits().is_empty() || !by_handle);
+        let by_handle = vfs::FileSystem::capabilities(&*fixture.fs).handles == vfs::Support::Native;
+        assert!(fixture.fs.limitations().is_empty() || !by_handle);
     }
     if !is_root() {
         let switch = Options {

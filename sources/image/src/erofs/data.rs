@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use erofs::read::{Contents, What};
+use erofs::read::{Contents, Location};
 use vfs::{Errno, Patience, Result, Sink};
 
 use super::Erofs;
-use crate::range::Held;
-use crate::storage::{Access, SMALL};
+use crate::range::FileGuard;
+use crate::storage::{Access, MIN_DIRECT_READ};
 
 /// A part of a read, in a form that a sink accepts.
 enum Part<'a> {
@@ -15,8 +15,8 @@ enum Part<'a> {
     /// Bytes in a local file.
     File {
         device: u16,
-        held: Held<'a>,
-        place: u64,
+        guard: FileGuard<'a>,
+        offset: u64,
         len: u64,
     },
     /// Bytes already in memory.
@@ -34,7 +34,7 @@ const MAX_PARTS: usize = 4096;
 impl Erofs {
     /// Puts up to `len` bytes of `contents` from `offset` into `sink` and returns how many; the
     /// caller ensures that the range ends before the end of the file.
-    pub(super) fn give_contents(
+    pub(super) fn put_contents(
         &self,
         contents: &Contents,
         offset: u64,
@@ -60,7 +60,7 @@ impl Erofs {
         }
         let mut done = 0;
         for part in parts {
-            match self.give(&access, &part, sink) {
+            match self.put_part(&access, &part, sink) {
                 Ok(put) => {
                     done += put;
                     if put < part.len() {
@@ -91,16 +91,19 @@ impl Erofs {
         let mut at = offset;
         while at < end && parts.len() < MAX_PARTS {
             let run = self.image.map(access, contents, at);
-            let run = run.map_err(|error| self.told(error))?;
+            let run = run.map_err(|error| self.log_error(error))?;
             let skip = at - run.start;
             let len = (run.len - skip).min(end - at);
-            match run.what {
-                What::Hole => parts.push(Part::Hole(len)),
-                What::Stored { device, place } => {
+            match run.location {
+                Location::Hole => parts.push(Part::Hole(len)),
+                Location::Plain {
+                    device,
+                    offset: place,
+                } => {
                     let place = place.saturating_add(skip);
-                    self.stored(access, device, place, len, parts)?;
+                    self.gather_stored(access, device, place, len, parts)?;
                 }
-                What::Packed(place) => {
+                Location::Fragment(place) => {
                     let packed = self.image.packed().ok_or(Errno::EIO)?;
                     let place = place.checked_add(skip).ok_or(Errno::EIO)?;
                     if place.checked_add(len).is_none_or(|end| end > packed.size()) {
@@ -108,21 +111,21 @@ impl Erofs {
                     }
                     self.gather(access, packed, place, len, parts)?;
                 }
-                What::Metabox(place) => {
+                Location::Metabox(place) => {
                     let metabox = self.image.metabox().ok_or(Errno::EIO)?;
                     let mut bytes = vec![0; len as usize];
                     let read = self.image.read(access, metabox, place + skip, &mut bytes);
-                    read.map_err(|error| self.told(error))?;
+                    read.map_err(|error| self.log_error(error))?;
                     parts.push(Part::Bytes {
                         bytes: bytes.into(),
                         skip: 0,
                         len: len as usize,
                     });
                 }
-                What::Encoded(cluster) => {
+                Location::Encoded(cluster) => {
                     use erofs::read::Storage;
                     let decoded = access.decoded(&self.image, &cluster);
-                    let bytes = decoded.map_err(|error| self.told(error))?;
+                    let bytes = decoded.map_err(|error| self.log_error(error))?;
                     parts.push(Part::Bytes {
                         bytes,
                         skip: skip as usize,
@@ -136,7 +139,7 @@ impl Erofs {
     }
 
     /// Adds uncompressed bytes of a device to `parts`.
-    fn stored<'a>(
+    fn gather_stored<'a>(
         &self,
         access: &Access<'a>,
         device: u16,
@@ -145,12 +148,12 @@ impl Erofs {
         parts: &mut Vec<Part<'a>>,
     ) -> Result<()> {
         let source = access.source(device, place, len as usize)?;
-        let large = len >= SMALL as u64;
+        let large = len >= MIN_DIRECT_READ as u64;
         if let Some(held) = large.then(|| source.file(place, len as usize)).flatten() {
             match parts.last_mut() {
                 Some(Part::File {
                     device: of,
-                    place: before,
+                    offset: before,
                     len: there,
                     ..
                 }) if *of == device && *before + *there == place => {
@@ -158,8 +161,8 @@ impl Erofs {
                 }
                 _ => parts.push(Part::File {
                     device,
-                    held,
-                    place,
+                    guard: held,
+                    offset: place,
                     len,
                 }),
             }
@@ -175,12 +178,15 @@ impl Erofs {
     }
 
     /// Puts a part into the sink and returns how many bytes.
-    fn give(&self, access: &Access<'_>, part: &Part<'_>, sink: &mut dyn Sink) -> Result<usize> {
+    fn put_part(&self, access: &Access<'_>, part: &Part<'_>, sink: &mut dyn Sink) -> Result<usize> {
         match part {
             Part::Hole(len) => sink.zeros(*len as usize),
             Part::Bytes { bytes, skip, len } => sink.bytes(&bytes[*skip..*skip + *len]),
             Part::File {
-                held, place, len, ..
+                guard: held,
+                offset: place,
+                len,
+                ..
             } => return sink.file(held.file, *place, *len as usize, access.patience),
         }
         Ok(part.len())

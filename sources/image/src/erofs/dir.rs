@@ -3,10 +3,10 @@
 //! Cycles are detected on lookup: a directory found by name must name the directory it was found in
 //! as its parent. So no directory is its own descendant, and every walk of the tree terminates.
 
-use vfs::{Errno, Patience, Plus, Result};
+use vfs::{Errno, Patience, ReaddirMode, Result};
 
 use super::{Erofs, Item, kind_of};
-use crate::format::Listed;
+use crate::format::ListedEntry;
 
 impl Erofs {
     /// Returns the inode number of a directory's `..` entry.
@@ -27,7 +27,10 @@ impl Erofs {
         let contents = self.contents(dir, patience)?;
         let mut entries = self.image.entries(&access, contents, 0);
         loop {
-            match entries.next_entry().map_err(|error| self.told(error))? {
+            match entries
+                .next_entry()
+                .map_err(|error| self.log_error(error))?
+            {
                 Some((entry, _)) if is_dots(entry.name) => {}
                 Some((entry, _)) if entry.nid == child => return Ok(true),
                 Some(_) => {}
@@ -40,7 +43,7 @@ impl Erofs {
     pub(super) fn number_of(&self, dir: &Item, name: &[u8], patience: Patience) -> Result<u64> {
         let contents = self.contents(dir, patience)?;
         let found = self.image.lookup(&self.access(patience), contents, name);
-        match found.map_err(|error| self.told(error))? {
+        match found.map_err(|error| self.log_error(error))? {
             Some((nid, _)) => Ok(nid),
             None => Err(Errno::ENOENT),
         }
@@ -59,7 +62,7 @@ impl Erofs {
                 return Err(Errno::EIO);
             }
         }
-        self.note(nid);
+        self.mark_reachable(nid);
         Ok(item)
     }
 
@@ -68,22 +71,25 @@ impl Erofs {
         &self,
         dir: &Item,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         patience: Patience,
-        each: &mut dyn FnMut(Listed<'_, Item>) -> bool,
+        each: &mut dyn FnMut(ListedEntry<'_, Item>) -> bool,
     ) -> Result<()> {
         let access = self.access(patience);
         let contents = self.contents(dir, patience)?;
         let mut entries = self.image.entries(&access, contents, cookie);
-        while let Some((entry, cookie)) = entries.next_entry().map_err(|error| self.told(error))? {
+        while let Some((entry, cookie)) = entries
+            .next_entry()
+            .map_err(|error| self.log_error(error))?
+        {
             if is_dots(entry.name) {
                 continue;
             }
             let item = match plus {
-                Plus::Names => None,
-                Plus::Entries => self.child(dir, entry.nid, patience).ok(),
+                ReaddirMode::Names => None,
+                ReaddirMode::Entries => self.child(dir, entry.nid, patience).ok(),
             };
-            let goes_on = each(Listed {
+            let goes_on = each(ListedEntry {
                 name: entry.name,
                 id: self.id_of(entry.nid),
                 kind: kind_of(entry.kind),

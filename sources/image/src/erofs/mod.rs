@@ -7,15 +7,15 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use erofs::layout::{FileType, SUPERBLOCK_OFFSET};
-use erofs::read::{Contents, Error, Image, Inode, Storage, What};
+use erofs::read::{Contents, Error, Image, Inode, Location, Storage};
 use parking_lot::{Mutex, MutexGuard};
 use vfs::acl::{self, Acl};
 use vfs::{
-    Attr, Capabilities, Device, Errno, Handle, Kind, Level, Name, NodeId, Patience, Plus, Result,
-    Sink, StatFs, Time,
+    Attr, Capabilities, Device, Errno, Handle, Kind, Name, NodeId, Patience, ReaddirMode, Result,
+    Sink, StatFs, Support, Time,
 };
 
-use crate::format::{Format, Listed, fold, handle_of, parse_handle, stale};
+use crate::format::{Format, ListedEntry, fnv1a, handle_of, parse_handle, stale};
 use crate::storage::{Access, Devices, Read, errno};
 
 /// `EROFS_SUPER_MAGIC_V1` (`linux/magic.h`), the file-system type that statfs(2) returns.
@@ -29,7 +29,7 @@ const TARGET_MAX: u64 = 4096;
 const MAX_DEPTH: usize = 4096;
 
 /// The maximum number of nodes remembered as reachable: 8 bytes each.
-const MAX_KNOWN: usize = 1 << 20;
+const MAX_REACHABLE: usize = 1 << 20;
 
 /// An EROFS image.
 pub(crate) struct Erofs {
@@ -38,7 +38,7 @@ pub(crate) struct Erofs {
     /// Identifies the image: a hash of its superblock and, if it has hashes, their root.
     identity: u64,
     /// Inode numbers known to be in the tree, since a lookup found them.
-    known: Mutex<HashSet<u64>>,
+    reachable: Mutex<HashSet<u64>>,
 }
 
 /// An inode, with a lazily computed map of its contents.
@@ -75,12 +75,12 @@ impl Erofs {
         let read = access.read_at(0, SUPERBLOCK_OFFSET as u64, &mut superblock);
         read.map_err(Error::Storage)?;
         let root = devices.root.as_ref().map_or(&[][..], |root| root);
-        let identity = fold(&[&superblock[..], root].concat());
+        let identity = fnv1a(&[&superblock[..], root].concat());
         let erofs = Erofs {
             image,
             devices,
             identity,
-            known: Mutex::default(),
+            reachable: Mutex::default(),
         };
         // An image without a valid root directory is invalid.
         erofs.root(Patience::Full).map_err(Error::Storage)?;
@@ -95,7 +95,7 @@ impl Erofs {
     }
 
     /// Logs `error` and converts it to an errno.
-    fn told(&self, error: Error<Errno>) -> Errno {
+    fn log_error(&self, error: Error<Errno>) -> Errno {
         if !matches!(error, Error::Storage(_)) {
             tracing::debug!("{error}");
         }
@@ -108,13 +108,13 @@ impl Erofs {
             return Ok(contents);
         }
         let contents = self.image.contents(&self.access(patience), &item.inode);
-        let contents = contents.map_err(|error| self.told(error))?;
+        let contents = contents.map_err(|error| self.log_error(error))?;
         Ok(item.contents.get_or_init(|| contents))
     }
 
     fn inode(&self, nid: u64, patience: Patience) -> Result<Inode> {
         let inode = self.image.inode(&self.access(patience), nid);
-        inode.map_err(|error| self.told(error))
+        inode.map_err(|error| self.log_error(error))
     }
 
     /// Returns the node's id: the inode number as Linux shows it, but never 0.
@@ -133,9 +133,9 @@ impl Erofs {
     }
 
     /// Records that a node is in the tree.
-    fn note(&self, nid: u64) {
-        let mut known = self.known();
-        if known.len() >= MAX_KNOWN {
+    fn mark_reachable(&self, nid: u64) {
+        let mut known = self.reachable();
+        if known.len() >= MAX_REACHABLE {
             known.clear();
         }
         known.insert(nid);
@@ -146,8 +146,8 @@ impl Erofs {
     fn verify(&self, nid: u64, parent: u64, patience: Patience) -> Result<()> {
         let (mut child, mut parent) = (nid, parent);
         for _ in 0..MAX_DEPTH {
-            if child == self.image.root || self.known().contains(&child) {
-                self.note(nid);
+            if child == self.image.root || self.reachable().contains(&child) {
+                self.mark_reachable(nid);
                 return Ok(());
             }
             let inode = self.inode(parent, patience).map_err(stale)?;
@@ -161,8 +161,8 @@ impl Erofs {
         Err(Errno::ESTALE)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashSet<u64>> {
-        self.known.lock()
+    fn reachable(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.reachable.lock()
     }
 }
 
@@ -203,26 +203,26 @@ impl Format for Erofs {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             read_only: true,
-            xattr: Level::Native,
-            acl: Level::Native,
-            host_locks: Level::None,
-            handles: Level::Native,
-            change: Level::Native,
-            holes: Level::Native,
-            copy: Level::None,
-            clone: Level::None,
-            tmpfile: Level::None,
-            devices: Level::Native,
-            owners: Level::Native,
+            xattr: Support::Native,
+            acl: Support::Native,
+            host_locks: Support::None,
+            handles: Support::Native,
+            change: Support::Native,
+            holes: Support::Native,
+            copy: Support::None,
+            clone: Support::None,
+            tmpfile: Support::None,
+            devices: Support::Native,
+            owners: Support::Native,
             stable_cookies: true,
-            no_births: true,
+            no_birth_times: true,
         }
     }
 
     fn statfs(&self) -> StatFs {
         let image = &self.image;
         StatFs {
-            kind: KIND,
+            magic: KIND,
             bsize: image.block_size() as u32,
             blocks: image.blocks,
             bfree: 0,
@@ -288,9 +288,9 @@ impl Format for Erofs {
         &self,
         dir: &Item,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         patience: Patience,
-        each: &mut dyn FnMut(Listed<'_, Item>) -> bool,
+        each: &mut dyn FnMut(ListedEntry<'_, Item>) -> bool,
     ) -> Result<()> {
         self.children(dir, cookie, plus, patience, each)
     }
@@ -304,7 +304,7 @@ impl Format for Erofs {
         let read = self
             .image
             .read(&self.access(patience), contents, 0, &mut target);
-        read.map_err(|error| self.told(error))?;
+        read.map_err(|error| self.log_error(error))?;
         match target.contains(&0) {
             false => Ok(target),
             true => Err(Errno::EIO),
@@ -320,30 +320,32 @@ impl Format for Erofs {
 
     fn xattr(&self, item: &Item, name: &[u8], patience: Patience) -> Result<Option<Vec<u8>>> {
         let value = self.image.xattr(&self.access(patience), &item.inode, name);
-        value.map_err(|error| self.told(error))
+        value.map_err(|error| self.log_error(error))
     }
 
     fn xattrs(&self, item: &Item, patience: Patience, each: &mut dyn FnMut(&[u8])) -> Result<()> {
         let access = self.access(patience);
-        let told = self.image.each_xattr(&access, &item.inode, &mut |name, _| {
-            each(name);
-            Ok(true)
-        });
-        told.map_err(|error| self.told(error))
+        let told = self
+            .image
+            .for_each_xattr(&access, &item.inode, &mut |name, _| {
+                each(name);
+                Ok(true)
+            });
+        told.map_err(|error| self.log_error(error))
     }
 
-    fn ready(&self, item: &Item, patience: Patience) -> Result<()> {
+    fn load_extents(&self, item: &Item, patience: Patience) -> Result<()> {
         self.contents(item, patience).map(drop)
     }
 
     fn extent(&self, item: &Item, offset: u64, patience: Patience) -> Result<(u64, bool)> {
         let contents = self.contents(item, patience)?;
-        if contents.is_solid() {
+        if contents.has_no_holes() {
             return Ok((contents.size(), false));
         }
         let run = self.image.map(&self.access(patience), contents, offset);
-        let run = run.map_err(|error| self.told(error))?;
-        Ok((run.start + run.len, run.what == What::Hole))
+        let run = run.map_err(|error| self.log_error(error))?;
+        Ok((run.start + run.len, run.location == Location::Hole))
     }
 
     fn put(
@@ -354,6 +356,6 @@ impl Format for Erofs {
         patience: Patience,
         sink: &mut dyn Sink,
     ) -> Result<usize> {
-        self.give_contents(self.contents(item, patience)?, offset, len, patience, sink)
+        self.put_contents(self.contents(item, patience)?, offset, len, patience, sink)
     }
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use image::ImageFs;
 use rustix::fs::{SeekFrom, lgetxattr, llistxattr};
-use vfs::{Caller, Errno, FileSystem, Kind, OpenFlags, Plus, Seek};
-use vfs_testkit::{Seen, run};
+use vfs::{Caller, Errno, FileSystem, Kind, OpenFlags, ReaddirMode, Whence};
+use vfs_testkit::{TestNode, run};
 
 /// The holes to compare.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,10 +21,10 @@ pub(crate) enum Holes {
 }
 
 /// Returns the root node, as seen by root.
-pub(crate) fn root(fs: &ImageFs) -> Seen {
+pub(crate) fn root(fs: &ImageFs) -> TestNode {
     let who = Caller::ROOT;
     let node = run(&who, |cx| fs.root(cx)).expect("a root");
-    Seen { node, who }
+    TestNode { node, caller: who }
 }
 
 /// Checks that both trees are the same, and returns the number of nodes.
@@ -35,7 +35,7 @@ pub(crate) fn same(fs: &ImageFs, mounted: &Path, holes: Holes) -> usize {
         nodes += 1;
         same_node(&seen, &path, holes);
         let handle = seen.handle().expect("a handle");
-        let again = run(&seen.who, |cx| fs.resolve(cx, &handle)).expect("it resolves");
+        let again = run(&seen.caller, |cx| fs.resolve(cx, &handle)).expect("it resolves");
         assert_eq!(again.id(), seen.id(), "{}", path.display());
         if seen.kind() != Kind::Directory {
             continue;
@@ -53,9 +53,9 @@ pub(crate) fn same(fs: &ImageFs, mounted: &Path, holes: Holes) -> usize {
 
 /// Returns the children of a directory, after checking that both trees have the same names and
 /// kinds.
-fn children(seen: &Seen, path: &Path) -> BTreeMap<Vec<u8>, Seen> {
+fn children(seen: &TestNode, path: &Path) -> BTreeMap<Vec<u8>, TestNode> {
     let dir = seen.open(OpenFlags::READ).expect("opened");
-    let listed = dir.readdir_all(Plus::Entries, 1000).expect("listed");
+    let listed = dir.readdir_all(ReaddirMode::Entries, 1000).expect("listed");
     let mut there: BTreeMap<Vec<u8>, (u64, Kind)> = fs::read_dir(path)
         .expect("listed")
         .map(|entry| {
@@ -96,7 +96,7 @@ fn kind(kind: fs::FileType) -> Kind {
     }
 }
 
-fn same_node(seen: &Seen, path: &Path, holes: Holes) {
+fn same_node(seen: &TestNode, path: &Path, holes: Holes) {
     let shown = path.display();
     let there = fs::symlink_metadata(path).expect("there");
     let here = seen.attr();
@@ -134,7 +134,7 @@ fn same_node(seen: &Seen, path: &Path, holes: Holes) {
     }
 }
 
-fn same_attributes(seen: &Seen, path: &Path) {
+fn same_attributes(seen: &TestNode, path: &Path) {
     let mut list = vec![0; 1 << 16];
     let len = llistxattr(path, &mut list).expect("listed");
     let mut names: Vec<_> = list[..len]
@@ -159,7 +159,7 @@ fn same_attributes(seen: &Seen, path: &Path) {
     assert_eq!(seen.xattr(b"user.none").map(drop).ok(), None);
 }
 
-fn same_contents(seen: &Seen, path: &Path, holes: Holes) {
+fn same_contents(seen: &TestNode, path: &Path, holes: Holes) {
     let shown = path.display();
     let there = File::open(path).expect("opened");
     let contents = fs::read(path).expect("read");
@@ -183,10 +183,10 @@ fn same_contents(seen: &Seen, path: &Path, holes: Holes) {
         let mut at = 0;
         while at < contents.len() as u64 {
             let data = rustix::fs::seek(&there, SeekFrom::Data(at)).ok();
-            assert_eq!(here.seek(at, Seek::Data).ok(), data, "{shown} at {at}");
+            assert_eq!(here.seek(at, Whence::Data).ok(), data, "{shown} at {at}");
             let Some(data) = data else { break };
             let hole = rustix::fs::seek(&there, SeekFrom::Hole(data)).expect("an end");
-            assert_eq!(here.seek(data, Seek::Hole), Ok(hole), "{shown} at {data}");
+            assert_eq!(here.seek(data, Whence::Hole), Ok(hole), "{shown} at {data}");
             at = hole;
         }
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use image::{Held, MemoryRanges, Piece, RangeSource};
+use image::{FileGuard, MemoryRanges, Piece, RangeSource};
 use parking_lot::Mutex;
 use vfs::Patience;
 
@@ -50,19 +50,19 @@ impl RangeSource for Far {
         Patience::Full
     }
 
-    fn run(&self) -> u64 {
+    fn readahead_len(&self) -> u64 {
         self.run
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
-        let bytes: usize = pieces.iter().map(|piece| piece.into.len()).sum();
+        let bytes: usize = pieces.iter().map(|piece| piece.buffer.len()).sum();
         let mut reads = self.reads.lock();
-        reads.push((pieces.first().map_or(0, |piece| piece.at), bytes as u64));
+        reads.push((pieces.first().map_or(0, |piece| piece.offset), bytes as u64));
         drop(reads);
         self.bytes.read(pieces)
     }
 
-    fn file(&self, _at: u64, _len: usize) -> Option<Held<'_>> {
+    fn file(&self, _at: u64, _len: usize) -> Option<FileGuard<'_>> {
         None
     }
 }

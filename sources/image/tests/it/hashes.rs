@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use image::{ImageFs, OpenError, PublicKey, Trust, Untrusted};
-use sidecar::{Broken, Builder, CHUNK, Hot, SecretKey};
+use sidecar::{Builder, CHUNK_SIZE, ReadaheadRange, SecretKey, VerifyError};
 use tempfile::TempDir;
 use vfs::{Errno, OpenFlags};
-use vfs_testkit::Seen;
+use vfs_testkit::TestNode;
 
 use crate::bed::Bed;
 use crate::compare::root;
@@ -18,7 +18,7 @@ use crate::far::Far;
 const CACHE: u64 = 256 << 20;
 
 fn open(source: &Arc<Far>, trust: &Trust) -> Result<ImageFs, OpenError> {
-    ImageFs::with(vec![source.clone()], CACHE, trust)
+    ImageFs::from_devices(vec![source.clone()], CACHE, trust)
 }
 
 /// Returns incompressible bytes.
@@ -32,7 +32,7 @@ fn noise(len: usize, mut state: u64) -> Vec<u8> {
 
 /// Makes an image with hashes on an extra level, with the files `big` of 9 MiB, and `a` and `b` of
 /// 300,000 bytes.
-fn image(options: &[&str], hot: &[Hot], key: Option<&SecretKey>) -> Option<Vec<u8>> {
+fn image(options: &[&str], hot: &[ReadaheadRange], key: Option<&SecretKey>) -> Option<Vec<u8>> {
     let tree = TempDir::new().expect("a directory");
     plant(tree.path());
     let bed = Bed::make(options, tree.path());
@@ -45,7 +45,7 @@ fn image(options: &[&str], hot: &[Hot], key: Option<&SecretKey>) -> Option<Vec<u
     if let Some(key) = key {
         header.sign(key);
     }
-    assert_eq!(header.shape().levels().len(), 2, "hashes in two levels");
+    assert_eq!(header.layout().levels().len(), 2, "hashes in two levels");
     let mut image = [image, behind].concat();
     image[..1024].copy_from_slice(&header.encode());
     Some(image)
@@ -62,7 +62,7 @@ fn plant(root: &Path) {
     fs::write(root.join("text"), "again and again\n".repeat(50_000)).expect("written");
 }
 
-fn read(root: &Seen, name: &str) -> vfs::Result<Vec<u8>> {
+fn read(root: &TestNode, name: &str) -> vfs::Result<Vec<u8>> {
     let file = root.lookup(name)?.open(OpenFlags::READ)?;
     let mut bytes = Vec::new();
     loop {
@@ -141,19 +141,21 @@ fn hashes_are_held_against_hashes() {
     };
     let header = sidecar::Header::parse(image.first_chunk().expect("long"), image.len() as u64);
     let header = header.expect("sound").expect("there");
-    let level = header.shape().chunk(1, 0);
+    let level = header.layout().chunk(1, 0);
     let mut changed = image.clone();
     changed[level.start as usize] ^= 1;
     let fs = open(&Far::new(changed), &Trust::Hashes);
     assert!(fs.is_err(), "the superblock's own hash cannot be believed");
-    for at in header.manifest() {
+    for at in header.manifest_range() {
         let mut changed = image.clone();
         changed[at as usize] ^= 1;
         let opened = open(&Far::new(changed), &Trust::Hashes).err();
         assert!(
             matches!(
                 opened,
-                Some(OpenError::Untrusted(Untrusted::Broken(Broken::Damaged(_))))
+                Some(OpenError::Untrusted(Untrusted::Invalid(
+                    VerifyError::Corrupt(_)
+                )))
             ),
             "{opened:?}"
         );
@@ -174,14 +176,17 @@ fn only_what_somebody_trusted_has_signed_is_opened() {
     let fs = open(&Far::new(signed.clone()), &both).expect("trusted");
     assert!(read(&root(&fs), "b") == Ok(expected("b")));
     let why = |image: &[u8], trust: &Trust| match open(&Far::new(image.to_vec()), trust) {
-        Err(OpenError::Untrusted(Untrusted::Broken(why))) => why,
+        Err(OpenError::Untrusted(Untrusted::Invalid(why))) => why,
         other => panic!("{:?}", other.err()),
     };
-    assert_eq!(why(&signed, &trust(&[other.public()])), Broken::OtherKey);
-    assert_eq!(why(&unsigned, &both), Broken::NotSigned);
+    assert_eq!(
+        why(&signed, &trust(&[other.public()])),
+        VerifyError::UntrustedKey
+    );
+    assert_eq!(why(&unsigned, &both), VerifyError::NotSigned);
     let mut forged = signed.clone();
     forged[88] ^= 1;
-    assert_eq!(why(&forged, &both), Broken::Signature);
+    assert_eq!(why(&forged, &both), VerifyError::BadSignature);
     // Other contents under the signed header.
     let mut forged = signed;
     forged[1024 + 40] ^= 1;
@@ -213,15 +218,15 @@ fn two_reads_open_an_image_with_hashes() {
         let reads = source.reads();
         assert_eq!(reads.len(), 2, "{reads:?} of {len}");
         let bytes: u64 = reads.iter().map(|(_, len)| len).sum();
-        assert!(bytes <= 13 * CHUNK, "{reads:?} of {len}");
+        assert!(bytes <= 13 * CHUNK_SIZE, "{reads:?} of {len}");
     }
 }
 
 #[test]
 fn what_is_hot_is_read_ahead_in_few_pieces_and_never_again() {
     let hot = [
-        Hot { first: 0, count: 3 },
-        Hot {
+        ReadaheadRange { first: 0, count: 3 },
+        ReadaheadRange {
             first: 100,
             count: 150,
         },
@@ -238,33 +243,36 @@ fn what_is_hot_is_read_ahead_in_few_pieces_and_never_again() {
     // Reads of 1 MiB each, and a chunk of hashes.
     assert!(reads.len() <= 6, "{reads:?}");
     let bytes: u64 = reads.iter().map(|(_, len)| len).sum();
-    assert!(bytes <= (3 + 150 + 1) * CHUNK, "{reads:?}");
+    assert!(bytes <= (3 + 150 + 1) * CHUNK_SIZE, "{reads:?}");
     assert!(read(&root(&fs), "big") == Ok(expected("big")));
     let again = source.reads();
-    let hot = 100 * CHUNK..250 * CHUNK;
+    let hot = 100 * CHUNK_SIZE..250 * CHUNK_SIZE;
     let overlaps = |&(at, len): &(u64, u64)| at < hot.end && at + len > hot.start;
     assert!(!again.iter().any(overlaps), "{again:?}");
 }
 
 #[test]
 fn what_is_far_away_is_read_ahead_by_several_and_once() {
-    let range = |(first, count)| Hot { first, count };
+    let range = |(first, count)| ReadaheadRange { first, count };
     let hot = [(0, 3), (60, 200), (300, 1), (302, 200)].map(range);
     let Some(image) = image(&[], &hot, None) else {
         return;
     };
-    let source = Far::with_run(image, 80 * CHUNK);
+    let source = Far::with_run(image, 80 * CHUNK_SIZE);
     let fs = open(&source, &Trust::Hashes).expect("an image");
     source.reads();
     let thread = fs.read_ahead().expect("there is a list");
     thread.join().expect("no panic");
     let reads = source.reads();
     let mut chunks: Vec<_> = (reads.iter())
-        .flat_map(|(at, len)| at / CHUNK..(at + len).div_ceil(CHUNK))
+        .flat_map(|(at, len)| at / CHUNK_SIZE..(at + len).div_ceil(CHUNK_SIZE))
         .filter(|chunk| *chunk < 502)
         .collect();
     chunks.sort_unstable();
-    let wanted = |chunk: &u64| hot.iter().any(|hot| hot.range().contains(&(chunk * CHUNK)));
+    let wanted = |chunk: &u64| {
+        hot.iter()
+            .any(|hot| hot.range().contains(&(chunk * CHUNK_SIZE)))
+    };
     // The first chunks were read when the image was opened.
     let expected: Vec<_> = (3..502).filter(wanted).collect();
     chunks.retain(|chunk| *chunk >= 3);
@@ -273,7 +281,7 @@ fn what_is_far_away_is_read_ahead_by_several_and_once() {
 
 #[test]
 fn no_more_is_read_ahead_than_half_of_the_cache() {
-    let hot = [Hot {
+    let hot = [ReadaheadRange {
         first: 0,
         count: 500,
     }];
@@ -281,15 +289,15 @@ fn no_more_is_read_ahead_than_half_of_the_cache() {
         return;
     };
     let source = Far::new(image);
-    let cache = 64 * CHUNK;
-    let fs = ImageFs::with(vec![source.clone()], cache, &Trust::Hashes).expect("an image");
+    let cache = 64 * CHUNK_SIZE;
+    let fs = ImageFs::from_devices(vec![source.clone()], cache, &Trust::Hashes).expect("an image");
     let thread = fs.read_ahead().expect("there is a list");
     thread.join().expect("no panic");
     assert!(
-        fs.figures().bytes <= cache / 2 + 4 * CHUNK,
+        fs.cache_stats().bytes <= cache / 2 + 4 * CHUNK_SIZE,
         "{:?}",
-        fs.figures()
+        fs.cache_stats()
     );
     assert!(read(&root(&fs), "big") == Ok(expected("big")));
-    assert!(fs.figures().bytes <= cache);
+    assert!(fs.cache_stats().bytes <= cache);
 }

@@ -65,9 +65,9 @@ fn images() -> &'static [Vec<u8>] {
 /// Returns the number of nodes in the tree, if the image can be opened.
 fn walk(image: Vec<u8>) -> Option<usize> {
     let source: Arc<dyn RangeSource> = Arc::new(MemoryRanges(image));
-    let fs = ImageFs::with(vec![source], CACHE, &Trust::Hashes).ok()?;
+    let fs = ImageFs::from_devices(vec![source], CACHE, &Trust::Hashes).ok()?;
     let nodes = walk_all(&fs, 2000);
-    assert!(fs.figures().bytes <= CACHE);
+    assert!(fs.cache_stats().bytes <= CACHE);
     Some(nodes)
 }
 

@@ -71,7 +71,7 @@ fn permissions_are_those_of_the_image() {
             gid,
             groups: Groups::Known(groups.into()),
         };
-        let file = root(&fs).by(&who).lookup(name).expect("found");
+        let file = root(&fs).as_caller(&who).lookup(name).expect("found");
         file.open(OpenFlags::READ).is_ok()
     };
     assert!(!may_read("noise-511", 5, 5, &[]) && may_read("noise-511", 0, 0, &[]));
@@ -80,10 +80,10 @@ fn permissions_are_those_of_the_image() {
     assert!(may_read("text-511", 1000, 5, &[]));
     assert!(!may_read("text-511", 1001, 5, &[]));
     let who = Caller::new(5, 5);
-    let wide = root(&fs).by(&who).lookup("wide").expect("found");
+    let wide = root(&fs).as_caller(&who).lookup("wide").expect("found");
     assert!(wide.lookup("0").is_ok(), "it may be searched");
     assert_eq!(wide.open(OpenFlags::READ).map(drop), Err(Errno::EACCES));
-    let shares = root(&fs).by(&who).lookup("shares-1").expect("found");
+    let shares = root(&fs).as_caller(&who).lookup("shares-1").expect("found");
     assert_eq!(shares.xattr(b"trusted.overlay.opaque"), Err(Errno::ENODATA));
     assert!(
         !shares

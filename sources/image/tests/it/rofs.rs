@@ -7,7 +7,7 @@ use image::{FileRanges, ImageFs, MemoryRanges, RangeSource, Trust};
 use proptest::prelude::*;
 use rofs::Writer;
 use vfs::{Caller, Errno, FileSystem, Handle, Kind};
-use vfs_testkit::context::{RW, Seen, ok, refused};
+use vfs_testkit::context::{RW, TestNode, ok, refused};
 use vfs_testkit::{run, walk_all};
 
 use crate::compare::root;
@@ -31,7 +31,7 @@ fn image() -> Vec<u8> {
     writer.symlink(b"link", b"dir/a").expect("short");
     writer.link(b"again", large).expect("short");
     let finished = writer.finish();
-    let mut image = vec![0; finished.tables_at as usize];
+    let mut image = vec![0; finished.tables_offset as usize];
     image.extend(&finished.tables);
     image[..512].copy_from_slice(&finished.superblock);
     for (at, bytes) in data {
@@ -42,17 +42,17 @@ fn image() -> Vec<u8> {
 
 fn in_memory(image: Vec<u8>) -> Result<ImageFs, String> {
     let source: Arc<dyn RangeSource> = Arc::new(MemoryRanges(image));
-    ImageFs::with(vec![source], CACHE, &Trust::Hashes).map_err(|error| error.to_string())
+    ImageFs::from_devices(vec![source], CACHE, &Trust::Hashes).map_err(|error| error.to_string())
 }
 
 fn in_a_file(image: &[u8]) -> ImageFs {
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().write_all_at(image, 0).expect("written");
     let source: Arc<dyn RangeSource> = Arc::new(FileRanges::open(file.path()).expect("opened"));
-    ImageFs::with(vec![source], CACHE, &Trust::Hashes).expect("an image")
+    ImageFs::from_devices(vec![source], CACHE, &Trust::Hashes).expect("an image")
 }
 
-fn names(seen: &Seen) -> Vec<String> {
+fn names(seen: &TestNode) -> Vec<String> {
     let names = ok(seen.names()).into_iter();
     names.map(|name| name.escape_ascii().to_string()).collect()
 }
@@ -117,7 +117,7 @@ fn tables_that_would_fill_the_memory_are_refused() {
     file.as_file().write_all_at(&image, 0).expect("written");
     file.as_file().set_len(1 << 42).expect("sparse");
     let source: Arc<dyn RangeSource> = Arc::new(FileRanges::open(file.path()).expect("opened"));
-    assert!(ImageFs::with(vec![source], CACHE, &Trust::Hashes).is_err());
+    assert!(ImageFs::from_devices(vec![source], CACHE, &Trust::Hashes).is_err());
 }
 
 proptest! {

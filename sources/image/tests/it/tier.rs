@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use image::{Piece, RangeSource, Tier, TierOptions, Tiered};
+use image::{CachedSource, DiskCacheEntry, DiskCacheOptions, Piece, RangeSource};
 use proptest::prelude::*;
 use vfs::Patience;
 
@@ -23,17 +23,17 @@ fn far(len: usize) -> Arc<Far> {
     Far::new(bytes.collect())
 }
 
-fn open(dir: &Path, size: Option<u64>, name: &str, far: &Arc<Far>) -> Tiered {
-    let options = TierOptions::new(dir.to_owned(), size);
-    let tier = Tier::open(&options, name).expect("opened");
+fn open(dir: &Path, size: Option<u64>, name: &str, far: &Arc<Far>) -> CachedSource {
+    let options = DiskCacheOptions::new(dir.to_owned(), size);
+    let tier = DiskCacheEntry::open(&options, name).expect("opened");
     tier.over(far.clone(), b"etag").expect("ready")
 }
 
-fn read(image: &Tiered, far: &Far, at: usize, len: usize) {
+fn read(image: &CachedSource, far: &Far, at: usize, len: usize) {
     let mut into = vec![0; len];
     let piece = Piece {
-        at: at as u64,
-        into: &mut into,
+        offset: at as u64,
+        buffer: &mut into,
     };
     image.read(&mut [piece]).expect("read");
     assert!(into[..] == far.bytes.0[at..at + len], "{len} at {at}");
@@ -115,22 +115,24 @@ fn what_is_asked_for_at_once_is_fetched_once() {
 #[test]
 fn an_image_belongs_to_one_at_a_time() {
     let dir = tempfile::tempdir().expect("a directory");
-    let options = TierOptions::new(dir.path().to_owned(), None);
-    let first = Tier::open(&options, "a").expect("opened");
-    let second = Tier::open(&options, "a").err().expect("it is taken");
+    let options = DiskCacheOptions::new(dir.path().to_owned(), None);
+    let first = DiskCacheEntry::open(&options, "a").expect("opened");
+    let second = DiskCacheEntry::open(&options, "a")
+        .err()
+        .expect("it is taken");
     assert_eq!(second.kind(), io::ErrorKind::ResourceBusy);
-    Tier::open(&options, "b").expect("another one");
+    DiskCacheEntry::open(&options, "b").expect("another one");
     drop(first);
-    Tier::open(&options, "a").expect("opened again");
+    DiskCacheEntry::open(&options, "a").expect("opened again");
 }
 
 #[test]
 fn another_identity_or_length_is_another_image() {
     let dir = tempfile::tempdir().expect("a directory");
     let far = far(3 * SEGMENT);
-    let options = TierOptions::new(dir.path().to_owned(), None);
+    let options = DiskCacheOptions::new(dir.path().to_owned(), None);
     let open = |identity: &[u8], far: &Arc<Far>| {
-        let tier = Tier::open(&options, "a").expect("opened");
+        let tier = DiskCacheEntry::open(&options, "a").expect("opened");
         tier.over(far.clone(), identity).expect("ready")
     };
     read(&open(b"first", &far), &far, 0, 3 * SEGMENT);

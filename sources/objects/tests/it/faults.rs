@@ -13,9 +13,9 @@ use crate::server::{Answer, Server};
 pub(crate) fn tuning() -> Tuning {
     Tuning {
         attempts: 4,
-        pause: Duration::from_millis(2),
-        longest: Duration::from_millis(10),
-        request: Duration::from_millis(300),
+        initial_backoff: Duration::from_millis(2),
+        max_backoff: Duration::from_millis(10),
+        request_timeout: Duration::from_millis(300),
         ..Tuning::default()
     }
 }
@@ -44,7 +44,10 @@ pub(crate) fn read(
     let mut pieces: Vec<_> = ranges
         .iter()
         .zip(&mut buffers)
-        .map(|(&(at, _), into)| Piece { at, into })
+        .map(|(&(at, _), into)| Piece {
+            offset: at,
+            buffer: into,
+        })
         .collect();
     source.read(&mut pieces)?;
     for (&(at, len), buffer) in ranges.iter().zip(&buffers) {
@@ -78,7 +81,7 @@ fn ranges_are_read_in_few_requests() {
     assert_eq!(server.requests().len(), 4);
     let beyond = read(&object, &bytes, &[(9 << 20, 1)]);
     assert!(beyond.is_err());
-    assert_eq!(object.fetched().requests, 1 + 1 + 4 + 1);
+    assert_eq!(object.transfer_stats().requests, 1 + 1 + 4 + 1);
 }
 
 #[test]

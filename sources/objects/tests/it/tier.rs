@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use image::{RangeSource, TierOptions};
+use image::{DiskCacheOptions, RangeSource};
 use objects::{Object, Url};
 
 use crate::faults::{object_of, read, tuning};
@@ -10,7 +10,7 @@ use crate::server::{Answer, Server};
 
 fn open(url: &str, dir: &std::path::Path) -> std::io::Result<Arc<dyn RangeSource>> {
     let mut url: Url = url.parse().expect("a URL");
-    url.keep_in(&TierOptions::new(dir.to_owned(), None));
+    url.set_disk_cache(&DiskCacheOptions::new(dir.to_owned(), None));
     Object::open(&url, tuning())
 }
 

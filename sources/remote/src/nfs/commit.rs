@@ -17,25 +17,25 @@ use vfs::{Call, Caller, Cx, Errno, Result};
 use super::file::NfsFile;
 use super::fs::Shared;
 use super::uncommitted::{Change, Commit, Uncommitted};
-use super::version::{Handle, Version};
+use super::version::{Handle, ProtocolVersion};
 
 /// The number of verifier changes after which a commit fails with `EIO`.
 const ATTEMPTS: u32 = 16;
 
-impl<V: Version> Shared<V> {
+impl<V: ProtocolVersion> Shared<V> {
     /// Announces a change of a file's content: see [`Uncommitted::change`].
     pub(super) fn change<'a>(
         &'a self,
         cx: &Cx<'_>,
         handle: &'a Handle,
     ) -> Result<Change<'a, NfsFile<V>>> {
-        let connection = self.version.connections();
+        let connection = self.version.reconnections();
         self.uncommitted.change(cx, handle, connection)
     }
 
     /// Makes a file durable, and reports data of it that was given up.
     pub(super) fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<()> {
-        let settled = self.settle(cx, handle);
+        let settled = self.make_durable(cx, handle);
         self.uncommitted.take_error(handle).and(settled)
     }
 
@@ -56,34 +56,34 @@ impl<V: Version> Shared<V> {
     /// Commits early after a write to `handle` if there is too much uncommitted data. The next
     /// fsync reports a failure.
     pub(super) fn commit_early(&self, cx: &Cx<'_>, handle: &Handle) {
-        if let Some(handle) = self.uncommitted.over(handle) {
-            self.settle_quietly(cx, &handle);
+        if let Some(handle) = self.uncommitted.over_limit(handle) {
+            self.try_make_durable(cx, &handle);
         }
     }
 
     /// Commits uncommitted data after reconnecting to the server, which may have restarted.
     #[inline]
-    pub(super) fn settle_after_reconnect(&self, cx: &Cx<'_>) {
-        let connection = self.version.connections();
-        if self.uncommitted.is_doubtful(connection) {
-            self.settle_all(cx, connection);
+    pub(super) fn recommit_after_reconnect(&self, cx: &Cx<'_>) {
+        let connection = self.version.reconnections();
+        if self.uncommitted.may_be_lost(connection) {
+            self.recommit_all(cx, connection);
         }
     }
 
     #[cold]
-    fn settle_all(&self, cx: &Cx<'_>, connection: u64) {
+    fn recommit_all(&self, cx: &Cx<'_>, connection: u64) {
         let mut done = true;
         for (handle, writer) in self.uncommitted.all() {
             let caller = writer.map_or_else(|| cx.caller.clone(), |writer| writer.caller);
-            done &= self.settle_quietly(&cx.on_behalf_of(&caller), &handle);
+            done &= self.try_make_durable(&cx.on_behalf_of(&caller), &handle);
         }
         if done {
-            self.uncommitted.settled(connection);
+            self.uncommitted.recommitted(connection);
         }
     }
 
-    fn settle_quietly(&self, cx: &Cx<'_>, handle: &Handle) -> bool {
-        match self.settle(cx, handle) {
+    fn try_make_durable(&self, cx: &Cx<'_>, handle: &Handle) -> bool {
+        match self.make_durable(cx, handle) {
             Ok(()) | Err(Errno::ESTALE) => true,
             Err(errno) => {
                 tracing::debug!(%errno, "commit failed: keeping uncommitted data");
@@ -94,7 +94,7 @@ impl<V: Version> Shared<V> {
 
     /// Makes a file durable. Data that the server refuses is given up, and
     /// [`Uncommitted::take_error`] returns the reason.
-    fn settle(&self, cx: &Cx<'_>, handle: &Handle) -> Result<()> {
+    fn make_durable(&self, cx: &Cx<'_>, handle: &Handle) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Some(commit) = self.uncommitted.begin_commit(cx, handle)? else {
                 return Ok(());
@@ -188,12 +188,12 @@ impl<V: Version> Shared<V> {
 }
 
 /// A thread that commits old data. It ends when this is dropped.
-pub(super) struct Committer<V: Version> {
+pub(super) struct Committer<V: ProtocolVersion> {
     uncommitted: Arc<Uncommitted<NfsFile<V>>>,
     call: Arc<Call>,
 }
 
-impl<V: Version> Committer<V> {
+impl<V: ProtocolVersion> Committer<V> {
     pub(super) fn start(shared: &Arc<Shared<V>>) -> std::io::Result<Committer<V>> {
         let committer = Committer {
             uncommitted: shared.uncommitted.clone(),
@@ -208,14 +208,14 @@ impl<V: Version> Committer<V> {
     }
 }
 
-impl<V: Version> Drop for Committer<V> {
+impl<V: ProtocolVersion> Drop for Committer<V> {
     fn drop(&mut self) {
         self.uncommitted.stop();
         self.call.cancel();
     }
 }
 
-fn commit_due<V: Version>(
+fn commit_due<V: ProtocolVersion>(
     uncommitted: &Uncommitted<NfsFile<V>>,
     call: &Call,
     shared: &Weak<Shared<V>>,
@@ -225,6 +225,6 @@ fn commit_due<V: Version>(
             return;
         };
         let caller = writer.map_or(Caller::ROOT, |writer| writer.caller);
-        shared.settle_quietly(&Cx::new(&caller, call), &handle);
+        shared.try_make_durable(&Cx::new(&caller, call), &handle);
     }
 }

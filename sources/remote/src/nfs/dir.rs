@@ -1,28 +1,28 @@
 //! Directory listing: cookies are the server's.
 
-use ::nfs::client::{Listed, Page};
-use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, Plus, Result};
+use ::nfs::client::{DirPage, ListedEntry};
+use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, ReaddirMode, Result};
 
 use super::file::NfsFile;
 use super::node::NfsNode;
-use super::version::{Found, List, Paged, Version};
+use super::version::{Found, List, PageEnd, ProtocolVersion};
 
-impl<V: Version> NfsFile<V> {
+impl<V: ProtocolVersion> NfsFile<V> {
     /// The most retries of a page that failed with `ENOENT`. READDIR has no such error (RFC 7530,
     /// section 13.2), but Ganesha returns it now and then when an entry vanishes meanwhile.
-    const AGAIN: usize = 16;
+    const MAX_RETRIES: usize = 16;
 
     pub(super) fn list(
         &self,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        self.node.shared.settle_after_reconnect(cx);
+        self.node.shared.recommit_after_reconnect(cx);
         let mut at = cookie;
         let mut again = 0;
-        let plus = plus == Plus::Entries;
+        let plus = plus == ReaddirMode::Entries;
         loop {
             let list = List {
                 handle: self.node.handle(),
@@ -39,13 +39,13 @@ impl<V: Version> NfsFile<V> {
                 // them.
                 let lacks = plus && (listed.handle.is_none() || listed.attr.is_none());
                 if lacks || !behind.is_empty() {
-                    behind.push(Behind::of(&listed));
+                    behind.push(DeferredLookup::of(&listed));
                     return Ok(true);
                 }
                 let entry = self.entry(&listed);
-                Ok(sink.entry(told(&listed, entry)))
+                Ok(sink.entry(dir_entry(&listed, entry)))
             }) {
-                Err(Errno::ENOENT) if again < Self::AGAIN => {
+                Err(Errno::ENOENT) if again < Self::MAX_RETRIES => {
                     again += 1;
                     continue;
                 }
@@ -54,7 +54,7 @@ impl<V: Version> NfsFile<V> {
             *self.verifier() = page.verifier;
             for listed in behind {
                 let entry = self.find(cx, &listed)?;
-                if !sink.entry(listed.told(entry)) {
+                if !sink.entry(listed.dir_entry(entry)) {
                     return Ok(());
                 }
             }
@@ -70,14 +70,14 @@ impl<V: Version> NfsFile<V> {
     }
 
     /// The node of an entry, if it came with handle and attributes.
-    fn entry(&self, listed: &Listed<'_>) -> Option<Entry> {
+    fn entry(&self, listed: &ListedEntry<'_>) -> Option<Entry> {
         let (handle, attr) = (listed.handle.as_ref()?, listed.attr?);
         let handle = handle[..].into();
         let found = Found { handle, attr };
-        Some(NfsNode::found(&self.node, listed.name, found))
+        Some(NfsNode::child_entry(&self.node, listed.name, found))
     }
 
-    fn find(&self, cx: &Cx<'_>, listed: &Behind) -> Result<Option<Entry>> {
+    fn find(&self, cx: &Cx<'_>, listed: &DeferredLookup) -> Result<Option<Entry>> {
         let Ok(name) = Name::new(&listed.name) else {
             return Ok(None);
         };
@@ -91,16 +91,16 @@ impl<V: Version> NfsFile<V> {
 }
 
 /// An entry to look up after its page has been decoded.
-struct Behind {
+struct DeferredLookup {
     name: Box<[u8]>,
     id: vfs::NodeId,
     kind: Option<vfs::Kind>,
     cookie: u64,
 }
 
-impl Behind {
-    fn of(listed: &Listed<'_>) -> Behind {
-        Behind {
+impl DeferredLookup {
+    fn of(listed: &ListedEntry<'_>) -> DeferredLookup {
+        DeferredLookup {
             name: listed.name.into(),
             id: listed.id,
             kind: listed.kind,
@@ -108,7 +108,7 @@ impl Behind {
         }
     }
 
-    fn told(&self, entry: Option<Entry>) -> DirEntry<'_> {
+    fn dir_entry(&self, entry: Option<Entry>) -> DirEntry<'_> {
         DirEntry {
             name: &self.name,
             id: entry.as_ref().map_or(self.id, |entry| entry.attr.id),
@@ -119,7 +119,7 @@ impl Behind {
     }
 }
 
-fn told<'a>(listed: &Listed<'a>, entry: Option<Entry>) -> DirEntry<'a> {
+fn dir_entry<'a>(listed: &ListedEntry<'a>, entry: Option<Entry>) -> DirEntry<'a> {
     let attr = listed.attr.as_ref();
     DirEntry {
         name: listed.name,
@@ -131,12 +131,12 @@ fn told<'a>(listed: &Listed<'a>, entry: Option<Entry>) -> DirEntry<'a> {
 }
 
 /// Passes the entries of a page to `each`, except `.` and `..`.
-pub(super) fn give(
-    page: Page<'_>,
+pub(super) fn pass_entries(
+    page: DirPage<'_>,
     list: &List<'_>,
-    each: &mut dyn FnMut(Listed<'_>) -> Result<bool>,
-) -> Result<Paged> {
-    let mut paged = Paged {
+    each: &mut dyn FnMut(ListedEntry<'_>) -> Result<bool>,
+) -> Result<PageEnd> {
+    let mut paged = PageEnd {
         verifier: page.verifier,
         cookie: list.cookie,
         end: page.eof,

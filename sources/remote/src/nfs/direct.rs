@@ -11,28 +11,33 @@ use ::nfs::client::v4::{Capabilities, ClientId, GetCapabilities, Operations, Roo
 use ::nfs::client::{ClientCall, Failure, Limits};
 use vfs::{Call, Cx, Errno, Result};
 
-use super::conn::{Conn, Dial, Flight, machine, own};
 use super::fs::Options;
-use super::mount::bounded;
+use super::mount::clamp_to_client_limits;
+use super::rpc_client::{Dial, PendingCall, RpcClient, host_name, process_credentials};
 use super::v3;
-use super::v4::{Core, Keeper, Turn};
+use super::v4::{Core, Maintenance, PendingCompound};
 use crate::ConnectError;
 
 /// A connection for calling v3's and MOUNT's procedures ([`::nfs::client::v3`]).
 pub struct Procedures {
-    conn: Conn,
+    conn: RpcClient,
 }
 
 impl Procedures {
     /// Connects.
     pub fn open(dial: Dial) -> std::result::Result<Procedures, ConnectError> {
-        let conn = Conn::open(dial, &machine(), Core::MOST as usize, Options::default())?;
-        conn.settle();
+        let conn = RpcClient::open(
+            dial,
+            &host_name(),
+            Core::MAX_MESSAGE as usize,
+            Options::default(),
+        )?;
+        conn.apply_soft_setting();
         Ok(Procedures { conn })
     }
 
     /// Begins a call.
-    pub fn begin<A: ClientCall>(&self, cx: &Cx<'_>, ask: &A) -> Flight {
+    pub fn begin<A: ClientCall>(&self, cx: &Cx<'_>, ask: &A) -> PendingCall {
         self.conn.begin(cx, ask)
     }
 
@@ -40,7 +45,7 @@ impl Procedures {
     pub fn end<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
-        flight: Flight,
+        flight: PendingCall,
         ask: &A,
         read: impl FnOnce(A::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
@@ -64,14 +69,19 @@ impl Procedures {
 pub struct Compounds {
     core: Arc<Core>,
     limits: Limits,
-    _keeper: Keeper,
+    _maintenance: Maintenance,
 }
 
 impl Compounds {
     /// Connects and establishes a client ID over v4.`minor`.
     pub fn open(dial: Dial, minor: u32) -> std::result::Result<Compounds, ConnectError> {
-        let machine = machine();
-        let conn = Conn::open(dial, &machine, Core::MOST as usize, Options::default())?;
+        let machine = host_name();
+        let conn = RpcClient::open(
+            dial,
+            &machine,
+            Core::MAX_MESSAGE as usize,
+            Options::default(),
+        )?;
         let peer = conn.peer();
         Compounds::over(conn, minor, &machine).map_err(|errno| {
             let why =
@@ -80,19 +90,19 @@ impl Compounds {
         })
     }
 
-    fn over(conn: Conn, minor: u32, machine: &str) -> Result<Compounds> {
+    fn over(conn: RpcClient, minor: u32, machine: &str) -> Result<Compounds> {
         let core = Core::open(conn, minor, machine, false)?;
-        let (caller, call) = (own(), Call::detached());
+        let (caller, call) = (process_credentials(), Call::detached());
         let cx = Cx::new(&caller, &call);
-        let root = core.ask(&cx, Root, |made| made.handle)?;
+        let root = core.call_stateless(&cx, Root, |made| made.handle)?;
         let handle = &root.ok_or(Errno::EIO)?;
         let Capabilities { limits, lease, .. } =
-            core.ask(&cx, GetCapabilities { handle }, |can| can)?;
-        let keeper = Keeper::start(core.clone(), Duration::from_secs(lease.into()))?;
+            core.call_stateless(&cx, GetCapabilities { handle }, |can| can)?;
+        let keeper = Maintenance::start(core.clone(), Duration::from_secs(lease.into()))?;
         Ok(Compounds {
-            limits: core.limits(bounded(limits)),
+            limits: core.limits(clamp_to_client_limits(limits)),
             core,
-            _keeper: keeper,
+            _maintenance: keeper,
         })
     }
 
@@ -113,7 +123,11 @@ impl Compounds {
 
     /// Begins a compound, or returns `None` if the session has no free slot: another compound must
     /// be ended first. Every compound that was begun has to be ended, or its slot is lost.
-    pub fn begin<S: Operations>(&self, cx: &Cx<'_>, operations: &S) -> Result<Option<Turn>> {
+    pub fn begin<S: Operations>(
+        &self,
+        cx: &Cx<'_>,
+        operations: &S,
+    ) -> Result<Option<PendingCompound>> {
         self.core.begin(cx, operations, false)
     }
 
@@ -121,7 +135,7 @@ impl Compounds {
     pub fn end<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        turn: Turn,
+        turn: PendingCompound,
         operations: &S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
@@ -137,6 +151,6 @@ impl Compounds {
         operations: S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> Result<T> {
-        self.core.ask(cx, operations, read)
+        self.core.call_stateless(cx, operations, read)
     }
 }

@@ -7,17 +7,18 @@ use std::sync::{Arc, Weak};
 use ::nfs::client::Stable;
 use parking_lot::{Mutex, MutexGuard};
 use vfs::{
-    Access, Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Fill, Kind, Lease,
-    LeaseKind, Node, OpenFlags, Patience, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Access, AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirSink, Errno, Extent,
+    File, Fill, Kind, Lease, LeaseKind, Node, OpenFlags, Patience, Payload, ReaddirMode, Result,
+    SetAttr, Sink, Whence,
 };
 
 use super::node::NfsNode;
 use super::uncommitted::Writer;
-use super::version::{Open, Version};
-use crate::file::{AT_A_TIME, in_pieces, seek_solid};
+use super::version::{Open, ProtocolVersion};
+use crate::file::{MAX_IN_FLIGHT, in_pieces, seek_without_holes};
 
 /// An open file or directory.
-pub(super) struct NfsFile<V: Version> {
+pub(super) struct NfsFile<V: ProtocolVersion> {
     this: Weak<NfsFile<V>>,
     pub(super) node: Arc<NfsNode<V>>,
     flags: OpenFlags,
@@ -27,7 +28,7 @@ pub(super) struct NfsFile<V: Version> {
     verifier: Mutex<[u8; 8]>,
 }
 
-impl<V: Version> NfsFile<V> {
+impl<V: ProtocolVersion> NfsFile<V> {
     pub(super) fn new(
         node: Arc<NfsNode<V>>,
         flags: OpenFlags,
@@ -61,7 +62,7 @@ impl<V: Version> NfsFile<V> {
                 size: Some(0),
                 ..SetAttr::default()
             };
-            file.node.set_by(cx, file.open.as_ref(), &set)?;
+            file.node.set_attr_with(cx, file.open.as_ref(), &set)?;
         }
         Ok(file)
     }
@@ -120,7 +121,7 @@ impl<V: Version> NfsFile<V> {
         let (mut asked, mut written, mut done) = (0, 0, Ok(()));
         loop {
             while done.is_ok()
-                && flight.len() < AT_A_TIME
+                && flight.len() < MAX_IN_FLIGHT
                 && let Some(piece) = pieces.peek()
             {
                 let at = offset + asked as u64;
@@ -164,7 +165,7 @@ impl<V: Version> NfsFile<V> {
     }
 
     /// Downcasts the other file of a copy, which must be of this mount.
-    fn other<'a>(&self, file: &'a dyn File) -> Result<&'a NfsFile<V>> {
+    fn sibling<'a>(&self, file: &'a dyn File) -> Result<&'a NfsFile<V>> {
         file.as_any()
             .downcast_ref::<NfsFile<V>>()
             .filter(|file| Arc::ptr_eq(&file.node.shared, &self.node.shared))
@@ -172,16 +173,16 @@ impl<V: Version> NfsFile<V> {
     }
 
     fn size(&self, cx: &Cx<'_>) -> Result<u64> {
-        Ok(self.attr(cx, Want::SIZE)?.size)
+        Ok(self.attr(cx, AttrMask::SIZE)?.size)
     }
 }
 
-impl<V: Version> File for NfsFile<V> {
+impl<V: ProtocolVersion> File for NfsFile<V> {
     fn as_any(&self) -> &dyn Any {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
         self.node.attr(cx, want)
     }
 
@@ -189,7 +190,7 @@ impl<V: Version> File for NfsFile<V> {
         if set.size.is_some() && !self.flags.contains(OpenFlags::WRITE) {
             return Err(Errno::EINVAL);
         }
-        self.node.set_by(cx, self.open.as_ref(), set)
+        self.node.set_attr_with(cx, self.open.as_ref(), set)
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
@@ -197,15 +198,15 @@ impl<V: Version> File for NfsFile<V> {
         if !self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC) {
             return Err(Errno::EBADF);
         }
-        cx.may_wait()?;
-        self.node.shared.settle_after_reconnect(cx);
+        cx.check_may_block()?;
+        self.node.shared.recommit_after_reconnect(cx);
         let len = len.min(sink.room());
         let len = len.min(usize::try_from(u64::MAX - offset).unwrap_or(usize::MAX));
         let io = self.version().limits().read.max(1) as usize;
         let mut flight = VecDeque::new();
         let (mut asked, mut got, mut done) = (0, 0, Ok(false));
         loop {
-            while done == Ok(false) && asked < len && flight.len() < AT_A_TIME {
+            while done == Ok(false) && asked < len && flight.len() < MAX_IN_FLIGHT {
                 let count = io.min(len - asked) as u32;
                 let at = offset + asked as u64;
                 let wait = flight.is_empty();
@@ -232,7 +233,7 @@ impl<V: Version> File for NfsFile<V> {
             // of the file.
             let into: &mut dyn Sink = match done {
                 Ok(false) => &mut *sink,
-                _ => &mut Nowhere,
+                _ => &mut DiscardSink,
             };
             let ended = self.version().end_read(cx, begun, open, at, count, into);
             match (ended, done) {
@@ -248,7 +249,7 @@ impl<V: Version> File for NfsFile<V> {
 
     fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
         self.writable()?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let end = offset.checked_add(data.len() as u64);
         if end.is_none_or(|end| end > i64::MAX as u64) {
             return Err(Errno::EFBIG);
@@ -270,17 +271,23 @@ impl<V: Version> File for NfsFile<V> {
         done
     }
 
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         if self.node.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         self.list(cx, cookie, plus, sink)
     }
 
     /// Directory changes are durable when the server replies.
     fn fsync(&self, cx: &Cx<'_>, _datasync: bool) -> Result<()> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         self.node.shared.commit(cx, self.node.handle())
     }
 
@@ -289,17 +296,17 @@ impl<V: Version> File for NfsFile<V> {
         Ok(())
     }
 
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, cx: &Cx<'_>, how: AllocateMode, offset: u64, len: u64) -> Result<()> {
         let open = self.writable()?;
         let hole = match how {
-            Allocate::Extend => false,
-            Allocate::Punch => true,
+            AllocateMode::Extend => false,
+            AllocateMode::Punch => true,
             _ => return Err(Errno::EOPNOTSUPP),
         };
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let change = self.node.shared.change(cx, self.node.handle())?;
         self.version().allocate(cx, open, offset, len, hole)?;
         if hole {
@@ -308,13 +315,13 @@ impl<V: Version> File for NfsFile<V> {
         Ok(())
     }
 
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
         let open = self.opened()?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         match self.version().seek(cx, open, offset, what) {
             Ok(found) => found.ok_or(Errno::ENXIO),
             // Reports a file without holes, as the server cannot seek.
-            Err(Errno::EOPNOTSUPP) => seek_solid(self.size(cx)?, offset, what),
+            Err(Errno::EOPNOTSUPP) => seek_without_holes(self.size(cx)?, offset, what),
             Err(errno) => Err(errno),
         }
     }
@@ -330,7 +337,7 @@ impl<V: Version> File for NfsFile<V> {
         let end = offset.saturating_add(len).min(size);
         let mut at = offset;
         while at < end {
-            let data = match self.seek(cx, at, Seek::Data) {
+            let data = match self.seek(cx, at, Whence::Data) {
                 Err(Errno::ENXIO) => end,
                 found => found?.clamp(at, end),
             };
@@ -341,7 +348,7 @@ impl<V: Version> File for NfsFile<V> {
             if at == end {
                 return Ok(());
             }
-            let hole = match self.seek(cx, at, Seek::Hole) {
+            let hole = match self.seek(cx, at, Whence::Hole) {
                 // The file has been truncated meanwhile.
                 Err(Errno::ENXIO) => return Ok(()),
                 found => found?.min(end),
@@ -365,18 +372,18 @@ impl<V: Version> File for NfsFile<V> {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
-        let to = self.other(to)?;
+        let to = self.sibling(to)?;
         let (from, into) = (self.opened()?, to.writable()?);
         let appends = to.flags.contains(OpenFlags::APPEND);
         if appends || !self.flags.contains(OpenFlags::READ) {
             return Err(Errno::EBADF);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let size = self.size(cx)?;
         let rest = size.saturating_sub(offset);
-        if how == CopyHow::Clone && len > rest {
+        if how == CopyMode::Clone && len > rest {
             return Err(Errno::EINVAL);
         }
         let len = len.min(rest);
@@ -392,7 +399,7 @@ impl<V: Version> File for NfsFile<V> {
     }
 
     /// NFS does not report what other clients of the server do.
-    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 }
@@ -406,9 +413,9 @@ fn extent(from: u64, to: u64, hole: bool) -> Extent {
 }
 
 /// A sink that discards its input.
-struct Nowhere;
+struct DiscardSink;
 
-impl Sink for Nowhere {
+impl Sink for DiscardSink {
     fn room(&self) -> usize {
         usize::MAX
     }

@@ -10,9 +10,9 @@ use super::commit::Committer;
 use super::file::NfsFile;
 use super::node::NfsNode;
 use super::uncommitted::{Limits, Uncommitted};
-use super::version::{Found, Version};
+use super::version::{Found, ProtocolVersion};
 use crate::locks::Mirrors;
-use crate::{Retry, Silence};
+use crate::{Retry, Timeouts};
 
 /// Mount options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,20 +36,20 @@ pub struct Options {
     /// ([`transports::Payloads::in_flight`]).
     pub in_flight: Option<usize>,
     /// The timeouts for a server that does not answer.
-    pub silence: Silence,
+    pub timeouts: Timeouts,
     /// The retry limit after a lost connection.
     pub retry: Retry,
 }
 
 /// A tree of an NFS server.
-pub(super) struct RemoteNfs<V: Version> {
+pub(super) struct RemoteNfs<V: ProtocolVersion> {
     shared: Arc<Shared<V>>,
     root: Arc<NfsNode<V>>,
     _committer: Committer<V>,
 }
 
 /// The state that all nodes and files of a mount share.
-pub(super) struct Shared<V: Version> {
+pub(super) struct Shared<V: ProtocolVersion> {
     pub(super) version: V,
     pub(super) mirrors: Mirrors<V::Open>,
     pub(super) uncommitted: Arc<Uncommitted<NfsFile<V>>>,
@@ -58,7 +58,7 @@ pub(super) struct Shared<V: Version> {
     pub(super) appending: Mutex<()>,
 }
 
-impl<V: Version> RemoteNfs<V> {
+impl<V: ProtocolVersion> RemoteNfs<V> {
     pub(super) fn new(version: V, root: Found) -> Result<Arc<RemoteNfs<V>>> {
         let shared = Arc::new(Shared {
             version,
@@ -76,7 +76,7 @@ impl<V: Version> RemoteNfs<V> {
     }
 }
 
-impl<V: Version> FileSystem for RemoteNfs<V> {
+impl<V: ProtocolVersion> FileSystem for RemoteNfs<V> {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -86,7 +86,7 @@ impl<V: Version> FileSystem for RemoteNfs<V> {
     }
 
     fn resolve(&self, cx: &Cx<'_>, handle: &vfs::Handle) -> Result<Arc<dyn Node>> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let handle = handle.bytes().into();
         let attr = match self.shared.version.attr(cx, &handle) {
             // The errors of servers for malformed handles.
@@ -99,7 +99,7 @@ impl<V: Version> FileSystem for RemoteNfs<V> {
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         self.shared.commit_all(cx)
     }
 

@@ -2,23 +2,23 @@
 //! independent kinds of Linux: flock(2) becomes a lock of the whole file, as in Linux's client. v3
 //! has no locks without NLM.
 
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
+use vfs::lock::{ForeignLock, HostLock, LockFamily, LockKind, LockRange};
 use vfs::{Cx, Kind, OpenFlags, Result};
 
 use super::node::NfsNode;
-use super::version::{Open, Target, Version};
+use super::version::{Open, ProtocolVersion, Target};
 use crate::locks::Lockable;
 
-impl<V: Version> Lockable for NfsNode<V> {
+impl<V: ProtocolVersion> Lockable for NfsNode<V> {
     type Open = V::Open;
 
-    fn has_locks(&self, _: Space) -> bool {
+    fn has_locks(&self, _: LockFamily) -> bool {
         vfs::Node::kind(self) == Kind::File && self.shared.version.has_locks()
     }
 
     fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<V::Open> {
         let target = Target {
-            alone: true,
+            exclusive: true,
             ..self.target()
         };
         self.shared.version.open(cx, target, flags)
@@ -45,7 +45,7 @@ impl<V: Version> Lockable for NfsNode<V> {
         open: &V::Open,
         lock: &LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         let handle = self.handle();
         let open = Open {
             handle,

@@ -1,10 +1,10 @@
 //! NFS: the client half of the protocol joined to a connection that is re-established when lost.
 //!
-//! - `conn` makes calls, and retransmits them over a new connection after the first is lost.
+//! - `rpc_client` makes calls, and retransmits them over a new connection after the first is lost.
 //! - `version` is the interface between the file-system traits and a protocol version; `v3` and
 //!   `v4` implement it.
 //! - `direct` offers the protocol's own procedures and compounds.
-//! - `secure` sets up TLS on a connection.
+//! - `starttls` sets up TLS on a connection.
 //! - `fs` mounts; `node`, `file`, `dir` and `locks` implement the file-system traits; `commit`
 //!   makes written data durable, and `uncommitted` keeps copies of it until then.
 //!
@@ -12,7 +12,6 @@
 //! that of open files.
 
 mod commit;
-mod conn;
 mod dir;
 mod direct;
 mod file;
@@ -20,18 +19,19 @@ mod fs;
 mod locks;
 mod mount;
 mod node;
-mod place;
-mod secure;
+mod read_destination;
+mod rpc_client;
+mod starttls;
 mod uncommitted;
 mod url;
 mod v3;
 mod v4;
 mod version;
 
-pub use self::conn::{Dial, Flight};
 pub use self::direct::{Compounds, Procedures};
 pub use self::fs::Options;
-pub use self::mount::{Dialled, Mount, mount};
-pub use self::secure::{Secure, secured};
+pub use self::mount::{DialResult, Mount, mount};
+pub use self::rpc_client::{Dial, PendingCall};
+pub use self::starttls::{TlsSettings, establish_tls};
 pub use self::url::Url;
-pub use self::v4::Turn;
+pub use self::v4::PendingCompound;

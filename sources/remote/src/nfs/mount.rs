@@ -9,36 +9,36 @@ use ::nfs::client::{Limits, Tree};
 use transports::Link;
 use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
 
-use super::conn::{Conn, machine, own};
 use super::fs::{Options, RemoteNfs};
+use super::rpc_client::{RpcClient, host_name, process_credentials};
 use super::v3::{self, V3};
-use super::v4::{Core, NOWHERE, Traits, V4};
-use super::version::{Found, Handle, Version};
+use super::v4::{Core, ServerCapabilities, UNKNOWN_TREE, V4};
+use super::version::{Found, Handle, ProtocolVersion};
 use crate::ConnectError;
 
 /// A connection, or the error of connecting.
-pub type Dialled = std::io::Result<Box<dyn Link>>;
+pub type DialResult = std::io::Result<Box<dyn Link>>;
 
 /// A tree to mount.
 pub struct Mount<'a> {
     /// Connects to the server, at the given port or its default one.
-    pub dial: Arc<dyn Fn(Option<u16>) -> Dialled + Send + Sync>,
+    pub dial: Arc<dyn Fn(Option<u16>) -> DialResult + Send + Sync>,
     /// The path from the server's root.
     pub path: &'a str,
     /// Whether the whole path must exist. Otherwise a prefix of it is mounted, and the rest is
     /// returned.
-    pub whole: bool,
+    pub require_full_path: bool,
     /// The mount options.
     pub options: Options,
 }
 
-type Mounted = std::result::Result<(Arc<dyn FileSystem>, String), ConnectError>;
+type MountResult = std::result::Result<(Arc<dyn FileSystem>, String), ConnectError>;
 
 /// The error of servers that do not support a version.
 const EPROTONOSUPPORT: Errno = Errno::from_raw(93);
 
 /// Mounts a tree, and returns the rest of the path in it.
-pub fn mount(mount: &Mount<'_>) -> Mounted {
+pub fn mount(mount: &Mount<'_>) -> MountResult {
     const BEST_FIRST: [(u32, u32); 4] = [(4, 2), (4, 1), (4, 0), (3, 0)];
     let versions = match &mount.options.version {
         Some(version) => std::slice::from_ref(version),
@@ -46,7 +46,7 @@ pub fn mount(mount: &Mount<'_>) -> Mounted {
     };
     let mut why = None;
     for &version in versions {
-        match mount.speaking(version) {
+        match mount.mount_version(version) {
             Ok(mounted) => return Ok(mounted),
             Err(error) if error.errno() == EPROTONOSUPPORT => {
                 why.get_or_insert(error);
@@ -58,12 +58,17 @@ pub fn mount(mount: &Mount<'_>) -> Mounted {
 }
 
 impl Mount<'_> {
-    fn speaking(&self, (major, minor): (u32, u32)) -> Mounted {
-        let machine = machine();
+    fn mount_version(&self, (major, minor): (u32, u32)) -> MountResult {
+        let machine = host_name();
         let conn = |port: Option<u16>| {
             let dial = self.dial.clone();
             let dial = Box::new(move || dial(port));
-            Conn::open(dial, &machine, Core::MOST as usize, self.options.clone())
+            RpcClient::open(
+                dial,
+                &machine,
+                Core::MAX_MESSAGE as usize,
+                self.options.clone(),
+            )
         };
         let first = conn(None)?;
         let peer = first.peer();
@@ -79,7 +84,7 @@ impl Mount<'_> {
             ConnectError::new(errno, why)
         };
         let call = Call::detached();
-        let caller = own();
+        let caller = process_credentials();
         let cx = Cx::new(&caller, &call);
         if major == 4 {
             return self.mount_v4(&cx, first, minor, &machine).map_err(refused);
@@ -99,9 +104,9 @@ impl Mount<'_> {
         self.mount_v3(&cx, first, root, &rest).map_err(refused)
     }
 
-    fn bounded(&self, told: Limits) -> Limits {
+    fn clamp_to_options(&self, told: Limits) -> Limits {
         let (read, write) = self.options.sizes;
-        bounded(Limits {
+        clamp_to_client_limits(Limits {
             read: told.read.min(read.unwrap_or(u32::MAX)),
             write: told.write.min(write.unwrap_or(u32::MAX)),
         })
@@ -116,7 +121,7 @@ impl Mount<'_> {
 
     /// Gets the root handle of the longest mountable prefix of the path with MOUNT, and the rest of
     /// the path.
-    fn mount_point(&self, cx: &Cx<'_>, conn: &Conn) -> Result<(Handle, Vec<String>)> {
+    fn mount_point(&self, cx: &Cx<'_>, conn: &RpcClient) -> Result<(Handle, Vec<String>)> {
         let names = self.names();
         let mut first = None;
         for len in (0..=names.len()).rev() {
@@ -136,9 +141,15 @@ impl Mount<'_> {
         Err(Errno::ENOENT)
     }
 
-    fn mount_v3(&self, cx: &Cx<'_>, conn: Conn, root: Handle, rest: &[String]) -> Result<Given> {
+    fn mount_v3(
+        &self,
+        cx: &Cx<'_>,
+        conn: RpcClient,
+        root: Handle,
+        rest: &[String],
+    ) -> Result<MountedTree> {
         let limits = v3::call(&conn, cx, &FsInfo { handle: &root }, |told| {
-            self.bounded(told)
+            self.clamp_to_options(told)
         })?;
         let get = GetAttr {
             handle: &root,
@@ -148,33 +159,43 @@ impl Mount<'_> {
         let tree = tree_of(&attr, limits);
         let version = V3::new(conn, tree, limits);
         let attr = version.attr(cx, &root)?;
-        self.give(cx, version, Found { handle: root, attr }, rest)
+        self.create_tree(cx, version, Found { handle: root, attr }, rest)
     }
 
-    fn mount_v4(&self, cx: &Cx<'_>, conn: Conn, minor: u32, machine: &str) -> Result<Given> {
+    fn mount_v4(
+        &self,
+        cx: &Cx<'_>,
+        conn: RpcClient,
+        minor: u32,
+        machine: &str,
+    ) -> Result<MountedTree> {
         let core = Core::open(conn, minor, machine, !self.options.no_delegations)?;
-        let root = core.ask(cx, Root, |made| made)?;
+        let root = core.call_stateless(cx, Root, |made| made)?;
         let mut handle: Handle = root.handle.ok_or(Errno::EIO)?.into();
         let names = self.names();
-        let (inside, rest) = names.split_at(if self.whole { names.len() } else { 0 });
+        let (inside, rest) = names.split_at(if self.require_full_path {
+            names.len()
+        } else {
+            0
+        });
         for name in inside {
             let lookup = Lookup {
                 dir: &handle,
                 name: Some(name.as_bytes()),
-                tree: NOWHERE,
+                tree: UNKNOWN_TREE,
             };
-            let found = core.ask(cx, lookup, |made| made)?;
+            let found = core.call_stateless(cx, lookup, |made| made)?;
             handle = found.handle.ok_or(Errno::EIO)?.into();
         }
         let ask = GetCapabilities { handle: &handle };
-        let can = core.ask(cx, ask, |can| can)?;
-        let limits = self.bounded(can.limits);
+        let can = core.call_stateless(cx, ask, |can| can)?;
+        let limits = self.clamp_to_options(can.limits);
         let get = GetAttr4 {
             handle: &handle,
-            tree: NOWHERE,
+            tree: UNKNOWN_TREE,
         };
-        let attr = core.ask(cx, get, |attr| attr)?;
-        let traits = Traits {
+        let attr = core.call_stateless(cx, get, |attr| attr)?;
+        let traits = ServerCapabilities {
             tree: tree_of(&attr, limits),
             limits,
             lease: Duration::from_secs(can.lease.into()),
@@ -188,14 +209,14 @@ impl Mount<'_> {
     }
 
     /// Creates the tree at `root`, or at the rest of the path if the whole path must exist.
-    fn give<V: Version>(
+    fn create_tree<V: ProtocolVersion>(
         &self,
         cx: &Cx<'_>,
         version: V,
         mut root: Found,
         rest: &[String],
-    ) -> Result<Given> {
-        if !self.whole {
+    ) -> Result<MountedTree> {
+        if !self.require_full_path {
             return Ok((RemoteNfs::new(version, root)?, rest.join("/")));
         }
         for name in rest {
@@ -205,10 +226,10 @@ impl Mount<'_> {
     }
 }
 
-type Given = (Arc<dyn FileSystem>, String);
+type MountedTree = (Arc<dyn FileSystem>, String);
 
 /// The sizes to use: at most those of Linux's client.
-pub(super) fn bounded(told: Limits) -> Limits {
+pub(super) fn clamp_to_client_limits(told: Limits) -> Limits {
     const MOST_IO: u32 = 1 << 20;
     Limits {
         read: told.read.clamp(512, MOST_IO),
@@ -223,7 +244,7 @@ fn tree_of(root: &Attr, limits: Limits) -> Tree {
     }
 }
 
-fn portmapper(cx: &Cx<'_>, conn: Conn) -> Result<u16> {
+fn portmapper(cx: &Cx<'_>, conn: RpcClient) -> Result<u16> {
     match v3::call(&conn, cx, &GetPort::MOUNT, |port| port)? {
         0 => Err(EPROTONOSUPPORT),
         port => Ok(port),

@@ -3,30 +3,30 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Cx, Entry, Errno, File, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
-    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+    Access, Attr, AttrMask, Cx, Entry, Errno, File, Kind, Mode, Name, NewNode, Node, NodeId,
+    OpenFlags, RenameFlags, Result, SetAttr, StatFs, XattrFlags,
 };
 
 use super::file::NfsFile;
 use super::fs::Shared;
-use super::version::{Found, Handle, Target, Version};
+use super::version::{Found, Handle, ProtocolVersion, Target};
 use crate::file::may_open;
-use crate::xattr::{MOST, check_name};
+use crate::xattr::{MAX_SIZE, check_name};
 
 /// A node.
-pub(super) struct NfsNode<V: Version> {
+pub(super) struct NfsNode<V: ProtocolVersion> {
     pub(super) shared: Arc<Shared<V>>,
     pub(super) this: Weak<NfsNode<V>>,
     handle: Handle,
     id: NodeId,
     kind: Kind,
     /// The directory and name it was found at, which v4.0's OPEN needs.
-    place: Option<(Handle, Box<[u8]>)>,
+    location: Option<(Handle, Box<[u8]>)>,
 }
 
-impl<V: Version> NfsNode<V> {
+impl<V: ProtocolVersion> NfsNode<V> {
     pub(super) fn new(
         shared: &Arc<Shared<V>>,
         found: &Found,
@@ -38,12 +38,12 @@ impl<V: Version> NfsNode<V> {
             handle: found.handle.clone(),
             id: found.attr.id,
             kind: found.attr.kind,
-            place,
+            location: place,
         })
     }
 
     /// Creates the node that was found at `name` in this directory.
-    pub(super) fn found(&self, name: &[u8], found: Found) -> Entry {
+    pub(super) fn child_entry(&self, name: &[u8], found: Found) -> Entry {
         let place = (self.handle.clone(), name.into());
         let node = NfsNode::new(&self.shared, &found, Some(place));
         let attr = found.attr;
@@ -59,13 +59,13 @@ impl<V: Version> NfsNode<V> {
             handle: &self.handle,
             id: self.id,
             directory: self.kind == Kind::Directory,
-            alone: false,
-            place: self.place.as_ref().map(|(dir, name)| (dir, &**name)),
+            exclusive: false,
+            location: self.location.as_ref().map(|(dir, name)| (dir, &**name)),
         }
     }
 
     /// Returns `ESTALE` if the attributes are another node's.
-    pub(super) fn own(&self, attr: Attr) -> Result<Attr> {
+    pub(super) fn check_same_file(&self, attr: Attr) -> Result<Attr> {
         match (attr.id, attr.kind) == (self.id, self.kind) {
             true => Ok(attr),
             false => Err(Errno::ESTALE),
@@ -73,13 +73,13 @@ impl<V: Version> NfsNode<V> {
     }
 
     /// Sets attributes, with the state of an open file if there is one.
-    pub(super) fn set_by(
+    pub(super) fn set_attr_with(
         &self,
         cx: &Cx<'_>,
         open: Option<&V::Open>,
         set: &SetAttr,
     ) -> Result<Attr> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         match self.kind {
             Kind::File => {}
             Kind::Directory if set.size.is_some() => return Err(Errno::EISDIR),
@@ -108,7 +108,7 @@ impl<V: Version> NfsNode<V> {
         if let Some((change, size)) = change {
             change.replaced(size, u64::MAX);
         }
-        self.own(attr)
+        self.check_same_file(attr)
     }
 
     fn check_directory(&self) -> Result<()> {
@@ -128,11 +128,11 @@ impl<V: Version> NfsNode<V> {
 }
 
 /// The permission bits after applying the umask; the directory's default ACL, if any, is unknown.
-fn bits(mode: Mode) -> u32 {
+fn permission_bits(mode: Mode) -> u32 {
     mode.bits & !mode.umask & 0o7777
 }
 
-impl<V: Version> Node for NfsNode<V> {
+impl<V: ProtocolVersion> Node for NfsNode<V> {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -149,18 +149,18 @@ impl<V: Version> Node for NfsNode<V> {
         vfs::Handle::new(&self.handle).map_err(|_| Errno::EOPNOTSUPP)
     }
 
-    fn attr(&self, cx: &Cx<'_>, _want: Want) -> Result<Attr> {
-        cx.may_wait()?;
-        self.shared.settle_after_reconnect(cx);
-        self.own(self.shared.version.attr(cx, &self.handle)?)
+    fn attr(&self, cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
+        cx.check_may_block()?;
+        self.shared.recommit_after_reconnect(cx);
+        self.check_same_file(self.shared.version.attr(cx, &self.handle)?)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        self.set_by(cx, None, set)
+        self.set_attr_with(cx, None, set)
     }
 
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let directory = self.kind == Kind::Directory;
         self.shared
             .version
@@ -168,13 +168,13 @@ impl<V: Version> Node for NfsNode<V> {
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         self.shared.version.statfs(cx, &self.handle)
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         may_open(self.kind, flags)?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
         vfs::open_by_owner(self, cx, flags, |cx, flags| {
             NfsFile::open(node.clone(), cx, flags)
@@ -185,25 +185,25 @@ impl<V: Version> Node for NfsNode<V> {
         if self.kind != Kind::Symlink {
             return Err(Errno::EINVAL);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         self.shared.version.readlink(cx, &self.handle)
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
         self.check_directory()?;
-        cx.may_wait()?;
-        self.shared.settle_after_reconnect(cx);
+        cx.check_may_block()?;
+        self.shared.recommit_after_reconnect(cx);
         let name = name.bytes();
         let found = self.shared.version.lookup(cx, &self.handle, Some(name))?;
-        Ok(self.found(name, found))
+        Ok(self.child_entry(name, found))
     }
 
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
         self.check_directory()?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         // Directories above the export's root are not part of this tree.
         if self.id == self.shared.root {
-            let attr = self.attr(cx, Want::STAT)?;
+            let attr = self.attr(cx, AttrMask::STAT)?;
             let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
             return Ok(Entry { node, attr });
         }
@@ -221,10 +221,10 @@ impl<V: Version> Node for NfsNode<V> {
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
         self.check_directory()?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let name = name.bytes();
         let version = &self.shared.version;
-        let (found, open) = version.create(cx, &self.handle, name, flags, bits(mode))?;
+        let (found, open) = version.create(cx, &self.handle, name, flags, permission_bits(mode))?;
         if flags.contains(OpenFlags::TRUNC) {
             self.shared.change(cx, &found.handle)?.replaced(0, u64::MAX);
         }
@@ -235,16 +235,16 @@ impl<V: Version> Node for NfsNode<V> {
         Ok((Entry { node, attr }, file))
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
         self.check_directory()?;
-        if let Make::Symlink(target) = what {
+        if let NewNode::Symlink(target) = what {
             check_target(target)?;
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let name = name.bytes();
         let version = &self.shared.version;
-        let found = version.make(cx, &self.handle, name, what, bits(mode))?;
-        Ok(self.found(name, found))
+        let found = version.make(cx, &self.handle, name, what, permission_bits(mode))?;
+        Ok(self.child_entry(name, found))
     }
 
     fn tmpfile(
@@ -259,7 +259,7 @@ impl<V: Version> Node for NfsNode<V> {
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
         self.check_directory()?;
         let target = self.of_same(target)?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let name = name.bytes();
         let version = &self.shared.version;
         let attr = match version.link(cx, &target.handle, &self.handle, name) {
@@ -268,12 +268,12 @@ impl<V: Version> Node for NfsNode<V> {
             attr => attr?,
         };
         let handle = target.handle.clone();
-        Ok(self.found(name, Found { handle, attr }))
+        Ok(self.child_entry(name, Found { handle, attr }))
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         self.check_directory()?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let version = &self.shared.version;
         version.remove(cx, &self.handle, name.bytes(), dir)
     }
@@ -292,7 +292,7 @@ impl<V: Version> Node for NfsNode<V> {
         if !flags.is_empty() {
             return Err(Errno::EINVAL);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let version = &self.shared.version;
         let from = (&self.handle, name.bytes());
         let to = (&to.handle, to_name.bytes());
@@ -313,28 +313,28 @@ impl<V: Version> Node for NfsNode<V> {
 
     fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         self.shared.version.xattr(cx, &self.handle, name)
     }
 
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         self.shared.version.xattrs(cx, &self.handle)
     }
 
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         check_name(name)?;
-        if value.len() > MOST {
+        if value.len() > MAX_SIZE {
             return Err(Errno::E2BIG);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let version = &self.shared.version;
         version.set_xattr(cx, &self.handle, name, value, flags)
     }
 
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         self.shared.version.remove_xattr(cx, &self.handle, name)
     }
 
@@ -347,7 +347,7 @@ impl<V: Version> Node for NfsNode<V> {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         self.shared.mirrors.holder(self, cx, range, kind)
     }
 }

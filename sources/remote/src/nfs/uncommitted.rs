@@ -22,7 +22,7 @@ use ::nfs::client::Written;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use vfs::{Caller, Cx, Errno, Result};
 
-use super::conn::Pauses;
+use super::rpc_client::Backoff;
 use super::version::Handle;
 
 /// Bounds of the copies.
@@ -47,7 +47,7 @@ impl Limits {
 }
 
 /// The most bytes that adjacent writes are joined to: those of one WRITE.
-const JOINED: usize = 1 << 20;
+const MAX_JOINED: usize = 1 << 20;
 
 /// The approximate overhead of an extent and of a file, in bytes.
 const EXTENT_OVERHEAD: usize = 128;
@@ -147,7 +147,7 @@ impl<F> Uncommitted<F> {
         handle: &'a Handle,
         connection: u64,
     ) -> Result<Change<'a, F>> {
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         loop {
             {
                 let mut table = self.table();
@@ -157,7 +157,10 @@ impl<F> Uncommitted<F> {
                 let state = table.files.entry(handle.clone()).or_default();
                 if !state.rewriting {
                     state.changes += 1;
-                    return Ok(Change { of: self, handle });
+                    return Ok(Change {
+                        table: self,
+                        handle,
+                    });
                 }
             }
             pauses.pause(cx)?;
@@ -170,7 +173,7 @@ impl<F> Uncommitted<F> {
     }
 
     /// Returns the file to commit early after a write to `handle`, if there is too much data.
-    pub(super) fn over(&self, handle: &Handle) -> Option<Handle> {
+    pub(super) fn over_limit(&self, handle: &Handle) -> Option<Handle> {
         if self.charged.load(Ordering::Relaxed) <= self.limits.file {
             return None;
         }
@@ -187,7 +190,7 @@ impl<F> Uncommitted<F> {
 
     /// Begins to commit a file. Returns `None` if all of it is durable.
     pub(super) fn begin_commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Option<Commit<F>>> {
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         loop {
             {
                 let mut table = self.table();
@@ -247,12 +250,12 @@ impl<F> Uncommitted<F> {
         verifier: [u8; 8],
     ) -> Result<Rewrite<'a, F>> {
         let mut rewrite = Rewrite {
-            of: self,
+            table: self,
             handle,
             excludes: false,
             lost: BTreeMap::new(),
         };
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         loop {
             let begun = self.with(handle, |state| {
                 if !rewrite.excludes && !state.rewriting {
@@ -297,13 +300,13 @@ impl<F> Uncommitted<F> {
     /// Returns whether there is data that was written over a connection before `connection`: the
     /// server may have restarted since.
     #[inline]
-    pub(super) fn is_doubtful(&self, connection: u64) -> bool {
+    pub(super) fn may_be_lost(&self, connection: u64) -> bool {
         self.charged.load(Ordering::Acquire) > 0
             && self.connection.load(Ordering::Acquire) != connection
     }
 
     /// Records that all data was committed or rewritten over `connection`.
-    pub(super) fn settled(&self, connection: u64) {
+    pub(super) fn recommitted(&self, connection: u64) {
         self.connection.store(connection, Ordering::Release);
     }
 
@@ -415,7 +418,7 @@ impl<F> State<F> {
         if let Some((&at, extent)) = before
             && same(extent)
             && extent.end(at) == offset
-            && extent.data.len() + data.len() <= JOINED
+            && extent.data.len() + data.len() <= MAX_JOINED
         {
             self.data -= extent.charged();
             extent.data.extend_from_slice(data);
@@ -498,7 +501,7 @@ impl Extent {
 
 /// A change of a file's content in flight: a write, truncation, hole or copy.
 pub(super) struct Change<'a, F> {
-    of: &'a Uncommitted<F>,
+    table: &'a Uncommitted<F>,
     handle: &'a Handle,
 }
 
@@ -512,7 +515,7 @@ impl<F> Change<'_, F> {
         writer: impl FnOnce() -> Writer<F>,
     ) {
         let data = &data[..data.len().min(written.count as usize)];
-        self.of.with(self.handle, |state| match data {
+        self.table.with(self.handle, |state| match data {
             [] => {}
             _ if written.durable => state.cut(offset, offset + data.len() as u64),
             _ => {
@@ -524,19 +527,19 @@ impl<F> Change<'_, F> {
 
     /// Records that the bytes from `start` to `end` are replaced by a hole or a copy, or truncated.
     pub(super) fn replaced(&self, start: u64, end: u64) {
-        self.of.with(self.handle, |state| state.cut(start, end));
+        self.table.with(self.handle, |state| state.cut(start, end));
     }
 }
 
 impl<F> Drop for Change<'_, F> {
     fn drop(&mut self) {
-        self.of.with(self.handle, |state| state.changes -= 1);
+        self.table.with(self.handle, |state| state.changes -= 1);
     }
 }
 
 /// Lost data of a file that is being rewritten, which excludes changes.
 pub(super) struct Rewrite<'a, F> {
-    of: &'a Uncommitted<F>,
+    table: &'a Uncommitted<F>,
     handle: &'a Handle,
     excludes: bool,
     /// The extents that are still to be written, by offset.
@@ -557,7 +560,7 @@ impl<F> Rewrite<'_, F> {
             return;
         };
         if let Some(verifier) = unstable {
-            self.of.with(self.handle, |state| {
+            self.table.with(self.handle, |state| {
                 state.insert(offset, &extent.data, verifier);
             });
         }
@@ -566,7 +569,7 @@ impl<F> Rewrite<'_, F> {
     /// Gives up the next extent, for a reason that is reported later.
     pub(super) fn give_up(&mut self, errno: Errno) {
         self.lost.pop_first();
-        self.of.with(self.handle, |state| {
+        self.table.with(self.handle, |state| {
             state.error.get_or_insert(errno);
         });
     }
@@ -576,7 +579,7 @@ impl<F> Drop for Rewrite<'_, F> {
     fn drop(&mut self) {
         let lost = std::mem::take(&mut self.lost);
         if self.excludes {
-            self.of.with(self.handle, |state| {
+            self.table.with(self.handle, |state| {
                 state.rewriting = false;
                 for (offset, extent) in lost {
                     state.put(offset, extent);
@@ -732,16 +735,16 @@ mod tests {
         let (large, small) = (file(1), file(2));
         write(&of, &small, 0, &[0; 1000], OLD);
         write(&of, &large, 0, &[0; 19_000], OLD);
-        assert_eq!(of.over(&large), None);
+        assert_eq!(of.over_limit(&large), None);
         write(&of, &large, 50_000, &[0; 1000], OLD);
-        assert_eq!(of.over(&large).as_ref(), Some(&large));
-        assert_eq!(of.over(&small), None);
+        assert_eq!(of.over_limit(&large).as_ref(), Some(&large));
+        assert_eq!(of.over_limit(&small), None);
         // The table is more than half full.
         assert_eq!(of.due().map(|(file, _)| file).as_ref(), Some(&small));
         let third = file(3);
         write(&of, &third, 0, &[0; 18_000], OLD);
         assert!(of.is_full());
-        assert_eq!(of.over(&third).as_ref(), Some(&small));
+        assert_eq!(of.over_limit(&third).as_ref(), Some(&small));
         for file in [&small, &large, &third] {
             commit(&of, file, OLD);
         }

@@ -4,15 +4,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tls::{Connector, Files};
+use tls::{Connector, TlsFiles};
 use transports::Addr;
 use vfs::{Errno, FileSystem};
 
 use super::fs::Options;
-use super::mount::{Dialled, Mount, mount};
-use super::secure::{Secure, secured};
+use super::mount::{DialResult, Mount, mount};
+use super::starttls::{TlsSettings, establish_tls};
 use crate::url::{BadUrl, decode, host_and_port, id, in_flight};
-use crate::{ConnectError, Retry, Silence};
+use crate::{ConnectError, Retry, Timeouts};
 
 /// An NFS server and a path in it: `nfs://HOST[:PORT]/PATH` or `nfs+unix:SOCKET?path=PATH`. After a
 /// question mark follow parameters, separated by `&`: `vers=` 3, 4, 4.0, 4.1 or 4.2; `mountport=`;
@@ -29,7 +29,7 @@ pub struct Url {
     /// The mount options.
     pub options: Options,
     /// The TLS settings, if the connection is to be secured.
-    pub secure: Option<Secure>,
+    pub tls: Option<TlsSettings>,
     /// The path from the server's root, without slashes at its ends.
     pub path: String,
 }
@@ -64,25 +64,25 @@ impl Url {
         };
         let connector = self.connector()?;
         let version = self.options.version.map_or(4, |(major, _)| major);
-        let dial = move |port: Option<u16>| -> Dialled {
+        let dial = move |port: Option<u16>| -> DialResult {
             let link = dial(port)?;
             match &connector {
                 // Other ports are MOUNT's or the portmapper's, which do not support TLS.
-                Some(connector) if port.is_none() => secured(link, connector, version),
+                Some(connector) if port.is_none() => establish_tls(link, connector, version),
                 _ => Ok(Box::new(link)),
             }
         };
         mount(&Mount {
             dial: Arc::new(dial),
             path: &self.path,
-            whole,
+            require_full_path: whole,
             options: self.options.clone(),
         })
         .map_err(|error| ConnectError::new(error.errno(), format!("{}: {error}", self.addr)))
     }
 
     fn connector(&self) -> Result<Option<Arc<Connector>>, ConnectError> {
-        let (Some(secure), Addr::Tcp { host, .. }) = (&self.secure, &self.addr) else {
+        let (Some(secure), Addr::Tcp { host, .. }) = (&self.tls, &self.addr) else {
             return Ok(None);
         };
         let opened = Connector::open(&secure.files, host, ::nfs::ALPN);
@@ -95,7 +95,7 @@ impl Url {
         let mut url = Url {
             addr: Addr::Fd(0),
             options: Options::default(),
-            secure: None,
+            tls: None,
             path: String::new(),
         };
         if let Some(rest) = place.strip_prefix("nfs://") {
@@ -110,7 +110,7 @@ impl Url {
             return Err("nfs://HOST[:PORT]/PATH or nfs+unix:SOCKET".into());
         }
         let (mut uid, mut gid) = (None, None);
-        let (mut security, mut files) = (String::new(), Files::default());
+        let (mut security, mut files) = (String::new(), TlsFiles::default());
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let value = decode(value)?;
@@ -126,11 +126,11 @@ impl Url {
                 "nodelegations" => url.options.no_delegations = true,
                 "resvport" => url.options.reserved_port = true,
                 "retry" => url.options.retry = Retry::seconds(&value)?,
-                "timeo" => url.options.silence.timeo = Silence::timeo(&value)?,
-                "soft" if value.is_empty() => url.options.silence.soft = true,
+                "timeo" => url.options.timeouts.timeo = Timeouts::timeo(&value)?,
+                "soft" if value.is_empty() => url.options.timeouts.soft = true,
                 "hard" if value.is_empty() => {
                     url.options.retry = Retry::Forever;
-                    url.options.silence.soft = false;
+                    url.options.timeouts.soft = false;
                 }
                 "path" => url.path = value,
                 "xprtsec" => security = value,
@@ -144,8 +144,8 @@ impl Url {
                 }
             }
         }
-        url.secure = Secure::asked(&security, files)?;
-        if url.secure.is_some() && !matches!(url.addr, Addr::Tcp { .. }) {
+        url.tls = TlsSettings::parse(&security, files)?;
+        if url.tls.is_some() && !matches!(url.addr, Addr::Tcp { .. }) {
             return Err("nfs://HOST with xprtsec=, as certificates name hosts".into());
         }
         url.options.act_as = match (uid, gid) {
@@ -233,7 +233,7 @@ mod tests {
             no_read_plus: true,
             no_delegations: true,
             reserved_port: true,
-            silence: Silence {
+            timeouts: Timeouts {
                 timeo: Duration::from_secs(3),
                 soft: true,
             },
@@ -243,14 +243,14 @@ mod tests {
         };
         assert_eq!((full.path.as_str(), full.options), ("a b/c", want));
         assert_eq!(url("nfs://h/?vers=4.1").options.version, Some((4, 1)));
-        let secure = url("nfs://h/?xprtsec=mtls&tlsca=/a&tlscert=/c&tlskey=/k").secure;
-        let files = Files {
+        let secure = url("nfs://h/?xprtsec=mtls&tlsca=/a&tlscert=/c&tlskey=/k").tls;
+        let files = TlsFiles {
             ca: Some("/a".into()),
             cert: Some("/c".into()),
             key: Some("/k".into()),
         };
-        assert_eq!(secure, Some(Secure { files }));
-        assert_eq!(url("nfs://h/?xprtsec=none").secure, None);
+        assert_eq!(secure, Some(TlsSettings { files }));
+        assert_eq!(url("nfs://h/?xprtsec=none").tls, None);
         let socket = url("nfs+unix:/run/s?path=/x/y");
         assert_eq!(socket.addr, Addr::Unix("/run/s".into()));
         assert_eq!(socket.path, "x/y");

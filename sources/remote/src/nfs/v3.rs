@@ -6,19 +6,19 @@ use ::nfs::client::v3::{
     Access as AskAccess, Commit, Create, FsStat, GetAttr, Link, Lookup, Make as AskMake, PathConf,
     Read, ReadDir, ReadLink, Remove, Rename, SetAttr as AskSetAttr, Write,
 };
-use ::nfs::client::{ClientCall, Failure, Limits, Listed, Made, Stable, Tree, Written};
+use ::nfs::client::{ClientCall, Failure, Limits, ListedEntry, NodeInfo, Stable, Tree, Written};
 use vfs::{
-    Access, Attr, Capabilities, Cx, Errno, Kind, Level, Make, OpenFlags, Result, SetAttr, SetTime,
-    Sink, StatFs,
+    Access, Attr, Capabilities, Cx, Errno, Kind, NewNode, OpenFlags, Result, SetAttr, SetTime,
+    Sink, StatFs, Support,
 };
 
-use super::conn::{Conn, Flight, Pauses};
-use super::place::{Place, end_in};
-use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
+use super::read_destination::{ReadDestination, end_in};
+use super::rpc_client::{Backoff, PendingCall, RpcClient};
+use super::version::{Found, Handle, List, Open, PageEnd, ProtocolVersion, Target, complete_node};
 
 /// A server that speaks v3.
 pub(super) struct V3 {
-    conn: Conn,
+    conn: RpcClient,
     tree: Tree,
     limits: Limits,
     list: u32,
@@ -29,9 +29,9 @@ pub(super) struct V3 {
 }
 
 impl V3 {
-    pub(super) fn new(conn: Conn, tree: Tree, limits: Limits) -> V3 {
+    pub(super) fn new(conn: RpcClient, tree: Tree, limits: Limits) -> V3 {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
-        conn.settle();
+        conn.apply_soft_setting();
         V3 {
             conn,
             tree,
@@ -57,29 +57,35 @@ impl V3 {
     fn end<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
-        mut flight: Flight,
+        mut flight: PendingCall,
         ask: &A,
-        mut place: Place<'_>,
-        mut read: impl FnMut(A::Answer<'_>, Option<&mut Place<'_>>) -> T,
+        mut place: ReadDestination<'_>,
+        mut read: impl FnMut(A::Answer<'_>, Option<&mut ReadDestination<'_>>) -> T,
     ) -> Result<T> {
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         loop {
             match self.conn.end_in(cx, flight, ask, &mut place, &mut read) {
                 Ok(answer) => return Ok(answer),
-                Err(Failure::Refused(errno)) => return Err(errno),
-                Err(Failure::Later) => pauses.pause(cx)?,
+                Err(Failure::Error(errno)) => return Err(errno),
+                Err(Failure::Delay) => pauses.pause(cx)?,
                 Err(Failure::State(_) | Failure::Malformed(_)) => return Err(Errno::EIO),
             }
             flight = self.conn.begin(cx, ask);
         }
     }
 
-    fn whole(&self, cx: &Cx<'_>, made: Made, dir: &Handle, name: &[u8]) -> Result<Found> {
+    fn complete_node(
+        &self,
+        cx: &Cx<'_>,
+        made: NodeInfo,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Result<Found> {
         let handle = || {
             let found = self.lookup(cx, dir, Some(name))?;
             Ok(found.handle[..].into())
         };
-        whole(made, handle, |handle| self.attr(cx, handle))
+        complete_node(made, handle, |handle| self.attr(cx, handle))
     }
 
     /// Creates a file that must be new.
@@ -90,12 +96,12 @@ impl V3 {
             dir,
             name,
             mode,
-            attempt,
+            verifier: attempt,
             tree: self.tree,
         };
         match self.call(cx, &create(Some(attempt.to_be_bytes())), |made| made) {
             Ok(made) => {
-                let found = self.whole(cx, made, dir, name)?;
+                let found = self.complete_node(cx, made, dir, name)?;
                 // The server stores the verifier in the file's times.
                 let set = SetAttr {
                     mode: Some(mode),
@@ -108,7 +114,7 @@ impl V3 {
             }
             Err(Errno::EOPNOTSUPP) => {
                 let made = self.call(cx, &create(None), |made| made)?;
-                self.whole(cx, made, dir, name)
+                self.complete_node(cx, made, dir, name)
             }
             Err(errno) => Err(errno),
         }
@@ -131,43 +137,43 @@ impl V3 {
 
 /// Makes a call, repeating it while the server answers `NFS3ERR_JUKEBOX`.
 pub(super) fn call<A: ClientCall, T>(
-    conn: &Conn,
+    conn: &RpcClient,
     cx: &Cx<'_>,
     ask: &A,
     mut read: impl FnMut(A::Answer<'_>) -> T,
 ) -> Result<T> {
-    cx.may_wait()?;
-    let mut pauses = Pauses::new();
+    cx.check_may_block()?;
+    let mut pauses = Backoff::new();
     loop {
         cx.call.check()?;
         match conn.call(cx, ask, &mut read) {
             Ok(answer) => return Ok(answer),
-            Err(Failure::Refused(errno)) => return Err(errno),
-            Err(Failure::Later) => pauses.pause(cx)?,
+            Err(Failure::Error(errno)) => return Err(errno),
+            Err(Failure::Delay) => pauses.pause(cx)?,
             Err(Failure::State(_) | Failure::Malformed(_)) => return Err(Errno::EIO),
         }
     }
 }
 
-impl Version for V3 {
+impl ProtocolVersion for V3 {
     type Open = ();
-    type Flight = Flight;
+    type PendingIo = PendingCall;
 
     fn limits(&self) -> Limits {
         self.limits
     }
 
-    fn connections(&self) -> u64 {
-        self.conn.times()
+    fn reconnections(&self) -> u64 {
+        self.conn.reconnections()
     }
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            handles: Level::Native,
+            handles: Support::Native,
             // The time in nanoseconds.
-            change: Level::Emulated,
-            devices: Level::Native,
-            owners: Level::Native,
+            change: Support::Emulated,
+            devices: Support::Native,
+            owners: Support::Native,
             ..Capabilities::default()
         }
     }
@@ -231,7 +237,7 @@ impl Version for V3 {
             tree: self.tree,
         };
         let made = self.call(cx, &ask, |made| made)?;
-        whole(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
+        complete_node(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
     }
 
     fn make(
@@ -239,7 +245,7 @@ impl Version for V3 {
         cx: &Cx<'_>,
         dir: &Handle,
         name: &[u8],
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: u32,
     ) -> Result<Found> {
         const MKDIR: u32 = ::nfs::v3::Procedure::MkDir as u32;
@@ -259,12 +265,12 @@ impl Version for V3 {
             }};
         }
         let made = match what {
-            Make::File => return self.create_new(cx, dir, name, mode),
-            Make::Directory => make!(MKDIR),
-            Make::Symlink(_) => make!(SYMLINK),
+            NewNode::File => return self.create_new(cx, dir, name, mode),
+            NewNode::Directory => make!(MKDIR),
+            NewNode::Symlink(_) => make!(SYMLINK),
             _ => make!(MKNOD),
         };
-        self.whole(cx, made, dir, name)
+        self.complete_node(cx, made, dir, name)
     }
 
     fn link(&self, cx: &Cx<'_>, handle: &Handle, dir: &Handle, name: &[u8]) -> Result<Attr> {
@@ -314,8 +320,8 @@ impl Version for V3 {
         &self,
         cx: &Cx<'_>,
         list: &List<'_>,
-        each: &mut dyn FnMut(Listed<'_>) -> Result<bool>,
-    ) -> Result<Paged> {
+        each: &mut dyn FnMut(ListedEntry<'_>) -> Result<bool>,
+    ) -> Result<PageEnd> {
         macro_rules! list {
             ($plus:literal) => {{
                 let ask = ReadDir::<$plus> {
@@ -325,7 +331,7 @@ impl Version for V3 {
                     count: self.list,
                     tree: self.tree,
                 };
-                self.call(cx, &ask, |page| super::dir::give(page, list, each))?
+                self.call(cx, &ask, |page| super::dir::pass_entries(page, list, each))?
             }};
         }
         match list.plus {
@@ -385,21 +391,21 @@ impl Version for V3 {
         offset: u64,
         count: u32,
         _: bool,
-    ) -> Result<Option<Flight>> {
+    ) -> Result<Option<PendingCall>> {
         Ok(Some(self.conn.begin(cx, &read(open, offset, count))))
     }
 
     fn end_read(
         &self,
         cx: &Cx<'_>,
-        flight: Flight,
+        flight: PendingCall,
         open: Open<'_, V3>,
         offset: u64,
         count: u32,
         sink: &mut dyn Sink,
     ) -> Result<(usize, bool)> {
         let read = read(open, offset, count);
-        let end = |place: Place<'_>| {
+        let end = |place: ReadDestination<'_>| {
             self.end(cx, flight, &read, place, |read, place| {
                 if let Some(place) = place {
                     place.put(|sink| sink.bytes(read.data));
@@ -408,8 +414,8 @@ impl Version for V3 {
             })
         };
         match count as usize {
-            len if len >= self.conn.lands_from() => end_in(sink, len, end),
-            _ => end(Place::Sink(sink)),
+            len if len >= self.conn.direct_receive_min() => end_in(sink, len, end),
+            _ => end(ReadDestination::Sink(sink)),
         }
     }
 
@@ -421,7 +427,7 @@ impl Version for V3 {
         stable: Stable,
         data: &[u8],
         _: bool,
-    ) -> Result<Option<Flight>> {
+    ) -> Result<Option<PendingCall>> {
         let write = write(open, offset, stable, data);
         Ok(Some(self.conn.begin(cx, &write)))
     }
@@ -429,14 +435,16 @@ impl Version for V3 {
     fn end_write(
         &self,
         cx: &Cx<'_>,
-        flight: Flight,
+        flight: PendingCall,
         open: Open<'_, V3>,
         offset: u64,
         stable: Stable,
         data: &[u8],
     ) -> Result<Written> {
         let write = write(open, offset, stable, data);
-        self.end(cx, flight, &write, Place::none(), |written, _| written)
+        self.end(cx, flight, &write, ReadDestination::none(), |written, _| {
+            written
+        })
     }
 
     fn write(

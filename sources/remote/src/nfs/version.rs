@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ::nfs::client::{Limits, Listed, Made, Stable, Written};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use ::nfs::client::{Limits, ListedEntry, NodeInfo, Stable, Written};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Capabilities, CopyHow, Cx, Errno, Make, NodeId, OpenFlags, Result, Seek, SetAttr,
-    Sink, StatFs, XattrFlags,
+    Access, Attr, Capabilities, CopyMode, Cx, Errno, NewNode, NodeId, OpenFlags, Result, SetAttr,
+    Sink, StatFs, Whence, XattrFlags,
 };
 
 /// A file handle.
@@ -26,24 +26,24 @@ pub(super) struct Target<'a> {
     pub(super) id: NodeId,
     pub(super) directory: bool,
     /// Whether the open must be exclusive to this caller, as locks belong to it.
-    pub(super) alone: bool,
+    pub(super) exclusive: bool,
     /// The directory and name it was found at.
-    pub(super) place: Option<(&'a Handle, &'a [u8])>,
+    pub(super) location: Option<(&'a Handle, &'a [u8])>,
 }
 
 /// An open file to operate on.
-pub(super) struct Open<'a, V: Version> {
+pub(super) struct Open<'a, V: ProtocolVersion> {
     pub(super) handle: &'a Handle,
     pub(super) state: &'a V::Open,
 }
 
-impl<V: Version> Clone for Open<'_, V> {
+impl<V: ProtocolVersion> Clone for Open<'_, V> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<V: Version> Copy for Open<'_, V> {}
+impl<V: ProtocolVersion> Copy for Open<'_, V> {}
 
 /// A request for a page of a listing.
 pub(super) struct List<'a> {
@@ -54,7 +54,7 @@ pub(super) struct List<'a> {
 }
 
 /// The result of a page of a listing.
-pub(super) struct Paged {
+pub(super) struct PageEnd {
     /// The cookie verifier for the next page.
     pub(super) verifier: [u8; 8],
     /// The cookie of the last entry.
@@ -65,17 +65,17 @@ pub(super) struct Paged {
 
 /// A version of the protocol. Methods wait for the server. For an operation that the version lacks,
 /// the default returns `EOPNOTSUPP`.
-pub(super) trait Version: Send + Sync + Sized + 'static {
+pub(super) trait ProtocolVersion: Send + Sync + Sized + 'static {
     /// The open state on the server.
     type Open: Send + Sync;
 
     /// A read or write in flight.
-    type Flight;
+    type PendingIo;
 
     fn limits(&self) -> Limits;
 
     /// The number of reconnections. The server may have restarted between two values.
-    fn connections(&self) -> u64;
+    fn reconnections(&self) -> u64;
 
     fn capabilities(&self) -> Capabilities;
 
@@ -104,7 +104,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         cx: &Cx<'_>,
         dir: &Handle,
         name: &[u8],
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: u32,
     ) -> Result<Found>;
 
@@ -119,8 +119,8 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         &self,
         cx: &Cx<'_>,
         list: &List<'_>,
-        each: &mut dyn FnMut(Listed<'_>) -> Result<bool>,
-    ) -> Result<Paged>;
+        each: &mut dyn FnMut(ListedEntry<'_>) -> Result<bool>,
+    ) -> Result<PageEnd>;
 
     /// Opens a file without truncating it.
     fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Self::Open>;
@@ -146,13 +146,13 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         offset: u64,
         count: u32,
         wait: bool,
-    ) -> Result<Option<Self::Flight>>;
+    ) -> Result<Option<Self::PendingIo>>;
 
     /// Returns the number of bytes read, and whether the file ends after them.
     fn end_read(
         &self,
         cx: &Cx<'_>,
-        flight: Self::Flight,
+        flight: Self::PendingIo,
         open: Open<'_, Self>,
         offset: u64,
         count: u32,
@@ -168,12 +168,12 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         stable: Stable,
         data: &[u8],
         wait: bool,
-    ) -> Result<Option<Self::Flight>>;
+    ) -> Result<Option<Self::PendingIo>>;
 
     fn end_write(
         &self,
         cx: &Cx<'_>,
-        flight: Self::Flight,
+        flight: Self::PendingIo,
         open: Open<'_, Self>,
         offset: u64,
         stable: Stable,
@@ -207,7 +207,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
     }
 
     /// Finds data or a hole at or after `offset`.
-    fn seek(&self, _: &Cx<'_>, _: Open<'_, Self>, _: u64, _: Seek) -> Result<Option<u64>> {
+    fn seek(&self, _: &Cx<'_>, _: Open<'_, Self>, _: u64, _: Whence) -> Result<Option<u64>> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -221,7 +221,7 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         _to: Open<'_, Self>,
         _to_offset: u64,
         _len: u64,
-        _how: CopyHow,
+        _how: CopyMode,
     ) -> Result<u64> {
         Err(Errno::EOPNOTSUPP)
     }
@@ -258,14 +258,14 @@ pub(super) trait Version: Send + Sync + Sized + 'static {
         _: Open<'_, Self>,
         _: &LockRange,
         _: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         Err(Errno::EOPNOTSUPP)
     }
 }
 
 /// Completes a node, with further requests if the server's reply lacked the handle or attributes.
-pub(super) fn whole(
-    made: Made,
+pub(super) fn complete_node(
+    made: NodeInfo,
     handle: impl FnOnce() -> Result<Box<[u8]>>,
     attr: impl FnOnce(&Handle) -> Result<Attr>,
 ) -> Result<Found> {

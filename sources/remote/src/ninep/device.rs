@@ -30,7 +30,7 @@ const DEPTH: u16 = 128;
 
 fn link(socket: UnixStream, msize: u32) -> std::io::Result<impl Link + 'static> {
     // A message consists of an inline part and a payload.
-    let payload = (msize as usize).saturating_sub(Queue::REPLY);
+    let payload = (msize as usize).saturating_sub(Queue::MAX_INLINE_REPLY);
     let options = driver::Options {
         queues: 1,
         depth: DEPTH,

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use p9::Tmessage;
 use p9::client::dir::{Dirent, entries};
 use parking_lot::Mutex;
-use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, Plus, Result};
+use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, ReaddirMode, Result};
 
-use super::fid::Find;
+use super::connection::Reply;
+use super::fid::WalkGetattr;
 use super::file::RemoteFile;
-use super::pipe::Reply;
 
 /// The whole directory as listed over 9P2000 and 9P2000.u, whose offsets allow reading only from
 /// the start. It lets a listing resume at any entry.
 #[derive(Default)]
-pub(super) struct Listing(pub(super) Mutex<Arc<Vec<Listed>>>);
+pub(super) struct Listing(pub(super) Mutex<Arc<Vec<ListedEntry>>>);
 
-pub(super) struct Listed {
+pub(super) struct ListedEntry {
     pub(super) name: Box<[u8]>,
     pub(super) attr: vfs::Attr,
 }
@@ -24,16 +24,16 @@ pub(super) struct Listed {
 impl RemoteFile {
     /// The bytes to request at a time: some 1,500 entries. More would delay callers that stop
     /// early.
-    const AT_A_TIME: usize = 64 << 10;
+    const READDIR_SIZE: usize = 64 << 10;
 
     /// The most entries to look up at a time.
-    const LOOK_UPS: usize = 128;
+    const MAX_LOOKUPS: usize = 128;
 
     pub(super) fn list(
         &self,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let mut offset = cookie;
@@ -41,9 +41,9 @@ impl RemoteFile {
             let request = Tmessage::Readdir {
                 fid: self.fid(),
                 offset,
-                count: self.opened.io().min(RemoteFile::AT_A_TIME) as u32,
+                count: self.opened.max_io().min(RemoteFile::READDIR_SIZE) as u32,
             };
-            let reply = self.wire().call(cx, &request)?;
+            let reply = self.session().call(cx, &request)?;
             let listed = parse(&reply)?;
             let Some(last) = listed.last() else {
                 return Ok(());
@@ -56,9 +56,9 @@ impl RemoteFile {
             let mut rest = &listed[..];
             while !rest.is_empty() {
                 let (some, found) = match plus {
-                    Plus::Names => (rest, Vec::new()),
-                    Plus::Entries => {
-                        let some = &rest[..at_once(rest, sink)];
+                    ReaddirMode::Names => (rest, Vec::new()),
+                    ReaddirMode::Entries => {
+                        let some = &rest[..lookup_batch(rest, sink)];
                         (some, self.look_up(cx, some)?)
                     }
                 };
@@ -66,7 +66,7 @@ impl RemoteFile {
                 let mut found = found.into_iter();
                 for dirent in some {
                     let entry = found.next().flatten();
-                    if !dirent.is_dot() && !sink.entry(told(dirent, entry)) {
+                    if !dirent.is_dot() && !sink.entry(dir_entry(dirent, entry)) {
                         return Ok(());
                     }
                 }
@@ -77,39 +77,39 @@ impl RemoteFile {
     /// Looks up entries with all requests in flight at once. Vanished entries are `None`.
     fn look_up(&self, cx: &Cx<'_>, listed: &[Dirent<'_>]) -> Result<Vec<Option<Entry>>> {
         let node = self.node.as_ref().ok_or(Errno::EIO)?;
-        let (wire, dir) = (self.wire(), node.fid(cx)?);
+        let (wire, dir) = (self.session(), node.fid(cx)?);
         let mut failed = Ok(());
-        let finds: Vec<_> = each(listed, &mut failed, |dirent| {
-            Ok((!dirent.is_dot()).then(|| Find::begin(wire, cx, dir.fid, &[dirent.name])))
+        let finds: Vec<_> = map_entries(listed, &mut failed, |dirent| {
+            Ok((!dirent.is_dot()).then(|| WalkGetattr::begin(wire, cx, dir.fid, &[dirent.name])))
         });
         // Waits for every walk that has begun, even after an error, to learn its fid.
-        let found: Vec<_> = each(finds, &mut failed, |find| match find {
+        let found: Vec<_> = map_entries(finds, &mut failed, |find| match find {
             Some(find) => find?.walked(cx).map(Some),
             None => Ok(None),
         });
         let mut found = found.into_iter();
-        let found = each(listed, &mut failed, |dirent| {
+        let found = map_entries(listed, &mut failed, |dirent| {
             let Some(found) = found.next().flatten() else {
                 return Ok(None);
             };
             let (held, attr) = found.end(cx)?;
             let name = Name::new(dirent.name)?;
-            Ok(Some(node.listed(cx, name, held, attr)))
+            Ok(Some(node.listed_entry(cx, name, held, attr)))
         });
         failed.map(|()| found)
     }
 }
 
 /// The number of `listed` to look up at once: an estimate of how many the sink has room for.
-fn at_once(listed: &[Dirent<'_>], sink: &dyn DirSink) -> usize {
+fn lookup_batch(listed: &[Dirent<'_>], sink: &dyn DirSink) -> usize {
     let bytes: usize = listed.iter().map(|dirent| dirent.name.len()).sum();
     let room = sink.room(bytes / listed.len());
-    room.clamp(1, RemoteFile::LOOK_UPS.min(listed.len()))
+    room.clamp(1, RemoteFile::MAX_LOOKUPS.min(listed.len()))
 }
 
 /// Maps each item with `step`, to `None` where a single entry is inaccessible. Stores the first
 /// other error in `failed`.
-fn each<T, U>(
+fn map_entries<T, U>(
     all: impl IntoIterator<Item = T>,
     failed: &mut Result<()>,
     mut step: impl FnMut(T) -> Result<Option<U>>,
@@ -117,7 +117,7 @@ fn each<T, U>(
     let step = |one| match step(one) {
         Ok(done) => done,
         Err(errno) => {
-            if failed.is_ok() && !passes(errno) {
+            if failed.is_ok() && !is_entry_error(errno) {
                 *failed = Err(errno);
             }
             None
@@ -127,7 +127,7 @@ fn each<T, U>(
 }
 
 /// Returns whether the error concerns a single entry, which has vanished or is inaccessible.
-fn passes(errno: Errno) -> bool {
+fn is_entry_error(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::EACCES | Errno::ESTALE)
 }
 
@@ -140,7 +140,7 @@ fn parse(reply: &Reply) -> Result<Vec<Dirent<'_>>> {
         })
 }
 
-pub(super) fn told<'a>(dirent: &Dirent<'a>, entry: Option<Entry>) -> DirEntry<'a> {
+pub(super) fn dir_entry<'a>(dirent: &Dirent<'a>, entry: Option<Entry>) -> DirEntry<'a> {
     DirEntry {
         name: dirent.name,
         id: entry.as_ref().map_or(dirent.id, |entry| entry.attr.id),

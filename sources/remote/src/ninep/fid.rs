@@ -8,29 +8,29 @@ use p9::{Dialect, Fid, Names, Qid, Rmessage, Tmessage};
 use parking_lot::Mutex;
 use vfs::{Attr, Cx, Errno, Result};
 
-use super::handed::Hands;
-use super::pipe::{Pipe, Reply, Ticket};
+use super::connection::{Connection, Reply, Ticket};
+use super::fd_passing::FdPassing;
 
 /// A fid that the server knows. Dropping it clunks it, without waiting for the reply.
-pub(super) struct Held {
-    pub(super) wire: Arc<Wire>,
+pub(super) struct OwnedFid {
+    pub(super) session: Arc<Session>,
     pub(super) fid: Fid,
     /// Whether to send the clunk at once: an open file may hold space or locks.
-    soon: bool,
+    clunk_at_once: bool,
 }
 
-impl Drop for Held {
+impl Drop for OwnedFid {
     fn drop(&mut self) {
         if self.fid != Fid::NONE {
-            self.wire.pipe.clunk(self.fid, self.soon);
+            self.session.connection.clunk(self.fid, self.clunk_at_once);
         }
     }
 }
 
-impl Held {
+impl OwnedFid {
     /// Marks the fid as open.
-    pub(super) fn opened(mut self) -> Held {
-        self.soon = true;
+    pub(super) fn opened(mut self) -> OwnedFid {
+        self.clunk_at_once = true;
         self
     }
 
@@ -38,46 +38,46 @@ impl Held {
     /// result of the clunk unknown.
     pub(super) fn clunk(self) -> Result<()> {
         let (wire, fid) = self.into_parts();
-        wire.pipe.call(&Tmessage::Clunk { fid }).map(drop)
+        wire.connection.call(&Tmessage::Clunk { fid }).map(drop)
     }
 
     /// Removes the file. The server clunks the fid even if that fails.
     pub(super) fn remove(self) -> Result<()> {
         let (wire, fid) = self.into_parts();
-        wire.pipe.call(&Tmessage::Remove { fid }).map(drop)
+        wire.connection.call(&Tmessage::Remove { fid }).map(drop)
     }
 
     /// Takes the fid, so that the drop does nothing.
-    fn into_parts(mut self) -> (Arc<Wire>, Fid) {
+    fn into_parts(mut self) -> (Arc<Session>, Fid) {
         let fid = std::mem::replace(&mut self.fid, Fid::NONE);
-        (self.wire.clone(), fid)
+        (self.session.clone(), fid)
     }
 }
 
 /// A pipe, and the properties of its server learned so far.
-pub(super) struct Wire {
-    pub(super) pipe: Arc<Pipe>,
+pub(super) struct Session {
+    pub(super) connection: Arc<Connection>,
     /// Whether requests may be sent that depend on an earlier one without a reply. Cleared when the
     /// server turns out to process such requests out of order.
     in_order: AtomicBool,
     /// Whether requesting open file descriptors makes sense.
-    pub(super) hands: Hands,
+    pub(super) fd_passing: FdPassing,
     /// Held during writes to files open for reading and appending.
     pub(super) appending: Mutex<()>,
 }
 
-impl Wire {
-    pub(super) fn new(pipe: Arc<Pipe>) -> Arc<Wire> {
-        Arc::new(Wire {
+impl Session {
+    pub(super) fn new(pipe: Arc<Connection>) -> Arc<Session> {
+        Arc::new(Session {
             in_order: AtomicBool::new(pipe.dialect() == Dialect::Linux),
-            hands: Hands::new(pipe.takes_files()),
+            fd_passing: FdPassing::new(pipe.fd_passing()),
             appending: Mutex::new(()),
-            pipe,
+            connection: pipe,
         })
     }
 
     pub(super) fn dialect(&self) -> Dialect {
-        self.pipe.dialect()
+        self.connection.dialect()
     }
 
     pub(super) fn is_linux(&self) -> bool {
@@ -86,26 +86,26 @@ impl Wire {
 
     /// Sends one request and waits for its reply.
     pub(super) fn call(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
-        self.pipe.call_in(cx, request)
+        self.connection.call_in(cx, request)
     }
 
     /// Gets the attributes of a fid.
     pub(super) fn attr(&self, cx: &Cx<'_>, fid: Fid) -> Result<Attr> {
-        let reply = self.call(cx, &self.ask_attr(fid))?;
-        self.attr_in(&reply)
+        let reply = self.call(cx, &self.getattr_request(fid))?;
+        self.parse_attr(&reply)
     }
 
-    fn ask_attr(&self, fid: Fid) -> Tmessage<'static> {
+    fn getattr_request(&self, fid: Fid) -> Tmessage<'static> {
         match self.dialect() {
             Dialect::Linux => Tmessage::Getattr {
                 fid,
-                mask: attr::ASKED,
+                mask: attr::REQUEST_MASK,
             },
             Dialect::Plan9 | Dialect::Unix => Tmessage::Stat { fid },
         }
     }
 
-    fn attr_in(&self, reply: &Reply) -> Result<Attr> {
+    fn parse_attr(&self, reply: &Reply) -> Result<Attr> {
         match reply.message()? {
             Rmessage::Stat { stat } => Ok(attr::of_stat(&stat, self.dialect())),
             getattr => attr::of_getattr(&getattr),
@@ -119,19 +119,19 @@ impl Wire {
         cx: &Cx<'_>,
         from: Fid,
         names: &[&[u8]],
-    ) -> Result<(Held, Option<Qid>)> {
+    ) -> Result<(OwnedFid, Option<Qid>)> {
         let walk = Walk::begin(self, cx, from, names)?;
         walk.end(cx)
     }
 
     /// Walks, and gets the attributes of the new fid.
-    pub(super) fn find(
+    pub(super) fn walk_getattr(
         self: &Arc<Self>,
         cx: &Cx<'_>,
         from: Fid,
         names: &[&[u8]],
-    ) -> Result<(Held, Attr)> {
-        let find = Find::begin(self, cx, from, names)?;
+    ) -> Result<(OwnedFid, Attr)> {
+        let find = WalkGetattr::begin(self, cx, from, names)?;
         find.walked(cx)?.end(cx)
     }
 
@@ -141,16 +141,16 @@ impl Wire {
     }
 
     /// Sends a request that depends on an unanswered one, if the server accepts that.
-    pub(super) fn early(&self, request: &Tmessage<'_>) -> Option<Ticket<'_>> {
+    pub(super) fn pipelined(&self, request: &Tmessage<'_>) -> Option<Ticket<'_>> {
         if !self.is_in_order() {
             return None;
         }
-        self.pipe.submit(request).ok()
+        self.connection.submit(request).ok()
     }
 
     /// Waits for the reply to an early request. If the server refused it, sends it again: the
     /// request it depends on has succeeded by now.
-    pub(super) fn late(
+    pub(super) fn await_pipelined(
         &self,
         cx: &Cx<'_>,
         early: Option<Ticket<'_>>,
@@ -159,7 +159,7 @@ impl Wire {
         let Some(early) = early else {
             return self.call(cx, request);
         };
-        if let Ok(reply) = self.pipe.wait_in(cx, early) {
+        if let Ok(reply) = self.connection.wait_in(cx, early) {
             return Ok(reply);
         }
         let again = self.call(cx, request)?;
@@ -170,7 +170,7 @@ impl Wire {
 
 /// A Twalk in flight.
 pub(super) struct Walk<'a> {
-    wire: &'a Arc<Wire>,
+    session: &'a Arc<Session>,
     pub(super) fid: Fid,
     names: usize,
     ticket: Ticket<'a>,
@@ -178,48 +178,48 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub(super) fn begin(
-        wire: &'a Arc<Wire>,
+        wire: &'a Arc<Session>,
         cx: &Cx<'_>,
         from: Fid,
         names: &[&[u8]],
     ) -> Result<Walk<'a>> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         cx.call.check()?;
-        let fid = wire.pipe.fid()?;
+        let fid = wire.connection.fid()?;
         let walk = Tmessage::Walk {
             fid: from,
             newfid: fid,
             names: Names::new(names),
         };
-        match wire.pipe.submit(&walk) {
+        match wire.connection.submit(&walk) {
             Ok(ticket) => Ok(Walk {
-                wire,
+                session: wire,
                 fid,
                 names: names.len(),
                 ticket,
             }),
             Err(errno) => {
-                wire.pipe.forget(fid);
+                wire.connection.forget(fid);
                 Err(errno)
             }
         }
     }
 
     /// Waits for the reply, and returns the fid and the last name's qid.
-    pub(super) fn end(self, cx: &Cx<'_>) -> Result<(Held, Option<Qid>)> {
+    pub(super) fn end(self, cx: &Cx<'_>) -> Result<(OwnedFid, Option<Qid>)> {
         let Walk {
-            wire,
+            session: wire,
             fid,
             names,
             ticket,
         } = self;
-        let reply = match wire.pipe.wait_in(cx, ticket) {
+        let reply = match wire.connection.wait_in(cx, ticket) {
             Ok(reply) => reply,
             // A cancelled walk should leave no fid, but not every server ensures that: the number
             // is not reused.
             Err(Errno::EINTR) => return Err(Errno::EINTR),
             Err(errno) => {
-                wire.pipe.forget(fid);
+                wire.connection.forget(fid);
                 return Err(errno);
             }
         };
@@ -227,80 +227,83 @@ impl<'a> Walk<'a> {
             return Err(Errno::EIO);
         };
         if qids.len() < names {
-            wire.pipe.forget(fid);
+            wire.connection.forget(fid);
             return Err(Errno::ENOENT);
         }
-        let held = Held {
-            wire: wire.clone(),
+        let held = OwnedFid {
+            session: wire.clone(),
             fid,
-            soon: false,
+            clunk_at_once: false,
         };
         Ok((held, qids.iter().last()))
     }
 }
 
 /// A walk and, if the server accepts that, an attribute request for its new fid in flight.
-pub(super) struct Find<'a> {
+pub(super) struct WalkGetattr<'a> {
     walk: Walk<'a>,
-    early: Option<Ticket<'a>>,
+    pipelined: Option<Ticket<'a>>,
 }
 
-/// A [`Find`] whose walk has succeeded.
-pub(super) struct Found<'a> {
-    held: Held,
+/// A [`WalkGetattr`] whose walk has succeeded.
+pub(super) struct PendingGetattr<'a> {
+    held: OwnedFid,
     qid: Option<Qid>,
-    asked: Ticket<'a>,
-    was_early: bool,
+    getattr: Ticket<'a>,
+    was_pipelined: bool,
 }
 
-impl<'a> Find<'a> {
+impl<'a> WalkGetattr<'a> {
     pub(super) fn begin(
-        wire: &'a Arc<Wire>,
+        wire: &'a Arc<Session>,
         cx: &Cx<'_>,
         from: Fid,
         names: &[&[u8]],
-    ) -> Result<Find<'a>> {
+    ) -> Result<WalkGetattr<'a>> {
         let walk = Walk::begin(wire, cx, from, names)?;
-        let early = wire.early(&wire.ask_attr(walk.fid));
-        Ok(Find { walk, early })
+        let early = wire.pipelined(&wire.getattr_request(walk.fid));
+        Ok(WalkGetattr {
+            walk,
+            pipelined: early,
+        })
     }
 
     /// Waits for the reply to the walk.
-    pub(super) fn walked(self, cx: &Cx<'_>) -> Result<Found<'a>> {
-        let wire = self.walk.wire;
+    pub(super) fn walked(self, cx: &Cx<'_>) -> Result<PendingGetattr<'a>> {
+        let wire = self.walk.session;
         let (held, qid) = self.walk.end(cx)?;
-        let was_early = self.early.is_some();
-        let asked = match self.early {
+        let was_early = self.pipelined.is_some();
+        let asked = match self.pipelined {
             Some(early) => early,
-            None => wire.pipe.submit(&wire.ask_attr(held.fid))?,
+            None => wire.connection.submit(&wire.getattr_request(held.fid))?,
         };
-        Ok(Found {
+        Ok(PendingGetattr {
             held,
             qid,
-            asked,
-            was_early,
+            getattr: asked,
+            was_pipelined: was_early,
         })
     }
 }
 
-impl Found<'_> {
+impl PendingGetattr<'_> {
     /// Waits for the attributes.
     ///
     /// A multi-threaded server may read the new fid during the walk and return the attributes of
     /// the walk's start (diod does). They are then requested again.
-    pub(super) fn end(self, cx: &Cx<'_>) -> Result<(Held, Attr)> {
-        let Found {
+    pub(super) fn end(self, cx: &Cx<'_>) -> Result<(OwnedFid, Attr)> {
+        let PendingGetattr {
             held,
             qid,
-            asked,
-            was_early,
+            getattr: asked,
+            was_pipelined: was_early,
         } = self;
-        let wire = held.wire.clone();
+        let wire = held.session.clone();
         let reply = match was_early {
-            true => wire.late(cx, Some(asked), &wire.ask_attr(held.fid))?,
-            false => wire.pipe.wait_in(cx, asked)?,
+            true => wire.await_pipelined(cx, Some(asked), &wire.getattr_request(held.fid))?,
+            false => wire.connection.wait_in(cx, asked)?,
         };
-        let mut attr = wire.attr_in(&reply)?;
+        let mut attr = wire.parse_attr(&reply)?;
         if was_early && qid.is_some_and(|qid| attr::id_of(&qid) != attr.id) {
             wire.in_order.store(false, Ordering::Relaxed);
             attr = wire.attr(cx, held.fid)?;
@@ -309,13 +312,13 @@ impl Found<'_> {
     }
 }
 
-impl Wire {
+impl Session {
     /// Wraps a fid that was established other than by a walk.
-    pub(super) fn held(self: &Arc<Self>, fid: Fid) -> Held {
-        Held {
-            wire: self.clone(),
+    pub(super) fn own_fid(self: &Arc<Self>, fid: Fid) -> OwnedFid {
+        OwnedFid {
+            session: self.clone(),
             fid,
-            soon: false,
+            clunk_at_once: false,
         }
     }
 }

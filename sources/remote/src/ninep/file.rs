@@ -4,37 +4,38 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use p9::client::ask;
+use p9::client::request;
 use p9::{Data, Datasync, Fid, Rmessage, Tmessage};
 use parking_lot::Mutex;
-use vfs::copies::copied;
+use vfs::copies::count_copied;
 use vfs::{
-    Access, Allocate, Attr, Backing, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind,
-    Lease, LeaseKind, Node, NodeId, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    Access, AllocateMode, Attr, AttrMask, Backing, BreakCallback, CopyMode, Cx, DirSink, Errno,
+    Extent, File, Kind, Lease, LeaseKind, Node, NodeId, OpenFlags, Payload, ReaddirMode, Result,
+    SetAttr, Sink, Whence,
 };
 
+use super::connection::{DirectReceive, Outcome, Reply};
 use super::dir::Listing;
-use super::fid::{Held, Walk, Wire};
-use super::handed::Handed;
+use super::fd_passing::PassedFd;
+use super::fid::{OwnedFid, Session, Walk};
 use super::legacy;
 use super::node::{self, RemoteNode};
-use super::pipe::{Came, Landing, Reply};
-use crate::file::{AT_A_TIME, in_pieces, may_open, seek_solid};
+use crate::file::{MAX_IN_FLIGHT, in_pieces, may_open, seek_without_holes};
 
 /// An open fid.
 pub(super) struct Opened {
-    pub(super) held: Held,
+    pub(super) held: OwnedFid,
     iounit: u32,
 }
 
 impl Opened {
-    pub(super) fn new(held: Held, iounit: u32) -> Opened {
+    pub(super) fn new(held: OwnedFid, iounit: u32) -> Opened {
         Opened { held, iounit }
     }
 
     /// The most bytes of a read or write.
-    pub(super) fn io(&self) -> usize {
-        let payload = self.held.wire.pipe.payload();
+    pub(super) fn max_io(&self) -> usize {
+        let payload = self.held.session.connection.payload();
         match self.iounit {
             0 => payload as usize,
             iounit => iounit.min(payload) as usize,
@@ -53,12 +54,12 @@ pub(super) struct RemoteFile {
     /// The directory's node, to look up entries.
     pub(super) node: Option<Arc<RemoteNode>>,
     /// The file descriptor passed by the server, until it is taken.
-    handed: Mutex<Option<Handed>>,
+    passed_fd: Mutex<Option<PassedFd>>,
 }
 
 impl RemoteFile {
     pub(super) fn new(
-        (opened, handed): (Opened, Option<Handed>),
+        (opened, handed): (Opened, Option<PassedFd>),
         flags: OpenFlags,
         id: NodeId,
         kind: Kind,
@@ -70,14 +71,14 @@ impl RemoteFile {
             kind,
             listing: Listing::default(),
             node: None,
-            handed: Mutex::new(handed),
+            passed_fd: Mutex::new(handed),
         })
     }
 
     /// [`Node::open`].
     pub(super) fn open(node: &RemoteNode, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         may_open(node.kind(), flags)?;
-        let wire = node.wire();
+        let wire = node.session();
         let held = node.fid(cx)?;
         if flags.contains(OpenFlags::EXEC) && wire.is_linux() {
             // Tlopen has no bit for execution.
@@ -89,7 +90,7 @@ impl RemoteFile {
         let directory = node.kind() == Kind::Directory;
         let (opened, handed) = match directory || !wire.is_linux() {
             true => (open_fid(wire, cx, held.fid, flags)?, None),
-            false => open_handed(wire, cx, held.fid, flags)?,
+            false => open_with_fd(wire, cx, held.fid, flags)?,
         };
         Ok(Arc::new(RemoteFile {
             opened,
@@ -98,19 +99,19 @@ impl RemoteFile {
             kind: node.kind(),
             listing: Listing::default(),
             node: if directory { node.this.upgrade() } else { None },
-            handed: Mutex::new(handed),
+            passed_fd: Mutex::new(handed),
         }))
     }
 
-    pub(super) fn wire(&self) -> &Arc<Wire> {
-        &self.opened.held.wire
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.opened.held.session
     }
 
     pub(super) fn fid(&self) -> Fid {
         self.opened.held.fid
     }
 
-    fn own(&self, attr: Attr) -> Result<Attr> {
+    fn check_same_file(&self, attr: Attr) -> Result<Attr> {
         if (attr.id, attr.kind) == (self.id, self.kind) {
             Ok(attr)
         } else {
@@ -125,7 +126,7 @@ impl RemoteFile {
         }
     }
 
-    fn ask_read(&self, offset: u64, count: usize) -> Tmessage<'static> {
+    fn read_request(&self, offset: u64, count: usize) -> Tmessage<'static> {
         Tmessage::Read {
             fid: self.fid(),
             offset,
@@ -143,13 +144,13 @@ impl RemoteFile {
         mut memory: &mut [u8],
         each: &mut dyn FnMut(&[u8]),
     ) -> Result<usize> {
-        let pipe = &self.wire().pipe;
-        let io = self.opened.io();
+        let pipe = &self.session().connection;
+        let io = self.opened.max_io();
         let mut counts = VecDeque::new();
         let mut flight = VecDeque::new();
         let (mut asked, mut got) = (0, 0);
         loop {
-            while asked < len && flight.len() < AT_A_TIME {
+            while asked < len && flight.len() < MAX_IN_FLIGHT {
                 let count = io.min(len - asked);
                 if !flight.is_empty() && !pipe.has_room(count) {
                     break;
@@ -157,24 +158,23 @@ impl RemoteFile {
                 let at = offset.checked_add(asked as u64).ok_or(Errno::EINVAL)?;
                 let own = count.min(memory.len());
                 let own = memory.split_off_mut(..own).unwrap_or_default();
-                let ticket = pipe.submit(&self.ask_read(at, count))?;
-                flight.push_back(Landing::new(ticket, own));
+                let ticket = pipe.submit(&self.read_request(at, count))?;
+                flight.push_back(DirectReceive::new(ticket, own));
                 counts.push_back(count);
                 asked += count;
             }
-            let (Some(came), Some(count)) =
-                (pipe.wait_landing(cx, &mut flight), counts.pop_front())
+            let (Some(came), Some(count)) = (pipe.wait_direct(cx, &mut flight), counts.pop_front())
             else {
                 return Ok(got);
             };
             let come = came.map(|(came, own)| match came {
-                Came::Again => unreachable!("nobody lent its payload"),
-                Came::Landed((), come) => come,
-                Came::Whole(reply) => {
+                Outcome::Resend => unreachable!("nobody lent its payload"),
+                Outcome::Direct((), come) => come,
+                Outcome::Whole(reply) => {
                     let data = reply.data();
                     match own.get_mut(..data.len()) {
                         Some(own) if !own.is_empty() => {
-                            copied(data.len());
+                            count_copied(data.len());
                             own.copy_from_slice(data);
                         }
                         _ => each(data),
@@ -201,16 +201,16 @@ impl RemoteFile {
     /// written, too; appends send one at a time.
     fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
         let appends = self.flags.contains(OpenFlags::APPEND);
-        let at_a_time = if appends { 1 } else { AT_A_TIME };
-        let pipe = &self.wire().pipe;
+        let at_a_time = if appends { 1 } else { MAX_IN_FLIGHT };
+        let pipe = &self.session().connection;
         let ask = |behind: usize, piece| {
-            let write = self.ask_write(offset, behind, piece)?;
+            let write = self.write_request(offset, behind, piece)?;
             match appends {
                 true => pipe.submit(&write),
-                false => pipe.lend(&write),
+                false => pipe.submit_lent(&write),
             }
         };
-        let mut pieces = data.chunks(self.opened.io()).peekable();
+        let mut pieces = data.chunks(self.opened.max_io()).peekable();
         let mut flight = VecDeque::new();
         let (mut asked, mut written) = (0, 0);
         loop {
@@ -251,7 +251,12 @@ impl RemoteFile {
         }
     }
 
-    fn ask_write<'a>(&self, offset: u64, behind: usize, data: &'a [u8]) -> Result<Tmessage<'a>> {
+    fn write_request<'a>(
+        &self,
+        offset: u64,
+        behind: usize,
+        data: &'a [u8],
+    ) -> Result<Tmessage<'a>> {
         Ok(Tmessage::Write {
             fid: self.fid(),
             offset: offset.checked_add(behind as u64).ok_or(Errno::EINVAL)?,
@@ -269,7 +274,7 @@ fn count(reply: &Reply) -> Result<usize> {
 
 /// Opens a clone of `fid`.
 pub(super) fn open_fid(
-    wire: &Arc<Wire>,
+    wire: &Arc<Session>,
     cx: &Cx<'_>,
     fid: Fid,
     flags: OpenFlags,
@@ -281,20 +286,20 @@ pub(super) fn open_fid(
 }
 
 /// Does [`open_fid`] over 9P2000.L, and requests the file's descriptor.
-fn open_handed(
-    wire: &Arc<Wire>,
+fn open_with_fd(
+    wire: &Arc<Session>,
     cx: &Cx<'_>,
     fid: Fid,
     flags: OpenFlags,
-) -> Result<(Opened, Option<Handed>)> {
-    let (opened, asked) = open_and(wire, cx, fid, flags, |fid| wire.ask_file(fid))?;
-    let handed = wire.take_file(cx, asked, opened.held.fid, flags);
+) -> Result<(Opened, Option<PassedFd>)> {
+    let (opened, asked) = open_and(wire, cx, fid, flags, |fid| wire.request_fd(fid))?;
+    let handed = wire.receive_fd(cx, asked, opened.held.fid, flags);
     Ok((opened, handed))
 }
 
 /// Opens a clone of `fid`, and calls `then` to send a request directly after.
 fn open_and<T>(
-    wire: &Arc<Wire>,
+    wire: &Arc<Session>,
     cx: &Cx<'_>,
     fid: Fid,
     flags: OpenFlags,
@@ -302,13 +307,13 @@ fn open_and<T>(
 ) -> Result<(Opened, T)> {
     let open = |fid| Tmessage::Lopen {
         fid,
-        flags: ask::lopen(flags),
+        flags: request::lopen(flags),
     };
     let walk = Walk::begin(wire, cx, fid, &[])?;
-    let early = wire.early(&open(walk.fid));
+    let early = wire.pipelined(&open(walk.fid));
     let asked = then(walk.fid);
     let (held, _) = walk.end(cx)?;
-    let reply = wire.late(cx, early, &open(held.fid))?;
+    let reply = wire.await_pipelined(cx, early, &open(held.fid))?;
     match reply.message()? {
         Rmessage::Lopen { iounit, .. } => Ok((Opened::new(held.opened(), iounit), asked)),
         _ => Err(Errno::EIO),
@@ -320,16 +325,22 @@ impl File for RemoteFile {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, _want: Want) -> Result<Attr> {
-        self.own(self.wire().attr(cx, self.fid())?)
+    fn attr(&self, cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
+        self.check_same_file(self.session().attr(cx, self.fid())?)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         if set.size.is_some() && !self.flags.contains(OpenFlags::WRITE) {
             return Err(Errno::EINVAL);
         }
-        cx.may_wait()?;
-        self.own(node::change(self.wire(), cx, self.fid(), self.kind, set)?)
+        cx.check_may_block()?;
+        self.check_same_file(node::set_attr(
+            self.session(),
+            cx,
+            self.fid(),
+            self.kind,
+            set,
+        )?)
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
@@ -337,18 +348,18 @@ impl File for RemoteFile {
         if !self.flags.intersects(OpenFlags::READ | OpenFlags::EXEC) {
             return Err(Errno::EBADF);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let len = len.min(sink.room());
-        if len >= self.wire().pipe.lands_from() {
+        if len >= self.session().connection.direct_receive_min() {
             let mut fill = |memory: &mut [u8]| self.read_long(cx, offset, len, memory, &mut |_| {});
             if let Some(done) = sink.lend(len, &mut fill) {
                 return done;
             }
         }
-        if len > self.opened.io() {
+        if len > self.opened.max_io() {
             return self.read_long(cx, offset, len, &mut [], &mut |data| sink.bytes(data));
         }
-        let reply = self.wire().call(cx, &self.ask_read(offset, len))?;
+        let reply = self.session().call(cx, &self.read_request(offset, len))?;
         sink.bytes(reply.data());
         Ok(reply.data().len())
     }
@@ -358,7 +369,7 @@ impl File for RemoteFile {
         if !self.flags.contains(OpenFlags::WRITE) {
             return Err(Errno::EBADF);
         }
-        cx.may_wait()?;
+        cx.check_may_block()?;
         // A server may treat a write below the end of file that the client knows as page-cache
         // write-back instead of an append (barge's own does), so an append states the current end
         // of the file. The lock orders the appends of this mount.
@@ -366,12 +377,12 @@ impl File for RemoteFile {
         let appending = self
             .flags
             .contains(both)
-            .then(|| self.wire().appending.lock());
+            .then(|| self.session().appending.lock());
         let offset = match appending {
-            Some(_) => self.attr(cx, Want::SIZE)?.size,
+            Some(_) => self.attr(cx, AttrMask::SIZE)?.size,
             None => offset,
         };
-        let most = self.opened.io();
+        let most = self.opened.max_io();
         in_pieces(data, most, |behind, piece| {
             match offset.checked_add(behind as u64) {
                 Some(at) => self.write_long(cx, at, piece),
@@ -380,12 +391,18 @@ impl File for RemoteFile {
         })
     }
 
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         if self.kind != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        cx.may_wait()?;
-        if self.wire().is_linux() {
+        cx.check_may_block()?;
+        if self.session().is_linux() {
             self.list(cx, cookie, plus, sink)
         } else {
             legacy::list(self, cx, cookie, plus, sink)
@@ -393,9 +410,9 @@ impl File for RemoteFile {
     }
 
     fn fsync(&self, cx: &Cx<'_>, datasync: bool) -> Result<()> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let fid = self.fid();
-        let request = if self.wire().is_linux() {
+        let request = if self.session().is_linux() {
             let datasync = Datasync(datasync.into());
             Tmessage::Fsync { fid, datasync }
         } else {
@@ -403,7 +420,7 @@ impl File for RemoteFile {
             let stat = p9::Stat::UNTOUCHED;
             Tmessage::Wstat { fid, stat }
         };
-        self.wire().call(cx, &request).map(drop)
+        self.session().call(cx, &request).map(drop)
     }
 
     /// The client buffers no writes.
@@ -411,14 +428,14 @@ impl File for RemoteFile {
         Ok(())
     }
 
-    fn allocate(&self, _cx: &Cx<'_>, _how: Allocate, _offset: u64, _len: u64) -> Result<()> {
+    fn allocate(&self, _cx: &Cx<'_>, _how: AllocateMode, _offset: u64, _len: u64) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
     /// Reports a file without holes, as 9P has no notion of them.
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
-        let size = self.attr(cx, Want::SIZE)?.size;
-        seek_solid(size, offset, what)
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
+        let size = self.attr(cx, AttrMask::SIZE)?.size;
+        seek_without_holes(size, offset, what)
     }
 
     /// Reports a file without holes, as 9P has no notion of them.
@@ -429,7 +446,7 @@ impl File for RemoteFile {
         len: u64,
         each: &mut dyn FnMut(Extent) -> bool,
     ) -> Result<()> {
-        let size = self.attr(cx, Want::SIZE)?.size;
+        let size = self.attr(cx, AttrMask::SIZE)?.size;
         let len = len.min(size.saturating_sub(offset));
         if len > 0 {
             each(Extent {
@@ -448,19 +465,19 @@ impl File for RemoteFile {
         _to: &dyn File,
         _to_offset: u64,
         _len: u64,
-        _how: CopyHow,
+        _how: CopyMode,
     ) -> Result<u64> {
         Err(Errno::EOPNOTSUPP)
     }
 
     /// 9P does not report what other clients of the server do.
-    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 
     /// Returns the descriptor once: the caller keeps it.
     fn backing(&self, _cx: &Cx<'_>) -> Option<Arc<dyn Backing>> {
-        let handed = self.handed.lock().take();
+        let handed = self.passed_fd.lock().take();
         handed.map(|handed| Arc::new(handed) as _)
     }
 }

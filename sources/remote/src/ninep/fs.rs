@@ -9,17 +9,17 @@ use p9::{Dialect, Fid, QidType, Tmessage, Uid};
 use parking_lot::{Mutex, MutexGuard};
 use transports::{Link, Payloads};
 use vfs::{
-    Caller, Capabilities, Cx, Errno, FileSystem, Handle, Kind, Level, Node, OpenFlags, Result,
+    Caller, Capabilities, Cx, Errno, FileSystem, Handle, Kind, Node, OpenFlags, Result, Support,
 };
 
-use super::fid::{Held, Wire};
+use super::connection::Connection;
+use super::fid::{OwnedFid, Session};
 use super::file::Opened;
 use super::locks;
 use super::node::RemoteNode;
-use super::pipe::Pipe;
 use super::unpinned::Unpinned;
 use crate::locks::Mirrors;
-use crate::{ConnectError, Silence};
+use crate::{ConnectError, Timeouts};
 
 /// The options of a 9P session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,10 +42,10 @@ pub struct Options {
     /// The most bytes of payload in flight, if not the link's default ([`Payloads::in_flight`]).
     pub in_flight: Option<usize>,
     /// The timeouts for a server that does not answer.
-    pub silence: Silence,
+    pub timeouts: Timeouts,
     /// Whether to request open file descriptors ([`vfs::File::backing`]), which requires 9P2000.L
     /// and a Unix socket.
-    pub takes_files: bool,
+    pub fd_passing: bool,
 }
 
 impl Default for Options {
@@ -59,8 +59,8 @@ impl Default for Options {
             version: Dialect::Linux,
             zerocopy: true,
             in_flight: None,
-            silence: Silence::default(),
-            takes_files: false,
+            timeouts: Timeouts::default(),
+            fd_passing: false,
         }
     }
 }
@@ -72,14 +72,14 @@ pub struct Remote9p {
 
 /// The state that all nodes and files of a connection share.
 pub(super) struct Shared {
-    pub(super) wire: Arc<Wire>,
+    pub(super) session: Arc<Session>,
     pub(super) mirrors: Mirrors<Opened>,
     pub(super) unpinned: Unpinned,
     /// The client ID in lock requests.
     pub(super) client_id: String,
     options: Options,
     /// The root fid of each user.
-    roots: Mutex<HashMap<u32, Arc<Held>>>,
+    roots: Mutex<HashMap<u32, Arc<OwnedFid>>>,
     root: u64,
     root_kind: Kind,
 }
@@ -95,20 +95,20 @@ impl Remote9p {
             true => link.payloads(),
             false => Payloads::INLINE,
         }
-        .within(options.in_flight);
+        .with_in_flight(options.in_flight);
         let mut client = Client::new(options.version, options.msize);
-        if options.takes_files {
-            client = client.taking_files();
+        if options.fd_passing {
+            client = client.with_fd_passing();
         }
-        let pipe = Pipe::open_with(link, client, payloads, options.silence)?;
-        pipe.be_soft(true);
-        let wire = Wire::new(pipe);
+        let pipe = Connection::open_with(link, client, payloads, options.timeouts)?;
+        pipe.set_soft(true);
+        let wire = Session::new(pipe);
         let caller = Caller::new(rustix::process::geteuid().as_raw(), 0);
         let user = user_of(&options, wire.dialect(), &caller);
-        let refused = |errno: Errno| match wire.pipe.failure() {
+        let refused = |errno: Errno| match wire.connection.failure() {
             Some(why) => ConnectError::new(errno, why),
             None => {
-                let (peer, aname) = (wire.pipe.peer(), &options.aname);
+                let (peer, aname) = (wire.connection.peer(), &options.aname);
                 let why = format!("9P server {peer}: cannot attach to \"{aname}\": {errno}");
                 ConnectError::of_attach(errno, why)
             }
@@ -123,7 +123,7 @@ impl Remote9p {
             Err(errno) if kind.is_none() => return Err(refused(errno)),
             Err(_) => kind.unwrap_or((1, Kind::Directory)),
         };
-        wire.pipe.be_soft(options.silence.soft);
+        wire.connection.set_soft(options.timeouts.soft);
         let shared = Arc::new(Shared {
             mirrors: Mirrors::default(),
             unpinned: Unpinned::default(),
@@ -131,15 +131,15 @@ impl Remote9p {
             roots: Mutex::new(HashMap::from([(user, Arc::new(root))])),
             root: root_id,
             root_kind,
-            wire,
+            session: wire,
             options,
         });
         Ok(Arc::new(Remote9p { shared }))
     }
 
     /// The connection.
-    pub fn pipe(&self) -> &Arc<Pipe> {
-        &self.shared.wire.pipe
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.shared.session.connection
     }
 }
 
@@ -160,7 +160,7 @@ impl FileSystem for Remote9p {
     /// 9P has no such request. Writes have reached the server already; files open for writing are
     /// made durable by their own fsync. This fsyncs the root directory, as far as the server can.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
-        cx.may_wait()?;
+        cx.check_may_block()?;
         let root = self.root(cx)?;
         match root
             .open(cx, OpenFlags::READ)
@@ -173,14 +173,18 @@ impl FileSystem for Remote9p {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let linux = self.shared.wire.is_linux();
-        let native = |has| if has { Level::Native } else { Level::None };
+        let linux = self.shared.session.is_linux();
+        let native = |has| if has { Support::Native } else { Support::None };
         Capabilities {
             xattr: native(linux),
             host_locks: native(linux),
             // The change attribute is the time in nanoseconds on servers without a counter.
-            change: if linux { Level::Emulated } else { Level::None },
-            devices: native(self.shared.wire.dialect() != Dialect::Plan9),
+            change: if linux {
+                Support::Emulated
+            } else {
+                Support::None
+            },
+            devices: native(self.shared.session.dialect() != Dialect::Plan9),
             owners: native(linux),
             ..Capabilities::default()
         }
@@ -190,7 +194,7 @@ impl FileSystem for Remote9p {
 impl Shared {
     /// The user ID that a caller acts as.
     pub(super) fn user(&self, caller: &Caller) -> u32 {
-        user_of(&self.options, self.wire.dialect(), caller)
+        user_of(&self.options, self.session.dialect(), caller)
     }
 
     pub(super) fn root_id(&self) -> u64 {
@@ -206,24 +210,24 @@ impl Shared {
     }
 
     /// The root fid of a user, attached at first use.
-    pub(super) fn root_of(&self, cx: &Cx<'_>, user: u32) -> Result<Arc<Held>> {
+    pub(super) fn root_of(&self, cx: &Cx<'_>, user: u32) -> Result<Arc<OwnedFid>> {
         if let Some(root) = self.roots().get(&user) {
             return Ok(root.clone());
         }
-        cx.may_wait()?;
-        let (root, _) = attach(&self.wire, &self.options, user)?;
+        cx.check_may_block()?;
+        let (root, _) = attach(&self.session, &self.options, user)?;
         let root = Arc::new(root);
         let mut roots = self.roots();
-        if roots.len() >= Shared::MOST_USERS {
+        if roots.len() >= Shared::MAX_USERS {
             roots.retain(|_, root| Arc::strong_count(root) > 1);
         }
         Ok(roots.entry(user).or_insert(root).clone())
     }
 
     /// The number of users from which unused attaches are dropped.
-    const MOST_USERS: usize = 1024;
+    const MAX_USERS: usize = 1024;
 
-    fn roots(&self) -> MutexGuard<'_, HashMap<u32, Arc<Held>>> {
+    fn roots(&self) -> MutexGuard<'_, HashMap<u32, Arc<OwnedFid>>> {
         self.roots.lock()
     }
 }
@@ -237,8 +241,12 @@ fn user_of(options: &Options, dialect: Dialect, caller: &Caller) -> u32 {
 }
 
 /// Attaches as `user`. Returns the root's fid, and its ID and kind as far as the qid tells.
-fn attach(wire: &Arc<Wire>, options: &Options, user: u32) -> Result<(Held, Option<(u64, Kind)>)> {
-    let fid = wire.pipe.fid()?;
+fn attach(
+    wire: &Arc<Session>,
+    options: &Options,
+    user: u32,
+) -> Result<(OwnedFid, Option<(u64, Kind)>)> {
+    let fid = wire.connection.fid()?;
     let attach = Tmessage::Attach {
         fid,
         afid: Fid::NONE,
@@ -246,10 +254,10 @@ fn attach(wire: &Arc<Wire>, options: &Options, user: u32) -> Result<(Held, Optio
         aname: options.aname.as_bytes(),
         n_uname: Uid(user),
     };
-    let reply = match wire.pipe.call(&attach) {
+    let reply = match wire.connection.call(&attach) {
         Ok(reply) => reply,
         Err(errno) => {
-            wire.pipe.forget(fid);
+            wire.connection.forget(fid);
             return Err(errno);
         }
     };
@@ -259,5 +267,5 @@ fn attach(wire: &Arc<Wire>, options: &Options, user: u32) -> Result<(Held, Optio
         }
         _ => None,
     };
-    Ok((wire.held(fid), root))
+    Ok((wire.own_fid(fid), root))
 }

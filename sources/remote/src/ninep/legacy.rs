@@ -6,25 +6,25 @@
 
 use std::sync::Arc;
 
-use p9::client::{ask, dir};
+use p9::client::{dir, request};
 use p9::message::DATA_HEAD;
 use p9::numbers::{Dm, V9FS_MAGIC};
 use p9::{Dialect, Extension, Fid, Rmessage, Stat, Tmessage};
 use rustix::time::{ClockId, clock_gettime};
 use vfs::{
-    Cx, DirEntry, DirSink, Entry, Errno, File, Kind, Make, Mode, Name, Node, OpenFlags, Plus,
-    Result, SetAttr, StatFs,
+    Cx, DirEntry, DirSink, Entry, Errno, File, Kind, Mode, Name, NewNode, Node, OpenFlags,
+    ReaddirMode, Result, SetAttr, StatFs,
 };
 use wire::Reader;
 
-use super::dir::Listed;
-use super::fid::Wire;
+use super::dir::ListedEntry;
+use super::fid::Session;
 use super::file::{Opened, RemoteFile};
 use super::node::RemoteNode;
 
 /// Opens a clone of `fid`.
 pub(super) fn open_fid(
-    wire: &Arc<Wire>,
+    wire: &Arc<Session>,
     cx: &Cx<'_>,
     fid: Fid,
     flags: OpenFlags,
@@ -32,7 +32,7 @@ pub(super) fn open_fid(
     let (held, _) = wire.walk(cx, fid, &[])?;
     let open = Tmessage::Open {
         fid: held.fid,
-        mode: ask::omode(flags, wire.dialect()),
+        mode: request::omode(flags, wire.dialect()),
     };
     match wire.call(cx, &open)?.message()? {
         Rmessage::Open { iounit, .. } => Ok(Opened::new(held.opened(), iounit)),
@@ -61,8 +61,8 @@ pub(super) fn create_file(
                 Err(errno) => return Err(errno),
             }
         }
-        let perm = ask::perm(Kind::File, mode.bits & !mode.umask, dir.wire().dialect());
-        let mode = ask::omode(flags - OpenFlags::TRUNC, dir.wire().dialect());
+        let perm = request::perm(Kind::File, mode.bits & !mode.umask, dir.session().dialect());
+        let mode = request::omode(flags - OpenFlags::TRUNC, dir.session().dialect());
         match create(dir, cx, name, perm, mode, b"") {
             Ok(opened) => {
                 let entry = dir.lookup(cx, name)?;
@@ -81,12 +81,12 @@ pub(super) fn make(
     dir: &RemoteNode,
     cx: &Cx<'_>,
     name: Name<'_>,
-    what: Make<'_>,
+    what: NewNode<'_>,
     mode: Mode,
 ) -> Result<Entry> {
-    let dialect = dir.wire().dialect();
-    let (kind, extension) = ask::create(what, dialect)?;
-    let perm = ask::perm(kind, mode.bits & !mode.umask, dialect);
+    let dialect = dir.session().dialect();
+    let (kind, extension) = request::create(what, dialect)?;
+    let perm = request::perm(kind, mode.bits & !mode.umask, dialect);
     create(dir, cx, name, perm, 0, &extension)?;
     dir.lookup(cx, name)
 }
@@ -100,7 +100,7 @@ fn create(
     extension: &[u8],
 ) -> Result<Opened> {
     let held = dir.fid(cx)?;
-    let (held, _) = dir.wire().walk(cx, held.fid, &[])?;
+    let (held, _) = dir.session().walk(cx, held.fid, &[])?;
     let request = Tmessage::Create {
         fid: held.fid,
         name: name.bytes(),
@@ -108,7 +108,7 @@ fn create(
         mode,
         extension: Extension(extension),
     };
-    match dir.wire().call(cx, &request)?.message()? {
+    match dir.session().call(cx, &request)?.message()? {
         Rmessage::Create { iounit, .. } => Ok(Opened::new(held.opened(), iounit)),
         _ => Err(Errno::EIO),
     }
@@ -116,7 +116,7 @@ fn create(
 
 /// Links as 9P2000.u does, by creating a name with the number of the target's fid.
 pub(super) fn link(
-    wire: &Arc<Wire>,
+    wire: &Arc<Session>,
     cx: &Cx<'_>,
     dir: Fid,
     target: Fid,
@@ -138,7 +138,7 @@ pub(super) fn link(
 }
 
 pub(super) fn rename(
-    wire: &Arc<Wire>,
+    wire: &Arc<Session>,
     cx: &Cx<'_>,
     dir: Fid,
     name: Name<'_>,
@@ -154,7 +154,7 @@ pub(super) fn rename(
 }
 
 pub(super) fn setattr(
-    wire: &Arc<Wire>,
+    wire: &Arc<Session>,
     cx: &Cx<'_>,
     fid: Fid,
     kind: Kind,
@@ -173,11 +173,11 @@ pub(super) fn setattr(
     }
     let now = clock_gettime(ClockId::Realtime).tv_sec;
     let now = now.clamp(0, i64::from(u32::MAX - 1)) as u32;
-    let stat = ask::wstat(set, kind, wire.dialect(), now);
+    let stat = request::wstat(set, kind, wire.dialect(), now);
     wire.call(cx, &Tmessage::Wstat { fid, stat }).map(drop)
 }
 
-pub(super) fn readlink(wire: &Arc<Wire>, cx: &Cx<'_>, fid: Fid) -> Result<Vec<u8>> {
+pub(super) fn readlink(wire: &Arc<Session>, cx: &Cx<'_>, fid: Fid) -> Result<Vec<u8>> {
     match wire.call(cx, &Tmessage::Stat { fid })?.message()? {
         Rmessage::Stat { stat } => Ok(stat.unix.extension.to_vec()),
         _ => Err(Errno::EIO),
@@ -187,7 +187,7 @@ pub(super) fn readlink(wire: &Arc<Wire>, cx: &Cx<'_>, fid: Fid) -> Result<Vec<u8
 /// Returns the values that Linux's client makes up (`simple_statfs`).
 pub(super) fn statfs() -> StatFs {
     StatFs {
-        kind: V9FS_MAGIC,
+        magic: V9FS_MAGIC,
         bsize: 4096,
         namelen: Name::MAX as u32,
         ..StatFs::default()
@@ -199,7 +199,7 @@ pub(super) fn list(
     file: &RemoteFile,
     cx: &Cx<'_>,
     cookie: u64,
-    plus: Plus,
+    plus: ReaddirMode,
     sink: &mut dyn DirSink,
 ) -> Result<()> {
     if cookie == 0 {
@@ -210,7 +210,7 @@ pub(super) fn list(
     let behind = usize::try_from(cookie).unwrap_or(usize::MAX);
     for (at, entry) in listed.iter().enumerate().skip(behind) {
         let found = match (plus, &file.node) {
-            (Plus::Entries, Some(node)) => match node.lookup(cx, Name::new(&entry.name)?) {
+            (ReaddirMode::Entries, Some(node)) => match node.lookup(cx, Name::new(&entry.name)?) {
                 Ok(found) => Some(found),
                 Err(Errno::ENOENT | Errno::EACCES) => None,
                 Err(errno) => return Err(errno),
@@ -231,19 +231,19 @@ pub(super) fn list(
     Ok(())
 }
 
-fn read_whole(file: &RemoteFile, cx: &Cx<'_>) -> Result<Vec<Listed>> {
+fn read_whole(file: &RemoteFile, cx: &Cx<'_>) -> Result<Vec<ListedEntry>> {
     /// The longest directory to list, in bytes.
     const MOST: u64 = 256 << 20;
-    let dialect = file.wire().dialect();
+    let dialect = file.session().dialect();
     let mut listed = Vec::new();
     let mut offset = 0;
     loop {
         let request = Tmessage::Read {
             fid: file.fid(),
             offset,
-            count: file.opened.io().min((64 << 10) - DATA_HEAD) as u32,
+            count: file.opened.max_io().min((64 << 10) - DATA_HEAD) as u32,
         };
-        let reply = file.wire().call(cx, &request)?;
+        let reply = file.session().call(cx, &request)?;
         if reply.data().is_empty() {
             return Ok(listed);
         }
@@ -257,7 +257,7 @@ fn read_whole(file: &RemoteFile, cx: &Cx<'_>) -> Result<Vec<Listed>> {
             Errno::EIO
         })? {
             if !matches!(stat.name, b"." | b"..") {
-                listed.push(Listed {
+                listed.push(ListedEntry {
                     name: stat.name.into(),
                     attr: p9::client::attr::of_stat(&stat, dialect),
                 });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use p9::numbers::{lock_kind, lock_status};
 use p9::{Rmessage, Tmessage};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
+use vfs::lock::{ForeignLock, HostLock, LockFamily, LockKind, LockRange};
 use vfs::{Cx, Errno, OpenFlags, Result};
 
 use super::file::{Opened, open_fid};
@@ -24,12 +24,12 @@ pub(super) fn client_id() -> String {
 impl Lockable for RemoteNode {
     type Open = Opened;
 
-    fn has_locks(&self, _: Space) -> bool {
-        self.wire().is_linux()
+    fn has_locks(&self, _: LockFamily) -> bool {
+        self.session().is_linux()
     }
 
     fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Opened> {
-        open_fid(self.wire(), cx, self.fid(cx)?.fid, flags)
+        open_fid(self.session(), cx, self.fid(cx)?.fid, flags)
     }
 
     fn set_lock(
@@ -49,10 +49,10 @@ impl Lockable for RemoteNode {
             flags: 0,
             start: lock.start,
             length: length(lock.start, lock.end),
-            proc_id: process(lock.space),
+            proc_id: process(lock.family),
             client_id: self.shared.client_id.as_bytes(),
         };
-        match status(&self.wire().pipe.call_long(cx, &lock)?.message()?) {
+        match status(&self.session().connection.call_long(cx, &lock)?.message()?) {
             lock_status::SUCCESS => Ok(()),
             lock_status::BLOCKED | lock_status::GRACE => Err(Errno::EAGAIN),
             _ => Err(Errno::ENOLCK),
@@ -65,7 +65,7 @@ impl Lockable for RemoteNode {
         open: &Opened,
         lock: &LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         let client = self.shared.client_id.as_bytes();
         let ask = Tmessage::Getlock {
             fid: open.held.fid,
@@ -75,10 +75,10 @@ impl Lockable for RemoteNode {
             },
             start: lock.start,
             length: length(lock.start, lock.end),
-            proc_id: process(lock.space),
+            proc_id: process(lock.family),
             client_id: client,
         };
-        let reply = self.wire().call(cx, &ask)?;
+        let reply = self.session().call(cx, &ask)?;
         let Rmessage::Getlock {
             kind,
             start,
@@ -93,7 +93,7 @@ impl Lockable for RemoteNode {
         if kind == lock_kind::UNLCK || client_id == client {
             return Ok(None);
         }
-        Ok(Some(Outsider {
+        Ok(Some(ForeignLock {
             start,
             end: match length {
                 0 => u64::MAX,
@@ -116,10 +116,10 @@ fn status(reply: &Rmessage<'_>) -> u8 {
 }
 
 /// Separate owners, so that unlocking one kind leaves the other.
-fn process(space: Space) -> u32 {
+fn process(space: LockFamily) -> u32 {
     match space {
-        Space::Posix => 1,
-        Space::Flock => 2,
+        LockFamily::Posix => 1,
+        LockFamily::Flock => 2,
     }
 }
 

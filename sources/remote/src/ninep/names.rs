@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use p9::client::{ask, attr};
+use p9::client::{attr, request};
 use p9::numbers::{AT_REMOVEDIR, Lopen};
 use p9::{Fid, Qid, Rmessage, Tmessage};
-use vfs::{Attr, Cx, Device, Entry, Errno, File, Make, Mode, Name, OpenFlags, Result};
+use vfs::{Attr, Cx, Device, Entry, Errno, File, Mode, Name, NewNode, OpenFlags, Result};
 
-use super::fid::{Held, Walk};
+use super::fid::{OwnedFid, Walk};
 use super::file::{Opened, RemoteFile};
 use super::legacy;
 use super::node::RemoteNode;
@@ -21,45 +21,50 @@ impl RemoteNode {
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
         self.check_directory()?;
-        if !self.wire().is_linux() {
+        if !self.session().is_linux() {
             return legacy::create_file(self, cx, name, flags, mode);
         }
-        let wire = self.wire();
+        let wire = self.session();
         let dir = self.fid(cx)?;
         let create = |fid| Tmessage::Lcreate {
             fid,
             name: name.bytes(),
-            flags: ask::lopen(flags) | Lopen::CREATE.bits(),
+            flags: request::lopen(flags) | Lopen::CREATE.bits(),
             mode: mode.bits & !mode.umask & 0o7777,
             gid: self.shared.group(cx.caller),
         };
         let walk = Walk::begin(wire, cx, dir.fid, &[])?;
-        let early = wire.early(&create(walk.fid));
-        let asked = wire.ask_file(walk.fid);
+        let early = wire.pipelined(&create(walk.fid));
+        let asked = wire.request_fd(walk.fid);
         let (held, _) = walk.end(cx)?;
-        let reply = wire.late(cx, early, &create(held.fid))?;
+        let reply = wire.await_pipelined(cx, early, &create(held.fid))?;
         let Rmessage::Lcreate { iounit, .. } = reply.message()? else {
             return Err(Errno::EIO);
         };
         let opened = Opened::new(held.opened(), iounit);
-        let handed = wire.take_file(cx, asked, opened.held.fid, flags);
+        let handed = wire.receive_fd(cx, asked, opened.held.fid, flags);
         let (node, attr) = self.node_of_open(cx, name, &opened.held)?;
-        let entry = self.found(cx, Some(name), node, attr);
+        let entry = self.walked_entry(cx, Some(name), node, attr);
         let file = RemoteFile::new((opened, handed), flags, attr.id, attr.kind);
         Ok((entry, file))
     }
 
     /// Returns a new fid for the file that `open` has open, and its attributes.
-    fn node_of_open(&self, cx: &Cx<'_>, name: Name<'_>, open: &Held) -> Result<(Held, Attr)> {
-        match self.wire().find(cx, open.fid, &[]) {
+    fn node_of_open(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        open: &OwnedFid,
+    ) -> Result<(OwnedFid, Attr)> {
+        match self.session().walk_getattr(cx, open.fid, &[]) {
             Err(errno) if !errno.is_signal() && errno != Errno::EINTR => {}
             done => return done,
         }
         // The server cannot clone an open fid: find the file by name, and check that it is the
         // same.
-        let own = self.wire().attr(cx, open.fid)?;
+        let own = self.session().attr(cx, open.fid)?;
         let dir = self.fid(cx)?;
-        let (held, attr) = self.wire().find(cx, dir.fid, &[name.bytes()])?;
+        let (held, attr) = self.session().walk_getattr(cx, dir.fid, &[name.bytes()])?;
         if attr.id == own.id {
             Ok((held, attr))
         } else {
@@ -71,28 +76,28 @@ impl RemoteNode {
         &self,
         cx: &Cx<'_>,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: Mode,
     ) -> Result<Entry> {
         self.check_directory()?;
-        if let Make::Symlink(target) = what {
+        if let NewNode::Symlink(target) = what {
             check_target(target)?;
         }
-        if !self.wire().is_linux() {
+        if !self.session().is_linux() {
             return legacy::make(self, cx, name, what, mode);
         }
-        let wire = self.wire();
+        let wire = self.session();
         let dir = self.fid(cx)?;
         let mode = mode.bits & !mode.umask & 0o7777;
         let gid = self.shared.group(cx.caller);
-        let request = request(dir.fid, name.bytes(), what, mode, gid);
+        let request = make_request(dir.fid, name.bytes(), what, mode, gid);
         let reply = wire.call(cx, &request)?;
-        let made = made(&reply.message()?)?;
-        let (held, attr) = wire.find(cx, dir.fid, &[name.bytes()])?;
+        let made = parse_qid(&reply.message()?)?;
+        let (held, attr) = wire.walk_getattr(cx, dir.fid, &[name.bytes()])?;
         if attr.id != attr::id_of(&made) {
             return Err(Errno::ESTALE);
         }
-        Ok(self.found(cx, Some(name), held, attr))
+        Ok(self.walked_entry(cx, Some(name), held, attr))
     }
 
     pub(super) fn add_link(
@@ -103,18 +108,18 @@ impl RemoteNode {
     ) -> Result<Entry> {
         self.check_directory()?;
         let (dir, held) = (self.fid(cx)?, target.fid(cx)?);
-        if self.wire().is_linux() {
+        if self.session().is_linux() {
             let link = Tmessage::Link {
                 dfid: dir.fid,
                 fid: held.fid,
                 name: name.bytes(),
             };
-            self.wire().call(cx, &link)?;
+            self.session().call(cx, &link)?;
         } else {
-            legacy::link(self.wire(), cx, dir.fid, held.fid, name)?;
+            legacy::link(self.session(), cx, dir.fid, held.fid, name)?;
         }
-        let attr = self.wire().attr(cx, held.fid)?;
-        Ok(self.found(cx, Some(name), held, attr))
+        let attr = self.session().attr(cx, held.fid)?;
+        Ok(self.walked_entry(cx, Some(name), held, attr))
     }
 
     pub(super) fn remove_name(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
@@ -126,19 +131,19 @@ impl RemoteNode {
         removed
     }
 
-    fn remove_from(&self, cx: &Cx<'_>, held: &Held, name: Name<'_>, dir: bool) -> Result<()> {
-        if self.wire().is_linux() {
+    fn remove_from(&self, cx: &Cx<'_>, held: &OwnedFid, name: Name<'_>, dir: bool) -> Result<()> {
+        if self.session().is_linux() {
             let unlink = Tmessage::Unlinkat {
                 dirfid: held.fid,
                 name: name.bytes(),
                 flags: if dir { AT_REMOVEDIR } else { 0 },
             };
-            match self.wire().call(cx, &unlink) {
+            match self.session().call(cx, &unlink) {
                 Err(Errno::EOPNOTSUPP) => {}
                 done => return done.map(drop),
             }
         }
-        let (child, attr) = self.wire().find(cx, held.fid, &[name.bytes()])?;
+        let (child, attr) = self.session().walk_getattr(cx, held.fid, &[name.bytes()])?;
         match (dir, attr.kind) {
             (true, vfs::Kind::Directory) => {}
             (true, _) => return Err(Errno::ENOTDIR),
@@ -164,7 +169,7 @@ impl RemoteNode {
         let moved = self.move_from(cx, &old, name, (to, &new), to_name);
         pin.into_iter().for_each(|pin| pin.end(cx));
         if let (Ok(()), Some(node)) = (moved, node) {
-            node.moved(to, to_name);
+            node.record_rename(to, to_name);
         }
         moved
     }
@@ -172,17 +177,17 @@ impl RemoteNode {
     fn move_from(
         &self,
         cx: &Cx<'_>,
-        old: &Held,
+        old: &OwnedFid,
         name: Name<'_>,
-        (to, new): (&RemoteNode, &Held),
+        (to, new): (&RemoteNode, &OwnedFid),
         to_name: Name<'_>,
     ) -> Result<()> {
-        if !self.wire().is_linux() {
+        if !self.session().is_linux() {
             if vfs::Node::id(self) != vfs::Node::id(to) {
                 // 9P2000 renames only within a directory.
                 return Err(Errno::EXDEV);
             }
-            return legacy::rename(self.wire(), cx, old.fid, name, to_name);
+            return legacy::rename(self.session(), cx, old.fid, name, to_name);
         }
         let rename = Tmessage::Renameat {
             olddirfid: old.fid,
@@ -190,22 +195,22 @@ impl RemoteNode {
             newdirfid: new.fid,
             newname: to_name.bytes(),
         };
-        match self.wire().call(cx, &rename) {
+        match self.session().call(cx, &rename) {
             Err(Errno::EOPNOTSUPP) => {}
             done => return done.map(drop),
         }
-        let (child, _) = self.wire().walk(cx, old.fid, &[name.bytes()])?;
+        let (child, _) = self.session().walk(cx, old.fid, &[name.bytes()])?;
         let rename = Tmessage::Rename {
             fid: child.fid,
             dfid: new.fid,
             name: to_name.bytes(),
         };
-        self.wire().call(cx, &rename).map(drop)
+        self.session().call(cx, &rename).map(drop)
     }
 
     /// Begins a walk to the file at `name`, if its node has no fid and the name is about to be
     /// removed: the node may outlive the name.
-    fn pin(&self, cx: &Cx<'_>, dir: &Held, name: Name<'_>) -> Option<Pin<'_>> {
+    fn pin(&self, cx: &Cx<'_>, dir: &OwnedFid, name: Name<'_>) -> Option<Pin<'_>> {
         let node = self
             .shared
             .unpinned
@@ -213,7 +218,7 @@ impl RemoteNode {
         if node.has_fid() {
             return None;
         }
-        let wire = self.wire();
+        let wire = self.session();
         let walk = Walk::begin(wire, cx, dir.fid, &[name.bytes()]).ok()?;
         let pin = Pin { node, walk };
         if wire.is_in_order() {
@@ -238,12 +243,18 @@ impl Pin<'_> {
         if let Ok((held, Some(qid))) = walk.end(cx)
             && attr::id_of(&qid) == vfs::Node::id(&*node)
         {
-            node.keep(node.shared.user(cx.caller), held.into());
+            node.add_fid(node.shared.user(cx.caller), held.into());
         }
     }
 }
 
-fn request<'a>(dfid: Fid, name: &'a [u8], what: Make<'a>, mode: u32, gid: u32) -> Tmessage<'a> {
+fn make_request<'a>(
+    dfid: Fid,
+    name: &'a [u8],
+    what: NewNode<'a>,
+    mode: u32,
+    gid: u32,
+) -> Tmessage<'a> {
     let node = |kind: vfs::Kind, device: Device| Tmessage::Mknod {
         dfid,
         name,
@@ -254,18 +265,18 @@ fn request<'a>(dfid: Fid, name: &'a [u8], what: Make<'a>, mode: u32, gid: u32) -
     };
     let none = Device::default();
     match what {
-        Make::File => node(vfs::Kind::File, none),
-        Make::Fifo => node(vfs::Kind::Fifo, none),
-        Make::Socket => node(vfs::Kind::Socket, none),
-        Make::CharDevice(device) => node(vfs::Kind::CharDevice, device),
-        Make::BlockDevice(device) => node(vfs::Kind::BlockDevice, device),
-        Make::Directory => Tmessage::Mkdir {
+        NewNode::File => node(vfs::Kind::File, none),
+        NewNode::Fifo => node(vfs::Kind::Fifo, none),
+        NewNode::Socket => node(vfs::Kind::Socket, none),
+        NewNode::CharDevice(device) => node(vfs::Kind::CharDevice, device),
+        NewNode::BlockDevice(device) => node(vfs::Kind::BlockDevice, device),
+        NewNode::Directory => Tmessage::Mkdir {
             dfid,
             name,
             mode,
             gid,
         },
-        Make::Symlink(target) => Tmessage::Symlink {
+        NewNode::Symlink(target) => Tmessage::Symlink {
             fid: dfid,
             name,
             target,
@@ -274,7 +285,7 @@ fn request<'a>(dfid: Fid, name: &'a [u8], what: Make<'a>, mode: u32, gid: u32) -
     }
 }
 
-fn made(reply: &Rmessage<'_>) -> Result<Qid> {
+fn parse_qid(reply: &Rmessage<'_>) -> Result<Qid> {
     match reply {
         Rmessage::Mknod { qid } | Rmessage::Mkdir { qid } | Rmessage::Symlink { qid } => Ok(*qid),
         _ => Err(Errno::EIO),

@@ -6,16 +6,16 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use p9::client::{ask, attr};
+use p9::client::{attr, request};
 use p9::{Names, Rmessage, Tmessage};
 use parking_lot::{Mutex, MutexGuard};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Caller, Cx, Entry, Errno, File, Groups, Handle, Kind, Make, Mode, Name, Node,
-    NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+    Access, Attr, AttrMask, Caller, Cx, Entry, Errno, File, Groups, Handle, Kind, Mode, Name,
+    NewNode, Node, NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, XattrFlags,
 };
 
-use super::fid::{Held, Wire};
+use super::fid::{OwnedFid, Session};
 use super::file::RemoteFile;
 use super::fs::Shared;
 
@@ -34,36 +34,36 @@ pub(super) struct RemoteNode {
 struct State {
     /// The parent and name for users without a fid; `None` for the root and for nodes found without
     /// a name.
-    place: Option<Place>,
+    location: Option<Location>,
     /// `None` for a listed file that has not been used.
     fids: Option<Box<Fids>>,
 }
 
 /// Fids by user.
 struct Fids {
-    first: (u32, Arc<Held>),
-    others: Vec<(u32, Arc<Held>)>,
+    first: (u32, Arc<OwnedFid>),
+    others: Vec<(u32, Arc<OwnedFid>)>,
 }
 
 impl Fids {
     /// The most fids after the first.
-    const MOST_OTHERS: usize = 63;
+    const MAX_OTHERS: usize = 63;
 
-    fn new(user: u32, held: Arc<Held>) -> Fids {
+    fn new(user: u32, held: Arc<OwnedFid>) -> Fids {
         Fids {
             first: (user, held),
             others: Vec::new(),
         }
     }
 
-    fn of(&self, user: u32) -> Option<&Arc<Held>> {
+    fn of(&self, user: u32) -> Option<&Arc<OwnedFid>> {
         let mut all = std::iter::once(&self.first).chain(&self.others);
         all.find(|(known, _)| *known == user).map(|(_, held)| held)
     }
 
     /// Adds a fid, and returns one that it displaces, if any.
-    fn add(&mut self, user: u32, held: Arc<Held>) -> Option<(u32, Arc<Held>)> {
-        let full = self.others.len() >= Fids::MOST_OTHERS;
+    fn add(&mut self, user: u32, held: Arc<OwnedFid>) -> Option<(u32, Arc<OwnedFid>)> {
+        let full = self.others.len() >= Fids::MAX_OTHERS;
         let extra = full.then(|| self.others.remove(0));
         self.others.push((user, held));
         extra
@@ -71,8 +71,8 @@ impl Fids {
 }
 
 #[derive(Clone)]
-pub(super) struct Place {
-    up: Arc<RemoteNode>,
+pub(super) struct Location {
+    parent: Arc<RemoteNode>,
     name: Box<[u8]>,
 }
 
@@ -84,7 +84,7 @@ impl RemoteNode {
     fn new(
         shared: &Arc<Shared>,
         (id, kind): (NodeId, Kind),
-        place: Option<Place>,
+        place: Option<Location>,
         fids: Option<Fids>,
     ) -> Arc<RemoteNode> {
         if fids.is_some() && kind != Kind::Directory {
@@ -97,25 +97,25 @@ impl RemoteNode {
             kind,
             listed: place.is_some() && fids.is_none(),
             state: Mutex::new(State {
-                place,
+                location: place,
                 fids: fids.map(Box::new),
             }),
         })
     }
 
-    pub(super) fn wire(&self) -> &Arc<Wire> {
-        &self.shared.wire
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.shared.session
     }
 
     /// Creates the node that a walk of the caller found.
-    pub(super) fn found(
+    pub(super) fn walked_entry(
         &self,
         cx: &Cx<'_>,
         name: Option<Name<'_>>,
-        held: impl Into<Arc<Held>>,
+        held: impl Into<Arc<OwnedFid>>,
         attr: Attr,
     ) -> Entry {
-        let place = name.and_then(|name| self.place_of(name));
+        let place = name.and_then(|name| self.child_location(name));
         let fids = Fids::new(self.shared.user(cx.caller), held.into());
         let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), place, Some(fids));
         Entry { node, attr }
@@ -123,10 +123,16 @@ impl RemoteNode {
 
     /// Creates the node of a listed entry. Only directories, and files of which another node has a
     /// fid, keep theirs.
-    pub(super) fn listed(&self, cx: &Cx<'_>, name: Name<'_>, held: Held, attr: Attr) -> Entry {
+    pub(super) fn listed_entry(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        held: OwnedFid,
+        attr: Attr,
+    ) -> Entry {
         let unpinned = &self.shared.unpinned;
         if attr.kind == Kind::Directory || unpinned.is_pinned(attr.id) {
-            return self.found(cx, Some(name), held, attr);
+            return self.walked_entry(cx, Some(name), held, attr);
         }
         drop(held);
         if let Some(node) = unpinned.get(self.id, name.bytes())
@@ -134,78 +140,81 @@ impl RemoteNode {
         {
             return Entry { node, attr };
         }
-        let place = self.place_of(name);
+        let place = self.child_location(name);
         let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), place, None);
         unpinned.insert(self.id, name.bytes(), &node);
         Entry { node, attr }
     }
 
-    fn place_of(&self, name: Name<'_>) -> Option<Place> {
+    fn child_location(&self, name: Name<'_>) -> Option<Location> {
         let up = self.this.upgrade()?;
         let name = name.bytes().into();
-        Some(Place { up, name })
+        Some(Location { parent: up, name })
     }
 
     /// Returns whether the node was found at `name` in the directory `dir`.
     pub(super) fn is_at(&self, dir: NodeId, name: &[u8]) -> bool {
         let state = self.state();
-        let place = state.place.as_ref();
-        place.is_some_and(|place| place.up.id == dir && *place.name == *name)
+        let place = state.location.as_ref();
+        place.is_some_and(|place| place.parent.id == dir && *place.name == *name)
     }
 
     /// Records a rename through this client to `name` in the directory `to`.
-    pub(super) fn moved(self: &Arc<Self>, to: &RemoteNode, name: Name<'_>) {
-        let Some(place) = to.place_of(name) else {
+    pub(super) fn record_rename(self: &Arc<Self>, to: &RemoteNode, name: Name<'_>) {
+        let Some(place) = to.child_location(name) else {
             return;
         };
         let unpinned = &self.shared.unpinned;
-        let old = self.state().place.replace(place);
+        let old = self.state().location.replace(place);
         if let Some(old) = old {
-            unpinned.remove(old.up.id, &old.name, self);
+            unpinned.remove(old.parent.id, &old.name, self);
         }
         unpinned.insert(to.id, name.bytes(), self);
     }
 
     /// Returns the caller's fid. For a user without one, walks to the place where the node was
     /// found, and returns `ESTALE` if the file there is gone or another.
-    pub(super) fn fid(&self, cx: &Cx<'_>) -> Result<Arc<Held>> {
-        cx.may_wait()?;
+    pub(super) fn fid(&self, cx: &Cx<'_>) -> Result<Arc<OwnedFid>> {
+        cx.check_may_block()?;
         let user = self.shared.user(cx.caller);
-        if let Some(held) = self.known(user) {
+        if let Some(held) = self.cached_fid(user) {
             return Ok(held);
         }
         let mut names: Vec<Box<[u8]>> = Vec::new();
-        let mut place = self.place();
+        let mut place = self.location();
         let mut id = self.id;
         let mut from = loop {
-            let Some(Place { up, name }) = place else {
+            let Some(Location { parent: up, name }) = place else {
                 if id == self.shared.root_id() {
                     break self.shared.root_of(cx, user)?;
                 }
                 return Err(Errno::ESTALE);
             };
             names.push(name);
-            if let Some(held) = up.known(user) {
+            if let Some(held) = up.cached_fid(user) {
                 break held;
             }
-            (id, place) = (up.id, up.place());
+            (id, place) = (up.id, up.location());
         };
         names.reverse();
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let mut last = None;
         for names in names.chunks(Names::MAX) {
-            let (held, qid) = self.wire().walk(cx, from.fid, names).map_err(gone)?;
+            let (held, qid) = self
+                .session()
+                .walk(cx, from.fid, names)
+                .map_err(stale_if_missing)?;
             (from, last) = (Arc::new(held), qid);
         }
         if last.is_some_and(|qid| attr::id_of(&qid) != self.id) {
             return Err(Errno::ESTALE);
         }
-        self.keep(user, from.clone());
+        self.add_fid(user, from.clone());
         Ok(from)
     }
 
     /// Adds a fid.
-    pub(super) fn keep(&self, user: u32, held: Arc<Held>) {
+    pub(super) fn add_fid(&self, user: u32, held: Arc<OwnedFid>) {
         let mut state = self.state();
         let extra = match &mut state.fids {
             Some(fids) => fids.add(user, held),
@@ -226,12 +235,12 @@ impl RemoteNode {
         self.state().fids.is_some()
     }
 
-    fn known(&self, user: u32) -> Option<Arc<Held>> {
+    fn cached_fid(&self, user: u32) -> Option<Arc<OwnedFid>> {
         self.state().fids.as_ref()?.of(user).cloned()
     }
 
-    fn place(&self) -> Option<Place> {
-        self.state().place.clone()
+    fn location(&self) -> Option<Location> {
+        self.state().location.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -254,7 +263,7 @@ impl RemoteNode {
     }
 
     /// Returns `ESTALE` if the attributes are another node's.
-    fn own(&self, attr: Attr) -> Result<Attr> {
+    fn check_same_file(&self, attr: Attr) -> Result<Attr> {
         if (attr.id, attr.kind) == (self.id, self.kind) {
             Ok(attr)
         } else {
@@ -264,7 +273,7 @@ impl RemoteNode {
 }
 
 /// Translates the error of a lookup by a node's own name: the node is stale if the name is gone.
-fn gone(errno: Errno) -> Errno {
+fn stale_if_missing(errno: Errno) -> Errno {
     match errno {
         Errno::ENOENT | Errno::ENOTDIR => Errno::ESTALE,
         errno => errno,
@@ -272,8 +281,8 @@ fn gone(errno: Errno) -> Errno {
 }
 
 /// Changes attributes of a fid, whose file has kind `kind`.
-pub(super) fn change(
-    wire: &Arc<Wire>,
+pub(super) fn set_attr(
+    wire: &Arc<Session>,
     cx: &Cx<'_>,
     fid: p9::Fid,
     kind: Kind,
@@ -292,7 +301,7 @@ pub(super) fn change(
         return wire.attr(cx, fid);
     }
     if wire.is_linux() {
-        wire.call(cx, &ask::setattr(fid, &set))?;
+        wire.call(cx, &request::setattr(fid, &set))?;
     } else {
         super::legacy::setattr(wire, cx, fid, kind, &set)?;
     }
@@ -335,40 +344,45 @@ impl Node for RemoteNode {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn attr(&self, cx: &Cx<'_>, _want: Want) -> Result<Attr> {
-        cx.may_wait()?;
+    fn attr(&self, cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
+        cx.check_may_block()?;
         let user = self.shared.user(cx.caller);
-        if self.known(user).is_none()
-            && let Some(Place { up, name }) = self.place()
+        if self.cached_fid(user).is_none()
+            && let Some(Location { parent: up, name }) = self.location()
         {
             // Sends the walk and the attribute request in one flight.
             let dir = up.fid(cx)?;
-            let (held, attr) = self.wire().find(cx, dir.fid, &[&name]).map_err(gone)?;
-            let attr = self.own(attr)?;
-            self.keep(user, held.into());
+            let (held, attr) = self
+                .session()
+                .walk_getattr(cx, dir.fid, &[&name])
+                .map_err(stale_if_missing)?;
+            let attr = self.check_same_file(attr)?;
+            self.add_fid(user, held.into());
             return Ok(attr);
         }
         let held = self.fid(cx)?;
-        self.own(self.wire().attr(cx, held.fid)?)
+        self.check_same_file(self.session().attr(cx, held.fid)?)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         let held = self.fid(cx)?;
-        self.own(change(self.wire(), cx, held.fid, self.kind, set)?)
+        self.check_same_file(set_attr(self.session(), cx, held.fid, self.kind, set)?)
     }
 
     /// Checks the permission bits, as 9P has no access request.
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        let attr = self.attr(cx, Want::BASIC)?;
+        let attr = self.attr(cx, AttrMask::BASIC)?;
         Ok(allowed(&attr, cx.caller) & want)
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
         let held = self.fid(cx)?;
-        if !self.wire().is_linux() {
+        if !self.session().is_linux() {
             return Ok(super::legacy::statfs());
         }
-        let reply = self.wire().call(cx, &Tmessage::Statfs { fid: held.fid })?;
+        let reply = self
+            .session()
+            .call(cx, &Tmessage::Statfs { fid: held.fid })?;
         match reply.message()? {
             Rmessage::Statfs {
                 kind,
@@ -381,7 +395,7 @@ impl Node for RemoteNode {
                 fsid,
                 namelen,
             } => Ok(StatFs {
-                kind,
+                magic: kind,
                 bsize,
                 blocks,
                 bfree,
@@ -406,11 +420,11 @@ impl Node for RemoteNode {
             return Err(Errno::EINVAL);
         }
         let held = self.fid(cx)?;
-        if !self.wire().is_linux() {
-            return super::legacy::readlink(self.wire(), cx, held.fid);
+        if !self.session().is_linux() {
+            return super::legacy::readlink(self.session(), cx, held.fid);
         }
         let reply = self
-            .wire()
+            .session()
             .call(cx, &Tmessage::Readlink { fid: held.fid })?;
         match reply.message()? {
             Rmessage::Readlink { target } => Ok(target.to_vec()),
@@ -421,8 +435,8 @@ impl Node for RemoteNode {
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
         self.check_directory()?;
         let dir = self.fid(cx)?;
-        let (held, attr) = self.wire().find(cx, dir.fid, &[name.bytes()])?;
-        Ok(self.found(cx, Some(name), held, attr))
+        let (held, attr) = self.session().walk_getattr(cx, dir.fid, &[name.bytes()])?;
+        Ok(self.walked_entry(cx, Some(name), held, attr))
     }
 
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
@@ -433,8 +447,8 @@ impl Node for RemoteNode {
             true => &[],
             false => &[b".."],
         };
-        let (held, attr) = self.wire().find(cx, dir.fid, names)?;
-        Ok(self.found(cx, None, held, attr))
+        let (held, attr) = self.session().walk_getattr(cx, dir.fid, names)?;
+        Ok(self.walked_entry(cx, None, held, attr))
     }
 
     fn create(
@@ -447,7 +461,7 @@ impl Node for RemoteNode {
         self.create_file(cx, name, flags, mode)
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
         self.make_node(cx, name, what, mode)
     }
 
@@ -508,7 +522,7 @@ impl Node for RemoteNode {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         self.shared.mirrors.holder(self, cx, range, kind)
     }
 }
@@ -517,17 +531,17 @@ impl Node for RemoteNode {
 impl Drop for RemoteNode {
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        let mut place = state.place.take();
+        let mut place = state.location.take();
         let has_fid = state.fids.is_some();
-        if let (true, Some(Place { up, name })) = (self.listed, &place) {
+        if let (true, Some(Location { parent: up, name })) = (self.listed, &place) {
             self.shared.unpinned.remove(up.id, name, self);
         }
         if has_fid && self.kind != Kind::Directory {
             self.shared.unpinned.unpin(self.id);
         }
-        while let Some(Place { up, .. }) = place {
+        while let Some(Location { parent: up, .. }) = place {
             let up = Arc::into_inner(up);
-            place = up.and_then(|mut node| node.state.get_mut().place.take());
+            place = up.and_then(|mut node| node.state.get_mut().location.take());
         }
     }
 }

@@ -12,16 +12,16 @@ use p9::Dialect;
 use transports::{Addr, Link};
 use vfs::Errno;
 
-use super::{LastingLink, Options, Remote9p};
+use super::{Options, ReconnectingLink, Remote9p};
 use crate::url::{BadUrl, bytes, decode, host_and_port, id, in_flight};
-use crate::{ConnectError, Retry, Silence};
+use crate::{ConnectError, Retry, Timeouts};
 
 /// A 9P server and one of its trees: `9p://HOST[:PORT]/ANAME`, `9p+unix:SOCKET`,
 /// `9p+vsock:[CID:]PORT` or `9p+vsock-uds:PATH:PORT` (see [`Addr`]), or `9p+virtio:SOCKET`, a
 /// vhost-user device; each with `?` and parameters: `version=`, `msize=`, `uname=`, `uid=`,
-/// `aname=`, `zerocopy=on` or `off` ([`Options::zerocopy`]); `inflight=BYTES`, the most payload in
+/// `aname=`, `zerocopy=on` or `off` ([`Options::zerocopy`]); `inflight=SIZE`, the most payload in
 /// flight; `retry=SECONDS`, how long to wait for a lost server ([`Retry`]); `soft` and
-/// `timeo=TENTHS`, for one that does not answer ([`Silence`]); and `hard`, which removes both
+/// `timeo=TENTHS`, for one that does not answer ([`Timeouts`]); and `hard`, which removes both
 /// limits. Percent-encoding is decoded.
 ///
 /// With `aname=`, the path of the URL is a path within that tree; else the whole path is the
@@ -29,7 +29,7 @@ use crate::{ConnectError, Retry, Silence};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// The server's address.
-    pub place: Place,
+    pub addr: ServerAddr,
     /// The options of the session.
     pub options: Options,
     /// A path within the tree, without slashes at its ends; empty for the root.
@@ -40,7 +40,7 @@ pub struct Url {
 
 /// The address of a 9P server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ServerAddr {
     /// The remote peer of a connection.
     Addr(Addr),
     /// A vhost-user device: the path of its socket, on which this process is the front end.
@@ -48,11 +48,11 @@ pub enum Place {
 }
 
 /// Formats the part of a URL after `9p+`.
-impl fmt::Display for Place {
+impl fmt::Display for ServerAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Addr(addr) => addr.fmt(f),
-            Place::Device(socket) => write!(f, "virtio:{}", socket.display()),
+            ServerAddr::Addr(addr) => addr.fmt(f),
+            ServerAddr::Device(socket) => write!(f, "virtio:{}", socket.display()),
         }
     }
 }
@@ -70,21 +70,21 @@ impl Url {
     /// Connects and attaches to the `aname`, without walking [`Url::path`].
     pub fn connect(&self) -> Result<Arc<Remote9p>, ConnectError> {
         let failed = |error: io::Error| {
-            let why = format!("cannot connect to {}: {error}", self.place);
+            let why = format!("cannot connect to {}: {error}", self.addr);
             ConnectError::new(Errno::from(error), why)
         };
-        let on_this_host = matches!(self.place, Place::Addr(Addr::Unix(_)));
+        let on_this_host = matches!(self.addr, ServerAddr::Addr(Addr::Unix(_)));
         let options = Options {
-            takes_files: self.options.takes_files && on_this_host,
+            fd_passing: self.options.fd_passing && on_this_host,
             ..self.options.clone()
         };
-        match &self.place {
-            Place::Addr(addr) if self.retry == Retry::For(Duration::ZERO) => {
+        match &self.addr {
+            ServerAddr::Addr(addr) if self.retry == Retry::For(Duration::ZERO) => {
                 let link = transports::dial(addr).map_err(failed)?;
                 Remote9p::connect(link, options)
             }
-            Place::Addr(_) => Remote9p::connect(self.dial().map_err(failed)?, options),
-            Place::Device(socket) => {
+            ServerAddr::Addr(_) => Remote9p::connect(self.dial().map_err(failed)?, options),
+            ServerAddr::Device(socket) => {
                 let socket = UnixStream::connect(socket).map_err(failed)?;
                 Remote9p::connect_device(socket, options)
             }
@@ -92,13 +92,13 @@ impl Url {
     }
 
     /// Connects with a link that reconnects when it is lost. Returns `EOPNOTSUPP` for a device.
-    pub fn dial(&self) -> io::Result<LastingLink> {
-        let Place::Addr(addr) = self.place.clone() else {
+    pub fn dial(&self) -> io::Result<ReconnectingLink> {
+        let ServerAddr::Addr(addr) = self.addr.clone() else {
             return Err(Errno::EOPNOTSUPP.into());
         };
         let dial = move || -> io::Result<Box<dyn Link>> { Ok(Box::new(transports::dial(&addr)?)) };
-        let timeo = self.options.silence.timeo;
-        Ok(LastingLink::new(dial()?, Box::new(dial), self.retry)?.patient(timeo))
+        let timeo = self.options.timeouts.timeo;
+        Ok(ReconnectingLink::new(dial()?, Box::new(dial), self.retry)?.with_timeo(timeo))
     }
 
     /// Connects to the tree that the `aname` begins with, and returns the rest of the path, whose
@@ -131,7 +131,7 @@ impl Url {
             None => (text, ""),
         };
         let mut url = Url {
-            place: Place::Addr(Addr::Fd(0)),
+            addr: ServerAddr::Addr(Addr::Fd(0)),
             options: Options::default(),
             path: String::new(),
             retry: Retry::default(),
@@ -144,24 +144,24 @@ impl Url {
             let whole = || "9p://HOST[:PORT]/ANAME, an IPv6 address in brackets".to_owned();
             let addr = host_and_port(host, Url::PORT)
                 .map_err(|expected| expected.unwrap_or_else(whole))?;
-            url.place = Place::Addr(addr);
+            url.addr = ServerAddr::Addr(addr);
             url.path = decode(path)?;
         } else if let Some(socket) = place.strip_prefix("9p+unix:") {
             if socket.is_empty() {
                 return Err("9p+unix:SOCKET".into());
             }
-            url.place = Place::Addr(Addr::Unix(decode(socket)?.into()));
+            url.addr = ServerAddr::Addr(Addr::Unix(decode(socket)?.into()));
         } else if let Some(socket) = place.strip_prefix("9p+virtio:") {
             if socket.is_empty() {
                 return Err("9p+virtio:SOCKET".into());
             }
-            url.place = Place::Device(decode(socket)?.into());
+            url.addr = ServerAddr::Device(decode(socket)?.into());
         } else if let Some(vsock) = place
             .strip_prefix("9p+")
             .filter(|at| at.starts_with("vsock"))
         {
             let expected = |_| "9p+vsock:[CID:]PORT or 9p+vsock-uds:PATH:PORT".to_owned();
-            url.place = Place::Addr(decode(vsock)?.parse().map_err(expected)?);
+            url.addr = ServerAddr::Addr(decode(vsock)?.parse().map_err(expected)?);
         } else {
             return Err(
                 "9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT or 9p+virtio:SOCKET"
@@ -181,11 +181,11 @@ impl Url {
                 "inflight" => url.options.in_flight = Some(in_flight(&value)?),
                 "zerocopy" => url.options.zerocopy = switch(&value)?,
                 "retry" => url.retry = Retry::seconds(&value)?,
-                "timeo" => url.options.silence.timeo = Silence::timeo(&value)?,
-                "soft" if value.is_empty() => url.options.silence.soft = true,
+                "timeo" => url.options.timeouts.timeo = Timeouts::timeo(&value)?,
+                "soft" if value.is_empty() => url.options.timeouts.soft = true,
                 "hard" if value.is_empty() => {
                     url.retry = Retry::Forever;
-                    url.options.silence.soft = false;
+                    url.options.timeouts.soft = false;
                 }
                 _ => {
                     return Err(format!(
@@ -207,14 +207,14 @@ impl Url {
 /// Formats the URL, without percent-encoding.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tcp = match &self.place {
-            Place::Addr(Addr::Tcp { host, port }) => Some((host, port)),
+        let tcp = match &self.addr {
+            ServerAddr::Addr(Addr::Tcp { host, port }) => Some((host, port)),
             _ => None,
         };
         match tcp {
             Some((host, port)) if host.contains(':') => write!(f, "9p://[{host}]:{port}")?,
             Some((host, port)) => write!(f, "9p://{host}:{port}")?,
-            None => write!(f, "9p+{}", self.place)?,
+            None => write!(f, "9p+{}", self.addr)?,
         }
         match (tcp, self.path.as_str()) {
             (Some(_), "") => {
@@ -276,31 +276,31 @@ mod tests {
         text.parse().expect(text)
     }
 
-    fn tcp(host: &str, port: u16) -> Place {
+    fn tcp(host: &str, port: u16) -> ServerAddr {
         let host = host.into();
-        Place::Addr(Addr::Tcp { host, port })
+        ServerAddr::Addr(Addr::Tcp { host, port })
     }
 
     #[test]
     fn places_and_parameters_are_read() {
         let plain = url("9p://host");
-        assert_eq!((plain.place, plain.path.as_str()), (tcp("host", 564), ""));
+        assert_eq!((plain.addr, plain.path.as_str()), (tcp("host", 564), ""));
         assert_eq!(plain.options, Options::default());
 
         let named = url("9p://10.0.0.1:5640/srv/a%20b/");
-        assert_eq!(named.place, tcp("10.0.0.1", 5640));
+        assert_eq!(named.addr, tcp("10.0.0.1", 5640));
         assert_eq!(named.options.aname, "/srv/a b/");
         assert_eq!(named.path, "");
 
         let within = url("9p://[::1]:564/dir/file?aname=/srv");
-        assert_eq!(within.place, tcp("::1", 564));
+        assert_eq!(within.addr, tcp("::1", 564));
         assert_eq!(within.options.aname, "/srv");
         assert_eq!(within.path, "dir/file");
 
         let socket = url(
             "9p+unix:/run/s?version=9p2000.u&msize=64k&uname=glenda&uid=7&zerocopy=off&inflight=1m",
         );
-        assert_eq!(socket.place, Place::Addr(Addr::Unix("/run/s".into())));
+        assert_eq!(socket.addr, ServerAddr::Addr(Addr::Unix("/run/s".into())));
         let expected = Options {
             aname: String::new(),
             uname: "glenda".into(),
@@ -309,8 +309,8 @@ mod tests {
             version: Dialect::Unix,
             zerocopy: false,
             in_flight: Some(1 << 20),
-            silence: Silence::default(),
-            takes_files: false,
+            timeouts: Timeouts::default(),
+            fd_passing: false,
         };
         assert_eq!(socket.options, expected);
         assert_eq!(url("9p://h/?aname=").options.aname, "");
@@ -318,11 +318,11 @@ mod tests {
         assert_eq!(url("9p://h/?hard").retry, Retry::Forever);
         let some = Retry::For(Duration::from_secs(5));
         assert_eq!(url("9p://h/?retry=5").retry, some);
-        let soft = Silence {
+        let soft = Timeouts {
             timeo: Duration::from_millis(1500),
             soft: true,
         };
-        assert_eq!(url("9p://h/?soft&timeo=15").options.silence, soft);
+        assert_eq!(url("9p://h/?soft&timeo=15").options.timeouts, soft);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use p9::{Data, Fid, Rmessage, Tmessage};
 use vfs::{Cx, Errno, Result, XattrFlags};
 
-use super::fid::Held;
+use super::fid::OwnedFid;
 use super::node::RemoteNode;
-use crate::xattr::{MOST, check_name};
+use crate::xattr::{MAX_SIZE, check_name};
 
 impl RemoteNode {
     pub(super) fn get_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
@@ -29,7 +29,7 @@ impl RemoteNode {
         flags: XattrFlags,
     ) -> Result<()> {
         check_name(name)?;
-        if value.len() > MOST {
+        if value.len() > MAX_SIZE {
             return Err(Errno::E2BIG);
         }
         let mut flags = flags;
@@ -47,12 +47,12 @@ impl RemoteNode {
     }
 
     fn read_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        let wire = self.wire();
+        let wire = self.session();
         if !wire.is_linux() {
             return Err(Errno::EOPNOTSUPP);
         }
         let node = self.fid(cx)?;
-        let newfid = wire.pipe.fid()?;
+        let newfid = wire.connection.fid()?;
         let walk = Tmessage::Xattrwalk {
             fid: node.fid,
             newfid,
@@ -62,29 +62,29 @@ impl RemoteNode {
             Ok(reply) => reply,
             Err(Errno::EINTR) => return Err(Errno::EINTR),
             Err(errno) => {
-                wire.pipe.forget(newfid);
+                wire.connection.forget(newfid);
                 return Err(errno);
             }
         };
-        let value = wire.held(newfid);
+        let value = wire.own_fid(newfid);
         let size = match reply.message()? {
-            Rmessage::Xattrwalk { size } if size > MOST as u64 => return Err(Errno::E2BIG),
+            Rmessage::Xattrwalk { size } if size > MAX_SIZE as u64 => return Err(Errno::E2BIG),
             Rmessage::Xattrwalk { size } => size as usize,
             _ => return Err(Errno::EIO),
         };
         self.read_value(cx, &value, size)
     }
 
-    fn read_value(&self, cx: &Cx<'_>, held: &Held, size: usize) -> Result<Vec<u8>> {
+    fn read_value(&self, cx: &Cx<'_>, held: &OwnedFid, size: usize) -> Result<Vec<u8>> {
         let mut value = Vec::with_capacity(size);
         while value.len() < size {
             let missing = (size - value.len()) as u32;
             let request = Tmessage::Read {
                 fid: held.fid,
                 offset: value.len() as u64,
-                count: missing.min(self.wire().pipe.payload()),
+                count: missing.min(self.session().connection.payload()),
             };
-            let reply = self.wire().call(cx, &request)?;
+            let reply = self.session().call(cx, &request)?;
             if reply.data().is_empty() {
                 return Err(Errno::EIO);
             }
@@ -94,7 +94,7 @@ impl RemoteNode {
     }
 
     fn write_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        let wire = self.wire();
+        let wire = self.session();
         if !wire.is_linux() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -113,11 +113,11 @@ impl RemoteNode {
     }
 
     fn write_value(&self, cx: &Cx<'_>, fid: Fid, value: &[u8]) -> Result<()> {
-        let wire = self.wire();
+        let wire = self.session();
         let mut written = 0;
         while written < value.len() {
             let rest = &value[written..];
-            let piece = &rest[..rest.len().min(wire.pipe.payload() as usize)];
+            let piece = &rest[..rest.len().min(wire.connection.payload() as usize)];
             let write = Tmessage::Write {
                 fid,
                 offset: written as u64,

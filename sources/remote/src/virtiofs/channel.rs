@@ -26,9 +26,9 @@ use virtqueue::driver::{self, Chain, Driver, Lengths, Queue, Reply, Ticket, Wait
 use wire::Malformed;
 
 use crate::cancel::on_cancel;
-use crate::file::AT_A_TIME;
-use crate::tender::{Tended, Tender};
-use crate::{ConnectError, Silence};
+use crate::deferred::{DeferredSender, FlushDeferred};
+use crate::file::MAX_IN_FLIGHT;
+use crate::{ConnectError, Timeouts};
 
 /// Driver options.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub struct Options {
     /// How to wait for replies.
     pub waiting: WaitMode,
     /// The timeouts for a device that does not answer.
-    pub silence: Silence,
+    pub timeouts: Timeouts,
     /// The most bytes of a read or write request, if not the device's limit.
     pub max_write: Option<usize>,
     /// The most bytes of one read or write in flight, if not those of eight requests.
@@ -54,7 +54,7 @@ impl Default for Options {
             depth: 64,
             // About the time of a wake-up.
             waiting: WaitMode::Adaptive(Duration::from_micros(50)),
-            silence: Silence::default(),
+            timeouts: Timeouts::default(),
             max_write: None,
             in_flight: None,
         }
@@ -65,19 +65,19 @@ impl Default for Options {
 pub struct Channel {
     driver: Driver,
     client: Client,
-    silence: Silence,
+    timeouts: Timeouts,
     /// See [`Options`].
     max_write: Option<usize>,
     in_flight: Option<usize>,
     forgets: Mutex<Vec<ForgetOne>>,
-    tender: Tender,
-    told: Once,
+    deferred_sender: DeferredSender,
+    failure_logged: Once,
     this: Weak<Channel>,
 }
 
 /// The largest payload of a reply.
 #[derive(Clone, Copy, Debug)]
-pub enum Room {
+pub enum ReplySize {
     /// Structures of at most this many bytes.
     Fixed(usize),
     /// At most this many bytes of data.
@@ -86,10 +86,10 @@ pub enum Room {
 
 impl Channel {
     /// The high-priority queue, which carries forgets.
-    const HIGH: usize = 0;
+    const HIGH_PRIORITY: usize = 0;
 
     /// The number of forgets in a batch.
-    const FORGETS: usize = 64;
+    const MAX_FORGETS: usize = 64;
 
     /// Mounts the device at the other end of `socket`.
     pub fn mount(
@@ -100,7 +100,7 @@ impl Channel {
             let why = error.to_string();
             ConnectError::new(Errno::from(error), why)
         };
-        let set_up = limit(&socket, options.silence.timeo).map_err(failed)?;
+        let set_up = shut_down_after(&socket, options.timeouts.timeo).map_err(failed)?;
         let driver = Driver::connect(
             socket,
             2,
@@ -115,19 +115,19 @@ impl Channel {
         )
         .map_err(failed)?;
         drop(set_up);
-        let client = greet(&driver.queues()[1], options.silence.timeo).map_err(failed)?;
+        let client = negotiate(&driver.queues()[1], options.timeouts.timeo).map_err(failed)?;
         let client = client.map_err(|errno| {
             ConnectError::new(errno, format!("the server refuses the mount: {errno}"))
         })?;
         Ok(Arc::new_cyclic(|this| Channel {
             driver,
             client,
-            silence: options.silence,
+            timeouts: options.timeouts,
             max_write: options.max_write,
             in_flight: options.in_flight,
             forgets: Mutex::default(),
-            tender: Tender::default(),
-            told: Once::new(),
+            deferred_sender: DeferredSender::default(),
+            failure_logged: Once::new(),
             this: this.clone(),
         }))
     }
@@ -144,9 +144,9 @@ impl Channel {
     }
 
     /// The most requests of one read or write in flight.
-    pub(super) fn at_a_time(&self) -> usize {
+    pub(super) fn max_requests(&self) -> usize {
         let most = self.in_flight.map(|bytes| bytes / self.max_write());
-        most.map_or(AT_A_TIME, |most| most.clamp(1, AT_A_TIME))
+        most.map_or(MAX_IN_FLIGHT, |most| most.clamp(1, MAX_IN_FLIGHT))
     }
 
     /// The number of request queues.
@@ -162,25 +162,25 @@ impl Channel {
     /// Allocates descriptors for a request on request queue `queue`, waiting if there are none
     /// free. With `hold`, for callers with other requests in flight, returns `EAGAIN` instead of
     /// waiting.
-    pub fn begin(&self, queue: usize, hold: bool) -> Result<Draft<'_>> {
+    pub fn begin(&self, queue: usize, hold: bool) -> Result<RequestBuilder<'_>> {
         match hold {
             true => {
                 let chain = self.driver.queues()[1 + queue].try_chain();
-                Ok(self.draft(queue, chain.ok_or(Errno::EAGAIN)?))
+                Ok(self.request_builder(queue, chain.ok_or(Errno::EAGAIN)?))
             }
-            false => self.begin_in(queue, &Waiting::new(None, self.silence)),
+            false => self.begin_in(queue, &ReplyWait::new(None, self.timeouts)),
         }
     }
 
-    fn begin_in(&self, queue: usize, waiting: &Waiting<'_>) -> Result<Draft<'_>> {
+    fn begin_in(&self, queue: usize, waiting: &ReplyWait<'_>) -> Result<RequestBuilder<'_>> {
         let chain = self.driver.queues()[1 + queue].chain(|| waiting.is_over());
-        let chain = chain.map_err(|error| self.failed(waiting, &error))?;
-        Ok(self.draft(queue, chain))
+        let chain = chain.map_err(|error| self.wait_error(waiting, &error))?;
+        Ok(self.request_builder(queue, chain))
     }
 
-    fn draft<'c>(&'c self, queue: usize, chain: Chain<'c>) -> Draft<'c> {
+    fn request_builder<'c>(&'c self, queue: usize, chain: Chain<'c>) -> RequestBuilder<'c> {
         let channel = self;
-        Draft {
+        RequestBuilder {
             channel,
             queue,
             chain,
@@ -195,13 +195,16 @@ impl Channel {
         cx: &Cx<'_>,
         node: u64,
         request: &Request<'_>,
-        room: Room,
-    ) -> Result<Answer<'_>> {
-        cx.may_wait()?;
+        room: ReplySize,
+    ) -> Result<FuseReply<'_>> {
+        cx.check_may_block()?;
         cx.call.check()?;
-        self.begin_in(self.own_queue(), &Waiting::new(Some(cx.call), self.silence))?
-            .submit(cx.caller, node, request, 0, room)?
-            .wait_in(cx)
+        self.begin_in(
+            self.own_queue(),
+            &ReplyWait::new(Some(cx.call), self.timeouts),
+        )?
+        .submit(cx.caller, node, request, 0, room)?
+        .wait_in(cx)
     }
 
     /// Kicks a request queue, so that the device sees the submitted requests; waiting kicks, too.
@@ -214,7 +217,7 @@ impl Channel {
         let queue = self.own_queue();
         let sent = self
             .begin(queue, false)
-            .and_then(|draft| draft.submit(&Caller::ROOT, node, request, 0, Room::Fixed(0)));
+            .and_then(|draft| draft.submit(&Caller::ROOT, node, request, 0, ReplySize::Fixed(0)));
         // A device that has disconnected needs no request.
         if sent.is_ok() {
             self.kick(queue);
@@ -225,18 +228,18 @@ impl Channel {
     pub fn forget(&self, nodeid: u64) {
         let mut waiting = self.forgets.lock();
         waiting.push(ForgetOne { nodeid, nlookup: 1 });
-        let many = waiting.len() >= Channel::FORGETS;
+        let many = waiting.len() >= Channel::MAX_FORGETS;
         drop(waiting);
         if many {
             self.send_forgets();
         }
-        self.tender.arm(&self.this);
+        self.deferred_sender.arm(&self.this);
     }
 
     /// Sends a batch of forgets, and returns whether there were any and descriptors for them.
     fn send_forgets(&self) -> bool {
         let mut waiting = self.forgets.lock();
-        let ring = &self.driver.queues()[Channel::HIGH];
+        let ring = &self.driver.queues()[Channel::HIGH_PRIORITY];
         let chain = match waiting.is_empty() {
             true => None,
             false => ring.try_chain(),
@@ -244,7 +247,7 @@ impl Channel {
         let Some(chain) = chain else {
             return false;
         };
-        let keep = waiting.len().saturating_sub(Channel::FORGETS);
+        let keep = waiting.len().saturating_sub(Channel::MAX_FORGETS);
         let some = waiting.split_off(keep);
         drop(waiting);
         let bytes: Vec<u8> = some.iter().flat_map(ForgetOne::encode).collect();
@@ -252,7 +255,7 @@ impl Channel {
             count: some.len() as u32,
         };
         let forgets = Rest(&bytes);
-        self.tell(ring, chain, &Request::BatchForget { args, forgets });
+        self.send_without_reply(ring, chain, &Request::BatchForget { args, forgets });
         true
     }
 
@@ -261,12 +264,12 @@ impl Channel {
         let ring = &self.driver.queues()[1 + queue];
         if let Some(chain) = ring.spare_chain() {
             let args = InterruptIn { unique };
-            self.tell(ring, chain, &Request::Interrupt { args });
+            self.send_without_reply(ring, chain, &Request::Interrupt { args });
         }
     }
 
     /// Sends a request that has no reply.
-    fn tell(&self, ring: &Queue, mut chain: Chain<'_>, request: &Request<'_>) {
+    fn send_without_reply(&self, ring: &Queue, mut chain: Chain<'_>, request: &Request<'_>) {
         let mut message = Vec::with_capacity(2048);
         self.client.request(&Caller::ROOT, 0, request, &mut message);
         chain.request(&message);
@@ -277,25 +280,26 @@ impl Channel {
         ring.kick();
     }
 
-    fn failed(&self, waiting: &Waiting<'_>, error: &io::Error) -> Errno {
+    fn wait_error(&self, waiting: &ReplyWait<'_>, error: &io::Error) -> Errno {
         match error.kind() {
             io::ErrorKind::TimedOut => waiting.errno(),
-            _ => self.broken(error),
+            _ => self.log_failure(error),
         }
     }
 
-    fn broken(&self, error: &io::Error) -> Errno {
-        self.told.call_once(|| tracing::error!("virtiofs: {error}"));
+    fn log_failure(&self, error: &io::Error) -> Errno {
+        self.failure_logged
+            .call_once(|| tracing::error!("virtiofs: {error}"));
         Errno::EIO
     }
 }
 
-impl Tended for Channel {
-    fn tender(&self) -> &Tender {
-        &self.tender
+impl FlushDeferred for Channel {
+    fn deferred_sender(&self) -> &DeferredSender {
+        &self.deferred_sender
     }
 
-    fn tend(&self) -> bool {
+    fn flush_deferred(&self) -> bool {
         let mut any = false;
         while self.send_forgets() {
             any = true;
@@ -309,7 +313,7 @@ impl Tended for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let since = Instant::now();
-        let over = || since.elapsed() >= Waiting::GRACE;
+        let over = || since.elapsed() >= ReplyWait::GRACE;
         let Ok(mut chain) = self.driver.queues()[1 + self.own_queue()].chain(over) else {
             return;
         };
@@ -329,22 +333,22 @@ impl Drop for Channel {
 }
 
 /// A wait for the device.
-struct Waiting<'a> {
+struct ReplyWait<'a> {
     call: Option<&'a Call>,
-    silence: Silence,
+    timeouts: Timeouts,
     since: Instant,
     /// The time at which the call was found to be cancelled.
     cancelled: Cell<Option<Instant>>,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> ReplyWait<'a> {
     /// The longest wait for the reply to a cancelled request.
     const GRACE: Duration = Duration::from_secs(2);
 
-    fn new(call: Option<&'a Call>, silence: Silence) -> Waiting<'a> {
-        Waiting {
+    fn new(call: Option<&'a Call>, silence: Timeouts) -> ReplyWait<'a> {
+        ReplyWait {
             call,
-            silence,
+            timeouts: silence,
             since: Instant::now(),
             cancelled: Cell::new(None),
         }
@@ -356,22 +360,22 @@ impl<'a> Waiting<'a> {
             self.cancelled.set(Some(Instant::now()));
         }
         let cancelled = self.cancelled.get();
-        cancelled.is_some_and(|at| at.elapsed() >= Waiting::GRACE)
-            || self.silence.soft && self.since.elapsed() >= self.silence.timeo
+        cancelled.is_some_and(|at| at.elapsed() >= ReplyWait::GRACE)
+            || self.timeouts.soft && self.since.elapsed() >= self.timeouts.timeo
     }
 
     /// The error of the timeout.
     fn errno(&self) -> Errno {
         match self.cancelled.get() {
             Some(_) => Errno::EINTR,
-            None => Silence::ERRNO,
+            None => Timeouts::ERRNO,
         }
     }
 }
 
 /// Shuts the connection down after `timeo`, unless the returned sender is dropped before: the
 /// vhost-user set-up waits for replies without a timeout.
-fn limit(socket: &UnixStream, timeo: Duration) -> io::Result<Sender<()>> {
+fn shut_down_after(socket: &UnixStream, timeo: Duration) -> io::Result<Sender<()>> {
     let (done, waited) = channel();
     let socket = socket.try_clone()?;
     std::thread::Builder::new().spawn(move || {
@@ -384,31 +388,31 @@ fn limit(socket: &UnixStream, timeo: Duration) -> io::Result<Sender<()>> {
 }
 
 /// Mounts with FUSE_INIT, whose reply must arrive within `timeo`.
-fn greet(queue: &Queue, timeo: Duration) -> io::Result<Result<Client>> {
+fn negotiate(queue: &Queue, timeo: Duration) -> io::Result<Result<Client>> {
     let since = Instant::now();
     let over = || since.elapsed() >= timeo;
-    let hello = Client::hello();
+    let hello = Client::init_request();
     let mut chain = queue.chain(over)?;
     chain.request(&hello);
     let lengths = Lengths {
         request: hello.len(),
-        reply: Client::WELCOME,
+        reply: Client::INIT_REPLY_SIZE,
         ..Lengths::default()
     };
     let reply = chain.submit(lengths).wait(over)?;
-    let mut welcome = [0; Client::WELCOME];
+    let mut welcome = [0; Client::INIT_REPLY_SIZE];
     let len = reply.inline(&mut welcome);
-    Ok(Client::meet(&welcome[..len]))
+    Ok(Client::from_init_reply(&welcome[..len]))
 }
 
 /// A request under construction. Dropping it frees its descriptors.
-pub struct Draft<'c> {
+pub struct RequestBuilder<'c> {
     channel: &'c Channel,
     queue: usize,
     chain: Chain<'c>,
 }
 
-impl<'c> Draft<'c> {
+impl<'c> RequestBuilder<'c> {
     /// Writes a part of the payload of a WRITE.
     pub fn payload(&mut self, at: usize, bytes: &[u8]) {
         self.chain.payload(at, bytes);
@@ -422,12 +426,12 @@ impl<'c> Draft<'c> {
         node: u64,
         request: &Request<'_>,
         payload: usize,
-        room: Room,
-    ) -> Result<Flight<'c>> {
+        room: ReplySize,
+    ) -> Result<PendingRequest<'c>> {
         let mut message = Vec::with_capacity(256);
         let client = &self.channel.client;
         let unique = client.request(caller, node, request, &mut message);
-        let (inline, rest) = message.split_at(message.len().min(Queue::INLINE));
+        let (inline, rest) = message.split_at(message.len().min(Queue::MAX_INLINE_REQUEST));
         if rest.len() + payload > self.chain.room() {
             return Err(Errno::EMSGSIZE);
         }
@@ -437,8 +441,8 @@ impl<'c> Draft<'c> {
             self.chain.payload(0, rest);
         }
         let (reply, data) = match room {
-            Room::Fixed(len) => (REPLY_HEADER + len, 0),
-            Room::Data(len) => (REPLY_HEADER, len.min(self.chain.room())),
+            ReplySize::Fixed(len) => (REPLY_HEADER + len, 0),
+            ReplySize::Data(len) => (REPLY_HEADER, len.min(self.chain.room())),
         };
         let ticket = self.chain.submit(Lengths {
             request: inline.len(),
@@ -446,7 +450,7 @@ impl<'c> Draft<'c> {
             reply,
             reply_payload: data,
         });
-        Ok(Flight {
+        Ok(PendingRequest {
             channel: self.channel,
             queue: self.queue,
             ticket,
@@ -457,36 +461,36 @@ impl<'c> Draft<'c> {
 
 /// A request in flight. Dropping it discards its reply.
 #[must_use = "a reply that nobody waits for is forgotten"]
-pub struct Flight<'c> {
+pub struct PendingRequest<'c> {
     channel: &'c Channel,
     queue: usize,
     ticket: Ticket<'c>,
     unique: u64,
 }
 
-impl<'c> Flight<'c> {
+impl<'c> PendingRequest<'c> {
     /// Waits for the reply. Returns the server's error, `EIO` if the reply is invalid or the device
-    /// has disconnected, or `ETIMEDOUT` after the timeout ([`Silence`]).
-    pub fn wait(self) -> Result<Answer<'c>> {
-        let silence = self.channel.silence;
-        self.wait_as(&Waiting::new(None, silence))
+    /// has disconnected, or `ETIMEDOUT` after the timeout ([`Timeouts`]).
+    pub fn wait(self) -> Result<FuseReply<'c>> {
+        let silence = self.channel.timeouts;
+        self.wait_as(&ReplyWait::new(None, silence))
     }
 
-    fn wait_as(self, waiting: &Waiting<'_>) -> Result<Answer<'c>> {
+    fn wait_as(self, waiting: &ReplyWait<'_>) -> Result<FuseReply<'c>> {
         let channel = self.channel;
         let reply = self.ticket.wait(|| waiting.is_over());
-        let reply = reply.map_err(|error| channel.failed(waiting, &error))?;
-        let mut head = [0; REPLY_HEADER + MOST_FIXED];
+        let reply = reply.map_err(|error| channel.wait_error(waiting, &error))?;
+        let mut head = [0; REPLY_HEADER + MAX_FIXED];
         let inline = reply.inline(&mut head);
         let body = channel
             .client
-            .answer(self.unique, &head[..inline], reply.len())?;
-        Ok(Answer { head, reply, body })
+            .check_reply(self.unique, &head[..inline], reply.len())?;
+        Ok(FuseReply { head, reply, body })
     }
 
-    /// Does [`Flight::wait`] for a call that may be cancelled. Returns `EINTR` if it is and the
-    /// server does not answer in time.
-    pub fn wait_in(self, cx: &Cx<'_>) -> Result<Answer<'c>> {
+    /// Does [`PendingRequest::wait`] for a call that may be cancelled. Returns `EINTR` if it is and
+    /// the server does not answer in time.
+    pub fn wait_in(self, cx: &Cx<'_>) -> Result<FuseReply<'c>> {
         // A call without a waker cannot be cancelled.
         if cx.call.waker().is_some() {
             let (queue, unique) = (self.queue, self.unique);
@@ -494,23 +498,23 @@ impl<'c> Flight<'c> {
                 channel.interrupt(queue, unique);
             });
         }
-        let silence = self.channel.silence;
-        self.wait_as(&Waiting::new(Some(cx.call), silence))
+        let silence = self.channel.timeouts;
+        self.wait_as(&ReplyWait::new(Some(cx.call), silence))
     }
 }
 
 /// The most bytes of structures in a reply (STATX).
-const MOST_FIXED: usize = StatxOut::SIZE;
+const MAX_FIXED: usize = StatxOut::SIZE;
 
 /// A successful reply.
-pub struct Answer<'c> {
-    head: [u8; REPLY_HEADER + MOST_FIXED],
+pub struct FuseReply<'c> {
+    head: [u8; REPLY_HEADER + MAX_FIXED],
     reply: Reply<'c>,
     body: usize,
 }
 
-impl Answer<'_> {
-    /// Decodes the content of [`Room::Fixed`]. Returns `EIO` if it is too short.
+impl FuseReply<'_> {
+    /// Decodes the content of [`ReplySize::Fixed`]. Returns `EIO` if it is too short.
     pub fn decode<T>(
         &self,
         decode: impl FnOnce(&[u8]) -> std::result::Result<T, Malformed>,
@@ -518,13 +522,13 @@ impl Answer<'_> {
         decode(self.fixed()).map_err(|_| Errno::EIO)
     }
 
-    /// The content of [`Room::Fixed`].
+    /// The content of [`ReplySize::Fixed`].
     pub fn fixed(&self) -> &[u8] {
         let end = (REPLY_HEADER + self.body).min(self.head.len());
         &self.head[REPLY_HEADER..end]
     }
 
-    /// The length of the content of [`Room::Data`].
+    /// The length of the content of [`ReplySize::Data`].
     pub fn len(&self) -> usize {
         self.body
     }
@@ -534,13 +538,13 @@ impl Answer<'_> {
         self.body == 0
     }
 
-    /// Copies from the content of [`Room::Data`], beginning at `at`, into `bytes`, which must not
-    /// be longer.
+    /// Copies from the content of [`ReplySize::Data`], beginning at `at`, into `bytes`, which must
+    /// not be longer.
     pub fn load(&self, at: usize, bytes: &mut [u8]) {
         self.reply.payload(at, bytes);
     }
 
-    /// The whole content of [`Room::Data`].
+    /// The whole content of [`ReplySize::Data`].
     pub fn data(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.body];
         self.load(0, &mut bytes);

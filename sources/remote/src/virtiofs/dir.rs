@@ -5,10 +5,10 @@ use fuse::Request;
 use fuse::dirent::Dirent;
 use fuse::layout::ReadIn;
 use fuse::numbers::InitFlags;
-use vfs::{Cx, DirEntry, DirSink, Errno, Kind, Name, Node, Plus, Result};
+use vfs::{Cx, DirEntry, DirSink, Errno, Kind, Name, Node, ReaddirMode, Result};
 use wire::Reader;
 
-use super::channel::Room;
+use super::channel::ReplySize;
 use super::file::Opened;
 use super::node::FuseNode;
 
@@ -18,25 +18,25 @@ impl Opened {
         &self,
         cx: &Cx<'_>,
         cookie: u64,
-        plus: Plus,
+        plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let client = self.node.channel().client();
-        let plus = plus == Plus::Entries;
+        let plus = plus == ReaddirMode::Entries;
         let attributes = plus && client.has(InitFlags::DO_READDIRPLUS);
         let mut offset = cookie;
         loop {
             let args = ReadIn {
                 fh: self.fh,
                 offset,
-                size: Opened::LISTING as u32,
+                size: Opened::READDIR_SIZE as u32,
                 ..ReadIn::default()
             };
             let request = match attributes {
                 true => Request::Readdirplus { args },
                 false => Request::Readdir { args },
             };
-            let room = Room::Data(Opened::LISTING);
+            let room = ReplySize::Data(Opened::READDIR_SIZE);
             let channel = self.node.channel();
             let bytes = channel.call(cx, self.node.nodeid, &request, room)?.data();
             let mut from = Reader::new(&bytes);
@@ -48,12 +48,12 @@ impl Opened {
                 any = true;
                 let entry = match dirent.entry {
                     Some(entry) if entry.nodeid != 0 => {
-                        Some(FuseNode::found(&self.node.shared, &entry)?)
+                        Some(FuseNode::looked_up_entry(&self.node.shared, &entry)?)
                     }
                     _ => None,
                 };
                 if more && !matches!(dirent.name, b"." | b"..") {
-                    more = self.give(cx, &dirent, entry, plus, sink)?;
+                    more = self.pass_entry(cx, &dirent, entry, plus, sink)?;
                 }
                 offset = dirent.off;
             }
@@ -64,9 +64,9 @@ impl Opened {
     }
 
     /// The bytes of entries to request at a time.
-    const LISTING: usize = 128 << 10;
+    const READDIR_SIZE: usize = 128 << 10;
 
-    fn give(
+    fn pass_entry(
         &self,
         cx: &Cx<'_>,
         dirent: &Dirent<'_>,

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fuse::Request;
-use fuse::client::ask;
+use fuse::client::request;
 use fuse::layout::{
     CopyIn, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn, ReleaseIn,
     WriteIn, WriteOut,
 };
 use fuse::numbers::{FSYNC_FDATASYNC, Flags, InitFlags, whence};
 use vfs::{
-    Allocate, Attr, Broken, CopyHow, Cx, DirSink, Errno, Extent, File, Kind, Lease, LeaseKind,
-    Node, OpenFlags, Payload, Plus, Result, Seek, SetAttr, Sink, Want,
+    AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirSink, Errno, Extent, File, Kind,
+    Lease, LeaseKind, Node, OpenFlags, Payload, ReaddirMode, Result, SetAttr, Sink, Whence,
 };
 
-use super::channel::{Answer, Flight, Room};
+use super::channel::{FuseReply, PendingRequest, ReplySize};
 use super::node::FuseNode;
-use crate::file::{in_pieces, may_open, seek_solid};
+use crate::file::{in_pieces, may_open, seek_without_holes};
 
 /// A file handle that the server has open. Dropping it closes it, without waiting for the reply.
 pub(super) struct Opened {
@@ -34,7 +34,7 @@ impl Opened {
 
     pub(super) fn open(node: &FuseNode, cx: &Cx<'_>, flags: OpenFlags) -> Result<Opened> {
         let args = OpenIn {
-            flags: ask::open(flags - OpenFlags::EXCL).bits(),
+            flags: request::open(flags - OpenFlags::EXCL).bits(),
             open_flags: 0,
         };
         let request = match node.kind() {
@@ -43,7 +43,7 @@ impl Opened {
         };
         let channel = node.channel();
         let this = node.this.upgrade().ok_or(Errno::EIO)?;
-        match channel.call(cx, node.nodeid, &request, Room::Fixed(OpenOut::SIZE)) {
+        match channel.call(cx, node.nodeid, &request, ReplySize::Fixed(OpenOut::SIZE)) {
             Ok(answer) => Ok(Opened::new(this, answer.decode(OpenOut::decode)?.fh)),
             // The server needs no open (`FUSE_NO_OPEN_SUPPORT`), but then does not truncate either.
             Err(Errno::EOPNOTSUPP) => Ok(Opened::new(this, 0)),
@@ -111,13 +111,13 @@ impl FuseFile {
         }
     }
 
-    fn call(&self, cx: &Cx<'_>, request: &Request<'_>, room: Room) -> Result<Answer<'_>> {
+    fn call(&self, cx: &Cx<'_>, request: &Request<'_>, room: ReplySize) -> Result<FuseReply<'_>> {
         self.node()
             .channel()
             .call(cx, self.node().nodeid, request, room)
     }
 
-    fn ask_read(&self, offset: u64, size: usize) -> Request<'static> {
+    fn read_request(&self, offset: u64, size: usize) -> Request<'static> {
         let args = ReadIn {
             fh: self.opened.fh,
             offset,
@@ -135,8 +135,8 @@ impl FuseFile {
         first: bool,
         request: &Request<'_>,
         data: &[u8],
-        room: Room,
-    ) -> Result<Flight<'_>> {
+        room: ReplySize,
+    ) -> Result<PendingRequest<'_>> {
         let channel = self.node().channel();
         let mut draft = channel.begin(queue, !first)?;
         draft.payload(0, data);
@@ -151,7 +151,7 @@ impl FuseFile {
         let queue = channel.own_queue();
         let at_a_time = match self.flags.contains(OpenFlags::APPEND) {
             true => 1,
-            false => channel.at_a_time(),
+            false => channel.max_requests(),
         };
         let flags = match self.flags.contains(OpenFlags::APPEND) {
             true => Flags::APPEND,
@@ -172,7 +172,7 @@ impl FuseFile {
                     ..WriteIn::default()
                 };
                 let request = Request::Write { args };
-                let room = Room::Fixed(WriteOut::SIZE);
+                let room = ReplySize::Fixed(WriteOut::SIZE);
                 match self.submit(cx, queue, flight.is_empty(), &request, piece, room) {
                     Ok(sent) => flight.push_back((piece.len(), sent)),
                     Err(Errno::EAGAIN) => break,
@@ -207,7 +207,7 @@ fn in_bounds(offset: u64, len: usize) -> Result<()> {
     }
 }
 
-fn count(answer: &Answer<'_>) -> Result<usize> {
+fn count(answer: &FuseReply<'_>) -> Result<usize> {
     Ok(answer.decode(WriteOut::decode)?.size as usize)
 }
 
@@ -216,24 +216,24 @@ impl File for FuseFile {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.node().attr_by(cx, Some(self.opened.fh), want)
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
+        self.node().attr_with(cx, Some(self.opened.fh), want)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         if set.size.is_some() && !self.flags.contains(OpenFlags::WRITE) {
             return Err(Errno::EINVAL);
         }
-        self.node().set_by(cx, Some(self.opened.fh), set)
+        self.node().set_attr_with(cx, Some(self.opened.fh), set)
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
         self.check_file(OpenFlags::READ | OpenFlags::EXEC)?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         cx.call.check()?;
         let channel = self.node().channel();
         let (queue, most) = (channel.own_queue(), channel.max_write());
-        let at_a_time = channel.at_a_time();
+        let at_a_time = channel.max_requests();
         let len = len.min(sink.room());
         let mut buffer = Vec::new();
         let mut flight = VecDeque::with_capacity(at_a_time);
@@ -242,8 +242,8 @@ impl File for FuseFile {
             while asked < len && flight.len() < at_a_time {
                 let size = most.min(len - asked);
                 let at = offset.checked_add(asked as u64).ok_or(Errno::EINVAL)?;
-                let request = self.ask_read(at, size);
-                let room = Room::Data(size);
+                let request = self.read_request(at, size);
+                let room = ReplySize::Data(size);
                 match self.submit(cx, queue, flight.is_empty(), &request, &[], room) {
                     Ok(sent) => flight.push_back((size, sent)),
                     Err(Errno::EAGAIN) => break,
@@ -280,7 +280,7 @@ impl File for FuseFile {
 
     fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
         self.check_file(OpenFlags::WRITE)?;
-        cx.may_wait()?;
+        cx.check_may_block()?;
         cx.call.check()?;
         // Linux states the offset of an append, so servers need not look up the end of the file.
         // The lock orders the appends of this mount; data that other clients append meanwhile may
@@ -289,7 +289,7 @@ impl File for FuseFile {
         let offset = match self.flags.contains(OpenFlags::APPEND) {
             true => {
                 _appending = self.node().shared.appending.lock();
-                self.attr(cx, Want::SIZE)?.size
+                self.attr(cx, AttrMask::SIZE)?.size
             }
             false => offset,
         };
@@ -300,7 +300,13 @@ impl File for FuseFile {
         })
     }
 
-    fn readdir(&self, cx: &Cx<'_>, cookie: u64, plus: Plus, sink: &mut dyn DirSink) -> Result<()> {
+    fn readdir(
+        &self,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
         match self.node().kind() {
             Kind::Directory => self.opened.list(cx, cookie, plus, sink),
             _ => Err(Errno::ENOTDIR),
@@ -316,7 +322,7 @@ impl File for FuseFile {
             Kind::Directory => Request::Fsyncdir { args },
             _ => Request::Fsync { args },
         };
-        match self.call(cx, &request, Room::Fixed(0)) {
+        match self.call(cx, &request, ReplySize::Fixed(0)) {
             // As Linux treats it.
             Err(Errno::EOPNOTSUPP) => Ok(()),
             done => done.map(drop),
@@ -331,42 +337,46 @@ impl File for FuseFile {
             fh: self.opened.fh,
             lock_owner: 0,
         };
-        match self.call(cx, &Request::Flush { args }, Room::Fixed(0)) {
+        match self.call(cx, &Request::Flush { args }, ReplySize::Fixed(0)) {
             Err(Errno::EOPNOTSUPP) => Ok(()),
             done => done.map(drop),
         }
     }
 
-    fn allocate(&self, cx: &Cx<'_>, how: Allocate, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, cx: &Cx<'_>, how: AllocateMode, offset: u64, len: u64) -> Result<()> {
         let args = FallocateIn {
             fh: self.opened.fh,
             offset,
             length: len,
-            mode: ask::allocate(how),
+            mode: request::allocate(how),
         };
-        self.call(cx, &Request::Fallocate { args }, Room::Fixed(0))
+        self.call(cx, &Request::Fallocate { args }, ReplySize::Fixed(0))
             .map(drop)
     }
 
     /// Reports a file without holes if the server cannot seek.
-    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Seek) -> Result<u64> {
+    fn seek(&self, cx: &Cx<'_>, offset: u64, what: Whence) -> Result<u64> {
         self.check_file(OpenFlags::all())?;
         if !self.no_holes.load(Ordering::Relaxed) {
             let args = LseekIn {
                 fh: self.opened.fh,
                 offset,
                 whence: match what {
-                    Seek::Data => whence::DATA,
-                    Seek::Hole => whence::HOLE,
+                    Whence::Data => whence::DATA,
+                    Whence::Hole => whence::HOLE,
                 },
             };
-            match self.call(cx, &Request::Lseek { args }, Room::Fixed(LseekOut::SIZE)) {
+            match self.call(
+                cx,
+                &Request::Lseek { args },
+                ReplySize::Fixed(LseekOut::SIZE),
+            ) {
                 Err(Errno::EOPNOTSUPP) => self.no_holes.store(true, Ordering::Relaxed),
                 answer => return Ok(answer?.decode(LseekOut::decode)?.offset),
             }
         }
-        let size = self.attr(cx, Want::SIZE)?.size;
-        seek_solid(size, offset, what)
+        let size = self.attr(cx, AttrMask::SIZE)?.size;
+        seek_without_holes(size, offset, what)
     }
 
     fn extents(
@@ -376,11 +386,11 @@ impl File for FuseFile {
         len: u64,
         each: &mut dyn FnMut(Extent) -> bool,
     ) -> Result<()> {
-        let size = self.attr(cx, Want::SIZE)?.size;
+        let size = self.attr(cx, AttrMask::SIZE)?.size;
         let end = offset.saturating_add(len).min(size);
         let mut at = offset;
         while at < end {
-            let data = match self.seek(cx, at, Seek::Data) {
+            let data = match self.seek(cx, at, Whence::Data) {
                 Ok(data) => data.clamp(at, end),
                 // A hole up to the end.
                 Err(Errno::ENXIO) => end,
@@ -388,7 +398,7 @@ impl File for FuseFile {
             };
             let (to, hole) = match data > at {
                 true => (data, true),
-                false => match self.seek(cx, at, Seek::Hole) {
+                false => match self.seek(cx, at, Whence::Hole) {
                     Ok(hole) if hole > at => (hole.min(end), false),
                     // The file has been truncated meanwhile.
                     Ok(_) | Err(Errno::ENXIO) => return Ok(()),
@@ -415,9 +425,9 @@ impl File for FuseFile {
         to: &dyn File,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
-        if how == CopyHow::Clone {
+        if how == CopyMode::Clone {
             return Err(Errno::EOPNOTSUPP);
         }
         let to = to.as_any().downcast_ref::<FuseFile>();
@@ -438,13 +448,13 @@ impl File for FuseFile {
             len,
             flags: 0,
         };
-        let room = Room::Fixed(WriteOut::SIZE);
+        let room = ReplySize::Fixed(WriteOut::SIZE);
         let answer = self.call(cx, &Request::CopyFileRange { args }, room)?;
         Ok(count(&answer)? as u64)
     }
 
     /// FUSE does not report what other clients of the server do.
-    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &Broken) -> Result<Box<dyn Lease>> {
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
 }

@@ -9,9 +9,9 @@ use fuse::Request;
 use fuse::layout::{AttrOut, GetattrIn};
 use fuse::numbers::{InitFlags, ROOT_ID};
 use parking_lot::Mutex;
-use vfs::{Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Level, Node, Result};
+use vfs::{Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Node, Result, Support};
 
-use super::channel::{Channel, Options, Room};
+use super::channel::{Channel, Options, ReplySize};
 use super::file::Opened;
 use super::node::FuseNode;
 use crate::ConnectError;
@@ -65,7 +65,7 @@ fn root(shared: &Arc<Shared>) -> Result<Arc<FuseNode>> {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     let args = GetattrIn::default();
-    let room = Room::Fixed(AttrOut::SIZE);
+    let room = ReplySize::Fixed(AttrOut::SIZE);
     let answer = shared
         .channel
         .call(&cx, ROOT_ID, &Request::Getattr { args }, room)?;
@@ -89,7 +89,11 @@ impl FileSystem for RemoteFuse {
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         let sync = Request::Syncfs {};
-        match self.shared.channel.call(cx, ROOT_ID, &sync, Room::Fixed(0)) {
+        match self
+            .shared
+            .channel
+            .call(cx, ROOT_ID, &sync, ReplySize::Fixed(0))
+        {
             // As Linux treats it.
             Err(Errno::EOPNOTSUPP) => Ok(()),
             done => done.map(drop),
@@ -98,18 +102,18 @@ impl FileSystem for RemoteFuse {
 
     fn capabilities(&self) -> Capabilities {
         let client = self.shared.channel.client();
-        let native = |has| if has { Level::Native } else { Level::None };
+        let native = |has| if has { Support::Native } else { Support::None };
         Capabilities {
-            xattr: Level::Native,
+            xattr: Support::Native,
             acl: native(client.has(InitFlags::POSIX_ACL)),
             host_locks: native(client.has(InitFlags::POSIX_LOCKS)),
             // The time in nanoseconds.
-            change: Level::Emulated,
-            holes: Level::Native,
-            copy: Level::Native,
+            change: Support::Emulated,
+            holes: Support::Native,
+            copy: Support::Native,
             tmpfile: native(client.minor() >= 37),
-            devices: Level::Native,
-            owners: Level::Native,
+            devices: Support::Native,
+            owners: Support::Native,
             ..Capabilities::default()
         }
     }

@@ -3,10 +3,10 @@
 use fuse::Request;
 use fuse::layout::{LkIn, LkOut};
 use fuse::numbers::{InitFlags, LK_FLOCK, lock_kind};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider, Space};
+use vfs::lock::{ForeignLock, HostLock, LockFamily, LockKind, LockRange};
 use vfs::{Cx, OpenFlags, Result};
 
-use super::channel::Room;
+use super::channel::ReplySize;
 use super::file::Opened;
 use super::node::FuseNode;
 use crate::locks::Lockable;
@@ -15,7 +15,7 @@ use crate::locks::Lockable;
 /// the locks of owner 0, so it is another.
 const OWNER: u64 = 1;
 
-fn asked(open: &Opened, range: &LockRange, kind: u32) -> LkIn {
+fn lock_request(open: &Opened, range: &LockRange, kind: u32) -> LkIn {
     /// `OFFSET_MAX`: a lock that ends there has no end.
     const LAST: u64 = i64::MAX as u64;
     LkIn {
@@ -25,9 +25,9 @@ fn asked(open: &Opened, range: &LockRange, kind: u32) -> LkIn {
         end: range.end.min(LAST),
         kind,
         pid: std::process::id(),
-        lk_flags: match range.space {
-            Space::Posix => 0,
-            Space::Flock => LK_FLOCK,
+        lk_flags: match range.family {
+            LockFamily::Posix => 0,
+            LockFamily::Flock => LK_FLOCK,
         },
     }
 }
@@ -35,10 +35,10 @@ fn asked(open: &Opened, range: &LockRange, kind: u32) -> LkIn {
 impl Lockable for FuseNode {
     type Open = Opened;
 
-    fn has_locks(&self, space: Space) -> bool {
+    fn has_locks(&self, space: LockFamily) -> bool {
         self.channel().client().has(match space {
-            Space::Posix => InitFlags::POSIX_LOCKS,
-            Space::Flock => InitFlags::FLOCK_LOCKS,
+            LockFamily::Posix => InitFlags::POSIX_LOCKS,
+            LockFamily::Flock => InitFlags::FLOCK_LOCKS,
         })
     }
 
@@ -58,8 +58,8 @@ impl Lockable for FuseNode {
             HostLock::Shared => lock_kind::RDLCK,
             HostLock::Exclusive => lock_kind::WRLCK,
         };
-        let args = asked(open, range, kind);
-        self.ask(cx, &Request::Setlk { args })
+        let args = lock_request(open, range, kind);
+        self.call_empty(cx, &Request::Setlk { args })
     }
 
     fn find_lock(
@@ -68,19 +68,19 @@ impl Lockable for FuseNode {
         open: &Opened,
         range: &LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         let kind = match kind {
             LockKind::Shared => lock_kind::RDLCK,
             LockKind::Exclusive => lock_kind::WRLCK,
         };
-        let args = asked(open, range, kind);
-        let room = Room::Fixed(LkOut::SIZE);
+        let args = lock_request(open, range, kind);
+        let room = ReplySize::Fixed(LkOut::SIZE);
         let request = Request::Getlk { args };
         let answer = self.channel().call(cx, self.nodeid, &request, room)?;
         let held = answer.decode(LkOut::decode)?;
         Ok(match held.kind {
             lock_kind::UNLCK => None,
-            kind => Some(Outsider {
+            kind => Some(ForeignLock {
                 start: held.start,
                 end: match held.end {
                     end if end >= i64::MAX as u64 => u64::MAX,

@@ -16,7 +16,7 @@ mod names;
 mod node;
 mod url;
 
-pub use self::channel::{Answer, Channel, Draft, Flight, Options, Room};
+pub use self::channel::{Channel, FuseReply, Options, PendingRequest, ReplySize, RequestBuilder};
 pub use self::fs::RemoteFuse;
 pub use self::url::Url;
 pub use virtqueue::driver::WaitMode;

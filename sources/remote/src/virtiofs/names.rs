@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use fuse::Request;
-use fuse::client::ask;
+use fuse::client::request;
 use fuse::layout::{CreateIn, EntryOut, LinkIn, MkdirIn, OpenOut, Rename2In, RenameIn};
 use fuse::message::Text;
-use vfs::{Cx, Entry, Errno, File, Kind, Make, Mode, Name, Node, OpenFlags, RenameFlags, Result};
+use vfs::{
+    Cx, Entry, Errno, File, Kind, Mode, Name, NewNode, Node, OpenFlags, RenameFlags, Result,
+};
 
-use super::channel::Room;
+use super::channel::ReplySize;
 use super::file::{FuseFile, Opened};
 use super::node::FuseNode;
 use crate::file::may_open;
@@ -24,7 +26,7 @@ impl FuseNode {
     ) -> Result<(Entry, Arc<dyn File>)> {
         let (mode, umask) = self.mode(mode);
         let args = CreateIn {
-            flags: ask::open(flags).bits(),
+            flags: request::open(flags).bits(),
             mode: Kind::File.mode_bits() | mode,
             umask,
             open_flags: 0,
@@ -40,7 +42,7 @@ impl FuseNode {
                 name: Text(b"tmpfile"),
             },
         };
-        let room = Room::Fixed(EntryOut::SIZE + OpenOut::SIZE);
+        let room = ReplySize::Fixed(EntryOut::SIZE + OpenOut::SIZE);
         let answer = self.channel().call(cx, self.nodeid, &request, room);
         let answer = match (answer, name) {
             // virtiofsd's error for an existing file that is not regular. Linux looks the name up
@@ -54,7 +56,7 @@ impl FuseNode {
         let entry = answer.decode(EntryOut::decode)?;
         let behind = answer.fixed().get(EntryOut::SIZE..).unwrap_or_default();
         let open = OpenOut::decode(behind).map_err(|_| Errno::EIO)?;
-        let entry = FuseNode::found(&self.shared, &entry)?;
+        let entry = FuseNode::looked_up_entry(&self.shared, &entry)?;
         let node = self.of_same(&*entry.node)?.this.upgrade();
         let opened = Opened::new(node.ok_or(Errno::EIO)?, open.fh);
         file_only(entry.node.kind())?;
@@ -65,14 +67,14 @@ impl FuseNode {
         &self,
         cx: &Cx<'_>,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: Mode,
     ) -> Result<Entry> {
         let name = Text(name.bytes());
         let (mode, umask) = self.mode(mode);
-        let request = match (what, ask::mknod(what, mode, umask)) {
+        let request = match (what, request::mknod(what, mode, umask)) {
             (_, Some(args)) => Request::Mknod { args, name },
-            (Make::Symlink(target), _) => Request::Symlink {
+            (NewNode::Symlink(target), _) => Request::Symlink {
                 name,
                 target: Text(target),
             },
@@ -81,14 +83,14 @@ impl FuseNode {
                 Request::Mkdir { args, name }
             }
         };
-        self.ask_entry(cx, &request)
+        self.call_entry(cx, &request)
     }
 
     pub(super) fn add_link(&self, cx: &Cx<'_>, name: Name<'_>, target: &FuseNode) -> Result<Entry> {
         let oldnodeid = target.nodeid;
         let args = LinkIn { oldnodeid };
         let name = Text(name.bytes());
-        self.ask_entry(cx, &Request::Link { args, name })
+        self.call_entry(cx, &Request::Link { args, name })
     }
 
     pub(super) fn move_name(
@@ -113,7 +115,7 @@ impl FuseNode {
                 newname,
             },
         };
-        self.ask(cx, &request)
+        self.call_empty(cx, &request)
     }
 }
 

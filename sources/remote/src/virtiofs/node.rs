@@ -5,22 +5,22 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use fuse::Request;
-use fuse::client::{ask, attr};
+use fuse::client::{attr, request};
 use fuse::layout::{
     AccessIn, AttrOut, EntryOut, GetattrIn, GetxattrIn, StatFs as KStatFs, StatxIn, StatxOut,
 };
 use fuse::message::{Rest, SetxattrIn, Text};
 use fuse::numbers::{GETATTR_FH, InitFlags, ROOT_ID, statx};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Cx, Entry, Errno, File, Handle, Kind, Make, Mode, Name, Node, NodeId, OpenFlags,
-    RenameFlags, Result, SetAttr, StatFs, Want, XattrFlags,
+    Access, Attr, AttrMask, Cx, Entry, Errno, File, Handle, Kind, Mode, Name, NewNode, Node,
+    NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, XattrFlags,
 };
 
-use super::channel::{Channel, Room};
+use super::channel::{Channel, ReplySize};
 use super::file::FuseFile;
 use super::fs::Shared;
-use crate::xattr::{MOST, check_name};
+use crate::xattr::{MAX_SIZE, check_name};
 
 /// A node.
 pub(super) struct FuseNode {
@@ -44,7 +44,7 @@ impl FuseNode {
     }
 
     /// Creates a node from a lookup reply. Returns `ENOENT` for a negative entry.
-    pub(super) fn found(shared: &Arc<Shared>, entry: &EntryOut) -> Result<Entry> {
+    pub(super) fn looked_up_entry(shared: &Arc<Shared>, entry: &EntryOut) -> Result<Entry> {
         if entry.nodeid == 0 {
             return Err(Errno::ENOENT);
         }
@@ -62,29 +62,29 @@ impl FuseNode {
     }
 
     /// Sends a request whose reply is empty.
-    pub(super) fn ask(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<()> {
-        let room = Room::Fixed(0);
+    pub(super) fn call_empty(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<()> {
+        let room = ReplySize::Fixed(0);
         self.channel()
             .call(cx, self.nodeid, request, room)
             .map(drop)
     }
 
     /// Sends a request whose reply is an entry.
-    pub(super) fn ask_entry(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Entry> {
-        let room = Room::Fixed(EntryOut::SIZE);
+    pub(super) fn call_entry(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Entry> {
+        let room = ReplySize::Fixed(EntryOut::SIZE);
         let answer = self.channel().call(cx, self.nodeid, request, room)?;
-        FuseNode::found(&self.shared, &answer.decode(EntryOut::decode)?)
+        FuseNode::looked_up_entry(&self.shared, &answer.decode(EntryOut::decode)?)
     }
 
     /// Sends a request whose reply is attributes.
-    pub(super) fn ask_attr(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Attr> {
-        let room = Room::Fixed(AttrOut::SIZE);
+    pub(super) fn call_attr(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Attr> {
+        let room = ReplySize::Fixed(AttrOut::SIZE);
         let answer = self.channel().call(cx, self.nodeid, request, room)?;
-        self.own(attr::of(&answer.decode(AttrOut::decode)?.attr, 0)?)
+        self.check_same_file(attr::of(&answer.decode(AttrOut::decode)?.attr, 0)?)
     }
 
     /// Returns `ESTALE` if the server has reused the node ID for another file.
-    fn own(&self, attr: Attr) -> Result<Attr> {
+    fn check_same_file(&self, attr: Attr) -> Result<Attr> {
         match (attr.id, attr.kind) == (self.id, self.kind) {
             true => Ok(attr),
             false => Err(Errno::ESTALE),
@@ -92,23 +92,23 @@ impl FuseNode {
     }
 
     /// Gets attributes, with the open file handle `fh` if there is one.
-    pub(super) fn attr_by(&self, cx: &Cx<'_>, fh: Option<u64>, want: Want) -> Result<Attr> {
+    pub(super) fn attr_with(&self, cx: &Cx<'_>, fh: Option<u64>, want: AttrMask) -> Result<Attr> {
         let getattr_flags = fh.map_or(0, |_| GETATTR_FH);
         let fh = fh.unwrap_or(0);
-        let mut attr = self.ask_attr(
+        let mut attr = self.call_attr(
             cx,
             &Request::Getattr {
                 args: GetattrIn { getattr_flags, fh },
             },
         )?;
-        if want.contains(Want::BTIME) && !self.shared.no_statx.load(Ordering::Relaxed) {
+        if want.contains(AttrMask::BTIME) && !self.shared.no_statx.load(Ordering::Relaxed) {
             let args = StatxIn {
                 getattr_flags,
                 fh,
                 sx_flags: 0,
                 sx_mask: statx::BASIC_STATS | statx::BTIME,
             };
-            let room = Room::Fixed(StatxOut::SIZE);
+            let room = ReplySize::Fixed(StatxOut::SIZE);
             let asked = self
                 .channel()
                 .call(cx, self.nodeid, &Request::Statx { args }, room);
@@ -122,7 +122,12 @@ impl FuseNode {
     }
 
     /// Sets attributes, with the open file handle `fh` if there is one.
-    pub(super) fn set_by(&self, cx: &Cx<'_>, fh: Option<u64>, set: &SetAttr) -> Result<Attr> {
+    pub(super) fn set_attr_with(
+        &self,
+        cx: &Cx<'_>,
+        fh: Option<u64>,
+        set: &SetAttr,
+    ) -> Result<Attr> {
         match self.kind {
             Kind::File => {}
             Kind::Directory if set.size.is_some() => return Err(Errno::EISDIR),
@@ -132,7 +137,7 @@ impl FuseNode {
         // A SETATTR without changes would make the server clear the set-id bits, as Linux means it
         // to.
         if *set == SetAttr::default() {
-            return self.attr_by(cx, fh, Want::STAT);
+            return self.attr_with(cx, fh, AttrMask::STAT);
         }
         let mut set = *set;
         // Changing the owner clears the set-id bits, for which Linux sends a mode.
@@ -141,15 +146,15 @@ impl FuseNode {
         if here || (owner && self.kind != Kind::Directory) {
             let mode = match set.mode {
                 Some(mode) => mode,
-                None => self.attr_by(cx, fh, Want::BASIC)?.mode,
+                None => self.attr_with(cx, fh, AttrMask::BASIC)?.mode,
             };
             let less = Kind::File.mode_without_set_id(mode);
             if less != mode {
                 set.mode = Some(less);
             }
         }
-        let args = ask::setattr(&set, fh);
-        self.ask_attr(cx, &Request::Setattr { args })
+        let args = request::setattr(&set, fh);
+        self.call_attr(cx, &Request::Setattr { args })
     }
 
     /// Downcasts a node of this mount. Returns `EXDEV` for other nodes.
@@ -195,18 +200,18 @@ impl Node for FuseNode {
         Err(Errno::EOPNOTSUPP)
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: Want) -> Result<Attr> {
-        self.attr_by(cx, None, want)
+    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
+        self.attr_with(cx, None, want)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        self.set_by(cx, None, set)
+        self.set_attr_with(cx, None, set)
     }
 
     fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
         let may = |want: Access| {
             let args = AccessIn { mask: want.bits() };
-            match self.ask(cx, &Request::Access { args }) {
+            match self.call_empty(cx, &Request::Access { args }) {
                 // A server without ACCESS refuses no access.
                 Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(true),
                 Err(Errno::EACCES | Errno::EROFS) => Ok(false),
@@ -224,7 +229,7 @@ impl Node for FuseNode {
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        let room = Room::Fixed(KStatFs::SIZE);
+        let room = ReplySize::Fixed(KStatFs::SIZE);
         let answer = self
             .channel()
             .call(cx, self.nodeid, &Request::Statfs {}, room)?;
@@ -244,13 +249,13 @@ impl Node for FuseNode {
         let request = Request::Readlink {};
         let answer = self
             .channel()
-            .call(cx, self.nodeid, &request, Room::Data(PATH))?;
+            .call(cx, self.nodeid, &request, ReplySize::Data(PATH))?;
         Ok(answer.data())
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
         let name = Text(name.bytes());
-        self.ask_entry(cx, &Request::Lookup { name })
+        self.call_entry(cx, &Request::Lookup { name })
     }
 
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
@@ -258,7 +263,7 @@ impl Node for FuseNode {
             return Err(Errno::ENOTDIR);
         }
         if self.nodeid == ROOT_ID {
-            let attr = self.attr(cx, Want::STAT)?;
+            let attr = self.attr(cx, AttrMask::STAT)?;
             let node = self.this.upgrade().ok_or(Errno::ESTALE)?;
             return Ok(Entry { node, attr });
         }
@@ -266,7 +271,7 @@ impl Node for FuseNode {
             return Err(Errno::EOPNOTSUPP);
         }
         let name = Text(b"..");
-        self.ask_entry(cx, &Request::Lookup { name })
+        self.call_entry(cx, &Request::Lookup { name })
     }
 
     fn create(
@@ -279,7 +284,7 @@ impl Node for FuseNode {
         self.create_file(cx, Some(name), flags, mode)
     }
 
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: Make<'_>, mode: Mode) -> Result<Entry> {
+    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
         self.make_node(cx, name, what, mode)
     }
 
@@ -294,8 +299,8 @@ impl Node for FuseNode {
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         let name = Text(name.bytes());
         match dir {
-            true => self.ask(cx, &Request::Rmdir { name }),
-            false => self.ask(cx, &Request::Unlink { name }),
+            true => self.call_empty(cx, &Request::Rmdir { name }),
+            false => self.call_empty(cx, &Request::Unlink { name }),
         }
     }
 
@@ -312,23 +317,27 @@ impl Node for FuseNode {
 
     fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
-        let args = GetxattrIn { size: MOST as u32 };
+        let args = GetxattrIn {
+            size: MAX_SIZE as u32,
+        };
         let name = Text(name);
         let request = Request::Getxattr { args, name };
-        let room = Room::Data(MOST);
+        let room = ReplySize::Data(MAX_SIZE);
         Ok(self.channel().call(cx, self.nodeid, &request, room)?.data())
     }
 
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        let args = GetxattrIn { size: MOST as u32 };
+        let args = GetxattrIn {
+            size: MAX_SIZE as u32,
+        };
         let request = Request::Listxattr { args };
-        let room = Room::Data(MOST);
+        let room = ReplySize::Data(MAX_SIZE);
         Ok(self.channel().call(cx, self.nodeid, &request, room)?.data())
     }
 
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         check_name(name)?;
-        if value.len() > MOST {
+        if value.len() > MAX_SIZE {
             return Err(Errno::E2BIG);
         }
         let args = SetxattrIn {
@@ -337,13 +346,13 @@ impl Node for FuseNode {
             setxattr_flags: 0,
         };
         let (name, value) = (Text(name), Rest(value));
-        self.ask(cx, &Request::Setxattr { args, name, value })
+        self.call_empty(cx, &Request::Setxattr { args, name, value })
     }
 
     fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         check_name(name)?;
         let name = Text(name);
-        self.ask(cx, &Request::Removexattr { name })
+        self.call_empty(cx, &Request::Removexattr { name })
     }
 
     fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
@@ -355,7 +364,7 @@ impl Node for FuseNode {
         cx: &Cx<'_>,
         range: LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         self.shared.mirrors.holder(self, cx, range, kind)
     }
 }

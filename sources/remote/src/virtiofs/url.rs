@@ -11,18 +11,18 @@ use vfs::Errno;
 use super::channel::Options;
 use super::fs::RemoteFuse;
 use crate::url::{BadUrl, bytes, decode, in_flight};
-use crate::{ConnectError, Silence};
+use crate::{ConnectError, Timeouts};
 
 /// A virtiofs server such as virtiofsd: `virtiofs:SOCKET`, optionally followed by a path in its
-/// tree, and `?` with parameters: `max_write=BYTES`, the most that a request reads or writes;
-/// `inflight=BYTES`, the most of one read or write in flight; `soft` and `timeo=TENTHS`, for a
-/// server that does not answer ([`Silence`]); and `hard`, to wait forever. Percent-encoding is
+/// tree, and `?` with parameters: `max_write=SIZE`, the most that a request reads or writes;
+/// `inflight=SIZE`, the most of one read or write in flight; `soft` and `timeo=TENTHS`, for a
+/// server that does not answer ([`Timeouts`]); and `hard`, to wait forever. Percent-encoding is
 /// decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    place: PathBuf,
+    path: PathBuf,
     /// The timeouts for a server that does not answer.
-    pub silence: Silence,
+    pub timeouts: Timeouts,
     /// See [`Options`].
     max_write: Option<usize>,
     in_flight: Option<usize>,
@@ -40,8 +40,8 @@ impl Url {
             return Err("virtiofs:SOCKET".into());
         }
         let mut url = Url {
-            place: decode(place)?.into(),
-            silence: Silence::default(),
+            path: decode(place)?.into(),
+            timeouts: Timeouts::default(),
             max_write: None,
             in_flight: None,
         };
@@ -51,9 +51,9 @@ impl Url {
             match name {
                 "max_write" => url.max_write = Some(max_write(&value)?),
                 "inflight" => url.in_flight = Some(in_flight(&value)?),
-                "timeo" => url.silence.timeo = Silence::timeo(&value)?,
-                "soft" if value.is_empty() => url.silence.soft = true,
-                "hard" if value.is_empty() => url.silence.soft = false,
+                "timeo" => url.timeouts.timeo = Timeouts::timeo(&value)?,
+                "soft" if value.is_empty() => url.timeouts.soft = true,
+                "hard" if value.is_empty() => url.timeouts.soft = false,
                 _ => {
                     return Err(format!(
                         "max_write=, inflight=, timeo=, soft or hard, not '{name}'"
@@ -66,7 +66,7 @@ impl Url {
 
     /// Mounts the device at the socket.
     pub fn connect(&self) -> Result<Arc<RemoteFuse>, ConnectError> {
-        self.mount(&self.place)
+        self.mount(&self.path)
     }
 
     /// Mounts the device at the socket that the path begins with, and returns the rest of the path.
@@ -77,9 +77,9 @@ impl Url {
                 std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type())
             })
         };
-        let socket = self.place.ancestors().find(is_socket);
-        let socket = socket.unwrap_or(&self.place);
-        let path = self.place.strip_prefix(socket).unwrap_or(Path::new(""));
+        let socket = self.path.ancestors().find(is_socket);
+        let socket = socket.unwrap_or(&self.path);
+        let path = self.path.strip_prefix(socket).unwrap_or(Path::new(""));
         // The conversion is lossless: the path was decoded from text.
         Ok((self.mount(socket)?, path.to_string_lossy().into_owned()))
     }
@@ -91,7 +91,7 @@ impl Url {
             ConnectError::new(Errno::from(error), why)
         })?;
         let options = Options {
-            silence: self.silence,
+            timeouts: self.timeouts,
             max_write: self.max_write,
             in_flight: self.in_flight,
             ..Options::default()
@@ -101,7 +101,7 @@ impl Url {
     }
 
     pub(crate) fn path(&self) -> &[u8] {
-        self.place.as_os_str().as_bytes()
+        self.path.as_os_str().as_bytes()
     }
 }
 
@@ -114,7 +114,7 @@ fn max_write(text: &str) -> Result<usize, String> {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "virtiofs:{}", self.place.display())
+        write!(f, "virtiofs:{}", self.path.display())
     }
 }
 
@@ -132,17 +132,17 @@ mod tests {
     fn a_socket_is_named_by_its_path() {
         let url = parse("/run/a%20b").expect("good");
         assert_eq!(url.to_string(), "virtiofs:/run/a b");
-        assert_eq!(url.place.as_os_str(), "/run/a b");
+        assert_eq!(url.path.as_os_str(), "/run/a b");
         assert!(parse("").is_err() && parse("%zz").is_err());
     }
 
     #[test]
     fn parameters_are_read() {
         let url = parse("/s%3f?max_write=4k&inflight=4096&soft&timeo=15").expect("good");
-        assert_eq!(url.place.as_os_str(), "/s?");
+        assert_eq!(url.path.as_os_str(), "/s?");
         assert_eq!((url.max_write, url.in_flight), (Some(4096), Some(4096)));
-        assert!(url.silence.soft && url.silence.timeo == Duration::from_millis(1500));
-        assert!(!parse("/s?soft&hard").expect("good").silence.soft);
+        assert!(url.timeouts.soft && url.timeouts.timeo == Duration::from_millis(1500));
+        assert!(!parse("/s?soft&hard").expect("good").timeouts.soft);
         for bad in [
             "/s?max_write=4095",
             "/s?inflight=some",

@@ -13,9 +13,9 @@ use fuse::message::Text;
 use fuse::numbers::{ROOT_ID, lock_kind};
 use fuse::server::{Options, Server, Session};
 use layers::Fault;
-use layers::fault::{What, When};
+use layers::fault::{FaultKind, Trigger};
 use memory::Memory;
-use remote::virtiofs::{self, Answer, Channel, Flight, Room};
+use remote::virtiofs::{self, Channel, FuseReply, PendingRequest, ReplySize};
 use vfs::{Call, Caller, Cx, Errno, Export, Op, Result};
 use vfs_testkit::clock;
 
@@ -50,7 +50,11 @@ impl Slow {
         };
         let fault = Fault::new(1, Arc::new(now));
         for op in [Op::Read, Op::Fsync] {
-            fault.add(op, When::Always, What::Delay(Duration::from_secs(1)));
+            fault.add(
+                op,
+                Trigger::Always,
+                FaultKind::Delay(Duration::from_secs(1)),
+            );
         }
         let fs = layers::stack(Memory::new(clock()), fault);
         let server = Server::new(Arc::new(Export::new("", fs)), Options::default());
@@ -93,10 +97,11 @@ impl Slow {
         slow
     }
 
-    fn ask(&self, node: u64, request: &R<'_>, room: usize) -> Result<Answer<'_>> {
+    fn ask(&self, node: u64, request: &R<'_>, room: usize) -> Result<FuseReply<'_>> {
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
-        self.channel.call(&cx, node, request, Room::Fixed(room))
+        self.channel
+            .call(&cx, node, request, ReplySize::Fixed(room))
     }
 
     fn lock(&self, owner: u64, kind: u32) -> LkIn {
@@ -109,7 +114,7 @@ impl Slow {
     }
 
     /// Sends a blocking lock request, a READ and an FSYNC, and waits until all of them block.
-    fn hang(&self) -> [Flight<'_>; 3] {
+    fn hang(&self) -> [PendingRequest<'_>; 3] {
         let before = self.looks.load(Ordering::SeqCst);
         let fh = self.fh;
         let lock = R::Setlkw {
@@ -129,9 +134,9 @@ impl Slow {
             },
         };
         let flights = [
-            (lock, Room::Fixed(0)),
-            (read, Room::Data(100)),
-            (fsync, Room::Fixed(0)),
+            (lock, ReplySize::Fixed(0)),
+            (read, ReplySize::Data(100)),
+            (fsync, ReplySize::Fixed(0)),
         ]
         .map(|(request, room)| {
             let draft = self.channel.begin(0, true).expect("room");
@@ -172,13 +177,13 @@ fn what_lasts_stops_neither_its_queue_nor_forgets() {
     let opened = slow.ask(fifo, &R::Open { args }, OpenOut::SIZE).map(drop);
     assert_eq!(opened, Err(Errno::ENXIO));
     // The size of a batch of forgets.
-    let before = slow.session.figures().nodes;
+    let before = slow.session.stats().nodes;
     let nodes: Vec<u64> = (0..64)
         .map(|number| make(&number.to_string(), 0o100644))
         .collect();
-    assert_eq!(slow.session.figures().nodes, before + 64);
+    assert_eq!(slow.session.stats().nodes, before + 64);
     nodes.into_iter().for_each(|node| slow.channel.forget(node));
-    while slow.session.figures().nodes > before {
+    while slow.session.stats().nodes > before {
         std::thread::yield_now();
     }
     let args = slow.lock(1, lock_kind::UNLCK);
@@ -217,5 +222,5 @@ fn the_end_of_a_mount_ends_what_lasts() {
     for flight in flights {
         assert_eq!(flight.wait().map(drop), Err(Errno::EINTR));
     }
-    assert_eq!(slow.session.figures().handles, 0);
+    assert_eq!(slow.session.stats().handles, 0);
 }

@@ -1,14 +1,14 @@
 //! A file for requests made by hand.
 
 use p9::{Data, Fid, Names, Tmessage as T, Uid};
-use remote::ninep::Pipe;
+use remote::ninep::Connection;
 use vfs_testkit::context::ok;
 
 /// The fid of the file that [`create`] makes.
 pub(crate) const FILE: Fid = Fid(1 << 20);
 
 /// Creates [`FILE`] in the root, and opens it for reading and writing.
-pub(crate) fn create(pipe: &Pipe) {
+pub(crate) fn create(pipe: &Connection) {
     let (root, names) = (Fid(FILE.0 + 1), Names::new(&[]));
     let attach = T::Attach {
         fid: root,

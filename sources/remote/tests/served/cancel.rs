@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use p9::{Data, Dialect, Fid, Rmessage, Tag, Tmessage};
-use remote::ninep::Pipe;
+use remote::ninep::Connection;
 use transports::{Link, StreamLink, pair};
 use vfs::{Call, Caller, Cx, Errno};
 
@@ -27,7 +27,7 @@ impl Silent {
     }
 }
 
-fn silent() -> (Arc<Pipe>, Silent) {
+fn silent() -> (Arc<Connection>, Silent) {
     let (ours, theirs) = pair().expect("a socket pair");
     let theirs = Arc::new(theirs);
     let (tell, came) = channel();
@@ -61,7 +61,7 @@ fn silent() -> (Arc<Pipe>, Silent) {
             }
         }
     });
-    let pipe = Pipe::open(ours, Dialect::Linux, 8192).expect("a session");
+    let pipe = Connection::open(ours, Dialect::Linux, 8192).expect("a session");
     (pipe, Silent { link: theirs, came })
 }
 
@@ -74,7 +74,10 @@ const TREAD: u8 = 116;
 const TFLUSH: u8 = 108;
 
 /// Reads on another thread, as part of `call`.
-fn reading(pipe: &Arc<Pipe>, call: &Arc<Call>) -> std::thread::JoinHandle<Result<Vec<u8>, Errno>> {
+fn reading(
+    pipe: &Arc<Connection>,
+    call: &Arc<Call>,
+) -> std::thread::JoinHandle<Result<Vec<u8>, Errno>> {
     let (pipe, call) = (pipe.clone(), call.clone());
     std::thread::spawn(move || {
         let cx = Cx::new(&Caller::ROOT, &call);

@@ -27,7 +27,7 @@ pub(crate) fn linux() -> Profile {
 fn subject(version: Dialect, msize: u32, profile: Profile) -> TestSubject {
     let served = Served::new();
     let mut subject = TestSubject::new(served.speaking(version, msize), profile);
-    subject.keep = Box::new(served);
+    subject.keep_alive = Box::new(served);
     subject
 }
 
@@ -48,19 +48,19 @@ mod small_messages {
 }
 
 mod over_a_link_that_comes_again {
-    use remote::ninep::{LastingLink, Options, Remote9p, Retry};
+    use remote::ninep::{Options, ReconnectingLink, Remote9p, Retry};
 
     fn subject() -> vfs_testkit::TestSubject {
         let served = super::Served::new();
         let dial = Box::new(|| Err(std::io::ErrorKind::ConnectionRefused.into()));
-        let link = LastingLink::new(Box::new(served.link()), dial, Retry::default());
+        let link = ReconnectingLink::new(Box::new(served.link()), dial, Retry::default());
         let options = Options {
             uname: "root".into(),
             ..Options::default()
         };
         let tree = Remote9p::connect(link.expect("a link"), options).expect("attached");
         let mut subject = vfs_testkit::TestSubject::new(tree, super::linux());
-        subject.keep = Box::new(served);
+        subject.keep_alive = Box::new(served);
         subject
     }
 

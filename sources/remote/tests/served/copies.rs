@@ -5,11 +5,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use engine::Tuning;
-use remote::ninep::{LastingLink, Options, Remote9p, Retry};
+use remote::ninep::{Options, ReconnectingLink, Remote9p, Retry};
 use remote::virtiofs::{self, RemoteFuse};
 use transports::Link;
-use vfs::{Call, Caller, Cx, FileSystem, Mode, Name, OpenFlags, Result, Want};
-use vfs_testkit::context::{Seen, ok, pattern, run};
+use vfs::{AttrMask, Call, Caller, Cx, FileSystem, Mode, Name, OpenFlags, Result};
+use vfs_testkit::context::{TestNode, ok, pattern, run};
 use wire::payload::{SlicePayload, SliceSink};
 
 use crate::device::Shared;
@@ -26,7 +26,7 @@ const MESSAGES: usize = 4;
 /// Runs `test`, whose name is `name`, in a process where no other test copies.
 fn alone(name: &str, test: impl FnOnce()) {
     const ALONE: &str = "BARGE_TEST_ALONE";
-    if vfs::copies::so_far().is_none() {
+    if vfs::copies::total_copied().is_none() {
         return eprintln!("skipped: copies are counted in debug builds only");
     }
     if std::env::var_os(ALONE).is_some() {
@@ -48,14 +48,14 @@ fn copies(fs: &dyn FileSystem) -> (f64, f64) {
     let root = ok(fs.root(cx));
     let found = ok(root.lookup(cx, ok(Name::new(b"file"))));
     let file = ok(found.node.open(cx, OpenFlags::READ));
-    let (name, mode) = (ok(Name::new(b"out")), Mode::exactly(0o600));
+    let (name, mode) = (ok(Name::new(b"out")), Mode::without_umask(0o600));
 
     let (_, out) = ok(root.create(cx, name, OpenFlags::WRITE, mode));
     let mut memory = vec![0; SIZE];
     // The thread that answers this request has counted its previous copies.
     let settled = || {
-        ok(root.attr(cx, Want::STAT));
-        vfs::copies::so_far().expect("a debug build")
+        ok(root.attr(cx, AttrMask::STAT));
+        vfs::copies::total_copied().expect("a debug build")
     };
     let read = each(settled, || {
         file.read(cx, 5, SIZE, &mut SliceSink::new(&mut memory))
@@ -127,7 +127,7 @@ fn sockets_copy_twice_at_each_end_at_most() {
         // A client that reconnects does not keep sent payloads either.
         let link: Box<dyn Link> = Box::new(copying.link());
         let never = Box::new(|| Err(std::io::ErrorKind::ConnectionRefused.into()));
-        let link = LastingLink::new(link, never, Retry::default()).expect("a link");
+        let link = ReconnectingLink::new(link, never, Retry::default()).expect("a link");
         let lasting = connect(link, true);
         assert_copies("that lasts", &*lasting, (3.0, 3.0));
     });
@@ -145,7 +145,11 @@ fn nfs_copies_as_9p_does() {
             });
             let root = ok(run(&Caller::ROOT, |cx| tree.root(cx)));
             let who = Caller::ROOT;
-            ok(Seen { node: root, who }.file("file", &pattern(SIZE * 2, 7)));
+            ok(TestNode {
+                node: root,
+                caller: who,
+            }
+            .file("file", &pattern(SIZE * 2, 7)));
             assert_copies(&format!("{version:?}"), &*tree, (3.0, 2.0));
         }
     });

@@ -10,15 +10,15 @@ use std::time::Duration;
 use engine::{Engine, Tuning};
 use fuse::server::{Options, Server};
 use layers::Fault;
-use layers::fault::{What, When};
+use layers::fault::{FaultKind, Trigger};
 use memory::Memory;
 use parking_lot::Mutex;
 use remote::virtiofs::{self, RemoteFuse, WaitMode};
 use rustix::event::{EventfdFlags, eventfd};
-use vfs::{Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags, Want};
+use vfs::{AttrMask, Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags};
 use vfs_testkit::context::{ok, pattern};
 use vfs_testkit::{Profile, TestSubject, clock};
-use virtqueue::{Config, Device, Stop};
+use virtqueue::{Device, DeviceConfig, JoinRing};
 use wire::payload::{SlicePayload, SliceSink};
 
 use crate::landing::with_cx;
@@ -41,14 +41,14 @@ impl Shared {
     pub(crate) fn answering(session: Arc<dyn wire::Session>) -> (Shared, UnixStream) {
         let engine = Engine::new(Tuning::default()).expect("an engine");
         let queues = engine.queues(session);
-        let drive = move |_, ring| -> io::Result<Stop> {
+        let drive = move |_, ring| -> io::Result<JoinRing> {
             let queue = queues.start(ring, None)?;
             Ok(Box::new(|| queue.cancel_and_join()))
         };
-        let config = Config {
+        let config = DeviceConfig {
             queues: 3,
             features: 0,
-            space: Vec::new(),
+            config_space: Vec::new(),
         };
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an event"));
@@ -121,7 +121,7 @@ fn profile() -> Profile {
 pub(crate) fn subject(waiting: WaitMode) -> TestSubject {
     let (shared, mount) = mounted(Memory::new(clock()), 2, waiting);
     let mut subject = TestSubject::new(mount, profile());
-    subject.keep = Box::new(shared);
+    subject.keep_alive = Box::new(shared);
     subject
 }
 
@@ -173,23 +173,23 @@ fn who_wants_small_requests_one_at_a_time_has_them() {
     };
     let mount = RemoteFuse::mount(socket, options).expect("mounted");
     let file = with_cx(|cx| {
-        let (name, mode) = (ok(Name::new(b"file")), Mode::exactly(0o600));
+        let (name, mode) = (ok(Name::new(b"file")), Mode::without_umask(0o600));
         let flags = OpenFlags::READ | OpenFlags::WRITE;
         ok(ok(mount.root(cx)).create(cx, name, flags, mode)).1
     });
     let data = pattern(4 * PAGE, 1);
-    fault.add(Op::Write, When::Nth(2), What::Fail(Errno::EIO));
+    fault.add(Op::Write, Trigger::Nth(2), FaultKind::Fail(Errno::EIO));
     let write = |cx: &Cx<'_>| file.write(cx, 0, &mut SlicePayload::new(&data));
     assert_eq!(with_cx(write), Ok(PAGE));
     // The rest was not sent.
     assert_eq!(
-        with_cx(|cx| ok(file.attr(cx, Want::SIZE)).size),
+        with_cx(|cx| ok(file.attr(cx, AttrMask::SIZE)).size),
         PAGE as u64
     );
     fault.clear();
     assert_eq!(with_cx(write), Ok(data.len()));
     let mut memory = vec![0; data.len()];
-    fault.add(Op::Read, When::Nth(3), What::Fail(Errno::EIO));
+    fault.add(Op::Read, Trigger::Nth(3), FaultKind::Fail(Errno::EIO));
     let read = |cx: &Cx<'_>| file.read(cx, 0, 4 * PAGE, &mut SliceSink::new(&mut memory));
     assert_eq!(with_cx(read), Ok(2 * PAGE));
     assert_eq!(memory[..2 * PAGE], data[..2 * PAGE]);

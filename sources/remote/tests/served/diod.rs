@@ -69,7 +69,7 @@ impl Diod {
             aname,
             uname: "root".into(),
             msize: 65536,
-            takes_files,
+            fd_passing: takes_files,
             ..Options::default()
         };
         Remote9p::connect(link, options).expect("attached")
@@ -93,19 +93,19 @@ fn subject() -> TestSubject {
         let served = Served::new();
         let fs = served.speaking(Dialect::Linux, 65536);
         let mut subject = TestSubject::new(fs, profile());
-        subject.keep = Box::new(served);
+        subject.keep_alive = Box::new(served);
         return subject;
     }
     let diod = Diod::start();
     let mut subject = TestSubject::new(diod.connect(false), profile());
     let process = diod.process.clone();
     // diod 1.0.24 has a race that crashes it now and then.
-    subject.excuse = Box::new(move || {
+    subject.ignore_failure = Box::new(move || {
         let ended = process.lock().try_wait();
         let signal = ended.ok().flatten()?.signal()?;
         Some(format!("diod has died of signal {signal}"))
     });
-    subject.keep = Box::new(diod);
+    subject.keep_alive = Box::new(diod);
     subject
 }
 
@@ -160,9 +160,6 @@ fn it_knows_nothing_of_files_that_are_handed_over() {
     }
     let diod = Diod::start();
     let fs = diod.connect(true);
-    let pipe = fs.pipe();
-    assert_eq!(
-        (pipe.dialect(), pipe.takes_files()),
-        (Dialect::Linux, false)
-    );
+    let pipe = fs.connection();
+    assert_eq!((pipe.dialect(), pipe.fd_passing()), (Dialect::Linux, false));
 }

@@ -13,10 +13,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use remote::virtiofs::{self, RemoteFuse};
 use vfs::{
-    Call, Caller, Cx, DirEntry, DirSink, Export, FileSystem, Name, OpenFlags, Patience, Plus, Want,
+    AttrMask, Call, Caller, Cx, DirEntry, DirSink, Export, FileSystem, Name, OpenFlags, Patience,
+    ReaddirMode,
 };
 use vfs_testkit::clock;
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
+use wire::{Incoming, Malformed, Outgoing, Role, ServeOutcome, Session};
 
 use crate::device::Shared;
 
@@ -77,7 +78,7 @@ impl Session for Spoiler {
         _: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed> {
+    ) -> Result<ServeOutcome, Malformed> {
         let room = out.room();
         let done = self.session.serve(call, Patience::Full, message, out)?;
         let header = Header::decode(&message.bytes()[..HEADER])?;
@@ -133,14 +134,14 @@ fn use_it(fs: &RemoteFuse) -> vfs::Result<()> {
     let flags = OpenFlags::READ | OpenFlags::WRITE;
     let _ = root.statfs(&cx);
     let _ = root.xattrs(&cx);
-    let _ = root.attr(&cx, Want::STAT);
+    let _ = root.attr(&cx, AttrMask::STAT);
     if let Ok(dir) = root.open(&cx, OpenFlags::READ) {
-        for plus in [Plus::Names, Plus::Entries] {
+        for plus in [ReaddirMode::Names, ReaddirMode::Entries] {
             let _ = dir.readdir(&cx, 0, plus, &mut Few(0));
         }
     }
-    let (entry, file) = root.create(&cx, name, flags, vfs::Mode::exactly(0o644))?;
-    let mut sink = vfs_testkit::Room::new(1 << 16);
+    let (entry, file) = root.create(&cx, name, flags, vfs::Mode::without_umask(0o644))?;
+    let mut sink = vfs_testkit::ReplyBuffer::new(1 << 16);
     let _ = file.read(&cx, 0, 1 << 16, &mut sink);
     let _ = file.fsync(&cx, false);
     let _ = entry.node.readlink(&cx);

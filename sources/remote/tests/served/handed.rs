@@ -12,13 +12,13 @@ use std::sync::Arc;
 use engine::Tuning;
 use hostdir::HostDir;
 use p9::{Dialect, Qid, QidType, Qids, Rmessage, Tag, Tmessage};
-use remote::ninep::{Options, Pipe, Remote9p};
+use remote::ninep::{Connection, Options, Remote9p};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
 use transports::StreamLink;
-use vfs::{Attr, Backing, Call, Caller, Cx, Export, FileSystem, Kind, Name, OpenFlags, Want};
-use vfs_testkit::Room;
+use vfs::{Attr, AttrMask, Backing, Call, Caller, Cx, Export, FileSystem, Kind, Name, OpenFlags};
+use vfs_testkit::ReplyBuffer;
 
 use crate::net::Served;
 
@@ -26,7 +26,7 @@ const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 fn taking() -> Options {
     Options {
-        takes_files: true,
+        fd_passing: true,
         ..Options::default()
     }
 }
@@ -46,7 +46,7 @@ impl Bed {
     fn new(export: bool, server: bool) -> Bed {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let fs = HostDir::open(dir.path(), hostdir::Options::default()).expect("exports");
-        let export = Export::new("", fs).handing_over(export);
+        let export = Export::new("", fs).with_fd_passing(export);
         let served = Served::handing(export, server, Tuning::default());
         Bed { dir, served }
     }
@@ -70,25 +70,25 @@ fn backing(fs: &Remote9p, name: &str, flags: OpenFlags) -> Option<Arc<dyn Backin
 fn what_is_written_by_it_is_the_servers_file() {
     let bed = Bed::new(true, true);
     let fs = bed.served.connect(taking());
-    assert!(fs.pipe().takes_files());
+    assert!(fs.connection().fd_passing());
     with(|cx| {
         let root = fs.root(cx).expect("a root");
         let name = |name: &'static str| Name::new(name.as_bytes()).expect("a name");
-        let mode = vfs::Mode::exactly(0o600);
+        let mode = vfs::Mode::without_umask(0o600);
         let (_, made) = root.create(cx, name("a"), BOTH, mode).expect("made");
         let made = made.backing(cx).expect("handed over");
         rustix::io::pwrite(&made, b"text", 0).expect("written");
         assert_eq!(std::fs::read(bed.path("a")).expect("read"), b"text");
         let entry = root.lookup(cx, name("a")).expect("there");
         let file = entry.node.open(cx, OpenFlags::READ).expect("opened");
-        assert_eq!(file.attr(cx, Want::SIZE).expect("told").size, 4);
+        assert_eq!(file.attr(cx, AttrMask::SIZE).expect("told").size, 4);
         let read = file.backing(cx).expect("handed over");
         // The descriptor is returned once: the caller keeps it.
         assert!(file.backing(cx).is_none());
-        let mut room = Room::new(8);
+        let mut room = ReplyBuffer::new(8);
         file.read(cx, 0, 8, &mut room).expect("read");
         assert_eq!(room.data(), b"text");
-        let (made, read) = (made.limits(), read.limits());
+        let (made, read) = (made.restrictions(), read.restrictions());
         let (made, read) = (made.expect("another's"), read.expect("another's"));
         assert_eq!((made.access, read.access), (BOTH, OpenFlags::READ));
         assert_eq!(made.file, read.file);
@@ -125,7 +125,7 @@ fn each_has_his_own_file_among_many_who_ask_at_once() {
                 let long = long.expect("there").node.open(cx, OpenFlags::READ);
                 let long = long.expect("opened");
                 for _ in 0..50 {
-                    let mut room = Room::new(1 << 20);
+                    let mut room = ReplyBuffer::new(1 << 20);
                     assert_eq!(long.read(cx, 0, 1 << 20, &mut room), Ok(1 << 20));
                     assert!(room.data().iter().all(|&byte| byte == 1));
                 }
@@ -144,7 +144,7 @@ fn nothing_is_handed_over_that_was_not_offered_and_asked_for() {
         let bed = Bed::new(export, server);
         std::fs::write(bed.path("a"), "text").expect("written");
         let fs = bed.served.connect(options.clone());
-        assert_eq!(fs.pipe().takes_files(), server && options.takes_files);
+        assert_eq!(fs.connection().fd_passing(), server && options.fd_passing);
         // More requests than consecutive refusals after which the client stops asking.
         for _ in 0..70 {
             assert!(backing(&fs, "a", BOTH).is_none());
@@ -155,7 +155,7 @@ fn nothing_is_handed_over_that_was_not_offered_and_asked_for() {
 #[test]
 fn a_request_that_was_not_agreed_on_is_as_unknown_as_any() {
     let bed = Bed::new(true, true);
-    let pipe = Pipe::open(bed.served.link(), Dialect::Linux, 8192).expect("a session");
+    let pipe = Connection::open(bed.served.link(), Dialect::Linux, 8192).expect("a session");
     let hand = Tmessage::Hand { fid: p9::Fid(1) };
     assert_eq!(pipe.call(&hand).err(), Some(vfs::Errno::EOPNOTSUPP));
     drop(pipe);
@@ -228,14 +228,14 @@ fn server(mut stream: UnixStream, dir: &Path, hands: Hands, always: bool) {
             } else {
                 Kind::File
             };
-            let attr = vfs_testkit::script::plain_attr(u64::from(fid.0 > 0) + 1, kind);
+            let attr = vfs_testkit::script::default_attr(u64::from(fid.0 > 0) + 1, kind);
             getattr(&attr, if fid.0 == 0 { root } else { file })
         };
         let iounit = 0;
         let reply = match request {
             Tmessage::Version { msize, .. } => Rmessage::Version {
                 msize,
-                version: Dialect::HANDING.as_bytes(),
+                version: Dialect::FD_PASSING.as_bytes(),
             },
             Tmessage::Attach { .. } => Rmessage::Attach { qid: root },
             Tmessage::Walk { names, .. } => Rmessage::Walk {

@@ -7,9 +7,9 @@ use std::io::{Read, Write};
 
 use p9::{Data, Dialect, Fid, Qid, QidType, Rmessage, Tag, Tmessage};
 use proptest::prelude::*;
-use remote::ninep::{Options, Pipe, Remote9p};
+use remote::ninep::{Connection, Options, Remote9p};
 use transports::StreamLink;
-use vfs::{Call, Caller, Cx, Errno, FileSystem, Kind, OpenFlags, Plus, Want};
+use vfs::{AttrMask, Call, Caller, Cx, Errno, FileSystem, Kind, OpenFlags, ReaddirMode};
 
 /// A server scripted by the test.
 struct Fake {
@@ -61,14 +61,14 @@ impl Fake {
 }
 
 /// A pipe to a server that runs `serve` after the session set-up.
-fn against(serve: impl FnOnce(&mut Fake) + Send + 'static) -> Arc<Pipe> {
+fn against(serve: impl FnOnce(&mut Fake) + Send + 'static) -> Arc<Connection> {
     let (link, mut fake) = Fake::pair();
     std::thread::spawn(move || {
         fake.greet();
         serve(&mut fake);
         while fake.stays && fake.next().is_some() {}
     });
-    Pipe::open(link, Dialect::Linux, 8192).expect("a session")
+    Connection::open(link, Dialect::Linux, 8192).expect("a session")
 }
 
 fn read(count: u32) -> Tmessage<'static> {
@@ -210,7 +210,7 @@ fn a_server_of_something_else_is_refused_with_a_reason() {
         let (link, mut fake) = Fake::pair();
         fake.raw(bytes);
         drop(fake);
-        let error = Pipe::open(link, Dialect::Linux, 8192)
+        let error = Connection::open(link, Dialect::Linux, 8192)
             .err()
             .expect("refused");
         let text = error.to_string();
@@ -312,7 +312,7 @@ fn entries_that_lead_elsewhere_or_never_end_are_errors() {
         let root = fs.root(&cx).expect("a root");
         let dir = root.open(&cx, OpenFlags::READ).expect("open");
         let mut count = Count(0);
-        let done = dir.readdir(&cx, 0, Plus::Names, &mut count);
+        let done = dir.readdir(&cx, 0, ReaddirMode::Names, &mut count);
         // The client honours the `iounit` of 1, so the reply is longer than requested.
         assert_eq!((done, count.0), (Err(Errno::EIO), 0));
     }
@@ -324,7 +324,7 @@ fn attributes_that_make_no_sense_are_bounded_or_refused() {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     let root = fs.root(&cx).expect("a root");
-    let attr = root.attr(&cx, Want::STAT).expect("attributes");
+    let attr = root.attr(&cx, AttrMask::STAT).expect("attributes");
     assert_eq!((attr.kind, attr.nlink), (Kind::Directory, u32::MAX));
     assert!(attr.blksize <= 16 << 20 && attr.atime.nsec < 1_000_000_000);
     assert_eq!(root.statfs(&cx).err(), Some(Errno::EIO));
@@ -340,7 +340,7 @@ fn attributes_that_make_no_sense_are_bounded_or_refused() {
     });
     let root = fs.root(&cx).expect("a root");
     for _ in 0..2 {
-        assert_eq!(root.attr(&cx, Want::STAT), Err(Errno::ESTALE));
+        assert_eq!(root.attr(&cx, AttrMask::STAT), Err(Errno::ESTALE));
     }
 }
 
@@ -367,8 +367,8 @@ fn attributes_are_of_what_was_walked_to() {
     let cx = Cx::new(&Caller::ROOT, &call);
     let root = fs.root(&cx).expect("a root");
     let name = vfs::Name::new(b"dir").expect("a name");
-    let mode = vfs::Mode::exactly(0o700);
-    let made = root.make(&cx, name, vfs::Make::Directory, mode);
+    let mode = vfs::Mode::without_umask(0o700);
+    let made = root.make(&cx, name, vfs::NewNode::Directory, mode);
     let attr = made.expect("made").attr;
     assert_eq!((attr.id, attr.mode & 0o777), (FOUND.path, 0o700));
     let found = root.lookup(&cx, name).expect("found").attr;

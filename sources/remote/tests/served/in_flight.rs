@@ -11,7 +11,7 @@ use p9::Kind;
 use remote::ninep::{Options, Remote9p};
 use transports::{Link, StreamLink};
 use vfs::{Caller, FileSystem, Name, OpenFlags};
-use vfs_testkit::context::{Seen, ok, pattern};
+use vfs_testkit::context::{TestNode, ok, pattern};
 use wire::payload::{SlicePayload, SliceSink};
 
 use crate::landing::{receive, with_cx};
@@ -116,7 +116,7 @@ fn payloads_on_their_way_are_bounded_and_one_message_always_goes() {
         let tree = Remote9p::connect(link, options).expect("attached");
         let who = Caller::ROOT;
         let node = ok(with_cx(|cx| tree.root(cx)));
-        drop(Seen { node, who }.file("file", b""));
+        drop(TestNode { node, caller: who }.file("file", b""));
         let file = ok(with_cx(|cx| {
             let found = tree.root(cx)?.lookup(cx, Name::new(b"file")?)?;
             let both = OpenFlags::READ | OpenFlags::WRITE;

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use remote::ninep::{Options, Remote9p};
 use transports::{Link, StreamLink};
 use vfs::{Call, Caller, Cx, Errno, File, FileSystem, Name, OpenFlags, Result};
-use vfs_testkit::context::{Seen, ok, pattern};
+use vfs_testkit::context::{TestNode, ok, pattern};
 use wire::payload::SliceSink;
 
 use crate::net::Served;
@@ -50,7 +50,7 @@ impl Meddled {
         let who = Caller::ROOT;
         let direct = served.speaking(dialect, MSIZE);
         let node = ok(with_cx(|cx| direct.root(cx)));
-        drop(ok(Seen { node, who }.file("file", &content)));
+        drop(ok(TestNode { node, caller: who }.file("file", &content)));
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         ours.set_read_timeout(Some(PATIENCE)).expect("set");
         between(theirs, served.link(), dialect, meddle);
@@ -256,7 +256,7 @@ fn a_payload_that_was_not_asked_for_ends_the_connection_and_comes_nowhere() {
         let (read, memory) = played.read(0, LARGE);
         assert_eq!(read, Err(Errno::EIO), "{which}");
         assert!(memory.iter().all(|&byte| byte == UNTOUCHED), "{which}");
-        assert!(played.tree.pipe().failure().is_some(), "{which}");
+        assert!(played.tree.connection().failure().is_some(), "{which}");
     }
 }
 
@@ -275,7 +275,7 @@ fn a_server_that_goes_in_the_middle_of_a_payload_is_an_error() {
     );
     // Two messages: the second ends the connection.
     assert!(played.read(0, LARGE + MSIZE as usize).0.is_err());
-    assert!(played.tree.pipe().failure().is_some());
+    assert!(played.tree.connection().failure().is_some());
 }
 
 #[test]
@@ -329,7 +329,7 @@ proptest! {
         thread::scope(|scope| {
             let reader = scope.spawn(|| played.read(offset, len));
             for _ in 0..20 {
-                ok(with_cx(|cx| played.file.attr(cx, vfs::Want::STAT)));
+                ok(with_cx(|cx| played.file.attr(cx, vfs::AttrMask::STAT)));
             }
             let (read, memory) = reader.join().expect("no panic");
             let expected = &played.content[offset..SIZE.min(offset + len)];

@@ -10,12 +10,12 @@ use std::time::Duration;
 use memory::Memory;
 use p9::Dialect;
 use parking_lot::Mutex;
-use remote::ninep::{LastingLink, Options, Remote9p, Retry};
+use remote::ninep::{Options, ReconnectingLink, Remote9p, Retry};
 use transports::{Link, StreamLink};
-use vfs::lock::{HostLock, Space};
+use vfs::lock::{HostLock, LockFamily};
 use vfs::{
-    Call, Caller, Cx, Errno, File, FileSystem, Kind, Make, Mode, Name, Node, OpenFlags,
-    RenameFlags, Want, XattrFlags,
+    AttrMask, Call, Caller, Cx, Errno, File, FileSystem, Kind, Mode, Name, NewNode, Node,
+    OpenFlags, RenameFlags, XattrFlags,
 };
 use wire::payload::{SlicePayload, VecSink};
 
@@ -121,7 +121,8 @@ impl Place {
     pub(crate) fn connect(self: &Arc<Place>, retry: Retry) -> Arc<Remote9p> {
         let place = self.clone();
         let dial = Box::new(move || place.dial());
-        let link = LastingLink::new(self.dial().expect("dialled"), dial, retry).expect("a link");
+        let link =
+            ReconnectingLink::new(self.dial().expect("dialled"), dial, retry).expect("a link");
         Remote9p::connect(link, Options::default()).expect("attached")
     }
 }
@@ -140,12 +141,19 @@ pub(crate) fn root(fs: &dyn FileSystem) -> Arc<dyn Node> {
 }
 
 pub(crate) fn create(dir: &dyn Node, text: &str, flags: OpenFlags) -> Arc<dyn File> {
-    let made = with(|cx| dir.create(cx, name(text), flags, Mode::exactly(0o644)));
+    let made = with(|cx| dir.create(cx, name(text), flags, Mode::without_umask(0o644)));
     made.expect(text).1
 }
 
 fn mkdir(dir: &dyn Node, text: &str) -> Arc<dyn Node> {
-    let made = with(|cx| dir.make(cx, name(text), Make::Directory, Mode::exactly(0o755)));
+    let made = with(|cx| {
+        dir.make(
+            cx,
+            name(text),
+            NewNode::Directory,
+            Mode::without_umask(0o755),
+        )
+    });
     made.expect(text).node
 }
 
@@ -194,7 +202,7 @@ fn a_name_that_is_anothers_by_now_is_stale_and_nothing_else_is() {
     place.begin();
     assert_eq!(write(&*one, 0, b"x"), Err(Errno::ESTALE));
     assert_eq!(
-        with(|cx| one.attr(cx, Want::STAT)).err(),
+        with(|cx| one.attr(cx, AttrMask::STAT)).err(),
         Some(Errno::ESTALE)
     );
     assert_eq!(read(&*two).expect("read"), b"2");
@@ -215,13 +223,14 @@ fn locks_are_taken_again() {
     };
     let (ours, theirs) = (node(&*fs), node(&*other));
     let lock = |node: &dyn Node, start, end| {
-        with(|cx| node.host_lock(cx, Space::Posix.range(start, end), HostLock::Exclusive))
+        with(|cx| node.host_lock(cx, LockFamily::Posix.range(start, end), HostLock::Exclusive))
     };
     lock(&*ours, 0, 9).expect("locked");
-    with(|cx| ours.host_lock(cx, Space::Posix.range(3, 5), HostLock::Unlocked)).expect("unlocked");
+    with(|cx| ours.host_lock(cx, LockFamily::Posix.range(3, 5), HostLock::Unlocked))
+        .expect("unlocked");
     place.again();
     // The lock holder's session is recovered first.
-    with(|cx| ours.attr(cx, Want::STAT)).expect("there");
+    with(|cx| ours.attr(cx, AttrMask::STAT)).expect("there");
     assert_eq!(lock(&*theirs, 2, 2), Err(Errno::EAGAIN));
     assert_eq!(lock(&*theirs, 6, 9), Err(Errno::EAGAIN));
     lock(&*theirs, 3, 5).expect("nobody's");
@@ -233,14 +242,14 @@ fn who_has_waited_long_enough_is_told() {
     let fs = place.connect(Retry::For(Duration::from_millis(50)));
     let top = root(&*fs);
     place.end();
-    assert!(with(|cx| top.attr(cx, Want::STAT)).is_err());
+    assert!(with(|cx| top.attr(cx, AttrMask::STAT)).is_err());
     let fs = {
         place.begin();
         place.connect(Retry::For(Duration::ZERO))
     };
     let top = root(&*fs);
     place.again();
-    assert!(with(|cx| top.attr(cx, Want::STAT)).is_err());
+    assert!(with(|cx| top.attr(cx, AttrMask::STAT)).is_err());
 }
 
 #[test]
@@ -252,7 +261,10 @@ fn who_cancels_need_not_wait_for_a_server() {
     let call = Arc::new(Call::parkable(std::task::Waker::noop().clone()));
     let asks = {
         let (call, top) = (call.clone(), top.clone());
-        thread::spawn(move || top.attr(&Cx::new(&Caller::ROOT, &call), Want::STAT).err())
+        thread::spawn(move || {
+            top.attr(&Cx::new(&Caller::ROOT, &call), AttrMask::STAT)
+                .err()
+        })
     };
     while call.waker().is_some() && !asks.is_finished() {
         call.cancel();
@@ -260,7 +272,7 @@ fn who_cancels_need_not_wait_for_a_server() {
     }
     assert_eq!(asks.join().expect("no panic"), Some(Errno::EINTR));
     place.begin();
-    assert!(with(|cx| top.attr(cx, Want::STAT)).is_ok());
+    assert!(with(|cx| top.attr(cx, AttrMask::STAT)).is_ok());
 }
 
 /// Random operations on several threads while the server is killed repeatedly: no caller gets an
@@ -357,9 +369,12 @@ impl Model {
             }
             1 => {
                 let text = self.new_name();
-                let what =
-                    [Make::Directory, Make::Symlink(b"somewhere"), Make::Fifo][self.random(3)];
-                let made = with(|cx| dir.make(cx, name(&text), what, Mode::exactly(0o755)));
+                let what = [
+                    NewNode::Directory,
+                    NewNode::Symlink(b"somewhere"),
+                    NewNode::Fifo,
+                ][self.random(3)];
+                let made = with(|cx| dir.make(cx, name(&text), what, Mode::without_umask(0o755)));
                 self.others
                     .insert(text.clone(), made.expect(&text).attr.kind);
             }
@@ -439,7 +454,7 @@ fn what_is_no_message_is_for_who_speaks_to_see() {
         let (ours, theirs) = transports::pair().expect("a pair");
         let dial = Box::new(|| Err(io::ErrorKind::ConnectionRefused.into()));
         let retry = Retry::For(Duration::from_millis(1));
-        let link = LastingLink::new(Box::new(ours), dial, retry).expect("a link");
+        let link = ReconnectingLink::new(Box::new(ours), dial, retry).expect("a link");
         for part in garbage.chunks(1 + number * 4) {
             theirs.send(part, true).expect("sent");
         }
@@ -460,7 +475,7 @@ fn older_dialects_end_with_their_connection() {
         let place = place.clone();
         Box::new(move || place.dial())
     };
-    let link = LastingLink::new(place.dial().expect("dialled"), dial, Retry::Forever);
+    let link = ReconnectingLink::new(place.dial().expect("dialled"), dial, Retry::Forever);
     let options = Options {
         version: Dialect::Unix,
         ..Options::default()
@@ -468,5 +483,5 @@ fn older_dialects_end_with_their_connection() {
     let fs = Remote9p::connect(link.expect("a link"), options).expect("attached");
     let top = root(&*fs);
     place.again();
-    assert!(with(|cx| top.attr(cx, Want::STAT)).is_err());
+    assert!(with(|cx| top.attr(cx, AttrMask::STAT)).is_err());
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use p9::message::write_head;
 use p9::{Dialect, Fid, Rmessage, Tag, Tmessage};
-use remote::ninep::{LastingLink, Retry};
+use remote::ninep::{ReconnectingLink, Retry};
 use transports::{Link, StreamLink};
-use vfs::{Call, Caller, Cx, Errno, File, OpenFlags, Want};
+use vfs::{AttrMask, Call, Caller, Cx, Errno, File, OpenFlags};
 use vfs_testkit::context::pattern;
 use wire::payload::{SlicePayload, VecSink};
 
@@ -87,7 +87,7 @@ fn a_write_that_was_given_up_is_not_written_when_there_is_a_server() {
     }
     assert_eq!(writes.join().expect("no panic"), Err(Errno::EINTR));
     place.begin();
-    let attr = with(|cx| file.attr(cx, Want::STAT)).expect("there");
+    let attr = with(|cx| file.attr(cx, AttrMask::STAT)).expect("there");
     assert_eq!(attr.size, 0);
     assert_eq!(write(&*file, 0, &[1; 9000]), Ok(9000));
 }
@@ -99,7 +99,7 @@ fn an_answer_that_comes_before_its_payload_has_gone_counts() {
     let (ours, theirs) = transports::pair().expect("a pair");
     let refused = Box::new(|| Err(ErrorKind::ConnectionRefused.into()));
     let retry = Retry::For(Duration::from_millis(1));
-    let link = LastingLink::new(Box::new(ours), refused, retry).expect("a link");
+    let link = ReconnectingLink::new(Box::new(ours), refused, retry).expect("a link");
     let (msize, version) = (8 << 20, &b"9P2000.L"[..]);
     let mut message = Vec::new();
     Tmessage::Version { msize, version }.encode(Dialect::Linux, Tag::NONE, &mut message);

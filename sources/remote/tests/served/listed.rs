@@ -2,45 +2,45 @@
 
 use memory::Memory;
 use remote::ninep::{Options, Retry};
-use vfs::{Caller, Errno, FileSystem, OpenFlags, Plus, Result};
+use vfs::{Caller, Errno, FileSystem, OpenFlags, ReaddirMode, Result};
 use vfs_testkit::context::{ok, run};
-use vfs_testkit::{Kept, Seen};
+use vfs_testkit::{ListedEntry, TestNode};
 
 use crate::lasting::Place;
 use crate::net::Served;
 
 const R: OpenFlags = OpenFlags::READ;
 
-fn root(fs: &dyn FileSystem) -> Seen {
+fn root(fs: &dyn FileSystem) -> TestNode {
     let who = Caller::ROOT;
     let node = ok(run(&who, |cx| fs.root(cx)));
-    Seen { node, who }
+    TestNode { node, caller: who }
 }
 
-fn listed(dir: &Seen, most: usize) -> Vec<Kept> {
-    ok(ok(dir.open(R)).readdir(0, Plus::Entries, most))
+fn listed(dir: &TestNode, most: usize) -> Vec<ListedEntry> {
+    ok(ok(dir.open(R)).readdir(0, ReaddirMode::Entries, most))
 }
 
 /// The node of `name` in a listing.
-fn of(dir: &Seen, name: &str) -> Seen {
+fn of(dir: &TestNode, name: &str) -> TestNode {
     let entries = listed(dir, usize::MAX);
     let kept = entries
         .iter()
         .find(|kept| kept.name == name.as_bytes())
         .expect("listed");
     let node = kept.entry.as_ref().expect("with its node").node.clone();
-    let who = dir.who.clone();
-    Seen { node, who }
+    let who = dir.caller.clone();
+    TestNode { node, caller: who }
 }
 
-fn attr(node: &Seen) -> Result<u32> {
-    run(&node.who, |cx| node.node.attr(cx, vfs::Want::STAT)).map(|attr| attr.nlink)
+fn attr(node: &TestNode) -> Result<u32> {
+    run(&node.caller, |cx| node.node.attr(cx, vfs::AttrMask::STAT)).map(|attr| attr.nlink)
 }
 
 /// A tree in memory, as seen by its client and by its server.
 struct Both {
-    ours: Seen,
-    theirs: Seen,
+    ours: TestNode,
+    theirs: TestNode,
     _served: Served,
 }
 
@@ -71,8 +71,8 @@ fn as_many_files_as_there_are_take_no_fid_of_the_server() {
     }
     for kept in entries.iter().step_by(100) {
         let node = kept.entry.as_ref().expect("its node").node.clone();
-        let who = Caller::ROOT;
-        assert_eq!(Seen { node, who }.content(), Ok(b"1".to_vec()));
+        let caller = Caller::ROOT;
+        assert_eq!(TestNode { node, caller }.content(), Ok(b"1".to_vec()));
     }
 }
 

@@ -44,7 +44,7 @@ impl Served {
 
     /// Serves an export, over connections that pass file descriptors if `hands_over`.
     pub(crate) fn handing(export: Export, hands_over: bool, tuning: Tuning) -> Served {
-        let server = server(export, p9::server::Options::default()).handing_over(hands_over);
+        let server = server(export, p9::server::Options::default()).with_fd_passing(hands_over);
         Served::by(server, tuning)
     }
 

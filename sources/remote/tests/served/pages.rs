@@ -11,7 +11,7 @@ use std::thread;
 use hostdir::{HostDir, Identity, Options as Shown};
 use p9::numbers::Lopen;
 use p9::{Dialect, Fid, Names, Tmessage as T, Uid};
-use remote::ninep::Pipe;
+use remote::ninep::Connection;
 use tempfile::TempDir;
 use vfs::{Call, Caller, Cx, FileSystem, Name, OpenFlags};
 use vfs_testkit::context::{ok, pattern};
@@ -87,7 +87,7 @@ fn a_file_that_is_cut_while_it_is_sent_loses_nobody() {
     for msize in [100_000, (1 << 20) + 24] {
         let tree = served.speaking(Dialect::Linux, msize);
         read_while_it_changes(dir.path(), &*tree);
-        assert_eq!(tree.pipe().failure(), None);
+        assert_eq!(tree.connection().failure(), None);
     }
 }
 
@@ -97,7 +97,7 @@ fn a_file_that_is_cut_while_it_is_sent_loses_nobody() {
 fn who_does_not_receive_pages_keeps_nobody_else_waiting() {
     let (_dir, fs) = directory(4 << 20);
     let served = Served::of(fs);
-    let ask = |pipe: &Pipe| {
+    let ask = |pipe: &Connection| {
         let (root, file) = (Fid(1), Fid(2));
         drop(ok(pipe.call(&T::Attach {
             fid: root,
@@ -118,7 +118,7 @@ fn who_does_not_receive_pages_keeps_nobody_else_waiting() {
     };
     let stuck: Vec<_> = (0..3)
         .map(|_| {
-            let pipe = Pipe::open(served.link(), Dialect::Linux, (4 << 20) + 24);
+            let pipe = Connection::open(served.link(), Dialect::Linux, (4 << 20) + 24);
             let pipe = pipe.expect("a session");
             let (fid, count) = (ask(&pipe), 4 << 20);
             for _ in 0..70 {
@@ -134,7 +134,7 @@ fn who_does_not_receive_pages_keeps_nobody_else_waiting() {
             pipe
         })
         .collect();
-    let good = Pipe::open(served.link(), Dialect::Linux, (1 << 20) + 24).expect("a session");
+    let good = Connection::open(served.link(), Dialect::Linux, (1 << 20) + 24).expect("a session");
     let (fid, count) = (ask(&good), 1 << 20);
     let reply = ok(good.call(&T::Read {
         fid,

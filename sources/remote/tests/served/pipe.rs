@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use p9::{Dialect, Fid, Tmessage as T};
-use remote::ninep::Pipe;
+use remote::ninep::Connection;
 use vfs::{Errno, FileSystem, OpenFlags, Patience};
-use vfs_testkit::context::{Opened, Seen, ok, pattern};
+use vfs_testkit::context::{TestFile, TestNode, ok, pattern};
 
 use crate::blocks::{create, read, write};
 use crate::net::Served;
@@ -14,8 +14,8 @@ use crate::net::Served;
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// A pipe with [`FILE`](crate::blocks::FILE) open for reading and writing.
-fn with_file(served: &Served, msize: u32) -> Arc<Pipe> {
-    let pipe = Pipe::open(served.link(), Dialect::Linux, msize).expect("a session");
+fn with_file(served: &Served, msize: u32) -> Arc<Connection> {
+    let pipe = Connection::open(served.link(), Dialect::Linux, msize).expect("a session");
     create(&pipe);
     pipe
 }
@@ -139,9 +139,9 @@ fn many_threads_share_a_connection() {
             let fs = fs.clone();
             scope.spawn(move || {
                 let who = vfs::Caller::ROOT;
-                let root = Seen {
+                let root = TestNode {
                     node: ok(vfs_testkit::run(&who, |cx| fs.root(cx))),
-                    who,
+                    caller: who,
                 };
                 for round in 0..20 {
                     let name = format!("{thread}-{round}");
@@ -159,7 +159,7 @@ fn many_threads_share_a_connection() {
             });
         }
     });
-    assert_eq!(fs.pipe().failure(), None);
+    assert_eq!(fs.connection().failure(), None);
 }
 
 /// Operations that need a request return `WOULD_BLOCK` below full patience.
@@ -173,7 +173,7 @@ fn impatience_would_block() {
     for patience in [Patience::None, Patience::Brief] {
         let cx = vfs::Cx { patience, ..full };
         let root = ok(fs.root(&cx))
-            .attr(&cx, vfs::Want::STAT)
+            .attr(&cx, vfs::AttrMask::STAT)
             .err()
             .or(root.statfs(&cx).err());
         assert_eq!(root, Some(Errno::WOULD_BLOCK));
@@ -186,16 +186,16 @@ fn dropping_many_nodes_leaves_nothing_behind() {
     let served = Served::new();
     let fs = served.speaking(Dialect::Linux, 8192);
     let who = vfs::Caller::ROOT;
-    let root = Seen {
+    let root = TestNode {
         node: ok(vfs_testkit::run(&who, |cx| fs.root(cx))),
-        who,
+        caller: who,
     };
     let node = ok(root.file("file", b"data"));
-    let kept: Vec<Seen> = (0..3000).map(|_| ok(root.lookup("file"))).collect();
+    let kept: Vec<TestNode> = (0..3000).map(|_| ok(root.lookup("file"))).collect();
     drop(kept);
-    let files: Vec<Opened> = (0..500).map(|_| ok(node.open(RW))).collect();
+    let files: Vec<TestFile> = (0..500).map(|_| ok(node.open(RW))).collect();
     drop(files);
     assert_eq!(ok(node.content()), b"data");
-    let fid = ok(fs.pipe().fid());
+    let fid = ok(fs.connection().fid());
     assert!(fid.0 < 4000, "{fid:?}");
 }

@@ -6,11 +6,11 @@ use std::sync::mpsc::channel;
 
 use memory::Memory;
 use p9::{Dialect, Tmessage as T};
-use remote::ninep::{Options, Pipe, Remote9p};
+use remote::ninep::{Connection, Options, Remote9p};
 use vfs::{Call, Caller, Cx, Errno, FileSystem, Patience};
 use vfs_testkit::context::{ok, pattern};
 use vfs_testkit::{Profile, TestSubject, clock};
-use wire::{Answer, Incoming, Malformed, Outgoing, Role, Session};
+use wire::{Incoming, Malformed, Outgoing, Role, ServeOutcome, Session};
 
 use crate::blocks::{FILE, create, read, write};
 use crate::device::Shared;
@@ -40,7 +40,7 @@ fn options(version: Dialect, msize: u32) -> Options {
 fn subject(version: Dialect, msize: u32, profile: Profile) -> TestSubject {
     let (kept, mount) = mounted(Memory::new(clock()), version, msize);
     let mut subject = TestSubject::new(mount, profile);
-    subject.keep = Box::new(kept);
+    subject.keep_alive = Box::new(kept);
     subject
 }
 
@@ -70,9 +70,9 @@ mod with_9p2000_u {
 }
 
 /// A device, and a pipe to it with [`FILE`] open for reading and writing.
-fn with_file(msize: u32) -> ((Served, Shared), Arc<Pipe>) {
+fn with_file(msize: u32) -> ((Served, Shared), Arc<Connection>) {
     let (kept, mount) = mounted(Memory::new(clock()), Dialect::Linux, msize);
-    let pipe = mount.pipe().clone();
+    let pipe = mount.connection().clone();
     create(&pipe);
     (kept, pipe)
 }
@@ -199,7 +199,7 @@ impl<F: Fn(&[u8]) -> Vec<u8> + Send + Sync> Session for Same<F> {
         _: Patience,
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Malformed> {
+    ) -> Result<ServeOutcome, Malformed> {
         let asked = message.bytes();
         let mut version = asked.to_vec();
         version[4] += 1;
@@ -207,15 +207,15 @@ impl<F: Fn(&[u8]) -> Vec<u8> + Send + Sync> Session for Same<F> {
             100 => out.bytes(&version),
             _ => out.bytes(&(self.0)(asked)),
         }
-        Ok(Answer::Done)
+        Ok(ServeOutcome::Done)
     }
 }
 
 #[test]
 fn a_device_that_answers_less_or_more_than_a_reply_is_given_up() {
-    type Answer = fn(&[u8]) -> Vec<u8>;
+    type Reply = fn(&[u8]) -> Vec<u8>;
     let tag = |asked: &[u8]| [asked[5], asked[6]];
-    let answers: [(Answer, &str); 5] = [
+    let answers: [(Reply, &str); 5] = [
         (|_| Vec::new(), "expected a complete reply, got 0 bytes"),
         (|_| vec![7, 0], "expected a complete reply, got 2 bytes"),
         (

@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use p9::client::Client;
 use p9::{Data, Dialect, Fid, Rmessage, Tag, Tmessage};
-use remote::ninep::{Pipe, Retry};
-use remote::{Silence, Url};
+use remote::ninep::{Connection, Retry};
+use remote::{Timeouts, Url};
 use transports::{Addr, Link, dial};
 use vfs::{Call, Caller, Cx, Errno};
 
 /// Soft, with a timeout of 1 s.
-const SOFT: Silence = Silence {
+const SOFT: Timeouts = Timeouts {
     timeo: Duration::from_secs(1),
     soft: true,
 };
 
 /// Hard, so that calls wait forever.
-const HARD: Silence = Silence {
+const HARD: Timeouts = Timeouts {
     soft: false,
     ..SOFT
 };
@@ -55,7 +55,7 @@ impl Peer {
 }
 
 /// A session with a scripted server.
-fn session(silence: Silence) -> (Arc<Pipe>, Peer) {
+fn session(silence: Timeouts) -> (Arc<Connection>, Peer) {
     let (_dir, listener, addr) = listening();
     let server = spawn(move || {
         let mut peer = Peer(listener.accept().expect("a client").0);
@@ -67,14 +67,14 @@ fn session(silence: Silence) -> (Arc<Pipe>, Peer) {
     let link = dial(&addr).expect("connected");
     let payloads = link.payloads();
     let client = Client::new(Dialect::Linux, 1 << 20);
-    let pipe = Pipe::open_with(link, client, payloads, silence).expect("a session");
+    let pipe = Connection::open_with(link, client, payloads, silence).expect("a session");
     (pipe, server.join().expect("greeted"))
 }
 
 type Done = Result<Vec<u8>, Errno>;
 
 /// Reads on another thread, as part of `call`.
-fn reading(pipe: &Arc<Pipe>, call: &Arc<Call>) -> JoinHandle<Done> {
+fn reading(pipe: &Arc<Connection>, call: &Arc<Call>) -> JoinHandle<Done> {
     let (pipe, call) = (pipe.clone(), call.clone());
     spawn(move || {
         let (fid, offset, count) = (Fid(1), 0, 4);
@@ -192,7 +192,7 @@ fn nobody_waits_for_ever_to_get_to_know_a_server() {
     ] {
         let (_dir, path, _end) = mute();
         let mut url: Url = format!("{scheme}:{path}{query}").parse().expect("a URL");
-        url.silence().timeo = SOFT.timeo;
+        url.timeouts().timeo = SOFT.timeo;
         if let Some(retry) = url.retry() {
             assert!(matches!(retry, Retry::For(_)));
         }

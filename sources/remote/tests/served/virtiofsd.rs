@@ -70,7 +70,7 @@ fn subject() -> TestSubject {
     match daemon {
         Ok(daemon) => {
             let mut subject = TestSubject::new(daemon.mount(), profile());
-            subject.keep = Box::new(daemon);
+            subject.keep_alive = Box::new(daemon);
             subject
         }
         Err(why) => {

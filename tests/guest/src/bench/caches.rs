@@ -3,27 +3,27 @@
 
 use std::time::Duration;
 
-use super::{Subject, with_port_told};
-use crate::ways::Way;
+use super::{TableConfig, with_port_file};
+use crate::mounts::MountConfig;
 
 /// Space for two files of any reasonable size; the file is sparse.
-const DISK: &str = "truncate -s 2G {share}/disk && mkfs.ext4 -q {share}/disk && exec";
+const MAKE_DISK: &str = "truncate -s 2G {share}/disk && mkfs.ext4 -q {share}/disk && exec";
 
-pub(super) fn subject(barge: &str, rounds: Option<u16>) -> Subject {
-    let way = Way::named("none");
+pub(super) fn config(barge: &str, rounds: Option<u16>) -> TableConfig {
+    let way = MountConfig::named("none");
     let serve = format!(
-        "sh -c '{DISK} {barge} serve {{share}} {}'",
+        "sh -c '{MAKE_DISK} {barge} serve {{share}} {}'",
         way.address().replace("{listen}", "127.0.0.1")
     );
-    let mut seat = way.seat(&[]);
+    let mut seat = way.guest_config(&[]);
     let drive = "if=none,id=disk,format=raw,file={share}/disk";
     let device = "virtio-blk-pci,drive=disk";
     let disk = ["-drive", drive, "-device", device];
     seat.qemu.extend(disk.map(String::from));
-    Subject {
+    TableConfig {
         name: "caches",
-        serve: vec![with_port_told("port", &serve)],
-        seat,
+        server_commands: vec![with_port_file("port", &serve)],
+        guest: seat,
         env: vec![("BARGE", barge.to_owned())],
         size: 32,
         rounds: rounds.unwrap_or(5),

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use super::Subject;
-use crate::guest::{Mount, Seat};
+use super::TableConfig;
+use crate::guest::{GuestConfig, Mount};
+use crate::mounts::virtiofs_device;
 use crate::quote;
-use crate::ways::virtiofs_device;
 
 /// A protocol whose servers are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -141,13 +141,13 @@ fn columns(barge: &str, virtiofsd: &Path) -> Vec<Column> {
     ]
 }
 
-pub(super) fn subject(
+pub(super) fn config(
     barge: &str,
     only: Option<Protocol>,
     rounds: Option<u16>,
     seconds: u16,
     virtiofsd: Option<PathBuf>,
-) -> Result<Subject> {
+) -> Result<TableConfig> {
     let mut columns = columns(barge, &virtiofsd.unwrap_or_else(|| "virtiofsd".into()));
     columns.retain(|column| only.is_none_or(|only| only == column.protocol));
     columns.retain(|column| {
@@ -168,13 +168,13 @@ pub(super) fn subject(
     );
     let rounds = rounds.unwrap_or(3);
     let turns = (u64::from(rounds) + 1) * columns.len() as u64;
-    Ok(Subject {
+    Ok(TableConfig {
         name: "defaults",
-        serve,
-        seat: Seat {
+        server_commands: serve,
+        guest: GuestConfig {
             // The script makes the mounts to measure.
             mount: Mount::usual("tmpfs", None, &[]),
-            kinds: vec!["nfs"],
+            extra_fs_types: vec!["nfs"],
             cpus: 2,
             qemu: columns.into_iter().flat_map(|column| column.qemu).collect(),
         },
@@ -241,13 +241,17 @@ mod tests {
             .expect("a path")
             .display()
             .to_string();
-        let subject = subject(&barge, Some(Nfs), None, 3, None).expect("barge is there");
-        assert!(subject.seat.qemu.is_empty(), "{:?}", subject.seat.qemu);
-        assert!(subject.serve[0].contains(" --nfs "), "{:?}", subject.serve);
+        let subject = config(&barge, Some(Nfs), None, 3, None).expect("barge is there");
+        assert!(subject.guest.qemu.is_empty(), "{:?}", subject.guest.qemu);
         assert!(
-            !subject.serve.concat().contains("virtiofs"),
+            subject.server_commands[0].contains(" --nfs "),
             "{:?}",
-            subject.serve
+            subject.server_commands
+        );
+        assert!(
+            !subject.server_commands.concat().contains("virtiofs"),
+            "{:?}",
+            subject.server_commands
         );
     }
 }

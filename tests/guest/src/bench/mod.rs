@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::guest::{Case, Seat};
+use crate::guest::{Case, GuestConfig};
 use crate::machine::Machine;
 use crate::run::Plan;
 use crate::{Dirs, quote};
@@ -54,11 +54,11 @@ pub struct Options {
 }
 
 /// The configuration of a table.
-struct Subject {
+struct TableConfig {
     /// The script that measures, without `.py`.
     name: &'static str,
-    serve: Vec<String>,
-    seat: Seat,
+    server_commands: Vec<String>,
+    guest: GuestConfig,
     /// Environment of its script besides `ROUNDS` and `SIZE`.
     env: Vec<(&'static str, String)>,
     /// In MiB.
@@ -93,9 +93,9 @@ pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Resu
             only,
             seconds,
             virtiofsd,
-        } => defaults::subject(&barge, only, options.rounds, seconds, virtiofsd)?,
-        Table::Readplus => readplus::subject(&barge, options.rounds),
-        Table::Caches => caches::subject(&barge, options.rounds),
+        } => defaults::config(&barge, only, options.rounds, seconds, virtiofsd)?,
+        Table::Readplus => readplus::config(&barge, options.rounds),
+        Table::Caches => caches::config(&barge, options.rounds),
     };
     let size = options.size.unwrap_or(subject.size);
     let usual = [
@@ -112,8 +112,8 @@ pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Resu
     let script = dirs.scripts.join(format!("{}.py", subject.name));
     Ok(Plan {
         kernel: options.kernel,
-        serve: subject.serve,
-        seats: vec![subject.seat],
+        server_commands: subject.server_commands,
+        guests: vec![subject.guest],
         root: None,
         share: Some(disk.0.clone()),
         cases: vec![Case::program(subject.name, &script, &[], &env)],
@@ -127,7 +127,7 @@ pub fn plan(dirs: &Dirs, table: Table, options: Options, disk: &RamDisk) -> Resu
 
 /// Returns a command that writes the port `{NAME}` to a file of that name in the run directory,
 /// where the guest can read it, and then executes `serve`.
-fn with_port_told(name: &str, serve: &str) -> String {
+fn with_port_file(name: &str, serve: &str) -> String {
     let command = format!("echo {{{name}}} >{{run}}/{name}; exec {serve}");
     format!("sh -c {}", quote(&command))
 }

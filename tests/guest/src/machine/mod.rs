@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use anyhow::Result;
 
-use crate::guest::{Mount, Spec};
+use crate::guest::{GuestSpec, Mount};
 use crate::kernel::Kernel;
 
 pub(crate) use qemu::has_device;
@@ -104,7 +104,7 @@ impl Machine {
                 Mount::usual("9p", Some("root".into()), &options)
             }
             Self::UserMode => Mount {
-                kind: "hostfs".into(),
+                fs_type: "hostfs".into(),
                 options: "ro,/".into(),
                 device: "root".into(),
             },
@@ -134,7 +134,12 @@ impl Machine {
     }
 
     /// Returns the command that boots a guest.
-    pub(crate) fn command(&self, spec: &Spec, kernel: &Kernel, files: Files) -> Result<Command> {
+    pub(crate) fn command(
+        &self,
+        spec: &GuestSpec,
+        kernel: &Kernel,
+        files: Files,
+    ) -> Result<Command> {
         match self {
             Self::Qemu(accel) => qemu::command(spec, accel, kernel, files),
             Self::UserMode => uml::command(spec, kernel, files),

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::Files;
 use crate::Unavailable;
-use crate::guest::{MEMORY, Spec};
+use crate::guest::{GuestSpec, MEMORY};
 use crate::kernel::Kernel;
 
 const QEMU: &str = "qemu-system-x86_64";
@@ -27,7 +27,12 @@ pub(super) const MODULES: &[&str] = &[
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable watchdog_thresh=60 \
      rcupdate.rcu_cpu_stall_timeout=120 net.ifnames=0 audit=0";
 
-pub(super) fn command(spec: &Spec, accel: &str, kernel: &Kernel, files: Files) -> Result<Command> {
+pub(super) fn command(
+    spec: &GuestSpec,
+    accel: &str,
+    kernel: &Kernel,
+    files: Files,
+) -> Result<Command> {
     let mut command = Command::new(QEMU);
     command.args([
         "-nodefaults",
@@ -38,7 +43,7 @@ pub(super) fn command(spec: &Spec, accel: &str, kernel: &Kernel, files: Files) -
         "-m",
         MEMORY,
         "-smp",
-        &spec.seat.cpus.to_string(),
+        &spec.config.cpus.to_string(),
     ]);
     // Under TCG a basic CPU is faster than the largest: the guest's C library then does not use
     // AVX, which is emulated.
@@ -82,7 +87,7 @@ pub(super) fn command(spec: &Spec, accel: &str, kernel: &Kernel, files: Files) -
         ]);
     }
     command
-        .args(&spec.seat.qemu)
+        .args(&spec.config.qemu)
         .stdin(Stdio::null())
         .stdout(files.log.try_clone()?)
         .stderr(files.log);
@@ -93,8 +98,8 @@ pub(super) fn command(spec: &Spec, accel: &str, kernel: &Kernel, files: Files) -
 /// processor's. Linux would calibrate it with an emulated timer, which is late on a busy machine:
 /// its seconds were then a third as long.
 fn kernel_command_line(accel: &str) -> String {
-    const TRIED: Duration = Duration::from_millis(20);
-    let khz = sys::tsc::khz(TRIED).filter(|_| accel.starts_with("tcg"));
+    const CALIBRATION_TIME: Duration = Duration::from_millis(20);
+    let khz = sys::tsc::khz(CALIBRATION_TIME).filter(|_| accel.starts_with("tcg"));
     let khz = khz.map_or_else(String::new, |khz| format!(" tsc_early_khz={khz}"));
     format!("{KERNEL_COMMAND_LINE}{khz}")
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Files;
-use crate::guest::{MEMORY, Spec};
+use crate::guest::{GuestSpec, MEMORY};
 use crate::kernel::Kernel;
 use crate::server::HOST;
 use crate::{Unavailable, command_output};
@@ -23,11 +23,11 @@ const KERNEL_COMMAND_LINE: [&str; 5] = [
     "audit=0",
 ];
 
-pub(super) fn command(spec: &Spec, kernel: &Kernel, files: Files) -> Result<Command> {
+pub(super) fn command(spec: &GuestSpec, kernel: &Kernel, files: Files) -> Result<Command> {
     ensure!(
-        spec.seat.qemu.is_empty(),
+        spec.config.qemu.is_empty(),
         "user-mode Linux has no devices of QEMU: {:?}",
-        spec.seat.qemu
+        spec.config.qemu
     );
     let program = kernel.image();
     let libraries = program.parent().context("a kernel has a directory")?;

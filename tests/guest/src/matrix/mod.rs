@@ -18,28 +18,28 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::report::{table, with_section};
 use self::scripts::{SCRIPTS, Script};
-use self::setup::Scene;
+use self::setup::SetupConfig;
 use crate::guest::{CaseResult, Outcome};
 use crate::kernel::LINES;
 use crate::machine::{self, Machine};
+use crate::mounts::{MOUNT_CONFIGS, MountConfig};
 use crate::run::{self, Plan};
-use crate::ways::{WAYS, Way};
 use crate::{Dirs, tools};
 
 /// The pairs of a quick run with their scripts, the longest first: both kernels with each protocol,
 /// in its usual configuration.
-const QUICK: &[(&str, &str, Part)] = &[
-    ("6.12", "mmap", Part::All),
-    ("6.12", "nfs4.2", Part::All),
-    ("6.1", "nfs3", Part::All),
-    ("6.12", "virtiofs-4q", Part::All),
-    ("6.1", "none", Part::Core),
-    ("6.1", "virtiofs", Part::Core),
+const QUICK_PAIRS: &[(&str, &str, ScriptSubset)] = &[
+    ("6.12", "mmap", ScriptSubset::All),
+    ("6.12", "nfs4.2", ScriptSubset::All),
+    ("6.1", "nfs3", ScriptSubset::All),
+    ("6.12", "virtiofs-4q", ScriptSubset::All),
+    ("6.1", "none", ScriptSubset::Core),
+    ("6.1", "virtiofs", ScriptSubset::Core),
 ];
 
 /// The scripts that a pair runs, of those that fit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum ScriptSubset {
     All,
     /// The scripts that fail most often, and those that need a boot of their own: used if another
     /// kernel runs all.
@@ -49,8 +49,8 @@ enum Part {
 /// A column of the table.
 struct Pair {
     kernel: &'static str,
-    way: &'static Way,
-    part: Part,
+    mount: &'static MountConfig,
+    subset: ScriptSubset,
 }
 
 /// Options of a matrix run.
@@ -60,7 +60,7 @@ pub struct Options {
     /// Kernels to run; all if empty.
     pub kernels: Vec<String>,
     /// Mount configurations to run: cache modes of 9P, `virtiofs`, and so on; all if empty.
-    pub ways: Vec<String>,
+    pub mounts: Vec<String>,
     /// Scripts to run; all if empty.
     pub scripts: Vec<String>,
     /// The command that serves `{share}` on `{port}`; barge if none.
@@ -92,7 +92,7 @@ enum Verdict {
 /// The results of a pair, in script order.
 struct Column {
     kernel: String,
-    way: &'static str,
+    mount: &'static str,
     boot: Duration,
     cells: Vec<(&'static str, Verdict)>,
 }
@@ -101,7 +101,7 @@ struct Column {
 pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
     let scripts: Vec<&Script> = SCRIPTS
         .iter()
-        .filter(|script| chosen(&options.scripts, script.name))
+        .filter(|script| is_selected(&options.scripts, script.name))
         .collect();
     for name in &options.scripts {
         ensure!(
@@ -145,7 +145,7 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
     for column in &columns {
         for (name, verdict) in &column.cells {
             if let Verdict::Failed(why) = verdict {
-                println!("failed: {} {} {name}: {why}", column.kernel, column.way);
+                println!("failed: {} {} {name}: {why}", column.kernel, column.mount);
             }
         }
     }
@@ -171,31 +171,45 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
 }
 
 fn pairs(options: &Options) -> Vec<Pair> {
-    let narrowed = !options.kernels.is_empty() || !options.ways.is_empty();
+    let narrowed = !options.kernels.is_empty() || !options.mounts.is_empty();
     let all: Vec<Pair> = if options.quick && !narrowed {
-        let way = |name| WAYS.iter().find(|way| way.name == name);
-        let pairs = QUICK.iter().filter_map(|&(kernel, name, part)| {
+        let way = |name| MOUNT_CONFIGS.iter().find(|way| way.name == name);
+        let pairs = QUICK_PAIRS.iter().filter_map(|&(kernel, name, part)| {
             let way = way(name)?;
-            Some(Pair { kernel, way, part })
+            Some(Pair {
+                kernel,
+                mount: way,
+                subset: part,
+            })
         });
         pairs.collect()
     } else {
-        let part = Part::All;
-        let all = LINES
-            .iter()
-            .flat_map(|&(kernel, ..)| WAYS.iter().map(move |way| Pair { kernel, way, part }));
-        all.filter(|Pair { kernel, way, .. }| {
-            chosen(&options.kernels, kernel) && chosen(&options.ways, way.name)
-        })
+        let part = ScriptSubset::All;
+        let all = LINES.iter().flat_map(|&(kernel, ..)| {
+            MOUNT_CONFIGS.iter().map(move |way| Pair {
+                kernel,
+                mount: way,
+                subset: part,
+            })
+        });
+        all.filter(
+            |Pair {
+                 kernel, mount: way, ..
+             }| {
+                is_selected(&options.kernels, kernel) && is_selected(&options.mounts, way.name)
+            },
+        )
         .collect()
     };
-    let here = |Pair { kernel, way, .. }: &Pair| {
-        way.fits(kernel) && way.needs().is_none_or(machine::has_device)
+    let here = |Pair {
+                    kernel, mount: way, ..
+                }: &Pair| {
+        way.supports_kernel(kernel) && way.required_device().is_none_or(machine::has_device)
     };
     all.into_iter().filter(here).collect()
 }
 
-fn chosen(names: &[String], name: &str) -> bool {
+fn is_selected(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|one| one == name)
 }
 
@@ -204,32 +218,38 @@ fn column(
     dirs: &Dirs,
     options: &Options,
     barge: &str,
-    &Pair { kernel, way, part }: &Pair,
+    &Pair {
+        kernel,
+        mount: way,
+        subset: part,
+    }: &Pair,
     scripts: &[&'static Script],
 ) -> Result<Column> {
     let mut column = Column {
         kernel: kernel.into(),
-        way: way.name,
+        mount: way.name,
         boot: Duration::ZERO,
         cells: Vec::new(),
     };
     let scripts: Vec<&'static Script> = scripts
         .iter()
         .copied()
-        .filter(|script| script.fits(way, options) && (part == Part::All || script.is_core()))
+        .filter(|script| {
+            script.fits(way, options) && (part == ScriptSubset::All || script.is_core())
+        })
         .collect();
     for group in scripts.chunk_by(|one, next| one.shares_boot() && next.shares_boot()) {
         let mut rest = group;
         while !rest.is_empty() {
             let mut outcome = boot(dirs, options, barge, kernel, way, rest)?;
-            if outcome.tripped() {
+            if outcome.is_emulator_bug() {
                 outcome = boot(dirs, options, barge, kernel, way, rest)?;
             }
             if column.boot.is_zero() {
                 column.boot = outcome.boot;
             }
             let ended = outcome.cases.len();
-            take(&mut column, rest, outcome)?;
+            add_results(&mut column, rest, outcome)?;
             rest = rest.get(ended + 1..).unwrap_or_default();
         }
     }
@@ -242,7 +262,7 @@ fn boot(
     options: &Options,
     barge: &str,
     kernel: &str,
-    way: &Way,
+    way: &MountConfig,
     scripts: &[&'static Script],
 ) -> Result<Outcome> {
     let setup = scripts[0].setup;
@@ -250,20 +270,20 @@ fn boot(
         Some(machine) => machine.clone(),
         None => Machine::fastest(setup.needs_qemu(way)),
     };
-    let Scene {
-        mut serve,
-        seats,
+    let SetupConfig {
+        server_commands: mut serve,
+        guests: seats,
         root,
         cache,
-    } = setup.scene(way, barge, &options.options, &machine);
+    } = setup.config(way, barge, &options.options, &machine);
     if let Some(command) = &options.serve {
         serve = vec![command.clone()];
     }
     let usual = [&[("CACHE", cache), ("BARGE", barge)], way.variables()].concat();
     let plan = Plan {
         kernel: kernel.into(),
-        serve,
-        seats,
+        server_commands: serve,
+        guests: seats,
         root,
         share: None,
         cases: scripts
@@ -281,8 +301,8 @@ fn boot(
         println!(
             "{prefix}--- {} {} after {:.1} s",
             result.name,
-            in_words(&verdict(result)),
-            result.took.as_secs_f32()
+            describe(&verdict(result)),
+            result.duration.as_secs_f32()
         )
     };
     let sink = || Prefixed {
@@ -318,15 +338,15 @@ impl Write for Prefixed {
 }
 
 /// Adds the cells of a boot: one for each case that ended, one for the case that broke the guest.
-fn take(column: &mut Column, rest: &[&'static Script], outcome: Outcome) -> Result<()> {
+fn add_results(column: &mut Column, rest: &[&'static Script], outcome: Outcome) -> Result<()> {
     column.cells.extend(
         rest.iter()
             .zip(&outcome.cases)
             .map(|(script, result)| (script.name, verdict(result))),
     );
     let unfinished = rest.get(outcome.cases.len());
-    let complaints = outcome.complaints.join("; ");
-    let trouble = match &outcome.broken {
+    let complaints = outcome.kernel_errors.join("; ");
+    let trouble = match &outcome.failure {
         Some(broken) => broken.text().to_owned(),
         None if !complaints.is_empty() => format!("kernel: {complaints}"),
         None => return Ok(()),
@@ -341,18 +361,18 @@ fn take(column: &mut Column, rest: &[&'static Script], outcome: Outcome) -> Resu
 }
 
 fn verdict(result: &CaseResult) -> Verdict {
-    if !result.complaints.is_empty() {
-        return Verdict::Failed(format!("kernel: {}", result.complaints.join("; ")));
+    if !result.kernel_errors.is_empty() {
+        return Verdict::Failed(format!("kernel: {}", result.kernel_errors.join("; ")));
     }
     match result.status {
-        0 => Verdict::Passed(result.took),
+        0 => Verdict::Passed(result.duration),
         77 => Verdict::Skipped,
         124 => Verdict::Failed("not through in time".into()),
         status => Verdict::Failed(format!("status {status}")),
     }
 }
 
-fn in_words(verdict: &Verdict) -> String {
+fn describe(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Passed(_) => "passed".into(),
         Verdict::Failed(why) => format!("FAILED: {why}"),
@@ -363,7 +383,7 @@ fn in_words(verdict: &Verdict) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::Broken;
+    use crate::guest::GuestFailure;
 
     #[test]
     fn an_emulator_that_halts_in_its_bus_is_started_again() {
@@ -371,13 +391,13 @@ mod tests {
         let outcome = |boot, text: &str| Outcome {
             cases: Vec::new(),
             boot: Duration::from_secs(boot),
-            complaints: Vec::new(),
-            broken: Some(Broken::Failed(text.into())),
+            kernel_errors: Vec::new(),
+            failure: Some(GuestFailure::Failed(text.into())),
         };
-        assert!(outcome(0, halt).tripped());
-        assert!(!outcome(5, halt).tripped());
+        assert!(outcome(0, halt).is_emulator_bug());
+        assert!(!outcome(5, halt).is_emulator_bug());
         let ours = halt.replace("hw/pci/msix.c", "hw/virtio/vhost-user.c");
-        assert!(!outcome(0, &ours).tripped());
+        assert!(!outcome(0, &ours).is_emulator_bug());
     }
 
     #[test]
@@ -386,22 +406,22 @@ mod tests {
         let done = CaseResult {
             name: "pjdfstest".into(),
             status: 0,
-            took: Duration::from_secs(1),
-            complaints: Vec::new(),
+            duration: Duration::from_secs(1),
+            kernel_errors: Vec::new(),
         };
         let outcome = Outcome {
             cases: vec![done],
             boot: Duration::from_secs(5),
-            complaints: Vec::new(),
-            broken: Some(Broken::Failed("died".into())),
+            kernel_errors: Vec::new(),
+            failure: Some(GuestFailure::Failed("died".into())),
         };
         let mut column = Column {
             kernel: "6.1".into(),
-            way: "none",
+            mount: "none",
             boot: Duration::ZERO,
             cells: Vec::new(),
         };
-        take(&mut column, &scripts, outcome).unwrap();
+        add_results(&mut column, &scripts, outcome).unwrap();
         assert_eq!(
             column.cells,
             [

@@ -12,7 +12,7 @@ pub(super) fn table(columns: &[Column]) -> String {
     }
     let mut text = String::from("| |");
     for column in columns {
-        text += &format!(" {} {} |", column.kernel, column.way);
+        text += &format!(" {} {} |", column.kernel, column.mount);
     }
     text += "\n|---|";
     text += &"---|".repeat(columns.len());
@@ -77,7 +77,7 @@ mod tests {
         ];
         let column = Column {
             kernel: "6.1".into(),
-            way: "none",
+            mount: "none",
             boot: Duration::from_secs(7),
             cells,
         };

@@ -6,7 +6,7 @@ use super::Options;
 use super::setup::Setup;
 use crate::Dirs;
 use crate::guest::Case;
-use crate::ways::Way;
+use crate::mounts::MountConfig;
 
 /// A script of the matrix, with its sizes.
 pub(super) struct Script {
@@ -17,26 +17,26 @@ pub(super) struct Script {
     full: &'static [(&'static str, &'static str)],
     pub(super) setup: Setup,
     /// The mount configurations to run it with; all if empty.
-    ways: &'static [&'static str],
+    mounts: &'static [&'static str],
     /// Whether it detects differences between kernels or protocols early.
     core: bool,
 }
 
-const PLAIN: Script = Script {
+const DEFAULT: Script = Script {
     name: "",
     file: "",
     quick: &[],
     full: &[],
-    setup: Setup::Usual,
-    ways: &[],
+    setup: Setup::Default,
+    mounts: &[],
     core: false,
 };
 
 impl Script {
     /// Returns whether it runs with this configuration. Other servers are tested only with the
     /// usual setup.
-    pub(super) fn fits(&self, way: &Way, options: &Options) -> bool {
-        (self.ways.is_empty() || self.ways.contains(&way.name))
+    pub(super) fn fits(&self, way: &MountConfig, options: &Options) -> bool {
+        (self.mounts.is_empty() || self.mounts.contains(&way.name))
             && (self.shares_boot() || options.serve.is_none())
     }
 
@@ -45,7 +45,7 @@ impl Script {
     }
 
     pub(super) fn shares_boot(&self) -> bool {
-        self.setup == Setup::Usual
+        self.setup == Setup::Default
     }
 
     /// Returns the case. May read a file of this workspace, for a guest that does not have it.
@@ -74,40 +74,40 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "pjdfstest",
         file: "pjdfstest.sh",
         core: true,
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "opened",
         file: "opened.py",
         core: true,
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "appended",
         file: "appended.py",
         core: true,
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "locks",
         file: "locks.py",
         core: true,
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "coherence",
         file: "coherence.sh",
         quick: &[("ROUNDS", "10")],
         full: &[("ROUNDS", "100")],
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "delegations",
         file: "delegations.sh",
         quick: &[("ROUNDS", "3")],
         full: &[("ROUNDS", "50")],
-        ways: &["nfs4.1"],
-        ..PLAIN
+        mounts: &["nfs4.1"],
+        ..DEFAULT
     },
     Script {
         name: "randomops",
@@ -115,87 +115,87 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("OPS", "8000")],
         full: &[("OPS", "100000")],
         core: true,
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "sqlite",
         file: "sqlite.sh",
         quick: &[("ROWS", "20")],
         full: &[("ROWS", "200")],
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "git",
         file: "git.sh",
         quick: &[("FILES", "40")],
         full: &[("FILES", "1000")],
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "build",
         file: "build.sh",
         quick: &[("FILES", "4")],
         full: &[("FILES", "30")],
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "tree",
         file: "tree.py",
         quick: &[("FILES", "400")],
         full: &[("FILES", "20000")],
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "listing",
         file: "listing.py",
         quick: &[("FILES", "2000")],
         full: &[("FILES", "100000")],
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "ways",
         file: "ways.py",
-        ways: &["none", "mmap", "loose"],
-        ..PLAIN
+        mounts: &["none", "mmap", "loose"],
+        ..DEFAULT
     },
     Script {
         name: "fio",
         file: "fio.sh",
         quick: &[("SIZE", "4M")],
         full: &[("SIZE", "64M")],
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "attributes",
         file: "attributes.py",
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "sparse",
         file: "sparse.py",
         quick: &[("SIZE", "8")],
         full: &[("SIZE", "256")],
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "overlay",
         file: "overlay.sh",
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "privileges",
         file: "privileges.py",
-        ways: &["virtiofs", "virtiofs-4q", "virtiofs-never"],
+        mounts: &["virtiofs", "virtiofs-4q", "virtiofs-never"],
         core: true,
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "handed",
         file: "handed.sh",
         quick: &[("OPS", "4000"), ("FILTER", "truncate")],
         full: &[("OPS", "100000")],
-        ways: &["mmap"],
-        ..PLAIN
+        mounts: &["mmap"],
+        ..DEFAULT
     },
     Script {
         name: "sparse-xfs",
@@ -203,8 +203,8 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("SIZE", "8"), ("REFLINK", "yes")],
         full: &[("SIZE", "64"), ("REFLINK", "yes")],
         setup: Setup::Disk("xfs -q"),
-        ways: &["nfs4.2"],
-        ..PLAIN
+        mounts: &["nfs4.2"],
+        ..DEFAULT
     },
     Script {
         name: "sparse-btrfs",
@@ -212,42 +212,42 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("SIZE", "8"), ("REFLINK", "yes")],
         full: &[("SIZE", "64"), ("REFLINK", "yes")],
         setup: Setup::Disk("btrfs -q"),
-        ways: &["nfs4.2"],
-        ..PLAIN
+        mounts: &["nfs4.2"],
+        ..DEFAULT
     },
     Script {
         name: "pair",
         file: "pair.py",
         quick: &[("ROWS", "20"), ("TURNS", "6")],
         full: &[("ROWS", "200"), ("TURNS", "50")],
-        setup: Setup::Two("virtiofs-never", "virtiofs-never"),
-        ways: &["virtiofs-4q"],
-        ..PLAIN
+        setup: Setup::TwoGuests("virtiofs-never", "virtiofs-never"),
+        mounts: &["virtiofs-4q"],
+        ..DEFAULT
     },
     Script {
         name: "pair-9p",
         file: "pair.py",
         quick: &[("ROWS", "20"), ("TURNS", "6"), ("FLOCK", "no")],
         full: &[("ROWS", "200"), ("TURNS", "50"), ("FLOCK", "no")],
-        setup: Setup::Two("virtiofs-never", "none"),
-        ways: &["virtiofs-4q"],
-        ..PLAIN
+        setup: Setup::TwoGuests("virtiofs-never", "none"),
+        mounts: &["virtiofs-4q"],
+        ..DEFAULT
     },
     Script {
         name: "pair-nfs",
         file: "pair.py",
         quick: &[("ROWS", "20"), ("TURNS", "6"), ("FLOCK", "no")],
         full: &[("ROWS", "200"), ("TURNS", "50"), ("FLOCK", "no")],
-        setup: Setup::Two("nfs4.2", "nfs4.2"),
-        ways: &["nfs4.2"],
-        ..PLAIN
+        setup: Setup::TwoGuests("nfs4.2", "nfs4.2"),
+        mounts: &["nfs4.2"],
+        ..DEFAULT
     },
     Script {
         name: "mapped",
         file: "mapped.py",
         setup: Setup::Mapped,
-        ways: &["none", "mmap", "loose"],
-        ..PLAIN
+        mounts: &["none", "mmap", "loose"],
+        ..DEFAULT
     },
     Script {
         name: "vsock",
@@ -255,17 +255,17 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("SIZE", "4")],
         full: &[("SIZE", "64")],
         setup: Setup::Vsock,
-        ways: &["mmap"],
-        ..PLAIN
+        mounts: &["mmap"],
+        ..DEFAULT
     },
     Script {
         name: "block",
         file: "block.py",
         quick: &[("SIZE", "8")],
         full: &[("SIZE", "100")],
-        setup: Setup::Drive,
-        ways: &["mmap", "none"],
-        ..PLAIN
+        setup: Setup::BlockDevice,
+        mounts: &["mmap", "none"],
+        ..DEFAULT
     },
     Script {
         name: "root",
@@ -273,29 +273,29 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("TREES", "/etc")],
         full: &[("TREES", "/usr/bin /etc /usr/lib/python3 /usr/share/doc")],
         setup: Setup::Root,
-        ways: &["loose", "virtiofs-4q", "nfs4.2"],
-        ..PLAIN
+        mounts: &["loose", "virtiofs-4q", "nfs4.2"],
+        ..DEFAULT
     },
     Script {
         name: "image",
         file: "image.sh",
         setup: Setup::Image,
-        ways: &["loose", "virtiofs-4q", "nfs4.2"],
-        ..PLAIN
+        mounts: &["loose", "virtiofs-4q", "nfs4.2"],
+        ..DEFAULT
     },
     Script {
         name: "image-disk",
         file: "image.sh",
         setup: Setup::ImageDisk,
-        ways: &["mmap"],
-        ..PLAIN
+        mounts: &["mmap"],
+        ..DEFAULT
     },
     Script {
         name: "bundle",
         file: "bundle.py",
         setup: Setup::Bundle,
-        ways: &["virtiofs", "virtiofs-4q"],
-        ..PLAIN
+        mounts: &["virtiofs", "virtiofs-4q"],
+        ..DEFAULT
     },
     Script {
         name: "reset",
@@ -303,8 +303,8 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("RESETS", "1")],
         full: &[("RESETS", "3")],
         setup: Setup::Reset,
-        ways: &["virtiofs", "virtiofs-4q"],
-        ..PLAIN
+        mounts: &["virtiofs", "virtiofs-4q"],
+        ..DEFAULT
     },
     Script {
         name: "restart",
@@ -312,7 +312,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("KILLS", "3")],
         full: &[("KILLS", "50")],
         setup: Setup::Restart,
-        ways: &[
+        mounts: &[
             "nfs3",
             "nfs4.0",
             "nfs4.1",
@@ -321,7 +321,7 @@ pub(super) const SCRIPTS: &[Script] = &[
             "connect",
             "connect-mmap",
         ],
-        ..PLAIN
+        ..DEFAULT
     },
     Script {
         name: "named",
@@ -329,8 +329,8 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("ROUNDS", "5")],
         full: &[("ROUNDS", "50")],
         setup: Setup::Named,
-        ways: &["nfs3", "nfs4.0", "nfs4.1", "nfs4.2"],
-        ..PLAIN
+        mounts: &["nfs3", "nfs4.0", "nfs4.1", "nfs4.2"],
+        ..DEFAULT
     },
     Script {
         name: "reload",
@@ -338,7 +338,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("TURNS", "1")],
         full: &[("TURNS", "10")],
         setup: Setup::Reload,
-        ways: &["none", "nfs3", "nfs4.2", "virtiofs-4q"],
-        ..PLAIN
+        mounts: &["none", "nfs3", "nfs4.2", "virtiofs-4q"],
+        ..DEFAULT
     },
 ];

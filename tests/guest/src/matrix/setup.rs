@@ -1,17 +1,17 @@
 //! The setups of scripts: servers, guests, and their roots.
 
-use crate::guest::{Mount, Seat};
+use crate::guest::{GuestConfig, Mount};
 use crate::machine::Machine;
-use crate::ways::{Protocol, Way, beside};
+use crate::mounts::{MountConfig, Protocol, second_endpoint};
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Setup {
     /// A guest with the share, shared with other scripts.
-    Usual,
+    Default,
     /// A guest with the share, which QEMU serves too, with mapped owners.
     Mapped,
     /// Two guests with the share of one server, with these two mount configurations.
-    Two(&'static str, &'static str),
+    TwoGuests(&'static str, &'static str),
     /// A guest whose root is also served by barge, with the configuration of the share.
     Root,
     /// A guest whose root is a busybox image, made in `{run}/tree` and served by barge with the
@@ -27,14 +27,14 @@ pub(super) enum Setup {
     Vsock,
     /// A guest with the share, and with a disk: the file `{run}/disk`, as a vhost-user device, and
     /// over NBD as well.
-    Drive,
+    BlockDevice,
     /// A guest that may reset itself, and then restarts the script.
     Reset,
     /// A guest with a share that is a separate file system, made by this mkfs with these arguments.
     /// It is mounted only in the server's namespace: commands on the host see an empty directory.
     Disk(&'static str),
     /// A guest with the share, whose server is restarted when it is killed. Its process ID is in
-    /// `{run}/server.pid`, its lease time is [`LEASE`] seconds.
+    /// `{run}/server.pid`, its lease time is [`LEASE_TIME`] seconds.
     Restart,
     /// A guest with the share, whose server is configured by `{run}/barge.toml`; its process ID is
     /// in `{run}/server.pid`.
@@ -44,9 +44,9 @@ pub(super) enum Setup {
 }
 
 /// The servers and guests of a setup, as templates.
-pub(super) struct Scene {
-    pub(super) serve: Vec<String>,
-    pub(super) seats: Vec<Seat>,
+pub(super) struct SetupConfig {
+    pub(super) server_commands: Vec<String>,
+    pub(super) guests: Vec<GuestConfig>,
     pub(super) root: Option<Mount>,
     /// The cache mode of the first guest.
     pub(super) cache: &'static str,
@@ -55,109 +55,118 @@ pub(super) struct Scene {
 impl Setup {
     /// Returns whether guests need devices or the network of QEMU. v3's locks need the portmapper
     /// of the host, which answers on loopback.
-    pub(super) fn needs_qemu(self, way: &Way) -> bool {
-        let scene = self.scene(way, "", &[], &Machine::UserMode);
-        let has_devices = scene.seats.iter().any(|seat| !seat.qemu.is_empty());
+    pub(super) fn needs_qemu(self, way: &MountConfig) -> bool {
+        let scene = self.config(way, "", &[], &Machine::UserMode);
+        let has_devices = scene.guests.iter().any(|seat| !seat.qemu.is_empty());
         // SQLite in two user-mode guests has failed over NFS 4.2; the cause is not known.
-        has_devices || way.uses_rpcbind() || scene.seats.len() > 1
+        has_devices || way.uses_rpcbind() || scene.guests.len() > 1
     }
 
     /// Returns the scene with the share mounted as `way` with additional mount options, unless the
     /// setup has its own configurations.
-    pub(super) fn scene(
+    pub(super) fn config(
         self,
-        way: &Way,
+        way: &MountConfig,
         barge: &str,
         options: &[String],
         machine: &Machine,
-    ) -> Scene {
-        let serve = |source, addresses: &str, way: &Way| {
+    ) -> SetupConfig {
+        let serve = |source, addresses: &str, way: &MountConfig| {
             let arguments = way.arguments(machine);
             format!("{barge} serve {source} {addresses} {arguments}")
         };
-        let mut scene = Scene {
-            serve: vec![serve("{share}", way.address(), way)],
-            seats: vec![way.seat(options)],
+        let mut scene = SetupConfig {
+            server_commands: vec![serve("{share}", way.address(), way)],
+            guests: vec![way.guest_config(options)],
             root: None,
             cache: way.cache,
         };
-        scene.seats[0] = scene.seats[0].map(|text| text.replace("{barge}", barge));
-        let qemu = &mut scene.seats[0].qemu;
+        scene.guests[0] = scene.guests[0].map(|text| text.replace("{barge}", barge));
+        let qemu = &mut scene.guests[0].qemu;
         match self {
-            Self::Usual => {}
+            Self::Default => {}
             Self::Mapped => qemu.extend(MAPPED.map(String::from)),
-            Self::Two(first, second) => {
-                let (first, second) = (Way::named(first), Way::named(second));
-                let addresses = format!("{} {}", first.address(), beside(second.address()));
-                return Scene {
-                    serve: vec![serve("{share}", &addresses, first)],
-                    seats: vec![first.seat(&[]), second.seat(&[]).map(beside)],
+            Self::TwoGuests(first, second) => {
+                let (first, second) = (MountConfig::named(first), MountConfig::named(second));
+                let addresses =
+                    format!("{} {}", first.address(), second_endpoint(second.address()));
+                return SetupConfig {
+                    server_commands: vec![serve("{share}", &addresses, first)],
+                    guests: vec![
+                        first.guest_config(&[]),
+                        second.guest_config(&[]).map(second_endpoint),
+                    ],
                     root: None,
                     cache: first.cache,
                 };
             }
             Self::Root => {
-                let root = format!("--read-only {}", beside(way.address()));
+                let root = format!("--read-only {}", second_endpoint(way.address()));
                 // Excludes submounts: overlayfs rejects directories that a client would automount.
                 let command = serve("/mnt", &root, way);
                 let bound = format!("unshare -m sh -c 'mount --bind / /mnt && exec {command}'");
-                scene.serve.push(bound);
-                scene.root = Some(way.root().map(beside));
-                qemu.extend(way.device("root").iter().map(|text| beside(text)));
+                scene.server_commands.push(bound);
+                scene.root = Some(way.root().map(second_endpoint));
+                qemu.extend(way.device("root").iter().map(|text| second_endpoint(text)));
             }
             Self::Image => {
-                let command = serve("{run}/image", &beside(way.address()), way);
-                scene.serve.push(packed(barge, &command));
-                scene.root = Some(way.root().map(beside));
-                qemu.extend(way.device("root").iter().map(|text| beside(text)));
+                let command = serve("{run}/image", &second_endpoint(way.address()), way);
+                scene.server_commands.push(pack_command(barge, &command));
+                scene.root = Some(way.root().map(second_endpoint));
+                qemu.extend(way.device("root").iter().map(|text| second_endpoint(text)));
             }
             Self::ImageDisk => {
                 let command = format!("{barge} serve {{run}}/image --block {{socket2}},ro");
-                scene.serve.push(packed(barge, &command));
+                scene.server_commands.push(pack_command(barge, &command));
                 scene.root = Some(Mount {
-                    kind: "erofs".into(),
+                    fs_type: "erofs".into(),
                     options: "ro".into(),
                     device: "/dev/vda".into(),
                 });
-                qemu.extend(DRIVE.map(beside));
+                qemu.extend(DRIVE.map(second_endpoint));
             }
             Self::Bundle => {
                 let own = way.address().replace("{socket}", "one={socket}");
-                let addresses = format!("{own} {}", beside(way.address()));
-                scene.serve = vec![serve("one={share} two=mem:", &addresses, way)];
-                qemu.extend(way.device("bundle").iter().map(|text| beside(text)));
+                let addresses = format!("{own} {}", second_endpoint(way.address()));
+                scene.server_commands = vec![serve("one={share} two=mem:", &addresses, way)];
+                qemu.extend(
+                    way.device("bundle")
+                        .iter()
+                        .map(|text| second_endpoint(text)),
+                );
             }
             Self::Vsock => {
                 let addresses = format!("{} --9p vsock-uds:{{run}}/vm:5640", way.address());
                 let device = "{tools}/vhost-device-vsock --guest-cid 3 --tx-buffer-size 262144 --socket {socket} --uds-path {run}/vm";
-                scene.serve = vec![serve("{share}", &addresses, way), device.into()];
+                scene.server_commands = vec![serve("{share}", &addresses, way), device.into()];
                 qemu.extend(VSOCK.map(String::from));
             }
-            Self::Drive => {
+            Self::BlockDevice => {
                 let disk = "truncate -s 256M {run}/disk";
                 let addresses = "--block {socket},file=disk --nbd tcp:127.0.0.1:{port2}";
                 let command = format!("sh -c '{disk} && exec {barge} serve {{run}} {addresses}'");
-                scene.serve.push(command);
+                scene.server_commands.push(command);
                 qemu.extend(DRIVE.map(String::from));
             }
             Self::Restart => {
                 let lease = match way.protocol {
-                    Protocol::Nfs { .. } => format!(" --nfs-lease {LEASE}"),
+                    Protocol::Nfs { .. } => format!(" --nfs-lease {LEASE_TIME}"),
                     _ => String::new(),
                 };
-                scene.serve = vec![format!("{AGAIN} {}{lease}", scene.serve[0])];
+                scene.server_commands =
+                    vec![format!("{RESTART} {}{lease}", scene.server_commands[0])];
             }
-            Self::Reload => scene.serve = vec![by_file(barge, way, machine)],
+            Self::Reload => scene.server_commands = vec![config_file_command(barge, way, machine)],
             Self::Disk(mkfs) => {
                 let disk = "truncate -s 1G {run}/disk && mkfs.".to_owned() + mkfs + " {run}/disk";
                 let mounted = "mount -o loop {run}/disk {share} && chmod 755 {share}";
-                let command = &scene.serve[0];
-                scene.serve = vec![format!(
+                let command = &scene.server_commands[0];
+                scene.server_commands = vec![format!(
                     "unshare -m sh -c '{disk} && {mounted} && exec {command}'"
                 )];
             }
             Self::Named => {
-                scene.serve = vec![serve("share={share}", way.address(), way)];
+                scene.server_commands = vec![serve("share={share}", way.address(), way)];
             }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
@@ -169,7 +178,7 @@ impl Setup {
 /// directories that a guest uses as mount points, and files of several sizes and types. Some
 /// busyboxes lack flock(1), which a single guest does not need, and timeout(1) of busybox leaves a
 /// process behind in the share.
-fn packed(barge: &str, command: &str) -> String {
+fn pack_command(barge: &str, command: &str) -> String {
     let tree = "mkdir -p {run}/tree/bin && cd {run}/tree && mkdir dev proc sys run tmp mnt root etc data && ln -s /proc/mounts etc/mtab && cp {run}/busybox bin && \
         for name in $(bin/busybox --list); do [ $name = busybox ] || ln -s busybox bin/$name; done && \
         rm -f bin/flock bin/timeout && printf \"#!/bin/sh\\n\" >bin/flock && printf \"#!/bin/sh\\nshift 3; exec \\\"\\$@\\\"\\n\" >bin/timeout && \
@@ -182,7 +191,7 @@ fn packed(barge: &str, command: &str) -> String {
 
 /// Returns a server command with a configuration file in place of options, including whether the
 /// share is read-only.
-fn by_file(barge: &str, way: &Way, machine: &Machine) -> String {
+fn config_file_command(barge: &str, way: &MountConfig, machine: &Machine) -> String {
     let told = format!("{} {}", way.address(), way.arguments(machine));
     let mut keys = String::new();
     for option in told.split("--").skip(1) {
@@ -198,10 +207,10 @@ fn by_file(barge: &str, way: &Way, machine: &Machine) -> String {
 }
 
 /// The minimum lease time in seconds.
-const LEASE: &str = "10";
+const LEASE_TIME: &str = "10";
 
 /// A shell command that restarts its argument whenever it is killed; on SIGTERM it stops it.
-const AGAIN: &str = r#"sh -c 'trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & echo $! >{run}/server.pid; do wait $!; [ $? = 137 ] || exit 1; done' again"#;
+const RESTART: &str = r#"sh -c 'trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & echo $! >{run}/server.pid; do wait $!; [ $? = 137 ] || exit 1; done' again"#;
 
 /// QEMU's own server of the share, with mapped owners.
 const MAPPED: [&str; 4] = [
@@ -233,29 +242,34 @@ mod tests {
 
     #[test]
     fn two_guests_meet_two_addresses_of_one_server() {
-        let two = Setup::Two("virtiofs-never", "none");
-        let scene = two.scene(Way::named("mmap"), "barge", &[], &Machine::qemu());
+        let two = Setup::TwoGuests("virtiofs-never", "none");
+        let scene = two.config(MountConfig::named("mmap"), "barge", &[], &Machine::qemu());
         assert_eq!(
-            scene.serve,
+            scene.server_commands,
             [
                 "barge serve {share} --virtiofs {socket} --9p tcp:{listen}:{port2} --virtiofs-cache never"
             ]
         );
-        assert!(scene.seats[0].qemu[1].ends_with("path={socket}"));
-        assert!(scene.seats[1].mount.options.contains("port={port2},"));
+        assert!(scene.guests[0].qemu[1].ends_with("path={socket}"));
+        assert!(scene.guests[1].mount.options.contains("port={port2},"));
     }
 
     #[test]
     fn a_bundle_is_served_beside_the_share() {
-        let scene = Setup::Bundle.scene(Way::named("virtiofs"), "barge", &[], &Machine::qemu());
+        let scene = Setup::Bundle.config(
+            MountConfig::named("virtiofs"),
+            "barge",
+            &[],
+            &Machine::qemu(),
+        );
         assert_eq!(
-            scene.serve,
+            scene.server_commands,
             [
                 "barge serve one={share} two=mem: --virtiofs one={socket} --virtiofs {socket2} --virtiofs-cache auto"
             ]
         );
         assert!(
-            scene.seats[0]
+            scene.guests[0]
                 .qemu
                 .contains(&"socket,id=bundle,path={socket2}".to_owned())
         );
@@ -263,10 +277,14 @@ mod tests {
 
     #[test]
     fn a_disk_is_made_and_mounted_where_its_server_sees_it() {
-        let scene =
-            Setup::Disk("xfs -q").scene(Way::named("nfs4.2"), "barge", &[], &Machine::qemu());
-        let [command] = &scene.serve[..] else {
-            panic!("one server, not {:?}", scene.serve);
+        let scene = Setup::Disk("xfs -q").config(
+            MountConfig::named("nfs4.2"),
+            "barge",
+            &[],
+            &Machine::qemu(),
+        );
+        let [command] = &scene.server_commands[..] else {
+            panic!("one server, not {:?}", scene.server_commands);
         };
         assert!(
             command.starts_with(
@@ -278,37 +296,58 @@ mod tests {
 
     #[test]
     fn an_image_is_a_disk_or_is_served_as_the_share_is() {
-        let scene = Setup::Image.scene(Way::named("nfs4.2"), "barge", &[], &Machine::qemu());
+        let scene =
+            Setup::Image.config(MountConfig::named("nfs4.2"), "barge", &[], &Machine::qemu());
         let command = "exec barge serve {run}/image --nfs tcp:{listen}:{port2} ";
-        assert!(scene.serve[1].contains(command), "{}", scene.serve[1]);
-        let scene = Setup::ImageDisk.scene(Way::named("mmap"), "barge", &[], &Machine::qemu());
-        assert_eq!(scene.root.unwrap().kind, "erofs");
+        assert!(
+            scene.server_commands[1].contains(command),
+            "{}",
+            scene.server_commands[1]
+        );
+        let scene =
+            Setup::ImageDisk.config(MountConfig::named("mmap"), "barge", &[], &Machine::qemu());
+        assert_eq!(scene.root.unwrap().fs_type, "erofs");
         let socket = "socket,id=drive,path={socket2}".to_owned();
-        assert!(scene.seats[0].qemu.contains(&socket));
+        assert!(scene.guests[0].qemu.contains(&socket));
     }
 
     #[test]
     fn a_file_says_what_a_command_line_would() {
-        let scene = Setup::Reload.scene(Way::named("nfs4.1"), "barge", &[], &Machine::qemu());
+        let scene =
+            Setup::Reload.config(MountConfig::named("nfs4.1"), "barge", &[], &Machine::qemu());
         let keys = "nfs = \"tcp:{listen}:{port}\"\nnfs-state-dir = \"{run}/state\"\nnfs-delegations = true\n[[share]]\nsource = \"{share}\"\n";
-        assert!(scene.serve[0].contains(keys), "{}", scene.serve[0]);
+        assert!(
+            scene.server_commands[0].contains(keys),
+            "{}",
+            scene.server_commands[0]
+        );
     }
 
     #[test]
     fn a_named_share_is_the_only_export() {
-        let scene = Setup::Named.scene(Way::named("nfs4.2"), "barge", &[], &Machine::qemu());
+        let scene =
+            Setup::Named.config(MountConfig::named("nfs4.2"), "barge", &[], &Machine::qemu());
         let command = "barge serve share={share} --nfs tcp:{listen}:{port} ";
-        assert!(scene.serve[0].starts_with(command), "{}", scene.serve[0]);
+        assert!(
+            scene.server_commands[0].starts_with(command),
+            "{}",
+            scene.server_commands[0]
+        );
     }
 
     #[test]
     fn a_root_has_a_server_of_its_own() {
-        let scene = Setup::Root.scene(Way::named("virtiofs"), "barge", &[], &Machine::qemu());
+        let scene = Setup::Root.config(
+            MountConfig::named("virtiofs"),
+            "barge",
+            &[],
+            &Machine::qemu(),
+        );
         let command = "barge serve /mnt --read-only --virtiofs {socket2} --virtiofs-cache auto";
-        assert!(scene.serve[1].contains(command));
+        assert!(scene.server_commands[1].contains(command));
         assert_eq!(scene.root.unwrap().device, "root");
         assert!(
-            scene.seats[0]
+            scene.guests[0]
                 .qemu
                 .contains(&"socket,id=root,path={socket2}".to_owned())
         );

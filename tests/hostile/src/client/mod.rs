@@ -9,7 +9,7 @@ use std::net::Shutdown;
 
 use transports::Addr;
 
-use crate::peer::{Stream, dial};
+use crate::raw_client::{Stream, connect_stream};
 
 pub use self::nfs::Callbacks;
 
@@ -85,7 +85,7 @@ pub struct Client {
 impl Client {
     /// Connects and prepares for operations; `name` is unique among clients.
     pub fn new(protocol: Protocol, addr: &Addr, name: &str) -> Client {
-        let mut client = Client::silent(protocol, addr);
+        let mut client = Client::connect(protocol, addr);
         match protocol {
             Protocol::P9 | Protocol::P9Unix => client.attach(),
             Protocol::Nfs3 => client.mount(),
@@ -99,10 +99,10 @@ impl Client {
     }
 
     /// Connects without sending anything.
-    pub fn silent(protocol: Protocol, addr: &Addr) -> Client {
+    pub fn connect(protocol: Protocol, addr: &Addr) -> Client {
         Client {
             protocol,
-            stream: dial(addr),
+            stream: connect_stream(addr),
             next: 1,
             root: Vec::new(),
             file: Vec::new(),
@@ -157,7 +157,7 @@ impl Client {
     }
 
     /// Sends as much of `bytes` as the socket's buffer takes.
-    pub fn stuff(&mut self, mut bytes: &[u8]) {
+    pub fn fill_socket(&mut self, mut bytes: &[u8]) {
         self.stream.nonblocking(true).expect("a socket");
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
@@ -209,6 +209,6 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let _ = self.stream.end(Shutdown::Both);
+        let _ = self.stream.shut_down(Shutdown::Both);
     }
 }

@@ -1,7 +1,7 @@
 //! NFSv3 with MOUNT and NLM, and NFSv4.
 
 use super::{Client, FILE, MSIZE, Protocol, SLOTS};
-use crate::rpc::{self, MOUNT, NFS, NLM, Ops, opaque, results, unwrap, word, words};
+use crate::rpc::{self, MOUNT, NFS, NLM, Ops, decode_opaque, opaque, results, word, words};
 
 /// Whether the server may send callbacks to a v4.1 client over its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Client {
     pub(super) fn mount(&mut self) {
         let root = self.rpc((MOUNT, 3, 1), &opaque(b"/"));
         assert_eq!(word(&root), 0, "MNT");
-        self.root = unwrap(&root[4..]);
+        self.root = decode_opaque(&root[4..]);
         self.file = self.lookup(FILE);
     }
 
@@ -31,7 +31,7 @@ impl Client {
         let body = [opaque(&self.root), opaque(name.as_bytes())].concat();
         let found = self.rpc((NFS, 3, 3), &body);
         assert_eq!(word(&found), 0, "LOOKUP");
-        unwrap(&found[4..])
+        decode_opaque(&found[4..])
     }
 
     /// v4.1: performs EXCHANGE_ID, CREATE_SESSION and RECLAIM_COMPLETE.
@@ -43,7 +43,7 @@ impl Client {
         };
         self.session = self.create_session(callbacks).expect("a session");
         // RECLAIM_COMPLETE of all file systems: without it OPEN fails with NFS4ERR_GRACE.
-        let nothing_to_reclaim = self.begin().op(58, &[0]);
+        let nothing_to_reclaim = self.begin_compound().op(58, &[0]);
         assert_eq!(self.compound(&nothing_to_reclaim).0, 0);
     }
 
@@ -100,7 +100,7 @@ impl Client {
     }
 
     /// Receives `calls` replies.
-    pub fn take_replies(&mut self, calls: usize) {
+    pub fn receive_replies(&mut self, calls: usize) {
         for _ in 0..calls {
             self.reply();
         }
@@ -108,7 +108,7 @@ impl Client {
 
     /// Retransmits the call made here last, and then makes this one. Both must succeed, though
     /// neither can be executed twice.
-    pub fn once_more(&mut self, what: (u32, u32, u32), body: &[u8]) {
+    pub fn retransmit_previous(&mut self, what: (u32, u32, u32), body: &[u8]) {
         let call = self.call(what, body);
         let before = self.sent.replace(call.clone());
         for call in before.iter().chain([&call]) {
@@ -162,12 +162,12 @@ impl Client {
     pub fn compound(&mut self, ops: &Ops) -> (u32, Vec<u8>) {
         let reply = self.rpc((NFS, 4, 1), &ops.compound(self.protocol.minor()));
         // Status, tag, count.
-        let tag = unwrap(&reply[4..]).len().next_multiple_of(4);
+        let tag = decode_opaque(&reply[4..]).len().next_multiple_of(4);
         (word(&reply), reply[12 + tag..].to_vec())
     }
 
     /// v4: returns SEQUENCE on the next slot, if the minor version has sessions.
-    pub fn begin(&mut self) -> Ops {
+    pub fn begin_compound(&mut self) -> Ops {
         if self.protocol.minor() == 0 {
             return Ops::default();
         }
@@ -179,7 +179,11 @@ impl Client {
 
     /// v4: encodes a compound on the file.
     fn on_file(&mut self, ops: Ops) -> Vec<u8> {
-        let all = self.begin().root().lookup(FILE.as_bytes()).then(ops);
+        let all = self
+            .begin_compound()
+            .root()
+            .lookup(FILE.as_bytes())
+            .append(ops);
         self.call((NFS, 4, 1), &all.compound(self.protocol.minor()))
     }
 

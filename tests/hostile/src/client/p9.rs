@@ -3,17 +3,17 @@
 use p9::{Data, Dialect, Fid, Names, Rmessage, Tag, Tmessage as T, Uid};
 
 use super::{Client, FILE, MSIZE};
-use crate::peer::encoded;
+use crate::raw_client::encode_request;
 
 /// The fid of the file.
-const ON_FILE: Fid = Fid(1);
+const FILE_FID: Fid = Fid(1);
 
 /// Size in bytes of the header of a read or write message.
-const HEAD: u32 = 24;
+const HEADER_SIZE: u32 = 24;
 
 /// Asserts that a reply is a success of at least `len` bytes, minus a header.
 pub(super) fn check(reply: &[u8], len: u32) {
-    let least = len.saturating_sub(HEAD) as usize;
+    let least = len.saturating_sub(HEADER_SIZE) as usize;
     assert!(reply.len() >= least, "{} bytes", reply.len());
     let (_, reply) = Rmessage::decode(Dialect::Linux, reply).expect("a reply");
     assert!(!matches!(reply, Rmessage::Lerror { .. }), "{reply:?}");
@@ -22,31 +22,31 @@ pub(super) fn check(reply: &[u8], len: u32) {
 impl Client {
     pub(super) fn p9_attributes(&mut self) -> Vec<u8> {
         self.p9(&T::Getattr {
-            fid: ON_FILE,
+            fid: FILE_FID,
             mask: 0x7ff,
         })
     }
 
     pub(super) fn p9_read(&mut self, len: u32) -> Vec<u8> {
         self.p9(&T::Read {
-            fid: ON_FILE,
+            fid: FILE_FID,
             offset: 0,
-            count: len - HEAD,
+            count: len - HEADER_SIZE,
         })
     }
 
     pub(super) fn p9_write(&mut self, data: &[u8]) -> Vec<u8> {
         self.p9(&T::Write {
-            fid: ON_FILE,
+            fid: FILE_FID,
             offset: 0,
-            data: Data(&data[HEAD as usize..]),
+            data: Data(&data[HEADER_SIZE as usize..]),
         })
     }
 
     /// Encodes a message with a new tag.
     fn p9(&mut self, request: &T<'_>) -> Vec<u8> {
         let tag = Tag((self.number() & 0x7fff) as u16);
-        encoded(tag, request)
+        encode_request(tag, request)
     }
 
     /// Sends a 9P request; returns success, or the errno of the error.
@@ -65,7 +65,7 @@ impl Client {
             msize: MSIZE,
             version: Dialect::Linux.version().as_bytes(),
         };
-        self.send(&encoded(Tag::NONE, &version));
+        self.send(&encode_request(Tag::NONE, &version));
         self.reply();
         let attach = T::Attach {
             fid: Fid(0),
@@ -75,8 +75,8 @@ impl Client {
             n_uname: Uid(0),
         };
         self.p9_rpc(&attach).expect("attached");
-        self.walk(ON_FILE, &[FILE.as_bytes()]).expect("there");
-        let (fid, flags) = (ON_FILE, 2);
+        self.walk(FILE_FID, &[FILE.as_bytes()]).expect("there");
+        let (fid, flags) = (FILE_FID, 2);
         self.p9_rpc(&T::Lopen { fid, flags }).expect("opened");
     }
 

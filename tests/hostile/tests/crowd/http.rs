@@ -8,21 +8,21 @@ use std::time::Duration;
 use hostile::process::barge;
 use vfs::memory::MemoryBudget;
 
-use super::{Held, Stage, assert_hold, row};
+use super::{Guard, TestServer, assert_all_pass, case};
 
 /// The protocol of this stage.
 #[derive(Debug)]
 struct Http;
 
 /// The program with a status page.
-struct Page {
+struct StatusPage {
     child: Child,
     addr: String,
 }
 
-impl Page {
+impl StatusPage {
     /// Starts the program. Returns `None` if it is not built.
-    fn start() -> Option<Page> {
+    fn start() -> Option<StatusPage> {
         let mut child = Command::new(barge()?)
             .args(["serve", "mem:", "--9p", "tcp:127.0.0.1:0", "--http", "0"])
             .stdout(Stdio::piped())
@@ -32,25 +32,25 @@ impl Page {
         let lines = BufReader::new(stdout).lines().map_while(Result::ok);
         let said: Vec<_> = lines.take_while(|line| line != "ready").collect();
         let addr = said.iter().find_map(|line| line.strip_prefix("http://"));
-        Some(Page {
+        Some(StatusPage {
             child,
             addr: addr.expect("a page").trim_end_matches('/').into(),
         })
     }
 }
 
-impl Drop for Page {
+impl Drop for StatusPage {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Stage for Page {
-    type Client = Visitor;
+impl TestServer for StatusPage {
+    type Client = HttpClient;
 
-    fn client(&self, _: &str) -> Visitor {
-        Visitor(self.addr.clone())
+    fn client(&self, _: &str) -> HttpClient {
+        HttpClient(self.addr.clone())
     }
 
     /// The budget is not accessible from outside the process.
@@ -60,22 +60,22 @@ impl Stage for Page {
 }
 
 /// A client that connects for each request, since the server closes the connection after a reply.
-struct Visitor(String);
+struct HttpClient(String);
 
-impl Visitor {
+impl HttpClient {
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.0).expect("connected");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         stream
     }
 }
 
 /// Timeout of a reply: more than any machine takes, and less than 200 clients take at five seconds
 /// each.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends incomplete requests.
-fn slow_requests(page: &Page) -> Held {
+fn slow_requests(page: &StatusPage) -> Guard {
     let attacker = page.client("attacker");
     let begin = |_| {
         let mut stream = attacker.connect();
@@ -86,7 +86,7 @@ fn slow_requests(page: &Page) -> Held {
     Box::new((0..200).map(begin).collect::<Vec<_>>())
 }
 
-fn asks_for_health(client: &mut Visitor) {
+fn asks_for_health(client: &mut HttpClient) {
     let mut stream = client.connect();
     let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     stream.write_all(request).expect("sent");
@@ -103,8 +103,8 @@ fn one_client_that_takes_all_connections_of_the_page_makes_no_other_fail() {
     if barge().is_none() {
         return println!("skipped: barge has not been built");
     }
-    let serve = || Page::start().expect("built");
-    assert_hold([row(
+    let serve = || StatusPage::start().expect("built");
+    assert_all_pass([case(
         Http,
         "connections",
         serve,

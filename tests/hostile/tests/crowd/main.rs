@@ -26,12 +26,12 @@ use std::time::{Duration, Instant};
 use hostdir::HostDir;
 use hostile::client::{FILE, SIZE};
 use hostile::server::host_dir;
-use hostile::user::as_another;
+use hostile::user::run_as_other_user;
 use tempfile::TempDir;
 use vfs::memory::MemoryBudget;
 
 /// A server with its tree and clients.
-trait Stage: Sync {
+trait TestServer: Sync {
     type Client;
 
     /// Returns a client that is ready; `name` is unique among clients.
@@ -42,67 +42,67 @@ trait Stage: Sync {
 }
 
 /// A cell of the matrix.
-struct Row<S: Stage> {
+struct TestCase<S: TestServer> {
     /// The protocol and the table.
     name: String,
     /// Starts the server with its limits.
     serve: Box<dyn Fn() -> S>,
     /// Fills the table, and returns a guard that keeps it full.
-    fill: fn(&S) -> Held,
+    fill: fn(&S) -> Guard,
     /// Performs the operation of an ordinary client.
-    ordinary: fn(&mut S::Client),
+    operation: fn(&mut S::Client),
 }
 
-type Held = Box<dyn Any + Send>;
+type Guard = Box<dyn Any + Send>;
 
-fn row<S: Stage>(
+fn case<S: TestServer>(
     protocol: impl Debug,
     table: &str,
     serve: impl Fn() -> S + 'static,
-    fill: fn(&S) -> Held,
+    fill: fn(&S) -> Guard,
     ordinary: fn(&mut S::Client),
-) -> Row<S> {
-    Row {
+) -> TestCase<S> {
+    TestCase {
         name: format!("{protocol:?}, {table}"),
         serve: Box::new(serve),
         fill,
-        ordinary,
+        operation: ordinary,
     }
 }
 
-impl<S: Stage> Row<S> {
+impl<S: TestServer> TestCase<S> {
     /// Returns `false` if the process lacks the privileges for the attack.
-    fn holds(&self) -> bool {
+    fn run(&self) -> bool {
         let stage = (self.serve)();
         let mut early = stage.client("early");
-        (self.ordinary)(&mut early);
+        (self.operation)(&mut early);
         let fill = self.fill;
-        let Some(attack) = as_another(|| fill(&stage)) else {
+        let Some(attack) = run_as_other_user(|| fill(&stage)) else {
             return false;
         };
-        (self.ordinary)(&mut early);
-        (self.ordinary)(&mut stage.client("late"));
-        (self.ordinary)(&mut early);
+        (self.operation)(&mut early);
+        (self.operation)(&mut stage.client("late"));
+        (self.operation)(&mut early);
         if let Some(budget) = stage.budget() {
             // Four clients may each have a request beyond their share.
             let most = budget.limit() + 4 * (SIZE as usize + 100);
             assert!(budget.used() <= most, "{} bytes", budget.used());
         }
         drop(attack);
-        (self.ordinary)(&mut early);
-        (self.ordinary)(&mut stage.client("last"));
+        (self.operation)(&mut early);
+        (self.operation)(&mut stage.client("last"));
         true
     }
 }
 
 /// Runs rows, and panics if any fails.
 #[track_caller]
-fn assert_hold<S: Stage>(rows: impl IntoIterator<Item = Row<S>>) {
+fn assert_all_pass<S: TestServer>(rows: impl IntoIterator<Item = TestCase<S>>) {
     sys::limits::raise_descriptors();
     let mut failed = Vec::new();
     for row in rows {
         println!("{}", row.name);
-        match catch_unwind(AssertUnwindSafe(|| row.holds())) {
+        match catch_unwind(AssertUnwindSafe(|| row.run())) {
             Ok(true) => {}
             Ok(false) => return println!("skipped: not root"),
             Err(_) => failed.push(row.name),
@@ -113,7 +113,7 @@ fn assert_hold<S: Stage>(rows: impl IntoIterator<Item = Row<S>>) {
 
 /// Waits until a table is full.
 #[track_caller]
-fn until(full: impl Fn() -> bool) {
+fn wait_until_full(full: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !full() {
         assert!(Instant::now() < deadline, "the table does not fill");
@@ -130,7 +130,7 @@ const DIRECTORIES: u32 = 20;
 /// A directory of the host with [`FILE`], other files and directories, served with few file
 /// descriptors.
 struct Tree {
-    served: Arc<HostDir>,
+    host_dir: Arc<HostDir>,
     _dir: TempDir,
 }
 
@@ -151,7 +151,7 @@ impl Tree {
             std::fs::create_dir(path).expect("made");
         }
         Tree {
-            served: host_dir(dir.path(), Some(Tree::DESCRIPTORS)),
+            host_dir: host_dir(dir.path(), Some(Tree::DESCRIPTORS)),
             _dir: dir,
         }
     }

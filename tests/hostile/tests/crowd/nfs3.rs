@@ -6,8 +6,8 @@ use engine::Tuning;
 use hostile::client::{Client, Protocol};
 use hostile::rpc::{NFS, Ops, opaque, words};
 
-use super::sockets::{Sockets, plain, small};
-use super::{Held, Stage, assert_hold, file, row, until};
+use super::sockets::{SocketServer, plain_server, small_limits};
+use super::{Guard, TestServer, assert_all_pass, case, file, wait_until_full};
 
 /// Offset of attackers' locks.
 const FAR: u64 = 1 << 40;
@@ -16,7 +16,7 @@ const GRANTED: u32 = 0;
 const NO_LOCKS: u32 = 2;
 
 /// Locks bytes of several files under many made-up client names.
-fn names(stage: &Sockets) -> Held {
+fn names(stage: &SocketServer) -> Guard {
     let mut client = stage.client("attacker");
     // Each locked file takes a file descriptor.
     let files: Vec<_> = (0..16).map(|number| client.lookup(&file(number))).collect();
@@ -33,7 +33,7 @@ fn names(stage: &Sockets) -> Held {
 }
 
 /// Locks many ranges of one file as one client.
-fn ranges(stage: &Sockets) -> Held {
+fn ranges(stage: &SocketServer) -> Guard {
     let mut client = stage.client("attacker");
     let lock = |number: u64| client.nlm(false, b"attacker", 1, FAR + 2 * number);
     let end = (0..5000).map(lock).find(|status| *status != GRANTED);
@@ -47,7 +47,7 @@ fn locks_a_byte(client: &mut Client) {
 }
 
 /// Sends more LOCKs that wait for a byte held by the attacker than may wait in total.
-fn waiting(stage: &Sockets) -> Held {
+fn waiting(stage: &SocketServer) -> Guard {
     const CONNECTIONS: u32 = 22;
     const OF_EACH: u32 = 200;
     /// Size in bytes of the reply to a LOCK.
@@ -69,7 +69,7 @@ fn waiting(stage: &Sockets) -> Held {
     }
     // LOCKs beyond the limit get a reply.
     let refused = u64::from(CONNECTIONS * OF_EACH) - most;
-    until(|| sent() >= before + refused * REPLY);
+    wait_until_full(|| sent() >= before + refused * REPLY);
     Box::new((holder, all))
 }
 
@@ -87,16 +87,16 @@ fn waits_for_a_byte(client: &mut Client) {
 }
 
 /// Returns a server with the default memory, so that the tables' own limits apply.
-pub(crate) fn with_memory(protocol: Protocol) -> Sockets {
+pub(crate) fn with_memory(protocol: Protocol) -> SocketServer {
     let bounds = Tuning {
         memory: 1 << 30,
-        ..small()
+        ..small_limits()
     };
-    Sockets::serving_tree(protocol, bounds)
+    SocketServer::with_tree(protocol, bounds)
 }
 
 /// Sends more non-idempotent calls than the cache holds replies.
-fn replies(stage: &Sockets) -> Held {
+fn replies(stage: &SocketServer) -> Guard {
     const CALLS: usize = 500;
     let mut client = stage.client("attacker");
     let remove = match stage.protocol {
@@ -116,7 +116,7 @@ fn replies(stage: &Sockets) -> Held {
             .flat_map(|_| client.call(what, &remove))
             .collect();
         client.send(&calls);
-        client.take_replies(CALLS);
+        client.receive_replies(CALLS);
     }
     Box::new(client)
 }
@@ -131,26 +131,26 @@ fn new_name() -> String {
 fn makes_and_repeats(client: &mut Client) {
     // Without attributes.
     let place = [opaque(&client.root), opaque(new_name().as_bytes())].concat();
-    client.once_more((NFS, 3, 9), &[place, words(&[0; 6])].concat());
+    client.retransmit_previous((NFS, 3, 9), &[place, words(&[0; 6])].concat());
 }
 
 fn makes_and_repeats_in_v4(client: &mut Client) {
     let make = Ops::default().root().mkdir(new_name().as_bytes());
-    client.once_more((NFS, 4, 1), &make.compound(0));
+    client.retransmit_previous((NFS, 4, 1), &make.compound(0));
 }
 
 #[test]
 fn one_client_that_fills_a_table_of_nfs_v3_makes_no_other_fail() {
     let v3 = Protocol::Nfs3;
     let v40 = Protocol::Nfs40;
-    let serve = move || plain(v3);
+    let serve = move || plain_server(v3);
     let keeping = |protocol| move || with_memory(protocol);
     let kept = "replies kept for retransmissions";
-    assert_hold([
-        row(v3, "NLM names", serve, names, locks_a_byte),
-        row(v3, "NLM ranges", serve, ranges, locks_a_byte),
-        row(v3, "NLM LOCKs that wait", serve, waiting, waits_for_a_byte),
-        row(v3, kept, keeping(v3), replies, makes_and_repeats),
-        row(v40, kept, keeping(v40), replies, makes_and_repeats_in_v4),
+    assert_all_pass([
+        case(v3, "NLM names", serve, names, locks_a_byte),
+        case(v3, "NLM ranges", serve, ranges, locks_a_byte),
+        case(v3, "NLM LOCKs that wait", serve, waiting, waits_for_a_byte),
+        case(v3, kept, keeping(v3), replies, makes_and_repeats),
+        case(v40, kept, keeping(v40), replies, makes_and_repeats_in_v4),
     ]);
 }

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use hostile::client::{Callbacks, Client, FILE, Protocol, SIZE};
 use hostile::rpc::{Ops, word};
-use hostile::server::{Server, Via, nfs_with};
+use hostile::server::{Server, Transport, nfs_with};
 use nfs::server::Options;
 use parking_lot::Mutex;
 use vfs::{Attr, Kind, Op};
-use vfs_testkit::script::{Answer, Script, plain_attr};
+use vfs_testkit::script::{Answer, Script, default_attr};
 
 use super::nfs3::with_memory;
-use super::sockets::{Sockets, plain, small};
-use super::{FILES, Held, Stage, assert_hold, file, row};
+use super::sockets::{SocketServer, plain_server, small_limits};
+use super::{FILES, Guard, TestServer, assert_all_pass, case, file};
 
 /// Creates many client IDs as one peer; those without state are evicted first.
-fn clients(stage: &Sockets) -> Held {
+fn clients(stage: &SocketServer) -> Guard {
     let mut client = stage.client("attacker");
     for number in 0..9000 {
         let name = format!("made up {number}");
@@ -35,7 +35,7 @@ fn clients(stage: &Sockets) -> Held {
 }
 
 /// Creates sessions of one client, with as many slots as the server grants.
-fn sessions(stage: &Sockets) -> Held {
+fn sessions(stage: &SocketServer) -> Guard {
     let mut client = stage.client("attacker");
     let refused = (0..20_000).find_map(|_| client.create_session(Callbacks::None).err());
     assert!(refused.is_some(), "no bound");
@@ -43,16 +43,16 @@ fn sessions(stage: &Sockets) -> Held {
 }
 
 /// Opens files with many open owners.
-fn owners(stage: &Sockets) -> Held {
+fn owners(stage: &SocketServer) -> Guard {
     /// Number of OPENs in a compound, each after a PUTROOTFH.
     const OPENS: usize = 60;
     let mut client = stage.client("attacker");
     let refused = (0..4000).find_map(|batch| {
-        let mut ops = client.begin();
+        let mut ops = client.begin_compound();
         for number in 0..OPENS {
             let file = file((batch * OPENS + number) % FILES);
             let open = client.open(&format!("{batch} {number}"), &file);
-            ops = ops.root().then(open);
+            ops = ops.root().append(open);
         }
         match client.compound(&ops).0 {
             0 => None,
@@ -65,8 +65,8 @@ fn owners(stage: &Sockets) -> Held {
 
 /// Opens the file with an open owner, and reads.
 fn opens(client: &mut Client) {
-    let ops = client.begin().root();
-    let ops = ops.then(client.open("bystander", FILE));
+    let ops = client.begin_compound().root();
+    let ops = ops.append(client.open("bystander", FILE));
     assert_eq!(client.compound(&ops).0, 0, "OPEN");
     client.read(SIZE);
 }
@@ -80,15 +80,15 @@ fn range(offset: u64) -> [u32; 4] {
 
 /// Returns OPEN, and LOCK of a byte with a new lock owner.
 fn open_and_lock(client: &mut Client, owner: &str, offset: u64) -> Ops {
-    let ops = client.begin().root();
-    let ops = ops.then(client.open_for(3, owner, FILE));
+    let ops = client.begin_compound().root();
+    let ops = ops.append(client.open_for(3, owner, FILE));
     // Exclusive, no reclaim; then a new lock owner from the open.
     let ops = ops.op(12, &[2, 0]).words(&range(offset)).words(&[1, 0]);
     let ops = ops.words(&CURRENT).words(&[0]).raw(&client.id);
     ops.opaque(owner.as_bytes())
 }
 
-fn locks(stage: &Sockets) -> Held {
+fn locks(stage: &SocketServer) -> Guard {
     /// Number of LOCKs in a compound besides the first.
     const LOCKS: u64 = 100;
     const FAR: u64 = 1 << 40;
@@ -116,15 +116,15 @@ fn locks_a_byte(client: &mut Client) {
 }
 
 /// Serves a large file that is copied slowly: a copy becomes asynchronous and never ends.
-fn copying(protocol: Protocol) -> Sockets {
+fn copying(protocol: Protocol) -> SocketServer {
     let script = Script::new();
     script.set_capabilities(vfs::Capabilities {
-        handles: vfs::Level::Native,
+        handles: vfs::Support::Native,
         ..Default::default()
     });
     let file = Attr {
         size: 1 << 40,
-        ..plain_attr(2, Kind::File)
+        ..default_attr(2, Kind::File)
     };
     script.always(Op::FileAttr, Answer::Attr(file));
     script.always(Op::Copy, Answer::Count(1));
@@ -140,13 +140,16 @@ fn copying(protocol: Protocol) -> Sockets {
         ..Options::new(7, Arc::new(clock))
     };
     let service = nfs_with(script, options);
-    Sockets::of(protocol, Server::of(Via::Tcp, small(), Arc::new(service)))
+    SocketServer::new(
+        protocol,
+        Server::with_service(Transport::Tcp, small_limits(), Arc::new(service)),
+    )
 }
 
 /// Copies a part of the file to a far offset in it; returns whether the copy is asynchronous.
 fn copy(client: &mut Client) -> bool {
     let on_file = |ops: Ops| ops.root().lookup(FILE.as_bytes());
-    let ops = on_file(client.begin()).op(32, &[]);
+    let ops = on_file(client.begin_compound()).op(32, &[]);
     let ops = on_file(ops).op(60, &[0; 8]);
     // Source offset, destination offset, count; consecutive, not synchronous, no source server.
     let ops = ops.words(&[0, 0, 1 << 7, 0, 0, 1 << 30]).words(&[1, 0, 0]);
@@ -161,7 +164,7 @@ fn copy(client: &mut Client) -> bool {
 /// stability, the verifier, and the two flags.
 const COPIED: usize = 4 + 16 + 8 + 4 + 8 + 8;
 
-fn copies(stage: &Sockets) -> Held {
+fn copies(stage: &SocketServer) -> Guard {
     let mut all: Vec<_> = (0..16)
         .map(|number| stage.client(&format!("attacker {number}")))
         .collect();
@@ -180,29 +183,29 @@ fn copies_in_the_background(client: &mut Client) {
 #[test]
 fn one_client_that_fills_a_table_of_nfs_v4_makes_no_other_fail() {
     use Protocol::{Nfs40, Nfs41, Nfs42};
-    let serve = |protocol| move || plain(protocol);
+    let serve = |protocol| move || plain_server(protocol);
     let both = [Nfs40, Nfs41].into_iter().flat_map(|protocol| {
         [
-            row(
+            case(
                 protocol,
                 "clients",
                 move || with_memory(protocol),
                 clients,
                 opens,
             ),
-            row(protocol, "owners and opens", serve(protocol), owners, opens),
+            case(protocol, "owners and opens", serve(protocol), owners, opens),
         ]
     });
-    assert_hold(both.chain([
-        row(
+    assert_all_pass(both.chain([
+        case(
             Nfs41,
             "sessions and slots",
             || with_memory(Nfs41),
             sessions,
             opens,
         ),
-        row(Nfs41, "locked ranges", serve(Nfs41), locks, locks_a_byte),
-        row(
+        case(Nfs41, "locked ranges", serve(Nfs41), locks, locks_a_byte),
+        case(
             Nfs42,
             "copies that go on",
             || copying(Nfs42),

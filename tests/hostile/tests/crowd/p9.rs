@@ -3,17 +3,17 @@
 use hostile::client::{Client, FILE, Protocol};
 use p9::{Data, Fid, Tmessage as T};
 
-use super::sockets::{Sockets, attackers, plain};
-use super::{DIRECTORIES, Held, Stage, assert_hold, row};
+use super::sockets::{SocketServer, attackers, plain_server};
+use super::{DIRECTORIES, Guard, TestServer, assert_all_pass, case};
 
 /// Opens unlinked files, whose file descriptors cannot be reclaimed.
-fn open_descriptors(stage: &Sockets) -> Held {
+fn open_descriptors(stage: &SocketServer) -> Guard {
     let mut client = stage.client("attacker");
     let made = (2..200u32).find_map(|number| {
         let (fid, name) = (Fid(number), format!("unnamed {number}"));
         client.walk(fid, &[]).expect("walked");
         let name = name.as_bytes();
-        let made = client.p9_rpc(&hostile::peer::create(fid, name));
+        let made = client.p9_rpc(&hostile::raw_client::create(fid, name));
         let (dirfid, flags) = (Fid(0), 0);
         let unlink = T::Unlinkat {
             dirfid,
@@ -27,7 +27,7 @@ fn open_descriptors(stage: &Sockets) -> Held {
 }
 
 /// Lists more directories at a time than there are file descriptors.
-fn directory_streams(stage: &Sockets) -> Held {
+fn directory_streams(stage: &SocketServer) -> Guard {
     let mut client = stage.client("attacker");
     for number in 2..400u32 {
         let fid = Fid(number);
@@ -40,7 +40,7 @@ fn directory_streams(stage: &Sockets) -> Held {
         assert!(done.is_ok() || done == Err(24), "{done:?}");
     }
     let tree = stage.tree.as_ref().expect("a directory");
-    assert!(tree.served.open_descriptors() > 20);
+    assert!(tree.host_dir.open_descriptors() > 20);
     Box::new(client)
 }
 
@@ -72,7 +72,7 @@ fn lock(kind: u8, start: u64, proc_id: u32) -> T<'static> {
     }
 }
 
-fn locks(stage: &Sockets) -> Held {
+fn locks(stage: &SocketServer) -> Guard {
     /// Offset of attackers' locks.
     const FAR: u64 = 1 << 40;
     let mut client = stage.client("attacker");
@@ -90,7 +90,7 @@ fn locks_a_byte(client: &mut Client) {
 }
 
 /// Creates sparse fids, each of which takes a page of the table, over many connections.
-fn fids(stage: &Sockets) -> Held {
+fn fids(stage: &SocketServer) -> Guard {
     let mut all = attackers(stage, 4);
     for client in &mut all {
         let refused = (1..100_000).any(|fid| client.walk(Fid(fid * 8), &[]).is_err());
@@ -123,7 +123,7 @@ fn begin_value(client: &mut Client, fid: Fid, size: u64) -> Result<(), u32> {
 
 /// Starts values that are never complete, over many connections: large ones first, then ever
 /// smaller ones.
-fn values(stage: &Sockets) -> Held {
+fn values(stage: &SocketServer) -> Guard {
     let mut all = attackers(stage, 8);
     for client in &mut all {
         let mut fids = (2..10_000).map(Fid);
@@ -145,7 +145,7 @@ fn writes_a_value(client: &mut Client) {
 
 #[test]
 fn one_client_that_fills_a_table_of_9p_makes_no_other_fail() {
-    type Fill = fn(&Sockets) -> Held;
+    type Fill = fn(&SocketServer) -> Guard;
     type Ordinary = fn(&mut Client);
     let tables: [(&str, Fill, Ordinary); 5] = [
         ("open descriptors", open_descriptors, lists_and_opens),
@@ -157,8 +157,8 @@ fn one_client_that_fills_a_table_of_9p_makes_no_other_fail() {
     let rows = [Protocol::P9, Protocol::P9Unix]
         .into_iter()
         .flat_map(|protocol| {
-            let serve = move || plain(protocol);
-            tables.map(|(table, fill, ordinary)| row(protocol, table, serve, fill, ordinary))
+            let serve = move || plain_server(protocol);
+            tables.map(|(table, fill, ordinary)| case(protocol, table, serve, fill, ordinary))
         });
-    assert_hold(rows);
+    assert_all_pass(rows);
 }

@@ -7,13 +7,13 @@ use hostile::client::{Client, Protocol, SIZE};
 use hostile::server::{Server, tuning};
 use transports::Addr;
 use vfs::memory::MemoryBudget;
-use vfs::{Attr, Kind, Level, Op, Patience};
-use vfs_testkit::script::{Answer, Latch, Script, plain_attr};
+use vfs::{Attr, Kind, Op, Patience, Support};
+use vfs_testkit::script::{Answer, Latch, Script, default_attr};
 
-use super::{Held, Row, Stage, Tree, assert_hold, row, until};
+use super::{Guard, TestCase, TestServer, Tree, assert_all_pass, case, wait_until_full};
 
 /// A server on a socket.
-pub(crate) struct Sockets {
+pub(crate) struct SocketServer {
     pub(crate) protocol: Protocol,
     pub(crate) server: Server,
     pub(crate) tree: Option<Tree>,
@@ -21,7 +21,7 @@ pub(crate) struct Sockets {
     latch: Latch,
 }
 
-impl Stage for Sockets {
+impl TestServer for SocketServer {
     type Client = Client;
 
     fn client(&self, name: &str) -> Client {
@@ -33,14 +33,14 @@ impl Stage for Sockets {
     }
 }
 
-impl Sockets {
+impl SocketServer {
     pub(crate) fn addr(&self) -> &Addr {
         &self.server.addr
     }
 
     /// Wraps a server made by the caller.
-    pub(crate) fn of(protocol: Protocol, server: Server) -> Sockets {
-        Sockets {
+    pub(crate) fn new(protocol: Protocol, server: Server) -> SocketServer {
+        SocketServer {
             protocol,
             server,
             tree: None,
@@ -49,12 +49,12 @@ impl Sockets {
     }
 
     /// Serves a directory of the host with these limits.
-    pub(crate) fn serving_tree(protocol: Protocol, bounds: Tuning) -> Sockets {
+    pub(crate) fn with_tree(protocol: Protocol, bounds: Tuning) -> SocketServer {
         let tree = Tree::new();
-        let server = Server::speaking(protocol, tree.served.clone(), bounds);
-        Sockets {
+        let server = Server::with_protocol(protocol, tree.host_dir.clone(), bounds);
+        SocketServer {
             tree: Some(tree),
-            ..Sockets::of(protocol, server)
+            ..SocketServer::new(protocol, server)
         }
     }
 
@@ -67,7 +67,7 @@ impl Sockets {
 }
 
 /// Returns limits of a few tens of connections and some megabytes.
-pub(crate) fn small() -> Tuning {
+pub(crate) fn small_limits() -> Tuning {
     Tuning {
         connections: 64,
         memory: 32 << 20,
@@ -77,32 +77,32 @@ pub(crate) fn small() -> Tuning {
 
 /// Returns limits with less memory than a maximum-size message per connection. Without zero copy,
 /// since pages of files would not be charged.
-fn tight() -> Tuning {
+fn little_memory() -> Tuning {
     Tuning {
         zerocopy: false,
         memory: 12 << 20,
-        ..small()
+        ..small_limits()
     }
 }
 
-pub(crate) fn plain(protocol: Protocol) -> Sockets {
-    Sockets::serving_tree(protocol, small())
+pub(crate) fn plain_server(protocol: Protocol) -> SocketServer {
+    SocketServer::with_tree(protocol, small_limits())
 }
 
 /// Returns a tree whose first reads hang, and whose attributes (flushes for `Nbd`) take a worker.
 fn hanging_tree(slow: Op, latch: &Latch) -> Arc<Script> {
     let script = Script::new();
     script.set_capabilities(vfs::Capabilities {
-        handles: Level::Native,
+        handles: Support::Native,
         ..Default::default()
     });
     for _ in 0..1000 {
-        script.next(Op::Read, Answer::Hold(latch.clone()));
+        script.next(Op::Read, Answer::Block(latch.clone()));
     }
-    script.always(slow, Answer::Needs(Patience::Full));
+    script.always(slow, Answer::NeedsPatience(Patience::Full));
     let file = Attr {
         size: SIZE.into(),
-        ..plain_attr(2, Kind::File)
+        ..default_attr(2, Kind::File)
     };
     script.always(Op::FileAttr, Answer::Attr(file));
     script
@@ -112,20 +112,23 @@ fn hanging_tree(slow: Op, latch: &Latch) -> Arc<Script> {
 fn few_workers() -> Tuning {
     Tuning {
         workers: 4,
-        ..small()
+        ..small_limits()
     }
 }
 
-fn hanging(protocol: Protocol) -> Sockets {
+fn hanging_server(protocol: Protocol) -> SocketServer {
     let slow = match protocol {
         Protocol::Nbd => Op::Fsync,
         _ => Op::Attr,
     };
     let latch = Latch::new();
     let tree = hanging_tree(slow, &latch);
-    Sockets {
+    SocketServer {
         latch,
-        ..Sockets::of(protocol, Server::speaking(protocol, tree, few_workers()))
+        ..SocketServer::new(
+            protocol,
+            Server::with_protocol(protocol, tree, few_workers()),
+        )
     }
 }
 
@@ -136,60 +139,60 @@ fn reads_and_writes(client: &mut Client) {
     client.read(SIZE);
 }
 
-fn all_connections(stage: &Sockets) -> Held {
+fn all_connections(stage: &SocketServer) -> Guard {
     let all: Vec<_> = (0..100)
-        .map(|_| Client::silent(stage.protocol, stage.addr()))
+        .map(|_| Client::connect(stage.protocol, stage.addr()))
         .collect();
-    until(|| stage.refused() >= 50);
+    wait_until_full(|| stage.refused() >= 50);
     Box::new(all)
 }
 
 /// Returns `number` clients of the attacker.
-pub(crate) fn attackers(stage: &Sockets, number: usize) -> Vec<Client> {
+pub(crate) fn attackers(stage: &SocketServer, number: usize) -> Vec<Client> {
     let one = |number| stage.client(&format!("attacker {number}"));
     (0..number).map(one).collect()
 }
 
 /// Sends messages of 1 MiB without their last byte.
-fn unfinished_messages(stage: &Sockets) -> Held {
+fn unfinished_messages(stage: &SocketServer) -> Guard {
     let budget = stage.server.engine.budget();
     let mut all = attackers(stage, 30);
     for client in &mut all {
         let mut message = client.write_request(SIZE);
         message.pop();
-        client.stuff(&message);
+        client.fill_socket(&message);
     }
-    until(|| budget.used() >= budget.limit() / 3);
+    wait_until_full(|| budget.used() >= budget.limit() / 3);
     Box::new(all)
 }
 
 /// Sends requests for 1 MiB each, and does not read the replies.
-fn unread_replies(stage: &Sockets) -> Held {
+fn unread_replies(stage: &SocketServer) -> Guard {
     let mut all = attackers(stage, 30);
     let budget = stage.server.engine.budget();
     for client in &mut all {
         for _ in 0..20 {
             let request = client.read_request(SIZE);
-            client.stuff(&request);
+            client.fill_socket(&request);
         }
     }
-    until(|| budget.used() >= budget.limit() / 3);
+    wait_until_full(|| budget.used() >= budget.limit() / 3);
     Box::new(all)
 }
 
 /// Hanging requests; the latch opens when the attacker is dropped.
-struct Hung {
+struct HungRequests {
     latch: Latch,
     _clients: Vec<Client>,
 }
 
-impl Drop for Hung {
+impl Drop for HungRequests {
     fn drop(&mut self) {
         self.latch.open();
     }
 }
 
-fn hung_requests(stage: &Sockets) -> Held {
+fn hung_requests(stage: &SocketServer) -> Guard {
     let mut clients = attackers(stage, 8);
     let offloaded = || stage.server.engine.stats().1.offloaded;
     let before = offloaded();
@@ -199,8 +202,8 @@ fn hung_requests(stage: &Sockets) -> Held {
             client.send(&request);
         }
     }
-    until(|| offloaded() >= before + 8 * 16);
-    Box::new(Hung {
+    wait_until_full(|| offloaded() >= before + 8 * 16);
+    Box::new(HungRequests {
         latch: stage.latch.clone(),
         _clients: clients,
     })
@@ -208,17 +211,18 @@ fn hung_requests(stage: &Sockets) -> Held {
 
 #[test]
 fn one_client_that_fills_what_all_protocols_have_makes_no_other_fail() {
-    type Fill = fn(&Sockets) -> Held;
+    type Fill = fn(&SocketServer) -> Guard;
     let tables: [(&str, Fill); 3] = [
         ("connections", all_connections),
         ("held bytes of messages", unfinished_messages),
         ("replies not read", unread_replies),
     ];
     let rows = Protocol::ALL.into_iter().flat_map(|protocol| {
-        let serve = move || Sockets::serving_tree(protocol, tight());
-        let plain = tables.map(|(table, fill)| row(protocol, table, serve, fill, reads_and_writes));
-        let hangs = move || hanging(protocol);
-        let workers: Row<Sockets> = row(
+        let serve = move || SocketServer::with_tree(protocol, little_memory());
+        let plain =
+            tables.map(|(table, fill)| case(protocol, table, serve, fill, reads_and_writes));
+        let hangs = move || hanging_server(protocol);
+        let workers: TestCase<SocketServer> = case(
             protocol,
             "workers",
             hangs,
@@ -227,5 +231,5 @@ fn one_client_that_fills_what_all_protocols_have_makes_no_other_fail() {
         );
         plain.into_iter().chain([workers])
     });
-    assert_hold(rows);
+    assert_all_pass(rows);
 }

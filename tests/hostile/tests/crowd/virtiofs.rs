@@ -7,13 +7,13 @@ use hostile::client::FILE;
 use hostile::server::Server;
 use remote::virtiofs::{Options, RemoteFuse, WaitMode};
 use transports::Addr;
-use vfs::lock::{HostLock, Space};
+use vfs::lock::{HostLock, LockFamily};
 use vfs::memory::MemoryBudget;
-use vfs::{Call, Caller, Cx, Errno, FileSystem, OpenFlags, Plus};
-use vfs_testkit::Seen;
+use vfs::{Call, Caller, Cx, Errno, FileSystem, OpenFlags, ReaddirMode};
+use vfs_testkit::TestNode;
 
-use super::sockets::small;
-use super::{DIRECTORIES, FILES, Held, Stage, Tree, assert_hold, row};
+use super::sockets::small_limits;
+use super::{DIRECTORIES, FILES, Guard, TestServer, Tree, assert_all_pass, case};
 
 const READ: OpenFlags = OpenFlags::READ;
 const BOTH: OpenFlags = READ.union(OpenFlags::WRITE);
@@ -29,9 +29,9 @@ struct Devices {
 }
 
 /// The root of a device with a well-behaved driver.
-struct Guest(Seen);
+struct Guest(TestNode);
 
-impl Stage for Devices {
+impl TestServer for Devices {
     type Client = Guest;
 
     fn client(&self, _: &str) -> Guest {
@@ -48,9 +48,9 @@ impl Stage for Devices {
         let device = RemoteFuse::mount(socket, options).expect("mounted");
         let call = Call::detached();
         let node = device.root(&Cx::new(&Caller::ROOT, &call));
-        Guest(Seen {
+        Guest(TestNode {
             node: node.expect("a root"),
-            who: Caller::ROOT,
+            caller: Caller::ROOT,
         })
     }
 
@@ -62,13 +62,13 @@ impl Stage for Devices {
 fn plain() -> Devices {
     let tree = Tree::new();
     Devices {
-        server: Server::virtiofs_within(tree.served.clone(), small()),
+        server: Server::virtiofs_with(tree.host_dir.clone(), small_limits()),
         tree,
     }
 }
 
 /// Opens unlinked files, whose file descriptors cannot be reclaimed.
-fn open_descriptors(stage: &Devices) -> Held {
+fn open_descriptors(stage: &Devices) -> Guard {
     let guest = stage.client("attacker");
     let mut open = Vec::new();
     let refused = (0..200).find_map(|number| {
@@ -84,7 +84,7 @@ fn open_descriptors(stage: &Devices) -> Held {
 }
 
 /// Opens many handles of one file, whose file descriptors can be reclaimed.
-fn handles(stage: &Devices) -> Held {
+fn handles(stage: &Devices) -> Guard {
     let guest = stage.client("attacker");
     let file = guest.0.lookup(FILE).expect("there");
     let mut open = Vec::new();
@@ -100,15 +100,15 @@ fn handles(stage: &Devices) -> Held {
 }
 
 /// Lists more directories at a time than there are file descriptors.
-fn directory_streams(stage: &Devices) -> Held {
+fn directory_streams(stage: &Devices) -> Guard {
     let guest = stage.client("attacker");
     let list = |number: u32| {
         let directory = guest.0.lookup(&(number % DIRECTORIES).to_string());
         let opened = directory.and_then(|directory| directory.open(READ));
-        opened.inspect(|opened| drop(opened.readdir(0, Plus::Names, 10)))
+        opened.inspect(|opened| drop(opened.readdir(0, ReaddirMode::Names, 10)))
     };
     let open: Vec<_> = (0..400).map(list).collect();
-    assert!(stage.tree.served.open_descriptors() > 20);
+    assert!(stage.tree.host_dir.open_descriptors() > 20);
     Box::new((open, guest))
 }
 
@@ -125,10 +125,10 @@ fn lock(guest: &Guest, at: u64, state: HostLock) -> Result<(), Errno> {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     let node = guest.0.lookup(FILE)?.node;
-    node.host_lock(&cx, Space::Posix.range(at, at), state)
+    node.host_lock(&cx, LockFamily::Posix.range(at, at), state)
 }
 
-fn locks(stage: &Devices) -> Held {
+fn locks(stage: &Devices) -> Guard {
     const FAR: u64 = 1 << 40;
     let guest = stage.client("attacker");
     let lock = |number: u64| lock(&guest, FAR + 2 * number, HostLock::Exclusive);
@@ -145,22 +145,22 @@ fn locks_a_byte(guest: &mut Guest) {
 #[test]
 fn one_guest_that_fills_a_table_makes_no_other_fail() {
     let named = Virtiofs;
-    assert_hold([
-        row(
+    assert_all_pass([
+        case(
             named,
             "open descriptors",
             plain,
             open_descriptors,
             lists_and_opens,
         ),
-        row(named, "handles", plain, handles, lists_and_opens),
-        row(
+        case(named, "handles", plain, handles, lists_and_opens),
+        case(
             named,
             "directory streams",
             plain,
             directory_streams,
             lists_and_opens,
         ),
-        row(named, "byte-range locks", plain, locks, locks_a_byte),
+        case(named, "byte-range locks", plain, locks, locks_a_byte),
     ]);
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hostile::guest::{Ask, Guest, INIT, Place, descriptor, request};
+use hostile::guest::{Guest, INIT, QueueLayout, RequestType, descriptor, fuse_request};
 use hostile::server::{Server, tree};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::OFlags;
@@ -19,66 +19,68 @@ use rustix::pipe::PipeFlags;
 use crate::{mounted, socket};
 
 /// Timeout of a reply on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum value of an eventfd.
-const MOST: u64 = u64::MAX - 1;
+const MAX_COUNT: u64 = u64::MAX - 1;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 
 /// A queue with one request that is repeated.
-struct Asker<'a> {
+struct RequestQueue<'a> {
     guest: &'a Guest,
     index: u32,
-    place: Place,
-    asked: u16,
+    layout: QueueLayout,
+    requests: u16,
 }
 
-impl Asker<'_> {
+impl RequestQueue<'_> {
     /// Sets up queue `index` of `guest`, with its parts, request and reply from offset `at`.
-    fn new<'a>(guest: &'a Guest, index: u32, at: u64, message: &[u8]) -> Asker<'a> {
-        let place = Place {
+    fn new<'a>(guest: &'a Guest, index: u32, at: u64, message: &[u8]) -> RequestQueue<'a> {
+        let place = QueueLayout {
             descriptors: at,
             available: at + 0x1000,
             used: at + 0x2000,
-            ..Place::GOOD
+            ..QueueLayout::VALID
         };
         let (asked, reply) = (at + 0x3000, at + 0x4000);
         guest.write(asked, message);
         guest.write(at, &descriptor(asked, message.len() as u32, NEXT, 1));
         guest.write(at + 16, &descriptor(reply, 4096, WRITE, 0));
-        let asker = Asker {
+        let asker = RequestQueue {
             guest,
             index,
-            place,
-            asked: 0,
+            layout: place,
+            requests: 0,
         };
         asker.start();
         asker
     }
 
     fn start(&self) {
-        let next = u32::from(self.asked);
-        let started = self.guest.start(self.index, self.place, next);
+        let next = u32::from(self.requests);
+        let started = self.guest.start(self.index, self.layout, next);
         started.expect("started");
     }
 
     fn set_call(&self, call: &OwnedFd) {
         let index = u64::from(self.index).to_ne_bytes();
-        let told = self.guest.tell(Ask::SetVringCall, &index, &[call.as_fd()]);
+        let told = self
+            .guest
+            .send_acked(RequestType::SetVringCall, &index, &[call.as_fd()]);
         told.expect("told");
     }
 
     /// Makes the request available, and waits until it is in the used ring.
-    fn ask(&mut self) {
-        self.asked += 1;
-        let available = self.asked.to_le_bytes();
-        self.guest.write(self.place.available + 2, &available);
+    fn request(&mut self) {
+        self.requests += 1;
+        let available = self.requests.to_le_bytes();
+        self.guest.write(self.layout.available + 2, &available);
         self.guest.kick();
         let began = Instant::now();
-        while self.guest.number(self.place.used + 2) != self.asked {
-            assert!(began.elapsed() < PATIENCE, "queue {} hangs", self.index);
+        while self.guest.read_u16(self.layout.used + 2) != self.requests {
+            assert!(began.elapsed() < TIMEOUT, "queue {} hangs", self.index);
             std::thread::yield_now();
         }
     }
@@ -90,7 +92,7 @@ struct FullEvent {
     kind: Kind,
     /// The read end of a pipe.
     _reader: Option<OwnedFd>,
-    over: Arc<AtomicBool>,
+    stopped: Arc<AtomicBool>,
     fillers: Vec<JoinHandle<()>>,
 }
 
@@ -121,7 +123,7 @@ impl FullEvent {
             call,
             kind,
             _reader: reader,
-            over: Arc::default(),
+            stopped: Arc::default(),
             fillers: Vec::new(),
         }
     }
@@ -142,7 +144,7 @@ impl FullEvent {
         self.drain();
         // The filler threads, if started, refill it.
         if self.fillers.is_empty() {
-            rustix::io::write(&self.call, &MOST.to_ne_bytes()).expect("written");
+            rustix::io::write(&self.call, &MAX_COUNT.to_ne_bytes()).expect("written");
         }
         if let Kind::Refilled = self.kind
             && self.fillers.is_empty()
@@ -152,10 +154,10 @@ impl FullEvent {
     }
 
     fn filler(&self) -> JoinHandle<()> {
-        let (call, over) = (self.call.try_clone().expect("cloned"), self.over.clone());
+        let (call, over) = (self.call.try_clone().expect("cloned"), self.stopped.clone());
         std::thread::spawn(move || {
             while !over.load(Ordering::SeqCst) {
-                rustix::io::write(&call, &MOST.to_ne_bytes()).expect("written");
+                rustix::io::write(&call, &MAX_COUNT.to_ne_bytes()).expect("written");
             }
         })
     }
@@ -169,7 +171,7 @@ impl FullEvent {
 
 impl Drop for FullEvent {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::SeqCst);
+        self.stopped.store(true, Ordering::SeqCst);
         for filler in std::mem::take(&mut self.fillers) {
             while !filler.is_finished() {
                 self.drain();
@@ -193,27 +195,27 @@ fn ready(fd: BorrowedFd<'_>, events: PollFlags, time: Duration) -> bool {
 fn attack(kind: Kind) {
     let server = Server::virtiofs(tree());
     let guest = Guest::set_up(socket(&server.addr), false).expect("agreed");
-    let mut one = Asker::new(&guest, 1, 0, &request(26, 2, 0, &INIT));
-    let mut other = Asker::new(&guest, 2, 0x8000, &request(3, 4, 1, &[0; 16]));
+    let mut one = RequestQueue::new(&guest, 1, 0, &fuse_request(26, 2, 0, &INIT));
+    let mut other = RequestQueue::new(&guest, 2, 0x8000, &fuse_request(3, 4, 1, &[0; 16]));
     let mut event = FullEvent::new(kind);
-    let mut attack = |one: &mut Asker<'_>| {
+    let mut attack = |one: &mut RequestQueue<'_>| {
         one.set_call(&event.call);
         event.fill();
-        one.ask();
-        other.ask();
+        one.request();
+        other.request();
         drop(mounted(&server.addr));
     };
 
     attack(&mut one);
     let call = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
     one.set_call(&call);
-    one.ask();
-    assert!(ready(call.as_fd(), PollFlags::IN, PATIENCE), "no interrupt");
+    one.request();
+    assert!(ready(call.as_fd(), PollFlags::IN, TIMEOUT), "no interrupt");
 
     attack(&mut one);
     guest.stop(1).expect("stopped");
     one.start();
-    one.ask();
+    one.request();
 
     attack(&mut one);
     drop(server);
@@ -225,7 +227,7 @@ fn in_time(kind: Kind) {
         attack(kind);
         done.send(())
     });
-    let ended = ended.recv_timeout(4 * PATIENCE);
+    let ended = ended.recv_timeout(4 * TIMEOUT);
     assert!(ended.is_ok(), "{kind:?}: the server waits for its guest");
 }
 
@@ -258,9 +260,9 @@ fn files_that_are_no_events_notify_nobody() {
     let calls: [OwnedFd; 3] = [file.into(), socket_one.into(), null.into()];
     for call in calls {
         let guest = Guest::set_up(socket(&server.addr), false).expect("agreed");
-        let queue = Asker::new(&guest, 1, 0, &request(26, 2, 0, &INIT));
+        let queue = RequestQueue::new(&guest, 1, 0, &fuse_request(26, 2, 0, &INIT));
         let index = u64::from(queue.index).to_ne_bytes();
-        let told = guest.tell(Ask::SetVringCall, &index, &[call.as_fd()]);
+        let told = guest.send_acked(RequestType::SetVringCall, &index, &[call.as_fd()]);
         told.expect_err("no event");
     }
 }

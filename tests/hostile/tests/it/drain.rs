@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use hostile::peer::{Peer, ROOT, errno, exclusive};
-use hostile::server::{Server, Via};
+use hostile::raw_client::{ROOT, RawClient, errno, lock_exclusive};
+use hostile::server::{Server, Transport};
 use p9::{Data, Fid, Rmessage, Tag, Tmessage as T};
 use rustix::process::{Pid, Signal, kill_process};
 use transports::Addr;
@@ -16,12 +16,12 @@ use crate::over_both;
 #[test]
 fn a_request_that_waits_longer_than_the_time_of_grace_is_cancelled() {
     over_both(|server| {
-        let mut peer = Peer::attached(&server.addr, 8192);
+        let mut peer = RawClient::connect_attached(&server.addr, 8192);
         peer.create(Fid(1), b"f");
-        peer.ok(&exclusive(Fid(1), 1));
+        peer.expect_ok(&lock_exclusive(Fid(1), 1));
         peer.open(Fid(2), &[b"f"]);
-        peer.ask(5, &exclusive(Fid(2), 2));
-        peer.ok(&T::Statfs { fid: ROOT });
+        peer.send_request(5, &lock_exclusive(Fid(2), 2));
+        peer.expect_ok(&T::Statfs { fid: ROOT });
         server.engine.stop();
         std::thread::scope(|scope| {
             scope.spawn(|| server.engine.wait());
@@ -38,11 +38,11 @@ fn a_request_that_waits_longer_than_the_time_of_grace_is_cancelled() {
 
 #[test]
 fn clients_that_do_not_read_do_not_keep_a_server_from_stopping() {
-    for via in Via::ALL {
+    for via in Transport::ALL {
         let server = Server::memory(via);
-        let mut peer = Peer::attached(&server.addr, 8192);
-        let statfs = hostile::peer::encoded(Tag(1), &T::Statfs { fid: ROOT });
-        peer.stuff(&statfs, 1_000_000);
+        let mut peer = RawClient::connect_attached(&server.addr, 8192);
+        let statfs = hostile::raw_client::encode_request(Tag(1), &T::Statfs { fid: ROOT });
+        peer.fill_socket(&statfs, 1_000_000);
         drop(server);
         drop(peer);
     }
@@ -75,18 +75,18 @@ fn sigterm_ends_barge_serve_when_what_it_took_is_answered() {
         .read_line(&mut ready)
         .expect("a line");
     let addr = Addr::Unix(socket);
-    let mut peer = Peer::attached(&addr, MSIZE);
+    let mut peer = RawClient::connect_attached(&addr, MSIZE);
     peer.create(Fid(1), b"f");
     let data = vec![7; MSIZE as usize - 100];
     let (fid, offset, count) = (Fid(1), 0, MSIZE);
-    peer.ok(&T::Write {
+    peer.expect_ok(&T::Write {
         fid,
         offset,
         data: Data(&data),
     });
     // Requests with large replies; the first reply shows that they were received.
     for tag in 0..10 {
-        peer.ask(tag, &T::Read { fid, offset, count });
+        peer.send_request(tag, &T::Read { fid, offset, count });
     }
     peer.reply();
     let pid = Pid::from_child(&child);

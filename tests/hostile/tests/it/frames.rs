@@ -1,6 +1,8 @@
 //! Invalid, incomplete and oversized messages.
 
-use hostile::peer::{Bystander, Peer, ROOT, encoded, errno, exclusive, unlock};
+use hostile::raw_client::{
+    Bystander, ROOT, RawClient, encode_request, errno, lock_exclusive, unlock,
+};
 use p9::{Dialect, Fid, Kind, Rmessage, Tag, Tmessage};
 use vfs::Errno;
 
@@ -9,8 +11,8 @@ use crate::over_both;
 const MSIZE: u32 = 8192;
 
 /// Returns a Tclunk with the size field `size`.
-fn claiming(size: u32) -> Vec<u8> {
-    let mut message = encoded(Tag(1), &Tmessage::Clunk { fid: Fid(9) });
+fn with_size(size: u32) -> Vec<u8> {
+    let mut message = encode_request(Tag(1), &Tmessage::Clunk { fid: Fid(9) });
     message[..4].copy_from_slice(&size.to_le_bytes());
     message
 }
@@ -21,14 +23,14 @@ fn a_size_that_no_message_has_ends_the_connection() {
         let mut bystander = Bystander::new(&server.addr);
         for size in [0, 3, 6, MSIZE + 1, 1 << 31, u32::MAX] {
             for in_session in [false, true] {
-                let mut peer = Peer::connect(&server.addr);
+                let mut peer = RawClient::connect(&server.addr);
                 if in_session {
-                    peer.begin(MSIZE);
+                    peer.start_session(MSIZE);
                 }
-                peer.send(&claiming(size));
+                peer.send(&with_size(size));
                 assert_eq!(peer.assert_closed(), 0, "{size}");
             }
-            bystander.assert_well();
+            bystander.assert_unaffected();
         }
     });
 }
@@ -37,7 +39,7 @@ fn a_size_that_no_message_has_ends_the_connection() {
 fn a_message_of_msize_is_served_and_one_more_byte_is_not() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
-        let mut peer = Peer::attached(&server.addr, MSIZE);
+        let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
         peer.create(Fid(1), b"f");
         let write = |len: u32| {
             let data = vec![7; len as usize - p9::message::WRITE_HEAD];
@@ -45,18 +47,18 @@ fn a_message_of_msize_is_served_and_one_more_byte_is_not() {
             let (fid, offset) = (Fid(1), 0);
             Tmessage::Write { fid, offset, data }
         };
-        peer.ok(&write(MSIZE));
+        peer.expect_ok(&write(MSIZE));
         // The connection may be closed before the rest is sent.
-        let _ = peer.try_send(&encoded(Tag(1), &write(MSIZE + 1)));
+        let _ = peer.try_send(&encode_request(Tag(1), &write(MSIZE + 1)));
         assert_eq!(peer.assert_closed(), 0);
-        bystander.assert_well();
+        bystander.assert_unaffected();
     });
 }
 
 #[test]
 fn a_header_without_fields_gets_an_error() {
     over_both(|server| {
-        let mut peer = Peer::attached(&server.addr, MSIZE);
+        let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
         for number in 0..=255 {
             peer.send(&[7, 0, 0, 0, number, 1, 0]);
             let (tag, reply) = peer.reply();
@@ -74,15 +76,18 @@ fn a_header_without_fields_gets_an_error() {
             };
             assert_eq!(errno, expected, "{number}");
         }
-        assert_eq!(peer.err(&Tmessage::Clunk { fid: Fid(1) }), Errno::EBADF);
-        peer.ok(&Tmessage::Clunk { fid: ROOT });
+        assert_eq!(
+            peer.expect_err(&Tmessage::Clunk { fid: Fid(1) }),
+            Errno::EBADF
+        );
+        peer.expect_ok(&Tmessage::Clunk { fid: ROOT });
     });
 }
 
 /// A deterministic pseudorandom number generator (xorshift).
-struct Noise(u64);
+struct Random(u64);
 
-impl Noise {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -100,10 +105,10 @@ fn garbage_gets_errors_or_ends_the_connection() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
         for seed in 1..=100 {
-            let mut noise = Noise(seed);
-            let mut peer = Peer::connect(&server.addr);
+            let mut noise = Random(seed);
+            let mut peer = RawClient::connect(&server.addr);
             if seed % 2 == 0 {
-                peer.begin(MSIZE);
+                peer.start_session(MSIZE);
             }
             if seed % 4 < 2 {
                 // Bytes that are not framed.
@@ -120,10 +125,10 @@ fn garbage_gets_errors_or_ends_the_connection() {
                     }
                 }
             }
-            peer.end_sending();
+            peer.shut_down_sending();
             peer.assert_closed();
         }
-        bystander.assert_well();
+        bystander.assert_unaffected();
     });
 }
 
@@ -131,15 +136,15 @@ fn garbage_gets_errors_or_ends_the_connection() {
 fn part_of_a_message_and_then_silence_holds_nobody_up() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
-        let statfs = encoded(Tag(1), &Tmessage::Statfs { fid: ROOT });
-        let mut silent: Vec<Peer> = (0..statfs.len())
+        let statfs = encode_request(Tag(1), &Tmessage::Statfs { fid: ROOT });
+        let mut silent: Vec<RawClient> = (0..statfs.len())
             .map(|len| {
-                let mut peer = Peer::attached(&server.addr, MSIZE);
+                let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
                 peer.send(&statfs[..len]);
                 peer
             })
             .collect();
-        bystander.assert_well();
+        bystander.assert_unaffected();
         // The missing half completes the message.
         for (len, peer) in silent.iter_mut().enumerate() {
             peer.send(&statfs[len..]);
@@ -148,18 +153,18 @@ fn part_of_a_message_and_then_silence_holds_nobody_up() {
         // A connection closed within a message gets no reply.
         for (len, peer) in silent.iter_mut().enumerate() {
             peer.send(&statfs[..len]);
-            peer.end_sending();
+            peer.shut_down_sending();
             assert_eq!(peer.assert_closed(), 0);
         }
-        bystander.assert_well();
+        bystander.assert_unaffected();
     });
 }
 
 #[test]
 fn bytes_may_come_one_by_one() {
     over_both(|server| {
-        let mut peer = Peer::attached(&server.addr, MSIZE);
-        for byte in encoded(Tag(1), &Tmessage::Statfs { fid: ROOT }) {
+        let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
+        for byte in encode_request(Tag(1), &Tmessage::Statfs { fid: ROOT }) {
             peer.send(&[byte]);
         }
         assert!(matches!(peer.reply(), (Tag(1), Rmessage::Statfs { .. })));
@@ -169,11 +174,11 @@ fn bytes_may_come_one_by_one() {
 #[test]
 fn who_has_ended_sending_gets_what_was_asked_for() {
     over_both(|server| {
-        let mut peer = Peer::attached(&server.addr, MSIZE);
+        let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
         for tag in 0..1000 {
-            peer.ask(tag, &Tmessage::Statfs { fid: ROOT });
+            peer.send_request(tag, &Tmessage::Statfs { fid: ROOT });
         }
-        peer.end_sending();
+        peer.shut_down_sending();
         for tag in 0..1000 {
             assert_eq!(peer.reply().0, Tag(tag));
         }
@@ -184,19 +189,19 @@ fn who_has_ended_sending_gets_what_was_asked_for() {
 #[test]
 fn who_has_ended_sending_waits_for_no_lock_any_more() {
     over_both(|server| {
-        let mut holder = Peer::attached(&server.addr, MSIZE);
+        let mut holder = RawClient::connect_attached(&server.addr, MSIZE);
         holder.create(Fid(1), b"f");
-        holder.ok(&exclusive(Fid(1), 1));
-        let mut waiter = Peer::attached(&server.addr, MSIZE);
+        holder.expect_ok(&lock_exclusive(Fid(1), 1));
+        let mut waiter = RawClient::connect_attached(&server.addr, MSIZE);
         waiter.open(Fid(1), &[b"f"]);
-        waiter.ask(1, &exclusive(Fid(1), 1));
+        waiter.send_request(1, &lock_exclusive(Fid(1), 1));
         // Requests are served in order, so the lock is waiting now.
-        waiter.ok(&Tmessage::Statfs { fid: ROOT });
-        waiter.end_sending();
+        waiter.expect_ok(&Tmessage::Statfs { fid: ROOT });
+        waiter.shut_down_sending();
         waiter.assert_closed();
-        holder.ok(&unlock(Fid(1), 1));
+        holder.expect_ok(&unlock(Fid(1), 1));
         // The lock is free.
-        holder.ok(&exclusive(Fid(1), 2));
+        holder.expect_ok(&lock_exclusive(Fid(1), 2));
     });
 }
 
@@ -204,20 +209,20 @@ fn who_has_ended_sending_waits_for_no_lock_any_more() {
 fn a_version_in_the_midst_ends_that_session_alone() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
-        let mut holder = Peer::attached(&server.addr, MSIZE);
+        let mut holder = RawClient::connect_attached(&server.addr, MSIZE);
         holder.create(Fid(1), b"f");
-        holder.ok(&exclusive(Fid(1), 1));
+        holder.expect_ok(&lock_exclusive(Fid(1), 1));
 
-        let mut peer = Peer::attached(&server.addr, MSIZE);
+        let mut peer = RawClient::connect_attached(&server.addr, MSIZE);
         peer.create(Fid(1), b"g");
-        peer.ok(&exclusive(Fid(1), 1));
+        peer.expect_ok(&lock_exclusive(Fid(1), 1));
         peer.open(Fid(2), &[b"f"]);
-        peer.ask(5, &exclusive(Fid(2), 1));
+        peer.send_request(5, &lock_exclusive(Fid(2), 1));
         let version = Tmessage::Version {
             msize: 4096,
             version: b"9P2000.L",
         };
-        peer.ask(Tag::NONE.0, &version);
+        peer.send_request(Tag::NONE.0, &version);
         // First the reply to the request in flight, then the reply to Tversion.
         let (tag, reply) = peer.reply();
         assert_eq!((tag, errno(&reply)), (Tag(5), Some(Errno::EINTR)));
@@ -225,14 +230,14 @@ fn a_version_in_the_midst_ends_that_session_alone() {
         assert_eq!(tag, Tag::NONE);
         assert!(matches!(reply, Rmessage::Version { msize: 4096, .. }));
         for fid in [ROOT, Fid(1), Fid(2)] {
-            assert_eq!(peer.err(&Tmessage::Clunk { fid }), Errno::EBADF);
+            assert_eq!(peer.expect_err(&Tmessage::Clunk { fid }), Errno::EBADF);
         }
         // Its locks are released with its fids, another client's are not.
         holder.open(Fid(3), &[b"g"]);
-        holder.ok(&exclusive(Fid(3), 3));
+        holder.expect_ok(&lock_exclusive(Fid(3), 3));
         peer.attach(b"");
         peer.open(Fid(1), &[b"f"]);
-        let Rmessage::Getlock { kind: 1, .. } = peer.ok(&Tmessage::Getlock {
+        let Rmessage::Getlock { kind: 1, .. } = peer.expect_ok(&Tmessage::Getlock {
             fid: Fid(1),
             kind: 1,
             start: 0,
@@ -242,6 +247,6 @@ fn a_version_in_the_midst_ends_that_session_alone() {
         }) else {
             panic!("the holder's lock is gone");
         };
-        bystander.assert_well();
+        bystander.assert_unaffected();
     });
 }

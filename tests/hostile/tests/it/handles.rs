@@ -10,17 +10,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hostdir::HostDir;
-use hostile::peer::{Bystander, Peer, ROOT};
-use hostile::rpc::{self, MOUNT, NFS, opaque, results, unwrap, word, words};
-use hostile::server::{Server, Via, host_dir, tuning};
-use layers::{Bundle, ReadOnly, Record, stack};
+use hostile::raw_client::{Bystander, ROOT, RawClient};
+use hostile::rpc::{self, MOUNT, NFS, decode_opaque, opaque, results, word, words};
+use hostile::server::{Server, Transport, host_dir, tuning};
+use layers::{Bundle, CallLog, ReadOnly, stack};
 use nfs::server::Options;
 use p9::{Data, Fid, Tmessage as T};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sys::handle::FileHandle;
 use transports::Addr;
-use vfs::{Errno, Export, FileSystem, HandleKey, Op, sip};
+use vfs::{Errno, Export, FileSystem, HandleKey, Op, siphash};
 
 const OK: u32 = 0;
 
@@ -36,7 +36,7 @@ impl engine::Service for Nfs {
 fn serve(fs: Arc<dyn FileSystem>) -> Server {
     let options = Options::new(7, Arc::new(|| Duration::from_secs(1)));
     let nfs = nfs::server::Server::new(Arc::new(Export::new("", fs)), options);
-    Server::of(Via::Tcp, tuning(), Arc::new(Nfs(nfs)))
+    Server::with_service(Transport::Tcp, tuning(), Arc::new(Nfs(nfs)))
 }
 
 /// Exports `dir` as the program does under `name`: with a key derived from one secret.
@@ -77,7 +77,7 @@ impl Client {
     fn handle(&mut self, path: &str) -> Vec<u8> {
         let found = self.call(MOUNT, 3, 1, &opaque(b"/"));
         assert_eq!(word(&found), OK);
-        let mut handle = unwrap(&found[4..]);
+        let mut handle = decode_opaque(&found[4..]);
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let found = self.call(
                 NFS,
@@ -86,7 +86,7 @@ impl Client {
                 &[opaque(&handle), opaque(name.as_bytes())].concat(),
             );
             assert_eq!(word(&found), OK, "{path}");
-            handle = unwrap(&found[4..]);
+            handle = decode_opaque(&found[4..]);
         }
         handle
     }
@@ -156,7 +156,7 @@ fn public_keys() -> Vec<[u8; 16]> {
     let half = |which: u8| {
         let mut key = *b"barge hostdir k ";
         key[15] = which;
-        sip::hash(&key, &id).to_le_bytes()
+        siphash::hash(&key, &id).to_le_bytes()
     };
     let derived = [half(1), half(2)].concat();
     vec![
@@ -177,7 +177,7 @@ fn handles_made_of_what_everybody_knows_lead_nowhere() {
     for file in ["secret", "export/public", "export", "."] {
         for body in bodies(&dir.path().join(file)) {
             for key in public_keys() {
-                let stamp = sip::hash(&key, &body).to_le_bytes();
+                let stamp = siphash::hash(&key, &body).to_le_bytes();
                 let old = [&[1], &body[..], &stamp].concat();
                 client.assert_refused(&old, file);
                 let mut long = [0; 32];
@@ -305,9 +305,9 @@ fn open_directories_do_not_take_all_descriptors() {
         std::fs::write(dir.path().join(format!("d{n}/f")), "x").expect("written");
     }
     let served = host_dir(dir.path(), Some(64));
-    let server = Server::new(Via::Tcp, served.clone());
+    let server = Server::new(Transport::Tcp, served.clone());
     let mut bystander = Bystander::new(&server.addr);
-    let mut peer = Peer::attached_from(ATTACKER, &server.addr, 8192);
+    let mut peer = RawClient::connect_attached_from(ATTACKER, &server.addr, 8192);
     let mut opened = 0;
     for fid in 1..400 {
         let name = format!("d{}", fid % 20);
@@ -315,26 +315,26 @@ fn open_directories_do_not_take_all_descriptors() {
         match done.and_then(|_| peer.try_open(Fid(fid), 0)) {
             Ok(()) => {
                 let (fid, offset, count) = (Fid(fid), 0, 4096);
-                peer.ok(&T::Readdir { fid, offset, count });
+                peer.expect_ok(&T::Readdir { fid, offset, count });
                 opened += 1;
             }
             // Without kernel file handles there is a limit, for this client alone.
             Err(errno) => assert_eq!(errno, Errno::EMFILE),
         }
-        bystander.assert_well();
+        bystander.assert_unaffected();
         assert!(served.open_descriptors() <= 64 + 1);
     }
     assert!(opened > 20, "only {opened}");
-    Bystander::new(&server.addr).assert_well();
+    Bystander::new(&server.addr).assert_unaffected();
 }
 
 #[test]
 fn files_without_names_do_not_take_all_descriptors() {
     let dir = tempfile::tempdir().expect("a directory");
     let served = host_dir(dir.path(), Some(64));
-    let server = Server::new(Via::Tcp, served.clone());
+    let server = Server::new(Transport::Tcp, served.clone());
     let mut bystander = Bystander::new(&server.addr);
-    let mut peer = Peer::attached_from(ATTACKER, &server.addr, 8192);
+    let mut peer = RawClient::connect_attached_from(ATTACKER, &server.addr, 8192);
     let mut refused = 0;
     for n in 1..200 {
         peer.walk(ROOT, Fid(n), &[]);
@@ -347,18 +347,18 @@ fn files_without_names_do_not_take_all_descriptors() {
                 name,
                 flags,
             });
-            hostile::peer::errno(&reply).map_or(Ok(()), Err)
+            hostile::raw_client::errno(&reply).map_or(Ok(()), Err)
         });
         if let Err(errno) = done {
             assert_eq!(errno, Errno::EMFILE);
             refused += 1;
         }
-        bystander.assert_well();
+        bystander.assert_unaffected();
     }
     assert!(refused > 0, "there is an end");
     // Its open files are valid, and after a close it can open another.
     let (fid, offset) = (Fid(1), 0);
-    peer.ok(&T::Write {
+    peer.expect_ok(&T::Write {
         fid,
         offset,
         data: Data(b"x"),
@@ -367,7 +367,7 @@ fn files_without_names_do_not_take_all_descriptors() {
         peer.rpc(&T::Clunk { fid: Fid(n) });
     }
     peer.create(Fid(1), b"again");
-    peer.ok(&T::Unlinkat {
+    peer.expect_ok(&T::Unlinkat {
         dirfid: ROOT,
         name: b"again",
         flags: 0,
@@ -382,7 +382,7 @@ fn walking_up_below_an_attach_path_asks_for_each_directory_once() {
     std::fs::create_dir_all(&deep).expect("made");
     let count = Arc::new(AtomicUsize::new(0));
     let parents = count.clone();
-    let record = Record::new(
+    let record = CallLog::new(
         Arc::new(|| Duration::ZERO),
         Box::new(move |event| {
             if event.op == Op::Parent {
@@ -390,8 +390,8 @@ fn walking_up_below_an_attach_path_asks_for_each_directory_once() {
             }
         }),
     );
-    let server = Server::new(Via::Unix, stack(host_dir(dir.path(), None), record));
-    let mut peer = Peer::connect(&server.addr);
+    let server = Server::new(Transport::Unix, stack(host_dir(dir.path(), None), record));
+    let mut peer = RawClient::connect(&server.addr);
     assert_eq!(peer.version(8192), 8192);
     peer.attach(b"top");
     peer.walk(ROOT, Fid(1), &[]);

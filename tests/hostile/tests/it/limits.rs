@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use engine::Tuning;
-use hostile::peer::{Bystander, Peer, ROOT, encoded, exclusive};
-use hostile::server::{Server, Via, host_dir, tree, tuning};
+use hostile::raw_client::{Bystander, ROOT, RawClient, encode_request, lock_exclusive};
+use hostile::server::{Server, Transport, host_dir, tree, tuning};
 use p9::server::Options;
 use p9::{Data, Fid, Tag, Tmessage as T};
 use vfs::Errno;
@@ -15,16 +15,16 @@ fn fids_end_at_their_bound() {
         max_fids: 1000,
         ..Options::default()
     };
-    for via in Via::ALL {
+    for via in Transport::ALL {
         let server = Server::with(via, tree(), options.clone(), tuning());
         let mut bystander = Bystander::new(&server.addr);
-        let mut peer = Peer::attached(&server.addr, 8192);
+        let mut peer = RawClient::connect_attached(&server.addr, 8192);
         for fid in 1..1000 {
             peer.walk(ROOT, Fid(fid), &[]);
         }
         assert_eq!(peer.try_walk(ROOT, Fid(1000), &[]), Err(Errno::EMFILE));
-        bystander.assert_well();
-        peer.ok(&T::Clunk { fid: Fid(7) });
+        bystander.assert_unaffected();
+        peer.expect_ok(&T::Clunk { fid: Fid(7) });
         peer.walk(ROOT, Fid(1000), &[]);
         assert_eq!(peer.try_walk(ROOT, Fid(7), &[]), Err(Errno::EMFILE));
     }
@@ -34,9 +34,9 @@ fn fids_end_at_their_bound() {
 fn open_files_of_a_host_directory_stay_within_its_budget_of_descriptors() {
     let dir = tempfile::tempdir().expect("a directory");
     let served = host_dir(dir.path(), Some(64));
-    let server = Server::new(Via::Unix, served.clone());
+    let server = Server::new(Transport::Unix, served.clone());
     let mut bystander = Bystander::new(&server.addr);
-    let mut peer = Peer::attached(&server.addr, 8192);
+    let mut peer = RawClient::connect_attached(&server.addr, 8192);
     peer.create(Fid(1), b"f");
     let mut opened = 1;
     let errno = loop {
@@ -59,7 +59,7 @@ fn open_files_of_a_host_directory_stay_within_its_budget_of_descriptors() {
                 fid: Fid(fid),
                 mask: 0x7ff,
             };
-            peer.ok(&attr);
+            peer.expect_ok(&attr);
         }
     } else {
         // One client's limit is half of what is not reserved for leases.
@@ -69,16 +69,16 @@ fn open_files_of_a_host_directory_stay_within_its_budget_of_descriptors() {
     // Other clients' open files are not affected.
     bystander.assert_reads();
     // After some are closed, others can open files.
-    peer.ok(&T::Clunk { fid: Fid(2) });
-    peer.ok(&T::Clunk { fid: Fid(3) });
-    bystander.assert_well();
+    peer.expect_ok(&T::Clunk { fid: Fid(2) });
+    peer.expect_ok(&T::Clunk { fid: Fid(3) });
+    bystander.assert_unaffected();
 }
 
 #[test]
 fn values_of_attributes_end_at_their_bound() {
-    let server = Server::memory(Via::Unix);
+    let server = Server::memory(Transport::Unix);
     let mut bystander = Bystander::new(&server.addr);
-    let mut peer = Peer::attached(&server.addr, 8192);
+    let mut peer = RawClient::connect_attached(&server.addr, 8192);
     let mut drafts = 0;
     let errno = loop {
         let fid = Fid(drafts + 1);
@@ -89,16 +89,16 @@ fn values_of_attributes_end_at_their_bound() {
             size: 64 << 10,
             flags: 0,
         });
-        match hostile::peer::errno(&reply) {
+        match hostile::raw_client::errno(&reply) {
             None => drafts += 1,
             Some(errno) => break errno,
         }
         assert!(drafts < 1000, "no bound");
     };
     assert_eq!(errno, Errno::ENOBUFS);
-    bystander.assert_well();
-    let mut other = Peer::attached(&server.addr, 8192);
-    other.ok(&T::Xattrcreate {
+    bystander.assert_unaffected();
+    let mut other = RawClient::connect_attached(&server.addr, 8192);
+    other.expect_ok(&T::Xattrcreate {
         fid: ROOT,
         name: b"user.a",
         size: 64 << 10,
@@ -113,19 +113,19 @@ fn connections_end_at_their_bound() {
         connections_per_client: Some(usize::MAX),
         ..tuning()
     };
-    for via in Via::ALL {
+    for via in Transport::ALL {
         let server = Server::with(via, tree(), Options::default(), tuning);
         let mut bystander = Bystander::new(&server.addr);
-        let first = Peer::attached(&server.addr, 8192);
-        let _second = Peer::attached(&server.addr, 8192);
-        Peer::connect(&server.addr).assert_closed();
-        bystander.assert_well();
+        let first = RawClient::connect_attached(&server.addr, 8192);
+        let _second = RawClient::connect_attached(&server.addr, 8192);
+        RawClient::connect(&server.addr).assert_closed();
+        bystander.assert_unaffected();
         drop(first);
         // The place is free once the server has noticed the disconnect.
         while server.engine.stats().0 == 3 {
             std::thread::yield_now();
         }
-        Peer::attached(&server.addr, 8192);
+        RawClient::connect_attached(&server.addr, 8192);
     }
 }
 
@@ -136,30 +136,30 @@ fn waiting_requests_end_at_their_bound_and_hold_only_their_client_up() {
         workers: 4,
         ..tuning()
     };
-    for via in Via::ALL {
+    for via in Transport::ALL {
         let server = Server::with(via, tree(), Options::default(), tuning);
         let mut bystander = Bystander::new(&server.addr);
-        let mut holder = Peer::attached(&server.addr, 8192);
+        let mut holder = RawClient::connect_attached(&server.addr, 8192);
         holder.create(Fid(1), b"f");
-        holder.ok(&exclusive(Fid(1), 1));
-        let mut waiter = Peer::attached(&server.addr, 8192);
+        holder.expect_ok(&lock_exclusive(Fid(1), 1));
+        let mut waiter = RawClient::connect_attached(&server.addr, 8192);
         waiter.open(Fid(1), &[b"f"]);
         let all: Vec<u8> = (0..1000)
-            .flat_map(|tag| encoded(Tag(tag), &exclusive(Fid(1), tag.into())))
+            .flat_map(|tag| encode_request(Tag(tag), &lock_exclusive(Fid(1), tag.into())))
             .collect();
         waiter.send(&all);
-        bystander.assert_well();
+        bystander.assert_unaffected();
         while server.engine.stats().1.offloaded < 16 {
             std::thread::yield_now();
         }
-        bystander.assert_well();
+        bystander.assert_unaffected();
         // Each waiter gets the lock in turn, and releases it by closing the file.
         drop(holder);
         waiter.reply();
         drop(waiter);
-        let mut last = Peer::attached(&server.addr, 8192);
+        let mut last = RawClient::connect_attached(&server.addr, 8192);
         last.open(Fid(1), &[b"f"]);
-        last.ok(&exclusive(Fid(1), 1));
+        last.expect_ok(&lock_exclusive(Fid(1), 1));
     }
 }
 
@@ -171,9 +171,9 @@ fn a_tree_in_memory_ends_at_its_bound_and_is_read_on() {
         ..Default::default()
     };
     let clock = Arc::new(vfs::Time::default);
-    let server = Server::new(Via::Tcp, memory::Memory::with(clock, options));
+    let server = Server::new(Transport::Tcp, memory::Memory::with_options(clock, options));
     let mut bystander = Bystander::new(&server.addr);
-    let mut peer = Peer::attached(&server.addr, 8192);
+    let mut peer = RawClient::connect_attached(&server.addr, 8192);
     peer.create(Fid(1), b"large");
     let data = vec![1; 8000];
     let full = (0..1000).find_map(|n| {
@@ -182,8 +182,8 @@ fn a_tree_in_memory_ends_at_its_bound_and_is_read_on() {
             offset: n * 8000,
             data: Data(&data),
         });
-        hostile::peer::errno(&reply)
+        hostile::raw_client::errno(&reply)
     });
     assert_eq!(full, Some(Errno::ENOSPC));
-    bystander.assert_well();
+    bystander.assert_unaffected();
 }

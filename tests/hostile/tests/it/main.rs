@@ -21,13 +21,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostile::server::{Server, Via};
+use hostile::server::{Server, Transport};
 use remote::virtiofs::{Options, RemoteFuse, WaitMode};
 use transports::Addr;
 
 /// Runs a test against a tree in memory, over a Unix socket and over TCP.
 fn over_both(test: impl Fn(&Server)) {
-    for via in Via::ALL {
+    for via in Transport::ALL {
         test(&Server::memory(via));
     }
 }

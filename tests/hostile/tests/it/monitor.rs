@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use hostile::guest::{Ask, Guest, INIT, Place, descriptor, memory, request, words};
+use hostile::guest::{
+    Guest, INIT, QueueLayout, RequestType, descriptor, fuse_request, memory, words,
+};
 use hostile::server::{Server, tree};
-use vfs::{Call, Caller, Cx, FileSystem, Want};
+use vfs::{AttrMask, Call, Caller, Cx, FileSystem};
 
 use crate::{mounted, socket};
 
@@ -14,80 +16,84 @@ use crate::{mounted, socket};
 /// accepts valid messages from that front end, or has closed its connection; another front end is
 /// not affected.
 #[track_caller]
-fn refused(server: &Server, what: &str, lie: impl FnOnce(&Guest) -> io::Result<()>) {
+fn assert_refused(server: &Server, what: &str, lie: impl FnOnce(&Guest) -> io::Result<()>) {
     let witness = mounted(&server.addr);
     let guest = Guest::set_up(socket(&server.addr), true).expect("agreed");
     lie(&guest).expect_err(what);
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     let root = witness.root(&cx).expect("a root");
-    root.attr(&cx, Want::STAT).expect(what);
+    root.attr(&cx, AttrMask::STAT).expect(what);
 }
 
 #[test]
 fn queues_that_are_nowhere_or_no_queues_are_refused() {
     let server = Server::virtiofs(tree());
-    let good = Place::GOOD;
-    let end = Guest::MEMORY;
+    let good = QueueLayout::VALID;
+    let end = Guest::MEMORY_SIZE;
     for place in [
-        Place {
+        QueueLayout {
             descriptors: end,
             ..good
         },
-        Place {
+        QueueLayout {
             descriptors: end - 16,
             ..good
         },
-        Place {
+        QueueLayout {
             descriptors: 8,
             ..good
         },
-        Place {
+        QueueLayout {
             available: end - 4,
             ..good
         },
-        Place {
+        QueueLayout {
             available: 0x1001,
             ..good
         },
-        Place {
+        QueueLayout {
             used: end - 64,
             ..good
         },
-        Place {
+        QueueLayout {
             used: u64::MAX - Guest::BASE,
             ..good
         },
-        Place {
+        QueueLayout {
             used: 0x2002,
             ..good
         },
-        Place { size: 0, ..good },
-        Place { size: 3, ..good },
-        Place { size: 2048, ..good },
-        Place {
+        QueueLayout { size: 0, ..good },
+        QueueLayout { size: 3, ..good },
+        QueueLayout { size: 2048, ..good },
+        QueueLayout {
             size: 1 << 16,
             ..good
         },
-        Place {
+        QueueLayout {
             size: u32::MAX,
             ..good
         },
     ] {
-        refused(&server, &format!("{place:?}"), |guest| {
+        assert_refused(&server, &format!("{place:?}"), |guest| {
             guest.start(1, place, 0)
         });
     }
-    refused(&server, "no such queue", |guest| guest.start(3, good, 0));
-    for ask in [Ask::SetVringNum, Ask::SetVringBase, Ask::SetVringEnable] {
+    assert_refused(&server, "no such queue", |guest| guest.start(3, good, 0));
+    for ask in [
+        RequestType::SetVringNum,
+        RequestType::SetVringBase,
+        RequestType::SetVringEnable,
+    ] {
         let payload = words(&[u32::MAX, 1]);
-        refused(&server, &format!("{ask:?}"), |guest| {
-            guest.tell(ask, &payload, &[])
+        assert_refused(&server, &format!("{ask:?}"), |guest| {
+            guest.send_acked(ask, &payload, &[])
         });
     }
-    refused(&server, "the base of no queue", |guest| guest.stop(99));
-    refused(&server, "neither on nor off", |guest| {
-        guest.tell(Ask::SetVringEnable, &words(&[1, 7]), &[])
+    assert_refused(&server, "the base of no queue", |guest| guest.stop(99));
+    assert_refused(&server, "neither on nor off", |guest| {
+        guest.send_acked(RequestType::SetVringEnable, &words(&[1, 7]), &[])
     });
 }
 
@@ -98,8 +104,8 @@ fn memory_that_is_not_there_is_refused() {
     let elsewhere = |at| [at, 4096, Guest::BASE, 0];
     for regions in [
         // Beyond the end of the file: an access there would kill the server.
-        vec![region(0, 2 * Guest::MEMORY)],
-        vec![region(Guest::MEMORY, 4096)],
+        vec![region(0, 2 * Guest::MEMORY_SIZE)],
+        vec![region(Guest::MEMORY_SIZE, 4096)],
         vec![[Guest::BASE, 4096, Guest::BASE, u64::MAX - 4095]],
         // Overlapping regions.
         vec![region(0, 8192), region(4096, 8192)],
@@ -111,8 +117,8 @@ fn memory_that_is_not_there_is_refused() {
         vec![region(0, 0)],
         vec![[Guest::BASE, 4096, Guest::BASE, 7]],
     ] {
-        refused(&server, &format!("{regions:x?}"), |guest| {
-            guest.tell_memory(&regions)
+        assert_refused(&server, &format!("{regions:x?}"), |guest| {
+            guest.set_mem_table(&regions)
         });
     }
     for payload in [
@@ -121,8 +127,8 @@ fn memory_that_is_not_there_is_refused() {
         words(&[u32::MAX, 0]),
         Vec::new(),
     ] {
-        refused(&server, &format!("{payload:?}"), |guest| {
-            guest.tell(Ask::SetMemTable, &payload, &[guest.kick.as_fd()])
+        assert_refused(&server, &format!("{payload:?}"), |guest| {
+            guest.send_acked(RequestType::SetMemTable, &payload, &[guest.kick.as_fd()])
         });
     }
     let single = |region: [u64; 4]| {
@@ -133,14 +139,14 @@ fn memory_that_is_not_there_is_refused() {
             .collect::<Vec<_>>()
     };
     let file = memory(4096).expect("memory");
-    for at in [0, Guest::MEMORY - 4096] {
+    for at in [0, Guest::MEMORY_SIZE - 4096] {
         let same = single([Guest::BASE + at, 4096, 0, 0]);
-        refused(&server, "a region where one is", |guest| {
-            guest.tell(Ask::AddMemReg, &same, &[file.as_fd()])
+        assert_refused(&server, "a region where one is", |guest| {
+            guest.send_acked(RequestType::AddMemReg, &same, &[file.as_fd()])
         });
         let other = single([at, 4096, 0, 0]);
-        refused(&server, "a region that is not", |guest| {
-            guest.tell(Ask::RemMemReg, &other, &[])
+        assert_refused(&server, "a region that is not", |guest| {
+            guest.send_acked(RequestType::RemMemReg, &other, &[])
         });
     }
 }
@@ -159,9 +165,9 @@ fn kicks_that_are_no_events_start_nothing_that_cannot_be_stopped() {
     ];
     for (kick, starts) in kicks {
         let guest = Guest::set_up(socket(&server.addr), true).expect("agreed");
-        guest.start(1, Place::GOOD, 0).expect("started");
+        guest.start(1, QueueLayout::VALID, 0).expect("started");
         let by = 1u64.to_ne_bytes();
-        let told = guest.tell(Ask::SetVringKick, &by, &[kick.as_fd()]);
+        let told = guest.send_acked(RequestType::SetVringKick, &by, &[kick.as_fd()]);
         assert_eq!(told.is_ok(), starts, "{kick:?}");
         guest.stop(1).expect("stopped");
     }
@@ -171,9 +177,9 @@ fn kicks_that_are_no_events_start_nothing_that_cannot_be_stopped() {
 #[test]
 fn messages_that_never_end_keep_no_server_from_stopping() {
     let server = Server::virtiofs(tree());
-    let whole = words(&[Ask::GetFeatures as u32, 1, 0]);
-    let longer = words(&[Ask::SetFeatures as u32, 1, 8]);
-    let longest = words(&[Ask::SetFeatures as u32, 1, u32::MAX]);
+    let whole = words(&[RequestType::GetFeatures as u32, 1, 0]);
+    let longer = words(&[RequestType::SetFeatures as u32, 1, 8]);
+    let longest = words(&[RequestType::SetFeatures as u32, 1, u32::MAX]);
     let guests: Vec<Guest> = [&whole[..1], &whole[..11], &longer, &longest]
         .into_iter()
         .map(|bytes| {
@@ -195,9 +201,11 @@ fn messages_that_never_end_keep_no_server_from_stopping() {
 fn a_request_there_is_none_of_ends_its_connection() {
     let server = Server::virtiofs(tree());
     for (ask, flags) in [(0, 1), (12345, 1), (1, 2), (1, u32::MAX)] {
-        refused(&server, &format!("{ask} {flags}"), |guest| {
+        assert_refused(&server, &format!("{ask} {flags}"), |guest| {
             guest.message(ask, flags, &[0; 64], &[])?;
-            guest.get(Ask::GetFeatures, &[]).map(drop)
+            guest
+                .send_for_reply(RequestType::GetFeatures, &[])
+                .map(drop)
         });
     }
 }
@@ -206,30 +214,32 @@ fn a_request_there_is_none_of_ends_its_connection() {
 fn memory_may_go_from_under_a_queue_that_runs() {
     let server = Server::virtiofs(tree());
     let guest = Guest::set_up(socket(&server.addr), false).expect("agreed");
-    let place = Place::GOOD;
+    let place = QueueLayout::VALID;
     let (init, reply) = (0x8000, 0x9000);
-    let message = request(26, 2, 0, &INIT);
+    let message = fuse_request(26, 2, 0, &INIT);
     guest.write(init, &message);
     guest.write(0, &descriptor(init, message.len() as u32, 1, 1));
     guest.write(16, &descriptor(reply, 4096, 2, 0));
     guest.start(1, place, 0).expect("started");
     for available in 1..=100u16 {
         // Removes the request and its reply from the memory, then also the rings.
-        let kept = [Guest::MEMORY, 0x8000, 0x1000][usize::from(available % 3)];
-        guest.tell_memory(&[Guest::region(0, kept)]).expect("told");
+        let kept = [Guest::MEMORY_SIZE, 0x8000, 0x1000][usize::from(available % 3)];
+        guest
+            .set_mem_table(&[Guest::region(0, kept)])
+            .expect("told");
         guest.write(place.available + 2, &available.to_le_bytes());
         guest.kick();
     }
     guest.stop(1).expect("stopped");
     guest
-        .tell_memory(&[Guest::region(0, Guest::MEMORY)])
+        .set_mem_table(&[Guest::region(0, Guest::MEMORY_SIZE)])
         .expect("told");
     guest.write(place.available + 2, &0u16.to_le_bytes());
     guest.write(place.used + 2, &0u16.to_le_bytes());
     guest.start(1, place, 0).expect("started");
     guest.write(place.available + 2, &1u16.to_le_bytes());
     guest.kick();
-    while guest.number(place.used + 2) != 1 {
+    while guest.read_u16(place.used + 2) != 1 {
         std::thread::yield_now();
     }
     guest.stop(1).expect("stopped");

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use hostile::peer::{Peer, ROOT, attach, create};
-use hostile::server::{Server, Via, host_dir};
+use hostile::raw_client::{ROOT, RawClient, attach, create};
+use hostile::server::{Server, Transport, host_dir};
 use p9::{Fid, Names, Tmessage as T};
 use vfs::Errno;
 
@@ -101,7 +101,7 @@ fn requests(name: &[u8]) -> Vec<T<'_>> {
 }
 
 fn refuses_bad_names(server: &Server) {
-    let mut peer = Peer::attached(&server.addr, 8192);
+    let mut peer = RawClient::connect_attached(&server.addr, 8192);
     peer.walk(ROOT, ONE, &[b"there"]);
     for name in bad_names() {
         let shown = name.escape_ascii().to_string();
@@ -114,13 +114,13 @@ fn refuses_bad_names(server: &Server) {
                 // Attribute names may contain slashes and dots.
                 continue;
             }
-            peer.err(&request);
+            peer.expect_err(&request);
         }
         let walked = peer.try_walk(ROOT, TWO, &[&name]);
         match &name[..] {
             b"." | b".." => {
                 assert_eq!(walked.map(|qids| qids.len()), Ok(1));
-                peer.ok(&T::Clunk { fid: TWO });
+                peer.expect_ok(&T::Clunk { fid: TWO });
             }
             _ => assert!(walked.is_err(), "{shown}"),
         }
@@ -137,7 +137,7 @@ fn refuses_bad_names(server: &Server) {
 #[test]
 fn bad_names_are_refused_by_a_tree_in_memory() {
     over_both(|server| {
-        Peer::attached(&server.addr, 8192).create(ONE, b"there");
+        RawClient::connect_attached(&server.addr, 8192).create(ONE, b"there");
         refuses_bad_names(server);
     });
 }
@@ -149,7 +149,7 @@ fn host() -> (tempfile::TempDir, Server) {
     fs::create_dir(&served).expect("made");
     fs::write(served.join("there"), b"inside").expect("written");
     fs::write(outside.path().join("secret"), b"outside").expect("written");
-    let server = Server::new(Via::Unix, host_dir(&served, None));
+    let server = Server::new(Transport::Unix, host_dir(&served, None));
     (outside, server)
 }
 
@@ -175,7 +175,7 @@ fn bad_names_are_refused_by_a_host_directory_and_change_nothing_outside() {
 #[test]
 fn dots_lead_no_further_than_the_root() {
     let (_outside, server) = host();
-    let mut peer = Peer::attached(&server.addr, 8192);
+    let mut peer = RawClient::connect_attached(&server.addr, 8192);
     let root = peer.walk(ROOT, ONE, &[b"."])[0];
     for qid in peer.walk(ROOT, TWO, &[&b".."[..]; 16]) {
         assert_eq!(qid, root);
@@ -210,7 +210,7 @@ fn dots_lead_no_further_than_the_root() {
             },
             other => other,
         };
-        peer.err(&attach);
+        peer.expect_err(&attach);
     }
 }
 
@@ -221,20 +221,20 @@ fn links_that_lead_outside_are_not_followed() {
     symlink("/", served.join("slash")).expect("made");
     symlink("..", served.join("dots")).expect("made");
     symlink("../secret", served.join("leak")).expect("made");
-    let mut peer = Peer::attached(&server.addr, 8192);
+    let mut peer = RawClient::connect_attached(&server.addr, 8192);
     for (link, name) in [("slash", "etc"), ("dots", "secret"), ("leak", "x")] {
         let walked = peer.try_walk(ROOT, ONE, &[link.as_bytes(), name.as_bytes()]);
         assert_eq!(walked.map(|qids| qids.len()), Ok(1), "{link}");
         peer.walk(ROOT, ONE, &[link.as_bytes()]);
         for flags in [0, 2, 0o1002, 0o200000] {
-            peer.err(&T::Lopen { fid: ONE, flags });
+            peer.expect_err(&T::Lopen { fid: ONE, flags });
         }
         for request in requests(b"new") {
             // The link does not work as a directory.
             match request {
                 T::Mkdir {
                     name, mode, gid, ..
-                } => peer.err(&T::Mkdir {
+                } => peer.expect_err(&T::Mkdir {
                     dfid: ONE,
                     name,
                     mode,
@@ -242,21 +242,21 @@ fn links_that_lead_outside_are_not_followed() {
                 }),
                 T::Symlink {
                     name, target, gid, ..
-                } => peer.err(&T::Symlink {
+                } => peer.expect_err(&T::Symlink {
                     fid: ONE,
                     name,
                     target,
                     gid,
                 }),
-                T::Lcreate { name, .. } => peer.err(&create(ONE, name)),
+                T::Lcreate { name, .. } => peer.expect_err(&create(ONE, name)),
                 _ => Errno::EIO,
             };
         }
         // Nor as the name of a file to create.
         peer.walk(ROOT, TWO, &[]);
         assert!(peer.try_create(TWO, link.as_bytes()).is_err());
-        peer.ok(&T::Clunk { fid: TWO });
-        peer.ok(&T::Clunk { fid: ONE });
+        peer.expect_ok(&T::Clunk { fid: TWO });
+        peer.expect_ok(&T::Clunk { fid: ONE });
     }
     assert_eq!(
         fs::read(outside.path().join("secret")).expect("there"),
@@ -268,7 +268,7 @@ fn links_that_lead_outside_are_not_followed() {
 #[test]
 fn more_names_than_a_walk_may_have_are_refused() {
     over_both(|server| {
-        let mut peer = Peer::attached(&server.addr, 8192);
+        let mut peer = RawClient::connect_attached(&server.addr, 8192);
         // Encoded by hand: the encoder asserts that the count is valid.
         let mut walk = vec![0, 0, 0, 0, 110, 1, 0];
         walk.extend([0; 4]);
@@ -278,11 +278,11 @@ fn more_names_than_a_walk_may_have_are_refused() {
         let size = walk.len() as u32;
         walk[..4].copy_from_slice(&size.to_le_bytes());
         peer.send(&walk);
-        assert!(hostile::peer::errno(&peer.reply().1).is_some());
-        assert_eq!(peer.err(&T::Clunk { fid: ONE }), Errno::EBADF);
+        assert!(hostile::raw_client::errno(&peer.reply().1).is_some());
+        assert_eq!(peer.expect_err(&T::Clunk { fid: ONE }), Errno::EBADF);
         let dots = [&b"."[..]; 16];
         let names = Names::new(&dots);
-        peer.ok(&T::Walk {
+        peer.expect_ok(&T::Walk {
             fid: ROOT,
             newfid: ONE,
             names,

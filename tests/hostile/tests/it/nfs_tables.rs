@@ -18,48 +18,48 @@ use nfs::v4::Status;
 use transports::Addr;
 use vfs::{Call, Export, Peer};
 use vfs_testkit::{Message, session};
-use wire::{Answer, Xdr, XdrReader};
+use wire::{ServeOutcome, Xdr, XdrReader};
 
 const NSM: u32 = 100_024;
 
 const MIB: usize = 1 << 20;
 
 /// A server in this process, used through its sessions.
-struct Host(Arc<Server>);
+struct TestServer(Arc<Server>);
 
-impl Host {
-    fn new() -> Host {
+impl TestServer {
+    fn new() -> TestServer {
         let start = Instant::now();
         let options = Options::new(7, Arc::new(move || start.elapsed()));
-        Host(Server::new(Arc::new(Export::new("", tree())), options))
+        TestServer(Server::new(Arc::new(Export::new("", tree())), options))
     }
 
     /// Connects from this address.
-    fn from(&self, addr: [u8; 4]) -> Net {
-        Net {
+    fn connect_from(&self, addr: [u8; 4]) -> NfsClient {
+        NfsClient {
             session: self.0.session(),
             peer: Arc::new(Peer::remote(addr.into(), 700)),
-            xid: AtomicU32::new(1),
+            next_xid: AtomicU32::new(1),
         }
     }
 }
 
-struct Net {
+struct NfsClient {
     session: Connection,
     peer: Arc<Peer>,
-    xid: AtomicU32,
+    next_xid: AtomicU32,
 }
 
-impl Net {
+impl NfsClient {
     /// Calls a procedure and returns the results of the reply.
-    fn ask(&self, what: (u32, u32, u32), body: &[u8]) -> Vec<u8> {
-        let xid = self.xid.fetch_add(1, Ordering::Relaxed);
-        let call = Call::detached().coming_from(self.peer.clone());
+    fn call_raw(&self, what: (u32, u32, u32), body: &[u8]) -> Vec<u8> {
+        let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
+        let call = Call::detached().with_peer(self.peer.clone());
         let message = rpc::call(xid, what, body);
         let message = Message::new(&message);
         let served = session::serve_patiently(&self.session, &call, &message, 4 * MIB);
         let (answer, reply) = served.expect("a call");
-        assert_eq!(answer, Answer::Done);
+        assert_eq!(answer, ServeOutcome::Done);
         // The message type, reply status, verifier and accept status.
         assert_eq!(
             reply[8..28],
@@ -71,12 +71,12 @@ impl Net {
     fn call<'a>(&self, what: (u32, u32, u32), arguments: &impl Xdr<'a>) -> Vec<u8> {
         let mut body = Vec::new();
         arguments.put(&mut body);
-        self.ask(what, &body)
+        self.call_raw(what, &body)
     }
 
     /// Executes a compound; returns its status, and the results of its operations.
     fn compound(&self, minor: u32, ops: &Ops) -> (Status, Vec<u8>) {
-        let reply = self.ask((NFS, 4, 1), &ops.compound(minor));
+        let reply = self.call_raw((NFS, 4, 1), &ops.compound(minor));
         let mut from = XdrReader::new(&reply);
         let status = Status::get(&mut from).expect("a status");
         // The tag, and the number of results.
@@ -162,8 +162,8 @@ impl Net {
 
 #[test]
 fn a_stranger_frees_no_locks_of_another_host() {
-    let host = Host::new();
-    let [owner, stranger] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|addr| host.from(addr));
+    let host = TestServer::new();
+    let [owner, stranger] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|addr| host.connect_from(addr));
     let file = owner.file(b"f");
     assert_eq!(owner.lock(&file, b"guest"), NlmStatus::Granted);
     let free = FreeArgs {
@@ -184,8 +184,8 @@ fn a_stranger_frees_no_locks_of_another_host() {
 
 #[test]
 fn names_of_nlm_that_one_host_makes_up_leave_room_for_others() {
-    let host = Host::new();
-    let [greedy, bystander] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|addr| host.from(addr));
+    let host = TestServer::new();
+    let [greedy, bystander] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|addr| host.connect_from(addr));
     let mut granted = 0;
     for number in 0..5000 {
         let name = number.to_string();
@@ -199,8 +199,8 @@ fn names_of_nlm_that_one_host_makes_up_leave_room_for_others() {
 
 #[test]
 fn a_stranger_takes_no_slot_and_ends_no_session() {
-    let host = Host::new();
-    let [owner, stranger] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|addr| host.from(addr));
+    let host = TestServer::new();
+    let [owner, stranger] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|addr| host.connect_from(addr));
     let client = owner.exchange_id(b"owner").expect("a client");
     let session = owner.create_session(client).expect("a session");
     let root = |seqid| Ops::default().sequence(&session, seqid, 0, 1).root();
@@ -220,7 +220,7 @@ fn a_stranger_takes_no_slot_and_ends_no_session() {
     let _ = stranger.create_session(other);
     assert_eq!(owner.compound(1, &root(2)).0, Status::Ok);
     // Other connections of the owner join implicitly.
-    let another = host.from([10, 0, 0, 1]);
+    let another = host.connect_from([10, 0, 0, 1]);
     assert_eq!(another.compound(1, &root(3)).0, Status::Ok);
     // Session IDs cannot be guessed.
     let second = owner.create_session((client.0, client.1 + 1)).expect("one");
@@ -231,9 +231,9 @@ fn a_stranger_takes_no_slot_and_ends_no_session() {
 
 #[test]
 fn clients_that_one_host_makes_up_leave_room_for_others() {
-    let host = Host::new();
+    let host = TestServer::new();
     let [attacker, bystander, third] =
-        [[10, 0, 0, 1], [10, 0, 0, 2], [10, 0, 0, 3]].map(|addr| host.from(addr));
+        [[10, 0, 0, 1], [10, 0, 0, 2], [10, 0, 0, 3]].map(|addr| host.connect_from(addr));
     let pending = bystander.exchange_id(b"bystander").expect("a client");
     // The attacker leaves all client IDs unconfirmed, and then confirms them.
     for number in 0..8500u32 {
@@ -279,8 +279,8 @@ impl tracing::Subscriber for Counting {
 
 #[test]
 fn mounts_that_fail_do_not_fill_the_log() {
-    let host = Host::new();
-    let net = host.from([10, 0, 0, 1]);
+    let host = TestServer::new();
+    let net = host.connect_from([10, 0, 0, 1]);
     let lines = Arc::new(AtomicUsize::new(0));
     tracing::subscriber::with_default(Counting(lines.clone()), || {
         for _ in 0..20_000 {
@@ -305,7 +305,7 @@ fn connect(server: &Process) -> UnixStream {
 }
 
 /// Reads the length of the next record, which has one fragment.
-fn mark(stream: &mut UnixStream) -> usize {
+fn read_record_mark(stream: &mut UnixStream) -> usize {
     let mut mark = [0; 4];
     stream.read_exact(&mut mark).expect("a reply");
     (u32::from_be_bytes(mark) & !(1 << 31)) as usize
@@ -326,7 +326,7 @@ fn replies_of_small_requests_are_bounded() {
         peer.write_all(&message).expect("sent");
     }
     for peer in &mut peers {
-        let len = mark(peer);
+        let len = read_record_mark(peer);
         assert!((1000..2 * MIB).contains(&len), "{len} bytes");
     }
     // No client has read its reply.
@@ -346,7 +346,7 @@ fn little_is_kept_of_replies_when_their_client_has_gone() {
         let mut peer = connect(&server);
         let message = rpc::call(xid, (NFS, 4, 1), &ops.compound(0));
         peer.write_all(&message).expect("sent");
-        let mut reply = vec![0; mark(&mut peer)];
+        let mut reply = vec![0; read_record_mark(&mut peer)];
         peer.read_exact(&mut reply).expect("a reply");
     };
     exchange(1, &Ops::default().root().readdir(MIB as u32));

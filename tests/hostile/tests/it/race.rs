@@ -5,15 +5,15 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostile::peer::{Peer, ROOT};
-use hostile::server::{Server, Via, host_dir};
+use hostile::raw_client::{ROOT, RawClient};
+use hostile::server::{Server, Transport, host_dir};
 use p9::{Fid, Rmessage, Tmessage as T};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 const ONE: Fid = Fid(1);
 
 /// Minimum number of walks with each outcome.
-const ENOUGH: usize = 200;
+const MIN_COUNT: usize = 200;
 
 /// Repeats `walk` until each of its outcomes was frequent enough, while another thread repeats
 /// `change`.
@@ -26,17 +26,17 @@ fn race(change: impl Fn() + Sync, mut walk: impl FnMut() -> usize, outcomes: usi
             }
         });
         // Ends the other thread, even on a panic.
-        let _end = End(&over);
+        let _end = SetOnDrop(&over);
         let mut seen = vec![0; outcomes];
-        while seen.iter().any(|&count| count < ENOUGH) {
+        while seen.iter().any(|&count| count < MIN_COUNT) {
             seen[walk()] += 1;
         }
     });
 }
 
-struct End<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -63,8 +63,8 @@ fn a_directory_that_becomes_a_link_to_outside_leads_nowhere() {
     for (target, descriptors) in [("..", None), ("/", None), ("..", Some(16))] {
         let outside = tree(target);
         let served = outside.path().join("served");
-        let server = Server::new(Via::Unix, host_dir(&served, descriptors));
-        let mut peer = Peer::attached(&server.addr, 8192);
+        let server = Server::new(Transport::Unix, host_dir(&served, descriptors));
+        let mut peer = RawClient::connect_attached(&server.addr, 8192);
         let etc = fs::metadata("/etc").expect("there");
         let (x, y) = (served.join("x"), served.join("y"));
         race(
@@ -77,16 +77,17 @@ fn a_directory_that_becomes_a_link_to_outside_leads_nowhere() {
                     more => panic!("{more} of two names"),
                 }
                 // Opens and reads the walked file, which may have another name by now.
-                peer.ok(&T::Lopen { fid: ONE, flags: 0 });
+                peer.expect_ok(&T::Lopen { fid: ONE, flags: 0 });
                 let (fid, offset, count) = (ONE, 0, 100);
-                let Rmessage::Read { data } = peer.ok(&T::Read { fid, offset, count }) else {
+                let Rmessage::Read { data } = peer.expect_ok(&T::Read { fid, offset, count })
+                else {
                     panic!("not read");
                 };
                 assert_eq!(data.0, b"inside");
-                peer.ok(&T::Clunk { fid: ONE });
+                peer.expect_ok(&T::Clunk { fid: ONE });
                 // A name that also exists in /.
                 if let Ok([_, qid]) = peer.try_walk(ROOT, ONE, &[b"x", b"etc"]).as_deref() {
-                    let Rmessage::Getattr { mtime_sec, .. } = peer.ok(&T::Getattr {
+                    let Rmessage::Getattr { mtime_sec, .. } = peer.expect_ok(&T::Getattr {
                         fid: ONE,
                         mask: 0x7ff,
                     }) else {
@@ -94,7 +95,7 @@ fn a_directory_that_becomes_a_link_to_outside_leads_nowhere() {
                     };
                     use std::os::unix::fs::MetadataExt;
                     assert_ne!(mtime_sec as i64, etc.mtime(), "{qid:?}");
-                    peer.ok(&T::Clunk { fid: ONE });
+                    peer.expect_ok(&T::Clunk { fid: ONE });
                 }
                 1
             },
@@ -107,15 +108,15 @@ fn a_directory_that_becomes_a_link_to_outside_leads_nowhere() {
 fn creating_below_a_directory_that_becomes_a_link_makes_nothing_outside() {
     let outside = tree("..");
     let served = outside.path().join("served");
-    let server = Server::new(Via::Unix, host_dir(&served, Some(16)));
-    let mut peer = Peer::attached(&server.addr, 8192);
+    let server = Server::new(Transport::Unix, host_dir(&served, Some(16)));
+    let mut peer = RawClient::connect_attached(&server.addr, 8192);
     let (x, y) = (served.join("x"), served.join("y"));
     race(
         || exchange(&x, &y),
         || {
             peer.walk(ROOT, ONE, &[b"x"]);
             let made = peer.try_create(ONE, b"new").is_ok();
-            peer.ok(&T::Clunk { fid: ONE });
+            peer.expect_ok(&T::Clunk { fid: ONE });
             assert!(!outside.path().join("new").exists(), "made outside");
             // The file is in the directory, whatever its current name is.
             while made && fs::remove_file(x.join("new")).is_err() {}
@@ -132,8 +133,8 @@ fn a_directory_that_is_moved_out_has_nothing_above_it() {
         let served = outside.path().join("served");
         fs::create_dir_all(served.join("a/b")).expect("made");
         fs::write(outside.path().join("secret"), b"outside").expect("written");
-        let server = Server::new(Via::Unix, host_dir(&served, descriptors));
-        let mut peer = Peer::attached(&server.addr, 8192);
+        let server = Server::new(Transport::Unix, host_dir(&served, descriptors));
+        let mut peer = RawClient::connect_attached(&server.addr, 8192);
         let (home, away) = (served.join("a/b"), outside.path().join("b"));
         race(
             || {
@@ -147,7 +148,7 @@ fn a_directory_that_is_moved_out_has_nothing_above_it() {
                 {
                     let up = peer.try_walk(ONE, Fid(2), &[b"..", b"secret"]);
                     let further = peer.try_walk(ONE, Fid(2), &[b"..", b"..", b"secret"]);
-                    peer.ok(&T::Clunk { fid: ONE });
+                    peer.expect_ok(&T::Clunk { fid: ONE });
                     assert!(up.as_ref().is_ok_and(|qids| qids.len() < 2) || up.is_err());
                     assert!(further.as_ref().is_ok_and(|qids| qids.len() < 3) || further.is_err());
                     return usize::from(up.is_ok());

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use hostile::guest::{Guest, INIT, Place, descriptor, request};
+use hostile::guest::{Guest, INIT, QueueLayout, descriptor, fuse_request};
 use hostile::process::Process;
-use vfs::{Call, Caller, Cx, FileSystem, Want};
+use vfs::{AttrMask, Call, Caller, Cx, FileSystem};
 
 use crate::{mounted, socket};
 
@@ -19,7 +19,7 @@ const KICKS: u16 = 300;
 const CHANGES: usize = 20_000;
 
 /// Number of polls for a reply.
-const LOOKS: usize = 200;
+const POLLS: usize = 200;
 
 /// A deterministic pseudorandom number generator (xorshift64).
 struct Random(u64);
@@ -43,7 +43,7 @@ const TABLES: u64 = 0x3000;
 
 /// Writes requests into guest memory, and a valid queue of them: two descriptors for each, every
 /// fourth in an indirect table.
-fn lay(guest: &Guest, place: Place, random: &mut Random) {
+fn write_queue(guest: &Guest, place: QueueLayout, random: &mut Random) {
     // LOOKUP, GETATTR, SETATTR, MKDIR, OPEN, READ, WRITE, RELEASE, SETXATTR, OPENDIR, READDIR,
     // SETLKW, CREATE, INTERRUPT, BATCH_FORGET, READDIRPLUS, INIT, DESTROY.
     const OPCODES: [u32; 18] = [
@@ -56,8 +56,8 @@ fn lay(guest: &Guest, place: Place, random: &mut Random) {
         args[16..24].copy_from_slice(&random.below(4096).to_le_bytes());
         args[48..50].copy_from_slice(b"a\0");
         let message = match slot {
-            0 => request(26, 2, 0, &INIT),
-            _ => request(opcode, 2 * u64::from(slot), 1 + random.below(3), &args),
+            0 => fuse_request(26, 2, 0, &INIT),
+            _ => fuse_request(opcode, 2 * u64::from(slot), 1 + random.below(3), &args),
         };
         let at = MESSAGES + 0x1000 * u64::from(slot);
         guest.write(at, &message);
@@ -82,7 +82,7 @@ fn lay(guest: &Guest, place: Place, random: &mut Random) {
 }
 
 /// Changes bytes that the device reads.
-fn change(guest: &Guest, random: &mut Random) {
+fn corrupt_memory(guest: &Guest, random: &mut Random) {
     let (begin, len) = match random.below(4) {
         0 => (0, 0x400),
         // Except the available index: a jump of it stops a queue.
@@ -108,14 +108,14 @@ fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
     for seed in 1..=8 {
         let mut random = Random(seed);
         let guest = Guest::set_up(socket(&server.addr), seed % 2 == 0).expect("agreed");
-        let place = Place::GOOD;
-        lay(&guest, place, &mut random);
+        let place = QueueLayout::VALID;
+        write_queue(&guest, place, &mut random);
         guest.start(1, place, 0).expect("started");
         std::thread::scope(|scope| {
             let guest = &guest;
             scope.spawn(move || {
                 let mut random = Random(!seed);
-                (0..CHANGES).for_each(|_| change(guest, &mut random));
+                (0..CHANGES).for_each(|_| corrupt_memory(guest, &mut random));
             });
             let (mut available, mut answered) = (0u16, 0);
             for kick in 1..=KICKS {
@@ -123,18 +123,18 @@ fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
                 guest.write(place.available + 2, &available.to_le_bytes());
                 guest.kick();
                 // The reply comes soon or never: the queue may be stopped.
-                let waits = || guest.number(place.used + 2) == answered;
-                (0..LOOKS)
+                let waits = || guest.read_u16(place.used + 2) == answered;
+                (0..POLLS)
                     .take_while(|_| waits())
                     .for_each(|_| std::thread::yield_now());
-                answered = guest.number(place.used + 2);
+                answered = guest.read_u16(place.used + 2);
                 if kick % 10 == 0 {
                     let jump = available.wrapping_add(random.below(1 << 16) as u16);
                     guest.write(place.available + 2, &jump.to_le_bytes());
                     guest.kick();
                     // Restarts a stopped queue, with a driver that knows the used index.
                     guest.stop(1).expect("stopped");
-                    lay(guest, place, &mut random);
+                    write_queue(guest, place, &mut random);
                     guest.write(place.available + 2, &available.to_le_bytes());
                     guest.start(1, place, available.into()).expect("started");
                 }
@@ -154,6 +154,6 @@ fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
     let cx = Cx::new(&Caller::ROOT, &call);
     for mount in [witness, mounted(&server.addr)] {
         let root = mount.root(&cx).expect("a root");
-        root.attr(&cx, Want::STAT).expect("attributes");
+        root.attr(&cx, AttrMask::STAT).expect("attributes");
     }
 }

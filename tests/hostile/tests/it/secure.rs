@@ -6,14 +6,14 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostile::server::{Server, Via, tree, tuning};
+use hostile::server::{Server, Transport, tree, tuning};
 use nfs::client::start_tls;
 use nfs::server::{Options, Transports};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use remote::nfs::{Mount, mount, secured};
+use remote::nfs::{Mount, establish_tls, mount};
 use tempfile::TempDir;
-use tls::{Acceptor, Connector, Demand, Files, TlsLink};
+use tls::{Acceptor, ClientAuth, Connector, TlsFiles, TlsLink};
 use transports::{Addr, Link, StreamLink};
 use vfs::{Call, Caller, Cx, Export, FileSystem};
 
@@ -30,30 +30,30 @@ impl engine::Service for Nfs {
 }
 
 /// An NFS server that requires TLS, and a well-behaved client.
-struct Rig {
+struct TlsTest {
     server: Server,
     connector: Arc<Connector>,
     bystander: Arc<dyn FileSystem>,
     _files: TempDir,
 }
 
-impl Rig {
-    fn new() -> Rig {
-        Rig::with(tuning())
+impl TlsTest {
+    fn new() -> TlsTest {
+        TlsTest::with(tuning())
     }
 
-    fn with(tuning: engine::Tuning) -> Rig {
+    fn with(tuning: engine::Tuning) -> TlsTest {
         let dir = tempfile::tempdir().expect("a directory");
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
         let (cert, key) = (dir.path().join("cert"), dir.path().join("key"));
         std::fs::write(&cert, made.cert.pem()).expect("written");
         std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-        let files = |shown: bool| Files {
+        let files = |shown: bool| TlsFiles {
             cert: shown.then(|| cert.clone()),
             key: shown.then(|| key.clone()),
             ca: Some(cert.clone()),
         };
-        let acceptor = Acceptor::open(files(true), Demand::Optional, nfs::ALPN);
+        let acceptor = Acceptor::open(files(true), ClientAuth::Optional, nfs::ALPN);
         let connector = Connector::open(&files(false), "localhost", nfs::ALPN);
         let connector = Arc::new(connector.expect("good files"));
         let mut options = Options::new(7, Arc::new(|| Duration::from_secs(1)));
@@ -64,16 +64,16 @@ impl Rig {
         };
         let nfs = nfs::server::Server::new(Arc::new(Export::new("", tree())), options);
         let service = Nfs(nfs, acceptor.expect("good files").into());
-        let server = Server::of(Via::Tcp, tuning, Arc::new(service));
+        let server = Server::with_service(Transport::Tcp, tuning, Arc::new(service));
         let (addr, asks) = (server.addr.clone(), connector.clone());
         let (bystander, _) = mount(&Mount {
-            dial: Arc::new(move |_| secured(transports::dial(&addr)?, &asks, 4)),
+            dial: Arc::new(move |_| establish_tls(transports::dial(&addr)?, &asks, 4)),
             path: "",
-            whole: true,
+            require_full_path: true,
             options: remote::nfs::Options::default(),
         })
         .expect("mounted");
-        Rig {
+        TlsTest {
             server,
             connector,
             bystander,
@@ -81,11 +81,11 @@ impl Rig {
         }
     }
 
-    fn assert_well(&self) {
+    fn assert_bystander_unaffected(&self) {
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
         let root = self.bystander.root(&cx).expect("a root");
-        root.attr(&cx, vfs::Want::STAT).expect("attributes");
+        root.attr(&cx, vfs::AttrMask::STAT).expect("attributes");
     }
 
     fn connect(&self) -> TcpStream {
@@ -100,7 +100,7 @@ impl Rig {
     }
 
     /// Connects and sends STARTTLS, so that the server waits for a handshake.
-    fn asked(&self) -> TcpStream {
+    fn start_tls(&self) -> TcpStream {
         let mut stream = self.connect();
         stream.write_all(&start_tls::request(1, 3)).expect("sent");
         let mut reply = [0; 36];
@@ -110,18 +110,18 @@ impl Rig {
     }
 
     /// Connects and performs the TLS handshake; returns the connection and its socket.
-    fn secured(&self) -> (TlsLink, TcpStream) {
-        let stream = self.asked();
+    fn handshake(&self) -> (TlsLink, TcpStream) {
+        let stream = self.start_tls();
         let socket = stream.try_clone().expect("another");
         let link = StreamLink::new(stream.into(), "server").expect("a link");
         let link = TlsLink::client(link, self.connector.clone());
-        link.secure().expect("secured");
+        link.start_tls().expect("secured");
         (link, socket)
     }
 }
 
 /// Sends `bytes`, and asserts that the server closes the connection, with or without an alert.
-fn ends(mut stream: TcpStream, bytes: &[u8]) {
+fn assert_closed_after(mut stream: TcpStream, bytes: &[u8]) {
     // The server may close it meanwhile.
     let _ = stream.write_all(bytes);
     let mut rest = Vec::new();
@@ -133,7 +133,7 @@ fn ends(mut stream: TcpStream, bytes: &[u8]) {
 
 #[test]
 fn garbage_in_place_of_a_handshake() {
-    let rig = Rig::new();
+    let rig = TlsTest::new();
     for bytes in [
         &[0x80, 0, 0, 40, 0, 0, 0, 1][..],
         b"GET / HTTP/1.1\r\n\r\n",
@@ -142,56 +142,56 @@ fn garbage_in_place_of_a_handshake() {
         &[99, 3, 3, 0, 1, 0],
         &start_tls::request(2, 3),
     ] {
-        ends(rig.asked(), bytes);
-        rig.assert_well();
+        assert_closed_after(rig.start_tls(), bytes);
+        rig.assert_bystander_unaffected();
     }
 }
 
 #[test]
 fn half_a_handshake_and_gone() {
-    let rig = Rig::new();
+    let rig = TlsTest::new();
     for bytes in [&b""[..], &[22, 3, 1, 1, 0, 1, 0, 0, 0xfc]] {
-        let mut stream = rig.asked();
+        let mut stream = rig.start_tls();
         stream.write_all(bytes).expect("sent");
         drop(stream);
-        rig.assert_well();
+        rig.assert_bystander_unaffected();
     }
 }
 
 #[test]
 fn what_comes_right_behind_the_request_could_be_anybodys() {
-    let rig = Rig::new();
+    let rig = TlsTest::new();
     let early = [&start_tls::request(1, 3)[..], &start_tls::request(2, 3)].concat();
-    ends(rig.connect(), &early);
-    rig.assert_well();
+    assert_closed_after(rig.connect(), &early);
+    rig.assert_bystander_unaffected();
 }
 
 #[test]
 fn a_handshake_that_never_ends_is_ended() {
-    let rig = Rig::new();
-    let waiting: Vec<_> = (0..50).map(|_| rig.asked()).collect();
-    rig.assert_well();
+    let rig = TlsTest::new();
+    let waiting: Vec<_> = (0..50).map(|_| rig.start_tls()).collect();
+    rig.assert_bystander_unaffected();
     for stream in waiting {
-        ends(stream, b"");
+        assert_closed_after(stream, b"");
     }
-    rig.assert_well();
+    rig.assert_bystander_unaffected();
 }
 
 #[test]
 fn handshakes_count_as_connections() {
-    let rig = Rig::with(engine::Tuning {
+    let rig = TlsTest::with(engine::Tuning {
         connections: 2,
         connections_per_client: Some(usize::MAX),
         ..tuning()
     });
-    let _waiting = rig.asked();
-    ends(rig.connect(), b"");
-    rig.assert_well();
+    let _waiting = rig.start_tls();
+    assert_closed_after(rig.connect(), b"");
+    rig.assert_bystander_unaffected();
 }
 
 #[test]
 fn plain_bytes_behind_a_handshake() {
-    let rig = Rig::new();
+    let rig = TlsTest::new();
     for bytes in [
         &start_tls::request(2, 3)[..],
         // Not encrypted, and oversized.
@@ -203,16 +203,16 @@ fn plain_bytes_behind_a_handshake() {
         // A new handshake.
         &[22, 3, 3, 0, 4, 1, 0, 0, 0],
     ] {
-        let (_link, socket) = rig.secured();
-        ends(socket, bytes);
-        rig.assert_well();
+        let (_link, socket) = rig.handshake();
+        assert_closed_after(socket, bytes);
+        rig.assert_bystander_unaffected();
     }
 }
 
 #[test]
 fn tls_within_tls_is_not_granted() {
-    let rig = Rig::new();
-    let (link, _socket) = rig.secured();
+    let rig = TlsTest::new();
+    let (link, _socket) = rig.handshake();
     link.send(&start_tls::request(9, 3), true).expect("sent");
     let mut reply = [0; 24];
     let got = link.recv(&mut reply, true).expect("a reply");
@@ -221,8 +221,8 @@ fn tls_within_tls_is_not_granted() {
 
 #[test]
 fn who_does_not_read_sealed_replies_is_not_heard() {
-    let rig = Rig::new();
-    let (link, _socket) = rig.secured();
+    let rig = TlsTest::new();
+    let (link, _socket) = rig.handshake();
     let ask = start_tls::probe(3, 3);
     let mut asked = 0;
     while asked < 1_000_000 {
@@ -235,21 +235,21 @@ fn who_does_not_read_sealed_replies_is_not_heard() {
         }
     }
     assert!(asked < 1_000_000, "no bound");
-    rig.assert_well();
+    rig.assert_bystander_unaffected();
 }
 
 #[test]
 fn any_bytes_in_place_of_records() {
-    let rig = Rig::new();
+    let rig = TlsTest::new();
     let bytes = prop::collection::vec(any::<u8>(), 5..200);
     let done = TestRunner::default().run(&(bytes, any::<bool>()), |(bytes, behind)| {
         let mut socket = match behind {
-            true => rig.secured().1,
-            false => rig.asked(),
+            true => rig.handshake().1,
+            false => rig.start_tls(),
         };
         // The server may have closed the connection.
         let _ = socket.write_all(&bytes);
-        rig.assert_well();
+        rig.assert_bystander_unaffected();
         Ok(())
     });
     done.expect("all is well");

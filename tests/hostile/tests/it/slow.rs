@@ -1,7 +1,7 @@
 //! Clients that send requests and do not read the replies.
 
-use hostile::peer::{Bystander, Peer, ROOT, encoded, exclusive};
 use hostile::process::Process;
+use hostile::raw_client::{Bystander, ROOT, RawClient, encode_request, lock_exclusive};
 use p9::{Data, Fid, Rmessage, Tag, Tmessage as T};
 use transports::Addr;
 
@@ -10,12 +10,12 @@ use crate::over_both;
 const MSIZE: u32 = 1 << 20;
 
 /// Attaches, and creates a file as large as the maximum reply.
-fn with_large_file(addr: &Addr, msize: u32) -> Peer {
-    let mut peer = Peer::attached(addr, msize);
+fn with_large_file(addr: &Addr, msize: u32) -> RawClient {
+    let mut peer = RawClient::connect_attached(addr, msize);
     peer.create(Fid(1), b"large");
     let data = contents(msize);
     let (fid, offset) = (Fid(1), 0);
-    peer.ok(&T::Write {
+    peer.expect_ok(&T::Write {
         fid,
         offset,
         data: Data(&data),
@@ -38,9 +38,9 @@ fn who_does_not_read_is_not_heard_and_gets_all_in_the_end() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
         let mut slow = with_large_file(&server.addr, MSIZE);
-        let asked = slow.stuff(&encoded(Tag(1), &read(MSIZE)), 1_000_000);
+        let asked = slow.fill_socket(&encode_request(Tag(1), &read(MSIZE)), 1_000_000);
         assert!(asked < 1_000_000, "no bound");
-        bystander.assert_well();
+        bystander.assert_unaffected();
         let expected = contents(MSIZE);
         // A limited number; the other replies are not read.
         for _ in 0..asked.min(100) {
@@ -51,9 +51,9 @@ fn who_does_not_read_is_not_heard_and_gets_all_in_the_end() {
             assert_eq!(tag, Tag(1));
             assert!(data.0 == expected, "not what was written");
         }
-        bystander.assert_well();
+        bystander.assert_unaffected();
         drop(slow);
-        bystander.assert_well();
+        bystander.assert_unaffected();
     });
 }
 
@@ -61,16 +61,16 @@ fn who_does_not_read_is_not_heard_and_gets_all_in_the_end() {
 fn many_who_do_not_read_hold_nobody_up() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
-        let slow: Vec<Peer> = (0..20)
+        let slow: Vec<RawClient> = (0..20)
             .map(|_| {
-                let mut peer = Peer::attached(&server.addr, 8192);
-                peer.stuff(&encoded(Tag(1), &T::Statfs { fid: ROOT }), 1_000_000);
+                let mut peer = RawClient::connect_attached(&server.addr, 8192);
+                peer.fill_socket(&encode_request(Tag(1), &T::Statfs { fid: ROOT }), 1_000_000);
                 peer
             })
             .collect();
-        bystander.assert_well();
+        bystander.assert_unaffected();
         drop(slow);
-        bystander.assert_well();
+        bystander.assert_unaffected();
     });
 }
 
@@ -82,16 +82,16 @@ fn who_does_not_read_while_a_request_waits_costs_bounded_memory() {
     let mut bystander = Bystander::new(&server.addr);
     let mut slow = with_large_file(&server.addr, MSIZE);
     slow.create(Fid(2), b"locked");
-    slow.ok(&exclusive(Fid(2), 1));
+    slow.expect_ok(&lock_exclusive(Fid(2), 1));
     slow.open(Fid(3), &[b"locked"]);
-    slow.ask(9, &exclusive(Fid(3), 2));
-    slow.ok(&T::Statfs { fid: ROOT });
+    slow.send_request(9, &lock_exclusive(Fid(3), 2));
+    slow.expect_ok(&T::Statfs { fid: ROOT });
     let before = server.memory();
-    slow.stuff(&encoded(Tag(1), &read(MSIZE)), 1_000_000);
+    slow.fill_socket(&encode_request(Tag(1), &read(MSIZE)), 1_000_000);
     // The memory is final when it has not grown while other requests were served.
     let (mut held, mut rounds) = (server.memory(), 0);
     while rounds < 500 {
-        bystander.assert_well();
+        bystander.assert_unaffected();
         rounds += 1;
         if server.memory() > held {
             (held, rounds) = (server.memory(), 0);

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use hostile::peer::{Bystander, Peer, ROOT, encoded, errno, exclusive, unlock};
+use hostile::raw_client::{
+    Bystander, ROOT, RawClient, encode_request, errno, lock_exclusive, unlock,
+};
 use hostile::server::Server;
 use p9::{Fid, Rmessage, Tag, Tmessage};
 use vfs::Errno;
@@ -10,13 +12,13 @@ use vfs::Errno;
 use crate::over_both;
 
 /// Returns a client that holds a lock on a file, and one that waits for it with tag 5.
-fn holder_and_waiter(server: &Server) -> (Peer, Peer) {
-    let mut holder = Peer::attached(&server.addr, 8192);
+fn holder_and_waiter(server: &Server) -> (RawClient, RawClient) {
+    let mut holder = RawClient::connect_attached(&server.addr, 8192);
     holder.create(Fid(1), b"f");
-    holder.ok(&exclusive(Fid(1), 1));
-    let mut waiter = Peer::attached(&server.addr, 8192);
+    holder.expect_ok(&lock_exclusive(Fid(1), 1));
+    let mut waiter = RawClient::connect_attached(&server.addr, 8192);
     waiter.open(Fid(1), &[b"f"]);
-    waiter.ask(5, &exclusive(Fid(1), 1));
+    waiter.send_request(5, &lock_exclusive(Fid(1), 1));
     (holder, waiter)
 }
 
@@ -25,22 +27,22 @@ fn a_tag_used_twice_at_once_ends_the_connection() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
         let (mut holder, mut waiter) = holder_and_waiter(server);
-        waiter.ask(5, &Tmessage::Statfs { fid: ROOT });
+        waiter.send_request(5, &Tmessage::Statfs { fid: ROOT });
         waiter.assert_closed();
-        holder.ok(&unlock(Fid(1), 1));
-        holder.ok(&exclusive(Fid(1), 2));
-        bystander.assert_well();
+        holder.expect_ok(&unlock(Fid(1), 1));
+        holder.expect_ok(&lock_exclusive(Fid(1), 2));
+        bystander.assert_unaffected();
     });
 }
 
 #[test]
 fn no_tag_is_for_tversion_alone() {
     over_both(|server| {
-        let mut peer = Peer::attached(&server.addr, 8192);
-        peer.ask(Tag::NONE.0, &Tmessage::Statfs { fid: ROOT });
+        let mut peer = RawClient::connect_attached(&server.addr, 8192);
+        peer.send_request(Tag::NONE.0, &Tmessage::Statfs { fid: ROOT });
         let (tag, reply) = peer.reply();
         assert_eq!((tag, errno(&reply)), (Tag::NONE, Some(Errno::EINVAL)));
-        peer.ok(&Tmessage::Statfs { fid: ROOT });
+        peer.expect_ok(&Tmessage::Statfs { fid: ROOT });
     });
 }
 
@@ -48,22 +50,22 @@ fn no_tag_is_for_tversion_alone() {
 fn thousands_of_flushes_of_nothing_are_answered_in_turn() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
-        let mut peer = Peer::attached(&server.addr, 8192);
+        let mut peer = RawClient::connect_attached(&server.addr, 8192);
         let mut bytes = Vec::new();
         for tag in 0..10_000 {
             // Every third flushes its own tag.
             let oldtag = Tag(if tag % 3 == 0 { tag } else { tag ^ 1 });
-            bytes.extend(encoded(Tag(tag), &Tmessage::Flush { oldtag }));
+            bytes.extend(encode_request(Tag(tag), &Tmessage::Flush { oldtag }));
         }
         std::thread::scope(|scope| {
-            let mut sender = peer.twin();
+            let mut sender = peer.duplicate();
             scope.spawn(move || sender.send(&bytes));
             for tag in 0..10_000 {
                 let (got, reply) = peer.reply();
                 assert_eq!((got, reply), (Tag(tag), Rmessage::Flush {}));
             }
         });
-        bystander.assert_well();
+        bystander.assert_unaffected();
     });
 }
 
@@ -74,7 +76,7 @@ fn thousands_of_flushes_of_one_request_are_answered_once_each_and_after_it() {
         let (_holder, mut waiter) = holder_and_waiter(server);
         let flush = Tmessage::Flush { oldtag: Tag(5) };
         let bytes: Vec<u8> = (100..5100)
-            .flat_map(|tag| encoded(Tag(tag), &flush))
+            .flat_map(|tag| encode_request(Tag(tag), &flush))
             .collect();
         waiter.send(&bytes);
         let (tag, reply) = waiter.reply();
@@ -87,8 +89,8 @@ fn thousands_of_flushes_of_one_request_are_answered_once_each_and_after_it() {
             .collect();
         assert_eq!(flushed.len(), 5000);
         assert!(flushed.iter().all(|tag| (100..5100).contains(tag)));
-        waiter.ok(&Tmessage::Statfs { fid: ROOT });
-        bystander.assert_well();
+        waiter.expect_ok(&Tmessage::Statfs { fid: ROOT });
+        bystander.assert_unaffected();
     });
 }
 
@@ -99,7 +101,7 @@ fn flushes_of_flushes_are_answered() {
         let chain: Vec<u8> = (6..2000)
             .flat_map(|tag| {
                 let oldtag = Tag(tag - 1);
-                encoded(Tag(tag), &Tmessage::Flush { oldtag })
+                encode_request(Tag(tag), &Tmessage::Flush { oldtag })
             })
             .collect();
         waiter.send(&chain);
@@ -108,6 +110,6 @@ fn flushes_of_flushes_are_answered() {
         for _ in 6..2000 {
             assert_eq!(waiter.reply().1, Rmessage::Flush {});
         }
-        waiter.ok(&Tmessage::Statfs { fid: ROOT });
+        waiter.expect_ok(&Tmessage::Statfs { fid: ROOT });
     });
 }

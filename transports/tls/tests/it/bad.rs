@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 
-use tls::{Demand, TlsLink};
+use tls::{ClientAuth, TlsLink};
 use transports::{Link, StreamLink};
 
 use crate::sides::{Authority, acceptor, connector, half, links};
@@ -13,7 +13,7 @@ fn shaken(bytes: &[u8]) -> ErrorKind {
     let (peer, server) = half();
     peer.send(bytes, true).expect("sent");
     peer.hang_up();
-    server.secure().expect_err("no handshake").kind()
+    server.start_tls().expect_err("no handshake").kind()
 }
 
 #[test]
@@ -38,11 +38,11 @@ fn plain_bytes_where_records_are_due_end_the_connection() {
     let stream = |end: UnixStream| StreamLink::new(end.into(), "in-memory").expect("a link");
     let client = stream(plain.try_clone().expect("another"));
     let client = TlsLink::client(client, connector(&authority.nobody()));
-    let acceptor = acceptor(&authority.server(), Demand::Optional);
+    let acceptor = acceptor(&authority.server(), ClientAuth::Optional);
     let server = TlsLink::server(stream(other), acceptor);
     std::thread::scope(|scope| {
-        scope.spawn(|| server.secure().expect("secured"));
-        client.secure().expect("secured");
+        scope.spawn(|| server.start_tls().expect("secured"));
+        client.start_tls().expect("secured");
     });
     plain
         .write_all(&[0x80, 0, 0, 40, 0, 0, 0, 1])
@@ -55,6 +55,6 @@ fn plain_bytes_where_records_are_due_end_the_connection() {
 #[test]
 fn a_connection_is_secured_once() {
     let (client, _server) = links();
-    let again = client.secure().map_err(|error| error.kind());
+    let again = client.start_tls().map_err(|error| error.kind());
     assert_eq!(again, Err(ErrorKind::Unsupported));
 }

@@ -1,14 +1,14 @@
 //! Trust, and the contents of files.
 
 use rcgen::SanType;
-use tls::{Acceptor, Connector, Demand, Files};
+use tls::{Acceptor, ClientAuth, Connector, TlsFiles};
 
 use crate::sides::{Authority, PROTOCOL, acceptor, connector, meet, trusting};
 
 #[test]
 fn a_client_trusts_only_its_own_authorities_and_the_right_name() {
     let (ours, theirs) = (Authority::new(), Authority::new());
-    let server = acceptor(&ours.server(), Demand::Optional);
+    let server = acceptor(&ours.server(), ClientAuth::Optional);
     let (client, _) = meet(server.clone(), connector(&ours.nobody()));
     assert_eq!(
         client.expect("trusted").1.names,
@@ -31,7 +31,7 @@ fn a_server_knows_its_clients_by_name_and_refuses_others() {
         SanType::URI("spiffe://example.org/a".try_into().expect("a name")),
     ];
     let alice = connector(&ours.files("alice", names));
-    for demand in [Demand::Optional, Demand::Certificate] {
+    for demand in [ClientAuth::Optional, ClientAuth::Required] {
         let server = acceptor(&ours.server(), demand);
         let met = meet(server.clone(), alice.clone()).1.expect("trusted").1;
         assert_eq!(
@@ -42,15 +42,15 @@ fn a_server_knows_its_clients_by_name_and_refuses_others() {
                 "URI:spiffe://example.org/a"
             ]
         );
-        let stranger = Files {
+        let stranger = TlsFiles {
             ca: Some(ours.path("ca.pem")),
             ..theirs.server()
         };
         assert!(meet(server.clone(), connector(&stranger)).1.is_err());
         let nobody = meet(server, connector(&ours.nobody())).1;
         match demand {
-            Demand::Optional => assert_eq!(nobody.expect("welcome").1.names, None),
-            Demand::Certificate => assert!(nobody.is_err()),
+            ClientAuth::Optional => assert_eq!(nobody.expect("welcome").1.names, None),
+            ClientAuth::Required => assert!(nobody.is_err()),
         }
     }
 }
@@ -59,7 +59,7 @@ fn a_server_knows_its_clients_by_name_and_refuses_others() {
 fn another_protocol_is_refused() {
     let ours = Authority::new();
     let other = Connector::open(&ours.nobody(), "localhost", b"other").expect("good files");
-    let (client, server) = meet(acceptor(&ours.server(), Demand::Optional), other.into());
+    let (client, server) = meet(acceptor(&ours.server(), ClientAuth::Optional), other.into());
     assert!(client.is_err() && server.is_err());
 }
 
@@ -67,7 +67,7 @@ fn another_protocol_is_refused() {
 fn files_are_read_again_and_what_is_bad_changes_nothing() {
     let (old, new) = (Authority::new(), Authority::new());
     let files = old.server();
-    let server = acceptor(&files, Demand::Optional);
+    let server = acceptor(&files, ClientAuth::Optional);
     let (cert, key) = (files.cert.expect("one"), files.key.expect("one"));
     std::fs::write(&cert, "no certificate").expect("written");
     let error = server.reload().expect_err("bad").to_string();
@@ -88,13 +88,13 @@ fn files_are_read_again_and_what_is_bad_changes_nothing() {
 fn what_cannot_be_used_says_so() {
     let ours = Authority::new();
     let good = ours.server();
-    let acceptor = |files: Files| {
-        let opened = Acceptor::open(files, Demand::Optional, PROTOCOL);
+    let acceptor = |files: TlsFiles| {
+        let opened = Acceptor::open(files, ClientAuth::Optional, PROTOCOL);
         opened.err().expect("bad").to_string()
     };
-    let none = acceptor(Files::default());
+    let none = acceptor(TlsFiles::default());
     assert_eq!(none, "expected a certificate and its key");
-    let half = acceptor(Files {
+    let half = acceptor(TlsFiles {
         key: None,
         ..good.clone()
     });
@@ -102,12 +102,12 @@ fn what_cannot_be_used_says_so() {
         half.contains("server.pem: expected a certificate and its key"),
         "{half}"
     );
-    let mixed = acceptor(Files {
+    let mixed = acceptor(TlsFiles {
         key: ours.files("other", Vec::new()).key,
         ..good.clone()
     });
     assert!(mixed.contains("server.pem"), "{mixed}");
-    let gone = acceptor(Files {
+    let gone = acceptor(TlsFiles {
         cert: Some("/none".into()),
         ..good
     });

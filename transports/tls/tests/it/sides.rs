@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use tempfile::TempDir;
-use tls::{Acceptor, Connector, Demand, Files, TlsLink};
+use tls::{Acceptor, ClientAuth, Connector, TlsFiles, TlsLink};
 use transports::{Link, StreamLink, pair};
-use wire::Certified;
+use wire::TlsPeer;
 
 pub(crate) const PROTOCOL: &[u8] = b"test";
 
@@ -35,7 +35,7 @@ impl Authority {
     }
 
     /// Creates files with a certificate for `names`, which trust this authority.
-    pub(crate) fn files(&self, name: &str, names: Vec<SanType>) -> Files {
+    pub(crate) fn files(&self, name: &str, names: Vec<SanType>) -> TlsFiles {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.subject_alt_names = names;
         let key = KeyPair::generate().expect("a key");
@@ -45,7 +45,7 @@ impl Authority {
             std::fs::write(&path, text).expect("written");
             Some(path)
         };
-        Files {
+        TlsFiles {
             cert: write("pem", cert.pem()),
             key: write("key", key.serialize_pem()),
             ca: Some(self.path("ca.pem")),
@@ -53,42 +53,42 @@ impl Authority {
     }
 
     /// Creates files of a server named `localhost`.
-    pub(crate) fn server(&self) -> Files {
+    pub(crate) fn server(&self) -> TlsFiles {
         let name = SanType::DnsName("localhost".try_into().expect("a name"));
         self.files("server", vec![name])
     }
 
     /// Creates files of a client without a certificate.
-    pub(crate) fn nobody(&self) -> Files {
+    pub(crate) fn nobody(&self) -> TlsFiles {
         trusting(&self.path("ca.pem"))
     }
 }
 
-pub(crate) fn trusting(ca: &Path) -> Files {
-    Files {
+pub(crate) fn trusting(ca: &Path) -> TlsFiles {
+    TlsFiles {
         ca: Some(ca.to_owned()),
-        ..Files::default()
+        ..TlsFiles::default()
     }
 }
 
-pub(crate) fn acceptor(files: &Files, demand: Demand) -> Arc<Acceptor> {
+pub(crate) fn acceptor(files: &TlsFiles, demand: ClientAuth) -> Arc<Acceptor> {
     Arc::new(Acceptor::open(files.clone(), demand, PROTOCOL).expect("good files"))
 }
 
-pub(crate) fn connector(files: &Files) -> Arc<Connector> {
+pub(crate) fn connector(files: &TlsFiles) -> Arc<Connector> {
     Arc::new(Connector::open(files, "localhost", PROTOCOL).expect("good files"))
 }
 
 /// The results of both sides of a handshake.
 pub(crate) type Met = (
-    io::Result<(TlsLink, Certified)>,
-    io::Result<(TlsLink, Certified)>,
+    io::Result<(TlsLink, TlsPeer)>,
+    io::Result<(TlsLink, TlsPeer)>,
 );
 
 pub(crate) fn meet(acceptor: Arc<Acceptor>, connector: Arc<Connector>) -> Met {
     let (one, other) = pair().expect("a pair");
     let secured = |link: TlsLink| {
-        let peer = link.secure();
+        let peer = link.start_tls();
         if peer.is_err() {
             link.hang_up();
         }
@@ -104,7 +104,7 @@ pub(crate) fn meet(acceptor: Arc<Acceptor>, connector: Arc<Connector>) -> Met {
 /// Connects a client and a server over TLS.
 pub(crate) fn links() -> (TlsLink, TlsLink) {
     let authority = Authority::new();
-    let acceptor = acceptor(&authority.server(), Demand::Optional);
+    let acceptor = acceptor(&authority.server(), ClientAuth::Optional);
     let (client, server) = meet(acceptor, connector(&authority.nobody()));
     (client.expect("secured").0, server.expect("secured").0)
 }
@@ -113,6 +113,6 @@ pub(crate) fn links() -> (TlsLink, TlsLink) {
 pub(crate) fn half() -> (StreamLink, TlsLink) {
     let authority = Authority::new();
     let (one, other) = pair().expect("a pair");
-    let acceptor = acceptor(&authority.server(), Demand::Optional);
+    let acceptor = acceptor(&authority.server(), ClientAuth::Optional);
     (one, TlsLink::server(other, acceptor))
 }

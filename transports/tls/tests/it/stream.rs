@@ -23,7 +23,10 @@ fn all(link: &dyn Link, len: usize) -> Vec<u8> {
 fn plain_until_it_is_secured() {
     let authority = Authority::new();
     let (one, other) = pair().expect("a pair");
-    let server = tls::TlsLink::server(other, acceptor(&authority.server(), tls::Demand::Optional));
+    let server = tls::TlsLink::server(
+        other,
+        acceptor(&authority.server(), tls::ClientAuth::Optional),
+    );
     assert_eq!(one.send(b"ping", true).expect("sent"), 4);
     assert_eq!(all(&server, 4), b"ping");
     assert_eq!(server.send(b"pong", true).expect("sent"), 4);
@@ -35,12 +38,12 @@ fn what_is_secured_is_no_longer_plain() {
     let authority = Authority::new();
     let (one, seen) = pair().expect("a pair");
     let (relay, other) = pair().expect("a pair");
-    let acceptor = acceptor(&authority.server(), tls::Demand::Optional);
+    let acceptor = acceptor(&authority.server(), tls::ClientAuth::Optional);
     let connector = crate::sides::connector(&authority.nobody());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let server = tls::TlsLink::server(other, acceptor);
-            server.secure().expect("secured");
+            server.start_tls().expect("secured");
             server
                 .send(b"a secret that is long enough", true)
                 .expect("sent");
@@ -62,7 +65,7 @@ fn what_is_secured_is_no_longer_plain() {
             all
         });
         let client = tls::TlsLink::client(one, connector);
-        client.secure().expect("secured");
+        client.start_tls().expect("secured");
         assert_eq!(all(&client, 28), b"a secret that is long enough");
         client.hang_up();
         let seen = onlooker.join().expect("no panic");

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::layout::Layout;
-use super::ring::{Phase, Queue};
+use super::ring::{Queue, SlotState};
 
 /// The lengths of the parts of a request and its reply in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +20,7 @@ pub struct Lengths {
 
 impl Lengths {
     /// Returns how many bytes the device may write.
-    fn room(&self) -> u32 {
+    fn writable(&self) -> u32 {
         (self.reply + self.reply_payload) as u32
     }
 }
@@ -53,21 +53,25 @@ impl<'q> Chain<'q> {
         Chain { queue, slot }
     }
 
-    /// Writes the inline part of the request, at most [`Queue::INLINE`] bytes.
+    /// Writes the inline part of the request, at most [`Queue::MAX_INLINE_REQUEST`] bytes.
     pub fn request(&mut self, bytes: &[u8]) {
         self.request_at(0, bytes);
     }
 
     /// Writes a section of the inline part of the request.
     pub(super) fn request_at(&mut self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= Queue::INLINE, "a request is in bounds");
+        assert!(
+            at + bytes.len() <= Queue::MAX_INLINE_REQUEST,
+            "a request is in bounds"
+        );
         self.queue.store(self.at(at), bytes);
     }
 
     /// Writes a section of the payload.
     pub fn payload(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.room(), "a payload is in bounds");
-        self.queue.store(self.at(Layout::PAYLOAD_AT + at), bytes);
+        self.queue
+            .store(self.at(Layout::PAYLOAD_OFFSET + at), bytes);
     }
 
     /// Returns the maximum size of the payload in bytes.
@@ -78,8 +82,8 @@ impl<'q> Chain<'q> {
     /// Makes it available to the device, which may need a notification: [`Queue::kick`].
     pub fn submit(self, lengths: Lengths) -> Ticket<'q> {
         let (queue, slot, inline) = (self.queue, self.slot, lengths.reply);
-        let room = lengths.room();
-        self.publish(&lengths, Phase::There { room });
+        let room = lengths.writable();
+        self.publish(&lengths, SlotState::InFlight { room });
         Ticket {
             queue,
             slot,
@@ -87,13 +91,13 @@ impl<'q> Chain<'q> {
         }
     }
 
-    /// Does the same as [`Chain::submit`], with the reply for any receiver: [`Queue::any`].
+    /// Does the same as [`Chain::submit`], with the reply for any receiver: [`Queue::next_posted`].
     pub(super) fn post(self, lengths: Lengths) {
-        let (room, inline) = (lengths.room(), lengths.reply as u32);
-        self.publish(&lengths, Phase::Posted { room, inline });
+        let (room, inline) = (lengths.writable(), lengths.reply as u32);
+        self.publish(&lengths, SlotState::Posted { room, inline });
     }
 
-    fn publish(self, lengths: &Lengths, phase: Phase) {
+    fn publish(self, lengths: &Lengths, phase: SlotState) {
         let &Lengths {
             request,
             request_payload,
@@ -101,8 +105,8 @@ impl<'q> Chain<'q> {
             reply_payload,
         } = lengths;
         assert!(
-            (1..=Queue::INLINE).contains(&request)
-                && reply <= Queue::REPLY
+            (1..=Queue::MAX_INLINE_REQUEST).contains(&request)
+                && reply <= Queue::MAX_INLINE_REPLY
                 && request_payload.max(reply_payload) <= self.room()
                 && (request_payload == 0 || reply_payload == 0),
             "{lengths:?}"
@@ -113,7 +117,7 @@ impl<'q> Chain<'q> {
     }
 
     /// Detaches the slot, to continue with [`Queue::resume`].
-    pub(super) fn put_aside(self) -> u16 {
+    pub(super) fn detach(self) -> u16 {
         let slot = self.slot;
         std::mem::forget(self);
         slot
@@ -144,7 +148,7 @@ impl<'q> Ticket<'q> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.queue.forget(self.slot);
+        self.queue.abandon(self.slot);
     }
 }
 
@@ -162,7 +166,7 @@ impl Reply<'_> {
     /// Copies the inline part into `bytes`, and returns its length.
     pub fn inline(&self, bytes: &mut [u8]) -> usize {
         let len = self.len.min(self.inline).min(bytes.len());
-        let at = self.chain.at(Layout::REPLY_AT);
+        let at = self.chain.at(Layout::REPLY_OFFSET);
         self.chain.queue.load(at, &mut bytes[..len]);
         len
     }
@@ -173,7 +177,7 @@ impl Reply<'_> {
             at + bytes.len() <= self.len.saturating_sub(self.inline),
             "a payload is in bounds"
         );
-        let at = self.chain.at(Layout::PAYLOAD_AT + at);
+        let at = self.chain.at(Layout::PAYLOAD_OFFSET + at);
         self.chain.queue.load(at, bytes);
     }
 }

@@ -13,20 +13,20 @@ impl Layout {
     const PAGE: usize = 4096;
 
     /// Descriptors of a request: two device-readable, two device-writable.
-    pub(super) const DESCRIPTORS: usize = 4;
+    pub(super) const DESCRIPTORS_PER_REQUEST: usize = 4;
 
     /// The size of a descriptor in bytes.
-    pub(super) const DESCRIPTOR: usize = 16;
+    pub(super) const DESCRIPTOR_SIZE: usize = 16;
 
     /// The offset of the reply, after the request.
-    pub(super) const REPLY_AT: usize = Queue::INLINE;
+    pub(super) const REPLY_OFFSET: usize = Queue::MAX_INLINE_REQUEST;
 
-    pub(super) const PAYLOAD_AT: usize =
-        (Layout::REPLY_AT + Queue::REPLY).next_multiple_of(Layout::PAGE);
+    pub(super) const PAYLOAD_OFFSET: usize =
+        (Layout::REPLY_OFFSET + Queue::MAX_INLINE_REPLY).next_multiple_of(Layout::PAGE);
 
     pub(super) fn new(depth: u16, payload: usize) -> Layout {
         Layout {
-            depth: (usize::from(depth) + Queue::SPARE)
+            depth: (usize::from(depth) + Queue::SPARE_SLOTS)
                 .clamp(4, 256)
                 .next_power_of_two(),
             payload: payload.next_multiple_of(Layout::PAGE),
@@ -45,7 +45,7 @@ impl Layout {
 
     /// Returns the queue size in descriptors.
     pub(super) fn size(&self) -> u16 {
-        (self.depth * Layout::DESCRIPTORS) as u16
+        (self.depth * Layout::DESCRIPTORS_PER_REQUEST) as u16
     }
 
     pub(super) fn descriptors(&self) -> usize {
@@ -53,7 +53,7 @@ impl Layout {
     }
 
     pub(super) fn available(&self) -> usize {
-        self.descriptors() + usize::from(self.size()) * Layout::DESCRIPTOR
+        self.descriptors() + usize::from(self.size()) * Layout::DESCRIPTOR_SIZE
     }
 
     pub(super) fn used(&self) -> usize {
@@ -66,7 +66,7 @@ impl Layout {
     }
 
     pub(super) fn slot(&self, slot: u16) -> usize {
-        self.slots() + usize::from(slot) * (Layout::PAYLOAD_AT + self.payload)
+        self.slots() + usize::from(slot) * (Layout::PAYLOAD_OFFSET + self.payload)
     }
 
     pub(super) fn bytes(&self) -> usize {

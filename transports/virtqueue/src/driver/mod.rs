@@ -27,7 +27,7 @@ pub use self::chain::{Chain, Lengths, Reply, Ticket};
 use self::layout::Layout;
 pub use self::ring::Queue;
 use self::ring::{Events, Shared};
-pub use self::stream::{Frame, Stream};
+pub use self::stream::{FrameLength, Stream};
 use crate::features::{EVENT_IDX, VERSION_1};
 
 /// The options of a driver.
@@ -37,7 +37,7 @@ pub struct Options {
     pub queues: usize,
     /// The minimum number of requests in flight per queue; 254 at most.
     pub depth: u16,
-    /// The payload size of each request in bytes, in addition to [`Queue::INLINE`].
+    /// The payload size of each request in bytes, in addition to [`Queue::MAX_INLINE_REQUEST`].
     pub payload: usize,
     /// The method of waiting for replies.
     pub waiting: WaitMode,
@@ -75,7 +75,7 @@ impl Driver {
     pub fn connect(socket: UnixStream, least: usize, options: Options) -> io::Result<Driver> {
         let watched = socket.try_clone()?;
         let mut frontend = Frontend::from_stream(socket, options.queues as u64);
-        let (queues, features) = agree(&mut frontend, options.queues).map_err(refused)?;
+        let (queues, features) = negotiate(&mut frontend, options.queues).map_err(connect_error)?;
         if queues < least {
             let why = format!("expected a device of at least {least} queues, got {queues}");
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
@@ -94,7 +94,7 @@ impl Driver {
             mmap_offset: 0,
             mmap_handle: file.as_raw_fd(),
         };
-        frontend.set_mem_table(&[table]).map_err(refused)?;
+        frontend.set_mem_table(&[table]).map_err(connect_error)?;
         let gone = Arc::new(AtomicBool::new(false));
         let queues = (0..queues)
             .map(|index| {
@@ -104,7 +104,8 @@ impl Driver {
                     WaitMode::Interrupts => EFD_CLOEXEC,
                     WaitMode::Adaptive(_) | WaitMode::Polling(_) => EFD_CLOEXEC | EFD_NONBLOCK,
                 })?;
-                set_up(&mut frontend, index, &layout, begin, &kick, &call).map_err(refused)?;
+                set_up(&mut frontend, index, &layout, begin, &kick, &call)
+                    .map_err(connect_error)?;
                 Ok(Queue::new(Shared {
                     memory: memory.clone(),
                     begin,
@@ -114,13 +115,13 @@ impl Driver {
                     kick,
                     call,
                     waiting: options.waiting,
-                    gone: gone.clone(),
+                    disconnected: gone.clone(),
                 }))
             })
             .collect::<io::Result<Vec<_>>>()?;
         if options.waiting == WaitMode::Interrupts {
             let calls = queues.iter().map(|queue| queue.call().try_clone());
-            watch(
+            wake_on_disconnect(
                 watched.try_clone()?,
                 calls.collect::<io::Result<_>>()?,
                 gone,
@@ -148,7 +149,11 @@ impl Drop for Driver {
 }
 
 /// Wakes the threads that sleep in read(2) of `calls` once the connection is closed.
-fn watch(socket: UnixStream, calls: Vec<EventFd>, gone: Arc<AtomicBool>) -> io::Result<()> {
+fn wake_on_disconnect(
+    socket: UnixStream,
+    calls: Vec<EventFd>,
+    gone: Arc<AtomicBool>,
+) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("barge-driver".into());
     thread.spawn(move || {
         let mut ends = [PollFd::new(&socket, PollFlags::IN | PollFlags::RDHUP)];
@@ -166,7 +171,7 @@ fn watch(socket: UnixStream, calls: Vec<EventFd>, gone: Arc<AtomicBool>) -> io::
 const BASE: u64 = 1 << 32;
 
 /// Negotiates features and the number of queues.
-fn agree(frontend: &mut Frontend, most: usize) -> vhost::Result<(usize, u64)> {
+fn negotiate(frontend: &mut Frontend, most: usize) -> vhost::Result<(usize, u64)> {
     frontend.set_owner()?;
     let offered = frontend.get_features()?;
     let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
@@ -223,6 +228,6 @@ fn set_up(
     }
 }
 
-fn refused(error: vhost::Error) -> io::Error {
+fn connect_error(error: vhost::Error) -> io::Error {
     io::Error::other(format!("vhost-user: {error}"))
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use transports::{Poller, TICK};
+use transports::{Poller, RECV_INTERVAL};
 use vm_memory::volatile_memory::{VolatileMemory, VolatileSlice};
 use vm_memory::{Bytes, MmapRegion};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) events: Events,
     pub(super) waiting: WaitMode,
     /// Set before the last signal of the call event of a driver that sleeps in read(2).
-    pub(super) gone: Arc<AtomicBool>,
+    pub(super) disconnected: Arc<AtomicBool>,
 }
 
 /// The events that a queue sleeps on: a reply, or the end of the connection.
@@ -62,10 +62,11 @@ impl Events {
         Ok(Events(epoll))
     }
 
-    /// Waits for an event, but no longer than a [`TICK`]; returns false if the device is gone.
+    /// Waits for an event, but no longer than a [`RECV_INTERVAL`]; returns false if the device is
+    /// gone.
     fn wait(&self) -> io::Result<bool> {
         let mut events = [EpollEvent::default(); 2];
-        match self.0.wait(TICK.as_millis() as i32, &mut events) {
+        match self.0.wait(RECV_INTERVAL.as_millis() as i32, &mut events) {
             Ok(0) => Ok(true),
             Ok(count) => Ok(events[..count]
                 .iter()
@@ -87,36 +88,36 @@ pub struct Queue {
 }
 
 struct State {
-    slots: Vec<Phase>,
+    slots: Vec<SlotState>,
     free: Vec<u16>,
     /// The number of requests made available, and how many of them the device was not notified of.
     available: u16,
-    unkicked: u16,
+    unnotified: u16,
     /// The number of used elements processed.
     used: u16,
     /// Replies for any receiver, in order.
-    came: VecDeque<Came>,
-    leading: bool,
+    posted_replies: VecDeque<PostedReply>,
+    has_leader: bool,
     failed: Option<&'static str>,
 }
 
 /// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum SlotState {
     /// Free, or under construction.
-    Ours,
+    Free,
     /// Owned by the device, which may write this many bytes.
-    There { room: u32 },
+    InFlight { room: u32 },
     /// The same, with a reply to discard.
-    Forgotten { room: u32 },
+    Abandoned { room: u32 },
     /// The same, with a reply for any receiver.
     Posted { room: u32, inline: u32 },
     /// Used, with this many bytes written.
-    Back { len: u32 },
+    Used { len: u32 },
 }
 
 /// A reply for any receiver.
-pub(super) struct Came {
+pub(super) struct PostedReply {
     slot: u16,
     /// Its length, and the maximum of its inline part, in bytes.
     pub(super) len: usize,
@@ -125,7 +126,7 @@ pub(super) struct Came {
 
 impl State {
     /// Takes a slot, if more than `keep` are free.
-    fn take(&mut self, keep: usize) -> Option<u16> {
+    fn take_slot(&mut self, keep: usize) -> Option<u16> {
         match self.free.len() > keep {
             true => self.free.pop(),
             false => None,
@@ -136,13 +137,13 @@ impl State {
 impl Queue {
     /// The maximum inline part of a request in bytes: arguments and two names of the maximum
     /// length.
-    pub const INLINE: usize = 8192;
+    pub const MAX_INLINE_REQUEST: usize = 8192;
 
     /// The maximum inline part of a reply in bytes.
-    pub const REPLY: usize = 512;
+    pub const MAX_INLINE_REPLY: usize = 512;
 
     /// The number of slots reserved for [`Queue::spare_chain`].
-    pub(super) const SPARE: usize = 2;
+    pub(super) const SPARE_SLOTS: usize = 2;
 
     pub(super) fn new(shared: Shared) -> Queue {
         let depth = shared.layout.depth();
@@ -153,13 +154,13 @@ impl Queue {
         Queue {
             shared,
             state: Mutex::new(State {
-                slots: vec![Phase::Ours; usize::from(depth)],
+                slots: vec![SlotState::Free; usize::from(depth)],
                 free: (0..depth).rev().collect(),
                 available: 0,
-                unkicked: 0,
+                unnotified: 0,
                 used: 0,
-                came: VecDeque::new(),
-                leading: false,
+                posted_replies: VecDeque::new(),
+                has_leader: false,
                 failed: None,
             }),
             progress: Condvar::new(),
@@ -171,26 +172,26 @@ impl Queue {
     /// the release of others. Returns `TimedOut` once `over` returns true, which is called now and
     /// then.
     pub fn chain(&self, over: impl Fn() -> bool) -> io::Result<Chain<'_>> {
-        let slot = self.until(over, |state| state.take(Queue::SPARE))?;
+        let slot = self.wait_until(over, |state| state.take_slot(Queue::SPARE_SLOTS))?;
         Ok(Chain::of(self, slot))
     }
 
     /// Takes a slot for a request, if one is free.
     pub fn try_chain(&self) -> Option<Chain<'_>> {
-        self.take(Queue::SPARE)
+        self.take_chain(Queue::SPARE_SLOTS)
     }
 
     /// Takes a slot for a request that cancels another, from those reserved if no other is free.
     pub fn spare_chain(&self) -> Option<Chain<'_>> {
-        self.take(0)
+        self.take_chain(0)
     }
 
-    fn take(&self, keep: usize) -> Option<Chain<'_>> {
+    fn take_chain(&self, keep: usize) -> Option<Chain<'_>> {
         let mut state = self.state();
         if state.free.len() <= keep {
-            self.reap(&mut state);
+            self.process_used(&mut state);
         }
-        let slot = state.take(keep)?;
+        let slot = state.take_slot(keep)?;
         Some(Chain::of(self, slot))
     }
 
@@ -208,48 +209,48 @@ impl Queue {
 
     /// Returns the next reply to a posted request, if any. Returns an error once the queue has
     /// failed.
-    pub(super) fn any(&self) -> io::Result<Option<Came>> {
+    pub(super) fn next_posted(&self) -> io::Result<Option<PostedReply>> {
         let mut state = self.state();
-        self.reap(&mut state);
-        match (state.came.pop_front(), state.failed) {
+        self.process_used(&mut state);
+        match (state.posted_replies.pop_front(), state.failed) {
             (None, Some(why)) => Err(io::Error::new(ErrorKind::BrokenPipe, why)),
             (came, _) => Ok(came),
         }
     }
 
     /// Returns whether there is a reply to a posted request, or the queue has failed.
-    pub(super) fn has_any(&self) -> bool {
+    pub(super) fn has_posted(&self) -> bool {
         let mut state = self.state();
-        self.reap(&mut state);
-        !state.came.is_empty() || state.failed.is_some()
+        self.process_used(&mut state);
+        !state.posted_replies.is_empty() || state.failed.is_some()
     }
 
     /// Returns whether a slot for a request is free.
-    pub(super) fn has_room(&self) -> bool {
-        self.state().free.len() > Queue::SPARE
+    pub(super) fn has_free_slot(&self) -> bool {
+        self.state().free.len() > Queue::SPARE_SLOTS
     }
 
     /// Copies a reply from `at` on, within its length.
-    pub(super) fn load_any(&self, came: &Came, at: usize, bytes: &mut [u8]) {
+    pub(super) fn load_posted(&self, came: &PostedReply, at: usize, bytes: &mut [u8]) {
         assert!(at + bytes.len() <= came.len, "a reply is in bounds");
         let (inline, payload) = bytes.split_at_mut(came.inline.saturating_sub(at).min(bytes.len()));
         let begin = self.shared.layout.slot(came.slot);
-        self.load(begin + Layout::REPLY_AT + at.min(came.inline), inline);
+        self.load(begin + Layout::REPLY_OFFSET + at.min(came.inline), inline);
         let behind = at.saturating_sub(came.inline);
-        self.load(begin + Layout::PAYLOAD_AT + behind, payload);
+        self.load(begin + Layout::PAYLOAD_OFFSET + behind, payload);
     }
 
     /// Releases a reply.
-    pub(super) fn give_up(&self, came: Came) {
+    pub(super) fn release_posted(&self, came: PostedReply) {
         drop(self.resume(came.slot));
     }
 
-    /// Enables notifications of replies that [`Queue::any`] has not seen; returns false if there is
-    /// one already.
+    /// Enables notifications of replies that [`Queue::next_posted`] has not seen; returns false if
+    /// there is one already.
     pub(super) fn arm(&self) -> bool {
         let used = self.state().used;
-        self.ask_to_be_told(Some(used));
-        self.number(self.shared.layout.used() + 2)
+        self.set_used_event(Some(used));
+        self.shared_u16(self.shared.layout.used() + 2)
             .load(Ordering::Acquire)
             == used
     }
@@ -260,7 +261,7 @@ impl Queue {
             self.shared.waiting != WaitMode::Interrupts,
             "a stream's call event does not block"
         );
-        self.ask_to_be_told(None);
+        self.set_used_event(None);
         let _ = self.shared.call.read();
     }
 
@@ -275,9 +276,9 @@ impl Queue {
 
     /// Waits for a reply and returns its length in bytes; the caller owns the slot then.
     pub(super) fn wait(&self, slot: u16, over: impl Fn() -> bool) -> io::Result<usize> {
-        self.until(over, |state| match state.slots[usize::from(slot)] {
-            Phase::Back { len } => {
-                state.slots[usize::from(slot)] = Phase::Ours;
+        self.wait_until(over, |state| match state.slots[usize::from(slot)] {
+            SlotState::Used { len } => {
+                state.slots[usize::from(slot)] = SlotState::Free;
                 Some(len as usize)
             }
             _ => None,
@@ -285,7 +286,7 @@ impl Queue {
     }
 
     /// Waits until `look` returns a result, or `over` returns true.
-    fn until<T>(
+    fn wait_until<T>(
         &self,
         over: impl Fn() -> bool,
         mut look: impl FnMut(&mut State) -> Option<T>,
@@ -300,25 +301,25 @@ impl Queue {
                 return Err(io::Error::new(ErrorKind::BrokenPipe, why));
             }
             self.kick_device(&mut state);
-            if looked.elapsed() >= TICK {
+            if looked.elapsed() >= RECV_INTERVAL {
                 if over() {
                     return Err(ErrorKind::TimedOut.into());
                 }
                 looked = Instant::now();
             }
-            if state.leading {
-                self.progress.wait_for(&mut state, TICK);
+            if state.has_leader {
+                self.progress.wait_for(&mut state, RECV_INTERVAL);
                 continue;
             }
-            if self.reap(&mut state) {
+            if self.process_used(&mut state) {
                 continue;
             }
-            state.leading = true;
+            state.has_leader = true;
             let used = state.used;
             drop(state);
-            let paused = self.pause(used);
+            let paused = self.wait_for_used(used);
             state = self.state();
-            state.leading = false;
+            state.has_leader = false;
             if let Err(error) = paused {
                 let why = match error.kind() {
                     ErrorKind::BrokenPipe => "the device closed the connection",
@@ -326,14 +327,14 @@ impl Queue {
                 };
                 self.fail(&mut state, why);
             }
-            self.reap(&mut state);
+            self.process_used(&mut state);
             self.progress.notify_all();
         }
     }
 
     /// Waits until the device has used more than `used` requests, or for a short time.
-    fn pause(&self, used: u16) -> io::Result<()> {
-        let there = self.number(self.shared.layout.used() + 2);
+    fn wait_for_used(&self, used: u16) -> io::Result<()> {
+        let there = self.shared_u16(self.shared.layout.used() + 2);
         let is_back = || there.load(Ordering::Acquire) != used;
         if let WaitMode::Polling(time) = self.shared.waiting {
             let begun = Instant::now();
@@ -354,20 +355,20 @@ impl Queue {
         })
     }
 
-    /// Does the sleeping part of [`Queue::pause`].
+    /// Does the sleeping part of [`Queue::wait_for_used`].
     fn sleep(&self, used: u16, is_back: impl Fn() -> bool) -> io::Result<()> {
-        self.ask_to_be_told(Some(used));
+        self.set_used_event(Some(used));
         let there = is_back() || {
             let blocks = self.shared.waiting == WaitMode::Interrupts;
             // There is no event to read if a signal arrived instead.
             if blocks || self.shared.events.wait()? {
                 let _ = self.shared.call.read();
             } else {
-                self.shared.gone.store(true, Ordering::SeqCst);
+                self.shared.disconnected.store(true, Ordering::SeqCst);
             }
-            !self.shared.gone.load(Ordering::SeqCst)
+            !self.shared.disconnected.load(Ordering::SeqCst)
         };
-        self.ask_to_be_told(None);
+        self.set_used_event(None);
         match there {
             true => Ok(()),
             false => Err(ErrorKind::BrokenPipe.into()),
@@ -375,17 +376,17 @@ impl Queue {
     }
 
     /// Enables a notification of the next request after `used`, or disables notifications.
-    fn ask_to_be_told(&self, used: Option<u16>) {
+    fn set_used_event(&self, used: Option<u16>) {
         let layout = &self.shared.layout;
         if self.shared.event_idx {
             // An event index that has passed is not reached before the index wraps around.
             if let Some(used) = used {
                 let event = layout.available() + 4 + 2 * usize::from(layout.size());
-                self.number(event).store(used, Ordering::Relaxed);
+                self.shared_u16(event).store(used, Ordering::Relaxed);
             }
         } else {
             let flags = u16::from(used.is_none());
-            self.number(layout.available())
+            self.shared_u16(layout.available())
                 .store(flags, Ordering::Relaxed);
         }
         // Orders the store before the following check of the used index.
@@ -393,9 +394,9 @@ impl Queue {
     }
 
     /// Processes new elements of the used ring; returns whether there were any.
-    fn reap(&self, state: &mut State) -> bool {
+    fn process_used(&self, state: &mut State) -> bool {
         let layout = &self.shared.layout;
-        let there = self.number(layout.used() + 2).load(Ordering::Acquire);
+        let there = self.shared_u16(layout.used() + 2).load(Ordering::Acquire);
         let any = state.used != there;
         while state.used != there && state.failed.is_none() {
             let place = usize::from(state.used % layout.size());
@@ -404,19 +405,19 @@ impl Queue {
             let [id, len] = [&element[..4], &element[4..]]
                 .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             state.used = state.used.wrapping_add(1);
-            let slot = id / Layout::DESCRIPTORS as u32;
-            let whole = id % Layout::DESCRIPTORS as u32 == 0;
+            let slot = id / Layout::DESCRIPTORS_PER_REQUEST as u32;
+            let whole = id % Layout::DESCRIPTORS_PER_REQUEST as u32 == 0;
             match state.slots.get_mut(slot as usize) {
-                Some(phase @ &mut Phase::There { room }) if whole && len <= room => {
-                    *phase = Phase::Back { len };
+                Some(phase @ &mut SlotState::InFlight { room }) if whole && len <= room => {
+                    *phase = SlotState::Used { len };
                 }
-                Some(phase @ &mut Phase::Forgotten { room }) if whole && len <= room => {
-                    *phase = Phase::Ours;
+                Some(phase @ &mut SlotState::Abandoned { room }) if whole && len <= room => {
+                    *phase = SlotState::Free;
                     state.free.push(slot as u16);
                 }
-                Some(phase @ &mut Phase::Posted { room, inline }) if whole && len <= room => {
-                    *phase = Phase::Ours;
-                    state.came.push_back(Came {
+                Some(phase @ &mut SlotState::Posted { room, inline }) if whole && len <= room => {
+                    *phase = SlotState::Free;
+                    state.posted_replies.push_back(PostedReply {
                         slot: slot as u16,
                         len: len as usize,
                         inline: inline as usize,
@@ -438,17 +439,17 @@ impl Queue {
     }
 
     /// Discards the reply to a request, and frees its slot once the device has used it.
-    pub(super) fn forget(&self, slot: u16) {
+    pub(super) fn abandon(&self, slot: u16) {
         let mut state = self.state();
         let phase = &mut state.slots[usize::from(slot)];
         match *phase {
-            Phase::There { room } => *phase = Phase::Forgotten { room },
-            Phase::Back { .. } => {
-                *phase = Phase::Ours;
+            SlotState::InFlight { room } => *phase = SlotState::Abandoned { room },
+            SlotState::Used { .. } => {
+                *phase = SlotState::Free;
                 drop(state);
                 self.release(slot);
             }
-            Phase::Ours | Phase::Forgotten { .. } | Phase::Posted { .. } => {}
+            SlotState::Free | SlotState::Abandoned { .. } | SlotState::Posted { .. } => {}
         }
     }
 
@@ -458,50 +459,50 @@ impl Queue {
     }
 
     /// Makes a request available to the device.
-    pub(super) fn publish(&self, slot: u16, lengths: &Lengths, phase: Phase) {
+    pub(super) fn publish(&self, slot: u16, lengths: &Lengths, phase: SlotState) {
         let layout = &self.shared.layout;
-        let head = slot * Layout::DESCRIPTORS as u16;
-        self.describe(slot, head, lengths);
+        let head = slot * Layout::DESCRIPTORS_PER_REQUEST as u16;
+        self.write_descriptors(slot, head, lengths);
         let mut state = self.state();
         state.slots[usize::from(slot)] = phase;
         let place = usize::from(state.available % layout.size());
-        self.number(layout.available() + 4 + 2 * place)
+        self.shared_u16(layout.available() + 4 + 2 * place)
             .store(head, Ordering::Relaxed);
         state.available = state.available.wrapping_add(1);
-        state.unkicked += 1;
-        self.number(layout.available() + 2)
+        state.unnotified += 1;
+        self.shared_u16(layout.available() + 2)
             .store(state.available, Ordering::Release);
     }
 
     /// Writes the descriptors of a request.
-    fn describe(&self, slot: u16, head: u16, lengths: &Lengths) {
+    fn write_descriptors(&self, slot: u16, head: u16, lengths: &Lengths) {
         const NEXT: u16 = 1;
         const WRITE: u16 = 2;
         let layout = &self.shared.layout;
         let at = super::BASE + (self.shared.begin + layout.slot(slot)) as u64;
         let pieces = [
             (0, lengths.request, 0),
-            (Layout::PAYLOAD_AT, lengths.request_payload, 0),
-            (Layout::REPLY_AT, lengths.reply, WRITE),
-            (Layout::PAYLOAD_AT, lengths.reply_payload, WRITE),
+            (Layout::PAYLOAD_OFFSET, lengths.request_payload, 0),
+            (Layout::REPLY_OFFSET, lengths.reply, WRITE),
+            (Layout::PAYLOAD_OFFSET, lengths.reply_payload, WRITE),
         ];
         let mut pieces = pieces.iter().filter(|piece| piece.1 > 0).peekable();
         let mut index = head;
         while let Some(&(offset, len, flags)) = pieces.next() {
             let flags = flags | if pieces.peek().is_some() { NEXT } else { 0 };
-            let mut bytes = [0; Layout::DESCRIPTOR];
+            let mut bytes = [0; Layout::DESCRIPTOR_SIZE];
             bytes[..8].copy_from_slice(&(at + offset as u64).to_le_bytes());
             bytes[8..12].copy_from_slice(&(len as u32).to_le_bytes());
             bytes[12..14].copy_from_slice(&u16::to_le_bytes(flags));
             bytes[14..].copy_from_slice(&(index + 1).to_le_bytes());
-            let place = usize::from(index) * Layout::DESCRIPTOR;
+            let place = usize::from(index) * Layout::DESCRIPTOR_SIZE;
             self.store(layout.descriptors() + place, &bytes);
             index += 1;
         }
     }
 
     fn kick_device(&self, state: &mut State) {
-        if state.unkicked == 0 {
+        if state.unnotified == 0 {
             return;
         }
         let layout = &self.shared.layout;
@@ -510,12 +511,12 @@ impl Queue {
         fence(Ordering::SeqCst);
         let wanted = if self.shared.event_idx {
             let event = layout.used() + 4 + 8 * usize::from(layout.size());
-            let event = self.number(event).load(Ordering::Relaxed);
-            state.available.wrapping_sub(event).wrapping_sub(1) < state.unkicked
+            let event = self.shared_u16(event).load(Ordering::Relaxed);
+            state.available.wrapping_sub(event).wrapping_sub(1) < state.unnotified
         } else {
-            self.number(layout.used()).load(Ordering::Relaxed) & 1 == 0
+            self.shared_u16(layout.used()).load(Ordering::Relaxed) & 1 == 0
         };
-        state.unkicked = 0;
+        state.unnotified = 0;
         if wanted {
             // Fails only if the event's counter would overflow.
             let _ = self.shared.kick.write(1);
@@ -531,7 +532,7 @@ impl Queue {
     }
 
     /// Returns a 16-bit number shared with the device.
-    fn number(&self, at: usize) -> &AtomicU16 {
+    fn shared_u16(&self, at: usize) -> &AtomicU16 {
         // Native byte order, which is little-endian on the machines that barge runs on.
         let number = self.shared.memory.get_atomic_ref(self.shared.begin + at);
         number.expect("a place within the queue")

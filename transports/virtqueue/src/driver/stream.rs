@@ -15,42 +15,42 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
-use transports::{Interest, Link, Origin, Payloads, Ready, TICK};
+use transports::{Interest, Link, Origin, Payloads, RECV_INTERVAL, Ready};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use super::Driver;
 use super::chain::Lengths;
-use super::ring::{Came, Queue};
+use super::ring::{PostedReply, Queue};
 
 /// A function that returns a message's length, given its first bytes; `None` if they are too few.
-pub type Frame = fn(&[u8]) -> Option<usize>;
+pub type FrameLength = fn(&[u8]) -> Option<usize>;
 
 /// The first queue of a device, as a connection.
 pub struct Stream {
     driver: Driver,
-    frame: Frame,
+    frame: FrameLength,
     peer: String,
     /// The epoll instance on which a receiver sleeps: for a reply, the end of input, the device.
-    asleep: Epoll,
-    coming: Mutex<Coming>,
-    going: Mutex<Going>,
+    epoll: Epoll,
+    receiving: Mutex<Receiving>,
+    sending: Mutex<Sending>,
     /// Readable once receiving has ended.
-    end: OwnedFd,
+    end_event: OwnedFd,
     ended: AtomicBool,
     /// Readable when there may be a free slot after a sender requested that, or the queue has
     /// failed.
-    room: OwnedFd,
-    wants_room: AtomicBool,
-    over: AtomicBool,
+    slot_event: OwnedFd,
+    wants_slot: AtomicBool,
+    disconnected: AtomicBool,
 }
 
 /// A reply that is being received, and how many of its bytes were.
 #[derive(Default)]
-struct Coming(Option<(Came, usize)>);
+struct Receiving(Option<(PostedReply, usize)>);
 
 /// A message that is being sent.
 #[derive(Default)]
-struct Going {
+struct Sending {
     /// Its first bytes, until a slot is free.
     head: Vec<u8>,
     /// Its slot, the number of bytes in it, and its length.
@@ -60,24 +60,24 @@ struct Going {
 impl Stream {
     /// Creates a stream over the first queue of `driver`, with messages delimited by `frame`;
     /// `peer` is for logs.
-    pub fn new(driver: Driver, frame: Frame, peer: impl Into<String>) -> io::Result<Stream> {
+    pub fn new(driver: Driver, frame: FrameLength, peer: impl Into<String>) -> io::Result<Stream> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let (asleep, end) = (Epoll::new()?, event()?);
-        watch(&asleep, &driver.socket, DEVICE)?;
-        watch(&asleep, driver.queues()[0].call(), CALL)?;
-        watch(&asleep, &end, END)?;
+        register(&asleep, &driver.socket, DEVICE)?;
+        register(&asleep, driver.queues()[0].call(), CALL)?;
+        register(&asleep, &end, END)?;
         Ok(Stream {
             driver,
             frame,
-            asleep,
+            epoll: asleep,
             peer: peer.into(),
-            coming: Mutex::default(),
-            going: Mutex::default(),
-            end,
+            receiving: Mutex::default(),
+            sending: Mutex::default(),
+            end_event: end,
             ended: AtomicBool::new(false),
-            room: event()?,
-            wants_room: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            slot_event: event()?,
+            wants_slot: AtomicBool::new(false),
+            disconnected: AtomicBool::new(false),
         })
     }
 
@@ -85,62 +85,63 @@ impl Stream {
         &self.driver.queues()[0]
     }
 
-    fn coming(&self) -> MutexGuard<'_, Coming> {
-        self.coming.lock()
+    fn receiving(&self) -> MutexGuard<'_, Receiving> {
+        self.receiving.lock()
     }
 
-    fn going(&self) -> MutexGuard<'_, Going> {
-        self.going.lock()
+    fn sending(&self) -> MutexGuard<'_, Sending> {
+        self.sending.lock()
     }
 
     /// Copies received bytes, as many as fit.
-    fn take(&self, coming: &mut Coming, buf: &mut [u8]) -> io::Result<usize> {
+    fn take(&self, coming: &mut Receiving, buf: &mut [u8]) -> io::Result<usize> {
         let mut got = 0;
         while got < buf.len() {
             let (came, at) = match coming.0.take() {
                 Some(begun) => begun,
-                None => match self.queue().any() {
+                None => match self.queue().next_posted() {
                     Ok(None) => break,
-                    Ok(Some(came)) => (self.checked(came)?, 0),
+                    Ok(Some(came)) => (self.check_length(came)?, 0),
                     // The error is returned by the next call, after the bytes received before.
                     Err(_) if got > 0 => break,
                     Err(error) => return Err(error),
                 },
             };
             let len = (buf.len() - got).min(came.len - at);
-            self.queue().load_any(&came, at, &mut buf[got..got + len]);
+            self.queue()
+                .load_posted(&came, at, &mut buf[got..got + len]);
             got += len;
             if at + len < came.len {
                 coming.0 = Some((came, at + len));
                 break;
             }
-            self.give_up(came);
+            self.release_posted(came);
         }
         Ok(got)
     }
 
     /// Returns a reply after checking that its length matches its header.
-    fn checked(&self, came: Came) -> io::Result<Came> {
+    fn check_length(&self, came: PostedReply) -> io::Result<PostedReply> {
         let mut head = [0; 16];
         let head = &mut head[..came.len.min(16)];
-        self.queue().load_any(&came, 0, head);
+        self.queue().load_posted(&came, 0, head);
         if (self.frame)(head) == Some(came.len) {
             return Ok(came);
         }
         let why = format!("expected a complete reply, got {} bytes", came.len);
-        self.give_up(came);
+        self.release_posted(came);
         Err(io::Error::new(ErrorKind::InvalidData, why))
     }
 
-    fn give_up(&self, came: Came) {
-        self.queue().give_up(came);
-        if self.wants_room.swap(false, Ordering::SeqCst) {
-            ring(&self.room);
+    fn release_posted(&self, came: PostedReply) {
+        self.queue().release_posted(came);
+        if self.wants_slot.swap(false, Ordering::SeqCst) {
+            signal(&self.slot_event);
         }
     }
 
     /// Copies `bytes` into requests as far as slots are free, and returns the number of bytes.
-    fn put(&self, going: &mut Going, bytes: &[u8]) -> io::Result<usize> {
+    fn put(&self, going: &mut Sending, bytes: &[u8]) -> io::Result<usize> {
         let mut put = 0;
         loop {
             let (slot, at, len) = match going.slot.take() {
@@ -157,32 +158,33 @@ impl Stream {
                     let Some(mut chain) = self.queue().try_chain() else {
                         return Ok(put);
                     };
-                    if len < going.head.len() || len > Queue::INLINE + chain.room() {
+                    if len < going.head.len() || len > Queue::MAX_INLINE_REQUEST + chain.room() {
                         let why = format!("a message of {len} bytes");
                         return Err(io::Error::new(ErrorKind::InvalidInput, why));
                     }
                     chain.request(&going.head);
                     let at = going.head.len();
                     going.head.clear();
-                    (chain.put_aside(), at, len)
+                    (chain.detach(), at, len)
                 }
             };
             let rest = &bytes[put..];
             let rest = &rest[..rest.len().min(len - at)];
             let mut chain = self.queue().resume(slot);
-            let (inline, payload) = rest.split_at(Queue::INLINE.saturating_sub(at).min(rest.len()));
+            let (inline, payload) =
+                rest.split_at(Queue::MAX_INLINE_REQUEST.saturating_sub(at).min(rest.len()));
             if !inline.is_empty() {
                 chain.request_at(at, inline);
             }
             if !payload.is_empty() {
-                chain.payload(at.saturating_sub(Queue::INLINE), payload);
+                chain.payload(at.saturating_sub(Queue::MAX_INLINE_REQUEST), payload);
             }
             put += rest.len();
             if at + rest.len() < len {
-                going.slot = Some((chain.put_aside(), at + rest.len(), len));
+                going.slot = Some((chain.detach(), at + rest.len(), len));
                 return Ok(put);
             }
-            let request_payload = len.saturating_sub(Queue::INLINE);
+            let request_payload = len.saturating_sub(Queue::MAX_INLINE_REQUEST);
             let reply_payload = match request_payload {
                 0 => chain.room(),
                 _ => 0,
@@ -190,21 +192,23 @@ impl Stream {
             chain.post(Lengths {
                 request: len - request_payload,
                 request_payload,
-                reply: Queue::REPLY,
+                reply: Queue::MAX_INLINE_REPLY,
                 reply_payload,
             });
         }
     }
 
     /// Returns whether bytes can be sent: a message is begun, or a slot is free.
-    fn may_send(&self, going: &Going) -> bool {
-        going.slot.is_some() || self.queue().has_room() || self.over.load(Ordering::SeqCst)
+    fn may_send(&self, going: &Sending) -> bool {
+        going.slot.is_some()
+            || self.queue().has_free_slot()
+            || self.disconnected.load(Ordering::SeqCst)
     }
 
     /// Sleeps until a reply arrives or the input ends; returns whether the device is gone. The
     /// receiver holds `coming`.
-    fn await_reply(&self, _: &Coming, time: Option<Duration>) -> io::Result<bool> {
-        self.armed(|| Ok(events_of(&self.asleep, time)?.contains(&DEVICE)))
+    fn await_reply(&self, _: &Receiving, time: Option<Duration>) -> io::Result<bool> {
+        self.armed(|| Ok(events_of(&self.epoll, time)?.contains(&DEVICE)))
     }
 
     /// Runs `sleep` with notifications of replies enabled, unless there is a reply already.
@@ -217,8 +221,8 @@ impl Stream {
         slept
     }
 
-    fn over(&self) -> io::Result<()> {
-        match self.over.load(Ordering::SeqCst) {
+    fn check_connected(&self) -> io::Result<()> {
+        match self.disconnected.load(Ordering::SeqCst) {
             true => Err(ErrorKind::BrokenPipe.into()),
             false => Ok(()),
         }
@@ -232,12 +236,13 @@ const ROOM: u64 = 3;
 const WAKE: u64 = 4;
 
 /// The size from which on a separate copy costs more than another check.
-const APART: usize = 8 << 10;
+const MIN_SEPARATE_COPY: usize = 8 << 10;
 
 impl Link for Stream {
-    /// A waiting call returns `WouldBlock` after [`TICK`], so that the caller can check the time.
+    /// A waiting call returns `WouldBlock` after [`RECV_INTERVAL`], so that the caller can check
+    /// the time.
     fn recv(&self, buf: &mut [u8], mut wait: bool) -> io::Result<usize> {
-        let mut coming = self.coming();
+        let mut coming = self.receiving();
         let mut gone = false;
         loop {
             if self.ended.load(Ordering::SeqCst) || buf.is_empty() {
@@ -247,7 +252,7 @@ impl Link for Stream {
                 0 if gone => return Ok(0),
                 0 if !wait => return Err(ErrorKind::WouldBlock.into()),
                 0 => {
-                    gone = self.await_reply(&coming, Some(TICK))?;
+                    gone = self.await_reply(&coming, Some(RECV_INTERVAL))?;
                     wait = false;
                 }
                 got => return Ok(got),
@@ -256,17 +261,17 @@ impl Link for Stream {
     }
 
     fn send(&self, bytes: &[u8], wait: bool) -> io::Result<usize> {
-        let mut going = self.going();
+        let mut going = self.sending();
         let mut sent = 0;
         while sent < bytes.len() {
-            self.over()?;
+            self.check_connected()?;
             let put = self.put(&mut going, &bytes[sent..])?;
             sent += put;
             self.queue().kick();
             if sent == bytes.len() || (put == 0 && !wait) {
                 break;
             }
-            if put == 0 && self.await_room()? {
+            if put == 0 && self.await_slot()? {
                 return Err(ErrorKind::BrokenPipe.into());
             }
         }
@@ -278,8 +283,8 @@ impl Link for Stream {
 
     fn payloads(&self) -> Payloads {
         Payloads {
-            land: APART,
-            gather: APART,
+            direct_receive: MIN_SEPARATE_COPY,
+            gather: MIN_SEPARATE_COPY,
             ..Payloads::INLINE
         }
     }
@@ -294,30 +299,30 @@ impl Link for Stream {
         let mut ready = Ready::default();
         loop {
             if interest.read {
-                let coming = self.coming();
+                let coming = self.receiving();
                 ready.read = coming.0.is_some()
-                    || self.queue().has_any()
+                    || self.queue().has_posted()
                     || self.ended.load(Ordering::SeqCst)
                     || ready.hung_up;
             }
-            ready.write = interest.write && (ready.hung_up || self.may_send(&self.going()));
+            ready.write = interest.write && (ready.hung_up || self.may_send(&self.sending()));
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             let over = left.is_some_and(|left| left.is_zero());
             if ready != Ready::default() || over {
                 return Ok(ready);
             }
             let epoll = Epoll::new()?;
-            watch(&epoll, &wake, WAKE)?;
-            watch(&epoll, &self.driver.socket, DEVICE)?;
+            register(&epoll, &wake, WAKE)?;
+            register(&epoll, &self.driver.socket, DEVICE)?;
             if interest.write {
-                watch(&epoll, &self.room, ROOM)?;
-                if self.wants_room() {
+                register(&epoll, &self.slot_event, ROOM)?;
+                if self.request_slot_event() {
                     continue;
                 }
             }
             let events = if interest.read {
-                watch(&epoll, &self.asleep, CALL)?;
-                let _coming = self.coming();
+                register(&epoll, &self.epoll, CALL)?;
+                let _coming = self.receiving();
                 self.armed(|| events_of(&epoll, left))?
             } else {
                 events_of(&epoll, left)?
@@ -329,12 +334,12 @@ impl Link for Stream {
 
     fn end_input(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        ring(&self.end);
+        signal(&self.end_event);
     }
 
     fn hang_up(&self) {
-        self.over.store(true, Ordering::SeqCst);
-        ring(&self.room);
+        self.disconnected.store(true, Ordering::SeqCst);
+        signal(&self.slot_event);
         self.end_input();
     }
 
@@ -349,19 +354,19 @@ impl Link for Stream {
 
 impl Stream {
     /// Requests a notification of a free slot; returns whether there is one already.
-    fn wants_room(&self) -> bool {
-        self.wants_room.store(true, Ordering::SeqCst);
+    fn request_slot_event(&self) -> bool {
+        self.wants_slot.store(true, Ordering::SeqCst);
         // Clears earlier notifications; the end is checked below.
-        let _ = rustix::io::read(&self.room, &mut [0; 8]);
-        self.queue().has_room() || self.over.load(Ordering::SeqCst)
+        let _ = rustix::io::read(&self.slot_event, &mut [0; 8]);
+        self.queue().has_free_slot() || self.disconnected.load(Ordering::SeqCst)
     }
 
     /// Sleeps until there may be a free slot; returns whether the device is gone.
-    fn await_room(&self) -> io::Result<bool> {
+    fn await_slot(&self) -> io::Result<bool> {
         let epoll = Epoll::new()?;
-        watch(&epoll, &self.room, ROOM)?;
-        watch(&epoll, &self.driver.socket, DEVICE)?;
-        match self.wants_room() {
+        register(&epoll, &self.slot_event, ROOM)?;
+        register(&epoll, &self.driver.socket, DEVICE)?;
+        match self.request_slot_event() {
             true => Ok(false),
             false => Ok(events_of(&epoll, None)?.contains(&DEVICE)),
         }
@@ -369,7 +374,7 @@ impl Stream {
 }
 
 /// Registers `fd` with `epoll` as `which`: readable, or its peer gone.
-fn watch(epoll: &Epoll, fd: &impl AsRawFd, which: u64) -> io::Result<()> {
+fn register(epoll: &Epoll, fd: &impl AsRawFd, which: u64) -> io::Result<()> {
     let events = EventSet::IN | EventSet::READ_HANG_UP;
     let event = EpollEvent::new(events, which);
     epoll.ctl(ControlOperation::Add, fd.as_raw_fd(), event)
@@ -387,7 +392,7 @@ fn events_of(epoll: &Epoll, time: Option<Duration>) -> io::Result<Vec<u64>> {
     Ok(events[..count].iter().map(|event| event.data()).collect())
 }
 
-fn ring(event: &OwnedFd) {
+fn signal(event: &OwnedFd) {
     // Fails only if the counter is full, and then it is readable already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

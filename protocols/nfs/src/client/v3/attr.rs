@@ -3,7 +3,7 @@
 use vfs::Attr;
 use wire::Xdr;
 
-use super::{done, procedure};
+use super::{decode, procedure};
 use crate::client::{ClientCall, Failure, Tree};
 use crate::v3::{AccessOk, Attributes, SetAttributes, SetTime, Time, Wcc, access};
 
@@ -25,7 +25,7 @@ impl ClientCall for GetAttr<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<Attr, Failure> {
-        done(results).map(|attributes: Attributes| self.tree.of_v3(&attributes))
+        decode(results).map(|attributes: Attributes| self.tree.of_v3(&attributes))
     }
 }
 
@@ -52,7 +52,7 @@ impl ClientCall for SetAttr<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<Option<Attr>, Failure> {
-        let wcc: Wcc = done(results)?;
+        let wcc: Wcc = decode(results)?;
         Ok(wcc.after.map(|after| self.tree.of_v3(&after)))
     }
 }
@@ -135,7 +135,7 @@ impl ClientCall for Access<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<vfs::Access, Failure> {
-        let ok: AccessOk = done(results)?;
+        let ok: AccessOk = decode(results)?;
         Ok(Access::allowed(self.directory, self.want, ok.access))
     }
 }

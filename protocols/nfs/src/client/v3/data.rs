@@ -2,8 +2,8 @@
 
 use wire::{Malformed, Xdr, XdrReader};
 
-use super::{done, done_in, procedure};
-use crate::client::{ClientCall, Failure, Lands, ReadData, Stable, Written};
+use super::{decode, decode_from, procedure};
+use crate::client::{ClientCall, Failure, ReadData, SeparatePayload, Stable, Written};
 use crate::v3::{Attributes, CommitOk, Outcome, ReadOk, Verifier, WriteOk};
 
 /// A READ.
@@ -25,7 +25,7 @@ impl Read<'_> {
     ) -> Result<usize, Failure> {
         let attributes = Outcome::<Option<Attributes>, ()>::get(from)?;
         if let Outcome::Failed(status, ()) = attributes {
-            return Err(super::refused(status));
+            return Err(super::failure_of(status));
         }
         let (count, _eof, len) = (from.u32()?, bool::get(from)?, from.u32()?);
         if count != len {
@@ -43,7 +43,7 @@ impl Read<'_> {
     }
 
     fn read<'r>(&self, from: XdrReader<'r>) -> Result<ReadData<'r>, Failure> {
-        let ok: ReadOk<'r> = done_in(from)?;
+        let ok: ReadOk<'r> = decode_from(from)?;
         self.check(ok.data.len())?;
         Ok(ReadData {
             data: ok.data,
@@ -64,20 +64,24 @@ impl ClientCall for Read<'_> {
     }
 
     /// Adds up record mark, reply header, status, attributes, counts and data.
-    fn room(&self) -> usize {
+    fn max_reply(&self) -> usize {
         4 + 24 + 4 + 88 + 12 + self.count as usize
     }
 
-    fn lands(&self) -> Option<Lands> {
-        Some(Lands::three(self))
+    fn separate_payload(&self) -> Option<SeparatePayload> {
+        Some(SeparatePayload::for_v3(self))
     }
 
     fn answer<'r>(&self, results: &'r [u8]) -> Result<ReadData<'r>, Failure> {
         self.read(XdrReader::new(results))
     }
 
-    fn landed<'r>(&self, head: &'r [u8], payload: &'r [u8]) -> Result<ReadData<'r>, Failure> {
-        self.read(XdrReader::before(head, payload))
+    fn answer_with_payload<'r>(
+        &self,
+        head: &'r [u8],
+        payload: &'r [u8],
+    ) -> Result<ReadData<'r>, Failure> {
+        self.read(XdrReader::with_payload(head, payload))
     }
 }
 
@@ -112,7 +116,7 @@ impl ClientCall for Write<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<Written, Failure> {
-        let ok: WriteOk = done(results)?;
+        let ok: WriteOk = decode(results)?;
         Ok(Written {
             count: ok.count.min(self.data.len() as u32),
             durable: ok.committed as u32 >= self.stable as u32 && ok.committed != Stable::Unstable,
@@ -140,6 +144,6 @@ impl ClientCall for Commit<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<Verifier, Failure> {
-        done(results).map(|ok: CommitOk| ok.verifier)
+        decode(results).map(|ok: CommitOk| ok.verifier)
     }
 }

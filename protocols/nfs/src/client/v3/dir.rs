@@ -2,8 +2,8 @@
 
 use wire::Xdr;
 
-use super::done;
-use crate::client::{ClientCall, Failure, Listed, Page, Procedure, Tree};
+use super::decode;
+use crate::client::{ClientCall, DirPage, Failure, ListedEntry, Procedure, Tree};
 use crate::rpc::program;
 use crate::v3::{self, Entry, ReadDirOk, ReadDirPlusOk, Verifier};
 
@@ -22,7 +22,7 @@ pub struct ReadDir<'a, const PLUS: bool> {
 }
 
 impl<const PLUS: bool> ClientCall for ReadDir<'_, PLUS> {
-    type Answer<'r> = Page<'r>;
+    type Answer<'r> = DirPage<'r>;
 
     const PROCEDURE: Procedure = Procedure {
         program: program::NFS,
@@ -44,8 +44,8 @@ impl<const PLUS: bool> ClientCall for ReadDir<'_, PLUS> {
         self.count.put(to);
     }
 
-    fn answer<'r>(&self, results: &'r [u8]) -> Result<Page<'r>, Failure> {
-        let listed = |entry: Entry<'r>| Listed {
+    fn answer<'r>(&self, results: &'r [u8]) -> Result<DirPage<'r>, Failure> {
+        let listed = |entry: Entry<'r>| ListedEntry {
             name: entry.name,
             // The file id of an entry that is a mount point differs from the one in its attributes.
             id: entry.fileid.max(1),
@@ -55,22 +55,22 @@ impl<const PLUS: bool> ClientCall for ReadDir<'_, PLUS> {
             handle: None,
         };
         if !PLUS {
-            let ok: ReadDirOk<'r> = done(results)?;
-            return Ok(Page {
+            let ok: ReadDirOk<'r> = decode(results)?;
+            return Ok(DirPage {
                 verifier: ok.verifier,
                 entries: ok.entries.0.into_iter().map(listed).collect(),
                 eof: ok.eof,
             });
         }
-        let ok: ReadDirPlusOk<'r> = done(results)?;
-        let entries = ok.entries.0.into_iter().map(|plus| Listed {
+        let ok: ReadDirPlusOk<'r> = decode(results)?;
+        let entries = ok.entries.0.into_iter().map(|plus| ListedEntry {
             attr: plus
                 .attributes
                 .map(|attributes| self.tree.of_v3(&attributes)),
             handle: plus.object.map(|handle| handle.bytes().into()),
             ..listed(plus.entry)
         });
-        Ok(Page {
+        Ok(DirPage {
             verifier: ok.verifier,
             entries: entries.collect(),
             eof: ok.eof,

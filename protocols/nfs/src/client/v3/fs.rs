@@ -3,7 +3,7 @@
 use vfs::StatFs;
 use wire::Xdr;
 
-use super::{done, procedure};
+use super::{decode, procedure};
 use crate::client::{ClientCall, Failure, Limits};
 use crate::v3::{FsInfoOk, FsStatOk, PathConfOk};
 
@@ -26,10 +26,10 @@ impl ClientCall for FsStat<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<StatFs, Failure> {
-        let ok: FsStatOk = done(results)?;
+        let ok: FsStatOk = decode(results)?;
         const BLOCK: u64 = 4096;
         Ok(StatFs {
-            kind: MAGIC,
+            magic: MAGIC,
             bsize: BLOCK as u32,
             blocks: ok.total_bytes / BLOCK,
             bfree: ok.free_bytes / BLOCK,
@@ -58,7 +58,7 @@ impl ClientCall for FsInfo<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<Limits, Failure> {
-        let ok: FsInfoOk = done(results)?;
+        let ok: FsInfoOk = decode(results)?;
         Ok(Limits {
             read: ok.read_max,
             write: ok.write_max,
@@ -82,6 +82,6 @@ impl ClientCall for PathConf<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<u32, Failure> {
-        done(results).map(|ok: PathConfOk| ok.name_max)
+        decode(results).map(|ok: PathConfOk| ok.name_max)
     }
 }

@@ -72,11 +72,11 @@ fn kind(kind: v3::Kind) -> vfs::Kind {
 }
 
 /// Decodes the results of a procedure; returns its error if it failed.
-fn done<'r, T: Xdr<'r>>(results: &'r [u8]) -> Result<T, Failure> {
-    done_in(XdrReader::new(results))
+fn decode<'r, T: Xdr<'r>>(results: &'r [u8]) -> Result<T, Failure> {
+    decode_from(XdrReader::new(results))
 }
 
-fn done_in<'r, T: Xdr<'r>>(mut from: XdrReader<'r>) -> Result<T, Failure> {
+fn decode_from<'r, T: Xdr<'r>>(mut from: XdrReader<'r>) -> Result<T, Failure> {
     // The results that accompany an error are not used.
     let outcome = Outcome::<T, ()>::get(&mut from)?;
     match outcome {
@@ -84,13 +84,13 @@ fn done_in<'r, T: Xdr<'r>>(mut from: XdrReader<'r>) -> Result<T, Failure> {
             from.end()?;
             Ok(value)
         }
-        Outcome::Failed(status, ()) => Err(refused(status)),
+        Outcome::Failed(status, ()) => Err(failure_of(status)),
     }
 }
 
-fn refused(status: Status) -> Failure {
-    Failure::Refused(match status {
-        Status::Jukebox => return Failure::Later,
+fn failure_of(status: Status) -> Failure {
+    Failure::Error(match status {
+        Status::Jukebox => return Failure::Delay,
         Status::Ok | Status::Io | Status::Serverfault => Errno::EIO,
         Status::Perm => Errno::EPERM,
         Status::Noent => Errno::ENOENT,

@@ -33,7 +33,7 @@ impl ClientCall for Mount<'_> {
     fn answer(&self, results: &[u8]) -> Result<Box<[u8]>, Failure> {
         match Mounted::get(&mut XdrReader::new(results))? {
             Mounted::Done(ok) => Ok(ok.root.bytes().into()),
-            Mounted::Failed(status) => Err(Failure::Refused(match status {
+            Mounted::Failed(status) => Err(Failure::Error(match status {
                 Status::Perm => Errno::EPERM,
                 Status::Noent => Errno::ENOENT,
                 Status::Acces => Errno::EACCES,

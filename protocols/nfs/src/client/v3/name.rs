@@ -4,8 +4,8 @@ use vfs::{Attr, Device};
 use wire::Xdr;
 
 use super::attr::set_attributes;
-use super::{done, procedure};
-use crate::client::{ClientCall, Failure, Made, Procedure, Tree};
+use super::{decode, procedure};
+use crate::client::{ClientCall, Failure, NodeInfo, Procedure, Tree};
 use crate::rpc::program;
 use crate::v3::{
     self, CreateHow, CreateOk, DeviceData, LinkWcc, LookupOk, MkNodData, ReadLinkOk, RenameWcc,
@@ -23,7 +23,7 @@ pub struct Lookup<'a> {
 }
 
 impl ClientCall for Lookup<'_> {
-    type Answer<'r> = Made;
+    type Answer<'r> = NodeInfo;
 
     procedure!(Lookup);
 
@@ -32,9 +32,9 @@ impl ClientCall for Lookup<'_> {
         self.name.put(to);
     }
 
-    fn answer(&self, results: &[u8]) -> Result<Made, Failure> {
-        let ok: LookupOk = done(results)?;
-        Ok(Made {
+    fn answer(&self, results: &[u8]) -> Result<NodeInfo, Failure> {
+        let ok: LookupOk = decode(results)?;
+        Ok(NodeInfo {
             handle: Some(ok.object.bytes().into()),
             attr: ok.attributes.map(|attributes| self.tree.of_v3(&attributes)),
         })
@@ -57,7 +57,7 @@ impl ClientCall for ReadLink<'_> {
     }
 
     fn answer<'r>(&self, results: &'r [u8]) -> Result<Vec<u8>, Failure> {
-        done(results).map(|ok: ReadLinkOk<'r>| ok.target.to_vec())
+        decode(results).map(|ok: ReadLinkOk<'r>| ok.target.to_vec())
     }
 }
 
@@ -72,27 +72,27 @@ pub struct Create<'a> {
     /// The verifier of an exclusive create, with which a retransmission succeeds; the permissions
     /// must then be set afterwards. If `None`, the create is guarded, and a retransmission fails
     /// because the file exists.
-    pub attempt: Option<Verifier>,
+    pub verifier: Option<Verifier>,
     /// The tree that the directory belongs to.
     pub tree: Tree,
 }
 
 impl ClientCall for Create<'_> {
-    type Answer<'r> = Made;
+    type Answer<'r> = NodeInfo;
 
     procedure!(Create);
 
     fn put(&self, to: &mut Vec<u8>) {
         self.dir.put(to);
         self.name.put(to);
-        let how = match self.attempt {
+        let how = match self.verifier {
             Some(attempt) => CreateHow::Exclusive(attempt),
             None => CreateHow::Guarded(with_mode(self.mode)),
         };
         how.put(to);
     }
 
-    fn answer(&self, results: &[u8]) -> Result<Made, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<NodeInfo, Failure> {
         made(self.tree, results)
     }
 }
@@ -104,9 +104,9 @@ fn with_mode(mode: u32) -> v3::SetAttributes {
     })
 }
 
-fn made(tree: Tree, results: &[u8]) -> Result<Made, Failure> {
-    let ok: CreateOk = done(results)?;
-    Ok(Made {
+fn made(tree: Tree, results: &[u8]) -> Result<NodeInfo, Failure> {
+    let ok: CreateOk = decode(results)?;
+    Ok(NodeInfo {
         handle: ok.object.map(|object| object.bytes().into()),
         attr: ok.attributes.map(|attributes| tree.of_v3(&attributes)),
     })
@@ -119,7 +119,7 @@ pub struct Make<'a, const PROCEDURE_NUMBER: u32> {
     /// The name.
     pub name: &'a [u8],
     /// The type, with the link's target or the device number.
-    pub what: vfs::Make<'a>,
+    pub what: vfs::NewNode<'a>,
     /// Its permissions.
     pub mode: u32,
     /// The tree that the directory belongs to.
@@ -127,7 +127,7 @@ pub struct Make<'a, const PROCEDURE_NUMBER: u32> {
 }
 
 impl<const PROCEDURE_NUMBER: u32> ClientCall for Make<'_, PROCEDURE_NUMBER> {
-    type Answer<'r> = Made;
+    type Answer<'r> = NodeInfo;
 
     const PROCEDURE: Procedure = Procedure {
         program: program::NFS,
@@ -147,21 +147,21 @@ impl<const PROCEDURE_NUMBER: u32> ClientCall for Make<'_, PROCEDURE_NUMBER> {
             },
         };
         match self.what {
-            vfs::Make::Directory => attributes.put(to),
-            vfs::Make::Symlink(target) => {
+            vfs::NewNode::Directory => attributes.put(to),
+            vfs::NewNode::Symlink(target) => {
                 attributes.put(to);
                 target.put(to);
             }
             // Regular files are created by CREATE.
-            vfs::Make::File => MkNodData::File.put(to),
-            vfs::Make::Fifo => MkNodData::Fifo(attributes).put(to),
-            vfs::Make::Socket => MkNodData::Socket(attributes).put(to),
-            vfs::Make::CharDevice(device) => MkNodData::CharDevice(node(device)).put(to),
-            vfs::Make::BlockDevice(device) => MkNodData::BlockDevice(node(device)).put(to),
+            vfs::NewNode::File => MkNodData::File.put(to),
+            vfs::NewNode::Fifo => MkNodData::Fifo(attributes).put(to),
+            vfs::NewNode::Socket => MkNodData::Socket(attributes).put(to),
+            vfs::NewNode::CharDevice(device) => MkNodData::CharDevice(node(device)).put(to),
+            vfs::NewNode::BlockDevice(device) => MkNodData::BlockDevice(node(device)).put(to),
         }
     }
 
-    fn answer(&self, results: &[u8]) -> Result<Made, Failure> {
+    fn answer(&self, results: &[u8]) -> Result<NodeInfo, Failure> {
         made(self.tree, results)
     }
 }
@@ -192,7 +192,7 @@ impl<const DIRECTORY: bool> ClientCall for Remove<'_, DIRECTORY> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<(), Failure> {
-        done(results).map(|_: Wcc| ())
+        decode(results).map(|_: Wcc| ())
     }
 }
 
@@ -221,7 +221,7 @@ impl ClientCall for Rename<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<(), Failure> {
-        done(results).map(|_: RenameWcc| ())
+        decode(results).map(|_: RenameWcc| ())
     }
 }
 
@@ -249,7 +249,7 @@ impl ClientCall for Link<'_> {
     }
 
     fn answer(&self, results: &[u8]) -> Result<Option<Attr>, Failure> {
-        let ok: LinkWcc = done(results)?;
+        let ok: LinkWcc = decode(results)?;
         Ok(ok.object.map(|attributes| self.tree.of_v3(&attributes)))
     }
 }

@@ -1,6 +1,6 @@
 //! Golden bytes and truncations.
 
-use vfs::{Errno, Kind, Make as What};
+use vfs::{Errno, Kind, NewNode as What};
 
 use super::*;
 use crate::client::{ClientCall, Stable};
@@ -91,11 +91,11 @@ fn a_look_up_finds_with_or_without_attributes() {
 fn a_refusal_is_an_errno_or_to_be_asked_again() {
     let read = ReadLink { handle: b"l" };
     for (status, failure) in [
-        (2, Failure::Refused(Errno::ENOENT)),
-        (13, Failure::Refused(Errno::EACCES)),
-        (70, Failure::Refused(Errno::ESTALE)),
-        (10004, Failure::Refused(Errno::EOPNOTSUPP)),
-        (10008, Failure::Later),
+        (2, Failure::Error(Errno::ENOENT)),
+        (13, Failure::Error(Errno::EACCES)),
+        (70, Failure::Error(Errno::ESTALE)),
+        (10004, Failure::Error(Errno::EOPNOTSUPP)),
+        (10008, Failure::Delay),
     ] {
         assert_eq!(read.answer(&words(&[status, 0])), Err(failure));
     }

@@ -253,7 +253,7 @@ impl Operations for FsStat<'_> {
         const BLOCK: u64 = 4096;
         let blocks = |bytes: Option<u64>| bytes.unwrap_or(0) / BLOCK;
         Ok(StatFs {
-            kind: MAGIC,
+            magic: MAGIC,
             bsize: BLOCK as u32,
             blocks: blocks(attributes.space_total),
             bfree: blocks(attributes.space_free),

@@ -12,12 +12,12 @@ use parking_lot::{Mutex, MutexGuard};
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::session::CALLBACK_PROGRAM;
-use crate::rpc::{Call, LAST, MARK, OpaqueAuth, REPLY, Refusal, refuse};
+use crate::rpc::{Call, CallRejection, LAST, MARK, OpaqueAuth, REPLY, refuse};
 use crate::v4::callback::{COMPOUND, CallbackHead, CallbackSequence, Recall, VERSION};
 use crate::v4::{SessionId, StateId, Status};
 
 /// The handler of callbacks. It is called while a connection is read, so it must not block.
-pub trait Asked: Send + Sync {
+pub trait CallbackHandler: Send + Sync {
     /// Recalls a delegation. Returns whether the client holds it.
     fn recall(&self, state: &StateId) -> bool;
 
@@ -30,39 +30,39 @@ pub trait Asked: Send + Sync {
 
 /// The backchannels of a client's sessions.
 pub struct Backchannels {
-    asked: Box<dyn Asked>,
+    handler: Box<dyn CallbackHandler>,
     sessions: Mutex<VecDeque<Backchannel>>,
 }
 
 struct Backchannel {
     session: SessionId,
-    slots: [Slot; SLOTS as usize],
+    slots: [Slot; MAX_SLOTS as usize],
 }
 
 #[derive(Clone, Default)]
 struct Slot {
     /// The latest sequence id.
-    turn: u32,
+    sequence_id: u32,
     /// The reply to that call, for retries.
     reply: Vec<u8>,
 }
 
 /// The maximum number of callbacks in progress.
-pub(super) const SLOTS: u32 = 8;
+pub(super) const MAX_SLOTS: u32 = 8;
 
 /// The maximum number of operations in a callback.
-pub(super) const OPERATIONS: u32 = 8;
+pub(super) const MAX_OPERATIONS: u32 = 8;
 
 /// The maximum length of a tag.
-const TAG: usize = 1024;
+const MAX_TAG: usize = 1024;
 
 const ILLEGAL: u32 = 10044;
 
 impl Backchannels {
     /// Creates backchannels without any session.
-    pub fn new(asked: Box<dyn Asked>) -> Backchannels {
+    pub fn new(asked: Box<dyn CallbackHandler>) -> Backchannels {
         Backchannels {
-            asked,
+            handler: asked,
             sessions: Mutex::default(),
         }
     }
@@ -82,7 +82,7 @@ impl Backchannels {
     /// Writes the reply to the call `xid`, the rest of which is in `from`.
     pub(crate) fn answer(&self, xid: u32, from: &mut XdrReader<'_>, to: &mut Vec<u8>) {
         let at = to.len();
-        match self.carry_out(from) {
+        match self.execute(from) {
             Ok(results) => {
                 [0; MARK].put(to);
                 // Accepted, a verifier of AUTH_NONE, success.
@@ -97,20 +97,20 @@ impl Backchannels {
         to[at..at + MARK].copy_from_slice(&mark.to_be_bytes());
     }
 
-    fn carry_out(&self, from: &mut XdrReader<'_>) -> Result<Vec<u8>, Refusal> {
+    fn execute(&self, from: &mut XdrReader<'_>) -> Result<Vec<u8>, CallRejection> {
         let call = Call::read(from)?;
         match (call.program, call.version, call.procedure) {
             (CALLBACK_PROGRAM, VERSION, 0) => Ok(Vec::new()),
             (CALLBACK_PROGRAM, VERSION, COMPOUND) => Ok(self.compound(from)?),
-            (CALLBACK_PROGRAM, VERSION, _) => Err(Refusal::ProcedureUnavailable),
-            (CALLBACK_PROGRAM, ..) => Err(Refusal::VersionMismatch(VERSION, VERSION)),
-            _ => Err(Refusal::ProgramUnavailable),
+            (CALLBACK_PROGRAM, VERSION, _) => Err(CallRejection::ProcedureUnavailable),
+            (CALLBACK_PROGRAM, ..) => Err(CallRejection::VersionMismatch(VERSION, VERSION)),
+            _ => Err(CallRejection::ProgramUnavailable),
         }
     }
 
     fn compound(&self, from: &mut XdrReader<'_>) -> Result<Vec<u8>, Malformed> {
         let head = CallbackHead::get(from)?;
-        if head.tag.len() > TAG {
+        if head.tag.len() > MAX_TAG {
             return Err(Malformed::new(format!("a tag of {} bytes", head.tag.len())));
         }
         let mut done = Results::new(head.tag);
@@ -123,35 +123,40 @@ impl Backchannels {
         }
         let first = from.u32()?;
         if first != number::SEQUENCE {
-            done.ended(known(first), Status::OpNotInSession);
+            done.push_status(reply_number(first), Status::OpNotInSession);
             return Ok(done.end());
         }
         let sequence = sequence(from)?;
-        if head.count > OPERATIONS {
-            done.ended(number::SEQUENCE, Status::TooManyOps);
+        if head.count > MAX_OPERATIONS {
+            done.push_status(number::SEQUENCE, Status::TooManyOps);
             return Ok(done.end());
         }
         let mut sessions = self.sessions();
-        let slot = match turn(&mut sessions, &sequence) {
-            Ok(Turn::Next(slot)) => slot,
-            Ok(Turn::Again(reply)) => return Ok(reply),
+        let slot = match slot_call(&mut sessions, &sequence) {
+            Ok(SlotCall::New(slot)) => slot,
+            Ok(SlotCall::Retry(reply)) => return Ok(reply),
             Err(status) => {
-                done.ended(number::SEQUENCE, status);
+                done.push_status(number::SEQUENCE, status);
                 return Ok(done.end());
             }
         };
         // Parsed completely first: a malformed call must not be executed in part, because its reply
         // reports no results.
         let asked = operations(head.count - 1, from)?;
-        slot.turn = sequence.sequence;
-        done.ended(number::SEQUENCE, Status::Ok);
+        slot.sequence_id = sequence.sequence;
+        done.push_status(number::SEQUENCE, Status::Ok);
         sequence.session.put(&mut done.body);
-        for word in [sequence.sequence, sequence.slot, SLOTS - 1, SLOTS - 1] {
+        for word in [
+            sequence.sequence,
+            sequence.slot,
+            MAX_SLOTS - 1,
+            MAX_SLOTS - 1,
+        ] {
             word.put(&mut done.body);
         }
         for operation in asked {
             let (number, status) = self.operation(&sequence.session, operation);
-            done.ended(number, status);
+            done.push_status(number, status);
             if status != Status::Ok {
                 break;
             }
@@ -163,7 +168,7 @@ impl Backchannels {
     fn operation(&self, session: &SessionId, operation: Operation) -> (u32, Status) {
         match operation {
             Operation::Recall(state) => {
-                let status = match self.asked.recall(&state) {
+                let status = match self.handler.recall(&state) {
                     true => Status::Ok,
                     // The reply to the OPEN may not have arrived yet; the server then recalls
                     // again.
@@ -172,15 +177,15 @@ impl Backchannels {
                 (number::RECALL, status)
             }
             Operation::RecallAny(keep) => {
-                self.asked.recall_any(keep);
+                self.handler.recall_any(keep);
                 (number::RECALL_ANY, Status::Ok)
             }
             Operation::RecallSlot(highest) => {
-                self.asked.recall_slots(session, highest);
+                self.handler.recall_slots(session, highest);
                 (number::RECALL_SLOT, Status::Ok)
             }
             Operation::Other(number::SEQUENCE) => (number::SEQUENCE, Status::SequencePos),
-            Operation::Other(other) => match known(other) {
+            Operation::Other(other) => match reply_number(other) {
                 ILLEGAL => (ILLEGAL, Status::OpIllegal),
                 other => (other, Status::Notsupp),
             },
@@ -202,7 +207,7 @@ mod number {
 }
 
 /// Returns the operation number to reply with.
-fn known(number: u32) -> u32 {
+fn reply_number(number: u32) -> u32 {
     match number {
         number::FIRST..=number::LAST => number,
         _ => ILLEGAL,
@@ -255,24 +260,24 @@ fn sequence(from: &mut XdrReader<'_>) -> Result<CallbackSequence, Malformed> {
 }
 
 /// The kind of a call in a slot.
-enum Turn<'a> {
-    Next(&'a mut Slot),
+enum SlotCall<'a> {
+    New(&'a mut Slot),
     /// A retry, with the cached reply.
-    Again(Vec<u8>),
+    Retry(Vec<u8>),
 }
 
-fn turn<'a>(
+fn slot_call<'a>(
     sessions: &'a mut VecDeque<Backchannel>,
     asked: &CallbackSequence,
-) -> Result<Turn<'a>, Status> {
+) -> Result<SlotCall<'a>, Status> {
     let session = sessions.iter_mut().find(|it| it.session == asked.session);
     let slots = &mut session.ok_or(Status::Badsession)?.slots;
     let slot = slots.get_mut(asked.slot as usize);
     let slot = slot.ok_or(Status::Badslot)?;
     match asked.sequence {
-        next if next == slot.turn.wrapping_add(1) => Ok(Turn::Next(slot)),
-        again if again == slot.turn && !slot.reply.is_empty() => {
-            Ok(Turn::Again(slot.reply.clone()))
+        next if next == slot.sequence_id.wrapping_add(1) => Ok(SlotCall::New(slot)),
+        again if again == slot.sequence_id && !slot.reply.is_empty() => {
+            Ok(SlotCall::Retry(slot.reply.clone()))
         }
         _ => Err(Status::SeqMisordered),
     }
@@ -296,7 +301,7 @@ impl Results {
         }
     }
 
-    fn ended(&mut self, number: u32, status: Status) {
+    fn push_status(&mut self, number: u32, status: Status) {
         self.status = status;
         self.count += 1;
         number.put(&mut self.body);
@@ -339,7 +344,7 @@ mod tests {
         }
     }
 
-    impl Asked for Notes {
+    impl CallbackHandler for Notes {
         fn recall(&self, state: &StateId) -> bool {
             self.note("recall".into());
             *state == STATE

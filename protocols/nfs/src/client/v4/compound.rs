@@ -4,7 +4,7 @@ use vfs::Errno;
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::Read;
-use crate::client::{ClientCall, Failure, Lands, Procedure};
+use crate::client::{ClientCall, Failure, Procedure, SeparatePayload};
 use crate::rpc::program;
 use crate::v4::op::{self, Op};
 use crate::v4::reply::Sequenced;
@@ -27,12 +27,12 @@ pub trait Operations {
     }
 
     /// Returns the approximate maximum length of the results in bytes; 0 if they are short.
-    fn room(&self) -> usize {
+    fn max_reply(&self) -> usize {
         0
     }
 
-    /// Returns [`ClientCall::lands`] of these operations after this SEQUENCE.
-    fn lands(&self, _: Option<Sequence>) -> Option<Lands> {
+    /// Returns [`ClientCall::separate_payload`] of these operations after this SEQUENCE.
+    fn separate_payload(&self, _: Option<Sequence>) -> Option<SeparatePayload> {
         None
     }
 
@@ -53,12 +53,12 @@ impl<S: Operations> Operations for &S {
         (**self).payload()
     }
 
-    fn room(&self) -> usize {
-        (**self).room()
+    fn max_reply(&self) -> usize {
+        (**self).max_reply()
     }
 
-    fn lands(&self, sequence: Option<Sequence>) -> Option<Lands> {
-        (**self).lands(sequence)
+    fn separate_payload(&self, sequence: Option<Sequence>) -> Option<SeparatePayload> {
+        (**self).separate_payload(sequence)
     }
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<S::Answer<'r>, Failure> {
@@ -146,27 +146,27 @@ impl<S: Operations> ClientCall for Compound<'_, S> {
     }
 
     /// Adds up record mark, RPC and compound headers, SEQUENCE, PUTFH, and the operation's results.
-    fn room(&self) -> usize {
-        match self.operations.room() {
+    fn max_reply(&self) -> usize {
+        match self.operations.max_reply() {
             0 => 0,
             room => 4 + 24 + 12 + 44 + 8 + room,
         }
     }
 
-    fn lands(&self) -> Option<Lands> {
-        self.operations.lands(self.sequence)
+    fn separate_payload(&self) -> Option<SeparatePayload> {
+        self.operations.separate_payload(self.sequence)
     }
 
     fn answer<'r>(&self, results: &'r [u8]) -> Result<CompoundResult<S::Answer<'r>>, Failure> {
         self.read(XdrReader::new(results))
     }
 
-    fn landed<'r>(
+    fn answer_with_payload<'r>(
         &self,
         head: &'r [u8],
         payload: &'r [u8],
     ) -> Result<CompoundResult<S::Answer<'r>>, Failure> {
-        self.read(XdrReader::before(head, payload))
+        self.read(XdrReader::with_payload(head, payload))
     }
 }
 
@@ -236,7 +236,7 @@ impl Compound<'_, Read<'_>> {
         let (start, mut results) = self.begin(*from)?;
         start.result?;
         if results.status != Status::Ok {
-            return Err(refused(results.status));
+            return Err(failure_of(results.status));
         }
         let len = self.operations.payload_len(&mut results)?;
         *from = results.from;
@@ -279,7 +279,7 @@ impl<'r> Results<'r> {
     pub(super) fn take<T: Xdr<'r>>(&mut self, number: u32) -> Result<T, Failure> {
         match self.step(number)? {
             Status::Ok => Ok(T::get(&mut self.from)?),
-            status => Err(refused(status)),
+            status => Err(failure_of(status)),
         }
     }
 
@@ -287,7 +287,7 @@ impl<'r> Results<'r> {
     pub(super) fn open(&mut self, number: u32) -> Result<&mut XdrReader<'r>, Failure> {
         match self.step(number)? {
             Status::Ok => Ok(&mut self.from),
-            status => Err(refused(status)),
+            status => Err(failure_of(status)),
         }
     }
 
@@ -320,11 +320,11 @@ impl<'r> Results<'r> {
 }
 
 /// Translates a status to the failure that it means for the caller.
-pub(super) fn refused(status: Status) -> Failure {
+pub(super) fn failure_of(status: Status) -> Failure {
     use Status as S;
-    Failure::Refused(match status {
+    Failure::Error(match status {
         S::Delay | S::Grace | S::ClientidBusy | S::BackChanBusy | S::Layouttrylater => {
-            return Failure::Later;
+            return Failure::Delay;
         }
         S::Expired
         | S::StaleClientid

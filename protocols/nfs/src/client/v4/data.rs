@@ -4,7 +4,7 @@ use wire::{Malformed, Xdr, XdrReader};
 
 use super::attr::PUTFH;
 use super::compound::{Operations, Ops, Results, Sequence};
-use crate::client::{Failure, Lands, Stable, Written};
+use crate::client::{Failure, SeparatePayload, Stable, Written};
 use crate::v4::op::{self, Op};
 use crate::v4::reply::Written as WrittenReply;
 use crate::v4::types::{Content, Stable as Committed};
@@ -157,13 +157,13 @@ impl Operations for Read<'_> {
 
     /// Adds up operation number, status, end-of-file flag, the length of the data or the header of
     /// a READ_PLUS segment, and the data.
-    fn room(&self) -> usize {
+    fn max_reply(&self) -> usize {
         let head = if self.plus { 32 } else { 16 };
         head + self.count as usize
     }
 
-    fn lands(&self, sequence: Option<Sequence>) -> Option<Lands> {
-        Some(Lands::four(sequence, self))
+    fn separate_payload(&self, sequence: Option<Sequence>) -> Option<SeparatePayload> {
+        Some(SeparatePayload::for_v4(sequence, self))
     }
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<ReadPieces<'r>, Failure> {

@@ -4,7 +4,7 @@ use wire::Xdr;
 
 use super::attr::{ENTRY, PUTFH};
 use super::compound::{Operations, Ops, Results};
-use crate::client::{Failure, Listed, Page, Tree};
+use crate::client::{DirPage, Failure, ListedEntry, Tree};
 use crate::v4::Verifier;
 use crate::v4::attr::{Attributes, Bitmap, FileType, number as n};
 use crate::v4::op::{self, Op};
@@ -26,7 +26,7 @@ pub struct ReadDir<'a> {
 }
 
 impl Operations for ReadDir<'_> {
-    type Answer<'r> = Page<'r>;
+    type Answer<'r> = DirPage<'r>;
 
     const CACHE_THIS: bool = false;
 
@@ -42,7 +42,7 @@ impl Operations for ReadDir<'_> {
         }));
     }
 
-    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Page<'r>, Failure> {
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<DirPage<'r>, Failure> {
         const READDIR: u32 = 26;
         from.take::<()>(PUTFH)?;
         let from = from.open(READDIR)?;
@@ -56,7 +56,7 @@ impl Operations for ReadDir<'_> {
                 true => Some(self.tree.of_v4(&attributes)?),
                 false => None,
             };
-            entries.push(Listed {
+            entries.push(ListedEntry {
                 name,
                 id: self.tree.id_in(&attributes),
                 cookie,
@@ -66,7 +66,7 @@ impl Operations for ReadDir<'_> {
             });
         }
         let eof = bool::get(from)?;
-        Ok(Page {
+        Ok(DirPage {
             verifier,
             entries,
             eof,

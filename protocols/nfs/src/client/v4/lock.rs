@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 
-use vfs::lock::{LockKind as Kind, Outsider};
+use vfs::lock::{ForeignLock, LockKind as Kind};
 use wire::Xdr;
 
 use super::attr::PUTFH;
-use super::compound::{Operations, Ops, Results, refused};
-use super::open::counted;
+use super::compound::{Operations, Ops, Results, failure_of};
+use super::open::take_with_seqid;
 use crate::client::Failure;
 use crate::v4::op::{self, Locker, NewLocker, OldLocker, Op};
 use crate::v4::types::{Denied, LockKind, Owner};
@@ -59,7 +59,7 @@ pub struct Lock<'a> {
     /// v4.0: the lock owner's next seqid.
     pub seqid: u32,
     /// v4.0: set to whether the seqid has advanced.
-    pub counts: &'a Cell<bool>,
+    pub seqid_advanced: &'a Cell<bool>,
 }
 
 impl Operations for Lock<'_> {
@@ -95,17 +95,17 @@ impl Operations for Lock<'_> {
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Option<StateId>, Failure> {
         const LOCK: u32 = 12;
-        self.counts.set(false);
+        self.seqid_advanced.set(false);
         from.take::<()>(PUTFH)?;
         let (status, rest) = from.end_of(LOCK)?;
-        self.counts.set(status.counts());
+        self.seqid_advanced.set(status.advances_seqid());
         match status {
             Status::Ok => Ok(Some(StateId::get(rest)?)),
             Status::Denied => {
                 Denied::get(rest)?;
                 Ok(None)
             }
-            status => Err(refused(status)),
+            status => Err(failure_of(status)),
         }
     }
 }
@@ -123,7 +123,7 @@ pub struct TestLock<'a> {
 }
 
 impl Operations for TestLock<'_> {
-    type Answer<'r> = Option<Outsider>;
+    type Answer<'r> = Option<ForeignLock>;
 
     const CACHE_THIS: bool = false;
 
@@ -140,7 +140,7 @@ impl Operations for TestLock<'_> {
             }));
     }
 
-    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Option<Outsider>, Failure> {
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Option<ForeignLock>, Failure> {
         const LOCKT: u32 = 13;
         from.take::<()>(PUTFH)?;
         match from.end_of(LOCKT)? {
@@ -148,7 +148,7 @@ impl Operations for TestLock<'_> {
             (Status::Denied, rest) => {
                 let denied = Denied::get(rest)?;
                 let start = denied.offset;
-                Ok(Some(Outsider {
+                Ok(Some(ForeignLock {
                     start,
                     end: match denied.length {
                         u64::MAX => u64::MAX,
@@ -162,7 +162,7 @@ impl Operations for TestLock<'_> {
                     pid: 0,
                 }))
             }
-            (status, _) => Err(refused(status)),
+            (status, _) => Err(failure_of(status)),
         }
     }
 }
@@ -178,7 +178,7 @@ pub struct Unlock<'a> {
     /// v4.0: the lock owner's next seqid.
     pub seqid: u32,
     /// v4.0: set to whether the seqid has advanced.
-    pub counts: &'a Cell<bool>,
+    pub seqid_advanced: &'a Cell<bool>,
 }
 
 impl Operations for Unlock<'_> {
@@ -199,8 +199,8 @@ impl Operations for Unlock<'_> {
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<StateId, Failure> {
         const LOCKU: u32 = 14;
-        self.counts.set(false);
+        self.seqid_advanced.set(false);
         from.take::<()>(PUTFH)?;
-        counted(from, LOCKU, self.counts)
+        take_with_seqid(from, LOCKU, self.seqid_advanced)
     }
 }

@@ -19,7 +19,7 @@ mod tests;
 mod xattr;
 
 pub use attr::{Access, Capabilities, FsStat, GetAttr, GetCapabilities, SetAttr};
-pub use callback::{Asked, Backchannels};
+pub use callback::{Backchannels, CallbackHandler};
 pub use client::{Renew, SetClientId, SetClientIdConfirm};
 pub use compound::{Compound, CompoundResult, Operations, Ops, Results, Sequence, status_flags};
 pub use data::{Commit, Piece, Read, ReadPieces, Write};
@@ -27,8 +27,8 @@ pub use delegation::{DelegReturn, FreeStateId, TestStateIds};
 pub use dir::ReadDir;
 pub use lock::{Lock, LockRange, TestLock, Unlock};
 pub use name::{Create, Link, Lookup, ReadLink, Remove, Rename, Root};
-pub use open::{Claim, Close, Delegated, Open, OpenConfirm, Opened};
-pub use range::{Allocate, Copy, CopyDone, Seek};
+pub use open::{Claim, Close, GrantedDelegation, Open, OpenConfirm, Opened};
+pub use range::{Allocate, Copy, CopyResult, Seek};
 pub use session::{
     BindConnection, CreateSession, DestroyClientId, DestroySession, ExchangeId, Exchanged,
     ReclaimComplete, SequenceOnly, Session,

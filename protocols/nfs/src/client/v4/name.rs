@@ -1,10 +1,10 @@
 //! LOOKUP, READLINK, CREATE, REMOVE, RENAME, LINK, and the server's root.
 
-use vfs::{Errno, Make};
+use vfs::{Errno, NewNode};
 
 use super::attr::{self, PUTFH, STAT, put_is_directory, skip, take_handle};
 use super::compound::{Operations, Ops, Results};
-use crate::client::{Failure, Made, Tree};
+use crate::client::{Failure, NodeInfo, Tree};
 use crate::v4::Status;
 use crate::v4::attr::SpecData;
 use crate::v4::op::{self, CreateWhat, Op};
@@ -16,14 +16,14 @@ const LOOKUP_PARENT: u32 = 16;
 const SAVEFH: u32 = 32;
 const RESTOREFH: u32 = 31;
 
-fn put_found(to: &mut Ops<'_>) {
+fn put_node_info(to: &mut Ops<'_>) {
     to.op(&Op::Getfh).op(&Op::Getattr(STAT));
 }
 
-fn take_found(tree: Tree, from: &mut Results<'_>) -> Result<Made, Failure> {
+fn take_node_info(tree: Tree, from: &mut Results<'_>) -> Result<NodeInfo, Failure> {
     let handle = take_handle(from)?;
     let attr = attr::take(tree, from)?;
-    Ok(Made {
+    Ok(NodeInfo {
         handle: Some(handle),
         attr: Some(attr),
     })
@@ -33,19 +33,19 @@ fn take_found(tree: Tree, from: &mut Results<'_>) -> Result<Made, Failure> {
 pub struct Root;
 
 impl Operations for Root {
-    type Answer<'r> = Made;
+    type Answer<'r> = NodeInfo;
 
     const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
         to.op(&Op::Putrootfh);
-        put_found(to);
+        put_node_info(to);
     }
 
-    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Made, Failure> {
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<NodeInfo, Failure> {
         const PUTROOTFH: u32 = 24;
         from.take::<()>(PUTROOTFH)?;
-        take_found(Tree::default(), from)
+        take_node_info(Tree::default(), from)
     }
 }
 
@@ -60,7 +60,7 @@ pub struct Lookup<'a> {
 }
 
 impl Operations for Lookup<'_> {
-    type Answer<'r> = Made;
+    type Answer<'r> = NodeInfo;
 
     const CACHE_THIS: bool = false;
 
@@ -69,16 +69,16 @@ impl Operations for Lookup<'_> {
             Some(name) => Op::Lookup(name),
             None => Op::LookupParent,
         });
-        put_found(to);
+        put_node_info(to);
     }
 
-    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Made, Failure> {
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<NodeInfo, Failure> {
         from.take::<()>(PUTFH)?;
         from.take::<()>(match self.name {
             Some(_) => LOOKUP,
             None => LOOKUP_PARENT,
         })?;
-        take_found(self.tree, from)
+        take_node_info(self.tree, from)
     }
 }
 
@@ -111,7 +111,7 @@ pub struct Create<'a> {
     /// The name.
     pub name: &'a [u8],
     /// The type, with the link's target or the device number.
-    pub what: Make<'a>,
+    pub what: NewNode<'a>,
     /// Its permissions.
     pub mode: u32,
     /// The tree that the directory belongs to.
@@ -119,7 +119,7 @@ pub struct Create<'a> {
 }
 
 impl Operations for Create<'_> {
-    type Answer<'r> = Made;
+    type Answer<'r> = NodeInfo;
 
     const CACHE_THIS: bool = true;
 
@@ -130,25 +130,25 @@ impl Operations for Create<'_> {
         };
         to.op(&Op::Putfh(self.dir)).op(&Op::Create(op::Create {
             what: match self.what {
-                Make::Symlink(target) => CreateWhat::Link(target),
-                Make::BlockDevice(of) => CreateWhat::Block(device(of)),
-                Make::CharDevice(of) => CreateWhat::Character(device(of)),
-                Make::Socket => CreateWhat::Socket,
-                Make::Fifo => CreateWhat::Fifo,
+                NewNode::Symlink(target) => CreateWhat::Link(target),
+                NewNode::BlockDevice(of) => CreateWhat::Block(device(of)),
+                NewNode::CharDevice(of) => CreateWhat::Character(device(of)),
+                NewNode::Socket => CreateWhat::Socket,
+                NewNode::Fifo => CreateWhat::Fifo,
                 // Regular files are created by OPEN.
-                Make::Directory | Make::File => CreateWhat::Directory,
+                NewNode::Directory | NewNode::File => CreateWhat::Directory,
             },
             name: self.name,
             attributes: attr::mode(self.mode),
         }));
-        put_found(to);
+        put_node_info(to);
     }
 
-    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<Made, Failure> {
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<NodeInfo, Failure> {
         const CREATE: u32 = 6;
         from.take::<()>(PUTFH)?;
         skip::<Created>(from, CREATE)?;
-        take_found(self.tree, from)
+        take_node_info(self.tree, from)
     }
 }
 
@@ -185,9 +185,9 @@ impl Operations for Remove<'_> {
         };
         match from.end_of(condition)?.0 {
             Status::Ok => {}
-            Status::NotSame => return Err(Failure::Refused(Errno::ENOTDIR)),
-            Status::Same => return Err(Failure::Refused(Errno::EISDIR)),
-            status => return Err(super::compound::refused(status)),
+            Status::NotSame => return Err(Failure::Error(Errno::ENOTDIR)),
+            Status::Same => return Err(Failure::Error(Errno::EISDIR)),
+            status => return Err(super::compound::failure_of(status)),
         }
         from.take::<()>(PUTFH)?;
         skip::<ChangeInfo>(from, REMOVE)

@@ -8,8 +8,8 @@ use std::cell::Cell;
 use vfs::OpenFlags;
 
 use super::attr::{self, PUTFH, STAT, take_handle};
-use super::compound::{Operations, Ops, Results, refused};
-use crate::client::{Failure, Made, Tree};
+use super::compound::{Operations, Ops, Results, failure_of};
+use crate::client::{Failure, NodeInfo, Tree};
 use crate::v4::attr::Attributes;
 use crate::v4::op::{self, CreateHow, Op, OpenHow};
 use crate::v4::reply::{Delegation, Opened as OpenedReply};
@@ -17,16 +17,16 @@ use crate::v4::types::Owner;
 use crate::v4::{ClientId, StateId, Status};
 
 /// Parses the next result, and records in `counts` whether the seqid has advanced.
-pub(super) fn counted<'r, T: wire::Xdr<'r>>(
+pub(super) fn take_with_seqid<'r, T: wire::Xdr<'r>>(
     from: &mut Results<'r>,
     number: u32,
     counts: &Cell<bool>,
 ) -> Result<T, Failure> {
     let (status, rest) = from.end_of(number)?;
-    counts.set(status.counts());
+    counts.set(status.advances_seqid());
     match status {
         Status::Ok => Ok(T::get(rest)?),
-        status => Err(refused(status)),
+        status => Err(failure_of(status)),
     }
 }
 
@@ -39,7 +39,7 @@ pub struct Open<'a> {
     /// v4.0: the owner's next seqid.
     pub seqid: u32,
     /// v4.0: set to whether the seqid has advanced.
-    pub counts: &'a Cell<bool>,
+    pub seqid_advanced: &'a Cell<bool>,
     /// The access mode and the create flags.
     pub flags: OpenFlags,
     /// Whether to ask for no delegation; v4.1 and later only.
@@ -70,18 +70,18 @@ pub struct Opened {
     /// v4.0: whether OPEN_CONFIRM is required.
     pub confirm: bool,
     /// The file's handle and attributes.
-    pub made: Made,
+    pub node: NodeInfo,
     /// The delegation that was granted.
-    pub delegation: Option<Delegated>,
+    pub delegation: Option<GrantedDelegation>,
 }
 
 /// A granted delegation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delegated {
+pub struct GrantedDelegation {
     /// Its stateid.
     pub state: StateId,
     /// Whether to keep it: a read delegation that the server does not recall at once.
-    pub of_use: bool,
+    pub is_useful: bool,
 }
 
 impl Operations for Open<'_> {
@@ -141,19 +141,19 @@ impl Operations for Open<'_> {
         const OPEN: u32 = 18;
         /// `OPEN4_RESULT_CONFIRM`
         const CONFIRM: u32 = 2;
-        self.counts.set(false);
+        self.seqid_advanced.set(false);
         from.take::<()>(PUTFH)?;
-        let ok: OpenedReply<'r> = counted(from, OPEN, self.counts)?;
+        let ok: OpenedReply<'r> = take_with_seqid(from, OPEN, self.seqid_advanced)?;
         let handle = take_handle(from)?;
         let attr = attr::take(self.tree, from)?;
         let delegation = match ok.delegation {
-            Delegation::Read(read) => Some(Delegated {
+            Delegation::Read(read) => Some(GrantedDelegation {
                 state: read.state,
-                of_use: !read.recall,
+                is_useful: !read.recall,
             }),
-            Delegation::Write(write) => Some(Delegated {
+            Delegation::Write(write) => Some(GrantedDelegation {
                 state: write.state,
-                of_use: false,
+                is_useful: false,
             }),
             Delegation::None | Delegation::NoneBecause(_) => None,
         };
@@ -161,7 +161,7 @@ impl Operations for Open<'_> {
             delegation,
             state: ok.state,
             confirm: ok.flags & CONFIRM != 0,
-            made: Made {
+            node: NodeInfo {
                 handle: Some(handle),
                 attr: Some(attr),
             },
@@ -178,7 +178,7 @@ pub struct OpenConfirm<'a> {
     /// The owner's next seqid.
     pub seqid: u32,
     /// Set to whether the seqid has advanced.
-    pub counts: &'a Cell<bool>,
+    pub seqid_advanced: &'a Cell<bool>,
 }
 
 impl Operations for OpenConfirm<'_> {
@@ -196,9 +196,9 @@ impl Operations for OpenConfirm<'_> {
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<StateId, Failure> {
         const OPEN_CONFIRM: u32 = 20;
-        self.counts.set(false);
+        self.seqid_advanced.set(false);
         from.take::<()>(PUTFH)?;
-        counted(from, OPEN_CONFIRM, self.counts)
+        take_with_seqid(from, OPEN_CONFIRM, self.seqid_advanced)
     }
 }
 
@@ -211,7 +211,7 @@ pub struct Close<'a> {
     /// v4.0: the owner's next seqid.
     pub seqid: u32,
     /// v4.0: set to whether the seqid has advanced.
-    pub counts: &'a Cell<bool>,
+    pub seqid_advanced: &'a Cell<bool>,
 }
 
 impl Operations for Close<'_> {
@@ -228,8 +228,8 @@ impl Operations for Close<'_> {
 
     fn answer<'r>(&self, from: &mut Results<'r>) -> Result<(), Failure> {
         const CLOSE: u32 = 4;
-        self.counts.set(false);
+        self.seqid_advanced.set(false);
         from.take::<()>(PUTFH)?;
-        counted::<StateId>(from, CLOSE, self.counts).map(drop)
+        take_with_seqid::<StateId>(from, CLOSE, self.seqid_advanced).map(drop)
     }
 }

@@ -1,6 +1,6 @@
 //! ALLOCATE, DEALLOCATE, SEEK, COPY, CLONE (v4.2, RFC 7862).
 
-use vfs::{CopyHow, Seek as What};
+use vfs::{CopyMode, Whence as What};
 
 use super::attr::PUTFH;
 use super::compound::{Operations, Ops, Results};
@@ -91,7 +91,7 @@ impl Operations for Seek<'_> {
                 // 15.11.3).
                 Ok(Some(ok.offset).filter(|_| !(ok.eof && self.what == What::Data)))
             }
-            (status, _) => Err(super::compound::refused(status)),
+            (status, _) => Err(super::compound::failure_of(status)),
         }
     }
 }
@@ -109,20 +109,20 @@ pub struct Copy<'a> {
     /// The length in bytes; never 0, which would mean all up to the end of the file.
     pub len: u64,
     /// Whether to copy or clone.
-    pub how: CopyHow,
+    pub how: CopyMode,
 }
 
 /// The results of [`struct@Copy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopyDone {
+pub struct CopyResult {
     /// The number of bytes copied.
     pub count: u64,
     /// The write verifier, if the data are not on stable storage yet.
-    pub unstable: Option<Verifier>,
+    pub unstable_verifier: Option<Verifier>,
 }
 
 impl Operations for Copy<'_> {
-    type Answer<'r> = CopyDone;
+    type Answer<'r> = CopyResult;
 
     const CACHE_THIS: bool = true;
 
@@ -131,7 +131,7 @@ impl Operations for Copy<'_> {
             .op(&Op::Savefh)
             .op(&Op::Putfh(self.to.0))
             .op(&match self.how {
-                CopyHow::Any => Op::Copy(op::Copy {
+                CopyMode::Any => Op::Copy(op::Copy {
                     from: self.from.1,
                     to: self.to.1,
                     from_offset: self.offset,
@@ -142,7 +142,7 @@ impl Operations for Copy<'_> {
                     synchronous: true,
                     servers: Vec::new(),
                 }),
-                CopyHow::Clone => Op::Clone(op::Clone {
+                CopyMode::Clone => Op::Clone(op::Clone {
                     from: self.from.1,
                     to: self.to.1,
                     from_offset: self.offset,
@@ -152,7 +152,7 @@ impl Operations for Copy<'_> {
             });
     }
 
-    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<CopyDone, Failure> {
+    fn answer<'r>(&self, from: &mut Results<'r>) -> Result<CopyResult, Failure> {
         const SAVEFH: u32 = 32;
         const COPY: u32 = 60;
         const CLONE: u32 = 71;
@@ -160,13 +160,14 @@ impl Operations for Copy<'_> {
         from.take::<()>(SAVEFH)?;
         from.take::<()>(PUTFH)?;
         match self.how {
-            CopyHow::Any => from.take(COPY).map(|ok: Copied| CopyDone {
+            CopyMode::Any => from.take(COPY).map(|ok: Copied| CopyResult {
                 count: ok.written.count.min(self.len),
-                unstable: (ok.written.committed == Stable::Unstable).then_some(ok.written.verifier),
+                unstable_verifier: (ok.written.committed == Stable::Unstable)
+                    .then_some(ok.written.verifier),
             }),
-            CopyHow::Clone => from.take::<()>(CLONE).map(|()| CopyDone {
+            CopyMode::Clone => from.take::<()>(CLONE).map(|()| CopyResult {
                 count: self.len,
-                unstable: None,
+                unstable_verifier: None,
             }),
         }
     }

@@ -1,6 +1,6 @@
 //! Client IDs and sessions of v4.1 and later (RFC 8881 section 2.10).
 
-use super::callback::{OPERATIONS, SLOTS};
+use super::callback::{MAX_OPERATIONS, MAX_SLOTS};
 use super::compound::{Operations, Ops, Results};
 use crate::client::Failure;
 use crate::v4::op::{self, Op, Protect};
@@ -117,8 +117,8 @@ impl Operations for CreateSession {
             max_request: 4096,
             max_response: 4096,
             max_cached: 4096,
-            max_operations: OPERATIONS,
-            max_requests: SLOTS,
+            max_operations: MAX_OPERATIONS,
+            max_requests: MAX_SLOTS,
             rdma: None,
         };
         to.op(&Op::CreateSession(op::CreateSession {
@@ -240,7 +240,7 @@ impl Operations for ReclaimComplete {
         const RECLAIM_COMPLETE: u32 = 58;
         match from.end_of(RECLAIM_COMPLETE)?.0 {
             crate::v4::Status::Ok | crate::v4::Status::CompleteAlready => Ok(()),
-            status => Err(super::compound::refused(status)),
+            status => Err(super::compound::failure_of(status)),
         }
     }
 }

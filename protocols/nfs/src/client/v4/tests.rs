@@ -95,18 +95,18 @@ fn an_operation_that_fails_ends_a_compound() {
     .concat();
     assert!(put(&lookup).starts_with(&want));
     for (status, failure) in [
-        (2, Failure::Refused(Errno::ENOENT)),
-        (10008, Failure::Later),
-        (10013, Failure::Later),
+        (2, Failure::Error(Errno::ENOENT)),
+        (10008, Failure::Delay),
+        (10013, Failure::Delay),
         (10022, Failure::State(Status::StaleClientid)),
-        (10029, Failure::Refused(Errno::ELOOP)),
+        (10029, Failure::Error(Errno::ELOOP)),
     ] {
         let bytes = words(&[status, 0, 2, 22, 0, 15, status]);
         assert_eq!(answer(&lookup, &bytes).map(drop), Err(failure));
     }
     // MINORVERSMISMATCH before the first operation.
     let early = answer(&lookup, &words(&[10021, 0, 0])).map(drop);
-    assert_eq!(early, Err(Failure::Refused(Errno::from_raw(93))));
+    assert_eq!(early, Err(Failure::Error(Errno::from_raw(93))));
     // Another operation's result.
     let other = answer(&lookup, &words(&[0, 0, 2, 22, 0, 16, 0])).map(drop);
     assert!(matches!(other, Err(Failure::Malformed(_))), "{other:?}");
@@ -132,10 +132,10 @@ fn removing_says_what_it_removes() {
     assert!(put(&remove(false)).ends_with(&tail(17)));
     let bytes = words(&[10027, 0, 3, 22, 0, 15, 0, 37, 10027]);
     let not = answer(&remove(true), &bytes);
-    assert_eq!(not, Err(Failure::Refused(Errno::ENOTDIR)));
+    assert_eq!(not, Err(Failure::Error(Errno::ENOTDIR)));
     let bytes = words(&[10009, 0, 3, 22, 0, 15, 0, 17, 10009]);
     let is = answer(&remove(false), &bytes);
-    assert_eq!(is, Err(Failure::Refused(Errno::EISDIR)));
+    assert_eq!(is, Err(Failure::Error(Errno::EISDIR)));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn what_an_owner_does_counts_unless_the_server_says_that_it_never_came() {
         client: 3,
         owner: b"own!",
         seqid: 4,
-        counts: &counts,
+        seqid_advanced: &counts,
         flags: OpenFlags::READ,
         refuse_delegation: false,
         claim: Claim::Name(b"dir!", b"name"),
@@ -187,7 +187,7 @@ fn a_lock_in_the_way_is_no_failure() {
         open: (StateId::ANONYMOUS, 8),
         state: None,
         seqid: 0,
-        counts: &counts,
+        seqid_advanced: &counts,
     };
     let asked = put(&lock);
     let range = words(&[12, 2, 0, 0, 10, u32::MAX, u32::MAX, 1, 8]);
@@ -226,11 +226,11 @@ fn seeking_data_behind_the_last_finds_none() {
         what,
     };
     let found = |eof| words(&[0, 0, 2, 22, 0, 69, 0, eof, 0, 9]);
-    assert_eq!(answer(&seek(vfs::Seek::Data), &found(0)), Ok(Some(9)));
-    assert_eq!(answer(&seek(vfs::Seek::Data), &found(1)), Ok(None));
-    assert_eq!(answer(&seek(vfs::Seek::Hole), &found(1)), Ok(Some(9)));
+    assert_eq!(answer(&seek(vfs::Whence::Data), &found(0)), Ok(Some(9)));
+    assert_eq!(answer(&seek(vfs::Whence::Data), &found(1)), Ok(None));
+    assert_eq!(answer(&seek(vfs::Whence::Hole), &found(1)), Ok(Some(9)));
     let none = words(&[6, 0, 2, 22, 0, 69, 6]);
-    assert_eq!(answer(&seek(vfs::Seek::Data), &none), Ok(None));
+    assert_eq!(answer(&seek(vfs::Whence::Data), &none), Ok(None));
 }
 
 proptest::proptest! {

@@ -2,16 +2,16 @@
 
 use parking_lot::MutexGuard;
 use vfs::Patience;
-use wire::{Answer, Buffered, Malformed, Outgoing, Xdr as _, XdrReader, padding};
+use wire::{Buffered, Malformed, Outgoing, ServeOutcome, Xdr as _, XdrReader, padding};
 
 use super::super::request::Request;
-use super::super::{Connection, Stop};
+use super::super::{CallError, Connection};
 use super::table::GssContext;
 use super::window::Window;
 use super::{Accepted, Authenticated, Context, Gss};
 use crate::rpc::{
-    self, AuthStat, GssCredential, GssProcedure, InitResult, OpaqueAuth, Record, Refusal, Service,
-    flavor,
+    self, AuthStat, CallRejection, GssCredential, GssProcedure, InitResult, OpaqueAuth, Record,
+    Service, flavor,
 };
 
 /// The procedure of control calls, which create or destroy a context.
@@ -24,10 +24,10 @@ impl Connection {
         gss: &Gss,
         request: &Request<'_>,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Stop> {
+    ) -> Result<ServeOutcome, CallError> {
         let credential = GssCredential::of(&request.head.credential).map_err(refused)?;
-        if credential.is_left_to_workers() && request.patience < Patience::Full {
-            return Err(Stop::Later(Answer::WouldBlock));
+        if credential.needs_full_patience() && request.patience < Patience::Full {
+            return Err(CallError::Retry(ServeOutcome::WouldBlock));
         }
         if credential.procedure != GssProcedure::Data && request.head.procedure != NULL {
             return Err(refused(AuthStat::BadCred));
@@ -43,7 +43,7 @@ impl Connection {
         verify(&context, request)?;
         if !was_admitted && !context.admit(credential.sequence) {
             tracing::debug!(?call, "sequence number repeated or below the window");
-            return Err(Stop::Unanswered);
+            return Err(CallError::Unanswered);
         }
         let sequence = credential.sequence.to_be_bytes();
         let mic = context.context().get_mic(&sequence);
@@ -55,7 +55,7 @@ impl Connection {
         if credential.procedure == GssProcedure::Destroy {
             gss.table.remove(context.number);
             rpc::begin_verified(request.xid, self.marked, verifier, out);
-            return Ok(Answer::Done);
+            return Ok(ServeOutcome::Done);
         }
         let used = ContextUse {
             gss,
@@ -66,20 +66,20 @@ impl Connection {
         };
         match self.serve_with_context(&used, request, out) {
             Ok(()) => {}
-            Err(Stop::Refused(why)) => {
+            Err(CallError::Rejected(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
                 out.truncate(0);
                 let to = &mut Buffered::new(out);
                 rpc::refuse(request.xid, self.marked, why, verifier, to);
             }
             Err(stop) => {
-                if matches!(stop, Stop::Later(_)) {
+                if matches!(stop, CallError::Retry(_)) {
                     self.admitted().insert(call);
                 }
                 return Err(stop);
             }
         }
-        Ok(Answer::Done)
+        Ok(ServeOutcome::Done)
     }
 
     fn admitted(&self) -> MutexGuard<'_, std::collections::HashSet<(u32, u32)>> {
@@ -93,7 +93,7 @@ impl Connection {
         request: &Request<'_>,
         credential: &GssCredential<'_>,
         out: &mut dyn Outgoing,
-    ) -> Result<Answer, Stop> {
+    ) -> Result<ServeOutcome, CallError> {
         let mut arguments = request.arguments;
         let token = arguments.opaque(usize::MAX)?;
         arguments.end()?;
@@ -119,7 +119,7 @@ impl Connection {
             Accepted::Continue(token) => {
                 const CONTINUE_NEEDED: u32 = 1;
                 result.major = CONTINUE_NEEDED;
-                gss.table.wait(number, context, now);
+                gss.table.add_pending(number, context, now);
                 (token, None)
             }
             Accepted::Complete(token, principal) => {
@@ -145,7 +145,7 @@ impl Connection {
         };
         rpc::begin_verified(request.xid, self.marked, verifier, out);
         result.put(&mut Buffered::new(out));
-        Ok(Answer::Done)
+        Ok(ServeOutcome::Done)
     }
 
     /// Executes `request` with a context: unwraps the arguments, and wraps the results (section
@@ -155,7 +155,7 @@ impl Connection {
         used: &ContextUse<'_>,
         request: &Request<'_>,
         out: &mut dyn Outgoing,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), CallError> {
         let authenticated = Authenticated {
             principal: &used.context.principal,
             service: used.service,
@@ -175,7 +175,7 @@ impl Connection {
                 ..*request
             };
             let caller = caller.unwrap_or_else(|| self.anonymous());
-            self.carry_out(&request, caller, Some(&authenticated), out)
+            self.execute(&request, caller, Some(&authenticated), out)
         };
         match used.service {
             Service::None => {
@@ -194,7 +194,7 @@ impl Connection {
                 let record = Record::unmarked(&bytes);
                 let arguments = used.numbered(&bytes)?;
                 self.wrap_results(used, request.xid, out, &mut |draft| {
-                    let mut done = Err(Stop::Unanswered);
+                    let mut done = Err(CallError::Unanswered);
                     used.gss.mechanism.message(&bytes, &mut |message| {
                         let request = Request {
                             message,
@@ -216,11 +216,11 @@ impl Connection {
         used: &ContextUse<'_>,
         xid: u32,
         out: &mut dyn Outgoing,
-        write: &mut dyn FnMut(&mut dyn Outgoing) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
+        write: &mut dyn FnMut(&mut dyn Outgoing) -> Result<(), CallError>,
+    ) -> Result<(), CallError> {
         let mut written = Ok(());
         let mut sealed = Ok(());
-        used.gss.mechanism.draft(
+        used.gss.mechanism.compose(
             &mut |draft| {
                 draft.bytes(&used.sequence.to_be_bytes());
                 written = write(draft);
@@ -264,7 +264,7 @@ fn wrap_results(
 }
 
 /// Checks that the context's client has signed the header of a call (section 5.3.1).
-fn verify(context: &GssContext, request: &Request<'_>) -> Result<(), Stop> {
+fn verify(context: &GssContext, request: &Request<'_>) -> Result<(), CallError> {
     let verifier = &request.head.verifier;
     if verifier.flavor != flavor::GSS {
         return Err(refused(AuthStat::BadVerf));
@@ -298,7 +298,7 @@ impl ContextUse<'_> {
     }
 
     /// Verifies signed arguments (`rpc_gss_integ_data`), and returns them in place in the record.
-    fn unwrap_integrity<'a>(&self, request: &Request<'a>) -> Result<XdrReader<'a>, Stop> {
+    fn unwrap_integrity<'a>(&self, request: &Request<'a>) -> Result<XdrReader<'a>, CallError> {
         let mut body = request.arguments;
         let signed = body.opaque(usize::MAX)?;
         let end = body.position() - padding(signed.len());
@@ -314,7 +314,7 @@ impl ContextUse<'_> {
     }
 
     /// Decrypts encrypted arguments (`rpc_gss_priv_data`), which follow the sequence number.
-    fn unwrap_privacy(&self, request: &Request<'_>) -> Result<Vec<u8>, Stop> {
+    fn unwrap_privacy(&self, request: &Request<'_>) -> Result<Vec<u8>, CallError> {
         let mut body = request.arguments;
         let sealed = body.opaque(usize::MAX)?;
         body.end()?;
@@ -334,6 +334,6 @@ impl ContextUse<'_> {
     }
 }
 
-fn refused(why: AuthStat) -> Stop {
-    Stop::Refused(Refusal::Auth(why))
+fn refused(why: AuthStat) -> CallError {
+    CallError::Rejected(CallRejection::Auth(why))
 }

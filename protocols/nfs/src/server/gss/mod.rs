@@ -44,7 +44,11 @@ pub trait Mechanism: Send + Sync {
     fn message(&self, bytes: &[u8], to: &mut dyn FnMut(&dyn Incoming));
 
     /// Calls `write` with an empty message and, if it returns true, `then` with the bytes written.
-    fn draft(&self, write: &mut dyn FnMut(&mut dyn Outgoing) -> bool, then: &mut dyn FnMut(&[u8]));
+    fn compose(
+        &self,
+        write: &mut dyn FnMut(&mut dyn Outgoing) -> bool,
+        then: &mut dyn FnMut(&[u8]),
+    );
 }
 
 /// The acceptor's side of a security context (RFC 2743). One call at a time.

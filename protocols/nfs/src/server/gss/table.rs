@@ -17,7 +17,7 @@ pub(super) struct GssContext {
     pub(super) principal: String,
     pub(super) caller: Option<Caller>,
     /// The time at which it expires.
-    pub(super) until: Duration,
+    pub(super) expires: Duration,
     pub(super) context: Mutex<Box<dyn Context>>,
     pub(super) window: Mutex<Window>,
     /// The number of the latest use, counted over all contexts.
@@ -35,7 +35,7 @@ impl GssContext {
             number,
             principal: principal.name,
             caller: principal.caller,
-            until: now.saturating_add(principal.lifetime),
+            expires: now.saturating_add(principal.lifetime),
             context: Mutex::new(context),
             window: Mutex::new(Window::new()),
             used: AtomicU64::new(0),
@@ -70,7 +70,7 @@ struct Contexts {
 impl Table {
     /// The maximum number of contexts: for a few hundred clients with some users each. A context
     /// takes about a KiB.
-    pub(super) const MOST: usize = 4096;
+    pub(super) const MAX_CONTEXTS: usize = 4096;
 
     /// The maximum number of contexts of one principal, so that none evicts those of others. A
     /// client creates one for each service, and whenever a ticket is renewed.
@@ -81,7 +81,7 @@ impl Table {
     pub(super) const MAX_PENDING: usize = 64;
 
     /// The time for which a context waits for another token.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PENDING_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn contexts(&self) -> MutexGuard<'_, Contexts> {
         self.contexts.lock()
@@ -95,7 +95,7 @@ impl Table {
     /// Returns the context with this number, if it has not expired.
     pub(super) fn find(&self, number: u32, now: Duration) -> Option<Arc<GssContext>> {
         let found = self.contexts().established.get(&number)?.clone();
-        if found.until <= now {
+        if found.expires <= now {
             return None;
         }
         self.use_now(&found);
@@ -108,8 +108,8 @@ impl Table {
         self.use_now(&context);
         let mut contexts = self.contexts();
         let of_one = |other: &GssContext| other.principal == context.principal;
-        contexts.make_room(Table::MAX_OF_A_PRINCIPAL, "of one principal", of_one);
-        contexts.make_room(Table::MOST, "of all", |_| true);
+        contexts.evict_if_full(Table::MAX_OF_A_PRINCIPAL, "of one principal", of_one);
+        contexts.evict_if_full(Table::MAX_CONTEXTS, "of all", |_| true);
         contexts.established.insert(context.number, context.clone());
         context
     }
@@ -120,7 +120,7 @@ impl Table {
     }
 
     /// Keeps a context that waits for another token.
-    pub(super) fn wait(&self, number: u32, context: Box<dyn Context>, now: Duration) {
+    pub(super) fn add_pending(&self, number: u32, context: Box<dyn Context>, now: Duration) {
         let mut contexts = self.contexts();
         if contexts.pending.len() >= Table::MAX_PENDING {
             let oldest = contexts.pending.iter().min_by_key(|(_, (since, _))| *since);
@@ -145,16 +145,16 @@ impl Table {
         let mut contexts = self.contexts();
         contexts
             .established
-            .retain(|_, context| context.until > now);
+            .retain(|_, context| context.expires > now);
         contexts
             .pending
-            .retain(|_, (since, _)| *since + Table::PATIENCE > now);
+            .retain(|_, (since, _)| *since + Table::PENDING_TIMEOUT > now);
     }
 }
 
 impl Contexts {
     /// Evicts the least recently used context that `counts` accepts if there are `most` of them.
-    fn make_room(&mut self, most: usize, whose: &str, counts: impl Fn(&GssContext) -> bool) {
+    fn evict_if_full(&mut self, most: usize, whose: &str, counts: impl Fn(&GssContext) -> bool) {
         let counted = self.established.values().filter(|context| counts(context));
         if counted.clone().count() < most {
             return;

@@ -312,7 +312,7 @@ fn a_full_table_lets_go_of_what_idles_and_of_the_greedy_first() {
     }
     assert!(!alive(&greedy) && alive(&victim), "its own first goes");
     let idle = Client::new(&world, "idle", Service::None);
-    for number in 0..Table::MOST {
+    for number in 0..Table::MAX_CONTEXTS {
         Client::new(&world, &format!("user{number}"), Service::None);
         assert!(alive(&victim), "one that is made use of stays");
     }

@@ -2,9 +2,9 @@
 
 /// The window of a context: its highest sequence number, and the ones below that have been seen.
 pub(super) struct Window {
-    top: u32,
+    highest: u32,
     /// A bit for each number, indexed by the remainder.
-    come: [u64; Window::SIZE as usize / 64],
+    seen: [u64; Window::SIZE as usize / 64],
 }
 
 impl Window {
@@ -14,33 +14,33 @@ impl Window {
 
     pub(super) fn new() -> Window {
         Window {
-            top: 0,
-            come: [0; Window::SIZE as usize / 64],
+            highest: 0,
+            seen: [0; Window::SIZE as usize / 64],
         }
     }
 
     /// Records `number`; returns `false` if it is a duplicate or below the window.
     pub(super) fn admit(&mut self, number: u32) -> bool {
-        if number > self.top {
-            if number - self.top >= Window::SIZE {
-                self.come.fill(0);
+        if number > self.highest {
+            if number - self.highest >= Window::SIZE {
+                self.seen.fill(0);
             } else {
-                for passed in self.top + 1..=number {
-                    let (word, bit) = Window::place(passed);
-                    self.come[word] &= !bit;
+                for passed in self.highest + 1..=number {
+                    let (word, bit) = Window::bit_of(passed);
+                    self.seen[word] &= !bit;
                 }
             }
-            self.top = number;
-        } else if self.top - number >= Window::SIZE {
+            self.highest = number;
+        } else if self.highest - number >= Window::SIZE {
             return false;
         }
-        let (word, bit) = Window::place(number);
-        let is_new = self.come[word] & bit == 0;
-        self.come[word] |= bit;
+        let (word, bit) = Window::bit_of(number);
+        let is_new = self.seen[word] & bit == 0;
+        self.seen[word] |= bit;
         is_new
     }
 
-    fn place(number: u32) -> (usize, u64) {
+    fn bit_of(number: u32) -> (usize, u64) {
         let at = number % Window::SIZE;
         (at as usize / 64, 1 << (at % 64))
     }

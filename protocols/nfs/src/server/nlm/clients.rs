@@ -71,7 +71,7 @@ impl Clients {
             Ok(charge) => charge,
             Err(full) => {
                 table.forget(|client| {
-                    client.locked.is_empty() && (!full.is_peers() || client.peer == *peer)
+                    client.locked.is_empty() && (!full.is_per_client() || client.peer == *peer)
                 });
                 self.names.take(peer, 1).ok()?
             }

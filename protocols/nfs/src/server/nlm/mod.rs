@@ -24,7 +24,7 @@ mod waiting;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vfs::lock::{Lock, LockKind, Owner, Space, Wait};
+use vfs::lock::{Lock, LockFamily, LockKind, Owner, Wait};
 use vfs::{Access, Call, Caller, Cx, Errno, LogLimit, Node, OpenFlags, PeerKey};
 use wire::Xdr;
 
@@ -33,13 +33,13 @@ pub use self::recovery::Monitored;
 pub(super) use self::recovery::Recovery;
 pub(super) use self::waiting::Waiting;
 use super::filehandle::FileHandle;
-use super::{RequestContext, Stop};
+use super::{CallError, RequestContext};
 use crate::nlm::{
     CancelArgs, FreeArgs, Holder, LockArgs, LockResult, MAX_NAME, MAX_OBJECT, Procedure, ShareArgs,
     ShareResult, Status, TestArgs, TestResult, Tested, UnlockArgs,
 };
 use crate::nsm;
-use crate::rpc::Refusal;
+use crate::rpc::CallRejection;
 
 /// An NLM v4 call to a client: the result of its asynchronous call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,13 +53,13 @@ pub struct NlmCallback {
 }
 
 /// Serves an NLM call.
-pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
+pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), CallError> {
     use Procedure as P;
-    let procedure = P::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
+    let procedure = P::from_number(procedure).ok_or(CallRejection::ProcedureUnavailable)?;
     let addr = request.call.addr();
     if addr.is_none() && (P::TestMsg as u32..=P::UnlockMsg as u32).contains(&(procedure as u32)) {
         // A client without an address cannot be called.
-        return Err(Refusal::ProcedureUnavailable.into());
+        return Err(CallRejection::ProcedureUnavailable.into());
     }
     let (answer, call) = match procedure {
         P::Null => return Ok(()),
@@ -73,7 +73,7 @@ pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<
         P::Unlock => (request.unlock()?, None),
         P::UnlockMsg => (request.unlock()?, Some(P::UnlockRes)),
         P::Granted | P::TestRes | P::LockRes | P::CancelRes | P::UnlockRes => {
-            return Err(Refusal::ProcedureUnavailable.into());
+            return Err(CallRejection::ProcedureUnavailable.into());
         }
         P::Share | P::Unshare => {
             return request.serve(|_, args: ShareArgs<'_>| {
@@ -103,7 +103,7 @@ pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<
 }
 
 /// Encoded results.
-type Answer = Result<Vec<u8>, Stop>;
+type Answer = Result<Vec<u8>, CallError>;
 
 fn bytes<'a>(results: &impl Xdr<'a>) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -112,8 +112,9 @@ fn bytes<'a>(results: &impl Xdr<'a>) -> Vec<u8> {
 }
 
 /// Serves an NSM call.
-pub(super) fn serve_nsm(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
-    let procedure = nsm::Procedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
+pub(super) fn serve_nsm(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), CallError> {
+    let procedure =
+        nsm::Procedure::from_number(procedure).ok_or(CallRejection::ProcedureUnavailable)?;
     match procedure {
         nsm::Procedure::Null => Ok(()),
         nsm::Procedure::Notify => request.serve(|request, changed: nsm::StatChange<'_>| {
@@ -203,7 +204,7 @@ impl RequestContext<'_> {
         locks.unlock(
             &self.cx(),
             &*request.node,
-            lock.space,
+            lock.family,
             start,
             end,
             &lock.owner,
@@ -274,7 +275,7 @@ impl RequestContext<'_> {
         Ok(LockRequest {
             node,
             lock: Lock {
-                space: Space::Posix,
+                family: LockFamily::Posix,
                 start: lock.offset,
                 end,
                 kind: match exclusive {
@@ -357,12 +358,12 @@ fn owner_of(held: &Lock) -> &[u8] {
 /// The reason for which a lock is not granted.
 enum LockError {
     Status(Status),
-    Later(Stop),
+    Later(CallError),
 }
 
 impl From<Errno> for LockError {
     fn from(errno: Errno) -> LockError {
-        if let Some(stop) = Stop::later(errno) {
+        if let Some(stop) = CallError::retry(errno) {
             return LockError::Later(stop);
         }
         LockError::Status(match errno {
@@ -378,7 +379,7 @@ impl From<Errno> for LockError {
 }
 
 impl LockError {
-    fn status(self) -> Result<Status, Stop> {
+    fn status(self) -> Result<Status, CallError> {
         match self {
             LockError::Status(status) => Ok(status),
             LockError::Later(stop) => Err(stop),

@@ -22,7 +22,7 @@ use super::Clients;
 use super::clients::Name;
 use crate::nlm::Status;
 use crate::server::v4::state::Stable;
-use crate::server::{RequestContext, Server, Stop};
+use crate::server::{CallError, RequestContext, Server};
 
 /// A client that had locks during an earlier run of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(in crate::server) struct Recovery {
 #[derive(Default)]
 struct Records {
     /// The time of the latest lock request of each client.
-    now: HashMap<Name, Duration>,
+    current: HashMap<Name, Duration>,
     /// The clients of an earlier run that are still on stable storage.
     earlier: Vec<Monitored>,
 }
@@ -79,11 +79,11 @@ impl Recovery {
 
     /// The maximum number of clients on stable storage, and of those at one address. Each is a
     /// record on disk.
-    const MOST: usize = 4096;
-    const MOST_OF_AN_ADDRESS: usize = 256;
+    const MAX_CLIENTS: usize = 4096;
+    const MAX_OF_AN_ADDRESS: usize = 256;
 
     /// The maximum number of records removed at a time: each is a commit to disk.
-    const AT_ONCE: usize = 16;
+    const MAX_REMOVED: usize = 16;
 
     /// Reads the records in `stable`.
     pub(in crate::server) fn new(stable: Arc<dyn Stable>) -> Recovery {
@@ -113,16 +113,17 @@ impl Recovery {
     fn record(&self, client: Monitored, now: Duration, may_wait: bool) -> vfs::Result<()> {
         let mut records = self.records();
         let name = client.name();
-        if let Some(last) = records.now.get_mut(&name) {
+        if let Some(last) = records.current.get_mut(&name) {
             *last = now;
             return Ok(());
         }
         let of_addr = records
-            .now
+            .current
             .keys()
             .filter(|(addr, _)| *addr == name.0)
             .count();
-        if of_addr >= Recovery::MOST_OF_AN_ADDRESS || records.now.len() >= Recovery::MOST {
+        if of_addr >= Recovery::MAX_OF_AN_ADDRESS || records.current.len() >= Recovery::MAX_CLIENTS
+        {
             return Ok(());
         }
         if !may_wait {
@@ -131,7 +132,7 @@ impl Recovery {
         // The storage logs a failure to write; the client then cannot reclaim.
         if self.stable.put(&client.record()).is_ok() {
             records.earlier.retain(|earlier| *earlier != client);
-            records.now.insert(name, now);
+            records.current.insert(name, now);
         }
         Ok(())
     }
@@ -141,19 +142,19 @@ impl Recovery {
     fn maintain(&self, clients: &Clients, now: Duration, in_grace: bool) {
         let mut records = self.records();
         let idle = records
-            .now
+            .current
             .iter()
             .filter(|(name, last)| **last + Clients::IDLE <= now && !clients.holds(name))
             .filter_map(|((addr, name), _)| {
                 let (addr, name) = ((*addr)?, name.clone());
                 Some(Monitored { name, addr })
             });
-        let mut gone: Vec<Monitored> = idle.take(Recovery::AT_ONCE).collect();
+        let mut gone: Vec<Monitored> = idle.take(Recovery::MAX_REMOVED).collect();
         for client in &gone {
-            records.now.remove(&client.name());
+            records.current.remove(&client.name());
         }
         if !in_grace {
-            let left = records.earlier.len().saturating_sub(Recovery::AT_ONCE);
+            let left = records.earlier.len().saturating_sub(Recovery::MAX_REMOVED);
             gone.extend(records.earlier.split_off(left));
         }
         for client in gone {
@@ -175,7 +176,7 @@ impl Server {
 
     /// Reports that a client has been notified: extends the grace period to a lease time from now.
     pub fn notified(&self) {
-        self.state.hold_locks(self.options.lease);
+        self.state.extend_lock_grace(self.options.lease);
     }
 
     /// Returns this run's NSM state number, which is odd while the server is up.
@@ -206,7 +207,7 @@ impl RequestContext<'_> {
     }
 
     /// Records the client `name` before it is granted a lock.
-    pub(super) fn monitor(&self, name: &[u8]) -> Result<(), Stop> {
+    pub(super) fn monitor(&self, name: &[u8]) -> Result<(), CallError> {
         let addr = self.call.addr().filter(|addr| !addr.is_loopback());
         let Some(addr) = addr else {
             return Ok(());
@@ -216,9 +217,9 @@ impl RequestContext<'_> {
             addr,
         };
         let now = (self.server.options.clock)();
-        let may_wait = self.cx().may_wait().is_ok();
+        let may_wait = self.cx().check_may_block().is_ok();
         let recorded = self.server.recovery.record(client, now, may_wait);
-        match recorded.map_err(Stop::later) {
+        match recorded.map_err(CallError::retry) {
             Err(Some(stop)) => Err(stop),
             _ => Ok(()),
         }
@@ -275,14 +276,14 @@ mod tests {
     fn records_of_an_address_are_bounded() {
         let stable = Arc::new(InMemory::default());
         let recovery = Recovery::new(stable.clone());
-        for number in 0..Recovery::MOST_OF_AN_ADDRESS + 9 {
+        for number in 0..Recovery::MAX_OF_AN_ADDRESS + 9 {
             let client = client(&number.to_string(), "10.0.0.1");
             assert_eq!(recovery.record(client, SECOND, true), Ok(()));
         }
-        assert_eq!(stable.list().len(), Recovery::MOST_OF_AN_ADDRESS);
+        assert_eq!(stable.list().len(), Recovery::MAX_OF_AN_ADDRESS);
         let other = client("other", "10.0.0.2");
         assert_eq!(recovery.record(other, SECOND, true), Ok(()));
-        assert_eq!(stable.list().len(), Recovery::MOST_OF_AN_ADDRESS + 1);
+        assert_eq!(stable.list().len(), Recovery::MAX_OF_AN_ADDRESS + 1);
     }
 
     #[test]

@@ -9,11 +9,11 @@ use vfs::{Account, Errno, Patience};
 
 use super::{LockError, LockRequest};
 use crate::nlm::Status;
-use crate::server::{RequestContext, Stop};
+use crate::server::{CallError, RequestContext};
 
 /// The maximum delay of a reply: Linux reports a server that does not answer for three and a half
 /// minutes.
-const HOLD: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// The waiting LOCKs of all clients.
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(in crate::server) struct Waiting(Mutex<Vec<Waiter>>);
 
 struct Waiter {
     /// The connection and the XID of the call.
-    name: (u64, u32),
+    call_id: (u64, u32),
     owner: Owner,
     peer: Account,
     since: Duration,
@@ -31,22 +31,22 @@ struct Waiter {
 
 impl Waiting {
     /// The maximum number of waiting LOCKs: a few for each of many clients.
-    const MOST: usize = 4096;
+    const MAX_WAITERS: usize = 4096;
 
     /// The maximum number of waiting LOCKs of one peer.
-    const MOST_OF_A_PEER: usize = 1024;
+    const MAX_OF_A_PEER: usize = 1024;
 
     /// Cancels the waiting LOCK of `owner`; a process waits for one lock at a time.
     pub(super) fn cancel(&self, owner: &Owner) {
-        self.cancel_those(|waiter| waiter.owner == *owner);
+        self.cancel_matching(|waiter| waiter.owner == *owner);
     }
 
     /// Cancels all waiting LOCKs of a client.
     pub(super) fn cancel_all_of(&self, client: u64) {
-        self.cancel_those(|waiter| waiter.owner.client == client);
+        self.cancel_matching(|waiter| waiter.owner.client == client);
     }
 
-    fn cancel_those(&self, which: impl Fn(&Waiter) -> bool) {
+    fn cancel_matching(&self, which: impl Fn(&Waiter) -> bool) {
         let mut woken = Vec::new();
         for waiter in self.lock().iter_mut().filter(|waiter| which(waiter)) {
             waiter.cancelled = true;
@@ -57,7 +57,7 @@ impl Waiting {
 
     fn remove(&self, name: (u64, u32), waker: &Waker) {
         self.lock()
-            .retain(|waiter| waiter.name != name || !waiter.waker.will_wake(waker));
+            .retain(|waiter| waiter.call_id != name || !waiter.waker.will_wake(waker));
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Waiter>> {
@@ -70,19 +70,19 @@ enum QueueState {
     /// It may wait for this long.
     Waits(Duration),
     /// It has waited for the maximum time, or too many are waiting.
-    Over,
+    TimedOut,
     /// It is a retransmission, and the first transmission is waiting.
     Retransmission,
 }
 
 impl RequestContext<'_> {
     /// Acquires the lock, waiting if necessary.
-    pub(super) fn wait_for(&self, request: &LockRequest) -> Result<Status, Stop> {
+    pub(super) fn wait_for(&self, request: &LockRequest) -> Result<Status, CallError> {
         let waker = self.call.waker();
         // Tried without waiting first, but after earlier waiters. If it is granted, a LOCK that has
         // waited leaves the lock table's queue as well.
         let tried = match self
-            .try_lock(request, Wait::InTurn)
+            .try_lock(request, Wait::TryFair)
             .or_else(LockError::status)?
         {
             Status::Granted if self.is_cancelled(waker) => {
@@ -93,23 +93,23 @@ impl RequestContext<'_> {
         };
         if tried != Status::Denied || self.is_cancelled(waker) {
             if let Some(waker) = waker {
-                self.server.waiting.remove(self.name(), waker);
+                self.server.waiting.remove(self.call_id(), waker);
             }
             return Ok(tried);
         }
         if self.patience < Patience::Full {
-            return Err(Stop::later(Errno::WOULD_BLOCK).expect("it is too early"));
+            return Err(CallError::retry(Errno::WOULD_BLOCK).expect("it is too early"));
         }
         let Some(waker) = waker else {
             return Ok(Status::Blocked);
         };
         let left = match self.queue(request, waker) {
             QueueState::Waits(left) => left,
-            QueueState::Over => {
-                self.server.waiting.remove(self.name(), waker);
+            QueueState::TimedOut => {
+                self.server.waiting.remove(self.call_id(), waker);
                 return Ok(Status::Blocked);
             }
-            QueueState::Retransmission => return Err(Stop::Unanswered),
+            QueueState::Retransmission => return Err(CallError::Unanswered),
         };
         match self.try_lock(request, Wait::Yes) {
             Err(LockError::Later(stop)) => {
@@ -119,7 +119,7 @@ impl RequestContext<'_> {
                 Err(stop)
             }
             done => {
-                self.server.waiting.remove(self.name(), waker);
+                self.server.waiting.remove(self.call_id(), waker);
                 done.or_else(LockError::status)
             }
         }
@@ -128,29 +128,31 @@ impl RequestContext<'_> {
     fn queue(&self, request: &LockRequest, waker: &Waker) -> QueueState {
         let (now, peer) = ((self.server.options.clock)(), self.call.account());
         let mut waiting = self.server.waiting.lock();
-        let found = waiting.iter().find(|waiter| waiter.name == self.name());
+        let found = waiting
+            .iter()
+            .find(|waiter| waiter.call_id == self.call_id());
         match found {
             Some(waiter) if !waiter.waker.will_wake(waker) => QueueState::Retransmission,
-            Some(waiter) => match (waiter.since + HOLD).checked_sub(now) {
+            Some(waiter) => match (waiter.since + MAX_WAIT).checked_sub(now) {
                 Some(left) if !left.is_zero() => QueueState::Waits(left),
-                _ => QueueState::Over,
+                _ => QueueState::TimedOut,
             },
-            None if waiting.len() >= Waiting::MOST => QueueState::Over,
+            None if waiting.len() >= Waiting::MAX_WAITERS => QueueState::TimedOut,
             None if waiting.iter().filter(|one| one.peer == *peer).count()
-                >= Waiting::MOST_OF_A_PEER =>
+                >= Waiting::MAX_OF_A_PEER =>
             {
-                QueueState::Over
+                QueueState::TimedOut
             }
             None => {
                 waiting.push(Waiter {
-                    name: self.name(),
+                    call_id: self.call_id(),
                     owner: request.lock.owner.clone(),
                     peer: peer.clone(),
                     since: now,
                     cancelled: false,
                     waker: waker.clone(),
                 });
-                QueueState::Waits(HOLD)
+                QueueState::Waits(MAX_WAIT)
             }
         }
     }
@@ -158,12 +160,13 @@ impl RequestContext<'_> {
     fn is_cancelled(&self, waker: Option<&Waker>) -> bool {
         let waiting = self.server.waiting.lock();
         let mine = waiting.iter().find(|waiter| {
-            waiter.name == self.name() && waker.is_some_and(|waker| waiter.waker.will_wake(waker))
+            waiter.call_id == self.call_id()
+                && waker.is_some_and(|waker| waiter.waker.will_wake(waker))
         });
         mine.is_some_and(|waiter| waiter.cancelled)
     }
 
-    fn name(&self) -> (u64, u32) {
+    fn call_id(&self) -> (u64, u32) {
         (self.connection, self.xid)
     }
 }

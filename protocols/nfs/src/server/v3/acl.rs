@@ -1,21 +1,22 @@
 //! The NFS_ACL program: ACLs for v3 clients. Unavailable if the source has no ACLs.
 
-use vfs::{Level, Want};
+use vfs::{AttrMask, Support};
 
 use super::ProcedureResult;
-use crate::rpc::Refusal;
+use crate::rpc::CallRejection;
 use crate::server::acl::{AclChange, access, default};
-use crate::server::{RequestContext, Stop};
+use crate::server::{CallError, RequestContext};
 use crate::v3::{
     AclItem, AclList, AclProcedure, Attributes, GetAclArgs, GetAclOk, SetAclArgs, Status, acl_mask,
 };
 
 /// Serves an NFS_ACL call.
-pub(crate) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
-    if request.server.capabilities.acl == Level::None {
-        return Err(Refusal::ProgramUnavailable.into());
+pub(crate) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), CallError> {
+    if request.server.capabilities.acl == Support::None {
+        return Err(CallRejection::ProgramUnavailable.into());
     }
-    let procedure = AclProcedure::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
+    let procedure =
+        AclProcedure::from_number(procedure).ok_or(CallRejection::ProcedureUnavailable)?;
     match procedure {
         AclProcedure::Null => Ok(()),
         AclProcedure::GetAcl => request.serve(RequestContext::get_acl),
@@ -30,7 +31,7 @@ impl RequestContext<'_> {
                 return Err(Status::Inval.into());
             }
             let cx = self.cx();
-            let attr = node.attr(&cx, Want::STAT)?;
+            let attr = node.attr(&cx, AttrMask::STAT)?;
             let wants = |bits| args.mask & bits != 0;
             let mut found = GetAclOk {
                 attributes: Some((&attr).into()),

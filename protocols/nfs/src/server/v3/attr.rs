@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Attr, Errno, Kind, Node, OpenFlags, SetAttr, Want};
+use vfs::{Access, Attr, AttrMask, Errno, Kind, Node, OpenFlags, SetAttr};
 
 use super::{ProcedureResult, StepResult, outcome};
-use crate::server::{RequestContext, Stop};
+use crate::server::{CallError, RequestContext};
 use crate::v3::{
     AccessArgs, AccessOk, Attributes, Handle, Outcome, SetAttrArgs, Status, Time, Wcc, access,
 };
@@ -13,13 +13,13 @@ use crate::v3::{
 impl RequestContext<'_> {
     pub(super) fn getattr(&self, object: Handle) -> ProcedureResult<Attributes, ()> {
         let result = self.object(&object).and_then(|node| {
-            let attr = node.attr(&self.cx(), Want::STAT)?;
+            let attr = node.attr(&self.cx(), AttrMask::STAT)?;
             Ok((&attr).into())
         });
         outcome(result, || ())
     }
 
-    pub(super) fn setattr(&self, args: SetAttrArgs) -> Result<Outcome<Wcc, Wcc>, Stop> {
+    pub(super) fn setattr(&self, args: SetAttrArgs) -> Result<Outcome<Wcc, Wcc>, CallError> {
         let (result, wcc) = self.change(self.object(&args.object), |node, before| {
             if args
                 .guard
@@ -52,7 +52,7 @@ impl RequestContext<'_> {
         };
         done?;
         if set.changes_access() {
-            self.server.files.forget_strangers(node.id(), before.uid);
+            self.server.files.forget_other_users(node.id(), before.uid);
         }
         Ok(())
     }
@@ -60,7 +60,7 @@ impl RequestContext<'_> {
     pub(super) fn access(&self, args: AccessArgs) -> ProcedureResult<AccessOk, Option<Attributes>> {
         self.with_node(self.object(&args.object), |node| {
             let cx = self.cx();
-            let attr = node.attr(&cx, Want::STAT)?;
+            let attr = node.attr(&cx, AttrMask::STAT)?;
             let all = Access::READ | Access::WRITE | Access::EXEC;
             let may = node.access(&cx, all)?;
             Ok(AccessOk {

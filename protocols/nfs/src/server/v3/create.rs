@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use vfs::{Attr, Device, Entry, Errno, Kind, Make, Mode, Name, Node, OpenFlags, SetAttr, SetTime};
+use vfs::{
+    Attr, Device, Entry, Errno, Kind, Mode, Name, NewNode, Node, OpenFlags, SetAttr, SetTime,
+};
 
 use super::{ProcedureResult, StepResult};
-use crate::server::{RequestContext, Stop, exclusive_create};
+use crate::server::{CallError, RequestContext, exclusive_create};
 use crate::v3::{
     CreateArgs, CreateHow, CreateOk, DeviceData, MkDirArgs, MkNodArgs, MkNodData, NameArgs,
     Outcome, SetAttributes, Status, SymlinkArgs, Verifier, Wcc,
@@ -24,7 +26,7 @@ impl RequestContext<'_> {
     }
 
     pub(super) fn mkdir(&self, args: MkDirArgs<'_>) -> ProcedureResult<CreateOk, Wcc> {
-        self.make(&args.place, Make::Directory, &args.attributes)
+        self.make(&args.place, NewNode::Directory, &args.attributes)
     }
 
     pub(super) fn symlink(&self, args: SymlinkArgs<'_>) -> ProcedureResult<CreateOk, Wcc> {
@@ -35,7 +37,7 @@ impl RequestContext<'_> {
                 mode: Some(0o777),
                 ..args.attributes
             };
-            Ok(self.make_new(dir, name, Make::Symlink(args.target), &set)?)
+            Ok(self.make_new(dir, name, NewNode::Symlink(args.target), &set)?)
         })
     }
 
@@ -45,10 +47,10 @@ impl RequestContext<'_> {
             minor: data.device.minor,
         };
         let (what, set) = match &args.what {
-            MkNodData::BlockDevice(data) => (Make::BlockDevice(device(data)), &data.attributes),
-            MkNodData::CharDevice(data) => (Make::CharDevice(device(data)), &data.attributes),
-            MkNodData::Socket(set) => (Make::Socket, set),
-            MkNodData::Fifo(set) => (Make::Fifo, set),
+            MkNodData::BlockDevice(data) => (NewNode::BlockDevice(device(data)), &data.attributes),
+            MkNodData::CharDevice(data) => (NewNode::CharDevice(device(data)), &data.attributes),
+            MkNodData::Socket(set) => (NewNode::Socket, set),
+            MkNodData::Fifo(set) => (NewNode::Fifo, set),
             MkNodData::File | MkNodData::Directory | MkNodData::Symlink => {
                 return self.made(&args.place, |_, _| Err(Status::Badtype.into()));
             }
@@ -59,7 +61,7 @@ impl RequestContext<'_> {
     fn make(
         &self,
         place: &NameArgs<'_>,
-        what: Make<'_>,
+        what: NewNode<'_>,
         set: &SetAttributes,
     ) -> ProcedureResult<CreateOk, Wcc> {
         self.made(place, |dir, name| Ok(self.make_new(dir, name, what, set)?))
@@ -70,7 +72,7 @@ impl RequestContext<'_> {
         &self,
         place: &NameArgs<'_>,
         make: impl FnOnce(&Arc<dyn Node>, Name<'_>) -> StepResult<Entry>,
-    ) -> Result<Outcome<CreateOk, Wcc>, Stop> {
+    ) -> Result<Outcome<CreateOk, Wcc>, CallError> {
         let (result, dir) = self.change(self.directory(&place.dir), |dir, _| {
             let entry = make(dir, Name::new(place.name)?)?;
             let object = self.handle_of(&self.patient_cx(), &entry.node)?;
@@ -90,7 +92,7 @@ impl RequestContext<'_> {
         &self,
         dir: &Arc<dyn Node>,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewNode<'_>,
         set: &SetAttributes,
     ) -> vfs::Result<Entry> {
         let mut entry = dir.make(&self.cx(), name, what, mode(set))?;
@@ -113,7 +115,7 @@ impl RequestContext<'_> {
             entry.attr = file.setattr(&self.patient_cx(), &rest)?;
         }
         let id = entry.node.id();
-        self.server.keep_file(&self.cx(), id, flags, file);
+        self.server.cache_file(&self.cx(), id, flags, file);
         Ok(entry)
     }
 
@@ -173,7 +175,7 @@ impl RequestContext<'_> {
 
 /// Returns the mode of a new node; the client has already applied its umask.
 fn mode(set: &SetAttributes) -> Mode {
-    Mode::exactly(set.mode.unwrap_or(0) & 0o7777)
+    Mode::without_umask(set.mode.unwrap_or(0) & 0o7777)
 }
 
 /// Returns the attributes that remain to be set after a node was created; `None` if there are none.

@@ -1,9 +1,9 @@
 //! LOOKUP, READLINK, REMOVE, RMDIR, RENAME, LINK.
 
-use vfs::{Entry, Errno, Kind, Name, RenameFlags, Want};
+use vfs::{AttrMask, Entry, Errno, Kind, Name, RenameFlags};
 
 use super::{ProcedureResult, StepError, StepResult};
-use crate::server::{RequestContext, Stop};
+use crate::server::{CallError, RequestContext};
 use crate::v3::{
     Attributes, Handle, LinkArgs, LinkWcc, LookupOk, NameArgs, Outcome, ReadLinkOk, RenameArgs,
     RenameWcc, Status, Wcc,
@@ -19,7 +19,7 @@ impl RequestContext<'_> {
             let found = match args.name {
                 b"." => Entry {
                     node: dir.clone(),
-                    attr: dir.attr(&cx, Want::STAT)?,
+                    attr: dir.attr(&cx, AttrMask::STAT)?,
                 },
                 b".." => dir.parent(&cx)?,
                 name => dir.lookup(&cx, Name::new(name)?)?,
@@ -32,7 +32,7 @@ impl RequestContext<'_> {
         })
     }
 
-    pub(super) fn readlink(&mut self) -> Result<(), Stop> {
+    pub(super) fn readlink(&mut self) -> Result<(), CallError> {
         let link: Handle = self.decode()?;
         let mut target = Vec::new();
         let outcome = self.with_node(self.object(&link), |node| {
@@ -53,15 +53,15 @@ impl RequestContext<'_> {
         Ok(())
     }
 
-    pub(super) fn remove(&self, args: NameArgs<'_>) -> Result<Outcome<Wcc, Wcc>, Stop> {
+    pub(super) fn remove(&self, args: NameArgs<'_>) -> Result<Outcome<Wcc, Wcc>, CallError> {
         self.unlink(args, false)
     }
 
-    pub(super) fn rmdir(&self, args: NameArgs<'_>) -> Result<Outcome<Wcc, Wcc>, Stop> {
+    pub(super) fn rmdir(&self, args: NameArgs<'_>) -> Result<Outcome<Wcc, Wcc>, CallError> {
         self.unlink(args, true)
     }
 
-    fn unlink(&self, args: NameArgs<'_>, is_dir: bool) -> Result<Outcome<Wcc, Wcc>, Stop> {
+    fn unlink(&self, args: NameArgs<'_>, is_dir: bool) -> Result<Outcome<Wcc, Wcc>, CallError> {
         let (result, wcc) = self.change(self.directory(&args.dir), |dir, _| {
             let (cx, name) = (self.cx(), checked_name(args.name)?);
             let victim = self.server.entry_to_remove(&cx, dir, name)?;
@@ -78,12 +78,12 @@ impl RequestContext<'_> {
     pub(super) fn rename(
         &self,
         args: RenameArgs<'_>,
-    ) -> Result<Outcome<RenameWcc, RenameWcc>, Stop> {
+    ) -> Result<Outcome<RenameWcc, RenameWcc>, CallError> {
         let mut to_wcc = Wcc::default();
         let (result, from_wcc) = self.change(self.directory(&args.from.dir), |from, _| {
             let cx = self.cx();
             let to = self.directory(&args.to.dir)?;
-            let before = to.attr(&cx, Want::STAT)?;
+            let before = to.attr(&cx, AttrMask::STAT)?;
             let result: StepResult<()> = (|| {
                 let (name, to_name) = (checked_name(args.from.name)?, checked_name(args.to.name)?);
                 let victim = self.server.entry_to_remove(&cx, &to, to_name)?;
@@ -106,7 +106,7 @@ impl RequestContext<'_> {
         })
     }
 
-    pub(super) fn link(&self, args: LinkArgs<'_>) -> Result<Outcome<LinkWcc, LinkWcc>, Stop> {
+    pub(super) fn link(&self, args: LinkArgs<'_>) -> Result<Outcome<LinkWcc, LinkWcc>, CallError> {
         let mut object = None;
         let (result, dir) = self.change(self.directory(&args.place.dir), |dir, _| {
             let node = self.object(&args.object)?;

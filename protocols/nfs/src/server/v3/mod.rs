@@ -15,18 +15,18 @@ mod readdir;
 
 use std::sync::Arc;
 
-use vfs::{Attr, Cx, Errno, Kind, Node, Patience, Want};
-use wire::{Answer, Xdr};
+use vfs::{Attr, AttrMask, Cx, Errno, Kind, Node, Patience};
+use wire::{ServeOutcome, Xdr};
 
 use super::filehandle::FileHandle;
-use super::{RequestContext, Stop};
-use crate::rpc::Refusal;
+use super::{CallError, RequestContext};
+use crate::rpc::CallRejection;
 use crate::v3::{Attributes, Handle, Outcome, Procedure, Status, Wcc};
 
 /// Serves a v3 call.
-pub(crate) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), Stop> {
+pub(crate) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<(), CallError> {
     use Procedure as P;
-    let procedure = P::from_number(procedure).ok_or(Refusal::ProcedureUnavailable)?;
+    let procedure = P::from_number(procedure).ok_or(CallRejection::ProcedureUnavailable)?;
     match procedure {
         P::Null => Ok(()),
         P::GetAttr => request.serve(RequestContext::getattr),
@@ -54,7 +54,7 @@ pub(crate) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<
 }
 
 /// The result of a procedure.
-type ProcedureResult<T, F> = Result<Outcome<T, F>, Stop>;
+type ProcedureResult<T, F> = Result<Outcome<T, F>, CallError>;
 
 /// The result of a step of a procedure.
 type StepResult<T> = Result<T, StepError>;
@@ -64,7 +64,7 @@ enum StepError {
     /// The procedure's status.
     Status(Status),
     /// The call is to be served again later.
-    Later(Answer),
+    Later(ServeOutcome),
 }
 
 impl From<Status> for StepError {
@@ -76,8 +76,8 @@ impl From<Status> for StepError {
 impl From<Errno> for StepError {
     fn from(errno: Errno) -> StepError {
         match errno {
-            Errno::WOULD_BLOCK => StepError::Later(Answer::WouldBlock),
-            Errno::PARKED => StepError::Later(Answer::Parked),
+            Errno::WOULD_BLOCK => StepError::Later(ServeOutcome::WouldBlock),
+            Errno::PARKED => StepError::Later(ServeOutcome::Parked),
             errno => StepError::Status(errno.into()),
         }
     }
@@ -88,7 +88,7 @@ fn outcome<T, F>(result: StepResult<T>, rest: impl FnOnce() -> F) -> ProcedureRe
     match result {
         Ok(value) => Ok(Outcome::Done(value)),
         Err(StepError::Status(status)) => Ok(Outcome::Failed(status, rest())),
-        Err(StepError::Later(answer)) => Err(Stop::Later(answer)),
+        Err(StepError::Later(answer)) => Err(CallError::Retry(answer)),
     }
 }
 
@@ -97,14 +97,14 @@ impl<'a> RequestContext<'a> {
     /// cache.
     fn serve_procedure_once<'b, A: Xdr<'a>, R: Xdr<'b>>(
         &mut self,
-        procedure: impl FnOnce(&Self, A) -> Result<R, Stop>,
-    ) -> Result<(), Stop> {
+        procedure: impl FnOnce(&Self, A) -> Result<R, CallError>,
+    ) -> Result<(), CallError> {
         let arguments = self.decode()?;
         self.serve_once(|request| {
             let mut bytes = Vec::new();
             procedure(request, arguments)?.put(&mut bytes);
             if let Some(status) = bytes.first_chunk() {
-                request.call.note_fault(u32::from_be_bytes(*status) as u16);
+                request.call.note_error(u32::from_be_bytes(*status) as u16);
             }
             request.reply.out.bytes(&bytes);
             Ok(Some(bytes.into()))
@@ -143,7 +143,7 @@ impl<'a> RequestContext<'a> {
 
     /// Returns a node's current attributes, if they are available with the call's patience.
     fn attributes(&self, node: &Arc<dyn Node>) -> Option<Attributes> {
-        let attr = node.attr(&self.cx(), Want::STAT).ok()?;
+        let attr = node.attr(&self.cx(), AttrMask::STAT).ok()?;
         Some((&attr).into())
     }
 
@@ -166,7 +166,7 @@ impl<'a> RequestContext<'a> {
         &mut self,
         found: StepResult<Arc<dyn Node>>,
         fill: impl FnOnce(&mut Self, &Arc<dyn Node>) -> StepResult<()>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), CallError> {
         let begin = self.reply.out.len();
         let (node, error) = match found {
             Err(error) => (None, error),
@@ -186,10 +186,10 @@ impl<'a> RequestContext<'a> {
         &self,
         found: StepResult<Arc<dyn Node>>,
         what: impl FnOnce(&Arc<dyn Node>, &Attr) -> StepResult<T>,
-    ) -> Result<(Result<T, Status>, Wcc), Stop> {
+    ) -> Result<(Result<T, Status>, Wcc), CallError> {
         let mut wcc = Wcc::default();
         let result = found.and_then(|node| {
-            let before = node.attr(&self.cx(), Want::STAT)?;
+            let before = node.attr(&self.cx(), AttrMask::STAT)?;
             let result = what(&node, &before);
             if !matches!(result, Err(StepError::Later(_))) {
                 wcc = self.wcc(&before, &node);
@@ -199,13 +199,13 @@ impl<'a> RequestContext<'a> {
         match result {
             Ok(value) => Ok((Ok(value), wcc)),
             Err(StepError::Status(status)) => Ok((Err(status), wcc)),
-            Err(StepError::Later(answer)) => Err(Stop::Later(answer)),
+            Err(StepError::Later(answer)) => Err(CallError::Retry(answer)),
         }
     }
 
     /// Returns the `wcc_data` of `node` after a change, with the attributes `before` it.
     fn wcc(&self, before: &Attr, node: &Arc<dyn Node>) -> Wcc {
-        let after = node.attr(&self.patient_cx(), Want::STAT).ok();
+        let after = node.attr(&self.patient_cx(), AttrMask::STAT).ok();
         Wcc {
             before: Some(before.into()),
             after: after.as_ref().map(Attributes::from),

@@ -3,18 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use vfs::{Attr, File, Kind, Node, OpenFlags, Want};
+use vfs::{Attr, AttrMask, File, Kind, Node, OpenFlags};
 use wire::{Put, Xdr, padding};
 
 use super::{ProcedureResult, StepError, StepResult, outcome};
 use crate::server::write::Durable;
-use crate::server::{RequestContext, Stop};
+use crate::server::{CallError, RequestContext};
 use crate::v3::{
     Attributes, CommitArgs, CommitOk, Outcome, ReadArgs, Stable, Status, Wcc, WriteArgs, WriteOk,
 };
 
 impl RequestContext<'_> {
-    pub(super) fn read(&mut self) -> Result<(), Stop> {
+    pub(super) fn read(&mut self) -> Result<(), CallError> {
         let args: ReadArgs = self.decode()?;
         let node = self.object(&args.file);
         self.fill(node, |request, node| request.read_into_reply(node, &args))
@@ -35,14 +35,14 @@ impl RequestContext<'_> {
             Ok(_) if len > 0 => file.read(&cx, args.offset, len, self.reply.out)?,
             _ => 0,
         };
-        let attr = file.attr(&cx, Want::STAT)?;
+        let attr = file.attr(&cx, AttrMask::STAT)?;
         self.reply.out.bytes(&[0; 3][..padding(count)]);
         let head = ReadHead::new(&attr, count, args.offset);
         self.reply.out.patch(at, &head.bytes);
         Ok(())
     }
 
-    pub(super) fn write(&mut self) -> Result<(), Stop> {
+    pub(super) fn write(&mut self) -> Result<(), CallError> {
         let args: WriteArgs<'_> = self.decode()?;
         let len = args.data.len().min(args.count as usize);
         // The data are the last argument.
@@ -53,7 +53,7 @@ impl RequestContext<'_> {
             check_file(&node)?;
             let cx = self.cx();
             let file = self.server.file(&cx, &node, OpenFlags::WRITE)?;
-            let before = file.attr(&cx, Want::STAT)?;
+            let before = file.attr(&cx, AttrMask::STAT)?;
             let result = self.write_payload(&*file, start..start + len, &args);
             if !matches!(result, Err(StepError::Later(_))) {
                 wcc = self.file_wcc(&before, &file);
@@ -68,7 +68,7 @@ impl RequestContext<'_> {
                 verifier: self.server.write_verifier(),
             }),
             Err(StepError::Status(status)) => Outcome::Failed(status, wcc),
-            Err(StepError::Later(answer)) => return Err(Stop::Later(answer)),
+            Err(StepError::Later(answer)) => return Err(CallError::Retry(answer)),
         };
         self.answer(&written);
         Ok(())
@@ -100,7 +100,7 @@ impl RequestContext<'_> {
             let file = self
                 .server
                 .file_to_sync(&cx, &node, [OpenFlags::WRITE, OpenFlags::READ])?;
-            let before = file.attr(&cx, Want::STAT)?;
+            let before = file.attr(&cx, AttrMask::STAT)?;
             self.server.sync(&cx, &*file, false)?;
             wcc = self.file_wcc(&before, &file);
             Ok(())
@@ -115,7 +115,7 @@ impl RequestContext<'_> {
     }
 
     fn file_wcc(&self, before: &Attr, file: &Arc<dyn File>) -> Wcc {
-        let after = file.attr(&self.patient_cx(), Want::STAT).ok();
+        let after = file.attr(&self.patient_cx(), AttrMask::STAT).ok();
         Wcc {
             before: Some(before.into()),
             after: after.as_ref().map(Attributes::from),

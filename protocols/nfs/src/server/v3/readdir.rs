@@ -5,20 +5,20 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, DirEntry, DirSink, Errno, Node, OpenFlags, Plus, Want};
-use wire::{BEHIND_DOT, BEHIND_DOTS, Buffered, Outgoing, Xdr, cookie_of, offset_of, padding};
+use vfs::{AttrMask, Cx, DirEntry, DirSink, Errno, Node, OpenFlags, ReaddirMode};
+use wire::{AFTER_DOT, AFTER_DOTS, Buffered, Outgoing, Xdr, cookie_of, offset_of, padding};
 
 use super::StepResult;
-use crate::server::{RequestContext, Server, Stop};
+use crate::server::{CallError, RequestContext, Server};
 use crate::v3::{
     Attributes, Entry, EntryPlus, Handle, ReadDirArgs, ReadDirPlusArgs, Status, Verifier,
 };
 
 /// The arguments of a listing.
-struct Wanted {
+struct ListingRequest {
     dir: Handle,
     offset: u64,
-    plus: Plus,
+    plus: ReaddirMode,
     /// The maximum length of the results in bytes, from the attributes on.
     most: usize,
     /// The maximum length of the names, file ids and cookies in it.
@@ -26,37 +26,37 @@ struct Wanted {
 }
 
 impl RequestContext<'_> {
-    pub(super) fn readdir(&mut self) -> Result<(), Stop> {
+    pub(super) fn readdir(&mut self) -> Result<(), CallError> {
         let args: ReadDirArgs = self.decode()?;
-        self.list(&Wanted {
+        self.list(&ListingRequest {
             dir: args.dir,
             offset: args.cookie,
-            plus: Plus::Names,
+            plus: ReaddirMode::Names,
             most: args.count as usize,
             names: usize::MAX,
         })
     }
 
-    pub(super) fn readdirplus(&mut self) -> Result<(), Stop> {
+    pub(super) fn readdirplus(&mut self) -> Result<(), CallError> {
         let args: ReadDirPlusArgs = self.decode()?;
-        self.list(&Wanted {
+        self.list(&ListingRequest {
             dir: args.dir,
             offset: args.cookie,
-            plus: Plus::Entries,
+            plus: ReaddirMode::Entries,
             most: args.max_count as usize,
             names: args.dir_count as usize,
         })
     }
 
-    fn list(&mut self, wanted: &Wanted) -> Result<(), Stop> {
+    fn list(&mut self, wanted: &ListingRequest) -> Result<(), CallError> {
         let dir = self.directory(&wanted.dir);
         self.fill(dir, |request, dir| request.list_into_reply(dir, wanted))
     }
 
-    fn list_into_reply(&mut self, node: &Arc<dyn Node>, wanted: &Wanted) -> StepResult<()> {
+    fn list_into_reply(&mut self, node: &Arc<dyn Node>, wanted: &ListingRequest) -> StepResult<()> {
         let cx = self.cx();
         let dir = self.server.file(&cx, node, OpenFlags::READ)?;
-        let attributes = Attributes::from(&dir.attr(&cx, Want::STAT)?);
+        let attributes = Attributes::from(&dir.attr(&cx, AttrMask::STAT)?);
         {
             let head = &mut Buffered::new(self.reply.out);
             Status::Ok.put(head);
@@ -65,7 +65,7 @@ impl RequestContext<'_> {
         }
         let begin = self.reply.out.len();
         let most = wanted.most.min(self.server.options.max_io as usize);
-        let room = most.saturating_sub(Entries::AROUND);
+        let room = most.saturating_sub(Entries::FIXED);
         let room = room.min(self.reply.out.room().saturating_sub(Entries::TAIL));
         let mut entries = Entries {
             cx: &cx,
@@ -104,7 +104,7 @@ struct Entries<'a> {
     cx: &'a Cx<'a>,
     server: &'a Arc<Server>,
     out: &'a mut dyn Outgoing,
-    plus: Plus,
+    plus: ReaddirMode,
     /// The length at which the last entry must end.
     end: usize,
     /// The bytes left for names, file ids and cookies.
@@ -119,26 +119,26 @@ impl Entries<'_> {
     /// After the last entry: the end of the list, and the end-of-directory flag.
     const TAIL: usize = 4 + 4;
     /// The results other than the entries: attributes, verifier and tail.
-    const AROUND: usize = 4 + 84 + 8 + Entries::TAIL;
+    const FIXED: usize = 4 + 84 + 8 + Entries::TAIL;
 
     /// Adds `.` and `..` if `offset` precedes them.
     fn dots(&mut self, dir: &Arc<dyn Node>, offset: u64) -> StepResult<()> {
         if offset == 0 {
-            let attr = dir.attr(self.cx, Want::STAT)?;
+            let attr = dir.attr(self.cx, AttrMask::STAT)?;
             let node = dir.clone();
-            self.dot(b".", BEHIND_DOT, vfs::Entry { node, attr })?;
+            self.dot(b".", AFTER_DOT, vfs::Entry { node, attr })?;
         }
-        if (offset == 0 || offset == BEHIND_DOT) && !self.full {
+        if (offset == 0 || offset == AFTER_DOT) && !self.full {
             let parent = match dir.parent(self.cx) {
                 Ok(parent) => parent,
                 Err(errno) if errno.is_signal() => return Err(errno.into()),
                 // Removed, or not accessible: the directory itself serves as its parent.
                 Err(_) => vfs::Entry {
                     node: dir.clone(),
-                    attr: dir.attr(self.cx, Want::STAT)?,
+                    attr: dir.attr(self.cx, AttrMask::STAT)?,
                 },
             };
-            self.dot(b"..", BEHIND_DOTS, parent)?;
+            self.dot(b"..", AFTER_DOTS, parent)?;
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Entries<'_> {
             self.full = true;
             return false;
         }
-        if self.plus == Plus::Names {
+        if self.plus == ReaddirMode::Names {
             Some(entry).put(&mut Buffered::new(self.out));
             self.names -= names;
             return true;

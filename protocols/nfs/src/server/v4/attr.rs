@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Attr, Cx, Errno, Kind, Level, Node, StatFs, Want};
+use vfs::{Attr, AttrMask, Cx, Errno, Kind, Node, StatFs, Support};
 
 use super::referral::{self, Referral};
 use super::security_label;
@@ -80,10 +80,10 @@ pub(super) fn supported(server: &Server, minor: u32) -> Bitmap {
         n::OPEN_ARGUMENTS,
     ]);
     let all = match server.capabilities.acl {
-        Level::None => Attributes::KNOWN.without(&ACL),
-        Level::Emulated | Level::Native => Attributes::KNOWN,
+        Support::None => Attributes::KNOWN.without(&ACL),
+        Support::Emulated | Support::Native => Attributes::KNOWN,
     };
-    let all = match server.options.security_labels && server.capabilities.xattr == Level::Native {
+    let all = match server.options.security_labels && server.capabilities.xattr == Support::Native {
         true => all,
         false => all.without(&LABEL),
     };
@@ -102,7 +102,7 @@ fn exclusive(server: &Server, minor: u32) -> Bitmap {
 }
 
 /// A node and the data that its requested attributes need.
-pub(super) struct Described<'a> {
+pub(super) struct AttributeSource<'a> {
     node: &'a Arc<dyn Node>,
     /// Whether the node was found through the export's name.
     at_name: bool,
@@ -110,7 +110,7 @@ pub(super) struct Described<'a> {
     /// The file handle, if requested.
     handle: Option<Vec<u8>>,
     /// The figures of the file system, if requested.
-    figures: Option<StatFs>,
+    statfs: Option<StatFs>,
     /// The ACLs, if requested and present.
     acls: Option<NodeAcls>,
     /// The security label, if requested and present.
@@ -119,7 +119,7 @@ pub(super) struct Described<'a> {
     referral: Option<&'a Referral>,
 }
 
-impl<'a> Described<'a> {
+impl<'a> AttributeSource<'a> {
     /// Collects what the attributes in `want` need of `node`, which was found through the export's
     /// name if `at_name`.
     pub(super) fn new(
@@ -128,13 +128,13 @@ impl<'a> Described<'a> {
         (node, at_name): (&'a Arc<dyn Node>, bool),
         attr: &'a Attr,
         want: &Bitmap,
-    ) -> Result<Described<'a>, Errno> {
-        let mut described = Described {
+    ) -> Result<AttributeSource<'a>, Errno> {
+        let mut described = AttributeSource {
             node,
             at_name,
             attr,
             handle: None,
-            figures: None,
+            statfs: None,
             acls: None,
             label: None,
             referral: server.referrals.of(node),
@@ -146,7 +146,7 @@ impl<'a> Described<'a> {
             described.handle = Some(server.handle_in(cx, node, at_name)?.bytes());
         }
         if !want.and(&FILE_SYSTEM).is_empty() {
-            described.figures = Some(node.statfs(cx)?);
+            described.statfs = Some(node.statfs(cx)?);
         }
         if want.has(n::ACL) {
             described.acls = acls(cx, node, attr)?;
@@ -164,7 +164,7 @@ impl<'a> Described<'a> {
             Some(_) => &want.and(&referral::ABSENT_ATTRIBUTES),
             None => want,
         };
-        let figures = self.figures.unwrap_or_default();
+        let figures = self.statfs.unwrap_or_default();
         let blocks = |count: u64| count.saturating_mul(figures.bsize.into());
         let max_io = server.options.max_io.into();
         let can = &server.capabilities;
@@ -194,7 +194,7 @@ impl<'a> Described<'a> {
             UNIQUE_HANDLES unique_handles: true,
             LEASE_TIME lease_time: server.options.lease.as_secs() as u32,
             RDATTR_ERROR read_error: self.referral.map_or(Status::Ok, |_| Status::Moved) as u32,
-            ACLSUPPORT acl_support: if can.acl == Level::None { 0 } else { acl::SUPPORT },
+            ACLSUPPORT acl_support: if can.acl == Support::None { 0 } else { acl::SUPPORT },
             CANSETTIME can_set_time: true,
             CASE_INSENSITIVE case_insensitive: false,
             CASE_PRESERVING case_preserving: true,
@@ -228,10 +228,10 @@ impl<'a> Described<'a> {
             MOUNTED_ON_FILEID mounted_on: attr.id,
             FS_LAYOUT_TYPES layouts: Vec::new(),
             SUPPATTR_EXCLCREAT supported_exclusive: exclusive(server, minor),
-            CLONE_BLKSIZE clone_block: if can.clone == Level::None { 0 } else { figures.bsize },
+            CLONE_BLKSIZE clone_block: if can.clone == Support::None { 0 } else { figures.bsize },
             // NFS4_CHANGE_TYPE_IS_UNDEFINED: the source may derive it from times.
             CHANGE_ATTR_TYPE change_type: 4,
-            XATTR_SUPPORT xattr_support: can.xattr != Level::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
+            XATTR_SUPPORT xattr_support: can.xattr != Support::None && matches!(self.node.kind(), Kind::File | Kind::Directory),
             OPEN_ARGUMENTS open_arguments: OPEN_ARGUMENTS,
         };
         Attributes {
@@ -253,10 +253,10 @@ pub(super) fn fsid(device: u64, at_name: bool) -> FsId {
 }
 
 /// Returns which of a node's attributes the source must supply for `want`.
-pub(super) fn needed(want: &Bitmap) -> Want {
-    let mut needed = Want::STAT;
+pub(super) fn needed(want: &Bitmap) -> AttrMask {
+    let mut needed = AttrMask::STAT;
     if want.has(n::TIME_CREATE) {
-        needed |= Want::BTIME;
+        needed |= AttrMask::BTIME;
     }
     needed
 }

@@ -50,7 +50,7 @@ impl Server {
         {
             Ok(handle) => {
                 let handle = handle.map(|handle| handle.bytes());
-                writer.say(&message(callback, &handle.unwrap_or_default()))
+                writer.send(&message(callback, &handle.unwrap_or_default()))
             }
             Err(_) => false,
         }

@@ -29,7 +29,7 @@ impl<'a> RequestContext<'a, Compound> {
         Requester {
             peer: self.call.account(),
             principal,
-            proved: self.authenticated.is_some(),
+            authenticated: self.authenticated.is_some(),
         }
     }
 

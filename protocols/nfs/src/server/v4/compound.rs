@@ -9,7 +9,7 @@ use wire::Malformed;
 use super::open_file::ExportTree;
 use super::state::{NodeKey, SlotRequest};
 use crate::server::filehandle::{FileHandle, Located};
-use crate::server::{RequestContext, Stop};
+use crate::server::{CallError, RequestContext};
 use crate::v4::{StateId, Status};
 
 /// The state of a compound under way.
@@ -53,7 +53,7 @@ pub(super) enum OpError {
     /// The operation failed, and the reply already contains the body that goes with the status.
     WithBody(Status),
     /// The whole call ends.
-    Stop(Stop),
+    Call(CallError),
 }
 
 impl From<Status> for OpError {
@@ -68,8 +68,8 @@ impl From<Errno> for OpError {
             // The holder may be this very client, whose DELEGRETURN may wait for this reply.
             return OpError::Status(Status::Delay);
         }
-        match Stop::later(errno) {
-            Some(stop) => OpError::Stop(stop),
+        match CallError::retry(errno) {
+            Some(stop) => OpError::Call(stop),
             None => OpError::Status(errno.into()),
         }
     }

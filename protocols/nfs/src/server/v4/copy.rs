@@ -9,12 +9,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use vfs::{Caller, CopyHow, Cx, Errno, File, Node, OpenFlags, Want};
+use vfs::{AttrMask, Caller, CopyMode, Cx, Errno, File, Node, OpenFlags};
 
 use super::compound::{Compound, OpError, OpResult};
 use super::open_file::ExportTree;
 use super::state::{ClientRef, NodeKey, Offload, OffloadArgs, Share, Special, special};
-use crate::server::{RequestContext, Server, Stop};
+use crate::server::{CallError, RequestContext, Server};
 use crate::v4::op::{Clone, Copy};
 use crate::v4::reply::{Copied, OffloadState};
 use crate::v4::types::{Stable, WriteResponse};
@@ -47,7 +47,7 @@ impl CopyProgress {
         let to_at = self.to_offset.saturating_add(self.count);
         let more = self
             .from
-            .copy(cx, at, &*self.to, to_at, step, CopyHow::Any)?;
+            .copy(cx, at, &*self.to, to_at, step, CopyMode::Any)?;
         self.count += more;
         Ok(more > 0 && self.count < self.length)
     }
@@ -63,7 +63,7 @@ impl RequestContext<'_, Compound> {
         }
         let [from, to] = self.two_files(&args.from, &args.to)?;
         let cx = self.cx();
-        let size = from.attr(&cx, Want::SIZE)?.size;
+        let size = from.attr(&cx, AttrMask::SIZE)?.size;
         let length = match args.count {
             0 => size.checked_sub(args.from_offset).ok_or(Status::Inval)?,
             count => match args.from_offset.checked_add(count) {
@@ -71,7 +71,7 @@ impl RequestContext<'_, Compound> {
                 _ => return Err(Status::Inval.into()),
             },
         };
-        cx.may_wait()?;
+        cx.check_may_block()?;
         // Overlapping ranges, which the steps could not detect.
         let apart = args.from_offset.abs_diff(args.to_offset);
         if self.saved_node()?.id() == self.node()?.id() && apart < length {
@@ -143,7 +143,7 @@ impl RequestContext<'_, Compound> {
     pub(super) fn clone_range(&mut self, args: Clone) -> OpResult {
         let [from, to] = self.two_files(&args.from, &args.to)?;
         let cx = self.cx();
-        let size = from.attr(&cx, Want::SIZE)?.size;
+        let size = from.attr(&cx, AttrMask::SIZE)?.size;
         let count = match args.count {
             0 => size.checked_sub(args.from_offset).ok_or(Status::Inval)?,
             count => count,
@@ -154,7 +154,7 @@ impl RequestContext<'_, Compound> {
             &*to,
             args.to_offset,
             count,
-            CopyHow::Clone,
+            CopyMode::Clone,
         )?;
         self.forbid_restart();
         Ok(())
@@ -198,7 +198,7 @@ impl RequestContext<'_, Compound> {
         let offload_args = OffloadArgs {
             key: self.key(&target),
             node: self.located(target),
-            call: self.call.beside(),
+            call: self.call.sibling(),
             count: progress.count,
             verifier,
         };
@@ -303,7 +303,7 @@ impl AsyncCopy {
         let cx = Cx::new(&self.caller, self.offload.call());
         let more = self.progress.step(&cx);
         self.offload.set_progress(self.progress.count);
-        more.map_err(|errno| match Stop::later(errno) {
+        more.map_err(|errno| match CallError::retry(errno) {
             Some(_) => Status::Delay,
             None => errno.into(),
         })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Kind, Make, Mode, Node, SetAttr};
+use vfs::{Kind, Mode, NewNode, Node, SetAttr};
 
 use super::attr::XATTR_BACKED;
 use super::compound::{Compound, OpError, OpResult};
@@ -27,16 +27,16 @@ impl RequestContext<'_, Compound> {
                 return Err(Status::Badtype.into());
             }
             CreateWhat::Link(b"") => return Err(Status::Inval.into()),
-            CreateWhat::Link(target) => Make::Symlink(target),
-            CreateWhat::Block(at) => Make::BlockDevice(device(*at)),
-            CreateWhat::Character(at) => Make::CharDevice(device(*at)),
-            CreateWhat::Socket => Make::Socket,
-            CreateWhat::Fifo => Make::Fifo,
-            CreateWhat::Directory => Make::Directory,
+            CreateWhat::Link(target) => NewNode::Symlink(target),
+            CreateWhat::Block(at) => NewNode::BlockDevice(device(*at)),
+            CreateWhat::Character(at) => NewNode::CharDevice(device(*at)),
+            CreateWhat::Socket => NewNode::Socket,
+            CreateWhat::Fifo => NewNode::Fifo,
+            CreateWhat::Directory => NewNode::Directory,
         };
         let kind = match what {
-            Make::Directory => Kind::Directory,
-            Make::Symlink(_) => Kind::Symlink,
+            NewNode::Directory => Kind::Directory,
+            NewNode::Symlink(_) => Kind::Symlink,
             _ => Kind::File,
         };
         let (mode, rest) = self.attributes_of_new(&args.attributes, kind)?;
@@ -64,7 +64,7 @@ impl RequestContext<'_, Compound> {
                 bits: both.mode & 0o7777,
                 umask: both.umask & 0o777,
             },
-            None => Mode::exactly(rest.mode.unwrap_or(0o600)),
+            None => Mode::without_umask(rest.mode.unwrap_or(0o600)),
         };
         rest.mode = None;
         rest.kill_priv = false;
@@ -81,7 +81,7 @@ impl RequestContext<'_, Compound> {
     pub(super) fn finish_new(&self, node: &Arc<dyn Node>, rest: &Change) -> Bitmap {
         use crate::v4::attr::number as n;
         const MADE_WITH: Bitmap = Bitmap::of(&[n::MODE, n::MODE_UMASK]);
-        let mut done = rest.done;
+        let mut done = rest.attributes;
         if rest.set != SetAttr::default() && node.setattr(&self.cx(), &rest.set).is_err() {
             done = done.and(&MADE_WITH.or(&XATTR_BACKED));
         }

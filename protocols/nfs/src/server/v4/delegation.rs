@@ -38,7 +38,7 @@ pub(super) struct DelegationRequest {
     /// The access of the open.
     pub(super) share: Share,
     /// Whether the OPEN reclaims a delegation from before the server's restart.
-    pub(super) again: bool,
+    pub(super) reclaim: bool,
 }
 
 impl RequestContext<'_, Compound> {
@@ -60,17 +60,17 @@ impl RequestContext<'_, Compound> {
             (_, 0) => return Delegation::None,
             _ => return Delegation::NoneBecause(WhyNone::Resource(false)),
         };
-        match self.delegate(client, node, file, kind, requested.again) {
+        match self.delegate(client, node, file, kind, requested.reclaim) {
             Ok(state) if kind == Share::READ => Delegation::Read(ReadDelegation {
                 state,
-                recall: requested.again,
-                permissions: NOBODY,
+                recall: requested.reclaim,
+                permissions: NO_PRINCIPAL,
             }),
             Ok(state) => Delegation::Write(WriteDelegation {
                 state,
-                recall: requested.again,
+                recall: requested.reclaim,
                 limit: SpaceLimit::Size(0),
-                permissions: NOBODY,
+                permissions: NO_PRINCIPAL,
             }),
             Err(_) if wanted == 0 => Delegation::None,
             Err(NoDelegation::Contention) => Delegation::NoneBecause(WhyNone::Contention(false)),
@@ -99,7 +99,7 @@ impl RequestContext<'_, Compound> {
             _ => LeaseKind::Write,
         };
         let this = Arc::downgrade(server);
-        let broken: vfs::Broken = Arc::new(move || {
+        let broken: vfs::BreakCallback = Arc::new(move || {
             if let Some(server) = this.upgrade() {
                 server.recall(key);
             }
@@ -184,7 +184,7 @@ impl RequestContext<'_, Compound> {
 }
 
 /// No principal may open the file without asking the server.
-const NOBODY: Ace<'static> = Ace {
+const NO_PRINCIPAL: Ace<'static> = Ace {
     kind: 0,
     flag: 0,
     mask: 0,

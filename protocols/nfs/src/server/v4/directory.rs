@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Errno, Kind, Node, RenameFlags, Want};
+use vfs::{AttrMask, Errno, Kind, Node, RenameFlags};
 
 use super::compound::{Compound, OpError, OpResult};
 use super::lookup::component;
@@ -15,7 +15,7 @@ use crate::v4::types::ChangeInfo;
 impl RequestContext<'_, Compound> {
     /// Returns the change counter of a directory.
     pub(super) fn change(&self, node: &Arc<dyn Node>) -> Result<u64, Errno> {
-        Ok(node.attr(&self.cx(), Want::TIMES)?.change)
+        Ok(node.attr(&self.cx(), AttrMask::TIMES)?.change)
     }
 
     /// Returns the change information of a directory whose counter was `before`.

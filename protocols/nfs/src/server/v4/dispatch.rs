@@ -10,9 +10,9 @@ use wire::{Outgoing as _, Xdr, XdrReader};
 use super::compound::{Compound, OpError, OpResult};
 use super::state::SlotRequest;
 use super::{opnum, referral};
-use crate::rpc::{self, Refusal};
+use crate::rpc::{self, CallRejection};
 use crate::server::duplicate_request_cache::DuplicateRequestCache;
-use crate::server::{RequestContext, Stop, call_names, security};
+use crate::server::{CallError, RequestContext, call_names, security};
 use crate::v4::Status;
 use crate::v4::attr::Bitmap;
 use crate::v4::op::{Op, OpenHow};
@@ -21,11 +21,11 @@ use crate::v4::op::{Op, OpenHow};
 pub(in crate::server) fn serve(
     request: &mut RequestContext<'_>,
     procedure: u32,
-) -> Result<(), Stop> {
+) -> Result<(), CallError> {
     match procedure {
         0 => Ok(()),
         1 => compound(request),
-        _ => Err(Refusal::ProcedureUnavailable.into()),
+        _ => Err(CallRejection::ProcedureUnavailable.into()),
     }
 }
 
@@ -35,7 +35,7 @@ pub(in crate::server) const MAX_OPERATIONS: u32 = 256;
 /// The maximum length of a tag, which the reply repeats.
 pub(in crate::server) const MAX_TAG: usize = 1024;
 
-fn compound(request: &mut RequestContext<'_>) -> Result<(), Stop> {
+fn compound(request: &mut RequestContext<'_>) -> Result<(), CallError> {
     let tag = request.arguments.opaque(MAX_TAG)?;
     let minor = request.arguments.u32()?;
     let count = request.arguments.u32()?;
@@ -97,7 +97,7 @@ fn weight(number: u32) -> u8 {
 
 impl RequestContext<'_, Compound> {
     /// Serves a compound of `count` operations, whose results begin with `tag`.
-    fn serve_compound(&mut self, tag: &[u8], count: u32) -> Result<(), Stop> {
+    fn serve_compound(&mut self, tag: &[u8], count: u32) -> Result<(), CallError> {
         let minor = self.compound.minor;
         let start = self.reply.len();
         self.compound.start = start;
@@ -129,7 +129,7 @@ impl RequestContext<'_, Compound> {
     }
 
     /// Runs `count` operations. Returns the status of the last one that ran, and how many ran.
-    fn run(&mut self, count: u32) -> Result<CompoundEnd, Stop> {
+    fn run(&mut self, count: u32) -> Result<CompoundEnd, CallError> {
         for at in 0..count {
             match self.operation(at, count)? {
                 Some(Status::Ok) => {}
@@ -142,7 +142,7 @@ impl RequestContext<'_, Compound> {
 
     /// Runs the next operation, the `at`th of `count`, and writes its result. Returns `None` if the
     /// whole compound is a repetition and the cached reply answers it.
-    fn operation(&mut self, at: u32, count: u32) -> Result<Option<Status>, Stop> {
+    fn operation(&mut self, at: u32, count: u32) -> Result<Option<Status>, CallError> {
         let start = self.reply.len();
         let mut peek = self.arguments;
         let number = peek.u32()?;
@@ -159,7 +159,7 @@ impl RequestContext<'_, Compound> {
         self.compound.number = number;
         if weight(number) > self.compound.weight {
             self.compound.weight = weight(number);
-            self.call.note(call_names::operation(number));
+            self.call.note_operation(call_names::operation(number));
         }
         let done = self.check_position(number, at, count).and_then(|()| {
             if opnum::MODIFYING.contains(&number) && self.reply.room() < opnum::MAX_MODIFYING_RESULT
@@ -188,7 +188,7 @@ impl RequestContext<'_, Compound> {
             self.dispatch(op)
         });
         let done = match done {
-            Ok(()) | Err(OpError::WithBody(_)) if self.reply.is_over() => {
+            Ok(()) | Err(OpError::WithBody(_)) if self.reply.is_full() => {
                 Err(self.too_big().into())
             }
             done => done,
@@ -196,7 +196,7 @@ impl RequestContext<'_, Compound> {
         let status = match done {
             Ok(()) if replayed => return Ok(None),
             Ok(()) => return Ok(Some(Status::Ok)),
-            Err(OpError::Stop(stop)) => return Err(stop),
+            Err(OpError::Call(stop)) => return Err(stop),
             Err(OpError::Status(status)) => {
                 self.reply.truncate(body);
                 if number == opnum::SETATTR {
@@ -208,7 +208,7 @@ impl RequestContext<'_, Compound> {
             Err(OpError::WithBody(status)) => status,
         };
         tracing::debug!(number, ?status, "refused");
-        self.call.note_fault(status as u16);
+        self.call.note_error(status as u16);
         self.reply.patch(start + 4, &(status as u32).to_be_bytes());
         Ok(Some(status))
     }

@@ -2,7 +2,7 @@
 
 use wire::{Buffered, Outgoing as _};
 
-use super::attr::{Described, WRITE_ONLY, needed, supported};
+use super::attr::{AttributeSource, WRITE_ONLY, needed, supported};
 use super::compound::{Compound, OpResult};
 use super::referral;
 use crate::server::RequestContext;
@@ -24,7 +24,8 @@ impl RequestContext<'_, Compound> {
             return Err(Status::Moved.into());
         }
         let attr = node.attr(&cx, needed(&want))?;
-        let described = Described::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
+        let described =
+            AttributeSource::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
         let attributes = described.attributes(server, self.compound.minor, &want);
         self.reply.value(&attributes.set());
         let counted = self.reply.len();
@@ -51,7 +52,8 @@ impl RequestContext<'_, Compound> {
             return Err(Status::Attrnotsupp.into());
         }
         let attr = node.attr(&cx, needed(&want))?;
-        let described = Described::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
+        let described =
+            AttributeSource::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
         let same = described.attributes(server, self.compound.minor, &want) == *given;
         // VERIFY succeeds if the attributes are equal, NVERIFY if they are not.
         match same == (otherwise == Status::NotSame) {

@@ -11,7 +11,7 @@ use crate::server::{RequestContext, Server};
 use crate::v4::Status;
 use crate::v4::op::{self, Lock, TestLock, Unlock};
 use crate::v4::types::{Denied, LockKind, Owner};
-use vfs::lock::{Lock as Range, LockKind as Strength, Owner as Locks, Space, Wait};
+use vfs::lock::{Lock as Range, LockFamily, LockKind as Strength, Owner as Locks, Wait};
 use vfs::{Call, Cx, Errno, Node};
 
 impl RequestContext<'_, Compound> {
@@ -39,12 +39,12 @@ impl RequestContext<'_, Compound> {
                 },
                 op::Locker::Old(_) => Locker::Known { lock: &stateid },
             };
-            let kind = strength(args.kind);
+            let kind = lock_kind_of(args.kind);
             let waits = matches!(args.kind, LockKind::ReadWait | LockKind::WriteWait);
             let state = &request.server.state;
             let locking = state.lock(client, locker, request.key(&node), kind, args.reclaim)?;
             let lock = Range {
-                space: Space::Posix,
+                family: LockFamily::Posix,
                 start,
                 end,
                 kind,
@@ -56,12 +56,12 @@ impl RequestContext<'_, Compound> {
                 owner: lock.owner.id.clone(),
             };
             match waits {
-                true => request.lock_in_turn(client, &waiter, &node, &lock)?,
-                false => request.take(&node, &lock)?,
+                true => request.lock_fairly(client, &waiter, &node, &lock)?,
+                false => request.try_lock(&node, &lock)?,
             }
             request.forbid_restart();
             if let Some(call) = state.end_wait(&waiter) {
-                leave(request.server, waiter.key, &call);
+                cancel_wait(request.server, waiter.key, &call);
             }
             let state = locking.granted(start, end)?;
             request.changed(state);
@@ -70,7 +70,7 @@ impl RequestContext<'_, Compound> {
     }
 
     /// Acquires a lock in the lock table, or writes the conflicting lock and returns `DENIED`.
-    fn take(&mut self, node: &Arc<dyn Node>, lock: &Range) -> OpResult {
+    fn try_lock(&mut self, node: &Arc<dyn Node>, lock: &Range) -> OpResult {
         let cx = self.cx();
         let server = self.server;
         loop {
@@ -88,9 +88,9 @@ impl RequestContext<'_, Compound> {
         }
     }
 
-    /// Acquires a lock as [`RequestContext::take`] does, but for a waiting owner: after those that
-    /// have waited longer, and from now on with a place in the queue.
-    fn lock_in_turn(
+    /// Acquires a lock as [`RequestContext::try_lock`] does, but for a waiting owner: after those
+    /// that have waited longer, and from now on with a place in the queue.
+    fn lock_fairly(
         &mut self,
         client: &ClientRef<ExportTree>,
         waiter: &Waiter,
@@ -104,12 +104,12 @@ impl RequestContext<'_, Compound> {
             waiter: waiter.clone(),
         };
         let located = self.located(node.clone());
-        let make = || self.call.polled(Waker::from(Arc::new(notifier)));
+        let make = || self.call.retried_by_client(Waker::from(Arc::new(notifier)));
         let Some(place) = state.wait_for_lock(client, waiter, (&located, lock), make) else {
-            return self.take(node, lock);
+            return self.try_lock(node, lock);
         };
         if let Some(before) = place.before {
-            leave(server, waiter.key, &before);
+            cancel_wait(server, waiter.key, &before);
         }
         let cx = Cx {
             call: &place.call,
@@ -126,7 +126,7 @@ impl RequestContext<'_, Compound> {
                 state.record_unseen_release(waiter);
             }
             let holder = locks.holder(&cx, &**node, lock)?;
-            let Some(holder) = holder.or_else(|| locks.next(node.id(), lock)) else {
+            let Some(holder) = holder.or_else(|| locks.next_waiter(node.id(), lock)) else {
                 // The conflicting lock has just been released, or is just being acquired.
                 return Err(Status::Delay.into());
             };
@@ -176,10 +176,10 @@ impl RequestContext<'_, Compound> {
         };
         let owner: Locks = client.lock_owner(args.owner.name);
         let lock = Range {
-            space: Space::Posix,
+            family: LockFamily::Posix,
             start,
             end,
-            kind: strength(args.kind),
+            kind: lock_kind_of(args.kind),
             owner,
         };
         let cx = self.cx();
@@ -201,7 +201,14 @@ impl RequestContext<'_, Compound> {
             let unlocking = server.state.unlock(client, &stateid, request.key(&node))?;
             let cx = request.cx();
             let locks = &server.export.locks;
-            locks.unlock(&cx, &*node, Space::Posix, start, end, unlocking.owner())?;
+            locks.unlock(
+                &cx,
+                &*node,
+                LockFamily::Posix,
+                start,
+                end,
+                unlocking.owner(),
+            )?;
             request.forbid_restart();
             let state = unlocking.done(start, end)?;
             request.changed(state);
@@ -237,18 +244,18 @@ impl Server {
     /// Removes the waiting owners whose clients have not retried in time.
     pub(in crate::server) fn maintain_lock_waiters(&self) {
         for (key, call) in self.state.take_expired_waits() {
-            leave(self, key, &call);
+            cancel_wait(self, key, &call);
         }
     }
 }
 
 /// Removes the waiter of `call` from the lock table's queue.
-fn leave(server: &Server, key: NodeKey, call: &Call) {
+fn cancel_wait(server: &Server, key: NodeKey, call: &Call) {
     call.cancel();
-    server.export.locks.leave(key.node, call);
+    server.export.locks.cancel_wait(key.node, call);
 }
 
-fn strength(kind: LockKind) -> Strength {
+fn lock_kind_of(kind: LockKind) -> Strength {
     match kind {
         LockKind::Read | LockKind::ReadWait => Strength::Shared,
         LockKind::Write | LockKind::WriteWait => Strength::Exclusive,

@@ -21,14 +21,14 @@ pub(super) fn component(bytes: &[u8]) -> Result<Name<'_>, Status> {
 
 impl RequestContext<'_, Compound> {
     pub(super) fn lookup(&mut self, bytes: &[u8]) -> OpResult {
-        let found = self.found(bytes)?;
+        let found = self.lookup_name(bytes)?;
         self.set_current_in(found.node, found.at_name);
         Ok(())
     }
 
     /// Looks up a name in the current directory. In the root, the export's name is the root itself
     /// unless an entry has that name, as with MOUNT.
-    pub(super) fn found(&self, bytes: &[u8]) -> Result<Located, OpError> {
+    pub(super) fn lookup_name(&self, bytes: &[u8]) -> Result<Located, OpError> {
         let directory = self.directory()?;
         match directory.lookup(&self.cx(), component(bytes)?) {
             Err(Errno::ENOENT) if *bytes == *self.server.export.name.as_bytes() => {

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use vfs::{
-    Access, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, Want, may_execute_to_read,
-    or_executed,
+    Access, AttrMask, Entry, Errno, File, Kind, Mode, Node, OpenFlags, SetAttr, may_be_exec_open,
+    or_open_for_exec,
 };
 
 use super::attr::NOT_EXCLUSIVE;
@@ -36,25 +36,25 @@ mod flag {
 }
 
 /// The file that an OPEN found or created.
-struct Found {
+struct OpenTarget {
     node: Arc<dyn Node>,
     /// The open file, if the OPEN created it.
     file: Option<Arc<dyn File>>,
     change: ChangeInfo,
-    set: Bitmap,
+    attributes_set: Bitmap,
     /// Whether the file existed and is to be truncated.
-    cut: bool,
+    truncate: bool,
 }
 
-impl Found {
+impl OpenTarget {
     /// Returns the result for a file that existed.
-    fn there(node: Arc<dyn Node>, change: ChangeInfo) -> Found {
-        Found {
+    fn existing(node: Arc<dyn Node>, change: ChangeInfo) -> OpenTarget {
+        OpenTarget {
             node,
             file: None,
             change,
-            set: Bitmap::default(),
-            cut: false,
+            attributes_set: Bitmap::default(),
+            truncate: false,
         }
     }
 }
@@ -87,11 +87,11 @@ impl RequestContext<'_, Compound> {
         }
         let found = match &args.claim {
             Claim::Null(bytes) => self.find(bytes, &args.how, access)?,
-            Claim::Handle if self.compound.minor > 0 => self.found_here(&args.how)?,
-            Claim::Previous(_) => self.found_here(&OpenHow::NoCreate)?,
+            Claim::Handle if self.compound.minor > 0 => self.find_current(&args.how)?,
+            Claim::Previous(_) => self.find_current(&OpenHow::NoCreate)?,
             Claim::DelegateCurrent(claim) => self.find(claim.name, &OpenHow::NoCreate, access)?,
             Claim::DelegateCurrentHandle(_) if self.compound.minor > 0 => {
-                self.found_here(&OpenHow::NoCreate)?
+                self.find_current(&OpenHow::NoCreate)?
             }
             _ => return Err(Status::Notsupp.into()),
         };
@@ -140,10 +140,10 @@ impl RequestContext<'_, Compound> {
             (None, None) => {
                 let (cx, flags) = (self.cx(), flags(access));
                 let opened = found.node.open(&cx, flags);
-                self.opened(or_executed(&*found.node, &cx, flags, opened)?)
+                self.opened(or_open_for_exec(&*found.node, &cx, flags, opened)?)
             }
         };
-        if found.cut {
+        if found.truncate {
             let cut = SetAttr {
                 size: Some(0),
                 kill_priv: true,
@@ -163,7 +163,7 @@ impl RequestContext<'_, Compound> {
                 let requested = DelegationRequest {
                     access: args.access,
                     share: access,
-                    again,
+                    reclaim: again,
                 };
                 match claim {
                     Claim::Previous(0) => Delegation::None,
@@ -186,25 +186,25 @@ impl RequestContext<'_, Compound> {
             state: opened.stateid,
             change: found.change,
             flags: flag::LOCKTYPE_POSIX | confirm | notify,
-            set: found.set,
+            set: found.attributes_set,
             delegation,
         });
         Ok(())
     }
 
     /// Finds the current file itself.
-    fn found_here(&mut self, how: &OpenHow<'_>) -> Result<Found, OpError> {
+    fn find_current(&mut self, how: &OpenHow<'_>) -> Result<OpenTarget, OpError> {
         let change = ChangeInfo {
             atomic: false,
             before: 0,
             after: 0,
         };
-        let mut found = Found::there(self.node()?, change);
+        let mut found = OpenTarget::existing(self.node()?, change);
         match how {
             OpenHow::NoCreate => {}
             // Handled like a file found by name.
             OpenHow::Create(CreateHow::Unchecked(attributes)) => {
-                (found.cut, found.set) = self.cuts(attributes)?;
+                (found.truncate, found.attributes_set) = self.truncates(attributes)?;
             }
             OpenHow::Create(_) => return Err(Status::Inval.into()),
         }
@@ -212,7 +212,12 @@ impl RequestContext<'_, Compound> {
     }
 
     /// Finds the file of this name in the current directory, or creates it if `how` asks for that.
-    fn find(&mut self, bytes: &[u8], how: &OpenHow<'_>, access: Share) -> Result<Found, OpError> {
+    fn find(
+        &mut self,
+        bytes: &[u8],
+        how: &OpenHow<'_>,
+        access: Share,
+    ) -> Result<OpenTarget, OpError> {
         let directory = self.directory()?;
         let child = component(bytes)?;
         let cx = self.cx();
@@ -220,7 +225,7 @@ impl RequestContext<'_, Compound> {
         let OpenHow::Create(how) = how else {
             let entry = directory.lookup(&cx, child)?;
             let change = self.change_since(before, &directory);
-            return Ok(Found::there(entry.node, change));
+            return Ok(OpenTarget::existing(entry.node, change));
         };
         let none = Attributes::default();
         let (attributes, verifier) = match how {
@@ -232,7 +237,7 @@ impl RequestContext<'_, Compound> {
             return Err(Status::Inval.into());
         }
         let (mode, mut rest) = match matches!(how, CreateHow::Exclusive(_)) {
-            true => (Mode::exactly(0o600), Change::default()),
+            true => (Mode::without_umask(0o600), Change::default()),
             false => self.attributes_of_new(attributes, Kind::File)?,
         };
         if let Some(verifier) = verifier {
@@ -248,30 +253,30 @@ impl RequestContext<'_, Compound> {
                     // The client sets the real times afterwards.
                     set = set.or(&VERIFIER);
                 }
-                Ok(Found {
+                Ok(OpenTarget {
                     node,
                     file: Some(file),
                     change: self.change_since(before, &directory),
-                    set,
-                    cut: false,
+                    attributes_set: set,
+                    truncate: false,
                 })
             }
             Err(Errno::EEXIST) => {
                 let entry = directory.lookup(&cx, child)?;
                 let change = self.change_since(before, &directory);
-                let mut found = Found::there(entry.node, change);
+                let mut found = OpenTarget::existing(entry.node, change);
                 match (how, verifier) {
                     (CreateHow::Unchecked(attributes), _) => {
-                        (found.cut, found.set) = self.cuts(attributes)?;
+                        (found.truncate, found.attributes_set) = self.truncates(attributes)?;
                     }
                     // A retransmission of a request whose reply was lost.
                     (_, Some(verifier))
                         if exclusive_create::is_made_with(
-                            &found.node.attr(&cx, Want::STAT)?,
+                            &found.node.attr(&cx, AttrMask::STAT)?,
                             verifier,
                         ) =>
                     {
-                        found.set = rest.done.or(&VERIFIER);
+                        found.attributes_set = rest.attributes.or(&VERIFIER);
                     }
                     _ => return Err(Status::Exist.into()),
                 }
@@ -283,7 +288,7 @@ impl RequestContext<'_, Compound> {
 
     /// Returns whether an existing file is to be truncated to nothing, and which attributes that
     /// sets: of the attributes to create with, only a size of zero applies to an existing file.
-    fn cuts(&self, attributes: &Attributes<'_>) -> Result<(bool, Bitmap), Status> {
+    fn truncates(&self, attributes: &Attributes<'_>) -> Result<(bool, Bitmap), Status> {
         to_set(self.server, self.compound.minor, attributes, Kind::File)?;
         Ok(match attributes.size {
             Some(0) => (true, Bitmap::of(&[n::SIZE])),
@@ -307,18 +312,19 @@ impl RequestContext<'_, Compound> {
         OpenFile {
             file,
             caller: self.caller.clone(),
-            solid: Arc::default(),
+            hole_hint: Arc::default(),
             addr: self.call.addr(),
             _lease: None,
         }
     }
 
-    /// Checks that the caller could open `node` for `access`. [`or_executed`] applies here as well.
+    /// Checks that the caller could open `node` for `access`. [`or_open_for_exec`] applies here as
+    /// well.
     pub(super) fn check_access(&self, node: &Arc<dyn Node>, access: Share) -> Result<(), OpError> {
         let mut want = Access::empty();
         want.set(Access::READ, access.contains(Share::READ));
         want.set(Access::WRITE, access.contains(Share::WRITE));
-        let executes = may_execute_to_read(&**node, &self.cx(), flags(access));
+        let executes = may_be_exec_open(&**node, &self.cx(), flags(access));
         let also = match executes {
             true => Access::EXEC,
             false => Access::empty(),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vfs::holes::Solid;
+use vfs::holes::HoleSearchHint;
 use vfs::{Caller, File};
 
 use super::state::Tree;
@@ -14,7 +14,7 @@ use crate::server::filehandle::Located;
 pub(crate) struct OpenFile {
     pub(super) file: Arc<dyn File>,
     pub(super) caller: Caller,
-    pub(super) solid: Arc<Solid>,
+    pub(super) hole_hint: Arc<HoleSearchHint>,
     /// The client's address at the time of the OPEN.
     pub(super) addr: Option<IpAddr>,
     /// The source's lease, if this is a delegation.

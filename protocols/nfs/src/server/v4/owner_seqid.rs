@@ -63,7 +63,7 @@ impl RequestContext<'_, Compound> {
                 *status
             }
             Err(OpError::WithBody(status)) => *status,
-            Err(OpError::Stop(_)) => {
+            Err(OpError::Call(_)) => {
                 self.reply.take_result_copy();
                 return done;
             }

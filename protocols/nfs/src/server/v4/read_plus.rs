@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use vfs::holes::Walk;
-use vfs::{Cx, Extent, File, OpenFlags, Patience, Sink as _, Want};
-use wire::{Answer, Outgoing as _};
+use vfs::holes::HoleScanner;
+use vfs::{AttrMask, Cx, Extent, File, OpenFlags, Patience, Sink as _};
+use wire::{Outgoing as _, ServeOutcome};
 
-use super::super::Stop;
+use super::super::CallError;
 use super::compound::{Compound, OpError, OpResult};
 use crate::server::RequestContext;
 use crate::v4::op::Read;
@@ -23,7 +23,7 @@ impl RequestContext<'_, Compound> {
     pub(super) fn read_plus(&mut self, args: Read) -> OpResult {
         let node = self.regular()?;
         let (file, solid) = match self.file_of(&args.state, &node, OpenFlags::READ)? {
-            Some(open) => (open.file, open.solid),
+            Some(open) => (open.file, open.hole_hint),
             None => {
                 let server = self.server;
                 let file = server.file(&self.cx(), &node, OpenFlags::READ)?;
@@ -33,9 +33,9 @@ impl RequestContext<'_, Compound> {
         let count = args.count.min(self.server.options.max_io).into();
         // Before the file is searched: what lies beyond its end now need not be a hole in what it
         // contains later.
-        let size = file.attr(&self.cx(), Want::SIZE)?.size;
+        let size = file.attr(&self.cx(), AttrMask::SIZE)?.size;
         let (from, end) = (args.offset, args.offset.saturating_add(count).min(size));
-        let walk = Walk::new(&*file, &solid, from..end);
+        let walk = HoleScanner::new(&*file, &solid, from..end);
         self.pieces(&file, size, from, walk)
     }
 
@@ -45,7 +45,7 @@ impl RequestContext<'_, Compound> {
         file: &Arc<dyn File>,
         mut size: u64,
         from: u64,
-        mut walk: Walk<'_>,
+        mut walk: HoleScanner<'_>,
     ) -> OpResult {
         let head = self.reply.len();
         self.reply.value(&0u32);
@@ -70,10 +70,10 @@ impl RequestContext<'_, Compound> {
             let got = match self.piece(file, &piece, Patience::Brief) {
                 // Reads the rest in one piece: Linux reads ahead over holes, and would wait for
                 // each piece.
-                Err(OpError::Stop(Stop::Later(Answer::WouldBlock)))
+                Err(OpError::Call(CallError::Retry(ServeOutcome::WouldBlock)))
                     if self.cx().patience == Patience::Full =>
                 {
-                    piece = walk.give_up(&piece);
+                    piece = walk.stop_searching(&piece);
                     at = piece.offset + piece.len;
                     self.piece(file, &piece, Patience::Full)?
                 }
@@ -86,7 +86,7 @@ impl RequestContext<'_, Compound> {
                 at = piece.offset + got as u64;
                 size = match got {
                     0 => at,
-                    _ => file.attr(&self.cx(), Want::SIZE)?.size,
+                    _ => file.attr(&self.cx(), AttrMask::SIZE)?.size,
                 };
                 break;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, File, OpenFlags, Sink as _, Want};
+use vfs::{AttrMask, Cx, File, OpenFlags, Sink as _};
 use wire::{Outgoing as _, padding};
 
 use super::compound::{Compound, OpError, OpResult};
@@ -25,7 +25,7 @@ impl RequestContext<'_, Compound> {
         let got = self.read_into(&self.cx(), &file, args.offset, args.count)?;
         // A source may return less than there is, and the count asked for may end exactly at the
         // end of file.
-        let size = file.attr(&self.cx(), Want::SIZE)?.size;
+        let size = file.attr(&self.cx(), AttrMask::SIZE)?.size;
         let eof = got == 0 && args.count > 0 || args.offset.saturating_add(got as u64) >= size;
         self.reply.patch(eof_at, &u32::from(eof).to_be_bytes());
         self.reply.patch(eof_at + 4, &(got as u32).to_be_bytes());

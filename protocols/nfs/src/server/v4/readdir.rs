@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, DirEntry, DirSink, Kind, Node, OpenFlags, Plus, Sink as _, Want};
+use vfs::{AttrMask, Cx, DirEntry, DirSink, Kind, Node, OpenFlags, ReaddirMode, Sink as _};
 use wire::Xdr as _;
 
-use super::attr::{Described, WRITE_ONLY, fsid, supported};
+use super::attr::{AttributeSource, WRITE_ONLY, fsid, supported};
 use super::compound::{Compound, OpError, OpResult};
 use super::referral::REFERRAL_AWARE;
 use crate::server::{RequestContext, Server};
@@ -43,7 +43,7 @@ impl RequestContext<'_, Compound> {
             .attributes
             .and(&supported(self.server, self.compound.minor));
         let device = match want.has(n::FSID) {
-            true => file.attr(&cx, Want::BASIC)?.device,
+            true => file.attr(&cx, AttrMask::BASIC)?.device,
             false => 0,
         };
         let mut listing = Listing {
@@ -66,8 +66,8 @@ impl RequestContext<'_, Compound> {
             n::MOUNTED_ON_FILEID,
         ]);
         let plus = match want.without(&CHEAP).is_empty() {
-            true => Plus::Names,
-            false => Plus::Entries,
+            true => ReaddirMode::Names,
+            false => ReaddirMode::Entries,
         };
         file.readdir(
             &cx,
@@ -140,7 +140,7 @@ impl Listing<'_> {
         if self.server.referrals.of(node).is_some() && self.want.and(&REFERRAL_AWARE).is_empty() {
             return Err(Status::Moved.into());
         }
-        let described = Described::new(
+        let described = AttributeSource::new(
             self.server,
             &self.cx,
             (node, self.at_name),

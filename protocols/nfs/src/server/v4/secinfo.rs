@@ -8,7 +8,7 @@ use crate::v4::types::{GssInfo, SecInfo};
 
 impl RequestContext<'_, Compound> {
     pub(super) fn secinfo(&mut self, bytes: &[u8]) -> OpResult {
-        self.found(bytes)?;
+        self.lookup_name(bytes)?;
         self.flavors();
         Ok(())
     }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Caller, Cx, Errno, Node, Want, XattrFlags};
+use vfs::{AttrMask, Caller, Cx, Errno, Node, XattrFlags};
 
 use super::compound::Compound;
 use crate::server::RequestContext;
@@ -17,16 +17,16 @@ use crate::v4::attr::SecLabel;
 const NAME: &[u8] = b"security.selinux";
 
 /// The maximum length of a label, as in Linux (`NFS4_MAXLABELLEN`).
-const LONGEST: usize = 2048;
+const MAX_LABEL: usize = 2048;
 
 /// The format and the policy of all labels.
-const WHICHEVER: u32 = 0;
+const DEFAULT_FORMAT: u32 = 0;
 
 /// Returns the attribute's value for a label.
 pub(super) fn to_wire(label: &[u8]) -> SecLabel<'_> {
     SecLabel {
-        format: WHICHEVER,
-        policy: WHICHEVER,
+        format: DEFAULT_FORMAT,
+        policy: DEFAULT_FORMAT,
         label,
     }
 }
@@ -34,8 +34,8 @@ pub(super) fn to_wire(label: &[u8]) -> SecLabel<'_> {
 /// Returns the label in the attribute's value.
 pub(super) fn from_wire<'a>(given: &SecLabel<'a>) -> Result<&'a [u8], Status> {
     match given.label {
-        _ if given.format != WHICHEVER => Err(Status::WrongLfs),
-        label if label.is_empty() || label.len() > LONGEST => Err(Status::Badlabel),
+        _ if given.format != DEFAULT_FORMAT => Err(Status::WrongLfs),
+        label if label.is_empty() || label.len() > MAX_LABEL => Err(Status::Badlabel),
         label => Ok(label),
     }
 }
@@ -51,9 +51,9 @@ pub(super) fn of(cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<Option<Vec<u8>>, E
 
 impl RequestContext<'_, Compound> {
     /// Returns `EPERM` if the caller may not label `node`.
-    pub(super) fn may_label(&self, node: &Arc<dyn Node>) -> Result<(), Errno> {
+    pub(super) fn check_may_label(&self, node: &Arc<dyn Node>) -> Result<(), Errno> {
         let caller = self.caller.uid;
-        match caller == Caller::ROOT.uid || caller == node.attr(&self.cx(), Want::BASIC)?.uid {
+        match caller == Caller::ROOT.uid || caller == node.attr(&self.cx(), AttrMask::BASIC)?.uid {
             true => Ok(()),
             false => Err(Errno::EPERM),
         }

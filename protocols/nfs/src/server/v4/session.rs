@@ -30,7 +30,7 @@ mod flag {
     pub(super) const UPD_CONFIRMED: u32 = 0x4000_0000;
     pub(super) const CONFIRMED: u32 = 0x8000_0000;
     /// The flags that a client may send.
-    pub(super) const ASKED: u32 = SUPP_MOVED_REFER
+    pub(super) const ALLOWED: u32 = SUPP_MOVED_REFER
         | SUPP_MOVED_MIGR
         | BIND_PRINC_STATEID
         | USE_NON_PNFS
@@ -52,7 +52,7 @@ impl RequestContext<'_, Compound> {
     }
 
     pub(super) fn exchange_id(&mut self, args: ExchangeId<'_>) -> OpResult {
-        if args.flags & !flag::ASKED != 0 {
+        if args.flags & !flag::ALLOWED != 0 {
             return Err(Status::Inval.into());
         }
         match args.protect {

@@ -23,7 +23,7 @@ pub(super) struct Change {
     /// The security label.
     pub(super) label: Option<Vec<u8>>,
     /// The attributes that these changes set.
-    pub(super) done: Bitmap,
+    pub(super) attributes: Bitmap,
 }
 
 /// Converts `attributes` of a node of this kind to changes of the source.
@@ -88,7 +88,7 @@ pub(super) fn to_set(
         set: changes,
         acls: acls.transpose()?,
         label: label.map(<[u8]>::to_vec),
-        done: set,
+        attributes: set,
     })
 }
 
@@ -100,7 +100,7 @@ impl RequestContext<'_, Compound> {
             mut set,
             acls,
             label,
-            done,
+            attributes: done,
         } = to_set(server, self.compound.minor, &args.attributes, node.kind())?;
         if node.kind() == Kind::Symlink {
             // A link's mode has no meaning, and few file systems store one: clients that copy trees
@@ -120,11 +120,11 @@ impl RequestContext<'_, Compound> {
                 .map(|delegated| delegated.file),
         };
         if label.is_some() {
-            self.may_label(&node)?;
+            self.check_may_label(&node)?;
         }
         if acls.is_some() || label.is_some() {
             // More than one step: it must not block after the first.
-            cx.may_wait()?;
+            cx.check_may_block()?;
         }
         if set != SetAttr::default() {
             let attr = match file {
@@ -132,7 +132,7 @@ impl RequestContext<'_, Compound> {
                 None => node.setattr(&cx, &set)?,
             };
             if set.changes_access() {
-                server.files.forget_strangers(node.id(), attr.uid);
+                server.files.forget_other_users(node.id(), attr.uid);
             }
         }
         self.forbid_restart();

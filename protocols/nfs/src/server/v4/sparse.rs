@@ -1,6 +1,6 @@
 //! Sparse files: SEEK, ALLOCATE, DEALLOCATE (RFC 7862 sections 15.1, 15.4 and 15.11).
 
-use vfs::{Allocate, Errno, OpenFlags, Want};
+use vfs::{AllocateMode, AttrMask, Errno, OpenFlags};
 
 use super::compound::{Compound, OpResult};
 use crate::server::RequestContext;
@@ -14,12 +14,12 @@ impl RequestContext<'_, Compound> {
         let node = self.regular()?;
         let file = self.file(&args.state, &node, OpenFlags::READ)?;
         let what = match Content::from_number(args.what) {
-            Some(Content::Data) => vfs::Seek::Data,
-            Some(Content::Hole) => vfs::Seek::Hole,
+            Some(Content::Data) => vfs::Whence::Data,
+            Some(Content::Hole) => vfs::Whence::Hole,
             None => return Err(Status::UnionNotsupp.into()),
         };
         let cx = self.cx();
-        let size = file.attr(&cx, Want::SIZE)?.size;
+        let size = file.attr(&cx, AttrMask::SIZE)?.size;
         if args.offset >= size {
             return Err(Status::Nxio.into());
         }
@@ -40,14 +40,14 @@ impl RequestContext<'_, Compound> {
     }
 
     pub(super) fn allocate(&mut self, args: Space) -> OpResult {
-        self.space(args, Allocate::Extend)
+        self.space(args, AllocateMode::Extend)
     }
 
     pub(super) fn deallocate(&mut self, args: Space) -> OpResult {
-        self.space(args, Allocate::Punch)
+        self.space(args, AllocateMode::Punch)
     }
 
-    fn space(&mut self, args: Space, how: Allocate) -> OpResult {
+    fn space(&mut self, args: Space, how: AllocateMode) -> OpResult {
         let node = self.regular()?;
         let file = self.file(&args.state, &node, OpenFlags::WRITE)?;
         let end = args.offset.checked_add(args.length).ok_or(Status::Inval)?;

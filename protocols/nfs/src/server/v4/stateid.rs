@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use vfs::{File, Node, OpenFlags, Want};
+use vfs::{AttrMask, File, Node, OpenFlags};
 
 use super::compound::{Compound, OpError, OpResult};
 use super::open_file::OpenFile;
@@ -53,7 +53,7 @@ impl RequestContext<'_, Compound> {
         if open.addr != self.call.addr() {
             return self.check_access(node, share);
         }
-        if open.caller == *caller || node.attr(&self.cx(), Want::BASIC)?.uid == caller.uid {
+        if open.caller == *caller || node.attr(&self.cx(), AttrMask::BASIC)?.uid == caller.uid {
             return Ok(());
         }
         self.check_access(node, share)

@@ -8,7 +8,7 @@
 #[cfg(test)]
 mod tests;
 
-use vfs::{Access, Acl, AclEntry, Whose};
+use vfs::{Access, Acl, AclEntry, AclSubject};
 
 use super::Status;
 use super::attr::{Ace, Who};
@@ -18,7 +18,7 @@ pub(crate) const SUPPORT: u32 = 1 | 2;
 
 /// The maximum number of entries accepted: more than fit into the 64 KiB that Linux allows for an
 /// ACL.
-const MOST: usize = 4096;
+const MAX_ENTRIES: usize = 4096;
 
 /// The types of entries.
 const ALLOW: u32 = 0;
@@ -42,7 +42,7 @@ mod mask {
     pub(super) const EXECUTE: u32 = 0x20;
     pub(super) const DELETE_CHILD: u32 = 0x40;
     /// Always granted: read attributes and ACL, and synchronize.
-    pub(super) const ANYBODY: u32 = 0x80 | 0x2_0000 | 0x10_0000;
+    pub(super) const ALWAYS: u32 = 0x80 | 0x2_0000 | 0x10_0000;
     /// Also granted to the owner: write attributes and ACL.
     pub(super) const OWNER: u32 = 0x100 | 0x4_0000;
 }
@@ -64,9 +64,9 @@ impl NodeAcls {
     /// Converts to a v4 ACL.
     pub(crate) fn to_v4(&self, directory: bool) -> Vec<Ace<'static>> {
         let mut aces = Vec::new();
-        spell_out(&self.access, 0, directory, &mut aces);
+        put_entries(&self.access, 0, directory, &mut aces);
         if let Some(default) = &self.default {
-            spell_out(default, flag::INHERITED, directory, &mut aces);
+            put_entries(default, flag::INHERITED, directory, &mut aces);
         }
         aces
     }
@@ -74,7 +74,7 @@ impl NodeAcls {
     /// Converts a v4 ACL. Returns `ATTRNOTSUPP` if it has no POSIX equivalent, `BADOWNER` for users
     /// and groups without numeric ids, and `FBIG` if it has too many entries.
     pub(crate) fn from_v4(aces: &[Ace<'_>], directory: bool) -> Result<NodeAcls, Status> {
-        if aces.len() > MOST {
+        if aces.len() > MAX_ENTRIES {
             return Err(Status::Fbig);
         }
         let (mut access, mut default) = (Collected::default(), Collected::default());
@@ -105,20 +105,20 @@ impl NodeAcls {
 
 /// Appends the v4 entries of `acl` to `aces`. If a subject has fewer permissions than later entries
 /// grant, the difference is denied first.
-fn spell_out(acl: &Acl, flags: u32, directory: bool, aces: &mut Vec<Ace<'static>>) {
-    let all = |is: fn(Whose) -> bool| {
-        let entries = acl.0.iter().filter(move |entry| is(entry.whose));
-        entries.fold(Access::empty(), |all, entry| all | entry.may)
+fn put_entries(acl: &Acl, flags: u32, directory: bool, aces: &mut Vec<Ace<'static>>) {
+    let all = |is: fn(AclSubject) -> bool| {
+        let entries = acl.0.iter().filter(move |entry| is(entry.subject));
+        entries.fold(Access::empty(), |all, entry| all | entry.permissions)
     };
-    let limit = match acl.0.iter().find(|entry| entry.whose == Whose::Mask) {
-        Some(mask) => mask.may,
+    let limit = match acl.0.iter().find(|entry| entry.subject == AclSubject::Mask) {
+        Some(mask) => mask.permissions,
         None => Access::all(),
     };
-    let owner = all(|whose| whose == Whose::Owner);
-    let users = limit & all(|whose| matches!(whose, Whose::User(_)));
-    let group = limit & all(|whose| whose == Whose::OwningGroup);
-    let groups = limit & all(|whose| matches!(whose, Whose::Group(_)));
-    let others = all(|whose| whose == Whose::Others);
+    let owner = all(|whose| whose == AclSubject::Owner);
+    let users = limit & all(|whose| matches!(whose, AclSubject::User(_)));
+    let group = limit & all(|whose| whose == AclSubject::OwningGroup);
+    let groups = limit & all(|whose| matches!(whose, AclSubject::Group(_)));
+    let others = all(|whose| whose == AclSubject::Others);
 
     let mut put = |kind, flag, may, always, who| {
         aces.push(Ace {
@@ -133,37 +133,39 @@ fn spell_out(acl: &Acl, flags: u32, directory: bool, aces: &mut Vec<Ace<'static>
     if let Some(deny) = deny(owner, users | group | groups | others) {
         put(DENY, 0, deny, 0, OWNER);
     }
-    put(ALLOW, 0, owner, mask::ANYBODY | mask::OWNER, OWNER);
+    put(ALLOW, 0, owner, mask::ALWAYS | mask::OWNER, OWNER);
     for entry in &acl.0 {
-        let Whose::User(id) = entry.whose else {
+        let AclSubject::User(id) = entry.subject else {
             continue;
         };
-        let may = entry.may & limit;
+        let may = entry.permissions & limit;
         if let Some(deny) = deny(may, group | groups | others) {
             put(DENY, 0, deny, 0, Who::Number(id));
         }
-        put(ALLOW, 0, may, mask::ANYBODY, Who::Number(id));
+        put(ALLOW, 0, may, mask::ALWAYS, Who::Number(id));
     }
     // A member of several groups has the permissions of any of them: all ALLOW entries of groups
     // precede their DENY entries.
     let of_groups: Vec<_> = acl
         .0
         .iter()
-        .filter_map(|entry| match entry.whose {
-            Whose::OwningGroup => Some((0, GROUP, entry.may & limit)),
-            Whose::Group(id) => Some((flag::GROUP, Who::Number(id), entry.may & limit)),
+        .filter_map(|entry| match entry.subject {
+            AclSubject::OwningGroup => Some((0, GROUP, entry.permissions & limit)),
+            AclSubject::Group(id) => {
+                Some((flag::GROUP, Who::Number(id), entry.permissions & limit))
+            }
             _ => None,
         })
         .collect();
     for &(flag, who, may) in &of_groups {
-        put(ALLOW, flag, may, mask::ANYBODY, who);
+        put(ALLOW, flag, may, mask::ALWAYS, who);
     }
     for &(flag, who, may) in &of_groups {
         if let Some(deny) = deny(may, others) {
             put(DENY, flag, deny, 0, who);
         }
     }
-    put(ALLOW, 0, others, mask::ANYBODY, EVERYONE);
+    put(ALLOW, 0, others, mask::ALWAYS, EVERYONE);
 }
 
 fn mask_of(may: Access, directory: bool) -> u32 {
@@ -342,25 +344,25 @@ impl Collected {
 
     fn acl(mut self, directory: bool) -> Acl {
         let entry = |whose, bits: Bits| AclEntry {
-            whose,
-            may: access_of(bits.allow, directory),
+            subject: whose,
+            permissions: access_of(bits.allow, directory),
         };
         self.users.sort_unstable_by_key(|(id, _)| *id);
         self.groups.sort_unstable_by_key(|(id, _)| *id);
         let users = self.users.iter();
         let groups = self.groups.iter();
-        let mut entries = vec![entry(Whose::Owner, self.owner)];
-        entries.extend(users.map(|&(id, bits)| entry(Whose::User(id), bits)));
-        entries.push(entry(Whose::OwningGroup, self.group));
-        entries.extend(groups.map(|&(id, bits)| entry(Whose::Group(id), bits)));
+        let mut entries = vec![entry(AclSubject::Owner, self.owner)];
+        entries.extend(users.map(|&(id, bits)| entry(AclSubject::User(id), bits)));
+        entries.push(entry(AclSubject::OwningGroup, self.group));
+        entries.extend(groups.map(|&(id, bits)| entry(AclSubject::Group(id), bits)));
         if !self.users.is_empty() || !self.groups.is_empty() {
             let of_group = entries[1..].iter();
             entries.push(AclEntry {
-                whose: Whose::Mask,
-                may: of_group.fold(Access::empty(), |all, entry| all | entry.may),
+                subject: AclSubject::Mask,
+                permissions: of_group.fold(Access::empty(), |all, entry| all | entry.permissions),
             });
         }
-        entries.push(entry(Whose::Others, self.others));
+        entries.push(entry(AclSubject::Others, self.others));
         Acl(entries)
     }
 }

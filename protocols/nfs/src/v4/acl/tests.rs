@@ -4,10 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn entry(whose: Whose, may: u32) -> AclEntry {
+fn entry(whose: AclSubject, may: u32) -> AclEntry {
     AclEntry {
-        whose,
-        may: Access::from_bits_truncate(may),
+        subject: whose,
+        permissions: Access::from_bits_truncate(may),
     }
 }
 
@@ -27,23 +27,23 @@ fn ace(kind: u32, flag: u32, mask: u32, who: Who<'static>) -> Ace<'static> {
     }
 }
 
-const FILE_READ: u32 = mask::READ | mask::ANYBODY;
-const FILE_WRITE: u32 = mask::WRITE | mask::ANYBODY;
+const FILE_READ: u32 = mask::READ | mask::ALWAYS;
+const FILE_WRITE: u32 = mask::WRITE | mask::ALWAYS;
 
 #[test]
 fn a_mode_is_denied_only_what_others_may() {
     let aces = |mode| only(Acl::of_mode(mode)).to_v4(false);
-    let owner = mask::ANYBODY | mask::OWNER;
+    let owner = mask::ALWAYS | mask::OWNER;
     let want = [
         ace(ALLOW, 0, owner | mask::READ | mask::WRITE, OWNER),
         ace(ALLOW, 0, FILE_READ, GROUP),
-        ace(ALLOW, 0, mask::ANYBODY, EVERYONE),
+        ace(ALLOW, 0, mask::ALWAYS, EVERYONE),
     ];
     assert_eq!(aces(0o640), want);
     let want = [
         ace(DENY, 0, mask::READ, OWNER),
         ace(ALLOW, 0, owner, OWNER),
-        ace(ALLOW, 0, mask::ANYBODY, GROUP),
+        ace(ALLOW, 0, mask::ALWAYS, GROUP),
         ace(DENY, 0, mask::READ, GROUP),
         ace(ALLOW, 0, FILE_READ, EVERYONE),
     ];
@@ -53,19 +53,19 @@ fn a_mode_is_denied_only_what_others_may() {
 #[test]
 fn a_mask_is_taken_off_before_it_is_told() {
     let acl = Acl(vec![
-        entry(Whose::Owner, 7),
-        entry(Whose::User(7), 6),
-        entry(Whose::OwningGroup, 6),
-        entry(Whose::Group(8), 2),
-        entry(Whose::Mask, 4),
-        entry(Whose::Others, 0),
+        entry(AclSubject::Owner, 7),
+        entry(AclSubject::User(7), 6),
+        entry(AclSubject::OwningGroup, 6),
+        entry(AclSubject::Group(8), 2),
+        entry(AclSubject::Mask, 4),
+        entry(AclSubject::Others, 0),
     ]);
     let aces = only(acl).to_v4(false);
     let allowed = |who| aces.iter().find(|ace| ace.who == who).map(|ace| ace.mask);
     assert_eq!(allowed(Who::Number(7)), Some(FILE_READ));
     assert_eq!(allowed(GROUP), Some(FILE_READ));
     let group = aces.iter().find(|ace| ace.flag == flag::GROUP);
-    assert_eq!(group.map(|ace| ace.mask), Some(mask::ANYBODY));
+    assert_eq!(group.map(|ace| ace.mask), Some(mask::ALWAYS));
 }
 
 #[test]
@@ -78,11 +78,11 @@ fn what_is_denied_first_is_not_allowed_later() {
     let acls = NodeAcls::from_v4(&aces, false).expect("an ACL");
     let want = [
         // User 7 may be the owner.
-        entry(Whose::Owner, 4),
-        entry(Whose::User(7), 4),
-        entry(Whose::OwningGroup, 6),
-        entry(Whose::Mask, 6),
-        entry(Whose::Others, 6),
+        entry(AclSubject::Owner, 4),
+        entry(AclSubject::User(7), 4),
+        entry(AclSubject::OwningGroup, 6),
+        entry(AclSubject::Mask, 6),
+        entry(AclSubject::Others, 6),
     ];
     assert_eq!(acls, only(Acl(want.into())));
 }
@@ -111,11 +111,11 @@ fn what_a_directory_hands_on_is_completed_from_its_own() {
     let acls = NodeAcls::from_v4(&aces, true).expect("ACLs");
     assert_eq!(acls.access, Acl::of_mode(0o440));
     let want = [
-        entry(Whose::Owner, 4),
-        entry(Whose::User(7), 4),
-        entry(Whose::OwningGroup, 4),
-        entry(Whose::Mask, 4),
-        entry(Whose::Others, 0),
+        entry(AclSubject::Owner, 4),
+        entry(AclSubject::User(7), 4),
+        entry(AclSubject::OwningGroup, 4),
+        entry(AclSubject::Mask, 4),
+        entry(AclSubject::Others, 0),
     ];
     assert_eq!(acls.default, Some(Acl(want.into())));
 }
@@ -134,7 +134,7 @@ fn what_posix_has_no_idea_of_is_refused() {
     ] {
         assert_eq!(NodeAcls::from_v4(&[ace], directory), Err(want));
     }
-    let many = vec![ace(ALLOW, 0, 1, OWNER); MOST + 1];
+    let many = vec![ace(ALLOW, 0, 1, OWNER); MAX_ENTRIES + 1];
     assert_eq!(NodeAcls::from_v4(&many, false), Err(Status::Fbig));
 }
 
@@ -143,19 +143,26 @@ fn acls() -> impl Strategy<Value = Acl> {
     let named = || prop::collection::btree_map(0..6u32, 0..8u32, 0..4);
     (0..8u32, named(), 0..8u32, named(), 0..8u32).prop_map(
         |(owner, users, group, groups, others)| {
-            let mut entries = vec![entry(Whose::Owner, owner)];
-            entries.extend(users.iter().map(|(&id, &may)| entry(Whose::User(id), may)));
-            entries.push(entry(Whose::OwningGroup, group));
+            let mut entries = vec![entry(AclSubject::Owner, owner)];
+            entries.extend(
+                users
+                    .iter()
+                    .map(|(&id, &may)| entry(AclSubject::User(id), may)),
+            );
+            entries.push(entry(AclSubject::OwningGroup, group));
             entries.extend(
                 groups
                     .iter()
-                    .map(|(&id, &may)| entry(Whose::Group(id), may)),
+                    .map(|(&id, &may)| entry(AclSubject::Group(id), may)),
             );
             if !users.is_empty() || !groups.is_empty() {
                 let mask = users.values().chain(groups.values());
-                entries.push(entry(Whose::Mask, mask.fold(group, |all, may| all | may)));
+                entries.push(entry(
+                    AclSubject::Mask,
+                    mask.fold(group, |all, may| all | may),
+                ));
             }
-            entries.push(entry(Whose::Others, others));
+            entries.push(entry(AclSubject::Others, others));
             Acl(entries)
         },
     )

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, Device, Entry, Errno, Make, Mode, Name, OpenFlags, Portion, Result, Want};
+use vfs::{AttrMask, Cx, Device, Entry, Errno, Mode, Name, NewNode, OpenFlags, Portion, Result};
 
 use crate::numbers::{Dm, Omode};
-use crate::server::Turn;
-use crate::server::fid::{FidState, OPEN, STEP, State};
+use crate::server::RequestContext;
+use crate::server::fid::{FidState, OPEN_BYTES, STEP_BYTES, State};
 use crate::server::make::check_target;
 use crate::server::open::IOUNIT;
 use crate::server::qid::qid_of;
@@ -19,7 +19,7 @@ const SPECIAL: Dm = Dm::SYMLINK
     .union(Dm::NAMEDPIPE)
     .union(Dm::SOCKET);
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(in crate::server) fn create(
         &mut self,
         fid: Fid,
@@ -29,20 +29,23 @@ impl Turn<'_> {
         extension: &[u8],
     ) -> Result<()> {
         let dir = self.fid(fid)?;
-        dir.unused()?;
+        dir.check_walked()?;
         if !dir.is_directory() {
             return Err(Errno::ENOTDIR);
         }
         let name = Name::new(name)?;
         let perm = Dm::from_bits_retain(perm);
         let mode = Omode::from_bits_retain(mode);
-        check_kept(perm)?;
+        check_supported(perm)?;
         if self.dialect == Dialect::Plan9 && perm.intersects(SPECIAL) {
             return Err(Errno::EINVAL);
         }
         let cx = self.cx(&dir.attach().caller);
         let bits = self.permissions(&cx, &dir, perm)?;
-        let (step, open) = (dir.room(STEP)?, dir.room(OPEN)?);
+        let (step, open) = (
+            dir.reserve_memory(STEP_BYTES)?,
+            dir.reserve_memory(OPEN_BYTES)?,
+        );
         let (qid, made) = if perm.contains(Dm::DIR) {
             self.create_directory(&cx, &dir, name, bits, (mode, step, open))?
         } else if perm.intersects(SPECIAL) {
@@ -56,9 +59,9 @@ impl Turn<'_> {
             let writer = self.writer(&child, flags, entry.attr.size);
             self.note_open(&cx, &child, flags);
             let opened = State::opened(&child, file, flags, (remove, writer), open);
-            (qid_of(&entry.attr), child.with(opened))
+            (qid_of(&entry.attr), child.with_state(opened))
         };
-        self.peer.fids.replace(fid, &dir, made)?;
+        self.connection.fids.replace(fid, &dir, made)?;
         self.reply(&Rmessage::Create {
             qid,
             iounit: IOUNIT,
@@ -70,11 +73,11 @@ impl Turn<'_> {
     fn permissions(&self, cx: &Cx<'_>, dir: &FidState, perm: Dm) -> Result<Mode> {
         let bits = mode_bits(self.dialect, perm);
         if self.dialect != Dialect::Plan9 {
-            return Ok(Mode::exactly(bits));
+            return Ok(Mode::without_umask(bits));
         }
         let kept = if perm.contains(Dm::DIR) { 0o777 } else { 0o666 };
-        let parent = dir.attr(cx, Want::BASIC)?.mode;
-        Ok(Mode::exactly(bits & (!kept | parent & kept)))
+        let parent = dir.attr(cx, AttrMask::BASIC)?.mode;
+        Ok(Mode::without_umask(bits & (!kept | parent & kept)))
     }
 
     fn create_directory(
@@ -90,14 +93,14 @@ impl Turn<'_> {
             return Err(Errno::EISDIR);
         }
         // Two steps: an operation that would block must not stop between them.
-        cx.may_wait()?;
-        let entry = dir.node().make(cx, name, Make::Directory, bits)?;
+        cx.check_may_block()?;
+        let entry = dir.node().make(cx, name, NewNode::Directory, bits)?;
         let qid = qid_of(&entry.attr);
         let child = dir.child(name, entry.node, step);
         let file = child.node().open(cx, flags)?;
         let remove = mode.contains(Omode::RCLOSE);
         let opened = State::opened(&child, file, flags, (remove, None), open);
-        Ok((qid, child.with(opened)))
+        Ok((qid, child.with_state(opened)))
     }
 
     /// Makes a file that cannot be opened; the fid then refers to it, unopened.
@@ -112,10 +115,10 @@ impl Turn<'_> {
     ) -> Result<Entry> {
         let what = if perm.contains(Dm::SYMLINK) {
             check_target(extension)?;
-            Make::Symlink(extension)
+            NewNode::Symlink(extension)
         } else if perm.contains(Dm::LINK) {
             let target = self.fid(Fid(number(extension)?))?;
-            target.is_file()?;
+            target.check_file()?;
             if !Arc::ptr_eq(&target.attach().export, &dir.attach().export) {
                 return Err(Errno::EXDEV);
             }
@@ -123,16 +126,16 @@ impl Turn<'_> {
         } else if perm.contains(Dm::DEVICE) {
             device(extension)?
         } else if perm.contains(Dm::NAMEDPIPE) {
-            Make::Fifo
+            NewNode::Fifo
         } else {
-            Make::Socket
+            NewNode::Socket
         };
         dir.node().make(cx, name, what, bits)
     }
 }
 
 /// Returns `EOPNOTSUPP` for unsupported modes: append-only and exclusive use.
-pub(super) fn check_kept(mode: Dm) -> Result<()> {
+pub(super) fn check_supported(mode: Dm) -> Result<()> {
     match mode.intersects(Dm::APPEND | Dm::EXCL) {
         true => Err(Errno::EOPNOTSUPP),
         false => Ok(()),
@@ -160,7 +163,7 @@ pub(super) const SET_BITS: [(Dm, u32); 3] = [
 ];
 
 /// Parses `b 8 1` or `c 1 3`.
-fn device(extension: &[u8]) -> Result<Make<'static>> {
+fn device(extension: &[u8]) -> Result<NewNode<'static>> {
     let mut words = extension
         .split(u8::is_ascii_whitespace)
         .filter(|word| !word.is_empty());
@@ -171,8 +174,8 @@ fn device(extension: &[u8]) -> Result<Make<'static>> {
         minor: number(word()?)?,
     };
     match kind {
-        b"b" => Ok(Make::BlockDevice(device)),
-        b"c" => Ok(Make::CharDevice(device)),
+        b"b" => Ok(NewNode::BlockDevice(device)),
+        b"c" => Ok(NewNode::CharDevice(device)),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -191,7 +194,7 @@ mod tests {
     #[test]
     fn devices_are_a_letter_and_two_numbers() {
         let (major, minor) = (8, 1);
-        let block = Make::BlockDevice(Device { major, minor });
+        let block = NewNode::BlockDevice(Device { major, minor });
         assert_eq!(device(b"b 8 1"), Ok(block));
         assert_eq!(device(b" b  8 1\n"), Ok(block));
         for wrong in [

@@ -11,36 +11,36 @@ mod records;
 mod stat;
 mod wstat;
 
-pub(super) use self::records::Records;
+pub(super) use self::records::DirPosition;
 
-use vfs::{Errno, OpenFlags, Result, or_executed};
+use vfs::{Errno, OpenFlags, Result, or_open_for_exec};
 
-use super::Turn;
-use super::fid::{OPEN, State};
+use super::RequestContext;
+use super::fid::{OPEN_BYTES, State};
 use super::open::{IOUNIT, wanted};
 use super::qid::qid_of;
 use crate::numbers::Omode;
 use crate::{Dialect, Fid, Rmessage};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(super) fn open(&mut self, fid: Fid, mode: u8) -> Result<()> {
         let state = self.fid(fid)?;
-        state.unused()?;
+        state.check_walked()?;
         let mode = Omode::from_bits_retain(mode);
         let flags = self.legacy_flags(mode);
         if state.is_directory() && flags != OpenFlags::READ {
             return Err(Errno::EISDIR);
         }
-        let room = state.room(OPEN)?;
+        let room = state.reserve_memory(OPEN_BYTES)?;
         let cx = self.cx(&state.attach().caller);
         let node = state.node();
-        let file = or_executed(node, &cx, flags, node.open(&cx, flags))?;
+        let file = or_open_for_exec(node, &cx, flags, node.open(&cx, flags))?;
         let attr = file.attr(&cx, wanted(flags))?;
         let remove = mode.contains(Omode::RCLOSE);
         let writer = self.writer(&state, flags, attr.size);
         self.note_open(&cx, &state, flags);
-        let opened = state.with(State::opened(&state, file, flags, (remove, writer), room));
-        self.peer.fids.replace(fid, &state, opened)?;
+        let opened = state.with_state(State::opened(&state, file, flags, (remove, writer), room));
+        self.connection.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Open {
             qid: qid_of(&attr),
             iounit: IOUNIT,

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use vfs::{DirEntry, DirSink, Entry, Errno, Plus, Result};
+use vfs::{DirEntry, DirSink, Entry, Errno, ReaddirMode, Result};
 
 use crate::message::DATA_HEAD;
-use crate::server::Turn;
+use crate::server::RequestContext;
 use crate::server::fid::{FidState, Open};
 use crate::{Dialect, Kind};
 
 /// A position in a directory: reading may continue only there or at the start.
 #[derive(Default)]
-pub(in crate::server) struct Records {
+pub(in crate::server) struct DirPosition {
     offset: u64,
     cookie: u64,
 }
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(in crate::server) fn read_records(
         &mut self,
         fid: &FidState,
@@ -33,7 +33,7 @@ impl Turn<'_> {
             _ if offset == records.offset => records.cookie,
             _ => return Err(Errno::EINVAL),
         };
-        let end = DATA_HEAD + self.room(count);
+        let end = DATA_HEAD + self.reply_room(count);
         self.begin_data(Kind::Read);
         let done = self.put_records(fid, open, &mut cookie, end);
         let len = self.out.len() - DATA_HEAD;
@@ -42,7 +42,7 @@ impl Turn<'_> {
             Err(errno) if len == 0 || errno.is_signal() => return Err(errno),
             _ => {}
         }
-        *records = Records {
+        *records = DirPosition {
             offset: offset + len as u64,
             cookie,
         };
@@ -60,8 +60,9 @@ impl Turn<'_> {
         let cx = self.cx(&fid.attach().caller);
         loop {
             let mut batch = Batch(Vec::new());
-            open.file.readdir(&cx, *cookie, Plus::Entries, &mut batch)?;
-            let whole = batch.0.len() < Batch::MOST;
+            open.file
+                .readdir(&cx, *cookie, ReaddirMode::Entries, &mut batch)?;
+            let whole = batch.0.len() < Batch::MAX_ENTRIES;
             for found in batch.0 {
                 let Some(Entry { node, attr }) = found.entry else {
                     *cookie = found.cookie;
@@ -84,9 +85,9 @@ impl Turn<'_> {
 }
 
 /// Some entries, processed after the source's call, which may hold locks meanwhile.
-struct Batch(Vec<Found>);
+struct Batch(Vec<BatchEntry>);
 
-struct Found {
+struct BatchEntry {
     name: Vec<u8>,
     cookie: u64,
     entry: Option<Entry>,
@@ -94,15 +95,15 @@ struct Found {
 
 impl Batch {
     /// About as many as fill 8 KiB, which Plan 9 requests at once.
-    const MOST: usize = 100;
+    const MAX_ENTRIES: usize = 100;
 }
 
 impl DirSink for Batch {
     fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        if self.0.len() == Batch::MOST {
+        if self.0.len() == Batch::MAX_ENTRIES {
             return false;
         }
-        self.0.push(Found {
+        self.0.push(BatchEntry {
             name: entry.name.to_vec(),
             cookie: entry.cookie,
             entry: entry.entry,

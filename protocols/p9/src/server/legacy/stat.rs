@@ -1,24 +1,24 @@
 //! Tstat: attributes as of stat(5).
 
-use vfs::{Attr, Cx, Kind, Node, Result, Time, Want};
+use vfs::{Attr, AttrMask, Cx, Kind, Node, Result, Time};
 
 use super::create::SET_BITS;
 use crate::numbers::Dm;
-use crate::server::Turn;
+use crate::server::RequestContext;
 use crate::server::qid::qid_of;
 use crate::stat::UnixStat;
 use crate::{Dialect, Fid, Rmessage, Stat};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(in crate::server) fn stat(&mut self, fid: Fid) -> Result<()> {
         let fid = self.fid(fid)?;
         let cx = self.cx(&fid.attach().caller);
-        let attr = fid.attr(&cx, Want::STAT)?;
-        let name = match &fid.step().place {
+        let attr = fid.attr(&cx, AttrMask::STAT)?;
+        let name = match &fid.step().name_in_parent {
             Some(place) => place.name()?.bytes(),
             None => b"/",
         };
-        let told = Told::new(self, &cx, fid.node(), &attr)?;
+        let told = StatStrings::new(self, &cx, fid.node(), &attr)?;
         let stat = told.stat(self.dialect, &attr, name);
         self.reply(&Rmessage::Stat { stat })
     }
@@ -31,7 +31,7 @@ impl Turn<'_> {
         attr: &Attr,
         name: &[u8],
     ) -> Result<Vec<u8>> {
-        let told = Told::new(self, cx, node, attr)?;
+        let told = StatStrings::new(self, cx, node, attr)?;
         let stat = told.stat(self.dialect, attr, name);
         let mut record = Vec::with_capacity(stat.record_size(self.dialect));
         stat.encode(self.dialect, &mut record);
@@ -40,16 +40,21 @@ impl Turn<'_> {
 }
 
 /// The strings of a stat record.
-struct Told {
+struct StatStrings {
     user: String,
     group: String,
     extension: Vec<u8>,
 }
 
-impl Told {
-    fn new(turn: &Turn<'_>, cx: &Cx<'_>, node: &dyn Node, attr: &Attr) -> Result<Told> {
-        let users = &turn.peer.server.users;
-        Ok(Told {
+impl StatStrings {
+    fn new(
+        turn: &RequestContext<'_>,
+        cx: &Cx<'_>,
+        node: &dyn Node,
+        attr: &Attr,
+    ) -> Result<StatStrings> {
+        let users = &turn.connection.server.users;
+        Ok(StatStrings {
             user: bounded(users.user(attr.uid), attr.uid),
             group: bounded(users.group(attr.gid), attr.gid),
             extension: match turn.dialect {

@@ -3,25 +3,25 @@
 
 use vfs::{Cx, Errno, Name, RenameFlags, Result, SetAttr, SetTime, Time};
 
-use super::create::{check_kept, mode_bits};
+use super::create::{check_supported, mode_bits};
 use crate::numbers::Dm;
-use crate::server::Turn;
-use crate::server::fid::{FidState, STEP, State};
-use crate::server::make::existing;
+use crate::server::RequestContext;
+use crate::server::fid::{FidState, STEP_BYTES, State};
+use crate::server::make::checked_name;
 use crate::{Dialect, Fid, Rmessage, Stat};
 
-impl Turn<'_> {
+impl RequestContext<'_> {
     pub(in crate::server) fn wstat(&mut self, fid: Fid, stat: &Stat<'_>) -> Result<()> {
         let state = self.fid(fid)?;
-        state.is_file()?;
+        state.check_file()?;
         let cx = self.cx(&state.attach().caller);
-        let set = self.asked(&state, stat)?;
+        let set = self.requested_changes(&state, stat)?;
         let change = set != SetAttr::default();
         let renamed = match new_name(&state, stat)? {
             Some(name) => {
                 if change {
                     // Two steps: an operation that would block must not stop between them.
-                    cx.may_wait()?;
+                    cx.check_may_block()?;
                 }
                 Some(self.rename_here(&cx, &state, name)?)
             }
@@ -39,22 +39,22 @@ impl Turn<'_> {
         }
         if let Some(renamed) = renamed {
             // If the fid was replaced meanwhile, it stays as it is.
-            let _ = self.peer.fids.replace(fid, &state, renamed);
+            let _ = self.connection.fids.replace(fid, &state, renamed);
         }
         self.reply(&Rmessage::Wstat {})
     }
 
     /// Returns the attributes to change. The other fields (type, dev, qid, muid) are ignored:
     /// clients return them as they received them.
-    fn asked(&self, fid: &FidState, stat: &Stat<'_>) -> Result<SetAttr> {
-        let users = &self.peer.server.users;
+    fn requested_changes(&self, fid: &FidState, stat: &Stat<'_>) -> Result<SetAttr> {
+        let users = &self.connection.server.users;
         let mut set = SetAttr::default();
         if stat.mode != u32::MAX {
             let mode = Dm::from_bits_retain(stat.mode);
             if mode.contains(Dm::DIR) != fid.is_directory() {
                 return Err(Errno::EINVAL);
             }
-            check_kept(mode)?;
+            check_supported(mode)?;
             set.mode = Some(mode_bits(self.dialect, mode));
         }
         let time = |sec| {
@@ -79,25 +79,25 @@ impl Turn<'_> {
     }
 
     fn rename_here(&self, cx: &Cx<'_>, fid: &FidState, name: Name<'_>) -> Result<FidState> {
-        let place = fid.place(cx)?;
-        let dir = &*place.up.node;
+        let place = fid.check_name_in_parent(cx)?;
+        let dir = &*place.parent.node;
         let flags = match self.dialect {
             // stat(5): an error if the name exists.
             Dialect::Plan9 => RenameFlags::NOREPLACE,
             // Linux uses rename(2)'s semantics.
             Dialect::Unix | Dialect::Linux => RenameFlags::empty(),
         };
-        let room = fid.room(STEP)?;
+        let room = fid.reserve_memory(STEP_BYTES)?;
         dir.rename(cx, place.name()?, dir, name, flags)?;
-        let up = FidState::Walked(place.up.clone());
+        let up = FidState::Walked(place.parent.clone());
         let moved = up.child(name, fid.step().node.clone(), room);
-        Ok(moved.with(fid.state().clone()))
+        Ok(moved.with_state(fid.state().clone()))
     }
 }
 
 /// Returns the new name, if it differs from the fid's.
 fn new_name<'a>(fid: &FidState, stat: &Stat<'a>) -> Result<Option<Name<'a>>> {
-    let Some(place) = &fid.step().place else {
+    let Some(place) = &fid.step().name_in_parent else {
         // A root keeps its name, and clients may send it back.
         return match stat.name {
             b"" | b"/" => Ok(None),
@@ -107,16 +107,16 @@ fn new_name<'a>(fid: &FidState, stat: &Stat<'a>) -> Result<Option<Name<'a>>> {
     if stat.name.is_empty() || stat.name == place.name()?.bytes() {
         return Ok(None);
     }
-    existing(stat.name).map(Some)
+    checked_name(stat.name).map(Some)
 }
 
 /// Undoes a rename, unless the old name was taken meanwhile.
 fn rename_back(cx: &Cx<'_>, old: &FidState, renamed: &FidState) {
-    let names = (&old.step().place, &renamed.step().place);
+    let names = (&old.step().name_in_parent, &renamed.step().name_in_parent);
     if let (Some(old), Some(new)) = names
         && let (Ok(old_name), Ok(new_name)) = (old.name(), new.name())
     {
-        let dir = &*old.up.node;
+        let dir = &*old.parent.node;
         let _ = dir.rename(cx, new_name, dir, old_name, RenameFlags::NOREPLACE);
     }
 }

@@ -79,7 +79,7 @@ fn linux_16_locks_are_real_and_waiting_for_one_is_parked() {
     assert_eq!(third.err(&lock(Fid(2), RDLCK, 0, all, 1)), Errno::EBADF);
 
     let polite = Options {
-        wait_for_locks: false,
+        blocking_locks: false,
         ..Options::default()
     };
     let server = crate::net::server(polite);

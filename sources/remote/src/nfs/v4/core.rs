@@ -18,16 +18,16 @@ use ::nfs::client::{Failure, Limits, Tree};
 use parking_lot::{Mutex, MutexGuard};
 use vfs::{Caller, Cx, Errno, Result};
 
-use super::delegations::{Delegations, Holder};
-use super::keeper::Queue;
-use super::life::{Life, NoSlot, Table};
-use super::opens::Opens;
-use crate::nfs::conn::{Conn, Flight, Pauses, own};
-use crate::nfs::place::Place;
+use super::client_state::{ClientState, NoSlot, SlotTable};
+use super::delegations::{CallbackReceiver, Delegations};
+use super::maintenance::TaskQueue;
+use super::open_state::OpenStates;
+use crate::nfs::read_destination::ReadDestination;
+use crate::nfs::rpc_client::{Backoff, PendingCall, RpcClient, process_credentials};
 
 /// A client of a v4 server.
 pub(in crate::nfs) struct Core {
-    conn: Conn,
+    conn: RpcClient,
     pub(in crate::nfs) minor: u32,
     /// The unique owner string of the client ID (`co_ownerid`).
     name: String,
@@ -35,11 +35,11 @@ pub(in crate::nfs) struct Core {
     verifier: [u8; 8],
     /// The credentials of requests that no caller makes.
     pub(super) machine: Caller,
-    life: Mutex<Arc<Life>>,
+    client_state: Mutex<Arc<ClientState>>,
     recovering: Mutex<Recovering>,
-    pub(super) opens: Opens,
+    pub(super) open_states: OpenStates,
     pub(super) delegations: Delegations,
-    pub(super) queue: Queue,
+    pub(super) queue: TaskQueue,
     /// The number of reconnections when the backchannel was last bound to the connection.
     bound: AtomicU64,
 }
@@ -52,10 +52,10 @@ struct Recovering {
 
 /// A compound in flight, which has to be ended, or its slot is lost.
 #[must_use = "its slot would be lost"]
-pub struct Turn {
-    life: Arc<Life>,
+pub struct PendingCompound {
+    client_state: Arc<ClientState>,
     slot: Option<(Slot, Sequence)>,
-    flight: Flight,
+    call: PendingCall,
 }
 
 impl Core {
@@ -63,7 +63,7 @@ impl Core {
     const SLOTS: u32 = 64;
 
     /// The maximum request and response size to request: 1 MiB and the headers around it.
-    pub(in crate::nfs) const MOST: u32 = (1 << 20) + (4 << 10);
+    pub(in crate::nfs) const MAX_MESSAGE: u32 = (1 << 20) + (4 << 10);
 
     /// The number of repetitions of a call after state errors.
     const ATTEMPTS: u32 = 8;
@@ -71,7 +71,7 @@ impl Core {
     /// Establishes a client ID for `machine`, with a backchannel if `delegations` are wanted and
     /// the minor version has sessions.
     pub(in crate::nfs) fn open(
-        conn: Conn,
+        conn: RpcClient,
         minor: u32,
         machine: &str,
         delegations: bool,
@@ -80,7 +80,7 @@ impl Core {
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
         let now = now.map_or(0, |time| time.as_nanos() as u64);
-        let life = Arc::new(Life {
+        let life = Arc::new(ClientState {
             number: 0,
             client: 0,
             session: None,
@@ -90,30 +90,31 @@ impl Core {
             minor,
             name: format!("{machine}/barge/{pid}/{number}"),
             verifier: now.to_be_bytes(),
-            machine: own(),
-            life: Mutex::new(life.clone()),
+            machine: process_credentials(),
+            client_state: Mutex::new(life.clone()),
             recovering: Mutex::new(Recovering { sequence: 0 }),
-            opens: Opens::default(),
+            open_states: OpenStates::default(),
             delegations: Delegations::default(),
-            queue: Queue::default(),
+            queue: TaskQueue::default(),
             bound: AtomicU64::new(0),
         });
         if delegations && minor > 0 {
-            let holder = Box::new(Holder(Arc::downgrade(&core)));
-            core.conn.call_back(Arc::new(Backchannels::new(holder)));
+            let holder = Box::new(CallbackReceiver(Arc::downgrade(&core)));
+            core.conn
+                .enable_callbacks(Arc::new(Backchannels::new(holder)));
         }
         let call = vfs::Call::detached();
         core.recover(&Cx::new(&core.machine, &call), &life, Status::StaleClientid)?;
-        core.conn.settle();
+        core.conn.apply_soft_setting();
         Ok(core)
     }
 
     /// Returns whether the client accepts callbacks.
-    pub(super) fn is_called_back(&self) -> bool {
+    pub(super) fn accepts_callbacks(&self) -> bool {
         self.conn.backchannels().is_some()
     }
 
-    /// Receives callbacks while no caller waits for a reply: see [`Conn::listen`].
+    /// Receives callbacks while no caller waits for a reply: see [`RpcClient::listen`].
     pub(super) fn listen(&self, bell: BorrowedFd<'_>) -> std::io::Result<bool> {
         self.conn.listen(bell)
     }
@@ -122,9 +123,9 @@ impl Core {
         self.conn.has_room(len)
     }
 
-    /// Returns [`Conn::lands_from`].
-    pub(in crate::nfs) fn lands_from(&self) -> usize {
-        self.conn.lands_from()
+    /// Returns [`RpcClient::direct_receive_min`].
+    pub(in crate::nfs) fn direct_receive_min(&self) -> usize {
+        self.conn.direct_receive_min()
     }
 
     pub(in crate::nfs) fn peer(&self) -> String {
@@ -132,7 +133,7 @@ impl Core {
     }
 
     pub(in crate::nfs) fn client(&self) -> ClientId {
-        self.life().client
+        self.client_state().client
     }
 
     /// Limits the server's read and write sizes to what fits the session's request and response
@@ -140,7 +141,7 @@ impl Core {
     pub(in crate::nfs) fn limits(&self, told: Limits) -> Limits {
         const AROUND: u32 = 1024;
         let payload = |most: u32| most.saturating_sub(AROUND).max(AROUND);
-        match &self.life().session {
+        match &self.client_state().session {
             None => told,
             Some(table) => Limits {
                 read: told.read.min(payload(table.max_response)),
@@ -149,12 +150,12 @@ impl Core {
         }
     }
 
-    pub(super) fn life(&self) -> Arc<Life> {
-        self.life.lock().clone()
+    pub(super) fn client_state(&self) -> Arc<ClientState> {
+        self.client_state.lock().clone()
     }
 
     /// Makes a call that depends on no state of the server, repeating it as needed.
-    pub(in crate::nfs) fn ask<S: Operations, T>(
+    pub(in crate::nfs) fn call_stateless<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         operations: S,
@@ -167,7 +168,7 @@ impl Core {
     pub(super) fn call<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        make: impl Fn(&Life) -> Result<S>,
+        make: impl Fn(&ClientState) -> Result<S>,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> Result<T> {
         self.try_call(cx, make, read).map_err(errno)
@@ -177,24 +178,24 @@ impl Core {
     pub(super) fn try_call<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        make: impl Fn(&Life) -> Result<S>,
+        make: impl Fn(&ClientState) -> Result<S>,
         mut read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         let mut attempts = 0;
         loop {
-            cx.may_wait()
+            cx.check_may_block()
                 .and_then(|()| cx.call.check())
-                .map_err(Failure::Refused)?;
-            let life = self.life();
-            let operations = make(&life).map_err(Failure::Refused)?;
-            match self.once(cx, &life, &operations, &mut read) {
-                Err(Failure::Later) => pauses.pause(cx).map_err(Failure::Refused)?,
+                .map_err(Failure::Error)?;
+            let life = self.client_state();
+            let operations = make(&life).map_err(Failure::Error)?;
+            match self.call_once(cx, &life, &operations, &mut read) {
+                Err(Failure::Delay) => pauses.pause(cx).map_err(Failure::Error)?,
                 Err(Failure::State(status))
                     if status != Status::BadSeqid && attempts < Core::ATTEMPTS =>
                 {
                     attempts += 1;
-                    self.recover(cx, &life, status).map_err(Failure::Refused)?;
+                    self.recover(cx, &life, status).map_err(Failure::Error)?;
                 }
                 done => return done,
             }
@@ -202,16 +203,16 @@ impl Core {
     }
 
     /// Sends a compound once, and waits for its reply.
-    fn once<S: Operations, T>(
+    fn call_once<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<Life>,
+        life: &Arc<ClientState>,
         operations: &S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
         match self.begin_in(cx, life, operations, true)? {
             Some(turn) => self.end(cx, turn, operations, read),
-            None => Err(Failure::Later),
+            None => Err(Failure::Delay),
         }
     }
 
@@ -221,9 +222,9 @@ impl Core {
         cx: &Cx<'_>,
         operations: &S,
         wait: bool,
-    ) -> Result<Option<Turn>> {
+    ) -> Result<Option<PendingCompound>> {
         loop {
-            let life = self.life();
+            let life = self.client_state();
             match self.begin_in(cx, &life, operations, wait) {
                 Ok(turn) => return Ok(turn),
                 Err(Failure::State(status)) => self.recover(cx, &life, status)?,
@@ -235,16 +236,16 @@ impl Core {
     fn begin_in<S: Operations>(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<Life>,
+        life: &Arc<ClientState>,
         operations: &S,
         wait: bool,
-    ) -> std::result::Result<Option<Turn>, Failure> {
+    ) -> std::result::Result<Option<PendingCompound>, Failure> {
         let slot = match &life.session {
             None => None,
             Some(table) => match table.take(wait) {
                 Ok(taken) => Some(taken),
-                Err(NoSlot::Taken) => return Ok(None),
-                Err(NoSlot::Broken) => return Err(Failure::State(Status::Badsession)),
+                Err(NoSlot::AllInUse) => return Ok(None),
+                Err(NoSlot::SessionUnusable) => return Err(Failure::State(Status::Badsession)),
             },
         };
         let compound = Compound {
@@ -254,19 +255,23 @@ impl Core {
         };
         let flight = self.conn.begin(cx, &compound);
         let life = life.clone();
-        Ok(Some(Turn { life, slot, flight }))
+        Ok(Some(PendingCompound {
+            client_state: life,
+            slot,
+            call: flight,
+        }))
     }
 
     /// Waits for the reply to a compound.
     pub(in crate::nfs) fn end<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        turn: Turn,
+        turn: PendingCompound,
         operations: &S,
         mut read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let end = |answer: S::Answer<'_>, _: Option<&mut Place<'_>>| read(answer);
-        self.end_in(cx, turn, operations, Place::none(), end)
+        let end = |answer: S::Answer<'_>, _: Option<&mut ReadDestination<'_>>| read(answer);
+        self.end_in(cx, turn, operations, ReadDestination::none(), end)
     }
 
     /// Does [`Core::end`] for a compound whose payload may land in `place`. `read` gets `place` if
@@ -274,15 +279,15 @@ impl Core {
     pub(in crate::nfs) fn end_in<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        turn: Turn,
+        turn: PendingCompound,
         operations: &S,
-        mut place: Place<'_>,
-        read: impl FnOnce(S::Answer<'_>, Option<&mut Place<'_>>) -> T,
+        mut place: ReadDestination<'_>,
+        read: impl FnOnce(S::Answer<'_>, Option<&mut ReadDestination<'_>>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let Turn {
-            life,
+        let PendingCompound {
+            client_state: life,
             slot,
-            mut flight,
+            call: mut flight,
         } = turn;
         let compound = Compound {
             minor: self.minor,
@@ -291,7 +296,7 @@ impl Core {
         };
         let conn = &self.conn;
         let mut read = Some(read);
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         let (done, turned, news) = loop {
             let mut turned = (false, None);
             let mut news = 0;
@@ -299,10 +304,10 @@ impl Core {
                 turned = (done.advanced, done.highest);
                 news = done.status_flags;
                 let answer = done.result?;
-                let read = read.take().ok_or(Failure::Later)?;
+                let read = read.take().ok_or(Failure::Delay)?;
                 Ok(read(answer, place))
             });
-            let delayed = matches!(done, Ok(Err(Failure::Later))) && !turned.0;
+            let delayed = matches!(done, Ok(Err(Failure::Delay))) && !turned.0;
             if slot.is_none() || !delayed {
                 break (done, turned, news);
             }
@@ -310,7 +315,7 @@ impl Core {
             // Only its slot and sequence ID lead to its reply; in another slot it would be carried
             // out twice.
             if let Err(errno) = pauses.pause(cx) {
-                break (Err(Failure::Refused(errno)), turned, news);
+                break (Err(Failure::Error(errno)), turned, news);
             }
             flight = conn.begin(cx, &compound);
         };
@@ -319,22 +324,20 @@ impl Core {
                 // The server has carried the request out, but not cached the reply: it may be
                 // carried out again.
                 Ok(Err(Failure::State(Status::RetryUncachedRep))) if !S::CACHE_THIS => {
-                    table.give_back(slot, true, None);
-                    return Err(Failure::Later);
+                    table.release(slot, true, None);
+                    return Err(Failure::Delay);
                 }
                 Ok(_) => {
-                    table.give_back(slot, turned.0, turned.1);
+                    table.release(slot, turned.0, turned.1);
                     if table.backchannel {
-                        self.heed(news);
+                        self.handle_sequence_flags(news);
                     }
                 }
                 // The server rejected the RPC call before processing the slot.
-                Err(Failure::Refused(errno))
-                    if ![Errno::ETIMEDOUT, Errno::EINTR].contains(errno) =>
-                {
-                    table.give_back(slot, false, None);
+                Err(Failure::Error(errno)) if ![Errno::ETIMEDOUT, Errno::EINTR].contains(errno) => {
+                    table.release(slot, false, None);
                 }
-                Err(_) => table.doubt(),
+                Err(_) => table.mark_unusable(),
             }
         }
         done?
@@ -343,45 +346,50 @@ impl Core {
     /// Lets the keeper handle status flags of a SEQUENCE reply, or bind the backchannel to a new
     /// connection.
     #[inline]
-    fn heed(&self, news: u32) {
+    fn handle_sequence_flags(&self, news: u32) {
         const LOST: u32 = status_flags::CALLBACK_PATH_DOWN | status_flags::SESSION_PATH_DOWN;
-        let bound = self.bound.load(Ordering::Acquire) == self.conn.times();
+        let bound = self.bound.load(Ordering::Acquire) == self.conn.reconnections();
         let bind = news & LOST != 0 || !bound;
         let revoked = news & status_flags::RECALLABLE_REVOKED != 0;
         if bind || revoked {
-            self.queue.look(bind, revoked);
+            self.queue.check_session(bind, revoked);
         }
     }
 
     /// Sends a compound outside of any session.
-    pub(super) fn outside<S: Operations, T>(
+    pub(super) fn call_outside_session<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         operations: &S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let nobody = Arc::new(Life {
+        let nobody = Arc::new(ClientState {
             number: 0,
             client: 0,
             session: None,
         });
-        self.patiently(cx, &nobody, operations, read)
+        self.call_until_ready(cx, &nobody, operations, read)
     }
 
     /// Records the number of reconnections at which the backchannel was bound.
-    pub(super) fn is_bound(&self, times: u64) {
+    pub(super) fn set_bound(&self, times: u64) {
         self.bound.store(times, Ordering::Release);
     }
 
     /// The number of reconnections.
-    pub(super) fn times(&self) -> u64 {
-        self.conn.times()
+    pub(super) fn reconnections(&self) -> u64 {
+        self.conn.reconnections()
     }
 
     /// Recovers from a state error that a request of `life` has got.
-    pub(super) fn recover(&self, cx: &Cx<'_>, life: &Arc<Life>, status: Status) -> Result<()> {
+    pub(super) fn recover(
+        &self,
+        cx: &Cx<'_>,
+        life: &Arc<ClientState>,
+        status: Status,
+    ) -> Result<()> {
         let mut recovering = self.recovering(cx)?;
-        if self.life().number != life.number {
+        if self.client_state().number != life.number {
             // Another thread has recovered.
             return Ok(());
         }
@@ -399,66 +407,71 @@ impl Core {
             // The session is valid, so the files can be opened again. A delegation may conflict
             // with that.
             for one in self.delegations.take_all() {
-                let _ = self.give_back_in(cx, life, &one);
+                let _ = self.delegreturn(cx, life, &one);
             }
-            let next = self.next(life, life.client, Some(table.clone()));
-            self.opens.renew(self, cx, &next, false);
+            let next = self.next_client_state(life, life.client, Some(table.clone()));
+            self.open_states.reopen_all(self, cx, &next, false);
             self.publish(next);
             return Ok(());
         }
         let known = life.session.is_some() && status != Status::StaleClientid;
         if known && let Some(session) = self.session(&own, &mut recovering, life.client)? {
-            self.publish(self.next(life, life.client, Some(session)));
+            self.publish(self.next_client_state(life, life.client, Some(session)));
             return Ok(());
         }
-        let (client, session) = self.introduce(&own, &mut recovering)?;
-        let next = self.next(life, client, session);
+        let (client, session) = self.establish_client(&own, &mut recovering)?;
+        let next = self.next_client_state(life, client, session);
         drop(self.delegations.take_all());
-        self.opens.renew(self, cx, &next, true);
+        self.open_states.reopen_all(self, cx, &next, true);
         if next.session.is_some() {
-            self.patiently(&own, &next, &ReclaimComplete, |()| ())
+            self.call_until_ready(&own, &next, &ReclaimComplete, |()| ())
                 .map_err(errno)?;
         }
         self.publish(next);
         Ok(())
     }
 
-    fn next(&self, life: &Life, client: ClientId, session: Option<Arc<Table>>) -> Arc<Life> {
-        Arc::new(Life {
+    fn next_client_state(
+        &self,
+        life: &ClientState,
+        client: ClientId,
+        session: Option<Arc<SlotTable>>,
+    ) -> Arc<ClientState> {
+        Arc::new(ClientState {
             number: life.number + 1,
             client,
             session,
         })
     }
 
-    fn publish(&self, life: Arc<Life>) {
-        *self.life.lock() = life;
+    fn publish(&self, life: Arc<ClientState>) {
+        *self.client_state.lock() = life;
     }
 
     /// Sends a compound in `life`, repeating it while the server answers `NFS4ERR_DELAY` or the
     /// like.
-    pub(super) fn patiently<S: Operations, T>(
+    pub(super) fn call_until_ready<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<Life>,
+        life: &Arc<ClientState>,
         operations: &S,
         mut read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         loop {
-            match self.once(cx, life, operations, &mut read) {
-                Err(Failure::Later) => pauses.pause(cx).map_err(Failure::Refused)?,
+            match self.call_once(cx, life, operations, &mut read) {
+                Err(Failure::Delay) => pauses.pause(cx).map_err(Failure::Error)?,
                 done => return done,
             }
         }
     }
 
     /// Establishes a client ID and, from 4.1 on, a session.
-    fn introduce(
+    fn establish_client(
         &self,
         cx: &Cx<'_>,
         recovering: &mut Recovering,
-    ) -> Result<(ClientId, Option<Arc<Table>>)> {
+    ) -> Result<(ClientId, Option<Arc<SlotTable>>)> {
         let owner = self.name.as_bytes();
         for _ in 0..Core::ATTEMPTS {
             if self.minor == 0 {
@@ -466,9 +479,9 @@ impl Core {
                     owner,
                     verifier: self.verifier,
                 };
-                let confirm = self.outside(cx, &set, |confirm| confirm);
+                let confirm = self.call_outside_session(cx, &set, |confirm| confirm);
                 let confirm = confirm.map_err(errno)?;
-                match self.outside(cx, &confirm, |()| ()) {
+                match self.call_outside_session(cx, &confirm, |()| ()) {
                     Ok(()) => return Ok((confirm.client, None)),
                     Err(Failure::State(Status::StaleClientid)) => {}
                     Err(failure) => return Err(errno(failure)),
@@ -478,7 +491,7 @@ impl Core {
                     owner,
                     verifier: self.verifier,
                 };
-                let known = self.outside(cx, &exchange, |known| known);
+                let known = self.call_outside_session(cx, &exchange, |known| known);
                 let known = known.map_err(errno)?;
                 recovering.sequence = known.sequence;
                 if let Some(session) = self.session(cx, recovering, known.client)? {
@@ -495,24 +508,24 @@ impl Core {
         cx: &Cx<'_>,
         recovering: &mut Recovering,
         client: ClientId,
-    ) -> Result<Option<Arc<Table>>> {
+    ) -> Result<Option<Arc<SlotTable>>> {
         let backchannels = self.conn.backchannels();
-        let times = self.conn.times();
+        let times = self.conn.reconnections();
         let create = CreateSession {
             client,
             sequence: recovering.sequence,
             slots: Core::SLOTS,
-            most: Core::MOST,
+            most: Core::MAX_MESSAGE,
             backchannel: backchannels.is_some(),
         };
-        match self.outside(cx, &create, |session| session) {
+        match self.call_outside_session(cx, &create, |session| session) {
             Ok(session) => {
                 recovering.sequence = recovering.sequence.wrapping_add(1);
                 if let Some(backchannels) = backchannels {
                     backchannels.add(session.id);
-                    self.is_bound(times);
+                    self.set_bound(times);
                 }
-                Ok(Some(Table::new(&session)))
+                Ok(Some(SlotTable::new(&session)))
             }
             Err(Failure::State(_)) => Ok(None),
             Err(failure) => Err(errno(failure)),
@@ -524,7 +537,7 @@ impl Core {
         if self.minor > 0 {
             return self.call(cx, |_| Ok(SequenceOnly), |()| ());
         }
-        let renew = |life: &Life| {
+        let renew = |life: &ClientState| {
             Ok(Renew {
                 client: life.client,
             })
@@ -533,12 +546,12 @@ impl Core {
     }
 
     /// Destroys the session and client ID, if the request can be sent at once.
-    pub(super) fn leave(&self, cx: &Cx<'_>) {
-        let life = self.life();
+    pub(super) fn destroy_client(&self, cx: &Cx<'_>) {
+        let life = self.client_state();
         let Some(table) = &life.session else {
             return;
         };
-        let nobody = Arc::new(Life {
+        let nobody = Arc::new(ClientState {
             number: 0,
             client: 0,
             session: None,
@@ -548,14 +561,14 @@ impl Core {
             client: life.client,
         };
         // The server frees the rest when the lease expires.
-        if self.once(cx, &nobody, &session, |()| ()).is_ok() {
-            let _ = self.once(cx, &nobody, &client, |()| ());
+        if self.call_once(cx, &nobody, &session, |()| ()).is_ok() {
+            let _ = self.call_once(cx, &nobody, &client, |()| ());
         }
     }
 
     /// Locks the recovery state. Another thread's recovery may take as long as the server does.
     fn recovering(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, Recovering>> {
-        let mut pauses = Pauses::new();
+        let mut pauses = Backoff::new();
         loop {
             match self.recovering.try_lock() {
                 Some(recovering) => return Ok(recovering),
@@ -573,7 +586,7 @@ pub(super) fn errno(failure: Failure) -> Errno {
 }
 
 /// A tree whose root is not known yet.
-pub(in crate::nfs) const NOWHERE: Tree = Tree {
+pub(in crate::nfs) const UNKNOWN_TREE: Tree = Tree {
     fsid: 0,
     blksize: 0,
 };

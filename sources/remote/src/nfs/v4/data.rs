@@ -10,15 +10,15 @@ use ::nfs::client::{Failure, Stable, Written};
 use vfs::{Cx, Errno, Result, Sink};
 
 use super::V4;
-use super::core::{Turn, errno};
-use super::life::Life;
-use super::opens::Opening;
-use crate::nfs::place::{Got, Place, end_in};
+use super::client_state::ClientState;
+use super::core::{PendingCompound, errno};
+use super::open_state::OpenState;
+use crate::nfs::read_destination::{ReadDestination, ReadResult, end_in};
 use crate::nfs::version::{Handle, Open};
 
 /// A read or write in flight, and its arguments.
-pub(in crate::nfs) struct Flight {
-    turn: Turn,
+pub(in crate::nfs) struct PendingIo {
+    compound: PendingCompound,
     state: StateId,
     plus: bool,
 }
@@ -30,11 +30,15 @@ pub(super) fn begin_read(
     open: Open<'_, V4>,
     (offset, count): (u64, u32),
     wait: bool,
-) -> Result<Option<Flight>> {
+) -> Result<Option<PendingIo>> {
     let read = v4.read(open, offset, count)?;
     let turn = v4.core.begin(cx, &read, wait)?;
     let (state, plus) = (read.state, read.plus);
-    Ok(turn.map(|turn| Flight { turn, state, plus }))
+    Ok(turn.map(|turn| PendingIo {
+        compound: turn,
+        state,
+        plus,
+    }))
 }
 
 /// Waits for the reply, and returns the number of bytes read and whether the file ends after them.
@@ -42,12 +46,16 @@ pub(super) fn begin_read(
 pub(super) fn end_read(
     v4: &V4,
     cx: &Cx<'_>,
-    flight: Flight,
+    flight: PendingIo,
     open: Open<'_, V4>,
     (offset, count): (u64, u32),
     sink: &mut dyn Sink,
 ) -> Result<(usize, bool)> {
-    let Flight { turn, state, plus } = flight;
+    let PendingIo {
+        compound: turn,
+        state,
+        plus,
+    } = flight;
     let asked = Read {
         handle: open.handle,
         state,
@@ -56,28 +64,28 @@ pub(super) fn end_read(
         plus,
     };
     let mut doubtful = false;
-    let end = |place: Place<'_>| {
+    let end = |place: ReadDestination<'_>| {
         v4.core.end_in(cx, turn, &asked, place, |read, place| {
             doubtful = read.empty && read.first.is_none();
             match place {
-                Some(place) => place.put(|sink| fill(sink, &read)),
+                Some(place) => place.put(|sink| put_pieces(sink, &read)),
                 None => (read.len(), read.eof),
             }
         })
     };
     let done = match count as usize {
-        len if len >= v4.core.lands_from() => end_in(sink, len, end),
-        _ => end(Place::Sink(sink)),
+        len if len >= v4.core.direct_receive_min() => end_in(sink, len, end),
+        _ => end(ReadDestination::Sink(sink)),
     };
     match done {
-        Ok(_) if doubtful => return v4.read_plainly(cx, open, offset, count, sink),
+        Ok(_) if doubtful => return v4.read_without_plus(cx, open, offset, count, sink),
         Ok(read) => return Ok(read),
-        Err(failure) if v4.was_too_clever(plus, &failure) => {}
-        Err(Failure::Later | Failure::State(_)) => {}
+        Err(failure) if v4.falls_back_to_read(plus, &failure) => {}
+        Err(Failure::Delay | Failure::State(_)) => {}
         Err(failure) => return Err(errno(failure)),
     }
-    let make = |_: &Life| v4.read(open, offset, count);
-    v4.core.call(cx, make, |read| fill(sink, &read))
+    let make = |_: &ClientState| v4.read(open, offset, count);
+    v4.core.call(cx, make, |read| put_pieces(sink, &read))
 }
 
 /// Begins a write. Without `wait`, returns `None` if no slot is free.
@@ -86,10 +94,14 @@ pub(super) fn begin_write(
     cx: &Cx<'_>,
     write: &Write<'_>,
     wait: bool,
-) -> Result<Option<Flight>> {
+) -> Result<Option<PendingIo>> {
     let turn = v4.core.begin(cx, write, wait)?;
     let (state, plus) = (write.state, false);
-    Ok(turn.map(|turn| Flight { turn, state, plus }))
+    Ok(turn.map(|turn| PendingIo {
+        compound: turn,
+        state,
+        plus,
+    }))
 }
 
 /// Waits for the reply, and returns how much was written, and how stably. Repeats the write after
@@ -97,7 +109,7 @@ pub(super) fn begin_write(
 pub(super) fn end_write(
     v4: &V4,
     cx: &Cx<'_>,
-    flight: Flight,
+    flight: PendingIo,
     open: Open<'_, V4>,
     (offset, data): (u64, &[u8]),
     stable: Stable,
@@ -109,25 +121,25 @@ pub(super) fn end_write(
         stable,
         data,
     };
-    match v4.core.end(cx, flight.turn, &asked, |written| written) {
+    match v4.core.end(cx, flight.compound, &asked, |written| written) {
         Ok(written) => return Ok(written),
-        Err(Failure::Later | Failure::State(_)) => {}
+        Err(Failure::Delay | Failure::State(_)) => {}
         Err(failure) => return Err(errno(failure)),
     }
-    let make = |_: &Life| write(open, offset, stable, data);
+    let make = |_: &ClientState| write(open, offset, stable, data);
     v4.core.call(cx, make, |written| written)
 }
 
 /// Writes with the stateid of an open file or the anonymous one, and waits for the reply.
-pub(super) fn write_by(
+pub(super) fn write_with(
     v4: &V4,
     cx: &Cx<'_>,
-    (handle, open): (&Handle, Option<&Arc<Opening>>),
+    (handle, open): (&Handle, Option<&Arc<OpenState>>),
     offset: u64,
     stable: Stable,
     data: &[u8],
 ) -> Result<Written> {
-    let make = |_: &Life| {
+    let make = |_: &ClientState| {
         Ok(Write {
             handle,
             state: open.map_or(Ok(StateId::ANONYMOUS), |open| open.state())?,
@@ -163,18 +175,18 @@ impl V4 {
             state: open.state.state()?,
             offset,
             count,
-            plus: self.plus.load(Ordering::Relaxed),
+            plus: self.read_plus.load(Ordering::Relaxed),
         })
     }
 
     /// Returns whether to repeat a read without READ_PLUS, which the server does not support or has
     /// got wrong.
-    fn was_too_clever(&self, plus: bool, failure: &Failure) -> bool {
+    fn falls_back_to_read(&self, plus: bool, failure: &Failure) -> bool {
         let refused = matches!(
             failure,
-            Failure::Refused(Errno::EOPNOTSUPP | Errno::EIO) | Failure::Malformed(_)
+            Failure::Error(Errno::EOPNOTSUPP | Errno::EIO) | Failure::Malformed(_)
         );
-        if plus && refused && self.plus.swap(false, Ordering::Relaxed) {
+        if plus && refused && self.read_plus.swap(false, Ordering::Relaxed) {
             let peer = self.core.peer();
             tracing::info!("{peer}: READ_PLUS does not work, using READ: {failure:?}");
         }
@@ -182,7 +194,7 @@ impl V4 {
     }
 
     /// Repeats with READ a READ_PLUS whose reply has only an empty segment.
-    fn read_plainly(
+    fn read_without_plus(
         &self,
         cx: &Cx<'_>,
         open: Open<'_, V4>,
@@ -190,15 +202,15 @@ impl V4 {
         count: u32,
         sink: &mut dyn Sink,
     ) -> Result<(usize, bool)> {
-        let make = |_: &Life| {
+        let make = |_: &ClientState| {
             let read = self.read(open, offset, count)?;
             Ok(Read {
                 plus: false,
                 ..read
             })
         };
-        let (got, eof) = self.core.call(cx, make, |read| fill(sink, &read))?;
-        if got > 0 && self.plus.swap(false, Ordering::Relaxed) {
+        let (got, eof) = self.core.call(cx, make, |read| put_pieces(sink, &read))?;
+        if got > 0 && self.read_plus.swap(false, Ordering::Relaxed) {
             let peer = self.core.peer();
             tracing::info!("{peer}: READ_PLUS omits data, using READ");
         }
@@ -207,7 +219,7 @@ impl V4 {
 }
 
 /// Stores the data that was read.
-fn fill(sink: &mut dyn Sink, read: &ReadPieces<'_>) -> Got {
+fn put_pieces(sink: &mut dyn Sink, read: &ReadPieces<'_>) -> ReadResult {
     for piece in read.pieces() {
         match piece {
             Piece::Data(data) => sink.bytes(data),

@@ -9,49 +9,55 @@
 //!
 //! Deliberately absent: write delegations, and caching attributes, as nothing here caches any.
 //!
-//! Lock order: the table's mutex is taken while a connection is read ([`Holder`]), so no request is
-//! sent, and no open dropped, under it. The mutex of an open comes after it, and so does the
-//! keeper's queue.
+//! Lock order: the table's mutex is taken while a connection is read ([`CallbackReceiver`]), so no
+//! request is sent, and no open dropped, under it. The mutex of an open comes after it, and so does
+//! the keeper's queue.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use ::nfs::client::Failure;
 use ::nfs::client::v4::{
-    Asked, BindConnection, DelegReturn, Delegated, FreeStateId, SessionId, StateId, Status,
-    TestStateIds,
+    BindConnection, CallbackHandler, DelegReturn, FreeStateId, GrantedDelegation, SessionId,
+    StateId, Status, TestStateIds,
 };
 use parking_lot::{Mutex, MutexGuard};
 use vfs::{Caller, Cx, OpenFlags};
 
+use super::client_state::ClientState;
 use super::core::Core;
-use super::life::Life;
-use super::opens::Opening;
+use super::open_state::OpenState;
 use crate::nfs::version::{Handle, Target};
 
 /// A delegation.
 pub(super) struct Delegation {
     state: StateId,
-    of_use: bool,
-    opening: Arc<Opening>,
+    is_usable: bool,
+    open: Arc<OpenState>,
     /// The directory and name the file was found at.
-    place: Option<(Handle, Box<[u8]>)>,
+    location: Option<(Handle, Box<[u8]>)>,
     /// The time of its last use, in the table's count.
     used: u64,
     /// Whether it was used since the last check.
-    fresh: bool,
+    recently_used: bool,
 }
 
 impl Delegation {
     /// Creates the delegation that came with `opening` of `target`.
-    pub(super) fn new(came: Delegated, opening: &Arc<Opening>, target: &Target<'_>) -> Delegation {
+    pub(super) fn new(
+        came: GrantedDelegation,
+        opening: &Arc<OpenState>,
+        target: &Target<'_>,
+    ) -> Delegation {
         Delegation {
             state: came.state,
-            of_use: came.of_use,
-            opening: opening.clone(),
-            place: target.place.map(|(dir, name)| (dir.clone(), name.into())),
+            is_usable: came.is_useful,
+            open: opening.clone(),
+            location: target
+                .location
+                .map(|(dir, name)| (dir.clone(), name.into())),
             used: 0,
-            fresh: true,
+            recently_used: true,
         }
     }
 }
@@ -85,7 +91,7 @@ impl Table {
 
 impl Delegations {
     /// The most to hold: each is an open file on the server.
-    const MOST: usize = 1000;
+    const MAX_DELEGATIONS: usize = 1000;
 
     /// Returns whether an open with these flags only reads.
     pub(super) fn covers(flags: OpenFlags) -> bool {
@@ -94,28 +100,28 @@ impl Delegations {
     }
 
     /// Returns the open to share with `caller`, if there is one.
-    pub(super) fn open(&self, handle: &Handle, caller: &Caller) -> Option<Arc<Opening>> {
+    pub(super) fn open(&self, handle: &Handle, caller: &Caller) -> Option<Arc<OpenState>> {
         let mut table = self.table();
         table.uses += 1;
         let now = table.uses;
         let one = table.by_handle.get_mut(handle)?;
-        if !one.opening.is_for(caller) {
+        if !one.open.is_usable_by(caller) {
             return None;
         }
-        (one.used, one.fresh) = (now, true);
-        Some(one.opening.clone())
+        (one.used, one.recently_used) = (now, true);
+        Some(one.open.clone())
     }
 
     /// Adds a delegation, and returns those to give back for it.
     #[must_use = "the server waits for them"]
-    fn keep(&self, mut one: Delegation) -> Vec<Delegation> {
+    fn insert(&self, mut one: Delegation) -> Vec<Delegation> {
         let mut table = self.table();
         table.uses += 1;
         one.used = table.uses;
         let mut back = Vec::new();
-        let handle = one.opening.handle.clone();
+        let handle = one.open.handle.clone();
         back.extend(table.by_handle.insert(handle, one));
-        if table.by_handle.len() > Delegations::MOST {
+        if table.by_handle.len() > Delegations::MAX_DELEGATIONS {
             back.extend(table.oldest());
         }
         back
@@ -137,11 +143,11 @@ impl Delegations {
     /// Removes those that were not used since the previous call.
     fn take_unused(&self) -> Vec<Delegation> {
         let mut table = self.table();
-        let unused = table.take_if(|one| !one.fresh);
+        let unused = table.take_if(|one| !one.recently_used);
         table
             .by_handle
             .values_mut()
-            .for_each(|one| one.fresh = false);
+            .for_each(|one| one.recently_used = false);
         unused
     }
 
@@ -159,9 +165,9 @@ impl Delegations {
 }
 
 /// The receiver of callbacks.
-pub(super) struct Holder(pub(super) Weak<Core>);
+pub(super) struct CallbackReceiver(pub(super) Weak<Core>);
 
-impl Asked for Holder {
+impl CallbackHandler for CallbackReceiver {
     fn recall(&self, state: &StateId) -> bool {
         let Some(core) = self.0.upgrade() else {
             return false;
@@ -171,7 +177,9 @@ impl Asked for Holder {
             .delegations
             .take_if(|one| one.state.other == state.other);
         let known = !taken.is_empty();
-        taken.into_iter().for_each(|one| core.queue.give_back(one));
+        taken
+            .into_iter()
+            .for_each(|one| core.queue.return_delegation(one));
         known
     }
 
@@ -183,16 +191,16 @@ impl Asked for Holder {
         while table.by_handle.len() > keep as usize
             && let Some(oldest) = table.oldest()
         {
-            core.queue.give_back(oldest);
+            core.queue.return_delegation(oldest);
         }
     }
 
     fn recall_slots(&self, session: &SessionId, highest: u32) {
         if let Some(core) = self.0.upgrade()
-            && let Some(table) = &core.life().session
+            && let Some(table) = &core.client_state().session
             && table.id == *session
         {
-            table.aim(highest);
+            table.set_target(highest);
         }
     }
 }
@@ -200,68 +208,72 @@ impl Asked for Holder {
 impl Core {
     /// Returns whether opens may come with delegations.
     pub(super) fn takes_delegations(&self) -> bool {
-        let life = self.life();
+        let life = self.client_state();
         life.session.as_ref().is_some_and(|table| table.backchannel)
     }
 
     /// Keeps a delegation, or gives it back if it is of no use.
-    pub(super) fn keep(&self, cx: &Cx<'_>, one: Delegation) {
-        match one.of_use {
-            true => self.give_all_back(cx, self.delegations.keep(one)),
-            false => self.give_back(cx, one),
+    pub(super) fn add_delegation(&self, cx: &Cx<'_>, one: Delegation) {
+        match one.is_usable {
+            true => self.return_delegations(cx, self.delegations.insert(one)),
+            false => self.return_delegation(cx, one),
         }
     }
 
     /// Gives back the delegation of a file before this client changes the file.
-    pub(super) fn give_file_back(&self, cx: &Cx<'_>, handle: &Handle) {
+    pub(super) fn return_file_delegation(&self, cx: &Cx<'_>, handle: &Handle) {
         let taken = self.delegations.take(handle);
-        self.give_all_back(cx, taken);
+        self.return_delegations(cx, taken);
     }
 
     /// Gives back the delegation of a file before this client removes or renames its name.
-    pub(super) fn give_name_back(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8]) {
+    pub(super) fn return_name_delegation(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8]) {
         let taken = self.delegations.take_if(|one| {
-            let place = one.place.as_ref();
+            let place = one.location.as_ref();
             place.is_some_and(|place| place.0 == *dir && *place.1 == *name)
         });
-        self.give_all_back(cx, taken);
+        self.return_delegations(cx, taken);
     }
 
     /// Gives back the delegations that have not been used for a while.
-    pub(super) fn give_unused_back(&self, cx: &Cx<'_>) {
-        self.give_all_back(cx, self.delegations.take_unused());
+    pub(super) fn return_unused_delegations(&self, cx: &Cx<'_>) {
+        self.return_delegations(cx, self.delegations.take_unused());
     }
 
-    pub(super) fn give_all_back(&self, cx: &Cx<'_>, all: impl IntoIterator<Item = Delegation>) {
+    pub(super) fn return_delegations(
+        &self,
+        cx: &Cx<'_>,
+        all: impl IntoIterator<Item = Delegation>,
+    ) {
         for one in all {
-            self.give_back(cx, one);
+            self.return_delegation(cx, one);
         }
     }
 
-    fn give_back(&self, cx: &Cx<'_>, one: Delegation) {
-        let done = self.give_back_in(cx, &self.life(), &one);
+    fn return_delegation(&self, cx: &Cx<'_>, one: Delegation) {
+        let done = self.delegreturn(cx, &self.client_state(), &one);
         // Only the session may be lost, which renewing recovers.
         if matches!(done, Err(Failure::State(_))) && self.renew(cx).is_ok() {
-            let _ = self.give_back_in(cx, &self.life(), &one);
+            let _ = self.delegreturn(cx, &self.client_state(), &one);
         }
     }
 
     /// Sends DELEGRETURN once. Dropping the delegation's open closes it if no file shares it.
-    pub(super) fn give_back_in(
+    pub(super) fn delegreturn(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<Life>,
+        life: &Arc<ClientState>,
         one: &Delegation,
     ) -> std::result::Result<(), Failure> {
-        let cx = cx.on_behalf_of(one.opening.caller());
+        let cx = cx.on_behalf_of(one.open.caller());
         let back = DelegReturn {
-            handle: &one.opening.handle,
+            handle: &one.open.handle,
             state: one.state,
         };
-        let done = self.patiently(&cx, life, &back, |()| ());
+        let done = self.call_until_ready(&cx, life, &back, |()| ());
         tracing::debug!(?done, "delegation returned");
         match done {
-            Err(Failure::State(Status::DelegRevoked)) => self.free(&cx, life, one.state),
+            Err(Failure::State(Status::DelegRevoked)) => self.free_stateid(&cx, life, one.state),
             // The server has forgotten the delegation and its open.
             Err(Failure::State(Status::BadStateid | Status::StaleStateid)) => Ok(()),
             done => done,
@@ -269,22 +281,23 @@ impl Core {
     }
 
     /// Acknowledges a revoked delegation (FREE_STATEID).
-    fn free(
+    fn free_stateid(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<Life>,
+        life: &Arc<ClientState>,
         state: StateId,
     ) -> std::result::Result<(), Failure> {
-        self.patiently(cx, life, &FreeStateId { state }, |()| ())
+        self.call_until_ready(cx, life, &FreeStateId { state }, |()| ())
     }
 
     /// Finds and drops the revoked delegations (TEST_STATEID).
-    pub(super) fn find_revoked(&self, cx: &Cx<'_>) {
+    pub(super) fn drop_revoked(&self, cx: &Cx<'_>) {
         /// A number that every server accepts in one call.
         const AT_A_TIME: usize = 128;
         for states in self.delegations.states().chunks(AT_A_TIME) {
-            let life = self.life();
-            let Ok(told) = self.patiently(cx, &life, &TestStateIds { states }, |told| told) else {
+            let life = self.client_state();
+            let Ok(told) = self.call_until_ready(cx, &life, &TestStateIds { states }, |told| told)
+            else {
                 return;
             };
             for (state, status) in states.iter().zip(told) {
@@ -294,22 +307,22 @@ impl Core {
                 tracing::warn!(?status, "{}: a delegation was revoked", self.peer());
                 // Dropped here, not under the table's mutex.
                 drop(self.delegations.take_if(|one| one.state == *state));
-                let _ = self.free(cx, &life, *state);
+                let _ = self.free_stateid(cx, &life, *state);
             }
         }
     }
 
     /// Binds the backchannel to the current connection (BIND_CONN_TO_SESSION).
-    pub(super) fn bind(&self, cx: &Cx<'_>) {
-        let life = self.life();
+    pub(super) fn bind_backchannel(&self, cx: &Cx<'_>) {
+        let life = self.client_state();
         let Some(table) = life.session.as_ref().filter(|table| table.backchannel) else {
             return;
         };
-        let (session, times) = (table.id, self.times());
+        let (session, times) = (table.id, self.reconnections());
         // Recorded before the request: if the connection is lost meanwhile, the binding is
         // repeated.
-        self.is_bound(times);
-        match self.outside(cx, &BindConnection { session }, |back| back) {
+        self.set_bound(times);
+        match self.call_outside_session(cx, &BindConnection { session }, |back| back) {
             Ok(true) => {}
             Err(Failure::State(_)) => {
                 // Renewing creates another session, bound to the connection that creates it.

@@ -4,23 +4,23 @@
 use std::cell::Cell;
 
 use ::nfs::client::v4::{Lock, LockRange, TestLock, Unlock};
-use vfs::lock::{LockKind, LockRange as Range, Outsider};
+use vfs::lock::{ForeignLock, LockKind, LockRange as Range};
 use vfs::{Cx, Errno, Result};
 
+use super::client_state::ClientState;
 use super::core::Core;
-use super::life::Life;
-use super::opens::{Held, Opening};
+use super::open_state::{OpenState, Stateids};
 
 /// The lock state of an open file, and the counting of its sequence IDs.
-struct Counting<'a> {
-    opening: &'a Opening,
+struct LockSeqid<'a> {
+    opening: &'a OpenState,
     counts: Cell<bool>,
     first: Cell<bool>,
 }
 
-impl<'a> Counting<'a> {
-    fn new(opening: &'a Opening) -> Counting<'a> {
-        Counting {
+impl<'a> LockSeqid<'a> {
+    fn new(opening: &'a OpenState) -> LockSeqid<'a> {
+        LockSeqid {
             opening,
             counts: Cell::new(false),
             first: Cell::new(false),
@@ -28,8 +28,8 @@ impl<'a> Counting<'a> {
     }
 
     /// The current lock state.
-    fn now(&self) -> Result<parking_lot::MutexGuard<'a, Held>> {
-        let mut held = self.opening.held();
+    fn current(&self) -> Result<parking_lot::MutexGuard<'a, Stateids>> {
+        let mut held = self.opening.stateids();
         held.count_lock(self.first.take(), self.counts.take());
         match held.lost {
             false => Ok(held),
@@ -41,15 +41,15 @@ impl<'a> Counting<'a> {
 pub(super) fn lock(
     core: &Core,
     cx: &Cx<'_>,
-    opening: &Opening,
+    opening: &OpenState,
     range: &Range,
     kind: LockKind,
 ) -> Result<()> {
     let range = bounds(range);
     let name = owner(opening)?;
-    let counting = Counting::new(opening);
-    let make = |life: &Life| {
-        let held = counting.now()?;
+    let counting = LockSeqid::new(opening);
+    let make = |life: &ClientState| {
+        let held = counting.current()?;
         counting.first.set(held.lock.is_none());
         Ok(Lock {
             handle: &opening.handle,
@@ -60,36 +60,36 @@ pub(super) fn lock(
             open: (held.state, held.owner.map_or(0, |owner| owner.seqid)),
             state: held.lock,
             seqid: held.lock_seqid,
-            counts: &counting.counts,
+            seqid_advanced: &counting.counts,
         })
     };
     let done = core.call(cx, make, |state| state);
-    let mut held = counting.now()?;
+    let mut held = counting.current()?;
     held.lock = Some(done?.ok_or(Errno::EAGAIN)?);
     held.ranges.retain_outside(range);
     held.ranges.push((range, kind));
     Ok(())
 }
 
-pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &Opening, range: &Range) -> Result<()> {
+pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &OpenState, range: &Range) -> Result<()> {
     let range = bounds(range);
-    let counting = Counting::new(opening);
-    if counting.now()?.lock.is_none() {
+    let counting = LockSeqid::new(opening);
+    if counting.current()?.lock.is_none() {
         return Ok(());
     }
-    let make = |_: &Life| {
-        let held = counting.now()?;
+    let make = |_: &ClientState| {
+        let held = counting.current()?;
         Ok(Unlock {
             handle: &opening.handle,
             range,
             // `None` only if the server has restarted and there was no lock to reclaim.
             state: held.lock.ok_or(Errno::EIO)?,
             seqid: held.lock_seqid,
-            counts: &counting.counts,
+            seqid_advanced: &counting.counts,
         })
     };
     let done = core.call(cx, make, |state| state);
-    let mut held = counting.now()?;
+    let mut held = counting.current()?;
     held.lock = Some(done?);
     held.ranges.retain_outside(range);
     Ok(())
@@ -98,12 +98,12 @@ pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &Opening, range: &Range)
 pub(super) fn find(
     core: &Core,
     cx: &Cx<'_>,
-    opening: &Opening,
+    opening: &OpenState,
     range: &Range,
     kind: LockKind,
-) -> Result<Option<Outsider>> {
+) -> Result<Option<ForeignLock>> {
     let name = owner(opening)?;
-    let make = |life: &Life| {
+    let make = |life: &ClientState| {
         Ok(TestLock {
             handle: &opening.handle,
             kind,
@@ -115,8 +115,8 @@ pub(super) fn find(
 }
 
 /// Returns the lock-owner's name, or `ENOLCK` if the file could not be opened by handle.
-fn owner(opening: &Opening) -> Result<[u8; 9]> {
-    let owner = opening.held().owner.ok_or(Errno::ENOLCK)?;
+fn owner(opening: &OpenState) -> Result<[u8; 9]> {
+    let owner = opening.stateids().owner.ok_or(Errno::ENOLCK)?;
     Ok(owner.lock_name())
 }
 

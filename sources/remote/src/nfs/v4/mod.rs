@@ -1,19 +1,19 @@
 //! v4.0, v4.1 and v4.2: compounds, state, and its recovery after a server restart.
 //!
-//! - `life` is the client ID and session, `core` sends compounds and recovers state.
-//! - `open` opens files, `opens` tracks open state, `locks` byte-range locks, `delegations` read
-//!   delegations; `keeper` closes files, returns delegations, renews the lease, and receives
-//!   callbacks while the connection is idle.
+//! - `client_state` is the client ID and session, `core` sends compounds and recovers state.
+//! - `open` opens files, `open_state` tracks open state, `locks` byte-range locks, `delegations`
+//!   read delegations; `maintenance` closes files, returns delegations, renews the lease, and
+//!   receives callbacks while the connection is idle.
 //! - `data` reads and writes, `xattrs` implements extended attributes.
 
+mod client_state;
 mod core;
 mod data;
 mod delegations;
-mod keeper;
-mod life;
 mod locks;
+mod maintenance;
 mod open;
-mod opens;
+mod open_state;
 mod xattrs;
 
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use ::nfs::client::v4::{
     Access as AskAccess, Allocate, Commit, Copy, Create, FsStat, GetAttr, Link, Lookup, ReadDir,
     ReadLink, Remove, Rename, Seek as AskSeek, SetAttr as AskSetAttr, StateId,
 };
-use ::nfs::client::{Limits, Listed, Stable, Tree, Written};
-use vfs::lock::{HostLock, LockKind, LockRange, Outsider};
+use ::nfs::client::{Limits, ListedEntry, Stable, Tree, Written};
+use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Capabilities, CopyHow, Cx, Errno, Level, Make, OpenFlags, Result, Seek, SetAttr,
-    Sink, StatFs, XattrFlags,
+    Access, Attr, Capabilities, CopyMode, Cx, Errno, NewNode, OpenFlags, Result, SetAttr, Sink,
+    StatFs, Support, Whence, XattrFlags,
 };
 
-pub use self::core::Turn;
-pub(super) use self::core::{Core, NOWHERE};
-pub(super) use self::data::Flight;
-pub(super) use self::keeper::Keeper;
-use self::life::Life;
-pub(super) use self::opens::Opening;
-use super::version::{Found, Handle, List, Open, Paged, Target, Version, whole};
+use self::client_state::ClientState;
+pub use self::core::PendingCompound;
+pub(super) use self::core::{Core, UNKNOWN_TREE};
+pub(super) use self::data::PendingIo;
+pub(super) use self::maintenance::Maintenance;
+pub(super) use self::open_state::OpenState;
+use super::version::{Found, Handle, List, Open, PageEnd, ProtocolVersion, Target, complete_node};
 
 /// A server that speaks v4.
 pub(super) struct V4 {
@@ -47,12 +47,12 @@ pub(super) struct V4 {
     xattr: bool,
     clone: bool,
     /// Whether to use READ_PLUS.
-    plus: AtomicBool,
-    _keeper: Keeper,
+    read_plus: AtomicBool,
+    _maintenance: Maintenance,
 }
 
 /// The attributes of the server and of its root.
-pub(super) struct Traits {
+pub(super) struct ServerCapabilities {
     pub(super) tree: Tree,
     pub(super) limits: Limits,
     pub(super) lease: Duration,
@@ -61,17 +61,17 @@ pub(super) struct Traits {
 }
 
 impl V4 {
-    pub(super) fn new(core: Arc<Core>, traits: Traits, plus: bool) -> Result<V4> {
+    pub(super) fn new(core: Arc<Core>, traits: ServerCapabilities, plus: bool) -> Result<V4> {
         let limits = core.limits(traits.limits);
-        let keeper = Keeper::start(core.clone(), traits.lease)?;
+        let keeper = Maintenance::start(core.clone(), traits.lease)?;
         Ok(V4 {
             tree: traits.tree,
             limits,
             xattr: traits.xattr && core.minor >= 2,
             clone: traits.clone && core.minor >= 2,
-            plus: AtomicBool::new(plus && core.minor >= 2),
+            read_plus: AtomicBool::new(plus && core.minor >= 2),
             core,
-            _keeper: keeper,
+            _maintenance: keeper,
         })
     }
 
@@ -83,52 +83,53 @@ impl V4 {
     }
 }
 
-impl Version for V4 {
-    type Open = Arc<Opening>;
-    type Flight = Flight;
+impl ProtocolVersion for V4 {
+    type Open = Arc<OpenState>;
+    type PendingIo = PendingIo;
 
     fn limits(&self) -> Limits {
         self.limits
     }
 
-    fn connections(&self) -> u64 {
-        self.core.times()
+    fn reconnections(&self) -> u64 {
+        self.core.reconnections()
     }
 
     fn capabilities(&self) -> Capabilities {
         let if_any = |there| match there {
-            true => Level::Native,
-            false => Level::None,
+            true => Support::Native,
+            false => Support::None,
         };
         Capabilities {
             xattr: if_any(self.xattr),
-            host_locks: Level::Native,
-            handles: Level::Native,
-            change: Level::Native,
+            host_locks: Support::Native,
+            handles: Support::Native,
+            change: Support::Native,
             holes: if_any(self.core.minor >= 2),
             // The server may still refuse the operation.
             copy: if_any(self.core.minor >= 2),
             clone: if_any(self.clone),
-            devices: Level::Native,
-            owners: Level::Native,
+            devices: Support::Native,
+            owners: Support::Native,
             ..Capabilities::default()
         }
     }
 
     fn attr(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Attr> {
         let tree = self.tree;
-        self.core.ask(cx, GetAttr { handle, tree }, |attr| attr)
+        self.core
+            .call_stateless(cx, GetAttr { handle, tree }, |attr| attr)
     }
 
     fn set_attr(
         &self,
         cx: &Cx<'_>,
         handle: &Handle,
-        open: Option<&Arc<Opening>>,
+        open: Option<&Arc<OpenState>>,
         set: &SetAttr,
     ) -> Result<Attr> {
-        self.core.give_file_back(cx, handle);
-        let make = |_: &Life| {
+        self.core.return_file_delegation(cx, handle);
+        let make = |_: &ClientState| {
             Ok(AskSetAttr {
                 handle,
                 state: match open {
@@ -154,15 +155,17 @@ impl Version for V4 {
             directory,
             want,
         };
-        self.core.ask(cx, ask, |allowed| allowed)
+        self.core.call_stateless(cx, ask, |allowed| allowed)
     }
 
     fn statfs(&self, cx: &Cx<'_>, handle: &Handle) -> Result<StatFs> {
-        self.core.ask(cx, FsStat { handle }, |figures| figures)
+        self.core
+            .call_stateless(cx, FsStat { handle }, |figures| figures)
     }
 
     fn readlink(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>> {
-        self.core.ask(cx, ReadLink { handle }, |target| target)
+        self.core
+            .call_stateless(cx, ReadLink { handle }, |target| target)
     }
 
     fn lookup(&self, cx: &Cx<'_>, dir: &Handle, name: Option<&[u8]>) -> Result<Found> {
@@ -171,8 +174,8 @@ impl Version for V4 {
             name,
             tree: self.tree,
         };
-        let made = self.core.ask(cx, ask, |made| made)?;
-        whole(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
+        let made = self.core.call_stateless(cx, ask, |made| made)?;
+        complete_node(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
     }
 
     fn make(
@@ -180,10 +183,10 @@ impl Version for V4 {
         cx: &Cx<'_>,
         dir: &Handle,
         name: &[u8],
-        what: Make<'_>,
+        what: NewNode<'_>,
         mode: u32,
     ) -> Result<Found> {
-        if what == Make::File {
+        if what == NewNode::File {
             let flags = OpenFlags::WRITE | OpenFlags::EXCL;
             return Ok(open::create(self, cx, (dir, name), flags, mode)?.0);
         }
@@ -194,29 +197,29 @@ impl Version for V4 {
             mode,
             tree: self.tree,
         };
-        let made = self.core.ask(cx, ask, |made| made)?;
-        whole(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
+        let made = self.core.call_stateless(cx, ask, |made| made)?;
+        complete_node(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
     }
 
     fn link(&self, cx: &Cx<'_>, handle: &Handle, dir: &Handle, name: &[u8]) -> Result<Attr> {
-        self.core.give_file_back(cx, handle);
+        self.core.return_file_delegation(cx, handle);
         let ask = Link {
             handle,
             dir,
             name,
             tree: self.tree,
         };
-        self.core.ask(cx, ask, |attr| attr)
+        self.core.call_stateless(cx, ask, |attr| attr)
     }
 
     fn remove(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8], directory: bool) -> Result<()> {
-        self.core.give_name_back(cx, dir, name);
+        self.core.return_name_delegation(cx, dir, name);
         let ask = Remove {
             dir,
             name,
             directory,
         };
-        self.core.ask(cx, ask, |()| ())
+        self.core.call_stateless(cx, ask, |()| ())
     }
 
     fn rename(
@@ -225,23 +228,23 @@ impl Version for V4 {
         (from, name): (&Handle, &[u8]),
         (to, to_name): (&Handle, &[u8]),
     ) -> Result<()> {
-        self.core.give_name_back(cx, from, name);
-        self.core.give_name_back(cx, to, to_name);
+        self.core.return_name_delegation(cx, from, name);
+        self.core.return_name_delegation(cx, to, to_name);
         let ask = Rename {
             from,
             name,
             to,
             to_name,
         };
-        self.core.ask(cx, ask, |()| ())
+        self.core.call_stateless(cx, ask, |()| ())
     }
 
     fn list(
         &self,
         cx: &Cx<'_>,
         list: &List<'_>,
-        each: &mut dyn FnMut(Listed<'_>) -> Result<bool>,
-    ) -> Result<Paged> {
+        each: &mut dyn FnMut(ListedEntry<'_>) -> Result<bool>,
+    ) -> Result<PageEnd> {
         let ask = ReadDir {
             handle: list.handle,
             cookie: list.cookie,
@@ -251,10 +254,10 @@ impl Version for V4 {
             tree: self.tree,
         };
         self.core
-            .ask(cx, ask, |page| super::dir::give(page, list, each))?
+            .call_stateless(cx, ask, |page| super::dir::pass_entries(page, list, each))?
     }
 
-    fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Arc<Opening>> {
+    fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Arc<OpenState>> {
         if flags.contains(OpenFlags::EXEC) {
             // OPEN treats execute permission as read permission.
             let exec = Access::EXEC;
@@ -263,7 +266,7 @@ impl Version for V4 {
             }
         }
         if self.core.minor == 0 {
-            return open::by_place(self, cx, target, flags);
+            return open::by_name(self, cx, target, flags);
         }
         open::by_handle(self, cx, target, flags)
     }
@@ -275,7 +278,7 @@ impl Version for V4 {
         name: &[u8],
         flags: OpenFlags,
         mode: u32,
-    ) -> Result<(Found, Arc<Opening>)> {
+    ) -> Result<(Found, Arc<OpenState>)> {
         open::create(self, cx, (dir, name), flags, mode)
     }
 
@@ -290,14 +293,14 @@ impl Version for V4 {
         offset: u64,
         count: u32,
         wait: bool,
-    ) -> Result<Option<Flight>> {
+    ) -> Result<Option<PendingIo>> {
         data::begin_read(self, cx, open, (offset, count), wait)
     }
 
     fn end_read(
         &self,
         cx: &Cx<'_>,
-        flight: Flight,
+        flight: PendingIo,
         open: Open<'_, V4>,
         offset: u64,
         count: u32,
@@ -314,7 +317,7 @@ impl Version for V4 {
         stable: Stable,
         data: &[u8],
         wait: bool,
-    ) -> Result<Option<Flight>> {
+    ) -> Result<Option<PendingIo>> {
         let write = data::write(open, offset, stable, data)?;
         data::begin_write(self, cx, &write, wait)
     }
@@ -322,7 +325,7 @@ impl Version for V4 {
     fn end_write(
         &self,
         cx: &Cx<'_>,
-        flight: Flight,
+        flight: PendingIo,
         open: Open<'_, V4>,
         offset: u64,
         stable: Stable,
@@ -335,16 +338,17 @@ impl Version for V4 {
         &self,
         cx: &Cx<'_>,
         handle: &Handle,
-        open: Option<&Arc<Opening>>,
+        open: Option<&Arc<OpenState>>,
         offset: u64,
         stable: Stable,
         data: &[u8],
     ) -> Result<Written> {
-        data::write_by(self, cx, (handle, open), offset, stable, data)
+        data::write_with(self, cx, (handle, open), offset, stable, data)
     }
 
     fn commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<[u8; 8]> {
-        self.core.ask(cx, Commit { handle }, |verifier| verifier)
+        self.core
+            .call_stateless(cx, Commit { handle }, |verifier| verifier)
     }
 
     fn allocate(
@@ -356,7 +360,7 @@ impl Version for V4 {
         hole: bool,
     ) -> Result<()> {
         self.needs_4_2()?;
-        let make = |_: &Life| {
+        let make = |_: &ClientState| {
             Ok(Allocate {
                 handle: open.handle,
                 state: open.state.state()?,
@@ -373,10 +377,10 @@ impl Version for V4 {
         cx: &Cx<'_>,
         open: Open<'_, V4>,
         offset: u64,
-        what: Seek,
+        what: Whence,
     ) -> Result<Option<u64>> {
         self.needs_4_2()?;
-        let make = |_: &Life| {
+        let make = |_: &ClientState| {
             Ok(AskSeek {
                 handle: open.handle,
                 state: open.state.state()?,
@@ -395,10 +399,10 @@ impl Version for V4 {
         to: Open<'_, V4>,
         to_offset: u64,
         len: u64,
-        how: CopyHow,
+        how: CopyMode,
     ) -> Result<u64> {
         self.needs_4_2()?;
-        let make = |_: &Life| {
+        let make = |_: &ClientState| {
             Ok(Copy {
                 from: (from.handle, from.state.state()?),
                 to: (to.handle, to.state.state()?),
@@ -412,7 +416,7 @@ impl Version for V4 {
             let copied = self.core.call(cx, make, |copied| copied)?;
             // The client has no copy of these bytes to write again, so they are committed before
             // the next change.
-            match copied.unstable {
+            match copied.unstable_verifier {
                 Some(verifier) if copied.count > 0 && self.commit(cx, to.handle)? != verifier => {}
                 _ => return Ok(copied.count),
             }
@@ -467,7 +471,7 @@ impl Version for V4 {
         open: Open<'_, V4>,
         range: &LockRange,
         kind: LockKind,
-    ) -> Result<Option<Outsider>> {
+    ) -> Result<Option<ForeignLock>> {
         locks::find(&self.core, cx, open.state, range, kind)
     }
 }

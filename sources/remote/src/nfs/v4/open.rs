@@ -7,9 +7,9 @@ use vfs::{Access, Cx, Errno, OpenFlags, Result};
 
 use super::V4;
 use super::delegations::{Delegation, Delegations};
-use super::opens::{Opening, Wanted};
+use super::open_state::{OpenArgs, OpenState};
 use crate::file::may_open;
-use crate::nfs::version::{Found, Handle, Target, Version, whole};
+use crate::nfs::version::{Found, Handle, ProtocolVersion, Target, complete_node};
 
 /// Opens by handle, or shares the open of a delegation.
 pub(super) fn by_handle(
@@ -17,41 +17,41 @@ pub(super) fn by_handle(
     cx: &Cx<'_>,
     target: Target<'_>,
     flags: OpenFlags,
-) -> Result<Arc<Opening>> {
+) -> Result<Arc<OpenState>> {
     let core = &v4.core;
-    let wanted = wanted(v4, Claim::Handle(target.handle), flags);
-    if target.alone || !Delegations::covers(flags) || !core.takes_delegations() {
+    let wanted = open_args(v4, Claim::Handle(target.handle), flags);
+    if target.exclusive || !Delegations::covers(flags) || !core.takes_delegations() {
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC) {
-            core.give_file_back(cx, target.handle);
+            core.return_file_delegation(cx, target.handle);
         }
         return Ok(core.open_file(cx, &wanted)?.1);
     }
     if let Some(opening) = core.delegations.open(target.handle, cx.caller) {
         return Ok(opening);
     }
-    let wanted = Wanted {
+    let wanted = OpenArgs {
         delegation: true,
         ..wanted
     };
     let (opened, opening) = core.open_file(cx, &wanted)?;
     if let Some(came) = opened.delegation {
-        core.keep(cx, Delegation::new(came, &opening, &target));
+        core.add_delegation(cx, Delegation::new(came, &opening, &target));
     }
     Ok(opening)
 }
 
 /// Opens by name, as v4.0 cannot open by handle. If the name is gone, uses the anonymous stateid,
 /// with which the server checks permissions on each read and write.
-pub(super) fn by_place(
+pub(super) fn by_name(
     v4: &V4,
     cx: &Cx<'_>,
     target: Target<'_>,
     flags: OpenFlags,
-) -> Result<Arc<Opening>> {
-    if let Some((dir, name)) = target.place {
-        let wanted = wanted(v4, Claim::Name(dir, name), flags);
+) -> Result<Arc<OpenState>> {
+    if let Some((dir, name)) = target.location {
+        let wanted = open_args(v4, Claim::Name(dir, name), flags);
         match v4.core.open_file(cx, &wanted) {
-            Ok((opened, opening)) if opened.made.attr.is_some_and(|attr| attr.id == target.id) => {
+            Ok((opened, opening)) if opened.node.attr.is_some_and(|attr| attr.id == target.id) => {
                 return Ok(opening);
             }
             // The name now belongs to another file, or to none.
@@ -68,7 +68,9 @@ pub(super) fn by_place(
         return Err(Errno::EACCES);
     }
     let handle = target.handle.clone();
-    Ok(v4.core.opening(cx, handle, flags, StateId::ANONYMOUS, None))
+    Ok(v4
+        .core
+        .register_open(cx, handle, flags, StateId::ANONYMOUS, None))
 }
 
 /// Creates `name` in `dir` unless it exists, and opens it.
@@ -78,9 +80,9 @@ pub(super) fn create(
     (dir, name): (&Handle, &[u8]),
     flags: OpenFlags,
     mode: u32,
-) -> Result<(Found, Arc<Opening>)> {
-    v4.core.give_name_back(cx, dir, name);
-    let wanted = wanted(v4, Claim::Create(dir, name, mode), flags);
+) -> Result<(Found, Arc<OpenState>)> {
+    v4.core.return_name_delegation(cx, dir, name);
+    let wanted = open_args(v4, Claim::Create(dir, name, mode), flags);
     let (opened, opening) = match v4.core.open_file(cx, &wanted) {
         // The error of servers for files that are not regular.
         Err(errno @ (Errno::EINVAL | Errno::ELOOP)) => {
@@ -90,8 +92,8 @@ pub(super) fn create(
         }
         opened => opened?,
     };
-    let found = whole(
-        opened.made,
+    let found = complete_node(
+        opened.node,
         || Err(Errno::EIO),
         |handle| v4.attr(cx, handle),
     )?;
@@ -99,8 +101,8 @@ pub(super) fn create(
 }
 
 /// An open without a delegation.
-fn wanted<'a>(v4: &V4, claim: Claim<'a>, flags: OpenFlags) -> Wanted<'a> {
-    Wanted {
+fn open_args<'a>(v4: &V4, claim: Claim<'a>, flags: OpenFlags) -> OpenArgs<'a> {
+    OpenArgs {
         claim,
         flags,
         tree: v4.tree,

@@ -5,11 +5,12 @@ use vfs::{Cx, Errno, Result, XattrFlags};
 
 use super::V4;
 use crate::nfs::version::Handle;
-use crate::xattr::MOST;
+use crate::xattr::MAX_SIZE;
 
 pub(super) fn get(v4: &V4, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Result<Vec<u8>> {
     let name = check(v4, name)?;
-    v4.core.ask(cx, GetXattr { handle, name }, <[u8]>::to_vec)
+    v4.core
+        .call_stateless(cx, GetXattr { handle, name }, <[u8]>::to_vec)
 }
 
 /// Lists all names, each terminated by a NUL.
@@ -23,9 +24,9 @@ pub(super) fn list(v4: &V4, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>> {
         let ask = ListXattrs {
             handle,
             cookie: at,
-            count: MOST as u32,
+            count: MAX_SIZE as u32,
         };
-        let (cookie, end) = v4.core.ask(cx, ask, |(names, cookie, end)| {
+        let (cookie, end) = v4.core.call_stateless(cx, ask, |(names, cookie, end)| {
             for name in names {
                 list.extend_from_slice(b"user.");
                 list.extend_from_slice(name);
@@ -37,7 +38,7 @@ pub(super) fn list(v4: &V4, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>> {
             return Ok(list);
         }
         // The listing would never end, or exceeds Linux's limit.
-        if cookie == at || list.len() > MOST {
+        if cookie == at || list.len() > MAX_SIZE {
             return Err(Errno::E2BIG);
         }
         at = cookie;
@@ -58,12 +59,13 @@ pub(super) fn set(
         value,
         flags,
     };
-    v4.core.ask(cx, ask, |()| ())
+    v4.core.call_stateless(cx, ask, |()| ())
 }
 
 pub(super) fn remove(v4: &V4, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Result<()> {
     let name = check(v4, name)?;
-    v4.core.ask(cx, RemoveXattr { handle, name }, |()| ())
+    v4.core
+        .call_stateless(cx, RemoveXattr { handle, name }, |()| ())
 }
 
 /// Returns a name without its prefix, which is implicit in the protocol.

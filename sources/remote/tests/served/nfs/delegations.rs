@@ -12,7 +12,7 @@ use hostdir::{HostDir, Identity, Options as Shown};
 use remote::nfs::{Mount, Options, mount};
 use tempfile::TempDir;
 use vfs::{Caller, FileSystem, OpenFlags};
-use vfs_testkit::context::{Seen, ok, run};
+use vfs_testkit::context::{TestNode, ok, run};
 
 use super::net::Served;
 
@@ -48,7 +48,7 @@ impl Bed {
                 true => Err(ErrorKind::ConnectionRefused.into()),
             }),
             path: "",
-            whole: true,
+            require_full_path: true,
             options,
         })
         .expect("mounted");
@@ -64,12 +64,12 @@ impl Bed {
         self.dir.path().join(name)
     }
 
-    fn root(&self) -> Seen {
+    fn root(&self) -> TestNode {
         root(&self.fs)
     }
 
     /// A file that the client has read.
-    fn was_read(&self, name: &str) -> Seen {
+    fn was_read(&self, name: &str) -> TestNode {
         fs::write(self.path(name), "before").expect("written");
         let node = ok(self.root().lookup(name));
         assert_eq!(ok(ok(node.open(READ)).read_all()), b"before");
@@ -102,10 +102,10 @@ impl Bed {
     }
 }
 
-fn root(fs: &Arc<dyn FileSystem>) -> Seen {
+fn root(fs: &Arc<dyn FileSystem>) -> TestNode {
     let who = Caller::ROOT;
     let node = ok(run(&who, |cx| fs.root(cx)));
-    Seen { node, who }
+    TestNode { node, caller: who }
 }
 
 #[test]

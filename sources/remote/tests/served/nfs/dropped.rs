@@ -7,10 +7,10 @@ use std::thread::spawn;
 use std::time::Duration;
 
 use remote::nfs::{Mount, Options, mount};
-use remote::{Retry, Silence};
+use remote::{Retry, Timeouts};
 use transports::{Addr, Link, StreamLink, dial};
 use vfs::{Caller, Errno, FileSystem};
-use vfs_testkit::context::{Seen, ok, refused, run};
+use vfs_testkit::context::{TestNode, ok, refused, run};
 
 use super::net::Served;
 
@@ -95,7 +95,7 @@ impl Network {
     }
 }
 
-fn mounted(version: (u32, u32), silence: Silence) -> (Arc<Served>, Arc<Network>, Seen) {
+fn mounted(version: (u32, u32), silence: Timeouts) -> (Arc<Served>, Arc<Network>, TestNode) {
     let (served, network) = (Served::new(), Arc::new(Network::default()));
     let connect = {
         let (served, network) = (served.clone(), network.clone());
@@ -103,7 +103,7 @@ fn mounted(version: (u32, u32), silence: Silence) -> (Arc<Served>, Arc<Network>,
     };
     let options = Options {
         version: Some(version),
-        silence,
+        timeouts: silence,
         // The time of a lost server, which does not pass while a server is silent.
         retry: Retry::For(Duration::ZERO),
         ..Options::default()
@@ -111,20 +111,20 @@ fn mounted(version: (u32, u32), silence: Silence) -> (Arc<Served>, Arc<Network>,
     let (fs, _) = mount(&Mount {
         dial: connect,
         path: "",
-        whole: true,
+        require_full_path: true,
         options,
     })
     .expect("mounted");
     (served, network, root(&fs))
 }
 
-fn root(fs: &Arc<dyn FileSystem>) -> Seen {
+fn root(fs: &Arc<dyn FileSystem>) -> TestNode {
     let who = Caller::ROOT;
     let node = ok(run(&who, |cx| fs.root(cx)));
-    Seen { node, who }
+    TestNode { node, caller: who }
 }
 
-const HARD: Silence = Silence {
+const HARD: Timeouts = Timeouts {
     timeo: Duration::from_secs(1),
     soft: false,
 };
@@ -155,7 +155,7 @@ fn a_call_whose_reply_was_dropped_is_not_carried_out_twice() {
 
 #[test]
 fn a_soft_mount_gives_the_call_up_and_keeps_the_connection() {
-    let soft = Silence { soft: true, ..HARD };
+    let soft = Timeouts { soft: true, ..HARD };
     for version in VERSIONS {
         let (_served, network, root) = mounted(version, soft);
         let before = network.connections.load(Ordering::SeqCst);

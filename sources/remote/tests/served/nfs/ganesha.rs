@@ -145,7 +145,7 @@ impl Ganesha {
                 Ok(Box::new(dial(&Addr::Unix(dir.join(socket)))?))
             }),
             path: &path,
-            whole: true,
+            require_full_path: true,
             options: Options {
                 version: Some(version),
                 mount_port: Some(2050),
@@ -194,12 +194,12 @@ fn subject(version: (u32, u32), ours: Profile) -> TestSubject {
     let ganesha = Ganesha::get();
     let mut subject = TestSubject::new(ganesha.mount(version), theirs(ours));
     let watched = ganesha.clone();
-    subject.excuse = Box::new(move || {
+    subject.ignore_failure = Box::new(move || {
         let ended = watched.process.lock().try_wait();
         let signal = ended.ok().flatten()?.signal()?;
         Some(format!("Ganesha has died of signal {signal}"))
     });
-    subject.keep = Box::new(ganesha);
+    subject.keep_alive = Box::new(ganesha);
     subject
 }
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use remote::nfs::{Mount, Options, mount};
 use transports::{Link, StreamLink};
 use vfs::{Caller, Errno, File, FileSystem, OpenFlags, Result};
-use vfs_testkit::context::{Seen, ok, pattern, run};
+use vfs_testkit::context::{TestNode, ok, pattern, run};
 use wire::payload::SliceSink;
 
 use super::net::Served;
@@ -53,11 +53,11 @@ impl Meddled {
         let direct = served.mount(options.clone());
         let who = Caller::ROOT;
         let node = ok(run(&who, |cx| direct.root(cx)));
-        drop(ok(Seen { node, who }.file("file", &content)));
+        drop(ok(TestNode { node, caller: who }.file("file", &content)));
         let (tree, _) = mount(&Mount {
             dial: Arc::new(move |_| Ok(Box::new(between(&served, &meddle)))),
             path: "",
-            whole: true,
+            require_full_path: true,
             options,
         })
         .expect("mounted");
@@ -280,7 +280,7 @@ proptest! {
         thread::scope(|scope| {
             let reader = scope.spawn(|| meddled.read(offset, len));
             for _ in 0..20 {
-                ok(with_cx(|cx| meddled.file.attr(cx, vfs::Want::STAT)));
+                ok(with_cx(|cx| meddled.file.attr(cx, vfs::AttrMask::STAT)));
             }
             let (read, memory) = reader.join().expect("no panic");
             let expected = &meddled.content[offset..SIZE.min(offset + len)];

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use layers::Fault;
-use layers::fault::{What, When};
+use layers::fault::{FaultKind, Trigger};
 use memory::Memory;
 use remote::nfs::Options;
-use vfs::{Call, Caller, Cx, DirEntry, DirSink, Errno, Make, Mode, Name, Op, OpenFlags, Plus};
+use vfs::{
+    Call, Caller, Cx, DirEntry, DirSink, Errno, Mode, Name, NewNode, Op, OpenFlags, ReaddirMode,
+};
 
 use super::net::Served;
 
@@ -25,9 +27,12 @@ impl DirSink for Names {
 #[test]
 fn an_entry_on_its_way_out_ends_no_listing() {
     for version in [(3, 0), (4, 0), (4, 1), (4, 2)] {
-        for (when, expected) in [(When::Nth(1), Ok(())), (When::Always, Err(Errno::ENOENT))] {
+        for (when, expected) in [
+            (Trigger::Nth(1), Ok(())),
+            (Trigger::Always, Err(Errno::ENOENT)),
+        ] {
             let fault = Fault::new(1, Arc::new(|| Duration::ZERO));
-            fault.add(Op::Readdir, when, What::Fail(Errno::ENOENT));
+            fault.add(Op::Readdir, when, FaultKind::Fail(Errno::ENOENT));
             let served = Served::over(layers::stack(Memory::new(vfs_testkit::clock()), fault));
             let tree = served.mount(Options {
                 version: Some(version),
@@ -37,11 +42,14 @@ fn an_entry_on_its_way_out_ends_no_listing() {
             let cx = Cx::new(&Caller::ROOT, &call);
             let root = tree.root(&cx).expect("a root");
             let name = Name::new(b"file").expect("a name");
-            root.make(&cx, name, Make::File, Mode::exactly(0o644))
+            root.make(&cx, name, NewNode::File, Mode::without_umask(0o644))
                 .expect("made");
             let dir = root.open(&cx, OpenFlags::READ).expect("open");
             let mut names = Names(Vec::new());
-            assert_eq!(dir.readdir(&cx, 0, Plus::Entries, &mut names), expected);
+            assert_eq!(
+                dir.readdir(&cx, 0, ReaddirMode::Entries, &mut names),
+                expected
+            );
             assert_eq!(names.0.len(), usize::from(expected.is_ok()));
         }
     }

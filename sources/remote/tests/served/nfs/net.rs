@@ -176,7 +176,7 @@ impl Served {
         let (tree, _) = mount(&Mount {
             dial: Arc::new(move |_| Ok(Box::new(served.link()))),
             path: "",
-            whole: true,
+            require_full_path: true,
             options,
         })
         .expect("mounted");

@@ -5,21 +5,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use layers::record::{Event, Record};
+use layers::call_log::{CallLog, Event};
 use memory::Memory;
 use parking_lot::Mutex;
 use remote::nfs::Options;
-use vfs::lock::{Lock, LockKind, LockTable, Owner, Space};
+use vfs::lock::{Lock, LockFamily, LockKind, LockTable, Owner};
 use vfs::op::Op;
 use vfs::{Caller, Errno, FileSystem, NodeId, OpenFlags};
-use vfs_testkit::context::{Seen, ok, pattern, refused, run};
+use vfs_testkit::context::{TestNode, ok, pattern, refused, run};
 
 use super::net::Served;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 const VERSIONS: [(u32, u32); 4] = [(3, 0), (4, 0), (4, 1), (4, 2)];
 
-fn mounted(version: (u32, u32)) -> (Arc<Served>, Arc<dyn FileSystem>, Seen) {
+fn mounted(version: (u32, u32)) -> (Arc<Served>, Arc<dyn FileSystem>, TestNode) {
     // Short, as v4.0's grace period after a restart is that long if there is state to reclaim.
     let served = Served::with_lease(Duration::from_secs(2));
     let fs = served.mount(Options {
@@ -30,10 +30,10 @@ fn mounted(version: (u32, u32)) -> (Arc<Served>, Arc<dyn FileSystem>, Seen) {
     (served, fs, root)
 }
 
-fn root(fs: &Arc<dyn FileSystem>) -> Seen {
+fn root(fs: &Arc<dyn FileSystem>) -> TestNode {
     let who = Caller::ROOT;
     let node = ok(run(&who, |cx| fs.root(cx)));
-    Seen { node, who }
+    TestNode { node, caller: who }
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn data_of_a_closed_file_is_written_again() {
         ok(file.write_all(0, b"written"));
         drop(file);
         crash(&served, b"");
-        ok(run(&root.who, |cx| fs.sync(cx)));
+        ok(run(&root.caller, |cx| fs.sync(cx)));
         assert_eq!(stored(&served), b"written", "{version:?}");
     }
 }
@@ -155,7 +155,7 @@ fn what_was_cut_off_after_an_unstable_write_is_not_written_again() {
         assert_eq!(stored(&served), b"0123\0\0\0\08", "{version:?}");
         if version == (4, 2) {
             ok(file.write_all(0, b"abcdefghi"));
-            ok(file.allocate(vfs::Allocate::Punch, 2, 2));
+            ok(file.allocate(vfs::AllocateMode::Punch, 2, 2));
             crash(&served, b"__\0\0");
             ok(file.fsync(false));
             assert_eq!(stored(&served), b"ab\0\0efghi");
@@ -178,7 +178,7 @@ fn a_removed_file_has_no_data_to_be_written_again() {
         drop(file);
         ok(root.unlink("file"));
         served.restart();
-        ok(run(&root.who, |cx| fs.sync(cx)));
+        ok(run(&root.caller, |cx| fs.sync(cx)));
     }
 }
 
@@ -192,7 +192,7 @@ fn counting() -> (Arc<Served>, Arc<Mutex<Vec<NodeId>>>) {
         }
     };
     let start = Instant::now();
-    let record = Record::new(Arc::new(move || start.elapsed()), Box::new(count));
+    let record = CallLog::new(Arc::new(move || start.elapsed()), Box::new(count));
     let fs = layers::stack(Memory::new(vfs_testkit::clock()), record);
     (Served::over(fs), commits)
 }
@@ -245,7 +245,7 @@ fn copies_are_durable() {
     let (node, to) = ok(root.create("file", RW, 0o644));
     ok(from.write_all(0, b"copied"));
     ok(to.write_all(0, b"here before"));
-    assert_eq!(from.copy(0, &to, 0, 6, vfs::CopyHow::Any), Ok(6));
+    assert_eq!(from.copy(0, &to, 0, 6, vfs::CopyMode::Any), Ok(6));
     assert_eq!(*commits.lock(), [node.id()]);
     crash(&served, b"copied");
     ok(to.fsync(false));
@@ -254,7 +254,7 @@ fn copies_are_durable() {
 
 fn lock(client: u64, start: u64, end: u64) -> Lock {
     Lock {
-        space: Space::Posix,
+        family: LockFamily::Posix,
         start,
         end,
         kind: LockKind::Exclusive,
@@ -272,8 +272,8 @@ fn locks_are_kept_over_a_restart() {
         let (served, _fs, one) = mounted(version);
         let node = ok(one.file("file", b"data"));
         let table = LockTable::default();
-        let take = |node: &Seen, table: &LockTable, lock: &Lock| {
-            run(&node.who, |cx| {
+        let take = |node: &TestNode, table: &LockTable, lock: &Lock| {
+            run(&node.caller, |cx| {
                 table.lock(cx, &*node.node, lock.clone(), false)
             })
         };
@@ -290,8 +290,8 @@ fn locks_are_kept_over_a_restart() {
         let others = LockTable::default();
         refused(take(&theirs, &others, &lock(2, 5, 5)), Errno::EAGAIN);
         let mine = lock(1, 0, 9);
-        ok(run(&node.who, |cx| {
-            table.unlock(cx, &*node.node, mine.space, 0, 9, &mine.owner)
+        ok(run(&node.caller, |cx| {
+            table.unlock(cx, &*node.node, mine.family, 0, 9, &mine.owner)
         }));
         ok(take(&theirs, &others, &lock(2, 5, 5)));
     }
@@ -310,7 +310,7 @@ fn removing_slowly() -> (Arc<Served>, Receiver<()>, SyncSender<()>) {
             may_end.recv().expect("told");
         }
     };
-    let record = Record::new(Arc::new(|| Duration::ZERO), Box::new(hold));
+    let record = CallLog::new(Arc::new(|| Duration::ZERO), Box::new(hold));
     let fs = layers::stack(Memory::new(vfs_testkit::clock()), record);
     (Served::over(fs), is_removed, end)
 }

@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use remote::nfs::{Mount, Options, mount, secured};
-use tls::{Acceptor, Connector, Demand, Files};
+use remote::nfs::{Mount, Options, establish_tls, mount};
+use tls::{Acceptor, ClientAuth, Connector, TlsFiles};
 use transports::Link;
 use vfs::{Call, Caller, Cx, FileSystem};
 use vfs_testkit::TestSubject;
@@ -12,7 +12,7 @@ use vfs_testkit::TestSubject;
 use super::net::Served;
 
 /// The files of a server named `localhost` that trusts its own certificate, and their directory.
-fn files() -> (tempfile::TempDir, Files) {
+fn files() -> (tempfile::TempDir, TlsFiles) {
     let dir = tempfile::tempdir().expect("a directory");
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
     let write = |name: &str, text: String| {
@@ -21,7 +21,7 @@ fn files() -> (tempfile::TempDir, Files) {
         Some(path)
     };
     let cert = write("cert.pem", made.cert.pem());
-    let files = Files {
+    let files = TlsFiles {
         key: write("key.pem", made.signing_key.serialize_pem()),
         ca: cert.clone(),
         cert,
@@ -32,11 +32,11 @@ fn files() -> (tempfile::TempDir, Files) {
 /// A server that requires TLS, and the connector of its clients.
 fn secure() -> (Arc<Served>, Arc<Connector>) {
     let (_dir, files) = files();
-    let acceptor = Acceptor::open(files.clone(), Demand::Optional, nfs::ALPN);
+    let acceptor = Acceptor::open(files.clone(), ClientAuth::Optional, nfs::ALPN);
     let served = Served::secure(acceptor.expect("good files").into());
-    let nobody = Files {
+    let nobody = TlsFiles {
         ca: files.ca,
-        ..Files::default()
+        ..TlsFiles::default()
     };
     let connector = Connector::open(&nobody, "localhost", nfs::ALPN).expect("good files");
     (served, connector.into())
@@ -49,9 +49,9 @@ fn mounted(
 ) -> Arc<dyn FileSystem> {
     let (served, connector) = (served.clone(), connector.clone());
     let (tree, _) = mount(&Mount {
-        dial: Arc::new(move |_| secured(served.link(), &connector, version.0)),
+        dial: Arc::new(move |_| establish_tls(served.link(), &connector, version.0)),
         path: "",
-        whole: true,
+        require_full_path: true,
         options: Options {
             version: Some(version),
             ..Options::default()
@@ -90,7 +90,7 @@ fn a_connection_that_comes_again_is_secured_again() {
     let cx = Cx::new(&Caller::ROOT, &call);
     let root = tree.root(&cx).expect("a root");
     served.hang_up();
-    root.attr(&cx, vfs::Want::STAT)
+    root.attr(&cx, vfs::AttrMask::STAT)
         .expect("attributes over another connection");
 }
 
@@ -100,11 +100,13 @@ fn plain_calls_are_refused_and_plain_servers_are_not_spoken_to() {
     let plain = mount(&Mount {
         dial: Arc::new(move |_| Ok(Box::new(served.link()) as Box<dyn Link>)),
         path: "",
-        whole: true,
+        require_full_path: true,
         options: Options::default(),
     });
     assert!(plain.is_err());
     let old = Served::new();
-    let error = secured(old.link(), &connector, 4).err().expect("no TLS");
+    let error = establish_tls(old.link(), &connector, 4)
+        .err()
+        .expect("no TLS");
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
 }

@@ -27,7 +27,7 @@ fn queue() -> (Queue, UnixStream) {
         kick,
         call,
         waiting: WaitMode::Adaptive(Duration::ZERO),
-        gone: Arc::default(),
+        disconnected: Arc::default(),
     });
     (queue, device)
 }
@@ -51,7 +51,7 @@ impl Queue {
             let element = [id.to_le_bytes(), len.to_le_bytes()].concat();
             self.store(at + 4 + 8 * place, &element);
         }
-        self.number(at + 2).store(index, Ordering::Release);
+        self.shared_u16(at + 2).store(index, Ordering::Release);
         self.shared.call.write(1).expect("told");
     }
 }

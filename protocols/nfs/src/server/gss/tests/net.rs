@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use vfs::{Call, Caller, Export, FileSystem, Groups, Patience};
-use vfs_testkit::{Message, Room, session};
-use wire::{Answer, Incoming, Outgoing, Session as _, Xdr, XdrReader};
+use vfs_testkit::{Message, ReplyBuffer, session};
+use wire::{Incoming, Outgoing, ServeOutcome, Session as _, Xdr, XdrReader};
 
 use crate::rpc::{
     self, CALL, GssProcedure, InitResult, LAST, MARK, OpaqueAuth, REPLY, Service, flavor,
@@ -62,8 +62,12 @@ impl Mechanism for Fake {
         to(&Message::new(bytes));
     }
 
-    fn draft(&self, write: &mut dyn FnMut(&mut dyn Outgoing) -> bool, then: &mut dyn FnMut(&[u8])) {
-        let mut room = Room::new(2 << 20);
+    fn compose(
+        &self,
+        write: &mut dyn FnMut(&mut dyn Outgoing) -> bool,
+        then: &mut dyn FnMut(&[u8]),
+    ) {
+        let mut room = ReplyBuffer::new(2 << 20);
         if write(&mut room) {
             then(room.data());
         }
@@ -180,7 +184,7 @@ fn serve(session: &Connection, message: &[u8]) -> Vec<u8> {
     let call = Call::detached();
     let served = session::serve_patiently(session, &call, &Message::new(message), MOST);
     match served.expect("a call") {
-        (Answer::Done, reply) => reply,
+        (ServeOutcome::Done, reply) => reply,
         other => panic!("{other:?}"),
     }
 }
@@ -432,7 +436,7 @@ impl Client {
         let call = Call::detached();
         let message = Message::new(message);
         let served = session::serve(&self.session, &call, patience, &message, 2 << 20);
-        served.expect("a call").0 == Answer::WouldBlock
+        served.expect("a call").0 == ServeOutcome::WouldBlock
     }
 
     #[track_caller]

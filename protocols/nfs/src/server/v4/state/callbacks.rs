@@ -104,7 +104,7 @@ struct Slot {
     /// The last sequence number used.
     sequence: u32,
     /// Whether the last call may not have arrived, so that the next call repeats its number.
-    again: bool,
+    repeat: bool,
     in_use: bool,
 }
 
@@ -147,16 +147,16 @@ impl Backchannel {
     fn take(&mut self) -> Option<(u32, u32)> {
         let at = self.slots.iter().position(|slot| !slot.in_use)?;
         let slot = &mut self.slots[at];
-        if !slot.again {
+        if !slot.repeat {
             slot.sequence = slot.sequence.wrapping_add(1);
         }
-        (slot.again, slot.in_use) = (false, true);
+        (slot.repeat, slot.in_use) = (false, true);
         Some((at as u32, slot.sequence))
     }
 
     fn release(&mut self, slot: u32, again: bool) {
         if let Some(slot) = self.slots.get_mut(slot as usize) {
-            (slot.again, slot.in_use) = (again, false);
+            (slot.repeat, slot.in_use) = (again, false);
         }
     }
 }
@@ -171,7 +171,7 @@ impl<T: Tree> State<T> {
     ) -> Result<(), Status> {
         let session = self.sessions.get(session).ok_or(Status::Badsession)?;
         lock(&session.backchannel).parameters = parameters;
-        session.forgive();
+        session.clear_fault();
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl<T: Tree> State<T> {
                 Some(call) => calling.push(call),
                 None => {
                     if let Some(serial) = serial {
-                        self.call_again(&client, serial, !can_wait);
+                        self.reschedule_callback(&client, serial, !can_wait);
                     }
                     if !can_wait {
                         break;
@@ -220,7 +220,7 @@ impl<T: Tree> State<T> {
             };
             return Some((Some(serial), Some(node.clone()), kind));
         }
-        if let Some(keep) = client_state.keep.take() {
+        if let Some(keep) = client_state.recall_any_keep.take() {
             return Some((None, None, CallbackKind::RecallAny(keep)));
         }
         loop {
@@ -234,11 +234,11 @@ impl<T: Tree> State<T> {
     }
 
     /// Records that `client` has not received the callback for `serial`.
-    fn call_again(&self, client: &Client<T>, serial: u32, now: bool) {
+    fn reschedule_callback(&self, client: &Client<T>, serial: u32, now: bool) {
         let mut client_state = lock(&client.client_state);
         let again = match client_state.get_mut(serial) {
-            Some(StateEntry::Delegation(delegation)) => &mut delegation.again,
-            Some(StateEntry::Copy(copy)) => &mut copy.again,
+            Some(StateEntry::Delegation(delegation)) => &mut delegation.recall_due,
+            Some(StateEntry::Copy(copy)) => &mut copy.notification_due,
             _ => return,
         };
         *again = !now;
@@ -349,7 +349,7 @@ impl<T: Tree> State<T> {
 
     /// Schedules the calls over a closed connection again, for other connections. Returns their
     /// clients.
-    pub(super) fn calls_lost(&self, connection: u64) -> Vec<ClientId> {
+    pub(super) fn reschedule_lost_calls(&self, connection: u64) -> Vec<ClientId> {
         let lost: Vec<PendingCall> = {
             let mut pending_calls = lock(&self.pending_calls);
             let of_it = |_: &u32, pending: &mut PendingCall| pending.connection == connection;
@@ -374,14 +374,14 @@ impl<T: Tree> State<T> {
     fn finish(&self, pending: &PendingCall, again: bool, now: bool) {
         self.release_slot(pending, again);
         if let (Some(client), Some(serial)) = (self.clients.get(&pending.client), pending.serial) {
-            self.call_again(&client, serial, now);
+            self.reschedule_callback(&client, serial, now);
         }
     }
 }
 
 impl<T: Tree> Session<T> {
     /// Clears a fault after a change of the backchannel's connections or parameters.
-    pub(super) fn forgive(&self) {
+    pub(super) fn clear_fault(&self) {
         lock(&self.backchannel).faulty = false;
     }
 

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vfs::lock::Owner;
-use vfs::{Account, Charge, Full, Quota};
+use vfs::{Account, Charge, Quota, QuotaExceeded};
 
 use crate::v4::{ClientId, Status};
 
 use super::Tree;
-use super::client_state::{ClientState, full};
+use super::client_state::{ClientState, no_room_status};
 use super::requester::Requester;
 use super::sessions::Creation;
 
@@ -69,11 +69,11 @@ pub(super) struct Client<T: Tree> {
     /// All peers that the client has used.
     pub(super) peers: Mutex<Vec<Account>>,
     /// The client's share of the quota of clients, until it is destroyed.
-    pub(super) place: Mutex<Option<Charge>>,
+    pub(super) quota_charge: Mutex<Option<Charge>>,
     /// The quota of the bytes of its state.
-    held: Arc<Quota>,
+    state_quota: Arc<Quota>,
     /// The client's number in the lock table.
-    pub(super) locker: u64,
+    pub(super) lock_client: u64,
     pub(super) confirmed: AtomicBool,
     /// v4.1: whether RECLAIM_COMPLETE was received.
     pub(super) reclaimed: AtomicBool,
@@ -118,9 +118,9 @@ impl<T: Tree> Client<T> {
             principal: by.principal.into(),
             peer: by.peer.clone(),
             peers: Mutex::new(vec![by.peer.clone()]),
-            place: Mutex::default(),
-            held: held.clone(),
-            locker: Owner::new_client(),
+            quota_charge: Mutex::default(),
+            state_quota: held.clone(),
+            lock_client: Owner::new_client(),
             confirmed: AtomicBool::new(false),
             reclaimed: AtomicBool::new(false),
             renewed: AtomicU64::new(now.as_millis() as u64),
@@ -144,36 +144,36 @@ impl<T: Tree> Client<T> {
     }
 
     /// Returns the time since the last renewal: zero while a request of the client is in progress.
-    pub(super) fn silent(&self, now: Duration) -> Duration {
+    pub(super) fn idle_time(&self, now: Duration) -> Duration {
         if self.in_progress.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
         }
         now.saturating_sub(Duration::from_millis(self.renewed.load(Ordering::Relaxed)))
     }
 
-    /// Counts a request in progress, until [`Client::leave`].
-    pub(super) fn enter(&self) {
+    /// Counts a request in progress, until [`Client::end_request`].
+    pub(super) fn begin_request(&self) {
         self.in_progress.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(super) fn leave(&self) {
+    pub(super) fn end_request(&self) {
         self.in_progress.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Charges `bytes` of state to the client.
-    pub(super) fn charge(&self, bytes: usize) -> Result<Charge, Full> {
-        self.held.take(&self.peer, bytes)
+    pub(super) fn charge(&self, bytes: usize) -> Result<Charge, QuotaExceeded> {
+        self.state_quota.take(&self.peer, bytes)
     }
 
     /// Does the same as [`Client::charge`], but fails with the status for an operation without
     /// room.
     pub(super) fn charged(&self, bytes: usize) -> Result<Charge, Status> {
-        self.charge(bytes).map_err(|_| full(self.minor))
+        self.charge(bytes).map_err(|_| no_room_status(self.minor))
     }
 
     pub(super) fn lock_owner(&self, id: Arc<[u8]>) -> Owner {
         Owner {
-            client: self.locker,
+            client: self.lock_client,
             id,
             pid: 0,
         }

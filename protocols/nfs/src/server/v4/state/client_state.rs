@@ -15,7 +15,7 @@ use super::client::{Client, Minor};
 use super::delegations::{Delegation, Delegations};
 use super::lock_waits::Waiting;
 use super::offloads::CopyState;
-use super::owners::{LockOwner, OWNER, OpenOwner, Owners};
+use super::owners::{LockOwner, OWNER_BYTES, OpenOwner, Owners};
 use super::released::{NodeKey, Released, Unlock};
 use super::shares::Shares;
 
@@ -33,7 +33,7 @@ bitflags! {
 
 pub(super) struct ClientState<T: Tree> {
     /// Whether the client is destroyed: then no state may be added.
-    pub(super) gone: bool,
+    pub(super) destroyed: bool,
     pub(super) open_owners: Owners<OpenOwner>,
     pub(super) lock_owners: Owners<LockOwner>,
     pub(super) sessions: Vec<SessionId>,
@@ -43,15 +43,15 @@ pub(super) struct ClientState<T: Tree> {
     pub(super) locks: usize,
     pub(super) delegations: usize,
     pub(super) revoked: usize,
-    /// The charge for the revoked states: [`REVOKED`] bytes each.
+    /// The charge for the revoked states: [`REVOKED_BYTES`] bytes each.
     revoked_charge: Option<Charge>,
     /// The number of revoked delegations.
-    lost: usize,
+    revoked_delegations: usize,
     /// The delegations that are being recalled.
     pub(super) recalled: Vec<u32>,
     /// The number of delegations to keep in the next CB_RECALL_ANY, and the time of the last one.
-    pub(super) keep: Option<u32>,
-    pub(super) asked_to_keep: Option<Duration>,
+    pub(super) recall_any_keep: Option<u32>,
+    pub(super) last_recall_any: Option<Duration>,
     /// The asynchronous copies that are in progress, or whose end the client does not know yet.
     pub(super) offloads: Vec<u32>,
     /// The delegations and copies for which a callback is due.
@@ -65,7 +65,7 @@ pub(super) struct ClientState<T: Tree> {
 impl<T: Tree> Default for ClientState<T> {
     fn default() -> ClientState<T> {
         ClientState {
-            gone: false,
+            destroyed: false,
             open_owners: Owners::default(),
             lock_owners: Owners::default(),
             sessions: Vec::new(),
@@ -76,10 +76,10 @@ impl<T: Tree> Default for ClientState<T> {
             delegations: 0,
             revoked: 0,
             revoked_charge: None,
-            lost: 0,
+            revoked_delegations: 0,
             recalled: Vec::new(),
-            keep: None,
-            asked_to_keep: None,
+            recall_any_keep: None,
+            last_recall_any: None,
             offloads: Vec::new(),
             to_call: VecDeque::new(),
             waiting: Waiting::default(),
@@ -110,20 +110,20 @@ pub(super) struct Open<T: Tree> {
     pub(super) access: Share,
     pub(super) deny: Share,
     /// The combinations of access and deny bits opened so far: bit `access * 4 + deny`.
-    pub(super) seen: u16,
+    pub(super) modes_seen: u16,
     pub(super) seqid: u32,
     pub(super) files: FilesByAccess<T::File>,
     /// The serial numbers of its lock states.
     pub(super) locks: Vec<u32>,
-    /// The charge of [`OPEN`] bytes.
+    /// The charge of [`OPEN_BYTES`] bytes.
     pub(super) _charge: Charge,
 }
 
 /// The bytes of an open, with its reservation and the source's file.
-pub(super) const OPEN: usize = 640;
+pub(super) const OPEN_BYTES: usize = 640;
 
 /// The bytes of a revoked state.
-pub(super) const REVOKED: usize = 256;
+pub(super) const REVOKED_BYTES: usize = 256;
 
 /// The files of an open: one for each access mode with which it was opened.
 pub(super) struct FilesByAccess<F> {
@@ -233,7 +233,7 @@ impl<T: Tree> ClientState<T> {
             StateEntry::Lock(_) => self.locks += 1,
             StateEntry::Delegation(_) => self.delegations += 1,
             StateEntry::Revoked => self.revoked += 1,
-            StateEntry::RevokedDelegation => self.lost += 1,
+            StateEntry::RevokedDelegation => self.revoked_delegations += 1,
             StateEntry::Copy(_) | StateEntry::Closed(_) => {}
         }
         self.states.insert(serial, state);
@@ -251,25 +251,25 @@ impl<T: Tree> ClientState<T> {
                     self.revoked_charge = None;
                 }
             }
-            StateEntry::RevokedDelegation => self.lost -= 1,
+            StateEntry::RevokedDelegation => self.revoked_delegations -= 1,
             StateEntry::Copy(_) | StateEntry::Closed(_) => {}
         }
         Some(state)
     }
 
     /// Marks the removed delegation `serial` as revoked.
-    pub(super) fn lost_delegation(&mut self, serial: u32) {
+    pub(super) fn record_revoked_delegation(&mut self, serial: u32) {
         self.states.insert(serial, StateEntry::RevokedDelegation);
-        self.lost += 1;
+        self.revoked_delegations += 1;
     }
 
     /// Returns whether no revoked delegation awaits a FREE_STATEID.
-    pub(super) fn lost_none(&self) -> bool {
-        self.lost == 0
+    pub(super) fn has_no_revoked_delegation(&self) -> bool {
+        self.revoked_delegations == 0
     }
 
     /// v4.0: marks `serial` as a closed open of `owner`.
-    pub(super) fn was_open(&mut self, serial: u32, owner: u32) {
+    pub(super) fn mark_closed(&mut self, serial: u32, owner: u32) {
         self.states.insert(serial, StateEntry::Closed(owner));
     }
 
@@ -312,8 +312,8 @@ impl<T: Tree> ClientState<T> {
     }
 
     /// Returns `EXPIRED` if the client is destroyed.
-    pub(super) fn alive(&self) -> Result<(), Status> {
-        if self.gone {
+    pub(super) fn check_live(&self) -> Result<(), Status> {
+        if self.destroyed {
             Err(Status::Expired)
         } else {
             Ok(())
@@ -393,7 +393,7 @@ impl<T: Tree> ClientState<T> {
         }
         self.end_copies();
         self.to_call.clear();
-        self.keep = None;
+        self.recall_any_keep = None;
         self.to_notify.clear();
         for ((key, name), wait) in self.waiting.drain() {
             // Otherwise a request in progress could enter the queue, and would never leave it.
@@ -425,7 +425,7 @@ impl<T: Tree> ClientState<T> {
             self.revoke(client, all.collect());
         } else {
             self.states = HashMap::new();
-            (self.revoked, self.lost) = (0, 0);
+            (self.revoked, self.revoked_delegations) = (0, 0);
             self.revoked_charge = None;
         }
     }
@@ -434,7 +434,7 @@ impl<T: Tree> ClientState<T> {
     /// instead of `EXPIRED`.
     fn revoke(&mut self, client: &Client<T>, serials: Vec<u32>) {
         // The states' own charges have been returned already.
-        let Ok(charge) = client.charge(serials.len() * REVOKED) else {
+        let Ok(charge) = client.charge(serials.len() * REVOKED_BYTES) else {
             return;
         };
         match &mut self.revoked_charge {
@@ -482,16 +482,16 @@ impl<T: Tree> ClientState<T> {
             let oldest = self
                 .open_owners
                 .least(OpenOwner::is_idle, |owner| owner.used);
-            self.forget_open_owner(oldest.ok_or(full(client.minor))?);
+            self.forget_open_owner(oldest.ok_or(no_room_status(client.minor))?);
         }
-        let charge = client.charged(OWNER + name.len())?;
+        let charge = client.charged(OWNER_BYTES + name.len())?;
         let owner = OpenOwner::new(name, now, charge);
         Ok(self.open_owners.insert(name, owner))
     }
 }
 
 /// Returns the status of an OPEN that there is no room for.
-pub(super) fn full(minor: Minor) -> Status {
+pub(super) fn no_room_status(minor: Minor) -> Status {
     match minor {
         Minor::V40 => Status::Resource,
         // v4.1 does not have `RESOURCE` any more.

@@ -22,9 +22,9 @@ pub enum Direction {
 
 /// A session's connections, newest last.
 #[derive(Default)]
-pub(super) struct Connections(Vec<Bound>);
+pub(super) struct Connections(Vec<BoundConnection>);
 
-struct Bound {
+struct BoundConnection {
     connection: u64,
     fore: bool,
     back: bool,
@@ -42,10 +42,10 @@ impl Connections {
     }
 
     pub(super) fn has_back(&self) -> bool {
-        self.backs() > 0
+        self.back_count() > 0
     }
 
-    fn backs(&self) -> u32 {
+    fn back_count(&self) -> u32 {
         self.0.iter().filter(|bound| bound.back).count() as u32
     }
 }
@@ -61,7 +61,7 @@ impl<T: Tree> State<T> {
         direction: Direction,
     ) -> Result<(Direction, ClientId), Status> {
         let session = self.sessions.get(session);
-        let session = session.filter(|session| session.client.is(by));
+        let session = session.filter(|session| session.client.accepts(by));
         let session = session.ok_or(Status::Badsession)?;
         let (fore, back) = match direction {
             Direction::Fore => (true, false),
@@ -77,7 +77,7 @@ impl<T: Tree> State<T> {
     /// that only carries the client's requests: its next request binds it again.
     pub(super) fn bind(&self, session: &Session<T>, connection: u64, fore: bool, back: bool) {
         if back {
-            session.forgive();
+            session.clear_fault();
             session.wants_backchannel.store(true, Ordering::Release);
             session
                 .client
@@ -96,7 +96,7 @@ impl<T: Tree> State<T> {
                 let least = bound.iter().position(|bound| !bound.back).unwrap_or(0);
                 forgotten = Some(bound.remove(least).connection);
             }
-            bound.push(Bound {
+            bound.push(BoundConnection {
                 connection,
                 fore,
                 back,
@@ -123,7 +123,7 @@ impl<T: Tree> State<T> {
                 });
             }
         }
-        self.calls_lost(connection)
+        self.reschedule_lost_calls(connection)
     }
 
     /// Unbinds all connections of a removed session.
@@ -159,11 +159,11 @@ fn forget(
 
 impl<T: Tree> Session<T> {
     /// Changes the session's connections, and the client's number of backchannels.
-    fn change_connections<R>(&self, change: impl FnOnce(&mut Vec<Bound>) -> R) -> R {
+    fn change_connections<R>(&self, change: impl FnOnce(&mut Vec<BoundConnection>) -> R) -> R {
         let mut inner = lock(&self.inner);
-        let before = inner.connections.backs();
+        let before = inner.connections.back_count();
         let changed = change(&mut inner.connections.0);
-        let after = inner.connections.backs();
+        let after = inner.connections.back_count();
         // Wraps around zero, so that the sum is right in between too.
         self.client
             .backchannels

@@ -40,13 +40,13 @@ pub(super) struct Delegation<T: Tree> {
     /// The time of the recall.
     recalled: Option<Duration>,
     /// Whether to repeat the recall in the next second.
-    pub(super) again: bool,
+    pub(super) recall_due: bool,
     /// The charges against the quotas of delegations and of bytes.
     _charges: [Charge; 2],
 }
 
 /// The bytes of a delegation, with its lease.
-const DELEGATION: usize = 640;
+const DELEGATION_BYTES: usize = 640;
 
 /// The seqid of all delegation stateids, which never changes.
 pub(super) const SEQID: u32 = 1;
@@ -63,7 +63,7 @@ pub enum NoDelegation {
 /// The delegations of all files, by file.
 pub(super) struct Delegations {
     hash: RandomState,
-    parts: [Mutex<Part>; PARTS],
+    shards: [Mutex<Shard>; SHARDS],
     count: AtomicUsize,
     /// Whether the source refused a lease for lack of room since the last check.
     refused: AtomicBool,
@@ -71,10 +71,10 @@ pub(super) struct Delegations {
 }
 
 /// The delegations of each file, by client and serial number.
-type Part = HashMap<NodeKey, Vec<(ClientId, u32)>>;
+type Shard = HashMap<NodeKey, Vec<(ClientId, u32)>>;
 
 /// More than the number of threads that open files at once.
-const PARTS: usize = 64;
+const SHARDS: usize = 64;
 
 /// The files with recent conflicts, in two halves, of which the older one expires first.
 #[derive(Default)]
@@ -86,15 +86,17 @@ struct Recent {
 
 impl Recent {
     /// The time for which entries are added to a half, as in Linux's server.
-    const HALF: Duration = Duration::from_secs(30);
+    const HALF_TIME: Duration = Duration::from_secs(30);
 
     /// The maximum number of files in a half.
-    const MOST: usize = 4096;
+    const MAX_FILES: usize = 4096;
 
-    fn turn(&mut self, now: Duration) {
-        if self.new.len() >= Recent::MOST || now.saturating_sub(self.since) >= Recent::HALF {
+    fn rotate(&mut self, now: Duration) {
+        if self.new.len() >= Recent::MAX_FILES
+            || now.saturating_sub(self.since) >= Recent::HALF_TIME
+        {
             self.old = std::mem::take(&mut self.new);
-            if now.saturating_sub(self.since) >= 2 * Recent::HALF {
+            if now.saturating_sub(self.since) >= 2 * Recent::HALF_TIME {
                 self.old.clear();
             }
             self.since = now;
@@ -103,10 +105,10 @@ impl Recent {
 }
 
 /// The maximum time for returning a delegation: less than the host kernel waits for a lease holder.
-const PATIENCE: Duration = Duration::from_secs(40);
+const RETURN_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// The interval between two CB_RECALL_ANY calls, as in Linux's server.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+const RECALL_ANY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Returns whether there is hardly room for more.
 fn is_tight(count: usize, most: usize) -> bool {
@@ -117,7 +119,7 @@ impl Delegations {
     pub(super) fn new() -> Delegations {
         Delegations {
             hash: RandomState::new(),
-            parts: std::array::from_fn(|_| Mutex::default()),
+            shards: std::array::from_fn(|_| Mutex::default()),
             count: AtomicUsize::new(0),
             refused: AtomicBool::new(false),
             recent: Mutex::default(),
@@ -125,7 +127,7 @@ impl Delegations {
     }
 
     fn add(&self, key: NodeKey, client: ClientId, serial: u32) {
-        self.part(&key)
+        self.shard(&key)
             .entry(key)
             .or_default()
             .push((client, serial));
@@ -133,7 +135,7 @@ impl Delegations {
     }
 
     pub(super) fn remove(&self, key: NodeKey, client: ClientId, serial: u32) {
-        let mut part = self.part(&key);
+        let mut part = self.shard(&key);
         if let Some(all) = part.get_mut(&key) {
             let before = all.len();
             all.retain(|one| *one != (client, serial));
@@ -148,20 +150,20 @@ impl Delegations {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
-        self.part(&key).get(&key).cloned().unwrap_or_default()
+        self.shard(&key).get(&key).cloned().unwrap_or_default()
     }
 
     /// Returns the number of delegations.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let count = |part: &Mutex<Part>| lock(part).values().map(Vec::len).sum::<usize>();
-        let counted: usize = self.parts.iter().map(count).sum::<usize>();
+        let count = |part: &Mutex<Shard>| lock(part).values().map(Vec::len).sum::<usize>();
+        let counted: usize = self.shards.iter().map(count).sum::<usize>();
         assert_eq!(self.count.load(Ordering::SeqCst), counted);
         counted
     }
 
-    fn part(&self, key: &NodeKey) -> MutexGuard<'_, Part> {
-        lock(&self.parts[self.hash.hash_one(key) as usize % PARTS])
+    fn shard(&self, key: &NodeKey) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[self.hash.hash_one(key) as usize % SHARDS])
     }
 }
 
@@ -188,7 +190,7 @@ impl<T: Tree> State<T> {
         }
         let was_wanted = {
             let mut recent = lock(&self.delegations.recent);
-            recent.turn(self.now());
+            recent.rotate(self.now());
             recent.new.contains(&key) || recent.old.contains(&key)
         };
         // One delegation per file and client is enough.
@@ -216,17 +218,17 @@ impl<T: Tree> State<T> {
         let one = self.quotas.delegations.take(&client.peer, 1);
         let charges = [
             one.map_err(|_| Status::Resource)?,
-            client.charged(DELEGATION)?,
+            client.charged(DELEGATION_BYTES)?,
         ];
         let mut client_state = lock(&client.client_state);
-        client_state.alive()?;
+        client_state.check_live()?;
         let serial = client_state.insert(StateEntry::Delegation(Delegation {
             key,
             node,
             kind,
             file,
             recalled: None,
-            again: false,
+            recall_due: false,
             _charges: charges,
         }));
         self.delegations.add(key, client.id, serial);
@@ -245,7 +247,7 @@ impl<T: Tree> State<T> {
         let all = self.delegations.of(key);
         if !all.is_empty() {
             let mut recent = lock(&self.delegations.recent);
-            recent.turn(now);
+            recent.rotate(now);
             recent.new.insert(key);
         }
         let mut whom = Vec::new();
@@ -343,7 +345,7 @@ impl<T: Tree> State<T> {
     /// again. Must be called about once a second.
     pub fn maintain_callbacks(&self) -> Vec<ClientId> {
         let now = self.now();
-        let in_time = self.lease.min(PATIENCE);
+        let in_time = self.lease.min(RETURN_TIMEOUT);
         let count = self.delegations.count.load(Ordering::Relaxed);
         let refused = self.delegations.refused.swap(false, Ordering::Relaxed);
         let all_tight = refused || is_tight(count, self.limits.all_delegations);
@@ -360,21 +362,21 @@ impl<T: Tree> State<T> {
                 let since = delegation.recalled.unwrap_or(now);
                 if is_expired || now.saturating_sub(since) > in_time {
                     self.revoke_delegation(&client, &mut client_state, serial, &mut gone);
-                } else if std::mem::take(&mut delegation.again) {
+                } else if std::mem::take(&mut delegation.recall_due) {
                     client_state.to_call.push_back(serial);
                 }
             }
             client_state.maintain_copies(now, self.lease, is_expired);
             let count = client_state.delegations;
-            let asked = client_state.asked_to_keep;
+            let asked = client_state.last_recall_any;
             if count > 0
                 && (all_tight || is_tight(count, self.limits.delegations))
-                && asked.is_none_or(|asked| now.saturating_sub(asked) >= ASK_AGAIN)
+                && asked.is_none_or(|asked| now.saturating_sub(asked) >= RECALL_ANY_INTERVAL)
             {
-                client_state.asked_to_keep = Some(now);
-                client_state.keep = Some((count * 3 / 4) as u32);
+                client_state.last_recall_any = Some(now);
+                client_state.recall_any_keep = Some((count * 3 / 4) as u32);
             }
-            if tells || client_state.keep.is_some() || !client_state.to_call.is_empty() {
+            if tells || client_state.recall_any_keep.is_some() || !client_state.to_call.is_empty() {
                 whom.push(client.id);
             }
         }
@@ -399,7 +401,7 @@ impl<T: Tree> State<T> {
             );
         }
         client_state.end_delegation(client, serial, &self.delegations, gone);
-        client_state.lost_delegation(serial);
+        client_state.record_revoked_delegation(serial);
         let flag = status_flags::RECALLABLE_STATE_REVOKED;
         client.flags.fetch_or(flag, Ordering::AcqRel);
     }
@@ -442,7 +444,7 @@ impl<T: Tree> ClientState<T> {
 }
 
 /// Clears the flag after the client has sent FREE_STATEID for all revoked delegations.
-pub(super) fn nothing_revoked<T: Tree>(client: &Client<T>) {
+pub(super) fn clear_delegation_flag<T: Tree>(client: &Client<T>) {
     client
         .flags
         .fetch_and(!status_flags::RECALLABLE_STATE_REVOKED, Ordering::AcqRel);

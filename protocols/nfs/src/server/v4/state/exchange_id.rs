@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::v4::{ClientId, Status};
 
 use super::client::{Client, ClientRef, Minor};
-use super::registry::{Known, Registry};
+use super::registry::{RegisteredClient, Registry};
 use super::released::Released;
 use super::requester::Requester;
 use super::setclientid::CallbackClient;
@@ -61,13 +61,13 @@ impl<T: Tree> State<T> {
         let owner = (Minor::V41, args.owner);
         let record = self.record_of(registry, owner, &args.verifier, &args.by);
         let confirmed = registry.confirmed(&record);
-        if let Some(Known { client, .. }) = confirmed {
+        if let Some(RegisteredClient { client, .. }) = confirmed {
             let same_principal = *client.principal == *args.by.principal;
             let same_verifier = client.verifier == args.verifier;
             match (args.update, same_principal, same_verifier) {
                 // Cases 2 and 6: nothing changes, except perhaps the address.
                 (_, true, true) => {
-                    client.comes_from(args.by.peer);
+                    client.add_peer(args.by.peer);
                     return Ok(client);
                 }
                 // Case 9.
@@ -90,14 +90,23 @@ impl<T: Tree> State<T> {
         // Cases 1 and 4.
         let now = self.now();
         let named = (Minor::V41, &*record);
-        let make = |id| Client::new(id, named, args.verifier, &args.by, &self.quotas.held, now);
+        let make = |id| {
+            Client::new(
+                id,
+                named,
+                args.verifier,
+                &args.by,
+                &self.quotas.state_bytes,
+                now,
+            )
+        };
         let client = self.new_client(registry, args.by.peer, make, Status::Delay, gone)?;
-        let known = Known {
+        let known = RegisteredClient {
             client: client.clone(),
             confirm: [0; 8],
             callback: CallbackClient::default(),
         };
-        self.propose(registry, known, gone);
+        self.set_unconfirmed(registry, known, gone);
         Ok(client)
     }
 
@@ -110,7 +119,7 @@ impl<T: Tree> State<T> {
             let client = self
                 .clients
                 .get(&id)
-                .filter(|client| client.minor == Minor::V41 && client.is(by));
+                .filter(|client| client.minor == Minor::V41 && client.accepts(by));
             let client = client.ok_or(Status::StaleClientid)?;
             let has_sessions = !lock(&client.client_state).sessions.is_empty();
             if has_sessions || self.has_state(&client) {

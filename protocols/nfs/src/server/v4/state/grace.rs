@@ -17,10 +17,10 @@ use super::table::lock;
 use super::{State, Tree};
 
 pub(super) struct Grace {
-    on: AtomicBool,
+    active: AtomicBool,
     until: Duration,
     /// The latest end: reclaims extend the period, but not beyond this.
-    at_most: Duration,
+    latest_end: Duration,
     /// The time of the last reclaim, in milliseconds of the clock.
     reclaimed: AtomicU64,
     /// The end of the period for v3 clients' locks, in milliseconds of the clock.
@@ -35,9 +35,9 @@ impl Grace {
     pub(super) fn new(listed: Vec<Box<[u8]>>, now: Duration, lease: Duration) -> Grace {
         let listed: HashSet<_> = listed.into_iter().collect();
         Grace {
-            on: AtomicBool::new(!listed.is_empty()),
+            active: AtomicBool::new(!listed.is_empty()),
             until: now + lease,
-            at_most: now + lease * 2,
+            latest_end: now + lease * 2,
             reclaimed: AtomicU64::new(0),
             locks_until: AtomicU64::new(0),
             waiting: Mutex::new(listed.clone()),
@@ -45,24 +45,24 @@ impl Grace {
         }
     }
 
-    fn goes_on(&self, now: Duration) -> bool {
+    fn is_active(&self, now: Duration) -> bool {
         let reclaimed = Duration::from_millis(self.reclaimed.load(Ordering::Relaxed));
-        now < self.until || (now < self.at_most && now < reclaimed + PAUSE)
+        now < self.until || (now < self.latest_end && now < reclaimed + RECLAIM_PAUSE)
     }
 }
 
 /// The pause between two reclaims of a client with many files that does not end the period.
-const PAUSE: Duration = Duration::from_secs(2);
+const RECLAIM_PAUSE: Duration = Duration::from_secs(2);
 
 impl<T: Tree> State<T> {
     /// Returns whether clients may still reclaim. If so, other OPENs and LOCKs fail with `GRACE`;
     /// afterwards, or once the client has sent RECLAIM_COMPLETE, reclaims fail with `NO_GRACE`.
     /// Reclaims of clients that the stable storage did not list fail with `RECLAIM_BAD`.
     pub fn in_grace(&self) -> bool {
-        if !self.grace.on.load(Ordering::Acquire) {
+        if !self.grace.active.load(Ordering::Acquire) {
             return false;
         }
-        if self.grace.goes_on(self.now()) {
+        if self.grace.is_active(self.now()) {
             return true;
         }
         self.end_grace();
@@ -70,7 +70,7 @@ impl<T: Tree> State<T> {
     }
 
     /// Lets v3 clients reclaim their locks for at least this long from now.
-    pub fn hold_locks(&self, time: Duration) {
+    pub fn extend_lock_grace(&self, time: Duration) {
         let until = (self.now() + time).as_millis() as u64;
         self.grace.locks_until.fetch_max(until, Ordering::Relaxed);
     }
@@ -111,7 +111,7 @@ impl<T: Tree> State<T> {
 
     /// Returns whether `client` has not yet finished its reclaims.
     pub(super) fn has_to_reclaim(&self, client: &Client<T>) -> bool {
-        self.grace.on.load(Ordering::Acquire)
+        self.grace.active.load(Ordering::Acquire)
             && !client.reclaimed.load(Ordering::Acquire)
             && self.grace.listed.contains(&client.record)
     }
@@ -129,7 +129,7 @@ impl<T: Tree> State<T> {
 
     /// Removes the records of the clients that have not returned or had nothing to reclaim.
     fn end_grace(&self) {
-        if !self.grace.on.swap(false, Ordering::AcqRel) {
+        if !self.grace.active.swap(false, Ordering::AcqRel) {
             return;
         }
         let registry = lock(&self.registry);

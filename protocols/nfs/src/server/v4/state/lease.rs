@@ -18,7 +18,7 @@ use super::table::lock;
 use super::{State, status_flags};
 
 /// Clears the flag after the client has sent FREE_STATEID for all revoked state.
-pub(super) fn nothing_revoked<T: Tree>(client: &Client<T>) {
+pub(super) fn clear_revoked_flag<T: Tree>(client: &Client<T>) {
     client
         .flags
         .fetch_and(!status_flags::EXPIRED_ALL_STATE_REVOKED, Ordering::AcqRel);
@@ -26,7 +26,7 @@ pub(super) fn nothing_revoked<T: Tree>(client: &Client<T>) {
 
 impl<T: Tree> State<T> {
     pub(super) fn is_expired(&self, client: &Client<T>) -> bool {
-        client.silent(self.now()) > self.lease
+        client.idle_time(self.now()) > self.lease
     }
 
     /// Revokes the state of an expired client whose lock conflicts: the one with this number in the
@@ -57,7 +57,7 @@ impl<T: Tree> State<T> {
         let all = self.clients.all().into_iter();
         let all = all.filter(|client| peer.is_none_or(|peer| client.peer == *peer));
         let expired = all.filter(|client| self.is_expired(client) && self.has_state(client));
-        let oldest = expired.max_by_key(|client| client.silent(now));
+        let oldest = expired.max_by_key(|client| client.idle_time(now));
         oldest.is_some_and(|client| self.expire(&client))
     }
 
@@ -77,7 +77,7 @@ impl<T: Tree> State<T> {
             match client.minor {
                 Minor::V40 => {
                     *recorded = Recorded::Never;
-                    self.dismantle(&mut registry, client, &mut gone);
+                    self.remove_client(&mut registry, client, &mut gone);
                 }
                 Minor::V41 => {
                     if *recorded == Recorded::Yes {
@@ -108,11 +108,11 @@ impl<T: Tree> State<T> {
         let now = self.now();
         let mut gone = Released::default();
         for client in self.clients.all() {
-            let silent = client.silent(now);
+            let silent = client.idle_time(now);
             if silent > self.lease {
                 let mut registry = lock(&self.registry);
                 // It may have renewed its lease meanwhile.
-                let silent = client.silent(now);
+                let silent = client.idle_time(now);
                 if silent > self.lease
                     && (!client.is_confirmed()
                         || !self.has_state(&client)

@@ -19,14 +19,14 @@ pub struct Limits {
     pub slots_of_a_peer: usize,
     /// Bytes of the cached replies in all slots. Replies beyond that are not cached
     /// (`RETRY_UNCACHED_REP`).
-    pub all_cached: usize,
+    pub all_cached_bytes: usize,
     /// Bytes of the cached replies of one peer.
-    pub cached_of_a_peer: usize,
+    pub cached_bytes_of_a_peer: usize,
     /// Bytes of the state of all clients: owners, opens, locks, delegations and waiting lock
     /// owners.
-    pub all_held: usize,
+    pub all_state_bytes: usize,
     /// Bytes of the state of one peer's clients.
-    pub held_of_a_peer: usize,
+    pub state_bytes_of_a_peer: usize,
     /// Connections of a session.
     pub connections: usize,
     /// Opens of a client, and its open owners.
@@ -71,11 +71,11 @@ impl Default for Limits {
             slots: 256,
             all_slots: 1 << 16,
             slots_of_a_peer: 1 << 14,
-            all_cached: 64 << 20,
-            cached_of_a_peer: 16 << 20,
+            all_cached_bytes: 64 << 20,
+            cached_bytes_of_a_peer: 16 << 20,
             // 400,000 opens.
-            all_held: 256 << 20,
-            held_of_a_peer: 64 << 20,
+            all_state_bytes: 256 << 20,
+            state_bytes_of_a_peer: 64 << 20,
             // Linux has at most 16 with nconnect and as many with trunking.
             connections: 64,
             opens: 1 << 16,

@@ -2,11 +2,12 @@
 //! section 9.6): their locks, and the time for which a slow one keeps its place.
 //!
 //! The server answers a blocking LOCK at once, and the client retries: after a CB_NOTIFY_LOCK (RFC
-//! 8881 section 20.11), or by polling. The lock table keeps its place ([`vfs::Call::polled`]); this
-//! module decides when the place ends. As long as others hold the lock, a place costs nothing. Once
-//! the lock is available, a place delays all later waiters: then it lasts only for as long as a
-//! notified client needs to retry, or until the expected time of a polling client's next retry.
-//! Linux polls after a second, and then doubles the interval each time, up to half a minute.
+//! 8881 section 20.11), or by polling. The lock table keeps its place
+//! ([`vfs::Call::retried_by_client`]); this module decides when the place ends. As long as others
+//! hold the lock, a place costs nothing. Once the lock is available, a place delays all later
+//! waiters: then it lasts only for as long as a notified client needs to retry, or until the
+//! expected time of a polling client's next retry. Linux polls after a second, and then doubles the
+//! interval each time, up to half a minute.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -38,12 +39,12 @@ pub(super) struct LockWait<N> {
     pub(super) notification_due: bool,
     /// Whether the release of the conflicting lock is not observable: then the owner may retry
     /// every second.
-    unseen: bool,
+    release_unobservable: bool,
     /// The time of the last request, and the interval between the last two.
-    asked: Duration,
-    gap: Duration,
+    requested: Duration,
+    interval: Duration,
     /// The time from which the lock could have been granted.
-    free: Option<Duration>,
+    available_since: Option<Duration>,
     _charge: Charge,
 }
 
@@ -83,23 +84,25 @@ const RETRANSMISSION: Duration = Duration::from_millis(100);
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The tolerance for late clients.
-const LATE: Duration = Duration::from_secs(1);
+const LATENESS: Duration = Duration::from_secs(1);
 
 impl<N> LockWait<N> {
     fn retried(&mut self, now: Duration, is_notified: bool) {
-        let gap = now.saturating_sub(self.asked);
+        let gap = now.saturating_sub(self.requested);
         if gap >= RETRANSMISSION {
-            self.gap = gap;
+            self.interval = gap;
         }
-        (self.asked, self.is_notified) = (now, is_notified);
-        (self.free, self.unseen) = (None, false);
+        (self.requested, self.is_notified) = (now, is_notified);
+        (self.available_since, self.release_unobservable) = (None, false);
     }
 
     fn is_expired(&self, now: Duration, lease: Duration) -> bool {
-        let comes = self.asked + (2 * self.gap).clamp(POLL_INTERVALS.0, POLL_INTERVALS.1) + LATE;
-        match self.free {
+        let comes = self.requested
+            + (2 * self.interval).clamp(POLL_INTERVALS.0, POLL_INTERVALS.1)
+            + LATENESS;
+        match self.available_since {
             Some(since) => now > since + NOTIFIED_RETRY && (self.is_notified || now > comes),
-            None => !self.is_notified && now > comes.max(self.asked + lease),
+            None => !self.is_notified && now > comes.max(self.requested + lease),
         }
     }
 }
@@ -133,7 +136,7 @@ impl<T: Tree> State<T> {
             });
         }
         let is_known = client_state.waiting.contains_key(&place);
-        if client_state.gone || !is_known && client_state.waiting.len() >= MAX_WAITS {
+        if client_state.destroyed || !is_known && client_state.waiting.len() >= MAX_WAITS {
             return None;
         }
         let charge = client.0.charge(WAIT_BYTES + 2 * waiter.owner.len()).ok()?;
@@ -144,10 +147,10 @@ impl<T: Tree> State<T> {
             lock: wanted.clone(),
             is_notified,
             notification_due: false,
-            unseen: false,
-            asked: now,
-            gap: Duration::ZERO,
-            free: None,
+            release_unobservable: false,
+            requested: now,
+            interval: Duration::ZERO,
+            available_since: None,
             _charge: charge,
         };
         let before = client_state.waiting.insert(place, wait);
@@ -162,7 +165,7 @@ impl<T: Tree> State<T> {
         };
         let place = (waiter.key, waiter.owner.clone());
         if let Some(wait) = lock(&client.client_state).waiting.get_mut(&place) {
-            (wait.unseen, wait.free) = (true, Some(wait.asked));
+            (wait.release_unobservable, wait.available_since) = (true, Some(wait.requested));
         }
     }
 
@@ -188,7 +191,7 @@ impl<T: Tree> State<T> {
         let Some(wait) = client_state.waiting.get_mut(&place) else {
             return false;
         };
-        wait.free = Some(now);
+        wait.available_since = Some(now);
         if !wait.is_notified || wait.notification_due || client_state.to_notify.len() >= MAX_WAITS {
             return false;
         }
@@ -203,8 +206,9 @@ impl<T: Tree> State<T> {
         let mut client_state = lock(&client.client_state);
         let room = MAX_WAITS.saturating_sub(client_state.to_notify.len());
         let all = client_state.waiting.iter_mut();
-        let unseen =
-            all.filter(|(_, wait)| wait.unseen && wait.is_notified && !wait.notification_due);
+        let unseen = all.filter(|(_, wait)| {
+            wait.release_unobservable && wait.is_notified && !wait.notification_due
+        });
         let unseen: Vec<_> = unseen
             .take(room)
             .map(|(place, wait)| {

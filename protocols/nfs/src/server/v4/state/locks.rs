@@ -2,8 +2,8 @@
 //!
 //! The lock table ([`vfs::lock::LockTable`]) has the ranges; this module has the lock owners'
 //! permissions, and a record of their locks for releasing them. LOCK has two steps: [`State::lock`]
-//! determines the owner and the file, [`Locking::granted`] records that the lock table has granted
-//! the lock.
+//! determines the owner and the file, [`PendingLock::granted`] records that the lock table has
+//! granted the lock.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub enum Locker<'a> {
 
 /// A LOCK that the lock table may grant. Dropping it has no effect on the state.
 #[must_use]
-pub struct Locking<'a, T: Tree> {
+pub struct PendingLock<'a, T: Tree> {
     state: &'a State<T>,
     client: Arc<Client<T>>,
     open: u32,
@@ -54,7 +54,7 @@ pub struct Locking<'a, T: Tree> {
 
 /// A LOCKU for the lock table.
 #[must_use]
-pub struct Unlocking<T: Tree> {
+pub struct PendingUnlock<T: Tree> {
     client: Arc<Client<T>>,
     serial: u32,
     key: NodeKey,
@@ -71,11 +71,11 @@ impl<T: Tree> State<T> {
         key: NodeKey,
         kind: LockKind,
         reclaim: bool,
-    ) -> Result<Locking<'_, T>, Status> {
+    ) -> Result<PendingLock<'_, T>, Status> {
         let client = &client.0;
         self.may_lock(client, reclaim)?;
         let client_state = lock(&client.client_state);
-        client_state.alive()?;
+        client_state.check_live()?;
         let (open, name, first_seqid) = match locker {
             Locker::New { open, owner, seqid } => {
                 let open = self.confirmed_open(client, &client_state, open, key)?;
@@ -87,7 +87,7 @@ impl<T: Tree> State<T> {
                     return Err(Status::BadSeqid);
                 }
                 if client_state.locks + client_state.revoked >= self.limits.locks {
-                    return Err(full(client.minor));
+                    return Err(no_room_status(client.minor));
                 }
                 (
                     open,
@@ -115,8 +115,8 @@ impl<T: Tree> State<T> {
             return Err(Status::Openmode);
         }
         let charge = client.charge(LockOwner::bytes_of_one(&name));
-        let charge = charge.map_err(|_| full(client.minor))?;
-        Ok(Locking {
+        let charge = charge.map_err(|_| no_room_status(client.minor))?;
+        Ok(PendingLock {
             state: self,
             client: client.clone(),
             open,
@@ -134,13 +134,13 @@ impl<T: Tree> State<T> {
         client: &ClientRef<T>,
         stateid: &StateId,
         key: NodeKey,
-    ) -> Result<Unlocking<T>, Status> {
+    ) -> Result<PendingUnlock<T>, Status> {
         let client = &client.0;
         let client_state = lock(&client.client_state);
         let serial = self.lock_serial(client, &client_state, stateid, key)?;
         let state = client_state.lock(serial)?;
         let owner = client_state.lock_owners.get(state.owner);
-        Ok(Unlocking {
+        Ok(PendingUnlock {
             client: client.clone(),
             serial,
             key,
@@ -153,7 +153,7 @@ impl<T: Tree> State<T> {
     pub fn release_lock_owner(&self, client: &ClientRef<T>, owner: &[u8]) -> Result<(), Status> {
         let client = &client.0;
         let mut client_state = lock(&client.client_state);
-        client_state.alive()?;
+        client_state.check_live()?;
         let Some(number) = client_state.lock_owners.find(owner) else {
             return Ok(());
         };
@@ -182,9 +182,9 @@ impl<T: Tree> State<T> {
                 stateid::check(client, stateid.seqid, state.seqid)?;
                 let key = client_state.open(state.open)?.key;
                 let owner = client_state.lock_owners.get(state.owner);
-                if owner
-                    .is_some_and(|owner| owner.held.get(&key).is_some_and(|held| !held.is_empty()))
-                {
+                if owner.is_some_and(|owner| {
+                    owner.locked.get(&key).is_some_and(|held| !held.is_empty())
+                }) {
                     return Err(Status::LocksHeld);
                 }
                 client_state.forget_free_lock(client, serial);
@@ -193,15 +193,15 @@ impl<T: Tree> State<T> {
             Some(StateEntry::Revoked) => {
                 client_state.remove(serial);
                 if client_state.revoked == 0 {
-                    super::lease::nothing_revoked(client);
+                    super::lease::clear_revoked_flag(client);
                 }
                 Ok(())
             }
             Some(StateEntry::Delegation(_) | StateEntry::Copy(_)) => Err(Status::LocksHeld),
             Some(StateEntry::RevokedDelegation) => {
                 client_state.remove(serial);
-                if client_state.lost_none() {
-                    super::delegations::nothing_revoked(client);
+                if client_state.has_no_revoked_delegation() {
+                    super::delegations::clear_delegation_flag(client);
                 }
                 Ok(())
             }
@@ -246,7 +246,7 @@ impl<T: Tree> State<T> {
     }
 }
 
-impl<T: Tree> Locking<'_, T> {
+impl<T: Tree> PendingLock<'_, T> {
     /// Returns the owner for the lock table.
     pub fn owner(&self) -> &Owner {
         &self.owner
@@ -261,7 +261,7 @@ impl<T: Tree> Locking<'_, T> {
             node: self.node.clone(),
             owner: self.owner.clone(),
         };
-        let granted = self.settle(&mut lock(&client.client_state), start, end);
+        let granted = self.insert(&mut lock(&client.client_state), start, end);
         if granted.is_err() {
             state.release(Released {
                 files: Vec::new(),
@@ -271,13 +271,13 @@ impl<T: Tree> Locking<'_, T> {
         granted
     }
 
-    fn settle(
+    fn insert(
         self,
         client_state: &mut ClientState<T>,
         start: u64,
         end: u64,
     ) -> Result<StateId, Status> {
-        client_state.alive()?;
+        client_state.check_live()?;
         client_state.open(self.open)?;
         let name = &self.owner.id;
         let number = match client_state.lock_owners.find(name) {
@@ -326,7 +326,7 @@ impl<T: Tree> Locking<'_, T> {
     }
 }
 
-impl<T: Tree> Unlocking<T> {
+impl<T: Tree> PendingUnlock<T> {
     /// Returns the owner for the lock table.
     pub fn owner(&self) -> &Owner {
         &self.owner
@@ -338,7 +338,7 @@ impl<T: Tree> Unlocking<T> {
         let state = client_state.lock_mut(self.serial)?;
         let (number, stateid) = (state.owner, state.changed(&self.client, self.serial));
         let owner = client_state.lock_owners.get_mut(number);
-        if let Some(owner) = owner.filter(|owner| owner.held.contains_key(&self.key)) {
+        if let Some(owner) = owner.filter(|owner| owner.locked.contains_key(&self.key)) {
             owner.change(self.key, |held| held.remove(start, end));
         }
         Ok(stateid)
@@ -347,7 +347,7 @@ impl<T: Tree> Unlocking<T> {
 
 impl LockOwner {
     fn holds_any(&self) -> bool {
-        self.held.values().any(|held| !held.is_empty())
+        self.locked.values().any(|held| !held.is_empty())
     }
 }
 
@@ -376,7 +376,7 @@ impl<T: Tree> ClientState<T> {
 }
 
 /// Returns the status of a LOCK that there is no room for: v4.1 has no better one than `DELAY`.
-fn full(minor: Minor) -> Status {
+fn no_room_status(minor: Minor) -> Status {
     match minor {
         Minor::V40 => Status::Resource,
         Minor::V41 => Status::Delay,

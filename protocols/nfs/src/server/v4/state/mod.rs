@@ -81,9 +81,9 @@ pub use self::delegations::NoDelegation;
 pub use self::exchange_id::{ExchangeId, ExchangedId};
 pub use self::limits::Limits;
 pub use self::lock_waits::{QueuePlace, Waiter};
-pub use self::locks::{Locker, Locking, Unlocking};
+pub use self::locks::{Locker, PendingLock, PendingUnlock};
 pub use self::offloads::{Offload, OffloadArgs, OffloadResult};
-pub use self::opens::{OpenArgs, Opened, Opening};
+pub use self::opens::{OpenArgs, Opened, PendingOpen};
 pub use self::released::{NodeKey, Release, Released, Unlock};
 pub use self::requester::Requester;
 pub use self::seqid::OwnerRequest;
@@ -131,16 +131,16 @@ pub struct State<T: Tree> {
 }
 
 /// The estimated bytes of a client's record and the data that always comes with it.
-const CLIENT: usize = 2048;
+const CLIENT_BYTES: usize = 2048;
 
 /// The quotas of the resources that are limited per peer, and their shares of the memory budget.
 struct Quotas {
     clients: Arc<Quota>,
     slots: Arc<Quota>,
     /// Bytes of cached replies in slots.
-    cached: Arc<Quota>,
+    cached_bytes: Arc<Quota>,
     /// Bytes of owners and states.
-    held: Arc<Quota>,
+    state_bytes: Arc<Quota>,
     delegations: Arc<Quota>,
     /// Asynchronous copies.
     offloads: Arc<Quota>,
@@ -149,10 +149,10 @@ struct Quotas {
 impl Quotas {
     fn new(limits: &Limits) -> Quotas {
         Quotas {
-            clients: Quota::new(limits.clients, limits.clients_of_a_peer, CLIENT),
-            slots: Quota::new(limits.all_slots, limits.slots_of_a_peer, Slots::SLOT),
-            cached: Quota::new(limits.all_cached, limits.cached_of_a_peer, 1),
-            held: Quota::new(limits.all_held, limits.held_of_a_peer, 1),
+            clients: Quota::new(limits.clients, limits.clients_of_a_peer, CLIENT_BYTES),
+            slots: Quota::new(limits.all_slots, limits.slots_of_a_peer, Slots::SLOT_BYTES),
+            cached_bytes: Quota::new(limits.all_cached_bytes, limits.cached_bytes_of_a_peer, 1),
+            state_bytes: Quota::new(limits.all_state_bytes, limits.state_bytes_of_a_peer, 1),
             // Their bytes are part of `held`.
             delegations: Quota::new(limits.all_delegations, limits.delegations_of_a_peer, 0),
             offloads: Quota::new(limits.all_offloads, limits.offloads_of_a_peer, 1024),
@@ -220,8 +220,11 @@ impl<T: Tree> State<T> {
     }
 
     /// Returns the bytes of the cached replies, and those of the clients' state.
-    pub(in crate::server) fn bytes(&self) -> (usize, usize) {
-        (self.quotas.cached.in_use(), self.quotas.held.in_use())
+    pub(in crate::server) fn held_bytes(&self) -> (usize, usize) {
+        (
+            self.quotas.cached_bytes.in_use(),
+            self.quotas.state_bytes.in_use(),
+        )
     }
 
     fn now(&self) -> Duration {

@@ -41,7 +41,7 @@ pub struct Offload {
     call: Call,
     count: AtomicU64,
     /// Its share of the quota of copies in progress, until it has ended.
-    place: Mutex<Option<Charge>>,
+    quota_charge: Mutex<Option<Charge>>,
 }
 
 /// The result of a copy.
@@ -69,7 +69,7 @@ pub(super) struct CopyState<N> {
     /// Whether the client answered the notification with an error.
     refused: bool,
     /// Whether to repeat the notification in the next second.
-    pub(super) again: bool,
+    pub(super) notification_due: bool,
 }
 
 impl Offload {
@@ -120,7 +120,7 @@ impl<T: Tree> State<T> {
     ) -> Option<(StateId, Arc<Offload>)> {
         let client = &client.0;
         let mut client_state = lock(&client.client_state);
-        if client_state.gone || client_state.offloads.len() >= self.limits.offloads {
+        if client_state.destroyed || client_state.offloads.len() >= self.limits.offloads {
             return None;
         }
         let place = self.quotas.offloads.take(&client.peer, 1).ok()?;
@@ -130,7 +130,7 @@ impl<T: Tree> State<T> {
             serial,
             call: what.call,
             count: AtomicU64::new(what.count),
-            place: Mutex::new(Some(place)),
+            quota_charge: Mutex::new(Some(place)),
         });
         let copying = CopyState {
             key: what.key,
@@ -140,7 +140,7 @@ impl<T: Tree> State<T> {
             ended: None,
             cancelled: false,
             refused: false,
-            again: false,
+            notification_due: false,
         };
         client_state.insert_as(serial, StateEntry::Copy(copying));
         client_state.offloads.push(serial);
@@ -150,7 +150,7 @@ impl<T: Tree> State<T> {
     /// Records that a copy has ended, with `status`. Must be called once for each. Returns the
     /// client to notify ([`State::callbacks`]).
     pub fn offload_ended(&self, offload: &Offload, status: Status) -> Option<ClientId> {
-        lock(&offload.place).take();
+        lock(&offload.quota_charge).take();
         let client = self.clients.get(&offload.client)?;
         let now = self.now();
         let mut client_state = lock(&client.client_state);
@@ -267,7 +267,9 @@ impl<T: Tree> ClientState<T> {
                 {
                     self.forget_copy(serial);
                 }
-                Some(_) if std::mem::take(&mut copy.again) => self.to_call.push_back(serial),
+                Some(_) if std::mem::take(&mut copy.notification_due) => {
+                    self.to_call.push_back(serial)
+                }
                 _ => {}
             }
         }

@@ -1,8 +1,8 @@
 //! OPEN, OPEN_CONFIRM, OPEN_DOWNGRADE, CLOSE, and the files of stateids for I/O.
 //!
 //! An OPEN has two steps: [`State::open`] reserves the share access and deny modes, so that the
-//! file can be opened or truncated without conflicts; [`Opening::commit`] creates the stateid. No
-//! lock is held in between.
+//! file can be opened or truncated without conflicts; [`PendingOpen::commit`] creates the stateid.
+//! No lock is held in between.
 
 use std::sync::Arc;
 
@@ -11,7 +11,9 @@ use vfs::Charge;
 use crate::v4::{StateId, Status};
 
 use super::client::{Client, ClientRef, Minor};
-use super::client_state::{ClientState, FilesByAccess, OPEN, Open, Share, StateEntry, full};
+use super::client_state::{
+    ClientState, FilesByAccess, OPEN_BYTES, Open, Share, StateEntry, no_room_status,
+};
 use super::released::{NodeKey, Released};
 use super::shares::Refused;
 use super::stateid::{self, INVALID, Parts};
@@ -34,9 +36,9 @@ pub struct OpenArgs<'a, N> {
     pub reclaim: bool,
 }
 
-/// An OPEN with a reservation. Dropping it without [`Opening::commit`] removes the reservation.
+/// An OPEN with a reservation. Dropping it without [`PendingOpen::commit`] removes the reservation.
 #[must_use]
-pub struct Opening<'a, T: Tree> {
+pub struct PendingOpen<'a, T: Tree> {
     state: &'a State<T>,
     client: Arc<Client<T>>,
     owner: Arc<[u8]>,
@@ -45,7 +47,7 @@ pub struct Opening<'a, T: Tree> {
     access: Share,
     deny: Share,
     reclaim: bool,
-    pending: u64,
+    reservation: u64,
     held: Option<T::File>,
     /// The charge of a new open.
     charge: Option<Charge>,
@@ -70,7 +72,7 @@ impl<T: Tree> State<T> {
         &self,
         client: &ClientRef<T>,
         args: OpenArgs<'_, T::Node>,
-    ) -> Result<Opening<'_, T>, Status> {
+    ) -> Result<PendingOpen<'_, T>, Status> {
         let client = &client.0;
         if args.access.is_empty() {
             return Err(Status::Inval);
@@ -79,30 +81,32 @@ impl<T: Tree> State<T> {
         let owner: Arc<[u8]> = args.owner.into();
         let (held, is_new) = {
             let client_state = lock(&client.client_state);
-            client_state.alive()?;
+            client_state.check_live()?;
             match client_state.opened(&owner, args.key) {
                 Some((_, open)) => (open.files.get(args.access).cloned(), false),
                 None if client_state.opens + client_state.revoked >= self.limits.opens => {
-                    return Err(full(client.minor));
+                    return Err(no_room_status(client.minor));
                 }
                 None => (None, true),
             }
         };
-        let charge = is_new.then(|| self.charge(client, OPEN)).transpose()?;
+        let charge = is_new
+            .then(|| self.charge(client, OPEN_BYTES))
+            .transpose()?;
         let pending = loop {
             let reserved = self
                 .shares
                 .reserve(args.key, client.id, &owner, args.access, args.deny);
             match reserved {
                 Ok(pending) => break pending,
-                Err(Refused::By(other)) if self.revoke_if_expired(other, args.key) => {}
-                Err(Refused::By(_)) if args.reclaim => return Err(Status::ReclaimConflict),
-                Err(Refused::By(_)) => return Err(Status::ShareDenied),
+                Err(Refused::Conflict(other)) if self.revoke_if_expired(other, args.key) => {}
+                Err(Refused::Conflict(_)) if args.reclaim => return Err(Status::ReclaimConflict),
+                Err(Refused::Conflict(_)) => return Err(Status::ShareDenied),
                 Err(Refused::Full) if self.expire_oldest(None) => {}
-                Err(Refused::Full) => return Err(full(client.minor)),
+                Err(Refused::Full) => return Err(no_room_status(client.minor)),
             }
         };
-        Ok(Opening {
+        Ok(PendingOpen {
             state: self,
             client: client.clone(),
             owner,
@@ -111,7 +115,7 @@ impl<T: Tree> State<T> {
             access: args.access,
             deny: args.deny,
             reclaim: args.reclaim,
-            pending,
+            reservation: pending,
             held,
             charge,
         })
@@ -122,8 +126,8 @@ impl<T: Tree> State<T> {
         loop {
             match client.charge(bytes) {
                 Ok(charge) => return Ok(charge),
-                Err(full) if self.expire_oldest(full.is_peers().then_some(&client.peer)) => {}
-                Err(_) => return Err(full(client.minor)),
+                Err(full) if self.expire_oldest(full.is_per_client().then_some(&client.peer)) => {}
+                Err(_) => return Err(no_room_status(client.minor)),
             }
         }
     }
@@ -168,11 +172,11 @@ impl<T: Tree> State<T> {
                 .get(owner)
                 .map(|owner| owner.name.clone());
             let open = client_state.open_mut(serial)?;
-            let within = open.seen & combinations_within(access, deny);
+            let within = open.modes_seen & combinations_within(access, deny);
             if access.is_empty() || union(within) != (access, deny) {
                 return Err(Status::Inval);
             }
-            (open.seen, open.access, open.deny) = (within, access, deny);
+            (open.modes_seen, open.access, open.deny) = (within, access, deny);
             gone.files = open.files.keep(access);
             let name = name.ok_or(Status::Serverfault)?;
             self.shares.set(key, client.id, &name, access, deny);
@@ -205,7 +209,7 @@ impl<T: Tree> State<T> {
                         let before = owner.closed.replace(serial);
                         owner.used = self.now();
                         before.map(|before| client_state.remove(before));
-                        client_state.was_open(serial, number);
+                        client_state.mark_closed(serial, number);
                     }
                     last
                 }
@@ -240,7 +244,7 @@ impl<T: Tree> State<T> {
             Some(StateEntry::Lock(state)) => {
                 stateid::check(client, stateid.seqid, state.seqid)?;
                 let open = client_state.open(state.open)?;
-                open.of(key)?;
+                open.check_key(key)?;
                 open
             }
             Some(StateEntry::Delegation(_) | StateEntry::RevokedDelegation) => {
@@ -315,9 +319,9 @@ impl<T: Tree> State<T> {
     }
 }
 
-impl<T: Tree> Opening<'_, T> {
+impl<T: Tree> PendingOpen<'_, T> {
     /// Returns a suitable file that the owner already has open: pass a clone of it to
-    /// [`Opening::commit`] instead of opening another.
+    /// [`PendingOpen::commit`] instead of opening another.
     pub fn held(&self) -> Option<&T::File> {
         self.held.as_ref()
     }
@@ -330,14 +334,14 @@ impl<T: Tree> Opening<'_, T> {
         let mut spare = None;
         let opened = {
             let mut client_state = lock(&client.client_state);
-            self.settle(&mut client_state, file, &mut spare)
+            self.insert(&mut client_state, file, &mut spare)
         };
         // It is dropped with no lock held.
         drop(spare);
         opened
     }
 
-    fn settle(
+    fn insert(
         &mut self,
         client_state: &mut ClientState<T>,
         file: T::File,
@@ -349,13 +353,13 @@ impl<T: Tree> Opening<'_, T> {
             .opened(&self.owner, self.key)
             .map(|(serial, _)| serial);
         let room = known.is_some() || client_state.opens + client_state.revoked < limits.opens;
-        let checked = client_state.alive().and(if room {
+        let checked = client_state.check_live().and(if room {
             Ok(())
         } else {
-            Err(full(client.minor))
+            Err(no_room_status(client.minor))
         });
         let charge = checked.and_then(|()| match (known, self.charge.take()) {
-            (None, None) => client.charged(OPEN).map(Some),
+            (None, None) => client.charged(OPEN_BYTES).map(Some),
             (_, charge) => Ok(charge),
         });
         let owner = charge.and_then(|charge| {
@@ -364,7 +368,7 @@ impl<T: Tree> Opening<'_, T> {
             Ok((owner, charge))
         });
         let (owner, charge) = match owner {
-            Ok(settled) if self.state.shares.settle(self.key, self.pending) => settled,
+            Ok(settled) if self.state.shares.confirm(self.key, self.reservation) => settled,
             Ok(_) => {
                 *spare = Some(file);
                 return Err(Status::Expired);
@@ -379,7 +383,7 @@ impl<T: Tree> Opening<'_, T> {
                 let open = client_state.open_mut(serial)?;
                 open.access |= self.access;
                 open.deny |= self.deny;
-                open.seen |= combination(self.access, self.deny);
+                open.modes_seen |= combination(self.access, self.deny);
                 *spare = open.files.add(self.access, file);
                 serial
             }
@@ -390,7 +394,7 @@ impl<T: Tree> Opening<'_, T> {
                     node: self.node.clone(),
                     access: self.access,
                     deny: self.deny,
-                    seen: combination(self.access, self.deny),
+                    modes_seen: combination(self.access, self.deny),
                     seqid: 0,
                     files: FilesByAccess::new(self.access, file),
                     locks: Vec::new(),
@@ -417,9 +421,9 @@ impl<T: Tree> Opening<'_, T> {
     }
 }
 
-impl<T: Tree> Drop for Opening<'_, T> {
+impl<T: Tree> Drop for PendingOpen<'_, T> {
     fn drop(&mut self) {
-        self.state.shares.cancel(self.key, self.pending);
+        self.state.shares.cancel(self.key, self.reservation);
     }
 }
 
@@ -434,7 +438,7 @@ impl<T: Tree> ClientState<T> {
 
 impl<T: Tree> Open<T> {
     /// Returns `BAD_STATEID` unless this is an open of `key`.
-    fn of(&self, key: NodeKey) -> Result<(), Status> {
+    fn check_key(&self, key: NodeKey) -> Result<(), Status> {
         if self.key == key {
             Ok(())
         } else {
@@ -443,7 +447,7 @@ impl<T: Tree> Open<T> {
     }
 
     fn check(&self, client: &Client<T>, given: &StateId, key: NodeKey) -> Result<(), Status> {
-        self.of(key)?;
+        self.check_key(key)?;
         stateid::check(client, given.seqid, self.seqid)
     }
 
@@ -454,7 +458,7 @@ impl<T: Tree> Open<T> {
     }
 }
 
-/// Returns the bit of [`Open::seen`] that an OPEN sets.
+/// Returns the bit of [`Open::modes_seen`] that an OPEN sets.
 fn combination(access: Share, deny: Share) -> u16 {
     1 << (access.bits() * 4 + deny.bits())
 }

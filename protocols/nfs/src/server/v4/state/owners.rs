@@ -32,13 +32,13 @@ pub(super) struct OpenOwner {
 }
 
 /// The bytes of an owner without its name, including the reply to its last request.
-pub(super) const OWNER: usize = 1 << 10;
+pub(super) const OWNER_BYTES: usize = 1 << 10;
 
 /// The bytes of a lock state.
-const LOCK_STATE: usize = 256;
+const LOCK_STATE_BYTES: usize = 256;
 
 /// The bytes of a locked range.
-const RANGE: usize = 64;
+const RANGE_BYTES: usize = 64;
 
 pub(super) struct LockOwner {
     pub(super) name: Arc<[u8]>,
@@ -47,14 +47,14 @@ pub(super) struct LockOwner {
     /// The serial numbers of its lock states.
     pub(super) states: Vec<u32>,
     /// The ranges that it has locked.
-    pub(super) held: HashMap<NodeKey, Ranges>,
+    pub(super) locked: HashMap<NodeKey, Ranges>,
     /// The number of those ranges.
     ranges: usize,
     charge: Charge,
 }
 
 impl OpenOwner {
-    /// Creates an owner. `charge` is for [`OWNER`] and the name.
+    /// Creates an owner. `charge` is for [`OWNER_BYTES`] and the name.
     pub(super) fn new(name: &Arc<[u8]>, now: Duration, charge: Charge) -> OpenOwner {
         OpenOwner {
             name: name.clone(),
@@ -75,7 +75,7 @@ impl OpenOwner {
 impl LockOwner {
     /// Returns the bytes of one more lock, for an owner that may be new.
     pub(super) fn bytes_of_one(name: &[u8]) -> usize {
-        OWNER + name.len() + LOCK_STATE + RANGE
+        OWNER_BYTES + name.len() + LOCK_STATE_BYTES + RANGE_BYTES
     }
 
     /// Creates an owner. `charge` is for [`LockOwner::bytes_of_one`].
@@ -84,7 +84,7 @@ impl LockOwner {
             name: name.clone(),
             seq: OwnerSeq::default(),
             states: Vec::new(),
-            held: HashMap::new(),
+            locked: HashMap::new(),
             ranges: 0,
             charge,
         }
@@ -97,7 +97,7 @@ impl LockOwner {
 
     /// Changes its locked ranges of `key`.
     pub(super) fn change(&mut self, key: NodeKey, change: impl FnOnce(&mut Ranges)) {
-        let held = self.held.entry(key).or_default();
+        let held = self.locked.entry(key).or_default();
         let before = held.count();
         change(held);
         self.ranges = self.ranges + held.count() - before;
@@ -106,14 +106,17 @@ impl LockOwner {
 
     /// Removes and returns its locked ranges of `key`.
     pub(super) fn forget(&mut self, key: NodeKey) -> Option<Ranges> {
-        let gone = self.held.remove(&key)?;
+        let gone = self.locked.remove(&key)?;
         self.ranges -= gone.count();
         self.count();
         Some(gone)
     }
 
     fn count(&mut self) {
-        let bytes = OWNER + self.name.len() + self.states.len() * LOCK_STATE + self.ranges * RANGE;
+        let bytes = OWNER_BYTES
+            + self.name.len()
+            + self.states.len() * LOCK_STATE_BYTES
+            + self.ranges * RANGE_BYTES;
         self.charge.set(bytes);
     }
 }

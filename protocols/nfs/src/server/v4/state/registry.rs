@@ -17,7 +17,7 @@ use super::{State, Tree};
 
 pub(super) struct Registry<T: Tree> {
     /// The names, keyed by [`super::client::record`].
-    names: HashMap<Box<[u8]>, Name<T>>,
+    names: HashMap<Box<[u8]>, NameEntry<T>>,
     /// The client IDs, keyed by the clients' numbers in the lock table.
     lockers: HashMap<u64, ClientId>,
     last_client: u32,
@@ -25,21 +25,21 @@ pub(super) struct Registry<T: Tree> {
 }
 
 /// The clients of one name.
-pub(super) struct Name<T: Tree> {
-    pub(super) confirmed: Option<Known<T>>,
-    pub(super) unconfirmed: Option<Known<T>>,
+pub(super) struct NameEntry<T: Tree> {
+    pub(super) confirmed: Option<RegisteredClient<T>>,
+    pub(super) unconfirmed: Option<RegisteredClient<T>>,
 }
 
-pub(super) struct Known<T: Tree> {
+pub(super) struct RegisteredClient<T: Tree> {
     pub(super) client: Arc<Client<T>>,
     /// v4.0: the verifier for SETCLIENTID_CONFIRM, and the client's callback address.
     pub(super) confirm: [u8; 8],
     pub(super) callback: CallbackClient,
 }
 
-impl<T: Tree> Clone for Known<T> {
+impl<T: Tree> Clone for RegisteredClient<T> {
     fn clone(&self) -> Self {
-        Known {
+        RegisteredClient {
             client: self.client.clone(),
             confirm: self.confirm,
             callback: self.callback.clone(),
@@ -58,9 +58,9 @@ impl<T: Tree> Default for Registry<T> {
     }
 }
 
-impl<T: Tree> Default for Name<T> {
-    fn default() -> Name<T> {
-        Name {
+impl<T: Tree> Default for NameEntry<T> {
+    fn default() -> NameEntry<T> {
+        NameEntry {
             confirmed: None,
             unconfirmed: None,
         }
@@ -68,19 +68,19 @@ impl<T: Tree> Default for Name<T> {
 }
 
 impl<T: Tree> Registry<T> {
-    pub(super) fn name(&self, record: &[u8]) -> Option<&Name<T>> {
+    pub(super) fn name(&self, record: &[u8]) -> Option<&NameEntry<T>> {
         self.names.get(record)
     }
 
-    pub(super) fn name_mut(&mut self, record: &[u8]) -> &mut Name<T> {
+    pub(super) fn name_mut(&mut self, record: &[u8]) -> &mut NameEntry<T> {
         self.names.entry(record.into()).or_default()
     }
 
-    pub(super) fn confirmed(&self, record: &[u8]) -> Option<Known<T>> {
+    pub(super) fn confirmed(&self, record: &[u8]) -> Option<RegisteredClient<T>> {
         self.name(record)?.confirmed.clone()
     }
 
-    pub(super) fn unconfirmed(&self, record: &[u8]) -> Option<Known<T>> {
+    pub(super) fn unconfirmed(&self, record: &[u8]) -> Option<RegisteredClient<T>> {
         self.name(record)?.unconfirmed.clone()
     }
 
@@ -96,7 +96,7 @@ impl<T: Tree> Registry<T> {
     }
 
     fn forget(&mut self, client: &Client<T>) {
-        self.lockers.remove(&client.locker);
+        self.lockers.remove(&client.lock_client);
         let Some(name) = self.names.get_mut(&client.record) else {
             return;
         };
@@ -166,7 +166,8 @@ impl<T: Tree> State<T> {
         let place = loop {
             match self.quotas.clients.take(peer, 1) {
                 Ok(place) => break place,
-                Err(full) if self.make_room(registry, full.is_peers().then_some(peer), gone) => {}
+                Err(full)
+                    if self.make_room(registry, full.is_per_client().then_some(peer), gone) => {}
                 Err(_) => return Err(full),
             }
         };
@@ -175,8 +176,8 @@ impl<T: Tree> State<T> {
             let id = client_id(self.boot, registry.last_client);
             if self.clients.get(&id).is_none() {
                 let client = Arc::new(make(id));
-                *lock(&client.place) = Some(place);
-                registry.lockers.insert(client.locker, id);
+                *lock(&client.quota_charge) = Some(place);
+                registry.lockers.insert(client.lock_client, id);
                 self.clients.insert(id, client.clone());
                 return Ok(client);
             }
@@ -193,7 +194,7 @@ impl<T: Tree> State<T> {
         gone: &mut Released<T>,
     ) -> bool {
         let now = self.now();
-        let silent = |client: &Arc<Client<T>>| client.silent(now);
+        let silent = |client: &Arc<Client<T>>| client.idle_time(now);
         let mut all = self.clients.all();
         all.retain(|client| peer.is_none_or(|peer| client.peer == *peer));
         let (confirmed, unconfirmed): (Vec<_>, Vec<_>) =
@@ -242,11 +243,11 @@ impl<T: Tree> State<T> {
             let _ = self.stable.remove(&client.record);
         }
         *recorded = Recorded::Never;
-        self.dismantle(registry, client, gone);
+        self.remove_client(registry, client, gone);
     }
 
     /// Removes a client whose stable record is already handled: the rest of [`State::destroy`].
-    pub(super) fn dismantle(
+    pub(super) fn remove_client(
         &self,
         registry: &mut Registry<T>,
         client: &Arc<Client<T>>,
@@ -254,10 +255,10 @@ impl<T: Tree> State<T> {
     ) {
         registry.forget(client);
         self.clients.remove(&client.id);
-        lock(&client.place).take();
+        lock(&client.quota_charge).take();
         let sessions = {
             let mut client_state = lock(&client.client_state);
-            client_state.gone = true;
+            client_state.destroyed = true;
             client_state.clear(client, false, &self.shares, &self.delegations, gone);
             std::mem::take(&mut client_state.sessions)
         };
@@ -267,10 +268,10 @@ impl<T: Tree> State<T> {
     }
 
     /// Makes the client of `known` the confirmed one of its name, and destroys the previous one.
-    pub(super) fn confirm(
+    pub(super) fn set_confirmed(
         &self,
         registry: &mut Registry<T>,
-        known: Known<T>,
+        known: RegisteredClient<T>,
         gone: &mut Released<T>,
     ) {
         let client = known.client.clone();
@@ -286,10 +287,10 @@ impl<T: Tree> State<T> {
     }
 
     /// Makes the client of `known` the unconfirmed one of its name, and destroys the previous one.
-    pub(super) fn propose(
+    pub(super) fn set_unconfirmed(
         &self,
         registry: &mut Registry<T>,
-        known: Known<T>,
+        known: RegisteredClient<T>,
         gone: &mut Released<T>,
     ) {
         let record = known.client.record.clone();

@@ -31,23 +31,23 @@ pub struct Requester<'a> {
     /// The RPC principal of the caller.
     pub principal: &'a [u8],
     /// Whether the principal is authenticated (RPCSEC_GSS), not only claimed.
-    pub proved: bool,
+    pub authenticated: bool,
 }
 
 /// The maximum number of peers of a client: Linux trunks at most 16 addresses.
-const MOST_PEERS: usize = 32;
+const MAX_PEERS: usize = 32;
 
 impl<T: Tree> Client<T> {
     /// Returns whether `by` may act as this client.
-    pub(super) fn is(&self, by: &Requester<'_>) -> bool {
-        by.proved && *by.principal == *self.principal || lock(&self.peers).contains(by.peer)
+    pub(super) fn accepts(&self, by: &Requester<'_>) -> bool {
+        by.authenticated && *by.principal == *self.principal || lock(&self.peers).contains(by.peer)
     }
 
     /// Adds `peer` to the client's peers.
-    pub(super) fn comes_from(&self, peer: &Account) {
+    pub(super) fn add_peer(&self, peer: &Account) {
         let mut peers = lock(&self.peers);
         if !peers.contains(peer) {
-            if peers.len() >= MOST_PEERS {
+            if peers.len() >= MAX_PEERS {
                 // The first peer stays: the client counts against its quotas.
                 peers.remove(1);
             }
@@ -59,7 +59,9 @@ impl<T: Tree> Client<T> {
 impl<T: Tree> State<T> {
     /// Returns whether `by` may act as the client `id`: always if that client no longer exists.
     pub fn is_client(&self, id: ClientId, by: &Requester<'_>) -> bool {
-        self.clients.get(&id).is_none_or(|client| client.is(by))
+        self.clients
+            .get(&id)
+            .is_none_or(|client| client.accepts(by))
     }
 
     /// Returns whether `by` may act as the client of `stateid`.
@@ -85,7 +87,7 @@ impl<T: Tree> State<T> {
         };
         let client = &known.client;
         let says_the_same = client.verifier == *verifier && *client.principal == *by.principal;
-        if says_the_same || client.is(by) || self.is_expired(client) {
+        if says_the_same || client.accepts(by) || self.is_expired(client) {
             return usual;
         }
         let peer = format!("{:?}\0", by.peer);

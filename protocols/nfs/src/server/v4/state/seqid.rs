@@ -82,7 +82,7 @@ impl<T: Tree> OwnerRequest<T> {
     /// request gets the cached reply of another operation, the caller answers `BAD_SEQID` (RFC 7530
     /// section 9.1.9). Some errors do not consume the seqid (section 9.1.7).
     pub fn finish(self, status: Status, reply: Arc<[u8]>) {
-        if status.counts() {
+        if status.advances_seqid() {
             let mut client_state = lock(&self.client.client_state);
             if let Some(seq) = self.seq(&mut client_state) {
                 seq.last = Some(self.seqid);
@@ -121,7 +121,7 @@ impl<T: Tree> Drop for OwnerRequest<T> {
                 }
             }
         }
-        self.client.leave();
+        self.client.end_request();
     }
 }
 
@@ -140,7 +140,7 @@ impl<T: Tree> State<T> {
         let started = {
             let mut client_state = lock(&client.client_state);
             let client_state = &mut *client_state;
-            client_state.alive()?;
+            client_state.check_live()?;
             let most = self.limits.opens;
             let mut number = client_state.open_owner(&client, &name, most, self.now())?;
             let owner = client_state
@@ -175,7 +175,7 @@ impl<T: Tree> State<T> {
         let client = self.client_of(stateid)?;
         let mut client_state = lock(&client.client_state);
         let client_state = &mut *client_state;
-        client_state.alive()?;
+        client_state.check_live()?;
         let serial = Parts::of(stateid).serial;
         match client_state.get(serial) {
             Some(&StateEntry::Closed(owner)) => {
@@ -238,7 +238,7 @@ fn new_request<T: Tree>(
     seqid: u32,
 ) -> OwnerRequest<T> {
     debug_assert_eq!(client.minor, Minor::V40);
-    client.enter();
+    client.begin_request();
     OwnerRequest {
         client: client.clone(),
         owner,

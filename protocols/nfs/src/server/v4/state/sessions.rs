@@ -14,7 +14,7 @@ use super::connections::Connections;
 use super::registry::Registry;
 use super::released::Released;
 use super::requester::Requester;
-use super::slots::{Slots, Taken};
+use super::slots::{SlotAction, Slots};
 use super::table::lock;
 use super::{Started, State, status_flags};
 
@@ -71,13 +71,13 @@ pub struct CreatedSession {
 /// The sequence number and the result of a client's last CREATE_SESSION.
 #[derive(Default)]
 pub(super) struct Creation {
-    last: u32,
-    answer: Option<CreatedSession>,
+    last_sequence: u32,
+    result: Option<CreatedSession>,
 }
 
 impl Creation {
     pub(super) fn next(&self) -> u32 {
-        self.last.wrapping_add(1)
+        self.last_sequence.wrapping_add(1)
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Session<T: Tree> {
 }
 
 /// The bytes of a session, with the usual number of slots.
-const SESSION: usize = 8 << 10;
+const SESSION_BYTES: usize = 8 << 10;
 
 pub(super) struct Inner {
     pub(super) slots: Slots,
@@ -130,7 +130,7 @@ pub struct SlotRequest<T: Tree> {
     target: u32,
     must_reclaim: bool,
     repeated: bool,
-    answered: bool,
+    finished: bool,
 }
 
 impl<T: Tree> State<T> {
@@ -150,11 +150,11 @@ impl<T: Tree> State<T> {
         gone: &mut Released<T>,
     ) -> Result<CreatedSession, Status> {
         let client = self.clients.get(&args.client);
-        let client = client.filter(|client| client.minor == Minor::V41 && client.is(&args.by));
+        let client = client.filter(|client| client.minor == Minor::V41 && client.accepts(&args.by));
         let client = client.ok_or(Status::StaleClientid)?;
         let mut creation = lock(&client.creation);
-        match &creation.answer {
-            Some(answer) if args.sequence == creation.last => return Ok(*answer),
+        match &creation.result {
+            Some(answer) if args.sequence == creation.last_sequence => return Ok(*answer),
             _ if args.sequence != creation.next() => return Err(Status::SeqMisordered),
             _ => {}
         }
@@ -169,11 +169,11 @@ impl<T: Tree> State<T> {
         let answer = self.make_session(registry, &client, args)?;
         if is_new {
             let known = registry.unconfirmed(&client.record);
-            self.confirm(registry, known.ok_or(Status::Serverfault)?, gone);
+            self.set_confirmed(registry, known.ok_or(Status::Serverfault)?, gone);
         }
         client.renew(self.now());
         // A failed attempt does not consume the sequence number.
-        (creation.last, creation.answer) = (args.sequence, Some(answer));
+        (creation.last_sequence, creation.result) = (args.sequence, Some(answer));
         Ok(answer)
     }
 
@@ -184,15 +184,15 @@ impl<T: Tree> State<T> {
         args: &CreateSession<'_>,
     ) -> Result<CreatedSession, Status> {
         let (mut fore, back) = (self.negotiated(args.fore)?, args.back);
-        if back.max_request.min(back.max_response) < SMALLEST || back.max_operations < 2 {
+        if back.max_request.min(back.max_response) < MIN_MESSAGE || back.max_operations < 2 {
             return Err(Status::Toosmall);
         }
         let mut client_state = lock(&client.client_state);
         if client_state.sessions.len() >= self.limits.sessions {
             return Err(Status::Nospc);
         }
-        let charge = client.charged(SESSION)?;
-        let quotas = (&self.quotas.slots, &self.quotas.cached);
+        let charge = client.charged(SESSION_BYTES)?;
+        let quotas = (&self.quotas.slots, &self.quotas.cached_bytes);
         let slots = Slots::new(quotas, &client.peer, fore.max_requests).ok_or(Status::Nospc)?;
         fore.max_requests = slots.granted();
         let id = self.unguessable(registry.serial());
@@ -225,7 +225,7 @@ impl<T: Tree> State<T> {
         if asked.max_requests == 0 || asked.max_operations == 0 {
             return Err(Status::Inval);
         }
-        if asked.max_request < SMALLEST || asked.max_response < SMALLEST {
+        if asked.max_request < MIN_MESSAGE || asked.max_response < MIN_MESSAGE {
             return Err(Status::Toosmall);
         }
         let limits = &self.limits;
@@ -252,7 +252,7 @@ impl<T: Tree> State<T> {
         {
             let inner = lock(&session.inner);
             if !inner.connections.has(connection) {
-                return Err(match session.client.is(by) {
+                return Err(match session.client.accepts(by) {
                     true => Status::ConnNotBoundToSession,
                     false => Status::Badsession,
                 });
@@ -291,7 +291,7 @@ impl<T: Tree> State<T> {
         let client = &session.client;
         let (taken, highest, target, is_bound) = {
             let mut inner = lock(&session.inner);
-            if !inner.connections.has(request.connection) && !client.is(by) {
+            if !inner.connections.has(request.connection) && !client.accepts(by) {
                 return Err(Status::Badsession);
             }
             let slots = &mut inner.slots;
@@ -302,9 +302,9 @@ impl<T: Tree> State<T> {
                 request.digest,
             )?;
             let (highest, target) = (slots.granted() - 1, slots.target() - 1);
-            if matches!(taken, Taken::Serve | Taken::Lost) {
+            if matches!(taken, SlotAction::Serve | SlotAction::Uncached) {
                 // Before the lock is released: a client with a request in progress does not expire.
-                client.enter();
+                client.begin_request();
             }
             (
                 taken,
@@ -318,10 +318,10 @@ impl<T: Tree> State<T> {
             self.bind(&session, request.connection, true, false);
         }
         match taken {
-            Taken::Answer(reply) => Ok(Started::Replay(reply)),
-            Taken::Serve | Taken::Lost => Ok(Started::New(SlotRequest {
-                repeated: matches!(taken, Taken::Lost),
-                answered: matches!(taken, Taken::Lost),
+            SlotAction::Replay(reply) => Ok(Started::Replay(reply)),
+            SlotAction::Serve | SlotAction::Uncached => Ok(Started::New(SlotRequest {
+                repeated: matches!(taken, SlotAction::Uncached),
+                finished: matches!(taken, SlotAction::Uncached),
                 must_reclaim: self.has_to_reclaim(client),
                 session,
                 request,
@@ -333,7 +333,7 @@ impl<T: Tree> State<T> {
 }
 
 /// The size of a request or reply with a SEQUENCE and a little more, including the RPC header.
-const SMALLEST: u32 = 256;
+const MIN_MESSAGE: u32 = 256;
 
 impl<T: Tree> SlotRequest<T> {
     /// Returns the client of the request.
@@ -402,7 +402,7 @@ impl<T: Tree> SlotRequest<T> {
         if self.repeated {
             return;
         }
-        self.answered = true;
+        self.finished = true;
         let Sequence { slot, digest, .. } = self.request;
         lock(&self.session.inner).slots.answer(slot, digest, reply);
     }
@@ -410,9 +410,9 @@ impl<T: Tree> SlotRequest<T> {
 
 impl<T: Tree> Drop for SlotRequest<T> {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.finished {
             lock(&self.session.inner).slots.undo(self.request.slot);
         }
-        self.session.client.leave();
+        self.session.client.end_request();
     }
 }

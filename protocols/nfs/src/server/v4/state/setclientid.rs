@@ -4,7 +4,7 @@
 use crate::v4::{ClientId, Status};
 
 use super::client::{Client, ClientRef, Minor};
-use super::registry::Known;
+use super::registry::RegisteredClient;
 use super::released::Released;
 use super::requester::Requester;
 use super::table::lock;
@@ -75,7 +75,7 @@ impl<T: Tree> State<T> {
             // Case 1 is an update of the callback address; 2 to 5 are new clients.
             let client = match same {
                 Some(known) => {
-                    known.client.comes_from(args.by.peer);
+                    known.client.add_peer(args.by.peer);
                     Ok(known.client)
                 }
                 None => self.new_client(
@@ -83,7 +83,14 @@ impl<T: Tree> State<T> {
                     args.by.peer,
                     |id| {
                         let (now, named) = (self.now(), (Minor::V40, &*record));
-                        Client::new(id, named, args.verifier, &args.by, &self.quotas.held, now)
+                        Client::new(
+                            id,
+                            named,
+                            args.verifier,
+                            &args.by,
+                            &self.quotas.state_bytes,
+                            now,
+                        )
                     },
                     Status::Resource,
                     &mut gone,
@@ -91,12 +98,12 @@ impl<T: Tree> State<T> {
             };
             client.map(|client| {
                 let id = client.id;
-                let known = Known {
+                let known = RegisteredClient {
                     client,
                     confirm,
                     callback: args.callback,
                 };
-                self.propose(&mut registry, known, &mut gone);
+                self.set_unconfirmed(&mut registry, known, &mut gone);
                 (id, confirm)
             })
         };
@@ -121,7 +128,8 @@ impl<T: Tree> State<T> {
             if *client.principal != *principal {
                 return Err(Status::ClidInuse);
             }
-            let is_it = |known: &Known<T>| known.client.id == id && known.confirm == confirm;
+            let is_it =
+                |known: &RegisteredClient<T>| known.client.id == id && known.confirm == confirm;
             if let Some(known) = registry.unconfirmed(&client.record).filter(is_it) {
                 let others = registry.confirmed(&client.record).filter(|confirmed| {
                     *confirmed.client.principal != *principal
@@ -131,7 +139,7 @@ impl<T: Tree> State<T> {
                 if others.is_some() {
                     return Err(Status::ClidInuse);
                 }
-                self.confirm(&mut registry, known, &mut gone);
+                self.set_confirmed(&mut registry, known, &mut gone);
                 return Ok(());
             }
             // A retransmission.

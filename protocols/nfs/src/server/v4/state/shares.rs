@@ -17,9 +17,9 @@ use super::table::lock;
 /// to the reservations of a node: a client may have tens of thousands.
 pub(super) struct Shares {
     hash: RandomState,
-    parts: [Mutex<HashMap<NodeKey, Reservations>>; PARTS],
+    shards: [Mutex<HashMap<NodeKey, Reservations>>; SHARDS],
     last: AtomicU64,
-    most: usize,
+    max: usize,
     count: AtomicUsize,
 }
 
@@ -27,13 +27,13 @@ pub(super) struct Shares {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// This client has the node open with a conflicting mode.
-    By(ClientId),
+    Conflict(ClientId),
     /// There are too many reservations.
     Full,
 }
 
 /// More than the number of threads that open files at once.
-const PARTS: usize = 64;
+const SHARDS: usize = 64;
 
 /// The access and deny modes of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,16 +45,16 @@ struct Reservations {
     /// The client of each reservation, by modes and number.
     by_modes: BTreeMap<(Modes, u64), ClientId>,
     /// The reservations of OPENs in progress, by number: no more than there are threads.
-    pending: HashMap<u64, Pending>,
+    pending: HashMap<u64, PendingReservation>,
     /// The reservations of opens: one for each owner.
-    settled: BTreeMap<Opener, (Modes, u64)>,
+    confirmed: BTreeMap<OpenOwnerKey, (Modes, u64)>,
 }
 
 /// A client, and the name of one of its open owners.
-type Opener = (ClientId, Arc<[u8]>);
+type OpenOwnerKey = (ClientId, Arc<[u8]>);
 
-struct Pending {
-    opener: Opener,
+struct PendingReservation {
+    opener: OpenOwnerKey,
     modes: Modes,
 }
 
@@ -62,10 +62,10 @@ impl Shares {
     /// Creates a table of at most `most` reservations.
     pub(super) fn new(most: usize) -> Shares {
         Shares {
-            most,
+            max: most,
             count: AtomicUsize::new(0),
             hash: RandomState::new(),
-            parts: std::array::from_fn(|_| Mutex::default()),
+            shards: std::array::from_fn(|_| Mutex::default()),
             last: AtomicU64::new(0),
         }
     }
@@ -80,15 +80,15 @@ impl Shares {
         access: Share,
         deny: Share,
     ) -> Result<u64, Refused> {
-        let mut part = self.part(&key);
+        let mut part = self.shard(&key);
         let modes = Modes::new(access, deny);
         if let Some(all) = part.get(&key)
             && let Some(other) = all.conflicting(modes)
         {
-            return Err(Refused::By(other));
+            return Err(Refused::Conflict(other));
         }
         let count = self.count.fetch_add(1, Ordering::Relaxed);
-        if count >= self.most {
+        if count >= self.max {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Refused::Full);
         }
@@ -96,7 +96,8 @@ impl Shares {
         let opener = (client, owner.clone());
         let all = part.entry(key).or_default();
         all.by_modes.insert((modes, number), client);
-        all.pending.insert(number, Pending { opener, modes });
+        all.pending
+            .insert(number, PendingReservation { opener, modes });
         Ok(number)
     }
 
@@ -111,14 +112,14 @@ impl Shares {
 
     /// Merges the reservation of a successful OPEN into its owner's. Returns `false` if the
     /// reservation was removed meanwhile.
-    pub(super) fn settle(&self, key: NodeKey, number: u64) -> bool {
+    pub(super) fn confirm(&self, key: NodeKey, number: u64) -> bool {
         self.change(key, |all| {
-            let Some(Pending { opener, modes }) = all.pending.remove(&number) else {
+            let Some(PendingReservation { opener, modes }) = all.pending.remove(&number) else {
                 return false;
             };
             all.by_modes.remove(&(modes, number));
-            let before = all.settled.get(&opener).map(|(before, _)| *before);
-            all.settle(
+            let before = all.confirmed.get(&opener).map(|(before, _)| *before);
+            all.confirm(
                 opener,
                 before.map_or(modes, |before| before.with(modes)),
                 number,
@@ -138,8 +139,8 @@ impl Shares {
     ) {
         self.change(key, |all| {
             let opener = (client, owner.clone());
-            if let Some(&(_, number)) = all.settled.get(&opener) {
-                all.settle(opener, Modes::new(access, deny), number);
+            if let Some(&(_, number)) = all.confirmed.get(&opener) {
+                all.confirm(opener, Modes::new(access, deny), number);
             }
         });
     }
@@ -147,7 +148,7 @@ impl Shares {
     /// Removes the reservation of an open.
     pub(super) fn remove(&self, key: NodeKey, client: ClientId, owner: &Arc<[u8]>) {
         self.change(key, |all| {
-            if let Some(reserved) = all.settled.remove(&(client, owner.clone())) {
+            if let Some(reserved) = all.confirmed.remove(&(client, owner.clone())) {
                 all.by_modes.remove(&reserved);
             }
         });
@@ -160,13 +161,13 @@ impl Shares {
             for (number, pending) in its {
                 all.by_modes.remove(&(pending.modes, number));
             }
-            let from = all.settled.range((client, Arc::default())..);
+            let from = all.confirmed.range((client, Arc::default())..);
             let its = from.map(|(opener, _)| opener.clone());
             for opener in its
                 .take_while(|opener| opener.0 == client)
                 .collect::<Vec<_>>()
             {
-                if let Some(reserved) = all.settled.remove(&opener) {
+                if let Some(reserved) = all.confirmed.remove(&opener) {
                     all.by_modes.remove(&reserved);
                 }
             }
@@ -175,7 +176,7 @@ impl Shares {
 
     /// Returns a client whose deny mode conflicts with `access`.
     pub(super) fn denier(&self, key: NodeKey, access: Share) -> Option<ClientId> {
-        let part = self.part(&key);
+        let part = self.shard(&key);
         part.get(&key)?
             .conflicting(Modes::new(access, Share::empty()))
     }
@@ -183,7 +184,7 @@ impl Shares {
     /// Returns the number of reservations.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let parts = self.parts.iter().map(|part| {
+        let parts = self.shards.iter().map(|part| {
             let part = lock(part);
             part.values().map(Reservations::checked_len).sum::<usize>()
         });
@@ -195,13 +196,13 @@ impl Shares {
     /// Returns the number of reservations of a node that a search for conflicts examines.
     #[cfg(test)]
     pub(super) fn examined(&self, key: NodeKey) -> usize {
-        let part = self.part(&key);
+        let part = self.shard(&key);
         part.get(&key).map_or(0, |all| all.distinct().count())
     }
 
     /// Changes the reservations of a node, and updates the total.
     fn change<T: Default>(&self, key: NodeKey, how: impl FnOnce(&mut Reservations) -> T) -> T {
-        let mut part = self.part(&key);
+        let mut part = self.shard(&key);
         let Some(all) = part.get_mut(&key) else {
             return T::default();
         };
@@ -215,8 +216,8 @@ impl Shares {
         done
     }
 
-    fn part(&self, key: &NodeKey) -> MutexGuard<'_, HashMap<NodeKey, Reservations>> {
-        lock(&self.parts[self.hash.hash_one(key) as usize % PARTS])
+    fn shard(&self, key: &NodeKey) -> MutexGuard<'_, HashMap<NodeKey, Reservations>> {
+        lock(&self.shards[self.hash.hash_one(key) as usize % SHARDS])
     }
 }
 
@@ -237,9 +238,9 @@ impl Reservations {
     }
 
     /// Makes `modes` the reservation of `opener`, replacing its previous one.
-    fn settle(&mut self, opener: Opener, modes: Modes, number: u64) {
+    fn confirm(&mut self, opener: OpenOwnerKey, modes: Modes, number: u64) {
         self.by_modes.insert((modes, number), opener.0);
-        if let Some(before) = self.settled.insert(opener, (modes, number))
+        if let Some(before) = self.confirmed.insert(opener, (modes, number))
             && before != (modes, number)
         {
             self.by_modes.remove(&before);
@@ -249,7 +250,7 @@ impl Reservations {
     #[cfg(test)]
     fn checked_len(&self) -> usize {
         let len = self.by_modes.len();
-        assert_eq!(self.pending.len() + self.settled.len(), len);
+        assert_eq!(self.pending.len() + self.confirmed.len(), len);
         len
     }
 }

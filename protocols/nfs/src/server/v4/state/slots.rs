@@ -22,7 +22,7 @@ pub(super) struct Slots {
     /// The slots used so far.
     slots: Vec<Slot>,
     /// The maximum number of slots: as many as the client asked for.
-    most: u32,
+    max: u32,
     /// The number of slots that the client should use.
     target: u32,
     /// The number of changes of `target`.
@@ -30,7 +30,7 @@ pub(super) struct Slots {
     busy: u32,
 }
 
-/// A slot. Its memory counts as [`Slots::SLOT`].
+/// A slot. Its memory counts as [`Slots::SLOT_BYTES`].
 #[derive(Default)]
 struct Slot {
     /// The sequence number of the last completed request.
@@ -48,16 +48,16 @@ struct Slot {
 
 /// The handling of a request.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(super) enum SlotAction {
     Serve,
-    Answer(Arc<[u8]>),
+    Replay(Arc<[u8]>),
     /// The request was served before, without a cached reply.
-    Lost,
+    Uncached,
 }
 
 impl Slots {
     /// The bytes of a slot, without its cached reply.
-    pub(super) const SLOT: usize = size_of::<Slot>();
+    pub(super) const SLOT_BYTES: usize = size_of::<Slot>();
 
     /// Creates as many slots as the quota of slots allows for `peer`, up to `most`. Returns `None`
     /// if it allows none. The other quota is for the bytes of cached replies.
@@ -66,14 +66,14 @@ impl Slots {
         peer: &Account,
         most: u32,
     ) -> Option<Slots> {
-        let charge = slots.take_some(peer, most as usize);
+        let charge = slots.take_up_to(peer, most as usize);
         let granted = charge.amount() as u32;
         (granted > 0).then(|| Slots {
             quotas: (slots.clone(), cached.clone()),
             peer: peer.clone(),
             charge,
             slots: Vec::new(),
-            most,
+            max: most,
             target: granted,
             generation: 0,
             busy: 0,
@@ -100,7 +100,7 @@ impl Slots {
         seqid: u32,
         highest: u32,
         digest: u64,
-    ) -> Result<Taken, Status> {
+    ) -> Result<SlotAction, Status> {
         if number >= self.granted() {
             return Err(Status::Badslot);
         }
@@ -121,8 +121,8 @@ impl Slots {
             return match &slot.reply {
                 _ if !slot.used || seqid != slot.seqid => Err(Status::SeqMisordered),
                 _ if slot.digest != digest => Err(Status::SeqFalseRetry),
-                Some((reply, _)) => Ok(Taken::Answer(reply.clone())),
-                None => Ok(Taken::Lost),
+                Some((reply, _)) => Ok(SlotAction::Replay(reply.clone())),
+                None => Ok(SlotAction::Uncached),
             };
         }
         let knows_target = slot.announced == self.generation;
@@ -134,7 +134,7 @@ impl Slots {
         }
         self.retarget(highest.max(number));
         self.slots[number as usize].announced = self.generation;
-        Ok(Taken::Serve)
+        Ok(SlotAction::Serve)
     }
 
     /// Completes the request on a slot, and caches the reply if there is room.
@@ -182,9 +182,10 @@ impl Slots {
                 .min(highest.saturating_add(1).max(granted / 2).max(1))
         } else if highest.saturating_add(1) >= self.target && self.target < granted {
             granted
-        } else if highest.saturating_add(1) >= granted && granted < self.most {
-            let more = granted.min(self.most - granted);
-            self.charge.join(slots.take_some(&self.peer, more as usize));
+        } else if highest.saturating_add(1) >= granted && granted < self.max {
+            let more = granted.min(self.max - granted);
+            self.charge
+                .join(slots.take_up_to(&self.peer, more as usize));
             self.granted()
         } else {
             self.target
@@ -205,12 +206,16 @@ mod tests {
     }
 
     fn of_budget(budget: &Arc<Quota>, most: u32) -> Option<Slots> {
-        Slots::new((budget, &Quota::new(1000, 1000, 1)), &Account::OURS, most)
+        Slots::new(
+            (budget, &Quota::new(1000, 1000, 1)),
+            &Account::INTERNAL,
+            most,
+        )
     }
 
     fn served(slots: &mut Slots, number: u32, seqid: u32, highest: u32) {
         let taken = slots.take(number, seqid, highest, 0);
-        assert!(matches!(taken, Ok(Taken::Serve)), "{taken:?}");
+        assert!(matches!(taken, Ok(SlotAction::Serve)), "{taken:?}");
         slots.answer(number, 0, None);
     }
 
@@ -219,11 +224,13 @@ mod tests {
         let mut slots = slots(100, 4);
         assert_eq!(slots.take(0, 0, 0, 7).err(), Some(Status::SeqMisordered));
         assert_eq!(slots.take(0, 2, 0, 7).err(), Some(Status::SeqMisordered));
-        assert!(matches!(slots.take(0, 1, 0, 7), Ok(Taken::Serve)));
+        assert!(matches!(slots.take(0, 1, 0, 7), Ok(SlotAction::Serve)));
         assert_eq!(slots.take(0, 1, 0, 7).err(), Some(Status::Delay));
         assert_eq!(slots.take(0, 2, 0, 7).err(), Some(Status::SeqMisordered));
         slots.answer(0, 7, Some(Arc::from(*b"reply")));
-        assert!(matches!(slots.take(0, 1, 0, 7), Ok(Taken::Answer(reply)) if *reply == *b"reply"));
+        assert!(
+            matches!(slots.take(0, 1, 0, 7), Ok(SlotAction::Replay(reply)) if *reply == *b"reply")
+        );
         assert_eq!(slots.take(0, 1, 0, 8).err(), Some(Status::SeqFalseRetry));
         assert_eq!(slots.take(0, 3, 0, 7).err(), Some(Status::SeqMisordered));
         assert_eq!(slots.take(4, 1, 0, 7).err(), Some(Status::Badslot));
@@ -233,20 +240,20 @@ mod tests {
     fn rfc8881_2_10_6_1_3_an_uncached_reply_cannot_be_had_again() {
         let mut slots = slots(100, 4);
         served(&mut slots, 3, 1, 3);
-        assert!(matches!(slots.take(3, 1, 3, 0), Ok(Taken::Lost)));
+        assert!(matches!(slots.take(3, 1, 3, 0), Ok(SlotAction::Uncached)));
         served(&mut slots, 3, 2, 3);
     }
 
     #[test]
     fn replies_are_kept_as_far_as_there_is_room() {
         let (budget, cached) = (Quota::new(9, 9, 0), Quota::new(10, 10, 1));
-        let mut slots = Slots::new((&budget, &cached), &Account::OURS, 2).expect("room");
+        let mut slots = Slots::new((&budget, &cached), &Account::INTERNAL, 2).expect("room");
         for slot in 0..2 {
-            assert!(matches!(slots.take(slot, 1, 1, 0), Ok(Taken::Serve)));
+            assert!(matches!(slots.take(slot, 1, 1, 0), Ok(SlotAction::Serve)));
             slots.answer(slot, 0, Some(Arc::from(*b"a reply")));
         }
-        assert!(matches!(slots.take(0, 1, 1, 0), Ok(Taken::Answer(_))));
-        assert!(matches!(slots.take(1, 1, 1, 0), Ok(Taken::Lost)));
+        assert!(matches!(slots.take(0, 1, 1, 0), Ok(SlotAction::Replay(_))));
+        assert!(matches!(slots.take(1, 1, 1, 0), Ok(SlotAction::Uncached)));
         drop(slots);
         assert_eq!((budget.in_use(), cached.in_use()), (0, 0));
     }
@@ -256,21 +263,21 @@ mod tests {
         use vfs::PeerKey;
         use vfs::memory::MemoryBudget;
         let budget = MemoryBudget::new(64 << 10);
-        let account = Account::at(&budget, PeerKey::User(1));
+        let account = Account::in_budget(&budget, PeerKey::User(1));
         let (slots, cached) = (
-            Quota::new(9, 9, Slots::SLOT),
+            Quota::new(9, 9, Slots::SLOT_BYTES),
             Quota::new(1 << 20, 1 << 20, 1),
         );
         let mut slots = Slots::new((&slots, &cached), &account, 8).expect("room");
         let most = slots.granted();
         for slot in 0..most {
-            assert!(matches!(slots.take(slot, 1, 1, 0), Ok(Taken::Serve)));
+            assert!(matches!(slots.take(slot, 1, 1, 0), Ok(SlotAction::Serve)));
             slots.answer(slot, 0, Some(vec![0; 12 << 10].into()));
-            assert!(budget.kept() <= budget.limit() / 4);
+            assert!(budget.state_bytes() <= budget.limit() / 4);
         }
         // One reply is the peer's share; the others' are not cached.
-        assert!(matches!(slots.take(0, 1, 1, 0), Ok(Taken::Answer(_))));
-        assert!(matches!(slots.take(1, 1, 1, 0), Ok(Taken::Lost)));
+        assert!(matches!(slots.take(0, 1, 1, 0), Ok(SlotAction::Replay(_))));
+        assert!(matches!(slots.take(1, 1, 1, 0), Ok(SlotAction::Uncached)));
         drop(slots);
         assert_eq!(budget.used(), 0);
     }
@@ -278,7 +285,7 @@ mod tests {
     #[test]
     fn a_request_given_back_may_come_again() {
         let mut slots = slots(100, 1);
-        assert!(matches!(slots.take(0, 1, 0, 0), Ok(Taken::Serve)));
+        assert!(matches!(slots.take(0, 1, 0, 0), Ok(SlotAction::Serve)));
         slots.undo(0);
         assert_eq!(slots.busy(), 0);
         served(&mut slots, 0, 1, 0);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Access, Acl, AclEntry, Capabilities, Errno, Level, Whose};
+use vfs::{Access, Acl, AclEntry, AclSubject, Capabilities, Errno, Support};
 use vfs_testkit::script::{Answer, Script};
 
 use super::*;
@@ -14,7 +14,7 @@ use crate::v4::reply::Created;
 fn script() -> Arc<Script> {
     let script = Script::new();
     script.set_capabilities(Capabilities {
-        acl: Level::Native,
+        acl: Support::Native,
         ..Capabilities::default()
     });
     script
@@ -22,13 +22,16 @@ fn script() -> Arc<Script> {
 
 /// Returns an ACL that a mode cannot express.
 fn acl() -> Acl {
-    let entry = |whose, may| AclEntry { whose, may };
+    let entry = |whose, may| AclEntry {
+        subject: whose,
+        permissions: may,
+    };
     Acl(vec![
-        entry(Whose::Owner, Access::all()),
-        entry(Whose::User(7), Access::READ),
-        entry(Whose::OwningGroup, Access::READ),
-        entry(Whose::Mask, Access::READ),
-        entry(Whose::Others, Access::empty()),
+        entry(AclSubject::Owner, Access::all()),
+        entry(AclSubject::User(7), Access::READ),
+        entry(AclSubject::OwningGroup, Access::READ),
+        entry(AclSubject::Mask, Access::READ),
+        entry(AclSubject::Others, Access::empty()),
     ])
 }
 
@@ -50,7 +53,7 @@ fn with(acl: &[Ace<'static>]) -> Attributes<'static> {
 fn changes(script: &Script) -> Vec<String> {
     let calls = script.take_calls().into_iter();
     let changes = calls.filter(|call| [vfs::Op::SetXattr, vfs::Op::RemoveXattr].contains(&call.op));
-    changes.map(|call| call.what).collect()
+    changes.map(|call| call.arguments).collect()
 }
 
 fn setting(name: &[u8], acl: &Acl) -> String {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use vfs::{Attr, Errno, Kind};
-use vfs_testkit::script::{Answer, Script, plain_attr};
+use vfs_testkit::script::{Answer, Script, default_attr};
 
 use super::*;
 use crate::v4::op::Copy;
@@ -25,7 +25,7 @@ impl Slow {
         let script = Script::new();
         let size = Attr {
             size: 100 * MIB,
-            ..plain_attr(2, Kind::File)
+            ..default_attr(2, Kind::File)
         };
         script.always(vfs::Op::FileAttr, Answer::Attr(size));
         let millis = Arc::new(AtomicU64::new(0));

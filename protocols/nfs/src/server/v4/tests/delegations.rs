@@ -332,7 +332,11 @@ fn a_client_that_cannot_be_called_is_given_nothing() {
 fn while_clients_of_v3_reclaim_locks_nobody_locks_by_itself() {
     let scene = Scene::new();
     let client = Client41::called(&scene.world, b"client");
-    scene.world.server.state.hold_locks(Duration::from_secs(10));
+    scene
+        .world
+        .server
+        .state
+        .extend_lock_grace(Duration::from_secs(10));
     assert_eq!(open(&client, READ).2, Delegation::None);
     scene.world.pass(10);
     delegated(&Client41::called(&scene.world, b"later!"));

@@ -250,7 +250,7 @@ fn opens_and_replies_are_part_of_the_memory_budget_and_leave_room_for_others() {
     let refused = refused.into_iter().find(|status| *status != Status::Ok);
     assert_eq!(refused, Some(Status::Nospc));
     let most = budget.limit() / 4;
-    assert!((most / 2..most + (32 << 10)).contains(&budget.kept()));
+    assert!((most / 2..most + (32 << 10)).contains(&budget.state_bytes()));
     for number in 0..20 {
         assert_eq!(open(&other, number), Status::Ok);
     }
@@ -261,7 +261,7 @@ fn opens_and_replies_are_part_of_the_memory_budget_and_leave_room_for_others() {
     assert_eq!(again.status, Status::RetryUncachedRep);
     greedy.send(&[Op::Putrootfh, Op::Lookup(b"made")]).done();
     let held = world.server.held_bytes();
-    assert!(budget.kept() >= held.state + held.replies);
+    assert!(budget.state_bytes() >= held.state + held.replies);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Capabilities, Errno, Level};
+use vfs::{Capabilities, Errno, Support};
 use vfs_testkit::script::{Answer, Script};
 
 use super::*;
@@ -16,7 +16,7 @@ const LABEL: &[u8] = b"system_u:object_r:etc_t:s0\0";
 fn scene(asked_for: bool) -> (Arc<Script>, World, Client41) {
     let script = Script::new();
     script.set_capabilities(Capabilities {
-        xattr: Level::Native,
+        xattr: Support::Native,
         ..Capabilities::default()
     });
     let world = World::with(script.clone(), |options| {
@@ -50,7 +50,7 @@ fn set(attributes: Attributes<'_>) -> Op<'_> {
 fn changes(script: &Script) -> Vec<String> {
     let calls = script.take_calls().into_iter();
     let changes = calls.filter(|call| call.op == vfs::Op::SetXattr);
-    changes.map(|call| call.what).collect()
+    changes.map(|call| call.arguments).collect()
 }
 
 fn labelled() -> String {

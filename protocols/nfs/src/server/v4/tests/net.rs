@@ -13,7 +13,7 @@ use memory::Memory;
 use vfs::memory::MemoryBudget;
 use vfs::{Call, Export, FileSystem, HandleKey, Peer};
 use vfs_testkit::{Message, clock, session};
-use wire::{Answer, Session as _, Voice, Xdr, XdrReader};
+use wire::{MessageSender, ServeOutcome, Session as _, Xdr, XdrReader};
 
 use crate::rpc::{self, flavor, program};
 use crate::server::{Connection, Options, Server};
@@ -90,7 +90,7 @@ impl World {
     pub(super) fn net(&self, minor: u32) -> Net {
         let session = self.server.session();
         let (say, heard) = channel();
-        session.can_speak(Arc::new(Said(Mutex::new(say))));
+        session.set_message_sender(Arc::new(Said(Mutex::new(say))));
         Net {
             session,
             heard,
@@ -116,7 +116,7 @@ impl Net {
     pub(super) fn reserving(self, addr: &str, budget: &Arc<MemoryBudget>) -> Net {
         let addr = addr.parse().expect("an address");
         Net {
-            peer: Some(Arc::new(Peer::remote(addr, 700).reserving(budget))),
+            peer: Some(Arc::new(Peer::remote(addr, 700).with_budget(budget))),
             ..self
         }
     }
@@ -125,8 +125,8 @@ impl Net {
 /// The receiver of the server's own messages.
 struct Said(Mutex<Sender<Vec<u8>>>);
 
-impl Voice for Said {
-    fn say(&self, message: &[u8]) -> bool {
+impl MessageSender for Said {
+    fn send(&self, message: &[u8]) -> bool {
         let to = self.0.lock().expect("no panic holds it");
         to.send(message.to_vec()).is_ok()
     }
@@ -182,7 +182,7 @@ impl Net {
     pub(super) fn tell(&self, message: &[u8]) {
         let call = Call::detached();
         let served = session::serve_patiently(&self.session, &call, &Message::new(message), 0);
-        assert_eq!(served, Ok((Answer::Done, Vec::new())));
+        assert_eq!(served, Ok((ServeOutcome::Done, Vec::new())));
     }
 
     /// Sends a message, possibly again.
@@ -190,12 +190,12 @@ impl Net {
         const MOST: usize = 2 << 20;
         assert_eq!(self.session.frame(message), Ok(Some(message.len())));
         let call = match &self.peer {
-            Some(peer) => Call::detached().coming_from(peer.clone()),
+            Some(peer) => Call::detached().with_peer(peer.clone()),
             None => Call::detached(),
         };
         let served = session::serve_patiently(&self.session, &call, &Message::new(message), MOST);
         match served {
-            Ok((Answer::Done, bytes)) => Reply::new(bytes),
+            Ok((ServeOutcome::Done, bytes)) => Reply::new(bytes),
             other => panic!("{other:?}"),
         }
     }

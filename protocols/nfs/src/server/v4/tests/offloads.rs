@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use vfs::{Attr, Errno, Kind};
-use vfs_testkit::script::{Answer, Script, plain_attr};
+use vfs_testkit::script::{Answer, Script, default_attr};
 
 use super::*;
 use crate::server::Work;
@@ -54,7 +54,7 @@ impl Scene {
         let script = Script::new();
         let size = Attr {
             size: 100 * MIB,
-            ..plain_attr(2, Kind::File)
+            ..default_attr(2, Kind::File)
         };
         script
             .always(vfs::Op::FileAttr, Answer::Attr(size))

@@ -81,7 +81,7 @@ impl ClientCall for Operations<'_> {
         to.extend_from_slice(self.bytes);
     }
 
-    fn room(&self) -> usize {
+    fn max_reply(&self) -> usize {
         (1 << 20) + 8192
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use vfs::{
-    Allocate, Call, Caller, Cx, Errno, File, FileSystem, Mode, Name, Node, OpenFlags, SetAttr,
+    AllocateMode, Call, Caller, Cx, Errno, File, FileSystem, Mode, Name, Node, OpenFlags, SetAttr,
 };
 use wire::payload::SlicePayload;
 
@@ -78,7 +78,10 @@ pub(super) struct Made {
 pub(super) fn create(tree: &Arc<dyn FileSystem>, name: &str) -> (Arc<dyn Node>, Arc<dyn File>) {
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::EXCL;
     let name = Name::new(name.as_bytes()).expect("a name");
-    let made = with_cx(|cx| tree.root(cx)?.create(cx, name, flags, Mode::exactly(0o644)));
+    let made = with_cx(|cx| {
+        tree.root(cx)?
+            .create(cx, name, flags, Mode::without_umask(0o644))
+    });
     let (entry, file) = made.expect("made");
     (entry.node, file)
 }
@@ -86,8 +89,12 @@ pub(super) fn create(tree: &Arc<dyn FileSystem>, name: &str) -> (Arc<dyn Node>, 
 pub(super) fn directory(tree: &Arc<dyn FileSystem>, name: &str) {
     let name = Name::new(name.as_bytes()).expect("a name");
     let made = with_cx(|cx| {
-        tree.root(cx)?
-            .make(cx, name, vfs::Make::Directory, Mode::exactly(0o755))
+        tree.root(cx)?.make(
+            cx,
+            name,
+            vfs::NewNode::Directory,
+            Mode::without_umask(0o755),
+        )
     });
     made.expect("made");
 }
@@ -111,7 +118,7 @@ pub(super) fn cut(node: &dyn Node, size: u64) {
 
 pub(super) fn punch(file: &dyn File, range: Range<u64>) -> Result<(), Errno> {
     let len = range.end - range.start;
-    with_cx(|cx| file.allocate(cx, Allocate::Punch, range.start, len))
+    with_cx(|cx| file.allocate(cx, AllocateMode::Punch, range.start, len))
 }
 
 impl Made {
@@ -126,7 +133,7 @@ impl Made {
         cut(&*node, layout.size);
         for range in &layout.reserved {
             let len = range.end - range.start;
-            match with_cx(|cx| file.allocate(cx, Allocate::Extend, range.start, len)) {
+            match with_cx(|cx| file.allocate(cx, AllocateMode::Extend, range.start, len)) {
                 Ok(()) => {}
                 Err(Errno::EOPNOTSUPP) => eprintln!("skipped: nothing can be reserved here"),
                 Err(errno) => panic!("{errno}"),

@@ -36,7 +36,7 @@ impl Subject {
         let (tree, _) = mount(&Mount {
             dial: Arc::new(move |_| Ok(Box::new(dial()?))),
             path: &path,
-            whole: true,
+            require_full_path: true,
             options: Options {
                 version: Some((4, 2)),
                 no_read_plus: true,

@@ -356,7 +356,7 @@ fn clients_that_a_peer_never_confirms_keep_no_other_out() {
 fn clients_of_a_peer_are_bounded_and_so_is_what_they_hold() {
     let world = World::with(Limits {
         clients_of_a_peer: 2,
-        held_of_a_peer: 40_000,
+        state_bytes_of_a_peer: 40_000,
         ..Limits::default()
     });
     let client = |name: &str, by| {
@@ -393,7 +393,7 @@ fn clients_of_a_peer_are_bounded_and_so_is_what_they_hold() {
     let opened = opens(&greedy, "o", 1000);
     assert!((5..30).contains(&opened), "{opened}");
     assert_eq!(opens(&other, "o", 5), 5);
-    let (_, held) = world.state.bytes();
+    let (_, held) = world.state.held_bytes();
     assert!(held < 2 * 40_000, "{held}");
 }
 

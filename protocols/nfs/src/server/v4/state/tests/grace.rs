@@ -216,8 +216,8 @@ fn xnfs_11_while_clients_of_v3_reclaim_nobody_gets_another_lock() {
         let kind = vfs::lock::LockKind::Exclusive;
         world.state.lock(&client, locker, A, kind, false).err()
     };
-    world.state.hold_locks(Duration::from_secs(10));
-    world.state.hold_locks(Duration::from_secs(1));
+    world.state.extend_lock_grace(Duration::from_secs(10));
+    world.state.extend_lock_grace(Duration::from_secs(1));
     world.pass(Duration::from_secs(9));
     assert_eq!(lock(), Some(Status::Grace));
     assert!(world.state.locks_in_grace() && !world.state.in_grace());

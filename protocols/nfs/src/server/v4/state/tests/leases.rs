@@ -122,7 +122,12 @@ fn what_was_never_of_use_is_reaped() {
     world.state.reap();
     assert!(world.state.clients.all().is_empty());
     let quotas = &world.state.quotas;
-    let used = [&quotas.clients, &quotas.slots, &quotas.cached, &quotas.held];
+    let used = [
+        &quotas.clients,
+        &quotas.slots,
+        &quotas.cached_bytes,
+        &quotas.state_bytes,
+    ];
     assert_eq!(used.map(|quota| quota.in_use()), [0; 4]);
     assert_eq!(world.state.shares.len(), 0);
     assert!(world.stable.list().is_empty());
@@ -141,10 +146,10 @@ fn states_that_were_revoked_take_room_until_they_are_freed() {
         .collect();
     opened.push(open("denies", W));
     world.pass(LEASE + Duration::from_secs(1));
-    let held = || world.state.quotas.held.in_use();
+    let held = || world.state.quotas.state_bytes.in_use();
     let before = held();
     assert!(world.open(&other.client(&world), "o", A, W, NONE).is_ok());
-    let revoked = 100 * super::super::client_state::REVOKED;
+    let revoked = 100 * super::super::client_state::REVOKED_BYTES;
     let after = held();
     assert!((revoked..before).contains(&after), "{after} bytes");
     let client = holder.client(&world);

@@ -214,9 +214,9 @@ impl Peer {
 
 /// The superuser, without an address.
 const ROOT: Requester<'static> = Requester {
-    peer: &Account::OURS,
+    peer: &Account::INTERNAL,
     principal: b"root",
-    proved: false,
+    authenticated: false,
 };
 
 /// Returns the account of a host.

@@ -247,7 +247,7 @@ impl Run {
                 }
                 self.world.state.reap();
                 for client in 0..self.clients.len() {
-                    if lock(&self.clients[client].0.client_state).gone {
+                    if lock(&self.clients[client].0.client_state).destroyed {
                         self.clients[client] = self.begin(client);
                     }
                 }
@@ -331,7 +331,7 @@ impl Run {
         let (mut files, mut delegations) = (0, 0);
         for client in state.clients.all() {
             let client_state = lock(&client.client_state);
-            assert!(!client_state.gone);
+            assert!(!client_state.destroyed);
             files += check_holdings(&client_state, |owner, key, access, deny| {
                 opens.push((client.id, owner, key, access, deny));
             });
@@ -428,7 +428,7 @@ proptest! {
         drop(gone);
         prop_assert_eq!(Arc::strong_count(&run.file), 1);
         let quotas = &world.state.quotas;
-        let used = [&quotas.clients, &quotas.slots, &quotas.held, &quotas.delegations];
+        let used = [&quotas.clients, &quotas.slots, &quotas.state_bytes, &quotas.delegations];
         prop_assert_eq!(used.map(|quota| quota.in_use()), [0; 4]);
         prop_assert_eq!(world.state.shares.len(), 0);
         prop_assert!(world.state.sessions.all().is_empty());

@@ -419,7 +419,7 @@ fn rfc8881_2_10_5_trunking_a_client_that_says_the_same_from_elsewhere_is_itself(
     // An authenticated principal may use any address.
     let proved = Requester {
         peer: host(10),
-        proved: true,
+        authenticated: true,
         ..ROOT
     };
     let bound = state.bind_connection(&peer.session, (21, &proved), Direction::Both);

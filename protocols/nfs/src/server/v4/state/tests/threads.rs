@@ -54,7 +54,7 @@ fn clients_that_come_go_and_expire_at_once_leave_nothing() {
     });
     world.pass(LEASE * 2);
     for client in world.state.clients.all() {
-        let number = client.locker;
+        let number = client.lock_client;
         assert!(world.state.revoke_expired_holder(number));
     }
     world.pass(LEASE * 2);
@@ -65,7 +65,12 @@ fn clients_that_come_go_and_expire_at_once_leave_nothing() {
     assert!(world.state.sessions.all().is_empty());
     assert!(lock(&world.state.connections).is_empty());
     let quotas = &world.state.quotas;
-    let used = [&quotas.clients, &quotas.slots, &quotas.cached, &quotas.held];
+    let used = [
+        &quotas.clients,
+        &quotas.slots,
+        &quotas.cached_bytes,
+        &quotas.state_bytes,
+    ];
     assert_eq!(used.map(|quota| quota.in_use()), [0; 4]);
     assert_eq!(world.state.shares.len(), 0);
     assert!(world.stable.list().is_empty());

@@ -1,0 +1,199 @@
+//! Opens shares: sources with their layers, as exports.
+
+use std::sync::Arc;
+
+use layers::gate::AccessPolicy;
+use layers::squash::SquashMode;
+use layers::{Clients, Gate};
+use vfs::{Export, FileSystem, HandleKey, Support};
+
+use super::handle_key;
+use super::recovery::{ServerIdentity, handle_index_file};
+use super::share::{Share, Sources};
+use crate::call_log::CallLogFile;
+use crate::read_trace::TraceFile;
+use crate::source::Source;
+use crate::stack::{Access, Stack};
+use crate::{Failure, status};
+
+/// Minimum number of shares to divide descriptors by if a configuration file can add shares.
+const MIN_SHARES: usize = 16;
+
+/// Opens shares with the options that all of them have in common.
+pub(super) struct Opener {
+    /// The identity of this server in its state directory.
+    server_identity: Option<ServerIdentity>,
+    /// The secret that the keys for sealed handles derive from; only with an identity.
+    secret: Option<HandleKey>,
+    call_log: Option<CallLogFile>,
+    kernel_handles: bool,
+    /// Descriptors per source.
+    descriptors: usize,
+    /// Whether the terms of a share may change.
+    gated: bool,
+    /// Whether clients of other hosts may connect.
+    networked: bool,
+}
+
+/// The demands of the endpoints and the engine on the exports.
+pub(super) struct ExportRequirements {
+    /// The identity of the server, if an endpoint has one.
+    pub(super) identity: Option<ServerIdentity>,
+    /// Whether clients of other hosts may connect.
+    pub(super) networked: bool,
+    /// Whether an endpoint serves image files as disks.
+    pub(super) images: bool,
+    /// Maximum number of connections.
+    pub(super) connections: usize,
+}
+
+/// An opened share.
+pub(super) struct OpenedShare {
+    pub(super) export: Arc<Export>,
+    /// The gate with the terms, if they may change.
+    pub(super) gate: Option<Arc<Gate>>,
+    /// The source as it was opened, before layers, for the status page.
+    pub(super) unlayered: status::ObservedSource,
+    /// The read trace, if one is written.
+    pub(super) trace: Option<Arc<TraceFile>>,
+}
+
+impl Opener {
+    /// Prepares to open `sources`.
+    pub(super) fn new(
+        sources: &Sources,
+        demands: ExportRequirements,
+        call_log: Option<CallLogFile>,
+    ) -> Result<Opener, Failure> {
+        let secret = match &demands.identity {
+            Some(identity) => Some(handle_key::server_key(identity)?),
+            None => None,
+        };
+        let gated = sources.reloadable;
+        let shares = match gated {
+            true => sources.shares.len().max(MIN_SHARES),
+            false => sources.shares.len(),
+        };
+        // A connection uses one descriptor, and another one while requests wait.
+        let all = usize::try_from(sys::limits::descriptors()).unwrap_or(usize::MAX);
+        let connections = demands.connections.min(all / 2);
+        let descriptors = (all / 4 * 3).min(all - connections);
+        Ok(Opener {
+            server_identity: demands.identity,
+            secret,
+            call_log,
+            kernel_handles: sources.kernel_handles,
+            descriptors: descriptors / shares,
+            gated,
+            networked: demands.networked,
+        })
+    }
+
+    /// Opens `share` under `name` for `clients`, or for all clients.
+    pub(super) fn open(
+        &self,
+        name: &str,
+        share: &Share,
+        clients: Option<&Arc<Clients>>,
+    ) -> Result<OpenedShare, Failure> {
+        let source = &share.named.source;
+        let names = match (source, &self.server_identity) {
+            (Source::Tree(barge_client::Source::HostDir(_)), Some(identity)) => {
+                handle_index_file(identity, name)
+            }
+            _ => None,
+        };
+        let secret = self.secret.as_ref();
+        let key = secret.map(|secret| secret.derive("export", &[name.as_bytes()]));
+        let options = hostdir::Options {
+            descriptors: Some(self.descriptors),
+            key: key.clone(),
+            ..share.hostdir.clone()
+        };
+        let opened = source.open(hostdir::Options {
+            handle_index: names,
+            ..options.clone()
+        })?;
+        if self.kernel_handles && opened.capabilities().handles != Support::Native {
+            return Err(Failure::usage(format!(
+                "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
+            )));
+        }
+        let unlayered = status::ObservedSource {
+            name: name.to_owned(),
+            source: source.to_string(),
+            cache: status::SourceCache::Image(opened.clone()),
+        };
+        let trace = share.read_trace.as_deref();
+        let trace = trace.map(TraceFile::create).transpose()?;
+        let overlay = share.overlay.clone();
+        // Directories seal their handles themselves.
+        let seals =
+            overlay.is_some() || matches!(source, Source::Tree(barge_client::Source::HostDir(_)));
+        let (stack, gate) = self.shared_layers(share, clients);
+        let stack = Stack {
+            read_trace: trace.clone(),
+            overlay: overlay.map(|dir| (dir, options)),
+            seal: key.filter(|_| !seals),
+            call_log: self.call_log.clone().map(|log| (log, name)),
+            ..stack
+        };
+        let fs = stack.wrap(opened)?;
+        Ok(OpenedShare {
+            export: Arc::new(Export::new(name, fs).with_fd_passing(share.fd_passing)),
+            gate,
+            unlayered,
+            trace,
+        })
+    }
+
+    /// Stacks the layers of `share` on a directory that contains its image, without those of the
+    /// share's own files.
+    pub(super) fn wrap_image_dir(
+        &self,
+        dir: Arc<dyn FileSystem>,
+        share: &Share,
+        clients: Option<&Arc<Clients>>,
+    ) -> Result<Arc<dyn FileSystem>, Failure> {
+        let (stack, _) = self.shared_layers(share, clients);
+        stack.wrap(dir)
+    }
+
+    /// Returns the layers of everything that clients of `share` can access, and the gate, if the
+    /// terms may change.
+    fn shared_layers<'a>(
+        &self,
+        share: &'a Share,
+        clients: Option<&Arc<Clients>>,
+    ) -> (Stack<'a>, Option<Arc<Gate>>) {
+        let terms = terms(share, clients);
+        let gate = self.gated.then(|| Arc::new(Gate::new(terms.clone())));
+        let stack = Stack {
+            ids: &share.ids,
+            xattrs: share.xattrs.as_ref(),
+            access: match &gate {
+                Some(gate) => Access::Gated(gate.clone()),
+                None => Access::Fixed {
+                    terms,
+                    networked: self.networked,
+                },
+            },
+            log_requests: true,
+            ..Stack::default()
+        };
+        (stack, gate)
+    }
+}
+
+/// Returns the terms of a share. With a list of clients, the list instead of the default says for
+/// each client whether its super-user is squashed.
+pub(super) fn terms(share: &Share, clients: Option<&Arc<Clients>>) -> AccessPolicy {
+    let mut terms = share.access.clone();
+    if clients.is_some() && terms.squash.mode == SquashMode::RemoteRoot {
+        terms.squash.mode = SquashMode::None;
+    }
+    AccessPolicy {
+        clients: clients.cloned(),
+        ..terms
+    }
+}

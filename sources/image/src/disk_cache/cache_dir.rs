@@ -1,0 +1,239 @@
+//! The cache directory and its size limit.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// The directory and size limit of a disk cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskCacheOptions {
+    dir: PathBuf,
+    size: u64,
+}
+
+impl DiskCacheOptions {
+    /// The default size in bytes: a few images of usual size.
+    pub const SIZE: u64 = 10 << 30;
+
+    /// Sets the directory, which is created if missing, and the maximum size in bytes.
+    pub fn new(dir: PathBuf, size: Option<u64>) -> DiskCacheOptions {
+        DiskCacheOptions {
+            dir,
+            size: size.unwrap_or(DiskCacheOptions::SIZE),
+        }
+    }
+
+    /// Parses a number of bytes with an optional unit of KiB, MiB, GiB or TiB (`k`, `m`, `g`, `t`).
+    /// The error says what was expected.
+    pub fn size(text: &str) -> Result<u64, String> {
+        let units = [('k', 10), ('m', 20), ('g', 30), ('t', 40)];
+        let lower = text.to_ascii_lowercase();
+        let unit = units.iter().find(|(unit, _)| lower.ends_with(*unit));
+        let digits = unit.map_or(text, |_| &text[..text.len() - 1]);
+        let number = digits.parse::<u64>().ok();
+        let bytes =
+            number.and_then(|number| number.checked_mul(1 << unit.map_or(0, |unit| unit.1)));
+        bytes.ok_or_else(|| format!("a size such as 500M or 10G, got '{text}'"))
+    }
+}
+
+/// The directory, as seen from one of its images.
+#[derive(Debug)]
+pub(super) struct CacheDir {
+    options: DiskCacheOptions,
+    name: String,
+    /// Bytes of the other images at the last scan.
+    others: u64,
+    /// Bytes written since that scan.
+    written_since_scan: u64,
+}
+
+/// The two files of an image.
+pub(super) struct CacheFiles {
+    pub(super) map: File,
+    pub(super) data: File,
+}
+
+impl CacheDir {
+    /// Opens and locks the files of the image `name`; returns `ResourceBusy` if another holder has
+    /// them.
+    pub(super) fn open(
+        options: &DiskCacheOptions,
+        name: &str,
+    ) -> io::Result<(CacheDir, CacheFiles)> {
+        let mut dirs = fs::DirBuilder::new();
+        dirs.recursive(true).mode(0o700).create(&options.dir)?;
+        let options = DiskCacheOptions {
+            // Stays valid if the process changes its working directory.
+            dir: fs::canonicalize(&options.dir)?,
+            size: options.size,
+        };
+        let room = CacheDir {
+            name: blake3::hash(name.as_bytes()).to_hex()[..32].to_owned(),
+            others: 0,
+            // The first search for space scans the directory.
+            written_since_scan: options.size,
+            options,
+        };
+        let file = |path: PathBuf| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).mode(0o600);
+            options.open(path)
+        };
+        loop {
+            let path = room.path(&room.name, "map");
+            let map = file(path.clone())?;
+            if !try_lock_map(&map, || sleep(Duration::from_millis(10))) {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            // Another process may have removed the map just before it was locked.
+            let (ours, there) = (map.metadata()?, fs::metadata(&path));
+            if there.is_ok_and(|there| there.ino() == ours.ino()) {
+                map.set_modified(SystemTime::now())?;
+                let data = file(room.path(&room.name, "data"))?;
+                return Ok((room, CacheFiles { map, data }));
+            }
+        }
+    }
+
+    /// Removes this image, which is locked.
+    pub(super) fn discard(&self) {
+        // Files left over are evicted later.
+        let _ = fs::remove_file(self.path(&self.name, "data"));
+        let _ = fs::remove_file(self.path(&self.name, "map"));
+    }
+
+    /// Returns how many of this image's `own` bytes have to be evicted before `more` fit.
+    pub(super) fn excess(&mut self, own: u64, more: u64) -> u64 {
+        let over = |others: u64| (others + own + more).saturating_sub(self.options.size);
+        // Other processes write too, so the directory is rescanned from time to time.
+        if over(self.others) > 0 || self.written_since_scan >= self.options.size / 64 {
+            self.others = self.make_room(own + more);
+            self.written_since_scan = 0;
+        }
+        self.written_since_scan += more;
+        (self.others + own + more).saturating_sub(self.options.size)
+    }
+
+    /// Evicts images that are not open until `needed` bytes are free or none is left. Returns the
+    /// size in bytes of the others afterwards.
+    fn make_room(&self, needed: u64) -> u64 {
+        let mut others = self.others();
+        others.sort_by_key(|other| other.used);
+        let mut bytes = others.iter().map(|other| other.bytes).sum();
+        for other in others {
+            if bytes + needed <= self.options.size {
+                break;
+            }
+            if self.remove(&other.name).is_ok() {
+                bytes -= other.bytes;
+            }
+        }
+        bytes
+    }
+
+    /// Returns the other images.
+    fn others(&self) -> Vec<OtherImage> {
+        let entries = fs::read_dir(&self.options.dir)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let paths = entries.map(|entry| entry.path());
+        let maps = paths.filter(|path| path.extension().is_some_and(|end| end == "map"));
+        let of = |map: PathBuf| {
+            let name = map.file_stem()?.to_str()?.to_owned();
+            let metadata = fs::metadata(&map).ok()?;
+            let data = fs::metadata(self.path(&name, "data"));
+            let blocks = metadata.blocks() + data.map_or(0, |data| data.blocks());
+            Some(OtherImage {
+                used: metadata.modified().ok()?,
+                // Blocks are units of 512 bytes on every file system (stat(2)).
+                bytes: blocks * 512,
+                name,
+            })
+        };
+        maps.filter_map(of)
+            .filter(|other| other.name != self.name)
+            .collect()
+    }
+
+    /// Removes an image that is not open.
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let map = self.path(name, "map");
+        let lock = File::open(&map)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        match fs::remove_file(self.path(name, "data")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => fs::remove_file(map),
+        }
+    }
+
+    fn path(&self, name: &str, end: &str) -> PathBuf {
+        Path::new(&self.options.dir).join(format!("{name}.{end}"))
+    }
+}
+
+/// Another image in the directory.
+struct OtherImage {
+    name: String,
+    bytes: u64,
+    used: SystemTime,
+}
+
+/// Locks a map, calling `pause` before each retry. Retries are needed because a child process
+/// shares the lock for a moment, between fork and exec.
+fn try_lock_map(map: &File, mut pause: impl FnMut()) -> bool {
+    const TRIES: usize = 20;
+    (0..TRIES).any(|tried| {
+        if tried > 0 {
+            pause();
+        }
+        flock(map, FlockOperation::NonBlockingLockExclusive).is_ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_it_for_a_moment_is_waited_for_and_who_stays_is_not() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let open = || File::open(file.path()).expect("opened");
+        let mut other = Some(open());
+        flock(
+            other.as_ref().expect("there"),
+            FlockOperation::NonBlockingLockExclusive,
+        )
+        .expect("free");
+        let mut pauses = 0;
+        assert!(!try_lock_map(&open(), || pauses += 1));
+        let map = open();
+        let goes = |other: &mut Option<File>| drop(other.take());
+        assert!(try_lock_map(&map, || goes(&mut other)));
+        assert!(0 < pauses && pauses < 100, "{pauses}");
+        assert!(!try_lock_map(&open(), || {}), "it is locked");
+    }
+
+    #[test]
+    fn a_size_is_a_number_with_a_unit() {
+        for (text, size) in [
+            ("0", 0),
+            ("512", 512),
+            ("2k", 2048),
+            ("3M", 3 << 20),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(DiskCacheOptions::size(text), Ok(size));
+        }
+        for text in ["", "G", "-1", "1.5G", "99999999999T", "1é"] {
+            let bad = DiskCacheOptions::size(text).expect_err(text);
+            assert!(bad.contains(text));
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! A persistent disk cache of remote images' segments.
+//!
+//! A directory holds two files for each image: `NAME.data`, a sparse file as long as the image with
+//! the cached segments at their offsets; and `NAME.map`, with a tag (a checksum) for each cached
+//! segment. A segment is verified against its tag on first use, so after a crash, a full disk or
+//! interference by another program it is fetched again rather than trusted, and no sync is ever
+//! needed. Segments verified or written by this process are served directly from the file.
+//!
+//! The total size of all files is limited by [`DiskCacheOptions`], except for concurrent writes by
+//! other processes. Images that no process has open are evicted first, least recently used first;
+//! then chunks of this image (second chance, CLOCK).
+//!
+//! Locks: the process that has an image open holds flock(2) on its map. `gate` is taken shared to
+//! use the data file, and exclusive to punch holes in it; it is only tried, never waited for, since
+//! a holder may re-enter. `room` is held during a whole search for space. `state` is taken after
+//! both, and never held during I/O.
+
+mod cache_dir;
+mod cached_source;
+mod map;
+
+pub use cache_dir::DiskCacheOptions;
+pub use cached_source::{CachedSource, DiskCacheEntry};
+pub use map::ImageIdentity;

@@ -1,0 +1,138 @@
+//! Preloading of the ranges needed to open an image with hashes, so that opening a remote image
+//! takes two round trips: one for its first chunk, one for all of these ranges.
+//!
+//! The ranges are the end of the file (the manifest, and the rest of a small image) and, for a
+//! large image, the chunk with the root's inode and the hashes above that chunk and above the
+//! superblock's. The root's position comes from the superblock, which is not verified yet: if it is
+//! wrong, the needed chunks are read and verified on demand.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use erofs::layout::{INODE_SLOT, MAGIC, SUPERBLOCK_OFFSET, Superblock};
+use sidecar::{CHUNK_SIZE, HashLayout, Header};
+use vfs::Patience;
+
+use crate::range::{FileGuard, Piece, RangeSource};
+
+/// Bytes preloaded from the end of the file: the hashes of 32 MiB, and as much again.
+const TAIL_BYTES: u64 = 128 << 10;
+
+/// An image with some ranges preloaded into memory.
+pub(crate) struct Preloaded {
+    inner: Arc<dyn RangeSource>,
+    /// Offset and bytes, sorted.
+    ranges: Vec<(u64, Vec<u8>)>,
+}
+
+impl Preloaded {
+    /// Preloads the ranges needed to open the image in `inner`, which has `header` and the first
+    /// chunk `head`.
+    pub(crate) fn read(
+        inner: Arc<dyn RangeSource>,
+        header: &Header,
+        head: Vec<u8>,
+    ) -> io::Result<Preloaded> {
+        let rest = ranges(header, &head).into_iter();
+        let rest = rest.map(|range| (range.start, vec![0; (range.end - range.start) as usize]));
+        let mut ranges: Vec<_> = [(0, head)].into_iter().chain(rest).collect();
+        let mut pieces: Vec<_> = ranges[1..]
+            .iter_mut()
+            .map(|(at, into)| Piece {
+                offset: *at,
+                buffer: into,
+            })
+            .collect();
+        inner.read(&mut pieces)?;
+        Ok(Preloaded { inner, ranges })
+    }
+
+    fn get(&self, piece: &Piece<'_>) -> Option<&[u8]> {
+        let before = self.ranges.partition_point(|(at, _)| *at <= piece.offset);
+        let (at, bytes) = self.ranges.get(before.checked_sub(1)?)?;
+        let from = usize::try_from(piece.offset - at).ok()?;
+        bytes.get(from..)?.get(..piece.buffer.len())
+    }
+}
+
+/// Returns the ranges to preload other than the first chunk, sorted and disjoint.
+fn ranges(header: &Header, head: &[u8]) -> Vec<Range<u64>> {
+    let (shape, manifest) = (header.layout(), header.manifest_range());
+    let mut ranges = Vec::new();
+    for mut number in [Some(0), root(head)].into_iter().flatten() {
+        for level in 0..shape.levels().len() {
+            if number >= shape.chunks(level) {
+                break;
+            }
+            if (level, number) != (0, 0) {
+                ranges.push(shape.chunk(level, number));
+            }
+            (number, _) = HashLayout::hash_location(number);
+        }
+    }
+    let end = manifest
+        .end
+        .saturating_sub(TAIL_BYTES)
+        .max(head.len() as u64);
+    ranges.push(manifest.start.min(end)..manifest.end);
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let joins = next.start <= range.end;
+        if joins {
+            range.end = range.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}
+
+/// Returns the chunk in which the root's inode begins.
+fn root(head: &[u8]) -> Option<u64> {
+    let superblock = Superblock::parse(head.get(SUPERBLOCK_OFFSET..)?)?;
+    if superblock.magic != MAGIC {
+        return None;
+    }
+    let metadata = u64::from(superblock.meta_block).checked_shl(superblock.block_bits.into())?;
+    let root = match superblock.root_wide {
+        0 => superblock.root_or_blocks_high.into(),
+        root => root,
+    };
+    let place = metadata.checked_add(root.checked_mul(INODE_SLOT)?)?;
+    Some(place / CHUNK_SIZE)
+}
+
+impl RangeSource for Preloaded {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn patience(&self, at: u64, len: usize) -> Patience {
+        self.inner.patience(at, len)
+    }
+
+    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        let mut far = Vec::new();
+        for piece in pieces {
+            match self.get(piece) {
+                Some(bytes) => piece.buffer.copy_from_slice(bytes),
+                None => far.push(Piece {
+                    offset: piece.offset,
+                    buffer: piece.buffer,
+                }),
+            }
+        }
+        match far.is_empty() {
+            true => Ok(()),
+            false => self.inner.read(&mut far),
+        }
+    }
+
+    fn readahead_len(&self) -> u64 {
+        self.inner.readahead_len()
+    }
+
+    fn file(&self, at: u64, len: usize) -> Option<FileGuard<'_>> {
+        self.inner.file(at, len)
+    }
+}

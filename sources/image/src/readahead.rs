@@ -1,0 +1,126 @@
+//! Read-ahead of the segments that an image lists as used first.
+//!
+//! Threads read one stretch of segments after another until the list ends, the image is dropped, or
+//! half of the cache's size has been requested, so that read-ahead does not evict segments in use.
+//! A local image has one thread, which lowers its priority (nice). A remote image has several, so
+//! that requests are in flight while another stretch is verified; these keep their priority, since
+//! a reader may wait for the same bytes.
+//!
+//! Lock order: the list's lock is held only to take a stretch, with no other lock.
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::thread::{Builder, JoinHandle, scope};
+
+use parking_lot::Mutex;
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+use sidecar::ReadaheadRange;
+use vfs::{Patience, Result};
+
+use crate::cache::Claim;
+use crate::range::LOCAL_READAHEAD;
+use crate::storage::{Access, Devices, Key, SEGMENT};
+
+/// The thread's nice value: the lowest priority.
+const NICE: i32 = 19;
+
+/// The number of threads for a remote image: enough to keep a link of 20 ms and 1 Gbit/s busy, with
+/// 16 MiB in flight.
+const REMOTE_THREADS: usize = 4;
+
+/// The rest of the read-ahead list.
+struct ReadaheadQueue {
+    ranges: Vec<ReadaheadRange>,
+    /// Index of the next range, and how many of its segments have been taken.
+    position: (usize, u64),
+    /// Segments that may still be requested.
+    remaining: u64,
+}
+
+impl ReadaheadQueue {
+    /// Takes a stretch of up to `most` segments.
+    fn take(&mut self, most: u64) -> Option<Range<u64>> {
+        let (range, taken) = &mut self.position;
+        let hot = self.ranges.get(*range)?;
+        let first = u64::from(hot.first) + *taken;
+        let count = (u64::from(hot.count) - *taken)
+            .min(most)
+            .min(self.remaining);
+        *taken += count;
+        if *taken == u64::from(hot.count) {
+            self.position = (*range + 1, 0);
+        }
+        self.remaining -= count;
+        (count > 0).then_some(first..first + count)
+    }
+}
+
+/// Starts to read the segments `hot` of the first of `devices`.
+pub(crate) fn read_ahead(
+    devices: &Arc<Devices>,
+    hot: Vec<ReadaheadRange>,
+) -> Option<JoinHandle<()>> {
+    if hot.is_empty() {
+        return None;
+    }
+    let list = ReadaheadQueue {
+        ranges: hot,
+        position: (0, 0),
+        remaining: devices.cache.cap() / 2 / SEGMENT,
+    };
+    let far = devices.sources[0].readahead_len() > LOCAL_READAHEAD;
+    let devices = Arc::downgrade(devices);
+    let named = || Builder::new().name("image-ahead".into());
+    let spawned = named().spawn(move || {
+        let list = Mutex::new(list);
+        if !far {
+            // Reads at normal priority if the priority cannot be lowered.
+            let _ = setpriority_process(Some(gettid()), NICE);
+            return read_all(&devices, &list);
+        }
+        scope(|scope| {
+            for _ in 1..REMOTE_THREADS {
+                // The remaining threads suffice, more slowly.
+                let _ = named().spawn_scoped(scope, || read_all(&devices, &list));
+            }
+            read_all(&devices, &list);
+        });
+    });
+    spawned
+        .inspect_err(|error| tracing::warn!("no readahead of an image: {error}"))
+        .ok()
+}
+
+/// Reads the list's segments; stops early when the image is dropped.
+fn read_all(devices: &Weak<Devices>, list: &Mutex<ReadaheadQueue>) {
+    while let Some(devices) = devices.upgrade() {
+        let most = devices.sources[0].readahead_len() / SEGMENT;
+        let Some(stretch) = list.lock().take(most) else {
+            return;
+        };
+        let mut number = stretch.start;
+        while number < stretch.end {
+            // A segment that cannot be read is skipped; the error is reported when it is requested.
+            let loaded = load(&devices, number, stretch.end - 1).unwrap_or(0);
+            number += loaded.max(1);
+        }
+    }
+}
+
+/// Loads segments up to `last`, if the first one is missing, and returns how many.
+fn load(devices: &Devices, number: u64, last: u64) -> Result<u64> {
+    let key = Key::Segment(0, number);
+    if devices.cache.has(key) {
+        return Ok(0);
+    }
+    let Claim::Load(load) = devices.cache.claim(key) else {
+        return Ok(0);
+    };
+    let access = Access {
+        devices,
+        patience: Patience::Full,
+    };
+    let source = access.source(0, number * SEGMENT, 1)?;
+    Ok(access.load(source, load, last)?.len() as u64)
+}

@@ -1,0 +1,428 @@
+//! A connection that is re-established when lost, or when a call of a hard mount is not answered in
+//! time. Calls in flight are retransmitted over the new connection with the same XID, so that the
+//! server's duplicate request cache recognises them.
+//!
+//! Lock order: the connection's mutex, held while reconnecting.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use ::nfs::client::v4::Backchannels;
+use ::nfs::client::{Body, Calls, ClientCall, Credentials, Failure, Received};
+use parking_lot::{Mutex, MutexGuard};
+use vfs::{Caller, Cx, Errno, Result};
+use wire::Malformed;
+
+use super::fs::Options;
+use super::mount::DialResult;
+use super::read_destination::ReadDestination;
+use crate::ConnectError;
+use crate::connection::{
+    self, ClientCodec, Connection, Outcome, OwnedTicket, PayloadLayout, Shape, error_text,
+};
+
+impl ClientCodec for Calls {
+    const NAME: &'static str = "NFS";
+    const HEADER: usize = 4;
+    /// Record mark, reply header, status, attributes and counts of v3, the longest common head:
+    /// READ_PLUS after a SEQUENCE has 124 bytes, v4.0's READ 64.
+    const DATA_HEAD: usize = 4 + 24 + 4 + 88 + 12;
+    /// A server that is short of memory may drop a call. A v4 client may repeat it over a new
+    /// connection only (RFC 7530, section 3.1.1; RFC 8881, section 2.9.2).
+    const RESENDS_AFTER_TIMEOUT: bool = true;
+    type Head = Box<[u8]>;
+    /// NFS sends no background requests.
+    type Background = std::convert::Infallible;
+    type DecodeParams = ();
+
+    fn decode_params(&self) {}
+
+    #[inline]
+    fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {
+        Calls::frame(self, head)
+    }
+
+    fn payload_layout(&self, head: &[u8]) -> Option<PayloadLayout> {
+        let answer = Calls::split_reply(self, head)?;
+        Some(PayloadLayout {
+            number: answer.number,
+            head: answer.head,
+            len: answer.len,
+            padding: wire::padding(answer.len),
+        })
+    }
+
+    fn payload_received(&mut self, _: usize, head: &[u8]) -> Box<[u8]> {
+        Calls::complete_read(self, head);
+        head.into()
+    }
+
+    fn lost(&mut self, _: usize) {
+        unreachable!("its connections are not made anew by links");
+    }
+
+    #[inline]
+    fn receive(
+        &mut self,
+        message: &[u8],
+        to: &mut Vec<u8>,
+    ) -> std::result::Result<connection::Received, Malformed> {
+        Ok(match Calls::receive(self, message)? {
+            Received::Answer { number, result } => connection::Received::Reply { number, result },
+            Received::Unexpected => connection::Received::Nothing,
+            Received::Callback => {
+                self.answer_callback(message, to)?;
+                connection::Received::Nothing
+            }
+        })
+    }
+
+    #[inline]
+    fn release(&mut self, number: usize) {
+        Calls::release(self, number);
+    }
+
+    /// RPC has no cancellation.
+    fn cancel(&mut self, _: usize, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn encode_background(&mut self, aside: &Self::Background, _: &mut Vec<u8>) -> Result<usize> {
+        match *aside {}
+    }
+}
+
+/// Makes a connection.
+pub type Dial = Box<dyn Fn() -> DialResult + Send + Sync>;
+
+/// A connection to a server.
+pub(super) struct RpcClient {
+    dial: Dial,
+    credentials: Credentials,
+    most: usize,
+    options: Options,
+    current: Mutex<Current>,
+    /// The number of reconnections.
+    reconnections: AtomicU64,
+    backchannels: OnceLock<Arc<Backchannels>>,
+    next_xid: AtomicU32,
+}
+
+struct Current {
+    connection: Arc<Connection<Calls>>,
+}
+
+/// A call in flight.
+#[must_use = "an answer that nobody waits for is forgotten"]
+pub struct PendingCall {
+    xid: u32,
+    /// `None` if the call could not be sent.
+    ticket: Option<OwnedTicket<Calls>>,
+    /// The number of times that the call has timed out.
+    timeouts: u32,
+}
+
+impl RpcClient {
+    /// Opens the first connection, which is soft until [`RpcClient::apply_soft_setting`], so that
+    /// mounting an unresponsive server ends. Replies have up to `most` bytes.
+    pub(super) fn open(
+        dial: Dial,
+        machine: &str,
+        most: usize,
+        options: Options,
+    ) -> std::result::Result<RpcClient, ConnectError> {
+        let credentials = Credentials::new(machine);
+        let link = dial().map_err(|error| {
+            let why = format!("cannot connect: {error}");
+            ConnectError::new(Errno::from(error), why)
+        })?;
+        let calls = Calls::new(credentials.clone(), most);
+        let payloads = link.payloads().with_in_flight(options.in_flight);
+        let pipe = Connection::over(link, calls, most, payloads, options.timeouts)?;
+        pipe.set_soft(true);
+        // Distinguishes the calls from those of an earlier process.
+        let first = std::time::SystemTime::UNIX_EPOCH.elapsed();
+        let first = first.map_or(0, |time| time.as_micros() as u32);
+        Ok(RpcClient {
+            dial,
+            credentials,
+            most,
+            options,
+            current: Mutex::new(Current { connection: pipe }),
+            reconnections: AtomicU64::new(0),
+            backchannels: OnceLock::new(),
+            next_xid: AtomicU32::new(first ^ std::process::id().rotate_left(16)),
+        })
+    }
+
+    /// Applies the mount's own `soft` setting, now that the server has answered.
+    pub(super) fn apply_soft_setting(&self) {
+        self.current()
+            .connection
+            .set_soft(self.options.timeouts.soft);
+    }
+
+    /// Returns whether `len` more bytes of payload may be in flight: see [`Connection::has_room`].
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.current().connection.has_room(len)
+    }
+
+    /// The payload size in bytes from which landing in the caller's memory pays off.
+    pub(super) fn direct_receive_min(&self) -> usize {
+        self.current().connection.direct_receive_min()
+    }
+
+    /// The address of the server.
+    pub(super) fn peer(&self) -> String {
+        self.current().connection.peer().to_owned()
+    }
+
+    /// Enables replies to callbacks. Called once, before the server learns of the backchannel.
+    pub(super) fn enable_callbacks(&self, backchannels: Arc<Backchannels>) {
+        let current = self.current();
+        current
+            .connection
+            .with(|calls| calls.set_backchannels(backchannels.clone()));
+        // Also for later connections.
+        let _ = self.backchannels.set(backchannels);
+    }
+
+    /// The backchannels, if callbacks are enabled.
+    pub(super) fn backchannels(&self) -> Option<&Arc<Backchannels>> {
+        self.backchannels.get()
+    }
+
+    /// The number of reconnections.
+    pub(super) fn reconnections(&self) -> u64 {
+        self.reconnections.load(Ordering::Acquire)
+    }
+
+    /// Does [`Connection::listen`] on the current connection.
+    pub(super) fn listen(&self, bell: BorrowedFd<'_>) -> std::io::Result<bool> {
+        let pipe = self.current().connection.clone();
+        pipe.listen(bell)
+    }
+
+    /// Makes a call, and passes the reply to `read`.
+    pub(super) fn call<A: ClientCall, T>(
+        &self,
+        cx: &Cx<'_>,
+        ask: &A,
+        read: impl FnOnce(A::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let flight = self.begin(cx, ask);
+        self.end(cx, flight, ask, read)
+    }
+
+    /// Begins a call.
+    pub(super) fn begin<A: ClientCall>(&self, cx: &Cx<'_>, ask: &A) -> PendingCall {
+        let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
+        let pipe = self.current().connection.clone();
+        let kept = self.submit(&pipe, cx.caller, xid, ask, 0);
+        let timeouts = 0;
+        PendingCall {
+            xid,
+            ticket: kept,
+            timeouts,
+        }
+    }
+
+    /// Waits for the reply to a call, and passes it to `read`.
+    pub(super) fn end<A: ClientCall, T>(
+        &self,
+        cx: &Cx<'_>,
+        flight: PendingCall,
+        ask: &A,
+        read: impl FnOnce(A::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let end = |answer: A::Answer<'_>, _: Option<&mut ReadDestination<'_>>| read(answer);
+        self.end_in(cx, flight, ask, &mut ReadDestination::none(), end)
+    }
+
+    /// Does [`RpcClient::end`] for a call whose payload may land in `place`. `read` gets `place` if
+    /// the payload has not landed.
+    pub(super) fn end_in<A: ClientCall, T>(
+        &self,
+        cx: &Cx<'_>,
+        mut flight: PendingCall,
+        ask: &A,
+        place: &mut ReadDestination<'_>,
+        read: impl FnOnce(A::Answer<'_>, Option<&mut ReadDestination<'_>>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let Options {
+            retry,
+            timeouts: silence,
+            ..
+        } = self.options;
+        let (mut begun, mut pauses) = (Instant::now(), None);
+        let came = loop {
+            let lost = match flight.ticket.take() {
+                None => self.current().connection.clone(),
+                Some(kept) => {
+                    let pipe = kept.connection.clone();
+                    match kept.wait_direct(cx, place.memory()) {
+                        Ok(came) => break came,
+                        Err(errno) if pipe.failure().is_none() => {
+                            return Err(Failure::Error(errno));
+                        }
+                        Err(_) => pipe,
+                    }
+                }
+            };
+            if lost.has_timed_out() {
+                // The server is slow, or has dropped a call. It is not lost: its time is unlimited.
+                if begun.elapsed() >= silence.timeo {
+                    flight.timeouts += 1;
+                }
+                (begun, pauses) = (Instant::now(), None);
+            }
+            // A server that closes every connection is retried with pauses, and not forever.
+            match &mut pauses {
+                None => pauses = Some(Backoff::new()),
+                Some(_) if !retry.may_retry(begun) => {
+                    return Err(Failure::Error(Errno::ETIMEDOUT));
+                }
+                Some(pauses) => pauses.pause(cx).map_err(Failure::Error)?,
+            }
+            let pipe = self.reconnect(cx, &lost).map_err(Failure::Error)?;
+            flight.ticket = self.submit(&pipe, cx.caller, flight.xid, ask, flight.timeouts);
+        };
+        match came {
+            Outcome::Resend => unreachable!("nobody lent its payload"),
+            Outcome::Whole(reply) => {
+                let body = Body::of(reply.bytes())?;
+                let answer = self.log_malformed(ask.answer(body.bytes()))?;
+                Ok(read(answer, Some(place)))
+            }
+            Outcome::Direct(head, len) => {
+                let body = Body::before_payload(&head)?;
+                let answer = self
+                    .log_malformed(ask.answer_with_payload(body.bytes(), &place.memory()[..len]))?;
+                Ok(read(answer, None))
+            }
+        }
+    }
+
+    fn log_malformed<T>(
+        &self,
+        answer: std::result::Result<T, Failure>,
+    ) -> std::result::Result<T, Failure> {
+        if let Err(Failure::Malformed(what)) = &answer {
+            tracing::error!("{}", error_text::<Calls>(&self.peer(), what));
+        }
+        answer
+    }
+
+    fn submit<A: ClientCall>(
+        &self,
+        pipe: &Connection<Calls>,
+        caller: &Caller,
+        xid: u32,
+        ask: &A,
+        timeouts: u32,
+    ) -> Option<OwnedTicket<Calls>> {
+        let acts;
+        let caller = match self.options.act_as {
+            Some((uid, gid)) => {
+                acts = Caller::new(uid, gid);
+                &acts
+            }
+            None => caller,
+        };
+        let payload = ask.payload();
+        let shape = Shape {
+            reply: ask.max_reply(),
+            payload: payload.len(),
+            zeros: wire::padding(payload.len()),
+            lent: false,
+            timeouts,
+        };
+        let ticket = pipe.submit_as(shape, |calls, queue| {
+            Ok((calls.call(xid, caller, ask, queue)?, payload))
+        });
+        ticket.ok()?.into_owned()
+    }
+
+    /// Replaces `lost`, a failed connection, unless another thread has.
+    fn reconnect(
+        &self,
+        cx: &Cx<'_>,
+        lost: &Arc<Connection<Calls>>,
+    ) -> Result<Arc<Connection<Calls>>> {
+        let mut current = self.current();
+        if !Arc::ptr_eq(&current.connection, lost) || current.connection.failure().is_none() {
+            return Ok(current.connection.clone());
+        }
+        let (begun, options) = (Instant::now(), &self.options);
+        let mut pause = Duration::from_millis(1);
+        loop {
+            cx.call.check()?;
+            match (self.dial)() {
+                Ok(link) => {
+                    let mut calls = Calls::new(self.credentials.clone(), self.most);
+                    if let Some(backchannels) = self.backchannels.get() {
+                        calls.set_backchannels(backchannels.clone());
+                    }
+                    let payloads = link.payloads().with_in_flight(options.in_flight);
+                    let pipe = Connection::over(link, calls, self.most, payloads, options.timeouts);
+                    let pipe = pipe.map_err(|error| error.errno())?;
+                    tracing::info!("reconnected to {}", pipe.peer());
+                    current.connection = pipe.clone();
+                    self.reconnections.fetch_add(1, Ordering::AcqRel);
+                    return Ok(pipe);
+                }
+                Err(error) if !options.retry.may_retry(begun) => {
+                    tracing::error!("{}: {error}", lost.peer());
+                    return Err(Errno::ETIMEDOUT);
+                }
+                Err(_) => sleep(cx, pause)?,
+            }
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock()
+    }
+}
+
+/// The credentials of this process.
+pub(super) fn process_credentials() -> Caller {
+    Caller::new(
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    )
+}
+
+/// The name of this machine.
+pub(super) fn host_name() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
+}
+
+/// Waits for `time`. Returns an error if the call is cancelled meanwhile.
+pub(super) fn sleep(cx: &Cx<'_>, time: Duration) -> Result<()> {
+    cx.call.wake_on_cancel(&vfs::cx::thread_waker());
+    cx.call.check()?;
+    // Other wake-ups of this thread may end the wait early, which only causes an early retry.
+    std::thread::park_timeout(time);
+    cx.call.check()
+}
+
+/// The pauses between retries, which grow up to 1 s.
+pub(super) struct Backoff(Duration);
+
+impl Backoff {
+    pub(super) fn new() -> Backoff {
+        Backoff(Duration::from_millis(1))
+    }
+
+    /// Waits, longer each time.
+    pub(super) fn pause(&mut self, cx: &Cx<'_>) -> Result<()> {
+        sleep(cx, self.0)?;
+        self.0 = (self.0 * 2).min(Duration::from_secs(1));
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+//! The mount configurations of the share.
+
+use crate::guest::{GuestConfig, Mount};
+use crate::machine::Machine;
+
+/// A mount configuration of the share.
+pub(crate) struct MountConfig {
+    /// The name: a cache mode of 9P, or a protocol with its variant.
+    pub(crate) name: &'static str,
+    pub(crate) protocol: Protocol,
+    /// The cache mode: a client option in 9P, a server option in virtiofs.
+    pub(crate) cache: &'static str,
+}
+
+pub(crate) enum Protocol {
+    /// 9P over TCP.
+    NineP,
+    /// 9P through barge in the guest, between the kernel and the server.
+    BargeConnect,
+    /// `barge mount` of a source in the guest, over the kernel's FUSE.
+    BargeMount(&'static Protocol),
+    /// 9P over a virtio device, for which QEMU needs [`TEST_DEVICE`].
+    NinepVirtio,
+    Virtiofs {
+        /// Number of request queues, and of processors, since a kernel uses no more queues than
+        /// processors.
+        queues: u16,
+    },
+    Nfs {
+        version: &'static str,
+        /// Whether v3 uses locks, which requires the host's port 111: one run at a time.
+        rpcbind: bool,
+        /// Required security of the connection (`xprtsec=`), if it is not plain.
+        security: Option<&'static str>,
+    },
+}
+
+use Protocol::{BargeConnect, BargeMount, Nfs, NineP, NinepVirtio, Virtiofs};
+
+/// 9P in the cache modes that every kernel line supports and that need no other daemon; virtiofs
+/// with one queue (6.1 uses no more), with several, and without a cache; NFS with an attribute
+/// cache timeout of one second at most, as with virtiofs.
+pub(crate) const MOUNT_CONFIGS: &[MountConfig] = &[
+    mount_config("none", NineP, "none"),
+    mount_config("mmap", NineP, "mmap"),
+    mount_config("loose", NineP, "loose"),
+    mount_config("connect", BargeConnect, "none"),
+    mount_config("connect-mmap", BargeConnect, "mmap"),
+    mount_config("mount-9p", BargeMount(&NineP), "auto"),
+    mount_config("mount-nfs4.2", BargeMount(&nfs("4.2", false)), "auto"),
+    mount_config("9p-virtio", NinepVirtio, "mmap"),
+    mount_config("virtiofs", Virtiofs { queues: 1 }, "auto"),
+    mount_config("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
+    mount_config("virtiofs-never", Virtiofs { queues: 1 }, "never"),
+    mount_config("nfs3", nfs("3", false), "auto"),
+    mount_config("nfs3-locks", nfs("3", true), "auto"),
+    mount_config("nfs4.0", nfs("4.0", false), "auto"),
+    mount_config("nfs4.1", nfs("4.1", false), "auto"),
+    mount_config("nfs4.2", nfs("4.2", false), "auto"),
+    mount_config("nfs3-tls", secured("3", "tls"), "auto"),
+    mount_config("nfs4.2-tls", secured("4.2", "tls"), "auto"),
+    mount_config("nfs4.2-mtls", secured("4.2", "mtls"), "auto"),
+];
+
+const fn nfs(version: &'static str, rpcbind: bool) -> Protocol {
+    Nfs {
+        version,
+        rpcbind,
+        security: None,
+    }
+}
+
+const fn secured(version: &'static str, security: &'static str) -> Protocol {
+    Nfs {
+        version,
+        rpcbind: false,
+        security: Some(security),
+    }
+}
+
+const fn mount_config(name: &'static str, protocol: Protocol, cache: &'static str) -> MountConfig {
+    MountConfig {
+        name,
+        protocol,
+        cache,
+    }
+}
+
+impl MountConfig {
+    /// Returns the configuration with this name.
+    pub(crate) fn named(name: &str) -> &'static MountConfig {
+        let found = MOUNT_CONFIGS.iter().find(|way| way.name == name);
+        found.expect("the matrix names ways that there are")
+    }
+
+    /// Returns the protocol that barge serves.
+    fn served_protocol(&self) -> &Protocol {
+        match &self.protocol {
+            BargeMount(source) => source,
+            protocol => protocol,
+        }
+    }
+
+    /// Returns whether this kernel supports it: TLS requires 6.5.
+    pub(crate) fn supports_kernel(&self, kernel: &str) -> bool {
+        !matches!(
+            self.protocol,
+            Nfs {
+                security: Some(_),
+                ..
+            }
+        ) || kernel != "6.1"
+    }
+
+    /// Returns whether it registers with the host's portmapper.
+    pub(crate) fn uses_rpcbind(&self) -> bool {
+        matches!(self.protocol, Nfs { rpcbind: true, .. })
+    }
+
+    /// Returns the device it requires, if not every QEMU has it.
+    pub(crate) fn required_device(&self) -> Option<&'static str> {
+        match self.protocol {
+            NinepVirtio => Some(TEST_DEVICE),
+            _ => None,
+        }
+    }
+
+    /// Returns the server's address options.
+    pub(crate) fn address(&self) -> &'static str {
+        match self.served_protocol() {
+            NineP | BargeConnect | BargeMount(_) => "--9p tcp:{listen}:{port}",
+            NinepVirtio => "--virtio-9p {socket}",
+            Virtiofs { .. } => "--virtiofs {socket}",
+            Nfs { rpcbind: false, .. } => "--nfs tcp:{listen}:{port}",
+            Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --nfs-rpcbind",
+        }
+    }
+
+    /// Returns the server's other options, for guests on a machine.
+    pub(crate) fn arguments(&self, machine: &Machine) -> String {
+        let access = machine.access();
+        let own = match self.served_protocol() {
+            NineP | BargeConnect | BargeMount(_) | NinepVirtio => String::new(),
+            Virtiofs { .. } => format!("--virtiofs-cache {}", self.cache),
+            Nfs {
+                version: "4.1",
+                security: None,
+                ..
+            } => "--nfs-state-dir {run}/state --nfs-delegations".into(),
+            Nfs { security: None, .. } => "--nfs-state-dir {run}/state".into(),
+            Nfs {
+                security: Some(security),
+                ..
+            } => format!(
+                "--nfs-state-dir {{run}}/state --nfs-tls-cert {{tls}}/server.pem --nfs-tls-key {{tls}}/server.key --nfs-tls-ca {{tls}}/ca.pem --nfs-xprtsec {security}"
+            ),
+        };
+        own + access
+    }
+
+    /// Returns environment variables for scripts.
+    pub(crate) fn variables(&self) -> &'static [(&'static str, &'static str)] {
+        const NO_XATTRS: (&str, &str) = ("XATTR", "no");
+        const NO_ATTRIBUTE: (&str, &str) = ("ATTRIBUTE", "");
+        // Clients rename an open file on unlink.
+        const SILLY_RENAME: (&str, &str) = ("UNLINKED", "renamed");
+        const NO_HOLES: (&str, &str) = ("HOLES", "no");
+        // 9P clients support ACLs only with an option.
+        const NO_ACLS: (&str, &str) = ("ACL", "no");
+        const NFS4_ACLS: (&str, &str) = ("ACL", "nfs4");
+        const NO_UPPER: (&str, &str) = ("UPPER", "no");
+        match self.protocol {
+            NineP | BargeConnect | NinepVirtio => &[NO_ACLS, NO_HOLES],
+            BargeMount(NineP) => &[NO_ACLS, NO_HOLES, NO_UPPER],
+            BargeMount(_) => &[NO_ACLS, NO_UPPER, ("ATTRIBUTE", "user.colour")],
+            Virtiofs { .. } => &[],
+            Nfs { version: "4.2", .. } => &[
+                ("ATTRIBUTE", "user.colour"),
+                SILLY_RENAME,
+                NFS4_ACLS,
+                ("COPY", "yes"),
+            ],
+            Nfs {
+                version: "3",
+                rpcbind: false,
+                ..
+            } => &[
+                NO_XATTRS,
+                NO_ATTRIBUTE,
+                SILLY_RENAME,
+                NO_HOLES,
+                ("HOST_LOCKS", "no"),
+            ],
+            Nfs { version: "3", .. } => &[NO_XATTRS, NO_ATTRIBUTE, SILLY_RENAME, NO_HOLES],
+            // RFC 8275 applies to 4.2.
+            Nfs { .. } => &[
+                NO_XATTRS,
+                NO_ATTRIBUTE,
+                SILLY_RENAME,
+                NO_HOLES,
+                NFS4_ACLS,
+                ("UMASK", "client"),
+            ],
+        }
+    }
+
+    /// Returns a guest that mounts the share with this configuration and additional mount options.
+    pub(crate) fn guest_config(&self, further: &[String]) -> GuestConfig {
+        let usual = match self.protocol {
+            NineP | BargeConnect => vec![format!("cache={}", self.cache), "locktimeout=1".into()],
+            NinepVirtio => [
+                "trans=virtio,msize=512000".into(),
+                format!("cache={}", self.cache),
+                "locktimeout=1".into(),
+            ]
+            .into(),
+            BargeMount(_) => vec!["allow_other".into()],
+            Virtiofs { .. } => Vec::new(),
+            Nfs {
+                version,
+                rpcbind,
+                security,
+            } => [nfs_options(version, rpcbind), "actimeo=1".into()]
+                .into_iter()
+                .chain(security.map(|security| format!("xprtsec={security}")))
+                .collect(),
+        };
+        let options = [&usual, further].concat();
+        GuestConfig {
+            mount: Mount::usual(self.kind(), self.source(), &options),
+            extra_fs_types: Vec::new(),
+            cpus: match self.protocol {
+                Virtiofs { queues } => queues.max(2),
+                NineP | BargeConnect | BargeMount(_) | NinepVirtio | Nfs { .. } => 2,
+            },
+            qemu: self.device("share"),
+        }
+    }
+
+    /// Returns the read-only mount of a guest's root with this configuration.
+    pub(crate) fn root(&self) -> Mount {
+        let options: Vec<String> = match self.protocol {
+            NineP | BargeConnect | BargeMount(_) | NinepVirtio => {
+                ["ro", "cache=loose", "noxattr"].map(String::from).into()
+            }
+            Virtiofs { .. } => vec!["ro".into()],
+            Nfs { version, .. } => vec!["ro".into(), nfs_options(version, false)],
+        };
+        let device = match self.protocol {
+            NineP | BargeConnect | BargeMount(_) | NinepVirtio | Nfs { .. } => None,
+            Virtiofs { .. } => Some("root".into()),
+        };
+        Mount::usual(self.kind(), device, &options)
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.protocol {
+            NineP | NinepVirtio => "9p",
+            BargeConnect => "barge9p",
+            BargeMount(_) => "fuse.barge",
+            Virtiofs { .. } => "virtiofs",
+            Nfs { .. } => "nfs",
+        }
+    }
+
+    /// Returns the mount source, if it is not the usual one of the type.
+    fn source(&self) -> Option<String> {
+        match self.protocol {
+            BargeMount(Nfs { version, .. }) => Some(format!(
+                "{{barge}} mount nfs://{{host}}:{{port}}/?vers={version}"
+            )),
+            _ => None,
+        }
+    }
+
+    /// Returns QEMU's arguments for the device of a mount with this tag, if it needs one.
+    pub(crate) fn device(&self, tag: &str) -> Vec<String> {
+        match self.protocol {
+            NineP | BargeConnect | BargeMount(_) | Nfs { .. } => Vec::new(),
+            NinepVirtio => ninep_device(tag, "{socket}").into(),
+            Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
+        }
+    }
+}
+
+/// Returns the mount options for an NFS version: v3 uses a separate lock protocol, if any.
+fn nfs_options(version: &str, rpcbind: bool) -> String {
+    match (version, rpcbind) {
+        ("3", true) => "vers=3,proto=tcp,mountproto=tcp,lock".into(),
+        ("3", false) => "vers=3,proto=tcp,mountproto=tcp,nolock".into(),
+        _ => format!("vers={version},proto=tcp"),
+    }
+}
+
+/// Returns QEMU's arguments for a virtiofs device. The maximum request size is the queue's size
+/// minus four pages.
+pub(crate) fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 4] {
+    let device = format!("vhost-user-fs-pci,chardev={tag},tag={tag}");
+    [
+        "-chardev".into(),
+        format!("socket,id={tag},path={socket}"),
+        "-device".into(),
+        format!("{device},queue-size=1024,num-request-queues={queues}"),
+    ]
+}
+
+/// A generic vhost-user device; users can instantiate it since QEMU 10.2.
+const TEST_DEVICE: &str = "vhost-user-test-device-pci";
+
+/// Returns QEMU's arguments for a 9P device with a tag, which its configuration holds after two
+/// bytes. Linux uses up to 128 descriptors at once.
+fn ninep_device(tag: &str, socket: &str) -> [String; 4] {
+    let config = 2 + tag.len();
+    [
+        "-chardev".into(),
+        format!("socket,id={tag},path={socket}"),
+        "-device".into(),
+        format!(
+            "{TEST_DEVICE},chardev={tag},virtio-id=9,num_vqs=1,vq_size=128,config_size={config}"
+        ),
+    ]
+}
+
+/// Replaces the first port and socket in a template with the second ones.
+pub(crate) fn second_endpoint(template: &str) -> String {
+    template
+        .replace("{port}", "{port2}")
+        .replace("{socket}", "{socket2}")
+}
