@@ -124,9 +124,12 @@ impl State {
         !self.of(client).overcommitted && self.overcommitted < MemoryBudget::MAX_OVERCOMMITTED
     }
 
-    /// Returns the bound on the replies to `client`.
+    /// Returns the bound on the replies to `client`: what its requests leave of its share.
     fn reply_share(&self, limit: usize, client: PeerKey) -> usize {
-        self.share(limit, client).max(MemoryBudget::MIN_REPLY_SHARE)
+        let left = self
+            .share(limit, client)
+            .saturating_sub(self.of(client).requests);
+        left.max(MemoryBudget::MIN_REPLY_SHARE)
     }
 
     /// Returns whether a reply of `bytes` may be made: a client without unsent replies may always
@@ -174,8 +177,8 @@ impl MemoryBudget {
     /// The maximum number of clients with a request beyond their share.
     const MAX_OVERCOMMITTED: usize = 4;
 
-    /// The minimum of the bound on replies to a client, however little is left: one large reply, so
-    /// that the client makes progress.
+    /// The minimum of the bound on replies to a client, however little is left, also by its
+    /// requests: one large reply, so that the client makes progress.
     const MIN_REPLY_SHARE: usize = 1 << 20;
 
     /// Creates a budget of `limit` bytes.
@@ -495,6 +498,22 @@ mod tests {
         claims.pop();
         drop(minima);
         assert!(budget.large_reply() > 4 * MIB - 1);
+    }
+
+    #[test]
+    fn requests_and_replies_of_a_client_share_its_half() {
+        let budget = MemoryBudget::new(64 * MIB);
+        let mut requests = budget.reservation(client(1), Purpose::Request);
+        assert!(requests.try_set(30 * MIB));
+        let mut replies = budget.reservation(client(1), Purpose::Reply);
+        assert!(replies.try_claim(MIB), "a client's only one");
+        let mut more = budget.reservation(client(1), Purpose::Reply);
+        assert!(more.try_claim(MIB), "what requests leave");
+        assert!(!more.try_claim(2 * MIB));
+        replies.set(2 * MIB);
+        assert!(budget.is_overdrawn(client(1)));
+        requests.set(MIB);
+        assert!(!budget.is_overdrawn(client(1)) && more.try_claim(28 * MIB));
     }
 
     #[test]
