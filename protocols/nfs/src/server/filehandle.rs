@@ -11,10 +11,11 @@
 
 use std::sync::Arc;
 
-use vfs::{Cx, Entry, Errno, Handle, Kind, Name, Node, Result};
+use vfs::{Attr, Cx, Entry, Errno, Handle, Kind, Name, Node, Result};
 
 use super::Server;
 use super::file_cache::IDLE_TIME;
+use super::v4::state::NodeKey;
 
 /// The first byte of the handles of nodes in the tree at `/`.
 const AT_ROOT: u8 = 1;
@@ -84,6 +85,14 @@ impl Server {
         Ok(node)
     }
 
+    /// Returns the key of `node` in the state of v4.
+    pub(crate) fn key(&self, node: &Arc<dyn Node>) -> NodeKey {
+        NodeKey {
+            export: 0,
+            node: node.id(),
+        }
+    }
+
     /// Returns the handle of `node` in the tree at `/`.
     pub(crate) fn handle(&self, cx: &Cx<'_>, node: &Arc<dyn Node>) -> Result<FileHandle> {
         self.handle_in(cx, node, false)
@@ -138,6 +147,27 @@ impl Server {
                 self.nodes.remove(&FileHandle::of(handle).in_tree(at_name));
             }
         }
+    }
+
+    /// Returns `ESTALE` for a file with no name left that no client holds: it was removed on the
+    /// host, outside the server, and is only cached. Its `attr` includes [`vfs::AttrMask::BASIC`].
+    /// A directory has no open state by which a client could hold it.
+    ///
+    /// To a client a handle that works means that the file exists: SQLite's journal, which a writer
+    /// on the host has removed on commit, would be rolled back.
+    pub(super) fn check_exists(
+        &self,
+        cx: &Cx<'_>,
+        node: &Arc<dyn Node>,
+        attr: &Attr,
+    ) -> Result<()> {
+        let has_name = attr.nlink > 0 || attr.kind == Kind::Directory;
+        if has_name || self.state.is_held(self.key(node)) {
+            return Ok(());
+        }
+        let (node, attr) = (node.clone(), *attr);
+        self.forget_removed(cx, Some(Entry { node, attr }));
+        Err(Errno::ESTALE)
     }
 
     /// Evicts the nodes that have been unused for [`IDLE_TIME`]: they may have been removed on the

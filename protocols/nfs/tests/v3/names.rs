@@ -108,6 +108,18 @@ fn remove_takes_files_and_rmdir_directories() {
 }
 
 #[test]
+fn what_others_remove_is_stale_at_once() {
+    let tree = Memory::new(clock());
+    let net = Net::on(&Host::over(tree.clone()));
+    let others = Net::on(&Host::over(tree));
+    let file = net.file(b"f", 0o644);
+    net.getattr(file);
+    remove(&others, Procedure::Remove, b"f").expect("removed");
+    let attributes: Result<Attributes, (Status, ())> = net.v3(Procedure::GetAttr, &file);
+    assert_eq!(attributes, Err((Status::Stale, ())));
+}
+
+#[test]
 fn what_others_remove_takes_no_space_for_long() {
     let tree = Memory::new(clock());
     let net = Net::on(&Host::over(tree.clone()));

@@ -58,8 +58,7 @@ impl Setup {
     pub(super) fn needs_qemu(self, way: &MountConfig) -> bool {
         let scene = self.config(way, "", &[], &Machine::UserMode);
         let has_devices = scene.guests.iter().any(|seat| !seat.qemu.is_empty());
-        // SQLite in two user-mode guests has failed over NFS 4.2; the cause is not known.
-        has_devices || way.uses_rpcbind() || scene.guests.len() > 1
+        has_devices || way.uses_rpcbind()
     }
 
     /// Returns the scene with the share mounted as `way` with additional mount options, unless the

@@ -14,6 +14,7 @@ impl RequestContext<'_> {
     pub(super) fn getattr(&self, object: Handle) -> ProcedureResult<Attributes, ()> {
         let result = self.object(&object).and_then(|node| {
             let attr = node.attr(&self.cx(), AttrMask::STAT)?;
+            self.server.check_exists(&self.cx(), &node, &attr)?;
             Ok((&attr).into())
         });
         outcome(result, || ())

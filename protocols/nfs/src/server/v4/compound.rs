@@ -173,10 +173,7 @@ impl RequestContext<'_, Compound> {
 
     /// Returns the state's key of `node`.
     pub(super) fn key(&self, node: &Arc<dyn Node>) -> NodeKey {
-        NodeKey {
-            export: 0,
-            node: node.id(),
-        }
+        self.server.key(node)
     }
 
     /// Returns the stateid that `stateid` stands for: the current one if it is the special current

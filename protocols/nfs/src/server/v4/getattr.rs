@@ -24,6 +24,7 @@ impl RequestContext<'_, Compound> {
             return Err(Status::Moved.into());
         }
         let attr = node.attr(&cx, needed(&want))?;
+        server.check_exists(&cx, &node, &attr)?;
         let described =
             AttributeSource::new(server, &cx, (&node, self.is_at_name()), &attr, &want)?;
         let attributes = described.attributes(server, self.compound.minor, &want);

@@ -199,7 +199,10 @@ impl RequestContext<'_, Compound> {
             before: 0,
             after: 0,
         };
-        let mut found = OpenTarget::existing(self.node()?, change);
+        let (node, cx) = (self.node()?, self.cx());
+        let attr = node.attr(&cx, AttrMask::BASIC)?;
+        self.server.check_exists(&cx, &node, &attr)?;
+        let mut found = OpenTarget::existing(node, change);
         match how {
             OpenHow::NoCreate => {}
             // Handled like a file found by name.

@@ -146,6 +146,11 @@ impl Delegations {
         }
     }
 
+    /// Returns whether the node is delegated.
+    pub(super) fn has(&self, key: NodeKey) -> bool {
+        self.shard(&key).contains_key(&key)
+    }
+
     fn of(&self, key: NodeKey) -> Vec<(ClientId, u32)> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();

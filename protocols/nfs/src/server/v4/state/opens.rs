@@ -280,6 +280,11 @@ impl<T: Tree> State<T> {
         Ok(())
     }
 
+    /// Returns whether a client has `key` open or delegated.
+    pub fn is_held(&self, key: NodeKey) -> bool {
+        self.shares.has(key) || self.delegations.has(key)
+    }
+
     /// Returns the serial number of `stateid` if it is the current stateid of an open of `client`
     /// on `key` with a confirmed owner.
     pub(super) fn confirmed_open(

@@ -181,6 +181,11 @@ impl Shares {
             .conflicting(Modes::new(access, Share::empty()))
     }
 
+    /// Returns whether the node has a reservation.
+    pub(super) fn has(&self, key: NodeKey) -> bool {
+        self.shard(&key).contains_key(&key)
+    }
+
     /// Returns the number of reservations.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

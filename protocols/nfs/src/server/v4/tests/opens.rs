@@ -260,3 +260,29 @@ fn rfc7530_9_1_3_2_a_program_that_may_only_be_executed_can_be_read() {
         );
     }
 }
+
+#[test]
+fn rfc8881_15_1_2_7_a_file_that_the_host_removed_is_stale_unless_it_is_open() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::on_host(directory.path(), |_| {});
+    let client = Client41::new(&world, b"client");
+    for is_open in [false, true] {
+        std::fs::write(directory.path().join("file"), b"contents").expect("written");
+        let how = || OpenHow::NoCreate;
+        let look_up = [Op::Putrootfh, Op::Lookup(b"file"), Op::Getfh];
+        let reply = client.send(&look_up).done();
+        let ((), ()) = (reply.ok(), reply.ok());
+        let handle: Vec<u8> = reply.ok::<&[u8]>().to_vec();
+        if is_open {
+            let open = client.open(READ, how(), Claim::Handle);
+            client.send(&[Op::Putfh(&handle), open]).done();
+        }
+        std::fs::remove_file(directory.path().join("file")).expect("removed");
+        let expected = if is_open { Status::Ok } else { Status::Stale };
+        let links = Op::Getattr(Bitmap::of(&[n::NUMLINKS]));
+        for op in [client.open(READ, how(), Claim::Handle), links] {
+            let reply = client.send(&[Op::Putfh(&handle), op.clone()]);
+            assert_eq!(reply.status, expected, "{op:?}");
+        }
+    }
+}
