@@ -45,22 +45,23 @@ fn holes_and_parts_in_any_order_make_a_copy() {
     let bed = Bed::new();
     let contents = pattern(LEN, 2);
     bed.file("f", &contents);
+    // Less than may be queued: data that arrives while the disk is too slow is not cached.
     let sparse = create(&*bed.source, "sparse");
-    cut(&*sparse, 40 << 20);
-    write(&*sparse, 20 << 20, b"island");
+    cut(&*sparse, 24 << 20);
+    write(&*sparse, 12 << 20, b"island");
     let mount = bed.mount();
     let file = mount.open("f");
     let half = LEN / 2;
     assert_eq!(read(&*file, half as u64, LEN), contents[half..]);
     assert_eq!(read(&*file, 100, half), contents[100..half + 100]);
     assert_eq!(read(&*file, 0, 200), contents[..200]);
-    assert_eq!(mount.read("sparse").len(), 40 << 20);
+    assert_eq!(mount.read("sparse").len(), 24 << 20);
     drop((file, mount));
     bed.reads();
     let again = bed.mount();
     assert!(again.read("f") == contents);
     let island = again.read("sparse");
-    assert_eq!(&island[20 << 20..][..6], b"island");
+    assert_eq!(&island[12 << 20..][..6], b"island");
     assert_eq!(island.iter().filter(|byte| **byte != 0).count(), 6);
     assert_eq!(bed.reads(), 0);
     let bytes: u64 = listed(&*bed.dir).iter().map(|(_, bytes)| bytes).sum();

@@ -42,8 +42,11 @@ impl Layout {
         let end = offset.saturating_add(count).min(self.size);
         let mut bytes = vec![0; end.saturating_sub(offset) as usize];
         for data in &self.data {
-            for at in data.start.max(offset)..data.end.min(end) {
-                bytes[(at - offset) as usize] = byte(at);
+            let mut at = data.start.max(offset);
+            while at < data.end.min(end) {
+                let block = &block(at)[..(data.end.min(end) - at).min(BLOCK - at % BLOCK) as usize];
+                bytes[(at - offset) as usize..][..block.len()].copy_from_slice(block);
+                at += block.len() as u64;
             }
         }
         bytes
@@ -62,10 +65,24 @@ impl Layout {
     }
 }
 
-/// The byte at an offset within data: never zero, and shifted in each block, so that it differs for
-/// adjacent offsets and blocks.
-fn byte(at: u64) -> u8 {
-    1 + ((at + at / 4096) % 251) as u8
+/// The size of a block, within which the bytes of data go up by one.
+const BLOCK: u64 = 4096;
+
+/// The bytes of data from an offset to the end of its block, and further ones: never zero, and
+/// shifted in each block, so that they differ for adjacent offsets and blocks.
+fn block(at: u64) -> &'static [u8] {
+    const PERIOD: usize = 251;
+    const BYTES: [u8; PERIOD + BLOCK as usize] = {
+        let mut bytes = [0; PERIOD + BLOCK as usize];
+        let mut at = 0;
+        while at < bytes.len() {
+            bytes[at] = 1 + (at % PERIOD) as u8;
+            at += 1;
+        }
+        bytes
+    };
+    static PATTERN: [u8; PERIOD + BLOCK as usize] = BYTES;
+    &PATTERN[((at + at / BLOCK) % PERIOD as u64) as usize..]
 }
 
 /// A file on the server.
@@ -140,7 +157,7 @@ impl Made {
             }
         }
         for range in &layout.data {
-            let bytes: Vec<u8> = range.clone().map(byte).collect();
+            let bytes = layout.bytes(range.start, range.end - range.start);
             write(&*file, range.start, &bytes);
         }
         Made {
@@ -180,10 +197,7 @@ impl Made {
                 Segment::Data(_, bytes) => assert!(*bytes == want, "{what}: data at {start}"),
                 Segment::Hole(..) => {
                     holes += len;
-                    assert!(
-                        want.iter().all(|byte| *byte == 0),
-                        "{what}: hole at {start}"
-                    );
+                    assert!(want == vec![0; want.len()], "{what}: hole at {start}");
                 }
             }
             at += len;
