@@ -1,5 +1,6 @@
 //! Writes the seed corpora of the targets to `seeds/`: the golden messages of the p9 crate, and
-//! sessions with valid requests. Run `cargo run --example seeds` after a change of messages.
+//! sessions with valid requests. Run `cargo run -p barge-fuzz --example seeds` after a change of
+//! messages.
 
 use std::fs;
 use std::io;
@@ -50,7 +51,7 @@ fn main() -> io::Result<()> {
         )?;
     }
     write("p9_recovery", "lost", &lost())?;
-    write("kept_copies", "damaged", &damaged())?;
+    write("disk_cache", "damaged", &damaged())?;
     write("nfs_client", "segments", &pieces())?;
     write("nfs_session", "v3", &nfs3())?;
     write("nfs_session", "v4.2", &nfs42())?;
@@ -74,7 +75,7 @@ fn lost() -> Vec<u8> {
     [&whole[..], &whole].concat()
 }
 
-/// A script of `barge_fuzz::kept`. Bytes of each file of a copy are changed and its checksum
+/// A script of `barge_fuzz::disk_cache`. Bytes of each file of a copy are changed and its checksum
 /// corrected; it is truncated, replaced, and exchanged for the other file, next to names of the
 /// same kind. Then the contents are others.
 fn damaged() -> Vec<u8> {

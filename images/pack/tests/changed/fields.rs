@@ -2,6 +2,7 @@
 
 use erofs::layout::{INODE_SLOT, SUPERBLOCK_OFFSET, Superblock, checksum};
 use erofs::read::{Contents, Image, Location};
+use fastrand::Rng;
 
 use crate::CountingStorage;
 use crate::images::{Format, SampleImage};
@@ -11,28 +12,6 @@ use crate::images::{Format, SampleImage};
 pub(crate) struct Field {
     at: usize,
     size: usize,
-}
-
-/// A pseudorandom number generator.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// Returns the next number of SplitMix64 (Steele, Lea, Flood, 2014).
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
 }
 
 /// Returns the fields of an image.
@@ -144,30 +123,30 @@ fn of_rofs(bytes: &[u8]) -> Vec<Field> {
 
 /// Returns a changed image: a few numbers are replaced, perhaps some bytes are moved, perhaps the
 /// end is missing. The superblock's checksum is usually corrected.
-pub(crate) fn corrupted(whole: &SampleImage, fields: &[Field], chance: &mut Random) -> Vec<u8> {
+pub(crate) fn corrupted(whole: &SampleImage, fields: &[Field], chance: &mut Rng) -> Vec<u8> {
     let mut bytes = whole.bytes.clone();
-    for _ in 0..1 + chance.below(4) {
-        match chance.below(8) {
+    for _ in 0..1 + chance.usize(..4) {
+        match chance.usize(..8) {
             0 => {
-                let at = chance.below(bytes.len());
-                bytes[at] = chance.next() as u8;
+                let at = chance.usize(..bytes.len());
+                bytes[at] = chance.u8(..);
             }
             1 => {
-                let len = 1 + chance.below(64);
-                let from = chance.below(bytes.len() - len);
-                let to = chance.below(bytes.len() - len);
+                let len = 1 + chance.usize(..64);
+                let from = chance.usize(..bytes.len() - len);
+                let to = chance.usize(..bytes.len() - len);
                 bytes.copy_within(from..from + len, to);
             }
             _ => {
-                let field = fields[chance.below(fields.len())];
+                let field = fields[chance.usize(..fields.len())];
                 set(&mut bytes, field, fields, chance);
             }
         }
     }
-    if chance.below(10) == 0 {
-        bytes.truncate(chance.below(whole.bytes.len()));
+    if chance.usize(..10) == 0 {
+        bytes.truncate(chance.usize(..whole.bytes.len()));
     }
-    if whole.format != Format::Rofs && chance.below(20) != 0 {
+    if whole.format != Format::Rofs && chance.usize(..20) != 0 {
         update_checksums(&mut bytes);
     }
     bytes
@@ -181,24 +160,24 @@ fn get(bytes: &[u8], field: Field) -> u64 {
 
 /// Sets a field to a critical number: a limit, a neighbour, one of the image's lengths, another
 /// field's value.
-fn set(bytes: &mut [u8], field: Field, fields: &[Field], chance: &mut Random) {
+fn set(bytes: &mut [u8], field: Field, fields: &[Field], chance: &mut Rng) {
     let (old, len) = (get(bytes, field), bytes.len() as u64);
     let most = u64::MAX >> (64 - 8 * field.size);
-    let new = match chance.below(14) {
+    let new = match chance.usize(..14) {
         0 => 0,
         1 => most,
         2 => most >> 1,
         3 => (most >> 1) + 1,
         4 => old.wrapping_add(1),
         5 => old.wrapping_sub(1),
-        6 => old ^ 1 << chance.below(8 * field.size),
+        6 => old ^ 1 << chance.usize(..8 * field.size),
         7 => old << 1,
         8 => len,
         9 => len / 512,
-        10 => chance.next(),
-        11 => chance.next() % 64,
-        12 => 1 << chance.below(64),
-        _ => get(bytes, fields[chance.below(fields.len())]),
+        10 => chance.u64(..),
+        11 => chance.u64(..) % 64,
+        12 => 1 << chance.usize(..64),
+        _ => get(bytes, fields[chance.usize(..fields.len())]),
     };
     bytes[field.at..field.at + field.size].copy_from_slice(&new.to_le_bytes()[..field.size]);
 }

@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use erofs::read::{Cluster, Error, Image, Storage};
+use fastrand::Rng;
 use image::{FileGuard, ImageFs, MemoryRanges, Piece, RangeSource, Trust};
 use vfs::Patience;
 use vfs_testkit::walk_all;
 
-use crate::fields::{Field, Random};
+use crate::fields::Field;
 use crate::images::{Format, SampleImage};
 
 /// The default number of changed images of each format.
@@ -160,8 +161,8 @@ fn check_corrupted_images(format: Format) {
             let numbers = numbers();
             for number in (numbers.start + first..numbers.end).step_by(THREADS as usize) {
                 which.1.set(number);
-                let mut chance = Random::new(number);
-                let at = chance.below(wholes.len());
+                let mut chance = Rng::with_seed(number);
+                let at = chance.usize(..wholes.len());
                 let whole: &SampleImage = &wholes[at];
                 let bytes = fields::corrupted(whole, &fields[at], &mut chance);
                 check_image(bytes, format);

@@ -1,5 +1,6 @@
 //! Invalid, incomplete and oversized messages.
 
+use fastrand::Rng;
 use hostile::raw_client::{
     Bystander, ROOT, RawClient, encode_request, errno, lock_exclusive, unlock,
 };
@@ -84,20 +85,9 @@ fn a_header_without_fields_gets_an_error() {
     });
 }
 
-/// A deterministic pseudorandom number generator (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
+/// Returns random bytes.
+fn bytes(noise: &mut Rng, len: usize) -> Vec<u8> {
+    std::iter::repeat_with(|| noise.u8(..)).take(len).collect()
 }
 
 #[test]
@@ -105,21 +95,21 @@ fn garbage_gets_errors_or_ends_the_connection() {
     over_both(|server| {
         let mut bystander = Bystander::new(&server.addr);
         for seed in 1..=100 {
-            let mut noise = Random(seed);
+            let mut noise = Rng::with_seed(seed);
             let mut peer = RawClient::connect(&server.addr);
             if seed % 2 == 0 {
                 peer.start_session(MSIZE);
             }
             if seed % 4 < 2 {
                 // Bytes that are not framed.
-                let _ = peer.try_send(&noise.bytes(10_000));
+                let _ = peer.try_send(&bytes(&mut noise, 10_000));
             } else {
                 // Frames with arbitrary contents, except Tversion, whose reply changes the dialect.
                 for _ in 0..200 {
-                    let len = noise.next() as usize % 64;
+                    let len = noise.usize(..64);
                     let mut message = (len as u32 + 7).to_le_bytes().to_vec();
-                    message.push((noise.next() % 140) as u8 & !1);
-                    message.extend(noise.bytes(len + 2));
+                    message.push(noise.u8(..140) & !1);
+                    message.extend(bytes(&mut noise, len + 2));
                     if message[4] != Kind::Version.request() && peer.try_send(&message).is_err() {
                         break;
                     }

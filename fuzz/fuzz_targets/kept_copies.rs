@@ -1,5 +1,0 @@
-//! Cached copies of files on a local disk: see `barge_fuzz::kept`.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| barge_fuzz::kept::directory(data));
