@@ -108,13 +108,13 @@ impl Dirs {
         Ok(dirs)
     }
 
-    /// Returns the barge under test: `named`, or this workspace's release build.
+    /// Returns the barge under test: `named`, or the one of this program's profile.
     pub fn barge(&self, named: Option<&Path>) -> Result<String> {
-        let built = self.programs.with_file_name("release").join("barge");
+        let built = self.programs.join("barge");
         let barge = named.unwrap_or(&built);
         let barge = barge.canonicalize().with_context(|| {
             format!(
-                "no {}: build it with cargo build --release -p barge, or name one with --barge",
+                "no {}: build it with cargo build -p barge, or name one with --barge",
                 barge.display()
             )
         })?;

@@ -80,7 +80,7 @@ struct LocalArgs {
     /// ganesha-nfs3 and ganesha-nfs4.1.
     #[arg(long, value_name = "SERVER", value_parser = host_mount::named)]
     mount: Option<&'static HostMount>,
-    /// The barge to test [default: the release build of this workspace]
+    /// The barge to test [default: the one beside this program]
     #[arg(long, value_name = "PATH", requires = "mount")]
     barge: Option<PathBuf>,
     /// Mount options
@@ -154,7 +154,7 @@ struct MatrixArgs {
     /// Only this script
     #[arg(long = "script", value_name = "NAME")]
     scripts: Vec<String>,
-    /// The barge to test [default: the release build of this workspace]
+    /// The barge to test [default: the one beside this program]
     #[arg(long, value_name = "PATH", conflicts_with = "serve")]
     barge: Option<PathBuf>,
     /// Command that serves {share} on address {listen} and {port}, to try another server
@@ -202,7 +202,7 @@ struct BenchArgs {
     /// Size of the file [default: 128 for defaults, 32 for readplus and caches]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
     size: Option<u16>,
-    /// The barge to test [default: the release build of this workspace]
+    /// The barge to test [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     barge: Option<PathBuf>,
     /// Also tell all runs in a line of JSON, as `barge bench` wants them

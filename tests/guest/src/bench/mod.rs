@@ -43,7 +43,7 @@ pub struct Options {
     pub rounds: Option<u16>,
     /// Size of its file or files in MiB; the table's default if none.
     pub size: Option<u16>,
-    /// The barge under test; this workspace's release build if none.
+    /// The barge under test; that of this program's profile if none.
     pub barge: Option<PathBuf>,
     /// Also print all results as a line of JSON.
     pub json: bool,

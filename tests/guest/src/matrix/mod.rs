@@ -65,7 +65,7 @@ pub struct Options {
     pub scripts: Vec<String>,
     /// The command that serves `{share}` on `{port}`; barge if none.
     pub serve: Option<String>,
-    /// The barge under test; this workspace's release build if none.
+    /// The barge under test; that of this program's profile if none.
     pub barge: Option<PathBuf>,
     /// Number of concurrent guests.
     pub jobs: usize,
