@@ -1,8 +1,8 @@
 //! Two clients share a server over a tree in memory; the input determines their messages.
 //!
-//! A script is a byte of [`Start`] followed by steps, each with a byte for the client and the
-//! action. Invariants are asserted by [`client`], which drives a session as the engine does but in
-//! one thread; messages are constructed by [`request`].
+//! A script is a byte of `Start` followed by steps, each with a byte for the client and the
+//! action. Invariants are asserted by `client`, which drives a session as the engine does but in
+//! one thread; messages are constructed by `request`.
 
 mod client;
 mod request;
