@@ -1,9 +1,8 @@
 //! Compressed files with a list of extents.
 
-use super::index::{cluster, plain_mapping};
+use super::mapping::{compressed_cluster, plain_mapping};
 use super::meta::MetadataReader;
-use super::superblock::MAX_OFFSET;
-use super::{Error, Location, Mapping, Storage};
+use super::{Error, Location, MAX_OFFSET, Mapping, Storage};
 use crate::layout::{
     Advise, EXTENT_LENGTH_MASK, EXTENT_PARTIAL, Extent, ExtentCount, MAX_PCLUSTER_DECODED,
     MapHeader,
@@ -111,7 +110,8 @@ impl Extents {
             }
             algorithm => {
                 let number = (algorithm - 1) as u8;
-                let cluster = cluster(meta, Some(device), on_device, encoded, len, number)?;
+                let cluster =
+                    compressed_cluster(meta, Some(device), on_device, encoded, len, number)?;
                 Ok(Mapping {
                     start,
                     len,

@@ -1,11 +1,12 @@
 //! Compressed files with an index of logical clusters.
 
 use super::extents::Extents;
+use super::mapping::{compressed_cluster, plain_mapping};
 use super::meta::MetadataReader;
-use super::{Cluster, Error, Inode, Location, Mapping, Storage};
+use super::{Error, Inode, Location, Mapping, Storage};
 use crate::layout::{
-    Advise, Algorithm, CompactPack, D0_CBLKCNT, DataLayout, FRAGMENT_INODE, LclusterIndex,
-    LclusterKind, MAX_PCLUSTER, MAX_PCLUSTER_DECODED, MapHeader,
+    Advise, CompactPack, D0_CBLKCNT, DataLayout, FRAGMENT_INODE, LclusterIndex, LclusterKind,
+    MAX_PCLUSTER, MAX_PCLUSTER_DECODED, MapHeader,
 };
 
 /// The kind of map after the inode of a compressed file.
@@ -233,7 +234,7 @@ impl Index {
             LclusterKind::Head2 => self.algorithms[1],
             _ => self.algorithms[0],
         };
-        let cluster = cluster(meta, device, place, encoded, end - start, algorithm)?;
+        let cluster = compressed_cluster(meta, device, place, encoded, end - start, algorithm)?;
         Ok(Mapping {
             start,
             len: end - start,
@@ -448,70 +449,4 @@ fn head_distance(value: u16) -> u64 {
 /// Returns the number of blocks encoded in such a number.
 fn pcluster_blocks(value: u16) -> Option<u32> {
     (value & D0_CBLKCNT != 0).then_some((value & !D0_CBLKCNT).into())
-}
-
-/// Returns a cluster that decodes to `decoded` bytes with the algorithm of this number.
-pub(super) fn cluster<S: Storage>(
-    meta: &MetadataReader<'_, S>,
-    device: Option<u16>,
-    place: u64,
-    encoded: u32,
-    decoded: u64,
-    algorithm: u8,
-) -> Result<Cluster, Error<S::Error>> {
-    let algorithm =
-        Algorithm::from_number(algorithm).ok_or(Error::Unsupported("compression algorithm"))?;
-    if meta.image.algorithms & 1 << algorithm as u16 == 0 {
-        return Err(Error::Corrupt(
-            "a compression algorithm that the superblock does not list",
-        ));
-    }
-    if encoded > MAX_PCLUSTER || decoded > MAX_PCLUSTER_DECODED.into() {
-        return Err(Error::Corrupt("a cluster larger than the maximum"));
-    }
-    Ok(Cluster {
-        device,
-        offset: place,
-        encoded,
-        decoded: decoded as u32,
-        algorithm,
-    })
-}
-
-/// Returns the part of an uncompressed extent that contains `offset`; with `block`, it is rotated
-/// within blocks of that size.
-pub(super) fn plain_mapping<E>(
-    device: Option<u16>,
-    place: u64,
-    encoded: u32,
-    (start, end): (u64, u64),
-    offset: u64,
-    block: Option<u64>,
-) -> Result<Mapping, Error<E>> {
-    let len = end - start;
-    if len > encoded.into() {
-        return Err(Error::Corrupt("uncompressed data in too few blocks"));
-    }
-    // The first bytes in the file are the last on disk.
-    let first = block.map_or(0, |block| block - start % block);
-    let (start, len, place) = match offset - start < first {
-        true => {
-            let end = place + u64::from(encoded);
-            let place = end.checked_sub(first).ok_or(Error::Corrupt(INCONSISTENT))?;
-            (start, first.min(len), place)
-        }
-        false => (start + first, len - first, place),
-    };
-    let what = match device {
-        Some(device) => Location::Plain {
-            device,
-            offset: place,
-        },
-        None => Location::Metabox(place),
-    };
-    Ok(Mapping {
-        start,
-        len,
-        location: what,
-    })
 }

@@ -16,6 +16,7 @@ mod extents;
 mod file;
 mod index;
 mod inode;
+mod mapping;
 mod memory;
 mod meta;
 mod superblock;
@@ -36,6 +37,9 @@ pub use inode::Inode;
 pub use memory::{MemoryStorage, OutOfBounds};
 pub use superblock::Image;
 pub use xattr::XattrVisitor;
+
+/// Maximum offset in bytes, so that sums of offsets and lengths cannot overflow.
+const MAX_OFFSET: u64 = 1 << 62;
 
 /// Access to an image's devices and decoded clusters.
 pub trait Storage {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::contents::SpecialContents;
 use super::meta::MetadataReader;
-use super::{Error, Storage};
+use super::{Error, MAX_OFFSET, Storage};
 use crate::layout::{
     Compat, DeviceSlot, Incompat, MAGIC, METABOX_NID, MetaboxSlot, SUPERBLOCK_OFFSET, Superblock,
     checksum,
@@ -54,9 +54,6 @@ struct Device {
     start: u64,
     len: u64,
 }
-
-/// Maximum offset in bytes, so that sums of offsets and lengths cannot overflow.
-pub(super) const MAX_OFFSET: u64 = 1 << 62;
 
 impl Image {
     /// Reads the superblock, the tables it refers to, and the special inodes.
