@@ -115,7 +115,7 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
     let pairs = pairs(options);
     ensure!(
         !pairs.is_empty(),
-        "no kernel and way fits, or QEMU lacks a device for it"
+        "no kernel and kind of mount matches, or QEMU lacks a device for it"
     );
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<(usize, Column)>> {
@@ -173,12 +173,12 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
 fn pairs(options: &Options) -> Vec<Pair> {
     let narrowed = !options.kernels.is_empty() || !options.mounts.is_empty();
     let all: Vec<Pair> = if options.quick && !narrowed {
-        let way = |name| MOUNT_CONFIGS.iter().find(|way| way.name == name);
+        let mount = |name| MOUNT_CONFIGS.iter().find(|mount| mount.name == name);
         let pairs = QUICK_PAIRS.iter().filter_map(|&(kernel, name, part)| {
-            let way = way(name)?;
+            let mount = mount(name)?;
             Some(Pair {
                 kernel,
-                mount: way,
+                mount,
                 subset: part,
             })
         });
@@ -186,25 +186,19 @@ fn pairs(options: &Options) -> Vec<Pair> {
     } else {
         let part = ScriptSubset::All;
         let all = LINES.iter().flat_map(|&(kernel, ..)| {
-            MOUNT_CONFIGS.iter().map(move |way| Pair {
+            MOUNT_CONFIGS.iter().map(move |mount| Pair {
                 kernel,
-                mount: way,
+                mount,
                 subset: part,
             })
         });
-        all.filter(
-            |Pair {
-                 kernel, mount: way, ..
-             }| {
-                is_selected(&options.kernels, kernel) && is_selected(&options.mounts, way.name)
-            },
-        )
+        all.filter(|Pair { kernel, mount, .. }| {
+            is_selected(&options.kernels, kernel) && is_selected(&options.mounts, mount.name)
+        })
         .collect()
     };
-    let here = |Pair {
-                    kernel, mount: way, ..
-                }: &Pair| {
-        way.supports_kernel(kernel) && way.required_device().is_none_or(machine::has_device)
+    let here = |Pair { kernel, mount, .. }: &Pair| {
+        mount.supports_kernel(kernel) && mount.required_device().is_none_or(machine::has_device)
     };
     all.into_iter().filter(here).collect()
 }
@@ -220,30 +214,28 @@ fn column(
     barge: &str,
     &Pair {
         kernel,
-        mount: way,
+        mount,
         subset: part,
     }: &Pair,
     scripts: &[&'static Script],
 ) -> Result<Column> {
     let mut column = Column {
         kernel: kernel.into(),
-        mount: way.name,
+        mount: mount.name,
         boot: Duration::ZERO,
         cells: Vec::new(),
     };
     let scripts: Vec<&'static Script> = scripts
         .iter()
         .copied()
-        .filter(|script| {
-            script.fits(way, options) && (part == ScriptSubset::All || script.is_core())
-        })
+        .filter(|script| script.fits(mount, options) && (part == ScriptSubset::All || script.core))
         .collect();
     for group in scripts.chunk_by(|one, next| one.shares_boot() && next.shares_boot()) {
         let mut rest = group;
         while !rest.is_empty() {
-            let mut outcome = boot(dirs, options, barge, kernel, way, rest)?;
+            let mut outcome = boot(dirs, options, barge, kernel, mount, rest)?;
             if outcome.is_emulator_bug() {
-                outcome = boot(dirs, options, barge, kernel, way, rest)?;
+                outcome = boot(dirs, options, barge, kernel, mount, rest)?;
             }
             if column.boot.is_zero() {
                 column.boot = outcome.boot;
@@ -262,24 +254,24 @@ fn boot(
     options: &Options,
     barge: &str,
     kernel: &str,
-    way: &MountConfig,
+    mount: &MountConfig,
     scripts: &[&'static Script],
 ) -> Result<Outcome> {
     let setup = scripts[0].setup;
     let machine = match &options.machine {
         Some(machine) => machine.clone(),
-        None => Machine::fastest(setup.needs_qemu(way)),
+        None => Machine::fastest(setup.needs_qemu(mount)),
     };
     let SetupConfig {
         server_commands: mut serve,
         guests: seats,
         root,
         cache,
-    } = setup.config(way, barge, &options.options, &machine);
+    } = setup.config(mount, barge, &options.options, &machine);
     if let Some(command) = &options.serve {
         serve = vec![command.clone()];
     }
-    let usual = [&[("CACHE", cache), ("BARGE", barge)], way.variables()].concat();
+    let usual = [&[("CACHE", cache), ("BARGE", barge)], mount.variables()].concat();
     let plan = Plan {
         kernel: kernel.into(),
         server_commands: serve,
@@ -296,7 +288,7 @@ fn boot(
         mirror: options.mirror.clone(),
         keep: false,
     };
-    let prefix = format!("{kernel} {}| ", way.name);
+    let prefix = format!("{kernel} {}| ", mount.name);
     let progress = |result: &CaseResult| {
         println!(
             "{prefix}--- {} {} after {:.1} s",

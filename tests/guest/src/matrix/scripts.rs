@@ -19,7 +19,7 @@ pub(super) struct Script {
     /// The mount configurations to run it with; all if empty.
     mounts: &'static [&'static str],
     /// Whether it detects differences between kernels or protocols early.
-    core: bool,
+    pub(super) core: bool,
 }
 
 const DEFAULT: Script = Script {
@@ -35,13 +35,9 @@ const DEFAULT: Script = Script {
 impl Script {
     /// Returns whether it runs with this configuration. Other servers are tested only with the
     /// usual setup.
-    pub(super) fn fits(&self, way: &MountConfig, options: &Options) -> bool {
-        (self.mounts.is_empty() || self.mounts.contains(&way.name))
+    pub(super) fn fits(&self, mount: &MountConfig, options: &Options) -> bool {
+        (self.mounts.is_empty() || self.mounts.contains(&mount.name))
             && (self.shares_boot() || options.serve.is_none())
-    }
-
-    pub(super) fn is_core(&self) -> bool {
-        self.core || !self.shares_boot()
     }
 
     pub(super) fn shares_boot(&self) -> bool {
@@ -186,7 +182,6 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "privileges",
         file: "privileges.py",
         mounts: &["virtiofs", "virtiofs-4q", "virtiofs-never"],
-        core: true,
         ..DEFAULT
     },
     Script {

@@ -55,30 +55,30 @@ pub(super) struct SetupConfig {
 impl Setup {
     /// Returns whether guests need devices or the network of QEMU. v3's locks need the portmapper
     /// of the host, which answers on loopback.
-    pub(super) fn needs_qemu(self, way: &MountConfig) -> bool {
-        let scene = self.config(way, "", &[], &Machine::UserMode);
-        let has_devices = scene.guests.iter().any(|seat| !seat.qemu.is_empty());
-        has_devices || way.uses_rpcbind()
+    pub(super) fn needs_qemu(self, mount: &MountConfig) -> bool {
+        let scene = self.config(mount, "", &[], &Machine::UserMode);
+        let has_devices = scene.guests.iter().any(|guest| !guest.qemu.is_empty());
+        has_devices || mount.uses_rpcbind()
     }
 
-    /// Returns the scene with the share mounted as `way` with additional mount options, unless the
-    /// setup has its own configurations.
+    /// Returns the scene with the share mounted as `mount` with additional mount options, unless
+    /// the setup has its own configurations.
     pub(super) fn config(
         self,
-        way: &MountConfig,
+        mount: &MountConfig,
         barge: &str,
         options: &[String],
         machine: &Machine,
     ) -> SetupConfig {
-        let serve = |source, addresses: &str, way: &MountConfig| {
-            let arguments = way.arguments(machine);
+        let serve = |source, addresses: &str, mount: &MountConfig| {
+            let arguments = mount.arguments(machine);
             format!("{barge} serve {source} {addresses} {arguments}")
         };
         let mut scene = SetupConfig {
-            server_commands: vec![serve("{share}", way.address(), way)],
-            guests: vec![way.guest_config(options)],
+            server_commands: vec![serve("{share}", mount.address(), mount)],
+            guests: vec![mount.guest_config(options)],
             root: None,
-            cache: way.cache,
+            cache: mount.cache,
         };
         scene.guests[0] = scene.guests[0].map(|text| text.replace("{barge}", barge));
         let qemu = &mut scene.guests[0].qemu;
@@ -100,19 +100,29 @@ impl Setup {
                 };
             }
             Self::Root => {
-                let root = format!("--read-only {}", second_endpoint(way.address()));
+                let root = format!("--read-only {}", second_endpoint(mount.address()));
                 // Excludes submounts: overlayfs rejects directories that a client would automount.
-                let command = serve("/mnt", &root, way);
+                let command = serve("/mnt", &root, mount);
                 let bound = format!("unshare -m sh -c 'mount --bind / /mnt && exec {command}'");
                 scene.server_commands.push(bound);
-                scene.root = Some(way.root().map(second_endpoint));
-                qemu.extend(way.device("root").iter().map(|text| second_endpoint(text)));
+                scene.root = Some(mount.root().map(second_endpoint));
+                qemu.extend(
+                    mount
+                        .device("root")
+                        .iter()
+                        .map(|text| second_endpoint(text)),
+                );
             }
             Self::Image => {
-                let command = serve("{run}/image", &second_endpoint(way.address()), way);
+                let command = serve("{run}/image", &second_endpoint(mount.address()), mount);
                 scene.server_commands.push(pack_command(barge, &command));
-                scene.root = Some(way.root().map(second_endpoint));
-                qemu.extend(way.device("root").iter().map(|text| second_endpoint(text)));
+                scene.root = Some(mount.root().map(second_endpoint));
+                qemu.extend(
+                    mount
+                        .device("root")
+                        .iter()
+                        .map(|text| second_endpoint(text)),
+                );
             }
             Self::ImageDisk => {
                 let command = format!("{barge} serve {{run}}/image --block {{socket2}},ro");
@@ -125,19 +135,20 @@ impl Setup {
                 qemu.extend(DRIVE.map(second_endpoint));
             }
             Self::Bundle => {
-                let own = way.address().replace("{socket}", "one={socket}");
-                let addresses = format!("{own} {}", second_endpoint(way.address()));
-                scene.server_commands = vec![serve("one={share} two=mem:", &addresses, way)];
+                let own = mount.address().replace("{socket}", "one={socket}");
+                let addresses = format!("{own} {}", second_endpoint(mount.address()));
+                scene.server_commands = vec![serve("one={share} two=mem:", &addresses, mount)];
                 qemu.extend(
-                    way.device("bundle")
+                    mount
+                        .device("bundle")
                         .iter()
                         .map(|text| second_endpoint(text)),
                 );
             }
             Self::Vsock => {
-                let addresses = format!("{} --9p vsock-uds:{{run}}/vm:5640", way.address());
+                let addresses = format!("{} --9p vsock-uds:{{run}}/vm:5640", mount.address());
                 let device = "{tools}/vhost-device-vsock --guest-cid 3 --tx-buffer-size 262144 --socket {socket} --uds-path {run}/vm";
-                scene.server_commands = vec![serve("{share}", &addresses, way), device.into()];
+                scene.server_commands = vec![serve("{share}", &addresses, mount), device.into()];
                 qemu.extend(VSOCK.map(String::from));
             }
             Self::BlockDevice => {
@@ -148,14 +159,16 @@ impl Setup {
                 qemu.extend(DRIVE.map(String::from));
             }
             Self::Restart => {
-                let lease = match way.protocol {
+                let lease = match mount.protocol {
                     Protocol::Nfs { .. } => format!(" --nfs-lease {LEASE_TIME}"),
                     _ => String::new(),
                 };
                 scene.server_commands =
                     vec![format!("{RESTART} {}{lease}", scene.server_commands[0])];
             }
-            Self::Reload => scene.server_commands = vec![config_file_command(barge, way, machine)],
+            Self::Reload => {
+                scene.server_commands = vec![config_file_command(barge, mount, machine)]
+            }
             Self::Disk(mkfs) => {
                 let disk = "truncate -s 1G {run}/disk && mkfs.".to_owned() + mkfs + " {run}/disk";
                 let mounted = "mount -o loop {run}/disk {share} && chmod 755 {share}";
@@ -165,7 +178,7 @@ impl Setup {
                 )];
             }
             Self::Named => {
-                scene.server_commands = vec![serve("share={share}", way.address(), way)];
+                scene.server_commands = vec![serve("share={share}", mount.address(), mount)];
             }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
@@ -190,8 +203,8 @@ fn pack_command(barge: &str, command: &str) -> String {
 
 /// Returns a server command with a configuration file in place of options, including whether the
 /// share is read-only.
-fn config_file_command(barge: &str, way: &MountConfig, machine: &Machine) -> String {
-    let told = format!("{} {}", way.address(), way.arguments(machine));
+fn config_file_command(barge: &str, mount: &MountConfig, machine: &Machine) -> String {
+    let told = format!("{} {}", mount.address(), mount.arguments(machine));
     let mut keys = String::new();
     for option in told.split("--").skip(1) {
         let (key, value) = option.trim().split_once(' ').unwrap_or((option.trim(), ""));
