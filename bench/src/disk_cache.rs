@@ -1,6 +1,6 @@
-//! The table `kept`: `barge mount` of a 9P server 1 ms away, with a disk cache (`cache_dir=`) and
-//! without, compared with the local file system that is served. Each reads a large file and a tree
-//! of small ones, over a mount with an empty cache and then over a second one.
+//! The table `disk-cache`: `barge mount` of a 9P server 1 ms away, with a disk cache (`cache_dir=`)
+//! and without, compared with the local file system that is served. Each reads a large file and a
+//! tree of small ones, over a mount with an empty cache and then over a second one.
 
 use std::fs;
 use std::io;
@@ -38,7 +38,7 @@ const COLUMNS: [Column; 3] = [Column::DiskCache, Column::Uncached, Column::Local
 const MOUNTS: [&str; 2] = ["first mount", "next mount"];
 
 /// Longer than the 10 s during which the disk cache does not store a changed file
-/// (`docs/design/kept.md`).
+/// (`docs/design/disk-cache.md`).
 const SETTLE_TIME: Duration = Duration::from_secs(11);
 
 /// Bytes in each file of the tree, and (below) files in each directory.
@@ -53,7 +53,7 @@ struct Fixture {
 }
 
 pub(super) fn run(args: &Context) -> Result<Results, Failure> {
-    require_root("bench kept mounts")?;
+    require_root("bench disk-cache mounts")?;
     let args = &args.with_default_runs(3);
     let workspace = Workspace::new_in(args, std::env::temp_dir())?;
     let size = u64::from(

@@ -90,7 +90,8 @@ pub enum Table {
     /// Node.js and a JDK from images, compared with the kernel and FUSE tools; needs root
     Image,
     /// `barge mount` of a 9P server 1 ms away, with and without cache_dir=; needs root
-    Kept,
+    #[value(alias = "kept")]
+    DiskCache,
     /// `barge mount` of a directory, compared with bindfs; needs root
     Mount,
     /// NFS over loopback TCP, compared with nfs-ganesha

@@ -61,13 +61,15 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     };
     progress.finish();
     let lines = written.map_err(|error| Failure::new(format!("{}: {error}", args.tree)))?;
-    let hot = match &trace {
+    let readahead = match &trace {
         Some(trace) => trace
             .readahead_ranges(output.flushed_file().map_err(failed)?)
             .map_err(|error| Failure::new(format!("{shown}: {error}")))?,
         None => Vec::new(),
     };
-    output.write_sidecar(&hot, key.as_ref()).map_err(failed)?;
+    output
+        .write_sidecar(&readahead, key.as_ref())
+        .map_err(failed)?;
     output.finish().map_err(failed)?;
     if !args.quiet {
         lines

@@ -53,7 +53,7 @@ impl Connection {
     fn name(self) -> &'static str {
         match self {
             Connection::Unix => "Unix",
-            Connection::FdPassing => "Unix, handed over",
+            Connection::FdPassing => "Unix, fd passing",
             Connection::Tcp => "TCP",
             Connection::DelayedTcp => "TCP + 1 ms",
             Connection::Nfs => "NFS 4.2",
@@ -263,7 +263,7 @@ fn notes(args: &Context, workspace: &Workspace, sizes: &Sizes, limited: bool) ->
              inflight=4096; over virtiofs max_write=4096 and inflight=4096; local: the file system that is served",
             mib(sizes.cache)
         ),
-        "Unix, handed over: with --9p-fd-passing and cache=mmap the kernel itself reads and writes the served file (passthrough); loose and \
+        "Unix, fd passing: with --9p-fd-passing and cache=mmap the kernel itself reads and writes the served file (passthrough); loose and \
          uncoalesced do not support that, and are as over Unix"
             .into(),
         "FUSE alone: a mount of a file in its own memory, which is overwritten: no FUSE mount without passthrough is faster here, whatever its \

@@ -358,7 +358,7 @@ mod tests {
             );
         }
         for (table, row) in [
-            ("coalescing", "Unix, handed over, write 1M"),
+            ("coalescing", "Unix, fd passing, write 1M"),
             ("zerocopy", "unix, read, 1 MiB"),
             ("readplus", "xfs, whole hole, on the wire"),
             ("image", "java hello, lz4, cold"),

@@ -211,11 +211,11 @@ impl Output {
         tempfile::tempfile_in(self.temp_dir())
     }
 
-    /// Completes the image: appends its hashes if enabled, with the read-ahead list `hot` and a
+    /// Completes the image: appends its hashes if enabled, with the list `readahead` and a
     /// signature by `key`. Only the first chunk may have been overwritten since it was appended.
     pub fn write_sidecar(
         &mut self,
-        hot: &[ReadaheadRange],
+        readahead: &[ReadaheadRange],
         key: Option<&SecretKey>,
     ) -> io::Result<()> {
         let Some(hashes) = self.hashes.take() else {
@@ -224,7 +224,7 @@ impl Output {
         let mut first = vec![0; hashes.first_chunk()];
         self.flushed_file()?.read_exact_at(&mut first, 0)?;
         let (behind, mut header) = hashes
-            .finish(&first, hot)
+            .finish(&first, readahead)
             .ok_or_else(|| io::Error::other("the image is too large for hashes"))?;
         if let Some(key) = key {
             header.sign(key);

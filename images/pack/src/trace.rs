@@ -133,9 +133,9 @@ fn merge_chunks(log: &BTreeMap<u32, usize>) -> Vec<ReadaheadRange> {
     let mut ranges: Vec<(usize, ReadaheadRange)> = Vec::new();
     for (&chunk, &when) in log {
         match ranges.last_mut() {
-            Some((first, hot)) if chunk - (hot.first + hot.count) <= MAX_GAP => {
+            Some((first, range)) if chunk - (range.first + range.count) <= MAX_GAP => {
                 *first = when.min(*first);
-                hot.count = chunk + 1 - hot.first;
+                range.count = chunk + 1 - range.first;
             }
             _ => ranges.push((
                 when,
@@ -147,7 +147,7 @@ fn merge_chunks(log: &BTreeMap<u32, usize>) -> Vec<ReadaheadRange> {
         }
     }
     ranges.sort_by_key(|(when, _)| *when);
-    ranges.into_iter().map(|(_, hot)| hot).collect()
+    ranges.into_iter().map(|(_, range)| range).collect()
 }
 
 /// Replays a trace on an image.
@@ -259,7 +259,7 @@ impl LoggingStorage<'_> {
     fn log_range(&self, bytes: Range<u64>) {
         let mut log = self.log.borrow_mut();
         for chunk in bytes.start / CHUNK_SIZE..bytes.end.div_ceil(CHUNK_SIZE) {
-            // Chunks beyond 64 TiB cannot be in a hot list.
+            // Chunks beyond 64 TiB cannot be in a read-ahead list.
             if let Ok(chunk) = u32::try_from(chunk) {
                 let when = log.len();
                 log.entry(chunk).or_insert(when);
@@ -324,7 +324,7 @@ mod tests {
         let want = [(0, 8), (20, 2), (100, 1)];
         let got: Vec<_> = merge_chunks(&log)
             .iter()
-            .map(|hot| (hot.first, hot.count))
+            .map(|range| (range.first, range.count))
             .collect();
         assert_eq!(got, want);
     }

@@ -45,10 +45,14 @@ impl Builder {
     }
 
     /// Completes the sidecar. `first` is the final content of the image's first chunk, which may
-    /// have changed since it was appended; `hot` becomes the hot list, truncated to its limit.
-    /// Returns the bytes to store after the image, and the unsigned header. Returns nothing if the
-    /// image is too large.
-    pub fn finish(mut self, first: &[u8], hot: &[ReadaheadRange]) -> Option<(Vec<u8>, Header)> {
+    /// have changed since it was appended; `readahead` becomes the read-ahead list, truncated to
+    /// its limit. Returns the bytes to store after the image, and the unsigned header. Returns
+    /// nothing if the image is too large.
+    pub fn finish(
+        mut self,
+        first: &[u8],
+        readahead: &[ReadaheadRange],
+    ) -> Option<(Vec<u8>, Header)> {
         if !self.partial_chunk.is_empty() {
             self.hashes.extend(hash(&self.partial_chunk, false));
         }
@@ -63,10 +67,10 @@ impl Builder {
             let chunks = hashes.chunks(CHUNK_SIZE as usize);
             hashes = chunks.flat_map(|chunk| hash(chunk, false)).collect();
         }
-        let hot = &hot[..hot.len().min(MAX_READAHEAD_RANGES as usize)];
+        let readahead = &readahead[..readahead.len().min(MAX_READAHEAD_RANGES as usize)];
         let mut manifest = hashes;
-        manifest.extend(hot.iter().flat_map(ReadaheadRange::encode));
-        let header = Header::new(shape, hot.len() as u32, &manifest);
+        manifest.extend(readahead.iter().flat_map(ReadaheadRange::encode));
+        let header = Header::new(shape, readahead.len() as u32, &manifest);
         behind.extend(manifest);
         Some((behind, header))
     }

@@ -40,9 +40,9 @@ pub struct Header {
 
 impl Header {
     /// Returns the unsigned header of an image with this shape and manifest.
-    pub(crate) fn new(shape: HashLayout, hot: u32, manifest: &[u8]) -> Header {
+    pub(crate) fn new(shape: HashLayout, readahead_count: u32, manifest: &[u8]) -> Header {
         let mut header = Header {
-            readahead_count: hot,
+            readahead_count,
             image_size: shape.levels()[0].end,
             layout: shape,
             root: [0; HASH_SIZE],
@@ -74,7 +74,7 @@ impl Header {
         if version != VERSION {
             return Err(VerifyError::UnsupportedVersion(version));
         }
-        let hot = u32::from_le_bytes(rest.take());
+        let readahead_count = u32::from_le_bytes(rest.take());
         let image = u64::from_le_bytes(rest.take());
         let (root, key, signature) = (rest.take(), rest.take(), rest.take());
         if bytes[USED_SIZE..SECOND_MAGIC].iter().any(|byte| *byte != 0) {
@@ -85,13 +85,15 @@ impl Header {
         if image <= HEADER_SIZE as u64 || image > len {
             return Err(VerifyError::Corrupt("the image is truncated"));
         }
-        if hot > MAX_READAHEAD_RANGES {
-            return Err(VerifyError::Corrupt("a hot list with too many ranges"));
+        if readahead_count > MAX_READAHEAD_RANGES {
+            return Err(VerifyError::Corrupt(
+                "a read-ahead list with too many ranges",
+            ));
         }
         let shape =
             HashLayout::of(image).ok_or(VerifyError::Corrupt("an image larger than the limit"))?;
         let header = Header {
-            readahead_count: hot,
+            readahead_count,
             image_size: image,
             layout: shape,
             root,

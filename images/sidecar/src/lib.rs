@@ -3,7 +3,7 @@
 //!
 //! EROFS leaves the first 1024 bytes of an image unused; they hold a [`Header`]. After the image
 //! follow hashes: of each [`CHUNK_SIZE`] of the image, then of each chunk of those, until all
-//! hashes of a level fit into one chunk. The last level and the hot list (ranges to read ahead)
+//! hashes of a level fit into one chunk. The last level and the read-ahead list
 //! form the [`Manifest`], and the root is a hash of header and manifest. So every chunk is verified
 //! by a hash in the level above it (located by [`HashLayout`]); the first chunk is hashed as if its
 //! header were zeros.
@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | 0 | 8 | magic |
 //! | 8 | 4 | version, 1 |
-//! | 12 | 4 | ranges of the hot list |
+//! | 12 | 4 | ranges of the read-ahead list |
 //! | 16 | 8 | bytes of the image; the levels begin at the next multiple of a chunk, each at one |
 //! | 24 | 32 | root |
 //! | 56 | 32 | Ed25519 key of the signer, zeros for none |

@@ -1,4 +1,4 @@
-//! The manifest: the top level of hashes, and the hot list.
+//! The manifest: the top level of hashes, and the read-ahead list.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -7,7 +7,7 @@ use crate::VerifyError;
 use crate::header::Header;
 use crate::layout::{CHUNK_SIZE, HASH_SIZE, Hash};
 
-/// Maximum number of ranges in a hot list: half a MiB.
+/// Maximum number of ranges in a read-ahead list: half a MiB.
 pub const MAX_READAHEAD_RANGES: u32 = 1 << 16;
 
 /// A range of the image's chunks worth reading ahead.
@@ -40,7 +40,7 @@ impl ReadaheadRange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     top_hashes: Vec<u8>,
-    /// The hot list, in the order of reading.
+    /// The read-ahead list, in the order of reading.
     pub readahead_list: Vec<ReadaheadRange>,
 }
 
@@ -57,20 +57,20 @@ impl Manifest {
             bytes.split_at(bytes.len() - header.readahead_count() * ReadaheadRange::SIZE);
         let chunks = header.layout().chunks(0);
         let (ranges, _) = ranges.as_chunks::<{ ReadaheadRange::SIZE }>();
-        let hot = ranges.iter().map(|bytes| {
+        let readahead = ranges.iter().map(|bytes| {
             let [a, b, c, d, rest @ ..] = *bytes;
-            let hot = ReadaheadRange {
+            let range = ReadaheadRange {
                 first: u32::from_le_bytes([a, b, c, d]),
                 count: u32::from_le_bytes(rest),
             };
-            let end = u64::from(hot.first) + u64::from(hot.count);
-            match hot.count > 0 && end <= chunks {
-                true => Ok(hot),
-                false => Err(VerifyError::Corrupt("a hot range beyond the image")),
+            let end = u64::from(range.first) + u64::from(range.count);
+            match range.count > 0 && end <= chunks {
+                true => Ok(range),
+                false => Err(VerifyError::Corrupt("a read-ahead range beyond the image")),
             }
         });
         Ok(Manifest {
-            readahead_list: hot.collect::<Result<_, _>>()?,
+            readahead_list: readahead.collect::<Result<_, _>>()?,
             top_hashes: top.to_vec(),
         })
     }

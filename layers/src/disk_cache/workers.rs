@@ -54,7 +54,7 @@ impl Workers {
     /// [`Workers::close`] once all queued data is written.
     pub(super) fn start() -> io::Result<(Arc<Workers>, JoinHandle<()>)> {
         let workers = Arc::new(Workers::default());
-        let named = || Builder::new().name("barge-kept".into());
+        let named = || Builder::new().name("barge-cache".into());
         for _ in 0..Workers::FETCHERS {
             let workers = workers.clone();
             named().spawn(move || workers.fetch())?;

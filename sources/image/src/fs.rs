@@ -98,8 +98,8 @@ impl ImageFs {
             cache: Cache::new(cache),
             root: verified.as_ref().map(|verified| *verified.root()),
         });
-        let hot = verified.map_or(Vec::new(), |verified| verified.readahead_list().to_vec());
-        ImageFs::read(devices, hot).map_err(OpenError::Image)
+        let readahead = verified.map_or(Vec::new(), |verified| verified.readahead_list().to_vec());
+        ImageFs::read(devices, readahead).map_err(OpenError::Image)
     }
 
     /// Returns whether a file that begins with `head` ([`ImageFs::HEAD`] bytes, or the whole file
@@ -115,7 +115,7 @@ impl ImageFs {
     /// The number of bytes needed to recognise an image.
     pub const HEAD: usize = SUPERBLOCK_OFFSET + 4;
 
-    fn read(devices: Arc<Devices>, hot: Vec<ReadaheadRange>) -> Read<ImageFs> {
+    fn read(devices: Arc<Devices>, readahead_list: Vec<ReadaheadRange>) -> Read<ImageFs> {
         let access = Access {
             devices: &devices,
             patience: Patience::Full,
@@ -129,7 +129,7 @@ impl ImageFs {
         Ok(ImageFs {
             tree,
             devices,
-            readahead_list: hot,
+            readahead_list,
         })
     }
 

@@ -42,13 +42,13 @@ impl ReadaheadQueue {
     /// Takes a stretch of up to `most` segments.
     fn take(&mut self, most: u64) -> Option<Range<u64>> {
         let (range, taken) = &mut self.position;
-        let hot = self.ranges.get(*range)?;
-        let first = u64::from(hot.first) + *taken;
-        let count = (u64::from(hot.count) - *taken)
+        let readahead = self.ranges.get(*range)?;
+        let first = u64::from(readahead.first) + *taken;
+        let count = (u64::from(readahead.count) - *taken)
             .min(most)
             .min(self.remaining);
         *taken += count;
-        if *taken == u64::from(hot.count) {
+        if *taken == u64::from(readahead.count) {
             self.position = (*range + 1, 0);
         }
         self.remaining -= count;

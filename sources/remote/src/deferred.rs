@@ -41,7 +41,7 @@ impl DeferredSender {
     fn wake<T: FlushDeferred>(&self, tended: &Weak<T>) {
         let start = || {
             let tended = tended.clone();
-            let thread = thread::Builder::new().name("barge-tender".into());
+            let thread = thread::Builder::new().name("barge-deferred".into());
             match thread.spawn(move || run(&tended)) {
                 Ok(handle) => Some(handle.thread().clone()),
                 Err(error) => {

@@ -149,7 +149,7 @@ struct MatrixArgs {
     /// none, mmap, loose (9P's cache modes), 9p-virtio (needs QEMU 10.2), connect, connect-mmap,
     /// mount-9p, mount-nfs4.2, virtiofs, virtiofs-4q, virtiofs-never, nfs3, nfs3-locks, nfs4.0,
     /// nfs4.1, nfs4.2
-    #[arg(short, long = "way", value_name = "WAY")]
+    #[arg(short, long = "mount", alias = "way", value_name = "MOUNT")]
     mounts: Vec<String>,
     /// Only this script
     #[arg(long = "script", value_name = "NAME")]

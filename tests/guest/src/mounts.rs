@@ -89,8 +89,8 @@ const fn mount_config(name: &'static str, protocol: Protocol, cache: &'static st
 impl MountConfig {
     /// Returns the configuration with this name.
     pub(crate) fn named(name: &str) -> &'static MountConfig {
-        let found = MOUNT_CONFIGS.iter().find(|way| way.name == name);
-        found.expect("the matrix names ways that there are")
+        let found = MOUNT_CONFIGS.iter().find(|mount| mount.name == name);
+        found.expect("a known kind of mount")
     }
 
     /// Returns the protocol that barge serves.

@@ -329,7 +329,7 @@ impl Maintenance {
         let (_end, ended) = channel::<()>();
         let server: Weak<Server> = Arc::downgrade(server);
         std::thread::Builder::new()
-            .name("barge-nfs-tend".into())
+            .name("barge-nfs-maint".into())
             .spawn(move || {
                 while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout)
                     && let Some(server) = server.upgrade()

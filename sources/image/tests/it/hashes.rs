@@ -12,7 +12,7 @@ use vfs_testkit::TestNode;
 
 use crate::bed::Bed;
 use crate::compare::root;
-use crate::far::Far;
+use crate::remote::Far;
 
 /// A cache size in bytes that holds everything.
 const CACHE: u64 = 256 << 20;

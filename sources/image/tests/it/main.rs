@@ -2,13 +2,13 @@
 
 mod bed;
 mod compare;
-mod far;
+mod disk_cache;
 mod hashes;
 mod kernel;
 mod mutated;
 mod options;
 mod readonly;
+mod remote;
 mod rofs;
 mod seeds;
-mod tier;
 mod tree;

@@ -1,6 +1,6 @@
 //! Objects on servers that misbehave as real ones do.
 
 mod clouds;
+mod disk_cache;
 mod faults;
 mod server;
-mod tier;

@@ -1,10 +1,10 @@
-//! The interface between a pipe and the client half of its protocol.
+//! The interface between a connection and the client half of its protocol.
 
 use vfs::Result;
 use wire::Malformed;
 
-/// The client half of a protocol, as a pipe drives it. Requests in flight are identified by small
-/// numbers, which the half allocates and reuses.
+/// The client half of a protocol, as a connection drives it. Requests in flight are identified by
+/// small numbers, which the codec allocates and reuses.
 pub trait ClientCodec: Send + 'static {
     /// The protocol's name in errors.
     const NAME: &'static str;
@@ -17,8 +17,8 @@ pub trait ClientCodec: Send + 'static {
     const DATA_HEAD: usize;
 
     /// Whether a request that a server has left unanswered for the timeout is sent again over a new
-    /// connection, by the pipe's user: then a pipe that is not soft fails with the error of
-    /// [`crate::Timeouts`].
+    /// connection, by the connection's user: then a connection that is not soft fails with the
+    /// error of [`crate::Timeouts`].
     const RESENDS_AFTER_TIMEOUT: bool;
 
     /// The part of a head that is kept after its payload has landed.

@@ -19,8 +19,8 @@
 //!
 //! Session setup and reconnection are deliberately elsewhere.
 //!
-//! Lock order: the pipe's one mutex, never held across a system call except wake-ups. The sending
-//! and receiving roles are taken and returned under it.
+//! Lock order: the connection's one mutex, never held across a system call except wake-ups. The
+//! sending and receiving roles are taken and returned under it.
 
 mod background;
 mod cancel;
@@ -172,8 +172,8 @@ impl<H: ClientCodec> Connection<H> {
     /// session with their copied payloads.
     const MAX_UNREAD: usize = 1 << 20;
 
-    /// Creates a pipe over `link`, on which the session has been set up. Messages have up to `most`
-    /// bytes, and `payloads` says how payloads are sent and received.
+    /// Creates a connection over `link`, on which the session has been set up. Messages have up to
+    /// `most` bytes, and `payloads` says how payloads are sent and received.
     pub(crate) fn over(
         link: Box<dyn Link>,
         half: H,
@@ -290,9 +290,9 @@ impl<H: ClientCodec> Connection<H> {
         })
     }
 
-    /// Does [`Connection::wait`] for a call that may be cancelled. The pipe then asks the server to
-    /// cancel the request and returns the server's answer: the reply, or `EINTR`. If the server
-    /// stays silent, it returns `EINTR`, and the request may still be carried out.
+    /// Does [`Connection::wait`] for a call that may be cancelled. The connection then asks the
+    /// server to cancel the request and returns the server's answer: the reply, or `EINTR`. If the
+    /// server stays silent, it returns `EINTR`, and the request may still be carried out.
     pub fn wait_in(&self, cx: &Cx<'_>, ticket: Ticket<'_, H>) -> Result<Reply<H>> {
         self.cancel_with(cx.call, &ticket);
         self.wait(ticket)

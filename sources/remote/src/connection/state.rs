@@ -1,4 +1,4 @@
-//! The state under the pipe's mutex.
+//! The state under the connection's mutex.
 
 use std::sync::Arc;
 use std::time::Instant;

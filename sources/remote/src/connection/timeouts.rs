@@ -1,5 +1,5 @@
-//! Timeouts of unanswered requests. A request that is cancelled, or on a soft pipe, is given up.
-//! Any other ends the connection if its protocol sends requests again over a new one.
+//! Timeouts of unanswered requests. A request that is cancelled, or on a soft connection, is given
+//! up. Any other ends the connection if its protocol sends requests again over a new one.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ impl TimeoutState {
 }
 
 impl<H: ClientCodec> Connection<H> {
-    /// Changes whether unanswered calls fail. The pipe is soft during session setup, so that
+    /// Changes whether unanswered calls fail. The connection is soft during session setup, so that
     /// connecting ends.
     pub(crate) fn set_soft(&self, soft: bool) {
         self.state().timeout_state.timeouts.soft = soft;

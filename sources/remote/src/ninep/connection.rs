@@ -1,4 +1,4 @@
-//! 9P over a pipe.
+//! 9P over a connection.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -224,8 +224,8 @@ impl Connection {
         self.wait(ticket)
     }
 
-    /// Does [`Connection::call`] for a call that may be cancelled. The pipe then asks the server to
-    /// cancel the request and returns the server's answer: the reply, or `EINTR`. Returns
+    /// Does [`Connection::call`] for a call that may be cancelled. The connection then asks the
+    /// server to cancel the request and returns the server's answer: the reply, or `EINTR`. Returns
     /// `WOULD_BLOCK` below full patience.
     pub fn call_in(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
         cx.check_may_block()?;

@@ -54,7 +54,7 @@ impl OwnedFid {
     }
 }
 
-/// A pipe, and the properties of its server learned so far.
+/// A connection, and the properties of its server learned so far.
 pub(super) struct Session {
     pub(super) connection: Arc<Connection>,
     /// Whether requests may be sent that depend on an earlier one without a reply. Cleared when the

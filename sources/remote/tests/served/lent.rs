@@ -14,7 +14,7 @@ use vfs::{AttrMask, Call, Caller, Cx, Errno, File, OpenFlags};
 use vfs_testkit::context::pattern;
 use wire::payload::{SlicePayload, VecSink};
 
-use crate::lasting::{BOTH, Place, create, root, with, write};
+use crate::reconnecting::{BOTH, Place, create, root, with, write};
 
 /// The smallest lent size, one message, and several messages of which the last is short.
 const SIZES: [usize; 3] = [8 << 10, 256 << 10, (5 << 20) + 3];

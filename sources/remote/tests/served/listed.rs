@@ -6,8 +6,8 @@ use vfs::{Caller, Errno, FileSystem, OpenFlags, ReaddirMode, Result};
 use vfs_testkit::context::{ok, run};
 use vfs_testkit::{ListedEntry, TestNode};
 
-use crate::lasting::Place;
 use crate::net::Served;
+use crate::reconnecting::Place;
 
 const R: OpenFlags = OpenFlags::READ;
 

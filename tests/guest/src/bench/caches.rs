@@ -10,20 +10,20 @@ use crate::mounts::MountConfig;
 const MAKE_DISK: &str = "truncate -s 2G {share}/disk && mkfs.ext4 -q {share}/disk && exec";
 
 pub(super) fn config(barge: &str, rounds: Option<u16>) -> TableConfig {
-    let way = MountConfig::named("none");
+    let mount = MountConfig::named("none");
     let serve = format!(
         "sh -c '{MAKE_DISK} {barge} serve {{share}} {}'",
-        way.address().replace("{listen}", "127.0.0.1")
+        mount.address().replace("{listen}", "127.0.0.1")
     );
-    let mut seat = way.guest_config(&[]);
+    let mut guest = mount.guest_config(&[]);
     let drive = "if=none,id=disk,format=raw,file={share}/disk";
     let device = "virtio-blk-pci,drive=disk";
     let disk = ["-drive", drive, "-device", device];
-    seat.qemu.extend(disk.map(String::from));
+    guest.qemu.extend(disk.map(String::from));
     TableConfig {
         name: "caches",
         server_commands: vec![with_port_file("port", &serve)],
-        guest: seat,
+        guest,
         env: vec![("BARGE", barge.to_owned())],
         size: 32,
         rounds: rounds.unwrap_or(5),

@@ -1,9 +1,9 @@
 //! Sending compounds, and repeating them after `NFS4ERR_DELAY` and server restarts.
 //!
-//! Lock order: `recovering`, held during recovery; then the mutex of the life, of the opens, or of
-//! an open, one at a time and none across a request. `delegations` has its own. In a callback, the
-//! connection's mutex comes before those of the delegations and of the life, and the keeper's queue
-//! after them.
+//! Lock order: `recovering`, held during recovery; then the mutex of the client state, of the
+//! opens, or of an open, one at a time and none across a request. `delegations` has its own. In a
+//! callback, the connection's mutex comes before those of the delegations and of the client state,
+//! and the queue of the maintenance thread after them.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Core {
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
         let now = now.map_or(0, |time| time.as_nanos() as u64);
-        let life = Arc::new(ClientState {
+        let client_state = Arc::new(ClientState {
             number: 0,
             client: 0,
             session: None,
@@ -91,7 +91,7 @@ impl Core {
             name: format!("{machine}/barge/{pid}/{number}"),
             verifier: now.to_be_bytes(),
             machine: process_credentials(),
-            client_state: Mutex::new(life.clone()),
+            client_state: Mutex::new(client_state.clone()),
             recovering: Mutex::new(Recovering { sequence: 0 }),
             open_states: OpenStates::default(),
             delegations: Delegations::default(),
@@ -104,7 +104,11 @@ impl Core {
                 .enable_callbacks(Arc::new(Backchannels::new(holder)));
         }
         let call = vfs::Call::detached();
-        core.recover(&Cx::new(&core.machine, &call), &life, Status::StaleClientid)?;
+        core.recover(
+            &Cx::new(&core.machine, &call),
+            &client_state,
+            Status::StaleClientid,
+        )?;
         core.conn.apply_soft_setting();
         Ok(core)
     }
@@ -187,15 +191,16 @@ impl Core {
             cx.check_may_block()
                 .and_then(|()| cx.call.check())
                 .map_err(Failure::Error)?;
-            let life = self.client_state();
-            let operations = make(&life).map_err(Failure::Error)?;
-            match self.call_once(cx, &life, &operations, &mut read) {
+            let client_state = self.client_state();
+            let operations = make(&client_state).map_err(Failure::Error)?;
+            match self.call_once(cx, &client_state, &operations, &mut read) {
                 Err(Failure::Delay) => pauses.pause(cx).map_err(Failure::Error)?,
                 Err(Failure::State(status))
                     if status != Status::BadSeqid && attempts < Core::ATTEMPTS =>
                 {
                     attempts += 1;
-                    self.recover(cx, &life, status).map_err(Failure::Error)?;
+                    self.recover(cx, &client_state, status)
+                        .map_err(Failure::Error)?;
                 }
                 done => return done,
             }
@@ -206,11 +211,11 @@ impl Core {
     fn call_once<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<ClientState>,
+        client_state: &Arc<ClientState>,
         operations: &S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        match self.begin_in(cx, life, operations, true)? {
+        match self.begin_in(cx, client_state, operations, true)? {
             Some(turn) => self.end(cx, turn, operations, read),
             None => Err(Failure::Delay),
         }
@@ -224,10 +229,10 @@ impl Core {
         wait: bool,
     ) -> Result<Option<PendingCompound>> {
         loop {
-            let life = self.client_state();
-            match self.begin_in(cx, &life, operations, wait) {
+            let client_state = self.client_state();
+            match self.begin_in(cx, &client_state, operations, wait) {
                 Ok(turn) => return Ok(turn),
-                Err(Failure::State(status)) => self.recover(cx, &life, status)?,
+                Err(Failure::State(status)) => self.recover(cx, &client_state, status)?,
                 Err(failure) => return Err(errno(failure)),
             }
         }
@@ -236,11 +241,11 @@ impl Core {
     fn begin_in<S: Operations>(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<ClientState>,
+        client_state: &Arc<ClientState>,
         operations: &S,
         wait: bool,
     ) -> std::result::Result<Option<PendingCompound>, Failure> {
-        let slot = match &life.session {
+        let slot = match &client_state.session {
             None => None,
             Some(table) => match table.take(wait) {
                 Ok(taken) => Some(taken),
@@ -254,9 +259,9 @@ impl Core {
             operations,
         };
         let flight = self.conn.begin(cx, &compound);
-        let life = life.clone();
+        let client_state = client_state.clone();
         Ok(Some(PendingCompound {
-            client_state: life,
+            client_state,
             slot,
             call: flight,
         }))
@@ -285,7 +290,7 @@ impl Core {
         read: impl FnOnce(S::Answer<'_>, Option<&mut ReadDestination<'_>>) -> T,
     ) -> std::result::Result<T, Failure> {
         let PendingCompound {
-            client_state: life,
+            client_state,
             slot,
             call: mut flight,
         } = turn;
@@ -319,7 +324,7 @@ impl Core {
             }
             flight = conn.begin(cx, &compound);
         };
-        if let (Some(table), Some((slot, _))) = (&life.session, slot) {
+        if let (Some(table), Some((slot, _))) = (&client_state.session, slot) {
             match &done {
                 // The server has carried the request out, but not cached the reply: it may be
                 // carried out again.
@@ -343,8 +348,8 @@ impl Core {
         done?
     }
 
-    /// Lets the keeper handle status flags of a SEQUENCE reply, or bind the backchannel to a new
-    /// connection.
+    /// Lets the maintenance thread handle status flags of a SEQUENCE reply, or bind the backchannel
+    /// to a new connection.
     #[inline]
     fn handle_sequence_flags(&self, news: u32) {
         const LOST: u32 = status_flags::CALLBACK_PATH_DOWN | status_flags::SESSION_PATH_DOWN;
@@ -381,15 +386,15 @@ impl Core {
         self.conn.reconnections()
     }
 
-    /// Recovers from a state error that a request of `life` has got.
+    /// Recovers from a state error that a request of `client_state` has got.
     pub(super) fn recover(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<ClientState>,
+        client_state: &Arc<ClientState>,
         status: Status,
     ) -> Result<()> {
         let mut recovering = self.recovering(cx)?;
-        if self.client_state().number != life.number {
+        if self.client_state().number != client_state.number {
             // Another thread has recovered.
             return Ok(());
         }
@@ -403,24 +408,25 @@ impl Core {
                 | Status::DelegRevoked
                 | Status::Expired
         );
-        if let (true, Some(table)) = (states, &life.session) {
+        if let (true, Some(table)) = (states, &client_state.session) {
             // The session is valid, so the files can be opened again. A delegation may conflict
             // with that.
             for one in self.delegations.take_all() {
-                let _ = self.delegreturn(cx, life, &one);
+                let _ = self.delegreturn(cx, client_state, &one);
             }
-            let next = self.next_client_state(life, life.client, Some(table.clone()));
+            let next =
+                self.next_client_state(client_state, client_state.client, Some(table.clone()));
             self.open_states.reopen_all(self, cx, &next, false);
             self.publish(next);
             return Ok(());
         }
-        let known = life.session.is_some() && status != Status::StaleClientid;
-        if known && let Some(session) = self.session(&own, &mut recovering, life.client)? {
-            self.publish(self.next_client_state(life, life.client, Some(session)));
+        let known = client_state.session.is_some() && status != Status::StaleClientid;
+        if known && let Some(session) = self.session(&own, &mut recovering, client_state.client)? {
+            self.publish(self.next_client_state(client_state, client_state.client, Some(session)));
             return Ok(());
         }
         let (client, session) = self.establish_client(&own, &mut recovering)?;
-        let next = self.next_client_state(life, client, session);
+        let next = self.next_client_state(client_state, client, session);
         drop(self.delegations.take_all());
         self.open_states.reopen_all(self, cx, &next, true);
         if next.session.is_some() {
@@ -433,33 +439,33 @@ impl Core {
 
     fn next_client_state(
         &self,
-        life: &ClientState,
+        client_state: &ClientState,
         client: ClientId,
         session: Option<Arc<SlotTable>>,
     ) -> Arc<ClientState> {
         Arc::new(ClientState {
-            number: life.number + 1,
+            number: client_state.number + 1,
             client,
             session,
         })
     }
 
-    fn publish(&self, life: Arc<ClientState>) {
-        *self.client_state.lock() = life;
+    fn publish(&self, client_state: Arc<ClientState>) {
+        *self.client_state.lock() = client_state;
     }
 
-    /// Sends a compound in `life`, repeating it while the server answers `NFS4ERR_DELAY` or the
-    /// like.
+    /// Sends a compound in `client_state`, repeating it while the server answers `NFS4ERR_DELAY` or
+    /// the like.
     pub(super) fn call_until_ready<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<ClientState>,
+        client_state: &Arc<ClientState>,
         operations: &S,
         mut read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
         let mut pauses = Backoff::new();
         loop {
-            match self.call_once(cx, life, operations, &mut read) {
+            match self.call_once(cx, client_state, operations, &mut read) {
                 Err(Failure::Delay) => pauses.pause(cx).map_err(Failure::Error)?,
                 done => return done,
             }
@@ -537,9 +543,9 @@ impl Core {
         if self.minor > 0 {
             return self.call(cx, |_| Ok(SequenceOnly), |()| ());
         }
-        let renew = |life: &ClientState| {
+        let renew = |client_state: &ClientState| {
             Ok(Renew {
-                client: life.client,
+                client: client_state.client,
             })
         };
         self.call(cx, renew, |()| ())
@@ -547,8 +553,8 @@ impl Core {
 
     /// Destroys the session and client ID, if the request can be sent at once.
     pub(super) fn destroy_client(&self, cx: &Cx<'_>) {
-        let life = self.client_state();
-        let Some(table) = &life.session else {
+        let client_state = self.client_state();
+        let Some(table) = &client_state.session else {
             return;
         };
         let nobody = Arc::new(ClientState {
@@ -558,7 +564,7 @@ impl Core {
         });
         let session = DestroySession { session: table.id };
         let client = DestroyClientId {
-            client: life.client,
+            client: client_state.client,
         };
         // The server frees the rest when the lease expires.
         if self.call_once(cx, &nobody, &session, |()| ()).is_ok() {

@@ -11,7 +11,7 @@
 //!
 //! Lock order: the table's mutex is taken while a connection is read ([`CallbackReceiver`]), so no
 //! request is sent, and no open dropped, under it. The mutex of an open comes after it, and so does
-//! the keeper's queue.
+//! the queue of the maintenance thread.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -208,8 +208,11 @@ impl CallbackHandler for CallbackReceiver {
 impl Core {
     /// Returns whether opens may come with delegations.
     pub(super) fn takes_delegations(&self) -> bool {
-        let life = self.client_state();
-        life.session.as_ref().is_some_and(|table| table.backchannel)
+        let client_state = self.client_state();
+        client_state
+            .session
+            .as_ref()
+            .is_some_and(|table| table.backchannel)
     }
 
     /// Keeps a delegation, or gives it back if it is of no use.
@@ -262,7 +265,7 @@ impl Core {
     pub(super) fn delegreturn(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<ClientState>,
+        client_state: &Arc<ClientState>,
         one: &Delegation,
     ) -> std::result::Result<(), Failure> {
         let cx = cx.on_behalf_of(one.open.caller());
@@ -270,10 +273,12 @@ impl Core {
             handle: &one.open.handle,
             state: one.state,
         };
-        let done = self.call_until_ready(&cx, life, &back, |()| ());
+        let done = self.call_until_ready(&cx, client_state, &back, |()| ());
         tracing::debug!(?done, "delegation returned");
         match done {
-            Err(Failure::State(Status::DelegRevoked)) => self.free_stateid(&cx, life, one.state),
+            Err(Failure::State(Status::DelegRevoked)) => {
+                self.free_stateid(&cx, client_state, one.state)
+            }
             // The server has forgotten the delegation and its open.
             Err(Failure::State(Status::BadStateid | Status::StaleStateid)) => Ok(()),
             done => done,
@@ -284,10 +289,10 @@ impl Core {
     fn free_stateid(
         &self,
         cx: &Cx<'_>,
-        life: &Arc<ClientState>,
+        client_state: &Arc<ClientState>,
         state: StateId,
     ) -> std::result::Result<(), Failure> {
-        self.call_until_ready(cx, life, &FreeStateId { state }, |()| ())
+        self.call_until_ready(cx, client_state, &FreeStateId { state }, |()| ())
     }
 
     /// Finds and drops the revoked delegations (TEST_STATEID).
@@ -295,8 +300,9 @@ impl Core {
         /// A number that every server accepts in one call.
         const AT_A_TIME: usize = 128;
         for states in self.delegations.states().chunks(AT_A_TIME) {
-            let life = self.client_state();
-            let Ok(told) = self.call_until_ready(cx, &life, &TestStateIds { states }, |told| told)
+            let client_state = self.client_state();
+            let Ok(told) =
+                self.call_until_ready(cx, &client_state, &TestStateIds { states }, |told| told)
             else {
                 return;
             };
@@ -307,15 +313,19 @@ impl Core {
                 tracing::warn!(?status, "{}: a delegation was revoked", self.peer());
                 // Dropped here, not under the table's mutex.
                 drop(self.delegations.take_if(|one| one.state == *state));
-                let _ = self.free_stateid(cx, &life, *state);
+                let _ = self.free_stateid(cx, &client_state, *state);
             }
         }
     }
 
     /// Binds the backchannel to the current connection (BIND_CONN_TO_SESSION).
     pub(super) fn bind_backchannel(&self, cx: &Cx<'_>) {
-        let life = self.client_state();
-        let Some(table) = life.session.as_ref().filter(|table| table.backchannel) else {
+        let client_state = self.client_state();
+        let Some(table) = client_state
+            .session
+            .as_ref()
+            .filter(|table| table.backchannel)
+        else {
             return;
         };
         let (session, times) = (table.id, self.reconnections());

@@ -48,7 +48,7 @@ pub(super) fn lock(
     let range = bounds(range);
     let name = owner(opening)?;
     let counting = LockSeqid::new(opening);
-    let make = |life: &ClientState| {
+    let make = |client_state: &ClientState| {
         let held = counting.current()?;
         counting.first.set(held.lock.is_none());
         Ok(Lock {
@@ -56,7 +56,7 @@ pub(super) fn lock(
             kind,
             range,
             reclaim: false,
-            owner: (life.client, &name),
+            owner: (client_state.client, &name),
             open: (held.state, held.owner.map_or(0, |owner| owner.seqid)),
             state: held.lock,
             seqid: held.lock_seqid,
@@ -103,12 +103,12 @@ pub(super) fn find(
     kind: LockKind,
 ) -> Result<Option<ForeignLock>> {
     let name = owner(opening)?;
-    let make = |life: &ClientState| {
+    let make = |client_state: &ClientState| {
         Ok(TestLock {
             handle: &opening.handle,
             kind,
             range: bounds(range),
-            owner: (life.client, &name),
+            owner: (client_state.client, &name),
         })
     };
     core.call(cx, make, |found| found)

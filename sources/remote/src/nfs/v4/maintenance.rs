@@ -149,7 +149,7 @@ impl Maintenance {
         // Often enough that one renewal may be lost.
         let rest = (lease / 3).max(Duration::from_secs(1));
         std::thread::Builder::new()
-            .name("nfs-keeper".into())
+            .name("nfs-maintenance".into())
             .spawn(move || {
                 run(&core, &call, rest);
                 // The drop may have stopped waiting.

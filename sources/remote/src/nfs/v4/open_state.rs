@@ -104,7 +104,7 @@ impl OpenStates {
         &self,
         core: &Core,
         cx: &Cx<'_>,
-        life: &Arc<ClientState>,
+        client_state: &Arc<ClientState>,
         restart: bool,
     ) {
         let opens: Vec<_> = self
@@ -113,7 +113,7 @@ impl OpenStates {
             .filter_map(Weak::upgrade)
             .collect();
         for open in opens {
-            if let Err(failure) = open.reopen(core, cx, life, restart) {
+            if let Err(failure) = open.reopen(core, cx, client_state, restart) {
                 tracing::error!(?failure, "cannot recover an open file");
                 open.stateids().lost = true;
             }
@@ -189,8 +189,9 @@ impl Core {
     ) -> std::result::Result<Opened, Failure> {
         let name = owner.current().name();
         loop {
-            let open =
-                |life: &ClientState| Ok(self.open_request(life.client, &name, wanted, owner));
+            let open = |client_state: &ClientState| {
+                Ok(self.open_request(client_state.client, &name, wanted, owner))
+            };
             let mut opened = self.try_call(cx, open, |opened| opened)?;
             if !opened.confirm {
                 return Ok(opened);
@@ -201,15 +202,16 @@ impl Core {
                 seqid: owner.current().seqid,
                 seqid_advanced: &owner.counts,
             };
-            let life = self.client_state();
-            match self.call_until_ready(cx, &life, &confirm, |state| state) {
+            let client_state = self.client_state();
+            match self.call_until_ready(cx, &client_state, &confirm, |state| state) {
                 Ok(state) => {
                     opened.state = state;
                     return Ok(opened);
                 }
                 // The server has restarted meanwhile: there is no open left to confirm.
                 Err(Failure::State(status)) if status != Status::BadSeqid => {
-                    self.recover(cx, &life, status).map_err(Failure::Error)?;
+                    self.recover(cx, &client_state, status)
+                        .map_err(Failure::Error)?;
                 }
                 Err(failure) => return Err(failure),
             }
@@ -323,7 +325,7 @@ impl OpenState {
         &self,
         core: &Core,
         cx: &Cx<'_>,
-        life: &Arc<ClientState>,
+        client_state: &Arc<ClientState>,
         restart: bool,
     ) -> std::result::Result<(), Failure> {
         let (owner, lost) = {
@@ -343,8 +345,8 @@ impl OpenState {
                 tree: UNKNOWN_TREE,
                 delegation: false,
             };
-            let open = core.open_request(life.client, &name, &wanted, &owner);
-            let opened = core.call_until_ready(&cx, life, &open, |opened| opened)?;
+            let open = core.open_request(client_state.client, &name, &wanted, &owner);
+            let opened = core.call_until_ready(&cx, client_state, &open, |opened| opened)?;
             if !opened.confirm {
                 return Ok(opened.state);
             }
@@ -354,7 +356,7 @@ impl OpenState {
                 seqid: owner.current().seqid,
                 seqid_advanced: &owner.counts,
             };
-            core.call_until_ready(&cx, life, &confirm, |state| state)
+            core.call_until_ready(&cx, client_state, &confirm, |state| state)
         };
         let previous = match restart {
             true => open(Claim::Previous(&self.handle)),
@@ -385,7 +387,7 @@ impl OpenState {
             if !restart {
                 return Err(Failure::Error(Errno::ENOLCK));
             }
-            self.reclaim(core, &cx, life, range, kind)?;
+            self.reclaim(core, &cx, client_state, range, kind)?;
         }
         Ok(())
     }
@@ -394,7 +396,7 @@ impl OpenState {
         &self,
         core: &Core,
         cx: &Cx<'_>,
-        life: &Arc<ClientState>,
+        client_state: &Arc<ClientState>,
         range: LockRange,
         kind: LockKind,
     ) -> std::result::Result<(), Failure> {
@@ -410,13 +412,13 @@ impl OpenState {
             kind,
             range,
             reclaim: true,
-            owner: (life.client, &name),
+            owner: (client_state.client, &name),
             open: (open, owner.seqid),
             state: lock,
             seqid: lock_seqid,
             seqid_advanced: &counts,
         };
-        let done = core.call_until_ready(cx, life, &lock, |state| state);
+        let done = core.call_until_ready(cx, client_state, &lock, |state| state);
         self.stateids()
             .count_lock(lock.state.is_none(), counts.get());
         match done? {

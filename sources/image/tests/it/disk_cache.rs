@@ -12,7 +12,7 @@ use image::{CachedSource, DiskCacheEntry, DiskCacheOptions, Piece, RangeSource};
 use proptest::prelude::*;
 use vfs::Patience;
 
-use crate::far::Far;
+use crate::remote::Far;
 
 const SEGMENT: usize = 16 << 10;
 const CHUNK: usize = 64 * SEGMENT;
