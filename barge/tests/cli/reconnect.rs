@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 use crate::mount::{Mounted, may_mount};
@@ -127,16 +127,21 @@ fn verified_over_kills(protocol: &str, url: &str) {
     let job = "fio --name=verified --size=8M --rw=randrw --bsrange=4k-64k --verify=crc32c --verify_fatal=1 \
                --verify_state_save=0 --thread --numjobs=2 --ioengine=psync --fsync=64 --loops=3";
     let mut words = job.split(' ').filter(|word| !word.is_empty());
+    let output = dir.path().join("fio.out");
     let mut fio = Command::new(words.next().expect("a program"))
         .args(words)
         .arg("--directory")
         .arg(&at)
         .current_dir(dir.path())
-        .stdout(Stdio::null())
+        .stdout(fs::File::create(&output).expect("made"))
         .spawn()
         .expect("runs");
     let (status, killed) = server.kill_during(&mut fio, &share.join("verified.0.0"), 20);
-    assert!(status.success() && killed > 0, "{status}, {killed} kills");
+    let output = fs::read_to_string(&output).expect("read");
+    assert!(
+        status.success() && killed > 0,
+        "{status}, {killed} kills\n{output}"
+    );
     println!("{killed} kills");
     drop(mounted);
 }

@@ -16,11 +16,9 @@ use vfs::{Call, Caller, Cx, Errno, Result};
 
 use super::file::NfsFile;
 use super::fs::Shared;
+use super::rpc_client::Attempts;
 use super::uncommitted::{Change, Commit, Uncommitted};
 use super::version::{Handle, ProtocolVersion};
-
-/// The number of verifier changes after which a commit fails with `EIO`.
-const ATTEMPTS: u32 = 16;
 
 impl<V: ProtocolVersion> Shared<V> {
     /// Announces a change of a file's content: see [`Uncommitted::change`].
@@ -95,7 +93,8 @@ impl<V: ProtocolVersion> Shared<V> {
     /// Makes a file durable. Data that the server refuses is given up, and
     /// [`Uncommitted::take_error`] returns the reason.
     fn make_durable(&self, cx: &Cx<'_>, handle: &Handle) -> Result<()> {
-        for _ in 0..ATTEMPTS {
+        let mut attempts = Attempts::new();
+        loop {
             let Some(commit) = self.uncommitted.begin_commit(cx, handle)? else {
                 return Ok(());
             };
@@ -116,9 +115,11 @@ impl<V: ProtocolVersion> Shared<V> {
             {
                 return Ok(());
             }
+            if !attempts.may_repeat(self.version.reconnections()) {
+                self.uncommitted.failed(handle);
+                return Err(Errno::EIO);
+            }
         }
-        self.uncommitted.failed(handle);
-        Err(Errno::EIO)
     }
 
     /// Writes lost data again, and returns whether all of it is durable.

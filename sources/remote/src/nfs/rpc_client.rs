@@ -426,3 +426,33 @@ impl Backoff {
         Ok(())
     }
 }
+
+/// Counts the repetitions of a request after errors that only a restart of the server explains.
+/// The count starts anew with each connection: a server may restart any number of times.
+pub(super) struct Attempts {
+    /// The number of reconnections at the last error.
+    reconnections: u64,
+    count: u32,
+}
+
+impl Attempts {
+    /// The maximum number of repetitions over one connection.
+    const MAX: u32 = 16;
+
+    pub(super) fn new() -> Attempts {
+        Attempts {
+            reconnections: 0,
+            count: 0,
+        }
+    }
+
+    /// Counts an error after the given number of reconnections. Returns whether to repeat the
+    /// request.
+    pub(super) fn may_repeat(&mut self, reconnections: u64) -> bool {
+        if reconnections != self.reconnections {
+            (self.reconnections, self.count) = (reconnections, 0);
+        }
+        self.count += 1;
+        self.count <= Attempts::MAX
+    }
+}

@@ -23,7 +23,7 @@ use super::delegations::{CallbackReceiver, Delegations};
 use super::maintenance::TaskQueue;
 use super::open_state::OpenStates;
 use crate::nfs::read_destination::ReadDestination;
-use crate::nfs::rpc_client::{Backoff, PendingCall, RpcClient, process_credentials};
+use crate::nfs::rpc_client::{Attempts, Backoff, PendingCall, RpcClient, process_credentials};
 
 /// A client of a v4 server.
 pub(in crate::nfs) struct Core {
@@ -64,9 +64,6 @@ impl Core {
 
     /// The maximum request and response size to request: 1 MiB and the headers around it.
     pub(in crate::nfs) const MAX_MESSAGE: u32 = (1 << 20) + (4 << 10);
-
-    /// The number of repetitions of a call after state errors.
-    const ATTEMPTS: u32 = 8;
 
     /// Establishes a client ID for `machine`, with a backchannel if `delegations` are wanted and
     /// the minor version has sessions.
@@ -186,7 +183,7 @@ impl Core {
         mut read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
         let mut pauses = Backoff::new();
-        let mut attempts = 0;
+        let mut attempts = Attempts::new();
         loop {
             cx.check_may_block()
                 .and_then(|()| cx.call.check())
@@ -196,9 +193,8 @@ impl Core {
             match self.call_once(cx, &client_state, &operations, &mut read) {
                 Err(Failure::Delay) => pauses.pause(cx).map_err(Failure::Error)?,
                 Err(Failure::State(status))
-                    if status != Status::BadSeqid && attempts < Core::ATTEMPTS =>
+                    if status != Status::BadSeqid && attempts.may_repeat(self.reconnections()) =>
                 {
-                    attempts += 1;
                     self.recover(cx, &client_state, status)
                         .map_err(Failure::Error)?;
                 }
@@ -400,15 +396,7 @@ impl Core {
         }
         tracing::debug!(?status, "recovering");
         let own = cx.on_behalf_of(&self.machine);
-        let states = matches!(
-            status,
-            Status::BadStateid
-                | Status::OldStateid
-                | Status::AdminRevoked
-                | Status::DelegRevoked
-                | Status::Expired
-        );
-        if let (true, Some(table)) = (states, &client_state.session) {
+        if let (true, Some(table)) = (is_of_stateid(status), &client_state.session) {
             // The session is valid, so the files can be opened again. A delegation may conflict
             // with that.
             for one in self.delegations.take_all() {
@@ -416,25 +404,51 @@ impl Core {
             }
             let next =
                 self.next_client_state(client_state, client_state.client, Some(table.clone()));
-            self.open_states.reopen_all(self, cx, &next, false);
-            self.publish(next);
-            return Ok(());
+            return match self.open_states.reopen_all(self, cx, &next, false) {
+                Ok(()) => {
+                    self.publish(next);
+                    Ok(())
+                }
+                // The session is lost, too: the repeated request finds that.
+                Err(Failure::State(_)) => Ok(()),
+                Err(failure) => Err(errno(failure)),
+            };
         }
         let known = client_state.session.is_some() && status != Status::StaleClientid;
         if known && let Some(session) = self.session(&own, &mut recovering, client_state.client)? {
             self.publish(self.next_client_state(client_state, client_state.client, Some(session)));
             return Ok(());
         }
-        let (client, session) = self.establish_client(&own, &mut recovering)?;
-        let next = self.next_client_state(client_state, client, session);
-        drop(self.delegations.take_all());
-        self.open_states.reopen_all(self, cx, &next, true);
-        if next.session.is_some() {
-            self.call_until_ready(&own, &next, &ReclaimComplete, |()| ())
-                .map_err(errno)?;
+        let mut attempts = Attempts::new();
+        loop {
+            let (client, session) = self.establish_client(&own, &mut recovering)?;
+            let next = self.next_client_state(client_state, client, session);
+            drop(self.delegations.take_all());
+            match self.reclaim(cx, &own, &next) {
+                Ok(()) => {
+                    self.publish(next);
+                    return Ok(());
+                }
+                // The server has restarted again.
+                Err(Failure::State(_)) if attempts.may_repeat(self.reconnections()) => {}
+                Err(failure) => return Err(errno(failure)),
+            }
         }
-        self.publish(next);
-        Ok(())
+    }
+
+    /// Reclaims all state after a restart of the server. Returns an error if `client_state` is lost
+    /// meanwhile, or the caller stops waiting.
+    fn reclaim(
+        &self,
+        cx: &Cx<'_>,
+        own: &Cx<'_>,
+        client_state: &Arc<ClientState>,
+    ) -> std::result::Result<(), Failure> {
+        self.open_states.reopen_all(self, cx, client_state, true)?;
+        match client_state.session {
+            None => Ok(()),
+            Some(_) => self.call_until_ready(own, client_state, &ReclaimComplete, |()| ()),
+        }
     }
 
     fn next_client_state(
@@ -479,7 +493,8 @@ impl Core {
         recovering: &mut Recovering,
     ) -> Result<(ClientId, Option<Arc<SlotTable>>)> {
         let owner = self.name.as_bytes();
-        for _ in 0..Core::ATTEMPTS {
+        let mut attempts = Attempts::new();
+        while attempts.may_repeat(self.reconnections()) {
             if self.minor == 0 {
                 let set = SetClientId {
                     owner,
@@ -581,6 +596,28 @@ impl Core {
                 None => pauses.pause(cx)?,
             }
         }
+    }
+}
+
+/// Returns whether a status concerns a stateid of a client whose session is valid.
+fn is_of_stateid(status: Status) -> bool {
+    matches!(
+        status,
+        Status::BadStateid
+            | Status::OldStateid
+            | Status::AdminRevoked
+            | Status::DelegRevoked
+            | Status::Expired
+    )
+}
+
+/// Returns whether a failure to recover one open ends the recovery of all: the client ID or session
+/// is lost, or the caller stops waiting.
+pub(super) fn ends_recovery(failure: &Failure) -> bool {
+    match failure {
+        Failure::Error(errno) => [Errno::EINTR, Errno::ETIMEDOUT].contains(errno),
+        Failure::State(status) => !is_of_stateid(*status) && *status != Status::BadSeqid,
+        Failure::Delay | Failure::Malformed(_) => false,
     }
 }
 

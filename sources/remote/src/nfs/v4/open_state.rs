@@ -17,7 +17,7 @@ use vfs::lock::LockKind;
 use vfs::{Caller, Cx, Errno, OpenFlags, Result};
 
 use super::client_state::ClientState;
-use super::core::{Core, UNKNOWN_TREE, errno};
+use super::core::{Core, UNKNOWN_TREE, ends_recovery, errno};
 use crate::nfs::version::Handle;
 
 /// The arguments of an open.
@@ -99,25 +99,31 @@ impl OpenStates {
         })
     }
 
-    /// Opens all files again, reclaiming them if the server has restarted.
+    /// Opens all files again, reclaiming them if the server has restarted. Returns an error that
+    /// ends the recovery; files that cannot be opened are lost.
     pub(super) fn reopen_all(
         &self,
         core: &Core,
         cx: &Cx<'_>,
         client_state: &Arc<ClientState>,
         restart: bool,
-    ) {
+    ) -> std::result::Result<(), Failure> {
         let opens: Vec<_> = self
             .by_number()
             .values()
             .filter_map(Weak::upgrade)
             .collect();
         for open in opens {
-            if let Err(failure) = open.reopen(core, cx, client_state, restart) {
-                tracing::error!(?failure, "cannot recover an open file");
-                open.stateids().lost = true;
+            match open.reopen(core, cx, client_state, restart) {
+                Err(failure) if ends_recovery(&failure) => return Err(failure),
+                Err(failure) => {
+                    tracing::error!(?failure, "cannot recover an open file");
+                    open.stateids().lost = true;
+                }
+                Ok(()) => {}
             }
         }
+        Ok(())
     }
 
     fn by_number(&self) -> MutexGuard<'_, HashMap<u64, Weak<OpenState>>> {
@@ -364,7 +370,9 @@ impl OpenState {
         };
         let state = match previous {
             // The grace period is over, or the server has kept no record of the client.
-            Err(_) if core.minor > 0 => open(Claim::Handle(&self.handle)),
+            Err(failure) if core.minor > 0 && !ends_recovery(&failure) => {
+                open(Claim::Handle(&self.handle))
+            }
             state => state,
         };
         let ranges = {
@@ -372,6 +380,7 @@ impl OpenState {
             held.owner = Some(owner.current());
             match state {
                 Ok(state) => held.state = state,
+                Err(failure) if ends_recovery(&failure) => return Err(failure),
                 // Falls back to the anonymous stateid, with which the server checks each read and
                 // write.
                 Err(_) if held.ranges.is_empty() => {

@@ -106,7 +106,12 @@ impl Served {
 
     /// A server of `fs`.
     pub(crate) fn over(fs: Arc<dyn FileSystem>) -> Arc<Served> {
-        Served::start(fs, Duration::from_secs(90), None)
+        Served::over_with_lease(fs, Duration::from_secs(90))
+    }
+
+    /// A server of `fs` with this lease time.
+    pub(crate) fn over_with_lease(fs: Arc<dyn FileSystem>, lease: Duration) -> Arc<Served> {
+        Served::start(fs, lease, None)
     }
 
     /// A server that requires TLS.

@@ -266,17 +266,18 @@ fn lock(client: u64, start: u64, end: u64) -> Lock {
     }
 }
 
+fn take(node: &TestNode, table: &LockTable, lock: &Lock) -> vfs::Result<()> {
+    run(&node.caller, |cx| {
+        table.lock(cx, &*node.node, lock.clone(), false)
+    })
+}
+
 #[test]
 fn locks_are_kept_over_a_restart() {
     for version in [(4, 0), (4, 1), (4, 2)] {
         let (served, _fs, one) = mounted(version);
         let node = ok(one.file("file", b"data"));
         let table = LockTable::default();
-        let take = |node: &TestNode, table: &LockTable, lock: &Lock| {
-            run(&node.caller, |cx| {
-                table.lock(cx, &*node.node, lock.clone(), false)
-            })
-        };
         ok(take(&node, &table, &lock(1, 0, 9)));
         served.restart();
         // Another client, with its own connection and lock table.
@@ -294,6 +295,65 @@ fn locks_are_kept_over_a_restart() {
             table.unlock(cx, &*node.node, mine.family, 0, 9, &mine.owner)
         }));
         ok(take(&theirs, &others, &lock(2, 5, 5)));
+    }
+}
+
+#[test]
+fn a_restart_during_recovery_is_recovered_from() {
+    const FILES: u64 = 6;
+    for version in [(4, 0), (4, 1), (4, 2)] {
+        let (slow, opens) = (Arc::new(AtomicBool::new(false)), sync_channel(64));
+        let (is_slow, opened) = (slow.clone(), opens.0);
+        // While it is slow, the server restarts before the client has recovered all files.
+        let delay = move |event: &Event<'_>| {
+            if event.op == Op::Open && is_slow.load(Ordering::Relaxed) {
+                opened.send(()).expect("heard");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        let record = CallLog::new(Arc::new(|| Duration::ZERO), Box::new(delay));
+        let fs = layers::stack(Memory::new(vfs_testkit::clock()), record);
+        let served = Served::over_with_lease(fs, Duration::from_secs(2));
+        let mount = || {
+            served.mount(Options {
+                version: Some(version),
+                ..Options::default()
+            })
+        };
+        let fs = mount();
+        let table = LockTable::default();
+        let files: Vec<_> = (0..FILES)
+            .map(|number| {
+                let name = format!("{number}");
+                let (node, file) = ok(root(&fs).create(&name, RW, 0o644));
+                ok(file.write_all(0, b"before"));
+                ok(take(&node, &table, &lock(1, number, number)));
+                (node, file)
+            })
+            .collect();
+        slow.store(true, Ordering::Relaxed);
+        served.restart();
+        std::thread::scope(|scope| {
+            let write = scope.spawn(|| files[0].1.write_all(6, b" and after"));
+            for _ in 0..3 {
+                opens.1.recv().expect("opened");
+                served.restart();
+            }
+            slow.store(false, Ordering::Relaxed);
+            ok(write.join().expect("no panic"));
+        });
+        // No file is lost, and no lock.
+        for (_, file) in &files {
+            ok(file.write_all(0, b"BEFORE"));
+            ok(file.fsync(false));
+        }
+        assert_eq!(ok(files[0].1.read_all()), b"BEFORE and after");
+        let (fs, others) = (mount(), LockTable::default());
+        for number in 0..FILES {
+            let theirs = ok(root(&fs).lookup(&format!("{number}")));
+            let taken = take(&theirs, &others, &lock(2, number, number));
+            refused(taken, Errno::EAGAIN);
+        }
     }
 }
 
