@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn a_large_message_has_all_its_memory_or_waits_for_it() {
         let frame = |head: &[u8]| Ok((!head.is_empty()).then_some(LARGE));
-        let budget = MemoryBudget::new(4 * LARGE);
+        let budget = MemoryBudget::new(6 * LARGE);
         let input = || {
             let mut input =
                 Input::new(budget.reservation(vfs::peer::PeerKey::Inherited, Purpose::Request));

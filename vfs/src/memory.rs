@@ -7,7 +7,8 @@
 //!
 //! **Messages.** If the budget has no room, the connection waits, unread, until others have
 //! returned memory ([`MemoryBudget::wait`]). A client has at most half of what the other clients'
-//! messages and all state leave, so that the next one finds room. Each connection has a minimum
+//! messages and all state leave, so that the next one finds room; a quarter is kept for state in
+//! any case, as large messages are no reason to refuse an open. Each connection has a minimum
 //! ([`MemoryBudget::CONNECTION`]), set aside when it starts: small requests neither wait nor cost
 //! more than a comparison. One request of a client may exceed its share, so that some always make
 //! progress even if many clients each hold a part of what they need.
@@ -95,19 +96,20 @@ impl State {
     }
 
     /// Returns the bound on the messages of `client`: half of what other clients' messages and all
-    /// state leave.
+    /// state, or the part kept for it, leave.
     fn share(&self, limit: usize, client: PeerKey) -> usize {
-        let others = self.used - self.of(client).messages();
-        limit.saturating_sub(self.minimum + others) / 2
+        let all = limit.saturating_sub(self.minimum);
+        let others = self.used - self.state_bytes - self.of(client).messages();
+        all.saturating_sub(others + self.state_bytes.max(all / 4)) / 2
     }
 
     /// Returns the bound on the state of `client`: half of what the others' state leaves of half of
-    /// all.
+    /// all, and no more than is left.
     fn state_share(&self, limit: usize, client: PeerKey) -> usize {
         let own = self.of(client).state;
         let all = limit.saturating_sub(self.minimum);
         let for_state = (all / 2).saturating_sub(self.state_bytes - own);
-        for_state.min(all.saturating_sub(self.used - own)) / 2
+        (for_state / 2).min(all.saturating_sub(self.used - own))
     }
 
     /// Returns whether the share of `client` has room for `more` bytes.
@@ -435,8 +437,9 @@ mod tests {
             }
             taken.push(all.len() - before);
         }
-        // Half of what is left, and one request beyond it for each of the first four.
-        assert_eq!(taken, [65, 32, 16, 8, 3]);
+        // Half of what is left beside the quarter for state, and one request beyond it for each of
+        // the first four.
+        assert_eq!(taken, [49, 24, 12, 6, 2]);
         assert!(budget.used() <= budget.limit());
         all.clear();
         assert_eq!(budget.used(), 0);
@@ -449,7 +452,7 @@ mod tests {
         let budget = MemoryBudget::new(MIB);
         let request = || budget.reservation(client(1), Purpose::Request);
         let (mut first, mut second, mut third) = (request(), request(), request());
-        assert!(first.try_set(MIB / 2));
+        assert!(first.try_set(3 * MIB / 8));
         assert!(second.try_set(4 * MIB) && second.try_set(5 * MIB));
         assert!(!third.try_set(1));
         // Only while it exists: then the next one may.
@@ -461,10 +464,10 @@ mod tests {
     fn replies_count_once_they_exist_and_are_waited_for_before_the_next() {
         let budget = MemoryBudget::new(16 * MIB);
         let mut reply = budget.reservation(client(1), Purpose::Reply);
-        reply.set(12 * MIB);
+        reply.set(8 * MIB);
         assert!(budget.is_overdrawn(client(1)) && !budget.is_overdrawn(client(2)));
-        // The other client's share is half of what is left, and one large reply is allowed in any
-        // case.
+        // The other client's share is half of what is left without the part for state, and one
+        // large reply is allowed in any case.
         let mut other = budget.reservation(client(2), Purpose::Reply);
         other.set(2 * MIB);
         assert!(!budget.is_overdrawn(client(2)));
@@ -492,7 +495,7 @@ mod tests {
             }
             claims.push(claim);
         }
-        assert_eq!(claims.len(), 3, "of half of what minima leave");
+        assert_eq!(claims.len(), 2, "of half of what minima and state leave");
         let mut other = budget.reservation(client(2), Purpose::Reply);
         assert!(other.try_claim(20 * MIB), "a client's only one");
         claims.pop();
@@ -504,7 +507,7 @@ mod tests {
     fn requests_and_replies_of_a_client_share_its_half() {
         let budget = MemoryBudget::new(64 * MIB);
         let mut requests = budget.reservation(client(1), Purpose::Request);
-        assert!(requests.try_set(30 * MIB));
+        assert!(requests.try_set(22 * MIB));
         let mut replies = budget.reservation(client(1), Purpose::Reply);
         assert!(replies.try_claim(MIB), "a client's only one");
         let mut more = budget.reservation(client(1), Purpose::Reply);
@@ -513,7 +516,7 @@ mod tests {
         replies.set(2 * MIB);
         assert!(budget.is_overdrawn(client(1)));
         requests.set(MIB);
-        assert!(!budget.is_overdrawn(client(1)) && more.try_claim(28 * MIB));
+        assert!(!budget.is_overdrawn(client(1)) && more.try_claim(20 * MIB));
     }
 
     #[test]
@@ -556,6 +559,24 @@ mod tests {
     }
 
     #[test]
+    fn messages_leave_a_quarter_to_state() {
+        let budget = MemoryBudget::new(64 * MIB);
+        let mut all = Vec::new();
+        for number in 0..8 {
+            let mut requests = budget.reservation(client(number), Purpose::Request);
+            let mut bytes = 0;
+            while !requests.overcommitted && requests.try_set(bytes + MIB / 4) {
+                bytes += MIB / 4;
+            }
+            all.push(requests);
+        }
+        assert!(budget.used() > 47 * MIB);
+        let mut state = budget.reservation(client(0), Purpose::State);
+        assert!(state.try_set(14 * MIB));
+        assert!(budget.used() <= budget.limit());
+    }
+
+    #[test]
     fn minima_take_half_of_all_at_most() {
         let budget = MemoryBudget::new(8 * MemoryBudget::CONNECTION);
         let minima: Vec<_> = std::iter::from_fn(|| budget.connect()).collect();
@@ -587,7 +608,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_woken_when_there_is_what_it_waits_for() {
-        let budget = MemoryBudget::new(8 * MIB);
+        let budget = MemoryBudget::new(11 * MIB);
         let request = || budget.reservation(client(1), Purpose::Request);
         let (mut first, mut second, mut beyond) = (request(), request(), request());
         assert!(first.try_set(3 * MIB) && second.try_set(MIB) && beyond.try_set(MIB));
