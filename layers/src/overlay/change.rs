@@ -8,10 +8,11 @@ use vfs::{
     OpenFlags, Result, SetAttr, perm,
 };
 
-use super::lookup::{UpperEntry, look_up_upper};
+use super::file::OverlayFile;
+use super::lookup::{Found, UpperEntry, look_up_upper, upper_id};
 use super::node::{OverlayNode, State};
+use super::tree::as_process;
 use super::xattrs::WHITEOUT;
-use super::{Found, as_process};
 
 impl OverlayNode {
     /// Returns the upper node, if there is no lower one.
@@ -90,7 +91,7 @@ impl OverlayNode {
     ) -> Result<(Entry, Arc<dyn File>)> {
         let node = entry.node.as_any().downcast_ref::<OverlayNode>();
         let node = node.ok_or(Errno::EIO)?.this();
-        let file = super::file::OverlayFile::new(node, flags, file, true);
+        let file = OverlayFile::new(node, flags, file, true);
         Ok((entry, Arc::new(file)))
     }
 
@@ -103,7 +104,7 @@ impl OverlayNode {
         self.check(cx, Access::WRITE | Access::EXEC)?;
         let upper = self.copy_up(cx, u64::MAX)?;
         let (made, file) = upper.tmpfile(cx, flags, mode)?;
-        let id = super::lookup::upper_id(made.node.id());
+        let id = upper_id(made.node.id());
         let state = State {
             upper: Some(made.node),
             ..State::default()

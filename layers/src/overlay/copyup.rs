@@ -9,11 +9,11 @@ use vfs::{
     SetAttr, SetTime, XattrFlags,
 };
 
-use super::as_process;
 use super::copy;
-use super::handle::origin_of;
 use super::node::{Dentry, OverlayNode};
+use super::origin::origin_of;
 use super::staging::TempName;
+use super::tree::as_process;
 use super::xattrs::OverlayXattrs;
 
 impl OverlayNode {

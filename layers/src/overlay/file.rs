@@ -4,12 +4,13 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use vfs::{
-    AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirSink, Errno, Extent, File, Kind,
-    Lease, LeaseKind, OpenFlags, Payload, ReaddirMode, Result, SetAttr, Sink, Whence,
+    Access, AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirSink, Errno, Extent,
+    File, Kind, Lease, LeaseKind, OpenFlags, Payload, ReaddirMode, Result, SetAttr, Sink, Whence,
 };
 
+use super::copy;
 use super::node::OverlayNode;
-use super::{as_process, copy};
+use super::tree::as_process;
 
 pub(super) struct OverlayFile {
     node: Arc<OverlayNode>,
@@ -20,6 +21,38 @@ pub(super) struct OverlayFile {
     is_upper: bool,
     /// The copy, opened for reading on the first use after a copy-up.
     copy: OnceLock<Arc<dyn File>>,
+}
+
+impl OverlayNode {
+    /// Opens the topmost node, after a copy-up if `flags` permit changes.
+    pub(super) fn open_as(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<OverlayFile>> {
+        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
+        if writes && self.kind == Kind::File && self.upper().is_none() {
+            cx.check_may_block()?;
+            let mut want = Access::WRITE;
+            want.set(Access::READ, flags.contains(OpenFlags::READ));
+            let attr = self.real()?.attr(&as_process(cx), AttrMask::STAT)?;
+            let is_owner = flags.contains(OpenFlags::OWNER) && attr.uid == cx.caller.uid;
+            if !is_owner {
+                self.check(cx, want)?;
+            }
+            let keep = match flags.contains(OpenFlags::TRUNC) {
+                true => 0,
+                false => u64::MAX,
+            };
+            self.copy_up(cx, keep)?;
+        }
+        let upper = self.upper();
+        let is_above = upper.is_some();
+        let real = upper.map_or_else(|| self.real(), Ok)?;
+        let file = real.open(cx, flags)?;
+        Ok(Arc::new(OverlayFile::new(
+            self.this(),
+            flags,
+            file,
+            is_above,
+        )))
+    }
 }
 
 impl OverlayFile {

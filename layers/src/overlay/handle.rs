@@ -12,39 +12,19 @@
 
 use std::sync::Arc;
 
-use vfs::{
-    Cx, DirEntry, Entry, Errno, Handle, Kind, Name, Node, NodeId, OpenFlags, ReaddirMode, Result,
-};
+use vfs::{Cx, DirEntry, Entry, Errno, Handle, Kind, Name, Node, OpenFlags, ReaddirMode, Result};
 
-use super::as_process;
-use super::lookup::{live_node, upper_id};
-use super::node::{OverlayNode, State};
+use super::lookup::upper_id;
+use super::node::{OverlayNode, State, live_node};
+use super::origin::{Origin, origin_of};
+use super::tree::as_process;
 
+/// The first byte of the first form.
 const UPPER: u8 = 1;
-const LOWER: u8 = 2;
 
 /// The maximum depth of a directory that can be resolved by name, the most components that fit in
 /// `PATH_MAX`.
 const MAX_DEPTH: usize = 2048;
-
-/// A handle of the second form.
-pub(super) struct Origin<'a> {
-    pub(super) id: NodeId,
-    directory: &'a [u8],
-}
-
-impl<'a> Origin<'a> {
-    pub(super) fn read(bytes: &'a [u8]) -> Option<Origin<'a>> {
-        let (&LOWER, rest) = bytes.split_first()? else {
-            return None;
-        };
-        let (id, directory) = rest.split_first_chunk()?;
-        Some(Origin {
-            id: NodeId::from_le_bytes(*id),
-            directory,
-        })
-    }
-}
 
 /// Implements [`Node::handle`].
 pub(super) fn of(node: &OverlayNode, cx: &Cx<'_>) -> Result<Handle> {
@@ -62,29 +42,6 @@ pub(super) fn of(node: &OverlayNode, cx: &Cx<'_>) -> Result<Handle> {
         true => Handle::new(&bytes),
         false => Err(Errno::EOPNOTSUPP),
     }
-}
-
-/// Returns the handle of a node that is or was in the lower tree.
-pub(super) fn origin_of(node: &OverlayNode, cx: &Cx<'_>, state: &State) -> Option<Result<Vec<u8>>> {
-    if let Some(origin) = &state.origin {
-        return Some(Ok(origin.clone()));
-    }
-    let directory = match (&state.lower, &state.dentry) {
-        (None, _) => return None,
-        (Some(lower), _) if node.kind == Kind::Directory => lower.handle(&as_process(cx)),
-        // A lower name was found in a lower directory.
-        (Some(_), Some(place)) => match place.parent.state().lower {
-            Some(parent) => parent.handle(&as_process(cx)),
-            None => return None,
-        },
-        (Some(_), None) => Err(Errno::ESTALE),
-    };
-    Some(directory.map(|directory| {
-        let mut bytes = vec![LOWER];
-        bytes.extend_from_slice(&node.id.to_le_bytes());
-        bytes.extend_from_slice(directory.bytes());
-        bytes
-    }))
 }
 
 /// Implements [`vfs::FileSystem::resolve`].

@@ -1,20 +1,34 @@
 //! Look-up of a name in a directory: in the upper tree, the lower tree, or both.
 
-use std::collections::hash_map::Entry as Slot;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use vfs::{Attr, Cx, Entry, Errno, Kind, Name, Node, NodeId, Result, siphash};
 
-use super::handle::Origin;
 use super::node::{Dentry, OverlayNode, State};
+use super::origin::Origin;
+use super::tree::as_process;
 use super::xattrs::is_whiteout;
-use super::{Found, Tree, as_process};
 
 /// The bit set in the numbers of nodes that exist in the upper tree only, and in no others.
 const UPPER_BIT: NodeId = 1 << 63;
 
 /// The bit set in numbers of lower nodes that are hashes of a parent and a name.
 const HASHED_BIT: NodeId = 1 << 62;
+
+/// The result of a look-up.
+pub(super) struct Found {
+    pub(super) node: Arc<OverlayNode>,
+    pub(super) attr: Attr,
+}
+
+impl Found {
+    pub(super) fn entry(self) -> Entry {
+        Entry {
+            node: self.node,
+            attr: self.attr,
+        }
+    }
+}
 
 /// The result of a look-up in an upper directory.
 pub(super) enum UpperEntry {
@@ -158,44 +172,8 @@ impl OverlayNode {
             name: name.bytes().into(),
         }
     }
-
-    /// Returns the node with number `id` and merges `state` into it, or creates it.
-    pub(super) fn get_or_create(tree: &Arc<Tree>, id: NodeId, state: State) -> Arc<OverlayNode> {
-        let real = state.upper.as_ref().or(state.lower.as_ref());
-        let kind = real.expect("something was found").kind();
-        let mut nodes = tree.nodes();
-        let slot = nodes.entry(id);
-        if let Slot::Occupied(known) = &slot
-            && let Some(node) = known.get().upgrade()
-            // The number of a deleted file may have been reused.
-            && node.kind == kind
-        {
-            drop(nodes);
-            node.merge_state(state);
-            return node;
-        }
-        let node = OverlayNode::new(tree, id, kind, state);
-        slot.insert_entry(Arc::downgrade(&node));
-        node
-    }
-
-    /// Removes a node that was dropped from the table.
-    pub(super) fn forget(tree: &Tree, id: NodeId) {
-        let mut nodes = tree.nodes();
-        if nodes
-            .get(&id)
-            .is_some_and(|node| Weak::strong_count(node) == 0)
-        {
-            nodes.remove(&id);
-        }
-    }
 }
 
 pub(super) fn upper_id(id: NodeId) -> NodeId {
     id | UPPER_BIT
-}
-
-/// Returns the node with this number, if it is in use.
-pub(super) fn live_node(tree: &Tree, id: NodeId) -> Option<Arc<OverlayNode>> {
-    tree.nodes().get(&id)?.upgrade()
 }

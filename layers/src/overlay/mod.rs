@@ -31,44 +31,33 @@ mod copyup;
 mod file;
 mod handle;
 mod list;
+mod listing_cache;
 mod lookup;
 mod node;
+mod operations;
+mod origin;
 mod rename;
 mod staging;
+mod tree;
 mod xattrs;
 
 use std::any::Any;
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use vfs::{
-    Call, Caller, Capabilities, Cx, Entry, Errno, FileSystem, Handle, Kind, Mode, Name, NewNode,
-    Node, NodeId, Patience, Result, Support,
+    Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Kind, Mode, Name, NewNode, Node,
+    Result, Support,
 };
 
-use self::list::Listings;
 use self::node::OverlayNode;
 use self::staging::Staging;
+use self::tree::Tree;
 use self::xattrs::OverlayXattrs;
 
 /// A lower tree and the directory of its changes, as one tree.
 pub struct Overlay {
     tree: Arc<Tree>,
     root: Arc<OverlayNode>,
-}
-
-/// The state that all nodes share.
-struct Tree {
-    lower: Arc<dyn FileSystem>,
-    /// The file system of the directory for changes.
-    changes: Arc<dyn FileSystem>,
-    staging: Staging,
-    xattrs: OverlayXattrs,
-    nodes: Mutex<HashMap<NodeId, Weak<OverlayNode>>>,
-    /// Write-locked while names change, read-locked during look-ups.
-    names: RwLock<()>,
-    listings: Listings,
 }
 
 impl Overlay {
@@ -94,15 +83,7 @@ impl Overlay {
         if upper.created {
             copyup::copy_root_attributes(&*below, &*upper.node, &cx, &marks)?;
         }
-        let tree = Arc::new(Tree {
-            lower,
-            changes: over,
-            staging: scratch,
-            xattrs: marks,
-            nodes: Mutex::default(),
-            names: RwLock::new(()),
-            listings: Listings::default(),
-        });
+        let tree = Tree::new(lower, over, scratch, marks);
         let root = OverlayNode::root(&tree, upper.node, below);
         Ok(Arc::new(Overlay { tree, root }))
     }
@@ -127,26 +108,6 @@ fn directory(top: &dyn Node, cx: &Cx<'_>, name: &[u8], mode: u32) -> Result<Subd
             created: made,
         }),
         _ => Err(Errno::ENOTDIR),
-    }
-}
-
-impl Tree {
-    fn nodes(&self) -> MutexGuard<'_, HashMap<NodeId, Weak<OverlayNode>>> {
-        self.nodes.lock()
-    }
-
-    /// Locks names against changes.
-    fn names_shared(&self, cx: &Cx<'_>) -> Result<RwLockReadGuard<'_, ()>> {
-        match self.names.try_read() {
-            Some(guard) => Ok(guard),
-            None if cx.patience < Patience::Full => Err(Errno::WOULD_BLOCK),
-            None => Ok(self.names.read()),
-        }
-    }
-
-    /// Locks names for a change.
-    fn names_exclusive(&self) -> RwLockWriteGuard<'_, ()> {
-        self.names.write()
     }
 }
 
@@ -179,26 +140,6 @@ impl FileSystem for Overlay {
             stable_cookies: true,
             no_birth_times: over.no_birth_times && lower.no_birth_times,
             ..over
-        }
-    }
-}
-
-/// Returns the context of the same request, with this program itself as the caller.
-fn as_process<'a>(cx: &Cx<'a>) -> Cx<'a> {
-    cx.on_behalf_of(&Caller::ROOT)
-}
-
-/// The result of a look-up.
-struct Found {
-    node: Arc<OverlayNode>,
-    attr: vfs::Attr,
-}
-
-impl Found {
-    fn entry(self) -> Entry {
-        Entry {
-            node: self.node,
-            attr: self.attr,
         }
     }
 }

@@ -1,32 +1,29 @@
-//! A node of the overlay.
+//! A node of the overlay: its parts in both trees, its attributes and permissions.
 
-use std::any::Any;
-use std::sync::Arc;
+use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use vfs::acl::{self, Acl};
-use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, AttrMask, Cx, Entry, Errno, File, Handle, Kind, Mode, Name, NewNode, Node,
-    NodeId, OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs, XattrFlags, perm,
+    Access, Attr, AttrMask, Cx, Errno, Kind, Name, Node, NodeId, Result, SetAttr, SetTime, perm,
 };
 
-use super::file::OverlayFile;
-use super::{Tree, as_process, handle};
+use super::tree::{Tree, as_process};
 
 pub(super) struct OverlayNode {
     pub(super) tree: Arc<Tree>,
     pub(super) id: NodeId,
     pub(super) kind: Kind,
     /// Whether it is the root, which is its own parent.
-    root: bool,
+    pub(super) root: bool,
     state: RwLock<State>,
     /// Held during copy-up.
     pub(super) copying: Mutex<()>,
     /// Counts changes of a directory's names made here.
     epoch: AtomicU64,
-    this: std::sync::Weak<OverlayNode>,
+    this: Weak<OverlayNode>,
 }
 
 /// The present parts of a node.
@@ -49,7 +46,7 @@ pub(super) struct Dentry {
 }
 
 impl OverlayNode {
-    pub(super) fn new(tree: &Arc<Tree>, id: NodeId, kind: Kind, state: State) -> Arc<OverlayNode> {
+    fn new(tree: &Arc<Tree>, id: NodeId, kind: Kind, state: State) -> Arc<OverlayNode> {
         Arc::new_cyclic(|this| OverlayNode {
             tree: tree.clone(),
             id,
@@ -86,6 +83,37 @@ impl OverlayNode {
         root
     }
 
+    /// Returns the node with number `id` and merges `state` into it, or creates it.
+    pub(super) fn get_or_create(tree: &Arc<Tree>, id: NodeId, state: State) -> Arc<OverlayNode> {
+        let real = state.upper.as_ref().or(state.lower.as_ref());
+        let kind = real.expect("something was found").kind();
+        let mut nodes = tree.nodes();
+        let slot = nodes.entry(id);
+        if let Slot::Occupied(known) = &slot
+            && let Some(node) = known.get().upgrade()
+            // The number of a deleted file may have been reused.
+            && node.kind == kind
+        {
+            drop(nodes);
+            node.merge_state(state);
+            return node;
+        }
+        let node = OverlayNode::new(tree, id, kind, state);
+        slot.insert_entry(Arc::downgrade(&node));
+        node
+    }
+
+    /// Removes a node that was dropped from the table.
+    fn forget(tree: &Tree, id: NodeId) {
+        let mut nodes = tree.nodes();
+        if nodes
+            .get(&id)
+            .is_some_and(|node| Weak::strong_count(node) == 0)
+        {
+            nodes.remove(&id);
+        }
+    }
+
     pub(super) fn this(&self) -> Arc<OverlayNode> {
         self.this.upgrade().expect("whoever calls has it")
     }
@@ -116,7 +144,7 @@ impl OverlayNode {
 
     /// Merges the result of a look-up into the state: what was found is as accurate as before, or
     /// more so.
-    pub(super) fn merge_state(&self, found: State) {
+    fn merge_state(&self, found: State) {
         self.update_state(|state| {
             state.dentry = found.dentry.or(state.dentry.take());
             if found.upper.is_some() {
@@ -194,21 +222,6 @@ impl OverlayNode {
         }
     }
 
-    /// Returns the upper node, after a copy-up if necessary. Before it, `may` checks permissions as
-    /// far as possible.
-    fn copied_up(
-        &self,
-        cx: &Cx<'_>,
-        may: impl FnOnce(&Attr) -> Result<()>,
-    ) -> Result<Arc<dyn Node>> {
-        if let Some(upper) = self.upper() {
-            return Ok(upper);
-        }
-        cx.check_may_block()?;
-        may(&self.real()?.attr(&as_process(cx), AttrMask::STAT)?)?;
-        self.copy_up(cx, u64::MAX)
-    }
-
     /// Returns whether the caller may probably make the change `set`. The upper tree decides after
     /// the copy-up; this check avoids useless copies.
     pub(super) fn check_set(&self, cx: &Cx<'_>, set: &SetAttr, attr: &Attr) -> Result<()> {
@@ -220,51 +233,6 @@ impl OverlayNode {
             () if set.size.is_some() => self.check(cx, Access::WRITE),
             () if !owns && *set != SetAttr::default() => self.check(cx, Access::WRITE),
             () => Ok(()),
-        }
-    }
-
-    /// Refuses attributes that are marks of the overlay, which are invisible to callers.
-    fn check_name(&self, name: &[u8]) -> Result<()> {
-        match self.tree.xattrs.is_overlay_xattr(name) {
-            true => Err(Errno::EOPNOTSUPP),
-            false => Ok(()),
-        }
-    }
-
-    /// Opens the topmost node, after a copy-up if `flags` permit changes.
-    pub(super) fn open_as(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<OverlayFile>> {
-        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
-        if writes && self.kind == Kind::File && self.upper().is_none() {
-            cx.check_may_block()?;
-            let mut want = Access::WRITE;
-            want.set(Access::READ, flags.contains(OpenFlags::READ));
-            let attr = self.real()?.attr(&as_process(cx), AttrMask::STAT)?;
-            let is_owner = flags.contains(OpenFlags::OWNER) && attr.uid == cx.caller.uid;
-            if !is_owner {
-                self.check(cx, want)?;
-            }
-            let keep = match flags.contains(OpenFlags::TRUNC) {
-                true => 0,
-                false => u64::MAX,
-            };
-            self.copy_up(cx, keep)?;
-        }
-        let upper = self.upper();
-        let is_above = upper.is_some();
-        let real = upper.map_or_else(|| self.real(), Ok)?;
-        let file = real.open(cx, flags)?;
-        Ok(Arc::new(OverlayFile::new(
-            self.this(),
-            flags,
-            file,
-            is_above,
-        )))
-    }
-
-    fn directory(&self) -> Result<Arc<OverlayNode>> {
-        match self.kind {
-            Kind::Directory => Ok(self.this()),
-            _ => Err(Errno::ENOTDIR),
         }
     }
 }
@@ -284,168 +252,7 @@ impl Drop for OverlayNode {
     }
 }
 
-impl Node for OverlayNode {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn id(&self) -> NodeId {
-        self.id
-    }
-
-    fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    fn handle(&self, cx: &Cx<'_>) -> Result<Handle> {
-        handle::of(self, cx)
-    }
-
-    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
-        Ok(self.overlay_attr(self.real()?.attr(cx, want)?))
-    }
-
-    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        if *set == SetAttr::default() {
-            return self.attr(cx, AttrMask::STAT);
-        }
-        if set.size.is_some() && self.kind != Kind::File {
-            return Err(match self.kind {
-                Kind::Directory => Errno::EISDIR,
-                _ => Errno::EINVAL,
-            });
-        }
-        let upper = self.copied_up(cx, |attr| self.check_set(cx, set, attr))?;
-        Ok(self.overlay_attr(upper.setattr(cx, set)?))
-    }
-
-    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        Ok(self.allowed(cx)? & want)
-    }
-
-    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        self.tree.staging.dir.statfs(cx)
-    }
-
-    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        Ok(self.open_as(cx, flags)?)
-    }
-
-    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        self.real()?.readlink(cx)
-    }
-
-    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        let dir = self.directory()?;
-        let _names = self.tree.names_shared(cx)?;
-        Ok(dir.find(cx, name)?.entry())
-    }
-
-    fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
-        let dir = self.directory()?;
-        let node = match self.state().dentry {
-            Some(place) => place.parent,
-            None if self.root => dir,
-            None => return Err(Errno::ESTALE),
-        };
-        let attr = node.attr(cx, AttrMask::STAT)?;
-        Ok(Entry { node, attr })
-    }
-
-    fn create(
-        &self,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        flags: OpenFlags,
-        mode: Mode,
-    ) -> Result<(Entry, Arc<dyn File>)> {
-        self.directory()?.create_in(cx, name, flags, mode)
-    }
-
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
-        self.directory()?.make_in(cx, name, what, mode)
-    }
-
-    fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)> {
-        self.directory()?.tmpfile_in(cx, flags, mode)
-    }
-
-    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
-        let target = self.of_this_tree(target)?.this();
-        self.directory()?.link_in(cx, name, &target)
-    }
-
-    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
-        self.directory()?.unlink_in(cx, name, dir)
-    }
-
-    fn rename(
-        &self,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        to: &dyn Node,
-        to_name: Name<'_>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let to = self.of_this_tree(to)?.directory()?;
-        self.directory()?.rename_in(cx, name, &to, to_name, flags)
-    }
-
-    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        self.check_name(name)?;
-        self.real()?.xattr(cx, name)
-    }
-
-    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        let names = self.real()?.xattrs(cx)?;
-        let shown = names.split_inclusive(|&byte| byte == 0);
-        let shown = shown.filter(|name| !self.tree.xattrs.is_overlay_xattr(name));
-        Ok(shown.flatten().copied().collect())
-    }
-
-    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.check_name(name)?;
-        let upper = self.copied_up(cx, |attr| self.may_set_xattr(cx, attr))?;
-        upper.set_xattr(cx, name, value, flags)
-    }
-
-    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.check_name(name)?;
-        let upper = self.copied_up(cx, |attr| {
-            self.may_set_xattr(cx, attr)?;
-            self.real()?.xattr(&as_process(cx), name).map(drop)
-        })?;
-        upper.remove_xattr(cx, name)
-    }
-
-    /// Succeeds: locks are not passed to the host, for the node may be a lower one, or become a
-    /// copy.
-    fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
-        Ok(())
-    }
-
-    fn host_lock_holder(
-        &self,
-        _: &Cx<'_>,
-        _: LockRange,
-        _: LockKind,
-    ) -> Result<Option<ForeignLock>> {
-        Ok(None)
-    }
-}
-
-impl OverlayNode {
-    fn may_set_xattr(&self, cx: &Cx<'_>, attr: &Attr) -> Result<()> {
-        match perm::owns(attr, cx.caller) {
-            true => Ok(()),
-            false => self.check(cx, Access::WRITE),
-        }
-    }
-
-    fn of_this_tree<'a>(&self, node: &'a dyn Node) -> Result<&'a OverlayNode> {
-        match node.as_any().downcast_ref::<OverlayNode>() {
-            Some(node) if Arc::ptr_eq(&node.tree, &self.tree) => Ok(node),
-            _ => Err(Errno::EXDEV),
-        }
-    }
+/// Returns the node with this number, if it is in use.
+pub(super) fn live_node(tree: &Tree, id: NodeId) -> Option<Arc<OverlayNode>> {
+    tree.nodes().get(&id)?.upgrade()
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use vfs::{Cx, Errno, Kind, Name, RenameFlags, Result};
 
-use super::lookup::{UpperEntry, look_up_upper};
+use super::lookup::{Found, UpperEntry, look_up_upper};
 use super::node::{Dentry, OverlayNode};
-use super::{Found, as_process};
+use super::tree::as_process;
 
 /// A source or target of a rename.
 struct RenameEnd<'a> {
