@@ -5,12 +5,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use vfs::{
-    AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirEntry, DirSink, Errno, Extent,
-    File, Kind, Lease, LeaseKind, OpenFlags, Payload, ReaddirMode, Result, SetAttr, Sink, Whence,
+    Access, AllocateMode, Attr, AttrMask, BreakCallback, Caller, CopyMode, Cx, DirEntry, DirSink,
+    Errno, Extent, File, Kind, Lease, LeaseKind, OpenFlags, Payload, ReaddirMode, Result, SetAttr,
+    Sink, Whence,
 };
 
-use crate::node::MemNode;
+use crate::node::{MemNode, State};
 use crate::pages::{MAX_SIZE, PAGE, Pages, Snapshot};
+use crate::perm;
 
 /// An open node.
 pub(crate) struct OpenFile {
@@ -23,8 +25,7 @@ impl OpenFile {
         OpenFile { node, flags }
     }
 
-    /// Returns whether it is open for writing.
-    pub(crate) fn writes(&self) -> bool {
+    fn writes(&self) -> bool {
         self.flags.contains(OpenFlags::WRITE)
     }
 
@@ -86,6 +87,55 @@ impl OpenFile {
     }
 }
 
+impl MemNode {
+    /// Implements [`vfs::Node::open`].
+    pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        vfs::open_by_owner(self, cx, flags, |cx, flags| self.open_as(cx, flags))
+    }
+
+    /// Opens the node with the permissions of the caller.
+    fn open_as(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
+        if flags.contains(OpenFlags::TRUNC) {
+            let now = self.shared.now();
+            let mut state = self.write();
+            self.open_flags_allowed(&state, cx.caller, flags)?;
+            if let Some(pages) = state.pages_mut() {
+                pages.resize(0);
+                state.modified(now);
+                state.drop_privileges(cx.caller);
+            }
+        } else {
+            self.open_flags_allowed(&self.read(), cx.caller, flags)?;
+        }
+        Ok(Arc::new(OpenFile::new(self.arc(), flags)))
+    }
+
+    fn open_flags_allowed(&self, state: &State, caller: &Caller, flags: OpenFlags) -> Result<()> {
+        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
+        match self.kind {
+            Kind::File => {}
+            Kind::Directory if writes => return Err(Errno::EISDIR),
+            Kind::Directory if flags.contains(OpenFlags::EXEC) => return Err(Errno::EACCES),
+            Kind::Directory => {}
+            Kind::Symlink => return Err(Errno::ELOOP),
+            _ => return Err(Errno::ENXIO),
+        }
+        for (flag, want) in [
+            (flags.contains(OpenFlags::READ), Access::READ),
+            (writes, Access::WRITE),
+            (flags.contains(OpenFlags::EXEC), Access::EXEC),
+        ] {
+            if flag {
+                perm::check(&state.meta, self.kind, caller, want)?;
+            }
+        }
+        if flags.contains(OpenFlags::NOATIME) && !perm::owns(&state.meta, caller) {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+}
+
 impl File for OpenFile {
     fn as_any(&self) -> &dyn Any {
         self
@@ -96,7 +146,7 @@ impl File for OpenFile {
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        self.node.set(cx.caller, set, Some(self))
+        self.node.set(cx.caller, set, Some(self.flags))
     }
 
     fn read(&self, _cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {

@@ -23,28 +23,29 @@
 mod budget;
 mod dir;
 mod file;
+mod handle;
+mod meta;
 mod node;
+mod operations;
 mod pages;
 mod perm;
 mod rename;
-mod state;
+mod setattr;
+mod shared;
 mod tree;
 mod xattr;
 
 use std::any::Any;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use concurrency::{FastRandomState, Shards};
-use parking_lot::{Mutex, MutexGuard};
-use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, NodeId, Result, Support, Time};
+use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, Result, Support};
 
 use budget::Budget;
+use handle::parse_handle;
 use node::MemNode;
+use shared::Shared;
 
-/// A clock: returns the wall-clock time since the Unix epoch.
-pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+pub use shared::Clock;
 
 /// The limits of a tree, and the attributes of its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,23 +82,6 @@ pub struct Memory {
     root: Arc<MemNode>,
 }
 
-/// The state that all nodes of a tree share.
-pub(crate) struct Shared {
-    clock: Clock,
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) generation: u64,
-    next_id: AtomicU64,
-    nodes: Shards<Nodes, SHARDS>,
-    pub(crate) renames: Mutex<()>,
-}
-
-/// The nodes of a shard.
-pub(crate) type Nodes = HashMap<NodeId, Weak<MemNode>, FastRandomState>;
-
-/// The number of shards of the table of nodes: more than the processors that create and remove
-/// files concurrently.
-const SHARDS: usize = 32;
-
 impl Memory {
     /// Creates an empty tree with default [`Options`].
     pub fn new(clock: Clock) -> Arc<Memory> {
@@ -106,42 +90,10 @@ impl Memory {
 
     /// Creates an empty tree.
     pub fn with_options(clock: Clock, options: Options) -> Arc<Memory> {
-        let shared = Arc::new(Shared {
-            budget: Arc::new(Budget::new(options.max_bytes, options.max_nodes)),
-            generation: new_generation(&clock),
-            clock,
-            next_id: AtomicU64::new(1),
-            nodes: Shards::default(),
-            renames: Mutex::new(()),
-        });
+        let shared = Shared::new(clock, Budget::new(options.max_bytes, options.max_nodes));
         Arc::new(Memory {
-            root: MemNode::root(&shared, &options),
+            root: MemNode::root(&shared, options.mode, (options.uid, options.gid)),
         })
-    }
-}
-
-/// Returns a number unique among all trees of this process and earlier ones: node numbers are not
-/// reused within a tree, so it serves as the generation of all its nodes.
-fn new_generation(clock: &Clock) -> u64 {
-    static TREES: AtomicU64 = AtomicU64::new(0);
-    let now = clock();
-    let nanos = (now.sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(now.nsec.into());
-    nanos.wrapping_add(TREES.fetch_add(1, Ordering::Relaxed)) | 1 << 63
-}
-
-impl Shared {
-    pub(crate) fn now(&self) -> Time {
-        (self.clock)()
-    }
-
-    pub(crate) fn new_id(&self) -> NodeId {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn nodes(&self, id: NodeId) -> MutexGuard<'_, Nodes> {
-        self.nodes.lock(&id)
     }
 }
 
@@ -186,17 +138,4 @@ impl FileSystem for Memory {
             no_birth_times: false,
         }
     }
-}
-
-pub(crate) fn handle_of(id: NodeId, generation: u64) -> Result<Handle> {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&id.to_le_bytes());
-    bytes[8..].copy_from_slice(&generation.to_le_bytes());
-    Handle::new(&bytes)
-}
-
-fn parse_handle(handle: &Handle) -> Option<(NodeId, u64)> {
-    let (id, rest) = handle.bytes().split_first_chunk()?;
-    let generation = <[u8; 8]>::try_from(rest).ok()?;
-    Some((u64::from_le_bytes(*id), u64::from_le_bytes(generation)))
 }

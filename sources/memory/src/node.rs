@@ -1,22 +1,17 @@
-//! A node, and its operations except those on names: attributes, opening, file system statistics.
+//! A node and its state: attributes, extended attributes, contents.
 
-use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
-use vfs::{
-    Access, Attr, AttrMask, Caller, Cx, Entry, Errno, File, Handle, Kind, Mode, Name, NewNode,
-    Node, NodeId, OpenFlags, RenameFlags, Result, SetAttr, SetTime, StatFs, XattrFlags,
-};
+use vfs::{Attr, Caller, Device, Entry, Kind, Node, NodeId, Result, Time};
 
 use crate::budget::NodeCharge;
 use crate::dir::Dir;
-use crate::file::OpenFile;
-use crate::pages::{MAX_SIZE, PAGE};
-use crate::state::{Body, Meta, State};
-use crate::xattr::{self, Xattrs};
-use crate::{Options, Shared, handle_of, perm};
+use crate::meta::Meta;
+use crate::pages::{PAGE, Pages};
+use crate::perm;
+use crate::shared::Shared;
+use crate::xattr::Xattrs;
 
 /// A node. Directories own their children; children refer to their directory weakly.
 pub(crate) struct MemNode {
@@ -28,6 +23,24 @@ pub(crate) struct MemNode {
     parent: Mutex<Weak<MemNode>>,
     state: RwLock<State>,
     _charge: NodeCharge,
+}
+
+/// The mutable state of a node.
+pub(crate) struct State {
+    pub(crate) meta: Meta,
+    pub(crate) xattrs: Xattrs,
+    pub(crate) body: Body,
+    /// Created without a name by `tmpfile`, and may be linked.
+    pub(crate) linkable: bool,
+}
+
+/// The contents of a node.
+pub(crate) enum Body {
+    File(Pages),
+    Directory(Dir),
+    Symlink(Box<[u8]>),
+    /// No contents.
+    Device(Device),
 }
 
 /// The parameters of a new node.
@@ -43,13 +56,13 @@ pub(crate) struct NodeParams {
 
 impl MemNode {
     /// Creates the root of a new tree.
-    pub(crate) fn root(shared: &Arc<Shared>, options: &Options) -> Arc<MemNode> {
+    pub(crate) fn root(shared: &Arc<Shared>, mode: u32, (uid, gid): (u32, u32)) -> Arc<MemNode> {
         let dir = Dir::new(&shared.budget).expect("nothing is charged yet");
         let new = NodeParams {
             kind: Kind::Directory,
-            mode: options.mode & 0o7777,
-            uid: options.uid,
-            gid: options.gid,
+            mode: mode & 0o7777,
+            uid,
+            gid,
             body: Body::Directory(dir),
             parent: Weak::new(),
         };
@@ -131,284 +144,6 @@ impl MemNode {
         let attr = self.read().attr(&self);
         Entry { node: self, attr }
     }
-
-    /// Implements [`Node::setattr`] and, for the open `file`, its counterpart.
-    pub(crate) fn set(
-        &self,
-        caller: &Caller,
-        set: &SetAttr,
-        file: Option<&OpenFile>,
-    ) -> Result<Attr> {
-        let now = self.shared.now();
-        let mut state = self.write();
-        self.may_set(&state, caller, set, file)?;
-        if let Some(size) = set.size {
-            let pages = state.pages_mut().expect("may_set saw a file");
-            pages.resize(size);
-            state.modified(now);
-            state.drop_privileges(caller);
-        }
-        if set.uid.is_some() || set.gid.is_some() {
-            state.meta.uid = set.uid.unwrap_or(state.meta.uid);
-            state.meta.gid = set.gid.unwrap_or(state.meta.gid);
-            if self.kind != Kind::Directory {
-                state.drop_set_id();
-                state.xattrs.remove(xattr::CAPABILITY);
-            }
-        }
-        // As for a chown: a directory's set-gid bit is no privilege.
-        if set.kill_priv && self.kind != Kind::Directory {
-            state.drop_set_id();
-            state.xattrs.remove(xattr::CAPABILITY);
-        }
-        if let Some(mode) = set.mode {
-            state.meta.mode = perm::chmod_bits(mode, state.meta.gid, caller);
-        }
-        let moment = |time| match time {
-            SetTime::Now => now,
-            SetTime::At(time) => time,
-        };
-        state.meta.atime = set.atime.map_or(state.meta.atime, moment);
-        state.meta.mtime = set.mtime.map_or(state.meta.mtime, moment);
-        if *set != SetAttr::default() {
-            state.changed(now);
-        }
-        Ok(state.attr(self))
-    }
-
-    /// Checks permissions as Linux's `setattr_prepare` does, and before it truncate(2) and
-    /// ftruncate(2).
-    fn may_set(
-        &self,
-        state: &State,
-        caller: &Caller,
-        set: &SetAttr,
-        file: Option<&OpenFile>,
-    ) -> Result<()> {
-        let meta = &state.meta;
-        let owns = perm::owns(meta, caller);
-        if let Some(size) = set.size {
-            match (self.kind, file) {
-                (Kind::File, Some(file)) if !file.writes() => return Err(Errno::EINVAL),
-                (Kind::File, Some(_)) => {}
-                (Kind::File, None) => perm::check(meta, self.kind, caller, Access::WRITE)?,
-                (Kind::Directory, None) => return Err(Errno::EISDIR),
-                _ => return Err(Errno::EINVAL),
-            }
-            if size > MAX_SIZE {
-                return Err(Errno::EFBIG);
-            }
-        }
-        // Only the owner may set them, even to the same values.
-        let keeps_uid = |uid| owns && uid == meta.uid;
-        let keeps_gid = |gid| owns && (gid == meta.gid || perm::in_group(caller, gid));
-        let keeps = set.uid.is_none_or(keeps_uid) && set.gid.is_none_or(keeps_gid);
-        if !(keeps || perm::is_root(caller)) {
-            return Err(Errno::EPERM);
-        }
-        if set.mode.is_some() {
-            if self.kind == Kind::Symlink {
-                return Err(Errno::EOPNOTSUPP);
-            }
-            if !owns {
-                return Err(Errno::EPERM);
-            }
-        }
-        for time in [set.atime, set.mtime].into_iter().flatten() {
-            match time {
-                _ if owns => {}
-                SetTime::At(_) => return Err(Errno::EPERM),
-                SetTime::Now => perm::check(meta, self.kind, caller, Access::WRITE)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        if flags.contains(OpenFlags::TRUNC) {
-            let now = self.shared.now();
-            let mut state = self.write();
-            self.open_flags_allowed(&state, cx.caller, flags)?;
-            if let Some(pages) = state.pages_mut() {
-                pages.resize(0);
-                state.modified(now);
-                state.drop_privileges(cx.caller);
-            }
-        } else {
-            self.open_flags_allowed(&self.read(), cx.caller, flags)?;
-        }
-        Ok(Arc::new(OpenFile::new(self.arc(), flags)))
-    }
-
-    fn open_flags_allowed(&self, state: &State, caller: &Caller, flags: OpenFlags) -> Result<()> {
-        let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC);
-        match self.kind {
-            Kind::File => {}
-            Kind::Directory if writes => return Err(Errno::EISDIR),
-            Kind::Directory if flags.contains(OpenFlags::EXEC) => return Err(Errno::EACCES),
-            Kind::Directory => {}
-            Kind::Symlink => return Err(Errno::ELOOP),
-            _ => return Err(Errno::ENXIO),
-        }
-        for (flag, want) in [
-            (flags.contains(OpenFlags::READ), Access::READ),
-            (writes, Access::WRITE),
-            (flags.contains(OpenFlags::EXEC), Access::EXEC),
-        ] {
-            if flag {
-                perm::check(&state.meta, self.kind, caller, want)?;
-            }
-        }
-        if flags.contains(OpenFlags::NOATIME) && !perm::owns(&state.meta, caller) {
-            return Err(Errno::EPERM);
-        }
-        Ok(())
-    }
-}
-
-impl Node for MemNode {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn id(&self) -> NodeId {
-        self.id
-    }
-
-    fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    fn handle(&self, _cx: &Cx<'_>) -> Result<Handle> {
-        handle_of(self.id, self.shared.generation)
-    }
-
-    fn attr(&self, _cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
-        Ok(self.read().attr(self))
-    }
-
-    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        self.set(cx.caller, set, None)
-    }
-
-    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        Ok(perm::allowed(&self.read().meta, self.kind, cx.caller) & want)
-    }
-
-    fn statfs(&self, _cx: &Cx<'_>) -> Result<StatFs> {
-        /// `TMPFS_MAGIC`, by which programs recognise a file system in memory.
-        const KIND: u32 = 0x0102_1994;
-        let budget = &self.shared.budget;
-        let free = budget.max_bytes.saturating_sub(budget.bytes()) / PAGE;
-        Ok(StatFs {
-            magic: KIND,
-            bsize: PAGE as u32,
-            blocks: budget.max_bytes / PAGE,
-            bfree: free,
-            bavail: free,
-            files: budget.max_nodes,
-            ffree: budget.max_nodes.saturating_sub(budget.nodes()),
-            fsid: self.shared.generation,
-            namelen: Name::MAX as u32,
-        })
-    }
-
-    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        vfs::open_by_owner(self, cx, flags, |cx, flags| self.open_file(cx, flags))
-    }
-
-    fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {
-        match &self.read().body {
-            Body::Symlink(target) => Ok(target.to_vec()),
-            _ => Err(Errno::EINVAL),
-        }
-    }
-
-    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        self.find(cx.caller, name)
-    }
-
-    fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
-        drop(self.search(cx.caller)?);
-        Ok(self.parent_link().ok_or(Errno::ESTALE)?.entry())
-    }
-
-    fn create(
-        &self,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        flags: OpenFlags,
-        mode: Mode,
-    ) -> Result<(Entry, Arc<dyn File>)> {
-        self.create_file(cx, name, flags, mode)
-    }
-
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
-        self.make_node(cx.caller, name, what, mode)
-    }
-
-    fn tmpfile(&self, cx: &Cx<'_>, flags: OpenFlags, mode: Mode) -> Result<(Entry, Arc<dyn File>)> {
-        self.make_unnamed(cx.caller, flags, mode)
-    }
-
-    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
-        let target = self.of_same_tree(target).ok_or(Errno::EXDEV)?;
-        self.add_link(cx.caller, name, target)
-    }
-
-    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
-        self.remove(cx.caller, name, dir)
-    }
-
-    fn rename(
-        &self,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        to: &dyn Node,
-        to_name: Name<'_>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let to = self.of_same_tree(to).ok_or(Errno::EXDEV)?;
-        self.rename_child(cx.caller, name, to, to_name, flags)
-    }
-
-    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        self.read().xattr(self.kind, cx.caller, name)
-    }
-
-    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        Ok(self.read().list_xattrs(cx.caller))
-    }
-
-    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        let now = self.shared.now();
-        let mut state = self.write();
-        state.set_xattr(self.kind, cx.caller, name, value, flags)?;
-        state.changed(now);
-        Ok(())
-    }
-
-    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        let now = self.shared.now();
-        let mut state = self.write();
-        state.remove_xattr(self.kind, cx.caller, name)?;
-        state.changed(now);
-        Ok(())
-    }
-
-    /// Succeeds: there are no lock holders outside barge.
-    fn host_lock(&self, _: &Cx<'_>, _: LockRange, _: HostLock) -> Result<()> {
-        Ok(())
-    }
-
-    fn host_lock_holder(
-        &self,
-        _: &Cx<'_>,
-        _: LockRange,
-        _: LockKind,
-    ) -> Result<Option<ForeignLock>> {
-        Ok(None)
-    }
 }
 
 impl Drop for MemNode {
@@ -432,5 +167,113 @@ impl MemNode {
             .dir_mut()
             .map(|dir| dir.drain().collect())
             .unwrap_or_default()
+    }
+}
+
+impl State {
+    /// Records a change of attributes or links.
+    pub(crate) fn changed(&mut self, now: Time) {
+        self.meta.ctime = now;
+        self.meta.change += 1;
+    }
+
+    /// Records a change of contents.
+    pub(crate) fn modified(&mut self, now: Time) {
+        self.meta.mtime = now;
+        self.changed(now);
+    }
+
+    /// Removes privileges as a change of contents by `caller` does: set-id bits unless it is the
+    /// super-user, file capabilities always (`file_remove_privs` of Linux).
+    pub(crate) fn drop_privileges(&mut self, caller: &Caller) {
+        if !perm::is_root(caller) {
+            self.drop_set_id();
+        }
+        self.xattrs.drop_capabilities();
+    }
+
+    /// Removes set-id bits; set-gid without group execution has another meaning and stays.
+    pub(crate) fn drop_set_id(&mut self) {
+        let set_gid = if self.meta.mode & 0o010 != 0 {
+            0o2000
+        } else {
+            0
+        };
+        self.meta.mode &= !(0o4000 | set_gid);
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        match &self.body {
+            Body::File(pages) => pages.size(),
+            Body::Symlink(target) => target.len() as u64,
+            Body::Directory(_) | Body::Device(_) => 0,
+        }
+    }
+
+    /// Returns the attributes of `node`, whose state this is.
+    pub(crate) fn attr(&self, node: &MemNode) -> Attr {
+        let allocated = match &self.body {
+            Body::File(pages) => pages.allocated(),
+            _ => 0,
+        };
+        let meta = &self.meta;
+        Attr {
+            id: node.id,
+            generation: node.shared.generation,
+            kind: node.kind,
+            mode: meta.mode,
+            nlink: meta.nlink,
+            uid: meta.uid,
+            gid: meta.gid,
+            rdev: match self.body {
+                Body::Device(device) => device,
+                _ => Device::default(),
+            },
+            size: self.size(),
+            blksize: PAGE as u32,
+            blocks: allocated / 512,
+            atime: meta.atime,
+            mtime: meta.mtime,
+            ctime: meta.ctime,
+            btime: Some(meta.btime),
+            change: meta.change,
+            device: 0,
+        }
+    }
+
+    pub(crate) fn dir(&self) -> Option<&Dir> {
+        match &self.body {
+            Body::Directory(dir) => Some(dir),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn dir_mut(&mut self) -> Option<&mut Dir> {
+        match &mut self.body {
+            Body::Directory(dir) => Some(dir),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn pages(&self) -> Option<&Pages> {
+        match &self.body {
+            Body::File(pages) => Some(pages),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn pages_mut(&mut self) -> Option<&mut Pages> {
+        match &mut self.body {
+            Body::File(pages) => Some(pages),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a read updates atime now: relatime, the default of Linux mounts.
+    pub(crate) fn wants_atime(&self, now: Time) -> bool {
+        /// Seconds after which a read updates atime in any case: a day.
+        const OLD: i64 = 24 * 60 * 60;
+        let meta = &self.meta;
+        meta.atime <= meta.mtime || meta.atime <= meta.ctime || now.sec - meta.atime.sec >= OLD
     }
 }

@@ -2,7 +2,7 @@
 
 use vfs::{Access, Caller, Errno, Groups, Kind, Result};
 
-use crate::state::Meta;
+use crate::meta::Meta;
 
 /// Returns whether the caller is the super-user.
 pub(crate) fn is_root(caller: &Caller) -> bool {
@@ -62,4 +62,22 @@ pub(crate) fn check_sticky(dir: &Meta, victim: &Meta, caller: &Caller) -> Result
 pub(crate) fn chmod_bits(mode: u32, gid: u32, caller: &Caller) -> u32 {
     let keeps = is_root(caller) || in_group(caller, gid);
     mode & 0o7777 & !if keeps { 0 } else { 0o2000 }
+}
+
+/// Returns the permission bits of a new node in the directory `dir`.
+pub(crate) fn new_mode(kind: Kind, bits: u32, dir: &Meta, caller: &Caller) -> u32 {
+    let inherits = dir.mode & 0o2000 != 0;
+    match kind {
+        Kind::Symlink => 0o777,
+        Kind::Directory => bits & 0o1777 | if inherits { 0o2000 } else { 0 },
+        // Only members of the directory's group may create set-gid programs of it.
+        _ if inherits
+            && bits & 0o2010 == 0o2010
+            && !is_root(caller)
+            && !in_group(caller, dir.gid) =>
+        {
+            bits & 0o5777
+        }
+        _ => bits & 0o7777,
+    }
 }

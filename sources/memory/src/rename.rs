@@ -5,9 +5,8 @@ use std::sync::Arc;
 use parking_lot::RwLockWriteGuard;
 use vfs::{Access, Caller, Errno, Kind, Mode, Name, NewNode, RenameFlags, Result};
 
-use crate::node::MemNode;
+use crate::node::{MemNode, State};
 use crate::perm;
-use crate::state::State;
 use crate::tree::WHITEOUT;
 
 /// The one or two directories of a rename, locked.

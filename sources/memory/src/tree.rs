@@ -7,16 +7,14 @@ use std::sync::Arc;
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use vfs::{
-    Access, Caller, Cx, Device, Entry, Errno, File, Kind, Mode, Name, NewNode, Node, OpenFlags,
-    Result,
+    Access, Caller, Cx, Device, Entry, Errno, File, Kind, Mode, Name, NewNode, OpenFlags, Result,
 };
 
 use crate::dir::Dir;
 use crate::file::OpenFile;
-use crate::node::{MemNode, NodeParams};
+use crate::node::{Body, MemNode, NodeParams, State};
 use crate::pages::Pages;
 use crate::perm;
-use crate::state::{Body, State, new_mode};
 
 /// The maximum number of links to a node: ext4's limit, which programs are used to.
 const LINK_MAX: u32 = 65000;
@@ -109,7 +107,7 @@ impl MemNode {
         if node.kind == Kind::Directory {
             return Err(Errno::EISDIR);
         }
-        let file = node.open(cx, flags)?;
+        let file = node.open_file(cx, flags)?;
         Ok((node.entry(), file))
     }
 
@@ -229,7 +227,7 @@ impl MemNode {
         let set_gid = state.meta.mode & 0o2000 != 0;
         let new = NodeParams {
             kind,
-            mode: new_mode(kind, mode.bits & !mode.umask, &state.meta, caller),
+            mode: perm::new_mode(kind, mode.bits & !mode.umask, &state.meta, caller),
             uid: caller.uid,
             gid: if set_gid { state.meta.gid } else { caller.gid },
             body,

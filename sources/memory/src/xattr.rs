@@ -1,4 +1,4 @@
-//! Extended attributes: permissions and limits (xattr(7)).
+//! The extended attributes of a node: permissions and limits (xattr(7)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use vfs::{Access, Caller, Errno, Kind, Result, XattrFlags};
 
 use crate::budget::{Budget, Charge};
+use crate::meta::Meta;
 use crate::perm;
-use crate::state::{Meta, State};
 
-/// File capabilities, which a change of contents or owner removes.
-pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+/// File capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// Linux's limits (`include/uapi/linux/limits.h`): a name, a value, a list of names.
 const NAME_MAX: usize = 255;
@@ -36,7 +36,70 @@ impl Xattrs {
         })
     }
 
-    fn set(&mut self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    /// Returns the value of an attribute of the node with `meta`.
+    pub(crate) fn get(
+        &self,
+        meta: &Meta,
+        kind: Kind,
+        caller: &Caller,
+        name: &[u8],
+    ) -> Result<Vec<u8>> {
+        check(meta, kind, caller, name, Access::READ)?;
+        match self.values.get(name) {
+            Some(value) => Ok(value.to_vec()),
+            None => Err(Errno::ENODATA),
+        }
+    }
+
+    /// Returns the names of the attributes, each followed by a NUL.
+    pub(crate) fn list(&self, caller: &Caller) -> Vec<u8> {
+        let mut list = Vec::with_capacity(self.list_len);
+        for name in self.values.keys() {
+            if perm::is_root(caller) || !name.starts_with(b"trusted.") {
+                list.extend_from_slice(name);
+                list.push(0);
+            }
+        }
+        list
+    }
+
+    pub(crate) fn set(
+        &mut self,
+        meta: &Meta,
+        kind: Kind,
+        caller: &Caller,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        if value.len() > SIZE_MAX {
+            return Err(Errno::E2BIG);
+        }
+        check(meta, kind, caller, name, Access::WRITE)?;
+        self.insert(name, value, flags)
+    }
+
+    pub(crate) fn remove(
+        &mut self,
+        meta: &Meta,
+        kind: Kind,
+        caller: &Caller,
+        name: &[u8],
+    ) -> Result<()> {
+        check(meta, kind, caller, name, Access::WRITE)?;
+        if self.discard(name) {
+            Ok(())
+        } else {
+            Err(Errno::ENODATA)
+        }
+    }
+
+    /// Removes file capabilities, as a change of contents or owner does.
+    pub(crate) fn drop_capabilities(&mut self) {
+        self.discard(CAPABILITY);
+    }
+
+    fn insert(&mut self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         let old = self.values.get(name).map(|old| old.len() as u64);
         match old {
             Some(_) if flags.contains(XattrFlags::CREATE) => return Err(Errno::EEXIST),
@@ -60,7 +123,7 @@ impl Xattrs {
     }
 
     /// Removes an attribute, and returns whether it existed.
-    pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
+    fn discard(&mut self, name: &[u8]) -> bool {
         let Some(value) = self.values.remove(name) else {
             return false;
         };
@@ -68,51 +131,6 @@ impl Xattrs {
         self.charge
             .shrink(ENTRY + (name.len() + value.len()) as u64);
         true
-    }
-}
-
-impl State {
-    pub(crate) fn xattr(&self, kind: Kind, caller: &Caller, name: &[u8]) -> Result<Vec<u8>> {
-        check(&self.meta, kind, caller, name, Access::READ)?;
-        match self.xattrs.values.get(name) {
-            Some(value) => Ok(value.to_vec()),
-            None => Err(Errno::ENODATA),
-        }
-    }
-
-    pub(crate) fn list_xattrs(&self, caller: &Caller) -> Vec<u8> {
-        let mut list = Vec::with_capacity(self.xattrs.list_len);
-        for name in self.xattrs.values.keys() {
-            if perm::is_root(caller) || !name.starts_with(b"trusted.") {
-                list.extend_from_slice(name);
-                list.push(0);
-            }
-        }
-        list
-    }
-
-    pub(crate) fn set_xattr(
-        &mut self,
-        kind: Kind,
-        caller: &Caller,
-        name: &[u8],
-        value: &[u8],
-        flags: XattrFlags,
-    ) -> Result<()> {
-        if value.len() > SIZE_MAX {
-            return Err(Errno::E2BIG);
-        }
-        check(&self.meta, kind, caller, name, Access::WRITE)?;
-        self.xattrs.set(name, value, flags)
-    }
-
-    pub(crate) fn remove_xattr(&mut self, kind: Kind, caller: &Caller, name: &[u8]) -> Result<()> {
-        check(&self.meta, kind, caller, name, Access::WRITE)?;
-        if self.xattrs.remove(name) {
-            Ok(())
-        } else {
-            Err(Errno::ENODATA)
-        }
     }
 }
 
