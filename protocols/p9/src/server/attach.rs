@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vfs::{
-    Allotment, AttrMask, Call, Caller, Cx, Errno, Export, Kind, Name, Node, Peer, Portion, Result,
-};
+use vfs::{AttrMask, Caller, Cx, Errno, Export, Kind, Name, Node, Peer, Result};
 
-use super::fid::{self, FidState, Step};
+use super::fid::FidState;
 use super::qid::qid_of;
+use super::step::{Attach, Step};
 use super::{Negotiated, Options, RequestContext};
 use crate::{Dialect, Fid, Rmessage, Uid};
 
@@ -52,38 +51,6 @@ fn trim_slashes(mut path: &[u8]) -> &[u8] {
         path = rest;
     }
     path
-}
-
-/// The result of a Tattach: a user's access to an export, shared by all fids walked from there.
-pub(super) struct Attach {
-    pub(super) export: Arc<Export>,
-    /// The root of the attach; nodes above it cannot be reached.
-    pub(super) root: Arc<dyn Node>,
-    /// Whether the root is below the export's own root.
-    pub(super) below: bool,
-    pub(super) caller: Caller,
-    /// The allotment of the connection's memory.
-    pub(super) memory: Arc<Allotment>,
-}
-
-impl Attach {
-    /// Reserves memory for `bytes` bytes. Returns `EMFILE` if the client has used its share,
-    /// `ENFILE` if all clients together have used the quota.
-    pub(super) fn reserve_memory(&self, bytes: usize) -> Result<Portion> {
-        self.memory.take(bytes).map_err(fid::errno)
-    }
-
-    /// Returns the caller with the group that a message names for a new file, if the peer may act
-    /// as it.
-    pub(super) fn caller_in(&self, call: &Call, gid: u32) -> Caller {
-        if gid == u32::MAX {
-            return self.caller.clone();
-        }
-        call.acts_as(Caller {
-            gid,
-            ..self.caller.clone()
-        })
-    }
 }
 
 impl RequestContext<'_> {

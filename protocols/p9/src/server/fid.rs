@@ -9,18 +9,14 @@ use concurrency::{FastRandomState, Shards};
 use parking_lot::{Mutex, MutexGuard};
 use vfs::{
     Account, Allotment, Attr, AttrMask, Call, Cx, Errno, File, Kind, Name, Node, OpenFlags,
-    Portion, Quota, QuotaExceeded, Result,
+    Portion, Quota, Result,
 };
 
-use super::append::Writer;
-use super::attach::Attach;
-use super::legacy::DirPosition;
-use super::lock::LockOwners;
-use super::xattr::{XattrRead, XattrWrite};
+use super::lock_owners::LockOwners;
+use super::step::{Attach, NameInParent, Step, errno};
+use super::write_state::Writer;
+use super::xattr_value::{XattrRead, XattrWrite};
 use crate::Fid;
-
-/// The estimated size in bytes of a [`Step`] and its node.
-pub(super) const STEP_BYTES: usize = 176;
 
 /// The estimated size in bytes of an [`Open`] and its file.
 pub(super) const OPEN_BYTES: usize = 640;
@@ -69,19 +65,11 @@ pub(super) struct Open {
     _room: Portion,
 }
 
-/// A node and the path walked to it, used for removal, renaming and 9P2000's stat. Accounted as a
-/// [`STEP_BYTES`].
-pub(super) struct Step {
-    pub(super) attach: Arc<Attach>,
-    pub(super) node: Arc<dyn Node>,
-    /// Its name and directory when it was walked to; `None` for an attach's root and for a parent
-    /// reached with `..` from elsewhere.
-    pub(super) name_in_parent: Option<NameInParent>,
-}
-
-pub(super) struct NameInParent {
-    pub(super) parent: Arc<Step>,
-    name: CompactName,
+/// A position in a directory: reading may continue only there or at the start.
+#[derive(Default)]
+pub(super) struct DirPosition {
+    pub(super) offset: u64,
+    pub(super) cookie: u64,
 }
 
 impl FidState {
@@ -121,7 +109,8 @@ impl FidState {
         self.attach().reserve_memory(bytes)
     }
 
-    /// Returns a state for the child `name` of this directory, with `room` for a [`STEP_BYTES`].
+    /// Returns a state for the child `name` of this directory, with `room` for a
+    /// [`STEP_BYTES`](super::step::STEP_BYTES).
     pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>, room: Portion) -> FidState {
         FidState::Walked(Step::new(self.step(), name, node, room))
     }
@@ -229,80 +218,6 @@ impl State {
             records: Mutex::default(),
             _room: room,
         }))
-    }
-}
-
-impl Step {
-    /// Returns a step for a node without a known name.
-    pub(super) fn unnamed(attach: &Arc<Attach>, node: Arc<dyn Node>) -> Result<Arc<Step>> {
-        attach.reserve_memory(STEP_BYTES)?.leave();
-        Ok(Arc::new(Step {
-            attach: attach.clone(),
-            node,
-            name_in_parent: None,
-        }))
-    }
-
-    pub(super) fn new(
-        up: &Arc<Step>,
-        name: Name<'_>,
-        node: Arc<dyn Node>,
-        room: Portion,
-    ) -> Arc<Step> {
-        room.leave();
-        Arc::new(Step {
-            attach: up.attach.clone(),
-            node,
-            name_in_parent: Some(NameInParent {
-                parent: up.clone(),
-                name: CompactName::new(name),
-            }),
-        })
-    }
-}
-
-impl NameInParent {
-    pub(super) fn name(&self) -> Result<Name<'_>> {
-        Name::new(self.name.bytes())
-    }
-}
-
-/// A tree may be arbitrarily deep, so steps are dropped iteratively, not recursively.
-impl Drop for Step {
-    fn drop(&mut self) {
-        let mut place = self.name_in_parent.take();
-        while let Some(NameInParent { parent: up, .. }) = place {
-            place = Arc::into_inner(up).and_then(|mut step| step.name_in_parent.take());
-        }
-        self.attach.memory.remove(STEP_BYTES);
-    }
-}
-
-/// A name that needs no allocation while it is short.
-enum CompactName {
-    Short { len: u8, bytes: [u8; 22] },
-    Long(Box<[u8]>),
-}
-
-impl CompactName {
-    fn new(name: Name<'_>) -> CompactName {
-        let name = name.bytes();
-        let mut bytes = [0; 22];
-        match bytes.get_mut(..name.len()) {
-            Some(short) => {
-                short.copy_from_slice(name);
-                let len = name.len() as u8;
-                CompactName::Short { len, bytes }
-            }
-            None => CompactName::Long(name.into()),
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self {
-            CompactName::Short { len, bytes } => &bytes[..(*len).into()],
-            CompactName::Long(bytes) => bytes,
-        }
     }
 }
 
@@ -485,14 +400,6 @@ impl Fids {
     #[inline]
     fn shard(&self, spot: FidLocation) -> MutexGuard<'_, Shard> {
         self.shards.lock(&spot.page)
-    }
-}
-
-/// Returns the error for a client that has reached a limit, as for open(2).
-pub(super) fn errno(full: QuotaExceeded) -> Errno {
-    match full.is_per_client() {
-        true => Errno::EMFILE,
-        false => Errno::ENFILE,
     }
 }
 

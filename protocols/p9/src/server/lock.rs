@@ -4,72 +4,12 @@
 //! of the whole file, so all locks are of [`LockFamily::Posix`]. Locks requested through a fid are
 //! released with it.
 
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 use vfs::lock::{Lock, LockFamily, LockKind, Owner};
-use vfs::{Call, Cx, Errno, Result};
+use vfs::{Errno, Result};
 
 use super::RequestContext;
-use super::fid::Step;
 use crate::numbers::{LockFlags, lock_kind, lock_status};
 use crate::{Rmessage, Tmessage};
-
-/// The owners that hold or wait for locks through one open fid. Dropping it releases their locks of
-/// the file.
-pub(super) struct LockOwners {
-    step: Arc<Step>,
-    owners: Mutex<Vec<Owner>>,
-}
-
-impl LockOwners {
-    /// The most owners: processes of a client that share one open file.
-    const MAX_OWNERS: usize = 1024;
-
-    pub(super) fn new(step: &Arc<Step>) -> LockOwners {
-        LockOwners {
-            step: step.clone(),
-            owners: Mutex::default(),
-        }
-    }
-
-    fn lock(&self, cx: &Cx<'_>, new: Lock, wait: bool) -> Result<()> {
-        let owner = new.owner.clone();
-        if self.with_owners(|owners| {
-            owners.len() >= LockOwners::MAX_OWNERS && !owners.contains(&owner)
-        }) {
-            return Err(Errno::ENOLCK);
-        }
-        let locks = &self.step.attach.export.locks;
-        let done = locks.lock(cx, &*self.step.node, new, wait);
-        // A waiting owner belongs to this fid too: if it is clunked meanwhile, the wait ends.
-        if matches!(done, Ok(()) | Err(Errno::PARKED)) {
-            self.with_owners(|owners| {
-                if !owners.contains(&owner) {
-                    owners.push(owner);
-                }
-            });
-        }
-        done
-    }
-
-    fn with_owners<T>(&self, with: impl FnOnce(&mut Vec<Owner>) -> T) -> T {
-        with(&mut self.owners.lock())
-    }
-}
-
-impl Drop for LockOwners {
-    fn drop(&mut self) {
-        let owners = std::mem::take(&mut *self.owners.lock());
-        if owners.is_empty() {
-            return;
-        }
-        let call = Call::detached();
-        let cx = Cx::new(&self.step.attach.caller, &call);
-        let locks = &self.step.attach.export.locks;
-        locks.release(&cx, &*self.step.node, |owner| owners.contains(owner));
-    }
-}
 
 impl RequestContext<'_> {
     pub(super) fn lock(&mut self, request: &Tmessage<'_>) -> Result<()> {

@@ -3,9 +3,9 @@
 use vfs::{Device, Errno, Kind, Mode, Name, NewNode, RenameFlags, Result};
 
 use super::RequestContext;
-use super::attach::Attach;
-use super::fid::{FidState, STEP_BYTES};
+use super::fid::FidState;
 use super::qid::qid_of;
+use super::step::{Attach, STEP_BYTES};
 use crate::numbers::AT_REMOVEDIR;
 use crate::{Fid, Qid, Rmessage};
 

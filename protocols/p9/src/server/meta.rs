@@ -124,7 +124,7 @@ impl RequestContext<'_> {
         let cx = self.cx(&fid.attach().caller);
         let reach = set
             .size
-            .and_then(|_| self.connection.write_states.find(fid));
+            .and_then(|_| self.connection.write_states.find(fid.step()));
         let _order = reach
             .as_ref()
             .map(|reach| reach.lock_writes(&cx))

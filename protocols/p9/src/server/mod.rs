@@ -11,7 +11,7 @@
 //!
 //! Lock order: a shard of the fid table is held for a look-up only, and together with no other lock
 //! than that of the connection's quota ([`vfs::quota`]). A fid's own mutexes are held across calls
-//! of the source, one at a time, as is the order of a file's writes (`append`).
+//! of the source, one at a time, as is the order of a file's writes (`write_state`).
 
 mod append;
 mod attach;
@@ -20,14 +20,18 @@ mod fid;
 mod io;
 mod legacy;
 mod lock;
+mod lock_owners;
 mod make;
 mod meta;
 mod open;
 mod qid;
 mod queue;
+mod step;
 mod users;
 mod walk;
+mod write_state;
 mod xattr;
+mod xattr_value;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Once, OnceLock};
@@ -38,9 +42,9 @@ use wire::{
     Buffered, ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Session, Vocabulary,
 };
 
-use self::append::WriteStates;
 use self::fid::{FidState, Fids};
-use self::xattr::XattrSpace;
+use self::write_state::WriteStates;
+use self::xattr_value::XattrSpace;
 use crate::message::{HEADER, Header};
 use crate::{DecodeError, Dialect, DotuErrno, Fid, Kind, Rmessage, Tag, Tmessage};
 

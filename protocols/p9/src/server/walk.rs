@@ -5,8 +5,9 @@ use std::sync::Arc;
 use vfs::{AttrMask, Cx, Errno, Name, Node, Result};
 
 use super::RequestContext;
-use super::fid::{FidState, STEP_BYTES, Step};
+use super::fid::FidState;
 use super::qid::qid_of;
+use super::step::{STEP_BYTES, Step};
 use crate::{Fid, Names, Qid, QidType, Qids, Rmessage};
 
 impl RequestContext<'_> {

@@ -1,13 +1,12 @@
 //! Txattrwalk and Txattrcreate: extended attributes as fids to read and write.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
-use vfs::{Cx, Errno, Node, Payload, Portion, Result, XattrFlags, acl};
+use vfs::{Errno, Result, XattrFlags};
 
 use super::RequestContext;
 use super::fid::State;
+use super::xattr_value::{XattrRead, XattrWrite};
 use crate::{Fid, Rmessage};
 
 /// The largest value and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
@@ -15,109 +14,6 @@ const MAX_VALUE: usize = 64 << 10;
 
 /// The longest name (`XATTR_NAME_MAX`).
 const MAX_NAME: usize = 255;
-
-/// The estimated size in bytes of a [`XattrRead`] or a [`XattrWrite`] without its contents.
-const XATTR_BYTES: usize = 192;
-
-/// The remaining bytes for the values that a connection's fids hold.
-pub(super) struct XattrSpace(AtomicUsize);
-
-/// A reservation of a connection's [`XattrSpace`], released when dropped.
-struct ReservedSpace {
-    space: Arc<XattrSpace>,
-    bytes: usize,
-}
-
-impl XattrSpace {
-    pub(super) fn new(bytes: usize) -> XattrSpace {
-        XattrSpace(AtomicUsize::new(bytes))
-    }
-
-    /// Reserves `bytes`. Returns `ENOBUFS` if fewer are left.
-    fn reserve(self: &Arc<XattrSpace>, bytes: usize) -> Result<ReservedSpace> {
-        let take = |left: usize| left.checked_sub(bytes);
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-            .map_err(|_| Errno::ENOBUFS)?;
-        Ok(ReservedSpace {
-            space: self.clone(),
-            bytes,
-        })
-    }
-}
-
-impl Drop for ReservedSpace {
-    fn drop(&mut self) {
-        self.space.0.fetch_add(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// A value, or the list of names, at the time of the Txattrwalk.
-pub(super) struct XattrRead {
-    pub(super) bytes: Vec<u8>,
-    _reserved: ReservedSpace,
-    _room: Portion,
-}
-
-/// A value being written.
-pub(super) struct XattrWrite {
-    name: Box<[u8]>,
-    /// Its announced size in bytes.
-    size: usize,
-    flags: XattrFlags,
-    bytes: Mutex<Vec<u8>>,
-    _reserved: ReservedSpace,
-    _room: Portion,
-}
-
-impl XattrWrite {
-    /// Writes a part of the value. Returns `ENOSPC` beyond the announced size.
-    pub(super) fn write(&self, offset: u64, payload: &mut dyn Payload) -> Result<usize> {
-        let (offset, len) = (usize::try_from(offset), payload.len());
-        let offset = offset.map_err(|_| Errno::ENOSPC)?;
-        let end = offset.checked_add(len).ok_or(Errno::ENOSPC)?;
-        if end > self.size {
-            return Err(Errno::ENOSPC);
-        }
-        let mut bytes = self.bytes.lock();
-        if bytes.len() < end {
-            bytes.resize(end, 0);
-        }
-        let mut rest = &mut bytes[offset..end];
-        payload.bytes(&mut |some| {
-            let (place, behind) = std::mem::take(&mut rest).split_at_mut(some.len());
-            place.copy_from_slice(some);
-            rest = behind;
-            Ok(())
-        })?;
-        Ok(len)
-    }
-
-    /// Sets the attribute. Returns `EINVAL` if the value is incomplete.
-    ///
-    /// 9P2000.L has no request that removes one. Linux's `v9fs_xattr_set` sends a size of 0 with
-    /// `XATTR_REPLACE` for removexattr(2), and a size of 0 without flags for setxattr(2) of an
-    /// empty value (`setfattr -n user.a`), which must be kept (`__vfs_setxattr`: "empty EA, do not
-    /// remove"). So a size of 0 removes only with `REPLACE`, while diod and QEMU remove in any
-    /// case. ACLs are never empty: Linux removes them with a size of 0 and no flags
-    /// (`v9fs_iop_set_acl`), whether or not there are any.
-    pub(super) fn commit(&self, cx: &Cx<'_>, node: &dyn Node) -> Result<()> {
-        let bytes = self.bytes.lock();
-        if bytes.len() != self.size {
-            return Err(Errno::EINVAL);
-        }
-        if bytes.is_empty() && [acl::ACCESS, acl::DEFAULT].contains(&&*self.name) {
-            return match node.remove_xattr(cx, &self.name) {
-                Err(Errno::ENODATA) => Ok(()),
-                done => done,
-            };
-        }
-        if bytes.is_empty() && self.flags.contains(XattrFlags::REPLACE) {
-            return node.remove_xattr(cx, &self.name);
-        }
-        node.set_xattr(cx, &self.name, &bytes, self.flags)
-    }
-}
 
 impl RequestContext<'_> {
     pub(super) fn xattrwalk(&mut self, fid: Fid, newfid: Fid, name: &[u8]) -> Result<()> {
@@ -135,11 +31,8 @@ impl RequestContext<'_> {
             return Err(Errno::E2BIG);
         }
         let size = bytes.len() as u64;
-        let value = State::XattrRead(Arc::new(XattrRead {
-            _reserved: self.connection.xattr_space.reserve(bytes.len())?,
-            _room: from.reserve_memory(XATTR_BYTES + bytes.len())?,
-            bytes,
-        }));
+        let value = XattrRead::new(bytes, &self.connection.xattr_space, from.attach())?;
+        let value = State::XattrRead(Arc::new(value));
         self.connection
             .fids
             .insert(newfid, from.with_state(value))?;
@@ -161,14 +54,9 @@ impl RequestContext<'_> {
         if size > MAX_VALUE {
             return Err(Errno::E2BIG);
         }
-        let draft = State::XattrWrite(Arc::new(XattrWrite {
-            name: name.into(),
-            size,
-            flags,
-            bytes: Mutex::default(),
-            _reserved: self.connection.xattr_space.reserve(size)?,
-            _room: state.reserve_memory(XATTR_BYTES + name.len() + size)?,
-        }));
+        let space = &self.connection.xattr_space;
+        let draft = XattrWrite::new(name, size, flags, space, state.attach())?;
+        let draft = State::XattrWrite(Arc::new(draft));
         self.connection
             .fids
             .replace(fid, &state, state.with_state(draft))?;

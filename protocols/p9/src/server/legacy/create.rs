@@ -6,10 +6,11 @@ use vfs::{AttrMask, Cx, Device, Entry, Errno, Mode, Name, NewNode, OpenFlags, Po
 
 use crate::numbers::{Dm, Omode};
 use crate::server::RequestContext;
-use crate::server::fid::{FidState, OPEN_BYTES, STEP_BYTES, State};
+use crate::server::fid::{FidState, OPEN_BYTES, State};
 use crate::server::make::check_target;
 use crate::server::open::IOUNIT;
 use crate::server::qid::qid_of;
+use crate::server::step::STEP_BYTES;
 use crate::{Dialect, Fid, Rmessage};
 
 /// The file types that 9P2000.u adds.

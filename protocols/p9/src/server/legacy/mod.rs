@@ -11,8 +11,6 @@ mod records;
 mod stat;
 mod wstat;
 
-pub(super) use self::records::DirPosition;
-
 use vfs::{Errno, OpenFlags, Result, or_open_for_exec};
 
 use super::RequestContext;

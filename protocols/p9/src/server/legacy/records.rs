@@ -6,15 +6,8 @@ use vfs::{DirEntry, DirSink, Entry, Errno, ReaddirMode, Result};
 
 use crate::message::DATA_HEAD;
 use crate::server::RequestContext;
-use crate::server::fid::{FidState, Open};
+use crate::server::fid::{DirPosition, FidState, Open};
 use crate::{Dialect, Kind};
-
-/// A position in a directory: reading may continue only there or at the start.
-#[derive(Default)]
-pub(in crate::server) struct DirPosition {
-    offset: u64,
-    cookie: u64,
-}
 
 impl RequestContext<'_> {
     pub(in crate::server) fn read_records(

@@ -6,8 +6,9 @@ use vfs::{Cx, Errno, Name, RenameFlags, Result, SetAttr, SetTime, Time};
 use super::create::{check_supported, mode_bits};
 use crate::numbers::Dm;
 use crate::server::RequestContext;
-use crate::server::fid::{FidState, STEP_BYTES, State};
+use crate::server::fid::{FidState, State};
 use crate::server::make::checked_name;
+use crate::server::step::STEP_BYTES;
 use crate::{Dialect, Fid, Rmessage, Stat};
 
 impl RequestContext<'_> {
