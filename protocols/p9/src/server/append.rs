@@ -23,8 +23,8 @@ use std::sync::atomic::Ordering;
 
 use vfs::{Access, AttrMask, Cx, Errno, File, OpenFlags, Result};
 
-use super::RequestContext;
 use super::fid::{FidState, Open};
+use super::request::RequestContext;
 use super::write_state::Writer;
 use crate::message::WRITE_HEAD;
 

@@ -3,9 +3,9 @@
 use vfs::{Attr, AttrMask, Cx, DirEntry, DirSink, Errno, Kind, ReaddirMode, Result};
 use wire::{AFTER_DOT, AFTER_DOTS, Buffered, Outgoing, Put, cookie_of, offset_of};
 
-use super::RequestContext;
 use super::fid::FidState;
 use super::qid::{entry_qid, qid_of};
+use super::request::RequestContext;
 use super::walk::parent;
 use crate::message::DATA_HEAD;
 use crate::{Fid, Kind as Message, Qid};

@@ -2,8 +2,8 @@
 
 use vfs::{Errno, OpenFlags, Result};
 
-use super::RequestContext;
 use super::fid::State;
+use super::request::RequestContext;
 use crate::message::{DATA_HEAD, WRITE_HEAD, data_head};
 use crate::{Fid, Kind, Rmessage};
 

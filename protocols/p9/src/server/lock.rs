@@ -7,7 +7,7 @@
 use vfs::lock::{Lock, LockFamily, LockKind, Owner};
 use vfs::{Errno, Result};
 
-use super::RequestContext;
+use super::request::RequestContext;
 use crate::numbers::{LockFlags, lock_kind, lock_status};
 use crate::{Rmessage, Tmessage};
 

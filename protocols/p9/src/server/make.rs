@@ -2,9 +2,9 @@
 
 use vfs::{Device, Errno, Kind, Mode, Name, NewNode, RenameFlags, Result};
 
-use super::RequestContext;
 use super::fid::FidState;
 use super::qid::qid_of;
+use super::request::RequestContext;
 use super::step::{Attach, STEP_BYTES};
 use crate::numbers::AT_REMOVEDIR;
 use crate::{Fid, Qid, Rmessage};

@@ -2,9 +2,9 @@
 
 use vfs::{Attr, AttrMask, Device, Errno, Kind, OpenFlags, Result, SetAttr, SetTime, Time};
 
-use super::RequestContext;
 use super::fid::{FidState, State};
 use super::qid::qid_of;
+use super::request::RequestContext;
 use crate::numbers::{Getattr, Setattr, V9FS_MAGIC};
 use crate::{Fid, Rmessage, Tmessage};
 

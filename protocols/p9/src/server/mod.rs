@@ -15,7 +15,9 @@
 
 mod append;
 mod attach;
+mod connection;
 mod dir;
+mod exports;
 mod fid;
 mod io;
 mod legacy;
@@ -26,6 +28,7 @@ mod meta;
 mod open;
 mod qid;
 mod queue;
+mod request;
 mod step;
 mod users;
 mod walk;
@@ -33,179 +36,22 @@ mod write_state;
 mod xattr;
 mod xattr_value;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Once, OnceLock};
+use std::sync::LazyLock;
 
-use vfs::lock::Owner;
-use vfs::{Call, Cx, Errno, Patience, Quota};
+use vfs::{Call, Errno, Patience};
 use wire::{
     Buffered, ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Session, Vocabulary,
 };
 
-use self::fid::{FidState, Fids};
-use self::write_state::WriteStates;
-use self::xattr_value::XattrSpace;
+use self::request::{RequestContext, error_reply};
 use crate::message::{HEADER, Header};
-use crate::{DecodeError, Dialect, DotuErrno, Fid, Kind, Rmessage, Tag, Tmessage};
+use crate::{DecodeError, Dialect, Kind, Rmessage, Tag, Tmessage};
 
-pub use self::attach::{ExportList, Exports};
+pub use self::connection::{Connection, Options, Server};
+pub use self::exports::{ExportList, Exports};
 pub use self::qid::version_of;
 pub use self::queue::QueueConnection;
 pub use self::users::{NumericUsers, Users};
-
-/// Serves exported trees over 9P.
-#[derive(Clone)]
-pub struct Server {
-    exports: Arc<dyn Exports>,
-    users: Arc<dyn Users>,
-    options: Options,
-    /// The memory quota of all connections' fids, in bytes.
-    memory: Arc<Quota>,
-    fd_passing: bool,
-}
-
-/// Limits for clients, and the handling of unknown users and blocking locks.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The largest message in bytes, header included. At least [`Options::MIN_MSIZE`].
-    pub max_msize: u32,
-    /// The most fids of a connection.
-    pub max_fids: usize,
-    /// The memory in bytes for the fids, paths and open files of all connections. All connections
-    /// of one client together may use as much as they leave to others, and within that no more than
-    /// the memory budget allows ([`vfs::memory`]). Above it, a new fid fails with `EMFILE` or
-    /// `ENFILE`.
-    pub max_fid_memory: usize,
-    /// The memory in bytes for extended attributes held by a connection's fids.
-    pub max_xattr_bytes: usize,
-    /// The user id for a client that names no user or one that [`Users`] does not know; with `None`
-    /// its Tattach fails with `EPERM`.
-    pub unknown_user: Option<u32>,
-    /// Whether a blocking lock request is answered when the lock is granted. Otherwise the reply to
-    /// a conflict is immediate, and Linux retries after its `locktimeout`: 30 seconds, but any
-    /// signal ends that wait, while only a fatal one ends the other.
-    pub blocking_locks: bool,
-}
-
-impl Options {
-    /// The smallest msize of a session: an Rwalk of 16 names has 217 bytes.
-    pub const MIN_MSIZE: u32 = 256;
-
-    /// The largest message before the first Tversion, which has some 20 bytes.
-    const MAX_FIRST_MESSAGE: u32 = 8192;
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            // As QEMU. Linux requests 1 MiB + 24 at most on streams, so this limits other
-            // transports.
-            max_msize: 4 << 20,
-            // 124 bytes each with the name, as measured, without the node: a full table of small
-            // nodes stays below 200 MiB. Linux holds one fid per cached name and one per open file.
-            max_fids: 1 << 20,
-            // 2.5 million fids that are only walked.
-            max_fid_memory: 512 << 20,
-            // 64 values of the largest size.
-            max_xattr_bytes: 4 << 20,
-            // "nobody". Linux's first attach names that user without a number.
-            unknown_user: Some(65534),
-            blocking_locks: true,
-        }
-    }
-}
-
-impl Server {
-    /// Returns a server for `exports`, with the user database `users`.
-    pub fn new(exports: Arc<dyn Exports>, users: Arc<dyn Users>, options: Options) -> Server {
-        Server {
-            exports,
-            users,
-            memory: Quota::shared(options.max_fid_memory, 1),
-            options,
-            fd_passing: false,
-        }
-    }
-
-    /// Enables, with `hands_over`, passing open files to clients that request them, for connections
-    /// that can carry descriptors and exports that permit it ([`vfs::Export::fd_passing`]).
-    pub fn with_fd_passing(self, hands_over: bool) -> Server {
-        Server {
-            fd_passing: hands_over,
-            ..self
-        }
-    }
-
-    /// Returns a session for a new connection.
-    pub fn session(&self) -> Connection {
-        Connection {
-            fids: Fids::new(self.options.max_fids),
-            xattr_space: Arc::new(XattrSpace::new(self.options.max_xattr_bytes)),
-            negotiated: AtomicU64::new(0),
-            user: OnceLock::new(),
-            write_states: Arc::default(),
-            appends_only: AtomicBool::new(false),
-            unnamed: Once::new(),
-            client: Owner::new_client(),
-            server: self.clone(),
-        }
-    }
-}
-
-/// A client's connection. Dropping it clunks all its fids.
-pub struct Connection {
-    server: Server,
-    /// The connection's number in the lock table.
-    client: u64,
-    /// The result of Tversion, packed: see [`Negotiated`]. 0 before.
-    negotiated: AtomicU64,
-    /// The user and tree of the first Tattach.
-    user: OnceLock<String>,
-    /// Whether an attach without a known user was logged.
-    unnamed: Once,
-    fids: Fids,
-    xattr_space: Arc<XattrSpace>,
-    /// The files that are open for writing.
-    write_states: Arc<WriteStates>,
-    /// Whether the client has shown that it never writes back through a fid that is open to append.
-    appends_only: AtomicBool,
-}
-
-/// The result of Tversion.
-#[derive(Clone, Copy)]
-struct Negotiated {
-    dialect: Dialect,
-    msize: u32,
-    /// Whether Thand is available.
-    fd_passing: bool,
-}
-
-impl Negotiated {
-    fn pack(self) -> u64 {
-        let dialect = match self.dialect {
-            Dialect::Plan9 => 1,
-            Dialect::Unix => 2,
-            Dialect::Linux => 3,
-        };
-        u64::from(self.fd_passing) << 34 | dialect << 32 | u64::from(self.msize)
-    }
-
-    fn unpack(packed: u64) -> Option<Negotiated> {
-        let dialect = match packed >> 32 & 3 {
-            1 => Dialect::Plan9,
-            2 => Dialect::Unix,
-            3 => Dialect::Linux,
-            _ => return None,
-        };
-        let msize = packed as u32;
-        let hands = packed >> 34 != 0;
-        Some(Negotiated {
-            dialect,
-            msize,
-            fd_passing: hands,
-        })
-    }
-}
 
 impl Session for Connection {
     fn frame(&self, head: &[u8]) -> Result<Option<usize>, Malformed> {
@@ -358,42 +204,7 @@ static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
     }
 });
 
-impl Connection {
-    #[inline]
-    fn negotiated(&self) -> Option<Negotiated> {
-        Negotiated::unpack(self.negotiated.load(Ordering::Acquire))
-    }
-}
-
-/// Calls `write` with the error reply for `errno`.
-fn error_reply(dialect: Dialect, errno: Errno, write: impl FnOnce(&Rmessage<'_>)) {
-    match dialect {
-        Dialect::Linux => write(&Rmessage::Lerror {
-            errno: errno.raw().into(),
-        }),
-        Dialect::Plan9 | Dialect::Unix => write(&Rmessage::Error {
-            text: errno.to_string().as_bytes(),
-            errno: DotuErrno(errno.raw().into()),
-        }),
-    }
-}
-
-/// A request in progress.
-struct RequestContext<'a> {
-    connection: &'a Connection,
-    /// The size of the request in bytes.
-    size: usize,
-    call: &'a Call,
-    patience: Patience,
-    tag: Tag,
-    dialect: Dialect,
-    /// The largest size of the reply in bytes.
-    limit: usize,
-    message: &'a dyn Incoming,
-    out: &'a mut dyn Outgoing,
-}
-
-impl<'a> RequestContext<'a> {
+impl RequestContext<'_> {
     fn dispatch(&mut self, in_session: bool, request: Tmessage<'_>) -> vfs::Result<()> {
         use Tmessage as T;
         tracing::trace!(
@@ -495,44 +306,5 @@ impl<'a> RequestContext<'a> {
             T::Wstat { fid, stat } => self.wstat(fid, &stat),
             T::Version { .. } => Err(Errno::EPROTO),
         }
-    }
-
-    /// Writes a whole reply. Returns `EMSGSIZE` if it is longer than msize.
-    fn reply(&mut self, message: &Rmessage<'_>) -> vfs::Result<()> {
-        if message.size(self.dialect) > self.limit {
-            return Err(Errno::EMSGSIZE);
-        }
-        self.write_reply(message);
-        Ok(())
-    }
-
-    fn write_reply(&mut self, message: &Rmessage<'_>) {
-        let mut buffered = Buffered::new(self.out);
-        message.encode(self.dialect, self.tag, &mut buffered);
-    }
-
-    fn refuse(&mut self, errno: Errno) {
-        error_reply(self.dialect, errno, |reply| self.write_reply(reply));
-    }
-
-    /// Returns the context of a call on behalf of `caller`.
-    fn cx<'b>(&self, caller: &'b vfs::Caller) -> Cx<'b>
-    where
-        'a: 'b,
-    {
-        Cx {
-            caller,
-            patience: self.patience,
-            call: self.call,
-        }
-    }
-
-    /// Returns a fid's state, or `EBADF` if there is none.
-    #[inline]
-    fn fid(&self, fid: Fid) -> vfs::Result<FidState> {
-        let state = self.connection.fids.get(fid)?;
-        self.call
-            .note_export(Arc::as_ptr(&state.attach().export) as u64);
-        Ok(state)
     }
 }

@@ -2,9 +2,9 @@
 
 use vfs::{AttrMask, Errno, Kind, Mode, Name, OpenFlags, Patience, Result, or_open_for_exec};
 
-use super::RequestContext;
 use super::fid::{FidState, OPEN_BYTES, State};
 use super::qid::qid_of;
+use super::request::RequestContext;
 use super::step::STEP_BYTES;
 use crate::numbers::Lopen;
 use crate::{Fid, Rmessage};

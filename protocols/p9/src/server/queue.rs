@@ -10,7 +10,7 @@ use std::ops::Range;
 use vfs::{Call, Patience, Payload};
 use wire::{ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Session, Vocabulary};
 
-use super::{Connection, Server};
+use super::connection::{Connection, Server};
 use crate::Kind;
 use crate::message::{DATA_HEAD, Header, WRITE_HEAD};
 

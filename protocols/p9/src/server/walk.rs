@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use vfs::{AttrMask, Cx, Errno, Name, Node, Result};
 
-use super::RequestContext;
 use super::fid::FidState;
 use super::qid::qid_of;
+use super::request::RequestContext;
 use super::step::{STEP_BYTES, Step};
 use crate::{Fid, Names, Qid, QidType, Qids, Rmessage};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use vfs::{Errno, Result, XattrFlags};
 
-use super::RequestContext;
 use super::fid::State;
+use super::request::RequestContext;
 use super::xattr_value::{XattrRead, XattrWrite};
 use crate::{Fid, Rmessage};
 

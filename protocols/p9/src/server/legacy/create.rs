@@ -5,11 +5,11 @@ use std::sync::Arc;
 use vfs::{AttrMask, Cx, Device, Entry, Errno, Mode, Name, NewNode, OpenFlags, Portion, Result};
 
 use crate::numbers::{Dm, Omode};
-use crate::server::RequestContext;
 use crate::server::fid::{FidState, OPEN_BYTES, State};
 use crate::server::make::check_target;
 use crate::server::open::IOUNIT;
 use crate::server::qid::qid_of;
+use crate::server::request::RequestContext;
 use crate::server::step::STEP_BYTES;
 use crate::{Dialect, Fid, Rmessage};
 

@@ -13,10 +13,10 @@ mod wstat;
 
 use vfs::{Errno, OpenFlags, Result, or_open_for_exec};
 
-use super::RequestContext;
 use super::fid::{OPEN_BYTES, State};
 use super::open::{IOUNIT, wanted};
 use super::qid::qid_of;
+use super::request::RequestContext;
 use crate::numbers::Omode;
 use crate::{Dialect, Fid, Rmessage};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use vfs::{DirEntry, DirSink, Entry, Errno, ReaddirMode, Result};
 
 use crate::message::DATA_HEAD;
-use crate::server::RequestContext;
 use crate::server::fid::{DirPosition, FidState, Open};
+use crate::server::request::RequestContext;
 use crate::{Dialect, Kind};
 
 impl RequestContext<'_> {

@@ -4,8 +4,8 @@ use vfs::{Attr, AttrMask, Cx, Kind, Node, Result, Time};
 
 use super::create::SET_BITS;
 use crate::numbers::Dm;
-use crate::server::RequestContext;
 use crate::server::qid::qid_of;
+use crate::server::request::RequestContext;
 use crate::stat::UnixStat;
 use crate::{Dialect, Fid, Rmessage, Stat};
 

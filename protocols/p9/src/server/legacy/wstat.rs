@@ -5,9 +5,9 @@ use vfs::{Cx, Errno, Name, RenameFlags, Result, SetAttr, SetTime, Time};
 
 use super::create::{check_supported, mode_bits};
 use crate::numbers::Dm;
-use crate::server::RequestContext;
 use crate::server::fid::{FidState, State};
 use crate::server::make::checked_name;
+use crate::server::request::RequestContext;
 use crate::server::step::STEP_BYTES;
 use crate::{Dialect, Fid, Rmessage, Stat};
 
