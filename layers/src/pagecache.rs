@@ -21,13 +21,14 @@
 //! state.
 
 mod cached;
-mod core;
 mod file;
 mod memory;
 mod pages;
 mod payload;
+mod read_around;
 mod readahead;
 mod table;
+mod units;
 mod workers;
 
 use std::io;
@@ -40,8 +41,7 @@ use vfs::{
     ReaddirMode, RelaySink, Result, SetAttr,
 };
 
-use self::cached::Cached;
-use self::core::Core;
+use self::cached::{Cached, Core, Workers};
 use self::file::CachedFile;
 use self::table::Table;
 use crate::{Layer, Opened, forward};
@@ -103,9 +103,9 @@ pub struct PageCache {
 impl PageCache {
     /// Creates an empty cache. Returns an error if not even one thread can be started.
     pub fn new(options: Options) -> io::Result<PageCache> {
-        let core = Core::new(options.memory, options.threads.max(1))?;
+        let workers = Workers::new(options.threads.max(1))?;
         Ok(PageCache {
-            table: Table::new(core),
+            table: Table::new(Core::new(options.memory, workers)),
             mode: options.mode,
         })
     }

@@ -1,20 +1,23 @@
-//! One file in the cache, shared by all opens: its contents, its size, dirty data and its writer,
-//! and write-back errors.
+//! The state of a cache. Of one file, shared by all opens: its contents, its size, dirty data and
+//! its writer, and write-back errors. Of all files: memory, workers, buffers and counters.
 //!
-//! Lock order: the state's mutex, never held across a call below; then those of memory and workers.
+//! Lock order: a file's mutex, never held across a call below; then those of memory and workers.
 
+mod attr;
 mod fetch;
 mod writeback;
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use vfs::{Attr, AttrMask, Caller, Cx, Errno, File, NodeId, Result, SetAttr};
+use vfs::{Attr, AttrMask, Caller, Cx, Errno, File, NodeId, Result};
 
-use super::core::Core;
-use super::memory::CacheUnit;
+use super::memory::Memory;
 use super::pages::Pages;
+use super::units::CacheUnit;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// A file that is open, or has data in the cache.
@@ -57,6 +60,47 @@ pub(super) struct State {
     /// tick.
     on_dirty_list: bool,
     dirty_at_last_tick: bool,
+}
+
+/// The state that all files of a cache share.
+pub(super) struct Core {
+    pub(super) memory: Arc<Memory>,
+    pub(super) workers: Arc<Workers>,
+    /// The maximum number of concurrent messages for a file.
+    pub(super) depth: usize,
+    /// Incremented when a write is sent, and when its reply arrives.
+    write_epoch: AtomicU64,
+    /// Reads served from the cache alone, and those that were not.
+    pub(super) hits: AtomicU64,
+    pub(super) misses: AtomicU64,
+    /// Buffers for write-back messages, which must not depend on an allocation: they may be what
+    /// frees memory.
+    buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+/// A task for a thread.
+pub(super) enum Job {
+    /// Writes a file's dirty data.
+    Write(Arc<Cached>),
+    /// Reads a range of a file on behalf of the caller.
+    Read(Arc<Cached>, Arc<dyn File>, Caller, ReadReservation),
+}
+
+/// The threads for read-ahead and write-back, with the queue of their jobs.
+pub(super) struct Workers {
+    pub(super) queue: Mutex<Queue>,
+    pub(super) work: Condvar,
+    pub(super) max_threads: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) jobs: VecDeque<Job>,
+    pub(super) threads: usize,
+    pub(super) idle: usize,
+    pub(super) closed: bool,
+    /// Files with dirty data.
+    pub(super) dirty: Vec<Weak<Cached>>,
 }
 
 /// The reason to keep a file in the table.
@@ -302,39 +346,6 @@ impl Cached {
         state.resize(attr.size);
     }
 
-    /// Returns the attributes that `ask` requests. Dirty data is written first, for it changes
-    /// times and space.
-    pub(super) fn attr(
-        &self,
-        cx: &Cx<'_>,
-        want: AttrMask,
-        ask: impl FnOnce() -> Result<Attr>,
-    ) -> Result<Attr> {
-        if want.intersects(AttrMask::SIZE | AttrMask::TIMES) {
-            self.flush(cx)?;
-        }
-        let since = self.core.write_epoch();
-        let mut attr = ask()?;
-        self.revalidate(&mut attr, since);
-        Ok(attr)
-    }
-
-    /// Changes attributes with `change`, after dirty data is written.
-    pub(super) fn setattr(
-        &self,
-        cx: &Cx<'_>,
-        set: &SetAttr,
-        change: impl FnOnce() -> Result<Attr>,
-    ) -> Result<Attr> {
-        let _exclusive = self.exclusive(cx)?;
-        let attr = change()?;
-        match set.size {
-            Some(_) => self.truncated(attr.size),
-            None => self.lock().change = None,
-        }
-        Ok(attr)
-    }
-
     /// Drops what was read and the size: other clients may have changed the file.
     pub(super) fn invalidate(&self) {
         let mut state = self.lock();
@@ -409,5 +420,54 @@ impl State {
         } else {
             self.resize(end);
         }
+    }
+}
+
+impl Core {
+    /// Creates the state, with `bytes` of memory.
+    pub(super) fn new(bytes: usize, workers: Arc<Workers>) -> Arc<Core> {
+        let buffer = || vec![0; Cached::MESSAGE as usize];
+        let depth = workers.max_threads;
+        Arc::new(Core {
+            memory: Memory::new(bytes),
+            workers,
+            depth,
+            write_epoch: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            buffers: Mutex::new((0..depth).map(|_| buffer()).collect()),
+        })
+    }
+
+    /// Returns the number of writes sent plus the number of replies.
+    pub(super) fn write_epoch(&self) -> u64 {
+        self.write_epoch.load(Ordering::SeqCst)
+    }
+
+    /// Counts a write that is sent, or its reply; returns the new number.
+    pub(super) fn advance_write_epoch(&self) -> u64 {
+        self.write_epoch.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Returns a buffer for a message: a preallocated one for each worker, new ones for callers
+    /// that write themselves.
+    pub(super) fn buffer(&self) -> Vec<u8> {
+        let buffer = self.buffers.lock().pop();
+        buffer.unwrap_or_default()
+    }
+
+    pub(super) fn return_buffer(&self, buffer: Vec<u8>) {
+        let mut buffers = self.buffers.lock();
+        if buffers.len() < self.depth {
+            buffers.push(buffer);
+        }
+    }
+}
+
+/// Ends the threads once the queue is empty.
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.workers.queue.lock().closed = true;
+        self.workers.work.notify_all();
     }
 }

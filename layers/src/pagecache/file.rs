@@ -12,9 +12,10 @@ use vfs::{
 
 use super::Mode;
 use super::cached::{Cached, Fetched};
-use super::pages::{BLOCK, Piece};
+use super::pages::Piece;
 use super::readahead::Stream;
 use super::table::Table;
+use super::units::BLOCK;
 use crate::forward;
 use crate::sync::{Mutex, MutexGuard};
 

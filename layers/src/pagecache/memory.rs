@@ -11,7 +11,7 @@ use std::task::{Wake, Waker};
 use vfs::{Cx, Result};
 
 use super::cached::Cached;
-use super::pages::{BLOCK, PAGE};
+use super::units::{BLOCK, CacheUnit, PAGE};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -46,16 +46,6 @@ struct Entry {
     unit: CacheUnit,
     /// The value of [`Inner::taken`] when it was added.
     since: u64,
-}
-
-/// A part of a file in memory, by its number.
-#[derive(Clone, Copy)]
-pub(super) enum CacheUnit {
-    Block(u64),
-    /// A page that was not handed out yet.
-    Page(u64),
-    /// A page that was handed out.
-    ConsumedPage(u64),
 }
 
 impl Memory {
@@ -135,8 +125,11 @@ impl Memory {
         inner.consumed.push_back(entry);
     }
 
-    pub(super) fn free_page(&self) {
-        self.inner().used -= PAGE;
+    /// Frees the memory of `count` pages.
+    pub(super) fn free_pages(&self, count: usize) {
+        if count > 0 {
+            self.inner().used -= count as u64 * PAGE;
+        }
     }
 
     pub(super) fn dirtied(&self) {
@@ -279,7 +272,7 @@ mod tests {
         for number in 0..10_000 {
             memory.charge_page(&Weak::new(), number);
             memory.mark_consumed(&Weak::new(), number);
-            memory.free_page();
+            memory.free_pages(1);
             memory.make_room(PAGE, |_| {});
         }
         let entries = memory.inner().entries();

@@ -1,9 +1,9 @@
 //! The cached contents of one file: blocks, their valid bytes and their dirty bytes.
 //!
 //! Independent of the file's size, of callers and of time. Lock order: none, the file's state
-//! guards it.
+//! guards it; memory's mutex after that.
 
-mod read_around;
+pub(super) mod dirty;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,15 +11,10 @@ use std::sync::{Arc, Weak};
 
 use vfs::Ranges;
 
-use self::read_around::ReadAround;
 use super::cached::Cached;
-use super::memory::{CacheUnit, Memory};
-
-/// Bytes of a block: the unit of allocation, and of read-around.
-pub(super) const BLOCK: u64 = 64 << 10;
-
-/// Bytes of a page: the minimum to read.
-pub(super) const PAGE: u64 = 4 << 10;
+use super::memory::Memory;
+use super::read_around::ReadAround;
+use super::units::{BLOCK, CacheUnit, PAGE, overlap};
 
 /// The cached contents of one file.
 pub(super) struct Pages {
@@ -64,12 +59,6 @@ impl Piece {
     }
 }
 
-/// Adjacent bytes to write in one message.
-pub(super) struct DirtyRun {
-    pub(super) range: Range<u64>,
-    pub(super) pieces: Vec<Piece>,
-}
-
 /// Splits `range` into its parts in each block.
 fn split(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let mut at = range.start;
@@ -88,20 +77,16 @@ fn within(part: &Range<u64>) -> Range<usize> {
     begin..begin + (part.end - part.start) as usize
 }
 
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
-}
-
 impl Pages {
     pub(super) fn new(memory: Arc<Memory>, owner: Weak<Cached>) -> Pages {
         Pages {
-            read_around: ReadAround::new(memory.clone(), owner.clone()),
             memory,
             owner,
             blocks: BTreeMap::new(),
             dirty: BTreeSet::new(),
             writing: Vec::new(),
             reading: Vec::new(),
+            read_around: ReadAround::default(),
         }
     }
 
@@ -140,7 +125,9 @@ impl Pages {
 
     /// Stores data that a program writes at `at`.
     pub(super) fn write(&mut self, at: u64, data: &[u8]) {
-        for (number, page) in self.read_around.take(&(at..at + data.len() as u64)) {
+        let pages = self.read_around.take(&(at..at + data.len() as u64));
+        self.memory.free_pages(pages.len());
+        for (number, page) in pages {
             self.fill(number * PAGE..(number + 1) * PAGE, Some(&page));
         }
         let mut rest = data;
@@ -195,6 +182,53 @@ impl Pages {
         Ok(pieces)
     }
 
+    /// Appends `part` of an incomplete block to `pieces`. Otherwise returns what is missing, in it
+    /// or after it, up to `end`.
+    fn get_by_pages(
+        &mut self,
+        part: Range<u64>,
+        end: u64,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), Range<u64>> {
+        let mut at = part.start;
+        while at < part.end {
+            let page = at..part.end.min((at / PAGE + 1) * PAGE);
+            let block = self.blocks.get(&(at / BLOCK));
+            let first = match block {
+                Some(block) => block
+                    .valid
+                    .gaps(page.start, page.end - 1)
+                    .first()
+                    .map(|gap| gap.0),
+                None => Some(at),
+            };
+            pieces.push(match (first, block) {
+                (None, Some(block)) => Piece {
+                    data: block.data.clone(),
+                    range: within(&page),
+                },
+                (first, _) => match self.read_around.consume(at / PAGE) {
+                    Some(found) => {
+                        if found.is_first_use {
+                            self.memory.mark_consumed(&self.owner, at / PAGE);
+                        }
+                        let start = (at % PAGE) as usize;
+                        Piece {
+                            data: found.data,
+                            range: start..start + (page.end - at) as usize,
+                        }
+                    }
+                    None => {
+                        let first = first.unwrap_or(at);
+                        return Err(first..self.missing(first, end));
+                    }
+                },
+            });
+            at = page.end;
+        }
+        Ok(())
+    }
+
     /// Returns where the missing data at `from` ends, at most `to`: adjacent missing parts are
     /// combined.
     fn missing(&self, from: u64, to: u64) -> u64 {
@@ -242,6 +276,61 @@ impl Pages {
         range.start..self.missing(range.start, range.end)
     }
 
+    /// Returns the range to read for a random read of `asked`, part of which is missing, of a file
+    /// of `size` bytes: with the pages around it if that pays, otherwise alone.
+    pub(super) fn read_around_window(&mut self, asked: &Range<u64>, size: u64) -> Range<u64> {
+        let pages = asked.start / PAGE..asked.end.div_ceil(PAGE);
+        let grain = if self.read_around.is_worthwhile() {
+            BLOCK / PAGE
+        } else {
+            1
+        };
+        let before = pages.start / grain * grain..pages.start;
+        let behind = pages.end..pages.end.next_multiple_of(grain);
+        let lacks = |number: &u64| {
+            let at = number * PAGE;
+            let block = self.blocks.get(&(at / BLOCK));
+            self.read_around.wants(*number)
+                && !block.is_some_and(|block| block.valid.covers(at, at + PAGE - 1))
+        };
+        let first = before.clone().find(lacks).unwrap_or(pages.start);
+        let last = behind
+            .clone()
+            .rev()
+            .find(lacks)
+            .map_or(pages.end, |last| last + 1);
+        first * PAGE..(last * PAGE).min(size)
+    }
+
+    /// Stores data that was read for `range` because of a random read of `asked`; zeros if `data`
+    /// is `None`. Whole pages are stored as single pages, the rest in blocks.
+    pub(super) fn insert_pages(
+        &mut self,
+        range: Range<u64>,
+        data: Option<&[u8]>,
+        asked: &Range<u64>,
+    ) {
+        let mut at = range.start;
+        while at < range.end {
+            let page = at..range.end.min((at / PAGE + 1) * PAGE);
+            let (from, to) = (page.start - range.start, page.end - range.start);
+            let part = data.map(|data| &data[from as usize..to as usize]);
+            let block = self.blocks.get(&(at / BLOCK));
+            let begun = block.and_then(|block| block.valid.next(page.start));
+            let begun = begun.is_some_and(|(first, _)| first < page.end);
+            at = page.end;
+            match page.end - page.start == PAGE && !begun {
+                true => {
+                    let number = page.start / PAGE;
+                    if self.read_around.insert(number, part, asked) {
+                        self.memory.charge_page(&self.owner, number);
+                    }
+                }
+                false => self.fill(page, part),
+            }
+        }
+    }
+
     /// Returns whether any part of `range` is being read.
     pub(super) fn is_being_read(&self, range: &Range<u64>) -> bool {
         self.reading.iter().any(|fetch| overlap(fetch, range))
@@ -258,123 +347,6 @@ impl Pages {
         }
     }
 
-    /// Returns the number of separate dirty runs in the block at `at`.
-    pub(super) fn dirty_runs(&self, at: u64) -> usize {
-        let block = self.blocks.get(&(at / BLOCK));
-        block.map_or(0, |block| block.dirty.count())
-    }
-
-    /// Returns the dirty run that contains the byte `at`, limited to about `most` bytes on each
-    /// side.
-    pub(super) fn dirty_run_at(&self, at: u64, most: u64) -> Option<Range<u64>> {
-        let dirty = |number: u64| self.blocks.get(&number).map(|block| &block.dirty);
-        let (first, last) = dirty(at / BLOCK)?
-            .next(at)
-            .filter(|&(from, _)| from <= at)?;
-        let (mut start, mut end) = (first, last + 1);
-        while start.is_multiple_of(BLOCK) && start > 0 && at - start < most {
-            let before = dirty(start / BLOCK - 1);
-            match before.and_then(|dirty| dirty.next(start - 1)) {
-                Some((from, _)) if from < start => start = from,
-                _ => break,
-            }
-        }
-        while end.is_multiple_of(BLOCK) && end - at < most {
-            match dirty(end / BLOCK).and_then(|dirty| dirty.next(end)) {
-                Some((from, last)) if from == end => end = last + 1,
-                _ => break,
-            }
-        }
-        Some(start..end)
-    }
-
-    /// Takes the next dirty run, at or after `from` or else from the start of the file: adjacent
-    /// bytes, at most `most`, up to a multiple of `most` if they extend beyond it. Bytes that are
-    /// being written already are skipped. The run counts as being written until
-    /// [`Pages::end_write`].
-    pub(super) fn take_run(&mut self, from: u64, most: u64) -> Option<DirtyRun> {
-        let number = from / BLOCK;
-        let busy = |at: u64| self.writing.iter().any(|flight| flight.contains(&at));
-        let mut numbers = self.dirty.range(number..).chain(self.dirty.range(..number));
-        let start = numbers.find_map(|number| {
-            let block = self.blocks.get(number)?;
-            let begins = || {
-                block
-                    .dirty
-                    .iter()
-                    .map(|(first, last)| first.max(from.min(last)))
-            };
-            let behind = begins().filter(|&at| at >= from && !busy(at)).min();
-            behind.or_else(|| {
-                let begins = block.dirty.iter().map(|(first, _)| first);
-                begins.filter(|&at| !busy(at)).min()
-            })
-        })?;
-        let stretch = self.dirty_run_at(start, most)?;
-        let mut end = stretch.end.min((start / most + 1) * most);
-        let busy = self.writing.iter().map(|flight| flight.start);
-        end = busy.filter(|&at| at > start).fold(end, u64::min);
-        self.take(start..end)
-    }
-
-    /// Takes the `most` bytes at `at`, as [`Pages::take_run`] does, if all are dirty and none is
-    /// being written.
-    pub(super) fn take_message(&mut self, at: u64, most: u64) -> Option<DirtyRun> {
-        let whole = at..at + most;
-        let ready = self.dirty_run_at(at, most)?.end >= whole.end;
-        let busy = self.writing.iter().any(|flight| overlap(flight, &whole));
-        (ready && !busy).then_some(())?;
-        self.take(whole)
-    }
-
-    /// Returns whether more than `bytes` may be dirty.
-    pub(super) fn has_more_than(&self, bytes: u64) -> bool {
-        self.dirty.len() as u64 * BLOCK > bytes
-    }
-
-    fn take(&mut self, range: Range<u64>) -> Option<DirtyRun> {
-        let mut pieces = Vec::new();
-        for (number, part) in split(range.clone()) {
-            let block = self.blocks.get_mut(&number)?;
-            pieces.push(Piece {
-                data: block.data.clone(),
-                range: within(&part),
-            });
-            block.dirty.remove(part.start, part.end - 1);
-            if block.dirty.is_empty() && self.dirty.remove(&number) {
-                self.memory.cleaned();
-            }
-        }
-        self.writing.push(range.clone());
-        Some(DirtyRun { range, pieces })
-    }
-
-    /// Ends the write of `run`. The rest after `written` bytes becomes dirty again (`again`), or is
-    /// lost: invalid unless it was written again meanwhile.
-    pub(super) fn end_write(&mut self, run: &Range<u64>, written: u64, again: bool) {
-        if let Some(at) = self.writing.iter().position(|flight| flight == run) {
-            self.writing.swap_remove(at);
-        }
-        for (number, part) in split(run.start + written..run.end) {
-            let Some(block) = self.blocks.get_mut(&number) else {
-                continue;
-            };
-            if again {
-                block.dirty.insert(part.start, part.end - 1);
-                if self.dirty.insert(number) {
-                    self.memory.dirtied();
-                }
-                continue;
-            }
-            for (from, to) in block.dirty.gaps(part.start, part.end - 1) {
-                block.valid.remove(from, to);
-            }
-            if block.valid.is_empty() {
-                self.blocks.remove(&number);
-            }
-        }
-    }
-
     /// Drops everything from `size` on.
     pub(super) fn truncate(&mut self, size: u64) {
         self.remove(size..u64::MAX);
@@ -382,7 +354,7 @@ impl Pages {
 
     /// Drops `range`, dirty or not.
     pub(super) fn remove(&mut self, range: Range<u64>) {
-        self.read_around.take(&range);
+        self.memory.free_pages(self.read_around.take(&range).len());
         let numbers = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let numbers: Vec<u64> = self
             .blocks
@@ -407,7 +379,7 @@ impl Pages {
 
     /// Drops everything that is neither dirty nor being written.
     pub(super) fn drop_clean(&mut self) {
-        self.read_around.clear();
+        self.memory.free_pages(self.read_around.clear());
         let flights = &self.writing;
         self.blocks.retain(|number, block| {
             let whole = number * BLOCK..(number + 1) * BLOCK;
@@ -432,7 +404,8 @@ impl Pages {
         match held {
             CacheUnit::Block(number) => return self.evict_block(number, again),
             CacheUnit::Page(number) | CacheUnit::ConsumedPage(number) if self.contains(held) => {
-                self.read_around.evict(number)
+                self.read_around.evict(number);
+                self.memory.free_pages(1);
             }
             CacheUnit::Page(_) | CacheUnit::ConsumedPage(_) => {}
         }
@@ -471,5 +444,6 @@ impl Drop for Pages {
         for _ in 0..self.dirty.len() {
             self.memory.cleaned();
         }
+        self.memory.free_pages(self.read_around.clear());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::pages::BLOCK;
+use super::units::BLOCK;
 
 /// The read pattern of an open file.
 #[derive(Default)]

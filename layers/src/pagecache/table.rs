@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use vfs::{Attr, NodeId, Result};
 
-use super::cached::{Cached, FileUse};
-use super::core::Core;
+use super::cached::{Cached, Core, FileUse};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -132,6 +131,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pagecache::cached::Workers;
 
     fn attr(id: NodeId) -> Attr {
         vfs_testkit::script::default_attr(id, vfs::Kind::File)
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn as_long_as_too_many_errors_are_untold_nothing_is_written_behind() {
-        let table = Table::new(Core::new(1 << 20, 1).expect("a thread"));
+        let table = Table::new(Core::new(1 << 20, Workers::new(1).expect("a thread")));
         let most = Table::MAX_UNREPORTED as NodeId;
         for id in 1..most {
             left(&table, id);

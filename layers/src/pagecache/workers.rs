@@ -2,40 +2,15 @@
 //!
 //! Lock order: their own mutex, after all others; none is held while a job runs.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use vfs::{Call, Caller, Cx, File};
+use vfs::{Call, Cx};
 
-use super::cached::{Cached, ReadReservation};
+use super::cached::{Cached, Job, Queue, Workers};
 use crate::sync::thread::Builder;
 use crate::sync::{Condvar, Mutex, MutexGuard};
-
-/// A task for a thread.
-pub(super) enum Job {
-    /// Writes a file's dirty data.
-    Write(Arc<Cached>),
-    /// Reads a range of a file on behalf of the caller.
-    Read(Arc<Cached>, Arc<dyn File>, Caller, ReadReservation),
-}
-
-pub(super) struct Workers {
-    queue: Mutex<Queue>,
-    work: Condvar,
-    max_threads: usize,
-}
-
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    threads: usize,
-    idle: usize,
-    closed: bool,
-    /// Files with dirty data.
-    dirty: Vec<Weak<Cached>>,
-}
 
 impl Workers {
     /// The write-back interval: written data is sent after twice this at the latest. That is sooner
@@ -84,12 +59,6 @@ impl Workers {
     pub(super) fn dirty(&self) -> Vec<Arc<Cached>> {
         let queue = self.queue();
         queue.dirty.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Ends the threads once the queue is empty.
-    pub(super) fn close(&self) {
-        self.queue().closed = true;
-        self.work.notify_all();
     }
 
     fn spawn_worker(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use vfs::{Cx, File, Result};
 
-use super::super::pages::Piece;
-use super::super::payload::CacheSink;
-use super::super::workers::Job;
-use super::{Cached, Fetched, ReadReservation, State};
+use super::{Cached, Fetched, Job, ReadReservation, State};
+use crate::pagecache::pages::Piece;
+use crate::pagecache::payload::CacheSink;
 
 impl Cached {
     /// Returns the data of `range`, which is within the file's size, or the first part that must be

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use vfs::{Call, Cx, Errno, File, Result};
 
-use super::super::pages::{BLOCK, DirtyRun, Pages};
-use super::super::payload::join;
-use super::super::workers::Job;
-use super::{Cached, Exclusive, State, Writer};
+use super::{Cached, Exclusive, Job, State, Writer};
+use crate::pagecache::pages::Pages;
+use crate::pagecache::pages::dirty::DirtyRun;
+use crate::pagecache::payload::join;
+use crate::pagecache::units::BLOCK;
 
 impl Cached {
     /// Stores data that a program writes at `range` through `file`, with `put`.

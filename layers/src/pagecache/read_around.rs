@@ -3,21 +3,18 @@
 //!
 //! The kernel caches a page that was handed out, so it is evicted first and is not fetched along
 //! again before the next open; a page that was not requested yet is kept. Writes are handled
-//! elsewhere: a writer takes the page away first. Lock order: none, the file's state guards it;
-//! memory's mutex after that.
+//! elsewhere: a writer takes the page away first. The caller accounts the memory. Lock order: none,
+//! the file's state guards it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use super::super::cached::Cached;
-use super::super::memory::Memory;
-use super::{BLOCK, PAGE, Pages, Piece, overlap, within};
+use super::units::{BLOCK, PAGE, overlap};
 
 /// The pages of one file, by number.
+#[derive(Default)]
 pub(super) struct ReadAround {
-    memory: Arc<Memory>,
-    owner: Weak<Cached>,
     pages: BTreeMap<u64, Page>,
     /// The pages of each block that were handed out since the last open, a bit each.
     consumed: HashMap<u64, u16>,
@@ -30,7 +27,13 @@ pub(super) struct ReadAround {
 struct Page {
     data: Arc<Vec<u8>>,
     state: PageState,
-    memory: Arc<Memory>,
+}
+
+/// A page that is handed out.
+pub(super) struct FoundPage {
+    pub(super) data: Arc<Vec<u8>>,
+    /// Whether it was not handed out before.
+    pub(super) is_first_use: bool,
 }
 
 /// The state of a page.
@@ -42,12 +45,6 @@ enum PageState {
     Requested,
     /// Handed out.
     Consumed,
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        self.memory.free_page();
-    }
 }
 
 /// Returns the numbers of the pages that overlap `range`.
@@ -75,20 +72,9 @@ impl ReadAround {
     /// The interval of trials while read-around does not pay: they cost 2 % more than none.
     const TRIAL_INTERVAL: u32 = 32;
 
-    /// The maximum number of blocks in `seen`, which is 4 GiB of a file, in 1 MiB of memory; beyond
-    /// it all are dropped.
+    /// The maximum number of blocks in `consumed`, which is 4 GiB of a file, in 1 MiB of memory;
+    /// beyond it all are dropped.
     const MAX_CONSUMED_BLOCKS: usize = 1 << 16;
-
-    pub(super) fn new(memory: Arc<Memory>, owner: Weak<Cached>) -> ReadAround {
-        ReadAround {
-            memory,
-            owner,
-            pages: BTreeMap::new(),
-            consumed: HashMap::new(),
-            balance: 0,
-            calls: 0,
-        }
-    }
 
     /// Returns whether there is no page.
     pub(super) fn is_empty(&self) -> bool {
@@ -122,17 +108,17 @@ impl ReadAround {
         !seen && !self.contains(number)
     }
 
-    /// Stores a page that was fetched for a request of `asked`; zeros if `data` is `None`.
-    pub(super) fn insert(&mut self, number: u64, data: Option<&[u8]>, asked: &Range<u64>) {
+    /// Stores a page that was fetched for a request of `asked`, unless it is cached already or not
+    /// worth it; zeros if `data` is `None`. Returns whether it was stored.
+    pub(super) fn insert(&mut self, number: u64, data: Option<&[u8]>, asked: &Range<u64>) -> bool {
         let asked = overlap(asked, &(number * PAGE..(number + 1) * PAGE));
         let wanted = match asked {
             true => !self.contains(number),
             false => self.wants(number),
         };
         if !wanted {
-            return;
+            return false;
         }
-        self.memory.charge_page(&self.owner, number);
         let data = data.map_or_else(|| vec![0; PAGE as usize], <[u8]>::to_vec);
         let page = Page {
             data: Arc::new(data),
@@ -141,20 +127,22 @@ impl ReadAround {
             } else {
                 PageState::Prefetched
             },
-            memory: self.memory.clone(),
         };
         self.pages.insert(number, page);
+        true
     }
 
     /// Hands out a page if it is cached.
-    pub(super) fn consume(&mut self, number: u64) -> Option<Arc<Vec<u8>>> {
+    pub(super) fn consume(&mut self, number: u64) -> Option<FoundPage> {
         let page = self.pages.get_mut(&number)?;
         let data = page.data.clone();
         let before = std::mem::replace(&mut page.state, PageState::Consumed);
         if before == PageState::Consumed {
-            return Some(data);
+            return Some(FoundPage {
+                data,
+                is_first_use: false,
+            });
         }
-        self.memory.mark_consumed(&self.owner, number);
         let (block, bit) = block_and_bit(number);
         if self.consumed.len() >= ReadAround::MAX_CONSUMED_BLOCKS {
             self.consumed.clear();
@@ -163,7 +151,10 @@ impl ReadAround {
         if before == PageState::Prefetched {
             self.adjust_balance(ReadAround::HIT_VALUE - 1);
         }
-        Some(data)
+        Some(FoundPage {
+            data,
+            is_first_use: true,
+        })
     }
 
     /// Removes the pages that overlap `range`, and returns them.
@@ -175,15 +166,15 @@ impl ReadAround {
             .collect();
         let each = found.into_iter().filter_map(|number| {
             let page = self.pages.remove(&number)?;
-            Some((number, page.data.clone()))
+            Some((number, page.data))
         });
         each.collect()
     }
 
-    /// Drops everything: another client has changed the file.
-    pub(super) fn clear(&mut self) {
-        self.pages.clear();
+    /// Drops everything, for another client has changed the file. Returns the number of pages.
+    pub(super) fn clear(&mut self) -> usize {
         self.consumed.clear();
+        std::mem::take(&mut self.pages).len()
     }
 
     /// Forgets which pages were handed out: after an open, the kernel requests all pages again.
@@ -203,106 +194,6 @@ impl ReadAround {
         let page = self.pages.remove(&number);
         if page.is_some_and(|page| page.state == PageState::Prefetched) {
             self.adjust_balance(-1);
-        }
-    }
-}
-
-impl Pages {
-    /// Appends `part` of an incomplete block to `pieces`. Otherwise returns what is missing, in it
-    /// or after it, up to `end`.
-    pub(super) fn get_by_pages(
-        &mut self,
-        part: Range<u64>,
-        end: u64,
-        pieces: &mut Vec<Piece>,
-    ) -> Result<(), Range<u64>> {
-        let mut at = part.start;
-        while at < part.end {
-            let page = at..part.end.min((at / PAGE + 1) * PAGE);
-            let block = self.blocks.get(&(at / BLOCK));
-            let first = match block {
-                Some(block) => block
-                    .valid
-                    .gaps(page.start, page.end - 1)
-                    .first()
-                    .map(|gap| gap.0),
-                None => Some(at),
-            };
-            pieces.push(match (first, block) {
-                (None, Some(block)) => Piece {
-                    data: block.data.clone(),
-                    range: within(&page),
-                },
-                (first, _) => match self.read_around.consume(at / PAGE) {
-                    Some(data) => {
-                        let start = (at % PAGE) as usize;
-                        Piece {
-                            data,
-                            range: start..start + (page.end - at) as usize,
-                        }
-                    }
-                    None => {
-                        let first = first.unwrap_or(at);
-                        return Err(first..self.missing(first, end));
-                    }
-                },
-            });
-            at = page.end;
-        }
-        Ok(())
-    }
-
-    /// Returns the range to read for a random read of `asked`, part of which is missing, of a file
-    /// of `size` bytes: with the pages around it if that pays, otherwise alone.
-    pub(in crate::pagecache) fn read_around_window(
-        &mut self,
-        asked: &Range<u64>,
-        size: u64,
-    ) -> Range<u64> {
-        let pages = asked.start / PAGE..asked.end.div_ceil(PAGE);
-        let grain = if self.read_around.is_worthwhile() {
-            BLOCK / PAGE
-        } else {
-            1
-        };
-        let before = pages.start / grain * grain..pages.start;
-        let behind = pages.end..pages.end.next_multiple_of(grain);
-        let lacks = |number: &u64| {
-            let at = number * PAGE;
-            let block = self.blocks.get(&(at / BLOCK));
-            self.read_around.wants(*number)
-                && !block.is_some_and(|block| block.valid.covers(at, at + PAGE - 1))
-        };
-        let first = before.clone().find(lacks).unwrap_or(pages.start);
-        let last = behind
-            .clone()
-            .rev()
-            .find(lacks)
-            .map_or(pages.end, |last| last + 1);
-        first * PAGE..(last * PAGE).min(size)
-    }
-
-    /// Stores data that was read for `range` because of a random read of `asked`; zeros if `data`
-    /// is `None`. Whole pages are stored as single pages, the rest in blocks.
-    pub(in crate::pagecache) fn insert_pages(
-        &mut self,
-        range: Range<u64>,
-        data: Option<&[u8]>,
-        asked: &Range<u64>,
-    ) {
-        let mut at = range.start;
-        while at < range.end {
-            let page = at..range.end.min((at / PAGE + 1) * PAGE);
-            let (from, to) = (page.start - range.start, page.end - range.start);
-            let part = data.map(|data| &data[from as usize..to as usize]);
-            let block = self.blocks.get(&(at / BLOCK));
-            let begun = block.and_then(|block| block.valid.next(page.start));
-            let begun = begun.is_some_and(|(first, _)| first < page.end);
-            at = page.end;
-            match page.end - page.start == PAGE && !begun {
-                true => self.read_around.insert(page.start / PAGE, part, asked),
-                false => self.fill(page, part),
-            }
         }
     }
 }
