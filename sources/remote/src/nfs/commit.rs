@@ -14,9 +14,8 @@ use std::sync::{Arc, Weak};
 use ::nfs::client::Stable;
 use vfs::{Call, Caller, Cx, Errno, Result};
 
-use super::file::NfsFile;
-use super::fs::Shared;
 use super::rpc_client::Attempts;
+use super::shared::Shared;
 use super::uncommitted::{Change, Commit, Uncommitted};
 use super::version::{Handle, ProtocolVersion};
 
@@ -26,7 +25,7 @@ impl<V: ProtocolVersion> Shared<V> {
         &'a self,
         cx: &Cx<'_>,
         handle: &'a Handle,
-    ) -> Result<Change<'a, NfsFile<V>>> {
+    ) -> Result<Change<'a, V::Open>> {
         let connection = self.version.reconnections();
         self.uncommitted.change(cx, handle, connection)
     }
@@ -127,19 +126,18 @@ impl<V: ProtocolVersion> Shared<V> {
         &self,
         cx: &Cx<'_>,
         handle: &Handle,
-        commit: &Commit<NfsFile<V>>,
+        commit: &Commit<V::Open>,
         verifier: [u8; 8],
     ) -> Result<bool> {
         tracing::info!("the server restarted: rewriting uncommitted data");
         let writer = commit.writer.as_ref();
-        let file = writer.and_then(|writer| writer.file.upgrade());
-        let open = file.as_ref().and_then(|file| file.open.as_ref());
+        let open = writer.and_then(|writer| writer.open.upgrade());
         let caller = writer.map_or(cx.caller, |writer| &writer.caller);
         let cx = &cx.on_behalf_of(caller);
         let mut rewrite = self.uncommitted.rewrite(cx, handle, commit, verifier)?;
         let mut durable = true;
         while let Some((offset, data)) = rewrite.next() {
-            match self.write_all(cx, handle, open, offset, data) {
+            match self.write_all(cx, handle, open.as_deref(), offset, data) {
                 Ok(unstable) => {
                     durable &= unstable.is_none();
                     rewrite.wrote(unstable);
@@ -190,7 +188,7 @@ impl<V: ProtocolVersion> Shared<V> {
 
 /// A thread that commits old data. It ends when this is dropped.
 pub(super) struct Committer<V: ProtocolVersion> {
-    uncommitted: Arc<Uncommitted<NfsFile<V>>>,
+    uncommitted: Arc<Uncommitted<V::Open>>,
     call: Arc<Call>,
 }
 
@@ -217,7 +215,7 @@ impl<V: ProtocolVersion> Drop for Committer<V> {
 }
 
 fn commit_due<V: ProtocolVersion>(
-    uncommitted: &Uncommitted<NfsFile<V>>,
+    uncommitted: &Uncommitted<V::Open>,
     call: &Call,
     shared: &Weak<Shared<V>>,
 ) {

@@ -1,31 +1,39 @@
 //! Directory listing: cookies are the server's.
 
-use ::nfs::client::{DirPage, ListedEntry};
+use ::nfs::client::ListedEntry;
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, ReaddirMode, Result};
 
-use super::file::NfsFile;
 use super::node::NfsNode;
-use super::version::{Found, List, PageEnd, ProtocolVersion};
+use super::version::{Found, List, ProtocolVersion};
 
-impl<V: ProtocolVersion> NfsFile<V> {
+/// The listings of an open directory.
+#[derive(Default)]
+pub(super) struct Listing {
+    /// The cookie verifier of the last READDIR.
+    verifier: Mutex<[u8; 8]>,
+}
+
+impl Listing {
     /// The most retries of a page that failed with `ENOENT`. READDIR has no such error (RFC 7530,
     /// section 13.2), but Ganesha returns it now and then when an entry vanishes meanwhile.
     const MAX_RETRIES: usize = 16;
 
-    pub(super) fn list(
+    pub(super) fn list<V: ProtocolVersion>(
         &self,
+        node: &NfsNode<V>,
         cx: &Cx<'_>,
         cookie: u64,
         plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        self.node.shared.recommit_after_reconnect(cx);
+        node.shared.recommit_after_reconnect(cx);
         let mut at = cookie;
         let mut again = 0;
         let plus = plus == ReaddirMode::Entries;
         loop {
             let list = List {
-                handle: self.node.handle(),
+                handle: &node.handle,
                 cookie: at,
                 // A listing from the start has no verifier.
                 verifier: if at == 0 { [0; 8] } else { *self.verifier() },
@@ -34,7 +42,7 @@ impl<V: ProtocolVersion> NfsFile<V> {
             // Looking up needs another call, which cannot be made while this one's reply is
             // decoded.
             let mut behind = Vec::new();
-            let page = match self.node.shared.version.list(cx, &list, &mut |listed| {
+            let page = match node.shared.version.list(cx, &list, &mut |listed| {
                 // Entries without handle or attributes, such as mount points, and all entries after
                 // them.
                 let lacks = plus && (listed.handle.is_none() || listed.attr.is_none());
@@ -42,7 +50,7 @@ impl<V: ProtocolVersion> NfsFile<V> {
                     behind.push(DeferredLookup::of(&listed));
                     return Ok(true);
                 }
-                let entry = self.entry(&listed);
+                let entry = listed_entry(node, &listed);
                 Ok(sink.entry(dir_entry(&listed, entry)))
             }) {
                 Err(Errno::ENOENT) if again < Self::MAX_RETRIES => {
@@ -53,7 +61,7 @@ impl<V: ProtocolVersion> NfsFile<V> {
             };
             *self.verifier() = page.verifier;
             for listed in behind {
-                let entry = self.find(cx, &listed)?;
+                let entry = find(node, cx, &listed)?;
                 if !sink.entry(listed.dir_entry(entry)) {
                     return Ok(());
                 }
@@ -69,24 +77,32 @@ impl<V: ProtocolVersion> NfsFile<V> {
         }
     }
 
-    /// The node of an entry, if it came with handle and attributes.
-    fn entry(&self, listed: &ListedEntry<'_>) -> Option<Entry> {
-        let (handle, attr) = (listed.handle.as_ref()?, listed.attr?);
-        let handle = handle[..].into();
-        let found = Found { handle, attr };
-        Some(NfsNode::child_entry(&self.node, listed.name, found))
+    fn verifier(&self) -> MutexGuard<'_, [u8; 8]> {
+        self.verifier.lock()
     }
+}
 
-    fn find(&self, cx: &Cx<'_>, listed: &DeferredLookup) -> Result<Option<Entry>> {
-        let Ok(name) = Name::new(&listed.name) else {
-            return Ok(None);
-        };
-        match vfs::Node::lookup(&*self.node, cx, name) {
-            Ok(entry) => Ok(Some(entry)),
-            // The entry has vanished or is inaccessible.
-            Err(Errno::ENOENT | Errno::EACCES | Errno::ESTALE) => Ok(None),
-            Err(errno) => Err(errno),
-        }
+/// The node of an entry, if it came with handle and attributes.
+fn listed_entry<V: ProtocolVersion>(dir: &NfsNode<V>, listed: &ListedEntry<'_>) -> Option<Entry> {
+    let (handle, attr) = (listed.handle.as_ref()?, listed.attr?);
+    let handle = handle[..].into();
+    let found = Found { handle, attr };
+    Some(dir.child_entry(listed.name, found))
+}
+
+fn find<V: ProtocolVersion>(
+    dir: &NfsNode<V>,
+    cx: &Cx<'_>,
+    listed: &DeferredLookup,
+) -> Result<Option<Entry>> {
+    let Ok(name) = Name::new(&listed.name) else {
+        return Ok(None);
+    };
+    match dir.find(cx, name) {
+        Ok(entry) => Ok(Some(entry)),
+        // The entry has vanished or is inaccessible.
+        Err(Errno::ENOENT | Errno::EACCES | Errno::ESTALE) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -128,26 +144,4 @@ fn dir_entry<'a>(listed: &ListedEntry<'a>, entry: Option<Entry>) -> DirEntry<'a>
         cookie: listed.cookie,
         entry,
     }
-}
-
-/// Passes the entries of a page to `each`, except `.` and `..`.
-pub(super) fn pass_entries(
-    page: DirPage<'_>,
-    list: &List<'_>,
-    each: &mut dyn FnMut(ListedEntry<'_>) -> Result<bool>,
-) -> Result<PageEnd> {
-    let mut paged = PageEnd {
-        verifier: page.verifier,
-        cookie: list.cookie,
-        end: page.eof,
-    };
-    for listed in page.entries {
-        paged.cookie = listed.cookie;
-        // Skips invalid names that the server may send.
-        if Name::new(listed.name).is_ok() && !each(listed)? {
-            paged.end = true;
-            return Ok(paged);
-        }
-    }
-    Ok(paged)
 }

@@ -11,8 +11,8 @@ use ::nfs::client::v4::{Capabilities, ClientId, GetCapabilities, Operations, Roo
 use ::nfs::client::{ClientCall, Failure, Limits};
 use vfs::{Call, Cx, Errno, Result};
 
-use super::fs::Options;
 use super::mount::clamp_to_client_limits;
+use super::options::Options;
 use super::rpc_client::{Dial, PendingCall, RpcClient, host_name, process_credentials};
 use super::v3;
 use super::v4::{Core, Maintenance, PendingCompound};

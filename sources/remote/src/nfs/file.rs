@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use ::nfs::client::Stable;
-use parking_lot::{Mutex, MutexGuard};
 use vfs::{
     Access, AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirSink, Errno, Extent,
-    File, Fill, Kind, Lease, LeaseKind, Node, OpenFlags, Patience, Payload, ReaddirMode, Result,
-    SetAttr, Sink, Whence,
+    File, Fill, Kind, Lease, LeaseKind, OpenFlags, Patience, Payload, ReaddirMode, Result, SetAttr,
+    Sink, Whence,
 };
 
+use super::dir::Listing;
 use super::node::NfsNode;
 use super::uncommitted::Writer;
 use super::version::{Open, ProtocolVersion};
@@ -19,38 +19,35 @@ use crate::file::{MAX_IN_FLIGHT, in_pieces, seek_without_holes};
 
 /// An open file or directory.
 pub(super) struct NfsFile<V: ProtocolVersion> {
-    this: Weak<NfsFile<V>>,
-    pub(super) node: Arc<NfsNode<V>>,
+    node: Arc<NfsNode<V>>,
     flags: OpenFlags,
     /// `None` for a directory, which needs no open.
-    pub(super) open: Option<V::Open>,
-    /// The cookie verifier of the last READDIR.
-    verifier: Mutex<[u8; 8]>,
+    open: Option<Arc<V::Open>>,
+    listing: Listing,
 }
 
 impl<V: ProtocolVersion> NfsFile<V> {
     pub(super) fn new(
         node: Arc<NfsNode<V>>,
         flags: OpenFlags,
-        open: Option<V::Open>,
+        open: Option<Arc<V::Open>>,
     ) -> Arc<NfsFile<V>> {
-        Arc::new_cyclic(|this| NfsFile {
-            this: this.clone(),
+        Arc::new(NfsFile {
             node,
             flags,
             open,
-            verifier: Mutex::default(),
+            listing: Listing::default(),
         })
     }
 
-    /// [`Node::open`].
+    /// [`vfs::Node::open`].
     pub(super) fn open(
         node: Arc<NfsNode<V>>,
         cx: &Cx<'_>,
         flags: OpenFlags,
     ) -> Result<Arc<dyn File>> {
-        if node.kind() == Kind::Directory {
-            return match node.access(cx, Access::READ)? {
+        if node.kind == Kind::Directory {
+            return match node.allowed_access(cx, Access::READ)? {
                 Access::READ => Ok(NfsFile::new(node, flags, None)),
                 _ => Err(Errno::EACCES),
             };
@@ -62,20 +59,16 @@ impl<V: ProtocolVersion> NfsFile<V> {
                 size: Some(0),
                 ..SetAttr::default()
             };
-            file.node.set_attr_with(cx, file.open.as_ref(), &set)?;
+            file.node.set_attr_with(cx, file.open.as_deref(), &set)?;
         }
         Ok(file)
-    }
-
-    pub(super) fn verifier(&self) -> MutexGuard<'_, [u8; 8]> {
-        self.verifier.lock()
     }
 
     /// Returns the open state, or `EISDIR` for a directory.
     fn opened(&self) -> Result<Open<'_, V>> {
         Ok(Open {
-            handle: self.node.handle(),
-            state: self.open.as_ref().ok_or(Errno::EISDIR)?,
+            handle: &self.node.handle,
+            state: self.open.as_deref().ok_or(Errno::EISDIR)?,
         })
     }
 
@@ -101,7 +94,7 @@ impl<V: ProtocolVersion> NfsFile<V> {
             Err(errno) => return (0, Err(errno)),
         };
         let shared = &self.node.shared;
-        let change = match shared.change(cx, self.node.handle()) {
+        let change = match shared.change(cx, &self.node.handle) {
             Ok(change) => change,
             Err(errno) => return (0, Err(errno)),
         };
@@ -113,7 +106,7 @@ impl<V: ProtocolVersion> NfsFile<V> {
         };
         let writer = || Writer {
             caller: cx.caller.clone(),
-            file: self.this.clone(),
+            open: self.open.as_ref().map_or_else(Weak::new, Arc::downgrade),
         };
         let io = self.version().limits().write.max(1) as usize;
         let mut pieces = data.chunks(io).peekable();
@@ -182,15 +175,15 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
         self
     }
 
-    fn attr(&self, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
-        self.node.attr(cx, want)
+    fn attr(&self, cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
+        self.node.get_attr(cx)
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         if set.size.is_some() && !self.flags.contains(OpenFlags::WRITE) {
             return Err(Errno::EINVAL);
         }
-        self.node.set_attr_with(cx, self.open.as_ref(), set)
+        self.node.set_attr_with(cx, self.open.as_deref(), set)
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
@@ -267,7 +260,7 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
             self.write_long(cx, offset + behind as u64, piece)
         });
         drop(appending);
-        self.node.shared.commit_early(cx, self.node.handle());
+        self.node.shared.commit_early(cx, &self.node.handle);
         done
     }
 
@@ -278,17 +271,17 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
         plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        if self.node.kind() != Kind::Directory {
+        if self.node.kind != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
         cx.check_may_block()?;
-        self.list(cx, cookie, plus, sink)
+        self.listing.list(&self.node, cx, cookie, plus, sink)
     }
 
     /// Directory changes are durable when the server replies.
     fn fsync(&self, cx: &Cx<'_>, _datasync: bool) -> Result<()> {
         cx.check_may_block()?;
-        self.node.shared.commit(cx, self.node.handle())
+        self.node.shared.commit(cx, &self.node.handle)
     }
 
     /// The client buffers no writes.
@@ -307,7 +300,7 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
             return Err(Errno::EINVAL);
         }
         cx.check_may_block()?;
-        let change = self.node.shared.change(cx, self.node.handle())?;
+        let change = self.node.shared.change(cx, &self.node.handle)?;
         self.version().allocate(cx, open, offset, len, hole)?;
         if hole {
             change.replaced(offset, offset.saturating_add(len));
@@ -390,7 +383,7 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
         if len == 0 {
             return Ok(0);
         }
-        let change = to.node.shared.change(cx, to.node.handle())?;
+        let change = to.node.shared.change(cx, &to.node.handle)?;
         let copied = self
             .version()
             .copy(cx, from, offset, into, to_offset, len, how)?;

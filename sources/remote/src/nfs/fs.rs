@@ -3,43 +3,12 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use vfs::{Capabilities, Cx, Errno, FileSystem, Node, NodeId, Result};
+use vfs::{Capabilities, Cx, Errno, FileSystem, Node, Result};
 
 use super::commit::Committer;
-use super::file::NfsFile;
 use super::node::NfsNode;
-use super::uncommitted::{Limits, Uncommitted};
+use super::shared::Shared;
 use super::version::{Found, ProtocolVersion};
-use crate::locks::Mirrors;
-use crate::{Retry, Timeouts};
-
-/// Mount options.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// The major and minor version; the best that the server supports if `None`.
-    pub version: Option<(u32, u32)>,
-    /// The TCP port of MOUNT for v3; the portmapper's answer if `None`.
-    pub mount_port: Option<u16>,
-    /// The user and group that all callers act as; each caller's own if `None`.
-    pub act_as: Option<(u32, u32)>,
-    /// Uses READ, which transfers holes as zeros, instead of READ_PLUS.
-    pub no_read_plus: bool,
-    /// Takes no delegations, so that every open goes to the server (v4.1 and later have
-    /// delegations).
-    pub no_delegations: bool,
-    /// Connects from a reserved port, as servers with `secure` in exports(5) demand.
-    pub reserved_port: bool,
-    /// The most bytes of one READ and of one WRITE, if less than the limits of both sides.
-    pub sizes: (Option<u32>, Option<u32>),
-    /// The most bytes of payload in flight, if not the link's default
-    /// ([`transports::Payloads::in_flight`]).
-    pub in_flight: Option<usize>,
-    /// The timeouts for a server that does not answer.
-    pub timeouts: Timeouts,
-    /// The retry limit after a lost connection.
-    pub retry: Retry,
-}
 
 /// A tree of an NFS server.
 pub(super) struct RemoteNfs<V: ProtocolVersion> {
@@ -48,25 +17,9 @@ pub(super) struct RemoteNfs<V: ProtocolVersion> {
     _committer: Committer<V>,
 }
 
-/// The state that all nodes and files of a mount share.
-pub(super) struct Shared<V: ProtocolVersion> {
-    pub(super) version: V,
-    pub(super) mirrors: Mirrors<V::Open>,
-    pub(super) uncommitted: Arc<Uncommitted<NfsFile<V>>>,
-    pub(super) root: NodeId,
-    /// Held during an append, from the lookup of the file size until the data is written.
-    pub(super) appending: Mutex<()>,
-}
-
 impl<V: ProtocolVersion> RemoteNfs<V> {
     pub(super) fn new(version: V, root: Found) -> Result<Arc<RemoteNfs<V>>> {
-        let shared = Arc::new(Shared {
-            version,
-            mirrors: Mirrors::default(),
-            uncommitted: Arc::new(Uncommitted::new(Limits::DEFAULT)),
-            root: root.attr.id,
-            appending: Mutex::new(()),
-        });
+        let shared = Shared::new(version, root.attr.id);
         let root = NfsNode::new(&shared, &root, None);
         Ok(Arc::new(RemoteNfs {
             _committer: Committer::start(&shared)?,

@@ -2,6 +2,8 @@
 //! independent kinds of Linux: flock(2) becomes a lock of the whole file, as in Linux's client. v3
 //! has no locks without NLM.
 
+use std::sync::Arc;
+
 use vfs::lock::{ForeignLock, HostLock, LockFamily, LockKind, LockRange};
 use vfs::{Cx, Kind, OpenFlags, Result};
 
@@ -10,13 +12,13 @@ use super::version::{Open, ProtocolVersion, Target};
 use crate::locks::Lockable;
 
 impl<V: ProtocolVersion> Lockable for NfsNode<V> {
-    type Open = V::Open;
+    type Open = Arc<V::Open>;
 
     fn has_locks(&self, _: LockFamily) -> bool {
-        vfs::Node::kind(self) == Kind::File && self.shared.version.has_locks()
+        self.kind == Kind::File && self.shared.version.has_locks()
     }
 
-    fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<V::Open> {
+    fn open_mirror(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<V::Open>> {
         let target = Target {
             exclusive: true,
             ..self.target()
@@ -27,14 +29,14 @@ impl<V: ProtocolVersion> Lockable for NfsNode<V> {
     fn set_lock(
         &self,
         cx: &Cx<'_>,
-        open: &V::Open,
+        open: &Arc<V::Open>,
         lock: &LockRange,
         state: HostLock,
     ) -> Result<()> {
-        let handle = self.handle();
+        let handle = &self.handle;
         let open = Open {
             handle,
-            state: open,
+            state: open.as_ref(),
         };
         self.shared.version.set_lock(cx, open, lock, state)
     }
@@ -42,14 +44,14 @@ impl<V: ProtocolVersion> Lockable for NfsNode<V> {
     fn find_lock(
         &self,
         cx: &Cx<'_>,
-        open: &V::Open,
+        open: &Arc<V::Open>,
         lock: &LockRange,
         kind: LockKind,
     ) -> Result<Option<ForeignLock>> {
-        let handle = self.handle();
+        let handle = &self.handle;
         let open = Open {
             handle,
-            state: open,
+            state: open.as_ref(),
         };
         self.shared.version.find_lock(cx, open, lock, kind)
     }

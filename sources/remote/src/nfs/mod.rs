@@ -5,8 +5,9 @@
 //!   `v4` implement it.
 //! - `direct` offers the protocol's own procedures and compounds.
 //! - `starttls` sets up TLS on a connection.
-//! - `fs` mounts; `node`, `file`, `dir` and `locks` implement the file-system traits; `commit`
-//!   makes written data durable, and `uncommitted` keeps copies of it until then.
+//! - `mount` mounts, as the `options` say. `fs`, `node_ops`, `file`, `dir` and `locks` implement
+//!   the file-system traits; `node` is a node, `shared` the state that all nodes and files share.
+//! - `commit` makes written data durable, and `uncommitted` keeps copies of it until then.
 //!
 //! Deliberately absent: write delegations, layouts, NLM (v3 has no locks), and caches other than
 //! that of open files.
@@ -19,8 +20,11 @@ mod fs;
 mod locks;
 mod mount;
 mod node;
+mod node_ops;
+mod options;
 mod read_destination;
 mod rpc_client;
+mod shared;
 mod starttls;
 mod uncommitted;
 mod url;
@@ -29,9 +33,9 @@ mod v4;
 mod version;
 
 pub use self::direct::{Compounds, Procedures};
-pub use self::fs::Options;
-pub use self::mount::{DialResult, Mount, mount};
-pub use self::rpc_client::{Dial, PendingCall};
+pub use self::mount::{Mount, mount};
+pub use self::options::Options;
+pub use self::rpc_client::{Dial, DialResult, PendingCall};
 pub use self::starttls::{TlsSettings, establish_tls};
 pub use self::url::Url;
 pub use self::v4::PendingCompound;

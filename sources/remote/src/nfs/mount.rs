@@ -6,18 +6,15 @@ use std::time::Duration;
 use ::nfs::client::v3::{FsInfo, GetAttr, GetPort, Mount as AskMount};
 use ::nfs::client::v4::{GetAttr as GetAttr4, GetCapabilities, Lookup, Root};
 use ::nfs::client::{Limits, Tree};
-use transports::Link;
 use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
 
-use super::fs::{Options, RemoteNfs};
-use super::rpc_client::{RpcClient, host_name, process_credentials};
+use super::fs::RemoteNfs;
+use super::options::Options;
+use super::rpc_client::{DialResult, RpcClient, host_name, process_credentials};
 use super::v3::{self, V3};
 use super::v4::{Core, ServerCapabilities, UNKNOWN_TREE, V4};
 use super::version::{Found, Handle, ProtocolVersion};
 use crate::ConnectError;
-
-/// A connection, or the error of connecting.
-pub type DialResult = std::io::Result<Box<dyn Link>>;
 
 /// A tree to mount.
 pub struct Mount<'a> {

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use ::nfs::client::v4::Backchannels;
 use ::nfs::client::{Body, Calls, ClientCall, Credentials, Failure, Received};
 use parking_lot::{Mutex, MutexGuard};
+use transports::Link;
 use vfs::{Caller, Cx, Errno, Result};
 use wire::Malformed;
 
-use super::fs::Options;
-use super::mount::DialResult;
+use super::options::Options;
 use super::read_destination::ReadDestination;
 use crate::ConnectError;
 use crate::connection::{
@@ -93,6 +93,9 @@ impl ClientCodec for Calls {
         match *aside {}
     }
 }
+
+/// A connection, or the error of connecting.
+pub type DialResult = std::io::Result<Box<dyn Link>>;
 
 /// Makes a connection.
 pub type Dial = Box<dyn Fn() -> DialResult + Send + Sync>;

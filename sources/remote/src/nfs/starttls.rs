@@ -7,7 +7,7 @@ use ::nfs::client::start_tls;
 use tls::{Connector, TlsFiles, TlsLink};
 use transports::{Link, StreamLink};
 
-use super::mount::DialResult;
+use super::rpc_client::DialResult;
 
 /// The TLS settings of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -53,10 +53,10 @@ const MAX_JOINED: usize = 1 << 20;
 const EXTENT_OVERHEAD: usize = 128;
 const FILE_OVERHEAD: usize = 512;
 
-/// Uncommitted data by file. `F` is an open file, through which data is written again.
-pub(super) struct Uncommitted<F> {
+/// Uncommitted data by file. `O` is the state of an open file, with which data is written again.
+pub(super) struct Uncommitted<O> {
     limits: Limits,
-    table: Mutex<Table<F>>,
+    table: Mutex<Table<O>>,
     /// The memory of the table, in bytes.
     charged: AtomicUsize,
     /// The number of the connection over which the oldest data was written.
@@ -65,8 +65,8 @@ pub(super) struct Uncommitted<F> {
     changed: Condvar,
 }
 
-struct Table<F> {
-    files: HashMap<Handle, State<F>>,
+struct Table<O> {
+    files: HashMap<Handle, State<O>>,
     /// Files with data, in the order in which they are due.
     order: BTreeMap<u64, Handle>,
     /// The next key in this order.
@@ -75,7 +75,7 @@ struct Table<F> {
 }
 
 /// A file's uncommitted data.
-struct State<F> {
+struct State<O> {
     extents: BTreeMap<u64, Extent>,
     /// The memory of the extents, in bytes.
     data: usize,
@@ -90,22 +90,22 @@ struct State<F> {
     queued_again: bool,
     /// Whether the last commit failed, which disables early commits.
     failing: bool,
-    writer: Option<Writer<F>>,
+    writer: Option<Writer<O>>,
     /// The reason why data was given up, until it is reported.
     error: Option<Errno>,
 }
 
 /// The last writer of a file.
-pub(super) struct Writer<F> {
+pub(super) struct Writer<O> {
     pub(super) caller: Caller,
-    pub(super) file: Weak<F>,
+    pub(super) open: Weak<O>,
 }
 
-impl<F> Clone for Writer<F> {
+impl<O> Clone for Writer<O> {
     fn clone(&self) -> Self {
         Writer {
             caller: self.caller.clone(),
-            file: self.file.clone(),
+            open: self.open.clone(),
         }
     }
 }
@@ -118,13 +118,13 @@ pub(super) struct Extent {
 }
 
 /// A COMMIT in flight.
-pub(super) struct Commit<F> {
+pub(super) struct Commit<O> {
     generation: u64,
-    pub(super) writer: Option<Writer<F>>,
+    pub(super) writer: Option<Writer<O>>,
 }
 
-impl<F> Uncommitted<F> {
-    pub(super) fn new(limits: Limits) -> Uncommitted<F> {
+impl<O> Uncommitted<O> {
+    pub(super) fn new(limits: Limits) -> Uncommitted<O> {
         Uncommitted {
             limits,
             table: Mutex::new(Table {
@@ -146,7 +146,7 @@ impl<F> Uncommitted<F> {
         cx: &Cx<'_>,
         handle: &'a Handle,
         connection: u64,
-    ) -> Result<Change<'a, F>> {
+    ) -> Result<Change<'a, O>> {
         let mut pauses = Backoff::new();
         loop {
             {
@@ -189,7 +189,7 @@ impl<F> Uncommitted<F> {
     }
 
     /// Begins to commit a file. Returns `None` if all of it is durable.
-    pub(super) fn begin_commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Option<Commit<F>>> {
+    pub(super) fn begin_commit(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Option<Commit<O>>> {
         let mut pauses = Backoff::new();
         loop {
             {
@@ -214,7 +214,7 @@ impl<F> Uncommitted<F> {
 
     /// Drops the data that a COMMIT has confirmed with its verifier, and returns whether that is
     /// all data that the COMMIT covered.
-    pub(super) fn committed(&self, handle: &Handle, commit: &Commit<F>, verifier: [u8; 8]) -> bool {
+    pub(super) fn committed(&self, handle: &Handle, commit: &Commit<O>, verifier: [u8; 8]) -> bool {
         let all = self.with(handle, |state| {
             let (mut all, mut kept) = (true, 0);
             state.extents.retain(|_, extent| {
@@ -246,9 +246,9 @@ impl<F> Uncommitted<F> {
         &'a self,
         cx: &Cx<'_>,
         handle: &'a Handle,
-        commit: &Commit<F>,
+        commit: &Commit<O>,
         verifier: [u8; 8],
-    ) -> Result<Rewrite<'a, F>> {
+    ) -> Result<Rewrite<'a, O>> {
         let mut rewrite = Rewrite {
             table: self,
             handle,
@@ -290,7 +290,7 @@ impl<F> Uncommitted<F> {
     }
 
     /// The files with data or an error to report, and their last writers.
-    pub(super) fn all(&self) -> Vec<(Handle, Option<Writer<F>>)> {
+    pub(super) fn all(&self) -> Vec<(Handle, Option<Writer<O>>)> {
         let table = self.table();
         let kept = table.files.iter().filter(|(_, state)| state.charged() > 0);
         kept.map(|(handle, state)| (handle.clone(), state.writer.clone()))
@@ -312,7 +312,7 @@ impl<F> Uncommitted<F> {
 
     /// Waits for a file to commit without an fsync, because its data is old or the table is half
     /// full. Returns `None` after [`Uncommitted::stop`].
-    pub(super) fn due(&self) -> Option<(Handle, Option<Writer<F>>)> {
+    pub(super) fn due(&self) -> Option<(Handle, Option<Writer<O>>)> {
         let mut table = self.table();
         loop {
             if table.stopped {
@@ -340,7 +340,7 @@ impl<F> Uncommitted<F> {
     }
 
     /// Changes a file's state, if there is one, and updates the order and totals.
-    fn with<T>(&self, handle: &Handle, change: impl FnOnce(&mut State<F>) -> T) -> Option<T> {
+    fn with<T>(&self, handle: &Handle, change: impl FnOnce(&mut State<O>) -> T) -> Option<T> {
         let mut table = self.table();
         let Table {
             files, order, next, ..
@@ -371,12 +371,12 @@ impl<F> Uncommitted<F> {
         Some(done)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table<F>> {
+    fn table(&self) -> MutexGuard<'_, Table<O>> {
         self.table.lock()
     }
 }
 
-impl<F> Default for State<F> {
+impl<O> Default for State<O> {
     fn default() -> Self {
         State {
             extents: BTreeMap::new(),
@@ -393,7 +393,7 @@ impl<F> Default for State<F> {
     }
 }
 
-impl<F> State<F> {
+impl<O> State<O> {
     /// The memory that has to be kept, in bytes.
     fn charged(&self) -> usize {
         let stays = !self.extents.is_empty() || self.error.is_some() || self.rewriting;
@@ -500,19 +500,19 @@ impl Extent {
 }
 
 /// A change of a file's content in flight: a write, truncation, hole or copy.
-pub(super) struct Change<'a, F> {
-    table: &'a Uncommitted<F>,
+pub(super) struct Change<'a, O> {
+    table: &'a Uncommitted<O>,
     handle: &'a Handle,
 }
 
-impl<F> Change<'_, F> {
+impl<O> Change<'_, O> {
     /// Records that `data` was written, and keeps a copy unless it is durable.
     pub(super) fn wrote(
         &self,
         offset: u64,
         data: &[u8],
         written: &Written,
-        writer: impl FnOnce() -> Writer<F>,
+        writer: impl FnOnce() -> Writer<O>,
     ) {
         let data = &data[..data.len().min(written.count as usize)];
         self.table.with(self.handle, |state| match data {
@@ -531,22 +531,22 @@ impl<F> Change<'_, F> {
     }
 }
 
-impl<F> Drop for Change<'_, F> {
+impl<O> Drop for Change<'_, O> {
     fn drop(&mut self) {
         self.table.with(self.handle, |state| state.changes -= 1);
     }
 }
 
 /// Lost data of a file that is being rewritten, which excludes changes.
-pub(super) struct Rewrite<'a, F> {
-    table: &'a Uncommitted<F>,
+pub(super) struct Rewrite<'a, O> {
+    table: &'a Uncommitted<O>,
     handle: &'a Handle,
     excludes: bool,
     /// The extents that are still to be written, by offset.
     lost: BTreeMap<u64, Extent>,
 }
 
-impl<F> Rewrite<'_, F> {
+impl<O> Rewrite<'_, O> {
     /// The next extent to write, and its offset.
     pub(super) fn next(&self) -> Option<(u64, &[u8])> {
         let (&offset, extent) = self.lost.first_key_value()?;
@@ -575,7 +575,7 @@ impl<F> Rewrite<'_, F> {
     }
 }
 
-impl<F> Drop for Rewrite<'_, F> {
+impl<O> Drop for Rewrite<'_, O> {
     fn drop(&mut self) {
         let lost = std::mem::take(&mut self.lost);
         if self.excludes {
@@ -624,7 +624,7 @@ mod tests {
         };
         change.wrote(offset, data, &written, || Writer {
             caller: Caller::ROOT,
-            file: Weak::new(),
+            open: Weak::new(),
         });
     }
 

@@ -8,8 +8,9 @@ use tls::{Connector, TlsFiles};
 use transports::Addr;
 use vfs::{Errno, FileSystem};
 
-use super::fs::Options;
-use super::mount::{DialResult, Mount, mount};
+use super::mount::{Mount, mount};
+use super::options::Options;
+use super::rpc_client::DialResult;
 use super::starttls::{TlsSettings, establish_tls};
 use crate::url::{BadUrl, decode, host_and_port, id, in_flight};
 use crate::{ConnectError, Retry, Timeouts};

@@ -1,5 +1,6 @@
 //! v3: one procedure per call, no state, no locks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::nfs::client::v3::{
@@ -14,7 +15,9 @@ use vfs::{
 
 use super::read_destination::{ReadDestination, end_in};
 use super::rpc_client::{Backoff, PendingCall, RpcClient};
-use super::version::{Found, Handle, List, Open, PageEnd, ProtocolVersion, Target, complete_node};
+use super::version::{
+    Found, Handle, List, Open, PageEnd, ProtocolVersion, Target, complete_node, pass_entries,
+};
 
 /// A server that speaks v3.
 pub(super) struct V3 {
@@ -331,7 +334,7 @@ impl ProtocolVersion for V3 {
                     count: self.list,
                     tree: self.tree,
                 };
-                self.call(cx, &ask, |page| super::dir::pass_entries(page, list, each))?
+                self.call(cx, &ask, |page| pass_entries(page, list, each))?
             }};
         }
         match list.plus {
@@ -340,8 +343,8 @@ impl ProtocolVersion for V3 {
         }
     }
 
-    fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<()> {
-        self.check(cx, target.handle, flags)
+    fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Arc<()>> {
+        self.check(cx, target.handle, flags).map(Arc::new)
     }
 
     fn create(
@@ -351,7 +354,7 @@ impl ProtocolVersion for V3 {
         name: &[u8],
         flags: OpenFlags,
         mode: u32,
-    ) -> Result<(Found, ())> {
+    ) -> Result<(Found, Arc<()>)> {
         loop {
             if !flags.contains(OpenFlags::EXCL) {
                 match self.lookup(cx, dir, Some(name)) {
@@ -359,14 +362,14 @@ impl ProtocolVersion for V3 {
                         crate::file::may_open(found.attr.kind, flags | OpenFlags::WRITE)?;
                         self.check(cx, &found.handle, flags)?;
                         if !flags.contains(OpenFlags::TRUNC) {
-                            return Ok((found, ()));
+                            return Ok((found, Arc::new(())));
                         }
                         let set = SetAttr {
                             size: Some(0),
                             ..SetAttr::default()
                         };
                         let attr = self.set_attr(cx, &found.handle, None, &set)?;
-                        return Ok((Found { attr, ..found }, ()));
+                        return Ok((Found { attr, ..found }, Arc::new(())));
                     }
                     Err(Errno::ENOENT) => {}
                     Err(errno) => return Err(errno),
@@ -375,7 +378,7 @@ impl ProtocolVersion for V3 {
             match self.create_new(cx, dir, name, mode) {
                 // Another client was faster.
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
-                done => return Ok((done?, ())),
+                done => return Ok((done?, Arc::new(()))),
             }
         }
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ::nfs::client::{Limits, ListedEntry, NodeInfo, Stable, Written};
+use ::nfs::client::{DirPage, Limits, ListedEntry, NodeInfo, Stable, Written};
 use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, Capabilities, CopyMode, Cx, Errno, NewNode, NodeId, OpenFlags, Result, SetAttr,
-    Sink, StatFs, Whence, XattrFlags,
+    Access, Attr, Capabilities, CopyMode, Cx, Errno, Name, NewNode, NodeId, OpenFlags, Result,
+    SetAttr, Sink, StatFs, Whence, XattrFlags,
 };
 
 /// A file handle.
@@ -123,7 +123,7 @@ pub(super) trait ProtocolVersion: Send + Sync + Sized + 'static {
     ) -> Result<PageEnd>;
 
     /// Opens a file without truncating it.
-    fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Self::Open>;
+    fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Arc<Self::Open>>;
 
     /// Opens the file of a name, creating it if needed, and truncates it if the flags say so.
     fn create(
@@ -133,7 +133,7 @@ pub(super) trait ProtocolVersion: Send + Sync + Sized + 'static {
         name: &[u8],
         flags: OpenFlags,
         mode: u32,
-    ) -> Result<(Found, Self::Open)>;
+    ) -> Result<(Found, Arc<Self::Open>)>;
 
     /// Returns whether a read or write of `len` bytes may be begun in addition to those in flight.
     fn has_room(&self, len: usize) -> bool;
@@ -281,4 +281,26 @@ pub(super) fn complete_node(
         None => attr(&handle)?,
     };
     Ok(Found { handle, attr })
+}
+
+/// Passes the entries of a page to `each`, except `.` and `..`.
+pub(super) fn pass_entries(
+    page: DirPage<'_>,
+    list: &List<'_>,
+    each: &mut dyn FnMut(ListedEntry<'_>) -> Result<bool>,
+) -> Result<PageEnd> {
+    let mut paged = PageEnd {
+        verifier: page.verifier,
+        cookie: list.cookie,
+        end: page.eof,
+    };
+    for listed in page.entries {
+        paged.cookie = listed.cookie;
+        // Skips invalid names that the server may send.
+        if Name::new(listed.name).is_ok() && !each(listed)? {
+            paged.end = true;
+            return Ok(paged);
+        }
+    }
+    Ok(paged)
 }

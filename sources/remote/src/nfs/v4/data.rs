@@ -2,7 +2,6 @@
 //!
 //! COMMIT is deliberately elsewhere.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ::nfs::client::v4::{Piece, Read, ReadPieces, StateId, Write};
@@ -134,7 +133,7 @@ pub(super) fn end_write(
 pub(super) fn write_with(
     v4: &V4,
     cx: &Cx<'_>,
-    (handle, open): (&Handle, Option<&Arc<OpenState>>),
+    (handle, open): (&Handle, Option<&OpenState>),
     offset: u64,
     stable: Stable,
     data: &[u8],

@@ -37,7 +37,9 @@ pub(super) use self::core::{Core, UNKNOWN_TREE};
 pub(super) use self::data::PendingIo;
 pub(super) use self::maintenance::Maintenance;
 pub(super) use self::open_state::OpenState;
-use super::version::{Found, Handle, List, Open, PageEnd, ProtocolVersion, Target, complete_node};
+use super::version::{
+    Found, Handle, List, Open, PageEnd, ProtocolVersion, Target, complete_node, pass_entries,
+};
 
 /// A server that speaks v4.
 pub(super) struct V4 {
@@ -84,7 +86,7 @@ impl V4 {
 }
 
 impl ProtocolVersion for V4 {
-    type Open = Arc<OpenState>;
+    type Open = OpenState;
     type PendingIo = PendingIo;
 
     fn limits(&self) -> Limits {
@@ -125,7 +127,7 @@ impl ProtocolVersion for V4 {
         &self,
         cx: &Cx<'_>,
         handle: &Handle,
-        open: Option<&Arc<OpenState>>,
+        open: Option<&OpenState>,
         set: &SetAttr,
     ) -> Result<Attr> {
         self.core.return_file_delegation(cx, handle);
@@ -254,7 +256,7 @@ impl ProtocolVersion for V4 {
             tree: self.tree,
         };
         self.core
-            .call_stateless(cx, ask, |page| super::dir::pass_entries(page, list, each))?
+            .call_stateless(cx, ask, |page| pass_entries(page, list, each))?
     }
 
     fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Arc<OpenState>> {
@@ -338,7 +340,7 @@ impl ProtocolVersion for V4 {
         &self,
         cx: &Cx<'_>,
         handle: &Handle,
-        open: Option<&Arc<OpenState>>,
+        open: Option<&OpenState>,
         offset: u64,
         stable: Stable,
         data: &[u8],

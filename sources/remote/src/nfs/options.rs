@@ -1,0 +1,30 @@
+//! Mount options.
+
+use crate::{Retry, Timeouts};
+
+/// Mount options.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The major and minor version; the best that the server supports if `None`.
+    pub version: Option<(u32, u32)>,
+    /// The TCP port of MOUNT for v3; the portmapper's answer if `None`.
+    pub mount_port: Option<u16>,
+    /// The user and group that all callers act as; each caller's own if `None`.
+    pub act_as: Option<(u32, u32)>,
+    /// Uses READ, which transfers holes as zeros, instead of READ_PLUS.
+    pub no_read_plus: bool,
+    /// Takes no delegations, so that every open goes to the server (v4.1 and later have
+    /// delegations).
+    pub no_delegations: bool,
+    /// Connects from a reserved port, as servers with `secure` in exports(5) demand.
+    pub reserved_port: bool,
+    /// The most bytes of one READ and of one WRITE, if less than the limits of both sides.
+    pub sizes: (Option<u32>, Option<u32>),
+    /// The most bytes of payload in flight, if not the link's default
+    /// ([`transports::Payloads::in_flight`]).
+    pub in_flight: Option<usize>,
+    /// The timeouts for a server that does not answer.
+    pub timeouts: Timeouts,
+    /// The retry limit after a lost connection.
+    pub retry: Retry,
+}

@@ -1,0 +1,33 @@
+//! The state that all nodes and files of a mount share. `commit` makes written data durable.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use vfs::NodeId;
+
+use super::uncommitted::{Limits, Uncommitted};
+use super::version::ProtocolVersion;
+use crate::locks::Mirrors;
+
+/// The state that all nodes and files of a mount share.
+pub(super) struct Shared<V: ProtocolVersion> {
+    pub(super) version: V,
+    pub(super) mirrors: Mirrors<Arc<V::Open>>,
+    pub(super) uncommitted: Arc<Uncommitted<V::Open>>,
+    pub(super) root: NodeId,
+    /// Held during an append, from the lookup of the file size until the data is written.
+    pub(super) appending: Mutex<()>,
+}
+
+impl<V: ProtocolVersion> Shared<V> {
+    /// Creates the state of a mount whose root has the ID `root`.
+    pub(super) fn new(version: V, root: NodeId) -> Arc<Shared<V>> {
+        Arc::new(Shared {
+            version,
+            mirrors: Mirrors::default(),
+            uncommitted: Arc::new(Uncommitted::new(Limits::DEFAULT)),
+            root,
+            appending: Mutex::new(()),
+        })
+    }
+}
