@@ -1,4 +1,4 @@
-//! Sending compounds, and repeating them after `NFS4ERR_DELAY` and server restarts.
+//! The state of a client, and compounds that are sent in a given client state.
 //!
 //! Lock order: `recovering`, held during recovery; then the mutex of the client state, of the
 //! opens, or of an open, one at a time and none across a request. `delegations` has its own. In a
@@ -9,45 +9,41 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ::nfs::client::v4::{
-    Backchannels, ClientId, Compound, CreateSession, DestroyClientId, DestroySession, ExchangeId,
-    Operations, ReclaimComplete, Renew, Sequence, SequenceOnly, SetClientId, Slot, Status,
-    status_flags,
-};
+use ::nfs::client::v4::{ClientId, Compound, Operations, Sequence, Slot, Status, status_flags};
 use ::nfs::client::{Failure, Limits, Tree};
-use parking_lot::{Mutex, MutexGuard};
-use vfs::{Caller, Cx, Errno, Result};
+use parking_lot::Mutex;
+use vfs::{Caller, Cx, Errno};
 
-use super::client_state::{ClientState, NoSlot, SlotTable};
-use super::delegations::{CallbackReceiver, Delegations};
-use super::maintenance::TaskQueue;
+use super::client_state::{ClientState, NoSlot};
+use super::delegation_table::Delegations;
 use super::open_state::OpenStates;
+use super::task_queue::TaskQueue;
 use crate::nfs::read_destination::ReadDestination;
-use crate::nfs::rpc_client::{Attempts, Backoff, PendingCall, RpcClient, process_credentials};
+use crate::nfs::rpc_client::{Backoff, PendingCall, RpcClient, process_credentials};
 
 /// A client of a v4 server.
 pub(in crate::nfs) struct Core {
-    conn: RpcClient,
+    pub(super) conn: RpcClient,
     pub(in crate::nfs) minor: u32,
     /// The unique owner string of the client ID (`co_ownerid`).
-    name: String,
+    pub(super) name: String,
     /// The client's boot verifier.
-    verifier: [u8; 8],
+    pub(super) verifier: [u8; 8],
     /// The credentials of requests that no caller makes.
     pub(super) machine: Caller,
-    client_state: Mutex<Arc<ClientState>>,
-    recovering: Mutex<Recovering>,
-    pub(super) open_states: OpenStates,
+    pub(super) client_state: Mutex<Arc<ClientState>>,
+    pub(super) recovering: Mutex<Recovering>,
+    pub(super) open_states: Arc<OpenStates>,
     pub(super) delegations: Delegations,
-    pub(super) queue: TaskQueue,
+    pub(super) queue: Arc<TaskQueue>,
     /// The number of reconnections when the backchannel was last bound to the connection.
     bound: AtomicU64,
 }
 
 /// The state of recovery.
-struct Recovering {
+pub(super) struct Recovering {
     /// The sequence ID of the next CREATE_SESSION.
-    sequence: u32,
+    pub(super) sequence: u32,
 }
 
 /// A compound in flight, which has to be ended, or its slot is lost.
@@ -59,20 +55,11 @@ pub struct PendingCompound {
 }
 
 impl Core {
-    /// The number of slots to request.
-    const SLOTS: u32 = 64;
-
     /// The maximum request and response size to request: 1 MiB and the headers around it.
     pub(in crate::nfs) const MAX_MESSAGE: u32 = (1 << 20) + (4 << 10);
 
-    /// Establishes a client ID for `machine`, with a backchannel if `delegations` are wanted and
-    /// the minor version has sessions.
-    pub(in crate::nfs) fn open(
-        conn: RpcClient,
-        minor: u32,
-        machine: &str,
-        delegations: bool,
-    ) -> Result<Arc<Core>> {
+    /// Creates a client named after `machine` that has no client ID yet.
+    pub(super) fn new(conn: RpcClient, minor: u32, machine: &str) -> Core {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
@@ -82,32 +69,19 @@ impl Core {
             client: 0,
             session: None,
         });
-        let core = Arc::new(Core {
+        Core {
             conn,
             minor,
             name: format!("{machine}/barge/{pid}/{number}"),
             verifier: now.to_be_bytes(),
             machine: process_credentials(),
-            client_state: Mutex::new(client_state.clone()),
+            client_state: Mutex::new(client_state),
             recovering: Mutex::new(Recovering { sequence: 0 }),
-            open_states: OpenStates::default(),
+            open_states: Arc::default(),
             delegations: Delegations::default(),
-            queue: TaskQueue::default(),
+            queue: Arc::default(),
             bound: AtomicU64::new(0),
-        });
-        if delegations && minor > 0 {
-            let holder = Box::new(CallbackReceiver(Arc::downgrade(&core)));
-            core.conn
-                .enable_callbacks(Arc::new(Backchannels::new(holder)));
         }
-        let call = vfs::Call::detached();
-        core.recover(
-            &Cx::new(&core.machine, &call),
-            &client_state,
-            Status::StaleClientid,
-        )?;
-        core.conn.apply_soft_setting();
-        Ok(core)
     }
 
     /// Returns whether the client accepts callbacks.
@@ -155,56 +129,8 @@ impl Core {
         self.client_state.lock().clone()
     }
 
-    /// Makes a call that depends on no state of the server, repeating it as needed.
-    pub(in crate::nfs) fn call_stateless<S: Operations, T>(
-        &self,
-        cx: &Cx<'_>,
-        operations: S,
-        read: impl FnMut(S::Answer<'_>) -> T,
-    ) -> Result<T> {
-        self.call::<&S, T>(cx, |_| Ok(&operations), read)
-    }
-
-    /// Makes a call, repeating it as needed with new arguments from `make`.
-    pub(super) fn call<S: Operations, T>(
-        &self,
-        cx: &Cx<'_>,
-        make: impl Fn(&ClientState) -> Result<S>,
-        read: impl FnMut(S::Answer<'_>) -> T,
-    ) -> Result<T> {
-        self.try_call(cx, make, read).map_err(errno)
-    }
-
-    /// Does [`Core::call`], and returns errors of an owner's sequence IDs.
-    pub(super) fn try_call<S: Operations, T>(
-        &self,
-        cx: &Cx<'_>,
-        make: impl Fn(&ClientState) -> Result<S>,
-        mut read: impl FnMut(S::Answer<'_>) -> T,
-    ) -> std::result::Result<T, Failure> {
-        let mut pauses = Backoff::new();
-        let mut attempts = Attempts::new();
-        loop {
-            cx.check_may_block()
-                .and_then(|()| cx.call.check())
-                .map_err(Failure::Error)?;
-            let client_state = self.client_state();
-            let operations = make(&client_state).map_err(Failure::Error)?;
-            match self.call_once(cx, &client_state, &operations, &mut read) {
-                Err(Failure::Delay) => pauses.pause(cx).map_err(Failure::Error)?,
-                Err(Failure::State(status))
-                    if status != Status::BadSeqid && attempts.may_repeat(self.reconnections()) =>
-                {
-                    self.recover(cx, &client_state, status)
-                        .map_err(Failure::Error)?;
-                }
-                done => return done,
-            }
-        }
-    }
-
     /// Sends a compound once, and waits for its reply.
-    fn call_once<S: Operations, T>(
+    pub(super) fn call_once<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
         client_state: &Arc<ClientState>,
@@ -217,24 +143,7 @@ impl Core {
         }
     }
 
-    /// Begins a compound. Without `wait`, returns `None` if no slot is free.
-    pub(in crate::nfs) fn begin<S: Operations>(
-        &self,
-        cx: &Cx<'_>,
-        operations: &S,
-        wait: bool,
-    ) -> Result<Option<PendingCompound>> {
-        loop {
-            let client_state = self.client_state();
-            match self.begin_in(cx, &client_state, operations, wait) {
-                Ok(turn) => return Ok(turn),
-                Err(Failure::State(status)) => self.recover(cx, &client_state, status)?,
-                Err(failure) => return Err(errno(failure)),
-            }
-        }
-    }
-
-    fn begin_in<S: Operations>(
+    pub(super) fn begin_in<S: Operations>(
         &self,
         cx: &Cx<'_>,
         client_state: &Arc<ClientState>,
@@ -382,92 +291,6 @@ impl Core {
         self.conn.reconnections()
     }
 
-    /// Recovers from a state error that a request of `client_state` has got.
-    pub(super) fn recover(
-        &self,
-        cx: &Cx<'_>,
-        client_state: &Arc<ClientState>,
-        status: Status,
-    ) -> Result<()> {
-        let mut recovering = self.recovering(cx)?;
-        if self.client_state().number != client_state.number {
-            // Another thread has recovered.
-            return Ok(());
-        }
-        tracing::debug!(?status, "recovering");
-        let own = cx.on_behalf_of(&self.machine);
-        if let (true, Some(table)) = (is_of_stateid(status), &client_state.session) {
-            // The session is valid, so the files can be opened again. A delegation may conflict
-            // with that.
-            for one in self.delegations.take_all() {
-                let _ = self.delegreturn(cx, client_state, &one);
-            }
-            let next =
-                self.next_client_state(client_state, client_state.client, Some(table.clone()));
-            return match self.open_states.reopen_all(self, cx, &next, false) {
-                Ok(()) => {
-                    self.publish(next);
-                    Ok(())
-                }
-                // The session is lost, too: the repeated request finds that.
-                Err(Failure::State(_)) => Ok(()),
-                Err(failure) => Err(errno(failure)),
-            };
-        }
-        let known = client_state.session.is_some() && status != Status::StaleClientid;
-        if known && let Some(session) = self.session(&own, &mut recovering, client_state.client)? {
-            self.publish(self.next_client_state(client_state, client_state.client, Some(session)));
-            return Ok(());
-        }
-        let mut attempts = Attempts::new();
-        loop {
-            let (client, session) = self.establish_client(&own, &mut recovering)?;
-            let next = self.next_client_state(client_state, client, session);
-            drop(self.delegations.take_all());
-            match self.reclaim(cx, &own, &next) {
-                Ok(()) => {
-                    self.publish(next);
-                    return Ok(());
-                }
-                // The server has restarted again.
-                Err(Failure::State(_)) if attempts.may_repeat(self.reconnections()) => {}
-                Err(failure) => return Err(errno(failure)),
-            }
-        }
-    }
-
-    /// Reclaims all state after a restart of the server. Returns an error if `client_state` is lost
-    /// meanwhile, or the caller stops waiting.
-    fn reclaim(
-        &self,
-        cx: &Cx<'_>,
-        own: &Cx<'_>,
-        client_state: &Arc<ClientState>,
-    ) -> std::result::Result<(), Failure> {
-        self.open_states.reopen_all(self, cx, client_state, true)?;
-        match client_state.session {
-            None => Ok(()),
-            Some(_) => self.call_until_ready(own, client_state, &ReclaimComplete, |()| ()),
-        }
-    }
-
-    fn next_client_state(
-        &self,
-        client_state: &ClientState,
-        client: ClientId,
-        session: Option<Arc<SlotTable>>,
-    ) -> Arc<ClientState> {
-        Arc::new(ClientState {
-            number: client_state.number + 1,
-            client,
-            session,
-        })
-    }
-
-    fn publish(&self, client_state: Arc<ClientState>) {
-        *self.client_state.lock() = client_state;
-    }
-
     /// Sends a compound in `client_state`, repeating it while the server answers `NFS4ERR_DELAY` or
     /// the like.
     pub(super) fn call_until_ready<S: Operations, T>(
@@ -484,140 +307,6 @@ impl Core {
                 done => return done,
             }
         }
-    }
-
-    /// Establishes a client ID and, from 4.1 on, a session.
-    fn establish_client(
-        &self,
-        cx: &Cx<'_>,
-        recovering: &mut Recovering,
-    ) -> Result<(ClientId, Option<Arc<SlotTable>>)> {
-        let owner = self.name.as_bytes();
-        let mut attempts = Attempts::new();
-        while attempts.may_repeat(self.reconnections()) {
-            if self.minor == 0 {
-                let set = SetClientId {
-                    owner,
-                    verifier: self.verifier,
-                };
-                let confirm = self.call_outside_session(cx, &set, |confirm| confirm);
-                let confirm = confirm.map_err(errno)?;
-                match self.call_outside_session(cx, &confirm, |()| ()) {
-                    Ok(()) => return Ok((confirm.client, None)),
-                    Err(Failure::State(Status::StaleClientid)) => {}
-                    Err(failure) => return Err(errno(failure)),
-                }
-            } else {
-                let exchange = ExchangeId {
-                    owner,
-                    verifier: self.verifier,
-                };
-                let known = self.call_outside_session(cx, &exchange, |known| known);
-                let known = known.map_err(errno)?;
-                recovering.sequence = known.sequence;
-                if let Some(session) = self.session(cx, recovering, known.client)? {
-                    return Ok((known.client, Some(session)));
-                }
-            }
-        }
-        Err(Errno::EIO)
-    }
-
-    /// Creates a session. Returns `None` if the server has forgotten the client ID.
-    fn session(
-        &self,
-        cx: &Cx<'_>,
-        recovering: &mut Recovering,
-        client: ClientId,
-    ) -> Result<Option<Arc<SlotTable>>> {
-        let backchannels = self.conn.backchannels();
-        let times = self.conn.reconnections();
-        let create = CreateSession {
-            client,
-            sequence: recovering.sequence,
-            slots: Core::SLOTS,
-            most: Core::MAX_MESSAGE,
-            backchannel: backchannels.is_some(),
-        };
-        match self.call_outside_session(cx, &create, |session| session) {
-            Ok(session) => {
-                recovering.sequence = recovering.sequence.wrapping_add(1);
-                if let Some(backchannels) = backchannels {
-                    backchannels.add(session.id);
-                    self.set_bound(times);
-                }
-                Ok(Some(SlotTable::new(&session)))
-            }
-            Err(Failure::State(_)) => Ok(None),
-            Err(failure) => Err(errno(failure)),
-        }
-    }
-
-    /// Renews the lease.
-    pub(super) fn renew(&self, cx: &Cx<'_>) -> Result<()> {
-        if self.minor > 0 {
-            return self.call(cx, |_| Ok(SequenceOnly), |()| ());
-        }
-        let renew = |client_state: &ClientState| {
-            Ok(Renew {
-                client: client_state.client,
-            })
-        };
-        self.call(cx, renew, |()| ())
-    }
-
-    /// Destroys the session and client ID, if the request can be sent at once.
-    pub(super) fn destroy_client(&self, cx: &Cx<'_>) {
-        let client_state = self.client_state();
-        let Some(table) = &client_state.session else {
-            return;
-        };
-        let nobody = Arc::new(ClientState {
-            number: 0,
-            client: 0,
-            session: None,
-        });
-        let session = DestroySession { session: table.id };
-        let client = DestroyClientId {
-            client: client_state.client,
-        };
-        // The server frees the rest when the lease expires.
-        if self.call_once(cx, &nobody, &session, |()| ()).is_ok() {
-            let _ = self.call_once(cx, &nobody, &client, |()| ());
-        }
-    }
-
-    /// Locks the recovery state. Another thread's recovery may take as long as the server does.
-    fn recovering(&self, cx: &Cx<'_>) -> Result<MutexGuard<'_, Recovering>> {
-        let mut pauses = Backoff::new();
-        loop {
-            match self.recovering.try_lock() {
-                Some(recovering) => return Ok(recovering),
-                None => pauses.pause(cx)?,
-            }
-        }
-    }
-}
-
-/// Returns whether a status concerns a stateid of a client whose session is valid.
-fn is_of_stateid(status: Status) -> bool {
-    matches!(
-        status,
-        Status::BadStateid
-            | Status::OldStateid
-            | Status::AdminRevoked
-            | Status::DelegRevoked
-            | Status::Expired
-    )
-}
-
-/// Returns whether a failure to recover one open ends the recovery of all: the client ID or session
-/// is lost, or the caller stops waiting.
-pub(super) fn ends_recovery(failure: &Failure) -> bool {
-    match failure {
-        Failure::Error(errno) => [Errno::EINTR, Errno::ETIMEDOUT].contains(errno),
-        Failure::State(status) => !is_of_stateid(*status) && *status != Status::BadSeqid,
-        Failure::Delay | Failure::Malformed(_) => false,
     }
 }
 

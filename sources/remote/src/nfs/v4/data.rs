@@ -8,10 +8,10 @@ use ::nfs::client::v4::{Piece, Read, ReadPieces, StateId, Write};
 use ::nfs::client::{Failure, Stable, Written};
 use vfs::{Cx, Errno, Result, Sink};
 
-use super::V4;
 use super::client_state::ClientState;
 use super::core::{PendingCompound, errno};
 use super::open_state::OpenState;
+use super::server::V4;
 use crate::nfs::read_destination::{ReadDestination, ReadResult, end_in};
 use crate::nfs::version::{Handle, Open};
 

@@ -1,30 +1,44 @@
 //! v4.0, v4.1 and v4.2: compounds, state, and its recovery after a server restart.
 //!
-//! - `client_state` is the client ID and session, `core` sends compounds and recovers state.
-//! - `open` opens files, `open_state` tracks open state, `locks` byte-range locks, `delegations`
-//!   read delegations; `maintenance` closes files, returns delegations, renews the lease, and
-//!   receives callbacks while the connection is idle.
+//! - `server` is the server, whose operations are in this module.
+//! - `client_state` is the client ID and session. `core` sends compounds, `calls` repeats them
+//!   after delays and errors of state. `recovery` establishes and recovers state, with `reclaim`
+//!   for opens and locks.
+//! - `open` opens files; `open_close` sends OPEN and CLOSE, `open_owner` and `open_state` are their
+//!   state; `locks` are byte-range locks.
+//! - `delegations` takes and returns read delegations, which are in `delegation_table`;
+//!   `delegreturn` sends DELEGRETURN, and `callbacks` receives recalls.
+//! - `maintenance` carries out the tasks of `task_queue`, renews the lease, and receives callbacks
+//!   while the connection is idle.
 //! - `data` reads and writes, `xattrs` implements extended attributes.
 
+mod callbacks;
+mod calls;
 mod client_state;
 mod core;
 mod data;
+mod delegation_table;
 mod delegations;
+mod delegreturn;
 mod locks;
 mod maintenance;
 mod open;
+mod open_close;
+mod open_owner;
 mod open_state;
+mod reclaim;
+mod recovery;
+mod server;
+mod task_queue;
 mod xattrs;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use ::nfs::client::v4::{
     Access as AskAccess, Allocate, Commit, Copy, Create, FsStat, GetAttr, Link, Lookup, ReadDir,
     ReadLink, Remove, Rename, Seek as AskSeek, SetAttr as AskSetAttr, StateId,
 };
-use ::nfs::client::{Limits, ListedEntry, Stable, Tree, Written};
+use ::nfs::client::{Limits, ListedEntry, Stable, Written};
 use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
     Access, Attr, Capabilities, CopyMode, Cx, Errno, NewNode, OpenFlags, Result, SetAttr, Sink,
@@ -36,54 +50,11 @@ pub use self::core::PendingCompound;
 pub(super) use self::core::{Core, UNKNOWN_TREE};
 pub(super) use self::data::PendingIo;
 pub(super) use self::maintenance::Maintenance;
-pub(super) use self::open_state::OpenState;
+use self::open_state::OpenState;
+pub(super) use self::server::{ServerCapabilities, V4};
 use super::version::{
     Found, Handle, List, Open, PageEnd, ProtocolVersion, Target, complete_node, pass_entries,
 };
-
-/// A server that speaks v4.
-pub(super) struct V4 {
-    core: Arc<Core>,
-    tree: Tree,
-    limits: Limits,
-    xattr: bool,
-    clone: bool,
-    /// Whether to use READ_PLUS.
-    read_plus: AtomicBool,
-    _maintenance: Maintenance,
-}
-
-/// The attributes of the server and of its root.
-pub(super) struct ServerCapabilities {
-    pub(super) tree: Tree,
-    pub(super) limits: Limits,
-    pub(super) lease: Duration,
-    pub(super) xattr: bool,
-    pub(super) clone: bool,
-}
-
-impl V4 {
-    pub(super) fn new(core: Arc<Core>, traits: ServerCapabilities, plus: bool) -> Result<V4> {
-        let limits = core.limits(traits.limits);
-        let keeper = Maintenance::start(core.clone(), traits.lease)?;
-        Ok(V4 {
-            tree: traits.tree,
-            limits,
-            xattr: traits.xattr && core.minor >= 2,
-            clone: traits.clone && core.minor >= 2,
-            read_plus: AtomicBool::new(plus && core.minor >= 2),
-            core,
-            _maintenance: keeper,
-        })
-    }
-
-    fn needs_4_2(&self) -> Result<()> {
-        match self.core.minor {
-            2.. => Ok(()),
-            _ => Err(Errno::EOPNOTSUPP),
-        }
-    }
-}
 
 impl ProtocolVersion for V4 {
     type Open = OpenState;

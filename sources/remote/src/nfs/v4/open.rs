@@ -5,9 +5,10 @@ use std::sync::Arc;
 use ::nfs::client::v4::{Claim, StateId};
 use vfs::{Access, Cx, Errno, OpenFlags, Result};
 
-use super::V4;
-use super::delegations::{Delegation, Delegations};
-use super::open_state::{OpenArgs, OpenState};
+use super::delegation_table::{Delegation, Delegations};
+use super::open_owner::OpenArgs;
+use super::open_state::OpenState;
+use super::server::V4;
 use crate::file::may_open;
 use crate::nfs::version::{Found, Handle, ProtocolVersion, Target, complete_node};
 

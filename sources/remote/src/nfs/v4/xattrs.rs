@@ -3,7 +3,7 @@
 use ::nfs::client::v4::{GetXattr, ListXattrs, RemoveXattr, SetXattr};
 use vfs::{Cx, Errno, Result, XattrFlags};
 
-use super::V4;
+use super::server::V4;
 use crate::nfs::version::Handle;
 use crate::xattr::MAX_SIZE;
 
