@@ -7,7 +7,8 @@ use transports::Link;
 use vfs::Errno;
 use virtqueue::driver::{self, Driver, Queue, Stream, WaitMode};
 
-use super::{Options, Remote9p};
+use super::fs::Remote9p;
+use super::options::Options;
 use crate::ConnectError;
 
 impl Remote9p {

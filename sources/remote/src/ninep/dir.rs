@@ -4,107 +4,101 @@ use std::sync::Arc;
 
 use p9::Tmessage;
 use p9::client::dir::{Dirent, entries};
-use parking_lot::Mutex;
 use vfs::{Cx, DirEntry, DirSink, Entry, Errno, Name, ReaddirMode, Result};
 
 use super::connection::Reply;
-use super::fid::WalkGetattr;
-use super::file::RemoteFile;
+use super::fid::{Opened, Session, WalkGetattr};
+use super::node::RemoteNode;
 
-/// The whole directory as listed over 9P2000 and 9P2000.u, whose offsets allow reading only from
-/// the start. It lets a listing resume at any entry.
-#[derive(Default)]
-pub(super) struct Listing(pub(super) Mutex<Arc<Vec<ListedEntry>>>);
+/// The bytes to request at a time: some 1,500 entries. More would delay callers that stop early.
+const READDIR_SIZE: usize = 64 << 10;
 
-pub(super) struct ListedEntry {
-    pub(super) name: Box<[u8]>,
-    pub(super) attr: vfs::Attr,
-}
+/// The most entries to look up at a time.
+const MAX_LOOKUPS: usize = 128;
 
-impl RemoteFile {
-    /// The bytes to request at a time: some 1,500 entries. More would delay callers that stop
-    /// early.
-    const READDIR_SIZE: usize = 64 << 10;
-
-    /// The most entries to look up at a time.
-    const MAX_LOOKUPS: usize = 128;
-
-    pub(super) fn list(
-        &self,
-        cx: &Cx<'_>,
-        cookie: u64,
-        plus: ReaddirMode,
-        sink: &mut dyn DirSink,
-    ) -> Result<()> {
-        let mut offset = cookie;
-        loop {
-            let request = Tmessage::Readdir {
-                fid: self.fid(),
-                offset,
-                count: self.opened.max_io().min(RemoteFile::READDIR_SIZE) as u32,
+/// Lists the open directory `opened`, whose node is `node`, from `cookie`.
+pub(super) fn list(
+    opened: &Opened,
+    node: Option<&RemoteNode>,
+    cx: &Cx<'_>,
+    cookie: u64,
+    plus: ReaddirMode,
+    sink: &mut dyn DirSink,
+) -> Result<()> {
+    let session = &opened.held.session;
+    let mut offset = cookie;
+    loop {
+        let request = Tmessage::Readdir {
+            fid: opened.held.fid,
+            offset,
+            count: opened.max_io().min(READDIR_SIZE) as u32,
+        };
+        let reply = session.call(cx, &request)?;
+        let listed = parse(&reply)?;
+        let Some(last) = listed.last() else {
+            return Ok(());
+        };
+        if last.offset == offset {
+            // The listing would never end.
+            return Err(Errno::EIO);
+        }
+        offset = last.offset;
+        let mut rest = &listed[..];
+        while !rest.is_empty() {
+            let (some, found) = match plus {
+                ReaddirMode::Names => (rest, Vec::new()),
+                ReaddirMode::Entries => {
+                    let some = &rest[..lookup_batch(rest, sink)];
+                    (some, look_up(session, node, cx, some)?)
+                }
             };
-            let reply = self.session().call(cx, &request)?;
-            let listed = parse(&reply)?;
-            let Some(last) = listed.last() else {
-                return Ok(());
-            };
-            if last.offset == offset {
-                // The listing would never end.
-                return Err(Errno::EIO);
-            }
-            offset = last.offset;
-            let mut rest = &listed[..];
-            while !rest.is_empty() {
-                let (some, found) = match plus {
-                    ReaddirMode::Names => (rest, Vec::new()),
-                    ReaddirMode::Entries => {
-                        let some = &rest[..lookup_batch(rest, sink)];
-                        (some, self.look_up(cx, some)?)
-                    }
-                };
-                rest = &rest[some.len()..];
-                let mut found = found.into_iter();
-                for dirent in some {
-                    let entry = found.next().flatten();
-                    if !dirent.is_dot() && !sink.entry(dir_entry(dirent, entry)) {
-                        return Ok(());
-                    }
+            rest = &rest[some.len()..];
+            let mut found = found.into_iter();
+            for dirent in some {
+                let entry = found.next().flatten();
+                if !dirent.is_dot() && !sink.entry(dir_entry(dirent, entry)) {
+                    return Ok(());
                 }
             }
         }
     }
+}
 
-    /// Looks up entries with all requests in flight at once. Vanished entries are `None`.
-    fn look_up(&self, cx: &Cx<'_>, listed: &[Dirent<'_>]) -> Result<Vec<Option<Entry>>> {
-        let node = self.node.as_ref().ok_or(Errno::EIO)?;
-        let (wire, dir) = (self.session(), node.fid(cx)?);
-        let mut failed = Ok(());
-        let finds: Vec<_> = map_entries(listed, &mut failed, |dirent| {
-            Ok((!dirent.is_dot()).then(|| WalkGetattr::begin(wire, cx, dir.fid, &[dirent.name])))
-        });
-        // Waits for every walk that has begun, even after an error, to learn its fid.
-        let found: Vec<_> = map_entries(finds, &mut failed, |find| match find {
-            Some(find) => find?.walked(cx).map(Some),
-            None => Ok(None),
-        });
-        let mut found = found.into_iter();
-        let found = map_entries(listed, &mut failed, |dirent| {
-            let Some(found) = found.next().flatten() else {
-                return Ok(None);
-            };
-            let (held, attr) = found.end(cx)?;
-            let name = Name::new(dirent.name)?;
-            Ok(Some(node.listed_entry(cx, name, held, attr)))
-        });
-        failed.map(|()| found)
-    }
+/// Looks up entries with all requests in flight at once. Vanished entries are `None`.
+fn look_up(
+    wire: &Arc<Session>,
+    node: Option<&RemoteNode>,
+    cx: &Cx<'_>,
+    listed: &[Dirent<'_>],
+) -> Result<Vec<Option<Entry>>> {
+    let node = node.ok_or(Errno::EIO)?;
+    let dir = node.fid(cx)?;
+    let mut failed = Ok(());
+    let finds: Vec<_> = map_entries(listed, &mut failed, |dirent| {
+        Ok((!dirent.is_dot()).then(|| WalkGetattr::begin(wire, cx, dir.fid, &[dirent.name])))
+    });
+    // Waits for every walk that has begun, even after an error, to learn its fid.
+    let found: Vec<_> = map_entries(finds, &mut failed, |find| match find {
+        Some(find) => find?.walked(cx).map(Some),
+        None => Ok(None),
+    });
+    let mut found = found.into_iter();
+    let found = map_entries(listed, &mut failed, |dirent| {
+        let Some(found) = found.next().flatten() else {
+            return Ok(None);
+        };
+        let (held, attr) = found.end(cx)?;
+        let name = Name::new(dirent.name)?;
+        Ok(Some(node.listed_entry(cx, name, held, attr)))
+    });
+    failed.map(|()| found)
 }
 
 /// The number of `listed` to look up at once: an estimate of how many the sink has room for.
 fn lookup_batch(listed: &[Dirent<'_>], sink: &dyn DirSink) -> usize {
     let bytes: usize = listed.iter().map(|dirent| dirent.name.len()).sum();
     let room = sink.room(bytes / listed.len());
-    room.clamp(1, RemoteFile::MAX_LOOKUPS.min(listed.len()))
+    room.clamp(1, MAX_LOOKUPS.min(listed.len()))
 }
 
 /// Maps each item with `step`, to `None` where a single entry is inaccessible. Stores the first
@@ -140,7 +134,7 @@ fn parse(reply: &Reply) -> Result<Vec<Dirent<'_>>> {
         })
 }
 
-pub(super) fn dir_entry<'a>(dirent: &Dirent<'a>, entry: Option<Entry>) -> DirEntry<'a> {
+fn dir_entry<'a>(dirent: &Dirent<'a>, entry: Option<Entry>) -> DirEntry<'a> {
     DirEntry {
         name: dirent.name,
         id: entry.as_ref().map_or(dirent.id, |entry| entry.attr.id),

@@ -54,6 +54,27 @@ impl OwnedFid {
     }
 }
 
+/// An open fid.
+pub(super) struct Opened {
+    pub(super) held: OwnedFid,
+    iounit: u32,
+}
+
+impl Opened {
+    pub(super) fn new(held: OwnedFid, iounit: u32) -> Opened {
+        Opened { held, iounit }
+    }
+
+    /// The most bytes of a read or write.
+    pub(super) fn max_io(&self) -> usize {
+        let payload = self.held.session.connection.payload();
+        match self.iounit {
+            0 => payload as usize,
+            iounit => iounit.min(payload) as usize,
+        }
+    }
+}
+
 /// A connection, and the properties of its server learned so far.
 pub(super) struct Session {
     pub(super) connection: Arc<Connection>,

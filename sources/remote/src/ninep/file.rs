@@ -4,55 +4,35 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use p9::client::request;
 use p9::{Data, Datasync, Fid, Rmessage, Tmessage};
 use parking_lot::Mutex;
 use vfs::copies::count_copied;
 use vfs::{
     Access, AllocateMode, Attr, AttrMask, Backing, BreakCallback, CopyMode, Cx, DirSink, Errno,
-    Extent, File, Kind, Lease, LeaseKind, Node, NodeId, OpenFlags, Payload, ReaddirMode, Result,
-    SetAttr, Sink, Whence,
+    Extent, File, Kind, Lease, LeaseKind, NodeId, OpenFlags, Payload, ReaddirMode, Result, SetAttr,
+    Sink, Whence,
 };
 
+use super::attr::{allowed, set_attr};
 use super::connection::{DirectReceive, Outcome, Reply};
-use super::dir::Listing;
+use super::dir;
 use super::fd_passing::PassedFd;
-use super::fid::{OwnedFid, Session, Walk};
-use super::legacy;
-use super::node::{self, RemoteNode};
+use super::fid::{Opened, Session};
+use super::legacy::Listing;
+use super::node::RemoteNode;
+use super::open::{open_fid, open_with_fd};
 use crate::file::{MAX_IN_FLIGHT, in_pieces, may_open, seek_without_holes};
-
-/// An open fid.
-pub(super) struct Opened {
-    pub(super) held: OwnedFid,
-    iounit: u32,
-}
-
-impl Opened {
-    pub(super) fn new(held: OwnedFid, iounit: u32) -> Opened {
-        Opened { held, iounit }
-    }
-
-    /// The most bytes of a read or write.
-    pub(super) fn max_io(&self) -> usize {
-        let payload = self.held.session.connection.payload();
-        match self.iounit {
-            0 => payload as usize,
-            iounit => iounit.min(payload) as usize,
-        }
-    }
-}
 
 /// An open file or directory. Dropping it closes it, without waiting for the reply.
 pub(super) struct RemoteFile {
-    pub(super) opened: Opened,
+    opened: Opened,
     flags: OpenFlags,
     id: NodeId,
     kind: Kind,
     /// The cached listing of a directory, for dialects without cookies.
-    pub(super) listing: Listing,
+    listing: Listing,
     /// The directory's node, to look up entries.
-    pub(super) node: Option<Arc<RemoteNode>>,
+    node: Option<Arc<RemoteNode>>,
     /// The file descriptor passed by the server, until it is taken.
     passed_fd: Mutex<Option<PassedFd>>,
 }
@@ -75,19 +55,19 @@ impl RemoteFile {
         })
     }
 
-    /// [`Node::open`].
+    /// [`vfs::Node::open`].
     pub(super) fn open(node: &RemoteNode, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        may_open(node.kind(), flags)?;
+        may_open(node.kind, flags)?;
         let wire = node.session();
         let held = node.fid(cx)?;
         if flags.contains(OpenFlags::EXEC) && wire.is_linux() {
             // Tlopen has no bit for execution.
             let attr = wire.attr(cx, held.fid)?;
-            if !node::allowed(&attr, cx.caller).contains(Access::EXEC) {
+            if !allowed(&attr, cx.caller).contains(Access::EXEC) {
                 return Err(Errno::EACCES);
             }
         }
-        let directory = node.kind() == Kind::Directory;
+        let directory = node.kind == Kind::Directory;
         let (opened, handed) = match directory || !wire.is_linux() {
             true => (open_fid(wire, cx, held.fid, flags)?, None),
             false => open_with_fd(wire, cx, held.fid, flags)?,
@@ -95,19 +75,19 @@ impl RemoteFile {
         Ok(Arc::new(RemoteFile {
             opened,
             flags,
-            id: node.id(),
-            kind: node.kind(),
+            id: node.id,
+            kind: node.kind,
             listing: Listing::default(),
             node: if directory { node.this.upgrade() } else { None },
             passed_fd: Mutex::new(handed),
         }))
     }
 
-    pub(super) fn session(&self) -> &Arc<Session> {
+    fn session(&self) -> &Arc<Session> {
         &self.opened.held.session
     }
 
-    pub(super) fn fid(&self) -> Fid {
+    fn fid(&self) -> Fid {
         self.opened.held.fid
     }
 
@@ -272,54 +252,6 @@ fn count(reply: &Reply) -> Result<usize> {
     }
 }
 
-/// Opens a clone of `fid`.
-pub(super) fn open_fid(
-    wire: &Arc<Session>,
-    cx: &Cx<'_>,
-    fid: Fid,
-    flags: OpenFlags,
-) -> Result<Opened> {
-    match wire.is_linux() {
-        true => open_and(wire, cx, fid, flags, |_| ()).map(|(opened, _)| opened),
-        false => legacy::open_fid(wire, cx, fid, flags),
-    }
-}
-
-/// Does [`open_fid`] over 9P2000.L, and requests the file's descriptor.
-fn open_with_fd(
-    wire: &Arc<Session>,
-    cx: &Cx<'_>,
-    fid: Fid,
-    flags: OpenFlags,
-) -> Result<(Opened, Option<PassedFd>)> {
-    let (opened, asked) = open_and(wire, cx, fid, flags, |fid| wire.request_fd(fid))?;
-    let handed = wire.receive_fd(cx, asked, opened.held.fid, flags);
-    Ok((opened, handed))
-}
-
-/// Opens a clone of `fid`, and calls `then` to send a request directly after.
-fn open_and<T>(
-    wire: &Arc<Session>,
-    cx: &Cx<'_>,
-    fid: Fid,
-    flags: OpenFlags,
-    then: impl FnOnce(Fid) -> T,
-) -> Result<(Opened, T)> {
-    let open = |fid| Tmessage::Lopen {
-        fid,
-        flags: request::lopen(flags),
-    };
-    let walk = Walk::begin(wire, cx, fid, &[])?;
-    let early = wire.pipelined(&open(walk.fid));
-    let asked = then(walk.fid);
-    let (held, _) = walk.end(cx)?;
-    let reply = wire.await_pipelined(cx, early, &open(held.fid))?;
-    match reply.message()? {
-        Rmessage::Lopen { iounit, .. } => Ok((Opened::new(held.opened(), iounit), asked)),
-        _ => Err(Errno::EIO),
-    }
-}
-
 impl File for RemoteFile {
     fn as_any(&self) -> &dyn Any {
         self
@@ -334,13 +266,7 @@ impl File for RemoteFile {
             return Err(Errno::EINVAL);
         }
         cx.check_may_block()?;
-        self.check_same_file(node::set_attr(
-            self.session(),
-            cx,
-            self.fid(),
-            self.kind,
-            set,
-        )?)
+        self.check_same_file(set_attr(self.session(), cx, self.fid(), self.kind, set)?)
     }
 
     fn read(&self, cx: &Cx<'_>, offset: u64, len: usize, sink: &mut dyn Sink) -> Result<usize> {
@@ -403,9 +329,10 @@ impl File for RemoteFile {
         }
         cx.check_may_block()?;
         if self.session().is_linux() {
-            self.list(cx, cookie, plus, sink)
+            dir::list(&self.opened, self.node.as_deref(), cx, cookie, plus, sink)
         } else {
-            legacy::list(self, cx, cookie, plus, sink)
+            self.listing
+                .list(&self.opened, self.node.as_deref(), cx, cookie, plus, sink)
         }
     }
 

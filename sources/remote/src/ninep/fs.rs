@@ -1,87 +1,30 @@
-//! The file system: attaches for each user, and its capabilities.
+//! The file system: connecting to a server, and its capabilities.
 
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use p9::Dialect;
 use p9::client::Client;
-use p9::{Dialect, Fid, QidType, Tmessage, Uid};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use transports::{Link, Payloads};
 use vfs::{
     Caller, Capabilities, Cx, Errno, FileSystem, Handle, Kind, Node, OpenFlags, Result, Support,
 };
 
 use super::connection::Connection;
-use super::fid::{OwnedFid, Session};
-use super::file::Opened;
+use super::fid::Session;
 use super::locks;
 use super::node::RemoteNode;
+use super::options::Options;
+use super::shared::{Shared, attach, user_of};
 use super::unpinned::Unpinned;
+use crate::ConnectError;
 use crate::locks::Mirrors;
-use crate::{ConnectError, Timeouts};
-
-/// The options of a 9P session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The tree to attach to (attach(5)).
-    pub aname: String,
-    /// The user's name in the attach. 9P2000 has no numeric IDs, so there it alone identifies the
-    /// user.
-    pub uname: String,
-    /// The user ID that all callers act as. Without it, each caller acts as itself, with an attach
-    /// of its own (v9fs's `access=user`). 9P2000 cannot do that: all callers act as `uname`.
-    pub uid: Option<u32>,
-    /// The msize to offer, in bytes.
-    pub msize: u32,
-    /// The best dialect to offer.
-    pub version: Dialect,
-    /// Whether payloads are received into and sent from the caller's memory, from the sizes at
-    /// which that pays off, instead of being copied through message buffers.
-    pub zerocopy: bool,
-    /// The most bytes of payload in flight, if not the link's default ([`Payloads::in_flight`]).
-    pub in_flight: Option<usize>,
-    /// The timeouts for a server that does not answer.
-    pub timeouts: Timeouts,
-    /// Whether to request open file descriptors ([`vfs::File::backing`]), which requires 9P2000.L
-    /// and a Unix socket.
-    pub fd_passing: bool,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            aname: String::new(),
-            uname: String::new(),
-            uid: None,
-            // The most that Linux offers on streams, which servers are used to.
-            msize: (1 << 20) + 24,
-            version: Dialect::Linux,
-            zerocopy: true,
-            in_flight: None,
-            timeouts: Timeouts::default(),
-            fd_passing: false,
-        }
-    }
-}
 
 /// A tree of a 9P server.
 pub struct Remote9p {
     shared: Arc<Shared>,
-}
-
-/// The state that all nodes and files of a connection share.
-pub(super) struct Shared {
-    pub(super) session: Arc<Session>,
-    pub(super) mirrors: Mirrors<Opened>,
-    pub(super) unpinned: Unpinned,
-    /// The client ID in lock requests.
-    pub(super) client_id: String,
-    options: Options,
-    /// The root fid of each user.
-    roots: Mutex<HashMap<u32, Arc<OwnedFid>>>,
-    root: u64,
-    root_kind: Kind,
 }
 
 impl Remote9p {
@@ -189,83 +132,4 @@ impl FileSystem for Remote9p {
             ..Capabilities::default()
         }
     }
-}
-
-impl Shared {
-    /// The user ID that a caller acts as.
-    pub(super) fn user(&self, caller: &Caller) -> u32 {
-        user_of(&self.options, self.session.dialect(), caller)
-    }
-
-    pub(super) fn root_id(&self) -> u64 {
-        self.root
-    }
-
-    /// The group for nodes that a caller creates: its own, unless it acts as another user.
-    pub(super) fn group(&self, caller: &Caller) -> u32 {
-        match self.options.uid {
-            Some(uid) if uid != caller.uid => u32::MAX,
-            _ => caller.gid,
-        }
-    }
-
-    /// The root fid of a user, attached at first use.
-    pub(super) fn root_of(&self, cx: &Cx<'_>, user: u32) -> Result<Arc<OwnedFid>> {
-        if let Some(root) = self.roots().get(&user) {
-            return Ok(root.clone());
-        }
-        cx.check_may_block()?;
-        let (root, _) = attach(&self.session, &self.options, user)?;
-        let root = Arc::new(root);
-        let mut roots = self.roots();
-        if roots.len() >= Shared::MAX_USERS {
-            roots.retain(|_, root| Arc::strong_count(root) > 1);
-        }
-        Ok(roots.entry(user).or_insert(root).clone())
-    }
-
-    /// The number of users from which unused attaches are dropped.
-    const MAX_USERS: usize = 1024;
-
-    fn roots(&self) -> MutexGuard<'_, HashMap<u32, Arc<OwnedFid>>> {
-        self.roots.lock()
-    }
-}
-
-fn user_of(options: &Options, dialect: Dialect, caller: &Caller) -> u32 {
-    match dialect {
-        // 9P2000 identifies users by name only.
-        Dialect::Plan9 => u32::MAX,
-        Dialect::Unix | Dialect::Linux => options.uid.unwrap_or(caller.uid),
-    }
-}
-
-/// Attaches as `user`. Returns the root's fid, and its ID and kind as far as the qid tells.
-fn attach(
-    wire: &Arc<Session>,
-    options: &Options,
-    user: u32,
-) -> Result<(OwnedFid, Option<(u64, Kind)>)> {
-    let fid = wire.connection.fid()?;
-    let attach = Tmessage::Attach {
-        fid,
-        afid: Fid::NONE,
-        uname: options.uname.as_bytes(),
-        aname: options.aname.as_bytes(),
-        n_uname: Uid(user),
-    };
-    let reply = match wire.connection.call(&attach) {
-        Ok(reply) => reply,
-        Err(errno) => {
-            wire.connection.forget(fid);
-            return Err(errno);
-        }
-    };
-    let root = match reply.message()? {
-        p9::Rmessage::Attach { qid } if qid.kind.contains(QidType::DIR) => {
-            Some((p9::client::attr::id_of(&qid), Kind::Directory))
-        }
-        _ => None,
-    };
-    Ok((wire.own_fid(fid), root))
 }

@@ -10,16 +10,15 @@ use p9::client::{dir, request};
 use p9::message::DATA_HEAD;
 use p9::numbers::{Dm, V9FS_MAGIC};
 use p9::{Dialect, Extension, Fid, Rmessage, Stat, Tmessage};
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use vfs::{
-    Cx, DirEntry, DirSink, Entry, Errno, File, Kind, Mode, Name, NewNode, Node, OpenFlags,
-    ReaddirMode, Result, SetAttr, StatFs,
+    Attr, Cx, DirEntry, DirSink, Entry, Errno, Kind, Mode, Name, NewNode, OpenFlags, ReaddirMode,
+    Result, SetAttr, StatFs,
 };
 use wire::Reader;
 
-use super::dir::ListedEntry;
-use super::fid::Session;
-use super::file::{Opened, RemoteFile};
+use super::fid::{Opened, Session};
 use super::node::RemoteNode;
 
 /// Opens a clone of `fid`.
@@ -40,43 +39,6 @@ pub(super) fn open_fid(
     }
 }
 
-pub(super) fn create_file(
-    dir: &RemoteNode,
-    cx: &Cx<'_>,
-    name: Name<'_>,
-    flags: OpenFlags,
-    mode: Mode,
-) -> Result<(Entry, Arc<dyn File>)> {
-    // Tcreate only creates. Opening an existing file is another request, and each can lose a race.
-    const ATTEMPTS: usize = 3;
-    for _ in 0..ATTEMPTS {
-        if !flags.contains(OpenFlags::EXCL) {
-            match dir.lookup(cx, name) {
-                Ok(entry) if entry.attr.kind == Kind::Directory => return Err(Errno::EISDIR),
-                Ok(entry) => {
-                    let file = entry.node.open(cx, flags)?;
-                    return Ok((entry, file));
-                }
-                Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        let perm = request::perm(Kind::File, mode.bits & !mode.umask, dir.session().dialect());
-        let mode = request::omode(flags - OpenFlags::TRUNC, dir.session().dialect());
-        match create(dir, cx, name, perm, mode, b"") {
-            Ok(opened) => {
-                let entry = dir.lookup(cx, name)?;
-                let attr = entry.attr;
-                let file = RemoteFile::new((opened, None), flags, attr.id, attr.kind);
-                return Ok((entry, file));
-            }
-            Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Err(Errno::EAGAIN)
-}
-
 pub(super) fn make(
     dir: &RemoteNode,
     cx: &Cx<'_>,
@@ -88,10 +50,11 @@ pub(super) fn make(
     let (kind, extension) = request::create(what, dialect)?;
     let perm = request::perm(kind, mode.bits & !mode.umask, dialect);
     create(dir, cx, name, perm, 0, &extension)?;
-    dir.lookup(cx, name)
+    dir.find(cx, name)
 }
 
-fn create(
+/// Creates `name` in `dir` with Tcreate, which opens it.
+pub(super) fn create(
     dir: &RemoteNode,
     cx: &Cx<'_>,
     name: Name<'_>,
@@ -194,56 +157,74 @@ pub(super) fn statfs() -> StatFs {
     }
 }
 
-/// Lists from `cookie`, the number of entries to skip of the most recent listing from the start.
-pub(super) fn list(
-    file: &RemoteFile,
-    cx: &Cx<'_>,
-    cookie: u64,
-    plus: ReaddirMode,
-    sink: &mut dyn DirSink,
-) -> Result<()> {
-    if cookie == 0 {
-        let whole = Arc::new(read_whole(file, cx)?);
-        *file.listing.0.lock() = whole;
-    }
-    let listed = file.listing.0.lock().clone();
-    let behind = usize::try_from(cookie).unwrap_or(usize::MAX);
-    for (at, entry) in listed.iter().enumerate().skip(behind) {
-        let found = match (plus, &file.node) {
-            (ReaddirMode::Entries, Some(node)) => match node.lookup(cx, Name::new(&entry.name)?) {
-                Ok(found) => Some(found),
-                Err(Errno::ENOENT | Errno::EACCES) => None,
-                Err(errno) => return Err(errno),
-            },
-            _ => None,
-        };
-        let told = DirEntry {
-            name: &entry.name,
-            id: entry.attr.id,
-            kind: Some(entry.attr.kind),
-            cookie: at as u64 + 1,
-            entry: found,
-        };
-        if !sink.entry(told) {
-            break;
-        }
-    }
-    Ok(())
+/// The whole directory as listed over 9P2000 and 9P2000.u, whose offsets allow reading only from
+/// the start. It lets a listing resume at any entry.
+#[derive(Default)]
+pub(super) struct Listing(Mutex<Arc<Vec<ListedEntry>>>);
+
+struct ListedEntry {
+    name: Box<[u8]>,
+    attr: Attr,
 }
 
-fn read_whole(file: &RemoteFile, cx: &Cx<'_>) -> Result<Vec<ListedEntry>> {
+impl Listing {
+    /// Lists from `cookie`, the number of entries to skip of the most recent listing from the
+    /// start.
+    pub(super) fn list(
+        &self,
+        opened: &Opened,
+        node: Option<&RemoteNode>,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        if cookie == 0 {
+            let whole = Arc::new(read_whole(opened, cx)?);
+            *self.0.lock() = whole;
+        }
+        let listed = self.0.lock().clone();
+        let behind = usize::try_from(cookie).unwrap_or(usize::MAX);
+        for (at, entry) in listed.iter().enumerate().skip(behind) {
+            let found = match (plus, node) {
+                (ReaddirMode::Entries, Some(node)) => {
+                    match node.find(cx, Name::new(&entry.name)?) {
+                        Ok(found) => Some(found),
+                        Err(Errno::ENOENT | Errno::EACCES) => None,
+                        Err(errno) => return Err(errno),
+                    }
+                }
+                _ => None,
+            };
+            let told = DirEntry {
+                name: &entry.name,
+                id: entry.attr.id,
+                kind: Some(entry.attr.kind),
+                cookie: at as u64 + 1,
+                entry: found,
+            };
+            if !sink.entry(told) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_whole(opened: &Opened, cx: &Cx<'_>) -> Result<Vec<ListedEntry>> {
     /// The longest directory to list, in bytes.
     const MOST: u64 = 256 << 20;
-    let dialect = file.session().dialect();
+    let wire = &opened.held.session;
+    let dialect = wire.dialect();
     let mut listed = Vec::new();
     let mut offset = 0;
     loop {
         let request = Tmessage::Read {
-            fid: file.fid(),
+            fid: opened.held.fid,
             offset,
-            count: file.opened.max_io().min((64 << 10) - DATA_HEAD) as u32,
+            count: opened.max_io().min((64 << 10) - DATA_HEAD) as u32,
         };
-        let reply = file.session().call(cx, &request)?;
+        let reply = wire.call(cx, &request)?;
         if reply.data().is_empty() {
             return Ok(listed);
         }

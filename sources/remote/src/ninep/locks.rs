@@ -8,8 +8,9 @@ use p9::{Rmessage, Tmessage};
 use vfs::lock::{ForeignLock, HostLock, LockFamily, LockKind, LockRange};
 use vfs::{Cx, Errno, OpenFlags, Result};
 
-use super::file::{Opened, open_fid};
+use super::fid::Opened;
 use super::node::RemoteNode;
+use super::open::open_fid;
 use crate::locks::Lockable;
 
 /// A unique client ID for lock requests.

@@ -4,10 +4,14 @@
 //!   link that reconnects to a restarted server.
 //! - `device` sends messages through the virtqueue of a device.
 //! - `fd_passing` receives file descriptors from a server on this host.
-//! - `fid` holds fids as values, `unpinned` the listed files without a fid; `fs` attaches; `node`,
-//!   `names`, `file`, `dir`, `xattr` and `locks` implement the file-system traits, `legacy` for the
-//!   dialects other than 9P2000.L.
+//! - `fid` holds fids as values, `open` opens them, and `attr` changes attributes; `legacy` has the
+//!   requests of the dialects other than 9P2000.L.
+//! - `node` is a node, `shared` the state that all nodes and files share, and `unpinned` the listed
+//!   files without a fid.
+//! - `fs` connects, as the `options` say. `fs`, `node_ops`, `names`, `file`, `dir`, `xattr` and
+//!   `locks` implement the file-system traits.
 
+mod attr;
 mod connection;
 mod device;
 mod dir;
@@ -20,13 +24,18 @@ mod locks;
 mod names;
 mod negotiate;
 mod node;
+mod node_ops;
+mod open;
+mod options;
 mod reconnecting;
+mod shared;
 mod unpinned;
 mod url;
 mod xattr;
 
 pub use self::connection::{Connection, Reply, Ticket};
-pub use self::fs::{Options, Remote9p};
+pub use self::fs::Remote9p;
+pub use self::options::Options;
 pub use self::reconnecting::{Dial, ReconnectingLink, relay};
 pub use self::url::{ServerAddr, Url};
 pub use crate::Retry;

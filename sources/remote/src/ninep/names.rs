@@ -5,10 +5,10 @@ use std::sync::Arc;
 use p9::client::{attr, request};
 use p9::numbers::{AT_REMOVEDIR, Lopen};
 use p9::{Fid, Qid, Rmessage, Tmessage};
-use vfs::{Attr, Cx, Device, Entry, Errno, File, Mode, Name, NewNode, OpenFlags, Result};
+use vfs::{Attr, Cx, Device, Entry, Errno, File, Kind, Mode, Name, NewNode, OpenFlags, Result};
 
-use super::fid::{OwnedFid, Walk};
-use super::file::{Opened, RemoteFile};
+use super::fid::{Opened, OwnedFid, Walk};
+use super::file::RemoteFile;
 use super::legacy;
 use super::node::RemoteNode;
 
@@ -22,7 +22,7 @@ impl RemoteNode {
     ) -> Result<(Entry, Arc<dyn File>)> {
         self.check_directory()?;
         if !self.session().is_linux() {
-            return legacy::create_file(self, cx, name, flags, mode);
+            return create_file_legacy(self, cx, name, flags, mode);
         }
         let wire = self.session();
         let dir = self.fid(cx)?;
@@ -145,9 +145,9 @@ impl RemoteNode {
         }
         let (child, attr) = self.session().walk_getattr(cx, held.fid, &[name.bytes()])?;
         match (dir, attr.kind) {
-            (true, vfs::Kind::Directory) => {}
+            (true, Kind::Directory) => {}
             (true, _) => return Err(Errno::ENOTDIR),
-            (false, vfs::Kind::Directory) => return Err(Errno::EISDIR),
+            (false, Kind::Directory) => return Err(Errno::EISDIR),
             (false, _) => {}
         }
         child.remove()
@@ -163,8 +163,7 @@ impl RemoteNode {
         self.check_directory()?;
         to.check_directory()?;
         let (old, new) = (self.fid(cx)?, to.fid(cx)?);
-        let id = vfs::Node::id(self);
-        let node = self.shared.unpinned.get(id, name.bytes());
+        let node = self.shared.unpinned.get(self.id, name.bytes());
         let pin = to.pin(cx, &new, to_name);
         let moved = self.move_from(cx, &old, name, (to, &new), to_name);
         pin.into_iter().for_each(|pin| pin.end(cx));
@@ -183,7 +182,7 @@ impl RemoteNode {
         to_name: Name<'_>,
     ) -> Result<()> {
         if !self.session().is_linux() {
-            if vfs::Node::id(self) != vfs::Node::id(to) {
+            if self.id != to.id {
                 // 9P2000 renames only within a directory.
                 return Err(Errno::EXDEV);
             }
@@ -211,10 +210,7 @@ impl RemoteNode {
     /// Begins a walk to the file at `name`, if its node has no fid and the name is about to be
     /// removed: the node may outlive the name.
     fn pin(&self, cx: &Cx<'_>, dir: &OwnedFid, name: Name<'_>) -> Option<Pin<'_>> {
-        let node = self
-            .shared
-            .unpinned
-            .get(vfs::Node::id(self), name.bytes())?;
+        let node = self.shared.unpinned.get(self.id, name.bytes())?;
         if node.has_fid() {
             return None;
         }
@@ -241,11 +237,49 @@ impl Pin<'_> {
     fn end(self, cx: &Cx<'_>) {
         let Pin { node, walk } = self;
         if let Ok((held, Some(qid))) = walk.end(cx)
-            && attr::id_of(&qid) == vfs::Node::id(&*node)
+            && attr::id_of(&qid) == node.id
         {
             node.add_fid(node.shared.user(cx.caller), held.into());
         }
     }
+}
+
+/// Creates and opens a file over 9P2000 and 9P2000.u.
+fn create_file_legacy(
+    dir: &RemoteNode,
+    cx: &Cx<'_>,
+    name: Name<'_>,
+    flags: OpenFlags,
+    mode: Mode,
+) -> Result<(Entry, Arc<dyn File>)> {
+    // Tcreate only creates. Opening an existing file is another request, and each can lose a race.
+    const ATTEMPTS: usize = 3;
+    for _ in 0..ATTEMPTS {
+        if !flags.contains(OpenFlags::EXCL) {
+            match dir.find(cx, name) {
+                Ok(entry) if entry.attr.kind == Kind::Directory => return Err(Errno::EISDIR),
+                Ok(entry) => {
+                    let file = entry.node.open(cx, flags)?;
+                    return Ok((entry, file));
+                }
+                Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let perm = request::perm(Kind::File, mode.bits & !mode.umask, dir.session().dialect());
+        let mode = request::omode(flags - OpenFlags::TRUNC, dir.session().dialect());
+        match legacy::create(dir, cx, name, perm, mode, b"") {
+            Ok(opened) => {
+                let entry = dir.find(cx, name)?;
+                let attr = entry.attr;
+                let file = RemoteFile::new((opened, None), flags, attr.id, attr.kind);
+                return Ok((entry, file));
+            }
+            Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::EAGAIN)
 }
 
 fn make_request<'a>(
@@ -255,7 +289,7 @@ fn make_request<'a>(
     mode: u32,
     gid: u32,
 ) -> Tmessage<'a> {
-    let node = |kind: vfs::Kind, device: Device| Tmessage::Mknod {
+    let node = |kind: Kind, device: Device| Tmessage::Mknod {
         dfid,
         name,
         mode: kind.mode_bits() | mode,
@@ -265,11 +299,11 @@ fn make_request<'a>(
     };
     let none = Device::default();
     match what {
-        NewNode::File => node(vfs::Kind::File, none),
-        NewNode::Fifo => node(vfs::Kind::Fifo, none),
-        NewNode::Socket => node(vfs::Kind::Socket, none),
-        NewNode::CharDevice(device) => node(vfs::Kind::CharDevice, device),
-        NewNode::BlockDevice(device) => node(vfs::Kind::BlockDevice, device),
+        NewNode::File => node(Kind::File, none),
+        NewNode::Fifo => node(Kind::Fifo, none),
+        NewNode::Socket => node(Kind::Socket, none),
+        NewNode::CharDevice(device) => node(Kind::CharDevice, device),
+        NewNode::BlockDevice(device) => node(Kind::BlockDevice, device),
         NewNode::Directory => Tmessage::Mkdir {
             dfid,
             name,

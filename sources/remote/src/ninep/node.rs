@@ -1,30 +1,25 @@
-//! Nodes: a fid per user, and operations on them. A listed file has no fid until it is used.
+//! Nodes: a fid per user. A listed file has no fid until it is used. `node_ops` has the operations
+//! of `vfs::Node`.
 //!
 //! Lock order: a node's state, never two at a time, and then the tables of files without fids; none
 //! across a request.
 
-use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use p9::client::{attr, request};
-use p9::{Names, Rmessage, Tmessage};
+use p9::Names;
+use p9::client::attr;
 use parking_lot::{Mutex, MutexGuard};
-use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
-use vfs::{
-    Access, Attr, AttrMask, Caller, Cx, Entry, Errno, File, Groups, Handle, Kind, Mode, Name,
-    NewNode, Node, NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, XattrFlags,
-};
+use vfs::{Attr, Cx, Entry, Errno, Kind, Name, Node, NodeId, Result};
 
 use super::fid::{OwnedFid, Session};
-use super::file::RemoteFile;
-use super::fs::Shared;
+use super::shared::Shared;
 
 /// A node.
 pub(super) struct RemoteNode {
     pub(super) shared: Arc<Shared>,
     pub(super) this: Weak<RemoteNode>,
-    id: NodeId,
-    kind: Kind,
+    pub(super) id: NodeId,
+    pub(super) kind: Kind,
     /// Whether it was created without a fid, for [`Shared::unpinned`].
     listed: bool,
     state: Mutex<State>,
@@ -213,6 +208,35 @@ impl RemoteNode {
         Ok(from)
     }
 
+    /// [`Node::attr`].
+    pub(super) fn get_attr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        cx.check_may_block()?;
+        let user = self.shared.user(cx.caller);
+        if self.cached_fid(user).is_none()
+            && let Some(Location { parent: up, name }) = self.location()
+        {
+            // Sends the walk and the attribute request in one flight.
+            let dir = up.fid(cx)?;
+            let (held, attr) = self
+                .session()
+                .walk_getattr(cx, dir.fid, &[&name])
+                .map_err(stale_if_missing)?;
+            let attr = self.check_same_file(attr)?;
+            self.add_fid(user, held.into());
+            return Ok(attr);
+        }
+        let held = self.fid(cx)?;
+        self.check_same_file(self.session().attr(cx, held.fid)?)
+    }
+
+    /// [`Node::lookup`].
+    pub(super) fn find(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        self.check_directory()?;
+        let dir = self.fid(cx)?;
+        let (held, attr) = self.session().walk_getattr(cx, dir.fid, &[name.bytes()])?;
+        Ok(self.walked_entry(cx, Some(name), held, attr))
+    }
+
     /// Adds a fid.
     pub(super) fn add_fid(&self, user: u32, held: Arc<OwnedFid>) {
         let mut state = self.state();
@@ -263,7 +287,7 @@ impl RemoteNode {
     }
 
     /// Returns `ESTALE` if the attributes are another node's.
-    fn check_same_file(&self, attr: Attr) -> Result<Attr> {
+    pub(super) fn check_same_file(&self, attr: Attr) -> Result<Attr> {
         if (attr.id, attr.kind) == (self.id, self.kind) {
             Ok(attr)
         } else {
@@ -277,253 +301,6 @@ fn stale_if_missing(errno: Errno) -> Errno {
     match errno {
         Errno::ENOENT | Errno::ENOTDIR => Errno::ESTALE,
         errno => errno,
-    }
-}
-
-/// Changes attributes of a fid, whose file has kind `kind`.
-pub(super) fn set_attr(
-    wire: &Arc<Session>,
-    cx: &Cx<'_>,
-    fid: p9::Fid,
-    kind: Kind,
-    set: &SetAttr,
-) -> Result<Attr> {
-    let mut set = *set;
-    if set.kill_priv {
-        set.kill_priv = false;
-        if set.mode.is_none() && kind == Kind::File {
-            let mode = wire.attr(cx, fid)?.mode;
-            let less = Kind::File.mode_without_set_id(mode);
-            set.mode = (less != mode).then_some(less);
-        }
-    }
-    if set == SetAttr::default() {
-        return wire.attr(cx, fid);
-    }
-    if wire.is_linux() {
-        wire.call(cx, &request::setattr(fid, &set))?;
-    } else {
-        super::legacy::setattr(wire, cx, fid, kind, &set)?;
-    }
-    wire.attr(cx, fid)
-}
-
-/// Returns the access that the permission bits grant a caller, as Linux decides it; unknown
-/// supplementary groups do not count.
-pub(super) fn allowed(attr: &Attr, caller: &Caller) -> Access {
-    if caller.uid == 0 {
-        let exec = attr.kind == Kind::Directory || attr.mode & 0o111 != 0;
-        let mut all = Access::READ | Access::WRITE;
-        all.set(Access::EXEC, exec);
-        return all;
-    }
-    let in_group = caller.gid == attr.gid
-        || matches!(&caller.groups, Groups::Known(groups) if groups.contains(&attr.gid));
-    let shift = match () {
-        () if caller.uid == attr.uid => 6,
-        () if in_group => 3,
-        () => 0,
-    };
-    Access::from_bits_truncate(attr.mode >> shift & 7)
-}
-
-impl Node for RemoteNode {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn id(&self) -> NodeId {
-        self.id
-    }
-
-    fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    fn handle(&self, _cx: &Cx<'_>) -> Result<Handle> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn attr(&self, cx: &Cx<'_>, _want: AttrMask) -> Result<Attr> {
-        cx.check_may_block()?;
-        let user = self.shared.user(cx.caller);
-        if self.cached_fid(user).is_none()
-            && let Some(Location { parent: up, name }) = self.location()
-        {
-            // Sends the walk and the attribute request in one flight.
-            let dir = up.fid(cx)?;
-            let (held, attr) = self
-                .session()
-                .walk_getattr(cx, dir.fid, &[&name])
-                .map_err(stale_if_missing)?;
-            let attr = self.check_same_file(attr)?;
-            self.add_fid(user, held.into());
-            return Ok(attr);
-        }
-        let held = self.fid(cx)?;
-        self.check_same_file(self.session().attr(cx, held.fid)?)
-    }
-
-    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
-        let held = self.fid(cx)?;
-        self.check_same_file(set_attr(self.session(), cx, held.fid, self.kind, set)?)
-    }
-
-    /// Checks the permission bits, as 9P has no access request.
-    fn access(&self, cx: &Cx<'_>, want: Access) -> Result<Access> {
-        let attr = self.attr(cx, AttrMask::BASIC)?;
-        Ok(allowed(&attr, cx.caller) & want)
-    }
-
-    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        let held = self.fid(cx)?;
-        if !self.session().is_linux() {
-            return Ok(super::legacy::statfs());
-        }
-        let reply = self
-            .session()
-            .call(cx, &Tmessage::Statfs { fid: held.fid })?;
-        match reply.message()? {
-            Rmessage::Statfs {
-                kind,
-                bsize,
-                blocks,
-                bfree,
-                bavail,
-                files,
-                ffree,
-                fsid,
-                namelen,
-            } => Ok(StatFs {
-                magic: kind,
-                bsize,
-                blocks,
-                bfree,
-                bavail,
-                files,
-                ffree,
-                fsid,
-                namelen,
-            }),
-            _ => Err(Errno::EIO),
-        }
-    }
-
-    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
-        vfs::open_by_owner(self, cx, flags, |cx, flags| {
-            RemoteFile::open(self, cx, flags)
-        })
-    }
-
-    fn readlink(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        if self.kind != Kind::Symlink {
-            return Err(Errno::EINVAL);
-        }
-        let held = self.fid(cx)?;
-        if !self.session().is_linux() {
-            return super::legacy::readlink(self.session(), cx, held.fid);
-        }
-        let reply = self
-            .session()
-            .call(cx, &Tmessage::Readlink { fid: held.fid })?;
-        match reply.message()? {
-            Rmessage::Readlink { target } => Ok(target.to_vec()),
-            _ => Err(Errno::EIO),
-        }
-    }
-
-    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        self.check_directory()?;
-        let dir = self.fid(cx)?;
-        let (held, attr) = self.session().walk_getattr(cx, dir.fid, &[name.bytes()])?;
-        Ok(self.walked_entry(cx, Some(name), held, attr))
-    }
-
-    fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
-        self.check_directory()?;
-        let dir = self.fid(cx)?;
-        // Not every server stops at the root of the attach.
-        let names: &[&[u8]] = match self.id == self.shared.root_id() {
-            true => &[],
-            false => &[b".."],
-        };
-        let (held, attr) = self.session().walk_getattr(cx, dir.fid, names)?;
-        Ok(self.walked_entry(cx, None, held, attr))
-    }
-
-    fn create(
-        &self,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        flags: OpenFlags,
-        mode: Mode,
-    ) -> Result<(Entry, Arc<dyn File>)> {
-        self.create_file(cx, name, flags, mode)
-    }
-
-    fn make(&self, cx: &Cx<'_>, name: Name<'_>, what: NewNode<'_>, mode: Mode) -> Result<Entry> {
-        self.make_node(cx, name, what, mode)
-    }
-
-    fn tmpfile(
-        &self,
-        _cx: &Cx<'_>,
-        _flags: OpenFlags,
-        _mode: Mode,
-    ) -> Result<(Entry, Arc<dyn File>)> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &dyn Node) -> Result<Entry> {
-        self.add_link(cx, name, self.of_same(target)?)
-    }
-
-    fn unlink(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
-        self.remove_name(cx, name, dir)
-    }
-
-    fn rename(
-        &self,
-        cx: &Cx<'_>,
-        name: Name<'_>,
-        to: &dyn Node,
-        to_name: Name<'_>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let to = self.of_same(to)?;
-        if !flags.is_empty() {
-            return Err(Errno::EINVAL);
-        }
-        self.move_name(cx, name, to, to_name)
-    }
-
-    fn xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        self.get_xattr(cx, name)
-    }
-
-    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        self.list_xattrs(cx)
-    }
-
-    fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.put_xattr(cx, name, value, flags)
-    }
-
-    fn remove_xattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.take_xattr(cx, name)
-    }
-
-    fn host_lock(&self, cx: &Cx<'_>, range: LockRange, state: HostLock) -> Result<()> {
-        self.shared.mirrors.lock(self, cx, range, state)
-    }
-
-    fn host_lock_holder(
-        &self,
-        cx: &Cx<'_>,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<ForeignLock>> {
-        self.shared.mirrors.holder(self, cx, range, kind)
     }
 }
 

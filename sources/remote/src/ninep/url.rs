@@ -12,7 +12,9 @@ use p9::Dialect;
 use transports::{Addr, Link};
 use vfs::Errno;
 
-use super::{Options, ReconnectingLink, Remote9p};
+use super::fs::Remote9p;
+use super::options::Options;
+use super::reconnecting::ReconnectingLink;
 use crate::url::{BadUrl, bytes, decode, host_and_port, id, in_flight};
 use crate::{ConnectError, Retry, Timeouts};
 
