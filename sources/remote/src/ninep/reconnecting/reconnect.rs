@@ -11,13 +11,7 @@ use p9::{Dialect, Tag, Tmessage};
 use parking_lot::MutexGuard;
 use transports::{Interest, Link};
 
-use super::{Outage, ReconnectingLink, State};
-
-impl Outage {
-    /// The initial pause between attempts, and the longest.
-    pub(super) const MIN_PAUSE: Duration = Duration::from_millis(10);
-    const MAX_PAUSE: Duration = Duration::from_secs(1);
-}
+use super::link::{Outage, ReconnectingLink, State};
 
 impl ReconnectingLink {
     /// Tries once to reconnect if the pause is over; else waits until then or until the state

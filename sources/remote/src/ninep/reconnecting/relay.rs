@@ -7,7 +7,7 @@ use std::thread;
 use p9::message::HEADER;
 use transports::Link;
 
-use super::ReconnectingLink;
+use super::link::ReconnectingLink;
 
 /// The largest message to relay, far beyond those of Linux's client.
 const MAX_MESSAGE: usize = 64 << 20;

@@ -10,22 +10,7 @@ use p9::recovery::RequestAction;
 use transports::Link;
 use vfs::copies::count_copied;
 
-use super::ReconnectingLink;
-
-/// The recorded requests whose bytes have not all been accepted, in order.
-#[derive(Default)]
-pub(super) struct UnsentRequests {
-    requests: VecDeque<UnsentRequest>,
-    /// The time since which the server has accepted none of them.
-    stuck_since: Option<Instant>,
-}
-
-/// Bytes of recorded requests that the caller of `send` still holds.
-struct UnsentRequest {
-    len: usize,
-    /// The connection they are sent over; `None` if they are not sent, or later.
-    connection: Option<(u64, Arc<dyn Link>)>,
-}
+use super::link::{ReconnectingLink, UnsentRequest, UnsentRequests};
 
 impl ReconnectingLink {
     /// Sends `pieces`. Their last `lent` bytes are a payload that the sender keeps until the reply.
