@@ -4,9 +4,10 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use layers::call_log::{Event, Line};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::private_file;
 
@@ -54,7 +55,7 @@ impl CallLogFile {
     }
 
     fn lock(&self) -> MutexGuard<'_, LogWriter> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

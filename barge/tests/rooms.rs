@@ -12,7 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("vfs-testkit", &["vfs", "wire"]),
     ("wire", &["vfs", "sys"]),
     ("sys", &["vfs"]),
-    ("hostdir", &["vfs", "sys"]),
+    ("hostdir", &["concurrency", "vfs", "sys"]),
     ("image", &["vfs", "erofs", "rofs", "sidecar"]),
     ("objects", &["vfs", "image"]),
     ("memory", &["concurrency", "vfs"]),

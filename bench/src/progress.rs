@@ -4,11 +4,12 @@
 //! rest.
 
 use std::io::IsTerminal;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::{Mutex, MutexGuard};
 
 use command::Failure;
 use command::signals::{SignalHandler, on_signal};
@@ -113,7 +114,7 @@ impl Progress {
     }
 
     fn lock_failures(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.failed.lock()
     }
 
     /// Returns whether a signal has arrived.

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use vfs::LogLimit;
 use vfs::memory::{MemoryBudget, Minimum};
 use vfs::peer::PeerKey;
@@ -144,17 +145,16 @@ impl<C> ConnectionLimits<C> {
     pub(crate) fn wait_until_closed(&self, mut deadline: impl FnMut() -> Option<Instant>) -> bool {
         let mut open = self.open();
         while open.listeners > 0 || !open.connections.is_empty() {
-            open = match deadline() {
-                None => self.changed.wait(open).expect("no panic holds it"),
+            match deadline() {
+                None => self.changed.wait(&mut open),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return false;
                     }
-                    let waited = self.changed.wait_timeout(open, left);
-                    waited.expect("no panic holds it").0
+                    self.changed.wait_for(&mut open, left);
                 }
-            };
+            }
         }
         true
     }
@@ -167,7 +167,7 @@ impl<C> ConnectionLimits<C> {
     }
 
     fn open(&self) -> MutexGuard<'_, OpenConnections<C>> {
-        self.open.lock().expect("no panic holds it")
+        self.open.lock()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A lock that admits one consumer per ring.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 #[derive(Default)]
 pub(crate) struct ConsumerLock {
@@ -19,10 +19,7 @@ impl ConsumerLock {
     pub(crate) fn lock(&self) {
         let mut state = self.state();
         state.waiting += 1;
-        state = self
-            .free
-            .wait_while(state, |state| state.locked)
-            .expect("no panic holds it");
+        self.free.wait_while(&mut state, |state| state.locked);
         state.waiting -= 1;
         state.locked = true;
     }
@@ -46,6 +43,6 @@ impl ConsumerLock {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic holds it")
+        self.state.lock()
     }
 }

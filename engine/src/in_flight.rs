@@ -15,10 +15,11 @@
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::cx::thread_waker;
 
 use crate::request::{Job, Request};
@@ -362,7 +363,7 @@ impl<J: Entry> InFlight<J> {
     }
 
     fn table(&self) -> MutexGuard<'_, Table<J>> {
-        self.table.lock().expect("no panic holds it")
+        self.table.lock()
     }
 }
 

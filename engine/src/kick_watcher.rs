@@ -10,8 +10,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -113,7 +114,7 @@ impl KickWatcher {
     }
 
     fn registrations(&self) -> MutexGuard<'_, Registrations> {
-        self.registrations.lock().expect("no panic holds it")
+        self.registrations.lock()
     }
 }
 

@@ -4,10 +4,11 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Wake;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Frame, Interest, Link, Meter, Outbox, Ready};
 use vfs::copies::count_copied;
@@ -487,14 +488,11 @@ impl Lane {
         const PAUSE: Duration = Duration::from_micros(100);
         let mut output = None;
         for _ in 0..TRIES {
-            match self.output.try_lock() {
-                Ok(free) => {
-                    output = Some(free);
-                    break;
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
-                Err(TryLockError::Poisoned(_)) => return false,
+            output = self.output.try_lock();
+            if output.is_some() {
+                break;
             }
+            std::thread::sleep(PAUSE);
         }
         let Some(mut output) = output else {
             return false;
@@ -590,7 +588,7 @@ impl Lane {
     }
 
     fn wake_thread(&self) {
-        let notifier = self.notifier.lock().expect("no panic holds it").clone();
+        let notifier = self.notifier.lock().clone();
         if let Some(notifier) = notifier {
             notifier.wake();
         }
@@ -598,7 +596,7 @@ impl Lane {
 
     /// Returns the eventfd that wakes the lane's own thread, and creates it if necessary.
     pub(crate) fn notifier(&self) -> io::Result<Arc<Notifier>> {
-        let mut notifier = self.notifier.lock().expect("no panic holds it");
+        let mut notifier = self.notifier.lock();
         if let Some(notifier) = &*notifier {
             return Ok(notifier.clone());
         }
@@ -611,7 +609,7 @@ impl Lane {
     /// thread, with nothing in flight.
     pub(crate) fn release_idle(&self) {
         if self.in_flight.count() == 0 && !self.has_backlog() {
-            *self.notifier.lock().expect("no panic holds it") = None;
+            *self.notifier.lock() = None;
         }
     }
 
@@ -625,7 +623,7 @@ impl Lane {
     }
 
     fn output(&self) -> MutexGuard<'_, Output> {
-        self.output.lock().expect("no panic holds it")
+        self.output.lock()
     }
 }
 

@@ -5,9 +5,10 @@
 //! reply is complete, including the wait for a worker but not the sending.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::cx::CallOutcome;
 use wire::Vocabulary;
 
@@ -88,7 +89,7 @@ impl OperationStats {
     }
 
     fn errors(&self) -> MutexGuard<'_, BTreeMap<(u16, u16), u64>> {
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
+        self.errors.lock()
     }
 }
 

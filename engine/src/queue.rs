@@ -10,9 +10,10 @@
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::trace_span;
 use transports::{Exchange, Outbox, Poller, Ring};
@@ -133,7 +134,7 @@ impl Queues {
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Weak<QueueLane>>> {
-        self.lanes.lock().expect("no panic holds it")
+        self.lanes.lock()
     }
 }
 
@@ -237,7 +238,7 @@ impl Job for QueueMessage {
         let QueueMessage { lane, exchange, .. } = &request.job;
         // Only once: if it is parked, a worker runs it next.
         let resumes = request.job.relocks_ring.swap(false, Ordering::Relaxed);
-        let mut held = exchange.lock().expect("no panic holds it");
+        let mut held = exchange.lock();
         let Some(mut exchange) = held.take() else {
             return RunOutcome::Answered;
         };
@@ -528,7 +529,7 @@ impl QueueLane {
     fn reply(request: &Request<QueueMessage>, served: Option<Box<dyn Exchange>>) {
         let QueueMessage { lane, exchange, .. } = &request.job;
         let exchange = served.or_else(|| {
-            let mut exchange = exchange.lock().expect("no panic holds it").take()?;
+            let mut exchange = exchange.lock().take()?;
             if lane.serve(&request.call, Patience::Full, &mut *exchange) != ServeOutcome::Done {
                 exchange.split().1.truncate(0);
             }

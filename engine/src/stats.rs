@@ -2,9 +2,10 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::Call;
 use wire::{ClientInfo, Vocabulary};
 
@@ -179,7 +180,7 @@ impl StatsRegistry {
     }
 
     fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().expect("no panic holds it")
+        self.lanes.lock()
     }
 }
 

@@ -21,9 +21,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use transports::Outbox;
 use vfs::PeerKey;
 
@@ -278,11 +279,7 @@ impl Workers {
             let next = queue.mark_stuck(now, self.stuck_after, self.max);
             self.ensure_workers(&mut queue);
             let rest = next.map_or(self.stuck_after, |due| due - now);
-            queue = self
-                .supervision
-                .wait_timeout(queue, rest)
-                .expect("no panic holds it")
-                .0;
+            self.supervision.wait_for(&mut queue, rest);
         }
         queue.supervised = false;
     }
@@ -348,11 +345,7 @@ impl Workers {
                 rest
             };
             queue.idle += 1;
-            let (back, slept) = self
-                .work
-                .wait_timeout(queue, rest)
-                .expect("no panic holds it");
-            queue = back;
+            let slept = self.work.wait_for(&mut queue, rest);
             queue.idle -= 1;
             if large && slept.timed_out() {
                 out.shrink();
@@ -363,7 +356,7 @@ impl Workers {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().expect("no panic holds it")
+        self.queue.lock()
     }
 }
 
@@ -550,7 +543,7 @@ mod tests {
             self.runs.send(self.owner).expect("awaited");
             let mut open = true;
             while open {
-                let ended = self.until.lock().expect("no panic").try_recv();
+                let ended = self.until.lock().try_recv();
                 open = ended != Err(std::sync::mpsc::TryRecvError::Disconnected);
                 std::thread::yield_now();
             }

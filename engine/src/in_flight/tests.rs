@@ -54,7 +54,7 @@ impl Lane {
     }
 
     fn answered(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.answered.lock().expect("no panic holds it"))
+        std::mem::take(&mut *self.answered.lock())
     }
 }
 
@@ -120,7 +120,7 @@ impl Entry for Test {
 }
 
 fn reply(request: &Arc<Request<Test>>, _: Follows) {
-    let mut answered = request.job.lane.answered.lock().expect("no panic holds it");
+    let mut answered = request.job.lane.answered.lock();
     answered.push(request.job.id);
 }
 

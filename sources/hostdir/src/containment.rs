@@ -18,9 +18,10 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, Statx};
 use sys::dir::Entry;
 use sys::handle::FileHandle;
@@ -208,11 +209,8 @@ impl Containment<'_> {
     /// Searches for a name of the object with the attributes `stx` in `top` and all directories
     /// below it on the same file system, for at most [`SEARCH_TIME`].
     fn search(&self, top: BorrowedFd<'_>, stx: &Statx) -> Result<bool> {
-        let mut next = match self.search_limiter.0.try_lock() {
-            Ok(next) => next,
-            Err(TryLockError::WouldBlock) => return Err(Errno::EAGAIN),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        };
+        let limiter = &self.search_limiter;
+        let mut next = limiter.0.try_lock().ok_or(Errno::EAGAIN)?;
         let start = Instant::now();
         if next.is_some_and(|next| next > start) {
             return Err(Errno::EAGAIN);

@@ -7,10 +7,11 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use vfs::{AttrMask, Charge, NodeId};
 
 use crate::attr;
@@ -92,7 +93,7 @@ impl DirCache {
     }
 
     fn get(&self, node: NodeId, change: u64) -> Option<Arc<Listing>> {
-        let mut listings = self.listings.lock().expect("no panic holds it");
+        let mut listings = self.listings.lock();
         let at = listings.iter().position(|listing| listing.node == node)?;
         let listing = listings.remove(at)?;
         if listing.change != change {
@@ -103,7 +104,7 @@ impl DirCache {
     }
 
     fn insert(&self, listing: Listing) {
-        let mut listings = self.listings.lock().expect("no panic holds it");
+        let mut listings = self.listings.lock();
         listings.retain(|old| old.node != listing.node);
         listings.push_front(Arc::new(listing));
         let size = |listings: &VecDeque<Arc<Listing>>| -> usize {

@@ -17,8 +17,9 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno as Raw;
 use sys::dir::Entry as RawEntry;
@@ -84,7 +85,7 @@ impl DirCursors {
     }
 
     fn ring(&self) -> MutexGuard<'_, ClockRing<Weak<DirCursor>>> {
-        self.ring.lock().expect("no panic holds it")
+        self.ring.lock()
     }
 }
 
@@ -164,7 +165,7 @@ impl DirCursor {
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         self.recently_used.store(true, Ordering::Relaxed);
-        let mut state = self.state.lock().expect("no panic holds it");
+        let mut state = self.state.lock();
         if dir.reopened.swap(false, Ordering::Relaxed) {
             state.needs_seek = true;
             state.recording = None;
@@ -177,7 +178,7 @@ impl DirCursor {
 
     /// Closes the directory.
     pub(crate) fn close(&self, cursors: &DirCursors) {
-        let mut state = self.state.lock().expect("no panic holds it");
+        let mut state = self.state.lock();
         state.drop_entries(cursors);
     }
 
@@ -187,7 +188,7 @@ impl DirCursor {
         if self.recently_used.swap(false, Ordering::Relaxed) {
             return false;
         }
-        let Ok(mut state) = self.state.try_lock() else {
+        let Some(mut state) = self.state.try_lock() else {
             return false;
         };
         let is_its = |account| state.account() == Some(account);

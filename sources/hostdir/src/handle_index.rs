@@ -9,8 +9,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::NodeId;
 
 mod log;
@@ -86,7 +86,7 @@ impl HandleIndex {
     }
 
     fn locations(&self) -> MutexGuard<'_, Locations> {
-        self.0.lock().expect("no panic holds it")
+        self.0.lock()
     }
 }
 

@@ -4,8 +4,9 @@
 //! Lock order: the prefixes' mutex last.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::Statx;
 use sys::handle::FileHandle;
 use vfs::{HandleKey, Result, siphash};
@@ -82,7 +83,7 @@ impl Host {
 
     /// Returns the prefix of a device's node numbers.
     pub(crate) fn prefix(&self, device: DeviceKey) -> Result<Prefix> {
-        self.prefixes.lock().expect("no panic holds it").of(device)
+        self.prefixes.lock().of(device)
     }
 
     /// Returns whether these are the root's attributes.

@@ -21,10 +21,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::fs::{Gid, Mode};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
 use vfs::{Caller, Cx, Errno, Groups, Patience, Result};
@@ -195,7 +196,7 @@ impl IdentitySwitch {
     /// Returns the groups of user `uid` from the host's user database.
     fn groups(&self, uid: u32, patience: Patience) -> Result<CachedGroups> {
         let now = Instant::now();
-        let users = || self.users.lock().expect("no panic holds it");
+        let users = || self.users.lock();
         if let Some((groups_expire, groups)) = users().get(&uid)
             && *groups_expire > now
         {

@@ -13,9 +13,10 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno as Raw;
@@ -210,7 +211,7 @@ impl Leases {
     /// Returns the watcher, starting it if necessary. Returns `EOPNOTSUPP` if the kernel would
     /// revoke leases too early.
     fn watcher(&self) -> Result<&Arc<LeaseWatcher>> {
-        let _starting = self.starting.lock().expect("no panic holds it");
+        let _starting = self.starting.lock();
         if let Some(watcher) = self.watcher.get() {
             return Ok(watcher);
         }
@@ -361,7 +362,7 @@ impl LeaseWatcher {
     }
 
     fn registrations(&self) -> MutexGuard<'_, Registrations> {
-        self.registrations.lock().expect("no panic holds it")
+        self.registrations.lock()
     }
 }
 

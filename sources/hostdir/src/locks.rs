@@ -14,8 +14,9 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno as Raw;
 use sys::errno;
@@ -74,7 +75,7 @@ impl LockMirrors {
     /// Forgets a node that is dropped, which has no locks any more.
     pub(crate) fn forget(&self, id: NodeId) {
         // Closed after the lock is released.
-        let gone = self.0.lock().expect("no panic holds it").remove(&id);
+        let gone = self.0.lock().remove(&id);
         drop(gone);
     }
 
@@ -87,7 +88,7 @@ impl LockMirrors {
         state: HostLock,
     ) -> Result<()> {
         let mirror = self.of(object.node);
-        let mut mirror = mirror.lock().expect("no panic holds it");
+        let mut mirror = mirror.lock();
         let (start, end) = (range.start, range.end);
         match range.family {
             LockFamily::Posix => mirror.set_range(object, cx, start, end, state),
@@ -104,7 +105,7 @@ impl LockMirrors {
         kind: LockKind,
     ) -> Result<Option<ForeignLock>> {
         let mirror = self.of(object.node);
-        let mirror = mirror.lock().expect("no panic holds it");
+        let mirror = mirror.lock();
         let (start, end) = (range.start, range.end);
         match range.family {
             LockFamily::Posix => mirror.range_holder(object, cx, start, end, kind),
@@ -113,7 +114,7 @@ impl LockMirrors {
     }
 
     fn of(&self, node: NodeId) -> Arc<Mutex<Mirror>> {
-        let mut mirrors = self.0.lock().expect("no panic holds it");
+        let mut mirrors = self.0.lock();
         mirrors.entry(node).or_default().clone()
     }
 }

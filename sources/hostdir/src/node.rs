@@ -11,9 +11,10 @@
 //! to 40.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{Mode, OFlags};
 use sys::errno;
 use sys::handle::FileHandle;
@@ -323,7 +324,7 @@ impl HostNode {
         }
         // Records are older than the state they describe: those of two directories moved into each
         // other could form a cycle. The older one stays then, and is rejected when used.
-        let _moving = self.tree().moving.lock().expect("no panic holds it");
+        let _moving = self.tree().moving.lock();
         if self.kind == Kind::Directory {
             let mut above = Some(to.parent.clone());
             while let Some(node) = above {
@@ -362,7 +363,7 @@ impl HostNode {
         if self.flags.fetch_and(!RECENTLY_USED, Ordering::Relaxed) & (RECENTLY_USED | PINNED) != 0 {
             return false;
         }
-        let Ok(mut slot) = self.slot.try_lock() else {
+        let Some(mut slot) = self.slot.try_lock() else {
             return false;
         };
         let Some(fd) = slot.fd() else {
@@ -399,7 +400,7 @@ impl HostNode {
     /// Replaces the descriptor with the object's kernel handle if it is `shared`, which an open
     /// file is about to close. Returns false if that is not possible.
     pub(crate) fn replace_with_handle(&self, shared: &Arc<Fd>) -> bool {
-        let Ok(mut slot) = self.slot.try_lock() else {
+        let Some(mut slot) = self.slot.try_lock() else {
             return false;
         };
         if !slot.fd().is_some_and(|fd| Arc::ptr_eq(fd, shared)) {
@@ -423,7 +424,7 @@ impl HostNode {
     /// it has no name. Returns false if that cannot be determined now.
     pub(crate) fn has_descriptor_besides(&self, fd: &Arc<Fd>) -> bool {
         let slot = self.slot.try_lock();
-        slot.is_ok_and(|slot| slot.fd().is_some_and(|own| !Arc::ptr_eq(own, fd)))
+        slot.is_some_and(|slot| slot.fd().is_some_and(|own| !Arc::ptr_eq(own, fd)))
     }
 
     /// Handles the close of a file that shared its descriptor with this node: if the node stays in
@@ -443,7 +444,7 @@ impl HostNode {
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().expect("no panic holds it")
+        self.slot.lock()
     }
 }
 
@@ -469,10 +470,10 @@ impl Drop for HostNode {
         }
         // A chain of parents without other references is dropped iteratively: recursion on a deep
         // one would overflow the stack.
-        let mut above = self.slot.get_mut().ok().and_then(Slot::take_dentry);
+        let mut above = self.slot.get_mut().take_dentry();
         while let Some(dentry) = above {
             above = Arc::into_inner(dentry.parent)
-                .and_then(|mut parent| parent.slot.get_mut().ok().and_then(Slot::take_dentry));
+                .and_then(|mut parent| parent.slot.get_mut().take_dentry());
         }
     }
 }

@@ -5,11 +5,14 @@
 //!
 //! Lock order: a shard is locked last and held for memory only; two are never held at once.
 
+use std::hash::BuildHasher;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use concurrency::{FastRandomState, Shards};
 use hashbrown::HashTable;
+use parking_lot::MutexGuard;
 use vfs::NodeId;
 
 use crate::clock::ClockRing;
@@ -19,7 +22,7 @@ pub(crate) const SHARDS: usize = 64;
 
 /// The nodes of an export.
 pub(crate) struct NodeTable<N> {
-    shards: [Mutex<Shard<N>>; SHARDS],
+    shards: Shards<Shard<N>, SHARDS>,
     next: AtomicUsize,
 }
 
@@ -37,7 +40,10 @@ struct Shard<N> {
 }
 
 /// Nodes by their numbers, which are stored in the nodes: an entry takes nine bytes.
-struct Nodes<N>(HashTable<Weak<N>>);
+struct Nodes<N> {
+    table: HashTable<Weak<N>>,
+    hasher: FastRandomState,
+}
 
 /// Nodes that were accessed under a shard's lock, to be dropped after it: the last reference to a
 /// node removes it from its shard.
@@ -57,7 +63,7 @@ pub(crate) enum Found<N> {
 impl<N: TableEntry> NodeTable<N> {
     pub(crate) fn new() -> NodeTable<N> {
         NodeTable {
-            shards: std::array::from_fn(|_| Mutex::new(Shard::new())),
+            shards: Shards::new(Shard::new),
             next: AtomicUsize::new(0),
         }
     }
@@ -114,7 +120,7 @@ impl<N: TableEntry> NodeTable<N> {
         for _ in 0..SHARDS {
             let mut dropped_later = DroppedLater::new();
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            let mut shard = self.shards[turn].lock().expect("no panic holds it");
+            let mut shard = self.shards.all()[turn].lock();
             for _ in 0..shard.ring.len() {
                 let Some(id) = shard.ring.advance().copied() else {
                     continue;
@@ -128,18 +134,17 @@ impl<N: TableEntry> NodeTable<N> {
     }
 
     fn shard(&self, id: NodeId) -> MutexGuard<'_, Shard<N>> {
-        // The top bits of a product depend on all bits of the number; the tables use others.
-        let shard = mix(id) >> (64 - SHARDS.trailing_zeros());
-        self.shards[shard as usize]
-            .lock()
-            .expect("no panic holds it")
+        self.shards.lock(&id)
     }
 }
 
 impl<N> Shard<N> {
     fn new() -> Shard<N> {
         Shard {
-            nodes: Nodes(HashTable::new()),
+            nodes: Nodes {
+                table: HashTable::new(),
+                hasher: FastRandomState::default(),
+            },
             ring: ClockRing::default(),
         }
     }
@@ -163,46 +168,42 @@ impl<N> Shard<N> {
 impl<N: TableEntry> Nodes<N> {
     fn get(&self, id: NodeId, dropped_later: &mut DroppedLater<N>) -> Option<Arc<N>> {
         let mut found = None;
-        self.0.find(hash(id), |node| match node.upgrade() {
-            Some(node) if node.number() == id => {
-                found = Some(node);
-                true
-            }
-            Some(other) => {
-                dropped_later.push(other);
-                false
-            }
-            None => false,
-        });
+        self.table
+            .find(self.hasher.hash_one(id), |node| match node.upgrade() {
+                Some(node) if node.number() == id => {
+                    found = Some(node);
+                    true
+                }
+                Some(other) => {
+                    dropped_later.push(other);
+                    false
+                }
+                None => false,
+            });
         found
     }
 
     fn insert(&mut self, node: &Arc<N>, dropped_later: &mut DroppedLater<N>) {
-        let table = &mut self.0;
+        let (table, hasher) = (&mut self.table, &self.hasher);
+        let hash = |node: &N| hasher.hash_one(node.number());
         if table.len() == table.capacity() {
             // Growing reads the nodes' numbers, so they must not be dropped meanwhile. Entries of
             // dropped nodes are removed.
             dropped_later.extend(table.iter().filter_map(Weak::upgrade));
             table.retain(|node| node.strong_count() > 0);
         }
-        let rehash = |node: &Weak<N>| node.upgrade().map_or(0, |node| hash(node.number()));
-        table.insert_unique(hash(node.number()), Arc::downgrade(node), rehash);
+        let rehash = |node: &Weak<N>| node.upgrade().map_or(0, |node| hash(&node));
+        table.insert_unique(hash(node), Arc::downgrade(node), rehash);
     }
 
     /// Removes `node` itself: another node may have taken over its number.
     fn remove(&mut self, node: &N) {
         let is = |other: &Weak<N>| std::ptr::eq(other.as_ptr(), node);
-        if let Ok(entry) = self.0.find_entry(hash(node.number()), is) {
+        let hash = self.hasher.hash_one(node.number());
+        if let Ok(entry) = self.table.find_entry(hash, is) {
             entry.remove();
         }
     }
-}
-
-/// Node numbers are composed here from the host's inode numbers: an attacker cannot choose them.
-fn hash(id: NodeId) -> u64 {
-    // The table uses the low bits for the position and the top bits for the tag.
-    let mixed = mix(id);
-    mixed ^ mixed.rotate_left(29)
 }
 
 impl RingSlot {
@@ -211,9 +212,4 @@ impl RingSlot {
     pub(crate) fn new() -> RingSlot {
         RingSlot(AtomicU32::new(RingSlot::ABSENT))
     }
-}
-
-/// Fibonacci hashing: 2^64 divided by the golden ratio.
-fn mix(id: u64) -> u64 {
-    id.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

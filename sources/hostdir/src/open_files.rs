@@ -15,8 +15,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use rustix::fs::OFlags;
 use vfs::{Cx, Errno, Kind, Name, NodeId, Patience, Result};
 
@@ -146,7 +147,7 @@ impl OpenFile {
         if self.recently_used.swap(false, Ordering::Relaxed) {
             return false;
         }
-        let (Ok(_eviction), Ok(mut descriptor)) = (
+        let (Some(_eviction), Some(mut descriptor)) = (
             open_files.eviction_lock.try_write(),
             self.descriptor.try_lock(),
         ) else {
@@ -165,7 +166,7 @@ impl OpenFile {
         if let Some(ring_position) = *ring_position {
             open_files.ring().remove(ring_position);
         }
-        let mut by_node = open_files.by_node.lock().expect("no panic holds it");
+        let mut by_node = open_files.by_node.lock();
         let files = by_node.entry(self.node.number()).or_default();
         files.insert(self.address(), Arc::downgrade(self));
         open_files.evicted.fetch_add(1, Ordering::Relaxed);
@@ -180,14 +181,14 @@ impl OpenFile {
     }
 
     fn descriptor(&self) -> MutexGuard<'_, Option<Descriptor>> {
-        self.descriptor.lock().expect("no panic holds it")
+        self.descriptor.lock()
     }
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
         let open_files = &self.node.tree().open_files;
-        match self.descriptor.get_mut().expect("no panic holds it").take() {
+        match self.descriptor.get_mut().take() {
             Some(Descriptor { ring_position, .. }) => {
                 if let Some(ring_position) = ring_position {
                     open_files.ring().remove(ring_position);
@@ -219,7 +220,7 @@ impl OpenFiles {
         /// The most times that they may be evicted again before evictions are locked out.
         const TRIES: u32 = 16;
         for _ in 0..TRIES {
-            let eviction = self.eviction_lock.read().expect("no panic holds it");
+            let eviction = self.eviction_lock.read();
             if self.evicted.load(Ordering::Relaxed) == 0 {
                 return Ok(eviction);
             }
@@ -243,7 +244,7 @@ impl OpenFiles {
 
     /// Returns the files of a node without a descriptor. Called under the eviction lock.
     fn evicted_of(&self, node: NodeId) -> Vec<Arc<OpenFile>> {
-        let by_node = self.by_node.lock().expect("no panic holds it");
+        let by_node = self.by_node.lock();
         let files: Vec<_> = match by_node.get(&node) {
             Some(files) => files.values().filter_map(Weak::upgrade).collect(),
             None => Vec::new(),
@@ -257,7 +258,7 @@ impl OpenFiles {
 
     /// Removes a file that has a descriptor again or is dropped.
     fn forget(&self, file: &OpenFile) {
-        let mut by_node = self.by_node.lock().expect("no panic holds it");
+        let mut by_node = self.by_node.lock();
         if let Entry::Occupied(mut files) = by_node.entry(file.node.number()) {
             files.get_mut().remove(&file.address());
             if files.get().is_empty() {
@@ -267,6 +268,6 @@ impl OpenFiles {
     }
 
     fn ring(&self) -> MutexGuard<'_, ClockRing<Weak<OpenFile>>> {
-        self.ring.lock().expect("no panic holds it")
+        self.ring.lock()
     }
 }

@@ -9,8 +9,9 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use parking_lot::Mutex;
 use rustix::fs::Statx;
 use vfs::{Attr, Name, Patience, Result};
 
@@ -99,7 +100,7 @@ impl Tree {
 
     /// Returns the devices that have nodes.
     pub(crate) fn devices(&self) -> Vec<Arc<TreeDevice>> {
-        let devices = self.devices.lock().expect("no panic holds it");
+        let devices = self.devices.lock();
         devices.values().filter_map(Weak::upgrade).collect()
     }
 
@@ -168,7 +169,7 @@ impl Tree {
 
     fn device(self: &Arc<Tree>, fd: BorrowedFd<'_>, stx: &Statx) -> Result<Arc<TreeDevice>> {
         let dev = dev_of(stx);
-        let devices = || self.devices.lock().expect("no panic holds it");
+        let devices = || self.devices.lock();
         if let Some(device) = devices().get(&dev).and_then(Weak::upgrade) {
             return Ok(device);
         }

@@ -7,8 +7,8 @@
 //! Lock order: the map last, and not while a share is released.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use vfs::NodeId;
 
 use crate::descriptors::Share;
@@ -31,6 +31,6 @@ impl UnlinkedShares {
     }
 
     fn map(&self) -> MutexGuard<'_, HashMap<NodeId, Share>> {
-        self.0.lock().expect("no panic holds it")
+        self.0.lock()
     }
 }

@@ -1,9 +1,10 @@
 //! 9P over streams: TCP, Unix sockets, vsock, and the sockets of a service manager.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use ::p9::server::{ExportList, Options, Server};
 use engine::{Engine, Service};
+use parking_lot::RwLock;
 use transports::{Addr, Listener};
 use vfs::Export;
 
@@ -52,7 +53,7 @@ impl NinePServer {
     /// Replaces the exports that clients can attach to.
     pub(super) fn set_exports(&self, catalog: &Catalog<'_>) {
         let list = ExportList(catalog.list());
-        *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
+        *self.list.write() = list;
     }
 }
 
@@ -61,7 +62,7 @@ struct SharedExportList(Arc<RwLock<ExportList>>);
 
 impl ::p9::server::Exports for SharedExportList {
     fn resolve<'a>(&self, aname: &'a [u8]) -> Option<(Arc<Export>, &'a [u8])> {
-        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let list = self.0.read();
         list.resolve(aname)
     }
 }

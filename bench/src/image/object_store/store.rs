@@ -6,9 +6,11 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The time that a request and its response are in transit together.
 pub(super) const LATENCY: Duration = Duration::from_millis(20);
@@ -85,7 +87,7 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, Object> {
-        self.object.lock().expect("no panic holds it")
+        self.object.lock()
     }
 
     fn serve(&self, mut stream: &TcpStream) -> io::Result<()> {

@@ -6,8 +6,10 @@
 //! repeated once a second until it is fulfilled: losing a call does no harm.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+
+use parking_lot::Mutex;
 
 use crate::v4::callback::CalledBack;
 use crate::v4::{ClientId, SessionId, StateId, Status};
@@ -18,7 +20,6 @@ use super::delegations::SEQID;
 use super::offloads::OffloadResult;
 use super::sessions::Session;
 use super::stateid::stateid;
-use super::table::lock;
 use super::{State, Tree};
 
 /// The credential of callbacks (`callback_sec_parms4`).
@@ -170,7 +171,7 @@ impl<T: Tree> State<T> {
         parameters: CallbackParameters,
     ) -> Result<(), Status> {
         let session = self.sessions.get(session).ok_or(Status::Badsession)?;
-        lock(&session.backchannel).parameters = parameters;
+        session.backchannel.lock().parameters = parameters;
         session.clear_fault();
         Ok(())
     }
@@ -205,7 +206,7 @@ impl<T: Tree> State<T> {
         &self,
         client: &Client<T>,
     ) -> Option<(Option<u32>, Option<T::Node>, CallbackKind)> {
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         while let Some(serial) = client_state.to_call.pop_front() {
             let state = stateid(client.id, serial, SEQID);
             let (node, kind) = match client_state.get(serial) {
@@ -235,7 +236,7 @@ impl<T: Tree> State<T> {
 
     /// Records that `client` has not received the callback for `serial`.
     fn reschedule_callback(&self, client: &Client<T>, serial: u32, now: bool) {
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         let again = match client_state.get_mut(serial) {
             Some(StateEntry::Delegation(delegation)) => &mut delegation.recall_due,
             Some(StateEntry::Copy(copy)) => &mut copy.notification_due,
@@ -249,10 +250,10 @@ impl<T: Tree> State<T> {
 
     /// Returns whether any session can carry callbacks of minor version `minor` to `client`.
     pub(super) fn can_call(&self, client: &Client<T>, minor: u32) -> bool {
-        let sessions = lock(&client.client_state).sessions.clone();
+        let sessions = client.client_state.lock().sessions.clone();
         let mut sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
         sessions.any(|session| {
-            session.newest_back().is_some() && lock(&session.backchannel).may_carry(minor)
+            session.newest_back().is_some() && session.backchannel.lock().may_carry(minor)
         })
     }
 
@@ -264,20 +265,20 @@ impl<T: Tree> State<T> {
         node: Option<T::Node>,
         kind: CallbackKind,
     ) -> Option<Callback<T::Node>> {
-        let sessions = lock(&client.client_state).sessions.clone();
+        let sessions = client.client_state.lock().sessions.clone();
         let sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
         for session in sessions {
             let Some(connection) = session.newest_back() else {
                 continue;
             };
-            let mut backchannel = lock(&session.backchannel);
+            let mut backchannel = session.backchannel.lock();
             if !backchannel.may_carry(kind.minor()) {
                 continue;
             }
             let Some((slot, sequence)) = backchannel.take() else {
                 continue;
             };
-            let mut pending_calls = lock(&self.pending_calls);
+            let mut pending_calls = self.pending_calls.lock();
             // There are few slots, so a free number is found soon.
             while {
                 pending_calls.last_xid = pending_calls.last_xid.wrapping_add(1);
@@ -309,7 +310,7 @@ impl<T: Tree> State<T> {
 
     /// Records that a call could not be sent. It is repeated later.
     pub fn callback_not_sent(&self, xid: u32) {
-        if let Some(pending) = lock(&self.pending_calls).by_xid.remove(&xid) {
+        if let Some(pending) = self.pending_calls.lock().by_xid.remove(&xid) {
             self.finish(&pending, true, false);
         }
     }
@@ -318,7 +319,7 @@ impl<T: Tree> State<T> {
     /// client, or `None` if there is no such call.
     pub fn called_back(&self, connection: u64, xid: u32, became: CalledBack) -> Option<ClientId> {
         let pending = {
-            let mut pending_calls = lock(&self.pending_calls);
+            let mut pending_calls = self.pending_calls.lock();
             if pending_calls.by_xid.get(&xid)?.connection != connection {
                 return None;
             }
@@ -339,7 +340,7 @@ impl<T: Tree> State<T> {
             CalledBack::NotInSequence(Status::Delay) => self.finish(&pending, true, false),
             CalledBack::NotInSequence(_) | CalledBack::Refused => {
                 if let Some(session) = self.sessions.get(&pending.session) {
-                    lock(&session.backchannel).faulty = true;
+                    session.backchannel.lock().faulty = true;
                 }
                 self.finish(&pending, false, true);
             }
@@ -351,7 +352,7 @@ impl<T: Tree> State<T> {
     /// clients.
     pub(super) fn reschedule_lost_calls(&self, connection: u64) -> Vec<ClientId> {
         let lost: Vec<PendingCall> = {
-            let mut pending_calls = lock(&self.pending_calls);
+            let mut pending_calls = self.pending_calls.lock();
             let of_it = |_: &u32, pending: &mut PendingCall| pending.connection == connection;
             pending_calls
                 .by_xid
@@ -366,7 +367,7 @@ impl<T: Tree> State<T> {
 
     fn release_slot(&self, pending: &PendingCall, again: bool) {
         if let Some(session) = self.sessions.get(&pending.session) {
-            lock(&session.backchannel).release(pending.slot, again);
+            session.backchannel.lock().release(pending.slot, again);
         }
     }
 
@@ -382,12 +383,12 @@ impl<T: Tree> State<T> {
 impl<T: Tree> Session<T> {
     /// Clears a fault after a change of the backchannel's connections or parameters.
     pub(super) fn clear_fault(&self) {
-        lock(&self.backchannel).faulty = false;
+        self.backchannel.lock().faulty = false;
     }
 
     /// Returns whether the client has a backchannel that does not work.
     pub(super) fn is_faulty(&self) -> bool {
-        self.wants_backchannel.load(Ordering::Acquire) && lock(&self.backchannel).is_faulty()
+        self.wants_backchannel.load(Ordering::Acquire) && self.backchannel.lock().is_faulty()
     }
 }
 

@@ -2,9 +2,10 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use vfs::lock::Owner;
 use vfs::{Account, Charge, Quota, QuotaExceeded};
 

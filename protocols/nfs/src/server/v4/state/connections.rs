@@ -6,7 +6,6 @@ use crate::v4::{ClientId, SessionId, Status};
 
 use super::requester::Requester;
 use super::sessions::Session;
-use super::table::lock;
 use super::{State, Tree};
 
 /// The use of a connection by a session.
@@ -84,7 +83,7 @@ impl<T: Tree> State<T> {
                 .wants_backchannel
                 .store(true, Ordering::Release);
         }
-        let mut by_connection = lock(&self.connections);
+        let mut by_connection = self.connections.lock();
         let forgotten = session.change_connections(|bound| {
             if let Some(known) = bound.iter_mut().find(|one| one.connection == connection) {
                 known.fore |= fore;
@@ -115,7 +114,7 @@ impl<T: Tree> State<T> {
     /// Unbinds a closed connection. Returns the clients whose callbacks must be sent again over
     /// other connections.
     pub fn disconnected(&self, connection: u64) -> Vec<ClientId> {
-        let sessions = lock(&self.connections).remove(&connection);
+        let sessions = self.connections.lock().remove(&connection);
         for session in sessions.into_iter().flatten() {
             if let Some(session) = self.sessions.get(&session) {
                 session.change_connections(|bound| {
@@ -128,7 +127,7 @@ impl<T: Tree> State<T> {
 
     /// Unbinds all connections of a removed session.
     pub(super) fn unbind_all(&self, session: &Session<T>) {
-        let mut by_connection = lock(&self.connections);
+        let mut by_connection = self.connections.lock();
         let bound = session.change_connections(std::mem::take);
         for bound in bound {
             forget(&mut by_connection, bound.connection, &session.id);
@@ -137,7 +136,8 @@ impl<T: Tree> State<T> {
 
     /// Returns the sessions that a connection is bound to.
     pub fn sessions_of(&self, connection: u64) -> Vec<SessionId> {
-        lock(&self.connections)
+        self.connections
+            .lock()
             .get(&connection)
             .cloned()
             .unwrap_or_default()
@@ -160,7 +160,7 @@ fn forget(
 impl<T: Tree> Session<T> {
     /// Changes the session's connections, and the client's number of backchannels.
     fn change_connections<R>(&self, change: impl FnOnce(&mut Vec<BoundConnection>) -> R) -> R {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let before = inner.connections.back_count();
         let changed = change(&mut inner.connections.0);
         let after = inner.connections.back_count();
@@ -173,7 +173,7 @@ impl<T: Tree> Session<T> {
 
     /// Returns the newest connection of the backchannel.
     pub(super) fn newest_back(&self) -> Option<u64> {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         let newest = inner.connections.0.iter().rev().find(|bound| bound.back)?;
         Some(newest.connection)
     }

@@ -10,13 +10,13 @@
 //!
 //! After a recall, a file is not delegated for a while: others use it.
 
-use core::hash::BuildHasher;
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
-use std::hash::RandomState;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use concurrency::Shards;
+use parking_lot::{Mutex, MutexGuard};
 use vfs::{Charge, LogLimit, PeerKey};
 
 use crate::v4::{ClientId, StateId, Status};
@@ -26,7 +26,6 @@ use super::client::{Client, ClientRef, Minor};
 use super::client_state::{ClientState, Share, StateEntry};
 use super::released::{NodeKey, Released};
 use super::stateid;
-use super::table::lock;
 use super::{State, status_flags};
 
 /// A delegation.
@@ -62,8 +61,7 @@ pub enum NoDelegation {
 
 /// The delegations of all files, by file.
 pub(super) struct Delegations {
-    hash: RandomState,
-    shards: [Mutex<Shard>; SHARDS],
+    shards: Shards<Shard, SHARDS>,
     count: AtomicUsize,
     /// Whether the source refused a lease for lack of room since the last check.
     refused: AtomicBool,
@@ -118,8 +116,7 @@ fn is_tight(count: usize, most: usize) -> bool {
 impl Delegations {
     pub(super) fn new() -> Delegations {
         Delegations {
-            hash: RandomState::new(),
-            shards: std::array::from_fn(|_| Mutex::default()),
+            shards: Shards::default(),
             count: AtomicUsize::new(0),
             refused: AtomicBool::new(false),
             recent: Mutex::default(),
@@ -161,14 +158,14 @@ impl Delegations {
     /// Returns the number of delegations.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let count = |part: &Mutex<Shard>| lock(part).values().map(Vec::len).sum::<usize>();
-        let counted: usize = self.shards.iter().map(count).sum::<usize>();
+        let count = |part: &Mutex<Shard>| part.lock().values().map(Vec::len).sum::<usize>();
+        let counted: usize = self.shards.all().iter().map(count).sum::<usize>();
         assert_eq!(self.count.load(Ordering::SeqCst), counted);
         counted
     }
 
     fn shard(&self, key: &NodeKey) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[self.hash.hash_one(key) as usize % SHARDS])
+        self.shards.lock(key)
     }
 }
 
@@ -185,7 +182,7 @@ impl<T: Tree> State<T> {
         if client.minor == Minor::V40
             || client.backchannels.load(Ordering::Acquire) == 0
             || self.delegations.count.load(Ordering::Relaxed) >= self.limits.all_delegations
-            || lock(&client.client_state).delegations >= self.limits.delegations
+            || client.client_state.lock().delegations >= self.limits.delegations
             || !self.quotas.delegations.has_room(&client.peer, 1)
         {
             return Err(NoDelegation::Resource);
@@ -194,7 +191,7 @@ impl<T: Tree> State<T> {
             return Err(NoDelegation::Contention);
         }
         let was_wanted = {
-            let mut recent = lock(&self.delegations.recent);
+            let mut recent = self.delegations.recent.lock();
             recent.rotate(self.now());
             recent.new.contains(&key) || recent.old.contains(&key)
         };
@@ -225,7 +222,7 @@ impl<T: Tree> State<T> {
             one.map_err(|_| Status::Resource)?,
             client.charged(DELEGATION_BYTES)?,
         ];
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         client_state.check_live()?;
         let serial = client_state.insert(StateEntry::Delegation(Delegation {
             key,
@@ -251,7 +248,7 @@ impl<T: Tree> State<T> {
         let now = self.now();
         let all = self.delegations.of(key);
         if !all.is_empty() {
-            let mut recent = lock(&self.delegations.recent);
+            let mut recent = self.delegations.recent.lock();
             recent.rotate(now);
             recent.new.insert(key);
         }
@@ -260,7 +257,7 @@ impl<T: Tree> State<T> {
             let Some(client) = self.clients.get(&id) else {
                 continue;
             };
-            let mut client_state = lock(&client.client_state);
+            let mut client_state = client.client_state.lock();
             if let Some(StateEntry::Delegation(delegation)) = client_state.get_mut(serial)
                 && delegation.recalled.is_none()
             {
@@ -284,7 +281,7 @@ impl<T: Tree> State<T> {
         let serial = self.serial_of(client, stateid)?;
         let mut gone = Released::default();
         {
-            let mut client_state = lock(&client.client_state);
+            let mut client_state = client.client_state.lock();
             client_state.delegation(client, serial, stateid, key)?;
             client_state.end_delegation(client, serial, &self.delegations, &mut gone);
         }
@@ -299,7 +296,7 @@ impl<T: Tree> State<T> {
         let mut others = all.into_iter().filter(|one| one.0 != client.0.id);
         others.any(|(id, serial)| {
             let other = self.clients.get(&id);
-            other.is_some_and(|other| match lock(&other.client_state).get(serial) {
+            other.is_some_and(|other| match other.client_state.lock().get(serial) {
                 Some(StateEntry::Delegation(delegation)) => delegation.kind.intersects(deny),
                 _ => false,
             })
@@ -317,7 +314,7 @@ impl<T: Tree> State<T> {
     ) -> Result<T::File, Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let client_state = lock(&client.client_state);
+        let client_state = client.client_state.lock();
         let delegation = client_state.delegation(client, serial, stateid, key)?;
         match delegation.kind.contains(access) {
             true => Ok(delegation.file.clone()),
@@ -336,7 +333,7 @@ impl<T: Tree> State<T> {
         let client = &client.0;
         let all = self.delegations.of(key);
         let (_, serial) = all.into_iter().find(|one| one.0 == client.id)?;
-        match lock(&client.client_state).get(serial) {
+        match client.client_state.lock().get(serial) {
             Some(StateEntry::Delegation(delegation)) if delegation.kind.contains(access) => {
                 Some(delegation.file.clone())
             }
@@ -359,7 +356,7 @@ impl<T: Tree> State<T> {
         for client in self.clients.all() {
             let tells = self.notify_unseen(&client);
             let is_expired = self.is_expired(&client);
-            let mut client_state = lock(&client.client_state);
+            let mut client_state = client.client_state.lock();
             for serial in client_state.recalled.clone() {
                 let Some(StateEntry::Delegation(delegation)) = client_state.get_mut(serial) else {
                     continue;

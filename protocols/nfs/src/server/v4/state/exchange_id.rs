@@ -11,7 +11,6 @@ use super::registry::{RegisteredClient, Registry};
 use super::released::Released;
 use super::requester::Requester;
 use super::setclientid::CallbackClient;
-use super::table::lock;
 use super::{State, Tree};
 
 /// The arguments of EXCHANGE_ID.
@@ -41,10 +40,10 @@ impl<T: Tree> State<T> {
     /// Runs EXCHANGE_ID, with the nine cases of RFC 8881 section 18.35.4.
     pub fn exchange_id(&self, args: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
         let mut gone = Released::default();
-        let client = self.exchange(&mut lock(&self.registry), args, &mut gone);
+        let client = self.exchange(&mut self.registry.lock(), args, &mut gone);
         self.release(gone);
         let client = client?;
-        let sequence = lock(&client.creation).next();
+        let sequence = client.creation.lock().next();
         Ok(ExchangedId {
             client: client.id,
             sequence,
@@ -115,13 +114,13 @@ impl<T: Tree> State<T> {
     pub fn destroy_client_id(&self, id: ClientId, by: &Requester<'_>) -> Result<(), Status> {
         let mut gone = Released::default();
         let destroyed = {
-            let mut registry = lock(&self.registry);
+            let mut registry = self.registry.lock();
             let client = self
                 .clients
                 .get(&id)
                 .filter(|client| client.minor == Minor::V41 && client.accepts(by));
             let client = client.ok_or(Status::StaleClientid)?;
-            let has_sessions = !lock(&client.client_state).sessions.is_empty();
+            let has_sessions = !client.client_state.lock().sessions.is_empty();
             if has_sessions || self.has_state(&client) {
                 Err(Status::ClientidBusy)
             } else {

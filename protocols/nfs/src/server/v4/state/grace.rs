@@ -7,13 +7,13 @@
 
 use core::time::Duration;
 use std::collections::HashSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::v4::Status;
 
 use super::client::{Client, Minor, Recorded};
-use super::table::lock;
 use super::{State, Tree};
 
 pub(super) struct Grace {
@@ -119,7 +119,7 @@ impl<T: Tree> State<T> {
     /// Records that the client of `record` has finished. Ends the grace period if all have.
     pub(super) fn has_reclaimed(&self, record: &[u8]) {
         let was_last = {
-            let mut waiting = lock(&self.grace.waiting);
+            let mut waiting = self.grace.waiting.lock();
             waiting.remove(record) && waiting.is_empty()
         };
         if was_last {
@@ -132,10 +132,10 @@ impl<T: Tree> State<T> {
         if !self.grace.active.swap(false, Ordering::AcqRel) {
             return;
         }
-        let registry = lock(&self.registry);
+        let registry = self.registry.lock();
         for record in &self.grace.listed {
             let known = registry.confirmed(record);
-            let recorded = known.as_ref().map(|known| lock(&known.client.recorded));
+            let recorded = known.as_ref().map(|known| known.client.recorded.lock());
             if recorded.as_deref() != Some(&Recorded::Yes) {
                 // If the record stays, the client may reclaim after the next restart, as it could
                 // after this one.

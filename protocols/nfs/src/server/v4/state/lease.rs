@@ -14,7 +14,6 @@ use crate::v4::ClientId;
 use super::Tree;
 use super::client::{Client, Minor, Recorded};
 use super::released::{NodeKey, Released};
-use super::table::lock;
 use super::{State, status_flags};
 
 /// Clears the flag after the client has sent FREE_STATEID for all revoked state.
@@ -65,8 +64,8 @@ impl<T: Tree> State<T> {
     fn expire(&self, client: &Arc<Client<T>>) -> bool {
         let mut gone = Released::default();
         {
-            let mut registry = lock(&self.registry);
-            let mut recorded = lock(&client.recorded);
+            let mut registry = self.registry.lock();
+            let mut recorded = client.recorded.lock();
             if !self.is_expired(client) {
                 return false;
             }
@@ -92,7 +91,7 @@ impl<T: Tree> State<T> {
     }
 
     fn revoke(&self, client: &Client<T>, gone: &mut Released<T>) {
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         client_state.clear(client, true, &self.shares, &self.delegations, gone);
         if client_state.revoked > 0 {
             let flag = status_flags::EXPIRED_ALL_STATE_REVOKED;
@@ -110,7 +109,7 @@ impl<T: Tree> State<T> {
         for client in self.clients.all() {
             let silent = client.idle_time(now);
             if silent > self.lease {
-                let mut registry = lock(&self.registry);
+                let mut registry = self.registry.lock();
                 // It may have renewed its lease meanwhile.
                 let silent = client.idle_time(now);
                 if silent > self.lease
@@ -122,7 +121,7 @@ impl<T: Tree> State<T> {
                 }
             } else if client.minor == Minor::V40 {
                 let before = now.saturating_sub(self.lease);
-                lock(&client.client_state).forget_idle_owners(before);
+                client.client_state.lock().forget_idle_owners(before);
             }
         }
         self.release(gone);

@@ -21,7 +21,6 @@ use crate::v4::ClientId;
 
 use super::client::{Client, ClientRef, Minor};
 use super::released::NodeKey;
-use super::table::lock;
 use super::{State, Tree};
 
 /// The waiting lock owners of a client, by file and name.
@@ -125,7 +124,7 @@ impl<T: Tree> State<T> {
         make: impl FnOnce() -> Call,
     ) -> Option<QueuePlace> {
         let (now, is_notified) = (self.now(), self.may_notify_lock(client));
-        let mut client_state = lock(&client.0.client_state);
+        let mut client_state = client.0.client_state.lock();
         let place = (waiter.key, waiter.owner.clone());
         let known = client_state.waiting.get_mut(&place);
         if let Some(wait) = known.filter(|wait| wait.lock == *wanted) {
@@ -164,7 +163,7 @@ impl<T: Tree> State<T> {
             return;
         };
         let place = (waiter.key, waiter.owner.clone());
-        if let Some(wait) = lock(&client.client_state).waiting.get_mut(&place) {
+        if let Some(wait) = client.client_state.lock().waiting.get_mut(&place) {
             (wait.release_unobservable, wait.available_since) = (true, Some(wait.requested));
         }
     }
@@ -172,7 +171,7 @@ impl<T: Tree> State<T> {
     /// Removes `waiter` from the queue. Returns the call of its place, if it had one.
     pub fn end_wait(&self, waiter: &Waiter) -> Option<Arc<Call>> {
         let client = self.clients.get(&waiter.client)?;
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         if client_state.waiting.is_empty() {
             return None;
         }
@@ -186,7 +185,7 @@ impl<T: Tree> State<T> {
         let Some(client) = self.clients.get(&waiter.client) else {
             return false;
         };
-        let client_state = &mut *lock(&client.client_state);
+        let client_state = &mut *client.client_state.lock();
         let place = (waiter.key, waiter.owner.clone());
         let Some(wait) = client_state.waiting.get_mut(&place) else {
             return false;
@@ -203,7 +202,7 @@ impl<T: Tree> State<T> {
     /// Schedules notifications for the waiters of locks whose release is not observable. Returns
     /// whether any notifications are due.
     pub(super) fn notify_unseen(&self, client: &Client<T>) -> bool {
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         let room = MAX_WAITS.saturating_sub(client_state.to_notify.len());
         let all = client_state.waiting.iter_mut();
         let unseen = all.filter(|(_, wait)| {
@@ -226,7 +225,7 @@ impl<T: Tree> State<T> {
         let now = self.now();
         let mut over = Vec::new();
         for client in self.clients.all() {
-            let mut client_state = lock(&client.client_state);
+            let mut client_state = client.client_state.lock();
             if client_state.waiting.is_empty() {
                 continue;
             }

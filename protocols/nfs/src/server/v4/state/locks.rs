@@ -17,7 +17,6 @@ use super::client_state::{ClientState, LockState, Share, StateEntry};
 use super::owners::LockOwner;
 use super::released::{NodeKey, Released, Unlock};
 use super::stateid;
-use super::table::lock;
 use super::{State, Tree};
 
 /// The lock owner of a LOCK: `locker4`.
@@ -74,7 +73,7 @@ impl<T: Tree> State<T> {
     ) -> Result<PendingLock<'_, T>, Status> {
         let client = &client.0;
         self.may_lock(client, reclaim)?;
-        let client_state = lock(&client.client_state);
+        let client_state = client.client_state.lock();
         client_state.check_live()?;
         let (open, name, first_seqid) = match locker {
             Locker::New { open, owner, seqid } => {
@@ -136,7 +135,7 @@ impl<T: Tree> State<T> {
         key: NodeKey,
     ) -> Result<PendingUnlock<T>, Status> {
         let client = &client.0;
-        let client_state = lock(&client.client_state);
+        let client_state = client.client_state.lock();
         let serial = self.lock_serial(client, &client_state, stateid, key)?;
         let state = client_state.lock(serial)?;
         let owner = client_state.lock_owners.get(state.owner);
@@ -152,7 +151,7 @@ impl<T: Tree> State<T> {
     /// locks.
     pub fn release_lock_owner(&self, client: &ClientRef<T>, owner: &[u8]) -> Result<(), Status> {
         let client = &client.0;
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         client_state.check_live()?;
         let Some(number) = client_state.lock_owners.find(owner) else {
             return Ok(());
@@ -175,7 +174,7 @@ impl<T: Tree> State<T> {
     pub fn free_stateid(&self, client: &ClientRef<T>, stateid: &StateId) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         match client_state.get(serial) {
             Some(StateEntry::Open(_)) => Err(Status::LocksHeld),
             Some(StateEntry::Lock(state)) => {
@@ -213,7 +212,7 @@ impl<T: Tree> State<T> {
     pub fn test_stateid(&self, client: &ClientRef<T>, stateid: &StateId) -> Status {
         let client = &client.0;
         let tested = self.serial_of(client, stateid).and_then(|serial| {
-            let client_state = lock(&client.client_state);
+            let client_state = client.client_state.lock();
             let seqid = match client_state.get(serial) {
                 Some(StateEntry::Open(open)) => open.seqid,
                 Some(StateEntry::Lock(state)) => state.seqid,
@@ -261,7 +260,7 @@ impl<T: Tree> PendingLock<'_, T> {
             node: self.node.clone(),
             owner: self.owner.clone(),
         };
-        let granted = self.insert(&mut lock(&client.client_state), start, end);
+        let granted = self.insert(&mut client.client_state.lock(), start, end);
         if granted.is_err() {
             state.release(Released {
                 files: Vec::new(),
@@ -334,7 +333,7 @@ impl<T: Tree> PendingUnlock<T> {
 
     /// Completes the LOCKU after the lock table has unlocked `start..=end`.
     pub fn done(self, start: u64, end: u64) -> Result<StateId, Status> {
-        let mut client_state = lock(&self.client.client_state);
+        let mut client_state = self.client.client_state.lock();
         let state = client_state.lock_mut(self.serial)?;
         let (number, stateid) = (state.owner, state.changed(&self.client, self.serial));
         let owner = client_state.lock_owners.get_mut(number);

@@ -55,9 +55,10 @@ mod tests;
 mod tree;
 
 use core::time::Duration;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::RandomState;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use vfs::Quota;
 

@@ -5,9 +5,10 @@
 //! copy keeps no files open.
 
 use core::time::Duration;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use vfs::{Call, Charge};
 
 use crate::v4::{ClientId, StateId, Status, Verifier};
@@ -17,7 +18,6 @@ use super::client_state::{ClientState, StateEntry};
 use super::delegations::SEQID;
 use super::released::NodeKey;
 use super::stateid;
-use super::table::lock;
 use super::{State, Tree};
 
 /// The parameters of a copy that becomes asynchronous.
@@ -105,7 +105,7 @@ impl<T: Tree> State<T> {
     /// there is room.
     pub fn may_offload(&self, client: &ClientRef<T>) -> bool {
         let client = &client.0;
-        let its = lock(&client.client_state).offloads.len();
+        let its = client.client_state.lock().offloads.len();
         self.quotas.offloads.has_room(&client.peer, 1)
             && its < self.limits.offloads
             && self.can_call(client, 2)
@@ -119,7 +119,7 @@ impl<T: Tree> State<T> {
         what: OffloadArgs<T::Node>,
     ) -> Option<(StateId, Arc<Offload>)> {
         let client = &client.0;
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         if client_state.destroyed || client_state.offloads.len() >= self.limits.offloads {
             return None;
         }
@@ -150,10 +150,10 @@ impl<T: Tree> State<T> {
     /// Records that a copy has ended, with `status`. Must be called once for each. Returns the
     /// client to notify ([`State::callbacks`]).
     pub fn offload_ended(&self, offload: &Offload, status: Status) -> Option<ClientId> {
-        lock(&offload.quota_charge).take();
+        offload.quota_charge.lock().take();
         let client = self.clients.get(&offload.client)?;
         let now = self.now();
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         let Some(StateEntry::Copy(copy)) = client_state.get_mut(offload.serial) else {
             return None;
         };
@@ -179,7 +179,7 @@ impl<T: Tree> State<T> {
     ) -> Result<(u64, Option<Status>), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         let copy = client_state.copy(client, serial, stateid, key)?;
         Ok((copy.offload.count(), copy.ended.map(|(status, _)| status)))
     }
@@ -194,7 +194,7 @@ impl<T: Tree> State<T> {
     ) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         let copy = client_state.copy(client, serial, stateid, key)?;
         copy.cancelled = true;
         if copy.ended.is_none() {
@@ -210,7 +210,7 @@ impl<T: Tree> State<T> {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         match client_state.get_mut(serial) {
             Some(StateEntry::Copy(_)) if status == Status::Ok => client_state.forget_copy(serial),
             Some(StateEntry::Copy(copy)) => copy.refused = true,

@@ -17,7 +17,6 @@ use super::client_state::{
 use super::released::{NodeKey, Released};
 use super::shares::Refused;
 use super::stateid::{self, INVALID, Parts};
-use super::table::lock;
 use super::{State, Tree};
 
 /// The arguments of OPEN.
@@ -80,7 +79,7 @@ impl<T: Tree> State<T> {
         self.may_open(client, args.reclaim)?;
         let owner: Arc<[u8]> = args.owner.into();
         let (held, is_new) = {
-            let client_state = lock(&client.client_state);
+            let client_state = client.client_state.lock();
             client_state.check_live()?;
             match client_state.opened(&owner, args.key) {
                 Some((_, open)) => (open.files.get(args.access).cloned(), false),
@@ -141,7 +140,7 @@ impl<T: Tree> State<T> {
     ) -> Result<StateId, Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         let open = client_state.open(serial)?;
         let owner = open.owner;
         open.check(client, stateid, key)?;
@@ -164,7 +163,7 @@ impl<T: Tree> State<T> {
         let client = &client.0;
         let mut gone = Released::default();
         let stateid = {
-            let mut client_state = lock(&client.client_state);
+            let mut client_state = client.client_state.lock();
             let serial = self.confirmed_open(client, &client_state, stateid, key)?;
             let owner = client_state.open(serial)?.owner;
             let name = client_state
@@ -197,7 +196,7 @@ impl<T: Tree> State<T> {
         let client = &client.0;
         let mut gone = Released::default();
         let stateid = {
-            let mut client_state = lock(&client.client_state);
+            let mut client_state = client.client_state.lock();
             let serial = self.confirmed_open(client, &client_state, stateid, key)?;
             let open = client_state.open_mut(serial)?;
             let (number, last) = (open.owner, open.changed(client, serial));
@@ -239,7 +238,7 @@ impl<T: Tree> State<T> {
             }
         };
         let serial = self.serial_of(client, stateid)?;
-        let client_state = lock(&client.client_state);
+        let client_state = client.client_state.lock();
         let open = match client_state.get(serial) {
             Some(StateEntry::Lock(state)) => {
                 stateid::check(client, stateid.seqid, state.seqid)?;
@@ -338,7 +337,7 @@ impl<T: Tree> PendingOpen<'_, T> {
         self.state.record(&client);
         let mut spare = None;
         let opened = {
-            let mut client_state = lock(&client.client_state);
+            let mut client_state = client.client_state.lock();
             self.insert(&mut client_state, file, &mut spare)
         };
         // It is dropped with no lock held.

@@ -12,7 +12,6 @@ use super::client::{Client, ClientRef, Minor, Recorded};
 use super::released::Released;
 use super::setclientid::CallbackClient;
 use super::stateid::{self, Parts, client_id};
-use super::table::lock;
 use super::{State, Tree};
 
 pub(super) struct Registry<T: Tree> {
@@ -117,7 +116,7 @@ impl<T: Tree> State<T> {
             return Err(Status::StaleClientid);
         }
         let Some(client) = self.clients.get(&id) else {
-            let was_given = id as u32 <= lock(&self.registry).issued();
+            let was_given = id as u32 <= self.registry.lock().issued();
             return Err(if was_given {
                 Status::Expired
             } else {
@@ -150,7 +149,7 @@ impl<T: Tree> State<T> {
     /// Returns the ID of the client that has this number in the lock table, if it is an NFSv4
     /// client.
     pub fn client_of_lock(&self, number: u64) -> Option<ClientId> {
-        lock(&self.registry).lockers.get(&number).copied()
+        self.registry.lock().lockers.get(&number).copied()
     }
 
     /// Creates a client of `peer`, unconfirmed and not yet named. Returns `full` if there is no
@@ -176,7 +175,7 @@ impl<T: Tree> State<T> {
             let id = client_id(self.boot, registry.last_client);
             if self.clients.get(&id).is_none() {
                 let client = Arc::new(make(id));
-                *lock(&client.quota_charge) = Some(place);
+                *client.quota_charge.lock() = Some(place);
                 registry.lockers.insert(client.lock_client, id);
                 self.clients.insert(id, client.clone());
                 return Ok(client);
@@ -202,7 +201,7 @@ impl<T: Tree> State<T> {
         let idle = |client: &&Arc<Client<T>>| {
             peer.is_some()
                 && !self.has_state(client)
-                && lock(&client.client_state).sessions.is_empty()
+                && client.client_state.lock().sessions.is_empty()
         };
         let expired = || {
             let expired = confirmed.iter().filter(|client| self.is_expired(client));
@@ -237,7 +236,7 @@ impl<T: Tree> State<T> {
         client: &Arc<Client<T>>,
         gone: &mut Released<T>,
     ) {
-        let mut recorded = lock(&client.recorded);
+        let mut recorded = client.recorded.lock();
         if *recorded == Recorded::Yes {
             // If the record stays, the only consequence is a needless grace period.
             let _ = self.stable.remove(&client.record);
@@ -255,9 +254,9 @@ impl<T: Tree> State<T> {
     ) {
         registry.forget(client);
         self.clients.remove(&client.id);
-        lock(&client.quota_charge).take();
+        client.quota_charge.lock().take();
         let sessions = {
-            let mut client_state = lock(&client.client_state);
+            let mut client_state = client.client_state.lock();
             client_state.destroyed = true;
             client_state.clear(client, false, &self.shares, &self.delegations, gone);
             std::mem::take(&mut client_state.sessions)
@@ -305,16 +304,16 @@ impl<T: Tree> State<T> {
 
     /// Returns whether a client has any state that it could lose.
     pub(super) fn has_state(&self, client: &Client<T>) -> bool {
-        let client_state = lock(&client.client_state);
+        let client_state = client.client_state.lock();
         client_state.opens + client_state.locks + client_state.delegations > 0
     }
 
     /// Records that the client may reclaim after a restart, before its first open is answered.
     pub(super) fn record(&self, client: &Client<T>) {
-        let mut recorded = lock(&client.recorded);
+        let mut recorded = client.recorded.lock();
         // A client that has lost state must not reclaim it.
         if *recorded == Recorded::No
-            && lock(&client.client_state).revoked == 0
+            && client.client_state.lock().revoked == 0
             && self.stable.put(&client.record).is_ok()
         {
             *recorded = Recorded::Yes;

@@ -20,7 +20,6 @@ use crate::v4::{ClientId, StateId};
 use super::client::{Client, Minor, record};
 use super::registry::Registry;
 use super::stateid::{Parts, client_id};
-use super::table::lock;
 use super::{State, Tree};
 
 /// The sender of a request.
@@ -40,12 +39,12 @@ const MAX_PEERS: usize = 32;
 impl<T: Tree> Client<T> {
     /// Returns whether `by` may act as this client.
     pub(super) fn accepts(&self, by: &Requester<'_>) -> bool {
-        by.authenticated && *by.principal == *self.principal || lock(&self.peers).contains(by.peer)
+        by.authenticated && *by.principal == *self.principal || self.peers.lock().contains(by.peer)
     }
 
     /// Adds `peer` to the client's peers.
     pub(super) fn add_peer(&self, peer: &Account) {
-        let mut peers = lock(&self.peers);
+        let mut peers = self.peers.lock();
         if !peers.contains(peer) {
             if peers.len() >= MAX_PEERS {
                 // The first peer stays: the client counts against its quotas.

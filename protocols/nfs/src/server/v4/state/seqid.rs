@@ -8,7 +8,6 @@ use crate::v4::{ClientId, StateId, Status};
 use super::client::{Client, ClientRef, Minor};
 use super::client_state::{ClientState, StateEntry};
 use super::stateid::Parts;
-use super::table::lock;
 use super::{Started, State, Tree};
 
 /// The last request of an owner, and its reply.
@@ -83,7 +82,7 @@ impl<T: Tree> OwnerRequest<T> {
     /// section 9.1.9). Some errors do not consume the seqid (section 9.1.7).
     pub fn finish(self, status: Status, reply: Arc<[u8]>) {
         if status.advances_seqid() {
-            let mut client_state = lock(&self.client.client_state);
+            let mut client_state = self.client.client_state.lock();
             if let Some(seq) = self.seq(&mut client_state) {
                 seq.last = Some(self.seqid);
                 seq.reply = Some(reply);
@@ -101,7 +100,7 @@ impl<T: Tree> OwnerRequest<T> {
 
 impl<T: Tree> Drop for OwnerRequest<T> {
     fn drop(&mut self) {
-        let mut client_state = lock(&self.client.client_state);
+        let mut client_state = self.client.client_state.lock();
         let mut is_new = false;
         if let Some(seq) = self.seq(&mut client_state) {
             seq.busy = None;
@@ -138,7 +137,7 @@ impl<T: Tree> State<T> {
         let name: Arc<[u8]> = owner.into();
         let mut gone = super::Released::default();
         let started = {
-            let mut client_state = lock(&client.client_state);
+            let mut client_state = client.client_state.lock();
             let client_state = &mut *client_state;
             client_state.check_live()?;
             let most = self.limits.opens;
@@ -173,7 +172,7 @@ impl<T: Tree> State<T> {
         seqid: u32,
     ) -> Result<Started<OwnerRequest<T>>, Status> {
         let client = self.client_of(stateid)?;
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         let client_state = &mut *client_state;
         client_state.check_live()?;
         let serial = Parts::of(stateid).serial;

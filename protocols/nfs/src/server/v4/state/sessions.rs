@@ -1,8 +1,9 @@
 //! CREATE_SESSION, DESTROY_SESSION and SEQUENCE (RFC 8881 sections 18.36, 18.37, 18.46).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use vfs::Charge;
 
 use crate::v4::{ClientId, SessionId, Status};
@@ -15,7 +16,6 @@ use super::registry::Registry;
 use super::released::Released;
 use super::requester::Requester;
 use super::slots::{SlotAction, Slots};
-use super::table::lock;
 use super::{Started, State, status_flags};
 
 /// The attributes of one direction of a session: `channel_attrs4`, except for RDMA.
@@ -138,7 +138,7 @@ impl<T: Tree> State<T> {
     /// previous boot. A repetition gets the same result.
     pub fn create_session(&self, args: &CreateSession<'_>) -> Result<CreatedSession, Status> {
         let mut gone = Released::default();
-        let created = self.create(&mut lock(&self.registry), args, &mut gone);
+        let created = self.create(&mut self.registry.lock(), args, &mut gone);
         self.release(gone);
         created
     }
@@ -152,7 +152,7 @@ impl<T: Tree> State<T> {
         let client = self.clients.get(&args.client);
         let client = client.filter(|client| client.minor == Minor::V41 && client.accepts(&args.by));
         let client = client.ok_or(Status::StaleClientid)?;
-        let mut creation = lock(&client.creation);
+        let mut creation = client.creation.lock();
         match &creation.result {
             Some(answer) if args.sequence == creation.last_sequence => return Ok(*answer),
             _ if args.sequence != creation.next() => return Err(Status::SeqMisordered),
@@ -187,7 +187,7 @@ impl<T: Tree> State<T> {
         if back.max_request.min(back.max_response) < MIN_MESSAGE || back.max_operations < 2 {
             return Err(Status::Toosmall);
         }
-        let mut client_state = lock(&client.client_state);
+        let mut client_state = client.client_state.lock();
         if client_state.sessions.len() >= self.limits.sessions {
             return Err(Status::Nospc);
         }
@@ -250,7 +250,7 @@ impl<T: Tree> State<T> {
         let session = self.sessions.get(id).ok_or(Status::Badsession)?;
         let is_own = own.is_some_and(|own| own.session.id == *id);
         {
-            let inner = lock(&session.inner);
+            let inner = session.inner.lock();
             if !inner.connections.has(connection) {
                 return Err(match session.client.accepts(by) {
                     true => Status::ConnNotBoundToSession,
@@ -261,7 +261,10 @@ impl<T: Tree> State<T> {
                 return Err(Status::Delay);
             }
         }
-        lock(&session.client.client_state)
+        session
+            .client
+            .client_state
+            .lock()
             .sessions
             .retain(|one| one != id);
         self.forget_session(id);
@@ -290,7 +293,7 @@ impl<T: Tree> State<T> {
             .ok_or(Status::Badsession)?;
         let client = &session.client;
         let (taken, highest, target, is_bound) = {
-            let mut inner = lock(&session.inner);
+            let mut inner = session.inner.lock();
             if !inner.connections.has(request.connection) && !client.accepts(by) {
                 return Err(Status::Badsession);
             }
@@ -387,7 +390,7 @@ impl<T: Tree> SlotRequest<T> {
             flags |= status_flags::CB_PATH_DOWN;
         }
         if self.session.wants_backchannel.load(Ordering::Acquire)
-            && !lock(&self.session.inner).connections.has_back()
+            && !self.session.inner.lock().connections.has_back()
         {
             flags |= status_flags::CB_PATH_DOWN_SESSION;
         }
@@ -404,14 +407,14 @@ impl<T: Tree> SlotRequest<T> {
         }
         self.finished = true;
         let Sequence { slot, digest, .. } = self.request;
-        lock(&self.session.inner).slots.answer(slot, digest, reply);
+        self.session.inner.lock().slots.answer(slot, digest, reply);
     }
 }
 
 impl<T: Tree> Drop for SlotRequest<T> {
     fn drop(&mut self) {
         if !self.finished {
-            lock(&self.session.inner).slots.undo(self.request.slot);
+            self.session.inner.lock().slots.undo(self.request.slot);
         }
         self.session.client.end_request();
     }

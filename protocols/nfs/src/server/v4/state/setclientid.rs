@@ -7,7 +7,6 @@ use super::client::{Client, ClientRef, Minor};
 use super::registry::RegisteredClient;
 use super::released::Released;
 use super::requester::Requester;
-use super::table::lock;
 use super::{State, Tree};
 
 /// The callback address and identifier of a v4.0 client: `cb_client4` and `callback_ident`.
@@ -52,7 +51,7 @@ impl<T: Tree> State<T> {
     ) -> Result<(ClientId, [u8; 8]), SetClientIdError> {
         let mut gone = Released::default();
         let answer = {
-            let mut registry = lock(&self.registry);
+            let mut registry = self.registry.lock();
             let owner = (Minor::V40, args.owner);
             let record = self.record_of(&registry, owner, &args.verifier, &args.by);
             let confirmed = registry.confirmed(&record);
@@ -120,7 +119,7 @@ impl<T: Tree> State<T> {
     ) -> Result<(), Status> {
         let mut gone = Released::default();
         let answer = (|| {
-            let mut registry = lock(&self.registry);
+            let mut registry = self.registry.lock();
             let client = self.clients.get(&id).ok_or(Status::StaleClientid)?;
             if client.minor != Minor::V40 {
                 return Err(Status::StaleClientid);
@@ -157,7 +156,7 @@ impl<T: Tree> State<T> {
 
     /// Returns the callback address of a v4.0 client.
     pub fn callback(&self, client: &ClientRef<T>) -> Option<CallbackClient> {
-        let known = lock(&self.registry).confirmed(&client.0.record)?;
+        let known = self.registry.lock().confirmed(&client.0.record)?;
         (known.client.id == client.0.id).then_some(known.callback)
     }
 }

@@ -1,23 +1,22 @@
 //! Share reservations: the opens of each node, and their deny modes (RFC 7530 section 9.9, RFC 8881
 //! section 9.7).
 
-use core::hash::BuildHasher;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::RandomState;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+
+use concurrency::Shards;
+use parking_lot::MutexGuard;
 
 use crate::v4::ClientId;
 
 use super::client_state::Share;
 use super::released::NodeKey;
-use super::table::lock;
 
 /// All reservations, sharded by node, with a mutex per shard. No operation takes time in proportion
 /// to the reservations of a node: a client may have tens of thousands.
 pub(super) struct Shares {
-    hash: RandomState,
-    shards: [Mutex<HashMap<NodeKey, Reservations>>; SHARDS],
+    shards: Shards<HashMap<NodeKey, Reservations>, SHARDS>,
     last: AtomicU64,
     max: usize,
     count: AtomicUsize,
@@ -64,8 +63,7 @@ impl Shares {
         Shares {
             max: most,
             count: AtomicUsize::new(0),
-            hash: RandomState::new(),
-            shards: std::array::from_fn(|_| Mutex::default()),
+            shards: Shards::default(),
             last: AtomicU64::new(0),
         }
     }
@@ -189,8 +187,8 @@ impl Shares {
     /// Returns the number of reservations.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let parts = self.shards.iter().map(|part| {
-            let part = lock(part);
+        let parts = self.shards.all().iter().map(|part| {
+            let part = part.lock();
             part.values().map(Reservations::checked_len).sum::<usize>()
         });
         let counted = parts.sum();
@@ -222,7 +220,7 @@ impl Shares {
     }
 
     fn shard(&self, key: &NodeKey) -> MutexGuard<'_, HashMap<NodeKey, Reservations>> {
-        lock(&self.shards[self.hash.hash_one(key) as usize % SHARDS])
+        self.shards.lock(key)
     }
 }
 

@@ -1,9 +1,8 @@
 //! Storage for the records that survive a restart so that clients may reclaim their state.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 
-use super::table::lock;
+use parking_lot::Mutex;
 
 /// The list of the clients that may reclaim after a restart (RFC 7530 section 9.6.3.4, RFC 8881
 /// section 8.4.2.1): one record, of a few hundred bytes, for each client that has opened a file. It
@@ -26,16 +25,16 @@ pub struct InMemory(Mutex<BTreeSet<Box<[u8]>>>);
 
 impl Stable for InMemory {
     fn list(&self) -> Vec<Box<[u8]>> {
-        lock(&self.0).iter().cloned().collect()
+        self.0.lock().iter().cloned().collect()
     }
 
     fn put(&self, record: &[u8]) -> vfs::Result<()> {
-        lock(&self.0).insert(record.into());
+        self.0.lock().insert(record.into());
         Ok(())
     }
 
     fn remove(&self, record: &[u8]) -> vfs::Result<()> {
-        lock(&self.0).remove(record);
+        self.0.lock().remove(record);
         Ok(())
     }
 }

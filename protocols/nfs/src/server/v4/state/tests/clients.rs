@@ -65,7 +65,7 @@ fn rfc7530_16_33_5_case_2_and_3_a_restarted_client_loses_what_it_had() {
     );
     assert_eq!(world.state.client(client.id()).err(), Some(Status::Expired));
     assert_eq!(
-        lock(&world.gone).pop().map(|gone| gone.files.len()),
+        world.gone.lock().pop().map(|gone| gone.files.len()),
         Some(1)
     );
     assert_eq!(world.state.shares.len(), 0);

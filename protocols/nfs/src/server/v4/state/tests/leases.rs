@@ -132,7 +132,7 @@ fn what_was_never_of_use_is_reaped() {
     assert_eq!(world.state.shares.len(), 0);
     assert!(world.stable.list().is_empty());
     assert!(world.state.sessions.all().is_empty());
-    assert!(lock(&world.state.connections).is_empty());
+    assert!(world.state.connections.lock().is_empty());
 }
 
 #[test]

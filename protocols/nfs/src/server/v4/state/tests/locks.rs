@@ -81,7 +81,7 @@ fn a_lock_dropped_has_not_been() {
         seqid: 0,
     };
     drop(world.state.lock(&client, locker, A, Exclusive, false));
-    assert_eq!(lock(&client.0.client_state).locks, 0);
+    assert_eq!(client.0.client_state.lock().locks, 0);
     assert!(world.state.close(&client, &open, A).is_ok());
     assert!(world.unlocked().is_empty());
 }
@@ -101,7 +101,7 @@ fn rfc8881_18_2_close_releases_locks() {
         world.state.test_stateid(&client, &locked),
         Status::BadStateid
     );
-    assert_eq!(lock(&client.0.client_state).lock_owners.len(), 0);
+    assert_eq!(client.0.client_state.lock().lock_owners.len(), 0);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_lock_granted_after_its_open_was_closed_is_released() {
     assert!(world.unlocked().is_empty());
     assert_eq!(locking.granted(0, 9), Err(Status::BadStateid));
     assert_eq!(world.unlocked(), [(A.node, b"l".to_vec())]);
-    assert_eq!(lock(&client.0.client_state).lock_owners.len(), 0);
+    assert_eq!(client.0.client_state.lock().lock_owners.len(), 0);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn rfc7530_16_37_a_lock_owner_is_released_when_it_holds_nothing() {
         world.state.start_on_stateid(&unlocked, 1).err(),
         Some(Status::BadStateid)
     );
-    assert_eq!(lock(&client.0.client_state).lock_owners.len(), 0);
+    assert_eq!(client.0.client_state.lock().lock_owners.len(), 0);
 }
 
 #[test]

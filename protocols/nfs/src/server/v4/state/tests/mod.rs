@@ -12,12 +12,12 @@ mod sessions;
 mod threads;
 
 use core::time::Duration;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use vfs::{Account, PeerKey};
 
-use super::table::lock;
 use super::*;
 use crate::v4::{StateId, Status};
 
@@ -74,7 +74,7 @@ impl World {
                 clock: Arc::new(move || Duration::from_millis(time.load(Ordering::SeqCst))),
                 limits,
                 stable: stable.clone(),
-                release: Arc::new(move |gone| lock(&bin).push(gone)),
+                release: Arc::new(move |gone| bin.lock().push(gone)),
             }),
             stable,
             clock,
@@ -94,7 +94,7 @@ impl World {
 
     /// Returns the locks released since the last call: the node and the owner of each.
     fn unlocked(&self) -> Vec<(u64, Vec<u8>)> {
-        let gone = std::mem::take(&mut *lock(&self.gone));
+        let gone = std::mem::take(&mut *self.gone.lock());
         let locks = gone.into_iter().flat_map(|gone| gone.locks);
         locks
             .map(|unlock| (unlock.node, unlock.owner.id.to_vec()))

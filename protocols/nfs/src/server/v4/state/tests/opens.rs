@@ -112,7 +112,7 @@ fn rfc8881_18_18_a_downgrade_is_to_what_was_opened() {
         Some(Status::Openmode)
     );
     assert!(world.state.io(Some(&client), &stateid, A, R).is_ok());
-    let closed: usize = lock(&world.gone).iter().map(|gone| gone.files.len()).sum();
+    let closed: usize = world.gone.lock().iter().map(|gone| gone.files.len()).sum();
     assert_eq!(closed, 1, "the one for both");
 }
 
@@ -162,7 +162,7 @@ fn rfc8881_18_2_a_closed_stateid_is_bad() {
         Status::BadStateid
     );
     assert_eq!(
-        lock(&world.gone).pop().map(|gone| gone.files.len()),
+        world.gone.lock().pop().map(|gone| gone.files.len()),
         Some(1)
     );
     let again = world.open(&client, "o", A, R, R).expect("opened");

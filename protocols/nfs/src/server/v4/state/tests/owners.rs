@@ -235,10 +235,10 @@ fn rfc7530_9_1_10_idle_owners_are_forgotten() {
     world.pass(LEASE * 2 / 3);
     world.state.renew(client.id()).expect("known");
     world.state.reap();
-    assert_eq!(lock(&client.0.client_state).open_owners.len(), 0);
+    assert_eq!(client.0.client_state.lock().open_owners.len(), 0);
     // The owner is new again, and may use any seqid.
     drop(start_open(&world, &client, "o", 900));
-    assert_eq!(lock(&client.0.client_state).open_owners.len(), 0);
+    assert_eq!(client.0.client_state.lock().open_owners.len(), 0);
 }
 
 #[test]

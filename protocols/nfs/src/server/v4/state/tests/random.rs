@@ -247,7 +247,7 @@ impl Run {
                 }
                 self.world.state.reap();
                 for client in 0..self.clients.len() {
-                    if lock(&self.clients[client].0.client_state).destroyed {
+                    if self.clients[client].0.client_state.lock().destroyed {
                         self.clients[client] = self.begin(client);
                     }
                 }
@@ -299,12 +299,12 @@ impl Run {
             return;
         };
         let is_lock = {
-            let client_state = lock(&client.0.client_state);
+            let client_state = client.0.client_state.lock();
             let serial = super::super::stateid::Parts::of(&stateid).serial;
             matches!(client_state.get(serial), Some(StateEntry::Lock(_)))
         };
         // Another test covers the seqids of v4.0's lock owners.
-        let known = lock(&client.0.client_state).lock_owners.find(&[owner]);
+        let known = client.0.client_state.lock().lock_owners.find(&[owner]);
         let locker = if is_lock {
             Locker::Known { lock: &stateid }
         } else if client.minor() == Minor::V40 && known.is_some() {
@@ -325,12 +325,12 @@ impl Run {
 
     /// Checks the invariants.
     fn check(&self) {
-        lock(&self.world.gone).clear();
+        self.world.gone.lock().clear();
         let state = &self.world.state;
         let mut opens: Vec<(ClientId, u32, NodeKey, Share, Share)> = Vec::new();
         let (mut files, mut delegations) = (0, 0);
         for client in state.clients.all() {
-            let client_state = lock(&client.client_state);
+            let client_state = client.client_state.lock();
             assert!(!client_state.destroyed);
             files += check_holdings(&client_state, |owner, key, access, deny| {
                 opens.push((client.id, owner, key, access, deny));
@@ -338,7 +338,7 @@ impl Run {
             delegations += client_state.delegations;
             assert!(client_state.recalled.len() <= client_state.delegations);
             assert!(
-                client_state.opens == 0 || *lock(&client.recorded) != client::Recorded::Never,
+                client_state.opens == 0 || *client.recorded.lock() != client::Recorded::Never,
                 "it could not reclaim"
             );
         }
@@ -423,7 +423,7 @@ proptest! {
         let world = &run.world;
         let mut gone = Released::default();
         for client in world.state.clients.all() {
-            world.state.destroy(&mut lock(&world.state.registry), &client, &mut gone);
+            world.state.destroy(&mut world.state.registry.lock(), &client, &mut gone);
         }
         drop(gone);
         prop_assert_eq!(Arc::strong_count(&run.file), 1);
@@ -432,7 +432,7 @@ proptest! {
         prop_assert_eq!(used.map(|quota| quota.in_use()), [0; 4]);
         prop_assert_eq!(world.state.shares.len(), 0);
         prop_assert!(world.state.sessions.all().is_empty());
-        prop_assert!(lock(&world.state.connections).is_empty());
+        prop_assert!(world.state.connections.lock().is_empty());
         prop_assert!(world.stable.list().is_empty());
     }
 }

@@ -331,7 +331,7 @@ fn connections_of_a_session_are_bounded_and_backchannels_stay() {
     for connection in 10..20 {
         assert!(bind(connection, Direction::Fore).is_ok());
     }
-    assert_eq!(lock(&world.state.connections).len(), 3);
+    assert_eq!(world.state.connections.lock().len(), 3);
     let backs = || {
         let client = world.state.clients.get(&peer.client).expect("known");
         client.backchannels.load(Ordering::SeqCst)

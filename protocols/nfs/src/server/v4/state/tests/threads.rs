@@ -59,11 +59,11 @@ fn clients_that_come_go_and_expire_at_once_leave_nothing() {
     }
     world.pass(LEASE * 2);
     world.state.reap();
-    lock(&world.gone).clear();
+    world.gone.lock().clear();
     assert_eq!(Arc::strong_count(&file), 1);
     assert!(world.state.clients.all().is_empty());
     assert!(world.state.sessions.all().is_empty());
-    assert!(lock(&world.state.connections).is_empty());
+    assert!(world.state.connections.lock().is_empty());
     let quotas = &world.state.quotas;
     let used = [
         &quotas.clients,
