@@ -87,16 +87,19 @@ impl OverlayNode {
     pub(super) fn get_or_create(tree: &Arc<Tree>, id: NodeId, state: State) -> Arc<OverlayNode> {
         let real = state.upper.as_ref().or(state.lower.as_ref());
         let kind = real.expect("something was found").kind();
+        // Dropped after the lock: its drop removes the node from the table.
+        let known;
         let mut nodes = tree.nodes();
         let slot = nodes.entry(id);
-        if let Slot::Occupied(known) = &slot
-            && let Some(node) = known.get().upgrade()
-            // The number of a deleted file may have been reused.
-            && node.kind == kind
-        {
+        known = match &slot {
+            Slot::Occupied(known) => known.get().upgrade(),
+            Slot::Vacant(_) => None,
+        };
+        // The number of a deleted file may have been reused.
+        if let Some(node) = known.as_ref().filter(|node| node.kind == kind) {
             drop(nodes);
             node.merge_state(state);
-            return node;
+            return node.clone();
         }
         let node = OverlayNode::new(tree, id, kind, state);
         slot.insert_entry(Arc::downgrade(&node));

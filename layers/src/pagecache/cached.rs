@@ -101,6 +101,8 @@ pub(super) struct Queue {
     pub(super) closed: bool,
     /// Files with dirty data.
     pub(super) dirty: Vec<Weak<Cached>>,
+    /// Whether a thread selects the files that are due.
+    pub(super) selecting: bool,
 }
 
 /// The reason to keep a file in the table.

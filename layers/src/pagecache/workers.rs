@@ -3,6 +3,7 @@
 //! Lock order: their own mutex, after all others; none is held while a job runs.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -71,13 +72,17 @@ impl Workers {
 
     fn work(&self) {
         while let Some(job) = self.next() {
-            match job {
+            let run = AssertUnwindSafe(|| match job {
                 Job::Write(file) => file.write_back(),
                 Job::Read(file, from, caller, reserved) => {
                     let call = Call::detached();
                     // The caller that needs the data reads it again, and meets the error.
                     let _ = file.fill(&*from, &Cx::new(&caller, &call), reserved);
                 }
+            });
+            if catch_unwind(run).is_err() {
+                // The panic hook has written the message to standard error.
+                tracing::error!("read-ahead or write-back panicked");
             }
         }
     }
@@ -98,13 +103,16 @@ impl Workers {
             queue.idle += 1;
             let slept = self.work.wait_for(&mut queue, rest);
             queue.idle -= 1;
-            if slept.timed_out() {
-                let dirty = std::mem::take(&mut queue.dirty);
+            if slept.timed_out() && !queue.selecting {
+                queue.selecting = true;
+                let dirty = queue.dirty.clone();
                 drop(queue);
-                let (due, dirty) = select_due(dirty);
+                let checked = dirty.len();
+                let (due, rest) = select_due(dirty);
                 queue = self.queue();
                 queue.jobs.extend(due);
-                queue.dirty.extend(dirty);
+                queue.dirty.splice(..checked, rest);
+                queue.selecting = false;
             }
         }
     }

@@ -129,10 +129,13 @@ impl Mount<'_> {
                     let rest = names[len..].iter().map(|&name| name.to_owned());
                     return Ok((root.into(), rest.collect()));
                 }
-                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::EINVAL) if len > 0 => {
-                    first.get_or_insert(Errno::ENOENT);
+                Err(errno) => {
+                    let first = *first.get_or_insert(errno);
+                    let above = [Errno::ENOENT, Errno::ENOTDIR, Errno::EACCES, Errno::EINVAL];
+                    if len == 0 || !above.contains(&errno) {
+                        return Err(first);
+                    }
                 }
-                Err(errno) => return Err(first.unwrap_or(errno)),
             }
         }
         Err(Errno::ENOENT)

@@ -29,10 +29,10 @@ use crate::{Dirs, tools};
 /// The pairs of a quick run with their scripts, the longest first: both kernels with each protocol,
 /// in its usual configuration.
 const QUICK_PAIRS: &[(&str, &str, ScriptSubset)] = &[
+    ("6.12", "virtiofs-4q", ScriptSubset::All),
     ("6.12", "mmap", ScriptSubset::All),
     ("6.12", "nfs4.2", ScriptSubset::All),
     ("6.1", "nfs3", ScriptSubset::All),
-    ("6.12", "virtiofs-4q", ScriptSubset::All),
     ("6.1", "none", ScriptSubset::Core),
     ("6.1", "virtiofs", ScriptSubset::Core),
 ];

@@ -93,7 +93,7 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "coherence",
         file: "coherence.sh",
-        quick: &[("ROUNDS", "10")],
+        quick: &[("ROUNDS", "4")],
         full: &[("ROUNDS", "100")],
         ..DEFAULT
     },
@@ -108,7 +108,7 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "randomops",
         file: "randomops.sh",
-        quick: &[("OPS", "8000")],
+        quick: &[("OPS", "3000")],
         full: &[("OPS", "100000")],
         core: true,
         ..DEFAULT

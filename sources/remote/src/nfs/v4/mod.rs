@@ -52,6 +52,7 @@ pub(super) use self::data::PendingIo;
 pub(super) use self::maintenance::Maintenance;
 use self::open_state::OpenState;
 pub(super) use self::server::{ServerCapabilities, V4};
+use super::rpc_client::Attempts;
 use super::version::{
     Found, Handle, List, Open, PageEnd, ProtocolVersion, Target, complete_node, pass_entries,
 };
@@ -385,6 +386,7 @@ impl ProtocolVersion for V4 {
                 how,
             })
         };
+        let mut attempts = Attempts::new();
         loop {
             let copied = self.core.call(cx, make, |copied| copied)?;
             // The client has no copy of these bytes to write again, so they are committed before
@@ -392,6 +394,9 @@ impl ProtocolVersion for V4 {
             match copied.unstable_verifier {
                 Some(verifier) if copied.count > 0 && self.commit(cx, to.handle)? != verifier => {}
                 _ => return Ok(copied.count),
+            }
+            if !attempts.may_repeat(self.core.reconnections()) {
+                return Err(Errno::EIO);
             }
         }
     }
