@@ -21,20 +21,10 @@ use anyhow::{Context, Result, anyhow};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::channel::{self, Event, Host};
+use crate::config::{GuestConfig, Mount};
 use crate::kernel::Kernel;
 use crate::machine::{Files, Machine};
 use crate::{TimedOut, console, initramfs, tail};
-
-/// The mount at the guest's `/mnt`.
-#[derive(Clone, Debug)]
-pub struct Mount {
-    /// The file-system type, such as `9p`.
-    pub fs_type: String,
-    /// The mount options.
-    pub options: String,
-    /// The device: an address or a tag.
-    pub device: String,
-}
 
 /// A script to run in the guest.
 #[derive(Clone, Debug)]
@@ -45,19 +35,6 @@ pub struct Case {
     pub script: String,
     /// Whether it runs in a directory of its own below the mount.
     pub own_dir: bool,
-}
-
-/// The individual configuration of a guest.
-#[derive(Clone, Debug)]
-pub struct GuestConfig {
-    /// The mount of the share.
-    pub mount: Mount,
-    /// Types of other file systems that its scripts mount.
-    pub extra_fs_types: Vec<&'static str>,
-    /// Number of processors.
-    pub cpus: u16,
-    /// Additional arguments for QEMU.
-    pub qemu: Vec<String>,
 }
 
 /// The configuration of a guest.
@@ -205,8 +182,9 @@ impl Guest {
             console: &console,
             log: fs::File::create(dir.join("machine.log"))?,
             dir,
+            number: spec.number,
         };
-        let mut command = spec.machine.command(spec, kernel, files)?;
+        let mut command = spec.machine.command(&spec.config, &kernel.image(), files)?;
         let started = Instant::now();
         let process = host.process_group.spawn(&mut command)?;
         drop((control_machine, output_machine));
@@ -335,9 +313,6 @@ impl Guest {
         String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
     }
 }
-
-/// Memory in MiB: enough for git and gcc, and for page caches without reclaim.
-pub(crate) const MEMORY: &str = "2048";
 
 /// Copies as data arrives; ignores errors of the sink, since the guest would block on its output.
 fn copy(from: &mut UnixStream, to: &mut impl Write) {

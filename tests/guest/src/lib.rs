@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 mod barrier;
 pub mod bench;
 mod channel;
+pub mod config;
 mod console;
 mod cpio;
 pub mod erofs_utils;

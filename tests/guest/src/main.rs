@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use barge_guest::bench::{self, Protocol, Table};
-use barge_guest::guest::{Case, GuestConfig, Mount};
+use barge_guest::config::{GuestConfig, Mount};
+use barge_guest::guest::Case;
 use barge_guest::host_mount::{self, HostMount};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::machine::Machine;

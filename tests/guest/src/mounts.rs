@@ -1,6 +1,6 @@
 //! The mount configurations of the share.
 
-use crate::guest::{GuestConfig, Mount};
+use crate::config::{GuestConfig, Mount};
 use crate::machine::Machine;
 
 /// A mount configuration of the share.

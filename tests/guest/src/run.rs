@@ -11,7 +11,8 @@ use anyhow::{Context, Result};
 
 use crate::barrier::GuestBarrier;
 use crate::channel::Host;
-use crate::guest::{Case, CaseResult, Guest, GuestConfig, GuestFailure, GuestSpec, Mount, Outcome};
+use crate::config::{GuestConfig, Mount};
+use crate::guest::{Case, CaseResult, Guest, GuestFailure, GuestSpec, Outcome};
 use crate::kernel::{self, Kernel};
 use crate::machine::Machine;
 use crate::process_group::ProcessGroup;
@@ -194,58 +195,6 @@ impl CaseResult {
     /// Returns whether the script succeeded without kernel complaints.
     pub fn passed(&self) -> bool {
         self.status == 0 && self.kernel_errors.is_empty()
-    }
-}
-
-impl GuestConfig {
-    /// Applies `change` to all of its templates.
-    pub(crate) fn map(&self, change: impl Fn(&str) -> String) -> Self {
-        Self {
-            mount: self.mount.map(&change),
-            extra_fs_types: self.extra_fs_types.clone(),
-            cpus: self.cpus,
-            qemu: self.qemu.iter().map(|text| change(text)).collect(),
-        }
-    }
-}
-
-impl Mount {
-    /// Applies `change` to its templates.
-    pub(crate) fn map(&self, change: impl Fn(&str) -> String) -> Self {
-        Self {
-            fs_type: self.fs_type.clone(),
-            options: change(&self.options),
-            device: change(&self.device),
-        }
-    }
-
-    /// Returns a mount with the usual device and options of its type, to which `options` are added.
-    pub fn usual(kind: &str, device: Option<String>, options: &[String]) -> Self {
-        let (usual_device, usual_options) = match kind {
-            "9p" if options.iter().any(|option| option.contains("trans=")) => {
-                ("share", "version=9p2000.L")
-            }
-            "9p" => ("{host}", "trans=tcp,port={port},version=9p2000.L"),
-            // The mounting program with its first arguments.
-            "barge9p" => ("{barge} connect 9p://{host}:{port}/", ""),
-            "fuse.barge" => ("{barge} mount 9p://{host}:{port}/", ""),
-            "nfs" | "nfs4" => ("{host}:/", "addr={host},port={port},mountport={port}"),
-            _ => ("share", ""),
-        };
-        let options: Vec<&str> = std::iter::once(usual_options)
-            .chain(options.iter().map(String::as_str))
-            .filter(|option| !option.is_empty())
-            .collect();
-        let options = if options.is_empty() {
-            "rw".into()
-        } else {
-            options.join(",")
-        };
-        Self {
-            fs_type: kind.into(),
-            options,
-            device: device.unwrap_or_else(|| usual_device.into()),
-        }
     }
 }
 

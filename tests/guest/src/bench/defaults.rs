@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use super::TableConfig;
-use crate::guest::{GuestConfig, Mount};
+use crate::config::{GuestConfig, Mount};
 use crate::mounts::virtiofs_device;
 use crate::quote;
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::guest::{Case, GuestConfig};
+use crate::config::GuestConfig;
+use crate::guest::Case;
 use crate::machine::Machine;
 use crate::run::Plan;
 use crate::{Dirs, quote};

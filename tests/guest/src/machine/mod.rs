@@ -12,8 +12,7 @@ use std::str::FromStr;
 
 use anyhow::Result;
 
-use crate::guest::{GuestSpec, Mount};
-use crate::kernel::Kernel;
+use crate::config::{GuestConfig, Mount};
 
 pub(crate) use qemu::has_device;
 
@@ -41,6 +40,8 @@ pub(crate) struct Files<'a> {
     pub(crate) log: File,
     /// The guest's directory of the run.
     pub(crate) dir: &'a Path,
+    /// The guest's number in the run.
+    pub(crate) number: usize,
 }
 
 impl FromStr for Machine {
@@ -133,16 +134,16 @@ impl Machine {
         }
     }
 
-    /// Returns the command that boots a guest.
+    /// Returns the command that boots a guest with the image of a kernel.
     pub(crate) fn command(
         &self,
-        spec: &GuestSpec,
-        kernel: &Kernel,
+        config: &GuestConfig,
+        kernel: &Path,
         files: Files,
     ) -> Result<Command> {
         match self {
-            Self::Qemu(accel) => qemu::command(spec, accel, kernel, files),
-            Self::UserMode => uml::command(spec, kernel, files),
+            Self::Qemu(accel) => qemu::command(config, accel, kernel, files),
+            Self::UserMode => uml::command(config, kernel, files),
         }
     }
 

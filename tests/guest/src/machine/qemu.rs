@@ -1,5 +1,6 @@
 //! QEMU: an emulated or virtual PC with virtio devices.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -7,8 +8,7 @@ use anyhow::{Result, bail};
 
 use super::Files;
 use crate::Unavailable;
-use crate::guest::{GuestSpec, MEMORY};
-use crate::kernel::Kernel;
+use crate::config::{GuestConfig, MEMORY};
 
 const QEMU: &str = "qemu-system-x86_64";
 
@@ -28,9 +28,9 @@ const KERNEL_COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic 
      rcupdate.rcu_cpu_stall_timeout=120 net.ifnames=0 audit=0";
 
 pub(super) fn command(
-    spec: &GuestSpec,
+    config: &GuestConfig,
     accel: &str,
-    kernel: &Kernel,
+    kernel: &Path,
     files: Files,
 ) -> Result<Command> {
     let mut command = Command::new(QEMU);
@@ -43,7 +43,7 @@ pub(super) fn command(
         "-m",
         MEMORY,
         "-smp",
-        &spec.config.cpus.to_string(),
+        &config.cpus.to_string(),
     ]);
     // Under TCG a basic CPU is faster than the largest: the guest's C library then does not use
     // AVX, which is emulated.
@@ -60,7 +60,7 @@ pub(super) fn command(
     ));
     command
         .arg("-kernel")
-        .arg(kernel.image())
+        .arg(kernel)
         .arg("-initrd")
         .arg(files.initramfs)
         .args(["-append", &kernel_command_line(accel)]);
@@ -87,7 +87,7 @@ pub(super) fn command(
         ]);
     }
     command
-        .args(&spec.config.qemu)
+        .args(&config.qemu)
         .stdin(Stdio::null())
         .stdout(files.log.try_clone()?)
         .stderr(files.log);

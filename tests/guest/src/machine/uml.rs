@@ -9,8 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Files;
-use crate::guest::{GuestSpec, MEMORY};
-use crate::kernel::Kernel;
+use crate::config::{GuestConfig, MEMORY};
 use crate::server::HOST;
 use crate::{Unavailable, command_output};
 
@@ -23,28 +22,27 @@ const KERNEL_COMMAND_LINE: [&str; 5] = [
     "audit=0",
 ];
 
-pub(super) fn command(spec: &GuestSpec, kernel: &Kernel, files: Files) -> Result<Command> {
+pub(super) fn command(config: &GuestConfig, kernel: &Path, files: Files) -> Result<Command> {
     ensure!(
-        spec.config.qemu.is_empty(),
+        config.qemu.is_empty(),
         "user-mode Linux has no devices of QEMU: {:?}",
-        spec.config.qemu
+        config.qemu
     );
-    let program = kernel.image();
-    let libraries = program.parent().context("a kernel has a directory")?;
+    let libraries = kernel.parent().context("a kernel has a directory")?;
     // It leaves the process group of the run, so it ends with this thread instead.
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "env"])
         .arg(format!("LD_LIBRARY_PATH={}", libraries.display()))
-        .arg(&program)
+        .arg(kernel)
         .arg(format!("mem={MEMORY}M"))
         .arg(format!("initrd={}", files.initramfs.display()))
         .arg(format!("uml_dir={}", files.dir.display()))
         .arg("umid=uml")
         .arg(format!(
             "vec0:transport=tap,ifname={},mac=52:54:00:00:00:{:02x},depth=128,gro=1",
-            tap(spec.number),
-            spec.number
+            tap(files.number),
+            files.number
         ))
         .args(["con=null", "con0=null,fd:1"])
         .arg(format!("ssl0=fd:{}", files.control))

@@ -1,6 +1,6 @@
 //! The setups of scripts: servers, guests, and their roots.
 
-use crate::guest::{GuestConfig, Mount};
+use crate::config::{GuestConfig, Mount};
 use crate::machine::Machine;
 use crate::mounts::{MountConfig, Protocol, second_endpoint};
 
