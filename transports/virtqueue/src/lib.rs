@@ -17,11 +17,11 @@
 //! virtqueues 2.7, file system device 5.11).
 
 mod chain;
-mod control;
 pub mod driver;
 mod features;
 mod mem_table;
 mod memory;
 mod queue;
+mod vhost_user;
 
-pub use control::{Device, DeviceConfig, JoinRing, ServeRing};
+pub use vhost_user::{Device, DeviceConfig, JoinRing, ServeRing};
