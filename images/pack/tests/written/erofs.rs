@@ -124,6 +124,15 @@ fn has_zstd() -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(10))
 }
 
+/// Returns a directory in memory if there is one: a disk takes longer to create and remove many
+/// files.
+fn memory_dir() -> tempfile::TempDir {
+    let memory = tempfile::tempdir_in("/dev/shm");
+    memory
+        .or_else(|_| tempfile::tempdir())
+        .expect("a directory")
+}
+
 #[test]
 fn fsck_erofs_unpacks_what_was_written() {
     let tool = std::env::var_os("BARGE_FSCK_EROFS").unwrap_or("fsck.erofs".into());
@@ -145,7 +154,7 @@ fn fsck_erofs_unpacks_what_was_written() {
             continue;
         }
         let image = write_image(&plan, &options, dir.path());
-        let to = tempfile::tempdir().expect("a directory");
+        let to = memory_dir();
         let extract = format!("--extract={}", to.path().join("out").display());
         let mut fsck = Command::new(&tool);
         run(fsck.args(["--preserve", &extract]).arg(&image))

@@ -68,7 +68,7 @@ fn plant(root: &Path) {
         fs::write(root.join(format!("noise-{size}")), noise(size, size as u64)).expect("written");
     }
     let large = [
-        text(3_000_000, 1),
+        text(1_500_000, 1),
         noise(500_000, 2),
         vec![0; 300_000],
         text(700_000, 3),
@@ -103,7 +103,7 @@ fn plant(root: &Path) {
     fs::create_dir(root.join("empty")).expect("made");
     let wide = root.join("wide");
     fs::create_dir(&wide).expect("made");
-    for at in 0..3000 {
+    for at in 0..1000 {
         fs::write(
             wide.join(format!("{:0width$}", at, width = 1 + at % 200)),
             [at as u8],
