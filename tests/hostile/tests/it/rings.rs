@@ -127,7 +127,8 @@ fn rings_and_messages_that_change_while_they_are_served_harm_nobody() {
                     guest.start(1, place, available.into()).expect("started");
                 }
             }
-            assert!(answered > KICKS / 2, "{answered} answered");
+            // How many depends on when the memory changes.
+            assert!(answered > KICKS / 8, "{answered} answered");
         });
     }
     // Devices end some time after their front ends.
