@@ -3,6 +3,7 @@
 changes nothing, and no program sees an error but those that it says. TURNS: how often."""
 
 import errno
+import itertools
 import multiprocessing
 import os
 import subprocess
@@ -18,6 +19,7 @@ TURNS = int(os.environ.get("TURNS", "3"))
 HOST_LOCKS = os.environ.get("HOST_LOCKS", "yes") == "yes"
 SIZE = 1 << 20
 TEXT = os.urandom(SIZE)
+numbers = itertools.count()
 
 
 def attempt(function, *args):
@@ -40,8 +42,10 @@ def write():
 
 
 def make():
-    open("new", "w").close()
-    os.unlink("new")
+    # A new name each time: a change of the configuration may prevent the removal.
+    name = f"new-{next(numbers)}"
+    open(name, "w").close()
+    os.unlink(name)
 
 
 def until(expected, function):
