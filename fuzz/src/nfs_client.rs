@@ -6,7 +6,8 @@
 use arbitrary::{Result, Unstructured};
 use nfs::client::v4::{self, Compound, Operations, Piece, StateId};
 use nfs::client::{
-    Body, Calls, ClientCall, Credentials, DirPage, Failure, Received, SplitReply, Tree, v3,
+    Body, CallArguments, Calls, ClientCall, Credentials, DirPage, Failure, Received, SplitReply,
+    Tree, v3,
 };
 use vfs::{Caller, Name};
 use wire::Xdr;

@@ -8,7 +8,7 @@ use vfs::{Caller, Errno};
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::v4::Backchannels;
-use super::{ClientCall, Credentials, Procedure, SeparatePayload};
+use super::{CallArguments, Credentials, Procedure, SeparatePayload};
 use crate::rpc::{self, CALL, LAST, MARK, OpaqueAuth, REPLY, Record};
 
 /// The calls in flight on a connection. Each has a small number that is reused, besides its XID,
@@ -80,11 +80,11 @@ impl Calls {
 
     /// Writes a call with XID `xid` up to its payload, and returns its number. Returns `ENOBUFS` if
     /// [`Calls::MAX_IN_FLIGHT`] calls are in flight, or one with this XID.
-    pub fn call<A: ClientCall>(
+    pub fn call(
         &mut self,
         xid: u32,
         caller: &Caller,
-        ask: &A,
+        ask: &dyn CallArguments,
         to: &mut Vec<u8>,
     ) -> Result<usize, Errno> {
         if self.numbers.contains_key(&xid) {
@@ -108,7 +108,7 @@ impl Calls {
         Ok(number)
     }
 
-    fn put<A: ClientCall>(&self, xid: u32, caller: &Caller, ask: &A, to: &mut Vec<u8>) {
+    fn put(&self, xid: u32, caller: &Caller, ask: &dyn CallArguments, to: &mut Vec<u8>) {
         const RPC_VERSION: u32 = 2;
         let at = to.len();
         to.extend([0; MARK]);
@@ -116,7 +116,7 @@ impl Calls {
             program,
             version,
             number,
-        } = A::PROCEDURE;
+        } = ask.procedure();
         for word in [xid, CALL, RPC_VERSION, program, version, number] {
             word.put(to);
         }
@@ -282,18 +282,18 @@ impl<'r> Body<'r> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Failure;
+    use crate::client::{ClientCall, Failure};
 
     struct Null;
 
-    impl ClientCall for Null {
-        type Answer<'r> = &'r [u8];
-
-        const PROCEDURE: Procedure = Procedure {
-            program: 100_003,
-            version: 3,
-            number: 0,
-        };
+    impl CallArguments for Null {
+        fn procedure(&self) -> Procedure {
+            Procedure {
+                program: 100_003,
+                version: 3,
+                number: 0,
+            }
+        }
 
         fn put(&self, to: &mut Vec<u8>) {
             7u32.put(to);
@@ -302,6 +302,10 @@ mod tests {
         fn payload(&self) -> &[u8] {
             b"abcde"
         }
+    }
+
+    impl ClientCall for Null {
+        type Answer<'r> = &'r [u8];
 
         fn answer<'r>(&self, results: &'r [u8]) -> Result<&'r [u8], Failure> {
             Ok(results)

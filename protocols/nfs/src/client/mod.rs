@@ -25,13 +25,10 @@ use vfs::Errno;
 
 pub use crate::v3::Stable;
 
-/// A call that can be made to a server.
-pub trait ClientCall {
-    /// The decoded results.
-    type Answer<'r>;
-
-    /// The procedure that it calls.
-    const PROCEDURE: Procedure;
+/// A call without the type of its results.
+pub trait CallArguments {
+    /// Returns the procedure that it calls.
+    fn procedure(&self) -> Procedure;
 
     /// Writes the arguments without the payload at their end.
     fn put(&self, to: &mut Vec<u8>);
@@ -51,12 +48,18 @@ pub trait ClientCall {
     fn separate_payload(&self) -> Option<SeparatePayload> {
         None
     }
+}
+
+/// A call that can be made to a server.
+pub trait ClientCall: CallArguments {
+    /// The decoded results.
+    type Answer<'r>;
 
     /// Decodes the results.
     fn answer<'r>(&self, results: &'r [u8]) -> Result<Self::Answer<'r>, Failure>;
 
     /// Decodes results that consist of `head` and `payload`, which has been received separately as
-    /// [`ClientCall::separate_payload`] allows.
+    /// [`CallArguments::separate_payload`] allows.
     fn answer_with_payload<'r>(
         &self,
         _head: &'r [u8],

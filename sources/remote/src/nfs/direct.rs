@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::nfs::client::v4::{Capabilities, ClientId, GetCapabilities, Operations, Root};
-use ::nfs::client::{ClientCall, Failure, Limits};
+use ::nfs::client::{CallArguments, ClientCall, Failure, Limits};
 use vfs::{Call, Cx, Errno, Result};
 
 use super::mount::clamp_to_client_limits;
@@ -37,7 +37,7 @@ impl Procedures {
     }
 
     /// Begins a call.
-    pub fn begin<A: ClientCall>(&self, cx: &Cx<'_>, ask: &A) -> PendingCall {
+    pub fn begin(&self, cx: &Cx<'_>, ask: &dyn CallArguments) -> PendingCall {
         self.conn.begin(cx, ask)
     }
 

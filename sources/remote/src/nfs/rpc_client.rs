@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ::nfs::client::v4::Backchannels;
-use ::nfs::client::{Body, Calls, ClientCall, Credentials, Failure, Received};
+use ::nfs::client::{Body, CallArguments, Calls, ClientCall, Credentials, Failure, Received};
 use parking_lot::{Mutex, MutexGuard};
 use transports::Link;
 use vfs::{Caller, Cx, Errno, Result};
@@ -220,7 +220,7 @@ impl RpcClient {
     }
 
     /// Begins a call.
-    pub(super) fn begin<A: ClientCall>(&self, cx: &Cx<'_>, ask: &A) -> PendingCall {
+    pub(super) fn begin(&self, cx: &Cx<'_>, ask: &dyn CallArguments) -> PendingCall {
         let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
         let pipe = self.current().connection.clone();
         let kept = self.submit(&pipe, cx.caller, xid, ask, 0);
@@ -249,35 +249,58 @@ impl RpcClient {
     pub(super) fn end_in<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
-        mut flight: PendingCall,
+        call: PendingCall,
         ask: &A,
         place: &mut ReadDestination<'_>,
         read: impl FnOnce(A::Answer<'_>, Option<&mut ReadDestination<'_>>) -> T,
     ) -> std::result::Result<T, Failure> {
+        match self.wait(cx, call, ask, place)? {
+            Outcome::Resend => unreachable!("nobody lent its payload"),
+            Outcome::Whole(reply) => {
+                let body = Body::of(reply.bytes())?;
+                let answer = ask.answer(body.bytes());
+                let answer = answer.inspect_err(|failure| self.log_malformed(failure))?;
+                Ok(read(answer, Some(place)))
+            }
+            Outcome::Direct(head, len) => {
+                let body = Body::before_payload(&head)?;
+                let answer = ask.answer_with_payload(body.bytes(), &place.memory()[..len]);
+                let answer = answer.inspect_err(|failure| self.log_malformed(failure))?;
+                Ok(read(answer, None))
+            }
+        }
+    }
+
+    /// Waits for the reply to a call, retransmitting the call over new connections.
+    fn wait(
+        &self,
+        cx: &Cx<'_>,
+        mut call: PendingCall,
+        ask: &dyn CallArguments,
+        place: &mut ReadDestination<'_>,
+    ) -> std::result::Result<Outcome<Calls>, Failure> {
         let Options {
-            retry,
-            timeouts: silence,
-            ..
+            retry, timeouts, ..
         } = self.options;
         let (mut begun, mut pauses) = (Instant::now(), None);
-        let came = loop {
-            let lost = match flight.ticket.take() {
+        loop {
+            let lost = match call.ticket.take() {
                 None => self.current().connection.clone(),
-                Some(kept) => {
-                    let pipe = kept.connection.clone();
-                    match kept.wait_direct(cx, place.memory()) {
-                        Ok(came) => break came,
-                        Err(errno) if pipe.failure().is_none() => {
+                Some(ticket) => {
+                    let connection = ticket.connection.clone();
+                    match ticket.wait_direct(cx, place.memory()) {
+                        Ok(outcome) => return Ok(outcome),
+                        Err(errno) if connection.failure().is_none() => {
                             return Err(Failure::Error(errno));
                         }
-                        Err(_) => pipe,
+                        Err(_) => connection,
                     }
                 }
             };
             if lost.has_timed_out() {
                 // The server is slow, or has dropped a call. It is not lost: its time is unlimited.
-                if begun.elapsed() >= silence.timeo {
-                    flight.timeouts += 1;
+                if begun.elapsed() >= timeouts.timeo {
+                    call.timeouts += 1;
                 }
                 (begun, pauses) = (Instant::now(), None);
             }
@@ -289,41 +312,23 @@ impl RpcClient {
                 }
                 Some(pauses) => pauses.pause(cx).map_err(Failure::Error)?,
             }
-            let pipe = self.reconnect(cx, &lost).map_err(Failure::Error)?;
-            flight.ticket = self.submit(&pipe, cx.caller, flight.xid, ask, flight.timeouts);
-        };
-        match came {
-            Outcome::Resend => unreachable!("nobody lent its payload"),
-            Outcome::Whole(reply) => {
-                let body = Body::of(reply.bytes())?;
-                let answer = self.log_malformed(ask.answer(body.bytes()))?;
-                Ok(read(answer, Some(place)))
-            }
-            Outcome::Direct(head, len) => {
-                let body = Body::before_payload(&head)?;
-                let answer = self
-                    .log_malformed(ask.answer_with_payload(body.bytes(), &place.memory()[..len]))?;
-                Ok(read(answer, None))
-            }
+            let connection = self.reconnect(cx, &lost).map_err(Failure::Error)?;
+            call.ticket = self.submit(&connection, cx.caller, call.xid, ask, call.timeouts);
         }
     }
 
-    fn log_malformed<T>(
-        &self,
-        answer: std::result::Result<T, Failure>,
-    ) -> std::result::Result<T, Failure> {
-        if let Err(Failure::Malformed(what)) = &answer {
+    fn log_malformed(&self, failure: &Failure) {
+        if let Failure::Malformed(what) = failure {
             tracing::error!("{}", error_text::<Calls>(&self.peer(), what));
         }
-        answer
     }
 
-    fn submit<A: ClientCall>(
+    fn submit(
         &self,
         pipe: &Connection<Calls>,
         caller: &Caller,
         xid: u32,
-        ask: &A,
+        ask: &dyn CallArguments,
         timeouts: u32,
     ) -> Option<OwnedTicket<Calls>> {
         let acts;

@@ -4,7 +4,7 @@ use vfs::Attr;
 use wire::Xdr;
 
 use super::{decode, procedure};
-use crate::client::{ClientCall, Failure, Tree};
+use crate::client::{CallArguments, ClientCall, Failure, Tree};
 use crate::v3::{AccessOk, Attributes, SetAttributes, SetTime, Time, Wcc, access};
 
 /// A GETATTR.
@@ -15,14 +15,16 @@ pub struct GetAttr<'a> {
     pub tree: Tree,
 }
 
-impl ClientCall for GetAttr<'_> {
-    type Answer<'r> = Attr;
-
+impl CallArguments for GetAttr<'_> {
     procedure!(GetAttr);
 
     fn put(&self, to: &mut Vec<u8>) {
         self.handle.put(to);
     }
+}
+
+impl ClientCall for GetAttr<'_> {
+    type Answer<'r> = Attr;
 
     fn answer(&self, results: &[u8]) -> Result<Attr, Failure> {
         decode(results).map(|attributes: Attributes| self.tree.of_v3(&attributes))
@@ -39,9 +41,7 @@ pub struct SetAttr<'a> {
     pub tree: Tree,
 }
 
-impl ClientCall for SetAttr<'_> {
-    type Answer<'r> = Option<Attr>;
-
+impl CallArguments for SetAttr<'_> {
     procedure!(SetAttr);
 
     fn put(&self, to: &mut Vec<u8>) {
@@ -50,6 +50,10 @@ impl ClientCall for SetAttr<'_> {
         // No guard.
         false.put(to);
     }
+}
+
+impl ClientCall for SetAttr<'_> {
+    type Answer<'r> = Option<Attr>;
 
     fn answer(&self, results: &[u8]) -> Result<Option<Attr>, Failure> {
         let wcc: Wcc = decode(results)?;
@@ -124,15 +128,17 @@ impl Access<'_> {
     ];
 }
 
-impl ClientCall for Access<'_> {
-    type Answer<'r> = vfs::Access;
-
+impl CallArguments for Access<'_> {
     procedure!(Access);
 
     fn put(&self, to: &mut Vec<u8>) {
         self.handle.put(to);
         Access::bits(self.directory, self.want).put(to);
     }
+}
+
+impl ClientCall for Access<'_> {
+    type Answer<'r> = vfs::Access;
 
     fn answer(&self, results: &[u8]) -> Result<vfs::Access, Failure> {
         let ok: AccessOk = decode(results)?;

@@ -3,7 +3,9 @@
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::{decode, decode_from, procedure};
-use crate::client::{ClientCall, Failure, ReadData, SeparatePayload, Stable, Written};
+use crate::client::{
+    CallArguments, ClientCall, Failure, ReadData, SeparatePayload, Stable, Written,
+};
 use crate::v3::{Attributes, CommitOk, Outcome, ReadOk, Verifier, WriteOk};
 
 /// A READ.
@@ -52,9 +54,7 @@ impl Read<'_> {
     }
 }
 
-impl ClientCall for Read<'_> {
-    type Answer<'r> = ReadData<'r>;
-
+impl CallArguments for Read<'_> {
     procedure!(Read);
 
     fn put(&self, to: &mut Vec<u8>) {
@@ -71,6 +71,10 @@ impl ClientCall for Read<'_> {
     fn separate_payload(&self) -> Option<SeparatePayload> {
         Some(SeparatePayload::for_v3(self))
     }
+}
+
+impl ClientCall for Read<'_> {
+    type Answer<'r> = ReadData<'r>;
 
     fn answer<'r>(&self, results: &'r [u8]) -> Result<ReadData<'r>, Failure> {
         self.read(XdrReader::new(results))
@@ -97,9 +101,7 @@ pub struct Write<'a> {
     pub data: &'a [u8],
 }
 
-impl ClientCall for Write<'_> {
-    type Answer<'r> = Written;
-
+impl CallArguments for Write<'_> {
     procedure!(Write);
 
     fn put(&self, to: &mut Vec<u8>) {
@@ -114,6 +116,10 @@ impl ClientCall for Write<'_> {
     fn payload(&self) -> &[u8] {
         self.data
     }
+}
+
+impl ClientCall for Write<'_> {
+    type Answer<'r> = Written;
 
     fn answer(&self, results: &[u8]) -> Result<Written, Failure> {
         let ok: WriteOk = decode(results)?;
@@ -131,9 +137,7 @@ pub struct Commit<'a> {
     pub handle: &'a [u8],
 }
 
-impl ClientCall for Commit<'_> {
-    type Answer<'r> = Verifier;
-
+impl CallArguments for Commit<'_> {
     procedure!(Commit);
 
     fn put(&self, to: &mut Vec<u8>) {
@@ -142,6 +146,10 @@ impl ClientCall for Commit<'_> {
         0u64.put(to);
         0u32.put(to);
     }
+}
+
+impl ClientCall for Commit<'_> {
+    type Answer<'r> = Verifier;
 
     fn answer(&self, results: &[u8]) -> Result<Verifier, Failure> {
         decode(results).map(|ok: CommitOk| ok.verifier)

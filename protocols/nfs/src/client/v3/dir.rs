@@ -3,7 +3,7 @@
 use wire::Xdr;
 
 use super::decode;
-use crate::client::{ClientCall, DirPage, Failure, ListedEntry, Procedure, Tree};
+use crate::client::{CallArguments, ClientCall, DirPage, Failure, ListedEntry, Procedure, Tree};
 use crate::rpc::program;
 use crate::v3::{self, Entry, ReadDirOk, ReadDirPlusOk, Verifier};
 
@@ -21,17 +21,17 @@ pub struct ReadDir<'a, const PLUS: bool> {
     pub tree: Tree,
 }
 
-impl<const PLUS: bool> ClientCall for ReadDir<'_, PLUS> {
-    type Answer<'r> = DirPage<'r>;
-
-    const PROCEDURE: Procedure = Procedure {
-        program: program::NFS,
-        version: 3,
-        number: match PLUS {
-            false => v3::Procedure::ReadDir as u32,
-            true => v3::Procedure::ReadDirPlus as u32,
-        },
-    };
+impl<const PLUS: bool> CallArguments for ReadDir<'_, PLUS> {
+    fn procedure(&self) -> Procedure {
+        Procedure {
+            program: program::NFS,
+            version: 3,
+            number: match PLUS {
+                false => v3::Procedure::ReadDir as u32,
+                true => v3::Procedure::ReadDirPlus as u32,
+            },
+        }
+    }
 
     fn put(&self, to: &mut Vec<u8>) {
         self.handle.put(to);
@@ -43,6 +43,10 @@ impl<const PLUS: bool> ClientCall for ReadDir<'_, PLUS> {
         }
         self.count.put(to);
     }
+}
+
+impl<const PLUS: bool> ClientCall for ReadDir<'_, PLUS> {
+    type Answer<'r> = DirPage<'r>;
 
     fn answer<'r>(&self, results: &'r [u8]) -> Result<DirPage<'r>, Failure> {
         let listed = |entry: Entry<'r>| ListedEntry {

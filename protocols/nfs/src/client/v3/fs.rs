@@ -4,7 +4,7 @@ use vfs::StatFs;
 use wire::Xdr;
 
 use super::{decode, procedure};
-use crate::client::{ClientCall, Failure, Limits};
+use crate::client::{CallArguments, ClientCall, Failure, Limits};
 use crate::v3::{FsInfoOk, FsStatOk, PathConfOk};
 
 /// Linux's `NFS_SUPER_MAGIC`.
@@ -16,14 +16,16 @@ pub struct FsStat<'a> {
     pub handle: &'a [u8],
 }
 
-impl ClientCall for FsStat<'_> {
-    type Answer<'r> = StatFs;
-
+impl CallArguments for FsStat<'_> {
     procedure!(FsStat);
 
     fn put(&self, to: &mut Vec<u8>) {
         self.handle.put(to);
     }
+}
+
+impl ClientCall for FsStat<'_> {
+    type Answer<'r> = StatFs;
 
     fn answer(&self, results: &[u8]) -> Result<StatFs, Failure> {
         let ok: FsStatOk = decode(results)?;
@@ -48,14 +50,16 @@ pub struct FsInfo<'a> {
     pub handle: &'a [u8],
 }
 
-impl ClientCall for FsInfo<'_> {
-    type Answer<'r> = Limits;
-
+impl CallArguments for FsInfo<'_> {
     procedure!(FsInfo);
 
     fn put(&self, to: &mut Vec<u8>) {
         self.handle.put(to);
     }
+}
+
+impl ClientCall for FsInfo<'_> {
+    type Answer<'r> = Limits;
 
     fn answer(&self, results: &[u8]) -> Result<Limits, Failure> {
         let ok: FsInfoOk = decode(results)?;
@@ -72,14 +76,16 @@ pub struct PathConf<'a> {
     pub handle: &'a [u8],
 }
 
-impl ClientCall for PathConf<'_> {
-    type Answer<'r> = u32;
-
+impl CallArguments for PathConf<'_> {
     procedure!(PathConf);
 
     fn put(&self, to: &mut Vec<u8>) {
         self.handle.put(to);
     }
+}
+
+impl ClientCall for PathConf<'_> {
+    type Answer<'r> = u32;
 
     fn answer(&self, results: &[u8]) -> Result<u32, Failure> {
         decode(results).map(|ok: PathConfOk| ok.name_max)

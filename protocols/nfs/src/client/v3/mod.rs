@@ -116,11 +116,13 @@ fn failure_of(status: Status) -> Failure {
 
 macro_rules! procedure {
     ($name:ident) => {
-        const PROCEDURE: crate::client::Procedure = crate::client::Procedure {
-            program: crate::rpc::program::NFS,
-            version: 3,
-            number: crate::v3::Procedure::$name as u32,
-        };
+        fn procedure(&self) -> crate::client::Procedure {
+            crate::client::Procedure {
+                program: crate::rpc::program::NFS,
+                version: 3,
+                number: crate::v3::Procedure::$name as u32,
+            }
+        }
     };
 }
 use procedure;

@@ -3,7 +3,7 @@
 use vfs::Errno;
 use wire::{Xdr, XdrReader};
 
-use crate::client::{ClientCall, Failure, Procedure};
+use crate::client::{CallArguments, ClientCall, Failure, Procedure};
 use crate::mount::{Mounted, Procedure as P, Status};
 use crate::nsm;
 use crate::portmap;
@@ -21,14 +21,18 @@ pub struct Mount<'a> {
     pub path: &'a [u8],
 }
 
-impl ClientCall for Mount<'_> {
-    type Answer<'r> = Box<[u8]>;
-
-    const PROCEDURE: Procedure = MOUNT;
+impl CallArguments for Mount<'_> {
+    fn procedure(&self) -> Procedure {
+        MOUNT
+    }
 
     fn put(&self, to: &mut Vec<u8>) {
         self.path.put(to);
     }
+}
+
+impl ClientCall for Mount<'_> {
+    type Answer<'r> = Box<[u8]>;
 
     fn answer(&self, results: &[u8]) -> Result<Box<[u8]>, Failure> {
         match Mounted::get(&mut XdrReader::new(results))? {
@@ -80,14 +84,14 @@ impl GetPort {
     };
 }
 
-impl ClientCall for GetPort {
-    type Answer<'r> = u16;
-
-    const PROCEDURE: Procedure = Procedure {
-        program: program::PORTMAP,
-        version: 2,
-        number: portmap::Procedure::GetPort as u32,
-    };
+impl CallArguments for GetPort {
+    fn procedure(&self) -> Procedure {
+        Procedure {
+            program: program::PORTMAP,
+            version: 2,
+            number: portmap::Procedure::GetPort as u32,
+        }
+    }
 
     fn put(&self, to: &mut Vec<u8>) {
         let mapping = portmap::Mapping {
@@ -98,6 +102,10 @@ impl ClientCall for GetPort {
         };
         mapping.put(to);
     }
+}
+
+impl ClientCall for GetPort {
+    type Answer<'r> = u16;
 
     fn answer(&self, results: &[u8]) -> Result<u16, Failure> {
         let port = XdrReader::new(results).u32()?;
@@ -108,18 +116,22 @@ impl ClientCall for GetPort {
 /// An NLM v4 call without results, with encoded arguments.
 pub struct NlmCall<'a, const PROCEDURE: u32>(pub &'a [u8]);
 
-impl<const PROCEDURE: u32> ClientCall for NlmCall<'_, PROCEDURE> {
-    type Answer<'r> = ();
-
-    const PROCEDURE: Procedure = Procedure {
-        program: program::NLM,
-        version: 4,
-        number: PROCEDURE,
-    };
+impl<const PROCEDURE: u32> CallArguments for NlmCall<'_, PROCEDURE> {
+    fn procedure(&self) -> Procedure {
+        Procedure {
+            program: program::NLM,
+            version: 4,
+            number: PROCEDURE,
+        }
+    }
 
     fn put(&self, to: &mut Vec<u8>) {
         to.extend(self.0);
     }
+}
+
+impl<const PROCEDURE: u32> ClientCall for NlmCall<'_, PROCEDURE> {
+    type Answer<'r> = ();
 
     fn answer(&self, _: &[u8]) -> Result<(), Failure> {
         Ok(())
@@ -134,14 +146,14 @@ pub struct Notify<'a> {
     pub state: i32,
 }
 
-impl ClientCall for Notify<'_> {
-    type Answer<'r> = ();
-
-    const PROCEDURE: Procedure = Procedure {
-        program: program::NSM,
-        version: 1,
-        number: nsm::Procedure::Notify as u32,
-    };
+impl CallArguments for Notify<'_> {
+    fn procedure(&self) -> Procedure {
+        Procedure {
+            program: program::NSM,
+            version: 1,
+            number: nsm::Procedure::Notify as u32,
+        }
+    }
 
     fn put(&self, to: &mut Vec<u8>) {
         let changed = nsm::StatChange {
@@ -150,6 +162,10 @@ impl ClientCall for Notify<'_> {
         };
         changed.put(to);
     }
+}
+
+impl ClientCall for Notify<'_> {
+    type Answer<'r> = ();
 
     fn answer(&self, _: &[u8]) -> Result<(), Failure> {
         Ok(())

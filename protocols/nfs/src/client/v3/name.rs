@@ -5,7 +5,7 @@ use wire::Xdr;
 
 use super::attr::set_attributes;
 use super::{decode, procedure};
-use crate::client::{ClientCall, Failure, NodeInfo, Procedure, Tree};
+use crate::client::{CallArguments, ClientCall, Failure, NodeInfo, Procedure, Tree};
 use crate::rpc::program;
 use crate::v3::{
     self, CreateHow, CreateOk, DeviceData, LinkWcc, LookupOk, MkNodData, ReadLinkOk, RenameWcc,
@@ -22,15 +22,17 @@ pub struct Lookup<'a> {
     pub tree: Tree,
 }
 
-impl ClientCall for Lookup<'_> {
-    type Answer<'r> = NodeInfo;
-
+impl CallArguments for Lookup<'_> {
     procedure!(Lookup);
 
     fn put(&self, to: &mut Vec<u8>) {
         self.dir.put(to);
         self.name.put(to);
     }
+}
+
+impl ClientCall for Lookup<'_> {
+    type Answer<'r> = NodeInfo;
 
     fn answer(&self, results: &[u8]) -> Result<NodeInfo, Failure> {
         let ok: LookupOk = decode(results)?;
@@ -47,14 +49,16 @@ pub struct ReadLink<'a> {
     pub handle: &'a [u8],
 }
 
-impl ClientCall for ReadLink<'_> {
-    type Answer<'r> = Vec<u8>;
-
+impl CallArguments for ReadLink<'_> {
     procedure!(ReadLink);
 
     fn put(&self, to: &mut Vec<u8>) {
         self.handle.put(to);
     }
+}
+
+impl ClientCall for ReadLink<'_> {
+    type Answer<'r> = Vec<u8>;
 
     fn answer<'r>(&self, results: &'r [u8]) -> Result<Vec<u8>, Failure> {
         decode(results).map(|ok: ReadLinkOk<'r>| ok.target.to_vec())
@@ -77,9 +81,7 @@ pub struct Create<'a> {
     pub tree: Tree,
 }
 
-impl ClientCall for Create<'_> {
-    type Answer<'r> = NodeInfo;
-
+impl CallArguments for Create<'_> {
     procedure!(Create);
 
     fn put(&self, to: &mut Vec<u8>) {
@@ -91,6 +93,10 @@ impl ClientCall for Create<'_> {
         };
         how.put(to);
     }
+}
+
+impl ClientCall for Create<'_> {
+    type Answer<'r> = NodeInfo;
 
     fn answer(&self, results: &[u8]) -> Result<NodeInfo, Failure> {
         made(self.tree, results)
@@ -126,14 +132,14 @@ pub struct Make<'a, const PROCEDURE_NUMBER: u32> {
     pub tree: Tree,
 }
 
-impl<const PROCEDURE_NUMBER: u32> ClientCall for Make<'_, PROCEDURE_NUMBER> {
-    type Answer<'r> = NodeInfo;
-
-    const PROCEDURE: Procedure = Procedure {
-        program: program::NFS,
-        version: 3,
-        number: PROCEDURE_NUMBER,
-    };
+impl<const PROCEDURE_NUMBER: u32> CallArguments for Make<'_, PROCEDURE_NUMBER> {
+    fn procedure(&self) -> Procedure {
+        Procedure {
+            program: program::NFS,
+            version: 3,
+            number: PROCEDURE_NUMBER,
+        }
+    }
 
     fn put(&self, to: &mut Vec<u8>) {
         self.dir.put(to);
@@ -160,6 +166,10 @@ impl<const PROCEDURE_NUMBER: u32> ClientCall for Make<'_, PROCEDURE_NUMBER> {
             vfs::NewNode::BlockDevice(device) => MkNodData::BlockDevice(node(device)).put(to),
         }
     }
+}
+
+impl<const PROCEDURE_NUMBER: u32> ClientCall for Make<'_, PROCEDURE_NUMBER> {
+    type Answer<'r> = NodeInfo;
 
     fn answer(&self, results: &[u8]) -> Result<NodeInfo, Failure> {
         made(self.tree, results)
@@ -174,22 +184,26 @@ pub struct Remove<'a, const DIRECTORY: bool> {
     pub name: &'a [u8],
 }
 
-impl<const DIRECTORY: bool> ClientCall for Remove<'_, DIRECTORY> {
-    type Answer<'r> = ();
-
-    const PROCEDURE: Procedure = Procedure {
-        program: program::NFS,
-        version: 3,
-        number: match DIRECTORY {
-            true => v3::Procedure::RmDir as u32,
-            false => v3::Procedure::Remove as u32,
-        },
-    };
+impl<const DIRECTORY: bool> CallArguments for Remove<'_, DIRECTORY> {
+    fn procedure(&self) -> Procedure {
+        Procedure {
+            program: program::NFS,
+            version: 3,
+            number: match DIRECTORY {
+                true => v3::Procedure::RmDir as u32,
+                false => v3::Procedure::Remove as u32,
+            },
+        }
+    }
 
     fn put(&self, to: &mut Vec<u8>) {
         self.dir.put(to);
         self.name.put(to);
     }
+}
+
+impl<const DIRECTORY: bool> ClientCall for Remove<'_, DIRECTORY> {
+    type Answer<'r> = ();
 
     fn answer(&self, results: &[u8]) -> Result<(), Failure> {
         decode(results).map(|_: Wcc| ())
@@ -208,9 +222,7 @@ pub struct Rename<'a> {
     pub to_name: &'a [u8],
 }
 
-impl ClientCall for Rename<'_> {
-    type Answer<'r> = ();
-
+impl CallArguments for Rename<'_> {
     procedure!(Rename);
 
     fn put(&self, to: &mut Vec<u8>) {
@@ -219,6 +231,10 @@ impl ClientCall for Rename<'_> {
         self.to.put(to);
         self.to_name.put(to);
     }
+}
+
+impl ClientCall for Rename<'_> {
+    type Answer<'r> = ();
 
     fn answer(&self, results: &[u8]) -> Result<(), Failure> {
         decode(results).map(|_: RenameWcc| ())
@@ -237,9 +253,7 @@ pub struct Link<'a> {
     pub tree: Tree,
 }
 
-impl ClientCall for Link<'_> {
-    type Answer<'r> = Option<Attr>;
-
+impl CallArguments for Link<'_> {
     procedure!(Link);
 
     fn put(&self, to: &mut Vec<u8>) {
@@ -247,6 +261,10 @@ impl ClientCall for Link<'_> {
         self.dir.put(to);
         self.name.put(to);
     }
+}
+
+impl ClientCall for Link<'_> {
+    type Answer<'r> = Option<Attr>;
 
     fn answer(&self, results: &[u8]) -> Result<Option<Attr>, Failure> {
         let ok: LinkWcc = decode(results)?;

@@ -3,7 +3,7 @@
 use vfs::{Errno, Kind, NewNode as What};
 
 use super::*;
-use crate::client::{ClientCall, Stable};
+use crate::client::{CallArguments, ClientCall, Stable};
 
 const TREE: Tree = Tree {
     fsid: 7,

@@ -4,7 +4,7 @@ use vfs::Errno;
 use wire::{Malformed, Xdr, XdrReader};
 
 use super::Read;
-use crate::client::{ClientCall, Failure, Procedure, SeparatePayload};
+use crate::client::{CallArguments, ClientCall, Failure, Procedure, SeparatePayload};
 use crate::rpc::program;
 use crate::v4::op::{self, Op};
 use crate::v4::reply::Sequenced;
@@ -31,7 +31,7 @@ pub trait Operations {
         0
     }
 
-    /// Returns [`ClientCall::separate_payload`] of these operations after this SEQUENCE.
+    /// Returns [`CallArguments::separate_payload`] of these operations after this SEQUENCE.
     fn separate_payload(&self, _: Option<Sequence>) -> Option<SeparatePayload> {
         None
     }
@@ -111,34 +111,18 @@ pub struct CompoundResult<T> {
     pub result: Result<T, Failure>,
 }
 
-impl<S: Operations> ClientCall for Compound<'_, S> {
-    type Answer<'r> = CompoundResult<S::Answer<'r>>;
-
-    const PROCEDURE: Procedure = Procedure {
-        program: program::NFS,
-        version: 4,
-        number: 1,
-    };
+impl<S: Operations> CallArguments for Compound<'_, S> {
+    fn procedure(&self) -> Procedure {
+        Procedure {
+            program: program::NFS,
+            version: 4,
+            number: 1,
+        }
+    }
 
     fn put(&self, to: &mut Vec<u8>) {
-        // An empty tag.
-        0u32.put(to);
-        self.minor.put(to);
-        let at = to.len();
-        0u32.put(to);
-        let mut ops = Ops { to, count: 0 };
-        if let Some(sequence) = &self.sequence {
-            ops.op(&Op::Sequence(op::Sequence {
-                session: sequence.session,
-                sequence: sequence.sequence_id,
-                slot: sequence.slot,
-                highest_slot: sequence.highest,
-                cache_this: S::CACHE_THIS,
-            }));
-        }
-        self.operations.put(&mut ops);
-        let count = ops.count;
-        to[at..at + 4].copy_from_slice(&count.to_be_bytes());
+        let put_operations = &mut |ops: &mut Ops<'_>| self.operations.put(ops);
+        put_compound(self.minor, self.sequence, S::CACHE_THIS, put_operations, to);
     }
 
     fn payload(&self) -> &[u8] {
@@ -156,6 +140,10 @@ impl<S: Operations> ClientCall for Compound<'_, S> {
     fn separate_payload(&self) -> Option<SeparatePayload> {
         self.operations.separate_payload(self.sequence)
     }
+}
+
+impl<S: Operations> ClientCall for Compound<'_, S> {
+    type Answer<'r> = CompoundResult<S::Answer<'r>>;
 
     fn answer<'r>(&self, results: &'r [u8]) -> Result<CompoundResult<S::Answer<'r>>, Failure> {
         self.read(XdrReader::new(results))
@@ -170,9 +158,36 @@ impl<S: Operations> ClientCall for Compound<'_, S> {
     }
 }
 
+fn put_compound(
+    minor: u32,
+    sequence: Option<Sequence>,
+    cache_this: bool,
+    put_operations: &mut dyn FnMut(&mut Ops<'_>),
+    to: &mut Vec<u8>,
+) {
+    // An empty tag.
+    0u32.put(to);
+    minor.put(to);
+    let at = to.len();
+    0u32.put(to);
+    let mut ops = Ops { to, count: 0 };
+    if let Some(sequence) = sequence {
+        ops.op(&Op::Sequence(op::Sequence {
+            session: sequence.session,
+            sequence: sequence.sequence_id,
+            slot: sequence.slot,
+            highest_slot: sequence.highest,
+            cache_this,
+        }));
+    }
+    put_operations(&mut ops);
+    let count = ops.count;
+    to[at..at + 4].copy_from_slice(&count.to_be_bytes());
+}
+
 impl<S: Operations> Compound<'_, S> {
     fn read<'r>(&self, from: XdrReader<'r>) -> Result<CompoundResult<S::Answer<'r>>, Failure> {
-        let (start, mut results) = self.begin(from)?;
+        let (start, mut results) = begin(self.sequence.as_ref(), from)?;
         let result = match start.result {
             Ok(()) => self.operations.answer(&mut results),
             Err(failure) => Err(failure),
@@ -187,44 +202,44 @@ impl<S: Operations> Compound<'_, S> {
             result,
         })
     }
+}
 
-    /// Parses the results up to those of the operations; `CompoundResult::result` is the error of
-    /// SEQUENCE.
-    fn begin<'r>(
-        &self,
-        mut from: XdrReader<'r>,
-    ) -> Result<(CompoundResult<()>, Results<'r>), Failure> {
-        let status = Status::get(&mut from)?;
-        from.opaque(usize::MAX)?;
-        let mut results = Results {
-            status,
-            left: from.u32()?,
-            from,
-        };
-        let mut done = CompoundResult {
-            highest: None,
-            advanced: false,
-            status_flags: 0,
-            result: Ok(()),
-        };
-        if let Some(sequence) = &self.sequence {
-            match results.take::<Sequenced>(SEQUENCE) {
-                Ok(sequenced) => {
-                    let (slot, sequence_id) = (sequenced.slot, sequenced.sequence);
-                    if (slot, sequence_id) != (sequence.slot, sequence.sequence_id) {
-                        let what = format!("expected the end of {sequence:?}, got {sequenced:?}");
-                        return Err(Malformed::new(what).into());
-                    }
-                    done.advanced = true;
-                    done.status_flags = sequenced.flags;
-                    done.highest = Some(sequenced.target_highest_slot);
+/// Parses the results up to those of the operations; `CompoundResult::result` is the error of
+/// SEQUENCE.
+fn begin<'r>(
+    sequence: Option<&Sequence>,
+    mut from: XdrReader<'r>,
+) -> Result<(CompoundResult<()>, Results<'r>), Failure> {
+    let status = Status::get(&mut from)?;
+    from.opaque(usize::MAX)?;
+    let mut results = Results {
+        status,
+        left: from.u32()?,
+        from,
+    };
+    let mut done = CompoundResult {
+        highest: None,
+        advanced: false,
+        status_flags: 0,
+        result: Ok(()),
+    };
+    if let Some(sequence) = sequence {
+        match results.take::<Sequenced>(SEQUENCE) {
+            Ok(sequenced) => {
+                let (slot, sequence_id) = (sequenced.slot, sequenced.sequence);
+                if (slot, sequence_id) != (sequence.slot, sequence.sequence_id) {
+                    let what = format!("expected the end of {sequence:?}, got {sequenced:?}");
+                    return Err(Malformed::new(what).into());
                 }
-                Err(Failure::Malformed(what)) => return Err(Failure::Malformed(what)),
-                Err(failure) => done.result = Err(failure),
+                done.advanced = true;
+                done.status_flags = sequenced.flags;
+                done.highest = Some(sequenced.target_highest_slot);
             }
+            Err(Failure::Malformed(what)) => return Err(Failure::Malformed(what)),
+            Err(failure) => done.result = Err(failure),
         }
-        Ok((done, results))
     }
+    Ok((done, results))
 }
 
 impl Compound<'_, Read<'_>> {
@@ -233,7 +248,7 @@ impl Compound<'_, Read<'_>> {
         &self,
         from: &mut XdrReader<'_>,
     ) -> Result<usize, Failure> {
-        let (start, mut results) = self.begin(*from)?;
+        let (start, mut results) = begin(self.sequence.as_ref(), *from)?;
         start.result?;
         if results.status != Status::Ok {
             return Err(failure_of(results.status));

@@ -277,8 +277,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::client::ClientCall;
     use crate::client::v4::Compound;
+    use crate::client::{CallArguments, ClientCall};
 
     fn read(plus: bool) -> Read<'static> {
         Read {

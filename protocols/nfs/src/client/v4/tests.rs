@@ -6,7 +6,7 @@ use vfs::lock::LockKind;
 use vfs::{Errno, OpenFlags};
 
 use super::*;
-use crate::client::{ClientCall, Failure, Tree};
+use crate::client::{CallArguments, ClientCall, Failure, Tree};
 
 const TREE: Tree = Tree {
     fsid: 7,

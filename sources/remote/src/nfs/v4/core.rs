@@ -14,7 +14,7 @@ use ::nfs::client::{Failure, Limits, Tree};
 use parking_lot::Mutex;
 use vfs::{Caller, Cx, Errno};
 
-use super::client_state::{ClientState, NoSlot};
+use super::client_state::{ClientState, NoSlot, SlotTable};
 use super::delegation_table::Delegations;
 use super::open_state::OpenStates;
 use super::task_queue::TaskQueue;
@@ -52,6 +52,17 @@ pub struct PendingCompound {
     client_state: Arc<ClientState>,
     slot: Option<(Slot, Sequence)>,
     call: PendingCall,
+}
+
+/// The result of a compound's SEQUENCE; the default if there is none.
+#[derive(Clone, Copy, Default)]
+struct SequenceResult {
+    /// Whether the server has advanced the slot's sequence ID.
+    advanced: bool,
+    /// The target for the highest slot in use.
+    highest: Option<u32>,
+    /// Some of [`status_flags`].
+    status_flags: u32,
 }
 
 impl Core {
@@ -197,60 +208,76 @@ impl Core {
         let PendingCompound {
             client_state,
             slot,
-            call: mut flight,
+            mut call,
         } = turn;
         let compound = Compound {
             minor: self.minor,
             sequence: slot.as_ref().map(|(_, sequence)| *sequence),
             operations,
         };
-        let conn = &self.conn;
         let mut read = Some(read);
         let mut pauses = Backoff::new();
-        let (done, turned, news) = loop {
-            let mut turned = (false, None);
-            let mut news = 0;
-            let done = conn.end_in(cx, flight, &compound, &mut place, |done, place| {
-                turned = (done.advanced, done.highest);
-                news = done.status_flags;
-                let answer = done.result?;
-                let read = read.take().ok_or(Failure::Delay)?;
-                Ok(read(answer, place))
-            });
-            let delayed = matches!(done, Ok(Err(Failure::Delay))) && !turned.0;
+        let (result, sequenced) = loop {
+            let mut sequenced = SequenceResult::default();
+            let result = self
+                .conn
+                .end_in(cx, call, &compound, &mut place, |done, place| {
+                    sequenced = SequenceResult {
+                        advanced: done.advanced,
+                        highest: done.highest,
+                        status_flags: done.status_flags,
+                    };
+                    let answer = done.result?;
+                    let read = read.take().ok_or(Failure::Delay)?;
+                    Ok(read(answer, place))
+                });
+            let delayed = matches!(result, Ok(Err(Failure::Delay))) && !sequenced.advanced;
             if slot.is_none() || !delayed {
-                break (done, turned, news);
+                break (result, sequenced);
             }
             // The slot is busy: the same request arrived over a connection that was lost since.
             // Only its slot and sequence ID lead to its reply; in another slot it would be carried
             // out twice.
             if let Err(errno) = pauses.pause(cx) {
-                break (Err(Failure::Error(errno)), turned, news);
+                break (Err(Failure::Error(errno)), sequenced);
             }
-            flight = conn.begin(cx, &compound);
+            call = self.conn.begin(cx, &compound);
         };
         if let (Some(table), Some((slot, _))) = (&client_state.session, slot) {
-            match &done {
-                // The server has carried the request out, but not cached the reply: it may be
-                // carried out again.
-                Ok(Err(Failure::State(Status::RetryUncachedRep))) if !S::CACHE_THIS => {
-                    table.release(slot, true, None);
-                    return Err(Failure::Delay);
-                }
-                Ok(_) => {
-                    table.release(slot, turned.0, turned.1);
-                    if table.backchannel {
-                        self.handle_sequence_flags(news);
-                    }
-                }
-                // The server rejected the RPC call before processing the slot.
-                Err(Failure::Error(errno)) if ![Errno::ETIMEDOUT, Errno::EINTR].contains(errno) => {
-                    table.release(slot, false, None);
-                }
-                Err(_) => table.mark_unusable(),
-            }
+            let result = result.as_ref().map(|result| result.as_ref().err());
+            self.release_slot(table, slot, sequenced, result, S::CACHE_THIS)?;
         }
-        done?
+        result?
+    }
+
+    /// Releases the slot of a compound with this result. Returns [`Failure::Delay`] if the compound
+    /// was carried out, has no cached reply, and may be carried out again.
+    fn release_slot(
+        &self,
+        table: &SlotTable,
+        slot: Slot,
+        sequenced: SequenceResult,
+        result: std::result::Result<Option<&Failure>, &Failure>,
+        cache_this: bool,
+    ) -> std::result::Result<(), Failure> {
+        match result {
+            Ok(Some(Failure::State(Status::RetryUncachedRep))) if !cache_this => {
+                table.release(slot, true, None);
+                return Err(Failure::Delay);
+            }
+            Ok(_) => {
+                table.release(slot, sequenced.advanced, sequenced.highest);
+                if table.backchannel {
+                    self.handle_sequence_flags(sequenced.status_flags);
+                }
+            }
+            // The server rejected the RPC call before processing the slot.
+            Err(Failure::Error(errno)) if ![Errno::ETIMEDOUT, Errno::EINTR].contains(errno) => {
+                table.release(slot, false, None);
+            }
+            Err(_) => table.mark_unusable(),
+        }
+        Ok(())
     }
 
     /// Lets the maintenance thread handle status flags of a SEQUENCE reply, or bind the backchannel

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use nfs::client::{ClientCall, Failure, Procedure};
+use nfs::client::{CallArguments, ClientCall, Failure, Procedure};
 use remote::nfs::{Dial, Procedures};
 use vfs::{Call, Caller, Cx};
 use wire::{Xdr, XdrReader};
@@ -61,14 +61,14 @@ struct Operations<'a> {
     bytes: &'a [u8],
 }
 
-impl ClientCall for Operations<'_> {
-    type Answer<'r> = Vec<u8>;
-
-    const PROCEDURE: Procedure = Procedure {
-        program: 100_003,
-        version: 4,
-        number: 1,
-    };
+impl CallArguments for Operations<'_> {
+    fn procedure(&self) -> Procedure {
+        Procedure {
+            program: 100_003,
+            version: 4,
+            number: 1,
+        }
+    }
 
     fn put(&self, to: &mut Vec<u8>) {
         let before = u32::from(self.session.is_some());
@@ -84,6 +84,10 @@ impl ClientCall for Operations<'_> {
     fn max_reply(&self) -> usize {
         (1 << 20) + 8192
     }
+}
+
+impl ClientCall for Operations<'_> {
+    type Answer<'r> = Vec<u8>;
 
     fn answer(&self, results: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut from = XdrReader::new(results);
