@@ -12,6 +12,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("vfs-testkit", &["vfs", "wire"]),
     ("wire", &["vfs", "sys"]),
     ("sys", &["vfs"]),
+    ("sandbox", &["sys"]),
     ("hostdir", &["concurrency", "vfs", "sys"]),
     ("image", &["vfs", "erofs", "rofs", "sidecar"]),
     ("objects", &["vfs", "image"]),

@@ -6,9 +6,12 @@
 //! any daemon; it is ignored with a line in the log. If SIGHUP was ignored from the start
 //! (nohup(1)), it stays ignored.
 
+use std::io;
+use std::process::{Child, ExitStatus};
 use std::thread::JoinHandle;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::Failure;
@@ -69,6 +72,30 @@ pub fn on_signal(
         handle,
         thread: Some(thread),
     })
+}
+
+/// Waits until `child` ends, and returns its status. The first SIGTERM, SIGINT or SIGHUP is passed on
+/// to it as SIGTERM, each further one as SIGKILL. Starts no thread. Returns an error if signals
+/// cannot be handled.
+pub fn wait_for_child(child: &mut Child) -> io::Result<ExitStatus> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD])?;
+    let mut stopping = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        for signal in signals.wait() {
+            if signal == SIGCHLD {
+                continue;
+            }
+            match stopping {
+                true => child.kill()?,
+                // It may have ended.
+                false => drop(kill_process(Pid::from_child(child), Signal::TERM)),
+            }
+            stopping = true;
+        }
+    }
 }
 
 /// Returns whether this process is one that a `barge` started in the background.

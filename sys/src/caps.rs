@@ -56,15 +56,46 @@ pub fn run_without<T>(
 }
 
 /// Drops all capabilities of the calling thread except `kept`, permanently, and thereby those of
-/// the threads that it starts later.
-pub fn drop_all_except(kept: CapabilitySet) -> io::Result<()> {
+/// the threads that it starts later. Programs that it executes get none beyond `kept` either, if it
+/// has `CAP_SETPCAP`.
+pub fn limit(kept: CapabilitySet) -> io::Result<()> {
     let now = rustix::thread::capabilities(None)?;
+    if now.effective.contains(CapabilitySet::SETPCAP) {
+        // Also those that only the running kernel knows.
+        for bit in 0..u64::BITS {
+            let one = CapabilitySet::from_bits_retain(1 << bit);
+            match rustix::thread::capability_is_in_bounding_set(one) {
+                Ok(true) if !kept.contains(one) => {
+                    rustix::thread::remove_capability_from_bounding_set(one)?;
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+    }
     let less = CapabilitySets {
         effective: now.effective & kept,
         permitted: now.permitted & kept,
         inheritable: CapabilitySet::empty(),
     };
     Ok(rustix::thread::set_capabilities(None, less)?)
+}
+
+/// Passes `all` on to the next program that this thread executes, also if its user is not the
+/// super-user. Returns `EPERM` if one is not permitted to this thread.
+pub fn pass_on(all: CapabilitySet) -> io::Result<()> {
+    let now = rustix::thread::capabilities(None)?;
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            inheritable: now.inheritable | all,
+            ..now
+        },
+    )?;
+    for one in all.iter() {
+        rustix::thread::configure_capability_in_ambient_set(one, true)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -76,9 +107,9 @@ mod tests {
         let thread = std::thread::spawn(|| {
             let before = effective();
             let kept = before - CapabilitySet::CHOWN;
-            drop_all_except(kept).expect("less is always permitted");
+            limit(kept).expect("less is always permitted");
             assert_eq!(effective(), kept);
-            drop_all_except(before).expect("less is always permitted");
+            limit(before).expect("less is always permitted");
             assert_eq!(effective(), kept);
         });
         thread.join().expect("it holds");

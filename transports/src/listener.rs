@@ -122,6 +122,18 @@ impl Listener {
         &self.addr
     }
 
+    /// Duplicates its socket as a descriptor that a program executed next inherits, where
+    /// [`Addr::Fd`] listens. Returns `EBADF` for an inherited connection that was accepted.
+    pub fn inheritable(&self) -> io::Result<OwnedFd> {
+        match &self.source {
+            Source::Socket(socket) => Ok(rustix::io::dup(socket)?),
+            Source::Single(connection) => match &*connection.lock() {
+                Some(connection) => Ok(rustix::io::dup(connection)?),
+                None => Err(rustix::io::Errno::BADF.into()),
+            },
+        }
+    }
+
     /// Accepts the next connection. Returns `None` if there will be no more, or `stop` is readable.
     pub fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<Option<StreamLink>> {
         let link = loop {

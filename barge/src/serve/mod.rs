@@ -38,6 +38,7 @@ use self::args::ServeArgs;
 use self::endpoint::{BindContext, Endpoint};
 use self::plan::Plan;
 use self::reload::LiveShares;
+use self::virtiofsd::Prepared;
 use crate::config::Config;
 use crate::{CommandResult, Failure, signals};
 
@@ -54,8 +55,8 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
 /// Runs `barge virtiofsd`.
 pub(crate) fn run_virtiofsd(args: &virtiofsd::args::VirtiofsdArgs) -> CommandResult {
     match virtiofsd::prepare(args)? {
-        Some(plan) => serve(plan),
-        None => Ok(ExitCode::SUCCESS),
+        Prepared::Serve(plan, _socket) => serve(*plan),
+        Prepared::Done(code) => Ok(code),
     }
 }
 

@@ -4,6 +4,7 @@ mod bench;
 mod browser;
 mod bundle;
 mod config;
+mod confinement;
 mod diagnose;
 mod disk_cache;
 mod doctor;

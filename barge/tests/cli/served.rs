@@ -60,6 +60,13 @@ impl ServerProcess {
         self.child.id()
     }
 
+    /// Returns the id of the process that serves: its child, if it has one.
+    pub(crate) fn serving_id(&self) -> u32 {
+        let id = self.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        children.expect("it runs").trim().parse().unwrap_or(id)
+    }
+
     /// Stops it with a signal, and returns its exit status.
     pub(crate) fn stop(self) -> std::process::ExitStatus {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a process");

@@ -142,7 +142,7 @@ fn the_super_user_keeps_few_capabilities() {
             .arg(dir.path().join("socket"))
             .args(modcaps);
         let served = ServerProcess::run(command);
-        let status = std::fs::read_to_string(format!("/proc/{}/status", served.id()));
+        let status = std::fs::read_to_string(format!("/proc/{}/status", served.serving_id()));
         let status = status.expect("it runs");
         let caps = status.lines().find_map(|line| line.strip_prefix("CapPrm:"));
         u64::from_str_radix(caps.expect("a line").trim(), 16).expect("a number")

@@ -56,20 +56,16 @@ pub(crate) struct VirtiofsdArgs {
     /// Mapping of extended attribute names; implies --xattr
     #[arg(long, value_name = "RULES")]
     pub(super) xattrmap: Option<XattrMap>,
-    /// Accepted without effect: no namespace or new root is created
+    /// Confinement of the process that serves [default: namespace]
     ///
-    /// The kernel resolves all names beneath the shared directory, and follows no links.
-    #[arg(
-        long,
-        value_name = "MODE",
-        default_value = "namespace",
-        ignore_case = true
-    )]
-    pub(super) sandbox: Sandbox,
+    /// By default a process that may not create namespaces, as in many containers, continues as
+    /// with chroot and logs that. With an explicit namespace it refuses to start.
+    #[arg(long, value_name = "MODE", ignore_case = true)]
+    pub(super) sandbox: Option<Sandbox>,
     /// Refuse all changes by the guest
     #[arg(long)]
     pub(super) readonly: bool,
-    /// Accepted without effect: no filter of system calls is installed
+    /// Reaction to a system call that serving does not use
     #[arg(long, value_name = "ACTION", default_value = "kill")]
     pub(super) seccomp: Seccomp,
     /// Announce mount points in the shared directory to the guest [default]
@@ -179,6 +175,9 @@ pub(crate) struct VirtiofsdArgs {
     /// Accepted without effect: the program always stays in the foreground
     #[arg(short = 'f', hide = true)]
     _foreground: bool,
+    /// The socket of the process that serves, in its namespaces
+    #[arg(long, hide = true, value_name = "N")]
+    pub(super) confined_fd: Option<i32>,
     #[arg(skip)]
     pub(super) no_posix_lock: bool,
     #[arg(skip)]
@@ -224,16 +223,27 @@ fn modcaps(text: &str) -> Result<Modcaps, String> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sandbox {
+    /// Give it mount, network, IPC and PID namespaces, with a root that has the directory alone
+    ///
+    /// Without privileges these are in a user namespace.
     Namespace,
+    /// Let Landlock refuse other files, TCP and signals; no root is changed
+    ///
+    /// Needs --inode-file-handles=never to refuse files, as file handles lead around the rules.
     Chroot,
+    /// Neither
     None,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Seccomp {
+    /// Install no filter
     None,
+    /// Kill the process
     Kill,
+    /// Carry the call out, with a line in the kernel's log
     Log,
+    /// Send SIGSYS
     Trap,
 }
 

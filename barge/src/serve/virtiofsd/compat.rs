@@ -57,7 +57,7 @@ impl VirtiofsdArgs {
                 _ => return bad("err, warn, info or debug"),
             },
             "sandbox" => match value {
-                "namespace" | "chroot" => self.sandbox = Sandbox::from_str(value, false)?,
+                "namespace" | "chroot" => self.sandbox = Some(Sandbox::from_str(value, false)?),
                 _ => return bad("namespace or chroot"),
             },
             _ => return bad("an option of virtiofsd"),
@@ -96,7 +96,7 @@ mod tests {
         )
         .expect("options");
         assert_eq!(args.shared_dir.as_deref(), Some(Path::new("/srv")));
-        assert!(args.cache == Cache::Always && args.sandbox == Sandbox::Chroot);
+        assert!(args.cache == Cache::Always && args.sandbox == Some(Sandbox::Chroot));
         assert!(args.xattr && args.no_posix_lock && args.no_flock && args.no_readdirplus);
         assert!(args.writeback && args.no_killpriv_v2 && !args.no_announce_submounts);
         assert!(args.log_level == Level::Error && args.posix_acl == Negotiate::Always);

@@ -4,39 +4,70 @@
 pub(crate) mod args;
 mod capabilities;
 mod compat;
+mod confinement;
 mod ids;
 
 use std::io::{Write, stdout};
+use std::os::fd::IntoRawFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{IdMap, MapIds, Squash, Translation};
+use rustix::thread::CapabilitySet;
 use serde_json::json;
-use transports::Addr;
+use transports::{Addr, Listener};
 
-use self::args::{Handles, Sandbox, Seccomp, VirtiofsdArgs};
+use self::args::{Handles, Sandbox, VirtiofsdArgs};
 use super::args::device::SocketArg;
 use super::args::virtiofs::{Cache, POSIX_ACL};
 use super::endpoints::virtiofs::Virtiofs;
 use super::plan::Plan;
 use super::share::{Share, Sources};
+use super::users;
 use super::vhost::VhostOptions;
 use crate::Failure;
+use crate::listen::listen;
 use crate::source::{NamedSource, Source};
 
-/// Returns the plan of `args` after it has limited this process as they say, or prints the
-/// capabilities of the program and returns `None` if that was requested.
-pub(super) fn prepare(args: &VirtiofsdArgs) -> Result<Option<Plan>, Failure> {
+/// The result of [`prepare`].
+pub(super) enum Prepared {
+    /// The capabilities were printed, or the second process has served.
+    Done(ExitCode),
+    /// This process serves. The listener, if any, removes its socket when dropped.
+    Serve(Box<Plan>, Option<Listener>),
+}
+
+/// Limits this process as `args` say, and returns the plan to serve; or starts the process that
+/// serves, and waits for it.
+pub(super) fn prepare(args: &VirtiofsdArgs) -> Result<Prepared, Failure> {
     if args.print_capabilities {
         print_capabilities()?;
-        return Ok(None);
+        return Ok(Prepared::Done(ExitCode::SUCCESS));
     }
-    let plan = args.plan()?;
-    args.log_unsupported_options();
+    let dir = args.dir()?;
+    let (mut addr, mut socket) = (args.addr()?, None);
+    if args.confined_fd.is_some() {
+        confinement::end_with_parent()?;
+    } else {
+        args.log_unsupported_options();
+        args.plan(&dir, &addr)?;
+        let group = users::socket_group(args.socket_group.as_deref())?;
+        let listener = listen(&addr, group)?;
+        if args.sandbox != Some(Sandbox::None) {
+            return args.serve_in_child(&listener).map(Prepared::Done);
+        }
+        // Open until the process ends, as an inherited one.
+        let inherited = listener.inheritable().map_err(Failure::new)?;
+        addr = Addr::Fd(inherited.into_raw_fd());
+        socket = Some(listener);
+    }
+    let plan = args.plan(&dir, &addr)?;
     sys::limits::limit_heaps();
     args.limit_descriptors()?;
-    args.drop_capabilities()?;
-    Ok(Some(plan))
+    args.confine(&dir, args.capabilities()?)?;
+    Ok(Prepared::Serve(Box::new(plan), socket))
 }
 
 /// The supported features beyond the options that every vhost-user file system program has (QEMU's
@@ -54,19 +85,32 @@ fn print_capabilities() -> Result<(), Failure> {
 }
 
 impl VirtiofsdArgs {
-    fn plan(&self) -> Result<Plan, Failure> {
-        let dir = self.shared_dir.clone().ok_or_else(|| {
+    /// Returns the shared directory, without symbolic links.
+    fn dir(&self) -> Result<PathBuf, Failure> {
+        let dir = self.shared_dir.as_ref().ok_or_else(|| {
             Failure::usage("expected --shared-dir, or -o source=, with the directory to share")
         })?;
-        if !dir.is_dir() {
-            let shown = dir.display();
-            return Err(Failure::new(format!("{shown}: expected a directory")));
+        match dir.canonicalize() {
+            Ok(dir) if dir.is_dir() => Ok(dir),
+            Ok(_) => Err(Failure::new(format!(
+                "{}: expected a directory",
+                dir.display()
+            ))),
+            Err(error) => Err(Failure::new(format!("{}: {error}", dir.display()))),
         }
-        let addr = match (self.fd, &self.socket_path) {
-            (Some(fd), _) => Addr::Fd(fd),
-            (None, Some(path)) => Addr::Unix(path.clone()),
-            (None, None) => return Err(Failure::usage("expected --socket-path or --fd")),
-        };
+    }
+
+    /// Returns the address to listen at.
+    fn addr(&self) -> Result<Addr, Failure> {
+        match (self.confined_fd.or(self.fd), &self.socket_path) {
+            (Some(fd), _) => Ok(Addr::Fd(fd)),
+            (None, Some(path)) => Ok(Addr::Unix(path.clone())),
+            (None, None) => Err(Failure::usage("expected --socket-path or --fd")),
+        }
+    }
+
+    /// Returns the plan to serve `dir` at `addr`.
+    fn plan(&self, dir: &Path, addr: &Addr) -> Result<Plan, Failure> {
         let root = rustix::process::geteuid().is_root();
         let default = engine::Tuning::default();
         let translated = self.translated()?;
@@ -75,7 +119,7 @@ impl VirtiofsdArgs {
                 shares: vec![Share {
                     named: NamedSource {
                         name: None,
-                        source: Source::Tree(barge_client::Source::HostDir(dir)),
+                        source: Source::Tree(barge_client::Source::HostDir(dir.to_owned())),
                     },
                     read_trace: None,
                     hostdir: hostdir::Options {
@@ -115,7 +159,10 @@ impl VirtiofsdArgs {
             },
             file: None,
             endpoints: vec![Box::new(Virtiofs::new(
-                vec![SocketArg { name: None, addr }],
+                vec![SocketArg {
+                    name: None,
+                    addr: addr.clone(),
+                }],
                 self.fuse(),
                 self.tag,
                 VhostOptions {
@@ -123,7 +170,11 @@ impl VirtiofsdArgs {
                     ..Default::default()
                 },
             ))],
-            socket_group: self.socket_group.clone(),
+            socket_group: match addr {
+                Addr::Unix(_) => self.socket_group.clone(),
+                // Its owner has chosen who may connect.
+                _ => None,
+            },
             trust: Default::default(),
             tuning: engine::Tuning {
                 workers: match self.thread_pool_size {
@@ -191,15 +242,6 @@ impl VirtiofsdArgs {
 
     /// Logs the requested options and defaults of virtiofsd that are accepted without their effect.
     fn log_unsupported_options(&self) {
-        if self.sandbox != Sandbox::None {
-            tracing::info!(
-                "--sandbox has no effect: the kernel resolves each name beneath the shared directory (openat2), \
-                 and follows no symbolic links"
-            );
-        }
-        if self.seccomp != Seccomp::None {
-            tracing::info!("--seccomp has no effect: no system calls are filtered");
-        }
         if self.migrates() {
             tracing::info!(
                 "--migration options have no effect: the device does not offer migration"
@@ -219,15 +261,14 @@ impl VirtiofsdArgs {
         }
     }
 
-    /// Drops capabilities if this process runs as the super-user, as virtiofsd does.
-    fn drop_capabilities(&self) -> Result<(), Failure> {
+    /// Returns the capabilities to keep: as virtiofsd, those that the super-user's service takes.
+    fn capabilities(&self) -> Result<CapabilitySet, Failure> {
         let handles = self.inode_file_handles != Handles::Never;
         let kept = self.modcaps.apply(handles).map_err(Failure::usage)?;
-        if !rustix::process::geteuid().is_root() {
-            return Ok(());
-        }
-        sys::caps::drop_all_except(kept)
-            .map_err(|error| Failure::new(format!("capabilities: {error}")))
+        Ok(match rustix::process::geteuid().is_root() {
+            true => kept,
+            false => CapabilitySet::empty(),
+        })
     }
 }
 

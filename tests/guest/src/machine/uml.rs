@@ -80,7 +80,8 @@ pub(super) fn with_network<T: Send>(
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {
     let in_namespace = || {
-        sys::netns::enter_new().context("cannot make a network namespace")?;
+        sys::namespaces::unshare(rustix::thread::UnshareFlags::NEWNET)
+            .context("cannot make a network namespace")?;
         let mut script = format!(
             "ip link set lo up && ip link add guests type bridge && ip addr add {HOST}/24 dev guests && ip link set guests up"
         );

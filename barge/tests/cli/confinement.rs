@@ -1,0 +1,373 @@
+//! Confinement of the process that serves: the tests stop it with ptrace(2) and make it carry out
+//! system calls, as code that has taken it over would.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::libc;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::served::{BARGE, ServerProcess, has, stderr_of};
+
+/// A stopped process.
+struct Stopped {
+    pid: Pid,
+    registers: libc::user_regs_struct,
+}
+
+/// The result of a system call: a value, or an errno.
+type CallResult = Result<u64, i32>;
+
+impl Stopped {
+    /// Stops the process, whose main thread waits in a system call.
+    fn attach(pid: u32) -> Stopped {
+        let pid = Pid::from_raw(pid as i32);
+        ptrace::attach(pid).expect("the test may trace it");
+        assert!(matches!(waitpid(pid, None), Ok(WaitStatus::Stopped(..))));
+        let registers = ptrace::getregs(pid).expect("it is stopped");
+        Stopped { pid, registers }
+    }
+
+    /// Makes it carry out a call. Returns the signal that ends it, if it does not survive that.
+    fn call(&self, number: libc::c_long, arguments: [u64; 4]) -> Result<CallResult, Signal> {
+        const SYSCALL_INSTRUCTION: u64 = 2;
+        let [rdi, rsi, rdx, r10] = arguments;
+        let registers = libc::user_regs_struct {
+            rip: self.registers.rip - SYSCALL_INSTRUCTION,
+            rax: number as u64,
+            // The interrupted call is not restarted.
+            orig_rax: u64::MAX,
+            rdi,
+            rsi,
+            rdx,
+            r10,
+            r8: 0,
+            r9: 0,
+            ..self.registers
+        };
+        ptrace::setregs(self.pid, registers).expect("it is stopped");
+        ptrace::step(self.pid, None).expect("it is stopped");
+        match waitpid(self.pid, None).expect("a child or a traced process") {
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
+            WaitStatus::Stopped(_, signal) | WaitStatus::Signaled(_, signal, _) => {
+                return Err(signal);
+            }
+            other => panic!("unexpected: {other:?}"),
+        }
+        let value = ptrace::getregs(self.pid).expect("it is stopped").rax as i64;
+        Ok(match value {
+            -4095..0 => Err(-value as i32),
+            value => Ok(value as u64),
+        })
+    }
+
+    /// Puts `bytes` into its memory, and returns their address.
+    fn put(&self, bytes: &[u8]) -> u64 {
+        let address = (self.registers.rsp - 8192) & !15;
+        for (at, word) in bytes.chunks(8).enumerate() {
+            let mut whole = [0; 8];
+            whole[..word.len()].copy_from_slice(word);
+            let address = (address as usize + 8 * at) as *mut libc::c_void;
+            ptrace::write(self.pid, address, i64::from_ne_bytes(whole)).expect("its stack");
+        }
+        address
+    }
+
+    fn open(&self, path: &Path, flags: i32) -> CallResult {
+        let path = self.put(&[path.as_os_str().as_encoded_bytes(), b"\0"].concat());
+        let call = [libc::AT_FDCWD as u64, path, flags as u64, 0];
+        self.call(libc::SYS_openat, call).expect("it survives")
+    }
+
+    fn execute(&self, path: &str) -> CallResult {
+        let path = self.put(&[path.as_bytes(), b"\0"].concat());
+        self.call(libc::SYS_execve, [path, 0, 0, 0])
+            .expect("it survives")
+    }
+
+    /// Connects a socket of this type to a port of this host.
+    fn connect(&self, kind: i32, port: u16) -> CallResult {
+        let call = [libc::AF_INET as u64, kind as u64, 0, 0];
+        let socket = self.call(libc::SYS_socket, call).expect("it survives")?;
+        let mut address = (libc::AF_INET as u16).to_ne_bytes().to_vec();
+        address.extend(port.to_be_bytes());
+        address.extend([127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let address = self.put(&address);
+        let call = [socket, address, 16, 0];
+        self.call(libc::SYS_connect, call).expect("it survives")
+    }
+
+    /// Sends a signal to this test.
+    fn signal(&self) -> CallResult {
+        let call = [std::process::id().into(), libc::SIGCONT as u64, 0, 0];
+        self.call(libc::SYS_kill, call).expect("it survives")
+    }
+
+    /// Kills it, and lets its parent notice.
+    fn kill(self) {
+        nix::sys::signal::kill(self.pid, Signal::SIGKILL).expect("it exists");
+        waitpid(self.pid, None).expect("it is traced");
+    }
+}
+
+/// A directory with a share and a file beside it, served by `barge virtiofsd`.
+struct Bed {
+    dir: TempDir,
+    served: ServerProcess,
+}
+
+impl Bed {
+    /// Starts `barge virtiofsd` with `args` as user `uid`.
+    fn start(args: &[&str], uid: u32) -> Bed {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("share")).expect("made");
+        fs::write(dir.path().join("share/file"), "served\n").expect("written");
+        fs::write(dir.path().join("beside"), "not served\n").expect("written");
+        for path in ["", "share", "share/file"] {
+            std::os::unix::fs::chown(dir.path().join(path), Some(uid), Some(uid))
+                .expect("root may");
+        }
+        let mut command = Command::new("setpriv");
+        command
+            .arg(format!("--reuid={uid}"))
+            .arg(format!("--regid={uid}"))
+            .args(["--clear-groups", BARGE, "virtiofsd", "--shared-dir"])
+            .arg(dir.path().join("share"))
+            .arg("--socket-path")
+            .arg(dir.path().join("socket"))
+            .args(args);
+        let served = ServerProcess::run(command);
+        Bed { dir, served }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir
+            .path()
+            .canonicalize()
+            .expect("it exists")
+            .join(name)
+    }
+
+    fn stop_server(&self) -> Stopped {
+        Stopped::attach(self.served.serving_id())
+    }
+}
+
+/// Reads `file` of the share as a guest.
+fn read_as_guest(socket: &Path) -> Vec<u8> {
+    let url = format!("virtiofs:{}/file", socket.display());
+    let output = Command::new(BARGE).args(["cat", &url]).output();
+    let output = output.expect("runs");
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    output.stdout
+}
+
+fn can_run() -> bool {
+    let can = rustix::process::geteuid().is_root() && has("setpriv");
+    if !can {
+        eprintln!("skipped: it takes root, and setpriv (package util-linux)");
+    }
+    can
+}
+
+/// The super-user and another user, whose namespaces are in a user namespace.
+const USERS: [u32; 2] = [0, 65534];
+
+#[test]
+fn injected_code_in_namespaces_reaches_the_share_alone() {
+    if !can_run() {
+        return;
+    }
+    for uid in USERS {
+        let bed = Bed::start(&["--sandbox=namespace", "--seccomp=none"], uid);
+        assert_eq!(
+            read_as_guest(&bed.path("socket")),
+            b"served\n",
+            "user {uid}"
+        );
+        let bed = Bed::start(&["--sandbox=namespace", "--seccomp=none"], uid);
+        let server = bed.stop_server();
+        assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
+        for path in ["/etc/passwd", "/proc/sys/kernel/core_pattern", "/dev/null"] {
+            let opened = server.open(Path::new(path), libc::O_RDONLY);
+            assert_eq!(opened, Err(libc::ENOENT), "user {uid}: {path}");
+        }
+        let beside = server.open(&bed.path("beside"), libc::O_RDONLY);
+        assert_eq!(beside, Err(libc::ENOENT), "user {uid}");
+        assert_eq!(server.execute("/bin/true"), Err(libc::ENOENT), "user {uid}");
+        // Landlock refuses TCP.
+        let connected = server.connect(libc::SOCK_DGRAM, 53);
+        assert_eq!(connected, Err(libc::ENETUNREACH), "user {uid}");
+        assert_eq!(server.signal(), Err(libc::ESRCH), "user {uid}");
+        server.kill();
+    }
+}
+
+#[test]
+fn injected_code_gets_no_privileges_in_namespaces() {
+    if !can_run() {
+        return;
+    }
+    for uid in USERS {
+        let bed = Bed::start(&["--sandbox=namespace", "--seccomp=none"], uid);
+        let server = bed.stop_server();
+        let share = server.put(&[bed.path("share").as_os_str().as_encoded_bytes(), b"\0"].concat());
+        let mount = [share, share, 0, libc::MS_BIND];
+        let mounted = server.call(libc::SYS_mount, mount).expect("it survives");
+        assert_eq!(mounted, Err(libc::EPERM), "user {uid}");
+        let unshare = [libc::CLONE_NEWNS as u64, 0, 0, 0];
+        let unshared = server
+            .call(libc::SYS_unshare, unshare)
+            .expect("it survives");
+        assert_eq!(unshared, Err(libc::EPERM), "user {uid}");
+        server.kill();
+    }
+    // The super-user may create devices, as guests do; nothing opens them.
+    let bed = Bed::start(&["--sandbox=namespace", "--seccomp=none"], 0);
+    let server = bed.stop_server();
+    let device = bed.path("share/memory");
+    let path = server.put(&[device.as_os_str().as_encoded_bytes(), b"\0"].concat());
+    let memory = libc::makedev(1, 1);
+    let mknod = [
+        libc::AT_FDCWD as u64,
+        path,
+        u64::from(libc::S_IFCHR | 0o600),
+        memory,
+    ];
+    let made = server.call(libc::SYS_mknodat, mknod).expect("it survives");
+    assert_eq!(made, Ok(0));
+    assert_eq!(server.open(&device, libc::O_RDONLY), Err(libc::EACCES));
+    server.kill();
+}
+
+#[test]
+fn a_system_call_beyond_the_filter_ends_the_server() {
+    if !can_run() {
+        return;
+    }
+    let none = [0; 4];
+    let internet = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0];
+    let code = [
+        0,
+        4096,
+        (libc::PROT_READ | libc::PROT_EXEC) as u64,
+        libc::MAP_PRIVATE as u64,
+    ];
+    let process = [libc::SIGCHLD as u64, 0, 0, 0];
+    for (number, arguments) in [
+        (libc::SYS_socket, internet),
+        (libc::SYS_execve, none),
+        (libc::SYS_mmap, code),
+        (libc::SYS_clone, process),
+        (libc::SYS_ptrace, none),
+        (libc::SYS_mount, none),
+        (libc::SYS_setns, none),
+        (libc::SYS_bpf, none),
+        (libc::SYS_io_uring_setup, none),
+        (libc::SYS_keyctl, none),
+        (libc::SYS_kill, none),
+    ] {
+        let bed = Bed::start(&["--sandbox=none"], 0);
+        let ended = bed.stop_server().call(number, arguments);
+        assert_eq!(ended, Err(Signal::SIGSYS), "{number}");
+        let bed = Bed::start(&[], 0);
+        let ended = bed.stop_server().call(number, arguments);
+        assert_eq!(ended, Err(Signal::SIGSYS), "{number}");
+        assert_eq!(bed.served.wait().code(), Some(1));
+    }
+}
+
+#[test]
+fn landlock_refuses_other_files_and_the_network() {
+    if !can_run() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    for uid in USERS {
+        let args = [
+            "--sandbox=chroot",
+            "--inode-file-handles=never",
+            "--seccomp=none",
+        ];
+        let bed = Bed::start(&args, uid);
+        assert_eq!(
+            read_as_guest(&bed.path("socket")),
+            b"served\n",
+            "user {uid}"
+        );
+        let bed = Bed::start(&args, uid);
+        let server = bed.stop_server();
+        assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
+        for path in [Path::new("/etc/passwd"), &bed.path("beside")] {
+            let opened = server.open(path, libc::O_RDONLY);
+            assert_eq!(opened, Err(libc::EACCES), "user {uid}: {}", path.display());
+        }
+        assert_eq!(server.execute("/bin/true"), Err(libc::EACCES), "user {uid}");
+        let connected = server.connect(libc::SOCK_STREAM, port);
+        assert_eq!(connected, Err(libc::EACCES), "user {uid}");
+        assert_eq!(server.signal(), Err(libc::EPERM), "user {uid}");
+        server.kill();
+    }
+}
+
+#[test]
+fn the_server_ends_with_its_first_process_and_the_other_way_round() {
+    if !can_run() {
+        return;
+    }
+    let bed = Bed::start(&[], 0);
+    let server = bed.stop_server();
+    server.kill();
+    assert_eq!(bed.served.wait().code(), Some(1));
+    let bed = Bed::start(&[], 0);
+    let (id, child) = (bed.served.id(), bed.served.serving_id());
+    assert_ne!(id, child);
+    nix::sys::signal::kill(Pid::from_raw(id as i32), Signal::SIGKILL).expect("it runs");
+    drop(bed.served);
+    let gone = || !Path::new(&format!("/proc/{child}")).exists();
+    for _ in 0..500 {
+        if gone() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("it still runs");
+}
+
+/// As in a container that may not create namespaces.
+#[test]
+fn without_namespaces_the_default_warns_and_an_explicit_one_fails() {
+    if !can_run() || !has("bwrap") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("file"), "served\n").expect("written");
+    let socket = dir.path().join("socket");
+    let run = |args: &[&str]| {
+        let mut command = Command::new("bwrap");
+        command
+            .args(["--unshare-user", "--disable-userns", "--uid", "65534"])
+            .args(["--die-with-parent", "--dev-bind", "/", "/"])
+            .args([BARGE, "virtiofsd", "--shared-dir"])
+            .arg(dir.path())
+            .arg("--socket-path")
+            .arg(&socket)
+            .args(args);
+        command
+    };
+    let output = run(&["--sandbox=namespace"]).output().expect("runs");
+    let said = stderr_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("namespace"), "{said}");
+    let _served = ServerProcess::run(run(&[]));
+    assert_eq!(read_as_guest(&socket), b"served\n");
+}

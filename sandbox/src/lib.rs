@@ -1,0 +1,100 @@
+//! Confinement of a process that serves: it reaches the paths that it serves, and nothing else.
+//!
+//! Two processes take part. The first one prepares namespaces and starts the second one
+//! ([`Namespaces::prepare`]). The second one calls [`Confinement::enter`] before it starts a
+//! thread; all barriers hold for its later threads, and none can be removed:
+//!
+//! | barrier | holds back |
+//! |---|---|
+//! | root of its own ([`root`]) | other files, devices, the kernel's settings |
+//! | network, IPC and PID namespaces | other hosts and processes |
+//! | capabilities, `no_new_privs` | privileges that serving does not take |
+//! | Landlock ([`landlock`]) | TCP, signals, abstract sockets; other files, without a root of its own |
+//! | system calls ([`seccomp`]) | parts of the kernel that serving does not use |
+
+pub mod landlock;
+mod namespaces;
+pub mod root;
+pub mod seccomp;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use rustix::thread::CapabilitySet;
+
+pub use namespaces::Namespaces;
+
+/// A path that stays reachable, with everything below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VisiblePath {
+    /// The path without symbolic links, as the process names it before and after.
+    pub path: PathBuf,
+    /// Whether files may be created, changed and removed.
+    pub writable: bool,
+}
+
+/// The barriers around a process.
+#[derive(Clone, Debug)]
+pub struct Confinement {
+    /// The paths that the process uses.
+    pub paths: Vec<VisiblePath>,
+    /// Whether this process is the child that [`Namespaces::prepare`] has prepared. It then gets
+    /// namespaces, and a root that consists of the paths.
+    pub namespaces: bool,
+    /// Whether Landlock's rules apply.
+    pub landlock: bool,
+    /// Whether files are opened by kernel file handles (open_by_handle_at(2)), which Landlock's
+    /// rules for paths refuse at times.
+    pub kernel_handles: bool,
+    /// The capabilities to keep.
+    pub capabilities: CapabilitySet,
+    /// The reaction to a system call that serving does not use.
+    pub seccomp: seccomp::Action,
+}
+
+/// The reason why a barrier could not be put up.
+#[derive(Debug)]
+pub struct Error {
+    step: String,
+    source: io::Error,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sandbox: {}: {}", self.step, self.source)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// Returns a function that adds the step to its error.
+pub(crate) fn at<E: Into<io::Error>>(step: impl Into<String>) -> impl FnOnce(E) -> Error {
+    let step = step.into();
+    |source| Error {
+        step,
+        source: source.into(),
+    }
+}
+
+impl Confinement {
+    /// Confines the calling thread, which has to be the only one. Returns an error if a requested
+    /// barrier cannot be put up; the process is then partly confined, and should end.
+    pub fn enter(&self) -> Result<(), Error> {
+        if self.namespaces {
+            namespaces::enter()?;
+            root::enter(&self.paths)?;
+        }
+        sys::caps::limit(self.capabilities).map_err(at("dropping capabilities"))?;
+        rustix::thread::set_no_new_privs(true).map_err(at("no_new_privs"))?;
+        if self.landlock {
+            let by_path = !self.namespaces && !self.kernel_handles;
+            landlock::restrict(by_path.then_some(&self.paths[..])).map_err(at("Landlock"))?;
+        }
+        seccomp::install(self.seccomp).map_err(at("seccomp"))
+    }
+}
