@@ -74,8 +74,8 @@ pub fn on_signal(
     })
 }
 
-/// Waits until `child` ends, and returns its status. The first SIGTERM, SIGINT or SIGHUP is passed on
-/// to it as SIGTERM, each further one as SIGKILL. Starts no thread. Returns an error if signals
+/// Waits until `child` ends, and returns its status. The first SIGTERM, SIGINT or SIGHUP is passed
+/// on to it as SIGTERM, each further one as SIGKILL. Starts no thread. Returns an error if signals
 /// cannot be handled.
 pub fn wait_for_child(child: &mut Child) -> io::Result<ExitStatus> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD])?;

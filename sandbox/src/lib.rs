@@ -9,7 +9,7 @@
 //! | root of its own ([`root`]) | other files, devices, the kernel's settings |
 //! | network, IPC and PID namespaces | other hosts and processes |
 //! | capabilities, `no_new_privs` | privileges that serving does not take |
-//! | Landlock ([`landlock`]) | TCP, signals, abstract sockets; other files, without a root of its own |
+//! | Landlock ([`landlock`]) | TCP, signals, abstract sockets; without a root of its own, files |
 //! | system calls ([`seccomp`]) | parts of the kernel that serving does not use |
 
 pub mod landlock;

@@ -148,8 +148,8 @@ struct MatrixArgs {
     /// Only this kind of mount; may be repeated
     ///
     /// none, mmap, loose (9P's cache modes), 9p-virtio (needs QEMU 10.2), connect, connect-mmap,
-    /// mount-9p, mount-nfs4.2, virtiofs, virtiofs-4q, virtiofs-never, nfs3, nfs3-locks, nfs4.0,
-    /// nfs4.1, nfs4.2
+    /// mount-9p, mount-nfs4.2, virtiofs, virtiofs-4q, virtiofs-never, virtiofsd, nfs3,
+    /// nfs3-locks, nfs4.0, nfs4.1, nfs4.2
     #[arg(short, long = "mount", alias = "way", value_name = "MOUNT")]
     mounts: Vec<String>,
     /// Only this script

@@ -26,6 +26,8 @@ pub(crate) enum Protocol {
         /// processors.
         queues: u16,
     },
+    /// virtiofs with the command line of virtiofsd, confined as by default.
+    Virtiofsd,
     Nfs {
         version: &'static str,
         /// Whether v3 uses locks, which requires the host's port 111: one run at a time.
@@ -35,11 +37,11 @@ pub(crate) enum Protocol {
     },
 }
 
-use Protocol::{BargeConnect, BargeMount, Nfs, NineP, NinepVirtio, Virtiofs};
+use Protocol::{BargeConnect, BargeMount, Nfs, NineP, NinepVirtio, Virtiofs, Virtiofsd};
 
 /// 9P in the cache modes that every kernel line supports and that need no other daemon; virtiofs
-/// with one queue (6.1 uses no more), with several, and without a cache; NFS with an attribute
-/// cache timeout of one second at most, as with virtiofs.
+/// with one queue (6.1 uses no more), with several, without a cache, and by the confined `barge
+/// virtiofsd`; NFS with an attribute cache timeout of one second at most, as with virtiofs.
 pub(crate) const MOUNT_CONFIGS: &[MountConfig] = &[
     mount_config("none", NineP, "none"),
     mount_config("mmap", NineP, "mmap"),
@@ -52,6 +54,7 @@ pub(crate) const MOUNT_CONFIGS: &[MountConfig] = &[
     mount_config("virtiofs", Virtiofs { queues: 1 }, "auto"),
     mount_config("virtiofs-4q", Virtiofs { queues: 4 }, "auto"),
     mount_config("virtiofs-never", Virtiofs { queues: 1 }, "never"),
+    mount_config("virtiofsd", Virtiofsd, "auto"),
     mount_config("nfs3", nfs("3", false), "auto"),
     mount_config("nfs3-locks", nfs("3", true), "auto"),
     mount_config("nfs4.0", nfs("4.0", false), "auto"),
@@ -125,12 +128,21 @@ impl MountConfig {
         }
     }
 
+    /// Returns the command of barge that serves `source`.
+    pub(crate) fn command(&self, source: &str) -> String {
+        match self.protocol {
+            Virtiofsd => format!("virtiofsd --shared-dir {source}"),
+            _ => format!("serve {source}"),
+        }
+    }
+
     /// Returns the server's address options.
     pub(crate) fn address(&self) -> &'static str {
         match self.served_protocol() {
             NineP | BargeConnect | BargeMount(_) => "--9p tcp:{listen}:{port}",
             NinepVirtio => "--virtio-9p {socket}",
             Virtiofs { .. } => "--virtiofs {socket}",
+            Virtiofsd => "--socket-path {socket}",
             Nfs { rpcbind: false, .. } => "--nfs tcp:{listen}:{port}",
             Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --nfs-rpcbind",
         }
@@ -142,6 +154,7 @@ impl MountConfig {
         let own = match self.served_protocol() {
             NineP | BargeConnect | BargeMount(_) | NinepVirtio => String::new(),
             Virtiofs { .. } => format!("--virtiofs-cache {}", self.cache),
+            Virtiofsd => return "--xattr --posix-acl".into(),
             Nfs {
                 version: "4.1",
                 security: None,
@@ -174,6 +187,8 @@ impl MountConfig {
             BargeMount(NineP) => &[NO_ACLS, NO_HOLES, NO_UPPER],
             BargeMount(_) => &[NO_ACLS, NO_UPPER, ("ATTRIBUTE", "user.colour")],
             Virtiofs { .. } => &[],
+            // Attributes of overlayfs take CAP_SYS_ADMIN on the host.
+            Virtiofsd => &[NO_UPPER],
             Nfs { version: "4.2", .. } => &[
                 ("ATTRIBUTE", "user.colour"),
                 SILLY_RENAME,
@@ -215,7 +230,7 @@ impl MountConfig {
             ]
             .into(),
             BargeMount(_) => vec!["allow_other".into()],
-            Virtiofs { .. } => Vec::new(),
+            Virtiofs { .. } | Virtiofsd => Vec::new(),
             Nfs {
                 version,
                 rpcbind,
@@ -231,7 +246,7 @@ impl MountConfig {
             extra_fs_types: Vec::new(),
             cpus: match self.protocol {
                 Virtiofs { queues } => queues.max(2),
-                NineP | BargeConnect | BargeMount(_) | NinepVirtio | Nfs { .. } => 2,
+                NineP | BargeConnect | BargeMount(_) | NinepVirtio | Virtiofsd | Nfs { .. } => 2,
             },
             qemu: self.device("share"),
         }
@@ -243,12 +258,12 @@ impl MountConfig {
             NineP | BargeConnect | BargeMount(_) | NinepVirtio => {
                 ["ro", "cache=loose", "noxattr"].map(String::from).into()
             }
-            Virtiofs { .. } => vec!["ro".into()],
+            Virtiofs { .. } | Virtiofsd => vec!["ro".into()],
             Nfs { version, .. } => vec!["ro".into(), nfs_options(version, false)],
         };
         let device = match self.protocol {
             NineP | BargeConnect | BargeMount(_) | NinepVirtio | Nfs { .. } => None,
-            Virtiofs { .. } => Some("root".into()),
+            Virtiofs { .. } | Virtiofsd => Some("root".into()),
         };
         Mount::usual(self.kind(), device, &options)
     }
@@ -258,7 +273,7 @@ impl MountConfig {
             NineP | NinepVirtio => "9p",
             BargeConnect => "barge9p",
             BargeMount(_) => "fuse.barge",
-            Virtiofs { .. } => "virtiofs",
+            Virtiofs { .. } | Virtiofsd => "virtiofs",
             Nfs { .. } => "nfs",
         }
     }
@@ -279,6 +294,7 @@ impl MountConfig {
             NineP | BargeConnect | BargeMount(_) | Nfs { .. } => Vec::new(),
             NinepVirtio => ninep_device(tag, "{socket}").into(),
             Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
+            Virtiofsd => virtiofs_device(tag, "{socket}", 1).into(),
         }
     }
 }

@@ -34,7 +34,7 @@ const QUICK_PAIRS: &[(&str, &str, ScriptSubset)] = &[
     ("6.12", "nfs4.2", ScriptSubset::All),
     ("6.1", "nfs3", ScriptSubset::All),
     ("6.1", "none", ScriptSubset::Core),
-    ("6.1", "virtiofs", ScriptSubset::Core),
+    ("6.1", "virtiofsd", ScriptSubset::Core),
 ];
 
 /// The scripts that a pair runs, of those that fit.

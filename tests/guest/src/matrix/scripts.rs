@@ -181,7 +181,7 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "privileges",
         file: "privileges.py",
-        mounts: &["virtiofs", "virtiofs-4q", "virtiofs-never"],
+        mounts: &["virtiofs", "virtiofs-4q", "virtiofs-never", "virtiofsd"],
         ..DEFAULT
     },
     Script {

@@ -72,7 +72,8 @@ impl Setup {
     ) -> SetupConfig {
         let serve = |source, addresses: &str, mount: &MountConfig| {
             let arguments = mount.arguments(machine);
-            format!("{barge} serve {source} {addresses} {arguments}")
+            let command = mount.command(source);
+            format!("{barge} {command} {addresses} {arguments}")
         };
         let mut scene = SetupConfig {
             server_commands: vec![serve("{share}", mount.address(), mount)],
