@@ -72,8 +72,13 @@ pub(crate) struct CallerIdentity(Option<IdentitySwitch>);
 
 impl CallerIdentity {
     /// Returns the identity for `option`. Returns `PermissionDenied` if each caller's is required
-    /// and the process may not switch; `super_user` has root's privileges too.
-    pub(crate) fn new(option: Identity, super_user: u32) -> io::Result<CallerIdentity> {
+    /// and the process may not switch; `super_user` has root's privileges too. Unknown groups are
+    /// those of the host's user database, or none without `user_database`.
+    pub(crate) fn new(
+        option: Identity,
+        super_user: u32,
+        user_database: bool,
+    ) -> io::Result<CallerIdentity> {
         let switches = match option {
             Identity::Switch if !IdentitySwitch::permitted() => {
                 return Err(io::Error::new(
@@ -87,7 +92,7 @@ impl CallerIdentity {
             Identity::Fixed | Identity::MappedXattr => false,
         };
         Ok(CallerIdentity(
-            switches.then(|| IdentitySwitch::new(super_user)),
+            switches.then(|| IdentitySwitch::new(super_user, user_database)),
         ))
     }
 
@@ -127,6 +132,7 @@ struct IdentitySwitch {
     users: Mutex<HashMap<u32, CachedGroups>>,
     no_groups: Arc<[u32]>,
     super_user: u32,
+    user_database: bool,
 }
 
 /// A user's groups, with their expiry.
@@ -148,12 +154,13 @@ impl IdentitySwitch {
             && !own_namespace
     }
 
-    fn new(super_user: u32) -> IdentitySwitch {
+    fn new(super_user: u32, user_database: bool) -> IdentitySwitch {
         SWITCHING.store(true, Ordering::SeqCst);
         IdentitySwitch {
             users: Mutex::default(),
             no_groups: Arc::from([]),
             super_user,
+            user_database,
         }
     }
 
@@ -169,7 +176,9 @@ impl IdentitySwitch {
             let (groups, groups_expire) = match &caller.groups {
                 Groups::Known(groups) => (groups.clone(), None),
                 // Root's groups grant no further access.
-                Groups::Unknown if caller.uid == 0 => (self.no_groups.clone(), None),
+                Groups::Unknown if caller.uid == 0 || !self.user_database => {
+                    (self.no_groups.clone(), None)
+                }
                 Groups::Unknown => match now {
                     Some(now) if now.uid == caller.uid && now.groups_are_current() => {
                         (now.groups.clone(), now.groups_expire)

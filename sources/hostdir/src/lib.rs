@@ -95,6 +95,9 @@ pub struct Options {
     /// distinguished: the host's user for the clients' root, if ids are translated before this
     /// source; otherwise 0.
     pub super_user: u32,
+    /// Gives callers whose protocol does not carry their groups none beyond their own, instead of
+    /// those of the host's user database, which a confined process cannot reach.
+    pub no_user_database: bool,
     /// The most descriptors to have open, nodes and files together; `None` means three quarters of
     /// the process's limit (`RLIMIT_NOFILE` at [`HostDir::open`]). A program with several exports
     /// divides them.
@@ -134,7 +137,11 @@ impl HostDir {
     /// what is missing: the path, `/proc`, the openat2 system call (Linux 5.6), or for
     /// [`Identity::Switch`] the privileges.
     pub fn open(path: impl AsRef<Path>, options: Options) -> io::Result<Arc<HostDir>> {
-        let identity = CallerIdentity::new(options.identity, options.super_user)?;
+        let identity = CallerIdentity::new(
+            options.identity,
+            options.super_user,
+            !options.no_user_database,
+        )?;
         let by_handle =
             !options.no_kernel_handles && sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH);
         let descriptors = options.descriptors.unwrap_or_else(|| {

@@ -135,6 +135,7 @@ impl VirtiofsdArgs {
                             }
                             _ => 0,
                         },
+                        no_user_database: true,
                         no_kernel_handles: self.inode_file_handles == Handles::Never,
                         ..Default::default()
                     },
