@@ -177,7 +177,7 @@ impl<J: Entry> InFlight<J> {
                 .table()
                 .by_id
                 .get(&id)
-                .is_some_and(|flight| !flight.answered)
+                .is_some_and(|entry| !entry.answered)
     }
 
     /// Returns whether [`InFlight::follow`] would find a request with this id.
@@ -225,13 +225,13 @@ impl<J: Entry> InFlight<J> {
     fn insert(&self, table: &mut Table<J>, request: &Arc<Request<J>>, number: u64) -> bool {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.bytes.fetch_add(request.job.bytes(), Ordering::SeqCst);
-        let flight = InFlightEntry {
+        let entry = InFlightEntry {
             request: request.clone(),
             answered: false,
             number,
             followers: Vec::new(),
         };
-        if let Some(displaced) = table.by_id.insert(request.job.id(), flight) {
+        if let Some(displaced) = table.by_id.insert(request.job.id(), entry) {
             table.displaced.push(displaced);
         }
         table.cancels
@@ -242,15 +242,15 @@ impl<J: Entry> InFlight<J> {
     /// any more.
     pub(crate) fn follow(&self, target: u64, follower: Follower<J>) -> Option<Follower<J>> {
         let mut table = self.table();
-        let Some(flight) = table
+        let Some(entry) = table
             .by_id
             .get_mut(&target)
-            .filter(|flight| flight.number < follower.number)
+            .filter(|entry| entry.number < follower.number)
         else {
             return Some(follower);
         };
-        flight.followers.push(follower.request);
-        let target = flight.unanswered();
+        entry.followers.push(follower.request);
+        let target = entry.unanswered();
         drop(table);
         target.iter().for_each(cancel);
         None
@@ -316,8 +316,8 @@ impl<J: Entry> InFlight<J> {
     /// Notes that the reply to `request` is about to be sent.
     fn answered(&self, request: &Arc<Request<J>>, ran: bool) {
         let mut table = self.table();
-        if let Some(flight) = table.by_id.get_mut(&request.job.id()) {
-            flight.answered |= Arc::ptr_eq(&flight.request, request);
+        if let Some(entry) = table.by_id.get_mut(&request.job.id()) {
+            entry.answered |= Arc::ptr_eq(&entry.request, request);
         }
         if ran {
             table.running -= 1;
@@ -327,9 +327,9 @@ impl<J: Entry> InFlight<J> {
 
     /// Removes an answered request, and returns those that follow it.
     fn remove(&self, request: &Arc<Request<J>>) -> Vec<Arc<Request<J>>> {
-        let is_it = |flight: &InFlightEntry<J>| Arc::ptr_eq(&flight.request, request);
+        let is_it = |entry: &InFlightEntry<J>| Arc::ptr_eq(&entry.request, request);
         let mut table = self.table();
-        let flight = match table.by_id.entry(request.job.id()) {
+        let entry = match table.by_id.entry(request.job.id()) {
             Slot::Occupied(entry) if is_it(entry.get()) => Some(entry.remove()),
             _ => {
                 let at = table.displaced.iter().position(is_it);
@@ -342,7 +342,7 @@ impl<J: Entry> InFlight<J> {
         let wakers = table.wakers.clone();
         drop(table);
         wakers.iter().for_each(Waker::wake_by_ref);
-        flight.map_or_else(Vec::new, |flight| flight.followers)
+        entry.map_or_else(Vec::new, |entry| entry.followers)
     }
 
     /// Wakes `waker` each time that a request completes, until the result is dropped.

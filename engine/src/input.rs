@@ -270,10 +270,13 @@ mod tests {
         let mut input = input(usize::MAX >> 1);
         let range = received(&mut input, b"");
         let at = input.buffer.as_ptr();
-        let kept = input.detach(range);
-        assert_eq!((kept.as_ptr(), kept.len(), kept[0]), (at, LARGE, 7));
+        let detached = input.detach(range);
+        assert_eq!(
+            (detached.as_ptr(), detached.len(), detached[0]),
+            (at, LARGE, 7)
+        );
         assert!(input.is_empty() && input.is_large());
-        drop(kept);
+        drop(detached);
         let range = received(&mut input, b"");
         drop(input.detach(range));
         assert_eq!(input.buffer.as_ptr(), at, "there are two by now");
@@ -283,8 +286,8 @@ mod tests {
     fn what_something_stands_behind_is_copied() {
         let mut input = input(usize::MAX >> 1);
         let range = received(&mut input, b"next");
-        let kept = input.detach(range);
-        assert_eq!((kept.len(), kept[0]), (LARGE, 7));
+        let detached = input.detach(range);
+        assert_eq!((detached.len(), detached[0]), (LARGE, 7));
         assert_eq!(input.bytes(), b"next");
     }
 
@@ -292,9 +295,9 @@ mod tests {
     fn an_input_that_has_shrunk_keeps_nothing_that_comes_back() {
         let mut input = input(usize::MAX >> 1);
         let range = received(&mut input, b"");
-        let kept = input.detach(range);
+        let detached = input.detach(range);
         input.shrink();
-        drop(kept);
+        drop(detached);
         assert!(!input.is_large() && input.spares.all().is_none());
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Request<J> {
     pub(crate) call: Call,
     state: AtomicU8,
     /// The time when its lane's thread offloaded it, if statistics need it.
-    begun: Option<Instant>,
+    started: Option<Instant>,
     /// Its span in the log.
     span: Span,
 }
@@ -73,8 +73,8 @@ const WOKEN: u8 = 2;
 const PARKED: u8 = 3;
 
 impl<J: Job> Request<J> {
-    /// Creates a request that its lane's thread offloaded at `begun`.
-    pub(crate) fn new(begun: Option<Instant>, job: J) -> Arc<Request<J>> {
+    /// Creates a request that its lane's thread offloaded at `started`.
+    pub(crate) fn new(started: Option<Instant>, job: J) -> Arc<Request<J>> {
         Arc::new_cyclic(|request: &Weak<Request<J>>| {
             let call = Call::parkable(Waker::from(Arc::new(RequestWaker(request.clone()))));
             let call = job.with_client(call);
@@ -82,7 +82,7 @@ impl<J: Job> Request<J> {
                 job,
                 call,
                 state: AtomicU8::new(QUEUED),
-                begun,
+                started,
                 span: Span::current(),
             }
         })
@@ -97,7 +97,8 @@ impl<J: Job> Request<J> {
 
     /// Returns the time that it has been in flight.
     pub(crate) fn age(&self) -> Duration {
-        self.begun.map_or(Duration::ZERO, |begun| begun.elapsed())
+        self.started
+            .map_or(Duration::ZERO, |started| started.elapsed())
     }
 
     fn park(self: &Arc<Self>) {

@@ -605,9 +605,9 @@ mod tests {
             }
         }
         // In turns: none has more than the others, and a fourth would find two.
-        let (now, mut begun) = (Instant::now(), 0);
+        let (now, mut started) = (Instant::now(), 0);
         while queue.begin(now, 16).is_some() {
-            begun += 1;
+            started += 1;
         }
         let active = |owner| {
             queue
@@ -615,7 +615,7 @@ mod tests {
                 .get(&PeerKey::Device(owner))
                 .map_or(0, |own| own.active)
         };
-        assert_eq!((begun, [0, 1, 2].map(active)), (14, [5, 5, 4]));
+        assert_eq!((started, [0, 1, 2].map(active)), (14, [5, 5, 4]));
         // Alone: three quarters.
         let mut queue = Queue::default();
         for _ in 0..16 {
@@ -623,8 +623,8 @@ mod tests {
             let owner = PeerKey::Device(0);
             queue.ready.push(Arc::new(Hangs { owner, runs, until }));
         }
-        let begun = std::iter::from_fn(|| queue.begin(now, 16)).count();
-        assert_eq!(begun, 12);
+        let started = std::iter::from_fn(|| queue.begin(now, 16)).count();
+        assert_eq!(started, 12);
     }
 
     /// A request without an effect.
@@ -651,7 +651,7 @@ mod tests {
     fn an_export_that_hangs_leaves_workers_to_others_though_many_clients_wait_for_it() {
         const MAX: usize = 16;
         let mut queue = Queue::default();
-        let ask = |queue: &mut Queue, clients: std::ops::Range<u64>, export| {
+        let enqueue = |queue: &mut Queue, clients: std::ops::Range<u64>, export| {
             queue.exports.note(export);
             for owner in clients.map(PeerKey::Device) {
                 for _ in 0..MAX {
@@ -662,10 +662,10 @@ mod tests {
         let begin = |queue: &mut Queue, now| std::iter::from_fn(|| queue.begin(now, MAX)).count();
         let mut now = Instant::now();
         // Alone it may use all of them.
-        ask(&mut queue, 0..20, 1);
+        enqueue(&mut queue, 0..20, 1);
         assert_eq!(begin(&mut queue, now), MAX);
         // With a second export it leaves some, though its requests count as stuck after a while.
-        ask(&mut queue, 20..1000, 1);
+        enqueue(&mut queue, 20..1000, 1);
         queue.exports.note(2);
         for _ in 0..100 {
             now += Workers::STUCK_AFTER;
@@ -674,7 +674,7 @@ mod tests {
         }
         assert_eq!(queue.exports.counts[&1].stuck, Exports::MAX_STUCK);
         assert!(queue.running.len() - queue.stuck <= MAX * 3 / 4);
-        ask(&mut queue, 1000..1001, 2);
+        enqueue(&mut queue, 1000..1001, 2);
         assert!(begin(&mut queue, now) > 0, "the other one's");
         let running: Vec<_> = queue.running.iter().map(|one| one.number).collect();
         running.into_iter().for_each(|number| queue.end(number));
