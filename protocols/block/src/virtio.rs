@@ -133,11 +133,11 @@ impl Device {
         let (Ok(kind), Ok(_), Ok(sector)) = header else {
             return Err(Errno::EINVAL);
         };
-        let room = out.room().saturating_sub(1);
+        let capacity = out.room().saturating_sub(1);
         match kind {
             kind::IN => {
-                let offset = self.byte_offset(sector, room as u64)?;
-                self.disk.read(cx, offset, room, out)
+                let offset = self.byte_offset(sector, capacity as u64)?;
+                self.disk.read(cx, offset, capacity, out)
             }
             kind::OUT => {
                 let len = message.size() - HEADER;
@@ -147,7 +147,7 @@ impl Device {
             kind::FLUSH => self.disk.flush(cx),
             kind::GET_ID => {
                 let mut id = format!("{:016x}", self.disk.id()).into_bytes();
-                id.resize(ID_SIZE.min(room), 0);
+                id.resize(ID_SIZE.min(capacity), 0);
                 out.bytes(&id);
                 Ok(())
             }
@@ -233,8 +233,8 @@ impl Session for Device {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> std::result::Result<ServeOutcome, Malformed> {
-        let room = out.room();
-        if room == 0 {
+        let capacity = out.room();
+        if capacity == 0 {
             return Err(Malformed::new("a request without a status byte"));
         }
         let cx = Cx {
@@ -264,18 +264,18 @@ impl Session for Device {
                 }
             }
         };
-        out.zeros(room - 1 - out.len());
+        out.zeros(capacity - 1 - out.len());
         out.bytes(&[status]);
         Ok(ServeOutcome::Done)
     }
 
     fn answer_failure(&self, _: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
-        let room = out.room();
-        if room > 0 {
-            out.zeros(room - 1);
+        let capacity = out.room();
+        if capacity > 0 {
+            out.zeros(capacity - 1);
             out.bytes(&[status::IOERR]);
         }
-        room > 0
+        capacity > 0
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {

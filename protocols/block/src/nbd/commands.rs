@@ -165,10 +165,10 @@ impl SelectedExport {
     ) -> Result<Vec<Extent>, Errno> {
         let mut extents: Vec<Extent> = Vec::new();
         self.disk.extents(cx, offset, len, &mut |extent| {
-            let told = extents.len();
+            let count = extents.len();
             match extents.last_mut() {
                 Some(last) if last.hole == extent.hole => last.len += extent.len,
-                _ if told == most => return false,
+                _ if count == most => return false,
                 _ => extents.push(extent),
             }
             true

@@ -26,8 +26,8 @@ impl Connection {
             .and_then(HandshakeFlags::from_bits);
         let flags =
             known.ok_or_else(|| Malformed::new(format!("expected flags, got {flags:x}")))?;
-        let mut said = self.handshake.lock();
-        match said.flags.replace(flags) {
+        let mut handshake = self.handshake.lock();
+        match handshake.flags.replace(flags) {
             None if flags.contains(HandshakeFlags::FIXED_NEWSTYLE) => Ok(()),
             None => Err(Malformed::new(
                 "expected a client of fixed newstyle negotiation",
@@ -43,8 +43,8 @@ impl Connection {
         data: &[u8],
         out: &mut dyn Outgoing,
     ) -> std::result::Result<(), Failure> {
-        let said = self.handshake.lock().clone();
-        let Some(flags) = said.flags else {
+        let handshake = self.handshake.lock().clone();
+        let Some(flags) = handshake.flags else {
             return Err(Malformed::new("expected flags, got an option").into());
         };
         if self.selected.get().is_some() {
@@ -52,7 +52,7 @@ impl Connection {
         }
         if number == option::EXPORT_NAME {
             // EXPORT_NAME can only be refused by closing the connection.
-            let attached = self.server.select(cx, data, &said)?;
+            let attached = self.server.select(cx, data, &handshake)?;
             let attached =
                 attached.map_err(|error| Malformed::new(format!("no such export: {error}")))?;
             out.bytes(&attached.disk.size().to_be_bytes());
@@ -82,7 +82,7 @@ impl Connection {
                     answer(reply::INVALID, b"expected a name and information types");
                     return Ok(());
                 };
-                let attached = match self.server.select(cx, name, &said)? {
+                let attached = match self.server.select(cx, name, &handshake)? {
                     Ok(attached) => attached,
                     Err(errno) => {
                         answer(reply::UNKNOWN, errno.to_string().as_bytes());
@@ -101,15 +101,15 @@ impl Connection {
                 answer(reply::INVALID, b"STRUCTURED_REPLY has no data")
             }
             option::STRUCTURED_REPLY => {
-                self.update_handshake(|said| said.structured_replies = true);
+                self.update_handshake(|handshake| handshake.structured_replies = true);
                 answer(reply::ACK, b"");
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
                 let sets = number == option::SET_META_CONTEXT;
                 if sets {
-                    self.update_handshake(|said| said.allocation_export = None);
+                    self.update_handshake(|handshake| handshake.allocation_export = None);
                 }
-                if !said.structured_replies {
+                if !handshake.structured_replies {
                     answer(reply::INVALID, b"expected STRUCTURED_REPLY first");
                     return Ok(());
                 }
@@ -128,7 +128,9 @@ impl Connection {
                         &[&id.to_be_bytes(), ALLOCATION].concat(),
                     );
                     if sets {
-                        self.update_handshake(|said| said.allocation_export = Some(name.to_vec()));
+                        self.update_handshake(|handshake| {
+                            handshake.allocation_export = Some(name.to_vec())
+                        });
                     }
                 }
                 answer(reply::ACK, b"");
@@ -144,14 +146,19 @@ impl Connection {
 
     /// Ends the handshake: requests follow.
     fn start_transmission(&self, attached: SelectedExport) -> std::result::Result<(), Malformed> {
-        let begun = self.selected.set(attached);
-        begun.map_err(|_| Malformed::new("expected one export, got two at once"))
+        let result = self.selected.set(attached);
+        result.map_err(|_| Malformed::new("expected one export, got two at once"))
     }
 }
 
 impl Server {
     /// Opens the export `name`. The outer error means that the call is to be repeated.
-    fn select(&self, cx: &Cx<'_>, name: &[u8], said: &Handshake) -> Result<Result<SelectedExport>> {
+    fn select(
+        &self,
+        cx: &Cx<'_>,
+        name: &[u8],
+        handshake: &Handshake,
+    ) -> Result<Result<SelectedExport>> {
         let opened = match self.images.iter().find(|image| image.name == name) {
             Some(image) => Disk::open(cx, &image.export, &image.path, true),
             None => Disk::open(cx, &self.export, name, self.read_only),
@@ -159,8 +166,8 @@ impl Server {
         match opened {
             Ok(disk) => Ok(Ok(SelectedExport {
                 disk,
-                structured_replies: said.structured_replies,
-                allocation_context: said.allocation_export.as_deref() == Some(name),
+                structured_replies: handshake.structured_replies,
+                allocation_context: handshake.allocation_export.as_deref() == Some(name),
             })),
             Err(errno) if is_retry(errno) => Err(errno),
             Err(errno) => Ok(Err(errno)),
