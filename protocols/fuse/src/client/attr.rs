@@ -35,8 +35,8 @@ pub fn of(attr: &layout::Attr, generation: u64) -> Result<Attr> {
 
 /// Returns the birth time, if the server sent it.
 pub fn birth(stat: &layout::Statx) -> Option<Time> {
-    let told = stat.mask & crate::numbers::statx::BTIME != 0;
-    told.then(|| time(stat.btime.sec, stat.btime.nsec))
+    let has_btime = stat.mask & crate::numbers::statx::BTIME != 0;
+    has_btime.then(|| time(stat.btime.sec, stat.btime.nsec))
 }
 
 /// Converts the reply to STATFS.

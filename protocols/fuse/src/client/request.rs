@@ -8,13 +8,13 @@ use crate::numbers::{Fattr, Flags};
 
 /// Returns the open(2) flags.
 pub fn open(flags: OpenFlags) -> Flags {
-    let mut asked = match flags.contains(OpenFlags::WRITE) {
+    let mut encoded = match flags.contains(OpenFlags::WRITE) {
         true if flags.contains(OpenFlags::READ) => Flags::RDWR,
         true => Flags::WRONLY,
         false => Flags::empty(),
     };
     for (bits, flag) in convert::OPEN_FLAGS {
-        asked.set(bits, flags.contains(flag));
+        encoded.set(bits, flags.contains(flag));
     }
     // `SYNC` is both bits of `O_SYNC`.
     for (bits, flag) in [
@@ -24,10 +24,10 @@ pub fn open(flags: OpenFlags) -> Flags {
         (Flags::EXCL, OpenFlags::EXCL),
     ] {
         if flags.contains(flag) {
-            asked |= bits;
+            encoded |= bits;
         }
     }
-    asked
+    encoded
 }
 
 /// Returns the arguments of SETATTR, with the open file `fh` if there is one.
@@ -103,11 +103,11 @@ mod tests {
             atime: Some(SetTime::Now),
             ..SetAttr::default()
         };
-        let asked = setattr(&set, Some(3));
+        let encoded = setattr(&set, Some(3));
         let valid = Fattr::SIZE | Fattr::FH | Fattr::MTIME | Fattr::ATIME | Fattr::ATIME_NOW;
-        assert_eq!(asked.valid, valid.bits());
-        assert_eq!((asked.size, asked.fh), (5, 3));
-        assert_eq!((asked.mtime, asked.mtimensec), (u64::MAX, 7));
+        assert_eq!(encoded.valid, valid.bits());
+        assert_eq!((encoded.size, encoded.fh), (5, 3));
+        assert_eq!((encoded.mtime, encoded.mtimensec), (u64::MAX, 7));
         assert_eq!(setattr(&SetAttr::default(), None), SetattrIn::default());
     }
 

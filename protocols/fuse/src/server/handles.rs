@@ -66,14 +66,14 @@ const OPEN_BYTES: usize = 640;
 pub(super) struct Handle {
     open: Arc<Open>,
     /// The [`OPEN_BYTES`] bytes.
-    _room: Portion,
+    _charge: Portion,
 }
 
 /// A reserved slot for a handle, released when dropped.
 pub(super) struct ReservedHandle<'a> {
     handles: &'a Handles,
     /// `None` after use.
-    room: Option<Portion>,
+    charge: Option<Portion>,
 }
 
 impl Handles {
@@ -102,10 +102,10 @@ impl Handles {
             // The table itself bounds the number of handles.
             Allotment::new(&Quota::shared(usize::MAX, 1), account)
         });
-        let room = bytes.take(OPEN_BYTES).map_err(|_| Errno::ENFILE)?;
+        let charge = bytes.take(OPEN_BYTES).map_err(|_| Errno::ENFILE)?;
         let reserved = ReservedHandle {
             handles: self,
-            room: Some(room),
+            charge: Some(charge),
         };
         match self.count.fetch_add(1, Ordering::Relaxed) < self.max {
             true => Ok(reserved),
@@ -144,16 +144,22 @@ impl ReservedHandle<'_> {
         let handles = self.handles;
         let fh = handles.next.fetch_add(1, Ordering::Relaxed);
         let mut shard = handles.table.shard(incarnation, fh).ok_or(Errno::ESTALE)?;
-        let room = self.room.take().ok_or(Errno::ESTALE)?;
+        let charge = self.charge.take().ok_or(Errno::ESTALE)?;
         let open = Arc::new(open);
-        shard.entries.insert(fh, Handle { open, _room: room });
+        shard.entries.insert(
+            fh,
+            Handle {
+                open,
+                _charge: charge,
+            },
+        );
         Ok(fh)
     }
 }
 
 impl Drop for ReservedHandle<'_> {
     fn drop(&mut self) {
-        if self.room.is_some() {
+        if self.charge.is_some() {
             self.handles.count.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -65,8 +65,8 @@ impl Negotiated {
 }
 
 impl RequestContext<'_> {
-    pub(super) fn init(&mut self, asked: &InitIn) -> Result<()> {
-        if asked.major > MAJOR {
+    pub(super) fn init(&mut self, args: &InitIn) -> Result<()> {
+        if args.major > MAJOR {
             // The client sends INIT again with a major version that both support.
             let known = InitOut {
                 major: MAJOR,
@@ -75,7 +75,7 @@ impl RequestContext<'_> {
             };
             return self.reply(&[&known.encode()]);
         }
-        if asked.major < MAJOR || asked.minor < OLDEST_MINOR {
+        if args.major < MAJOR || args.minor < OLDEST_MINOR {
             return Err(Errno::EPROTO);
         }
         self.check_room(InitOut::SIZE)?;
@@ -86,8 +86,8 @@ impl RequestContext<'_> {
         }
         let attr = root.attr(&self.cx, AttrMask::BASIC)?;
         let mut agreed = Negotiated {
-            minor: asked.minor.min(MINOR),
-            flags: self.session.grants() & asked.flags,
+            minor: args.minor.min(MINOR),
+            flags: self.session.grants() & args.flags,
         };
         if agreed.minor < EXTENSIONS_MINOR {
             agreed.flags.remove(InitFlags::SECURITY_CTX);
@@ -120,7 +120,7 @@ impl RequestContext<'_> {
         let answer = InitOut {
             major: MAJOR,
             minor: agreed.minor,
-            max_readahead: asked.max_readahead,
+            max_readahead: args.max_readahead,
             flags: agreed.flags.bits() as u32,
             flags2: (agreed.flags.bits() >> 32) as u32,
             // As virtiofsd: the transport limits the number of requests in flight.

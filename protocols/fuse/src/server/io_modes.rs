@@ -94,7 +94,7 @@ impl IoModes {
         own: impl Fn() -> Option<BackingRestrictions>,
     ) -> Result<Option<IoModeRef>> {
         let (mut ours, mut shown) = (None, None);
-        let gone = loop {
+        let outcome = loop {
             let Some(mut shard) = self.nodes.shard(incarnation, nodeid) else {
                 break Ok(None);
             };
@@ -125,12 +125,12 @@ impl IoModes {
             }
         };
         if let Some((way, _)) = ours
-            && gone != Ok(Some(way))
+            && outcome != Ok(Some(way))
         {
             // Another open was faster, or the incarnation is over.
             self.unregister(way);
         }
-        Ok(gone?.map(|way| IoModeRef {
+        Ok(outcome?.map(|way| IoModeRef {
             modes: self.clone(),
             incarnation,
             nodeid,

@@ -37,9 +37,9 @@ impl RequestContext<'_> {
                     let directory = made.node.kind() == Kind::Directory;
                     match dir.unlink(&self.cx, name, directory) {
                         Ok(()) | Err(Errno::ENOENT) => {}
-                        Err(kept) => tracing::warn!(
+                        Err(failure) => tracing::warn!(
                             ?name,
-                            "cannot remove a new file without a label: {kept}"
+                            "cannot remove a new file without a label: {failure}"
                         ),
                     }
                 }

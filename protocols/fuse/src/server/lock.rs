@@ -106,7 +106,7 @@ impl RequestContext<'_> {
 
     pub(super) fn setlk(&mut self, args: &LkIn, wait: bool) -> Result<()> {
         let open = self.opened(args.fh)?;
-        let asked = requested_lock(&open, args)?;
+        let lock = requested_lock(&open, args)?;
         let locks = &self.session.export.locks;
         match args.kind {
             lock_kind::UNLCK => {
@@ -116,12 +116,12 @@ impl RequestContext<'_> {
                     end,
                     owner,
                     ..
-                } = asked;
+                } = lock;
                 locks.unlock(&self.cx, open.node(), space, start, end, &owner)?;
             }
             _ => {
                 open.locks.record_request();
-                locks.lock(&self.cx, open.node(), asked, wait)?;
+                locks.lock(&self.cx, open.node(), lock, wait)?;
             }
         }
         self.reply(&[])
@@ -129,9 +129,9 @@ impl RequestContext<'_> {
 
     pub(super) fn getlk(&mut self, args: &LkIn) -> Result<()> {
         let open = self.opened(args.fh)?;
-        let asked = requested_lock(&open, args)?;
+        let lock = requested_lock(&open, args)?;
         let locks = &self.session.export.locks;
-        let answer = match locks.holder(&self.cx, open.node(), &asked)? {
+        let answer = match locks.holder(&self.cx, open.node(), &lock)? {
             None => LkOut {
                 start: args.start,
                 end: args.end,

@@ -256,7 +256,7 @@ impl wire::Session for Session {
                 Err(errno)
             }
         };
-        let mut turn = RequestContext {
+        let mut context = RequestContext {
             session: self,
             incarnation,
             negotiated: agreed.unwrap_or_default(),
@@ -272,21 +272,21 @@ impl wire::Session for Session {
             out,
         };
         let done = request.and_then(|request| match agreed {
-            Some(_) => turn.dispatch(&request),
-            None => turn.serve_before_init(&request),
+            Some(_) => context.dispatch(&request),
+            None => context.serve_before_init(&request),
         });
         call.note_operation(u16::try_from(header.opcode).unwrap_or(0));
         let Err(errno) = done else {
             return Ok(ServeOutcome::Done);
         };
-        turn.out.truncate(0);
+        context.out.truncate(0);
         Ok(match errno {
             Errno::WOULD_BLOCK => ServeOutcome::WouldBlock,
             Errno::PARKED => ServeOutcome::Parked,
             _ if silent => ServeOutcome::Done,
             errno => {
                 call.note_error(errno.raw());
-                turn.refuse(errno);
+                context.refuse(errno);
                 ServeOutcome::Done
             }
         })

@@ -166,9 +166,9 @@ impl Nodes {
             let fewer = u32::try_from(lookups).unwrap_or(u32::MAX);
             looked.lookups = looked.lookups.saturating_sub(fewer);
         }
-        let gone = (looked.lookups == 0).then(|| slot.remove());
+        let removed = (looked.lookups == 0).then(|| slot.remove());
         drop(shard);
-        if gone.is_some() {
+        if removed.is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }

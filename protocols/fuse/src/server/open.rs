@@ -30,7 +30,7 @@ impl RequestContext<'_> {
         if node.kind() == Kind::Directory {
             return Err(Errno::EISDIR);
         }
-        let place = self.session.handles.reserve(self.cx.call.account())?;
+        let reserved = self.session.handles.reserve(self.cx.call.account())?;
         let flags = self.open_flags(Flags::from_bits_retain(args.flags))?;
         let kill = kills_privileges(flags, args.open_flags);
         // First, because it changes no state.
@@ -43,7 +43,7 @@ impl RequestContext<'_> {
             self.header.nodeid,
             self.open_of(node, file, flags, in_place),
         )?;
-        let opened = self.store_handle(place, open)?;
+        let opened = self.store_handle(reserved, open)?;
         self.reply(&[&opened.encode()])
     }
 
@@ -66,8 +66,8 @@ impl RequestContext<'_> {
             return Err(Errno::ENOSYS);
         }
         self.check_room(OpenOut::SIZE)?;
-        let place = self.session.handles.reserve(self.cx.call.account())?;
-        let opened = self.store_handle(place, self.open_directory()?)?;
+        let reserved = self.session.handles.reserve(self.cx.call.account())?;
+        let opened = self.store_handle(reserved, self.open_directory()?)?;
         self.reply(&[&opened.encode()])
     }
 
@@ -90,29 +90,29 @@ impl RequestContext<'_> {
         let flags = self.create_flags(args)?;
         let mode = self.mode(args.mode, args.umask);
         let kill = kills_privileges(flags, args.open_flags);
-        self.make_open(flags, |turn, dir, flags| {
-            if turn.labels.is_empty() && !kill {
-                return dir.create(&turn.cx, name, flags, mode);
+        self.make_open(flags, |context, dir, flags| {
+            if context.labels.is_empty() && !kill {
+                return dir.create(&context.cx, name, flags, mode);
             }
-            match dir.create(&turn.cx, name, flags | OpenFlags::EXCL, mode) {
+            match dir.create(&context.cx, name, flags | OpenFlags::EXCL, mode) {
                 Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {
                     // The file existed: its label and set-id bits were settled when it was made.
-                    let entry = dir.lookup(&turn.cx, name)?;
+                    let entry = dir.lookup(&context.cx, name)?;
                     match kill {
                         false => {
-                            let file = entry.node.open(&turn.cx, flags)?;
+                            let file = entry.node.open(&context.cx, flags)?;
                             Ok((entry, file))
                         }
                         true => {
-                            let file = turn.open_truncated(&*entry.node, flags)?;
-                            let attr = file.attr(&turn.cx, AttrMask::STAT)?;
+                            let file = context.open_truncated(&*entry.node, flags)?;
+                            let attr = file.attr(&context.cx, AttrMask::STAT)?;
                             Ok((Entry { attr, ..entry }, file))
                         }
                     }
                 }
                 made => {
                     let (entry, file) = made?;
-                    Ok((turn.label(dir, Some(name), entry)?, file))
+                    Ok((context.label(dir, Some(name), entry)?, file))
                 }
             }
         })
@@ -125,16 +125,16 @@ impl RequestContext<'_> {
         }
         let flags = self.create_flags(args)?;
         let mode = self.mode(args.mode, args.umask);
-        self.make_open(flags, |turn, dir, flags| {
-            let (entry, file) = dir.tmpfile(&turn.cx, flags, mode)?;
-            Ok((turn.label(dir, None, entry)?, file))
+        self.make_open(flags, |context, dir, flags| {
+            let (entry, file) = dir.tmpfile(&context.cx, flags, mode)?;
+            Ok((context.label(dir, None, entry)?, file))
         })
     }
 
     fn create_flags(&self, args: &CreateIn) -> Result<OpenFlags> {
-        let asked = Flags::from_bits_retain(args.flags);
-        let mut flags = self.open_flags(asked)?;
-        flags.set(OpenFlags::EXCL, asked.contains(Flags::EXCL));
+        let requested = Flags::from_bits_retain(args.flags);
+        let mut flags = self.open_flags(requested)?;
+        flags.set(OpenFlags::EXCL, requested.contains(Flags::EXCL));
         Ok(flags)
     }
 
@@ -145,7 +145,7 @@ impl RequestContext<'_> {
     ) -> Result<()> {
         self.check_room(EntryOut::SIZE + OpenOut::SIZE)?;
         let up = self.directory()?;
-        let place = self.session.handles.reserve(self.cx.call.account())?;
+        let reserved = self.session.handles.reserve(self.cx.call.account())?;
         self.session.nodes.check_room()?;
         self.check_may_label()?;
         if flags.contains(OpenFlags::APPEND) {
@@ -164,7 +164,7 @@ impl RequestContext<'_> {
         let looked = self.entry_out(&up, &entry)?;
         let open = self.open_of(entry.node, file, flags, in_place);
         let open = self.with_io_mode(looked.nodeid, open)?;
-        let opened = self.store_handle(place, open)?;
+        let opened = self.store_handle(reserved, open)?;
         self.reply(&[&looked.encode(), &opened.encode()])
     }
 
@@ -267,7 +267,7 @@ impl RequestContext<'_> {
             && !flags.intersects(OpenFlags::READ | OpenFlags::APPEND)
     }
 
-    fn store_handle(&self, place: ReservedHandle<'_>, open: Open) -> Result<OpenOut> {
+    fn store_handle(&self, reserved: ReservedHandle<'_>, open: Open) -> Result<OpenOut> {
         let (open_flags, backing) = match open
             .io_mode
             .as_ref()
@@ -279,7 +279,7 @@ impl RequestContext<'_> {
             IoMode::Cached => (self.session.options.open_flags(open.is_directory()), None),
         };
         Ok(OpenOut {
-            fh: place.store(self.incarnation, open)?,
+            fh: reserved.store(self.incarnation, open)?,
             open_flags: open_flags.bits(),
             backing_id: backing.map_or(0, |number| number.get() as i32),
         })
@@ -313,20 +313,20 @@ impl RequestContext<'_> {
     }
 
     /// Converts open(2) flags. The client handles flags that are not listed here.
-    fn open_flags(&self, asked: Flags) -> Result<OpenFlags> {
-        let mut flags = match (asked & Flags::ACCESS).bits() {
-            0 if asked.contains(Flags::EXEC) => OpenFlags::EXEC,
+    fn open_flags(&self, requested: Flags) -> Result<OpenFlags> {
+        let mut flags = match (requested & Flags::ACCESS).bits() {
+            0 if requested.contains(Flags::EXEC) => OpenFlags::EXEC,
             0 => OpenFlags::READ,
             1 => OpenFlags::WRITE,
             2 => OpenFlags::READ | OpenFlags::WRITE,
             _ => return Err(Errno::EINVAL),
         };
         for (bit, flag) in convert::OPEN_FLAGS {
-            flags.set(flag, asked.contains(bit));
+            flags.set(flag, requested.contains(bit));
         }
-        let noatime = self.session.options.noatime && asked.contains(Flags::NOATIME);
+        let noatime = self.session.options.noatime && requested.contains(Flags::NOATIME);
         flags.set(OpenFlags::NOATIME, noatime);
-        let direct = self.session.options.allow_direct_io && asked.contains(Flags::DIRECT);
+        let direct = self.session.options.allow_direct_io && requested.contains(Flags::DIRECT);
         flags.set(OpenFlags::DIRECT, direct);
         Ok(flags)
     }
