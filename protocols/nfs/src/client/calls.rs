@@ -84,7 +84,7 @@ impl Calls {
         &mut self,
         xid: u32,
         caller: &Caller,
-        ask: &dyn CallArguments,
+        arguments: &dyn CallArguments,
         to: &mut Vec<u8>,
     ) -> Result<usize, Errno> {
         if self.numbers.contains_key(&xid) {
@@ -101,14 +101,14 @@ impl Calls {
         self.calls[number] = CallState {
             awaited: true,
             in_use: true,
-            separate_payload: ask.separate_payload(),
+            separate_payload: arguments.separate_payload(),
         };
         self.numbers.insert(xid, number);
-        self.put(xid, caller, ask, to);
+        self.put(xid, caller, arguments, to);
         Ok(number)
     }
 
-    fn put(&self, xid: u32, caller: &Caller, ask: &dyn CallArguments, to: &mut Vec<u8>) {
+    fn put(&self, xid: u32, caller: &Caller, arguments: &dyn CallArguments, to: &mut Vec<u8>) {
         const RPC_VERSION: u32 = 2;
         let at = to.len();
         to.extend([0; MARK]);
@@ -116,13 +116,13 @@ impl Calls {
             program,
             version,
             number,
-        } = ask.procedure();
+        } = arguments.procedure();
         for word in [xid, CALL, RPC_VERSION, program, version, number] {
             word.put(to);
         }
         self.credentials.put(caller, to);
-        ask.put(to);
-        let payload = ask.payload().len();
+        arguments.put(to);
+        let payload = arguments.payload().len();
         let len = to.len() - at - MARK + payload + wire::padding(payload);
         to[at..at + MARK].copy_from_slice(&(len as u32 | LAST).to_be_bytes());
     }
@@ -212,8 +212,8 @@ impl Calls {
     }
 
     fn free(&mut self, number: usize) {
-        let flight = self.calls[number];
-        if !flight.awaited && !flight.in_use {
+        let call = self.calls[number];
+        if !call.awaited && !call.in_use {
             self.free.push(number);
         }
     }

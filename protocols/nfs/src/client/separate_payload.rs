@@ -125,9 +125,9 @@ mod tests {
         results
     }
 
-    fn calls<A: ClientCall>(ask: &A) -> Calls {
+    fn calls<A: ClientCall>(arguments: &A) -> Calls {
         let mut calls = Calls::new(Credentials::new("m"), MOST);
-        let number = calls.call(5, &Caller::ROOT, ask, &mut Vec::new());
+        let number = calls.call(5, &Caller::ROOT, arguments, &mut Vec::new());
         assert_eq!(number, Ok(0));
         calls
     }
@@ -135,13 +135,13 @@ mod tests {
     /// Checks that the payload is found as soon as all before it has arrived, and that the results
     /// equal those of the complete message.
     fn lands<A: ClientCall>(
-        ask: &A,
+        arguments: &A,
         results: &[u8],
         data: &[u8],
         same: impl Fn(A::Answer<'_>, A::Answer<'_>),
     ) {
         let message = message(results, data);
-        let mut calls = calls(ask);
+        let mut calls = calls(arguments);
         let head = 28 + results.len();
         let apart = SplitReply {
             number: 0,
@@ -153,11 +153,11 @@ mod tests {
             assert_eq!(found, (come >= head).then_some(apart), "{come}");
         }
         let before = Body::before_payload(&message[..head]).expect("results");
-        let landed = ask
+        let landed = arguments
             .answer_with_payload(before.bytes(), data)
             .expect("an answer");
         let body = Body::of(&message).expect("results");
-        same(ask.answer(body.bytes()).expect("an answer"), landed);
+        same(arguments.answer(body.bytes()).expect("an answer"), landed);
         calls.complete_read(&message[..head]);
         assert_eq!(calls.split_reply(&message), None, "answered");
         assert_eq!(calls.receive(&message), Ok(Received::Unexpected));
@@ -219,8 +219,8 @@ mod tests {
         let data = &data[..COUNT as usize];
         let read = four(true);
         let (plain, compound) = (three(), compound(&read, true));
-        let refused = |ask: &Compound<'_, Read<'static>>, results: &[u8], data: &[u8]| {
-            assert_eq!(calls(ask).split_reply(&message(results, data)), None);
+        let refused = |arguments: &Compound<'_, Read<'static>>, results: &[u8], data: &[u8]| {
+            assert_eq!(calls(arguments).split_reply(&message(results, data)), None);
         };
         let good = results_of_four(true, true, COUNT);
         assert!(

@@ -51,8 +51,8 @@ pub fn is_granted(xid: u32, reply: &[u8]) -> Result<bool, Malformed> {
     }
     let verifier = OpaqueAuth::get(&mut from)?;
     let status = from.u32()?;
-    let said = (verifier.flavor, verifier.body, status);
-    Ok(said == (STARTTLS.flavor, STARTTLS.body, 0))
+    let answer = (verifier.flavor, verifier.body, status);
+    Ok(answer == (STARTTLS.flavor, STARTTLS.body, 0))
 }
 
 #[cfg(test)]

@@ -116,22 +116,22 @@ impl<K: Hash + Eq + Clone, V> Shard<K, V> {
             self.hand = (self.hand + 1) % self.slots.len();
         }
         self.index.insert(key, self.hand);
-        let gone = std::mem::replace(&mut self.slots[self.hand], slot);
-        self.index.remove(&gone.key);
+        let evicted = std::mem::replace(&mut self.slots[self.hand], slot);
+        self.index.remove(&evicted.key);
         self.hand = (self.hand + 1) % self.slots.len();
-        Some(gone)
+        Some(evicted)
     }
 
     fn remove(&mut self, key: &K) -> Option<Slot<K, V>> {
         let at = self.index.remove(key)?;
-        let gone = self.slots.swap_remove(at);
+        let removed = self.slots.swap_remove(at);
         if let Some(moved) = self.slots.get(at) {
             self.index.insert(moved.key.clone(), at);
         }
         if self.hand >= self.slots.len() {
             self.hand = 0;
         }
-        Some(gone)
+        Some(removed)
     }
 }
 

@@ -151,11 +151,11 @@ impl Calls {
 
     /// Drops the reply with this number, which must be its peer's oldest.
     fn drop_reply(&mut self, number: u64) {
-        let Some(gone) = self.order.remove(&number) else {
+        let Some(dropped) = self.order.remove(&number) else {
             return;
         };
-        self.replies.remove(&gone.key);
-        let peer = gone.charge.account().client();
+        self.replies.remove(&dropped.key);
+        let peer = dropped.charge.account().client();
         if let Some(numbers) = self.peers.get_mut(&peer) {
             numbers.pop_front();
             if numbers.is_empty() {

@@ -6,14 +6,14 @@ use vfs::{Attr, Time};
 
 /// Returns the atime and mtime that encode `verifier`.
 pub(super) fn times(verifier: [u8; 8]) -> [Time; 2] {
-    let half = |at: usize| {
+    let time = |at: usize| {
         let bytes = std::array::from_fn(|i| verifier[at + i]);
         Time {
             sec: i64::from(u32::from_be_bytes(bytes) & 0x7fff_ffff),
             nsec: 0,
         }
     };
-    [half(0), half(4)]
+    [time(0), time(4)]
 }
 
 /// Returns whether a file was created by an exclusive create with `verifier`.

@@ -72,10 +72,10 @@ impl FileCache {
         });
         let mut open = files.lock();
         // The evicted file is closed without the lock.
-        let gone = (open.len() == MAX_OF_A_NODE).then(|| open.remove(0));
+        let evicted = (open.len() == MAX_OF_A_NODE).then(|| open.remove(0));
         open.push(new);
         drop(open);
-        drop(gone);
+        drop(evicted);
     }
 
     /// Closes the files of a node.
@@ -95,19 +95,19 @@ impl FileCache {
             return;
         };
         let mut open = files.lock();
-        let gone: Vec<_> = open
+        let closed: Vec<_> = open
             .extract_if(.., |open| open.caller.uid != owner)
             .collect();
         drop(open);
-        drop(gone);
+        drop(closed);
     }
 
     /// Closes the files that were last used before `since`.
     fn forget_unused(&self, since: Duration) {
-        let mut gone = Vec::new();
+        let mut unused = Vec::new();
         self.nodes.retain(|_, files| {
             let mut open = files.lock();
-            gone.extend(open.extract_if(.., |open| open.used < since));
+            unused.extend(open.extract_if(.., |open| open.used < since));
             !open.is_empty()
         });
     }

@@ -134,8 +134,9 @@ impl Server {
 
     /// Removes a file that has lost a name from the caches: a removed file takes space as long as
     /// it is cached.
-    pub(super) fn forget_removed(&self, cx: &Cx<'_>, gone: Option<Entry>) {
-        let Some(Entry { node, attr }) = gone.filter(|gone| gone.attr.kind != Kind::Directory)
+    pub(super) fn forget_removed(&self, cx: &Cx<'_>, removed: Option<Entry>) {
+        let Some(Entry { node, attr }) =
+            removed.filter(|removed| removed.attr.kind != Kind::Directory)
         else {
             return;
         };

@@ -204,7 +204,7 @@ impl Server {
             clock: options.clock.clone(),
             limits: Limits::default(),
             stable: options.stable.clone(),
-            release: Arc::new(move |gone| release(&locked, gone)),
+            release: Arc::new(move |released| release(&locked, released)),
         });
         let recovery = nlm::Recovery::new(options.monitored.clone());
         if recovery.is_needed() {
@@ -293,10 +293,10 @@ impl Server {
 }
 
 /// Releases the byte-range locks of v4 clients that have lost them.
-fn release(export: &Export, gone: Released<v4::ExportTree>) {
+fn release(export: &Export, released: Released<v4::ExportTree>) {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
-    for lock in gone.locks {
+    for lock in released.locks {
         export
             .locks
             .release(&cx, &*lock.node.node, |owner| *owner == lock.owner);

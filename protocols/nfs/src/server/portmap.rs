@@ -35,21 +35,21 @@ pub(super) fn serve(
     let port = |program, version, protocol| port(server, program, version, protocol);
     match (procedure, version) {
         (Procedure::Null, _) => Ok(()),
-        (Procedure::GetPort, 2) => request.serve(|_, asked: Mapping| {
-            let port = port(asked.program, Some(asked.version), asked.protocol);
+        (Procedure::GetPort, 2) => request.serve(|_, mapping: Mapping| {
+            let port = port(mapping.program, Some(mapping.version), mapping.protocol);
             Ok(u32::from(port))
         }),
         (Procedure::GetPort, _) => {
-            let asked: Binding<'_> = request.decode()?;
-            let protocol = match asked.netid {
+            let binding: Binding<'_> = request.decode()?;
+            let protocol = match binding.netid {
                 b"tcp" | b"tcp6" => TCP,
                 b"udp" | b"udp6" => UDP,
                 _ => 0,
             };
             // The version is ignored, as in rpcbind: the program itself reports its versions.
-            let address = match port(asked.program, None, protocol) {
+            let address = match port(binding.program, None, protocol) {
                 0 => Vec::new(),
-                port => address(asked.address, asked.netid, port),
+                port => address(binding.address, binding.netid, port),
             };
             request.answer(&address.as_slice());
             Ok(())

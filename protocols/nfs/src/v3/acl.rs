@@ -100,8 +100,9 @@ impl AclList {
     pub const MAX_ENTRIES: usize = 1024;
 
     /// Encodes the ACL of a node with attributes `attr`; only the number of its entries unless
-    /// `told`. An ACL of three entries gets a mask, because every ACL in this protocol has one.
-    pub fn new(acl: &Acl, attr: &Attr, told: bool, flag: u32) -> AclList {
+    /// `with_entries`. An ACL of three entries gets a mask, because every ACL in this protocol has
+    /// one.
+    pub fn new(acl: &Acl, attr: &Attr, with_entries: bool, flag: u32) -> AclList {
         let mut entries: Vec<_> = acl
             .0
             .iter()
@@ -128,7 +129,7 @@ impl AclList {
         }
         AclList {
             count: entries.len() as u32,
-            entries: if told { entries } else { Vec::new() },
+            entries: if with_entries { entries } else { Vec::new() },
         }
     }
 

@@ -25,18 +25,18 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// Decodes the results of `ask`, and checks that every truncation is malformed.
-fn answer<'r, A: ClientCall>(ask: &A, bytes: &'r [u8]) -> Result<A::Answer<'r>, Failure> {
+/// Decodes the results of `arguments`, and checks that every truncation is malformed.
+fn answer<'r, A: ClientCall>(arguments: &A, bytes: &'r [u8]) -> Result<A::Answer<'r>, Failure> {
     for len in 0..bytes.len() {
-        let cut = ask.answer(&bytes[..len]);
+        let cut = arguments.answer(&bytes[..len]);
         assert!(matches!(cut, Err(Failure::Malformed(_))), "{len}");
     }
-    ask.answer(bytes)
+    arguments.answer(bytes)
 }
 
-fn put(ask: &impl ClientCall) -> Vec<u8> {
+fn put(arguments: &impl ClientCall) -> Vec<u8> {
     let mut bytes = Vec::new();
-    ask.put(&mut bytes);
+    arguments.put(&mut bytes);
     bytes
 }
 
@@ -155,11 +155,11 @@ fn what_is_made_is_told_by_its_kind() {
         tree: TREE,
     };
     let device = vfs::Device { major: 1, minor: 3 };
-    let place = b"\0\0\0\x01d\0\0\0\0\0\0\x01n\0\0\0";
+    let location = b"\0\0\0\x01d\0\0\0\0\0\0\x01n\0\0\0";
     let mode = words(&[1, 0o600, 0, 0, 0, 0, 0]);
-    let fifo = [&place[..], &words(&[7]), &mode].concat();
+    let fifo = [&location[..], &words(&[7]), &mode].concat();
     assert_eq!(put(&make(What::Fifo)), fifo);
-    let null = [&place[..], &words(&[4]), &mode, &words(&[1, 3])].concat();
+    let null = [&location[..], &words(&[4]), &mode, &words(&[1, 3])].concat();
     assert_eq!(put(&make(What::CharDevice(device))), null);
 }
 

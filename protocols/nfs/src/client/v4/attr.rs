@@ -291,9 +291,9 @@ impl Operations for GetCapabilities<'_> {
     const CACHE_THIS: bool = false;
 
     fn put(&self, to: &mut Ops<'_>) {
-        let asked = Bitmap::of(&[n::MAXREAD, n::MAXWRITE, n::LEASE_TIME, n::XATTR_SUPPORT]);
+        let requested = Bitmap::of(&[n::MAXREAD, n::MAXWRITE, n::LEASE_TIME, n::XATTR_SUPPORT]);
         to.op(&Op::Putfh(self.handle))
-            .op(&Op::Getattr(asked))
+            .op(&Op::Getattr(requested))
             // In a GETATTR of its own, because Ganesha 4.3 does not ignore the attribute but
             // returns INVAL.
             .op(&Op::Getattr(Bitmap::of(&[n::CLONE_BLKSIZE])));

@@ -60,9 +60,9 @@ const ILLEGAL: u32 = 10044;
 
 impl Backchannels {
     /// Creates backchannels without any session.
-    pub fn new(asked: Box<dyn CallbackHandler>) -> Backchannels {
+    pub fn new(handler: Box<dyn CallbackHandler>) -> Backchannels {
         Backchannels {
-            handler: asked,
+            handler,
             sessions: Mutex::default(),
         }
     }
@@ -142,7 +142,7 @@ impl Backchannels {
         };
         // Parsed completely first: a malformed call must not be executed in part, because its reply
         // reports no results.
-        let asked = operations(head.count - 1, from)?;
+        let operations = operations(head.count - 1, from)?;
         slot.sequence_id = sequence.sequence;
         done.push_status(number::SEQUENCE, Status::Ok);
         sequence.session.put(&mut done.body);
@@ -154,7 +154,7 @@ impl Backchannels {
         ] {
             word.put(&mut done.body);
         }
-        for operation in asked {
+        for operation in operations {
             let (number, status) = self.operation(&sequence.session, operation);
             done.push_status(number, status);
             if status != Status::Ok {
@@ -268,13 +268,15 @@ enum SlotCall<'a> {
 
 fn slot_call<'a>(
     sessions: &'a mut VecDeque<Backchannel>,
-    asked: &CallbackSequence,
+    sequence: &CallbackSequence,
 ) -> Result<SlotCall<'a>, Status> {
-    let session = sessions.iter_mut().find(|it| it.session == asked.session);
+    let session = sessions
+        .iter_mut()
+        .find(|it| it.session == sequence.session);
     let slots = &mut session.ok_or(Status::Badsession)?.slots;
-    let slot = slots.get_mut(asked.slot as usize);
+    let slot = slots.get_mut(sequence.slot as usize);
     let slot = slot.ok_or(Status::Badslot)?;
-    match asked.sequence {
+    match sequence.sequence {
         next if next == slot.sequence_id.wrapping_add(1) => Ok(SlotCall::New(slot)),
         again if again == slot.sequence_id && !slot.reply.is_empty() => {
             Ok(SlotCall::Retry(slot.reply.clone()))
@@ -378,8 +380,13 @@ mod tests {
         [head, compound, operations.concat()].concat()
     }
 
-    fn in_turn(session: &SessionId, turn: u32, slot: u32) -> Vec<u8> {
-        [&words(&[11])[..], session, &words(&[turn, slot, 7, 0, 0])].concat()
+    fn in_turn(session: &SessionId, sequence: u32, slot: u32) -> Vec<u8> {
+        [
+            &words(&[11])[..],
+            session,
+            &words(&[sequence, slot, 7, 0, 0]),
+        ]
+        .concat()
     }
 
     fn recall(state: &StateId) -> Vec<u8> {
@@ -422,15 +429,15 @@ mod tests {
     #[test]
     fn a_recall_is_carried_out_once_and_answered_as_often_as_it_comes() {
         let (channels, notes) = channel();
-        let asked = [in_turn(&SESSION, 1, 0), recall(&STATE)];
+        let calls = [in_turn(&SESSION, 1, 0), recall(&STATE)];
         for _ in 0..3 {
-            assert_eq!(ends(&channels, &asked), (0, vec![(11, 0), (4, 0)]));
+            assert_eq!(ends(&channels, &calls), (0, vec![(11, 0), (4, 0)]));
         }
         assert_eq!(notes.take(), ["recall"]);
         let other = StateId { seqid: 9, ..STATE };
-        let asked = [in_turn(&SESSION, 2, 0), recall(&other), recall(&STATE)];
+        let calls = [in_turn(&SESSION, 2, 0), recall(&other), recall(&STATE)];
         let bad = Status::BadStateid as u32;
-        assert_eq!(ends(&channels, &asked), (bad, vec![(11, 0), (4, bad)]));
+        assert_eq!(ends(&channels, &calls), (bad, vec![(11, 0), (4, bad)]));
         assert_eq!(notes.take(), ["recall"], "the second is not come to");
     }
 
@@ -439,8 +446,8 @@ mod tests {
         let (channels, notes) = channel();
         let first = |sequence: Vec<u8>| ends(&channels, &[sequence, recall(&STATE)]).1;
         let status = |status: Status| vec![(11, status as u32)];
-        for turn in [0, 2, u32::MAX] {
-            let got = first(in_turn(&SESSION, turn, 0));
+        for sequence in [0, 2, u32::MAX] {
+            let got = first(in_turn(&SESSION, sequence, 0));
             assert_eq!(got, status(Status::SeqMisordered));
         }
         let got = first(in_turn(b"another session!", 1, 0));
@@ -458,23 +465,23 @@ mod tests {
     #[test]
     fn less_is_kept_when_asked_for_and_what_is_not_had_not_supported() {
         let (channels, notes) = channel();
-        let asked = [
+        let calls = [
             in_turn(&SESSION, 1, 0),
             words(&[8, 10, 1, 1]),
             words(&[10, 3]),
         ];
-        assert_eq!(ends(&channels, &asked).1, [(11, 0), (8, 0), (10, 0)]);
+        assert_eq!(ends(&channels, &calls).1, [(11, 0), (8, 0), (10, 0)]);
         assert_eq!(notes.take(), ["keep 10", "slots to 3"]);
-        let mut turn = 1;
+        let mut sequence = 1;
         for number in [3, 5, 6, 7, 9, 12, 13, 14, 15] {
-            turn += 1;
-            let asked = [in_turn(&SESSION, turn, 0), words(&[number, 1, 2])];
+            sequence += 1;
+            let calls = [in_turn(&SESSION, sequence, 0), words(&[number, 1, 2])];
             let status = Status::Notsupp as u32;
-            assert_eq!(ends(&channels, &asked).1, [(11, 0), (number, status)]);
+            assert_eq!(ends(&channels, &calls).1, [(11, 0), (number, status)]);
         }
-        let asked = [in_turn(&SESSION, turn + 1, 0), words(&[99])];
+        let calls = [in_turn(&SESSION, sequence + 1, 0), words(&[99])];
         let status = Status::OpIllegal as u32;
-        assert_eq!(ends(&channels, &asked).1, [(11, 0), (ILLEGAL, status)]);
+        assert_eq!(ends(&channels, &calls).1, [(11, 0), (ILLEGAL, status)]);
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl<S: Operations> CallArguments for Compound<'_, S> {
     fn max_reply(&self) -> usize {
         match self.operations.max_reply() {
             0 => 0,
-            room => 4 + 24 + 12 + 44 + 8 + room,
+            len => 4 + 24 + 12 + 44 + 8 + len,
         }
     }
 

@@ -374,12 +374,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_segments_are_read_as_told_or_refused(segments in vec(segment(), 0..6)) {
-            let (mut at, mut told, mut pieces) = (100, Some(Vec::new()), Vec::new());
+            let (mut at, mut expected, mut pieces) = (100, Some(Vec::new()), Vec::new());
             for (number, (off, is_hole, len)) in segments.into_iter().enumerate() {
                 let offset = at + u64::from(off.unsigned_abs());
                 let offset = if off < 0 { at - u64::from(off.unsigned_abs()) } else { offset };
-                let covers = is_hole && at == 100 && off < 0 && told.as_ref().is_some_and(Vec::is_empty);
-                told = told.filter(|_| off == 0 || covers);
+                let is_empty = expected.as_ref().is_some_and(Vec::is_empty);
+                let covers = is_hole && at == 100 && off < 0 && is_empty;
+                expected = expected.filter(|_| off == 0 || covers);
                 let (bytes, next) = if is_hole {
                     pieces.push(hole(offset, len));
                     let next = offset.saturating_add(len).clamp(at, at.max(150));
@@ -391,19 +392,19 @@ mod tests {
                     (bytes, next)
                 };
                 at = next;
-                told.iter_mut().for_each(|told| told.extend_from_slice(&bytes));
+                expected.iter_mut().for_each(|expected| expected.extend_from_slice(&bytes));
             }
-            match (read_plus(&pieces), told.filter(|told| told.len() <= 50)) {
+            match (read_plus(&pieces), expected.filter(|expected| expected.len() <= 50)) {
                 (Err(Failure::Malformed(_)), None) => {}
-                (Ok((got, true)), Some(told)) => {
+                (Ok((got, true)), Some(expected)) => {
                     let bytes = |piece: Piece<'_>| match piece {
                         Piece::Data(data) => data.to_vec(),
                         Piece::Hole(len) => vec![0; len],
                     };
                     let got: Vec<u8> = got.into_iter().flat_map(bytes).collect();
-                    prop_assert_eq!(got, told);
+                    prop_assert_eq!(got, expected);
                 }
-                (got, told) => prop_assert!(false, "{:?} of {:?}", got, told),
+                (got, expected) => prop_assert!(false, "{:?} of {:?}", got, expected),
             }
         }
     }
@@ -423,10 +424,10 @@ mod tests {
             (found.first, found.eof),
             (Some(Piece::Data(b"abcde")), false)
         );
-        let mut asked = Vec::new();
-        compound.put(&mut asked);
+        let mut encoded = Vec::new();
+        compound.put(&mut encoded);
         let want: &[u8] = b"\0\0\0\0\0\0\0\0\0\0\0\x02\0\0\0\x16\0\0\0\x04file\
             \0\0\0\x19\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x64\0\0\0\x32";
-        assert_eq!(asked, want);
+        assert_eq!(encoded, want);
     }
 }

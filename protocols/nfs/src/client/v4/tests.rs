@@ -62,8 +62,8 @@ fn a_sequence_goes_first_and_says_what_became_of_its_slot() {
     .concat();
     assert_eq!(bytes, want);
 
-    let reply = |turn| {
-        let tail = words(&[turn, 2, 9, 31, 0]);
+    let reply = |sequence| {
+        let tail = words(&[sequence, 2, 9, 31, 0]);
         [&words(&[0, 0, 1, 53, 0])[..], b"0123456789abcdef", &tail].concat()
     };
     let done = compound.answer(&reply(5)).map_err(drop).expect("answered");
@@ -189,9 +189,9 @@ fn a_lock_in_the_way_is_no_failure() {
         seqid: 0,
         seqid_advanced: &counts,
     };
-    let asked = put(&lock);
+    let encoded = put(&lock);
     let range = words(&[12, 2, 0, 0, 10, u32::MAX, u32::MAX, 1, 8]);
-    assert!(asked.windows(range.len()).any(|at| at == range));
+    assert!(encoded.windows(range.len()).any(|at| at == range));
     let bytes = [
         &words(&[10010, 0, 2, 22, 0, 12, 10010])[..],
         &words(&[0, 10, 0, 5, 1, 0, 3]),

@@ -125,9 +125,9 @@ impl Clients {
         let Some(client) = table.clients.get_mut(&number) else {
             return;
         };
-        let gone = is_free().then(|| client.locked.remove(&node));
+        let removed = is_free().then(|| client.locked.remove(&node));
         drop(table);
-        drop(gone);
+        drop(removed);
     }
 
     /// Removes a client, and returns its number and the nodes that it may have locked. Linux sends
@@ -169,8 +169,8 @@ impl Clients {
 
 impl Table {
     fn forget(&mut self, which: impl Fn(&Client) -> bool) {
-        let gone = self.clients.extract_if(|_, client| which(client));
-        for (_, client) in gone {
+        let removed = self.clients.extract_if(|_, client| which(client));
+        for (_, client) in removed {
             self.by_name.remove(&client.name);
         }
     }

@@ -149,15 +149,15 @@ impl Recovery {
                 let (addr, name) = ((*addr)?, name.clone());
                 Some(Monitored { name, addr })
             });
-        let mut gone: Vec<Monitored> = idle.take(Recovery::MAX_REMOVED).collect();
-        for client in &gone {
+        let mut removed: Vec<Monitored> = idle.take(Recovery::MAX_REMOVED).collect();
+        for client in &removed {
             records.current.remove(&client.name());
         }
         if !in_grace {
             let left = records.earlier.len().saturating_sub(Recovery::MAX_REMOVED);
-            gone.extend(records.earlier.split_off(left));
+            removed.extend(records.earlier.split_off(left));
         }
-        for client in gone {
+        for client in removed {
             let _ = self.stable.remove(&client.record());
         }
     }

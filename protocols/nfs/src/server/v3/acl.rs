@@ -46,8 +46,8 @@ impl RequestContext<'_> {
             if wants(acl_mask::DEFAULT | acl_mask::DEFAULT_COUNT)
                 && let Some(acl) = default(&cx, node)?
             {
-                let told = wants(acl_mask::DEFAULT);
-                found.default = AclList::new(&acl, &attr, told, AclItem::DEFAULT);
+                let with_entries = wants(acl_mask::DEFAULT);
+                found.default = AclList::new(&acl, &attr, with_entries, AclItem::DEFAULT);
             }
             Ok(found)
         })

@@ -60,21 +60,23 @@ impl RequestContext<'_> {
 
     fn make(
         &self,
-        place: &NameArgs<'_>,
+        location: &NameArgs<'_>,
         what: NewNode<'_>,
         set: &SetAttributes,
     ) -> ProcedureResult<CreateOk, Wcc> {
-        self.made(place, |dir, name| Ok(self.make_new(dir, name, what, set)?))
+        self.made(location, |dir, name| {
+            Ok(self.make_new(dir, name, what, set)?)
+        })
     }
 
-    /// Creates a node at `place` with `make`, and returns the results for the client.
+    /// Creates a node at `location` with `make`, and returns the results for the client.
     fn made(
         &self,
-        place: &NameArgs<'_>,
+        location: &NameArgs<'_>,
         make: impl FnOnce(&Arc<dyn Node>, Name<'_>) -> StepResult<Entry>,
     ) -> Result<Outcome<CreateOk, Wcc>, CallError> {
-        let (result, dir) = self.change(self.directory(&place.dir), |dir, _| {
-            let entry = make(dir, Name::new(place.name)?)?;
+        let (result, dir) = self.change(self.directory(&location.dir), |dir, _| {
+            let entry = make(dir, Name::new(location.name)?)?;
             let object = self.handle_of(&self.patient_cx(), &entry.node)?;
             Ok((object, entry.attr))
         })?;

@@ -27,9 +27,9 @@ impl RequestContext<'_> {
         let file = self.server.file(&cx, node, OpenFlags::READ)?;
         let at = self.reply.out.len();
         self.reply.out.bytes(&[0; ReadHead::SIZE]);
-        let room = self.reply.out.room().saturating_sub(3);
+        let capacity = self.reply.out.room().saturating_sub(3);
         let most = args.count.min(self.server.options.max_io) as usize;
-        let len = most.min(room);
+        let len = most.min(capacity);
         // No data is beyond the largest file offset.
         let count = match i64::try_from(args.offset) {
             Ok(_) if len > 0 => file.read(&cx, args.offset, len, self.reply.out)?,

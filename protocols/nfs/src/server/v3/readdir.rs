@@ -65,14 +65,14 @@ impl RequestContext<'_> {
         }
         let begin = self.reply.out.len();
         let most = wanted.most.min(self.server.options.max_io as usize);
-        let room = most.saturating_sub(Entries::FIXED);
-        let room = room.min(self.reply.out.room().saturating_sub(Entries::TAIL));
+        let limit = most.saturating_sub(Entries::FIXED);
+        let limit = limit.min(self.reply.out.room().saturating_sub(Entries::TAIL));
         let mut entries = Entries {
             cx: &cx,
             server: self.server,
             out: self.reply.out,
             plus: wanted.plus,
-            end: begin + room,
+            end: begin + limit,
             names: wanted.names,
             full: false,
             failed: None,
@@ -155,8 +155,8 @@ impl Entries<'_> {
 
     fn put(&mut self, entry: Entry<'_>, of: Option<vfs::Entry>) -> bool {
         let names = 4 + 8 + 4 + entry.name.len() + padding(entry.name.len()) + 8;
-        let room = self.end.saturating_sub(self.out.len());
-        if self.full || names > self.names || names > room {
+        let remaining = self.end.saturating_sub(self.out.len());
+        if self.full || names > self.names || names > remaining {
             self.full = true;
             return false;
         }
@@ -179,7 +179,7 @@ impl Entries<'_> {
             4 + object.bytes().len() + padding(object.bytes().len())
         });
         let all = names + 4 + attributes.map_or(0, |_| 84) + 4 + handle;
-        if all > room {
+        if all > remaining {
             self.full = true;
             return false;
         }

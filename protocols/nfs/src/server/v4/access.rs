@@ -12,13 +12,13 @@ impl RequestContext<'_, Compound> {
         let directory = node.kind() == Kind::Directory;
         let known = access_bits(directory).fold(0, |all, (bit, _)| all | bit);
         let known = want & known & allowed_bits(self.compound.minor);
-        let mut ask = Access::empty();
+        let mut requested = Access::empty();
         for (bit, access) in access_bits(directory) {
             if known & bit != 0 {
-                ask |= access;
+                requested |= access;
             }
         }
-        let may = node.access(&self.cx(), ask)?;
+        let may = node.access(&self.cx(), requested)?;
         let mut access = 0;
         for (bit, needed) in access_bits(directory) {
             if known & bit != 0 && may.contains(needed) {

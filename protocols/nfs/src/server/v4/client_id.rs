@@ -57,7 +57,7 @@ impl<'a> RequestContext<'a, Compound> {
     pub(super) fn set_client_id(&mut self, args: SetClientId<'_>) -> OpResult {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned().into_boxed_str();
         let principal = self.principal();
-        let ask = state::SetClientId {
+        let request = state::SetClientId {
             owner: args.id,
             verifier: args.verifier,
             by: self.requester(&principal),
@@ -68,15 +68,15 @@ impl<'a> RequestContext<'a, Compound> {
                 ident: args.ident,
             },
         };
-        match self.server.state.set_client_id(ask) {
+        match self.server.state.set_client_id(request) {
             Ok((client, confirm)) => {
                 self.reply.value(&ClientIdSet { client, confirm });
                 Ok(())
             }
-            Err(SetClientIdError::InUse(who)) => {
+            Err(SetClientIdError::InUse(client)) => {
                 self.reply.value(&NetAddr {
-                    netid: who.netid.as_bytes(),
-                    addr: who.address.as_bytes(),
+                    netid: client.netid.as_bytes(),
+                    addr: client.address.as_bytes(),
                 });
                 Err(OpError::WithBody(Status::ClidInuse))
             }

@@ -105,14 +105,14 @@ impl RequestContext<'_, Compound> {
         };
         let located = self.located(node.clone());
         let make = || self.call.retried_by_client(Waker::from(Arc::new(notifier)));
-        let Some(place) = state.wait_for_lock(client, waiter, (&located, lock), make) else {
+        let Some(queue_place) = state.wait_for_lock(client, waiter, (&located, lock), make) else {
             return self.try_lock(node, lock);
         };
-        if let Some(before) = place.before {
+        if let Some(before) = queue_place.before {
             cancel_wait(server, waiter.key, &before);
         }
         let cx = Cx {
-            call: &place.call,
+            call: &queue_place.call,
             ..self.cx()
         };
         loop {
@@ -122,7 +122,7 @@ impl RequestContext<'_, Compound> {
                 Err(Errno::EINTR) => return Err(Status::Delay.into()),
                 done => return Ok(done?),
             }
-            if place.call.take_wake_within().is_some() {
+            if queue_place.call.take_wake_within().is_some() {
                 state.record_unseen_release(waiter);
             }
             let holder = locks.holder(&cx, &**node, lock)?;

@@ -223,13 +223,13 @@ impl RequestContext<'_, Compound> {
 }
 
 /// Converts a channel's attributes from the wire.
-fn channel_from_wire(asked: &types::Channel) -> Channel {
+fn channel_from_wire(requested: &types::Channel) -> Channel {
     Channel {
-        max_request: asked.max_request,
-        max_response: asked.max_response,
-        max_cached: asked.max_cached,
-        max_operations: asked.max_operations,
-        max_requests: asked.max_requests,
+        max_request: requested.max_request,
+        max_response: requested.max_response,
+        max_cached: requested.max_cached,
+        max_operations: requested.max_operations,
+        max_requests: requested.max_requests,
     }
 }
 

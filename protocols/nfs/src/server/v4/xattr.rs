@@ -74,15 +74,15 @@ impl RequestContext<'_, Compound> {
             Some(rest) => rest,
             None => return Err(Status::BadCookie.into()),
         };
-        let mut room = (args.max_count as usize)
+        let mut remaining = (args.max_count as usize)
             .checked_sub(8 + 4 + 4)
             .ok_or(Status::Toosmall)?;
         let fits = rest
             .iter()
             .take_while(|name| {
                 let len = 4 + name.len() + wire::padding(name.len());
-                let fits = len <= room;
-                room = room.saturating_sub(len);
+                let fits = len <= remaining;
+                remaining = remaining.saturating_sub(len);
                 fits
             })
             .count();

@@ -225,11 +225,11 @@ impl<T: Tree> State<T> {
             return Some((None, None, CallbackKind::RecallAny(keep)));
         }
         loop {
-            let place = client_state.to_notify.pop_front()?;
-            if let Some(wait) = client_state.waiting.get_mut(&place) {
+            let key = client_state.to_notify.pop_front()?;
+            if let Some(wait) = client_state.waiting.get_mut(&key) {
                 wait.notification_due = false;
                 let node = wait.node.clone();
-                return Some((None, Some(node), CallbackKind::NotifyLock(place.1)));
+                return Some((None, Some(node), CallbackKind::NotifyLock(key.1)));
             }
         }
     }

@@ -326,13 +326,13 @@ impl<T: Tree> ClientState<T> {
         client: &Client<T>,
         serial: u32,
         shares: &Shares,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) {
         let Some(StateEntry::Open(open)) = self.remove(serial) else {
             return;
         };
         for &lock in &open.locks {
-            self.forget_lock(client, lock, open.key, &open.node, gone);
+            self.forget_lock(client, lock, open.key, &open.node, released);
         }
         if let Some(owner) = self.open_owners.get_mut(open.owner) {
             owner.opens.remove(&open.key);
@@ -341,7 +341,7 @@ impl<T: Tree> ClientState<T> {
                 self.open_owners.remove(open.owner);
             }
         }
-        gone.files.extend(open.files.all());
+        released.files.extend(open.files.all());
     }
 
     /// Removes the lock state `serial` of an open of `key`, and all locks that its owner has on the
@@ -352,7 +352,7 @@ impl<T: Tree> ClientState<T> {
         serial: u32,
         key: NodeKey,
         node: &T::Node,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) {
         let Some(StateEntry::Lock(lock)) = self.remove(serial) else {
             return;
@@ -362,7 +362,7 @@ impl<T: Tree> ClientState<T> {
         };
         owner.states.retain(|&state| state != serial);
         if owner.forget(key).is_some_and(|held| !held.is_empty()) {
-            gone.locks.push(Unlock {
+            released.locks.push(Unlock {
                 key,
                 node: node.clone(),
                 owner: client.lock_owner(owner.name.clone()),
@@ -380,7 +380,7 @@ impl<T: Tree> ClientState<T> {
         revoke: bool,
         shares: &Shares,
         delegations: &Delegations,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) {
         let delegated: Vec<u32> = self
             .states
@@ -389,7 +389,7 @@ impl<T: Tree> ClientState<T> {
             .map(|(serial, _)| *serial)
             .collect();
         for &serial in &delegated {
-            self.end_delegation(client, serial, delegations, gone);
+            self.end_delegation(client, serial, delegations, released);
         }
         self.end_copies();
         self.to_call.clear();
@@ -398,7 +398,7 @@ impl<T: Tree> ClientState<T> {
         for ((key, name), wait) in self.waiting.drain() {
             // Otherwise a request in progress could enter the queue, and would never leave it.
             wait.call.cancel();
-            gone.locks.push(Unlock {
+            released.locks.push(Unlock {
                 key,
                 node: wait.node,
                 owner: client.lock_owner(name),
@@ -416,7 +416,7 @@ impl<T: Tree> ClientState<T> {
             })
             .partition(|serial| is_open(&self.states[*serial]));
         for &serial in &opens {
-            self.close(client, serial, shares, gone);
+            self.close(client, serial, shares, released);
         }
         self.open_owners.clear();
         self.lock_owners.clear();

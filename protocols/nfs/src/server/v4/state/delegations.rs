@@ -252,7 +252,7 @@ impl<T: Tree> State<T> {
             recent.rotate(now);
             recent.new.insert(key);
         }
-        let mut whom = Vec::new();
+        let mut clients = Vec::new();
         for (id, serial) in all {
             let Some(client) = self.clients.get(&id) else {
                 continue;
@@ -264,10 +264,10 @@ impl<T: Tree> State<T> {
                 delegation.recalled = Some(now);
                 client_state.to_call.push_back(serial);
                 client_state.recalled.push(serial);
-                whom.push(id);
+                clients.push(id);
             }
         }
-        whom
+        clients
     }
 
     /// Runs DELEGRETURN (RFC 8881 section 18.6).
@@ -279,13 +279,13 @@ impl<T: Tree> State<T> {
     ) -> Result<(), Status> {
         let client = &client.0;
         let serial = self.serial_of(client, stateid)?;
-        let mut gone = Released::default();
+        let mut released = Released::default();
         {
             let mut client_state = client.client_state.lock();
             client_state.delegation(client, serial, stateid, key)?;
-            client_state.end_delegation(client, serial, &self.delegations, &mut gone);
+            client_state.end_delegation(client, serial, &self.delegations, &mut released);
         }
-        self.release(gone);
+        self.release(released);
         Ok(())
     }
 
@@ -351,8 +351,8 @@ impl<T: Tree> State<T> {
         let count = self.delegations.count.load(Ordering::Relaxed);
         let refused = self.delegations.refused.swap(false, Ordering::Relaxed);
         let all_tight = refused || is_tight(count, self.limits.all_delegations);
-        let mut gone = Released::default();
-        let mut whom = Vec::new();
+        let mut released = Released::default();
+        let mut clients = Vec::new();
         for client in self.clients.all() {
             let tells = self.notify_unseen(&client);
             let is_expired = self.is_expired(&client);
@@ -363,27 +363,29 @@ impl<T: Tree> State<T> {
                 };
                 let since = delegation.recalled.unwrap_or(now);
                 if is_expired || now.saturating_sub(since) > in_time {
-                    self.revoke_delegation(&client, &mut client_state, serial, &mut gone);
+                    self.revoke_delegation(&client, &mut client_state, serial, &mut released);
                 } else if std::mem::take(&mut delegation.recall_due) {
                     client_state.to_call.push_back(serial);
                 }
             }
             client_state.maintain_copies(now, self.lease, is_expired);
             let count = client_state.delegations;
-            let asked = client_state.last_recall_any;
+            let last_recall = client_state.last_recall_any;
             if count > 0
                 && (all_tight || is_tight(count, self.limits.delegations))
-                && asked.is_none_or(|asked| now.saturating_sub(asked) >= RECALL_ANY_INTERVAL)
+                && last_recall.is_none_or(|last_recall| {
+                    now.saturating_sub(last_recall) >= RECALL_ANY_INTERVAL
+                })
             {
                 client_state.last_recall_any = Some(now);
                 client_state.recall_any_keep = Some((count * 3 / 4) as u32);
             }
             if tells || client_state.recall_any_keep.is_some() || !client_state.to_call.is_empty() {
-                whom.push(client.id);
+                clients.push(client.id);
             }
         }
-        self.release(gone);
-        whom
+        self.release(released);
+        clients
     }
 
     fn revoke_delegation(
@@ -391,7 +393,7 @@ impl<T: Tree> State<T> {
         client: &Arc<Client<T>>,
         client_state: &mut ClientState<T>,
         serial: u32,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) {
         static REVOKED: LogLimit<Option<PeerKey>> = LogLimit::new();
         if let Some(suppressed) = REVOKED.permit(client.peer.client()) {
@@ -402,7 +404,7 @@ impl<T: Tree> State<T> {
                 "delegation revoked: the client did not return it"
             );
         }
-        client_state.end_delegation(client, serial, &self.delegations, gone);
+        client_state.end_delegation(client, serial, &self.delegations, released);
         client_state.record_revoked_delegation(serial);
         let flag = status_flags::RECALLABLE_STATE_REVOKED;
         client.flags.fetch_or(flag, Ordering::AcqRel);
@@ -435,12 +437,12 @@ impl<T: Tree> ClientState<T> {
         client: &Client<T>,
         serial: u32,
         delegations: &Delegations,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) {
         if let Some(StateEntry::Delegation(delegation)) = self.remove(serial) {
             self.recalled.retain(|&one| one != serial);
             delegations.remove(delegation.key, client.id, serial);
-            gone.files.push(delegation.file);
+            released.files.push(delegation.file);
         }
     }
 }

@@ -39,9 +39,9 @@ pub struct ExchangedId {
 impl<T: Tree> State<T> {
     /// Runs EXCHANGE_ID, with the nine cases of RFC 8881 section 18.35.4.
     pub fn exchange_id(&self, args: &ExchangeId<'_>) -> Result<ExchangedId, Status> {
-        let mut gone = Released::default();
-        let client = self.exchange(&mut self.registry.lock(), args, &mut gone);
-        self.release(gone);
+        let mut released = Released::default();
+        let client = self.exchange(&mut self.registry.lock(), args, &mut released);
+        self.release(released);
         let client = client?;
         let sequence = client.creation.lock().next();
         Ok(ExchangedId {
@@ -55,7 +55,7 @@ impl<T: Tree> State<T> {
         &self,
         registry: &mut Registry<T>,
         args: &ExchangeId<'_>,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) -> Result<Arc<Client<T>>, Status> {
         let owner = (Minor::V41, args.owner);
         let record = self.record_of(registry, owner, &args.verifier, &args.by);
@@ -77,7 +77,7 @@ impl<T: Tree> State<T> {
                 (false, false, _) if !self.is_expired(&client) && self.has_state(&client) => {
                     return Err(Status::ClidInuse);
                 }
-                (false, false, _) => self.destroy(registry, &client, gone),
+                (false, false, _) => self.destroy(registry, &client, released),
                 // Case 5: the client was restarted. Its old state is destroyed when the new client
                 // is confirmed.
                 (false, true, false) => {}
@@ -99,20 +99,20 @@ impl<T: Tree> State<T> {
                 now,
             )
         };
-        let client = self.new_client(registry, args.by.peer, make, Status::Delay, gone)?;
+        let client = self.new_client(registry, args.by.peer, make, Status::Delay, released)?;
         let known = RegisteredClient {
             client: client.clone(),
             confirm: [0; 8],
             callback: CallbackClient::default(),
         };
-        self.set_unconfirmed(registry, known, gone);
+        self.set_unconfirmed(registry, known, released);
         Ok(client)
     }
 
     /// Runs DESTROY_CLIENTID. Returns `CLIENTID_BUSY` while the client has sessions or state,
     /// `STALE_CLIENTID` if it is not the requester's.
     pub fn destroy_client_id(&self, id: ClientId, by: &Requester<'_>) -> Result<(), Status> {
-        let mut gone = Released::default();
+        let mut released = Released::default();
         let destroyed = {
             let mut registry = self.registry.lock();
             let client = self
@@ -124,11 +124,11 @@ impl<T: Tree> State<T> {
             if has_sessions || self.has_state(&client) {
                 Err(Status::ClientidBusy)
             } else {
-                self.destroy(&mut registry, &client, &mut gone);
+                self.destroy(&mut registry, &client, &mut released);
                 Ok(())
             }
         };
-        self.release(gone);
+        self.release(released);
         destroyed
     }
 

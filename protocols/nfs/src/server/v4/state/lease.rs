@@ -62,7 +62,7 @@ impl<T: Tree> State<T> {
 
     /// Revokes the state of a client, if it has expired.
     fn expire(&self, client: &Arc<Client<T>>) -> bool {
-        let mut gone = Released::default();
+        let mut released = Released::default();
         {
             let mut registry = self.registry.lock();
             let mut recorded = client.recorded.lock();
@@ -76,23 +76,23 @@ impl<T: Tree> State<T> {
             match client.minor {
                 Minor::V40 => {
                     *recorded = Recorded::Never;
-                    self.remove_client(&mut registry, client, &mut gone);
+                    self.remove_client(&mut registry, client, &mut released);
                 }
                 Minor::V41 => {
                     if *recorded == Recorded::Yes {
                         *recorded = Recorded::No;
                     }
-                    self.revoke(client, &mut gone);
+                    self.revoke(client, &mut released);
                 }
             }
         }
-        self.release(gone);
+        self.release(released);
         true
     }
 
-    fn revoke(&self, client: &Client<T>, gone: &mut Released<T>) {
+    fn revoke(&self, client: &Client<T>, released: &mut Released<T>) {
         let mut client_state = client.client_state.lock();
-        client_state.clear(client, true, &self.shares, &self.delegations, gone);
+        client_state.clear(client, true, &self.shares, &self.delegations, released);
         if client_state.revoked > 0 {
             let flag = status_flags::EXPIRED_ALL_STATE_REVOKED;
             client.flags.fetch_or(flag, Ordering::AcqRel);
@@ -105,7 +105,7 @@ impl<T: Tree> State<T> {
     pub fn reap(&self) {
         self.in_grace();
         let now = self.now();
-        let mut gone = Released::default();
+        let mut released = Released::default();
         for client in self.clients.all() {
             let silent = client.idle_time(now);
             if silent > self.lease {
@@ -117,13 +117,13 @@ impl<T: Tree> State<T> {
                         || !self.has_state(&client)
                         || silent > self.lease * self.limits.courtesy)
                 {
-                    self.destroy(&mut registry, &client, &mut gone);
+                    self.destroy(&mut registry, &client, &mut released);
                 }
             } else if client.minor == Minor::V40 {
                 let before = now.saturating_sub(self.lease);
                 client.client_state.lock().forget_idle_owners(before);
             }
         }
-        self.release(gone);
+        self.release(released);
     }
 }

@@ -125,8 +125,8 @@ impl<T: Tree> State<T> {
     ) -> Option<QueuePlace> {
         let (now, is_notified) = (self.now(), self.may_notify_lock(client));
         let mut client_state = client.0.client_state.lock();
-        let place = (waiter.key, waiter.owner.clone());
-        let known = client_state.waiting.get_mut(&place);
+        let key = (waiter.key, waiter.owner.clone());
+        let known = client_state.waiting.get_mut(&key);
         if let Some(wait) = known.filter(|wait| wait.lock == *wanted) {
             wait.retried(now, is_notified);
             return Some(QueuePlace {
@@ -134,7 +134,7 @@ impl<T: Tree> State<T> {
                 before: None,
             });
         }
-        let is_known = client_state.waiting.contains_key(&place);
+        let is_known = client_state.waiting.contains_key(&key);
         if client_state.destroyed || !is_known && client_state.waiting.len() >= MAX_WAITS {
             return None;
         }
@@ -152,7 +152,7 @@ impl<T: Tree> State<T> {
             available_since: None,
             _charge: charge,
         };
-        let before = client_state.waiting.insert(place, wait);
+        let before = client_state.waiting.insert(key, wait);
         let before = before.map(|wait| wait.call);
         Some(QueuePlace { call, before })
     }
@@ -162,8 +162,8 @@ impl<T: Tree> State<T> {
         let Some(client) = self.clients.get(&waiter.client) else {
             return;
         };
-        let place = (waiter.key, waiter.owner.clone());
-        if let Some(wait) = client.client_state.lock().waiting.get_mut(&place) {
+        let key = (waiter.key, waiter.owner.clone());
+        if let Some(wait) = client.client_state.lock().waiting.get_mut(&key) {
             (wait.release_unobservable, wait.available_since) = (true, Some(wait.requested));
         }
     }
@@ -175,8 +175,8 @@ impl<T: Tree> State<T> {
         if client_state.waiting.is_empty() {
             return None;
         }
-        let place = (waiter.key, waiter.owner.clone());
-        Some(client_state.waiting.remove(&place)?.call)
+        let key = (waiter.key, waiter.owner.clone());
+        Some(client_state.waiting.remove(&key)?.call)
     }
 
     /// Records that the lock table has woken `waiter`. Returns whether to call its client.
@@ -186,8 +186,8 @@ impl<T: Tree> State<T> {
             return false;
         };
         let client_state = &mut *client.client_state.lock();
-        let place = (waiter.key, waiter.owner.clone());
-        let Some(wait) = client_state.waiting.get_mut(&place) else {
+        let key = (waiter.key, waiter.owner.clone());
+        let Some(wait) = client_state.waiting.get_mut(&key) else {
             return false;
         };
         wait.available_since = Some(now);
@@ -195,7 +195,7 @@ impl<T: Tree> State<T> {
             return false;
         }
         wait.notification_due = true;
-        client_state.to_notify.push_back(place);
+        client_state.to_notify.push_back(key);
         true
     }
 
@@ -203,16 +203,16 @@ impl<T: Tree> State<T> {
     /// whether any notifications are due.
     pub(super) fn notify_unseen(&self, client: &Client<T>) -> bool {
         let mut client_state = client.client_state.lock();
-        let room = MAX_WAITS.saturating_sub(client_state.to_notify.len());
+        let limit = MAX_WAITS.saturating_sub(client_state.to_notify.len());
         let all = client_state.waiting.iter_mut();
         let unseen = all.filter(|(_, wait)| {
             wait.release_unobservable && wait.is_notified && !wait.notification_due
         });
         let unseen: Vec<_> = unseen
-            .take(room)
-            .map(|(place, wait)| {
+            .take(limit)
+            .map(|(key, wait)| {
                 wait.notification_due = true;
-                place.clone()
+                key.clone()
             })
             .collect();
         client_state.to_notify.extend(unseen);

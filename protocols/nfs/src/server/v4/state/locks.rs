@@ -367,9 +367,9 @@ impl<T: Tree> ClientState<T> {
         if let Ok(open) = self.open_mut(open) {
             open.locks.retain(|&lock| lock != serial);
             let (key, node) = (open.key, open.node.clone());
-            let mut gone = Released::default();
-            self.forget_lock(client, serial, key, &node, &mut gone);
-            debug_assert!(gone.is_empty(), "it had locked something");
+            let mut released = Released::default();
+            self.forget_lock(client, serial, key, &node, &mut released);
+            debug_assert!(released.is_empty(), "it had locked something");
         }
     }
 }

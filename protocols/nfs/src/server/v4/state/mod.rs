@@ -232,9 +232,9 @@ impl<T: Tree> State<T> {
         (self.clock)()
     }
 
-    fn release(&self, gone: Released<T>) {
-        if !gone.is_empty() {
-            (self.release)(gone);
+    fn release(&self, released: Released<T>) {
+        if !released.is_empty() {
+            (self.release)(released);
         }
     }
 }

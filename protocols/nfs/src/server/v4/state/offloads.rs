@@ -123,14 +123,14 @@ impl<T: Tree> State<T> {
         if client_state.destroyed || client_state.offloads.len() >= self.limits.offloads {
             return None;
         }
-        let place = self.quotas.offloads.take(&client.peer, 1).ok()?;
+        let charge = self.quotas.offloads.take(&client.peer, 1).ok()?;
         let serial = client_state.next_serial();
         let offload = Arc::new(Offload {
             client: client.id,
             serial,
             call: what.call,
             count: AtomicU64::new(what.count),
-            quota_charge: Mutex::new(Some(place)),
+            quota_charge: Mutex::new(Some(charge)),
         });
         let copying = CopyState {
             key: what.key,

@@ -161,7 +161,7 @@ impl<T: Tree> State<T> {
         deny: Share,
     ) -> Result<StateId, Status> {
         let client = &client.0;
-        let mut gone = Released::default();
+        let mut released = Released::default();
         let stateid = {
             let mut client_state = client.client_state.lock();
             let serial = self.confirmed_open(client, &client_state, stateid, key)?;
@@ -176,12 +176,12 @@ impl<T: Tree> State<T> {
                 return Err(Status::Inval);
             }
             (open.modes_seen, open.access, open.deny) = (within, access, deny);
-            gone.files = open.files.keep(access);
+            released.files = open.files.keep(access);
             let name = name.ok_or(Status::Serverfault)?;
             self.shares.set(key, client.id, &name, access, deny);
             open.changed(client, serial)
         };
-        self.release(gone);
+        self.release(released);
         Ok(stateid)
     }
 
@@ -194,13 +194,13 @@ impl<T: Tree> State<T> {
         key: NodeKey,
     ) -> Result<StateId, Status> {
         let client = &client.0;
-        let mut gone = Released::default();
+        let mut released = Released::default();
         let stateid = {
             let mut client_state = client.client_state.lock();
             let serial = self.confirmed_open(client, &client_state, stateid, key)?;
             let open = client_state.open_mut(serial)?;
             let (number, last) = (open.owner, open.changed(client, serial));
-            client_state.close(client, serial, &self.shares, &mut gone);
+            client_state.close(client, serial, &self.shares, &mut released);
             match client.minor {
                 Minor::V41 => INVALID,
                 Minor::V40 => {
@@ -214,7 +214,7 @@ impl<T: Tree> State<T> {
                 }
             }
         };
-        self.release(gone);
+        self.release(released);
         Ok(stateid)
     }
 
@@ -356,8 +356,8 @@ impl<T: Tree> PendingOpen<'_, T> {
         let known = client_state
             .opened(&self.owner, self.key)
             .map(|(serial, _)| serial);
-        let room = known.is_some() || client_state.opens + client_state.revoked < limits.opens;
-        let checked = client_state.check_live().and(if room {
+        let has_room = known.is_some() || client_state.opens + client_state.revoked < limits.opens;
+        let checked = client_state.check_live().and(if has_room {
             Ok(())
         } else {
             Err(no_room_status(client.minor))

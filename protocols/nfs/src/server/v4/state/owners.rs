@@ -106,10 +106,10 @@ impl LockOwner {
 
     /// Removes and returns its locked ranges of `key`.
     pub(super) fn forget(&mut self, key: NodeKey) -> Option<Ranges> {
-        let gone = self.locked.remove(&key)?;
-        self.ranges -= gone.count();
+        let removed = self.locked.remove(&key)?;
+        self.ranges -= removed.count();
         self.count();
-        Some(gone)
+        Some(removed)
     }
 
     fn count(&mut self) {

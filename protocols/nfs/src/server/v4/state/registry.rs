@@ -160,13 +160,14 @@ impl<T: Tree> State<T> {
         peer: &Account,
         make: impl FnOnce(ClientId) -> Client<T>,
         full: Status,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) -> Result<Arc<Client<T>>, Status> {
-        let place = loop {
+        let charge = loop {
             match self.quotas.clients.take(peer, 1) {
-                Ok(place) => break place,
+                Ok(charge) => break charge,
                 Err(full)
-                    if self.make_room(registry, full.is_per_client().then_some(peer), gone) => {}
+                    if self.make_room(registry, full.is_per_client().then_some(peer), released) => {
+                }
                 Err(_) => return Err(full),
             }
         };
@@ -175,7 +176,7 @@ impl<T: Tree> State<T> {
             let id = client_id(self.boot, registry.last_client);
             if self.clients.get(&id).is_none() {
                 let client = Arc::new(make(id));
-                *client.quota_charge.lock() = Some(place);
+                *client.quota_charge.lock() = Some(charge);
                 registry.lockers.insert(client.lock_client, id);
                 self.clients.insert(id, client.clone());
                 return Ok(client);
@@ -190,7 +191,7 @@ impl<T: Tree> State<T> {
         &self,
         registry: &mut Registry<T>,
         peer: Option<&Account>,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) -> bool {
         let now = self.now();
         let silent = |client: &Arc<Client<T>>| client.idle_time(now);
@@ -222,7 +223,7 @@ impl<T: Tree> State<T> {
         let oldest = unconfirmed.into_iter().filter(of_most).max_by_key(silent);
         match oldest.or_else(expired) {
             Some(client) => {
-                self.destroy(registry, &client, gone);
+                self.destroy(registry, &client, released);
                 true
             }
             None => false,
@@ -234,7 +235,7 @@ impl<T: Tree> State<T> {
         &self,
         registry: &mut Registry<T>,
         client: &Arc<Client<T>>,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) {
         let mut recorded = client.recorded.lock();
         if *recorded == Recorded::Yes {
@@ -242,7 +243,7 @@ impl<T: Tree> State<T> {
             let _ = self.stable.remove(&client.record);
         }
         *recorded = Recorded::Never;
-        self.remove_client(registry, client, gone);
+        self.remove_client(registry, client, released);
     }
 
     /// Removes a client whose stable record is already handled: the rest of [`State::destroy`].
@@ -250,7 +251,7 @@ impl<T: Tree> State<T> {
         &self,
         registry: &mut Registry<T>,
         client: &Arc<Client<T>>,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) {
         registry.forget(client);
         self.clients.remove(&client.id);
@@ -258,7 +259,7 @@ impl<T: Tree> State<T> {
         let sessions = {
             let mut client_state = client.client_state.lock();
             client_state.destroyed = true;
-            client_state.clear(client, false, &self.shares, &self.delegations, gone);
+            client_state.clear(client, false, &self.shares, &self.delegations, released);
             std::mem::take(&mut client_state.sessions)
         };
         for session in sessions {
@@ -271,12 +272,12 @@ impl<T: Tree> State<T> {
         &self,
         registry: &mut Registry<T>,
         known: RegisteredClient<T>,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) {
         let client = known.client.clone();
         let before = registry.confirmed(&client.record);
         if let Some(before) = before.filter(|before| before.client.id != client.id) {
-            self.destroy(registry, &before.client, gone);
+            self.destroy(registry, &before.client, released);
         }
         let name = registry.name_mut(&client.record);
         name.unconfirmed = None;
@@ -290,14 +291,14 @@ impl<T: Tree> State<T> {
         &self,
         registry: &mut Registry<T>,
         known: RegisteredClient<T>,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) {
         let record = known.client.record.clone();
         if let Some(before) = registry.unconfirmed(&record)
             && !before.client.is_confirmed()
             && before.client.id != known.client.id
         {
-            self.destroy(registry, &before.client, gone);
+            self.destroy(registry, &before.client, released);
         }
         registry.name_mut(&record).unconfirmed = Some(known);
     }

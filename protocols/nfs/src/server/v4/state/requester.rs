@@ -97,7 +97,7 @@ impl<T: Tree> State<T> {
 impl<T: Tree> State<T> {
     /// Returns 16 unguessable bytes, different for each `serial`.
     pub(super) fn unguessable(&self, serial: u64) -> [u8; 16] {
-        let half = |part: u8| u128::from(self.secret.hash_one((serial, part)));
-        (half(0) << 64 | half(1)).to_be_bytes()
+        let word = |part: u8| u128::from(self.secret.hash_one((serial, part)));
+        (word(0) << 64 | word(1)).to_be_bytes()
     }
 }

@@ -135,7 +135,7 @@ impl<T: Tree> State<T> {
     ) -> Result<Started<OwnerRequest<T>>, Status> {
         let ClientRef(client) = self.client(client)?;
         let name: Arc<[u8]> = owner.into();
-        let mut gone = super::Released::default();
+        let mut released = super::Released::default();
         let started = {
             let mut client_state = client.client_state.lock();
             let client_state = &mut *client_state;
@@ -152,14 +152,14 @@ impl<T: Tree> State<T> {
             let forgotten = !owner.confirmed && owner.seq.last.is_some() && !owner.seq.is_busy();
             if forgotten {
                 for serial in owner.opens.values().copied().collect::<Vec<_>>() {
-                    client_state.close(&client, serial, &self.shares, &mut gone);
+                    client_state.close(&client, serial, &self.shares, &mut released);
                 }
                 client_state.forget_open_owner(number);
                 number = client_state.open_owner(&client, &name, most, self.now())?;
             }
             self.start_of_owner(&client, client_state, number, seqid)
         };
-        self.release(gone);
+        self.release(released);
         started
     }
 

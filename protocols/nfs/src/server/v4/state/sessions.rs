@@ -137,9 +137,9 @@ impl<T: Tree> State<T> {
     /// Runs CREATE_SESSION. A client's first session confirms it and destroys the state of its
     /// previous boot. A repetition gets the same result.
     pub fn create_session(&self, args: &CreateSession<'_>) -> Result<CreatedSession, Status> {
-        let mut gone = Released::default();
-        let created = self.create(&mut self.registry.lock(), args, &mut gone);
-        self.release(gone);
+        let mut released = Released::default();
+        let created = self.create(&mut self.registry.lock(), args, &mut released);
+        self.release(released);
         created
     }
 
@@ -147,7 +147,7 @@ impl<T: Tree> State<T> {
         &self,
         registry: &mut Registry<T>,
         args: &CreateSession<'_>,
-        gone: &mut Released<T>,
+        released: &mut Released<T>,
     ) -> Result<CreatedSession, Status> {
         let client = self.clients.get(&args.client);
         let client = client.filter(|client| client.minor == Minor::V41 && client.accepts(&args.by));
@@ -169,7 +169,7 @@ impl<T: Tree> State<T> {
         let answer = self.make_session(registry, &client, args)?;
         if is_new {
             let known = registry.unconfirmed(&client.record);
-            self.set_confirmed(registry, known.ok_or(Status::Serverfault)?, gone);
+            self.set_confirmed(registry, known.ok_or(Status::Serverfault)?, released);
         }
         client.renew(self.now());
         // A failed attempt does not consume the sequence number.
@@ -221,20 +221,20 @@ impl<T: Tree> State<T> {
     }
 
     /// Limits the attributes that a client asked for.
-    fn negotiated(&self, asked: Channel) -> Result<Channel, Status> {
-        if asked.max_requests == 0 || asked.max_operations == 0 {
+    fn negotiated(&self, requested: Channel) -> Result<Channel, Status> {
+        if requested.max_requests == 0 || requested.max_operations == 0 {
             return Err(Status::Inval);
         }
-        if asked.max_request < MIN_MESSAGE || asked.max_response < MIN_MESSAGE {
+        if requested.max_request < MIN_MESSAGE || requested.max_response < MIN_MESSAGE {
             return Err(Status::Toosmall);
         }
         let limits = &self.limits;
         Ok(Channel {
-            max_request: asked.max_request.min(limits.max_request),
-            max_response: asked.max_response.min(limits.max_response),
-            max_cached: asked.max_cached.min(limits.max_cached),
-            max_operations: asked.max_operations.min(limits.max_operations),
-            max_requests: asked.max_requests.min(limits.slots),
+            max_request: requested.max_request.min(limits.max_request),
+            max_response: requested.max_response.min(limits.max_response),
+            max_cached: requested.max_cached.min(limits.max_cached),
+            max_operations: requested.max_operations.min(limits.max_operations),
+            max_requests: requested.max_requests.min(limits.slots),
         })
     }
 

@@ -49,7 +49,7 @@ impl<T: Tree> State<T> {
         &self,
         args: SetClientId<'_>,
     ) -> Result<(ClientId, [u8; 8]), SetClientIdError> {
-        let mut gone = Released::default();
+        let mut released = Released::default();
         let answer = {
             let mut registry = self.registry.lock();
             let owner = (Minor::V40, args.owner);
@@ -92,7 +92,7 @@ impl<T: Tree> State<T> {
                         )
                     },
                     Status::Resource,
-                    &mut gone,
+                    &mut released,
                 ),
             };
             client.map(|client| {
@@ -102,11 +102,11 @@ impl<T: Tree> State<T> {
                     confirm,
                     callback: args.callback,
                 };
-                self.set_unconfirmed(&mut registry, known, &mut gone);
+                self.set_unconfirmed(&mut registry, known, &mut released);
                 (id, confirm)
             })
         };
-        self.release(gone);
+        self.release(released);
         answer.map_err(SetClientIdError::Status)
     }
 
@@ -117,7 +117,7 @@ impl<T: Tree> State<T> {
         confirm: [u8; 8],
         principal: &[u8],
     ) -> Result<(), Status> {
-        let mut gone = Released::default();
+        let mut released = Released::default();
         let answer = (|| {
             let mut registry = self.registry.lock();
             let client = self.clients.get(&id).ok_or(Status::StaleClientid)?;
@@ -138,14 +138,14 @@ impl<T: Tree> State<T> {
                 if others.is_some() {
                     return Err(Status::ClidInuse);
                 }
-                self.set_confirmed(&mut registry, known, &mut gone);
+                self.set_confirmed(&mut registry, known, &mut released);
                 return Ok(());
             }
             // A retransmission.
             let confirmed = registry.confirmed(&client.record).filter(is_it);
             confirmed.map(|_| ()).ok_or(Status::StaleClientid)
         })();
-        self.release(gone);
+        self.release(released);
         answer
     }
 
