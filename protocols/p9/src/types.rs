@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_version_is_answered_with_what_both_know() {
-        for (asked, answer) in [
+        for (offered, answer) in [
             ("9P2000", Some(Dialect::Plan9)),
             ("9P2000.u", Some(Dialect::Unix)),
             ("9P2000.L", Some(Dialect::Linux)),
@@ -149,7 +149,7 @@ mod tests {
             ("NFS", None),
             ("", None),
         ] {
-            assert_eq!(Dialect::negotiate(asked.as_bytes()), answer, "{asked}");
+            assert_eq!(Dialect::negotiate(offered.as_bytes()), answer, "{offered}");
         }
     }
 }

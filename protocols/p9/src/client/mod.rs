@@ -228,13 +228,13 @@ impl Client {
     /// Encodes a Tflush of a request, or returns `false` if the request is answered or being
     /// cancelled. The request counts as in flight until [`Client::receive`] returns its outcome.
     pub fn cancel(&mut self, tag: Tag, to: &mut impl Put) -> bool {
-        let Some(flight) = self.tags.get_mut(usize::from(tag.0)) else {
+        let Some(tag_state) = self.tags.get_mut(usize::from(tag.0)) else {
             return false;
         };
-        if flight.expected.is_none() || flight.flushing {
+        if tag_state.expected.is_none() || tag_state.flushing {
             return false;
         }
-        flight.flushing = true;
+        tag_state.flushing = true;
         let flush = Tmessage::Flush { oldtag: tag };
         flush.encode(self.dialect, flush_tag(tag), to);
         true
@@ -274,8 +274,8 @@ impl Client {
     /// Completes an Rread whose payload was received separately, after [`Client::separate_payload`]
     /// returned its tag.
     pub fn complete_read(&mut self, tag: Tag) {
-        if let Some(flight) = self.tags.get_mut(usize::from(tag.0)) {
-            flight.expected = None;
+        if let Some(tag_state) = self.tags.get_mut(usize::from(tag.0)) {
+            tag_state.expected = None;
             self.free_tag(tag);
         }
     }
@@ -293,8 +293,8 @@ impl Client {
         if tag.0 & FLUSH != 0 {
             return self.flushed(tag, message);
         }
-        let flight = self.tags.get_mut(usize::from(tag.0));
-        let expected = flight.and_then(|flight| flight.expected.take());
+        let tag_state = self.tags.get_mut(usize::from(tag.0));
+        let expected = tag_state.and_then(|tag_state| tag_state.expected.take());
         let Some(expected) = expected else {
             return Err(Malformed::new(format!("no request has tag {}", tag.0)));
         };
@@ -311,16 +311,16 @@ impl Client {
     /// it either.
     #[inline]
     pub fn release(&mut self, tag: Tag) {
-        if let Some(flight) = self.tags.get_mut(usize::from(tag.0)) {
-            flight.in_use = false;
+        if let Some(tag_state) = self.tags.get_mut(usize::from(tag.0)) {
+            tag_state.in_use = false;
             self.free_tag(tag);
         }
     }
 
     fn flushed(&mut self, tag: Tag, message: &[u8]) -> std::result::Result<Received, Malformed> {
         let target = Tag(tag.0 & !FLUSH);
-        let flight = match self.tags.get_mut(usize::from(target.0)) {
-            Some(flight) if flight.flushing => flight,
+        let tag_state = match self.tags.get_mut(usize::from(target.0)) {
+            Some(tag_state) if tag_state.flushing => tag_state,
             _ => {
                 return Err(Malformed::new(format!("no request has tag {}", tag.0)));
             }
@@ -329,8 +329,8 @@ impl Client {
             (_, Rmessage::Flush {}) => {}
             (_, other) => return Err(mismatch(Kind::Flush, &other)),
         }
-        flight.flushing = false;
-        let cancelled = flight.expected.take().is_some();
+        tag_state.flushing = false;
+        let cancelled = tag_state.expected.take().is_some();
         self.free_tag(target);
         Ok(if cancelled {
             Received::Answer {
@@ -362,8 +362,8 @@ impl Client {
 
     #[inline]
     fn free_tag(&mut self, tag: Tag) {
-        let flight = self.tags[usize::from(tag.0)];
-        if flight.expected.is_none() && !flight.flushing && !flight.in_use {
+        let tag_state = self.tags[usize::from(tag.0)];
+        if tag_state.expected.is_none() && !tag_state.flushing && !tag_state.in_use {
             self.free_tags.push(tag.0);
         }
     }

@@ -10,7 +10,7 @@ use crate::{Dialect, Fid, Stat, Tmessage};
 /// server check execute permission.
 pub fn lopen(flags: OpenFlags) -> u32 {
     let reads = flags.intersects(OpenFlags::READ | OpenFlags::EXEC);
-    let mut asked = match (reads, flags.contains(OpenFlags::WRITE)) {
+    let mut encoded = match (reads, flags.contains(OpenFlags::WRITE)) {
         (_, false) => Lopen::empty(),
         (false, true) => Lopen::WRONLY,
         (true, true) => Lopen::RDWR,
@@ -24,25 +24,25 @@ pub fn lopen(flags: OpenFlags) -> u32 {
         (OpenFlags::SYNC, Lopen::SYNC),
         (OpenFlags::NOATIME, Lopen::NOATIME),
     ] {
-        asked.set(bit, flags.contains(flag));
+        encoded.set(bit, flags.contains(flag));
     }
-    asked.bits()
+    encoded.bits()
 }
 
 /// Returns the `mode` of Topen and Tcreate. 9P2000 cannot open to append; flags without a bit in 9P
 /// are left to the server.
 pub fn omode(flags: OpenFlags, dialect: Dialect) -> u8 {
     let reads = flags.intersects(OpenFlags::READ);
-    let mut asked = match (reads, flags.contains(OpenFlags::WRITE)) {
+    let mut encoded = match (reads, flags.contains(OpenFlags::WRITE)) {
         (_, false) if flags.contains(OpenFlags::EXEC) => Omode::ACCESS,
         (_, false) => Omode::empty(),
         (false, true) => Omode::from_bits_retain(1),
         (true, true) => Omode::from_bits_retain(2),
     };
-    asked.set(Omode::TRUNC, flags.contains(OpenFlags::TRUNC));
+    encoded.set(Omode::TRUNC, flags.contains(OpenFlags::TRUNC));
     let append = dialect == Dialect::Unix && flags.contains(OpenFlags::APPEND);
-    asked.set(Omode::APPEND, append);
-    asked.bits()
+    encoded.set(Omode::APPEND, append);
+    encoded.bits()
 }
 
 /// Returns a Tsetattr.

@@ -71,13 +71,13 @@ fn files_are_asked_for_where_both_have_agreed_to_that() {
         let mut hello = Vec::new();
         client.version_request(&mut hello);
         assert!(hello.ends_with(b"9P2000.L.hand"));
-        let mut told = version(Tag::NONE, 8192, answer.as_bytes());
+        let mut reply = version(Tag::NONE, 8192, answer.as_bytes());
         if answer == "an error" {
-            told.clear();
+            reply.clear();
             let errno = 5;
-            Rmessage::Lerror { errno }.encode(Dialect::Linux, Tag::NONE, &mut told);
+            Rmessage::Lerror { errno }.encode(Dialect::Linux, Tag::NONE, &mut reply);
         }
-        let done = client.negotiate(&told);
+        let done = client.negotiate(&reply);
         assert_eq!(done.ok(), Some(!again), "{answer}");
         if again {
             hello.clear();
@@ -96,8 +96,8 @@ fn files_are_asked_for_where_both_have_agreed_to_that() {
             (client.dialect(), client.has_fd_passing()),
             (Dialect::Linux, agreed)
         );
-        let asked = client.request(&Tmessage::Hand { fid: Fid(1) }, &mut Vec::new());
-        assert_eq!(asked.err(), (!agreed).then_some(Errno::EOPNOTSUPP));
+        let result = client.request(&Tmessage::Hand { fid: Fid(1) }, &mut Vec::new());
+        assert_eq!(result.err(), (!agreed).then_some(Errno::EOPNOTSUPP));
     }
     // Without the client's offer the server must not use the extension, which only 9P2000.L has.
     assert!(
@@ -354,11 +354,11 @@ proptest! {
     #[test]
     fn no_bytes_of_a_server_break_the_client(
         messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 0..20),
-        asked in 0usize..8,
+        requests in 0usize..8,
         cancel: bool,
     ) {
         let mut client = linux();
-        for _ in 0..asked {
+        for _ in 0..requests {
             let tag = read(&mut client, 16);
             if cancel {
                 client.cancel(tag, &mut Vec::new());

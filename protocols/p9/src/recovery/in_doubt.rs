@@ -64,14 +64,14 @@ impl Recovery {
         server: &mut dyn Server,
         roots: &Roots,
     ) -> Result<(), Failure> {
-        self.settle_each(|recovery, flight, request| match *request {
+        self.settle_each(|recovery, pending, request| match *request {
             Tmessage::Renameat {
                 olddirfid,
                 oldname,
                 newdirfid,
                 newname,
             } => {
-                let Some(place) = recovery
+                let Some(position) = recovery
                     .session
                     .fids
                     .get(&olddirfid)
@@ -79,11 +79,11 @@ impl Recovery {
                 else {
                     return Ok(None);
                 };
-                let known = recovery.session.names.qid_of(place, oldname);
+                let known = recovery.session.names.qid_of(position, oldname);
                 let old = recovery.lookup(server, roots, olddirfid, oldname)?;
                 let new = recovery.lookup(server, roots, newdirfid, newname)?;
                 let moved = was_moved(known, old, new);
-                Ok(moved.then(|| encode_reply(flight.tag, &Rmessage::Renameat {})))
+                Ok(moved.then(|| encode_reply(pending.tag, &Rmessage::Renameat {})))
             }
             Tmessage::Rename { fid, dfid, name } => {
                 let Some(qid) = recovery.session.fids.get(&fid).map(|known| known.qid) else {
@@ -95,7 +95,7 @@ impl Recovery {
                     send_one(server, &Tmessage::Clunk { fid })?;
                 }
                 let moved = is_there.is_none() && new.is_some_and(|new| is_same_file(new, qid));
-                Ok(moved.then(|| encode_reply(flight.tag, &Rmessage::Rename {})))
+                Ok(moved.then(|| encode_reply(pending.tag, &Rmessage::Rename {})))
             }
             _ => Ok(None),
         })
@@ -108,10 +108,10 @@ impl Recovery {
         roots: &Roots,
         lost: &HashSet<Fid>,
     ) -> Result<(), Failure> {
-        self.settle_each(|recovery, flight, request| match *request {
+        self.settle_each(|recovery, pending, request| match *request {
             Tmessage::Remove { fid } if lost.contains(&fid) => {
                 let stale = recovery.session.fids.get(&fid).is_some_and(|fid| fid.stale);
-                Ok((!stale).then(|| encode_reply(flight.tag, &Rmessage::Remove {})))
+                Ok((!stale).then(|| encode_reply(pending.tag, &Rmessage::Remove {})))
             }
             _ if super::fids_of(request)
                 .iter()
@@ -121,33 +121,35 @@ impl Recovery {
                 Ok(None)
             }
             Tmessage::Mkdir { dfid, name, .. } => {
-                let made = recovery.created(server, flight, dfid, name, |mode, _| mode & TYPE_MASK == DIRECTORY)?;
+                let made = recovery.created(server, pending, dfid, name, |mode, _| {
+                    mode & TYPE_MASK == DIRECTORY
+                })?;
                 Ok(made.map(|made| match made {
-                    Ok(qid) => encode_reply(flight.tag, &Rmessage::Mkdir { qid }),
-                    Err(errno) => encode_error(flight.tag, errno),
+                    Ok(qid) => encode_reply(pending.tag, &Rmessage::Mkdir { qid }),
+                    Err(errno) => encode_error(pending.tag, errno),
                 }))
             }
             Tmessage::Mknod {
                 dfid, name, mode, ..
             } => {
-                let made = recovery.created(server, flight, dfid, name, |found, size| {
+                let made = recovery.created(server, pending, dfid, name, |found, size| {
                     found & TYPE_MASK == mode & TYPE_MASK && (mode & TYPE_MASK != REGULAR || size == 0)
                 })?;
                 Ok(made.map(|made| match made {
-                    Ok(qid) => encode_reply(flight.tag, &Rmessage::Mknod { qid }),
-                    Err(errno) => encode_error(flight.tag, errno),
+                    Ok(qid) => encode_reply(pending.tag, &Rmessage::Mknod { qid }),
+                    Err(errno) => encode_error(pending.tag, errno),
                 }))
             }
             Tmessage::Symlink {
                 fid, name, target, ..
             } => {
                 let len = target.len() as u64;
-                let made = recovery.created(server, flight, fid, name, |mode, size| {
+                let made = recovery.created(server, pending, fid, name, |mode, size| {
                     mode & TYPE_MASK == 0o120000 && size == len
                 })?;
                 Ok(made.map(|made| match made {
-                    Ok(qid) => encode_reply(flight.tag, &Rmessage::Symlink { qid }),
-                    Err(errno) => encode_error(flight.tag, errno),
+                    Ok(qid) => encode_reply(pending.tag, &Rmessage::Symlink { qid }),
+                    Err(errno) => encode_error(pending.tag, errno),
                 }))
             }
             Tmessage::Link { dfid, fid, name } => {
@@ -155,7 +157,7 @@ impl Recovery {
                 let there = recovery.lookup_in(server, dfid, name)?;
                 Ok(match (there, qid) {
                     (Some(there), Some(qid)) if is_same_file(there, qid) => {
-                        Some(encode_reply(flight.tag, &Rmessage::Link {}))
+                        Some(encode_reply(pending.tag, &Rmessage::Link {}))
                     }
                     _ => None,
                 })
@@ -163,21 +165,23 @@ impl Recovery {
             Tmessage::Lcreate {
                 fid, name, flags, ..
             } if flags & Lopen::EXCL.bits() != 0 => {
-                let made = recovery.created(server, flight, fid, name, |mode, size| {
+                let made = recovery.created(server, pending, fid, name, |mode, size| {
                     mode & TYPE_MASK == REGULAR && size == 0
                 })?;
                 Ok(match made {
                     None => None,
-                    Some(Err(errno)) => Some(encode_error(flight.tag, errno)),
-                    Some(Ok(_)) => Some(open_made(server, flight.tag, fid, name, flags)?),
+                    Some(Err(errno)) => Some(encode_error(pending.tag, errno)),
+                    Some(Ok(_)) => Some(open_made(server, pending.tag, fid, name, flags)?),
                 })
             }
             Tmessage::Unlinkat { dirfid, name, .. } => {
-                let place = recovery.session.fids.get(&dirfid).map(|dir| dir.position);
-                let known = place.and_then(|place| recovery.session.names.qid_of(place, name));
+                let position = recovery.session.fids.get(&dirfid).map(|dir| dir.position);
+                let known =
+                    position.and_then(|position| recovery.session.names.qid_of(position, name));
                 let there = recovery.lookup_in(server, dirfid, name)?;
-                let gone = known.is_some_and(|known| !there.is_some_and(|there| is_same_file(there, known)));
-                Ok(gone.then(|| encode_reply(flight.tag, &Rmessage::Unlinkat {})))
+                let is_removed = known
+                    .is_some_and(|known| !there.is_some_and(|there| is_same_file(there, known)));
+                Ok(is_removed.then(|| encode_reply(pending.tag, &Rmessage::Unlinkat {})))
             }
             Tmessage::Write { fid, offset, data } => {
                 let appends = recovery.session.fids.get(&fid).is_some_and(|known| {
@@ -191,7 +195,7 @@ impl Recovery {
                 };
                 let count = written(server, to, offset, data.0)?;
                 send_one(server, &Tmessage::Clunk { fid: to })?;
-                Ok((count > 0).then(|| encode_reply(flight.tag, &Rmessage::Write { count })))
+                Ok((count > 0).then(|| encode_reply(pending.tag, &Rmessage::Write { count })))
             }
             Tmessage::Clunk { fid } => {
                 let known = recovery.session.fids.get(&fid);
@@ -200,12 +204,14 @@ impl Recovery {
                 }
                 let reply = send_one(server, &Tmessage::Clunk { fid })?;
                 Ok(Some(match decode(&reply)? {
-                    Err(Errno::EEXIST | Errno::ENODATA) => encode_reply(flight.tag, &Rmessage::Clunk {}),
-                    _ => with_tag(reply, flight.tag),
+                    Err(Errno::EEXIST | Errno::ENODATA) => {
+                        encode_reply(pending.tag, &Rmessage::Clunk {})
+                    }
+                    _ => with_tag(reply, pending.tag),
                 }))
             }
             // Later requests may build on it.
-            Tmessage::Walk { .. } => Ok(Some(with_tag(send_one(server, request)?, flight.tag))),
+            Tmessage::Walk { .. } => Ok(Some(with_tag(send_one(server, request)?, pending.tag))),
             _ => Ok(None),
         })
     }
@@ -222,23 +228,23 @@ impl Recovery {
         let mut left = std::mem::take(&mut self.in_doubt).into_iter();
         let mut undone = Vec::new();
         let mut done = Ok(());
-        for flight in left.by_ref() {
-            let message = flight.message.clone();
+        for pending in left.by_ref() {
+            let message = pending.message.clone();
             let Ok((_, request)) = Tmessage::decode(DIALECT, &message) else {
                 continue;
             };
-            match settle(self, &flight, &request) {
-                Ok(None) => undone.push(flight),
+            match settle(self, &pending, &request) {
+                Ok(None) => undone.push(pending),
                 Ok(Some(reply)) => {
                     let answered = decode(&reply)?;
                     let ok = answered.is_ok();
                     let answer = answered.unwrap_or(Rmessage::Flush {});
                     self.session.apply_reply(&request, &answer, ok);
-                    let InFlight { tag, order, .. } = flight;
+                    let InFlight { tag, order, .. } = pending;
                     self.settled.push(Settled { tag, order, reply });
                 }
                 Err(failure) => {
-                    undone.push(flight);
+                    undone.push(pending);
                     done = Err(failure);
                     break;
                 }
@@ -292,7 +298,7 @@ impl Recovery {
     fn created(
         &mut self,
         server: &mut dyn Server,
-        flight: &InFlight,
+        pending: &InFlight,
         dir: Fid,
         name: &[u8],
         fits: impl Fn(u32, u64) -> bool,
@@ -332,7 +338,7 @@ impl Recovery {
             0 => (ctime_sec, ctime_nsec),
             _ => (btime_sec, btime_nsec),
         };
-        let ours = fits(mode, size) && born >= flight.latest;
+        let ours = fits(mode, size) && born >= pending.latest;
         Ok(Some(if ours { Ok(qid) } else { Err(Errno::EEXIST) }))
     }
 }
@@ -386,12 +392,12 @@ fn written(server: &mut dyn Server, fid: Fid, offset: u64, data: &[u8]) -> Resul
     }
     let mut same = 0;
     while same < data.len() {
-        let ask = Tmessage::Read {
+        let read = Tmessage::Read {
             fid,
             offset: offset + same as u64,
             count: (data.len() - same) as u32,
         };
-        let reply = send_one(server, &ask)?;
+        let reply = send_one(server, &read)?;
         let Ok(Rmessage::Read { data: found }) = decode(&reply)? else {
             break;
         };

@@ -135,7 +135,7 @@ impl Record {
         }
         self.next += 1;
         let makes = new_fid_of(&message);
-        let flight = PendingRequest {
+        let pending = PendingRequest {
             message: Arc::new(message),
             new_fid: makes,
             order: self.next,
@@ -146,7 +146,7 @@ impl Record {
             latest: self.session.latest,
         };
         self.take(tag);
-        self.requests.insert(tag, flight);
+        self.requests.insert(tag, pending);
         if let Some(fid) = makes {
             self.clones.insert(fid, tag);
         }
@@ -171,11 +171,11 @@ impl Record {
         }
         head[..4].copy_from_slice(&(WRITE_HEAD as u32).to_le_bytes());
         head[WRITE_HEAD - 4..].fill(0);
-        let asked = self.on_request(head, up)?;
-        if let Some(flight) = self.requests.get_mut(&header.tag) {
-            flight.lent = true;
+        let action = self.on_request(head, up)?;
+        if let Some(pending) = self.requests.get_mut(&header.tag) {
+            pending.lent = true;
         }
-        Ok(asked)
+        Ok(action)
     }
 
     /// Returns how many bytes of a reply [`Record::on_reply`] reads: the head of data, all of other
@@ -188,18 +188,18 @@ impl Record {
     /// Records a reply, of which the bytes that [`Record::reply_bytes_needed`] returns suffice.
     pub fn on_reply(&mut self, reply: &[u8]) -> Result<(), Malformed> {
         let header = Header::decode(reply)?;
-        let Some(flight) = self.take(header.tag) else {
+        let Some(pending) = self.take(header.tag) else {
             return Ok(());
         };
-        let kind = flight.message[4];
-        if !flight.implied && self.changes_session(kind, &flight.message) {
-            let request = Tmessage::decode(DIALECT, &flight.message);
+        let kind = pending.message[4];
+        if !pending.implied && self.changes_session(kind, &pending.message) {
+            let request = Tmessage::decode(DIALECT, &pending.message);
             let reply = Rmessage::decode(DIALECT, reply);
             if let (Ok((_, request)), Ok((_, reply))) = (request, reply) {
                 self.apply_reply(&request, &reply);
             }
         }
-        if let Ok(mut message) = Arc::try_unwrap(flight.message)
+        if let Ok(mut message) = Arc::try_unwrap(pending.message)
             && self.spare.len() < Record::MAX_SPARE
         {
             message.clear();
@@ -268,23 +268,23 @@ impl Record {
             return;
         }
         let tag = self.clones.get(&fid);
-        if let Some(flight) = tag.and_then(|tag| self.requests.get_mut(tag))
-            && let Ok((_, request)) = Tmessage::decode(DIALECT, &flight.message)
+        if let Some(pending) = tag.and_then(|tag| self.requests.get_mut(tag))
+            && let Ok((_, request)) = Tmessage::decode(DIALECT, &pending.message)
         {
             self.session.apply_reply(&request, &CLONE_REPLY, true);
-            flight.implied = true;
+            pending.implied = true;
         }
     }
 
     /// Removes a request from those in flight.
     fn take(&mut self, tag: Tag) -> Option<PendingRequest> {
-        let flight = self.requests.remove(&tag)?;
-        if let Some(fid) = flight.new_fid
+        let pending = self.requests.remove(&tag)?;
+        if let Some(fid) = pending.new_fid
             && self.clones.get(&fid) == Some(&tag)
         {
             self.clones.remove(&fid);
         }
-        Some(flight)
+        Some(pending)
     }
 
     /// Returns whether the session can continue on another connection.
@@ -294,17 +294,18 @@ impl Record {
 
     /// Marks the requests that were sent as doubtful: the server is lost.
     pub fn on_connection_lost(&mut self) {
-        for flight in self.requests.values_mut() {
-            flight.in_doubt |= flight.sent;
-            flight.sent = false;
+        for pending in self.requests.values_mut() {
+            pending.in_doubt |= pending.sent;
+            pending.sent = false;
         }
     }
 
     /// Begins a recovery on a new server. Requests only wait until it is given back to
     /// [`Record::end`].
     pub fn begin(&mut self) -> Recovery {
-        let doubted = self
-            .in_order(|flight| flight.in_doubt && !flight.implied && is_doubtful(&flight.message));
+        let doubted = self.in_order(|pending| {
+            pending.in_doubt && !pending.implied && is_doubtful(&pending.message)
+        });
         let agreed = (self.msize, self.fd_passing);
         Recovery::new(std::mem::take(&mut self.session), agreed, doubted)
     }
@@ -315,13 +316,14 @@ impl Record {
         self.session = session;
         self.stale = self.session.fids.values().filter(|fid| fid.stale).count();
         let mut answers = Vec::new();
-        for InFlight { tag, .. } in self.in_order(|flight| flight.implied) {
+        for InFlight { tag, .. } in self.in_order(|pending| pending.implied) {
             self.take(tag);
             answers.push(encode_reply(tag, &CLONE_REPLY));
         }
         for settled in settled {
             // Skip it if the request was cancelled.
-            if (self.requests.get(&settled.tag)).is_some_and(|flight| flight.order == settled.order)
+            if (self.requests.get(&settled.tag))
+                .is_some_and(|pending| pending.order == settled.order)
             {
                 self.take(settled.tag);
                 answers.push(settled.reply);
@@ -333,19 +335,19 @@ impl Record {
     /// Returns the actions for the requests that were not sent to this server yet.
     pub fn unsent(&mut self) -> Unsent {
         let mut unsent = Unsent::default();
-        for InFlight { tag, message, .. } in self.in_order(|flight| !flight.sent) {
+        for InFlight { tag, message, .. } in self.in_order(|pending| !pending.sent) {
             if let Some(answer) = self.stale_reply(&message) {
                 self.take(tag);
                 unsent.answers.push(answer);
                 continue;
             }
             match self.requests.get_mut(&tag) {
-                Some(flight) if flight.lent => {
+                Some(pending) if pending.lent => {
                     self.take(tag);
                     unsent.lent.push(tag);
                     continue;
                 }
-                Some(flight) => (flight.sent, flight.in_doubt) = (true, false),
+                Some(pending) => (pending.sent, pending.in_doubt) = (true, false),
                 None => {}
             }
             unsent.messages.push(message);
@@ -359,17 +361,17 @@ impl Record {
     }
 
     fn in_order(&self, which: impl Fn(&PendingRequest) -> bool) -> Vec<InFlight> {
-        let flights = self.requests.iter().filter(|(_, flight)| which(flight));
-        let mut flights: Vec<_> = flights
-            .map(|(tag, flight)| InFlight {
+        let in_flight = self.requests.iter().filter(|(_, pending)| which(pending));
+        let mut in_flight: Vec<_> = in_flight
+            .map(|(tag, pending)| InFlight {
                 tag: *tag,
-                order: flight.order,
-                message: flight.message.clone(),
-                latest: flight.latest,
+                order: pending.order,
+                message: pending.message.clone(),
+                latest: pending.latest,
             })
             .collect();
-        flights.sort_by_key(|flight| flight.order);
-        flights
+        in_flight.sort_by_key(|pending| pending.order);
+        in_flight
     }
 
     /// Returns the reply to a request on a stale fid.

@@ -45,117 +45,117 @@ impl Names {
     /// different file there before has lost its name.
     pub(super) fn child(&mut self, dir: Position, name: &[u8], qid: Qid) -> Position {
         match self.by_name.get(&(dir, name.to_vec())) {
-            Some(&place) if is_same_file(self.nodes[place].qid, qid) => self.retain(place),
+            Some(&position) if is_same_file(self.nodes[position].qid, qid) => self.retain(position),
             _ => {
                 self.unlink(dir, name);
                 self.retain(dir);
-                let place = self.add(Some(dir), name, qid);
-                self.by_name.insert((dir, name.to_vec()), place);
-                place
+                let position = self.add(Some(dir), name, qid);
+                self.by_name.insert((dir, name.to_vec()), position);
+                position
             }
         }
     }
 
     /// Returns the parent directory's position, for a root its own, with a reference for the
     /// caller.
-    pub(super) fn parent(&mut self, place: Position) -> Position {
-        let up = self.nodes[place].parent.unwrap_or(place);
+    pub(super) fn parent(&mut self, position: Position) -> Position {
+        let up = self.nodes[position].parent.unwrap_or(position);
         self.retain(up)
     }
 
-    pub(super) fn retain(&mut self, place: Position) -> Position {
-        self.nodes[place].references += 1;
-        place
+    pub(super) fn retain(&mut self, position: Position) -> Position {
+        self.nodes[position].references += 1;
+        position
     }
 
-    pub(super) fn release(&mut self, place: Position) {
-        let mut next = Some(place);
-        while let Some(place) = next.take() {
-            let node = &mut self.nodes[place];
+    pub(super) fn release(&mut self, position: Position) {
+        let mut next = Some(position);
+        while let Some(position) = next.take() {
+            let node = &mut self.nodes[position];
             node.references -= 1;
             if node.references > 0 {
                 return;
             }
-            let (up, gone, name) = (node.parent, node.unlinked, std::mem::take(&mut node.name));
+            let (up, unlinked, name) = (node.parent, node.unlinked, std::mem::take(&mut node.name));
             match up {
-                Some(up) if !gone => drop(self.by_name.remove(&(up, name))),
+                Some(up) if !unlinked => drop(self.by_name.remove(&(up, name))),
                 Some(_) => {}
                 None => drop(self.roots.remove(&name)),
             }
-            self.free.push(place);
+            self.free.push(position);
             next = up;
         }
     }
 
     /// Returns the qid recorded for `name` below `dir`.
     pub(super) fn qid_of(&self, dir: Position, name: &[u8]) -> Option<Qid> {
-        let place = self.by_name.get(&(dir, name.to_vec()))?;
-        Some(self.nodes[*place].qid)
+        let position = self.by_name.get(&(dir, name.to_vec()))?;
+        Some(self.nodes[*position].qid)
     }
 
     /// Removes `name` below `dir`.
     pub(super) fn unlink(&mut self, dir: Position, name: &[u8]) {
-        if let Some(place) = self.by_name.remove(&(dir, name.to_vec())) {
-            self.nodes[place].unlinked = true;
+        if let Some(position) = self.by_name.remove(&(dir, name.to_vec())) {
+            self.nodes[position].unlinked = true;
         }
     }
 
     /// Removes a position's name.
-    pub(super) fn remove(&mut self, place: Position) {
-        if let (Some(up), false) = (self.nodes[place].parent, self.nodes[place].unlinked) {
-            let name = self.nodes[place].name.clone();
+    pub(super) fn remove(&mut self, position: Position) {
+        if let (Some(up), false) = (self.nodes[position].parent, self.nodes[position].unlinked) {
+            let name = self.nodes[position].name.clone();
             self.unlink(up, &name);
         }
     }
 
     /// Moves `name` below `dir` to `to_name` below `to`.
     pub(super) fn rename(&mut self, dir: Position, name: &[u8], to: Position, to_name: &[u8]) {
-        if let Some(&place) = self.by_name.get(&(dir, name.to_vec())) {
-            self.move_to(place, to, to_name);
+        if let Some(&position) = self.by_name.get(&(dir, name.to_vec())) {
+            self.move_to(position, to, to_name);
         } else {
             self.unlink(to, to_name);
         }
     }
 
     /// Moves a position to `name` below `dir`.
-    pub(super) fn move_to(&mut self, place: Position, dir: Position, name: &[u8]) {
-        let Some(up) = self.nodes[place].parent else {
+    pub(super) fn move_to(&mut self, position: Position, dir: Position, name: &[u8]) {
+        let Some(up) = self.nodes[position].parent else {
             return;
         };
-        if up == dir && self.nodes[place].name == name {
+        if up == dir && self.nodes[position].name == name {
             return;
         }
-        self.remove(place);
-        if self.is_within(dir, place) {
+        self.remove(position);
+        if self.is_within(dir, position) {
             // A directory cannot be below itself: the server does not serve a tree, and the path is
             // lost.
             return;
         }
         self.unlink(dir, name);
         self.retain(dir);
-        let node = &mut self.nodes[place];
+        let node = &mut self.nodes[position];
         (node.parent, node.name, node.unlinked) = (Some(dir), name.to_vec(), false);
-        self.by_name.insert((dir, name.to_vec()), place);
+        self.by_name.insert((dir, name.to_vec()), position);
         self.release(up);
     }
 
-    /// Returns whether `place` is `dir` or below it.
-    fn is_within(&self, place: Position, dir: Position) -> bool {
-        let mut next = Some(place);
-        while let Some(place) = next {
-            if place == dir {
+    /// Returns whether `position` is `dir` or below it.
+    fn is_within(&self, position: Position, dir: Position) -> bool {
+        let mut next = Some(position);
+        while let Some(position) = next {
+            if position == dir {
                 return true;
             }
-            next = self.nodes[place].parent;
+            next = self.nodes[position].parent;
         }
         false
     }
 
     /// Returns the names from the root to a position, or `None` if it or a directory on the path
     /// has lost its name.
-    pub(super) fn path(&self, place: Position) -> Option<Vec<Vec<u8>>> {
+    pub(super) fn path(&self, position: Position) -> Option<Vec<Vec<u8>>> {
         let mut names = Vec::new();
-        let mut node = &self.nodes[place];
+        let mut node = &self.nodes[position];
         while let Some(up) = node.parent {
             if node.unlinked {
                 return None;
@@ -176,9 +176,9 @@ impl Names {
             unlinked: false,
         };
         match self.free.pop() {
-            Some(place) => {
-                self.nodes[place] = node;
-                place
+            Some(position) => {
+                self.nodes[position] = node;
+                position
             }
             None => {
                 self.nodes.push(node);
@@ -206,8 +206,8 @@ mod tests {
         }
     }
 
-    fn path(names: &Names, place: Position) -> Option<String> {
-        let path = names.path(place)?.join(&b'/');
+    fn path(names: &Names, position: Position) -> Option<String> {
+        let path = names.path(position)?.join(&b'/');
         Some(String::from_utf8(path).expect("text"))
     }
 
@@ -243,8 +243,8 @@ mod tests {
         // It can come back.
         names.move_to(a, root, b"e");
         assert_eq!(path(&names, b).as_deref(), Some("e/b"));
-        for place in [b, a, root] {
-            names.release(place);
+        for position in [b, a, root] {
+            names.release(position);
         }
         assert_eq!(names.nodes.len(), names.free.len());
     }

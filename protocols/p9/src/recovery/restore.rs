@@ -139,7 +139,7 @@ impl Recovery {
             .into_iter()
             .map(|user| (self.new_fid(), user))
             .collect();
-        let asked: Vec<_> = users
+        let requests: Vec<_> = users
             .iter()
             .map(|(fid, user)| Tmessage::Attach {
                 fid: *fid,
@@ -150,7 +150,7 @@ impl Recovery {
             })
             .collect();
         let (mut roots, mut refused) = (Roots::new(), None);
-        for (reply, (fid, user)) in ask(server, &asked)?.iter().zip(&users) {
+        for (reply, (fid, user)) in ask(server, &requests)?.iter().zip(&users) {
             match decode(reply)? {
                 Ok(Rmessage::Attach { qid }) => drop(roots.insert(user.clone(), (*fid, qid))),
                 Ok(_) => return Err(Failure::Temporary("malformed reply to Tattach".into())),
@@ -295,7 +295,7 @@ impl Recovery {
 
     /// Takes locks again. A fid is lost if another owner holds a conflicting lock.
     fn lock(&mut self, server: &mut dyn Server, lost: &mut HashSet<Fid>) -> Result<(), Failure> {
-        let (mut asked, mut of) = (Vec::new(), Vec::new());
+        let (mut requests, mut of) = (Vec::new(), Vec::new());
         for (&fid, known) in self
             .session
             .fids
@@ -307,7 +307,7 @@ impl Recovery {
             };
             for lock in locks {
                 of.push(fid);
-                asked.push(Tmessage::Lock {
+                requests.push(Tmessage::Lock {
                     fid,
                     kind: lock.kind,
                     flags: 0,
@@ -319,7 +319,7 @@ impl Recovery {
             }
         }
         let mut refused = Vec::new();
-        for (reply, fid) in ask(server, &asked)?.iter().zip(of) {
+        for (reply, fid) in ask(server, &requests)?.iter().zip(of) {
             match decode(reply)? {
                 Ok(Rmessage::Lock {
                     status: lock_status::SUCCESS,
@@ -366,7 +366,7 @@ pub(super) fn walk_each(
                 names.push((at, part.iter().map(Vec::as_slice).collect::<Vec<_>>()));
             }
         }
-        let asked: Vec<_> = names
+        let requests: Vec<_> = names
             .iter()
             .map(|(at, part)| Tmessage::Walk {
                 fid: if round == 0 {
@@ -379,7 +379,7 @@ pub(super) fn walk_each(
             })
             .collect();
         let mut halfway = Vec::new();
-        for (reply, (at, part)) in ask(server, &asked)?.iter().zip(&names) {
+        for (reply, (at, part)) in ask(server, &requests)?.iter().zip(&names) {
             found[*at] = match decode(reply)? {
                 Ok(Rmessage::Walk { qids }) if qids.len() == part.len() => Some(qids.iter().last()),
                 _ => {

@@ -107,8 +107,8 @@ impl Session {
                     aname: aname.to_vec(),
                     n_uname: *n_uname,
                 });
-                let place = self.names.root(aname, *qid);
-                self.insert(*fid, user, place, *qid, State::Walked);
+                let position = self.names.root(aname, *qid);
+                self.insert(*fid, user, position, *qid, State::Walked);
             }
             (Tmessage::Walk { fid, newfid, names }, Rmessage::Walk { qids })
                 if qids.len() == names.len() =>
@@ -117,17 +117,17 @@ impl Session {
                     return;
                 };
                 let (user, mut qid) = (known.user.clone(), known.qid);
-                let mut place = self.names.retain(known.position);
+                let mut position = self.names.retain(known.position);
                 for (name, found) in names.iter().zip(qids.iter()) {
                     let next = match name {
-                        b"." => self.names.retain(place),
-                        b".." => self.names.parent(place),
-                        name => self.names.child(place, name, found),
+                        b"." => self.names.retain(position),
+                        b".." => self.names.parent(position),
+                        name => self.names.child(position, name, found),
                     };
-                    self.names.release(place);
-                    (place, qid) = (next, found);
+                    self.names.release(position);
+                    (position, qid) = (next, found);
                 }
-                self.insert(*newfid, user, place, qid, State::Walked);
+                self.insert(*newfid, user, position, qid, State::Walked);
             }
             (Tmessage::Lopen { fid, flags }, Rmessage::Lopen { qid, .. }) => {
                 if let Some(known) = self.fids.get_mut(fid) {
@@ -145,17 +145,17 @@ impl Session {
                     return;
                 };
                 let (user, dir) = (known.user.clone(), known.position);
-                let place = self.names.child(dir, name, *qid);
-                self.insert(*fid, user, place, *qid, State::open(*flags));
+                let position = self.names.child(dir, name, *qid);
+                self.insert(*fid, user, position, *qid, State::open(*flags));
             }
             (Tmessage::Xattrwalk { fid, newfid, name }, _) => {
                 let Some(known) = self.fids.get(fid) else {
                     return;
                 };
                 let (user, qid) = (known.user.clone(), known.qid);
-                let place = self.names.retain(known.position);
+                let position = self.names.retain(known.position);
                 let name = name.to_vec();
-                self.insert(*newfid, user, place, qid, State::XattrRead { name });
+                self.insert(*newfid, user, position, qid, State::XattrRead { name });
             }
             (
                 Tmessage::Xattrcreate {
@@ -223,10 +223,10 @@ impl Session {
         }
     }
 
-    fn insert(&mut self, fid: Fid, user: Arc<User>, place: Position, qid: Qid, state: State) {
+    fn insert(&mut self, fid: Fid, user: Arc<User>, position: Position, qid: Qid, state: State) {
         let known = FidRecord {
             user,
-            position: place,
+            position,
             qid,
             state,
             stale: false,

@@ -17,12 +17,12 @@ impl RequestContext<'_> {
         if !fid.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        let room = self.reply_room(count);
+        let limit = self.reply_room(count);
         let cx = self.cx(&fid.attach().caller);
         self.begin_data(Message::Readdir);
         let mut entries = Entries {
             out: self.out,
-            end: DATA_HEAD + room,
+            end: DATA_HEAD + limit,
             full: false,
         };
         let done = dots(&cx, &fid, offset, &mut entries).and_then(|()| {

@@ -62,7 +62,7 @@ pub(super) struct Open {
     pub(super) remove: bool,
     /// How far 9P2000 has read this directory.
     pub(super) records: Mutex<DirPosition>,
-    _room: Portion,
+    _charge: Portion,
 }
 
 /// A position in a directory: reading may continue only there or at the start.
@@ -109,10 +109,10 @@ impl FidState {
         self.attach().reserve_memory(bytes)
     }
 
-    /// Returns a state for the child `name` of this directory, with `room` for a
+    /// Returns a state for the child `name` of this directory, with `charge` for a
     /// [`STEP_BYTES`](super::step::STEP_BYTES).
-    pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>, room: Portion) -> FidState {
-        FidState::Walked(Step::new(self.step(), name, node, room))
+    pub(super) fn child(&self, name: Name<'_>, node: Arc<dyn Node>, charge: Portion) -> FidState {
+        FidState::Walked(Step::new(self.step(), name, node, charge))
     }
 
     /// Returns a state for the same path with another use.
@@ -171,19 +171,19 @@ impl FidState {
     /// Returns its directory and name, after checking that the file is still there. Returns `EBUSY`
     /// for a root, `ENOENT` if the name is gone or another file's.
     pub(super) fn check_name_in_parent(&self, cx: &Cx<'_>) -> Result<&NameInParent> {
-        let place = self.step().name_in_parent.as_ref().ok_or(Errno::EBUSY)?;
-        let found = place.parent.node.lookup(cx, place.name()?)?;
+        let location = self.step().name_in_parent.as_ref().ok_or(Errno::EBUSY)?;
+        let found = location.parent.node.lookup(cx, location.name()?)?;
         if found.node.id() != self.node().id() {
             return Err(Errno::ENOENT);
         }
-        Ok(place)
+        Ok(location)
     }
 
     /// Removes its name.
     pub(super) fn unlink(&self, cx: &Cx<'_>) -> Result<()> {
-        let place = self.check_name_in_parent(cx)?;
-        let up = &place.parent.node;
-        up.unlink(cx, place.name()?, self.is_directory())
+        let location = self.check_name_in_parent(cx)?;
+        let up = &location.parent.node;
+        up.unlink(cx, location.name()?, self.is_directory())
     }
 
     /// Completes the work of a clunk when the client is gone.
@@ -199,14 +199,14 @@ impl FidState {
 }
 
 impl State {
-    /// Returns the state of `fid` opened as `file`, with `room` for an [`OPEN_BYTES`]. Its file is
-    /// removed on clunk if `remove`.
+    /// Returns the state of `fid` opened as `file`, with `charge` for an [`OPEN_BYTES`]. Its file
+    /// is removed on clunk if `remove`.
     pub(super) fn opened(
         fid: &FidState,
         file: Arc<dyn File>,
         flags: OpenFlags,
         (remove, writer): (bool, Option<Writer>),
-        room: Portion,
+        charge: Portion,
     ) -> State {
         State::Open(Arc::new(Open {
             lock_owners: LockOwners::new(fid.step()),
@@ -216,7 +216,7 @@ impl State {
             directory: fid.is_directory(),
             remove,
             records: Mutex::default(),
-            _room: room,
+            _charge: charge,
         }))
     }
 }
@@ -320,8 +320,8 @@ impl Fids {
         let inserted = match shard.entry(spot.page) {
             Entry::Occupied(mut entry) => match &mut entry.get_mut().0[spot.index] {
                 Some(_) => Err(Errno::EBADF),
-                place => {
-                    *place = Some(state);
+                slot => {
+                    *slot = Some(state);
                     Ok(())
                 }
             },

@@ -86,7 +86,7 @@ impl RequestContext<'_> {
             lock_kind::UNLCK => LockKind::Shared,
             kind => lock_kind_of(kind)?,
         };
-        let asked = Lock {
+        let requested = Lock {
             family: LockFamily::Posix,
             start: first,
             end: last,
@@ -95,7 +95,7 @@ impl RequestContext<'_> {
         };
         let cx = self.cx(&fid.attach().caller);
         let locks = &fid.attach().export.locks;
-        let Some(held) = locks.holder(&cx, fid.node(), &asked)? else {
+        let Some(held) = locks.holder(&cx, fid.node(), &requested)? else {
             return self.reply(&nobody);
         };
         // The name of another connection's client is not disclosed.

@@ -98,13 +98,16 @@ impl RequestContext<'_> {
         check_same(file.attach(), dir.attach())?;
         let name = checked_name(name)?;
         let cx = self.cx(&file.attach().caller);
-        let place = file.check_name_in_parent(&cx)?;
-        let room = dir.reserve_memory(STEP_BYTES)?;
-        place
-            .parent
-            .node
-            .rename(&cx, place.name()?, dir.node(), name, RenameFlags::empty())?;
-        let moved = dir.child(name, file.step().node.clone(), room);
+        let location = file.check_name_in_parent(&cx)?;
+        let charge = dir.reserve_memory(STEP_BYTES)?;
+        location.parent.node.rename(
+            &cx,
+            location.name()?,
+            dir.node(),
+            name,
+            RenameFlags::empty(),
+        )?;
+        let moved = dir.child(name, file.step().node.clone(), charge);
         // If the fid was replaced meanwhile, it stays as it is.
         let _ = self
             .connection

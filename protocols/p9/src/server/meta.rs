@@ -64,8 +64,8 @@ impl RequestContext<'_> {
         if attr.kind != Kind::File {
             return own;
         }
-        let room = self.limit.saturating_sub(IO_HEAD).clamp(512, 1 << 20);
-        own.max(1 << room.ilog2())
+        let limit = self.limit.saturating_sub(IO_HEAD).clamp(512, 1 << 20);
+        own.max(1 << limit.ilog2())
     }
 
     pub(super) fn setattr(&mut self, request: &Tmessage<'_>) -> Result<()> {

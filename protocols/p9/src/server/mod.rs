@@ -119,7 +119,7 @@ impl Session for Connection {
         let dialect = agreed.map_or(Dialect::Plan9, |agreed| agreed.dialect);
         let msize = agreed.map_or(Options::MAX_FIRST_MESSAGE, |agreed| agreed.msize);
         let size = header.size as usize;
-        let mut turn = RequestContext {
+        let mut context = RequestContext {
             connection: self,
             size,
             call,
@@ -138,7 +138,7 @@ impl Session for Connection {
             false => Tmessage::decode(dialect, bytes),
         };
         let done = match decoded {
-            Ok((_, request)) => turn.dispatch(agreed.is_some(), request),
+            Ok((_, request)) => context.dispatch(agreed.is_some(), request),
             Err(DecodeError::Frame(what)) => return Err(what),
             Err(undecodable) => {
                 tracing::debug!(client = self.client, %undecodable, "refused");
@@ -152,13 +152,13 @@ impl Session for Connection {
         let Err(errno) = done else {
             return Ok(ServeOutcome::Done);
         };
-        turn.out.truncate(0);
+        context.out.truncate(0);
         Ok(match errno {
             Errno::WOULD_BLOCK => ServeOutcome::WouldBlock,
             Errno::PARKED => ServeOutcome::Parked,
             errno => {
                 call.note_error(errno.raw());
-                turn.refuse(errno);
+                context.refuse(errno);
                 ServeOutcome::Done
             }
         })
@@ -193,7 +193,7 @@ impl Session for Connection {
 
 /// A message is named by half its number: requests have even ones.
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(|| {
-    let word = |half| match Kind::of(half * 2) {
+    let word = |number| match Kind::of(number * 2) {
         Some(kind) => format!("T{}", kind.name().to_ascii_lowercase()),
         None => String::new(),
     };

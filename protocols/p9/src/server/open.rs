@@ -17,24 +17,24 @@ impl RequestContext<'_> {
     pub(super) fn lopen(&mut self, fid: Fid, flags: u32) -> Result<()> {
         let state = self.fid(fid)?;
         state.check_walked()?;
-        let asked = Lopen::from_bits_retain(flags);
-        let flags = open_flags(asked)?;
+        let requested = Lopen::from_bits_retain(flags);
+        let flags = open_flags(requested)?;
         match state.node().kind() {
             Kind::Directory if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNC) => {
                 return Err(Errno::EISDIR);
             }
             Kind::Directory => {}
-            _ if asked.contains(Lopen::DIRECTORY) => return Err(Errno::ENOTDIR),
+            _ if requested.contains(Lopen::DIRECTORY) => return Err(Errno::ENOTDIR),
             _ => {}
         }
-        let room = state.reserve_memory(OPEN_BYTES)?;
+        let charge = state.reserve_memory(OPEN_BYTES)?;
         let cx = self.cx(&state.attach().caller);
         let node = state.node();
         let file = or_open_for_exec(node, &cx, flags, node.open(&cx, flags))?;
         let attr = file.attr(&cx, wanted(flags))?;
         let writer = self.writer(&state, flags, attr.size);
         self.note_open(&cx, &state, flags);
-        let opened = state.with_state(State::opened(&state, file, flags, (false, writer), room));
+        let opened = state.with_state(State::opened(&state, file, flags, (false, writer), charge));
         self.connection.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Lopen {
             qid: qid_of(&attr),
@@ -56,9 +56,9 @@ impl RequestContext<'_> {
             return Err(Errno::ENOTDIR);
         }
         let name = Name::new(name)?;
-        let asked = Lopen::from_bits_retain(flags);
-        let mut flags = open_flags(asked)?;
-        flags.set(OpenFlags::EXCL, asked.contains(Lopen::EXCL));
+        let requested = Lopen::from_bits_retain(flags);
+        let mut flags = open_flags(requested)?;
+        flags.set(OpenFlags::EXCL, requested.contains(Lopen::EXCL));
         let caller = state.attach().caller_in(self.call, gid);
         let mode = Mode::without_umask(mode & 0o7777);
         let cx = self.cx(&caller);
@@ -144,8 +144,8 @@ pub(super) fn wanted(flags: OpenFlags) -> AttrMask {
 /// Converts Linux's open flags. The client handles flags that are not listed: `DIRECT` concerns its
 /// own cache, and does not imply that the bytes it sends are aligned. A client usually truncates
 /// with Tsetattr, but `TRUNC` is honoured.
-fn open_flags(asked: Lopen) -> Result<OpenFlags> {
-    let mut flags = match (asked & Lopen::ACCESS).bits() {
+fn open_flags(requested: Lopen) -> Result<OpenFlags> {
+    let mut flags = match (requested & Lopen::ACCESS).bits() {
         0 => OpenFlags::READ,
         1 => OpenFlags::WRITE,
         2 => OpenFlags::READ | OpenFlags::WRITE,
@@ -158,7 +158,7 @@ fn open_flags(asked: Lopen) -> Result<OpenFlags> {
         (Lopen::SYNC, OpenFlags::SYNC),
         (Lopen::NOATIME, OpenFlags::NOATIME),
     ] {
-        flags.set(flag, asked.contains(bit));
+        flags.set(flag, requested.contains(bit));
     }
     Ok(flags)
 }

@@ -69,9 +69,9 @@ impl Step {
         up: &Arc<Step>,
         name: Name<'_>,
         node: Arc<dyn Node>,
-        room: Portion,
+        charge: Portion,
     ) -> Arc<Step> {
-        room.leave();
+        charge.leave();
         Arc::new(Step {
             attach: up.attach.clone(),
             node,
@@ -92,9 +92,9 @@ impl NameInParent {
 /// A tree may be arbitrarily deep, so steps are dropped iteratively, not recursively.
 impl Drop for Step {
     fn drop(&mut self) {
-        let mut place = self.name_in_parent.take();
-        while let Some(NameInParent { parent: up, .. }) = place {
-            place = Arc::into_inner(up).and_then(|mut step| step.name_in_parent.take());
+        let mut location = self.name_in_parent.take();
+        while let Some(NameInParent { parent: up, .. }) = location {
+            location = Arc::into_inner(up).and_then(|mut step| step.name_in_parent.take());
         }
         self.attach.memory.remove(STEP_BYTES);
     }

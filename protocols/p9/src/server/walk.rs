@@ -72,8 +72,8 @@ fn walk_one(cx: &Cx<'_>, step: &Arc<Step>, name: &[u8]) -> Result<(Arc<Step>, Qi
         _ => {
             let name = Name::new(name)?;
             let entry = step.node.lookup(cx, name)?;
-            let room = step.attach.reserve_memory(STEP_BYTES)?;
-            (Step::new(step, name, entry.node, room), Some(entry.attr))
+            let charge = step.attach.reserve_memory(STEP_BYTES)?;
+            (Step::new(step, name, entry.node, charge), Some(entry.attr))
         }
     };
     let attr = match attr {
@@ -91,7 +91,10 @@ pub(super) fn parent(cx: &Cx<'_>, step: &Arc<Step>) -> Result<(Arc<Step>, Option
         return Ok((step.clone(), None));
     }
     let parent = step.node.parent(cx)?;
-    let known = step.name_in_parent.as_ref().map(|place| &place.parent);
+    let known = step
+        .name_in_parent
+        .as_ref()
+        .map(|location| &location.parent);
     let up = match known {
         // The client came from there and still has access to it.
         Some(up) if up.node.id() == parent.node.id() => up.clone(),

@@ -112,8 +112,8 @@ impl XattrWrite {
         }
         let mut rest = &mut bytes[offset..end];
         payload.bytes(&mut |some| {
-            let (place, behind) = std::mem::take(&mut rest).split_at_mut(some.len());
-            place.copy_from_slice(some);
+            let (destination, behind) = std::mem::take(&mut rest).split_at_mut(some.len());
+            destination.copy_from_slice(some);
             rest = behind;
             Ok(())
         })?;

@@ -76,9 +76,9 @@ impl RequestContext<'_> {
         if self.dialect != Dialect::Plan9 {
             return Ok(Mode::without_umask(bits));
         }
-        let kept = if perm.contains(Dm::DIR) { 0o777 } else { 0o666 };
+        let mask = if perm.contains(Dm::DIR) { 0o777 } else { 0o666 };
         let parent = dir.attr(cx, AttrMask::BASIC)?.mode;
-        Ok(Mode::without_umask(bits & (!kept | parent & kept)))
+        Ok(Mode::without_umask(bits & (!mask | parent & mask)))
     }
 
     fn create_directory(

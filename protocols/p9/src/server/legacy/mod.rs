@@ -29,7 +29,7 @@ impl RequestContext<'_> {
         if state.is_directory() && flags != OpenFlags::READ {
             return Err(Errno::EISDIR);
         }
-        let room = state.reserve_memory(OPEN_BYTES)?;
+        let charge = state.reserve_memory(OPEN_BYTES)?;
         let cx = self.cx(&state.attach().caller);
         let node = state.node();
         let file = or_open_for_exec(node, &cx, flags, node.open(&cx, flags))?;
@@ -37,7 +37,7 @@ impl RequestContext<'_> {
         let remove = mode.contains(Omode::RCLOSE);
         let writer = self.writer(&state, flags, attr.size);
         self.note_open(&cx, &state, flags);
-        let opened = state.with_state(State::opened(&state, file, flags, (remove, writer), room));
+        let opened = state.with_state(State::opened(&state, file, flags, (remove, writer), charge));
         self.connection.fids.replace(fid, &state, opened)?;
         self.reply(&Rmessage::Open {
             qid: qid_of(&attr),

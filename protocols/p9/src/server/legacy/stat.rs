@@ -15,11 +15,11 @@ impl RequestContext<'_> {
         let cx = self.cx(&fid.attach().caller);
         let attr = fid.attr(&cx, AttrMask::STAT)?;
         let name = match &fid.step().name_in_parent {
-            Some(place) => place.name()?.bytes(),
+            Some(location) => location.name()?.bytes(),
             None => b"/",
         };
-        let told = StatStrings::new(self, &cx, fid.node(), &attr)?;
-        let stat = told.stat(self.dialect, &attr, name);
+        let strings = StatStrings::new(self, &cx, fid.node(), &attr)?;
+        let stat = strings.stat(self.dialect, &attr, name);
         self.reply(&Rmessage::Stat { stat })
     }
 
@@ -31,8 +31,8 @@ impl RequestContext<'_> {
         attr: &Attr,
         name: &[u8],
     ) -> Result<Vec<u8>> {
-        let told = StatStrings::new(self, cx, node, attr)?;
-        let stat = told.stat(self.dialect, attr, name);
+        let strings = StatStrings::new(self, cx, node, attr)?;
+        let stat = strings.stat(self.dialect, attr, name);
         let mut record = Vec::with_capacity(stat.record_size(self.dialect));
         stat.encode(self.dialect, &mut record);
         Ok(record)
@@ -48,16 +48,16 @@ struct StatStrings {
 
 impl StatStrings {
     fn new(
-        turn: &RequestContext<'_>,
+        context: &RequestContext<'_>,
         cx: &Cx<'_>,
         node: &dyn Node,
         attr: &Attr,
     ) -> Result<StatStrings> {
-        let users = &turn.connection.server.users;
+        let users = &context.connection.server.users;
         Ok(StatStrings {
             user: bounded(users.user(attr.uid), attr.uid),
             group: bounded(users.group(attr.gid), attr.gid),
-            extension: match turn.dialect {
+            extension: match context.dialect {
                 Dialect::Unix => extension(cx, node, attr)?,
                 Dialect::Plan9 | Dialect::Linux => Vec::new(),
             },

@@ -80,32 +80,32 @@ impl RequestContext<'_> {
     }
 
     fn rename_here(&self, cx: &Cx<'_>, fid: &FidState, name: Name<'_>) -> Result<FidState> {
-        let place = fid.check_name_in_parent(cx)?;
-        let dir = &*place.parent.node;
+        let location = fid.check_name_in_parent(cx)?;
+        let dir = &*location.parent.node;
         let flags = match self.dialect {
             // stat(5): an error if the name exists.
             Dialect::Plan9 => RenameFlags::NOREPLACE,
             // Linux uses rename(2)'s semantics.
             Dialect::Unix | Dialect::Linux => RenameFlags::empty(),
         };
-        let room = fid.reserve_memory(STEP_BYTES)?;
-        dir.rename(cx, place.name()?, dir, name, flags)?;
-        let up = FidState::Walked(place.parent.clone());
-        let moved = up.child(name, fid.step().node.clone(), room);
+        let charge = fid.reserve_memory(STEP_BYTES)?;
+        dir.rename(cx, location.name()?, dir, name, flags)?;
+        let up = FidState::Walked(location.parent.clone());
+        let moved = up.child(name, fid.step().node.clone(), charge);
         Ok(moved.with_state(fid.state().clone()))
     }
 }
 
 /// Returns the new name, if it differs from the fid's.
 fn new_name<'a>(fid: &FidState, stat: &Stat<'a>) -> Result<Option<Name<'a>>> {
-    let Some(place) = &fid.step().name_in_parent else {
+    let Some(location) = &fid.step().name_in_parent else {
         // A root keeps its name, and clients may send it back.
         return match stat.name {
             b"" | b"/" => Ok(None),
             _ => Err(Errno::EBUSY),
         };
     };
-    if stat.name.is_empty() || stat.name == place.name()?.bytes() {
+    if stat.name.is_empty() || stat.name == location.name()?.bytes() {
         return Ok(None);
     }
     checked_name(stat.name).map(Some)
