@@ -202,13 +202,13 @@ impl<'a> Target<'a> {
         if Kind::from_mode(mode) != Some(Kind::File) {
             return Ok(());
         }
-        let mut kept = mode & 0o7777 & !0o4000;
+        let mut retained = mode & 0o7777 & !0o4000;
         // Set-gid without execute permission for the group used to mean mandatory locking.
         if mode & 0o010 != 0 {
-            kept &= !0o2000;
+            retained &= !0o2000;
         }
-        if kept != mode & 0o7777 {
-            self.chmod(host, kept)?;
+        if retained != mode & 0o7777 {
+            self.chmod(host, retained)?;
         }
         match rustix::fs::removexattr(ProcPath::of(self.fd()).as_c_str(), c"security.capability") {
             // For an ordinary user's change the kernel removes them itself.

@@ -197,11 +197,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("names");
         let index = open(&path);
-        for turn in 0..MAX_LOCATIONS / 16 {
+        for number in 0..MAX_LOCATIONS / 16 {
             put(
                 &index,
-                1 + turn as u64 % 2,
-                location(9, &format!("name {turn}")),
+                1 + number as u64 % 2,
+                location(9, &format!("name {number}")),
             );
         }
         let size = std::fs::metadata(&path).expect("there").len();

@@ -255,7 +255,7 @@ impl LeaseWatcher {
     fn start() -> Result<Arc<LeaseWatcher>> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(errno)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(errno)?;
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, reported) = std::sync::mpsc::channel();
         let (ready, started) = std::sync::mpsc::channel::<Arc<LeaseWatcher>>();
         let thread = std::thread::Builder::new().name("barge-leases".into());
         let spawned = thread.spawn(move || {
@@ -274,10 +274,10 @@ impl LeaseWatcher {
             }
         });
         spawned.map_err(|_| Errno::EAGAIN)?;
-        let told = told.recv().map_err(|_| Errno::EIO)?.map_err(errno)?;
+        let notified_thread = reported.recv().map_err(|_| Errno::EIO)?.map_err(errno)?;
         let watcher = Arc::new(LeaseWatcher {
             count: AtomicUsize::new(0),
-            notified_thread: told,
+            notified_thread,
             inotify,
             end,
             registrations: Mutex::default(),

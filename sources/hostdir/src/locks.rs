@@ -75,8 +75,8 @@ impl LockMirrors {
     /// Forgets a node that is dropped, which has no locks any more.
     pub(crate) fn forget(&self, id: NodeId) {
         // Closed after the lock is released.
-        let gone = self.0.lock().remove(&id);
-        drop(gone);
+        let removed = self.0.lock().remove(&id);
+        drop(removed);
     }
 
     /// Implements [`vfs::Node::host_lock`]. The node has to be forgotten when it is dropped.

@@ -119,8 +119,8 @@ impl<N: TableEntry> NodeTable<N> {
     pub(crate) fn next_in_ring(&self) -> Option<Arc<N>> {
         for _ in 0..SHARDS {
             let mut dropped_later = DroppedLater::new();
-            let turn = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            let mut shard = self.shards.all()[turn].lock();
+            let shard_index = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let mut shard = self.shards.all()[shard_index].lock();
             for _ in 0..shard.ring.len() {
                 let Some(id) = shard.ring.advance().copied() else {
                     continue;
