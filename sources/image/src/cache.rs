@@ -171,8 +171,8 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
             return Claim::Ready(bytes);
         }
         match state.slots.entry(key) {
-            Place::Vacant(place) => {
-                place.insert(Slot::Loading(Arc::default()));
+            Place::Vacant(entry) => {
+                entry.insert(Slot::Loading(Arc::default()));
                 self.misses.fetch_add(1, Ordering::Relaxed);
                 Claim::Load(Load {
                     cache: self.clone(),
@@ -180,7 +180,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
                     settled: false,
                 })
             }
-            Place::Occupied(place) => match place.get() {
+            Place::Occupied(entry) => match entry.get() {
                 Slot::Loading(loading) => Claim::Wait(PendingLoad(loading.clone())),
                 Slot::Ready { bytes, .. } => Claim::Ready(bytes.clone()),
             },

@@ -98,8 +98,8 @@ fn root(head: &[u8]) -> Option<u64> {
         0 => superblock.root_or_blocks_high.into(),
         root => root,
     };
-    let place = metadata.checked_add(root.checked_mul(INODE_SLOT)?)?;
-    Some(place / CHUNK_SIZE)
+    let offset = metadata.checked_add(root.checked_mul(INODE_SLOT)?)?;
+    Some(offset / CHUNK_SIZE)
 }
 
 impl RangeSource for Preloaded {

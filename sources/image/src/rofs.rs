@@ -232,14 +232,14 @@ impl Format for Rofs {
         let InodeKind::File { block, .. } = inode.kind else {
             return Err(Errno::EINVAL);
         };
-        let place = block
+        let position = block
             .checked_mul(BLOCK)
             .and_then(|at| at.checked_add(offset));
-        let place = place.ok_or(Errno::EIO)?;
+        let position = position.ok_or(Errno::EIO)?;
         let access = Access {
             devices: &self.devices,
             patience,
         };
-        access.put(0, place, len as usize, sink)
+        access.put(0, position, len as usize, sink)
     }
 }

@@ -87,8 +87,8 @@ impl Verified {
         if hash(bytes, (level, number) == (0, 0)) == expected {
             return Ok(());
         }
-        let mut told = self.logged.lock();
-        if told.len() < MAX_LOGGED && told.insert((level, number)) {
+        let mut logged = self.logged.lock();
+        if logged.len() < MAX_LOGGED && logged.insert((level, number)) {
             let range = self.header.layout().chunk(level, number);
             tracing::error!(
                 "bytes {} to {} of the image do not match their hashes: reads of them fail",
@@ -106,9 +106,9 @@ impl Verified {
         if level + 1 == shape.levels().len() {
             return self.manifest.hash(number).ok_or_else(missing);
         }
-        let (chunk, place) = HashLayout::hash_location(number);
+        let (chunk, index) = HashLayout::hash_location(number);
         let hashes = self.hashes(level + 1, chunk)?;
-        let hash = hashes.get(place).and_then(|hash| hash.try_into().ok());
+        let hash = hashes.get(index).and_then(|hash| hash.try_into().ok());
         hash.ok_or_else(missing)
     }
 

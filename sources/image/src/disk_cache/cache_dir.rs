@@ -73,7 +73,7 @@ impl CacheDir {
             dir: fs::canonicalize(&options.dir)?,
             size: options.size,
         };
-        let room = CacheDir {
+        let cache_dir = CacheDir {
             name: blake3::hash(name.as_bytes()).to_hex()[..32].to_owned(),
             others: 0,
             // The first search for space scans the directory.
@@ -86,7 +86,7 @@ impl CacheDir {
             options.open(path)
         };
         loop {
-            let path = room.path(&room.name, "map");
+            let path = cache_dir.path(&cache_dir.name, "map");
             let map = file(path.clone())?;
             if !try_lock_map(&map, || sleep(Duration::from_millis(10))) {
                 return Err(io::ErrorKind::ResourceBusy.into());
@@ -95,8 +95,8 @@ impl CacheDir {
             let (ours, there) = (map.metadata()?, fs::metadata(&path));
             if there.is_ok_and(|there| there.ino() == ours.ino()) {
                 map.set_modified(SystemTime::now())?;
-                let data = file(room.path(&room.name, "data"))?;
-                return Ok((room, CacheFiles { map, data }));
+                let data = file(cache_dir.path(&cache_dir.name, "data"))?;
+                return Ok((cache_dir, CacheFiles { map, data }));
             }
         }
     }

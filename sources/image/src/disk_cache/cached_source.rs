@@ -65,7 +65,7 @@ struct Chunk {
 impl DiskCacheEntry {
     /// Opens the cache entry of the image `name`; returns `ResourceBusy` if another holder has it.
     pub fn open(options: &DiskCacheOptions, name: &str) -> io::Result<DiskCacheEntry> {
-        let (room, pair) = CacheDir::open(options, name)?;
+        let (cache_dir, pair) = CacheDir::open(options, name)?;
         let mut head = [0; HEAD as usize];
         let known = match pair.map.read_exact_at(&mut head, 0) {
             Ok(()) => ImageIdentity::parse(&head),
@@ -75,7 +75,7 @@ impl DiskCacheEntry {
         let known =
             known.filter(|known| pair.data.metadata().is_ok_and(|m| m.len() == known.len()));
         Ok(DiskCacheEntry {
-            cache_dir: room,
+            cache_dir,
             files: pair,
             identity: known,
         })
@@ -95,7 +95,7 @@ impl DiskCacheEntry {
     /// Cached segments of another identity are removed.
     pub fn over(self, far: Arc<dyn RangeSource>, identity: &[u8]) -> io::Result<CachedSource> {
         let DiskCacheEntry {
-            cache_dir: room,
+            cache_dir,
             files: pair,
             identity: known,
         } = self;
@@ -122,7 +122,7 @@ impl DiskCacheEntry {
             files: pair,
             eviction_lock: RwLock::new(()),
             state: Mutex::new(state),
-            cache_dir: Mutex::new(room),
+            cache_dir: Mutex::new(cache_dir),
         })
     }
 }
@@ -306,7 +306,7 @@ impl CachedSource {
 
     /// Returns whether there is space for a segment, evicting chunks if needed.
     fn make_room(&self) -> bool {
-        let mut room = self.cache_dir.lock();
+        let mut cache_dir = self.cache_dir.lock();
         let (own, failed) = {
             let state = self.lock();
             (state.bytes, state.failed)
@@ -314,7 +314,7 @@ impl CachedSource {
         if failed {
             return false;
         }
-        let mut excess = room.excess(own, SEGMENT);
+        let mut excess = cache_dir.excess(own, SEGMENT);
         if excess == 0 {
             return true;
         }

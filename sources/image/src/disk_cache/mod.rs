@@ -12,8 +12,8 @@
 //!
 //! Locks: the process that has an image open holds flock(2) on its map. `gate` is taken shared to
 //! use the data file, and exclusive to punch holes in it; it is only tried, never waited for, since
-//! a holder may re-enter. `room` is held during a whole search for space. `state` is taken after
-//! both, and never held during I/O.
+//! a holder may re-enter. `cache_dir` is held during a whole search for space. `state` is taken
+//! after both, and never held during I/O.
 
 mod cache_dir;
 mod cached_source;

@@ -96,25 +96,25 @@ impl Erofs {
             let len = (run.len - skip).min(end - at);
             match run.location {
                 Location::Hole => parts.push(Part::Hole(len)),
-                Location::Plain {
-                    device,
-                    offset: place,
-                } => {
-                    let place = place.saturating_add(skip);
-                    self.gather_stored(access, device, place, len, parts)?;
+                Location::Plain { device, offset } => {
+                    let offset = offset.saturating_add(skip);
+                    self.gather_stored(access, device, offset, len, parts)?;
                 }
-                Location::Fragment(place) => {
+                Location::Fragment(offset) => {
                     let packed = self.image.packed().ok_or(Errno::EIO)?;
-                    let place = place.checked_add(skip).ok_or(Errno::EIO)?;
-                    if place.checked_add(len).is_none_or(|end| end > packed.size()) {
+                    let offset = offset.checked_add(skip).ok_or(Errno::EIO)?;
+                    if offset
+                        .checked_add(len)
+                        .is_none_or(|end| end > packed.size())
+                    {
                         return Err(Errno::EIO);
                     }
-                    self.gather(access, packed, place, len, parts)?;
+                    self.gather(access, packed, offset, len, parts)?;
                 }
-                Location::Metabox(place) => {
+                Location::Metabox(offset) => {
                     let metabox = self.image.metabox().ok_or(Errno::EIO)?;
                     let mut bytes = vec![0; len as usize];
-                    let read = self.image.read(access, metabox, place + skip, &mut bytes);
+                    let read = self.image.read(access, metabox, offset + skip, &mut bytes);
                     read.map_err(|error| self.log_error(error))?;
                     parts.push(Part::Bytes {
                         bytes: bytes.into(),
@@ -143,32 +143,32 @@ impl Erofs {
         &self,
         access: &Access<'a>,
         device: u16,
-        place: u64,
+        offset: u64,
         len: u64,
         parts: &mut Vec<Part<'a>>,
     ) -> Result<()> {
-        let source = access.source(device, place, len as usize)?;
+        let source = access.source(device, offset, len as usize)?;
         let large = len >= MIN_DIRECT_READ as u64;
-        if let Some(held) = large.then(|| source.file(place, len as usize)).flatten() {
+        if let Some(held) = large.then(|| source.file(offset, len as usize)).flatten() {
             match parts.last_mut() {
                 Some(Part::File {
                     device: of,
                     offset: before,
                     len: there,
                     ..
-                }) if *of == device && *before + *there == place => {
+                }) if *of == device && *before + *there == offset => {
                     *there += len;
                 }
                 _ => parts.push(Part::File {
                     device,
                     guard: held,
-                    offset: place,
+                    offset,
                     len,
                 }),
             }
             return Ok(());
         }
-        access.segments(device, place, len as usize, &mut |bytes, range| {
+        access.segments(device, offset, len as usize, &mut |bytes, range| {
             parts.push(Part::Bytes {
                 bytes,
                 skip: range.start,
@@ -184,10 +184,10 @@ impl Erofs {
             Part::Bytes { bytes, skip, len } => sink.bytes(&bytes[*skip..*skip + *len]),
             Part::File {
                 guard: held,
-                offset: place,
+                offset,
                 len,
                 ..
-            } => return sink.file(held.file, *place, *len as usize, access.patience),
+            } => return sink.file(held.file, *offset, *len as usize, access.patience),
         }
         Ok(part.len())
     }

@@ -325,13 +325,13 @@ impl Format for Erofs {
 
     fn xattrs(&self, item: &Item, patience: Patience, each: &mut dyn FnMut(&[u8])) -> Result<()> {
         let access = self.access(patience);
-        let told = self
+        let result = self
             .image
             .for_each_xattr(&access, &item.inode, &mut |name, _| {
                 each(name);
                 Ok(true)
             });
-        told.map_err(|error| self.log_error(error))
+        result.map_err(|error| self.log_error(error))
     }
 
     fn load_extents(&self, item: &Item, patience: Patience) -> Result<()> {
