@@ -131,8 +131,8 @@ impl Pages {
     /// Truncates the file, or extends it with a hole.
     pub(crate) fn resize(&mut self, size: u64) {
         if size < self.size {
-            let gone = self.pages.split_off(&size.div_ceil(PAGE));
-            self.uncharge(gone.len());
+            let removed = self.pages.split_off(&size.div_ceil(PAGE));
+            self.uncharge(removed.len());
             self.clear_in_page(size, size.next_multiple_of(PAGE));
         }
         self.size = size;
@@ -146,11 +146,11 @@ impl Pages {
         }
         self.clear_in_page(range.start, whole.start * PAGE);
         self.clear_in_page(whole.end * PAGE, range.end);
-        let gone: Vec<u64> = self.pages.range(whole).map(|(index, _)| *index).collect();
-        for index in &gone {
+        let removed: Vec<u64> = self.pages.range(whole).map(|(index, _)| *index).collect();
+        for index in &removed {
             self.pages.remove(index);
         }
-        self.uncharge(gone.len());
+        self.uncharge(removed.len());
     }
 
     /// Zeros a part of one page.
@@ -203,10 +203,10 @@ impl Pages {
     pub(crate) fn collapse(&mut self, range: Range<u64>) {
         let shift = (range.end - range.start) / PAGE;
         let behind = self.pages.split_off(&(range.end / PAGE));
-        let gone = self.pages.split_off(&(range.start / PAGE));
+        let removed = self.pages.split_off(&(range.start / PAGE));
         self.pages
             .extend(behind.into_iter().map(|(i, page)| (i - shift, page)));
-        self.uncharge(gone.len());
+        self.uncharge(removed.len());
         self.size -= range.end - range.start;
     }
 
