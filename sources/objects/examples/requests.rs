@@ -36,10 +36,10 @@ fn main() {
         let apart = timed(|| {
             // Each piece as a separate request, all of them concurrently.
             std::thread::scope(|scope| {
-                for half in 0..8 {
+                for first in 0..8 {
                     let object = &object;
                     scope.spawn(move || {
-                        for piece in [half, half + 8] {
+                        for piece in [first, first + 8] {
                             read(object, (piece + 1) * step, 16 << 10);
                         }
                     });

@@ -35,11 +35,11 @@ pub(crate) fn coalesce<'a>(
             let last = spans
                 .last_mut()
                 .filter(|span| at - span.range.end <= gap && at - span.range.start < most);
-            let room = match &last {
+            let limit = match &last {
                 Some(span) => most - (at - span.range.start),
                 None => most,
             };
-            let len = into.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+            let len = into.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
             let (now, later) = take(&mut into).split_at_mut(len);
             let end = at + len as u64;
             let part = Piece {

@@ -183,7 +183,7 @@ impl Object {
             Some((Identity::ETag(etag), _)) => Some(etag),
             _ => None,
         };
-        let asked = |extensions| async {
+        let request = |extensions| async {
             let options = GetOptions {
                 range: Some(GetRange::Bounded(0..HEAD_BYTES)),
                 if_none_match: etag.cloned(),
@@ -216,7 +216,8 @@ impl Object {
             self.receive(got, &mut span).await?;
             Ok(Some((identity, len, head)))
         };
-        self.retry(async |extensions| asked(extensions).await).await
+        self.retry(async |extensions| request(extensions).await)
+            .await
     }
 
     /// Requests the range of `span`.
@@ -248,9 +249,9 @@ impl Object {
         span: &mut RangeRequest<'_>,
     ) -> Result<(), RequestError> {
         let Range { start, end } = span.range;
-        let wrong = |came: u64| RequestError {
+        let wrong = |received: u64| RequestError {
             errno: Errno::EIO,
-            message: format!("expected {} bytes, got {came}", end - start),
+            message: format!("expected {} bytes, got {received}", end - start),
             is_transient: true,
         };
         let mut at = start;

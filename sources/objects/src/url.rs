@@ -74,8 +74,8 @@ impl FromStr for Url {
             "https" => Scheme::Https,
             _ => return Err(bad("s3://, gs://, az://, http:// or https://")),
         };
-        let (place, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
-        let (bucket, key) = place.split_once('/').unwrap_or((place, ""));
+        let (path, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
+        let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
         // As with any image, a trailing slash names the image's root directory.
         let key = key.trim_end_matches('/');
         if bucket.is_empty() || key.is_empty() {
