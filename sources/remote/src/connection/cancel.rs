@@ -16,7 +16,9 @@ impl<H: ClientCodec> Connection<H> {
         }
         let number = ticket.number;
         let life = self.state().slots[number].generation;
-        on_cancel(call, &self.this, move |pipe| pipe.cancel(number, life));
+        on_cancel(call, &self.this, move |connection| {
+            connection.cancel(number, life)
+        });
     }
 
     /// Asks the server to cancel the request if its number has not been reused.
@@ -26,14 +28,14 @@ impl<H: ClientCodec> Connection<H> {
             return;
         }
         let State {
-            codec: half,
+            codec,
             queue,
             slots,
             ..
         } = &mut *state;
         // Starts the grace period even if the protocol has no cancellation.
         slots[number].cancelled.get_or_insert_with(Instant::now);
-        if half.cancel(number, queue) {
+        if codec.cancel(number, queue) {
             // The canceller must not wait for a server that does not read.
             drop(self.send_queued(state, false));
         }

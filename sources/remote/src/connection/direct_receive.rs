@@ -52,10 +52,10 @@ impl<H: ClientCodec> Connection<H> {
     ) -> Option<Result<(Outcome<H>, &'m mut [u8])>> {
         let first = &landings.front()?.ticket;
         self.cancel_with(cx.call, first);
-        let came = self.wait_for(first.number, landings.make_contiguous());
+        let outcome = self.wait_for(first.number, landings.make_contiguous());
         let DirectReceive { ticket, memory } = landings.pop_front()?;
         std::mem::forget(ticket);
-        Some(came.map(|came| (came, memory)))
+        Some(outcome.map(|outcome| (outcome, memory)))
     }
 
     /// Does [`Connection::wait_direct`] for a single request.
@@ -67,10 +67,10 @@ impl<H: ClientCodec> Connection<H> {
         self.cancel_with(cx.call, &one.ticket);
         let number = one.ticket.number;
         let mut landings = [one];
-        let came = self.wait_for(number, &mut landings);
+        let outcome = self.wait_for(number, &mut landings);
         let [DirectReceive { ticket, .. }] = landings;
         std::mem::forget(ticket);
-        came
+        outcome
     }
 
     /// Receives the payload of a request whose head is pending.

@@ -66,7 +66,7 @@ impl<H: ClientCodec> Input<H> {
     const LARGE: usize = 16 << 10;
 
     /// Creates a buffer for messages of up to `most` bytes.
-    pub(super) fn new(most: usize, half: &H) -> Input<H> {
+    pub(super) fn new(most: usize, codec: &H) -> Input<H> {
         let size = Input::<H>::SIZE.max(most);
         Input {
             current: Arc::new(vec![0; size]),
@@ -74,8 +74,8 @@ impl<H: ClientCodec> Input<H> {
             end: 0,
             spare: Vec::new(),
             size,
-            decode_params: half.decode_params(),
-            accepts_fds: half.accepts_fds(),
+            decode_params: codec.decode_params(),
+            accepts_fds: codec.accepts_fds(),
             file: None,
             poller: Poller::new(Poller::default_max()),
         }
@@ -120,34 +120,34 @@ impl<H: ClientCodec> Input<H> {
     }
 
     /// Receives more bytes and returns their number, 0 if the server has closed the connection.
-    /// `begun` is the length of the incomplete message, if known; `next` is the expected length of
-    /// the next message, if that is large; with `apart`, its payload may belong elsewhere, so no
+    /// `frame_len` is the length of the incomplete message, if known; `next` is the expected length
+    /// of the next message, if that is large; with `apart`, its payload may belong elsewhere, so no
     /// more than a head is received.
     pub(super) fn recv(
         &mut self,
         link: &dyn Link,
-        begun: Option<usize>,
+        frame_len: Option<usize>,
         next: Option<usize>,
         apart: bool,
         wait: bool,
     ) -> io::Result<usize> {
         let come = self.end - self.start;
-        let missing = begun.map(|len| len - come);
+        let missing = frame_len.map(|len| len - come);
         let limit = match missing {
             _ if apart && come < H::DATA_HEAD => H::DATA_HEAD - come,
             Some(missing) if missing >= Input::<H>::LARGE => missing,
             None if come == 0 => next.unwrap_or(self.size),
             _ => self.size,
         };
-        self.make_room(begun.unwrap_or(H::HEADER));
+        self.make_room(frame_len.unwrap_or(H::HEADER));
         let end = self.end;
-        let room = Arc::get_mut(&mut self.current).expect("no reply shares it")[end..].as_mut();
-        let limit = room.len().min(limit);
-        let room = &mut room[..limit];
+        let space = Arc::get_mut(&mut self.current).expect("no reply shares it")[end..].as_mut();
+        let limit = space.len().min(limit);
+        let space = &mut space[..limit];
         let mut file = None;
         let mut recv = |wait| match self.accepts_fds {
-            true => link.recv_with_file(room, wait, &mut file),
-            false => link.recv(room, wait),
+            true => link.recv_with_file(space, wait, &mut file),
+            false => link.recv(space, wait),
         };
         let got = match wait {
             true => self.poller.wait(recv),
@@ -184,11 +184,11 @@ impl<H: ClientCodec> Input<H> {
         };
         let mut come = come_before;
         while come < whole {
-            let room = match come.checked_sub(len) {
+            let space = match come.checked_sub(len) {
                 None => &mut into[come..],
                 Some(behind) => &mut rest[behind..],
             };
-            match self.poller.wait(|wait| link.recv(room, wait)) {
+            match self.poller.wait(|wait| link.recv(space, wait)) {
                 Ok(0) => return Ok(false),
                 Ok(got) => come += got,
                 Err(error) => {

@@ -14,9 +14,9 @@ impl<H: ClientCodec> Connection<H> {
     /// receive the server's requests, too. This avoids waking two threads for every reply.
     const BACKOFF: Duration = Duration::from_millis(10);
 
-    /// Receives messages while no other thread does. Returns `true` when `bell` is readable,
+    /// Receives messages while no other thread does. Returns `true` when `wake_event` is readable,
     /// `false` when the connection has failed.
-    pub(crate) fn listen(&self, bell: BorrowedFd<'_>) -> io::Result<bool> {
+    pub(crate) fn listen(&self, wake_event: BorrowedFd<'_>) -> io::Result<bool> {
         loop {
             let interest = {
                 let state = self.state();
@@ -30,7 +30,7 @@ impl<H: ClientCodec> Connection<H> {
                 }
             };
             if interest.read {
-                let ready = self.link.wait(interest, bell, None)?;
+                let ready = self.link.wait(interest, wake_event, None)?;
                 if ready.woken {
                     return Ok(true);
                 }
@@ -41,7 +41,7 @@ impl<H: ClientCodec> Connection<H> {
                     self.receive_once();
                 }
             }
-            if wait_readable(bell, Connection::<H>::BACKOFF)? {
+            if wait_readable(wake_event, Connection::<H>::BACKOFF)? {
                 return Ok(true);
             }
         }
@@ -56,9 +56,9 @@ impl<H: ClientCodec> Connection<H> {
     }
 }
 
-/// Returns whether `bell` is or becomes readable within `time`.
-pub(crate) fn wait_readable(bell: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
-    let mut fds = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
+/// Returns whether `wake_event` is or becomes readable within `time`.
+pub(crate) fn wait_readable(wake_event: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(wake_event.as_fd(), PollFlags::IN)];
     let time = Timespec {
         tv_sec: time.as_secs() as i64,
         tv_nsec: time.subsec_nanos().into(),

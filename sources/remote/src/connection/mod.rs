@@ -108,13 +108,10 @@ pub(crate) struct OwnedTicket<H: ClientCodec> {
 impl<H: ClientCodec> Ticket<'_, H> {
     /// Converts the ticket into one that owns a reference to the connection.
     pub(crate) fn into_owned(self) -> Option<OwnedTicket<H>> {
-        let pipe = self.connection.this.upgrade()?;
+        let connection = self.connection.this.upgrade()?;
         let number = Some(self.number);
         std::mem::forget(self);
-        Some(OwnedTicket {
-            connection: pipe,
-            number,
-        })
+        Some(OwnedTicket { connection, number })
     }
 }
 
@@ -129,11 +126,8 @@ impl<H: ClientCodec> OwnedTicket<H> {
 
     fn ticket(&mut self) -> Option<Ticket<'_, H>> {
         let number = self.number.take()?;
-        let pipe = &*self.connection;
-        Some(Ticket {
-            connection: pipe,
-            number,
-        })
+        let connection = &*self.connection;
+        Some(Ticket { connection, number })
     }
 }
 
@@ -176,7 +170,7 @@ impl<H: ClientCodec> Connection<H> {
     /// `most` bytes, and `payloads` says how payloads are sent and received.
     pub(crate) fn over(
         link: Box<dyn Link>,
-        half: H,
+        codec: H,
         most: usize,
         payloads: Payloads,
         silence: Timeouts,
@@ -184,15 +178,15 @@ impl<H: ClientCodec> Connection<H> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
             ConnectError::new(Errno::from_raw(error.raw_os_error()), error.to_string())
         })?;
-        let reading = half.decode_params();
+        let reading = codec.decode_params();
         Ok(Arc::new_cyclic(|this| Connection {
             link,
             payloads,
             decode_params: reading,
             timeo: silence.timeo,
             state: Mutex::new(State {
-                input: Some(Input::new(most, &half)),
-                codec: half,
+                input: Some(Input::new(most, &codec)),
+                codec,
                 slots: Vec::new(),
                 queue: Vec::new(),
                 spare: Vec::new(),
@@ -268,10 +262,8 @@ impl<H: ClientCodec> Connection<H> {
             state.senders -= 1;
         }
         state.check_usable()?;
-        let State {
-            codec: half, queue, ..
-        } = &mut *state;
-        let (number, payload) = encode(half, queue)?;
+        let State { codec, queue, .. } = &mut *state;
+        let (number, payload) = encode(codec, queue)?;
         state.begin(number, Waiter::Ticket, shape);
         if separate {
             drop(self.send_with(state, payload, shape));
@@ -323,8 +315,8 @@ impl<H: ClientCodec> Connection<H> {
         state.failed = Some((errno, why));
         self.link.hang_up();
         for slot in &state.slots {
-            if let Some(bell) = &slot.wakeup {
-                bell.notify_all();
+            if let Some(wakeup) = &slot.wakeup {
+                wakeup.notify_all();
             }
         }
         self.may_send.notify_all();

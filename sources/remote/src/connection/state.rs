@@ -126,12 +126,12 @@ impl<H: ClientCodec> State<H> {
     }
 
     #[inline]
-    pub(super) fn begin(&mut self, at: usize, who: Waiter, shape: Shape) {
+    pub(super) fn begin(&mut self, at: usize, waiter: Waiter, shape: Shape) {
         if at >= self.slots.len() {
             self.slots.resize_with(at + 1, Slot::default);
         }
         let slot = &mut self.slots[at];
-        slot.waiter = who;
+        slot.waiter = waiter;
         slot.generation += 1;
         slot.large = shape.reply >= Shape::LARGE;
         slot.payload = shape.reply + shape.payload;
@@ -181,8 +181,8 @@ impl<H: ClientCodec> State<H> {
             return self.codec.release(number);
         }
         slot.reply = Some(Ok(Outcome::Resend));
-        if let Some(bell) = slot.wakeup.as_ref().filter(|_| slot.is_waiting) {
-            bell.notify_one();
+        if let Some(wakeup) = slot.wakeup.as_ref().filter(|_| slot.is_waiting) {
+            wakeup.notify_one();
         }
     }
 
@@ -204,8 +204,8 @@ impl<H: ClientCodec> State<H> {
                     Err(errno)
                 }
             });
-            if let Some(bell) = slot.wakeup.as_ref().filter(|_| slot.is_waiting) {
-                bell.notify_one();
+            if let Some(wakeup) = slot.wakeup.as_ref().filter(|_| slot.is_waiting) {
+                wakeup.notify_one();
             }
             return;
         }

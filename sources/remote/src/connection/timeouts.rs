@@ -96,8 +96,8 @@ impl<H: ClientCodec> Slot<H> {
         let overdue = hard && since(self.first_check) >= silence.resend_after(self.timeouts);
         // The first check starts the timeout, so that sending a request does not read the clock.
         self.first_check.get_or_insert(now);
-        if let (Some(_), Some(bell)) = (self.given_up, &self.wakeup) {
-            bell.notify_all();
+        if let (Some(_), Some(wakeup)) = (self.given_up, &self.wakeup) {
+            wakeup.notify_all();
         }
         overdue && self.given_up.is_none()
     }

@@ -108,10 +108,10 @@ impl<H: ClientCodec> Connection<H> {
         apart: bool,
     ) -> Guard<'a, H> {
         // An error would have been found when the bytes arrived.
-        let begun = state.codec.frame(input.pending()).unwrap_or(None);
+        let frame_len = state.codec.frame(input.pending()).unwrap_or(None);
         let next = (state.large.0 > 0).then_some(state.large.1);
         drop(state);
-        let got = input.recv(&*self.link, begun, next, apart, wait);
+        let got = input.recv(&*self.link, frame_len, next, apart, wait);
         let mut state = self.state();
         match got {
             Ok(0) => self.fail(&mut state, ECONNRESET, &"the server closed the connection"),
@@ -177,8 +177,8 @@ impl<H: ClientCodec> Connection<H> {
         state.followers.push(number);
         let slot = &mut state.slots[number];
         slot.is_waiting = true;
-        let bell = slot.wakeup.get_or_insert_default().clone();
-        bell.wait_while(&mut state, |state| {
+        let wakeup = slot.wakeup.get_or_insert_default().clone();
+        wakeup.wait_while(&mut state, |state| {
             let slot = &state.slots[number];
             let done = slot.reply.is_some() || slot.given_up.is_some();
             !done && state.input.is_none() && state.failed.is_none()
@@ -197,8 +197,8 @@ impl<H: ClientCodec> Connection<H> {
             slot.wakeup.as_ref().filter(|_| !done)
         });
         match next {
-            Some(bell) => {
-                bell.notify_one();
+            Some(wakeup) => {
+                wakeup.notify_one();
             }
             None if state.stuck => self.wake_sender(),
             None => {}

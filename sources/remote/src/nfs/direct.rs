@@ -37,19 +37,19 @@ impl Procedures {
     }
 
     /// Begins a call.
-    pub fn begin(&self, cx: &Cx<'_>, ask: &dyn CallArguments) -> PendingCall {
-        self.conn.begin(cx, ask)
+    pub fn begin(&self, cx: &Cx<'_>, arguments: &dyn CallArguments) -> PendingCall {
+        self.conn.begin(cx, arguments)
     }
 
-    /// Waits for the reply to the call `ask`, and passes it to `read`.
+    /// Waits for the reply to the call with `arguments`, and passes it to `read`.
     pub fn end<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
-        flight: PendingCall,
-        ask: &A,
+        call: PendingCall,
+        arguments: &A,
         read: impl FnOnce(A::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        self.conn.end(cx, flight, ask, read)
+        self.conn.end(cx, call, arguments, read)
     }
 
     /// Makes a call, repeats it while the server answers `NFS3ERR_JUKEBOX`, and passes the reply to
@@ -57,10 +57,10 @@ impl Procedures {
     pub fn call<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
-        ask: &A,
+        arguments: &A,
         read: impl FnMut(A::Answer<'_>) -> T,
     ) -> Result<T> {
-        v3::call(&self.conn, cx, ask, read)
+        v3::call(&self.conn, cx, arguments, read)
     }
 }
 
@@ -135,11 +135,11 @@ impl Compounds {
     pub fn end<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        turn: PendingCompound,
+        pending: PendingCompound,
         operations: &S,
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        self.core.end(cx, turn, operations, read)
+        self.core.end(cx, pending, operations, read)
     }
 
     /// Sends a compound, repeats it while the server answers `NFS4ERR_DELAY` or the like, and

@@ -110,15 +110,15 @@ impl<V: ProtocolVersion> NfsFile<V> {
         };
         let io = self.version().limits().write.max(1) as usize;
         let mut pieces = data.chunks(io).peekable();
-        let mut flight = VecDeque::new();
-        let (mut asked, mut written, mut done) = (0, 0, Ok(()));
+        let mut pending = VecDeque::new();
+        let (mut requested, mut written, mut done) = (0, 0, Ok(()));
         loop {
             while done.is_ok()
-                && flight.len() < MAX_IN_FLIGHT
+                && pending.len() < MAX_IN_FLIGHT
                 && let Some(piece) = pieces.peek()
             {
-                let at = offset + asked as u64;
-                let wait = flight.is_empty();
+                let at = offset + requested as u64;
+                let wait = pending.is_empty();
                 if !wait && !self.version().has_room(piece.len()) {
                     break;
                 }
@@ -126,19 +126,19 @@ impl<V: ProtocolVersion> NfsFile<V> {
                     .version()
                     .begin_write(cx, open, at, stable, piece, wait)
                 {
-                    Ok(Some(begun)) => {
-                        flight.push_back((at, *piece, begun));
-                        asked += piece.len();
+                    Ok(Some(call)) => {
+                        pending.push_back((at, *piece, call));
+                        requested += piece.len();
                         pieces.next();
                     }
                     Ok(None) => break,
                     Err(errno) => done = Err(errno),
                 }
             }
-            let Some((at, piece, begun)) = flight.pop_front() else {
+            let Some((at, piece, call)) = pending.pop_front() else {
                 return (written, done);
             };
-            let ended = self.version().end_write(cx, begun, open, at, stable, piece);
+            let ended = self.version().end_write(cx, call, open, at, stable, piece);
             // Every call in flight has to be ended in any case.
             match (ended, &done) {
                 (Ok(some), before) => {
@@ -196,26 +196,26 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
         let len = len.min(sink.room());
         let len = len.min(usize::try_from(u64::MAX - offset).unwrap_or(usize::MAX));
         let io = self.version().limits().read.max(1) as usize;
-        let mut flight = VecDeque::new();
-        let (mut asked, mut got, mut done) = (0, 0, Ok(false));
+        let mut pending = VecDeque::new();
+        let (mut requested, mut got, mut done) = (0, 0, Ok(false));
         loop {
-            while done == Ok(false) && asked < len && flight.len() < MAX_IN_FLIGHT {
-                let count = io.min(len - asked) as u32;
-                let at = offset + asked as u64;
-                let wait = flight.is_empty();
+            while done == Ok(false) && requested < len && pending.len() < MAX_IN_FLIGHT {
+                let count = io.min(len - requested) as u32;
+                let at = offset + requested as u64;
+                let wait = pending.is_empty();
                 if !wait && !self.version().has_room(count as usize) {
                     break;
                 }
                 match self.version().begin_read(cx, open, at, count, wait) {
-                    Ok(Some(begun)) => {
-                        flight.push_back((at, count, begun));
-                        asked += count as usize;
+                    Ok(Some(call)) => {
+                        pending.push_back((at, count, call));
+                        requested += count as usize;
                     }
                     Ok(None) => break,
                     Err(errno) => done = Err(errno),
                 }
             }
-            let Some((at, count, begun)) = flight.pop_front() else {
+            let Some((at, count, call)) = pending.pop_front() else {
                 return match done {
                     // Returns the data before the error; the next read meets the error again.
                     Err(errno) if got == 0 => Err(errno),
@@ -228,7 +228,7 @@ impl<V: ProtocolVersion> File for NfsFile<V> {
                 Ok(false) => &mut *sink,
                 _ => &mut DiscardSink,
             };
-            let ended = self.version().end_read(cx, begun, open, at, count, into);
+            let ended = self.version().end_read(cx, call, open, at, count, into);
             match (ended, done) {
                 (Ok((some, eof)), Ok(false)) => {
                     got += some;

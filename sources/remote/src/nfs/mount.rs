@@ -101,11 +101,11 @@ impl Mount<'_> {
         self.mount_v3(&cx, first, root, &rest).map_err(refused)
     }
 
-    fn clamp_to_options(&self, told: Limits) -> Limits {
+    fn clamp_to_options(&self, reported: Limits) -> Limits {
         let (read, write) = self.options.sizes;
         clamp_to_client_limits(Limits {
-            read: told.read.min(read.unwrap_or(u32::MAX)),
-            write: told.write.min(write.unwrap_or(u32::MAX)),
+            read: reported.read.min(read.unwrap_or(u32::MAX)),
+            write: reported.write.min(write.unwrap_or(u32::MAX)),
         })
     }
 
@@ -148,8 +148,8 @@ impl Mount<'_> {
         root: Handle,
         rest: &[String],
     ) -> Result<MountedTree> {
-        let limits = v3::call(&conn, cx, &FsInfo { handle: &root }, |told| {
-            self.clamp_to_options(told)
+        let limits = v3::call(&conn, cx, &FsInfo { handle: &root }, |reported| {
+            self.clamp_to_options(reported)
         })?;
         let get = GetAttr {
             handle: &root,
@@ -187,8 +187,8 @@ impl Mount<'_> {
             let found = core.call_stateless(cx, lookup, |made| made)?;
             handle = found.handle.ok_or(Errno::EIO)?.into();
         }
-        let ask = GetCapabilities { handle: &handle };
-        let can = core.call_stateless(cx, ask, |can| can)?;
+        let operations = GetCapabilities { handle: &handle };
+        let can = core.call_stateless(cx, operations, |can| can)?;
         let limits = self.clamp_to_options(can.limits);
         let get = GetAttr4 {
             handle: &handle,
@@ -229,11 +229,11 @@ impl Mount<'_> {
 type MountedTree = (Arc<dyn FileSystem>, String);
 
 /// The sizes to use: at most those of Linux's client.
-pub(super) fn clamp_to_client_limits(told: Limits) -> Limits {
+pub(super) fn clamp_to_client_limits(reported: Limits) -> Limits {
     const MOST_IO: u32 = 1 << 20;
     Limits {
-        read: told.read.clamp(512, MOST_IO),
-        write: told.write.clamp(512, MOST_IO),
+        read: reported.read.clamp(512, MOST_IO),
+        write: reported.write.clamp(512, MOST_IO),
     }
 }
 

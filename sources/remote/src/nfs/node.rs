@@ -22,7 +22,7 @@ impl<V: ProtocolVersion> NfsNode<V> {
     pub(super) fn new(
         shared: &Arc<Shared<V>>,
         found: &Found,
-        place: Option<(Handle, Box<[u8]>)>,
+        location: Option<(Handle, Box<[u8]>)>,
     ) -> Arc<NfsNode<V>> {
         Arc::new_cyclic(|this| NfsNode {
             shared: shared.clone(),
@@ -30,14 +30,14 @@ impl<V: ProtocolVersion> NfsNode<V> {
             handle: found.handle.clone(),
             id: found.attr.id,
             kind: found.attr.kind,
-            location: place,
+            location,
         })
     }
 
     /// Creates the node that was found at `name` in this directory.
     pub(super) fn child_entry(&self, name: &[u8], found: Found) -> Entry {
-        let place = (self.handle.clone(), name.into());
-        let node = NfsNode::new(&self.shared, &found, Some(place));
+        let location = (self.handle.clone(), name.into());
+        let node = NfsNode::new(&self.shared, &found, Some(location));
         let attr = found.attr;
         Entry { node, attr }
     }

@@ -100,8 +100,8 @@ impl<V: ProtocolVersion> Node for NfsNode<V> {
         if flags.contains(OpenFlags::TRUNC) {
             self.shared.change(cx, &found.handle)?.replaced(0, u64::MAX);
         }
-        let place = (self.handle.clone(), name.into());
-        let node = NfsNode::new(&self.shared, &found, Some(place));
+        let location = (self.handle.clone(), name.into());
+        let node = NfsNode::new(&self.shared, &found, Some(location));
         let file = NfsFile::new(node.clone(), flags, Some(open));
         let attr = found.attr;
         Ok((Entry { node, attr }, file))

@@ -143,8 +143,8 @@ impl RpcClient {
         })?;
         let calls = Calls::new(credentials.clone(), most);
         let payloads = link.payloads().with_in_flight(options.in_flight);
-        let pipe = Connection::over(link, calls, most, payloads, options.timeouts)?;
-        pipe.set_soft(true);
+        let connection = Connection::over(link, calls, most, payloads, options.timeouts)?;
+        connection.set_soft(true);
         // Distinguishes the calls from those of an earlier process.
         let first = std::time::SystemTime::UNIX_EPOCH.elapsed();
         let first = first.map_or(0, |time| time.as_micros() as u32);
@@ -153,7 +153,7 @@ impl RpcClient {
             credentials,
             most,
             options,
-            current: Mutex::new(Current { connection: pipe }),
+            current: Mutex::new(Current { connection }),
             reconnections: AtomicU64::new(0),
             backchannels: OnceLock::new(),
             next_xid: AtomicU32::new(first ^ std::process::id().rotate_left(16)),
@@ -203,31 +203,31 @@ impl RpcClient {
     }
 
     /// Does [`Connection::listen`] on the current connection.
-    pub(super) fn listen(&self, bell: BorrowedFd<'_>) -> std::io::Result<bool> {
-        let pipe = self.current().connection.clone();
-        pipe.listen(bell)
+    pub(super) fn listen(&self, wake_event: BorrowedFd<'_>) -> std::io::Result<bool> {
+        let connection = self.current().connection.clone();
+        connection.listen(wake_event)
     }
 
     /// Makes a call, and passes the reply to `read`.
     pub(super) fn call<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
-        ask: &A,
+        arguments: &A,
         read: impl FnOnce(A::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
-        let flight = self.begin(cx, ask);
-        self.end(cx, flight, ask, read)
+        let call = self.begin(cx, arguments);
+        self.end(cx, call, arguments, read)
     }
 
     /// Begins a call.
-    pub(super) fn begin(&self, cx: &Cx<'_>, ask: &dyn CallArguments) -> PendingCall {
+    pub(super) fn begin(&self, cx: &Cx<'_>, arguments: &dyn CallArguments) -> PendingCall {
         let xid = self.next_xid.fetch_add(1, Ordering::Relaxed);
-        let pipe = self.current().connection.clone();
-        let kept = self.submit(&pipe, cx.caller, xid, ask, 0);
+        let connection = self.current().connection.clone();
+        let ticket = self.submit(&connection, cx.caller, xid, arguments, 0);
         let timeouts = 0;
         PendingCall {
             xid,
-            ticket: kept,
+            ticket,
             timeouts,
         }
     }
@@ -236,35 +236,36 @@ impl RpcClient {
     pub(super) fn end<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
-        flight: PendingCall,
-        ask: &A,
+        call: PendingCall,
+        arguments: &A,
         read: impl FnOnce(A::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
         let end = |answer: A::Answer<'_>, _: Option<&mut ReadDestination<'_>>| read(answer);
-        self.end_in(cx, flight, ask, &mut ReadDestination::none(), end)
+        self.end_in(cx, call, arguments, &mut ReadDestination::none(), end)
     }
 
-    /// Does [`RpcClient::end`] for a call whose payload may land in `place`. `read` gets `place` if
-    /// the payload has not landed.
+    /// Does [`RpcClient::end`] for a call whose payload may land in `destination`. `read` gets
+    /// `destination` if the payload has not landed.
     pub(super) fn end_in<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
         call: PendingCall,
-        ask: &A,
-        place: &mut ReadDestination<'_>,
+        arguments: &A,
+        destination: &mut ReadDestination<'_>,
         read: impl FnOnce(A::Answer<'_>, Option<&mut ReadDestination<'_>>) -> T,
     ) -> std::result::Result<T, Failure> {
-        match self.wait(cx, call, ask, place)? {
+        match self.wait(cx, call, arguments, destination)? {
             Outcome::Resend => unreachable!("nobody lent its payload"),
             Outcome::Whole(reply) => {
                 let body = Body::of(reply.bytes())?;
-                let answer = ask.answer(body.bytes());
+                let answer = arguments.answer(body.bytes());
                 let answer = answer.inspect_err(|failure| self.log_malformed(failure))?;
-                Ok(read(answer, Some(place)))
+                Ok(read(answer, Some(destination)))
             }
             Outcome::Direct(head, len) => {
                 let body = Body::before_payload(&head)?;
-                let answer = ask.answer_with_payload(body.bytes(), &place.memory()[..len]);
+                let answer =
+                    arguments.answer_with_payload(body.bytes(), &destination.memory()[..len]);
                 let answer = answer.inspect_err(|failure| self.log_malformed(failure))?;
                 Ok(read(answer, None))
             }
@@ -276,19 +277,19 @@ impl RpcClient {
         &self,
         cx: &Cx<'_>,
         mut call: PendingCall,
-        ask: &dyn CallArguments,
-        place: &mut ReadDestination<'_>,
+        arguments: &dyn CallArguments,
+        destination: &mut ReadDestination<'_>,
     ) -> std::result::Result<Outcome<Calls>, Failure> {
         let Options {
             retry, timeouts, ..
         } = self.options;
-        let (mut begun, mut pauses) = (Instant::now(), None);
+        let (mut started, mut pauses) = (Instant::now(), None);
         loop {
             let lost = match call.ticket.take() {
                 None => self.current().connection.clone(),
                 Some(ticket) => {
                     let connection = ticket.connection.clone();
-                    match ticket.wait_direct(cx, place.memory()) {
+                    match ticket.wait_direct(cx, destination.memory()) {
                         Ok(outcome) => return Ok(outcome),
                         Err(errno) if connection.failure().is_none() => {
                             return Err(Failure::Error(errno));
@@ -299,21 +300,21 @@ impl RpcClient {
             };
             if lost.has_timed_out() {
                 // The server is slow, or has dropped a call. It is not lost: its time is unlimited.
-                if begun.elapsed() >= timeouts.timeo {
+                if started.elapsed() >= timeouts.timeo {
                     call.timeouts += 1;
                 }
-                (begun, pauses) = (Instant::now(), None);
+                (started, pauses) = (Instant::now(), None);
             }
             // A server that closes every connection is retried with pauses, and not forever.
             match &mut pauses {
                 None => pauses = Some(Backoff::new()),
-                Some(_) if !retry.may_retry(begun) => {
+                Some(_) if !retry.may_retry(started) => {
                     return Err(Failure::Error(Errno::ETIMEDOUT));
                 }
                 Some(pauses) => pauses.pause(cx).map_err(Failure::Error)?,
             }
             let connection = self.reconnect(cx, &lost).map_err(Failure::Error)?;
-            call.ticket = self.submit(&connection, cx.caller, call.xid, ask, call.timeouts);
+            call.ticket = self.submit(&connection, cx.caller, call.xid, arguments, call.timeouts);
         }
     }
 
@@ -325,10 +326,10 @@ impl RpcClient {
 
     fn submit(
         &self,
-        pipe: &Connection<Calls>,
+        connection: &Connection<Calls>,
         caller: &Caller,
         xid: u32,
-        ask: &dyn CallArguments,
+        arguments: &dyn CallArguments,
         timeouts: u32,
     ) -> Option<OwnedTicket<Calls>> {
         let acts;
@@ -339,16 +340,16 @@ impl RpcClient {
             }
             None => caller,
         };
-        let payload = ask.payload();
+        let payload = arguments.payload();
         let shape = Shape {
-            reply: ask.max_reply(),
+            reply: arguments.max_reply(),
             payload: payload.len(),
             zeros: wire::padding(payload.len()),
             lent: false,
             timeouts,
         };
-        let ticket = pipe.submit_as(shape, |calls, queue| {
-            Ok((calls.call(xid, caller, ask, queue)?, payload))
+        let ticket = connection.submit_as(shape, |calls, queue| {
+            Ok((calls.call(xid, caller, arguments, queue)?, payload))
         });
         ticket.ok()?.into_owned()
     }
@@ -363,7 +364,7 @@ impl RpcClient {
         if !Arc::ptr_eq(&current.connection, lost) || current.connection.failure().is_none() {
             return Ok(current.connection.clone());
         }
-        let (begun, options) = (Instant::now(), &self.options);
+        let (started, options) = (Instant::now(), &self.options);
         let mut pause = Duration::from_millis(1);
         loop {
             cx.call.check()?;
@@ -374,14 +375,15 @@ impl RpcClient {
                         calls.set_backchannels(backchannels.clone());
                     }
                     let payloads = link.payloads().with_in_flight(options.in_flight);
-                    let pipe = Connection::over(link, calls, self.most, payloads, options.timeouts);
-                    let pipe = pipe.map_err(|error| error.errno())?;
-                    tracing::info!("reconnected to {}", pipe.peer());
-                    current.connection = pipe.clone();
+                    let connection =
+                        Connection::over(link, calls, self.most, payloads, options.timeouts);
+                    let connection = connection.map_err(|error| error.errno())?;
+                    tracing::info!("reconnected to {}", connection.peer());
+                    current.connection = connection.clone();
                     self.reconnections.fetch_add(1, Ordering::AcqRel);
-                    return Ok(pipe);
+                    return Ok(connection);
                 }
-                Err(error) if !options.retry.may_retry(begun) => {
+                Err(error) if !options.retry.may_retry(started) => {
                     tracing::error!("{}: {error}", lost.peer());
                     return Err(Errno::ETIMEDOUT);
                 }

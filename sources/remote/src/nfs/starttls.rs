@@ -20,11 +20,11 @@ impl TlsSettings {
     /// Parses the value of `xprtsec=`. The error states the expected form.
     pub(super) fn parse(security: &str, files: TlsFiles) -> Result<Option<TlsSettings>, String> {
         let shows = files.cert.is_some() && files.key.is_some();
-        let half = files.cert.is_some() != files.key.is_some();
+        let is_incomplete = files.cert.is_some() != files.key.is_some();
         match security {
             "" | "none" if files == TlsFiles::default() => Ok(None),
             "" | "none" => Err("xprtsec=tls or mtls with tlsca=, tlscert= and tlskey=".into()),
-            "tls" if !shows && !half => Ok(Some(TlsSettings { files })),
+            "tls" if !shows && !is_incomplete => Ok(Some(TlsSettings { files })),
             "tls" => Err("xprtsec=mtls with tlscert= and tlskey=".into()),
             "mtls" if shows => Ok(Some(TlsSettings { files })),
             "mtls" => Err("tlscert= and tlskey= with xprtsec=mtls".into()),

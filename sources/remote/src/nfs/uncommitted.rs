@@ -216,15 +216,15 @@ impl<O> Uncommitted<O> {
     /// all data that the COMMIT covered.
     pub(super) fn committed(&self, handle: &Handle, commit: &Commit<O>, verifier: [u8; 8]) -> bool {
         let all = self.with(handle, |state| {
-            let (mut all, mut kept) = (true, 0);
+            let (mut all, mut retained) = (true, 0);
             state.extents.retain(|_, extent| {
                 let lost = extent.is_lost(commit.generation, verifier);
                 all &= !lost;
                 let stays = lost || extent.generation > commit.generation;
-                kept += if stays { extent.charged() } else { 0 };
+                retained += if stays { extent.charged() } else { 0 };
                 stays
             });
-            state.data = kept;
+            state.data = retained;
             state.failing = false;
             state.queued_again = true;
             all
@@ -257,7 +257,7 @@ impl<O> Uncommitted<O> {
         };
         let mut pauses = Backoff::new();
         loop {
-            let begun = self.with(handle, |state| {
+            let started = self.with(handle, |state| {
                 if !rewrite.excludes && !state.rewriting {
                     state.rewriting = true;
                     rewrite.excludes = true;
@@ -268,7 +268,7 @@ impl<O> Uncommitted<O> {
                 }
                 begins
             });
-            if begun != Some(false) {
+            if started != Some(false) {
                 return Ok(rewrite);
             }
             pauses.pause(cx)?;
@@ -292,8 +292,9 @@ impl<O> Uncommitted<O> {
     /// The files with data or an error to report, and their last writers.
     pub(super) fn all(&self) -> Vec<(Handle, Option<Writer<O>>)> {
         let table = self.table();
-        let kept = table.files.iter().filter(|(_, state)| state.charged() > 0);
-        kept.map(|(handle, state)| (handle.clone(), state.writer.clone()))
+        let retained = table.files.iter().filter(|(_, state)| state.charged() > 0);
+        retained
+            .map(|(handle, state)| (handle.clone(), state.writer.clone()))
             .collect()
     }
 
@@ -436,8 +437,8 @@ impl<O> State<O> {
 
     fn take_lost(&mut self, generation: u64, verifier: [u8; 8]) -> BTreeMap<u64, Extent> {
         let all = std::mem::take(&mut self.extents).into_iter();
-        let (lost, kept) = all.partition(|(_, extent)| extent.is_lost(generation, verifier));
-        self.extents = kept;
+        let (lost, retained) = all.partition(|(_, extent)| extent.is_lost(generation, verifier));
+        self.extents = retained;
         self.data = self.extents.values().map(Extent::charged).sum();
         lost
     }
@@ -670,9 +671,9 @@ mod tests {
     fn data_written_after_a_commit_was_sent_stays() {
         let (of, file) = (Uncommitted::new(LIMITS), file(1));
         write(&of, &file, 0, b"abc", OLD);
-        let begun = with_cx(|cx| of.begin_commit(cx, &file)).expect("not excluded");
+        let sent_commit = with_cx(|cx| of.begin_commit(cx, &file)).expect("not excluded");
         write(&of, &file, 3, b"def", OLD);
-        assert!(of.committed(&file, &begun.expect("data"), OLD));
+        assert!(of.committed(&file, &sent_commit.expect("data"), OLD));
         assert_eq!(commit(&of, &file, NEW), [(3, b"def".to_vec())]);
     }
 
@@ -698,8 +699,8 @@ mod tests {
     /// Runs `then` while the data of `file` is rewritten to a restarted server.
     fn rewriting(of: &Uncommitted<()>, file: &Handle, then: impl FnOnce(&Cx<'_>, Rewrite<'_, ()>)) {
         with_cx(|cx| {
-            let begun = of.begin_commit(cx, file).expect("not excluded");
-            let commit = begun.expect("data");
+            let commit = of.begin_commit(cx, file).expect("not excluded");
+            let commit = commit.expect("data");
             assert!(!of.committed(file, &commit, NEW));
             then(cx, of.rewrite(cx, file, &commit, NEW).expect("no changes"));
         });

@@ -92,20 +92,23 @@ impl Url {
     }
 
     fn parse(text: &str) -> Result<Url, String> {
-        let (place, query) = text.split_once('?').unwrap_or((text, ""));
+        let (location, query) = text.split_once('?').unwrap_or((text, ""));
         let mut url = Url {
             addr: Addr::Fd(0),
             options: Options::default(),
             tls: None,
             path: String::new(),
         };
-        if let Some(rest) = place.strip_prefix("nfs://") {
+        if let Some(rest) = location.strip_prefix("nfs://") {
             let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
             let whole = || "nfs://HOST[:PORT]/PATH, an IPv6 address in brackets".to_owned();
             url.addr = host_and_port(host, Url::PORT)
                 .map_err(|expected| expected.unwrap_or_else(whole))?;
             url.path = decode(path)?;
-        } else if let Some(socket) = place.strip_prefix("nfs+unix:").filter(|at| !at.is_empty()) {
+        } else if let Some(socket) = location
+            .strip_prefix("nfs+unix:")
+            .filter(|at| !at.is_empty())
+        {
             url.addr = Addr::Unix(decode(socket)?.into());
         } else {
             return Err("nfs://HOST[:PORT]/PATH or nfs+unix:SOCKET".into());

@@ -49,31 +49,34 @@ impl V3 {
     fn call<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
-        ask: &A,
+        arguments: &A,
         read: impl FnMut(A::Answer<'_>) -> T,
     ) -> Result<T> {
-        call(&self.conn, cx, ask, read)
+        call(&self.conn, cx, arguments, read)
     }
 
     /// Waits for the reply to a call in flight, repeating the call while the server answers
-    /// `NFS3ERR_JUKEBOX`. `read` gets `place` if no payload has landed there.
+    /// `NFS3ERR_JUKEBOX`. `read` gets `destination` if no payload has landed there.
     fn end<A: ClientCall, T>(
         &self,
         cx: &Cx<'_>,
-        mut flight: PendingCall,
-        ask: &A,
-        mut place: ReadDestination<'_>,
+        mut call: PendingCall,
+        arguments: &A,
+        mut destination: ReadDestination<'_>,
         mut read: impl FnMut(A::Answer<'_>, Option<&mut ReadDestination<'_>>) -> T,
     ) -> Result<T> {
         let mut pauses = Backoff::new();
         loop {
-            match self.conn.end_in(cx, flight, ask, &mut place, &mut read) {
+            match self
+                .conn
+                .end_in(cx, call, arguments, &mut destination, &mut read)
+            {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Error(errno)) => return Err(errno),
                 Err(Failure::Delay) => pauses.pause(cx)?,
                 Err(Failure::State(_) | Failure::Malformed(_)) => return Err(Errno::EIO),
             }
-            flight = self.conn.begin(cx, ask);
+            call = self.conn.begin(cx, arguments);
         }
     }
 
@@ -142,14 +145,14 @@ impl V3 {
 pub(super) fn call<A: ClientCall, T>(
     conn: &RpcClient,
     cx: &Cx<'_>,
-    ask: &A,
+    arguments: &A,
     mut read: impl FnMut(A::Answer<'_>) -> T,
 ) -> Result<T> {
     cx.check_may_block()?;
     let mut pauses = Backoff::new();
     loop {
         cx.call.check()?;
-        match conn.call(cx, ask, &mut read) {
+        match conn.call(cx, arguments, &mut read) {
             Ok(answer) => return Ok(answer),
             Err(Failure::Error(errno)) => return Err(errno),
             Err(Failure::Delay) => pauses.pause(cx)?,
@@ -193,12 +196,12 @@ impl ProtocolVersion for V3 {
         _: Option<&()>,
         set: &SetAttr,
     ) -> Result<Attr> {
-        let ask = AskSetAttr {
+        let arguments = AskSetAttr {
             handle,
             set: *set,
             tree: self.tree,
         };
-        match self.call(cx, &ask, |attr| attr)? {
+        match self.call(cx, &arguments, |attr| attr)? {
             Some(attr) => Ok(attr),
             None => self.attr(cx, handle),
         }
@@ -211,12 +214,12 @@ impl ProtocolVersion for V3 {
         directory: bool,
         want: Access,
     ) -> Result<Access> {
-        let ask = AskAccess {
+        let arguments = AskAccess {
             handle,
             directory,
             want,
         };
-        self.call(cx, &ask, |allowed| allowed)
+        self.call(cx, &arguments, |allowed| allowed)
     }
 
     fn statfs(&self, cx: &Cx<'_>, handle: &Handle) -> Result<StatFs> {
@@ -234,12 +237,12 @@ impl ProtocolVersion for V3 {
     }
 
     fn lookup(&self, cx: &Cx<'_>, dir: &Handle, name: Option<&[u8]>) -> Result<Found> {
-        let ask = Lookup {
+        let arguments = Lookup {
             dir,
             name: name.unwrap_or(b".."),
             tree: self.tree,
         };
-        let made = self.call(cx, &ask, |made| made)?;
+        let made = self.call(cx, &arguments, |made| made)?;
         complete_node(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
     }
 
@@ -257,14 +260,14 @@ impl ProtocolVersion for V3 {
         let tree = self.tree;
         macro_rules! make {
             ($number:ident) => {{
-                let ask = AskMake::<$number> {
+                let arguments = AskMake::<$number> {
                     dir,
                     name,
                     what,
                     mode,
                     tree,
                 };
-                self.call(cx, &ask, |made| made)?
+                self.call(cx, &arguments, |made| made)?
             }};
         }
         let made = match what {
@@ -277,13 +280,13 @@ impl ProtocolVersion for V3 {
     }
 
     fn link(&self, cx: &Cx<'_>, handle: &Handle, dir: &Handle, name: &[u8]) -> Result<Attr> {
-        let ask = Link {
+        let arguments = Link {
             handle,
             dir,
             name,
             tree: self.tree,
         };
-        match self.call(cx, &ask, |attr| attr)? {
+        match self.call(cx, &arguments, |attr| attr)? {
             Some(attr) => Ok(attr),
             None => self.attr(cx, handle),
         }
@@ -310,13 +313,13 @@ impl ProtocolVersion for V3 {
         (from, name): (&Handle, &[u8]),
         (to, to_name): (&Handle, &[u8]),
     ) -> Result<()> {
-        let ask = Rename {
+        let arguments = Rename {
             from,
             name,
             to,
             to_name,
         };
-        self.call(cx, &ask, |()| ())
+        self.call(cx, &arguments, |()| ())
     }
 
     fn list(
@@ -327,14 +330,14 @@ impl ProtocolVersion for V3 {
     ) -> Result<PageEnd> {
         macro_rules! list {
             ($plus:literal) => {{
-                let ask = ReadDir::<$plus> {
+                let arguments = ReadDir::<$plus> {
                     handle: list.handle,
                     cookie: list.cookie,
                     verifier: list.verifier,
                     count: self.list,
                     tree: self.tree,
                 };
-                self.call(cx, &ask, |page| pass_entries(page, list, each))?
+                self.call(cx, &arguments, |page| pass_entries(page, list, each))?
             }};
         }
         match list.plus {
@@ -401,17 +404,17 @@ impl ProtocolVersion for V3 {
     fn end_read(
         &self,
         cx: &Cx<'_>,
-        flight: PendingCall,
+        call: PendingCall,
         open: Open<'_, V3>,
         offset: u64,
         count: u32,
         sink: &mut dyn Sink,
     ) -> Result<(usize, bool)> {
         let read = read(open, offset, count);
-        let end = |place: ReadDestination<'_>| {
-            self.end(cx, flight, &read, place, |read, place| {
-                if let Some(place) = place {
-                    place.put(|sink| sink.bytes(read.data));
+        let end = |destination: ReadDestination<'_>| {
+            self.end(cx, call, &read, destination, |read, destination| {
+                if let Some(destination) = destination {
+                    destination.put(|sink| sink.bytes(read.data));
                 }
                 (read.data.len(), read.eof)
             })
@@ -438,14 +441,14 @@ impl ProtocolVersion for V3 {
     fn end_write(
         &self,
         cx: &Cx<'_>,
-        flight: PendingCall,
+        call: PendingCall,
         open: Open<'_, V3>,
         offset: u64,
         stable: Stable,
         data: &[u8],
     ) -> Result<Written> {
         let write = write(open, offset, stable, data);
-        self.end(cx, flight, &write, ReadDestination::none(), |written, _| {
+        self.end(cx, call, &write, ReadDestination::none(), |written, _| {
             written
         })
     }

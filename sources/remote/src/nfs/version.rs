@@ -152,7 +152,7 @@ pub(super) trait ProtocolVersion: Send + Sync + Sized + 'static {
     fn end_read(
         &self,
         cx: &Cx<'_>,
-        flight: Self::PendingIo,
+        pending: Self::PendingIo,
         open: Open<'_, Self>,
         offset: u64,
         count: u32,
@@ -173,7 +173,7 @@ pub(super) trait ProtocolVersion: Send + Sync + Sized + 'static {
     fn end_write(
         &self,
         cx: &Cx<'_>,
-        flight: Self::PendingIo,
+        pending: Self::PendingIo,
         open: Open<'_, Self>,
         offset: u64,
         stable: Stable,

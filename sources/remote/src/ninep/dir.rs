@@ -97,8 +97,8 @@ fn look_up(
 /// The number of `listed` to look up at once: an estimate of how many the sink has room for.
 fn lookup_batch(listed: &[Dirent<'_>], sink: &dyn DirSink) -> usize {
     let bytes: usize = listed.iter().map(|dirent| dirent.name.len()).sum();
-    let room = sink.room(bytes / listed.len());
-    room.clamp(1, MAX_LOOKUPS.min(listed.len()))
+    let capacity = sink.room(bytes / listed.len());
+    capacity.clamp(1, MAX_LOOKUPS.min(listed.len()))
 }
 
 /// Maps each item with `step`, to `None` where a single entry is inaccessible. Stores the first

@@ -100,18 +100,18 @@ impl Session {
     pub(super) fn receive_fd(
         &self,
         cx: &Cx<'_>,
-        asked: Option<FdRequest<'_>>,
+        fd_request: Option<FdRequest<'_>>,
         fid: Fid,
         flags: OpenFlags,
     ) -> Option<PassedFd> {
-        let FdRequest(early) = asked?;
-        let ask = || self.call(cx, &Tmessage::Hand { fid });
+        let FdRequest(early) = fd_request?;
+        let request = || self.call(cx, &Tmessage::Hand { fid });
         let taken = |reply: Result<Reply>| reply.map(|mut reply| reply.take_file());
         let early = early.map(|ticket| taken(self.connection.wait_in(cx, ticket)));
         let file = match early {
             // The server processed it before the open, it was not sent, or its descriptor was lost
             // with other replies.
-            None | Some(Err(Errno::EBADF) | Ok(None)) => taken(ask()),
+            None | Some(Err(Errno::EBADF) | Ok(None)) => taken(request()),
             Some(done) => done,
         };
         self.fd_passing

@@ -88,12 +88,12 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(pipe: Arc<Connection>) -> Arc<Session> {
+    pub(super) fn new(connection: Arc<Connection>) -> Arc<Session> {
         Arc::new(Session {
-            in_order: AtomicBool::new(pipe.dialect() == Dialect::Linux),
-            fd_passing: FdPassing::new(pipe.fd_passing()),
+            in_order: AtomicBool::new(connection.dialect() == Dialect::Linux),
+            fd_passing: FdPassing::new(connection.fd_passing()),
             appending: Mutex::new(()),
-            connection: pipe,
+            connection,
         })
     }
 
@@ -294,14 +294,14 @@ impl<'a> WalkGetattr<'a> {
         let wire = self.walk.session;
         let (held, qid) = self.walk.end(cx)?;
         let was_early = self.pipelined.is_some();
-        let asked = match self.pipelined {
+        let getattr = match self.pipelined {
             Some(early) => early,
             None => wire.connection.submit(&wire.getattr_request(held.fid))?,
         };
         Ok(PendingGetattr {
             held,
             qid,
-            getattr: asked,
+            getattr,
             was_pipelined: was_early,
         })
     }
@@ -316,13 +316,13 @@ impl PendingGetattr<'_> {
         let PendingGetattr {
             held,
             qid,
-            getattr: asked,
+            getattr,
             was_pipelined: was_early,
         } = self;
         let wire = held.session.clone();
         let reply = match was_early {
-            true => wire.await_pipelined(cx, Some(asked), &wire.getattr_request(held.fid))?,
-            false => wire.connection.wait_in(cx, asked)?,
+            true => wire.await_pipelined(cx, Some(getattr), &wire.getattr_request(held.fid))?,
+            false => wire.connection.wait_in(cx, getattr)?,
         };
         let mut attr = wire.parse_attr(&reply)?;
         if was_early && qid.is_some_and(|qid| attr::id_of(&qid) != attr.id) {

@@ -124,30 +124,31 @@ impl RemoteFile {
         mut memory: &mut [u8],
         each: &mut dyn FnMut(&[u8]),
     ) -> Result<usize> {
-        let pipe = &self.session().connection;
+        let connection = &self.session().connection;
         let io = self.opened.max_io();
         let mut counts = VecDeque::new();
-        let mut flight = VecDeque::new();
-        let (mut asked, mut got) = (0, 0);
+        let mut pending = VecDeque::new();
+        let (mut requested, mut got) = (0, 0);
         loop {
-            while asked < len && flight.len() < MAX_IN_FLIGHT {
-                let count = io.min(len - asked);
-                if !flight.is_empty() && !pipe.has_room(count) {
+            while requested < len && pending.len() < MAX_IN_FLIGHT {
+                let count = io.min(len - requested);
+                if !pending.is_empty() && !connection.has_room(count) {
                     break;
                 }
-                let at = offset.checked_add(asked as u64).ok_or(Errno::EINVAL)?;
+                let at = offset.checked_add(requested as u64).ok_or(Errno::EINVAL)?;
                 let own = count.min(memory.len());
                 let own = memory.split_off_mut(..own).unwrap_or_default();
-                let ticket = pipe.submit(&self.read_request(at, count))?;
-                flight.push_back(DirectReceive::new(ticket, own));
+                let ticket = connection.submit(&self.read_request(at, count))?;
+                pending.push_back(DirectReceive::new(ticket, own));
                 counts.push_back(count);
-                asked += count;
+                requested += count;
             }
-            let (Some(came), Some(count)) = (pipe.wait_direct(cx, &mut flight), counts.pop_front())
+            let (Some(outcome), Some(count)) =
+                (connection.wait_direct(cx, &mut pending), counts.pop_front())
             else {
                 return Ok(got);
             };
-            let come = came.map(|(came, own)| match came {
+            let come = outcome.map(|(outcome, own)| match outcome {
                 Outcome::Resend => unreachable!("nobody lent its payload"),
                 Outcome::Direct((), come) => come,
                 Outcome::Whole(reply) => {
@@ -182,36 +183,36 @@ impl RemoteFile {
     fn write_long(&self, cx: &Cx<'_>, offset: u64, data: &[u8]) -> (usize, Result<()>) {
         let appends = self.flags.contains(OpenFlags::APPEND);
         let at_a_time = if appends { 1 } else { MAX_IN_FLIGHT };
-        let pipe = &self.session().connection;
-        let ask = |behind: usize, piece| {
+        let connection = &self.session().connection;
+        let submit = |behind: usize, piece| {
             let write = self.write_request(offset, behind, piece)?;
             match appends {
-                true => pipe.submit(&write),
-                false => pipe.submit_lent(&write),
+                true => connection.submit(&write),
+                false => connection.submit_lent(&write),
             }
         };
         let mut pieces = data.chunks(self.opened.max_io()).peekable();
-        let mut flight = VecDeque::new();
-        let (mut asked, mut written) = (0, 0);
+        let mut pending = VecDeque::new();
+        let (mut requested, mut written) = (0, 0);
         loop {
-            while flight.len() < at_a_time
+            while pending.len() < at_a_time
                 && let Some(piece) =
-                    pieces.next_if(|piece| flight.is_empty() || pipe.has_room(piece.len()))
+                    pieces.next_if(|piece| pending.is_empty() || connection.has_room(piece.len()))
             {
-                match ask(asked, piece) {
-                    Ok(ticket) => flight.push_back((piece, ticket)),
+                match submit(requested, piece) {
+                    Ok(ticket) => pending.push_back((piece, ticket)),
                     Err(errno) => return (written, Err(errno)),
                 }
-                asked += piece.len();
+                requested += piece.len();
             }
-            let Some((piece, ticket)) = flight.pop_front() else {
+            let Some((piece, ticket)) = pending.pop_front() else {
                 return (written, Ok(()));
             };
-            let reply = match pipe.wait_lent(cx, ticket) {
+            let reply = match connection.wait_lent(cx, ticket) {
                 // All pieces before this one have been written.
-                Ok(None) => match cx.call.check().and_then(|()| ask(written, piece)) {
+                Ok(None) => match cx.call.check().and_then(|()| submit(written, piece)) {
                     Ok(ticket) => {
-                        flight.push_front((piece, ticket));
+                        pending.push_front((piece, ticket));
                         continue;
                     }
                     Err(errno) => Err(errno),

@@ -43,9 +43,9 @@ impl Remote9p {
         if options.fd_passing {
             client = client.with_fd_passing();
         }
-        let pipe = Connection::open_with(link, client, payloads, options.timeouts)?;
-        pipe.set_soft(true);
-        let wire = Session::new(pipe);
+        let connection = Connection::open_with(link, client, payloads, options.timeouts)?;
+        connection.set_soft(true);
+        let wire = Session::new(connection);
         let caller = Caller::new(rustix::process::geteuid().as_raw(), 0);
         let user = user_of(&options, wire.dialect(), &caller);
         let refused = |errno: Errno| match wire.connection.failure() {

@@ -196,14 +196,14 @@ impl Listing {
                 }
                 _ => None,
             };
-            let told = DirEntry {
+            let dirent = DirEntry {
                 name: &entry.name,
                 id: entry.attr.id,
                 kind: Some(entry.attr.kind),
                 cookie: at as u64 + 1,
                 entry: found,
             };
-            if !sink.entry(told) {
+            if !sink.entry(dirent) {
                 break;
             }
         }

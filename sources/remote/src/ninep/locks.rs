@@ -68,7 +68,7 @@ impl Lockable for RemoteNode {
         kind: LockKind,
     ) -> Result<Option<ForeignLock>> {
         let client = self.shared.client_id.as_bytes();
-        let ask = Tmessage::Getlock {
+        let request = Tmessage::Getlock {
             fid: open.held.fid,
             kind: match kind {
                 LockKind::Shared => lock_kind::RDLCK,
@@ -79,7 +79,7 @@ impl Lockable for RemoteNode {
             proc_id: process(lock.family),
             client_id: client,
         };
-        let reply = self.session().call(cx, &ask)?;
+        let reply = self.session().call(cx, &request)?;
         let Rmessage::Getlock {
             kind,
             start,

@@ -35,14 +35,14 @@ impl RemoteNode {
         };
         let walk = Walk::begin(wire, cx, dir.fid, &[])?;
         let early = wire.pipelined(&create(walk.fid));
-        let asked = wire.request_fd(walk.fid);
+        let fd_request = wire.request_fd(walk.fid);
         let (held, _) = walk.end(cx)?;
         let reply = wire.await_pipelined(cx, early, &create(held.fid))?;
         let Rmessage::Lcreate { iounit, .. } = reply.message()? else {
             return Err(Errno::EIO);
         };
         let opened = Opened::new(held.opened(), iounit);
-        let handed = wire.receive_fd(cx, asked, opened.held.fid, flags);
+        let handed = wire.receive_fd(cx, fd_request, opened.held.fid, flags);
         let (node, attr) = self.node_of_open(cx, name, &opened.held)?;
         let entry = self.walked_entry(cx, Some(name), node, attr);
         let file = RemoteFile::new((opened, handed), flags, attr.id, attr.kind);

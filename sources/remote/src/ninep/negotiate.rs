@@ -56,8 +56,8 @@ fn negotiate_once(
             }
             _ => {}
         }
-        let room = whole.unwrap_or(buffer.len());
-        let got = match link.recv(&mut buffer[end..room], true) {
+        let limit = whole.unwrap_or(buffer.len());
+        let got = match link.recv(&mut buffer[end..limit], true) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => match Instant::now() < until {
                 true => continue,
                 false => {

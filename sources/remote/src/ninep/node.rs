@@ -79,7 +79,7 @@ impl RemoteNode {
     fn new(
         shared: &Arc<Shared>,
         (id, kind): (NodeId, Kind),
-        place: Option<Location>,
+        location: Option<Location>,
         fids: Option<Fids>,
     ) -> Arc<RemoteNode> {
         if fids.is_some() && kind != Kind::Directory {
@@ -90,9 +90,9 @@ impl RemoteNode {
             this: this.clone(),
             id,
             kind,
-            listed: place.is_some() && fids.is_none(),
+            listed: location.is_some() && fids.is_none(),
             state: Mutex::new(State {
-                location: place,
+                location,
                 fids: fids.map(Box::new),
             }),
         })
@@ -110,9 +110,9 @@ impl RemoteNode {
         held: impl Into<Arc<OwnedFid>>,
         attr: Attr,
     ) -> Entry {
-        let place = name.and_then(|name| self.child_location(name));
+        let location = name.and_then(|name| self.child_location(name));
         let fids = Fids::new(self.shared.user(cx.caller), held.into());
-        let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), place, Some(fids));
+        let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), location, Some(fids));
         Entry { node, attr }
     }
 
@@ -135,8 +135,8 @@ impl RemoteNode {
         {
             return Entry { node, attr };
         }
-        let place = self.child_location(name);
-        let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), place, None);
+        let location = self.child_location(name);
+        let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), location, None);
         unpinned.insert(self.id, name.bytes(), &node);
         Entry { node, attr }
     }
@@ -150,17 +150,17 @@ impl RemoteNode {
     /// Returns whether the node was found at `name` in the directory `dir`.
     pub(super) fn is_at(&self, dir: NodeId, name: &[u8]) -> bool {
         let state = self.state();
-        let place = state.location.as_ref();
-        place.is_some_and(|place| place.parent.id == dir && *place.name == *name)
+        let location = state.location.as_ref();
+        location.is_some_and(|location| location.parent.id == dir && *location.name == *name)
     }
 
     /// Records a rename through this client to `name` in the directory `to`.
     pub(super) fn record_rename(self: &Arc<Self>, to: &RemoteNode, name: Name<'_>) {
-        let Some(place) = to.child_location(name) else {
+        let Some(location) = to.child_location(name) else {
             return;
         };
         let unpinned = &self.shared.unpinned;
-        let old = self.state().location.replace(place);
+        let old = self.state().location.replace(location);
         if let Some(old) = old {
             unpinned.remove(old.parent.id, &old.name, self);
         }
@@ -176,10 +176,10 @@ impl RemoteNode {
             return Ok(held);
         }
         let mut names: Vec<Box<[u8]>> = Vec::new();
-        let mut place = self.location();
+        let mut location = self.location();
         let mut id = self.id;
         let mut from = loop {
-            let Some(Location { parent: up, name }) = place else {
+            let Some(Location { parent: up, name }) = location else {
                 if id == self.shared.root_id() {
                     break self.shared.root_of(cx, user)?;
                 }
@@ -189,7 +189,7 @@ impl RemoteNode {
             if let Some(held) = up.cached_fid(user) {
                 break held;
             }
-            (id, place) = (up.id, up.location());
+            (id, location) = (up.id, up.location());
         };
         names.reverse();
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
@@ -308,17 +308,17 @@ fn stale_if_missing(errno: Errno) -> Errno {
 impl Drop for RemoteNode {
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        let mut place = state.location.take();
+        let mut location = state.location.take();
         let has_fid = state.fids.is_some();
-        if let (true, Some(Location { parent: up, name })) = (self.listed, &place) {
+        if let (true, Some(Location { parent: up, name })) = (self.listed, &location) {
             self.shared.unpinned.remove(up.id, name, self);
         }
         if has_fid && self.kind != Kind::Directory {
             self.shared.unpinned.unpin(self.id);
         }
-        while let Some(Location { parent: up, .. }) = place {
+        while let Some(Location { parent: up, .. }) = location {
             let up = Arc::into_inner(up);
-            place = up.and_then(|mut node| node.state.get_mut().location.take());
+            location = up.and_then(|mut node| node.state.get_mut().location.take());
         }
     }
 }

@@ -30,8 +30,8 @@ pub(super) fn open_with_fd(
     fid: Fid,
     flags: OpenFlags,
 ) -> Result<(Opened, Option<PassedFd>)> {
-    let (opened, asked) = open_and(wire, cx, fid, flags, |fid| wire.request_fd(fid))?;
-    let handed = wire.receive_fd(cx, asked, opened.held.fid, flags);
+    let (opened, fd_request) = open_and(wire, cx, fid, flags, |fid| wire.request_fd(fid))?;
+    let handed = wire.receive_fd(cx, fd_request, opened.held.fid, flags);
     Ok((opened, handed))
 }
 
@@ -49,11 +49,11 @@ fn open_and<T>(
     };
     let walk = Walk::begin(wire, cx, fid, &[])?;
     let early = wire.pipelined(&open(walk.fid));
-    let asked = then(walk.fid);
+    let second = then(walk.fid);
     let (held, _) = walk.end(cx)?;
     let reply = wire.await_pipelined(cx, early, &open(held.fid))?;
     match reply.message()? {
-        Rmessage::Lopen { iounit, .. } => Ok((Opened::new(held.opened(), iounit), asked)),
+        Rmessage::Lopen { iounit, .. } => Ok((Opened::new(held.opened(), iounit), second)),
         _ => Err(Errno::EIO),
     }
 }

@@ -128,8 +128,8 @@ impl Url {
     }
 
     fn parse(text: &str) -> Result<Url, String> {
-        let (place, query) = match text.split_once('?') {
-            Some((place, query)) => (place, query),
+        let (location, query) = match text.split_once('?') {
+            Some((location, query)) => (location, query),
             None => (text, ""),
         };
         let mut url = Url {
@@ -138,7 +138,7 @@ impl Url {
             path: String::new(),
             retry: Retry::default(),
         };
-        if let Some(rest) = place.strip_prefix("9p://") {
+        if let Some(rest) = location.strip_prefix("9p://") {
             let (host, path) = match rest.find('/') {
                 Some(at) => (&rest[..at], &rest[at..]),
                 None => (rest, ""),
@@ -148,17 +148,17 @@ impl Url {
                 .map_err(|expected| expected.unwrap_or_else(whole))?;
             url.addr = ServerAddr::Addr(addr);
             url.path = decode(path)?;
-        } else if let Some(socket) = place.strip_prefix("9p+unix:") {
+        } else if let Some(socket) = location.strip_prefix("9p+unix:") {
             if socket.is_empty() {
                 return Err("9p+unix:SOCKET".into());
             }
             url.addr = ServerAddr::Addr(Addr::Unix(decode(socket)?.into()));
-        } else if let Some(socket) = place.strip_prefix("9p+virtio:") {
+        } else if let Some(socket) = location.strip_prefix("9p+virtio:") {
             if socket.is_empty() {
                 return Err("9p+virtio:SOCKET".into());
             }
             url.addr = ServerAddr::Device(decode(socket)?.into());
-        } else if let Some(vsock) = place
+        } else if let Some(vsock) = location
             .strip_prefix("9p+")
             .filter(|at| at.starts_with("vsock"))
         {

@@ -140,7 +140,8 @@ impl Channel {
     /// The most bytes of a read or write request.
     pub fn max_write(&self) -> usize {
         let most = self.client.max_write();
-        self.max_write.map_or(most, |asked| asked.clamp(1, most))
+        self.max_write
+            .map_or(most, |requested| requested.clamp(1, most))
     }
 
     /// The most requests of one read or write in flight.
@@ -195,7 +196,7 @@ impl Channel {
         cx: &Cx<'_>,
         node: u64,
         request: &Request<'_>,
-        room: ReplySize,
+        reply_size: ReplySize,
     ) -> Result<FuseReply<'_>> {
         cx.check_may_block()?;
         cx.call.check()?;
@@ -203,7 +204,7 @@ impl Channel {
             self.own_queue(),
             &ReplyWait::new(Some(cx.call), self.timeouts),
         )?
-        .submit(cx.caller, node, request, 0, room)?
+        .submit(cx.caller, node, request, 0, reply_size)?
         .wait_in(cx)
     }
 
@@ -426,7 +427,7 @@ impl<'c> RequestBuilder<'c> {
         node: u64,
         request: &Request<'_>,
         payload: usize,
-        room: ReplySize,
+        reply_size: ReplySize,
     ) -> Result<PendingRequest<'c>> {
         let mut message = Vec::with_capacity(256);
         let client = &self.channel.client;
@@ -440,7 +441,7 @@ impl<'c> RequestBuilder<'c> {
             debug_assert_eq!(payload, 0, "a WRITE is short but for its payload");
             self.chain.payload(0, rest);
         }
-        let (reply, data) = match room {
+        let (reply, data) = match reply_size {
             ReplySize::Fixed(len) => (REPLY_HEADER + len, 0),
             ReplySize::Data(len) => (REPLY_HEADER, len.min(self.chain.room())),
         };

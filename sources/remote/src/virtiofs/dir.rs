@@ -36,9 +36,11 @@ impl Opened {
                 true => Request::Readdirplus { args },
                 false => Request::Readdir { args },
             };
-            let room = ReplySize::Data(Opened::READDIR_SIZE);
+            let reply_size = ReplySize::Data(Opened::READDIR_SIZE);
             let channel = self.node.channel();
-            let bytes = channel.call(cx, self.node.nodeid, &request, room)?.data();
+            let bytes = channel
+                .call(cx, self.node.nodeid, &request, reply_size)?
+                .data();
             let mut from = Reader::new(&bytes);
             let mut any = false;
             let mut more = true;

@@ -111,10 +111,15 @@ impl FuseFile {
         }
     }
 
-    fn call(&self, cx: &Cx<'_>, request: &Request<'_>, room: ReplySize) -> Result<FuseReply<'_>> {
+    fn call(
+        &self,
+        cx: &Cx<'_>,
+        request: &Request<'_>,
+        reply_size: ReplySize,
+    ) -> Result<FuseReply<'_>> {
         self.node()
             .channel()
-            .call(cx, self.node().nodeid, request, room)
+            .call(cx, self.node().nodeid, request, reply_size)
     }
 
     fn read_request(&self, offset: u64, size: usize) -> Request<'static> {
@@ -135,12 +140,18 @@ impl FuseFile {
         first: bool,
         request: &Request<'_>,
         data: &[u8],
-        room: ReplySize,
+        reply_size: ReplySize,
     ) -> Result<PendingRequest<'_>> {
         let channel = self.node().channel();
         let mut draft = channel.begin(queue, !first)?;
         draft.payload(0, data);
-        draft.submit(cx.caller, self.node().nodeid, request, data.len(), room)
+        draft.submit(
+            cx.caller,
+            self.node().nodeid,
+            request,
+            data.len(),
+            reply_size,
+        )
     }
 
     /// Writes `data`, and returns the number of bytes written from its start, and the error that
@@ -158,30 +169,30 @@ impl FuseFile {
             false => Flags::empty(),
         };
         let mut pieces = data.chunks(channel.max_write()).peekable();
-        let mut flight = VecDeque::new();
-        let (mut asked, mut written) = (0, 0);
+        let mut pending = VecDeque::new();
+        let (mut requested, mut written) = (0, 0);
         loop {
-            while flight.len() < at_a_time
+            while pending.len() < at_a_time
                 && let Some(&piece) = pieces.peek()
             {
                 let args = WriteIn {
                     fh: self.opened.fh,
-                    offset: offset + asked as u64,
+                    offset: offset + requested as u64,
                     size: piece.len() as u32,
                     flags: flags.bits(),
                     ..WriteIn::default()
                 };
                 let request = Request::Write { args };
-                let room = ReplySize::Fixed(WriteOut::SIZE);
-                match self.submit(cx, queue, flight.is_empty(), &request, piece, room) {
-                    Ok(sent) => flight.push_back((piece.len(), sent)),
+                let reply_size = ReplySize::Fixed(WriteOut::SIZE);
+                match self.submit(cx, queue, pending.is_empty(), &request, piece, reply_size) {
+                    Ok(sent) => pending.push_back((piece.len(), sent)),
                     Err(Errno::EAGAIN) => break,
                     Err(errno) => return (written, Err(errno)),
                 }
-                asked += piece.len();
+                requested += piece.len();
                 pieces.next();
             }
-            let Some((len, sent)) = flight.pop_front() else {
+            let Some((len, sent)) = pending.pop_front() else {
                 return (written, Ok(()));
             };
             match sent.wait_in(cx).and_then(|answer| count(&answer)) {
@@ -236,22 +247,22 @@ impl File for FuseFile {
         let at_a_time = channel.max_requests();
         let len = len.min(sink.room());
         let mut buffer = Vec::new();
-        let mut flight = VecDeque::with_capacity(at_a_time);
-        let (mut asked, mut got) = (0, 0);
+        let mut pending = VecDeque::with_capacity(at_a_time);
+        let (mut requested, mut got) = (0, 0);
         loop {
-            while asked < len && flight.len() < at_a_time {
-                let size = most.min(len - asked);
-                let at = offset.checked_add(asked as u64).ok_or(Errno::EINVAL)?;
+            while requested < len && pending.len() < at_a_time {
+                let size = most.min(len - requested);
+                let at = offset.checked_add(requested as u64).ok_or(Errno::EINVAL)?;
                 let request = self.read_request(at, size);
-                let room = ReplySize::Data(size);
-                match self.submit(cx, queue, flight.is_empty(), &request, &[], room) {
-                    Ok(sent) => flight.push_back((size, sent)),
+                let reply_size = ReplySize::Data(size);
+                match self.submit(cx, queue, pending.is_empty(), &request, &[], reply_size) {
+                    Ok(sent) => pending.push_back((size, sent)),
                     Err(Errno::EAGAIN) => break,
                     Err(errno) => return Err(errno),
                 }
-                asked += size;
+                requested += size;
             }
-            let Some((size, sent)) = flight.pop_front() else {
+            let Some((size, sent)) = pending.pop_front() else {
                 return Ok(got);
             };
             match sent.wait_in(cx) {
@@ -448,8 +459,8 @@ impl File for FuseFile {
             len,
             flags: 0,
         };
-        let room = ReplySize::Fixed(WriteOut::SIZE);
-        let answer = self.call(cx, &Request::CopyFileRange { args }, room)?;
+        let reply_size = ReplySize::Fixed(WriteOut::SIZE);
+        let answer = self.call(cx, &Request::CopyFileRange { args }, reply_size)?;
         Ok(count(&answer)? as u64)
     }
 

@@ -65,10 +65,10 @@ fn root(shared: &Arc<Shared>) -> Result<Arc<FuseNode>> {
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     let args = GetattrIn::default();
-    let room = ReplySize::Fixed(AttrOut::SIZE);
+    let reply_size = ReplySize::Fixed(AttrOut::SIZE);
     let answer = shared
         .channel
-        .call(&cx, ROOT_ID, &Request::Getattr { args }, room)?;
+        .call(&cx, ROOT_ID, &Request::Getattr { args }, reply_size)?;
     let answer = answer.decode(AttrOut::decode)?;
     let attr = fuse::client::attr::of(&answer.attr, 0)?;
     Ok(FuseNode::new(shared, ROOT_ID, &attr))

@@ -74,9 +74,9 @@ impl Lockable for FuseNode {
             LockKind::Exclusive => lock_kind::WRLCK,
         };
         let args = lock_request(open, range, kind);
-        let room = ReplySize::Fixed(LkOut::SIZE);
+        let reply_size = ReplySize::Fixed(LkOut::SIZE);
         let request = Request::Getlk { args };
-        let answer = self.channel().call(cx, self.nodeid, &request, room)?;
+        let answer = self.channel().call(cx, self.nodeid, &request, reply_size)?;
         let held = answer.decode(LkOut::decode)?;
         Ok(match held.kind {
             lock_kind::UNLCK => None,

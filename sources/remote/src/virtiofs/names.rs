@@ -42,8 +42,8 @@ impl FuseNode {
                 name: Text(b"tmpfile"),
             },
         };
-        let room = ReplySize::Fixed(EntryOut::SIZE + OpenOut::SIZE);
-        let answer = self.channel().call(cx, self.nodeid, &request, room);
+        let reply_size = ReplySize::Fixed(EntryOut::SIZE + OpenOut::SIZE);
+        let answer = self.channel().call(cx, self.nodeid, &request, reply_size);
         let answer = match (answer, name) {
             // virtiofsd's error for an existing file that is not regular. Linux looks the name up
             // first.

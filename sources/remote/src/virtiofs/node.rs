@@ -63,23 +63,23 @@ impl FuseNode {
 
     /// Sends a request whose reply is empty.
     pub(super) fn call_empty(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<()> {
-        let room = ReplySize::Fixed(0);
+        let reply_size = ReplySize::Fixed(0);
         self.channel()
-            .call(cx, self.nodeid, request, room)
+            .call(cx, self.nodeid, request, reply_size)
             .map(drop)
     }
 
     /// Sends a request whose reply is an entry.
     pub(super) fn call_entry(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Entry> {
-        let room = ReplySize::Fixed(EntryOut::SIZE);
-        let answer = self.channel().call(cx, self.nodeid, request, room)?;
+        let reply_size = ReplySize::Fixed(EntryOut::SIZE);
+        let answer = self.channel().call(cx, self.nodeid, request, reply_size)?;
         FuseNode::looked_up_entry(&self.shared, &answer.decode(EntryOut::decode)?)
     }
 
     /// Sends a request whose reply is attributes.
     pub(super) fn call_attr(&self, cx: &Cx<'_>, request: &Request<'_>) -> Result<Attr> {
-        let room = ReplySize::Fixed(AttrOut::SIZE);
-        let answer = self.channel().call(cx, self.nodeid, request, room)?;
+        let reply_size = ReplySize::Fixed(AttrOut::SIZE);
+        let answer = self.channel().call(cx, self.nodeid, request, reply_size)?;
         self.check_same_file(attr::of(&answer.decode(AttrOut::decode)?.attr, 0)?)
     }
 
@@ -108,11 +108,11 @@ impl FuseNode {
                 sx_flags: 0,
                 sx_mask: statx::BASIC_STATS | statx::BTIME,
             };
-            let room = ReplySize::Fixed(StatxOut::SIZE);
-            let asked = self
+            let reply_size = ReplySize::Fixed(StatxOut::SIZE);
+            let reply = self
                 .channel()
-                .call(cx, self.nodeid, &Request::Statx { args }, room);
-            match asked {
+                .call(cx, self.nodeid, &Request::Statx { args }, reply_size);
+            match reply {
                 Ok(answer) => attr.btime = attr::birth(&answer.decode(StatxOut::decode)?.stat),
                 Err(Errno::EOPNOTSUPP) => self.shared.no_statx.store(true, Ordering::Relaxed),
                 Err(errno) => return Err(errno),
@@ -229,10 +229,10 @@ impl Node for FuseNode {
     }
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
-        let room = ReplySize::Fixed(KStatFs::SIZE);
+        let reply_size = ReplySize::Fixed(KStatFs::SIZE);
         let answer = self
             .channel()
-            .call(cx, self.nodeid, &Request::Statfs {}, room)?;
+            .call(cx, self.nodeid, &Request::Statfs {}, reply_size)?;
         Ok(attr::statfs(&answer.decode(KStatFs::decode)?))
     }
 
@@ -322,8 +322,11 @@ impl Node for FuseNode {
         };
         let name = Text(name);
         let request = Request::Getxattr { args, name };
-        let room = ReplySize::Data(MAX_SIZE);
-        Ok(self.channel().call(cx, self.nodeid, &request, room)?.data())
+        let reply_size = ReplySize::Data(MAX_SIZE);
+        Ok(self
+            .channel()
+            .call(cx, self.nodeid, &request, reply_size)?
+            .data())
     }
 
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
@@ -331,8 +334,11 @@ impl Node for FuseNode {
             size: MAX_SIZE as u32,
         };
         let request = Request::Listxattr { args };
-        let room = ReplySize::Data(MAX_SIZE);
-        Ok(self.channel().call(cx, self.nodeid, &request, room)?.data())
+        let reply_size = ReplySize::Data(MAX_SIZE);
+        Ok(self
+            .channel()
+            .call(cx, self.nodeid, &request, reply_size)?
+            .data())
     }
 
     fn set_xattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {

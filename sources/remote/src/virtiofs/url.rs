@@ -29,18 +29,18 @@ pub struct Url {
 }
 
 impl Url {
-    pub(crate) fn parse(text: &str, place: &str) -> Result<Url, BadUrl> {
-        Url::read(place).map_err(|expected| BadUrl::new(text, &expected))
+    pub(crate) fn parse(text: &str, rest: &str) -> Result<Url, BadUrl> {
+        Url::read(rest).map_err(|expected| BadUrl::new(text, &expected))
     }
 
     /// Does [`Url::parse`] with an error that states the expected form.
     fn read(text: &str) -> Result<Url, String> {
-        let (place, query) = text.split_once('?').unwrap_or((text, ""));
-        if place.is_empty() {
+        let (socket, query) = text.split_once('?').unwrap_or((text, ""));
+        if socket.is_empty() {
             return Err("virtiofs:SOCKET".into());
         }
         let mut url = Url {
-            path: decode(place)?.into(),
+            path: decode(socket)?.into(),
             timeouts: Timeouts::default(),
             max_write: None,
             in_flight: None,
@@ -124,8 +124,8 @@ mod tests {
 
     use super::*;
 
-    fn parse(place: &str) -> Result<Url, BadUrl> {
-        Url::parse(&format!("virtiofs:{place}"), place)
+    fn parse(rest: &str) -> Result<Url, BadUrl> {
+        Url::parse(&format!("virtiofs:{rest}"), rest)
     }
 
     #[test]
@@ -157,8 +157,8 @@ mod tests {
     #[test]
     fn where_nobody_listens_is_said() {
         let dir = tempfile::tempdir().expect("a directory");
-        let place = dir.path().join("socket/below");
-        let error = parse(&place.display().to_string()).expect("good").find();
+        let path = dir.path().join("socket/below");
+        let error = parse(&path.display().to_string()).expect("good").find();
         let error = error.map(drop).expect_err("nobody").to_string();
         assert!(error.starts_with("cannot connect to"), "{error}");
     }

@@ -67,7 +67,7 @@ impl Core {
         loop {
             let client_state = self.client_state();
             match self.begin_in(cx, &client_state, operations, wait) {
-                Ok(turn) => return Ok(turn),
+                Ok(pending) => return Ok(pending),
                 Err(Failure::State(status)) => self.recover(cx, &client_state, status)?,
                 Err(failure) => return Err(errno(failure)),
             }

@@ -101,8 +101,8 @@ impl Core {
     }
 
     /// Receives callbacks while no caller waits for a reply: see [`RpcClient::listen`].
-    pub(super) fn listen(&self, bell: BorrowedFd<'_>) -> std::io::Result<bool> {
-        self.conn.listen(bell)
+    pub(super) fn listen(&self, wake_event: BorrowedFd<'_>) -> std::io::Result<bool> {
+        self.conn.listen(wake_event)
     }
 
     pub(in crate::nfs) fn has_room(&self, len: usize) -> bool {
@@ -124,14 +124,14 @@ impl Core {
 
     /// Limits the server's read and write sizes to what fits the session's request and response
     /// sizes with the largest headers.
-    pub(in crate::nfs) fn limits(&self, told: Limits) -> Limits {
+    pub(in crate::nfs) fn limits(&self, reported: Limits) -> Limits {
         const AROUND: u32 = 1024;
         let payload = |most: u32| most.saturating_sub(AROUND).max(AROUND);
         match &self.client_state().session {
-            None => told,
+            None => reported,
             Some(table) => Limits {
-                read: told.read.min(payload(table.max_response)),
-                write: told.write.min(payload(table.max_request)),
+                read: reported.read.min(payload(table.max_response)),
+                write: reported.write.min(payload(table.max_request)),
             },
         }
     }
@@ -149,7 +149,7 @@ impl Core {
         read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
         match self.begin_in(cx, client_state, operations, true)? {
-            Some(turn) => self.end(cx, turn, operations, read),
+            Some(pending) => self.end(cx, pending, operations, read),
             None => Err(Failure::Delay),
         }
     }
@@ -174,12 +174,12 @@ impl Core {
             sequence: slot.as_ref().map(|(_, sequence)| *sequence),
             operations,
         };
-        let flight = self.conn.begin(cx, &compound);
+        let call = self.conn.begin(cx, &compound);
         let client_state = client_state.clone();
         Ok(Some(PendingCompound {
             client_state,
             slot,
-            call: flight,
+            call,
         }))
     }
 
@@ -187,29 +187,29 @@ impl Core {
     pub(in crate::nfs) fn end<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        turn: PendingCompound,
+        pending: PendingCompound,
         operations: &S,
         mut read: impl FnMut(S::Answer<'_>) -> T,
     ) -> std::result::Result<T, Failure> {
         let end = |answer: S::Answer<'_>, _: Option<&mut ReadDestination<'_>>| read(answer);
-        self.end_in(cx, turn, operations, ReadDestination::none(), end)
+        self.end_in(cx, pending, operations, ReadDestination::none(), end)
     }
 
-    /// Does [`Core::end`] for a compound whose payload may land in `place`. `read` gets `place` if
-    /// the payload has not landed.
+    /// Does [`Core::end`] for a compound whose payload may land in `destination`. `read` gets
+    /// `destination` if the payload has not landed.
     pub(in crate::nfs) fn end_in<S: Operations, T>(
         &self,
         cx: &Cx<'_>,
-        turn: PendingCompound,
+        pending: PendingCompound,
         operations: &S,
-        mut place: ReadDestination<'_>,
+        mut destination: ReadDestination<'_>,
         read: impl FnOnce(S::Answer<'_>, Option<&mut ReadDestination<'_>>) -> T,
     ) -> std::result::Result<T, Failure> {
         let PendingCompound {
             client_state,
             slot,
             mut call,
-        } = turn;
+        } = pending;
         let compound = Compound {
             minor: self.minor,
             sequence: slot.as_ref().map(|(_, sequence)| *sequence),
@@ -219,9 +219,12 @@ impl Core {
         let mut pauses = Backoff::new();
         let (result, sequenced) = loop {
             let mut sequenced = SequenceResult::default();
-            let result = self
-                .conn
-                .end_in(cx, call, &compound, &mut place, |done, place| {
+            let result = self.conn.end_in(
+                cx,
+                call,
+                &compound,
+                &mut destination,
+                |done, destination| {
                     sequenced = SequenceResult {
                         advanced: done.advanced,
                         highest: done.highest,
@@ -229,8 +232,9 @@ impl Core {
                     };
                     let answer = done.result?;
                     let read = read.take().ok_or(Failure::Delay)?;
-                    Ok(read(answer, place))
-                });
+                    Ok(read(answer, destination))
+                },
+            );
             let delayed = matches!(result, Ok(Err(Failure::Delay))) && !sequenced.advanced;
             if slot.is_none() || !delayed {
                 break (result, sequenced);
@@ -283,11 +287,11 @@ impl Core {
     /// Lets the maintenance thread handle status flags of a SEQUENCE reply, or bind the backchannel
     /// to a new connection.
     #[inline]
-    fn handle_sequence_flags(&self, news: u32) {
+    fn handle_sequence_flags(&self, status_bits: u32) {
         const LOST: u32 = status_flags::CALLBACK_PATH_DOWN | status_flags::SESSION_PATH_DOWN;
         let bound = self.bound.load(Ordering::Acquire) == self.conn.reconnections();
-        let bind = news & LOST != 0 || !bound;
-        let revoked = news & status_flags::RECALLABLE_REVOKED != 0;
+        let bind = status_bits & LOST != 0 || !bound;
+        let revoked = status_bits & status_flags::RECALLABLE_REVOKED != 0;
         if bind || revoked {
             self.queue.check_session(bind, revoked);
         }

@@ -31,10 +31,10 @@ pub(super) fn begin_read(
     wait: bool,
 ) -> Result<Option<PendingIo>> {
     let read = v4.read(open, offset, count)?;
-    let turn = v4.core.begin(cx, &read, wait)?;
+    let compound = v4.core.begin(cx, &read, wait)?;
     let (state, plus) = (read.state, read.plus);
-    Ok(turn.map(|turn| PendingIo {
-        compound: turn,
+    Ok(compound.map(|compound| PendingIo {
+        compound,
         state,
         plus,
     }))
@@ -45,17 +45,17 @@ pub(super) fn begin_read(
 pub(super) fn end_read(
     v4: &V4,
     cx: &Cx<'_>,
-    flight: PendingIo,
+    pending: PendingIo,
     open: Open<'_, V4>,
     (offset, count): (u64, u32),
     sink: &mut dyn Sink,
 ) -> Result<(usize, bool)> {
     let PendingIo {
-        compound: turn,
+        compound,
         state,
         plus,
-    } = flight;
-    let asked = Read {
+    } = pending;
+    let operations = Read {
         handle: open.handle,
         state,
         offset,
@@ -63,14 +63,20 @@ pub(super) fn end_read(
         plus,
     };
     let mut doubtful = false;
-    let end = |place: ReadDestination<'_>| {
-        v4.core.end_in(cx, turn, &asked, place, |read, place| {
-            doubtful = read.empty && read.first.is_none();
-            match place {
-                Some(place) => place.put(|sink| put_pieces(sink, &read)),
-                None => (read.len(), read.eof),
-            }
-        })
+    let end = |destination: ReadDestination<'_>| {
+        v4.core.end_in(
+            cx,
+            compound,
+            &operations,
+            destination,
+            |read, destination| {
+                doubtful = read.empty && read.first.is_none();
+                match destination {
+                    Some(destination) => destination.put(|sink| put_pieces(sink, &read)),
+                    None => (read.len(), read.eof),
+                }
+            },
+        )
     };
     let done = match count as usize {
         len if len >= v4.core.direct_receive_min() => end_in(sink, len, end),
@@ -94,10 +100,10 @@ pub(super) fn begin_write(
     write: &Write<'_>,
     wait: bool,
 ) -> Result<Option<PendingIo>> {
-    let turn = v4.core.begin(cx, write, wait)?;
+    let compound = v4.core.begin(cx, write, wait)?;
     let (state, plus) = (write.state, false);
-    Ok(turn.map(|turn| PendingIo {
-        compound: turn,
+    Ok(compound.map(|compound| PendingIo {
+        compound,
         state,
         plus,
     }))
@@ -108,19 +114,22 @@ pub(super) fn begin_write(
 pub(super) fn end_write(
     v4: &V4,
     cx: &Cx<'_>,
-    flight: PendingIo,
+    pending: PendingIo,
     open: Open<'_, V4>,
     (offset, data): (u64, &[u8]),
     stable: Stable,
 ) -> Result<Written> {
-    let asked = Write {
+    let operations = Write {
         handle: open.handle,
-        state: flight.state,
+        state: pending.state,
         offset,
         stable,
         data,
     };
-    match v4.core.end(cx, flight.compound, &asked, |written| written) {
+    match v4
+        .core
+        .end(cx, pending.compound, &operations, |written| written)
+    {
         Ok(written) => return Ok(written),
         Err(Failure::Delay | Failure::State(_)) => {}
         Err(failure) => return Err(errno(failure)),

@@ -30,13 +30,13 @@ pub(super) struct Delegation {
 impl Delegation {
     /// Creates the delegation that came with `opening` of `target`.
     pub(super) fn new(
-        came: GrantedDelegation,
+        granted: GrantedDelegation,
         opening: &Arc<OpenState>,
         target: &Target<'_>,
     ) -> Delegation {
         Delegation {
-            state: came.state,
-            is_usable: came.is_useful,
+            state: granted.state,
+            is_usable: granted.is_useful,
             open: opening.clone(),
             location: target
                 .location

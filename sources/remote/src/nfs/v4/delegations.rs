@@ -44,8 +44,8 @@ impl Core {
     /// Gives back the delegation of a file before this client removes or renames its name.
     pub(super) fn return_name_delegation(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8]) {
         let taken = self.delegations.take_if(|one| {
-            let place = one.location.as_ref();
-            place.is_some_and(|place| place.0 == *dir && *place.1 == *name)
+            let location = one.location.as_ref();
+            location.is_some_and(|location| location.0 == *dir && *location.1 == *name)
         });
         self.return_delegations(cx, taken);
     }
@@ -79,12 +79,14 @@ impl Core {
         const AT_A_TIME: usize = 128;
         for states in self.delegations.states().chunks(AT_A_TIME) {
             let client_state = self.client_state();
-            let Ok(told) =
-                self.call_until_ready(cx, &client_state, &TestStateIds { states }, |told| told)
+            let Ok(statuses) =
+                self.call_until_ready(cx, &client_state, &TestStateIds { states }, |statuses| {
+                    statuses
+                })
             else {
                 return;
             };
-            for (state, status) in states.iter().zip(told) {
+            for (state, status) in states.iter().zip(statuses) {
                 if status == Status::Ok {
                     continue;
                 }

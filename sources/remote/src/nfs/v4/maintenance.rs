@@ -111,8 +111,8 @@ struct Listener {
 
 impl Listener {
     fn start(core: Arc<Core>) -> std::io::Result<Listener> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let rings = bell.clone();
+        let stop_event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let rings = stop_event.clone();
         let thread = std::thread::Builder::new()
             .name("nfs-listener".into())
             .spawn(move || {
@@ -121,7 +121,7 @@ impl Listener {
                 }
             })?;
         Ok(Listener {
-            stop_event: bell,
+            stop_event,
             thread: Some(thread),
         })
     }
@@ -139,14 +139,14 @@ impl Drop for Listener {
     }
 }
 
-fn listen(core: &Core, bell: &OwnedFd) -> std::io::Result<()> {
+fn listen(core: &Core, stop_event: &OwnedFd) -> std::io::Result<()> {
     loop {
-        if core.listen(bell.as_fd())? {
+        if core.listen(stop_event.as_fd())? {
             return Ok(());
         }
         // The connection is lost: binding the backchannel needs a request, which reconnects.
         core.queue.check_session(true, false);
-        if wait_readable(bell.as_fd(), TaskQueue::MIN_CHECK_INTERVAL)? {
+        if wait_readable(stop_event.as_fd(), TaskQueue::MIN_CHECK_INTERVAL)? {
             return Ok(());
         }
     }

@@ -124,12 +124,12 @@ impl ProtocolVersion for V4 {
         directory: bool,
         want: Access,
     ) -> Result<Access> {
-        let ask = AskAccess {
+        let operations = AskAccess {
             handle,
             directory,
             want,
         };
-        self.core.call_stateless(cx, ask, |allowed| allowed)
+        self.core.call_stateless(cx, operations, |allowed| allowed)
     }
 
     fn statfs(&self, cx: &Cx<'_>, handle: &Handle) -> Result<StatFs> {
@@ -143,12 +143,12 @@ impl ProtocolVersion for V4 {
     }
 
     fn lookup(&self, cx: &Cx<'_>, dir: &Handle, name: Option<&[u8]>) -> Result<Found> {
-        let ask = Lookup {
+        let operations = Lookup {
             dir,
             name,
             tree: self.tree,
         };
-        let made = self.core.call_stateless(cx, ask, |made| made)?;
+        let made = self.core.call_stateless(cx, operations, |made| made)?;
         complete_node(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
     }
 
@@ -164,36 +164,36 @@ impl ProtocolVersion for V4 {
             let flags = OpenFlags::WRITE | OpenFlags::EXCL;
             return Ok(open::create(self, cx, (dir, name), flags, mode)?.0);
         }
-        let ask = Create {
+        let operations = Create {
             dir,
             name,
             what,
             mode,
             tree: self.tree,
         };
-        let made = self.core.call_stateless(cx, ask, |made| made)?;
+        let made = self.core.call_stateless(cx, operations, |made| made)?;
         complete_node(made, || Err(Errno::EIO), |handle| self.attr(cx, handle))
     }
 
     fn link(&self, cx: &Cx<'_>, handle: &Handle, dir: &Handle, name: &[u8]) -> Result<Attr> {
         self.core.return_file_delegation(cx, handle);
-        let ask = Link {
+        let operations = Link {
             handle,
             dir,
             name,
             tree: self.tree,
         };
-        self.core.call_stateless(cx, ask, |attr| attr)
+        self.core.call_stateless(cx, operations, |attr| attr)
     }
 
     fn remove(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8], directory: bool) -> Result<()> {
         self.core.return_name_delegation(cx, dir, name);
-        let ask = Remove {
+        let operations = Remove {
             dir,
             name,
             directory,
         };
-        self.core.call_stateless(cx, ask, |()| ())
+        self.core.call_stateless(cx, operations, |()| ())
     }
 
     fn rename(
@@ -204,13 +204,13 @@ impl ProtocolVersion for V4 {
     ) -> Result<()> {
         self.core.return_name_delegation(cx, from, name);
         self.core.return_name_delegation(cx, to, to_name);
-        let ask = Rename {
+        let operations = Rename {
             from,
             name,
             to,
             to_name,
         };
-        self.core.call_stateless(cx, ask, |()| ())
+        self.core.call_stateless(cx, operations, |()| ())
     }
 
     fn list(
@@ -219,7 +219,7 @@ impl ProtocolVersion for V4 {
         list: &List<'_>,
         each: &mut dyn FnMut(ListedEntry<'_>) -> Result<bool>,
     ) -> Result<PageEnd> {
-        let ask = ReadDir {
+        let operations = ReadDir {
             handle: list.handle,
             cookie: list.cookie,
             verifier: list.verifier,
@@ -228,7 +228,7 @@ impl ProtocolVersion for V4 {
             tree: self.tree,
         };
         self.core
-            .call_stateless(cx, ask, |page| pass_entries(page, list, each))?
+            .call_stateless(cx, operations, |page| pass_entries(page, list, each))?
     }
 
     fn open(&self, cx: &Cx<'_>, target: Target<'_>, flags: OpenFlags) -> Result<Arc<OpenState>> {
@@ -274,13 +274,13 @@ impl ProtocolVersion for V4 {
     fn end_read(
         &self,
         cx: &Cx<'_>,
-        flight: PendingIo,
+        pending: PendingIo,
         open: Open<'_, V4>,
         offset: u64,
         count: u32,
         sink: &mut dyn Sink,
     ) -> Result<(usize, bool)> {
-        data::end_read(self, cx, flight, open, (offset, count), sink)
+        data::end_read(self, cx, pending, open, (offset, count), sink)
     }
 
     fn begin_write(
@@ -299,13 +299,13 @@ impl ProtocolVersion for V4 {
     fn end_write(
         &self,
         cx: &Cx<'_>,
-        flight: PendingIo,
+        pending: PendingIo,
         open: Open<'_, V4>,
         offset: u64,
         stable: Stable,
         data: &[u8],
     ) -> Result<Written> {
-        data::end_write(self, cx, flight, open, (offset, data), stable)
+        data::end_write(self, cx, pending, open, (offset, data), stable)
     }
 
     fn write(

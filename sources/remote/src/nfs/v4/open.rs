@@ -35,8 +35,8 @@ pub(super) fn by_handle(
         ..wanted
     };
     let (opened, opening) = core.open_file(cx, &wanted)?;
-    if let Some(came) = opened.delegation {
-        core.add_delegation(cx, Delegation::new(came, &opening, &target));
+    if let Some(granted) = opened.delegation {
+        core.add_delegation(cx, Delegation::new(granted, &opening, &target));
     }
     Ok(opening)
 }

@@ -21,19 +21,21 @@ pub(super) fn list(v4: &V4, cx: &Cx<'_>, handle: &Handle) -> Result<Vec<u8>> {
     let mut list = Vec::new();
     let mut at = 0;
     loop {
-        let ask = ListXattrs {
+        let operations = ListXattrs {
             handle,
             cookie: at,
             count: MAX_SIZE as u32,
         };
-        let (cookie, end) = v4.core.call_stateless(cx, ask, |(names, cookie, end)| {
-            for name in names {
-                list.extend_from_slice(b"user.");
-                list.extend_from_slice(name);
-                list.push(0);
-            }
-            (cookie, end)
-        })?;
+        let (cookie, end) = v4
+            .core
+            .call_stateless(cx, operations, |(names, cookie, end)| {
+                for name in names {
+                    list.extend_from_slice(b"user.");
+                    list.extend_from_slice(name);
+                    list.push(0);
+                }
+                (cookie, end)
+            })?;
         if end {
             return Ok(list);
         }
@@ -53,13 +55,13 @@ pub(super) fn set(
     (value, flags): (&[u8], XattrFlags),
 ) -> Result<()> {
     let name = check(v4, name)?;
-    let ask = SetXattr {
+    let operations = SetXattr {
         handle,
         name,
         value,
         flags,
     };
-    v4.core.call_stateless(cx, ask, |()| ())
+    v4.core.call_stateless(cx, operations, |()| ())
 }
 
 pub(super) fn remove(v4: &V4, cx: &Cx<'_>, handle: &Handle, name: &[u8]) -> Result<()> {

@@ -47,8 +47,8 @@ impl Incoming {
         }
     }
 
-    fn take(&mut self, kept: &[u8], seen: usize) {
-        self.head.extend_from_slice(kept);
+    fn take(&mut self, head: &[u8], seen: usize) {
+        self.head.extend_from_slice(head);
         self.received += seen;
     }
 }

@@ -158,15 +158,15 @@ impl RecoveryConnection<'_> {
     }
 
     fn exchange(&self, requests: &[Tmessage<'_>]) -> io::Result<Vec<Vec<u8>>> {
-        let mut asked = Vec::new();
+        let mut encoded = Vec::new();
         for (at, request) in requests.iter().enumerate() {
             let tag = match request {
                 Tmessage::Version { .. } => Tag::NONE,
                 _ => Tag(at as u16),
             };
-            request.encode(Dialect::Linux, tag, &mut asked);
+            request.encode(Dialect::Linux, tag, &mut encoded);
         }
-        self.link.send(&asked, true)?;
+        self.link.send(&encoded, true)?;
         let mut replies = vec![Vec::new(); requests.len()];
         for _ in requests {
             let mut message = vec![0; HEADER];
@@ -201,8 +201,10 @@ impl RecoveryConnection<'_> {
                 Ok(0) => return Err(ErrorKind::ConnectionReset.into()),
                 Ok(got) => part = &mut part[got..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let bell = self.owner.wake_event.as_fd();
-                    let ready = self.link.wait(interest, bell, Some(self.max_wait()))?;
+                    let wake_event = self.owner.wake_event.as_fd();
+                    let ready = self
+                        .link
+                        .wait(interest, wake_event, Some(self.max_wait()))?;
                     if ready.woken {
                         self.owner.clear_wake_event();
                         let state = self.owner.state();

@@ -19,7 +19,7 @@ const BUFFER_SIZE: usize = (1 << 20) + (64 << 10);
 /// good.
 pub fn relay(client: Arc<dyn Link>, server: Arc<ReconnectingLink>) -> io::Result<()> {
     let (from, to) = (client.clone(), server.clone());
-    let asks = thread::Builder::new()
+    let request_relay = thread::Builder::new()
         .name("barge-asks".into())
         .spawn(move || {
             let end = relay_messages(&*from, &*to);
@@ -28,8 +28,8 @@ pub fn relay(client: Arc<dyn Link>, server: Arc<ReconnectingLink>) -> io::Result
         })?;
     let end = relay_messages(&*server, &*client);
     client.hang_up();
-    let asked = asks.join().unwrap_or(Ok(()));
-    end.and(asked)
+    let request_result = request_relay.join().unwrap_or(Ok(()));
+    end.and(request_result)
 }
 
 /// Relays whole messages.
@@ -47,14 +47,14 @@ fn relay_messages(from: &dyn Link, to: &dyn Link) -> io::Result<()> {
             Err(error) => return Err(error),
         }
         let mut whole = 0;
-        let mut room = BUFFER_SIZE;
+        let mut capacity = BUFFER_SIZE;
         while let Some(size) = buffer[whole..end].first_chunk() {
             let size = u32::from_le_bytes(*size) as usize;
             if !(HEADER..=MAX_MESSAGE).contains(&size) {
                 return Err(ErrorKind::InvalidData.into());
             }
             if whole + size > end {
-                room = room.max(size);
+                capacity = capacity.max(size);
                 break;
             }
             whole += size;
@@ -65,6 +65,6 @@ fn relay_messages(from: &dyn Link, to: &dyn Link) -> io::Result<()> {
         }
         buffer.copy_within(whole..end, 0);
         end -= whole;
-        buffer.resize(room.max(buffer.len()), 0);
+        buffer.resize(capacity.max(buffer.len()), 0);
     }
 }

@@ -81,18 +81,20 @@ impl ReconnectingLink {
             });
             let len = whole((u32::from_le_bytes(size) as usize).max(HEADER))?;
             let lent = if at + len == total { lent } else { 0 };
-            let kept = len.saturating_sub(lent);
+            let copied = len.saturating_sub(lent);
             let mut state = self.state();
             let mut message = state.record.buffer();
-            count_copied(kept);
-            message.reserve_exact(kept);
-            for_each_part(pieces, at, kept, |part, _| message.extend_from_slice(part));
+            count_copied(copied);
+            message.reserve_exact(copied);
+            for_each_part(pieces, at, copied, |part, _| {
+                message.extend_from_slice(part)
+            });
             let up = state.is_connected;
-            let asked = match lent {
+            let action = match lent {
                 0 => state.record.on_request(message, up),
                 _ => state.record.on_lent_write(message, up),
             };
-            let via = match asked.map_err(|what| io::Error::new(ErrorKind::InvalidInput, what))? {
+            let via = match action.map_err(|what| io::Error::new(ErrorKind::InvalidInput, what))? {
                 RequestAction::Send => Some((state.epoch, state.link.clone())),
                 RequestAction::Wait => None,
                 RequestAction::Answer(answer) => {
