@@ -55,17 +55,17 @@ pub fn run_without<T>(
     done
 }
 
-/// Drops all capabilities of the calling thread except `kept`, permanently, and thereby those of
-/// the threads that it starts later. Programs that it executes get none beyond `kept` either, if it
-/// has `CAP_SETPCAP`.
-pub fn limit(kept: CapabilitySet) -> io::Result<()> {
+/// Drops all capabilities of the calling thread except `retained`, permanently, and thereby those
+/// of the threads that it starts later. Programs that it executes get none beyond `retained`
+/// either, if it has `CAP_SETPCAP`.
+pub fn limit(retained: CapabilitySet) -> io::Result<()> {
     let now = rustix::thread::capabilities(None)?;
     if now.effective.contains(CapabilitySet::SETPCAP) {
         // Also those that only the running kernel knows.
         for bit in 0..u64::BITS {
             let one = CapabilitySet::from_bits_retain(1 << bit);
             match rustix::thread::capability_is_in_bounding_set(one) {
-                Ok(true) if !kept.contains(one) => {
+                Ok(true) if !retained.contains(one) => {
                     rustix::thread::remove_capability_from_bounding_set(one)?;
                 }
                 Ok(_) => {}
@@ -74,8 +74,8 @@ pub fn limit(kept: CapabilitySet) -> io::Result<()> {
         }
     }
     let less = CapabilitySets {
-        effective: now.effective & kept,
-        permitted: now.permitted & kept,
+        effective: now.effective & retained,
+        permitted: now.permitted & retained,
         inheritable: CapabilitySet::empty(),
     };
     Ok(rustix::thread::set_capabilities(None, less)?)
@@ -106,11 +106,11 @@ mod tests {
     fn what_is_given_up_does_not_come_back() {
         let thread = std::thread::spawn(|| {
             let before = effective();
-            let kept = before - CapabilitySet::CHOWN;
-            limit(kept).expect("less is always permitted");
-            assert_eq!(effective(), kept);
+            let retained = before - CapabilitySet::CHOWN;
+            limit(retained).expect("less is always permitted");
+            assert_eq!(effective(), retained);
             limit(before).expect("less is always permitted");
-            assert_eq!(effective(), kept);
+            assert_eq!(effective(), retained);
         });
         thread.join().expect("it holds");
     }

@@ -121,14 +121,14 @@ impl AsFd for BreakListener {
     }
 }
 
-/// Takes a lease on the open file `fd`, whose breaks are signalled to `told` (`F_SETLEASE`,
+/// Takes a lease on the open file `fd`, whose breaks are signalled to `target` (`F_SETLEASE`,
 /// fcntl(2)). Returns `EAGAIN` if the file is open elsewhere in a conflicting way, `EACCES` if it
 /// belongs to another user, `EINVAL` if the file system has no leases. For a read lease, `fd` must
 /// be open for reading only.
-pub fn take(fd: BorrowedFd<'_>, kind: Kind, told: BreakTarget) -> Result<()> {
+pub fn take(fd: BorrowedFd<'_>, kind: Kind, target: BreakTarget) -> Result<()> {
     let owner = Owner {
         kind: F_OWNER_TID,
-        pid: told.0,
+        pid: target.0,
     };
     // SAFETY: F_SETOWN_EX reads one `f_owner_ex` that outlives the call. rustix has none of these.
     #[allow(unsafe_code)]
@@ -166,13 +166,13 @@ mod tests {
     fn who_wants_to_write_is_told_of_and_waits() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let open = |flags| open(file.path(), flags | OFlags::NONBLOCK, Mode::empty());
-        let (listener, told) = BreakListener::on_this_thread().expect("signals");
+        let (listener, target) = BreakListener::on_this_thread().expect("signals");
         let reader = open(OFlags::RDONLY).expect("opens");
         // The named temporary file itself is open for writing.
-        assert_eq!(take(reader.as_fd(), Kind::Read, told), Err(Errno::AGAIN));
+        assert_eq!(take(reader.as_fd(), Kind::Read, target), Err(Errno::AGAIN));
         let path = file.into_temp_path();
         let open = |flags| rustix::fs::open(&*path, flags | OFlags::NONBLOCK, Mode::empty());
-        take(reader.as_fd(), Kind::Read, told).expect("leased");
+        take(reader.as_fd(), Kind::Read, target).expect("leased");
         assert_eq!(is_breaking(reader.as_fd(), Kind::Read), Ok(false));
         assert_eq!(listener.next(), Ok(None));
 

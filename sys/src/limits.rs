@@ -85,11 +85,11 @@ fn memory_limit_in(
     for mount in mounts.lines() {
         // …, root, mount point, options, optional fields, "-", type, source, options:
         // proc_pid_mountinfo(5).
-        let Some((place, kind)) = mount.split_once(" - ") else {
+        let Some((fields, kind)) = mount.split_once(" - ") else {
             continue;
         };
-        let mut place = place.split(' ').skip(3);
-        let (Some(root), Some(at)) = (place.next(), place.next()) else {
+        let mut fields = fields.split(' ').skip(3);
+        let (Some(root), Some(at)) = (fields.next(), fields.next()) else {
             continue;
         };
         let mut kind = kind.split(' ');

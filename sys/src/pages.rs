@@ -240,12 +240,12 @@ mod tests {
     fn a_stack_that_was_deep_is_small_again() {
         const DEPTH: usize = 4000;
         let run = || {
-            let kept = std::hint::black_box([5u8; 10_000]);
+            let buffer = std::hint::black_box([5u8; 10_000]);
             let sum = deep(DEPTH);
             let before = resident();
             release_stack();
             let after = resident();
-            assert!(kept.iter().all(|&byte| byte == 5));
+            assert!(buffer.iter().all(|&byte| byte == 5));
             assert_eq!(deep(DEPTH), sum);
             (before, after)
         };
