@@ -71,10 +71,10 @@ impl Acl {
             return Err(Errno::EINVAL);
         }
         let entries = entries.chunks_exact(8).map(|entry| {
-            let half = |at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
-            let id = u32::from(half(6)) << 16 | u32::from(half(4));
-            let whose = AclSubject::of_tag(half(0).into(), id).ok_or(Errno::EINVAL)?;
-            let may = Access::from_bits(half(2).into()).ok_or(Errno::EINVAL)?;
+            let word = |at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
+            let id = u32::from(word(6)) << 16 | u32::from(word(4));
+            let whose = AclSubject::of_tag(word(0).into(), id).ok_or(Errno::EINVAL)?;
+            let may = Access::from_bits(word(2).into()).ok_or(Errno::EINVAL)?;
             Ok(AclEntry {
                 subject: whose,
                 permissions: may,

@@ -194,12 +194,12 @@ impl Call {
     /// Returns its position among the requests that wait for the same resource, if it has waited:
     /// the lower, the longer.
     pub fn queue_position(&self) -> Option<u64> {
-        Some(self.queue_position.load(Ordering::Relaxed)).filter(|&place| place != 0)
+        Some(self.queue_position.load(Ordering::Relaxed)).filter(|&position| position != 0)
     }
 
     /// Sets its position in the queue, after all lower ones; never 0.
-    pub fn set_queue_position(&self, place: u64) {
-        self.queue_position.store(place, Ordering::Relaxed);
+    pub fn set_queue_position(&self, position: u64) {
+        self.queue_position.store(position, Ordering::Relaxed);
     }
 
     /// Creates another request of the same connection that cannot be parked.

@@ -353,7 +353,7 @@ impl LockTable {
                 .cloned()
                 .collect();
             let waiting = locks.waiting.extract_if(.., |one| whose(&one.lock.owner));
-            let mut gone: Vec<Lock> = waiting
+            let mut removed: Vec<Lock> = waiting
                 .map(|one| {
                     woken.push(one.waker);
                     one.lock
@@ -363,9 +363,9 @@ impl LockTable {
                 let _ = locks.update_host(&cx, node, &lock, None);
                 locks.replace(&lock, None);
                 locks.update_charge(lock.owner.client, None);
-                gone.push(lock);
+                removed.push(lock);
             }
-            locks.wake(&gone, &mut woken);
+            locks.wake(&removed, &mut woken);
         }
         self.forget_if_free(node.id(), locks);
         wake(woken);

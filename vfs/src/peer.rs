@@ -352,13 +352,13 @@ impl Peer {
     /// Returns the result of the first call of `choose` for the matter `of`. Results are at most
     /// [`u8::MAX`] - 1.
     pub fn choice(&self, of: usize, choose: impl FnOnce() -> u8) -> u8 {
-        let Some(kept) = self.choices.get(of) else {
+        let Some(cached) = self.choices.get(of) else {
             return choose();
         };
-        match kept.load(Ordering::Relaxed) {
+        match cached.load(Ordering::Relaxed) {
             0 => {
                 let chosen = choose();
-                kept.store(chosen + 1, Ordering::Relaxed);
+                cached.store(chosen + 1, Ordering::Relaxed);
                 chosen
             }
             chosen => chosen - 1,

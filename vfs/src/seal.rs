@@ -54,9 +54,9 @@ impl HandleKey {
     /// Seals `body` in a handle of at most `most` bytes. Returns `EOPNOTSUPP` if that leaves no
     /// room for the shortest tag.
     pub fn seal(&self, body: &[u8], most: usize) -> Result<Handle> {
-        let room = most.min(Handle::MAX).checked_sub(HEADER + body.len());
-        let len = room
-            .filter(|&room| room >= MIN_TAG)
+        let capacity = most.min(Handle::MAX).checked_sub(HEADER + body.len());
+        let len = capacity
+            .filter(|&capacity| capacity >= MIN_TAG)
             .ok_or(Errno::EOPNOTSUPP)?;
         let len = len.min(MAX_TAG);
         let mut bytes = Vec::with_capacity(HEADER + body.len() + len);

@@ -11,7 +11,7 @@ use crate::{Account, Call, Charge, Cx, Errno, Node, Quota, Result};
 #[derive(Default)]
 pub(super) struct NodeLocks {
     pub(super) held: Vec<Lock>,
-    /// Sorted by `place`.
+    /// Sorted by `position`.
     pub(super) waiting: Vec<Waiting>,
     /// The charge for the ranges of each client.
     charges: HashMap<u64, Charge>,
@@ -108,28 +108,28 @@ impl NodeLocks {
     }
 
     /// Queues `call` for `lock`, in its previous position if it has one, or else at the end.
-    fn park(&mut self, call: &Call, lock: Lock, waker: Waker, places: &AtomicU64) {
+    fn park(&mut self, call: &Call, lock: Lock, waker: Waker, last_position: &AtomicU64) {
         self.take_waiting(call);
-        let place = call.queue_position().unwrap_or_else(|| {
-            let place = places.fetch_add(1, Ordering::Relaxed) + 1;
-            call.set_queue_position(place);
-            place
+        let position = call.queue_position().unwrap_or_else(|| {
+            let position = last_position.fetch_add(1, Ordering::Relaxed) + 1;
+            call.set_queue_position(position);
+            position
         });
         let waiting = Waiting {
-            position: place,
+            position,
             lock,
             waker,
             keeps_position: call.is_retried_by_client(),
             woken: false,
         };
-        let at = self.before(Some(place)).len();
+        let at = self.before(Some(position)).len();
         self.waiting.insert(at, waiting);
     }
 
-    /// Returns the requests in positions before `place`; all of them if `place` is `None`.
-    fn before(&self, place: Option<u64>) -> &[Waiting] {
-        let at = place.map_or(self.waiting.len(), |place| {
-            self.waiting.partition_point(|one| one.position < place)
+    /// Returns the requests in positions before `position`; all of them if `position` is `None`.
+    fn before(&self, position: Option<u64>) -> &[Waiting] {
+        let at = position.map_or(self.waiting.len(), |position| {
+            self.waiting.partition_point(|one| one.position < position)
         });
         &self.waiting[..at]
     }
@@ -150,10 +150,10 @@ impl NodeLocks {
     }
 
     fn take_waiting(&mut self, call: &Call) -> Option<Waiting> {
-        let place = call.queue_position()?;
+        let position = call.queue_position()?;
         let at = self
             .waiting
-            .binary_search_by_key(&place, |one| one.position);
+            .binary_search_by_key(&position, |one| one.position);
         Some(self.waiting.remove(at.ok()?))
     }
 
@@ -238,12 +238,12 @@ impl NodeLocks {
         if kind.is_some() && self.held.len() + 2 > LockTable::MAX_RANGES_PER_NODE {
             return Err(Errno::ENOLCK);
         }
-        let told = self.update_host(cx, node, range, kind);
-        match told {
+        let result = self.update_host(cx, node, range, kind);
+        match result {
             Err(errno) if kind.is_some() || errno.is_signal() => return Err(errno),
             _ => self.apply(range, kind, woken),
         }
-        told
+        result
     }
 
     /// Sets the lock of `range`'s owner to `kind`. Adds the requests that this unblocks to `woken`.
@@ -251,18 +251,18 @@ impl NodeLocks {
         let mut weakened = self.owned(range);
         weakened.retain(|held| kind.is_none_or(|kind| held.kind > kind));
         self.replace(range, kind);
-        let mut gone = weakened;
+        let mut removed = weakened;
         if let Some(kind) = kind {
             // Requests queued after a position that can no longer be granted may proceed.
             let taken = Lock {
                 kind,
                 ..range.clone()
             };
-            let places = self.waiting.iter().filter(|one| one.keeps_position);
-            let barred = places.filter(|one| one.lock.conflicts(&taken));
-            gone.extend(barred.map(|one| one.lock.clone()));
+            let positions = self.waiting.iter().filter(|one| one.keeps_position);
+            let barred = positions.filter(|one| one.lock.conflicts(&taken));
+            removed.extend(barred.map(|one| one.lock.clone()));
         }
-        self.wake(&gone, woken);
+        self.wake(&removed, woken);
     }
 
     /// Returns the locks of `range`'s owner within the range.
@@ -280,13 +280,13 @@ impl NodeLocks {
         .collect()
     }
 
-    /// Moves to `woken` the requests that conflicted with one of `gone`, as a lock or a queue
+    /// Moves to `woken` the requests that conflicted with one of `removed`, as a lock or a queue
     /// position, and now conflict with nothing: each is retried, and waits again if necessary.
-    pub(super) fn wake(&mut self, gone: &[Lock], woken: &mut Vec<Waker>) {
+    pub(super) fn wake(&mut self, removed: &[Lock], woken: &mut Vec<Waker>) {
         let mut at = 0;
         while at < self.waiting.len() {
             let one = &self.waiting[at];
-            let is_free = conflicting_with(gone, &one.lock)
+            let is_free = conflicting_with(removed, &one.lock)
                 && !conflicting_with(&self.held, &one.lock)
                 && self.next_waiter(&self.waiting[..at], &one.lock).is_none();
             match is_free {
@@ -320,7 +320,7 @@ impl NodeLocks {
             .collect();
         behind.sort_unstable_by_key(|held| core::cmp::Reverse(held.start));
         let mut here: Vec<&Lock> = Vec::new();
-        let mut told = Vec::new();
+        let mut applied = Vec::new();
         for (start, end) in self.subranges(change) {
             here.retain(|held| held.end >= start);
             while let Some(held) = behind.pop_if(|held| held.start <= start) {
@@ -334,12 +334,12 @@ impl NodeLocks {
             }
             let range = change.family.range(start, end);
             if let Err(errno) = node.host_lock(cx, range, after) {
-                for (range, before) in told {
+                for (range, before) in applied {
                     let _ = node.host_lock(cx, range, before);
                 }
                 return Err(errno);
             }
-            told.push((range, before));
+            applied.push((range, before));
         }
         Ok(())
     }
