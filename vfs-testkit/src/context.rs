@@ -123,11 +123,11 @@ impl TestContext {
         self.root_for(&self.profile.caller)
     }
 
-    /// Returns the root directory as `who` sees it.
-    pub fn root_for(&self, who: &Caller) -> TestNode {
+    /// Returns the root directory as `caller` sees it.
+    pub fn root_for(&self, caller: &Caller) -> TestNode {
         TestNode {
-            node: ok(run(who, |cx| self.fs.root(cx))),
-            caller: who.clone(),
+            node: ok(run(caller, |cx| self.fs.root(cx))),
+            caller: caller.clone(),
         }
     }
 
@@ -143,21 +143,21 @@ impl TestContext {
 
     /// Resolves `handle`.
     pub fn resolve(&self, handle: &Handle) -> Result<TestNode> {
-        let who = self.profile.caller.clone();
-        let node = run(&who, |cx| self.fs.resolve(cx, handle))?;
-        Ok(TestNode { node, caller: who })
+        let caller = self.profile.caller.clone();
+        let node = run(&caller, |cx| self.fs.resolve(cx, handle))?;
+        Ok(TestNode { node, caller })
     }
 }
 
-/// Runs `operation` as `who` with increasing patience until it does not return `WOULD_BLOCK`. With
-/// full patience it waits while the operation is parked.
+/// Runs `operation` as `caller` with increasing patience until it does not return `WOULD_BLOCK`.
+/// With full patience it waits while the operation is parked.
 #[track_caller]
-pub fn run<T>(who: &Caller, mut operation: impl FnMut(&Cx<'_>) -> Result<T>) -> Result<T> {
+pub fn run<T>(caller: &Caller, mut operation: impl FnMut(&Cx<'_>) -> Result<T>) -> Result<T> {
     for patience in [Patience::None, Patience::Brief] {
         let call = Call::detached();
         let cx = Cx {
             patience,
-            ..Cx::new(who, &call)
+            ..Cx::new(caller, &call)
         };
         match operation(&cx) {
             Err(Errno::WOULD_BLOCK) => {}
@@ -165,7 +165,7 @@ pub fn run<T>(who: &Caller, mut operation: impl FnMut(&Cx<'_>) -> Result<T>) -> 
             done => return done,
         }
     }
-    match vfs::cx::block_on(who, operation) {
+    match vfs::cx::block_on(caller, operation) {
         Err(Errno::WOULD_BLOCK) => panic!("WOULD_BLOCK at full patience"),
         done => done,
     }

@@ -35,8 +35,8 @@ impl ReplyBuffer {
     }
 
     fn check(&self, len: usize) {
-        let room = self.size - self.data.len();
-        assert!(len <= room, "{len} bytes were put where {room} fit");
+        let capacity = self.size - self.data.len();
+        assert!(len <= capacity, "{len} bytes were put where {capacity} fit");
     }
 }
 

@@ -44,15 +44,15 @@ pub struct ListedEntry {
     pub entry: Option<Entry>,
 }
 
-/// A sink for up to `room` entries.
+/// A sink for up to `capacity` entries.
 struct EntryCollector {
     entries: Vec<ListedEntry>,
-    room: usize,
+    capacity: usize,
 }
 
 impl DirSink for EntryCollector {
     fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        if self.entries.len() == self.room {
+        if self.entries.len() == self.capacity {
             return false;
         }
         self.entries.push(ListedEntry {
@@ -66,7 +66,7 @@ impl DirSink for EntryCollector {
     }
 
     fn room(&self, _name: usize) -> usize {
-        self.room - self.entries.len()
+        self.capacity - self.entries.len()
     }
 }
 
@@ -140,11 +140,11 @@ impl TestNode {
         }
     }
 
-    /// Returns the same node with the caller `who`.
-    pub fn as_caller(&self, who: &Caller) -> TestNode {
+    /// Returns the same node for `caller`.
+    pub fn as_caller(&self, caller: &Caller) -> TestNode {
         TestNode {
             node: self.node.clone(),
-            caller: who.clone(),
+            caller: caller.clone(),
         }
     }
 
@@ -357,13 +357,13 @@ impl TestFile {
 
     /// Reads once.
     pub fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let mut room = ReplyBuffer::new(len);
+        let mut sink = ReplyBuffer::new(len);
         let read = run(&self.caller, |cx| {
-            assert!(room.data().is_empty(), "WOULD_BLOCK after bytes were read");
-            self.file.read(cx, offset, len, &mut room)
+            assert!(sink.data().is_empty(), "WOULD_BLOCK after bytes were read");
+            self.file.read(cx, offset, len, &mut sink)
         })?;
-        assert_eq!(read, room.data().len(), "the count is what the sink got");
-        Ok(room.into_data())
+        assert_eq!(read, sink.data().len(), "the count is what the sink got");
+        Ok(sink.into_data())
     }
 
     /// Reads `len` bytes, or up to end of file.
@@ -421,7 +421,7 @@ impl TestFile {
     pub fn readdir(&self, cookie: u64, plus: ReaddirMode, most: usize) -> Result<Vec<ListedEntry>> {
         let mut keep = EntryCollector {
             entries: Vec::new(),
-            room: most,
+            capacity: most,
         };
         run(&self.caller, |cx| {
             assert!(

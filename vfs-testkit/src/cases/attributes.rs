@@ -26,12 +26,12 @@ pub fn setattr_answers_the_new_attributes(test: &TestContext) {
         size: Some(3),
         ..SetAttr::default()
     };
-    let told = ok(file.set(set));
+    let returned = ok(file.set(set));
     let found = file.attr();
-    assert_eq!((told.mode, told.size), (0o600, 3));
+    assert_eq!((returned.mode, returned.size), (0o600, 3));
     assert_eq!((found.mode, found.size), (0o600, 3));
     assert_eq!(
-        (told.mtime, told.ctime, told.change),
+        (returned.mtime, returned.ctime, returned.change),
         (found.mtime, found.ctime, found.change)
     );
 }
@@ -53,8 +53,8 @@ pub fn open_files_have_the_nodes_attributes(test: &TestContext) {
 pub fn an_empty_change_changes_nothing(test: &TestContext) {
     let file = ok(test.root().file("file", b"123"));
     let before = file.attr();
-    let told = ok(file.set(SetAttr::default()));
-    assert_eq!((told.size, told.mode), (3, before.mode));
+    let returned = ok(file.set(SetAttr::default()));
+    assert_eq!((returned.size, returned.mode), (3, before.mode));
     assert_eq!(file.attr().mtime, before.mtime);
 }
 

@@ -78,11 +78,11 @@ pub fn making_in_a_file_is_enotdir(test: &TestContext) {
 
 /// The creator of a file has it open as requested, whatever its mode.
 pub fn a_new_file_is_open_whatever_its_mode(test: &TestContext) {
-    let who = test.profile.caller.clone();
+    let caller = test.profile.caller.clone();
     let dir = test.world_writable_dir();
-    for who in [who, vfs::Caller::new(1000, 1000)] {
-        let name = format!("locked-{}", who.uid);
-        let (_node, file) = ok(dir.as_caller(&who).create(&name, RW, 0o000));
+    for caller in [caller, vfs::Caller::new(1000, 1000)] {
+        let name = format!("locked-{}", caller.uid);
+        let (_node, file) = ok(dir.as_caller(&caller).create(&name, RW, 0o000));
         ok(file.write_all(0, b"written"));
         assert_eq!(ok(file.read_all()), b"written");
         if !test.profile.identity {

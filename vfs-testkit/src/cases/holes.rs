@@ -111,14 +111,14 @@ pub fn extents_cover_a_file(test: &TestContext) {
 pub fn extents_stop_when_told(test: &TestContext) {
     needs!(test.caps.holes > Support::None, "holes");
     let (_node, file) = sparse(test);
-    let mut told = 0;
+    let mut calls = 0;
     ok(crate::run(&file.caller, |cx| {
         file.file.extents(cx, 0, u64::MAX, &mut |_| {
-            told += 1;
+            calls += 1;
             false
         })
     }));
-    assert_eq!(told, 1);
+    assert_eq!(calls, 1);
 }
 
 /// Punching makes a hole and keeps the size.

@@ -62,8 +62,8 @@ pub fn numbers_tell_nodes_apart(test: &TestContext) {
 pub fn an_entry_has_the_nodes_attributes(test: &TestContext) {
     let root = test.root();
     ok(root.file("file", b"12345"));
-    let who = root.caller.clone();
-    let entry = ok(crate::run(&who, |cx| {
+    let caller = root.caller.clone();
+    let entry = ok(crate::run(&caller, |cx| {
         root.node.lookup(cx, ok(vfs::Name::new(b"file")))
     }));
     let attr = ok(root.lookup("file")).attr();

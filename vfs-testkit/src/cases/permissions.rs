@@ -50,17 +50,17 @@ pub fn the_first_class_decides(test: &TestContext) {
         (0o000, false, false, false),
     ] {
         ok(file.chmod(mode));
-        for (who, may) in [(&ALICE, alice), (&group, group_member), (&BOB, bob)] {
+        for (caller, may) in [(&ALICE, alice), (&group, group_member), (&BOB, bob)] {
             for flags in [R, W, RW] {
-                match file.as_caller(who).open(flags) {
-                    Ok(_) => assert!(may, "{mode:o} let {who:?} in"),
+                match file.as_caller(caller).open(flags) {
+                    Ok(_) => assert!(may, "{mode:o} let {caller:?} in"),
                     Err(errno) => {
-                        assert!(!may, "{mode:o} kept {who:?} out");
+                        assert!(!may, "{mode:o} kept {caller:?} out");
                         assert_eq!(errno, Errno::EACCES);
                     }
                 }
             }
-            let granted = ok(file.as_caller(who).access(Access::READ | Access::WRITE));
+            let granted = ok(file.as_caller(caller).access(Access::READ | Access::WRITE));
             assert_eq!(!granted.is_empty(), may);
         }
     }

@@ -54,9 +54,9 @@ pub fn entries_may_come_with_attributes(test: &TestContext) {
     ok(dir.mkdir("sub", 0o750));
     let entries = ok(ok(dir.open(R)).readdir_all(ReaddirMode::Entries, usize::MAX));
     assert_eq!(entries.len(), 2);
-    for kept in entries {
-        let found = ok(dir.lookup(&kept.name));
-        let entry = kept.entry.expect("nothing vanished");
+    for listed in entries {
+        let found = ok(dir.lookup(&listed.name));
+        let entry = listed.entry.expect("nothing vanished");
         assert_eq!((entry.node.id(), entry.attr.id), (found.id(), found.id()));
         assert_eq!(entry.attr.mode, found.attr().mode);
         assert_eq!(entry.attr.size, found.attr().size);
@@ -137,7 +137,7 @@ pub fn removing_here_and_there_hides_nothing(test: &TestContext) {
     let (dir, all) = filled(test, 200);
     let open = ok(dir.open(R));
     let mut removed = BTreeSet::new();
-    let mut told = BTreeSet::new();
+    let mut listed = BTreeSet::new();
     let mut cookie = 0;
     let mut random = crate::context::Random::new(11);
     loop {
@@ -146,7 +146,7 @@ pub fn removing_here_and_there_hides_nothing(test: &TestContext) {
         cookie = last.cookie;
         let stopped_at = last.name.clone();
         for entry in some {
-            assert!(told.insert(entry.name), "told twice");
+            assert!(listed.insert(entry.name), "told twice");
         }
         let pick = all.iter().nth(random.below(200) as usize).expect("within");
         for name in [stopped_at, pick.clone()] {
@@ -157,7 +157,7 @@ pub fn removing_here_and_there_hides_nothing(test: &TestContext) {
     }
     for name in all.difference(&removed) {
         assert!(
-            told.contains(name),
+            listed.contains(name),
             "{} was never told",
             name.escape_ascii()
         );
@@ -168,20 +168,20 @@ pub fn removing_here_and_there_hides_nothing(test: &TestContext) {
 pub fn adding_hides_and_repeats_nothing(test: &TestContext) {
     let (dir, all) = filled(test, 100);
     let open = ok(dir.open(R));
-    let mut told = BTreeSet::new();
+    let mut listed = BTreeSet::new();
     let mut cookie = 0;
     for round in 0.. {
         let some = ok(open.readdir(cookie, ReaddirMode::Names, 9));
         let Some(last) = some.last() else { break };
         cookie = last.cookie;
         for entry in some {
-            assert!(told.insert(entry.name), "told twice");
+            assert!(listed.insert(entry.name), "told twice");
         }
         if round < 20 {
             ok(dir.file(&format!("added-{round}"), b""));
         }
     }
-    assert!(all.is_subset(&told));
+    assert!(all.is_subset(&listed));
 }
 
 /// Replacing some names with others neither hides nor repeats the remaining ones.
@@ -190,14 +190,14 @@ pub fn replacing_hides_and_repeats_nothing(test: &TestContext) {
     let (stays, goes): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(i, _)| i % 2 == 0);
     let mut goes = goes.into_iter();
     let open = ok(dir.open(R));
-    let mut told = BTreeSet::new();
+    let mut listed = BTreeSet::new();
     let mut cookie = 0;
     loop {
         let some = ok(open.readdir(cookie, ReaddirMode::Names, 3));
         let Some(last) = some.last() else { break };
         cookie = last.cookie;
         for entry in some {
-            assert!(told.insert(entry.name), "told twice");
+            assert!(listed.insert(entry.name), "told twice");
         }
         for (i, name) in goes.by_ref().take(2) {
             ok(dir.unlink(name));
@@ -206,7 +206,7 @@ pub fn replacing_hides_and_repeats_nothing(test: &TestContext) {
     }
     for (_, name) in stays {
         assert!(
-            told.contains(name),
+            listed.contains(name),
             "{} was never told",
             name.escape_ascii()
         );
@@ -276,9 +276,9 @@ pub fn listings_at_a_time_see_what_stays(test: &TestContext) {
             scope.spawn(|| {
                 for _ in 0..10 {
                     let open = ok(dir.open(R));
-                    let told = ok(open.readdir_all(ReaddirMode::Entries, 13));
-                    let told: BTreeSet<_> = told.into_iter().map(|entry| entry.name).collect();
-                    assert!(stays.is_subset(&told));
+                    let listed = ok(open.readdir_all(ReaddirMode::Entries, 13));
+                    let listed: BTreeSet<_> = listed.into_iter().map(|entry| entry.name).collect();
+                    assert!(stays.is_subset(&listed));
                 }
             });
         }
