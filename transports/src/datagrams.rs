@@ -46,7 +46,7 @@ impl DatagramSocket {
                 return Ok(None);
             }
             match self.0.recv_from(into) {
-                Ok(came) => return Ok(Some(came)),
+                Ok(received) => return Ok(Some(received)),
                 // An earlier answer was refused by its host, or there was no datagram after all.
                 Err(error)
                     if [
@@ -92,10 +92,10 @@ mod tests {
         client.send_to(b"ping", at).expect("sent");
         let mut bytes = [0; 8];
         let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-        let came = datagrams
+        let received = datagrams
             .receive(&mut bytes, never.as_fd())
             .expect("received");
-        let (len, from) = came.expect("a datagram");
+        let (len, from) = received.expect("a datagram");
         assert_eq!(&bytes[..len], b"ping");
         datagrams.send(b"pong", from).expect("sent");
         let (len, _) = client.recv_from(&mut bytes).expect("received");

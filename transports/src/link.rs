@@ -420,10 +420,10 @@ impl Link for StreamLink {
         }
         let mut behind = sent;
         for piece in pieces {
-            let gone = piece.len().min(behind);
-            behind -= gone;
-            if gone < piece.len() {
-                sent += self.send(&piece[gone..], true)?;
+            let skipped = piece.len().min(behind);
+            behind -= skipped;
+            if skipped < piece.len() {
+                sent += self.send(&piece[skipped..], true)?;
             }
         }
         Ok(sent)

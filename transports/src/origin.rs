@@ -132,9 +132,9 @@ mod tests {
         let (server, peer) = listener.accept().expect("accepted");
         assert_eq!(of_peer(server.as_fd(), Some(peer)).uid(), Some(own));
         drop(client);
-        let gone = of_peer(server.as_fd(), Some(peer));
+        let origin = of_peer(server.as_fd(), Some(peer));
         let addr = Some(peer.ip());
-        assert_eq!(gone, Origin::Unidentified { addr });
+        assert_eq!(origin, Origin::Unidentified { addr });
     }
 
     #[test]

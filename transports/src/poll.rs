@@ -378,13 +378,13 @@ mod tests {
     fn a_peer_that_needs_the_same_processor_gets_it() {
         let machine = Machine::new();
         let mut poller = poller();
-        let turn = |poller: &mut Poller| machine.wait(poller, None, 8 * POLL);
-        let polls: Vec<_> = (0..5).map(|_| turn(&mut poller)).collect();
+        let wait = |poller: &mut Poller| machine.wait(poller, None, 8 * POLL);
+        let polls: Vec<_> = (0..5).map(|_| wait(&mut poller)).collect();
         assert_eq!(polls, [50, 25, 50, 25, 0]);
         // An occasional message within the window proves that the peer needs no processor.
         machine.pass(Processors::MAX_PAUSE);
         for _ in 0..20 {
-            assert!(turn(&mut poller) > 0);
+            assert!(wait(&mut poller) > 0);
             let clock = || machine.processors.epoch + machine.passed.get();
             let found = poller.wait_with(&machine.processors, clock, Ok);
             assert!(!found.expect("received"));

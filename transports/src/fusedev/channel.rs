@@ -78,16 +78,16 @@ impl Channel {
         device: OwnedFd,
         longest: usize,
         name: String,
-        crew: Arc<ThreadGroup>,
+        threads: Arc<ThreadGroup>,
     ) -> io::Result<Channel> {
         let idle = epoll::create(CreateFlags::CLOEXEC)?;
         let events = EventFlags::IN | EventFlags::EXCLUSIVE;
         epoll::add(&idle, &device, EventData::new_u64(0), events)?;
-        crew.join();
+        threads.join();
         Ok(Channel {
             device,
             epoll: idle,
-            threads: crew,
+            threads,
             max_request: longest,
             name,
             closed: AtomicBool::new(false),
@@ -107,27 +107,27 @@ impl Channel {
         if self.is_closed() {
             return Ok(None);
         }
-        let mut asked = inner
+        let mut request = inner
             .spare
             .pop()
             .unwrap_or_else(|| Box::new(FuseRequest::new(self.max_request)));
-        let came = loop {
-            match rustix::io::read(&self.device, &mut asked.message.buffer) {
+        let result = loop {
+            match rustix::io::read(&self.device, &mut request.message.buffer) {
                 // The request was interrupted, and there may be another.
                 Err(Errno::INTR | Errno::NOENT) => {}
-                came => break came,
+                result => break result,
             }
         };
-        match came {
+        match result {
             Ok(len) => {
-                asked.message.len = len;
-                if inner.may_overlap(&asked.message) {
+                request.message.len = len;
+                if inner.may_overlap(&request.message) {
                     inner.overlapping += 1;
                     if inner.overlapping > Inner::MAX_OVERLAPPING {
                         self.threads.wake_one();
                     }
                 }
-                return Ok(Some(asked));
+                return Ok(Some(request));
             }
             Err(Errno::AGAIN) => inner.overlapping = 0,
             Err(Errno::NODEV) => {
@@ -140,7 +140,7 @@ impl Channel {
                 return Err(error.into());
             }
         }
-        inner.spare.push(asked);
+        inner.spare.push(request);
         Ok(None)
     }
 
@@ -167,14 +167,14 @@ impl Ring for Channel {
     /// A request arrives complete.
     fn pop(&self, _: &dyn Fn(&[u8]) -> Option<usize>) -> io::Result<Option<Box<dyn Exchange>>> {
         let next = self.read(&mut self.inner())?;
-        Ok(next.map(|asked| asked as Box<dyn Exchange>))
+        Ok(next.map(|request| request as Box<dyn Exchange>))
     }
 
     fn push_used(&self, exchange: Box<dyn Exchange>) {
-        let Ok(mut asked) = exchange.into_any().downcast::<FuseRequest>() else {
+        let Ok(mut request) = exchange.into_any().downcast::<FuseRequest>() else {
             return;
         };
-        let reply = asked.reply.bytes();
+        let reply = request.reply.bytes();
         if !reply.is_empty() {
             let sent = loop {
                 match rustix::io::write(&self.device, reply) {
@@ -188,10 +188,10 @@ impl Ring for Channel {
                 Err(error) => tracing::warn!(mount = self.name, "cannot send a reply: {error}"),
             }
         }
-        asked.reply.clear();
+        request.reply.clear();
         let mut inner = self.inner();
         if inner.spare.len() < Inner::MAX_SPARE {
-            inner.spare.push(asked);
+            inner.spare.push(request);
         }
     }
 
@@ -331,14 +331,14 @@ mod tests {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (kernel, device) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let crew = Arc::new(ThreadGroup::default());
-        let channel = Channel::new(device, 4096, "test".into(), crew.clone()).unwrap();
+        let threads = Arc::new(ThreadGroup::default());
+        let channel = Channel::new(device, 4096, "test".into(), threads.clone()).unwrap();
         let calls = |requests: &[(u32, u32)]| {
             for &(opcode, thread) in requests {
                 rustix::io::write(&kernel, &request(opcode, thread)).unwrap();
             }
             while channel.pop(&|_| None).unwrap().is_some() {}
-            crew.has_woken()
+            threads.has_woken()
         };
         let (look_up, read) = (1, 15);
         assert!(!calls(&[(look_up, 7); 20]), "one thread waits for replies");

@@ -223,8 +223,8 @@ fn run_helper(command: &mut Command) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(said.trim().to_owned()))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(stderr.trim().to_owned()))
 }
 
 #[cfg(test)]

@@ -106,49 +106,51 @@ mod tests {
 
     #[test]
     fn the_last_who_is_awake_does_not_sleep() {
-        let crew = ThreadGroup::default();
-        crew.join();
-        assert_eq!(crew.sleep(None), SleepResult::NotSlept);
-        crew.join();
+        let group = ThreadGroup::default();
+        group.join();
+        assert_eq!(group.sleep(None), SleepResult::NotSlept);
+        group.join();
         scope(|threads| {
-            let other = threads.spawn(|| crew.sleep(None));
-            while crew.state().sleeping == 0 {
+            let other = threads.spawn(|| group.sleep(None));
+            while group.state().sleeping == 0 {
                 sleep(Duration::from_millis(1));
             }
-            assert_eq!(crew.sleep(None), SleepResult::NotSlept);
-            crew.wake_one();
+            assert_eq!(group.sleep(None), SleepResult::NotSlept);
+            group.wake_one();
             assert_eq!(other.join().unwrap(), SleepResult::Woken);
         });
         let short = Some(Duration::from_millis(1));
-        crew.state().busy_until = Some(Instant::now() + Duration::from_secs(3600));
+        group.state().busy_until = Some(Instant::now() + Duration::from_secs(3600));
         assert_eq!(
-            crew.sleep(short),
+            group.sleep(short),
             SleepResult::NotSlept,
             "there is much to do"
         );
-        crew.state().busy_until = Some(Instant::now());
+        group.state().busy_until = Some(Instant::now());
         assert_eq!(
-            crew.sleep(short),
+            group.sleep(short),
             SleepResult::TimedOut,
             "the other is awake now"
         );
-        assert_eq!(crew.state().sleeping, 0);
+        assert_eq!(group.state().sleeping, 0);
     }
 
     #[test]
     fn at_the_end_all_are_awake() {
-        let crew = ThreadGroup::default();
-        (0..3).for_each(|_| crew.join());
+        let group = ThreadGroup::default();
+        (0..3).for_each(|_| group.join());
         scope(|threads| {
-            let all: Vec<_> = (0..2).map(|_| threads.spawn(|| crew.sleep(None))).collect();
-            while crew.state().sleeping < 2 {
+            let all: Vec<_> = (0..2)
+                .map(|_| threads.spawn(|| group.sleep(None)))
+                .collect();
+            while group.state().sleeping < 2 {
                 sleep(Duration::from_millis(1));
             }
-            crew.close();
+            group.close();
             for one in all {
                 assert_eq!(one.join().unwrap(), SleepResult::NotSlept);
             }
         });
-        assert_eq!(crew.sleep(None), SleepResult::NotSlept);
+        assert_eq!(group.sleep(None), SleepResult::NotSlept);
     }
 }

@@ -112,9 +112,9 @@ impl Channel {
                 Err(error) if error.kind() == ErrorKind::WouldBlock && done > 0 => return Ok(done),
                 flushed => flushed?,
             }
-            let gone = output.encrypted_ahead.min(whole - done);
-            output.encrypted_ahead -= gone;
-            done += gone;
+            let sent = output.encrypted_ahead.min(whole - done);
+            output.encrypted_ahead -= sent;
+            done += sent;
             if done == whole {
                 return Ok(done);
             }
@@ -154,9 +154,9 @@ impl Channel {
         let mut keys = self.state();
         let (mut skip, mut sealed) = (done, 0);
         for piece in pieces {
-            let gone = piece.len().min(skip);
-            skip -= gone;
-            let rest = &piece[gone..];
+            let skipped = piece.len().min(skip);
+            skip -= skipped;
+            let rest = &piece[skipped..];
             let rest = &rest[..rest.len().min(MAX_ENCRYPTED - sealed)];
             keys.writer().write_all(rest)?;
             sealed += rest.len();

@@ -42,7 +42,7 @@ impl Memory {
 
     /// Returns the memory with another region.
     pub(crate) fn with(&self, region: &VhostUserMemoryRegion, file: File) -> Result<Memory> {
-        let place = RegionLocation {
+        let location = RegionLocation {
             monitor: region.user_addr,
             guest: region.guest_phys_addr,
             len: region.memory_size,
@@ -50,17 +50,14 @@ impl Memory {
         if !is_within_file(&file, region)? {
             return Err(invalid("a memory region beyond the end of its file"));
         }
-        let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(place.guest))
+        let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(location.guest))
             .ok_or_else(|| invalid("a memory region beyond the address space"))?;
         let map = self
             .map
             .insert_region(mapped.into())
             .map_err(|error| invalid(&error.to_string()))?;
-        let places = self.locations.iter().copied().chain([place]).collect();
-        Ok(Memory {
-            map,
-            locations: places,
-        })
+        let locations = self.locations.iter().copied().chain([location]).collect();
+        Ok(Memory { map, locations })
     }
 
     /// Returns the memory without a region.
@@ -69,10 +66,10 @@ impl Memory {
             .map
             .remove_region(GuestAddress(guest), len)
             .map_err(|error| invalid(&error.to_string()))?;
-        let kept = |place: &&RegionLocation| place.guest != guest;
+        let retained = |location: &&RegionLocation| location.guest != guest;
         Ok(Memory {
             map,
-            locations: self.locations.iter().filter(kept).copied().collect(),
+            locations: self.locations.iter().filter(retained).copied().collect(),
         })
     }
 
@@ -87,9 +84,9 @@ impl Memory {
 
     /// Translates `address` from the monitor's address space to the guest's.
     pub(crate) fn guest_address(&self, address: u64) -> Option<GuestAddress> {
-        self.locations.iter().find_map(|place| {
-            let offset = address.checked_sub(place.monitor)?;
-            (offset < place.len).then(|| GuestAddress(place.guest + offset))
+        self.locations.iter().find_map(|location| {
+            let offset = address.checked_sub(location.monitor)?;
+            (offset < location.len).then(|| GuestAddress(location.guest + offset))
         })
     }
 

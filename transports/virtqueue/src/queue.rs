@@ -497,7 +497,7 @@ mod tests {
     #[test]
     fn a_request_is_read_and_its_reply_written_where_the_guest_wants_them() {
         let memory = memory();
-        let (asked, data, head, rest) = (
+        let (request, data, head, rest) = (
             START + 0x8000,
             START + 0x9000,
             START + 0xa000,
@@ -505,7 +505,7 @@ mod tests {
         );
         memory
             .map_ref()
-            .write_slice(b"head", GuestAddress(asked))
+            .write_slice(b"head", GuestAddress(request))
             .expect("written");
         memory
             .map_ref()
@@ -514,7 +514,7 @@ mod tests {
         let running = running(
             &memory,
             &[
-                (asked, 4, NEXT, 1),
+                (request, 4, NEXT, 1),
                 (data, 7, NEXT, 2),
                 (head, 6, NEXT | WRITE, 3),
                 (rest, 100, WRITE, 0),
@@ -570,7 +570,7 @@ mod tests {
     fn a_chain_that_leads_nowhere_or_round_in_a_ring_ends() {
         let memory = memory();
         let end = START + SIZES[0] + SIZES[1];
-        for (descriptors, asked, room) in [
+        for (descriptors, request_len, capacity) in [
             // Outside, across the end, beyond the end of the address space.
             (vec![(0, 8, 0, 0)], 0, 0),
             (vec![(end - 4, 8, 0, 0)], 0, 0),
@@ -596,7 +596,7 @@ mod tests {
             let (message, out) = exchange.split();
             assert_eq!(
                 (message.bytes().len(), out.room()),
-                (asked, room),
+                (request_len, capacity),
                 "{descriptors:?}"
             );
             running.push_used(exchange);
@@ -618,13 +618,13 @@ mod tests {
         let running = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
         let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
         // The same chain repeatedly, which is allowed once it was returned.
-        let ask = |index| mock.avail().idx().store(index);
-        ask(16);
+        let publish = |index| mock.avail().idx().store(index);
+        publish(16);
         let mut taken: Vec<_> = (0..16).map(|_| pop(&running)).collect();
-        ask(17);
+        publish(17);
         running.push_used(taken.remove(0));
         taken.push(pop(&running));
-        ask(18);
+        publish(18);
         assert!(running.pop(&|_| None).is_err());
         assert_eq!(taken.len(), 16);
     }
@@ -790,9 +790,9 @@ mod tests {
         }
         running.push_used(pop(&running));
         running.signal();
-        let mut told = [0; 8];
-        rustix::io::read(&call, &mut told).expect("read");
-        assert_eq!(u64::from_ne_bytes(told), 1);
+        let mut count = [0; 8];
+        rustix::io::read(&call, &mut count).expect("read");
+        assert_eq!(u64::from_ne_bytes(count), 1);
         for event in [&call, &kick] {
             let flags = rustix::fs::fcntl_getfl(event).expect("flags");
             assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");

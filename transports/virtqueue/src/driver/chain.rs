@@ -82,8 +82,8 @@ impl<'q> Chain<'q> {
     /// Makes it available to the device, which may need a notification: [`Queue::kick`].
     pub fn submit(self, lengths: Lengths) -> Ticket<'q> {
         let (queue, slot, inline) = (self.queue, self.slot, lengths.reply);
-        let room = lengths.writable();
-        self.publish(&lengths, SlotState::InFlight { room });
+        let limit = lengths.writable();
+        self.publish(&lengths, SlotState::InFlight { limit });
         Ticket {
             queue,
             slot,
@@ -93,8 +93,8 @@ impl<'q> Chain<'q> {
 
     /// Does the same as [`Chain::submit`], with the reply for any receiver: [`Queue::next_posted`].
     pub(super) fn post(self, lengths: Lengths) {
-        let (room, inline) = (lengths.writable(), lengths.reply as u32);
-        self.publish(&lengths, SlotState::Posted { room, inline });
+        let (limit, inline) = (lengths.writable(), lengths.reply as u32);
+        self.publish(&lengths, SlotState::Posted { limit, inline });
     }
 
     fn publish(self, lengths: &Lengths, phase: SlotState) {

@@ -95,7 +95,7 @@ impl Driver {
             mmap_handle: file.as_raw_fd(),
         };
         frontend.set_mem_table(&[table]).map_err(connect_error)?;
-        let gone = Arc::new(AtomicBool::new(false));
+        let disconnected = Arc::new(AtomicBool::new(false));
         let queues = (0..queues)
             .map(|index| {
                 let begin = layout.bytes() * index;
@@ -115,7 +115,7 @@ impl Driver {
                     kick,
                     call,
                     waiting: options.waiting,
-                    disconnected: gone.clone(),
+                    disconnected: disconnected.clone(),
                 }))
             })
             .collect::<io::Result<Vec<_>>>()?;
@@ -124,7 +124,7 @@ impl Driver {
             wake_on_disconnect(
                 watched.try_clone()?,
                 calls.collect::<io::Result<_>>()?,
-                gone,
+                disconnected,
             )?;
         }
         Ok(Driver {
@@ -152,14 +152,14 @@ impl Drop for Driver {
 fn wake_on_disconnect(
     socket: UnixStream,
     calls: Vec<EventFd>,
-    gone: Arc<AtomicBool>,
+    disconnected: Arc<AtomicBool>,
 ) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("barge-driver".into());
     thread.spawn(move || {
         let mut ends = [PollFd::new(&socket, PollFlags::IN | PollFlags::RDHUP)];
         // The device sends no unsolicited messages.
         while matches!(poll(&mut ends, None), Err(rustix::io::Errno::INTR)) {}
-        gone.store(true, Ordering::SeqCst);
+        disconnected.store(true, Ordering::SeqCst);
         for call in &calls {
             let _ = call.write(1);
         }

@@ -52,10 +52,10 @@ impl Events {
 
     pub(super) fn new(call: &EventFd, device: &UnixStream) -> io::Result<Events> {
         let epoll = Epoll::new()?;
-        let gone = EventSet::IN | EventSet::READ_HANG_UP;
+        let disconnected = EventSet::IN | EventSet::READ_HANG_UP;
         for (fd, events, which) in [
             (call.as_raw_fd(), EventSet::IN, Events::CALL),
-            (device.as_raw_fd(), gone, Events::DEVICE),
+            (device.as_raw_fd(), disconnected, Events::DEVICE),
         ] {
             epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(events, which))?;
         }
@@ -107,11 +107,11 @@ pub(super) enum SlotState {
     /// Free, or under construction.
     Free,
     /// Owned by the device, which may write this many bytes.
-    InFlight { room: u32 },
+    InFlight { limit: u32 },
     /// The same, with a reply to discard.
-    Abandoned { room: u32 },
+    Abandoned { limit: u32 },
     /// The same, with a reply for any receiver.
-    Posted { room: u32, inline: u32 },
+    Posted { limit: u32, inline: u32 },
     /// Used, with this many bytes written.
     Used { len: u32 },
 }
@@ -214,7 +214,7 @@ impl Queue {
         self.process_used(&mut state);
         match (state.posted_replies.pop_front(), state.failed) {
             (None, Some(why)) => Err(io::Error::new(ErrorKind::BrokenPipe, why)),
-            (came, _) => Ok(came),
+            (reply, _) => Ok(reply),
         }
     }
 
@@ -231,18 +231,19 @@ impl Queue {
     }
 
     /// Copies a reply from `at` on, within its length.
-    pub(super) fn load_posted(&self, came: &PostedReply, at: usize, bytes: &mut [u8]) {
-        assert!(at + bytes.len() <= came.len, "a reply is in bounds");
-        let (inline, payload) = bytes.split_at_mut(came.inline.saturating_sub(at).min(bytes.len()));
-        let begin = self.shared.layout.slot(came.slot);
-        self.load(begin + Layout::REPLY_OFFSET + at.min(came.inline), inline);
-        let behind = at.saturating_sub(came.inline);
+    pub(super) fn load_posted(&self, reply: &PostedReply, at: usize, bytes: &mut [u8]) {
+        assert!(at + bytes.len() <= reply.len, "a reply is in bounds");
+        let (inline, payload) =
+            bytes.split_at_mut(reply.inline.saturating_sub(at).min(bytes.len()));
+        let begin = self.shared.layout.slot(reply.slot);
+        self.load(begin + Layout::REPLY_OFFSET + at.min(reply.inline), inline);
+        let behind = at.saturating_sub(reply.inline);
         self.load(begin + Layout::PAYLOAD_OFFSET + behind, payload);
     }
 
     /// Releases a reply.
-    pub(super) fn release_posted(&self, came: PostedReply) {
-        drop(self.resume(came.slot));
+    pub(super) fn release_posted(&self, reply: PostedReply) {
+        drop(self.resume(reply.slot));
     }
 
     /// Enables notifications of replies that [`Queue::next_posted`] has not seen; returns false if
@@ -337,8 +338,8 @@ impl Queue {
         let there = self.shared_u16(self.shared.layout.used() + 2);
         let is_back = || there.load(Ordering::Acquire) != used;
         if let WaitMode::Polling(time) = self.shared.waiting {
-            let begun = Instant::now();
-            while begun.elapsed() < time {
+            let started = Instant::now();
+            while started.elapsed() < time {
                 for _ in 0..64 {
                     if is_back() {
                         return Ok(());
@@ -399,23 +400,23 @@ impl Queue {
         let there = self.shared_u16(layout.used() + 2).load(Ordering::Acquire);
         let any = state.used != there;
         while state.used != there && state.failed.is_none() {
-            let place = usize::from(state.used % layout.size());
+            let position = usize::from(state.used % layout.size());
             let mut element = [0; 8];
-            self.load(layout.used() + 4 + 8 * place, &mut element);
+            self.load(layout.used() + 4 + 8 * position, &mut element);
             let [id, len] = [&element[..4], &element[4..]]
                 .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             state.used = state.used.wrapping_add(1);
             let slot = id / Layout::DESCRIPTORS_PER_REQUEST as u32;
             let whole = id % Layout::DESCRIPTORS_PER_REQUEST as u32 == 0;
             match state.slots.get_mut(slot as usize) {
-                Some(phase @ &mut SlotState::InFlight { room }) if whole && len <= room => {
+                Some(phase @ &mut SlotState::InFlight { limit }) if whole && len <= limit => {
                     *phase = SlotState::Used { len };
                 }
-                Some(phase @ &mut SlotState::Abandoned { room }) if whole && len <= room => {
+                Some(phase @ &mut SlotState::Abandoned { limit }) if whole && len <= limit => {
                     *phase = SlotState::Free;
                     state.free.push(slot as u16);
                 }
-                Some(phase @ &mut SlotState::Posted { room, inline }) if whole && len <= room => {
+                Some(phase @ &mut SlotState::Posted { limit, inline }) if whole && len <= limit => {
                     *phase = SlotState::Free;
                     state.posted_replies.push_back(PostedReply {
                         slot: slot as u16,
@@ -443,7 +444,7 @@ impl Queue {
         let mut state = self.state();
         let phase = &mut state.slots[usize::from(slot)];
         match *phase {
-            SlotState::InFlight { room } => *phase = SlotState::Abandoned { room },
+            SlotState::InFlight { limit } => *phase = SlotState::Abandoned { limit },
             SlotState::Used { .. } => {
                 *phase = SlotState::Free;
                 drop(state);
@@ -465,8 +466,8 @@ impl Queue {
         self.write_descriptors(slot, head, lengths);
         let mut state = self.state();
         state.slots[usize::from(slot)] = phase;
-        let place = usize::from(state.available % layout.size());
-        self.shared_u16(layout.available() + 4 + 2 * place)
+        let position = usize::from(state.available % layout.size());
+        self.shared_u16(layout.available() + 4 + 2 * position)
             .store(head, Ordering::Relaxed);
         state.available = state.available.wrapping_add(1);
         state.unnotified += 1;
@@ -495,8 +496,8 @@ impl Queue {
             bytes[8..12].copy_from_slice(&(len as u32).to_le_bytes());
             bytes[12..14].copy_from_slice(&u16::to_le_bytes(flags));
             bytes[14..].copy_from_slice(&(index + 1).to_le_bytes());
-            let place = usize::from(index) * Layout::DESCRIPTOR_SIZE;
-            self.store(layout.descriptors() + place, &bytes);
+            let position = usize::from(index) * Layout::DESCRIPTOR_SIZE;
+            self.store(layout.descriptors() + position, &bytes);
             index += 1;
         }
     }

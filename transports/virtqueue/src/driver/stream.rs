@@ -97,44 +97,44 @@ impl Stream {
     fn take(&self, coming: &mut Receiving, buf: &mut [u8]) -> io::Result<usize> {
         let mut got = 0;
         while got < buf.len() {
-            let (came, at) = match coming.0.take() {
-                Some(begun) => begun,
+            let (reply, at) = match coming.0.take() {
+                Some(partial) => partial,
                 None => match self.queue().next_posted() {
                     Ok(None) => break,
-                    Ok(Some(came)) => (self.check_length(came)?, 0),
+                    Ok(Some(reply)) => (self.check_length(reply)?, 0),
                     // The error is returned by the next call, after the bytes received before.
                     Err(_) if got > 0 => break,
                     Err(error) => return Err(error),
                 },
             };
-            let len = (buf.len() - got).min(came.len - at);
+            let len = (buf.len() - got).min(reply.len - at);
             self.queue()
-                .load_posted(&came, at, &mut buf[got..got + len]);
+                .load_posted(&reply, at, &mut buf[got..got + len]);
             got += len;
-            if at + len < came.len {
-                coming.0 = Some((came, at + len));
+            if at + len < reply.len {
+                coming.0 = Some((reply, at + len));
                 break;
             }
-            self.release_posted(came);
+            self.release_posted(reply);
         }
         Ok(got)
     }
 
     /// Returns a reply after checking that its length matches its header.
-    fn check_length(&self, came: PostedReply) -> io::Result<PostedReply> {
+    fn check_length(&self, reply: PostedReply) -> io::Result<PostedReply> {
         let mut head = [0; 16];
-        let head = &mut head[..came.len.min(16)];
-        self.queue().load_posted(&came, 0, head);
-        if (self.frame)(head) == Some(came.len) {
-            return Ok(came);
+        let head = &mut head[..reply.len.min(16)];
+        self.queue().load_posted(&reply, 0, head);
+        if (self.frame)(head) == Some(reply.len) {
+            return Ok(reply);
         }
-        let why = format!("expected a complete reply, got {} bytes", came.len);
-        self.release_posted(came);
+        let why = format!("expected a complete reply, got {} bytes", reply.len);
+        self.release_posted(reply);
         Err(io::Error::new(ErrorKind::InvalidData, why))
     }
 
-    fn release_posted(&self, came: PostedReply) {
-        self.queue().release_posted(came);
+    fn release_posted(&self, reply: PostedReply) {
+        self.queue().release_posted(reply);
         if self.wants_slot.swap(false, Ordering::SeqCst) {
             signal(&self.slot_event);
         }
@@ -145,7 +145,7 @@ impl Stream {
         let mut put = 0;
         loop {
             let (slot, at, len) = match going.slot.take() {
-                Some(begun) => begun,
+                Some(partial) => partial,
                 None => {
                     let Some(len) = (self.frame)(&going.head) else {
                         let Some(&byte) = bytes.get(put) else {
@@ -243,16 +243,16 @@ impl Link for Stream {
     /// the time.
     fn recv(&self, buf: &mut [u8], mut wait: bool) -> io::Result<usize> {
         let mut coming = self.receiving();
-        let mut gone = false;
+        let mut disconnected = false;
         loop {
             if self.ended.load(Ordering::SeqCst) || buf.is_empty() {
                 return Ok(0);
             }
             match self.take(&mut coming, buf)? {
-                0 if gone => return Ok(0),
+                0 if disconnected => return Ok(0),
                 0 if !wait => return Err(ErrorKind::WouldBlock.into()),
                 0 => {
-                    gone = self.await_reply(&coming, Some(RECV_INTERVAL))?;
+                    disconnected = self.await_reply(&coming, Some(RECV_INTERVAL))?;
                     wait = false;
                 }
                 got => return Ok(got),

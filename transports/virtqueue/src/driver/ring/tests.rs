@@ -47,9 +47,9 @@ impl Queue {
     /// Acts as the device: writes used elements (id and length).
     fn use_up(&self, used: &[(u32, u32)], index: u16) {
         let at = self.shared.layout.used();
-        for (place, (id, len)) in used.iter().enumerate() {
+        for (position, (id, len)) in used.iter().enumerate() {
             let element = [id.to_le_bytes(), len.to_le_bytes()].concat();
-            self.store(at + 4 + 8 * place, &element);
+            self.store(at + 4 + 8 * position, &element);
         }
         self.shared_u16(at + 2).store(index, Ordering::Release);
         self.shared.call.write(1).expect("told");
