@@ -277,9 +277,9 @@ where
                     }
                 }
                 // The packed inode was checked as a whole.
-                Location::Fragment(place) => {
+                Location::Fragment(position) => {
                     let whole = image.packed().map_or(0, Contents::size);
-                    let ends = place.checked_add(end - run.start);
+                    let ends = position.checked_add(end - run.start);
                     if ends.is_none_or(|ends| ends > whole) {
                         return Err(Error::Corrupt("a fragment beyond the packed inode"));
                     }

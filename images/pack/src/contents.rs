@@ -90,10 +90,10 @@ impl Contents for FileRanges {
         let first = self
             .ranges
             .partition_point(|part| part.0 + part.2 <= offset);
-        for &(at, place, len) in self.ranges[first..].iter().take_while(|part| part.0 < end) {
+        for &(at, position, len) in self.ranges[first..].iter().take_while(|part| part.0 < end) {
             let (from, to) = (at.max(offset), (at + len).min(end));
             let piece = &mut buffer[(from - offset) as usize..(to - offset) as usize];
-            self.file.read_exact_at(piece, place + (from - at))?;
+            self.file.read_exact_at(piece, position + (from - at))?;
         }
         Ok(())
     }
@@ -104,14 +104,14 @@ impl Contents for FileRanges {
         }
         let mut done = range.start;
         let first = (self.ranges).partition_point(|part| part.0 + part.2 <= range.start);
-        for &(at, place, len) in self.ranges[first..]
+        for &(at, position, len) in self.ranges[first..]
             .iter()
             .take_while(|part| part.0 < range.end)
         {
             let (from, to) = (at.max(range.start), (at + len).min(range.end));
             sink.zeros((from - done) as usize);
-            let (place, len) = (place + (from - at), (to - from) as usize);
-            if sink.file(self.file.as_fd(), place, len, Patience::Full)? < len {
+            let (position, len) = (position + (from - at), (to - from) as usize);
+            if sink.file(self.file.as_fd(), position, len, Patience::Full)? < len {
                 return Err(unexpected_end());
             }
             done = to;

@@ -140,16 +140,16 @@ impl Output {
             if self.filled == BUFFER_SIZE {
                 self.flush()?;
             }
-            let room = &mut self.buffer[self.filled..];
-            let most = room.len().min(len - taken);
-            let read = match pread(fd, &mut room[..most], at + taken as u64) {
+            let spare = &mut self.buffer[self.filled..];
+            let most = spare.len().min(len - taken);
+            let read = match pread(fd, &mut spare[..most], at + taken as u64) {
                 Ok(0) => break,
                 Ok(read) => read,
                 Err(Raw::INTR) => continue,
                 Err(error) => return Err(error.into()),
             };
             if let Some(hashes) = &mut self.hashes {
-                hashes.append(&room[..read]);
+                hashes.append(&spare[..read]);
             }
             self.filled += read;
             self.written += read as u64;

@@ -186,20 +186,23 @@ impl Replay<'_> {
             let run = self.image.map(&self.storage, contents, at)?;
             let next = run.start.saturating_add(run.len).min(end);
             match run.location {
-                Location::Plain { offset: place, .. } => {
-                    let start = place + (at - run.start);
+                Location::Plain {
+                    offset: position, ..
+                } => {
+                    let start = position + (at - run.start);
                     self.storage.log_range(start..start + (next - at));
                 }
                 Location::Encoded(Cluster {
-                    offset: place,
+                    offset: position,
                     encoded,
                     ..
                 }) => {
-                    self.storage.log_range(place..place + u64::from(encoded));
+                    self.storage
+                        .log_range(position..position + u64::from(encoded));
                 }
                 // The packed inode itself has no packed parts.
-                Location::Fragment(place) => {
-                    let start = place + (at - run.start);
+                Location::Fragment(position) => {
+                    let start = position + (at - run.start);
                     if let Some(packed) = self.image.packed() {
                         self.log_contents(packed, &(start..start + (next - at)))?;
                     }

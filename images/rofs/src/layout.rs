@@ -46,8 +46,8 @@ impl Superblock {
             self.inodes,
         ];
         let mut block = [0; BLOCK as usize];
-        for (place, number) in block.chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number.to_le_bytes());
+        for (field, number) in block.chunks_exact_mut(8).zip(numbers) {
+            field.copy_from_slice(&number.to_le_bytes());
         }
         block
     }
@@ -129,11 +129,11 @@ impl Inode {
             InodeKind::Symlink { index } => (Inode::SYMLINK, index, 1),
         };
         let mut bytes = [0; Inode::SIZE];
-        for (place, number) in bytes
+        for (field, number) in bytes
             .chunks_exact_mut(8)
             .zip([mode, self.number, offset, count])
         {
-            place.copy_from_slice(&number.to_le_bytes());
+            field.copy_from_slice(&number.to_le_bytes());
         }
         bytes
     }

@@ -75,8 +75,8 @@ impl Superblock {
         let least = u128::from(superblock.entries) * Entry::FIXED_SIZE as u128
             + u128::from(superblock.symlinks) * 2
             + u128::from(superblock.inodes) * Inode::SIZE as u128;
-        let room = u128::from(superblock.tables_blocks) * u128::from(BLOCK);
-        if least > room {
+        let capacity = u128::from(superblock.tables_blocks) * u128::from(BLOCK);
+        if least > capacity {
             return corrupt(
                 40,
                 "more entries, links and inodes than the tables have room for",
@@ -183,7 +183,7 @@ impl Tables {
 
     /// Checks that directories form one tree, and that names are valid.
     fn validate_tree(&mut self, base: u64, inodes_at: u64) -> Result<()> {
-        let place = |number: u64| inodes_at + (number - 1) * Inode::SIZE as u64;
+        let offset_of = |number: u64| inodes_at + (number - 1) * Inode::SIZE as u64;
         match self.inodes.first().map(|root| root.kind) {
             Some(InodeKind::Directory { .. }) => self.parents[0] = 1,
             _ => return corrupt(inodes_at, "a root that is not a directory"),
@@ -220,7 +220,7 @@ impl Tables {
             }
         }
         match self.parents.iter().position(|&parent| parent == 0) {
-            Some(lost) => corrupt(place(lost as u64 + 1), "an inode without a name"),
+            Some(lost) => corrupt(offset_of(lost as u64 + 1), "an inode without a name"),
             None => Ok(()),
         }
     }

@@ -109,14 +109,14 @@ impl Header {
     /// Returns the on-disk form.
     pub fn encode(&self) -> [u8; HEADER_SIZE] {
         let mut bytes = [0; HEADER_SIZE];
-        let told = [
+        let fields = [
             &self.hashed_fields()[..],
             &self.root,
             &self.key,
             &self.signature,
         ]
         .concat();
-        bytes[..USED_SIZE].copy_from_slice(&told);
+        bytes[..USED_SIZE].copy_from_slice(&fields);
         bytes[SECOND_MAGIC..].copy_from_slice(&MAGIC);
         bytes
     }

@@ -113,7 +113,7 @@ impl Image {
                 match Index::open(&mut meta, inode)? {
                     MapKind::Index(index) => ContentsLayout::Clusters(index),
                     MapKind::Extents(extents) => ContentsLayout::Extents(extents),
-                    MapKind::Fragment(place) => ContentsLayout::Fragment(place),
+                    MapKind::Fragment(position) => ContentsLayout::Fragment(position),
                 }
             }
         };
@@ -166,10 +166,10 @@ impl Image {
                 &mut MetadataReader::new(self, storage, contents.metabox),
                 offset,
             ),
-            ContentsLayout::Fragment(place) => Ok(Mapping {
+            ContentsLayout::Fragment(position) => Ok(Mapping {
                 start: 0,
                 len: contents.size,
-                location: Location::Fragment(*place),
+                location: Location::Fragment(*position),
             }),
         }
     }
@@ -184,11 +184,11 @@ impl Image {
         let end = tail.map_or(contents.size, |(tail, _)| tail);
         if offset < end {
             let what = match start {
-                Some(place) => {
-                    let (device, place) = self.locate(0, place)?;
+                Some(position) => {
+                    let (device, position) = self.locate(0, position)?;
                     Location::Plain {
                         device,
-                        offset: place,
+                        offset: position,
                     }
                 }
                 None => Location::Hole,
@@ -199,16 +199,16 @@ impl Image {
                 location: what,
             });
         }
-        let (start, place) = tail.expect("else the end would be the size");
+        let (start, position) = tail.expect("else the end would be the size");
         let len = contents.size - start;
-        if place % self.block_size() + len > self.block_size() {
+        if position % self.block_size() + len > self.block_size() {
             return Err(Error::Corrupt("a file tail across a block boundary"));
         }
         let what = match contents.metabox {
-            true => Location::Metabox(place),
+            true => Location::Metabox(position),
             false => Location::Plain {
                 device: 0,
-                offset: place,
+                offset: position,
             },
         };
         Ok(Mapping {
@@ -256,11 +256,11 @@ impl Image {
         let what = match block == null {
             true => Location::Hole,
             false => {
-                let (device, place) =
+                let (device, position) =
                     self.locate(device & self.device_mask(), self.block_offset(block)?)?;
                 Location::Plain {
                     device,
-                    offset: place,
+                    offset: position,
                 }
             }
         };
@@ -294,16 +294,18 @@ impl Image {
                 Location::Hole => piece.fill(0),
                 Location::Plain {
                     device,
-                    offset: place,
+                    offset: position,
                 } => storage
-                    .read_at(device, place.saturating_add(skip), piece)
+                    .read_at(device, position.saturating_add(skip), piece)
                     .map_err(Error::Storage)?,
-                Location::Metabox(place) => self.metadata(storage, true, place + skip, piece)?,
-                Location::Fragment(place) => {
+                Location::Metabox(position) => {
+                    self.metadata(storage, true, position + skip, piece)?
+                }
+                Location::Fragment(position) => {
                     let packed = self
                         .packed()
                         .ok_or(Error::Corrupt("a fragment without a packed inode"))?;
-                    self.read(storage, packed, place.saturating_add(skip), piece)?;
+                    self.read(storage, packed, position.saturating_add(skip), piece)?;
                 }
                 Location::Encoded(cluster) => {
                     let decoded = storage.decoded(self, &cluster)?;

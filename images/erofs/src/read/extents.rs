@@ -68,12 +68,12 @@ impl Extents {
             return Err(Error::Corrupt(INCONSISTENT));
         }
         let len = end - start;
-        let place = u64::from(extent.place) | u64::from(extent.place_high) << 32;
+        let position = u64::from(extent.place) | u64::from(extent.place_high) << 32;
         if last && self.has_fragment() {
             // Only extents with a location have space for the upper half.
             let high = match self.advise.extent_size() {
                 4 => 0,
-                _ => place << 32,
+                _ => position << 32,
             };
             let what = Location::Fragment(u64::from(extent.encoded) | high);
             return Ok(Mapping {
@@ -90,14 +90,14 @@ impl Extents {
                 location: Location::Hole,
             });
         }
-        if len > MAX_PCLUSTER_DECODED.into() || place > MAX_OFFSET {
+        if len > MAX_PCLUSTER_DECODED.into() || position > MAX_OFFSET {
             return Err(Error::Corrupt(INCONSISTENT));
         }
-        let (device, on_device) = meta.image.locate(0, place)?;
+        let (device, on_device) = meta.image.locate(0, position)?;
         match (extent.encoded / EXTENT_PARTIAL) >> 1 {
             0 => {
                 let block = meta.image.block_size();
-                let aligned = (place | u64::from(encoded)) % block == 0;
+                let aligned = (position | u64::from(encoded)) % block == 0;
                 let rotated = self.advise.contains(Advise::INTERLACED) && aligned;
                 plain_mapping(
                     Some(device),
@@ -134,20 +134,20 @@ impl Extents {
         offset: u64,
     ) -> Result<(Extent, u64, u64, bool), Error<S::Error>> {
         let bytes = meta.bytes(self.first, 8)?;
-        let mut place = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+        let mut position = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
         let wanted = offset >> self.bits;
         if wanted > MAX_SUMMED {
             return Err(Error::Unsupported("too many extents of 4 bytes"));
         }
         for number in 0..wanted {
             let encoded = self.load(meta, number, 8)?.encoded & EXTENT_LENGTH_MASK;
-            place = place
+            position = position
                 .checked_add(encoded.into())
                 .ok_or(Error::Corrupt(INCONSISTENT))?;
         }
         let mut extent = self.load(meta, wanted, 8)?;
-        extent.place = place as u32;
-        extent.place_high = (place >> 32) as u32;
+        extent.place = position as u32;
+        extent.place_high = (position >> 32) as u32;
         Ok(self.lcluster_extent(extent, wanted))
     }
 

@@ -127,11 +127,11 @@ impl Index {
     fn find_tail<S: Storage>(
         &self,
         meta: &mut MetadataReader<'_, S>,
-        place: u32,
+        header_field: u32,
     ) -> Result<Option<Tail>, Error<S::Error>> {
         let fragment = self.advise.contains(Advise::FRAGMENT);
         let inline = match self.advise.contains(Advise::INLINE) && !fragment {
-            true => place >> 16,
+            true => header_field >> 16,
             false => 0,
         };
         let Some(last) = self.size.checked_sub(1) else {
@@ -142,13 +142,13 @@ impl Index {
         }
         let at = self.load(meta, last >> self.bits)?;
         let head = self.head_of(meta, at, last)?;
-        let place = if fragment {
+        let location = if fragment {
             // Only entries of 8 bytes have space for the upper half.
             let high = match self.layout {
                 DataLayout::CompressedFull => head.block << 32,
                 _ => 0,
             };
-            TailLocation::Fragment(u64::from(place) | high)
+            TailLocation::Fragment(u64::from(header_field) | high)
         } else {
             if at.end % meta.image.block_size() + u64::from(inline) > meta.image.block_size() {
                 return Err(Error::Corrupt("a file tail across a block boundary"));
@@ -160,7 +160,7 @@ impl Index {
         };
         Ok(Some(Tail {
             head: head.number,
-            location: place,
+            location,
         }))
     }
 
@@ -183,19 +183,23 @@ impl Index {
         }
         let what = match self.tail.filter(|tail| tail.head == head.number) {
             Some(Tail {
-                location: TailLocation::Fragment(place),
+                location: TailLocation::Fragment(position),
                 ..
-            }) => Location::Fragment(place),
+            }) => Location::Fragment(position),
             Some(Tail {
-                location: TailLocation::Inline { offset: place, len },
+                location:
+                    TailLocation::Inline {
+                        offset: position,
+                        len,
+                    },
                 ..
             }) => {
-                return self.extent(meta, &head, (start, end), offset, place, len, true);
+                return self.extent(meta, &head, (start, end), offset, position, len, true);
             }
             None => {
-                let place = meta.image.block_offset(head.block)?;
+                let position = meta.image.block_offset(head.block)?;
                 let len = self.blocks_of(meta, &head)? << meta.image.block_bits;
-                return self.extent(meta, &head, (start, end), offset, place, len, false);
+                return self.extent(meta, &head, (start, end), offset, position, len, false);
             }
         };
         Ok(Mapping {
@@ -205,7 +209,7 @@ impl Index {
         })
     }
 
-    /// Returns the extent of `head` at `place`; of an uncompressed one, the part that contains
+    /// Returns the extent of `head` at `position`; of an uncompressed one, the part that contains
     /// `offset`.
     #[allow(clippy::too_many_arguments)]
     fn extent<S: Storage>(
@@ -214,27 +218,27 @@ impl Index {
         head: &Lcluster,
         (start, end): (u64, u64),
         offset: u64,
-        place: u64,
+        position: u64,
         encoded: u32,
         inline: bool,
     ) -> Result<Mapping, Error<S::Error>> {
-        let (device, place) = match inline {
+        let (device, position) = match inline {
             false => {
-                let (device, place) = meta.image.locate(0, place)?;
-                (Some(device), place)
+                let (device, position) = meta.image.locate(0, position)?;
+                (Some(device), position)
             }
-            true => ((!meta.metabox).then_some(0), place),
+            true => ((!meta.metabox).then_some(0), position),
         };
         let algorithm = match head.kind {
             LclusterKind::Plain => {
                 let interlaced = self.advise.contains(Advise::INTERLACED);
                 let block = interlaced.then(|| meta.image.block_size());
-                return plain_mapping(device, place, encoded, (start, end), offset, block);
+                return plain_mapping(device, position, encoded, (start, end), offset, block);
             }
             LclusterKind::Head2 => self.algorithms[1],
             _ => self.algorithms[0],
         };
-        let cluster = compressed_cluster(meta, device, place, encoded, end - start, algorithm)?;
+        let cluster = compressed_cluster(meta, device, position, encoded, end - start, algorithm)?;
         Ok(Mapping {
             start,
             len: end - start,

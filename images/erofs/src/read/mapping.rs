@@ -8,7 +8,7 @@ use crate::layout::{Algorithm, MAX_PCLUSTER, MAX_PCLUSTER_DECODED};
 pub(super) fn compressed_cluster<S: Storage>(
     meta: &MetadataReader<'_, S>,
     device: Option<u16>,
-    place: u64,
+    position: u64,
     encoded: u32,
     decoded: u64,
     algorithm: u8,
@@ -25,7 +25,7 @@ pub(super) fn compressed_cluster<S: Storage>(
     }
     Ok(Cluster {
         device,
-        offset: place,
+        offset: position,
         encoded,
         decoded: decoded as u32,
         algorithm,
@@ -36,7 +36,7 @@ pub(super) fn compressed_cluster<S: Storage>(
 /// within blocks of that size.
 pub(super) fn plain_mapping<E>(
     device: Option<u16>,
-    place: u64,
+    position: u64,
     encoded: u32,
     (start, end): (u64, u64),
     offset: u64,
@@ -48,22 +48,22 @@ pub(super) fn plain_mapping<E>(
     }
     // The first bytes in the file are the last on disk.
     let first = block.map_or(0, |block| block - start % block);
-    let (start, len, place) = match offset - start < first {
+    let (start, len, position) = match offset - start < first {
         true => {
-            let end = place + u64::from(encoded);
-            let place = end.checked_sub(first).ok_or(Error::Corrupt(
+            let end = position + u64::from(encoded);
+            let position = end.checked_sub(first).ok_or(Error::Corrupt(
                 "uncompressed data before the start of the device",
             ))?;
-            (start, first.min(len), place)
+            (start, first.min(len), position)
         }
-        false => (start + first, len - first, place),
+        false => (start + first, len - first, position),
     };
     let what = match device {
         Some(device) => Location::Plain {
             device,
-            offset: place,
+            offset: position,
         },
-        None => Location::Metabox(place),
+        None => Location::Metabox(position),
     };
     Ok(Mapping {
         start,

@@ -227,8 +227,8 @@ impl Image {
         Ok(())
     }
 
-    /// Returns the storage device and the offset on it of `place` on the image's `device`.
-    pub(super) fn locate<E>(&self, device: u16, place: u64) -> Result<(u16, u64), Error<E>> {
+    /// Returns the storage device and the offset on it of `position` on the image's `device`.
+    pub(super) fn locate<E>(&self, device: u16, position: u64) -> Result<(u16, u64), Error<E>> {
         match usize::from(device).checked_sub(1) {
             Some(further) => {
                 let further = self
@@ -236,21 +236,21 @@ impl Image {
                     .get(further)
                     .ok_or(Error::Corrupt("a device missing from the table"))?;
                 Ok(match self.flatdev {
-                    true => (0, further.start.saturating_add(place)),
-                    false => (device, place),
+                    true => (0, further.start.saturating_add(position)),
+                    false => (device, position),
                 })
             }
-            None if self.flatdev => Ok((0, place)),
+            None if self.flatdev => Ok((0, position)),
             None => {
                 let beyond = |further: &Device| {
                     further.start != 0
-                        && place
+                        && position
                             .checked_sub(further.start)
                             .is_some_and(|at| at < further.len)
                 };
                 Ok(match self.devices.iter().position(beyond) {
-                    Some(at) => (at as u16 + 1, place - self.devices[at].start),
-                    None => (0, place),
+                    Some(at) => (at as u16 + 1, position - self.devices[at].start),
+                    None => (0, position),
                 })
             }
         }

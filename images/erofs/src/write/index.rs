@@ -180,8 +180,8 @@ mod tests {
         let records: Vec<_> = records.flat_map(LclusterIndex::parse).collect();
         assert_eq!(records.len(), 6);
         let (head, next) = (records[3], records[4]);
-        let told = (head.advise, head.offset, head.data);
-        assert_eq!(told, (LclusterKind::Head1 as u16, 712, 7));
+        let fields = (head.advise, head.offset, head.data);
+        assert_eq!(fields, (LclusterKind::Head1 as u16, 712, 7));
         assert_eq!(next.data, u32::from(D0_CBLKCNT) | 1 << 16);
     }
 

@@ -183,12 +183,12 @@ impl<'a> Metadata<'a> {
             let bytes = form.total_size().next_multiple_of(INODE_SLOT);
             let fits = free.range((bytes, 0)..).next().copied();
             let at = match fits {
-                Some((room, block)) => {
-                    free.remove(&(room, block));
-                    if room > bytes {
-                        free.insert((room - bytes, block));
+                Some((space, block)) => {
+                    free.remove(&(space, block));
+                    if space > bytes {
+                        free.insert((space - bytes, block));
                     }
-                    (block + 1) * BLOCK - room
+                    (block + 1) * BLOCK - space
                 }
                 None => {
                     let (at, taken) = (next * BLOCK, blocks(bytes));
@@ -304,9 +304,9 @@ impl<'a> Metadata<'a> {
         for (number, &count) in counts.iter().enumerate() {
             let (these, behind) = rest.split_at(count);
             rest = behind;
-            let told = |at: usize| (self.layouts[at].nid, self.inodes[at].file_type());
+            let nid_and_type = |at: usize| (self.layouts[at].nid, self.inodes[at].file_type());
             let inline = self.layouts[at].inline && number + 1 == counts.len();
-            each(&mut dir::encode_block(these, told), inline)?;
+            each(&mut dir::encode_block(these, nid_and_type), inline)?;
         }
         Ok(())
     }

@@ -25,13 +25,13 @@ pub(super) struct SuperblockValues {
 
 /// Encodes the first block: zeros up to the superblock, which Linux ignores, then the superblock
 /// and the compression configuration.
-pub(super) fn first_block(told: &SuperblockValues) -> Vec<u8> {
+pub(super) fn first_block(values: &SuperblockValues) -> Vec<u8> {
     let mut incompat = Incompat::empty();
-    incompat.set(Incompat::CHUNKS, told.chunks);
-    incompat.set(Incompat::FRAGMENTS, told.packed.is_some());
+    incompat.set(Incompat::CHUNKS, values.chunks);
+    incompat.set(Incompat::FRAGMENTS, values.packed.is_some());
     let mut algorithms = 0;
     let mut config = Vec::new();
-    if let Some((algorithm, cluster_blocks)) = told.compression {
+    if let Some((algorithm, cluster_blocks)) = values.compression {
         incompat |= Incompat::ZERO_PADDING | Incompat::CONFIGS;
         algorithms = 1 << algorithm as u16;
         config = self::config(algorithm, cluster_blocks);
@@ -42,13 +42,13 @@ pub(super) fn first_block(told: &SuperblockValues) -> Vec<u8> {
         compat: (Compat::CHECKSUM | Compat::MTIME).bits(),
         block_bits: BLOCK.ilog2() as u8,
         slots: 0,
-        root_or_blocks_high: told.root,
-        inodes: told.inodes,
-        epoch: told.epoch.0 as u64,
-        epoch_nsec: told.epoch.1,
-        blocks: told.blocks,
-        meta_block: told.meta_block,
-        xattr_block: told.xattr_block,
+        root_or_blocks_high: values.root,
+        inodes: values.inodes,
+        epoch: values.epoch.0 as u64,
+        epoch_nsec: values.epoch.1,
+        blocks: values.blocks,
+        meta_block: values.meta_block,
+        xattr_block: values.xattr_block,
         uuid: [0; 16],
         volume: [0; 16],
         incompat: incompat.bits(),
@@ -58,7 +58,7 @@ pub(super) fn first_block(told: &SuperblockValues) -> Vec<u8> {
         directory_block_bits: 0,
         prefixes: 0,
         prefix_start: 0,
-        packed: told.packed.unwrap_or_default(),
+        packed: values.packed.unwrap_or_default(),
         filter_reserved: 0,
         share_prefix: 0,
         reserved: [0; 2],

@@ -74,9 +74,9 @@ impl SharedXattrs {
         }
         let mut shared = SharedXattrs::default();
         for (bytes, _) in counts.into_iter().filter(|&(_, count)| count > 1) {
-            let place = (shared.bytes.len() / 4) as u32;
+            let offset = (shared.bytes.len() / 4) as u32;
             shared.bytes.extend(&bytes);
-            shared.offsets.insert(bytes, place);
+            shared.offsets.insert(bytes, offset);
         }
         shared
     }
@@ -86,22 +86,22 @@ impl SharedXattrs {
         if xattrs.is_empty() {
             return Some(Vec::new());
         }
-        let (mut places, mut own) = (Vec::new(), Vec::new());
+        let (mut offsets, mut own) = (Vec::new(), Vec::new());
         for (name, value) in xattrs {
             let bytes = encode(name, value)?;
             match self.offsets.get(&bytes) {
                 // The header's count is limited to 8 bits.
-                Some(place) if places.len() < usize::from(u8::MAX) => places.push(*place),
+                Some(offset) if offsets.len() < usize::from(u8::MAX) => offsets.push(*offset),
                 _ => own.extend(bytes),
             }
         }
         let header = XattrHeader {
             filter: 0,
-            shared: places.len() as u8,
+            shared: offsets.len() as u8,
             reserved: [0; 7],
         };
         let mut body = header.encode().to_vec();
-        body.extend(places.iter().flat_map(|place| place.to_le_bytes()));
+        body.extend(offsets.iter().flat_map(|offset| offset.to_le_bytes()));
         body.extend(own);
         Some(body)
     }

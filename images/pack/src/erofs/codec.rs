@@ -109,10 +109,10 @@ impl Codec {
         while rest.len() > leave {
             // Output with as many blocks as the input is not worth decoding.
             let most = (blocks(rest.len() as u64) - 1) as usize * BLOCK as usize;
-            let room = most.min(self.cluster);
-            let (mut read, mut wrote) = match room {
+            let capacity = most.min(self.cluster);
+            let (mut read, mut wrote) = match capacity {
                 0 => (rest.len(), rest.len()),
-                room => self.compress_fill(rest, room)?,
+                capacity => self.compress_fill(rest, capacity)?,
             };
             // All input was read, and more than half of the last block is empty: the input of that
             // block is left. For a smaller gap, compressing again costs more than it saves.
@@ -127,7 +127,7 @@ impl Codec {
                 match rest.len() - less <= leave {
                     true => (read, wrote) = (less, into),
                     // More than `leave` would be left.
-                    false => (read, wrote) = self.compress_fill(rest, room)?,
+                    false => (read, wrote) = self.compress_fill(rest, capacity)?,
                 }
             }
             let taken = blocks(wrote as u64);
@@ -163,10 +163,10 @@ impl Codec {
         Ok((after * 50 <= before * 49).then_some(packed))
     }
 
-    /// Compresses the beginning of `bytes` into at most `room` bytes of [`Codec::output`]. Returns
-    /// the number of bytes read and written.
-    fn compress_fill(&mut self, bytes: &[u8], room: usize) -> io::Result<(usize, usize)> {
-        let to = &mut self.output[..room];
+    /// Compresses the beginning of `bytes` into at most `capacity` bytes of [`Codec::output`].
+    /// Returns the number of bytes read and written.
+    fn compress_fill(&mut self, bytes: &[u8], capacity: usize) -> io::Result<(usize, usize)> {
+        let to = &mut self.output[..capacity];
         match &mut self.kind {
             Kind::Lz4 { level: 0 } => lzzzz::lz4::compress_fill(bytes, to),
             Kind::Lz4 { level } => lzzzz::lz4_hc::compress_fill(bytes, to, *level),
@@ -223,8 +223,9 @@ impl Zstd {
     /// Compresses whole frames of estimated sizes: the first estimate comes from the last ratio,
     /// the next ones from the result of each try.
     fn fill_by_frames(&mut self, bytes: &[u8], to: &mut [u8]) -> io::Result<(usize, usize)> {
-        let room = to.len() as u64;
-        let guess = |gain: u64| (room * gain / 1024).clamp(room, bytes.len() as u64) as usize;
+        let capacity = to.len() as u64;
+        let guess =
+            |gain: u64| (capacity * gain / 1024).clamp(capacity, bytes.len() as u64) as usize;
         let mut len = guess(self.ratio);
         // The largest input that fitted, and the smallest that did not.
         let (mut best, mut over) = ((0, 0), bytes.len() + 1);
@@ -318,8 +319,8 @@ impl Zstd {
 
 /// Returns the output size that counts as full: the rest is not worth another try, or another
 /// block.
-fn full_threshold(room: usize) -> usize {
-    room - room / 64
+fn full_threshold(capacity: usize) -> usize {
+    capacity - capacity / 64
 }
 
 fn zstd_error(code: ErrorCode) -> io::Error {

@@ -184,9 +184,9 @@ impl<'a> Files<'a> {
         let hashes = self.fragment_hashes(&members, queue)?;
         let all: u64 = members.iter().map(Fragment::len).sum();
         let files: Vec<usize> = members.iter().map(|member| member.at).collect();
-        let (gathered, places) = Fragments::of(members, &hashes);
+        let (gathered, offsets) = Fragments::of(members, &hashes);
         progress.advance(all - gathered.len());
-        for (file, place) in files.into_iter().zip(places) {
+        for (file, offset) in files.into_iter().zip(offsets) {
             match &mut self.bodies[file] {
                 Some(
                     Body::Fragment { offset: at, .. }
@@ -194,7 +194,7 @@ impl<'a> Files<'a> {
                         fragment: Some(at), ..
                     },
                 ) => {
-                    *at = place;
+                    *at = offset;
                 }
                 _ => unreachable!("nothing else is packed"),
             }

@@ -144,8 +144,8 @@ pub fn write(
                 bytes.extend(target);
                 return Ok(());
             }
-            let (place, len) = tails.locations[&at];
-            tails.file.seek(SeekFrom::Start(place))?;
+            let (offset, len) = tails.locations[&at];
+            tails.file.seek(SeekFrom::Start(offset))?;
             let begins = bytes.len();
             bytes.resize(begins + len, 0);
             tails.file.read_exact(&mut bytes[begins..])

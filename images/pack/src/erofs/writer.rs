@@ -79,10 +79,10 @@ impl<'a> ContentsWriter<'a> {
         options: &'a Options,
         output: &Output,
     ) -> ContentsWriter<'a> {
-        let room = |inode: &Inode| max_inline_tail(ibody_size(&inode.xattrs));
+        let limit = |inode: &Inode| max_inline_tail(ibody_size(&inode.xattrs));
         ContentsWriter {
             options,
-            inline_limits: inodes.iter().map(room).chain([0]).collect(),
+            inline_limits: inodes.iter().map(limit).chain([0]).collect(),
             tails: Tails {
                 file: tempfile::spooled_tempfile_in(MAX_TAILS_IN_MEMORY, output.temp_dir()),
                 len: 0,
@@ -176,8 +176,8 @@ impl<'a> ContentsWriter<'a> {
         output.pad(BLOCK)?;
         if !inline.is_empty() {
             self.tails.file.write_all(inline)?;
-            let place = (self.tails.len, inline.len());
-            self.tails.locations.insert(segment.at, place);
+            let location = (self.tails.len, inline.len());
+            self.tails.locations.insert(segment.at, location);
             self.tails.len += inline.len() as u64;
         }
         self.extend([Extent {

@@ -185,13 +185,13 @@ impl Archive {
             } else if kind.is_gnu_longlink() {
                 long_link = text();
             } else {
-                let told = self::parse_records(&bytes)
+                let records = self::parse_records(&bytes)
                     .ok_or_else(|| self.corrupt("malformed pax records"))?;
                 if kind.is_pax_global_extensions() {
-                    merge_records(&mut self.global, told);
+                    merge_records(&mut self.global, records);
                 } else {
                     // If there are several before a member, the last one applies.
-                    local = told;
+                    local = records;
                 }
             }
         }
@@ -252,12 +252,12 @@ impl Archive {
         merge_records(&mut records, local);
         let record = |key: &str| records.get(key.as_bytes());
         let number = |key: &str| Some(str::from_utf8(record(key)?).ok()?.parse::<u64>().ok());
-        let told = |key: &str, field: Field| match number(key) {
-            Some(told) => told.ok_or_else(|| self.corrupt(format!("a malformed record '{key}'"))),
+        let field_value = |key: &str, field: Field| match number(key) {
+            Some(value) => value.ok_or_else(|| self.corrupt(format!("a malformed record '{key}'"))),
             None => self.field(header, field),
         };
-        let size = told("size", SIZE)?;
-        let (uid, gid) = (told("uid", UID)?, told("gid", GID)?);
+        let size = field_value("size", SIZE)?;
+        let (uid, gid) = (field_value("uid", UID)?, field_value("gid", GID)?);
         let name = record("GNU.sparse.name").or(record("path")).cloned();
         let name = name
             .or(long_name)
@@ -359,14 +359,14 @@ impl Archive {
     }
 
     /// Returns a file of `len` bytes whose parts (offset and length) are contiguous in the `size`
-    /// bytes from `place`.
+    /// bytes from `position`.
     fn file_ranges(
         &self,
         len: u64,
-        (mut place, size): (u64, u64),
+        (mut position, size): (u64, u64),
         map: impl IntoIterator<Item = (u64, u64)>,
     ) -> Result<FileRanges> {
-        let limit = place
+        let limit = position
             .checked_add(size)
             .filter(|&limit| limit <= self.size)
             .ok_or_else(|| self.corrupt("the archive is truncated within a file"))?;
@@ -374,14 +374,16 @@ impl Archive {
         let mut end = 0;
         for (offset, bytes) in map {
             let after = offset.checked_add(bytes).filter(|&after| after <= len);
-            let behind = place.checked_add(bytes).filter(|&behind| behind <= limit);
+            let behind = position
+                .checked_add(bytes)
+                .filter(|&behind| behind <= limit);
             let (Some(after), Some(behind), true) = (after, behind, offset >= end) else {
                 return Err(self.corrupt("a sparse file with a malformed map"));
             };
             if bytes > 0 {
-                parts.push((offset, place, bytes));
+                parts.push((offset, position, bytes));
             }
-            (end, place) = (after, behind);
+            (end, position) = (after, behind);
         }
         Ok(FileRanges {
             file: self.file.clone(),
@@ -455,7 +457,7 @@ pub(super) fn has_valid_checksum(header: &[u8; BLOCK as usize]) -> bool {
         8 * i64::from(b' ') + others.map(|&byte| value(byte)).sum::<i64>()
     };
     let sums = [sum(i64::from), sum(|byte| byte.cast_signed().into())];
-    parse_number(&header[148..156]).is_some_and(|told| sums.contains(&told))
+    parse_number(&header[148..156]).is_some_and(|stored| sums.contains(&stored))
 }
 
 /// Splits a path into components; returns nothing if it contains `..` or an invalid name.

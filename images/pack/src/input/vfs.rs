@@ -180,7 +180,7 @@ impl Contents for TreeFile {
         }
         let file = self.file()?;
         let mut data = Vec::new();
-        let told = self.tree.with(|cx| {
+        let result = self.tree.with(|cx| {
             file.extents(cx, 0, self.len, &mut |extent| {
                 if !extent.hole {
                     let end = extent.offset.saturating_add(extent.len);
@@ -189,9 +189,9 @@ impl Contents for TreeFile {
                 true
             })
         });
-        match told {
+        match result {
             Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(whole_range(self.len)),
-            told => Ok(told.map(|()| data)?),
+            result => Ok(result.map(|()| data)?),
         }
     }
 
