@@ -178,8 +178,8 @@ impl Bundle {
 }
 
 impl Tree {
-    fn number(&self, place: Position) -> NodeId {
-        match place {
+    fn number(&self, position: Position) -> NodeId {
+        match position {
             Position::Directory(at) => self.dirs[at].number,
             Position::Member(at) => self.members[at].numbers.position,
         }

@@ -168,13 +168,13 @@ impl Layer for Clients {
     }
 
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<vfs::Attr> {
-        let (layer, who) = self.choose(cx)?;
-        layer.setattr(inner, &cx.on_behalf_of(&who), &self.request(cx, set)?)
+        let (layer, caller) = self.choose(cx)?;
+        layer.setattr(inner, &cx.on_behalf_of(&caller), &self.request(cx, set)?)
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<vfs::Attr> {
-        let (layer, who) = self.choose(cx)?;
-        layer.file_setattr(inner, &cx.on_behalf_of(&who), &self.request(cx, set)?)
+        let (layer, caller) = self.choose(cx)?;
+        layer.file_setattr(inner, &cx.on_behalf_of(&caller), &self.request(cx, set)?)
     }
 
     forward! { id above }

@@ -7,8 +7,8 @@ use wire::payload::{SlicePayload, VecSink};
 pub(crate) fn read_full(cx: &Cx<'_>, file: &dyn File, offset: u64, len: usize) -> Result<Vec<u8>> {
     let mut bytes = VecSink::new(len);
     while bytes.room() > 0 {
-        let (at, room) = (offset + bytes.filled().len() as u64, bytes.room());
-        if file.read(cx, at, room, &mut bytes)? == 0 {
+        let (at, capacity) = (offset + bytes.filled().len() as u64, bytes.room());
+        if file.read(cx, at, capacity, &mut bytes)? == 0 {
             break;
         }
     }

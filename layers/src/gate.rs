@@ -73,12 +73,12 @@ fn of(terms: &Option<Arc<AccessPolicy>>) -> Result<&AccessPolicy> {
 
 impl AccessPolicy {
     fn choose<'a>(&self, cx: &Cx<'a>) -> Result<(&'static dyn Layer, Cow<'a, Caller>)> {
-        let (layer, who) = match &self.clients {
+        let (layer, caller) = match &self.clients {
             Some(clients) => clients.choose(cx)?,
             None => (&Noop as &dyn Layer, Cow::Borrowed(cx.caller)),
         };
         let layer = if self.read_only { &ReadOnly } else { layer };
-        Ok((layer, self.squash.of(cx, who)))
+        Ok((layer, self.squash.of(cx, caller)))
     }
 
     /// Maps the owners in a request.
@@ -115,15 +115,15 @@ impl Layer for Gate {
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         let terms = self.policy.load();
         let terms = of(&terms)?;
-        let (layer, who) = terms.choose(cx)?;
-        layer.setattr(inner, &cx.on_behalf_of(&who), &terms.request(cx, set)?)
+        let (layer, caller) = terms.choose(cx)?;
+        layer.setattr(inner, &cx.on_behalf_of(&caller), &terms.request(cx, set)?)
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         let terms = self.policy.load();
         let terms = of(&terms)?;
-        let (layer, who) = terms.choose(cx)?;
-        layer.file_setattr(inner, &cx.on_behalf_of(&who), &terms.request(cx, set)?)
+        let (layer, caller) = terms.choose(cx)?;
+        layer.file_setattr(inner, &cx.on_behalf_of(&caller), &terms.request(cx, set)?)
     }
 
     fn host_lock(
@@ -134,7 +134,9 @@ impl Layer for Gate {
         state: HostLock,
     ) -> Result<()> {
         match (self.choose(cx), state) {
-            (Ok((layer, who)), _) => layer.host_lock(inner, &cx.on_behalf_of(&who), range, state),
+            (Ok((layer, caller)), _) => {
+                layer.host_lock(inner, &cx.on_behalf_of(&caller), range, state)
+            }
             (Err(_), HostLock::Unlocked) => inner.host_lock(cx, range, state),
             (Err(errno), _) => Err(errno),
         }

@@ -78,8 +78,8 @@ impl MapIds {
         cx: &Cx<'_>,
         run: impl FnOnce(&Cx<'_>) -> Result<T>,
     ) -> Result<T> {
-        let who = self.caller(cx);
-        Ok(run(&cx.on_behalf_of(&who))?.map_attr(|attr| self.attr_out(attr)))
+        let caller = self.caller(cx);
+        Ok(run(&cx.on_behalf_of(&caller))?.map_attr(|attr| self.attr_out(attr)))
     }
 }
 
@@ -136,8 +136,8 @@ impl Layer for MapIds {
     }
 
     fn xattr(&self, inner: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        let who = self.caller(cx);
-        let value = inner.xattr(&cx.on_behalf_of(&who), name)?;
+        let caller = self.caller(cx);
+        let value = inner.xattr(&cx.on_behalf_of(&caller), name)?;
         if !is_acl(name) {
             return Ok(value);
         }
@@ -156,8 +156,8 @@ impl Layer for MapIds {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        let who = self.caller(cx);
-        let inside = cx.on_behalf_of(&who);
+        let caller = self.caller(cx);
+        let inside = cx.on_behalf_of(&caller);
         if !is_acl(name) {
             return inner.set_xattr(&inside, name, value, flags);
         }
@@ -181,10 +181,10 @@ impl Layer for MapIds {
         plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        let who = self.caller(cx);
+        let caller = self.caller(cx);
         let mapped = |entry: Entry| entry.map_attr(|attr| self.attr_out(attr));
         let mut mapping = RelaySink::new(sink, |sink, entry| sink.entry(entry.map_entry(mapped)));
-        inner.readdir(&cx.on_behalf_of(&who), cookie, plus, &mut mapping)
+        inner.readdir(&cx.on_behalf_of(&caller), cookie, plus, &mut mapping)
     }
 
     forward! { capabilities id above }

@@ -176,11 +176,11 @@ macro_rules! layer_method {
             self.$with(vfs::Op::$op, node, cx, || inner.$method(cx, $($arg),*))
         }
     };
-    // Calls the object below as the caller that the layer's method `who` returns.
-    ([by $who:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
+    // Calls the object below as the caller that the layer's method `caller` returns.
+    ([by $caller:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
-            let who = self.$who(cx);
-            inner.$method(&cx.on_behalf_of(&who), $($arg),*)
+            let caller = self.$caller(cx);
+            inner.$method(&cx.on_behalf_of(&caller), $($arg),*)
         }
     };
     // Calls the layer's method `show`, which calls the object below and changes the value.
@@ -192,8 +192,8 @@ macro_rules! layer_method {
     // Calls the layer that the layer's method `choose` returns, as the caller that it returns.
     ([to $choose:ident] $op:ident $name:ident [$inner:ty] $method:ident($($arg:ident: $ty:ty),*) -> $value:ty) => {
         fn $name(&self, inner: $inner, cx: &vfs::Cx<'_>, $($arg: $ty),*) -> vfs::Result<$value> {
-            let (layer, who) = self.$choose(cx)?;
-            layer.$name(inner, &cx.on_behalf_of(&who), $($arg),*)
+            let (layer, caller) = self.$choose(cx)?;
+            layer.$name(inner, &cx.on_behalf_of(&caller), $($arg),*)
         }
     };
     // A wrapper's method: calls the layer with the object below.
@@ -237,7 +237,7 @@ macro_rules! layer_method {
 #[macro_export]
 macro_rules! forward {
     (with $with:ident: $($op:ident)*) => { $($crate::operation! { [with $with] $op })* };
-    (by $who:ident: $($op:ident)*) => { $($crate::operation! { [by $who] $op })* };
+    (by $caller:ident: $($op:ident)*) => { $($crate::operation! { [by $caller] $op })* };
     (showing $show:ident: $($op:ident)*) => { $($crate::operation! { [showing $show] $op })* };
     (to $choose:ident: $($op:ident)*) => { $($crate::operation! { [to $choose] $op })* };
     (layered: $($op:ident)*) => { $($crate::operation! { [layered] $op })* };

@@ -38,14 +38,14 @@ impl OwnerOverride {
     /// Returns the changes to request from the source. Returns `EPERM` for an owner other than the
     /// one shown.
     fn request(&self, set: &SetAttr) -> Result<SetAttr> {
-        let asked = |asked: Option<u32>, shown: Option<u32>| match shown {
-            None => Ok(asked),
-            Some(shown) if asked.is_none_or(|asked| asked == shown) => Ok(None),
+        let change = |requested: Option<u32>, shown: Option<u32>| match shown {
+            None => Ok(requested),
+            Some(shown) if requested.is_none_or(|requested| requested == shown) => Ok(None),
             Some(_) => Err(Errno::EPERM),
         };
         Ok(SetAttr {
-            uid: asked(set.uid, self.uid)?,
-            gid: asked(set.gid, self.gid)?,
+            uid: change(set.uid, self.uid)?,
+            gid: change(set.gid, self.gid)?,
             ..*set
         })
     }

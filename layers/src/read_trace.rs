@@ -220,9 +220,9 @@ mod tests {
             (40..60, &[(50, 60)]),
             (59..61, &[(60, 61)]),
         ] {
-            let told = add(&mut known, range.clone());
-            let told: Vec<_> = told.iter().map(|new| (new.start, new.end)).collect();
-            assert_eq!(told, new, "{range:?}");
+            let added = add(&mut known, range.clone());
+            let added: Vec<_> = added.iter().map(|new| (new.start, new.end)).collect();
+            assert_eq!(added, new, "{range:?}");
         }
         assert_eq!(known, BTreeMap::from([(0, 61)]));
     }

@@ -43,9 +43,9 @@ pub const NOBODY: u32 = 65534;
 
 impl Squash {
     /// Creates a layer that maps them to [`NOBODY`].
-    pub fn new(whom: SquashMode) -> Squash {
+    pub fn new(mode: SquashMode) -> Squash {
         Squash {
-            mode: whom,
+            mode,
             uid: NOBODY,
             gid: NOBODY,
         }
@@ -108,13 +108,13 @@ impl Layer for Squash {
     }
 
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<vfs::Attr> {
-        let who = self.caller(cx);
-        inner.setattr(&cx.on_behalf_of(&who), &self.request(set))
+        let caller = self.caller(cx);
+        inner.setattr(&cx.on_behalf_of(&caller), &self.request(set))
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<vfs::Attr> {
-        let who = self.caller(cx);
-        inner.setattr(&cx.on_behalf_of(&who), &self.request(set))
+        let caller = self.caller(cx);
+        inner.setattr(&cx.on_behalf_of(&caller), &self.request(set))
     }
 
     forward! { capabilities id above }

@@ -53,8 +53,8 @@ impl Dir {
         }
     }
 
-    fn entry_at(&self, cx: &Cx<'_>, now: &DirSnapshot, place: Position) -> Result<Entry> {
-        match place {
+    fn entry_at(&self, cx: &Cx<'_>, now: &DirSnapshot, position: Position) -> Result<Entry> {
+        match position {
             Position::Directory(at) => Dir::entry(&self.current, now.tree.dirs[at].number),
             Position::Member(at) => {
                 let node = now.tree.members[at].fs.root(cx)?;
@@ -110,8 +110,8 @@ impl DirSnapshot {
         Ok(children[at.map_err(|_| Errno::ENOENT)?].1)
     }
 
-    fn kind_of(&self, cx: &Cx<'_>, place: Position) -> Result<Kind> {
-        match place {
+    fn kind_of(&self, cx: &Cx<'_>, position: Position) -> Result<Kind> {
+        match position {
             Position::Directory(_) => Ok(Kind::Directory),
             Position::Member(at) => Ok(self.tree.members[at].fs.root(cx)?.kind()),
         }
@@ -287,14 +287,14 @@ impl File for Dir {
     ) -> Result<()> {
         let now = self.snapshot()?;
         let children = now.directory().children.iter().zip(1..);
-        for ((name, place), next) in children.skip_while(|(_, next)| *next <= cookie) {
-            let told = match plus {
-                ReaddirMode::Names => now.kind_of(cx, *place).map(|kind| (kind, None)),
+        for ((name, position), next) in children.skip_while(|(_, next)| *next <= cookie) {
+            let found = match plus {
+                ReaddirMode::Names => now.kind_of(cx, *position).map(|kind| (kind, None)),
                 ReaddirMode::Entries => self
-                    .entry_at(cx, &now, *place)
+                    .entry_at(cx, &now, *position)
                     .map(|entry| (entry.node.kind(), Some(entry))),
             };
-            let (kind, entry) = match told {
+            let (kind, entry) = match found {
                 Ok((kind, entry)) => (Some(kind), entry),
                 Err(errno) if errno.is_signal() || errno == Errno::EINTR => return Err(errno),
                 Err(Errno::EACCES) => continue,
@@ -302,7 +302,7 @@ impl File for Dir {
             };
             let taken = sink.entry(DirEntry {
                 name,
-                id: now.tree.number(*place),
+                id: now.tree.number(*position),
                 kind,
                 cookie: next,
                 entry,

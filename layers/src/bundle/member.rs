@@ -123,14 +123,14 @@ impl Layer for Member {
         range: LockRange,
         kind: LockKind,
     ) -> Result<Option<ForeignLock>> {
-        let asked = Lock {
+        let lock = Lock {
             family: range.family,
             start: range.start,
             end: range.end,
             kind,
             owner: self.owner.clone(),
         };
-        let held = self.export.locks.holder(cx, inner, &asked)?;
+        let held = self.export.locks.holder(cx, inner, &lock)?;
         Ok(held.map(|held| ForeignLock {
             start: held.start,
             end: held.end,

@@ -55,15 +55,12 @@ impl Numbers {
     /// The maximum number of members: tags of 15 bits, without 0, which places have.
     pub(super) const MAX_MEMBERS: u64 = 0x7fff;
 
-    /// Creates that of the member at `place`, with a tag not in `tags`; `None` if all are taken.
-    pub(super) fn new(place: NodeId, tags: &mut HashSet<u16>) -> Option<Numbers> {
+    /// Creates that of the member at `position`, with a tag not in `tags`; `None` if all are taken.
+    pub(super) fn new(position: NodeId, tags: &mut HashSet<u16>) -> Option<Numbers> {
         let mut tags_from = (0..Numbers::MAX_MEMBERS)
-            .map(|probe| ((place + probe) % Numbers::MAX_MEMBERS) as u16 + 1);
+            .map(|probe| ((position + probe) % Numbers::MAX_MEMBERS) as u16 + 1);
         let tag = tags_from.find(|&tag| tags.insert(tag))?;
-        Some(Numbers {
-            position: place,
-            tag,
-        })
+        Some(Numbers { position, tag })
     }
 
     /// Returns the tag.
@@ -105,8 +102,8 @@ mod tests {
         let make = || {
             let mut tags = HashSet::new();
             ["a", "b", "srv/a"].map(|path| {
-                let place = of_path(path.as_bytes());
-                Numbers::new(place, &mut tags).expect("a tag is free")
+                let position = of_path(path.as_bytes());
+                Numbers::new(position, &mut tags).expect("a tag is free")
             })
         };
         let members = make();
@@ -132,7 +129,7 @@ mod tests {
     #[test]
     fn a_tag_that_is_taken_is_probed() {
         let mut tags = HashSet::new();
-        let mut tag = |place| Numbers::new(place, &mut tags).map(|numbers| numbers.tag);
+        let mut tag = |position| Numbers::new(position, &mut tags).map(|numbers| numbers.tag);
         assert_eq!([tag(5), tag(5), tag(6)], [Some(6), Some(7), Some(8)]);
         assert_eq!(tag(0x7ffe), Some(0x7fff));
         assert_eq!(tag(0x7ffe), Some(1));

@@ -115,11 +115,7 @@ mod tests {
             "(ro) 10.0.0.0/8(rw,sync) 10.1.0.0/16(rw,no_root_squash)\t localhost 10.1.1.1(all_squash,anonuid=7,anongid=8)",
         );
         let list = list.expect("a list");
-        let squash = |whom, uid, gid| Squash {
-            mode: whom,
-            uid,
-            gid,
-        };
+        let squash = |mode, uid, gid| Squash { mode, uid, gid };
         let seen: Vec<_> = list
             .entries()
             .iter()
@@ -142,7 +138,7 @@ mod tests {
         ];
         assert_eq!(
             seen,
-            expected.map(|(name, ro, who)| (name.to_owned(), ro, who))
+            expected.map(|(name, ro, squash)| (name.to_owned(), ro, squash))
         );
     }
 

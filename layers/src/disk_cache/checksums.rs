@@ -87,13 +87,13 @@ impl Checksums {
     /// Parses the sums of `version` of `key`. Returns `None` if they are of another copy, or torn.
     pub(super) fn parse(bytes: &[u8], key: Key, version: Version) -> Option<Checksums> {
         let rest = bytes.strip_prefix(&MAGIC)?;
-        let (whole, said) = rest.split_first_chunk::<CHECKSUM_LEN>()?;
-        let chunks = said
+        let (whole, body) = rest.split_first_chunk::<CHECKSUM_LEN>()?;
+        let chunks = body
             .strip_prefix(&key.0)?
             .strip_prefix(&version.encode()[..])?;
         let (chunks, torn) = chunks.as_chunks::<CHECKSUM_LEN>();
         let sound = torn.is_empty() && chunks.len() as u64 == chunk_count(version.size);
-        (sound && *whole == checksum(&[said]))
+        (sound && *whole == checksum(&[body]))
             .then(|| Checksums::with(key, version, chunks.to_vec()))
     }
 
@@ -212,17 +212,17 @@ mod tests {
         #[test]
         fn sums_that_are_sealed_are_of_what_they_say(
             key: [u8; Key::LEN], other: [u8; Key::LEN],
-            size in 0..5 * CHUNK, change in 0..2u64, asked in 0..5 * CHUNK, now in 0..2u64,
+            size in 0..5 * CHUNK, change in 0..2u64, requested in 0..5 * CHUNK, now in 0..2u64,
             chunks in prop::collection::vec(any::<Checksum>(), 0..6), torn in 0..CHECKSUM_LEN,
             same: [bool; 2],
         ) {
-            let said = [&key[..], &version(size, change).encode(), chunks.as_flattened(), &vec![0; torn]].concat();
-            let bytes = [&MAGIC[..], &checksum(&[&said]), &said].concat();
-            let asked_key = Key(if same[0] { key } else { other });
-            let asked = if same[1] { version(size, change) } else { version(asked, now) };
-            let fits = asked_key.0 == key && asked == version(size, change);
+            let body = [&key[..], &version(size, change).encode(), chunks.as_flattened(), &vec![0; torn]].concat();
+            let bytes = [&MAGIC[..], &checksum(&[&body]), &body].concat();
+            let requested_key = Key(if same[0] { key } else { other });
+            let requested = if same[1] { version(size, change) } else { version(requested, now) };
+            let fits = requested_key.0 == key && requested == version(size, change);
             let whole = torn == 0 && chunks.len() as u64 == chunk_count(size);
-            let read = Checksums::parse(&bytes, asked_key, asked);
+            let read = Checksums::parse(&bytes, requested_key, requested);
             prop_assert_eq!(read.is_some(), fits && whole);
             if let Some(read) = read {
                 prop_assert!(read.encode() == bytes);

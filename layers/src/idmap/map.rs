@@ -258,8 +258,8 @@ mod tests {
         };
         assert_eq!(parse("0:100000:65536"), Ok(range));
         for text in ["", "1:2", "1:2:3:4", "a:b:c", "1:2:-3", "1:2:4294967296"] {
-            let told = parse::<IdRange>(text).expect_err("no range");
-            assert_eq!(told, format!("expected CLIENT:HOST:COUNT, got {text:?}"));
+            let error = parse::<IdRange>(text).expect_err("no range");
+            assert_eq!(error, format!("expected CLIENT:HOST:COUNT, got {text:?}"));
         }
     }
 
@@ -334,9 +334,9 @@ mod tests {
             "squash-guest:0:x:2",
             "forbid-guest:0:1:2",
         ] {
-            let told = parse::<Translation>(text).expect_err(text);
-            assert!(told.starts_with("expected TYPE:FROM:TO:COUNT"), "{told}");
-            assert!(told.ends_with(&format!("got {text:?}")), "{told}");
+            let error = parse::<Translation>(text).expect_err(text);
+            assert!(error.starts_with("expected TYPE:FROM:TO:COUNT"), "{error}");
+            assert!(error.ends_with(&format!("got {text:?}")), "{error}");
         }
     }
 }

@@ -123,12 +123,12 @@ impl OverlayNode {
     ) -> Result<()> {
         let scratch = &self.tree.staging;
         let _names = self.tree.names_exclusive();
-        let Some(place) = self.state().dentry else {
+        let Some(dentry) = self.state().dentry else {
             let is_dir = copy.kind() == Kind::Directory;
             return scratch.dir.unlink(cx, temporary.name(), is_dir);
         };
-        let parent = place.parent.upper().ok_or(Errno::ESTALE)?;
-        let name = Name::new(&place.name)?;
+        let parent = dentry.parent.upper().ok_or(Errno::ESTALE)?;
+        let name = Name::new(&dentry.name)?;
         let before = parent.attr(cx, AttrMask::TIMES)?;
         let flags = RenameFlags::NOREPLACE;
         let put = scratch
@@ -139,7 +139,7 @@ impl OverlayNode {
             Errno::EEXIST => Errno::ESTALE,
             errno => errno,
         })?;
-        place.parent.bump_epoch();
+        dentry.parent.bump_epoch();
         // The copy-up must not show in the directory's times.
         parent.setattr(cx, &times(&before)).map(drop)
     }

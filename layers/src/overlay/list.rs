@@ -47,14 +47,14 @@ impl OverlayNode {
                     Err(_) => None,
                 },
             };
-            let told = sink.entry(DirEntry {
+            let accepted = sink.entry(DirEntry {
                 name: &item.name,
                 id: item.id,
                 kind: Some(item.kind),
                 cookie: *at,
                 entry,
             });
-            if !told {
+            if !accepted {
                 break;
             }
         }

@@ -49,22 +49,22 @@ impl Default for Listings {
 
 impl Listings {
     pub(super) fn get(&self, key: Key) -> Option<Arc<Listing>> {
-        let mut kept = self.cached();
-        let at = kept.iter().position(|(of, _)| *of == key)?;
-        let found = kept.remove(at)?;
+        let mut cached = self.cached();
+        let at = cached.iter().position(|(of, _)| *of == key)?;
+        let found = cached.remove(at)?;
         let listing = found.1.clone();
-        kept.push_front(found);
+        cached.push_front(found);
         Some(listing)
     }
 
     /// Caches `listing`, charged to `account`, if there is room or room can be made.
     pub(super) fn insert(&self, key: Key, mut listing: Listing, account: &Account) -> Arc<Listing> {
-        let mut kept = self.cached();
-        kept.retain(|((id, ..), _)| *id != key.0);
+        let mut cached = self.cached();
+        cached.retain(|((id, ..), _)| *id != key.0);
         let bytes = listing.bytes();
         listing.charges = loop {
-            let place = self.slots.take(account, 1);
-            let charges = place.and_then(|place| Ok([place, self.bytes.take(account, bytes)?]));
+            let slot = self.slots.take(account, 1);
+            let charges = slot.and_then(|slot| Ok([slot, self.bytes.take(account, bytes)?]));
             let full = match charges {
                 Ok(charges) => break Some(charges),
                 Err(full) => full,
@@ -72,15 +72,15 @@ impl Listings {
             let may_go = |(_, listing): &(Key, Arc<Listing>)| {
                 !full.is_per_client() || listing.account() == Some(account)
             };
-            match kept.iter().rposition(may_go) {
-                Some(oldest) => drop(kept.remove(oldest)),
+            match cached.iter().rposition(may_go) {
+                Some(oldest) => drop(cached.remove(oldest)),
                 None => break None,
             }
         };
         let keeps = listing.charges.is_some();
         let listing = Arc::new(listing);
         if keeps {
-            kept.push_front((key, listing.clone()));
+            cached.push_front((key, listing.clone()));
         }
         listing
     }
@@ -129,7 +129,7 @@ impl Listing {
 
     /// Returns the account that it is charged to.
     fn account(&self) -> Option<&Account> {
-        self.charges.as_ref().map(|[place, _]| place.account())
+        self.charges.as_ref().map(|[slot, _]| slot.account())
     }
 }
 

@@ -97,9 +97,9 @@ impl OverlayNode {
     /// are hashes of their names; others keep the number of their node.
     pub(super) fn lower_id(&self, attr: &Attr, name: Name<'_>) -> NodeId {
         if attr.nlink > 1 && attr.kind != Kind::Directory || attr.id & UPPER_BIT != 0 {
-            let mut place = self.id.to_le_bytes().to_vec();
-            place.extend_from_slice(name.bytes());
-            return siphash::hash(&[0; 16], &place) & !UPPER_BIT | HASHED_BIT;
+            let mut key = self.id.to_le_bytes().to_vec();
+            key.extend_from_slice(name.bytes());
+            return siphash::hash(&[0; 16], &key) & !UPPER_BIT | HASHED_BIT;
         }
         attr.id
     }

@@ -161,7 +161,8 @@ impl OverlayNode {
     /// Removes the name `name` in `dir`.
     pub(super) fn remove_dentry(&self, dir: &OverlayNode, name: Name<'_>) {
         self.update_state(|state| {
-            let is_it = |place: &Dentry| place.parent.id == dir.id && *place.name == *name.bytes();
+            let is_it =
+                |dentry: &Dentry| dentry.parent.id == dir.id && *dentry.name == *name.bytes();
             if state.dentry.as_ref().is_some_and(is_it) {
                 state.dentry = None;
             }
@@ -244,8 +245,8 @@ impl OverlayNode {
 impl Drop for OverlayNode {
     fn drop(&mut self) {
         let parent = |node: &mut OverlayNode| {
-            let place = node.state.get_mut().dentry.take();
-            place.map(|place| place.parent)
+            let dentry = node.state.get_mut().dentry.take();
+            dentry.map(|dentry| dentry.parent)
         };
         OverlayNode::forget(&self.tree, self.id);
         let mut next = parent(self);

@@ -73,7 +73,7 @@ impl Node for OverlayNode {
     fn parent(&self, cx: &Cx<'_>) -> Result<Entry> {
         let dir = self.directory()?;
         let node = match self.state().dentry {
-            Some(place) => place.parent,
+            Some(dentry) => dentry.parent,
             None if self.root => dir,
             None => return Err(Errno::ESTALE),
         };

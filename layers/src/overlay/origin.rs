@@ -37,7 +37,7 @@ pub(super) fn origin_of(node: &OverlayNode, cx: &Cx<'_>, state: &State) -> Optio
         (None, _) => return None,
         (Some(lower), _) if node.kind == Kind::Directory => lower.handle(&as_process(cx)),
         // A lower name was found in a lower directory.
-        (Some(_), Some(place)) => match place.parent.state().lower {
+        (Some(_), Some(dentry)) => match dentry.parent.state().lower {
             Some(parent) => parent.handle(&as_process(cx)),
             None => return None,
         },

@@ -143,7 +143,7 @@ fn is_within(dir: &Arc<OverlayNode>, above: &OverlayNode) -> bool {
         if dir.id == above.id {
             return true;
         }
-        next = dir.state().dentry.map(|place| place.parent);
+        next = dir.state().dentry.map(|dentry| dentry.parent);
     }
     false
 }
@@ -194,18 +194,18 @@ fn rename_upper(
     if leaves_whiteout {
         dir.unlink(ours, from.name, false)?;
     }
-    let place = |end: &RenameEnd<'_>| Dentry {
+    let dentry = |end: &RenameEnd<'_>| Dentry {
         parent: end.dir.clone(),
         name: end.name.bytes().into(),
     };
     if let Some(node) = onto.node() {
         match exchange {
-            true => node.update_state(|state| state.dentry = Some(place(from))),
+            true => node.update_state(|state| state.dentry = Some(dentry(from))),
             false => node.remove_dentry(onto.dir, onto.name),
         }
     }
     if let Some(node) = from.node() {
-        node.update_state(|state| state.dentry = Some(place(onto)));
+        node.update_state(|state| state.dentry = Some(dentry(onto)));
     }
     from.dir.bump_epoch();
     onto.dir.bump_epoch();

@@ -277,13 +277,13 @@ impl Cached {
         }
     }
 
-    /// Returns the unreported error if the file is closed, and marks it as reported if `told`.
-    pub(super) fn unreported_error(&self, told: bool) -> Result<()> {
+    /// Returns the unreported error if the file is closed, and marks it as reported if `report`.
+    pub(super) fn unreported_error(&self, report: bool) -> Result<()> {
         let mut state = self.lock();
         if state.opens > 0 || state.errors.reported {
             return Ok(());
         }
-        state.errors.reported = told;
+        state.errors.reported = report;
         Err(state.errors.last)
     }
 

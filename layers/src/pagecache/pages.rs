@@ -109,7 +109,7 @@ impl Pages {
     pub(super) fn unwritten_from(&self, at: u64) -> bool {
         let last = self.dirty.last().and_then(|number| self.blocks.get(number));
         last.is_some_and(|block| block.dirty.next(at).is_some())
-            || self.writing.iter().any(|flight| flight.end > at)
+            || self.writing.iter().any(|range| range.end > at)
     }
 
     fn block(&mut self, number: u64) -> &mut Block {
@@ -276,10 +276,10 @@ impl Pages {
         range.start..self.missing(range.start, range.end)
     }
 
-    /// Returns the range to read for a random read of `asked`, part of which is missing, of a file
-    /// of `size` bytes: with the pages around it if that pays, otherwise alone.
-    pub(super) fn read_around_window(&mut self, asked: &Range<u64>, size: u64) -> Range<u64> {
-        let pages = asked.start / PAGE..asked.end.div_ceil(PAGE);
+    /// Returns the range to read for a random read of `requested`, part of which is missing, of a
+    /// file of `size` bytes: with the pages around it if that pays, otherwise alone.
+    pub(super) fn read_around_window(&mut self, requested: &Range<u64>, size: u64) -> Range<u64> {
+        let pages = requested.start / PAGE..requested.end.div_ceil(PAGE);
         let grain = if self.read_around.is_worthwhile() {
             BLOCK / PAGE
         } else {
@@ -302,13 +302,13 @@ impl Pages {
         first * PAGE..(last * PAGE).min(size)
     }
 
-    /// Stores data that was read for `range` because of a random read of `asked`; zeros if `data`
-    /// is `None`. Whole pages are stored as single pages, the rest in blocks.
+    /// Stores data that was read for `range` because of a random read of `requested`; zeros if
+    /// `data` is `None`. Whole pages are stored as single pages, the rest in blocks.
     pub(super) fn insert_pages(
         &mut self,
         range: Range<u64>,
         data: Option<&[u8]>,
-        asked: &Range<u64>,
+        requested: &Range<u64>,
     ) {
         let mut at = range.start;
         while at < range.end {
@@ -316,13 +316,13 @@ impl Pages {
             let (from, to) = (page.start - range.start, page.end - range.start);
             let part = data.map(|data| &data[from as usize..to as usize]);
             let block = self.blocks.get(&(at / BLOCK));
-            let begun = block.and_then(|block| block.valid.next(page.start));
-            let begun = begun.is_some_and(|(first, _)| first < page.end);
+            let valid = block.and_then(|block| block.valid.next(page.start));
+            let valid = valid.is_some_and(|(first, _)| first < page.end);
             at = page.end;
-            match page.end - page.start == PAGE && !begun {
+            match page.end - page.start == PAGE && !valid {
                 true => {
                     let number = page.start / PAGE;
-                    if self.read_around.insert(number, part, asked) {
+                    if self.read_around.insert(number, part, requested) {
                         self.memory.charge_page(&self.owner, number);
                     }
                 }
@@ -367,11 +367,11 @@ impl Pages {
             };
             block.valid.remove(range.start, range.end - 1);
             block.dirty.remove(range.start, range.end - 1);
-            let (gone, clean) = (block.valid.is_empty(), block.dirty.is_empty());
+            let (empty, clean) = (block.valid.is_empty(), block.dirty.is_empty());
             if clean && self.dirty.remove(&number) {
                 self.memory.cleaned();
             }
-            if gone {
+            if empty {
                 self.blocks.remove(&number);
             }
         }
@@ -380,15 +380,15 @@ impl Pages {
     /// Drops everything that is neither dirty nor being written.
     pub(super) fn drop_clean(&mut self) {
         self.memory.free_pages(self.read_around.clear());
-        let flights = &self.writing;
+        let writing = &self.writing;
         self.blocks.retain(|number, block| {
             let whole = number * BLOCK..(number + 1) * BLOCK;
-            let mut kept = block.dirty.clone();
-            for flight in flights.iter().filter(|flight| overlap(flight, &whole)) {
-                let (from, to) = (flight.start.max(whole.start), flight.end.min(whole.end));
-                kept.insert(from, to - 1);
+            let mut retained = block.dirty.clone();
+            for range in writing.iter().filter(|range| overlap(range, &whole)) {
+                let (from, to) = (range.start.max(whole.start), range.end.min(whole.end));
+                retained.insert(from, to - 1);
             }
-            block.valid = kept;
+            block.valid = retained;
             !block.valid.is_empty()
         });
     }

@@ -26,13 +26,13 @@ impl<'a> CacheSink<'a> {
         file: &'a Cached,
         epoch: u64,
         range: Range<u64>,
-        asked: Option<Range<u64>>,
+        requested: Option<Range<u64>>,
     ) -> CacheSink<'a> {
         CacheSink {
             file,
             epoch,
             rest: range,
-            requested: asked,
+            requested,
         }
     }
 
@@ -42,7 +42,7 @@ impl<'a> CacheSink<'a> {
         if state.epoch == self.epoch {
             let range = self.rest.start..end;
             match &self.requested {
-                Some(asked) => state.pages.insert_pages(range, data, asked),
+                Some(requested) => state.pages.insert_pages(range, data, requested),
                 None => state.pages.fill(range, data),
             }
         }

@@ -108,11 +108,16 @@ impl ReadAround {
         !seen && !self.contains(number)
     }
 
-    /// Stores a page that was fetched for a request of `asked`, unless it is cached already or not
-    /// worth it; zeros if `data` is `None`. Returns whether it was stored.
-    pub(super) fn insert(&mut self, number: u64, data: Option<&[u8]>, asked: &Range<u64>) -> bool {
-        let asked = overlap(asked, &(number * PAGE..(number + 1) * PAGE));
-        let wanted = match asked {
+    /// Stores a page that was fetched for a request of `requested`, unless it is cached already or
+    /// not worth it; zeros if `data` is `None`. Returns whether it was stored.
+    pub(super) fn insert(
+        &mut self,
+        number: u64,
+        data: Option<&[u8]>,
+        requested: &Range<u64>,
+    ) -> bool {
+        let requested = overlap(requested, &(number * PAGE..(number + 1) * PAGE));
+        let wanted = match requested {
             true => !self.contains(number),
             false => self.wants(number),
         };
@@ -122,7 +127,7 @@ impl ReadAround {
         let data = data.map_or_else(|| vec![0; PAGE as usize], <[u8]>::to_vec);
         let page = Page {
             data: Arc::new(data),
-            state: if asked {
+            state: if requested {
                 PageState::Requested
             } else {
                 PageState::Prefetched

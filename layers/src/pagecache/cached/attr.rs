@@ -5,19 +5,19 @@ use vfs::{Attr, AttrMask, Cx, Result, SetAttr};
 use super::Cached;
 
 impl Cached {
-    /// Returns the attributes that `ask` requests. Dirty data is written first, for it changes
+    /// Returns the attributes that `fetch` requests. Dirty data is written first, for it changes
     /// times and space.
     pub(in crate::pagecache) fn attr(
         &self,
         cx: &Cx<'_>,
         want: AttrMask,
-        ask: impl FnOnce() -> Result<Attr>,
+        fetch: impl FnOnce() -> Result<Attr>,
     ) -> Result<Attr> {
         if want.intersects(AttrMask::SIZE | AttrMask::TIMES) {
             self.flush(cx)?;
         }
         let since = self.core.write_epoch();
-        let mut attr = ask()?;
+        let mut attr = fetch()?;
         self.revalidate(&mut attr, since);
         Ok(attr)
     }

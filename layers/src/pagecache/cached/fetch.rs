@@ -44,23 +44,23 @@ impl Cached {
         Ok(Fetched::UpTo(end))
     }
 
-    /// Reads what is missing of `asked`, a random read in a file of `size` bytes, and the pages
+    /// Reads what is missing of `requested`, a random read in a file of `size` bytes, and the pages
     /// around it if that pays, through `file`; or waits for another caller that reads it.
     pub(in crate::pagecache) fn fetch_around(
         &self,
         file: &dyn File,
         cx: &Cx<'_>,
-        asked: Range<u64>,
+        requested: Range<u64>,
         size: u64,
     ) -> Result<Fetched> {
         let mut state = self.lock();
-        if state.pages.is_being_read(&asked) {
+        if state.pages.is_being_read(&requested) {
             drop(self.wait(state, cx)?);
             return Ok(Fetched::ByOthers);
         }
-        let window = state.pages.read_around_window(&asked, size);
+        let window = state.pages.read_around_window(&requested, size);
         let reserved = ReadReservation {
-            requested: Some(asked),
+            requested: Some(requested),
             ..self.reserve(&mut state, window)
         };
         drop(state);
@@ -109,11 +109,11 @@ impl Cached {
     ) -> Result<u64> {
         let ReadReservation {
             range,
-            requested: asked,
+            requested,
             epoch,
             last_write_epoch: landed,
         } = reserved;
-        let mut filling = CacheSink::new(self, epoch, range.clone(), asked);
+        let mut filling = CacheSink::new(self, epoch, range.clone(), requested);
         let len = (range.end - range.start) as usize;
         let done = file.read(cx, range.start, len, &mut filling);
         let mut state = self.lock();

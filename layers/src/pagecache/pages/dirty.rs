@@ -48,7 +48,7 @@ impl Pages {
     /// [`Pages::end_write`].
     pub(in crate::pagecache) fn take_run(&mut self, from: u64, most: u64) -> Option<DirtyRun> {
         let number = from / BLOCK;
-        let busy = |at: u64| self.writing.iter().any(|flight| flight.contains(&at));
+        let busy = |at: u64| self.writing.iter().any(|range| range.contains(&at));
         let mut numbers = self.dirty.range(number..).chain(self.dirty.range(..number));
         let start = numbers.find_map(|number| {
             let block = self.blocks.get(number)?;
@@ -66,7 +66,7 @@ impl Pages {
         })?;
         let stretch = self.dirty_run_at(start, most)?;
         let mut end = stretch.end.min((start / most + 1) * most);
-        let busy = self.writing.iter().map(|flight| flight.start);
+        let busy = self.writing.iter().map(|range| range.start);
         end = busy.filter(|&at| at > start).fold(end, u64::min);
         self.take(start..end)
     }
@@ -76,7 +76,7 @@ impl Pages {
     pub(in crate::pagecache) fn take_message(&mut self, at: u64, most: u64) -> Option<DirtyRun> {
         let whole = at..at + most;
         let ready = self.dirty_run_at(at, most)?.end >= whole.end;
-        let busy = self.writing.iter().any(|flight| overlap(flight, &whole));
+        let busy = self.writing.iter().any(|range| overlap(range, &whole));
         (ready && !busy).then_some(())?;
         self.take(whole)
     }
@@ -106,7 +106,7 @@ impl Pages {
     /// Ends the write of `run`. The rest after `written` bytes becomes dirty again (`again`), or is
     /// lost: invalid unless it was written again meanwhile.
     pub(in crate::pagecache) fn end_write(&mut self, run: &Range<u64>, written: u64, again: bool) {
-        if let Some(at) = self.writing.iter().position(|flight| flight == run) {
+        if let Some(at) = self.writing.iter().position(|range| range == run) {
             self.writing.swap_remove(at);
         }
         for (number, part) in split(run.start + written..run.end) {
