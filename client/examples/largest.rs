@@ -23,22 +23,22 @@ fn main() -> io::Result<()> {
         return Ok(());
     };
     let file = client.open_file(&path)?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut left = (0..metadata.len()).step_by(PIECE);
-    let mut flight = VecDeque::new();
+    let mut pending = VecDeque::new();
     let mut got = 0;
     loop {
-        while flight.len() < AT_A_TIME
+        while pending.len() < AT_A_TIME
             && let Some(at) = left.next()
         {
-            flight.push_back(file.submit_read(at, PIECE));
+            pending.push_back(file.submit_read(at, PIECE));
         }
-        match flight.pop_front() {
+        match pending.pop_front() {
             Some(read) => got += read.wait()?.len(),
             None => break,
         }
     }
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     println!("{}: {got} bytes in {seconds:.3} s", path.display());
     Ok(())
 }

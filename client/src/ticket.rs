@@ -57,11 +57,11 @@ impl CallPool {
             result: Mutex::new(None),
             ready: Condvar::new(),
         });
-        let told = outcome.clone();
+        let shared = outcome.clone();
         self.0.run(move || {
             let result = call();
-            *told.result.lock() = Some(result);
-            told.ready.notify_all();
+            *shared.result.lock() = Some(result);
+            shared.ready.notify_all();
         });
         Ticket { outcome }
     }
