@@ -28,11 +28,11 @@ pub(crate) fn start() -> CommandResult {
         .stdout(Stdio::piped())
         .spawn()
         .map_err(Failure::new)?;
-    let mut said = String::new();
+    let mut output = String::new();
     if let Some(out) = &mut child.stdout {
-        out.read_to_string(&mut said).map_err(Failure::new)?;
+        out.read_to_string(&mut output).map_err(Failure::new)?;
     }
-    if said == READY {
+    if output == READY {
         return Ok(ExitCode::SUCCESS);
     }
     let status = child.wait().map_err(Failure::new)?;

@@ -139,8 +139,8 @@ pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
     )
     .map_err(Failure::new)?;
     let client = Arc::new(StreamLink::new(ours, "the kernel").map_err(Failure::new)?);
-    let (tell, told) = channel();
-    let stop = tell.clone();
+    let (sender, receiver) = channel();
+    let stop = sender.clone();
     // Fails only if the receiver is gone, when the mount has ended anyway.
     let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
     let passed = {
@@ -148,7 +148,7 @@ pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
         move || relay(client, server)
     };
     // The kernel's client sends requests during mount(2).
-    std::thread::spawn(move || tell.send(Event::Ended(passed())));
+    std::thread::spawn(move || sender.send(Event::Ended(passed())));
     let fd = kernels.as_raw_fd();
     let data = format!(
         "trans=fd,rfdno={fd},wfdno={fd},{}",
@@ -167,7 +167,7 @@ pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
     drop(kernels);
     background::report_ready()?;
     service::notify_ready("ready");
-    let done = wait_for_end(args, &told, &server);
+    let done = wait_for_end(args, &receiver, &server);
     drop(signals);
     done
 }
@@ -182,14 +182,14 @@ enum Event {
 
 fn wait_for_end(
     args: &ConnectArgs,
-    told: &std::sync::mpsc::Receiver<Event>,
+    receiver: &std::sync::mpsc::Receiver<Event>,
     server: &ReconnectingLink,
 ) -> CommandResult {
-    let mut event = told.recv();
+    let mut event = receiver.recv();
     if let Ok(Event::Stop) = event {
         rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
             .map_err(|error| Failure::new(format!("{}: {error}", args.dir.display())))?;
-        let Ok(ended) = told.recv_timeout(service::CLOSE_TIMEOUT) else {
+        let Ok(ended) = receiver.recv_timeout(service::CLOSE_TIMEOUT) else {
             // Programs still have files open: they get errors.
             transports::Link::hang_up(server);
             return Ok(ExitCode::SUCCESS);

@@ -36,7 +36,7 @@ impl FromStr for Source {
 
     fn from_str(text: &str) -> Result<Source, String> {
         match text.strip_prefix("refer:") {
-            Some(place) => parse_referral(place).ok_or_else(|| {
+            Some(location) => parse_referral(location).ok_or_else(|| {
                 format!("expected refer:/PATH@HOST or refer:/PATH@HOST+HOST, got '{text}'")
             }),
             None => text

@@ -134,11 +134,11 @@ mod tests {
 
     use super::*;
 
-    fn access(whom: SquashMode, networked: bool, read_only: bool) -> Stack<'static> {
+    fn access(mode: SquashMode, networked: bool, read_only: bool) -> Stack<'static> {
         Stack {
             access: Access::Fixed {
                 terms: AccessPolicy {
-                    squash: Squash::new(whom),
+                    squash: Squash::new(mode),
                     read_only,
                     clients: None,
                 },

@@ -111,7 +111,7 @@ fn former_names_of_options_stay_valid() {
 fn all_problems_are_told_with_their_places() {
     let text = "9p = 'tcp:x'\nnfs-lese = 5\nsquash = 'al'\nread-only = 'yes'\n9p-msize = 1\nname = 'x'\n[[share]]\nname = 'a/b'\n[[share]]\nsource = 'mem:'\nhttp = 5641\nclients = 'nobody(rw)'\n";
     let problems = parse(text).expect_err("it makes no sense");
-    let told = [
+    let expected = [
         ("f:1:6: 9p: ", "tcp:"),
         (
             "f:2:1: nfs-lese: expected an option of barge serve; ",
@@ -126,10 +126,10 @@ fn all_problems_are_told_with_their_places() {
         ("f:11:1: http: ", "before all [[share]] tables"),
         ("f:12:11: export: ", "nobody"),
     ];
-    assert_eq!(problems.len(), told.len(), "{problems:#?}");
-    for (problem, (place, what)) in problems.iter().zip(told) {
+    assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+    for (problem, (prefix, what)) in problems.iter().zip(expected) {
         assert!(
-            problem.starts_with(place) && problem.contains(what),
+            problem.starts_with(prefix) && problem.contains(what),
             "{problem}"
         );
     }

@@ -39,17 +39,17 @@ fn not_found_error(path: &Path) -> String {
     }
     // The first component that does not exist.
     let parts: Vec<&Path> = path.ancestors().collect();
-    let gone = parts
+    let missing = parts
         .iter()
         .rev()
         .find(|part| !part.as_os_str().is_empty() && fs::symlink_metadata(part).is_err());
-    let gone = gone.copied().unwrap_or(path);
-    let mut line = match (gone == path, path.is_absolute()) {
+    let missing = missing.copied().unwrap_or(path);
+    let mut line = match (missing == path, path.is_absolute()) {
         (true, true) => "no such file or directory".to_owned(),
         (true, false) => format!("no such file or directory{}", in_current_dir()),
-        (false, _) => format!("{} does not exist", gone.display()),
+        (false, _) => format!("{} does not exist", missing.display()),
     };
-    if let Some(close) = similar_name(gone) {
+    if let Some(close) = similar_name(missing) {
         line.push_str(&format!("; did you mean {close}?"));
     }
     line
@@ -84,18 +84,18 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let base = dir.path();
         fs::create_dir(base.join("documents")).expect("made");
-        let told = |path: &str| not_found_error(&base.join(path));
+        let message = |path: &str| not_found_error(&base.join(path));
         let close = base.join("documents").display().to_string();
         for path in ["document", "Documents", "documnets/deep/below"] {
             assert!(
-                told(path).ends_with(&format!("; did you mean {close}?")),
+                message(path).ends_with(&format!("; did you mean {close}?")),
                 "{}",
-                told(path)
+                message(path)
             );
         }
-        assert_eq!(told("xyz"), "no such file or directory");
+        assert_eq!(message("xyz"), "no such file or directory");
         let deep = base.join("xyz").display().to_string();
-        assert_eq!(told("xyz/a"), format!("{deep} does not exist"));
+        assert_eq!(message("xyz/a"), format!("{deep} does not exist"));
         assert!(
             not_found_error(Path::new("host:/srv")).contains("nfs://host/srv or 9p://host/srv")
         );

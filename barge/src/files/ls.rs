@@ -96,8 +96,8 @@ impl Lister<'_> {
                 out.write_all(&title)?;
                 writeln!(out, ":")?;
             }
-            for gone in listed.iter().filter(|listed| listed.entry.is_none()) {
-                let name = String::from_utf8_lossy(&gone.name);
+            for missing in listed.iter().filter(|listed| listed.entry.is_none()) {
+                let name = String::from_utf8_lossy(&missing.name);
                 self.errors
                     .report(&format!("{shown}/{name}"), "cannot be accessed");
             }

@@ -42,8 +42,8 @@ impl Operand {
     /// not exist, but its directory must.
     pub(super) fn open(&self, disk_cache: &DiskCacheArgs) -> Result<(Tree, Vec<u8>), Failure> {
         let found = disk_cache.apply(&self.source).find();
-        let told = |error| Failure::new(format!("{self}: {}", open_error(&self.source, &error)));
-        let (fs, path) = found.map_err(told)?;
+        let failed = |error| Failure::new(format!("{self}: {}", open_error(&self.source, &error)));
+        let (fs, path) = found.map_err(failed)?;
         Ok((Tree::new(fs), path))
     }
 

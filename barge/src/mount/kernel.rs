@@ -37,8 +37,8 @@ pub(super) fn mount(image: &Image, dir: &Path, flags: MountFlags) -> io::Result<
 pub(super) fn wait_for_unmount(args: &MountArgs) -> CommandResult {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", args.dir.display()));
     let mounted = fs::metadata(&args.dir).map_err(failed)?.dev();
-    let (tell, told) = channel();
-    let stop = tell.clone();
+    let (sender, receiver) = channel();
+    let stop = sender.clone();
     let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
     // Poll reports an exception whenever mounts change (proc_pid_mounts(5)); the file is always
     // readable.
@@ -52,11 +52,11 @@ pub(super) fn wait_for_unmount(args: &MountArgs) -> CommandResult {
                 return;
             }
         }
-        let _ = tell.send(Event::Unmounted);
+        let _ = sender.send(Event::Unmounted);
     });
     background::report_ready()?;
     service::notify_ready("ready");
-    let done = match told.recv() {
+    let done = match receiver.recv() {
         Ok(Event::Stop) => rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
             .map_err(|error| failed(error.into())),
         _ => Ok(()),

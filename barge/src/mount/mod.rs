@@ -209,21 +209,21 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
             let _ = mount.unmount();
             failed(error)
         })?;
-    let (tell, told) = channel();
-    let stop = tell.clone();
+    let (sender, receiver) = channel();
+    let stop = sender.clone();
     // Fails only if the receiver is gone, when the mount has ended anyway.
     let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
     std::thread::spawn(move || {
         channels.into_iter().for_each(QueueThread::join);
-        tell.send(Event::Unmounted)
+        sender.send(Event::Unmounted)
     });
     readahead::set(&args.dir);
     background::report_ready()?;
     service::notify_ready("ready");
-    if let Ok(Event::Stop) = told.recv() {
+    if let Ok(Event::Stop) = receiver.recv() {
         sync_and_unmount(&mount, &args.dir, limit)?;
         // Either the session has ended or programs still have files open: they get errors.
-        let _ = told.recv_timeout(service::CLOSE_TIMEOUT);
+        let _ = receiver.recv_timeout(service::CLOSE_TIMEOUT);
     }
     let pages = options.page_cache.is_some();
     let synced = with_timeout(limit, move || {
@@ -309,9 +309,9 @@ fn with_timeout<T: Send + 'static>(
     time: Duration,
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let (tell, told) = channel();
-    std::thread::spawn(move || tell.send(what()));
-    told.recv_timeout(time).ok()
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || sender.send(what()));
+    receiver.recv_timeout(time).ok()
 }
 
 fn warn_not_synced(dir: &Path, why: &dyn std::fmt::Display) {

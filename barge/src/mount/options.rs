@@ -237,7 +237,7 @@ pub(super) fn resolve(
             }
             MountOption::Timeo(time) => remote(&mut from)?.timeouts().timeo = *time,
             MountOption::Retry(retry) => match remote(&mut from)?.retry() {
-                Some(place) => *place = *retry,
+                Some(destination) => *destination = *retry,
                 None => return Err(Failure::usage("retry= requires a 9P or NFS source")),
             },
             MountOption::Uid(uid) => owned.uid = Some(*uid),
@@ -273,8 +273,8 @@ pub(super) fn resolve(
         (None, _) => {}
     }
     let pages = match cache {
-        Cache::Kernel(kept) => {
-            fuse.cache = kept.into();
+        Cache::Kernel(mode) => {
+            fuse.cache = mode.into();
             None
         }
         Cache::Loose => {
@@ -468,8 +468,8 @@ mod tests {
         }
         let pages = |text: &str| settled(text).expect("known").page_cache;
         assert!(pages("cache=none").is_none() && pages("defaults").is_none());
-        let kept = pages("cache=readahead,cache_size=3m").expect("a page cache");
-        assert_eq!((kept.mode, kept.memory), (Mode::ReadAhead, 3 << 20));
+        let cache = pages("cache=readahead,cache_size=3m").expect("a page cache");
+        assert_eq!((cache.mode, cache.memory), (Mode::ReadAhead, 3 << 20));
         let loose = settled("cache=loose").expect("known");
         assert!(loose.fuse.writeback && loose.page_cache.is_none());
         let remote = |text: &str| settled_of("9p://server/", text, false, false).expect("known");

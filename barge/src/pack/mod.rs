@@ -141,14 +141,14 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
             return input::oci_layout(path, scratch).map_err(|error| failed(&error));
         }
     }
-    let told = |error: io::Error| failed(&open_error(&source, &error));
+    let open_failed = |error: io::Error| failed(&open_error(&source, &error));
     if let Source::HostDir(path) = &source
         && let Err(error) = path.metadata()
         && error.kind() == io::ErrorKind::NotFound
     {
-        return Err(told(error));
+        return Err(open_failed(error));
     }
-    let (fs, path) = source.find().map_err(told)?;
+    let (fs, path) = source.find().map_err(open_failed)?;
     let tree = Tree::new(fs);
     let root = tree.resolve(&path, true).map_err(|errno| failed(&errno))?;
     input::file_system(tree.fs.clone(), tree.caller().clone(), root).map_err(|error| failed(&error))
@@ -183,8 +183,8 @@ fn rofs_omissions(dropped: &pack::rofs::Dropped) -> Vec<String> {
         (dropped.xattrs, "omitted the extended attributes of"),
         (dropped.sparse, "zeros in place of the holes of"),
     ];
-    let told = counts.iter().filter(|(count, _)| *count > 0);
-    let lines = told.map(|(count, what)| format!("{what}: {count}"));
+    let nonzero = counts.iter().filter(|(count, _)| *count > 0);
+    let lines = nonzero.map(|(count, what)| format!("{what}: {count}"));
     let first = "omitted permissions, owners and times: ROFS has none".to_owned();
     std::iter::once(first).chain(lines).collect()
 }

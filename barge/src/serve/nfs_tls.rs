@@ -54,11 +54,11 @@ impl TlsArgs {
         }
         let certified = self.nfs_tls_ca.is_some();
         let transports = match self.nfs_xprtsec {
-            Some(Xprtsec(asked)) if asked.mtls && !certified => {
+            Some(Xprtsec(transports)) if transports.mtls && !certified => {
                 let why = "--nfs-xprtsec with mtls: expected --nfs-tls-ca";
                 return Err(Failure::usage(why));
             }
-            Some(Xprtsec(asked)) => asked,
+            Some(Xprtsec(transports)) => transports,
             None => Transports {
                 none: true,
                 tls: true,
@@ -110,21 +110,21 @@ impl FromStr for Xprtsec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Xprtsec, String> {
-        let mut asked = Transports {
+        let mut transports = Transports {
             none: false,
             tls: false,
             mtls: false,
         };
         for word in text.split(':') {
             match word {
-                "none" => asked.none = true,
-                "tls" => asked.tls = true,
-                "mtls" => asked.mtls = true,
+                "none" => transports.none = true,
+                "tls" => transports.tls = true,
+                "mtls" => transports.mtls = true,
                 _ => return Err(format!("expected none, tls or mtls, got '{word}'")),
             }
         }
-        match asked.offers_tls() {
-            true => Ok(Xprtsec(asked)),
+        match transports.offers_tls() {
+            true => Ok(Xprtsec(transports)),
             false => Err("expected tls or mtls in addition to none".into()),
         }
     }

@@ -46,12 +46,12 @@ pub(super) fn start(server: &Arc<Server>) {
 fn notify_client(server: &Weak<Server>, client: &Monitored, state: i32) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let portmapper = SocketAddr::new(client.addr, portmap::PORT);
-    let told = (0..MAX_ATTEMPTS).find_map(|_| send_notify(portmapper, name.trim(), state).ok());
+    let notified = (0..MAX_ATTEMPTS).find_map(|_| send_notify(portmapper, name.trim(), state).ok());
     let Some(server) = server.upgrade() else {
         return;
     };
     let shown = client.name.escape_ascii();
-    match told {
+    match notified {
         Some(()) => {
             tracing::info!(client = %shown, addr = %client.addr, "notified of the restart");
             server.notified();
@@ -140,7 +140,7 @@ fn send_callback(portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
 fn ask<A: ClientCall, T>(
     socket: &UdpSocket,
     machine: &str,
-    ask: &A,
+    request: &A,
     read: impl Fn(A::Answer<'_>) -> T,
 ) -> io::Result<T> {
     const MARK: usize = 4;
@@ -149,7 +149,7 @@ fn ask<A: ClientCall, T>(
     let mut call = Vec::new();
     // The xid is the same in each attempt: a retransmission is answered again.
     calls
-        .call(std::process::id(), &Caller::ROOT, ask, &mut call)
+        .call(std::process::id(), &Caller::ROOT, request, &mut call)
         .map_err(|errno| failed(errno.to_string()))?;
     // Datagrams have no record mark.
     let sent = socket.send(&call[MARK..]);
@@ -168,7 +168,7 @@ fn ask<A: ClientCall, T>(
         other => return Err(failed(format!("expected a reply, got {other:?}"))),
     }
     let body = Body::of(reply).map_err(|what| failed(what.to_string()))?;
-    let answer = ask.answer(body.bytes());
+    let answer = request.answer(body.bytes());
     answer.map(read).map_err(|why| failed(format!("{why:?}")))
 }
 
@@ -196,14 +196,14 @@ mod tests {
         let at = portmapper.local_addr().expect("an address");
         let port = u32::from(nsm.local_addr().expect("an address").port());
         let telling = std::thread::spawn(move || send_notify(at, "server", 7));
-        let asked = answer(&portmapper, &port.to_be_bytes());
+        let query = answer(&portmapper, &port.to_be_bytes());
         let word = |number: u32| number.to_be_bytes();
-        assert_eq!(asked[..12], [word(100_000), word(2), word(3)].concat());
-        assert!(asked.ends_with(&[word(100_024), word(1), word(17), word(0)].concat()));
-        let told = answer(&nsm, &[]);
-        assert_eq!(told[..12], [word(100_024), word(1), word(6)].concat());
+        assert_eq!(query[..12], [word(100_000), word(2), word(3)].concat());
+        assert!(query.ends_with(&[word(100_024), word(1), word(17), word(0)].concat()));
+        let notify = answer(&nsm, &[]);
+        assert_eq!(notify[..12], [word(100_024), word(1), word(6)].concat());
         let name = [&word(6)[..], b"server\0\0", &word(7)].concat();
-        assert!(told.ends_with(&name), "{told:?}");
+        assert!(notify.ends_with(&name), "{notify:?}");
         assert!(telling.join().expect("no panic").is_ok());
     }
 
@@ -219,8 +219,8 @@ mod tests {
         };
         let calling = std::thread::spawn(move || send_callback(at, &call));
         let word = |number: u32| number.to_be_bytes();
-        let asked = answer(&portmapper, &word(port));
-        assert!(asked.ends_with(&[word(100_021), word(4), word(17), word(0)].concat()));
+        let query = answer(&portmapper, &word(port));
+        assert!(query.ends_with(&[word(100_021), word(4), word(17), word(0)].concat()));
         let called = answer(&nlm, &[]);
         assert_eq!(called[..12], [word(100_021), word(4), word(12)].concat());
         assert!(called.ends_with(b"results!"), "{called:?}");

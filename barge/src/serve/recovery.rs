@@ -218,7 +218,7 @@ impl StateFile {
         let (name, boot) = {
             let mut server = start.open_table(SERVER)?;
             let (name, last) = match server.get(())? {
-                Some(kept) => (kept.value().0.to_owned(), kept.value().1),
+                Some(stored) => (stored.value().0.to_owned(), stored.value().1),
                 None => (new_name(), 0),
             };
             let boot = next_boot(last);

@@ -114,9 +114,11 @@ impl LiveShares {
         let names = exports::check(&plan.sources)?;
         let restart = self.changes_requiring_restart(&state, &config, &plan);
         let (mut shares, mut opened) = (Vec::new(), Vec::new());
-        for ((name, share), said) in names.iter().zip(&plan.sources.shares).zip(config.shares()) {
+        for ((name, share), configured) in
+            names.iter().zip(&plan.sources.shares).zip(config.shares())
+        {
             let clients = exports::clients_of(&plan.sources.client_lists, name);
-            let opening = config.opening_settings(said);
+            let opening = config.opening_settings(configured);
             let same = |served: &&LiveShare| {
                 served.export.name == *name && served.opening_settings == opening
             };
@@ -154,9 +156,9 @@ impl LiveShares {
         };
         endpoints.iter().for_each(|one| one.set_exports(&catalog));
         let stays = |old: &LiveShare| shares.iter().any(|new| Arc::ptr_eq(&new.gate, &old.gate));
-        for gone in state.shares.iter().filter(|old| !stays(old)) {
-            gone.gate.close();
-            tracing::info!(share = gone.export.name, "stopped serving a share");
+        for removed in state.shares.iter().filter(|old| !stays(old)) {
+            removed.gate.close();
+            tracing::info!(share = removed.export.name, "stopped serving a share");
         }
         for new in opened {
             tracing::info!(

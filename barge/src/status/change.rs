@@ -104,10 +104,10 @@ fn bucket_differences(now: &[(u64, u64)], before: &[(u64, u64)]) -> Vec<(u64, u6
         Ok(at) => before[at].1,
         Err(_) => 0,
     };
-    let came = now
+    let added = now
         .iter()
         .map(|&(end, count)| (end, count.saturating_sub(then(end))));
-    came.filter(|(_, count)| *count > 0).collect()
+    added.filter(|(_, count)| *count > 0).collect()
 }
 
 #[cfg(test)]

@@ -248,7 +248,7 @@ fn serve_client(
         }
     };
     let bytes = match &read {
-        Ok(asked) => answer(asked).encode(asked.head_only),
+        Ok(request) => answer(request).encode(request.head_only),
         Err(refusal) => {
             drain(link);
             refusal.encode(false)
@@ -383,13 +383,13 @@ mod tests {
     #[test]
     fn whole_requests_are_told_from_beginnings_and_from_what_is_none() {
         let whole = "GET /metrics?x=1 HTTP/1.1\r\nHost: localhost:9100\r\n\r\n";
-        let asked = Request {
+        let request = Request {
             path: "/metrics".into(),
             head_only: false,
         };
         assert_eq!(
             parse(whole.as_bytes(), &names()).and_then(Result::ok),
-            Some(asked)
+            Some(request)
         );
         for len in 0..whole.len() {
             assert_eq!(status(&whole[..len]), "more", "{len}");

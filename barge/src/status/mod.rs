@@ -170,7 +170,7 @@ impl StatusServer {
         let engine = self.engine.clone();
         engine
             .spawn_listener(move |stop| {
-                let answer = |asked: &Request| self.respond(asked);
+                let answer = |request: &Request| self.respond(request);
                 if let Err(error) = http::serve(&listener, &names, &answer, stop) {
                     self.engine.report_failed_listener(listener.addr(), &error);
                 }
@@ -178,8 +178,8 @@ impl StatusServer {
             .map_err(Failure::new)
     }
 
-    fn respond(&self, asked: &Request) -> Response {
-        match asked.path.as_str() {
+    fn respond(&self, request: &Request) -> Response {
+        match request.path.as_str() {
             "/" => page::response(),
             "/healthz" => self.health(),
             "/status.json" => match serde_json::to_vec(&self.status()) {

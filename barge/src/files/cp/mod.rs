@@ -150,8 +150,8 @@ impl CopiedDirectory {
         if !self.created && !copier.preserve.attributes {
             return;
         }
-        let kept = preserve_attributes(copier, &self.tree, &self.from, &*self.to);
-        if let Err(errno) = kept {
+        let result = preserve_attributes(copier, &self.tree, &self.from, &*self.to);
+        if let Err(errno) = result {
             copier.errors.report(&self.shown, errno);
         }
     }

@@ -24,10 +24,10 @@ pub(super) fn preserve_attributes(
         preserve_xattrs(copier, tree, from, copy)?;
     }
     let attr = &from.attr;
-    let kept = copier.preserve.attributes;
+    let attributes = copier.preserve.attributes;
     copier.target.with(|cx| {
         let mut mode = attr.mode;
-        if kept {
+        if attributes {
             let owners = SetAttr {
                 uid: Some(attr.uid),
                 gid: Some(attr.gid),
@@ -43,8 +43,8 @@ pub(super) fn preserve_attributes(
         let set = SetAttr {
             // Symbolic links have no permissions.
             mode: (attr.kind != Kind::Symlink).then_some(mode),
-            atime: kept.then_some(SetTime::At(attr.atime)),
-            mtime: kept.then_some(SetTime::At(attr.mtime)),
+            atime: attributes.then_some(SetTime::At(attr.atime)),
+            mtime: attributes.then_some(SetTime::At(attr.mtime)),
             ..SetAttr::default()
         };
         match copy.setattr(cx, &set) {

@@ -14,13 +14,13 @@ use sidecar::{
 const CHUNKS_PER_READ: u64 = 64;
 
 /// Verifies the image in the first `len` bytes of `file` against its hashes, and those against a
-/// signature by one of `keys`, if there are any. Passes errors to `told`. Without `keys`, an image
-/// without hashes is valid.
+/// signature by one of `keys`, if there are any. Passes errors to `report`. Without `keys`, an
+/// image without hashes is valid.
 pub(super) fn check(
     file: &File,
     len: u64,
     keys: &[PublicKey],
-    told: &mut dyn FnMut(String),
+    report: &mut dyn FnMut(String),
 ) -> io::Result<()> {
     let mut bytes = [0; HEADER_SIZE];
     let header = match len < HEADER_SIZE as u64 {
@@ -38,11 +38,11 @@ pub(super) fn check(
     let header = match header {
         Ok(header) => header,
         Err(broken) => {
-            told(broken.to_string());
+            report(broken.to_string());
             return Ok(());
         }
     };
-    check_signature(&header, keys, told);
+    check_signature(&header, keys, report);
     let range = header.manifest_range();
     let mut bytes = vec![0; (range.end - range.start) as usize];
     file.read_exact_at(&mut bytes, range.start)?;
@@ -54,28 +54,28 @@ pub(super) fn check(
                 layout: shape,
                 manifest,
             }
-            .check(told)
+            .check(report)
         }
         Err(broken) => {
-            told(broken.to_string());
+            report(broken.to_string());
             Ok(())
         }
     }
 }
 
-fn check_signature(header: &Header, keys: &[PublicKey], told: &mut dyn FnMut(String)) {
+fn check_signature(header: &Header, keys: &[PublicKey], report: &mut dyn FnMut(String)) {
     if keys.is_empty() {
         if !header.is_consistent() {
-            told(VerifyError::BadSignature.to_string());
+            report(VerifyError::BadSignature.to_string());
         }
         return;
     }
     match (header.verify(keys), header.signer()) {
         (Ok(()), _) => {}
         (Err(VerifyError::UntrustedKey), Some(signer)) => {
-            told(format!("{}: {signer}", VerifyError::UntrustedKey))
+            report(format!("{}: {signer}", VerifyError::UntrustedKey))
         }
-        (Err(broken), _) => told(broken.to_string()),
+        (Err(broken), _) => report(broken.to_string()),
     }
 }
 
@@ -89,10 +89,10 @@ struct HashTree<'a> {
 impl HashTree<'_> {
     /// Verifies from the uppermost level down, so that wrong hashes are reported before the data
     /// they cover.
-    fn check(&self, told: &mut dyn FnMut(String)) -> io::Result<()> {
+    fn check(&self, report: &mut dyn FnMut(String)) -> io::Result<()> {
         let mut found = 0;
-        let mut told = |range: (u64, u64), what: &str| {
-            told(format!("bytes {} to {}: {what}", range.0, range.1 - 1));
+        let mut report = |range: (u64, u64), what: &str| {
+            report(format!("bytes {} to {}: {what}", range.0, range.1 - 1));
             found += 1;
             found < MAX_FINDINGS
         };
@@ -101,7 +101,7 @@ impl HashTree<'_> {
                 let between = (self.layout.levels()[level].end, above.start);
                 let bytes = self.read(between.0, between.1)?;
                 let zeros = bytes.iter().all(|byte| *byte == 0);
-                if !zeros && !told(between, "expected zeros") {
+                if !zeros && !report(between, "expected zeros") {
                     return Ok(());
                 }
             }
@@ -110,7 +110,7 @@ impl HashTree<'_> {
                 let numbers = first..chunks.min(first + CHUNKS_PER_READ);
                 for number in self.mismatches(level, numbers)? {
                     let range = self.layout.chunk(level, number);
-                    if !told((range.start, range.end), "does not match its hash") {
+                    if !report((range.start, range.end), "does not match its hash") {
                         return Ok(());
                     }
                 }
@@ -121,12 +121,12 @@ impl HashTree<'_> {
 
     /// Returns the chunks of a level whose hashes differ.
     fn mismatches(&self, level: usize, numbers: Range<u64>) -> io::Result<Vec<u64>> {
-        let place = |number| self.layout.chunk(level, number);
-        let start = place(numbers.start).start;
-        let bytes = self.read(start, place(numbers.end - 1).end)?;
+        let range_of = |number| self.layout.chunk(level, number);
+        let start = range_of(numbers.start).start;
+        let bytes = self.read(start, range_of(numbers.end - 1).end)?;
         let hashes = self.hashes(level, &numbers)?;
         let wrong = numbers.zip(hashes).filter(|(number, expected)| {
-            let range = place(*number);
+            let range = range_of(*number);
             let chunk = &bytes[(range.start - start) as usize..(range.end - start) as usize];
             hash(chunk, (level, *number) == (0, 0)) != *expected
         });
@@ -139,8 +139,8 @@ impl HashTree<'_> {
             let each = numbers.clone().filter_map(|at| self.manifest.hash(at));
             return Ok(each.collect());
         }
-        let (chunk, place) = HashLayout::hash_location(numbers.start);
-        let at = self.layout.chunk(level + 1, chunk).start + place.start as u64;
+        let (chunk, location) = HashLayout::hash_location(numbers.start);
+        let at = self.layout.chunk(level + 1, chunk).start + location.start as u64;
         let mut hashes = vec![[0; HASH_SIZE]; (numbers.end - numbers.start) as usize];
         self.file.read_exact_at(hashes.as_flattened_mut(), at)?;
         Ok(hashes)

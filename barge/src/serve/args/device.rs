@@ -12,8 +12,8 @@ impl Affinity {
     /// Returns the processor of `queue`, or `None` for the first `free` queues, which are not
     /// pinned.
     pub(in crate::serve) fn processor_of(&self, queue: usize, free: usize) -> Option<usize> {
-        let turn = queue.checked_sub(free)?.checked_rem(self.0.len())?;
-        Some(self.0[turn])
+        let index = queue.checked_sub(free)?.checked_rem(self.0.len())?;
+        Some(self.0[index])
     }
 }
 
@@ -89,11 +89,11 @@ impl FromStr for NinePDevice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<NinePDevice, String> {
-        let (place, tag) = match text.rsplit_once(",tag=") {
-            Some((place, tag)) => (place, Some(tag)),
+        let (address, tag) = match text.rsplit_once(",tag=") {
+            Some((address, tag)) => (address, Some(tag)),
             None => (text, None),
         };
-        let socket: SocketArg = place
+        let socket: SocketArg = address
             .parse()
             .map_err(|expected| format!("{expected}[,tag=TAG]"))?;
         let tag = tag.or(socket.name.as_deref()).unwrap_or("share");
@@ -123,8 +123,8 @@ impl FromStr for Drive {
             Some(text) => (text, true),
             None => (text, false),
         };
-        let (place, file) = text.split_once(",file=").unwrap_or((text, ""));
-        let socket = place
+        let (address, file) = text.split_once(",file=").unwrap_or((text, ""));
+        let socket = address
             .parse()
             .map_err(|expected| format!("{expected}[,file=FILE][,ro]"))?;
         Ok(Drive {

@@ -172,7 +172,7 @@ impl AccessArgs {
     /// Returns the terms of a share, which is read-only if `read_only` or the options say so. The
     /// clients are set elsewhere.
     fn plan(&self, read_only: bool) -> AccessPolicy {
-        let whom = match self.squash {
+        let mode = match self.squash {
             SquashArg::None => SquashMode::None,
             SquashArg::RemoteRoot => SquashMode::RemoteRoot,
             SquashArg::Root => SquashMode::Root,
@@ -180,7 +180,7 @@ impl AccessArgs {
         };
         AccessPolicy {
             squash: Squash {
-                mode: whom,
+                mode,
                 uid: self.anon_uid,
                 gid: self.anon_gid,
             },

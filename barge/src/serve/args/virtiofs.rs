@@ -22,12 +22,12 @@ impl FromStr for Tag {
 
     fn from_str(text: &str) -> Result<Tag, String> {
         let mut tag = Tag::NONE;
-        let place = tag
+        let bytes = tag
             .0
             .get_mut(..text.len())
-            .filter(|place| !place.is_empty());
+            .filter(|bytes| !bytes.is_empty());
         let expected = || format!("expected 1 to {} bytes, got {}", Tag::LEN, text.len());
-        place.ok_or_else(expected)?.copy_from_slice(text.as_bytes());
+        bytes.ok_or_else(expected)?.copy_from_slice(text.as_bytes());
         Ok(tag)
     }
 }

@@ -27,10 +27,10 @@ struct Screen {
     error: Option<String>,
 }
 
-/// Shows `first`, and then the replies of `ask`.
+/// Shows `first`, and then the replies of `fetch`.
 pub(super) fn run(
     first: Status,
-    ask: &dyn Fn() -> StatusResult,
+    fetch: &dyn Fn() -> StatusResult,
     interval: Duration,
 ) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
@@ -40,7 +40,7 @@ pub(super) fn run(
         rates: VecDeque::new(),
         error: None,
     };
-    let shown = screen.run_until_quit(&mut terminal, ask, interval);
+    let shown = screen.run_until_quit(&mut terminal, fetch, interval);
     ratatui::restore();
     shown
 }
@@ -49,7 +49,7 @@ impl Screen {
     fn run_until_quit(
         &mut self,
         terminal: &mut DefaultTerminal,
-        ask: &dyn Fn() -> StatusResult,
+        fetch: &dyn Fn() -> StatusResult,
         interval: Duration,
     ) -> io::Result<()> {
         loop {
@@ -68,7 +68,7 @@ impl Screen {
                     _ => {}
                 }
             }
-            match ask() {
+            match fetch() {
                 Ok(status) => self.update(status),
                 Err(failure) => self.error = Some(failure.message),
             }
