@@ -124,14 +124,14 @@ impl Dataset {
 
     /// Reads the data below `root`; returns MB/s.
     fn read(self, root: &Path) -> io::Result<f64> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let bytes = match self {
             Dataset::File => read_file(&root.join(DATA))?,
             Dataset::Tree => paths(&root.join(SMALL_FILES_DIR))?
                 .iter()
                 .try_fold(0, |sum, path| Ok::<_, io::Error>(sum + read_file(path)?))?,
         };
-        Ok(bytes as f64 / 1e6 / begun.elapsed().as_secs_f64())
+        Ok(bytes as f64 / 1e6 / started.elapsed().as_secs_f64())
     }
 }
 
@@ -167,21 +167,21 @@ impl Fixture {
 
     /// Reads over a mount with an empty disk cache, then over a second mount; returns MB/s of each.
     fn measure(&self, what: Dataset, column: Column) -> Result<[f64; 2], String> {
-        let told = |error: io::Error| error.to_string();
+        let describe = |error: io::Error| error.to_string();
         let copies = self.workspace.run_dir.join("copies");
         match fs::remove_dir_all(&copies) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(told(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(describe(error)),
             _ => {}
         }
         let mut rates = [0.0; 2];
         for rate in &mut rates {
-            drop_caches(&self.workspace.share).map_err(told)?;
+            drop_caches(&self.workspace.share).map_err(describe)?;
             if copies.exists() {
-                drop_caches(&copies).map_err(told)?;
+                drop_caches(&copies).map_err(describe)?;
             }
             let options = match column {
                 Column::Local => {
-                    *rate = what.read(&self.workspace.share).map_err(told)?;
+                    *rate = what.read(&self.workspace.share).map_err(describe)?;
                     continue;
                 }
                 Column::Uncached => "ro,cache=mmap".into(),
@@ -194,7 +194,7 @@ impl Fixture {
                 &options,
                 self.workspace.run_dir.join("mounted"),
             )?;
-            *rate = what.read(mounted.path()).map_err(told)?;
+            *rate = what.read(mounted.path()).map_err(describe)?;
             mounted.unmount()?;
         }
         Ok(rates)

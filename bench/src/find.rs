@@ -103,9 +103,9 @@ impl Fixture {
     fn measure(&self, column: usize, files: u32) -> Result<[f64; 2], String> {
         let at = self.workspace.run_dir.join("mounted");
         let mounted = Mounted::new(self.workspace.barge(), &self.urls[column], "ro", at)?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let found = count(mounted.path()).map_err(|error| error.to_string())?;
-        let rate = f64::from(found) / begun.elapsed().as_secs_f64();
+        let rate = f64::from(found) / started.elapsed().as_secs_f64();
         if found != files {
             return Err(format!("expected {files} files, found {found}"));
         }

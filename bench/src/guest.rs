@@ -159,8 +159,8 @@ impl Bench {
             }
             Bench::Caches | Bench::Readplus => {}
         }
-        let (told, status) = run_guest(&mut command)?;
-        for why in told.failed {
+        let (report, status) = run_guest(&mut command)?;
+        for why in report.failed {
             args.progress.report_failure(why);
         }
         if !status.success() {
@@ -170,13 +170,13 @@ impl Bench {
         }
         let row = |row: GuestRow| Row::new(row.name, unit(&row.unit), row.runs);
         Ok(Results {
-            title: told.title,
-            notes: told.notes,
+            title: report.title,
+            notes: report.notes,
             missing,
-            servers: told.columns,
-            peers: told.peers,
-            limit: told.limit,
-            rows: told.rows.into_iter().map(row).collect(),
+            servers: report.columns,
+            peers: report.peers,
+            limit: report.limit,
+            rows: report.rows.into_iter().map(row).collect(),
         })
     }
 }
@@ -190,17 +190,17 @@ fn run_guest(command: &mut Command) -> Result<(GuestReport, ExitStatus), Failure
         .spawn()
         .map_err(|error| failed(&error))?;
     let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
-    let mut told = None;
+    let mut report = None;
     let mut last = String::new();
     // Lines of the guest's kernel log may not be UTF-8.
     for line in lines.into_iter().flatten().map_while(Result::ok) {
         let found = serde_json::from_str(&line).ok();
-        told = found.or(told);
+        report = found.or(report);
         last = line;
     }
     let status = child.wait().map_err(|error| failed(&error))?;
-    match told {
-        Some(told) => Ok((told, status)),
+    match report {
+        Some(report) => Ok((report, status)),
         None => Err(failed(&format!("{status}: {last:.300}"))),
     }
 }

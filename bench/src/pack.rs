@@ -137,8 +137,8 @@ fn measure(
     args.plan(1, able.len());
     for round in 0..=args.runs() {
         let first = round % able.len().max(1);
-        for turn in 0..able.len() {
-            let column = able[(turn + first) % able.len()];
+        for position in 0..able.len() {
+            let column = able[(position + first) % able.len()];
             let made = columns[column].pack(&args.barge, stored, at, image);
             args.progress.advance()?;
             match made {

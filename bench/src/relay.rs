@@ -84,8 +84,8 @@ fn forward(
 
 /// Forwards one direction, with a thread to read and a thread to write.
 fn forward_direction(mut from: TcpStream, to: TcpStream, mut count: Option<WriteCounter>) {
-    let (tell, told): (SyncSender<TimedChunk>, _) = sync_channel(Relay::MAX_IN_FLIGHT);
-    spawn(move || write_delayed(&told, to));
+    let (sender, receiver): (SyncSender<TimedChunk>, _) = sync_channel(Relay::MAX_IN_FLIGHT);
+    spawn(move || write_delayed(&receiver, to));
     spawn(move || {
         loop {
             let mut piece = vec![0; Relay::CHUNK_SIZE];
@@ -96,16 +96,16 @@ fn forward_direction(mut from: TcpStream, to: TcpStream, mut count: Option<Write
             if let Some(count) = &mut count {
                 count.feed(&piece);
             }
-            if tell.send((Instant::now(), piece)).is_err() {
+            if sender.send((Instant::now(), piece)).is_err() {
                 return;
             }
         }
     });
 }
 
-fn write_delayed(told: &Receiver<TimedChunk>, mut to: TcpStream) {
-    for (came, piece) in told {
-        sleep((came + Relay::DELAY).saturating_duration_since(Instant::now()));
+fn write_delayed(receiver: &Receiver<TimedChunk>, mut to: TcpStream) {
+    for (received, piece) in receiver {
+        sleep((received + Relay::DELAY).saturating_duration_since(Instant::now()));
         if to.write_all(&piece).is_err() {
             break;
         }
@@ -169,20 +169,20 @@ mod tests {
             let size = (len as u32 + 7).to_le_bytes();
             [&size[..], &[kind, 0, 0], &vec![kind; len]].concat()
         };
-        let said = [
+        let sent = [
             message(120, 4),
             message(WriteCounter::TWRITE, 16 + 100),
             message(WriteCounter::TWRITE, 16 + 300_000),
             message(110, 0),
         ]
         .concat();
-        let begun = Instant::now();
-        client.write_all(&said).expect("sent");
+        let started = Instant::now();
+        client.write_all(&sent).expect("sent");
         client.shutdown(Shutdown::Write).expect("said");
         let mut heard = Vec::new();
         let mut there = server.accept().expect("passed on").0;
         there.read_to_end(&mut heard).expect("read");
-        assert!(heard == said && begun.elapsed() >= Relay::DELAY);
+        assert!(heard == sent && started.elapsed() >= Relay::DELAY);
         assert_eq!(relay.mean_write(), Some(150_050));
         assert_eq!(relay.mean_write(), None);
     }

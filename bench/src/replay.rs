@@ -68,14 +68,14 @@ pub(super) fn run(
         exports: HashMap::new(),
     };
     let mut replayed = ReplayReport::default();
-    let begun = Instant::now();
+    let started = Instant::now();
     for (at, line) in BufReader::new(from).lines().enumerate() {
         let line = line.map_err(|error| failed(&error))?;
         let bad = |error| failed(&format!("line {}: expected a call: {error}", at + 1));
         let line: Line = Line::parse(&line).map_err(bad)?;
         if paced {
             let due = Duration::from_micros(line.at);
-            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+            std::thread::sleep(due.saturating_sub(started.elapsed()));
         }
         let start = Instant::now();
         match replay.call(&line) {
@@ -83,7 +83,7 @@ pub(super) fn run(
             Some(result) => replayed.record(at + 1, &line, result, start.elapsed()),
         }
     }
-    replayed.seconds = begun.elapsed().as_secs_f64();
+    replayed.seconds = started.elapsed().as_secs_f64();
     Ok(replayed)
 }
 
@@ -344,8 +344,8 @@ impl ReplayReport {
             "{calls} calls in {:.3} s, {rate:.0} per second, {} came to something else",
             self.seconds, self.differences
         );
-        for told in &self.reported {
-            let _ = writeln!(text, "{told}");
+        for difference in &self.reported {
+            let _ = writeln!(text, "{difference}");
         }
         text
     }

@@ -61,23 +61,23 @@ pub(super) fn run_pipelined<Flight, Found: Default>(
     mut finish: impl FnMut(usize, Flight) -> vfs::Result<Found>,
 ) -> Measurement {
     let began = Instant::now();
-    let mut flights = VecDeque::with_capacity(depth);
+    let mut in_flight = VecDeque::with_capacity(depth);
     for slot in 0..depth {
-        flights.push_back((slot, 0, submit(slot, 0, Found::default())?));
+        in_flight.push_back((slot, 0, submit(slot, 0, Found::default())?));
     }
-    let (mut begun, mut done) = (depth, 0);
-    while let Some((slot, mut step, flight)) = flights.pop_front() {
-        let mut found = finish(step, flight)?;
+    let (mut started, mut done) = (depth, 0);
+    while let Some((slot, mut step, pending)) = in_flight.pop_front() {
+        let mut found = finish(step, pending)?;
         step += 1;
         if step == steps {
             done += 1;
-            if begun >= most || began.elapsed() >= time {
+            if started >= most || began.elapsed() >= time {
                 continue;
             }
-            begun += 1;
+            started += 1;
             (step, found) = (0, Found::default());
         }
-        flights.push_back((slot, step, submit(slot, step, found)?));
+        in_flight.push_back((slot, step, submit(slot, step, found)?));
     }
     Ok((done, began.elapsed()))
 }
@@ -109,8 +109,8 @@ impl Rotation {
         mut measure: impl FnMut(&mut [Row], usize) -> Result<(), String>,
     ) -> Result<(), Failure> {
         let many = self.failed.len();
-        for turn in 0..many {
-            let column = (turn + round) % many;
+        for position in 0..many {
+            let column = (position + round) % many;
             args.progress.advance()?;
             if self.failed[column] {
                 continue;

@@ -114,21 +114,23 @@ impl Job {
     /// Prepares the job's files: removes those to write, creates the one to read.
     pub(super) fn prepare(&self, share: &Path, size: u64) -> Result<(), String> {
         let path = share.join(self.file());
-        let told = |error: std::io::Error| format!("{}: {error}", path.display());
+        let describe = |error: std::io::Error| format!("{}: {error}", path.display());
         if self.file() == OUT {
             return self
                 .files(share)
                 .iter()
                 .try_for_each(|path| match fs::remove_file(path) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(told(error)),
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        Err(describe(error))
+                    }
                     _ => Ok(()),
                 });
         }
         if fs::metadata(&path).is_ok_and(|data| data.len() == size) {
             return Ok(());
         }
-        let file = write_data(&path, size).map_err(told)?;
-        file.sync_all().map_err(told)
+        let file = write_data(&path, size).map_err(describe)?;
+        file.sync_all().map_err(describe)
     }
 
     /// Creates the job's files in `dir` as they are at its end, of `size` bytes together, and drops

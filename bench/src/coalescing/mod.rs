@@ -199,8 +199,8 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
             let mut messages = Vec::new();
             let sizes = sizes.for_job(job, way);
             for round in 0..runs {
-                rotation.round(args, round, std::slice::from_mut(&mut row), |rows, turn| {
-                    let column = COLUMNS[turn];
+                rotation.round(args, round, std::slice::from_mut(&mut row), |rows, slot| {
+                    let column = COLUMNS[slot];
                     if column == Column::Uncoalesced && served.uncoalesced.is_none() {
                         return Ok(());
                     }
@@ -211,7 +211,7 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
                         messages.push(format!("{} {mean}", column.name()));
                     }
                     let failed = |why| format!("{}, {}: {why}", column.name(), name(job));
-                    rows[0].runs[turn].push(rate.map_err(failed)?);
+                    rows[0].runs[slot].push(rate.map_err(failed)?);
                     Ok(())
                 })?;
             }
@@ -415,8 +415,8 @@ impl ServedTree {
         workspace: &Workspace,
         sizes: &Sizes,
     ) -> Result<Mounted, String> {
-        let kept = |cache| format!("cache={cache},cache_size={}", sizes.cache);
-        let (loose, mmap) = (kept("loose"), kept("mmap"));
+        let cache_options = |cache| format!("cache={cache},cache_size={}", sizes.cache);
+        let (loose, mmap) = (cache_options("loose"), cache_options("mmap"));
         let (source, options) = match column {
             Column::Loose => (&self.url, &*loose),
             Column::Mmap => (&self.url, &*mmap),

@@ -30,11 +30,11 @@ pub(super) struct Reads {
 impl Disk {
     /// Makes an empty disk below `run`; returns the reason if that is impossible.
     pub(super) fn make(run: &Path) -> Result<Disk, String> {
-        let told = |error: std::io::Error| error.to_string();
+        let describe = |error: std::io::Error| error.to_string();
         let (file, at) = (run.join("disk.img"), run.join("disk"));
-        fs::create_dir_all(&at).map_err(told)?;
+        fs::create_dir_all(&at).map_err(describe)?;
         let made = File::create(&file).and_then(|file| file.set_len(SIZE));
-        made.map_err(told)?;
+        made.map_err(describe)?;
         // Complete initialization now, so that the kernel does not write during the measurements.
         let now = ["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
         run_command(Command::new("mkfs.ext4").args(now).arg(&file))?;
@@ -44,7 +44,7 @@ impl Disk {
         let device = direct.or_else(|_| losetup(&file, &[]))?;
         let disk = Disk { device, at };
         disk.mount("noatime")?;
-        fs::remove_file(&file).map_err(told)?;
+        fs::remove_file(&file).map_err(describe)?;
         Ok(disk)
     }
 

@@ -79,8 +79,8 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     let fixture = Fixture::make(&workspace).map_err(Failure::new)?;
     let mut columns = Vec::from(Column::ALL);
     let cells_of_all = Runtime::ALL.into_iter().flat_map(cells);
-    let asked = cells_of_all.filter(|cell| args.selects(&cell.name()));
-    args.plan(asked.count(), columns.len());
+    let selected = cells_of_all.filter(|cell| args.selects(&cell.name()));
+    args.plan(selected.count(), columns.len());
     let mut missing = Vec::new();
     let mut rows = Vec::new();
     let mut short = Vec::new();
@@ -252,8 +252,8 @@ impl Fixture {
         let mut rows = Vec::from(FIGURES.map(row));
         let mut rotation = Rotation::of(columns.len());
         for round in 0..=args.runs() {
-            rotation.round(args, round, &mut rows, |rows, turn| {
-                let column = columns[turn];
+            rotation.round(args, round, &mut rows, |rows, slot| {
+                let column = columns[slot];
                 // The first round warms up: it measures memory instead of time.
                 let found = match round {
                     0 => self
@@ -266,7 +266,7 @@ impl Fixture {
                 let (first, found) =
                     found.map_err(|why| format!("{}, {}: {why}", column.name(), cell.name()))?;
                 for (row, figure) in rows[first..].iter_mut().zip(found) {
-                    row.runs[turn].push(figure);
+                    row.runs[slot].push(figure);
                 }
                 Ok(())
             })?;

@@ -229,12 +229,12 @@ impl<'a> Mounted<'a> {
         ]);
         let output = find.output().map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let kept: u64 = text.split_whitespace().flat_map(str::parse::<u64>).sum();
+        let cached: u64 = text.split_whitespace().flat_map(str::parse::<u64>).sum();
         let own = match column.is_served() {
             true => server(self.at).map_or(0, |pid| peak_memory(&pid)),
             false => 0,
         };
-        Ok([kept, own].map(|bytes| bytes as f64 / f64::from(1 << 20)))
+        Ok([cached, own].map(|bytes| bytes as f64 / f64::from(1 << 20)))
     }
 }
 
@@ -253,11 +253,11 @@ fn server(at: &Path) -> Option<PathBuf> {
     let at = at.as_os_str().as_encoded_bytes();
     let ours = std::process::id().to_string();
     let processes = fs::read_dir("/proc").ok()?.flatten();
-    let told = |process: &PathBuf| {
+    let is_server = |process: &PathBuf| {
         let words = fs::read(process.join("cmdline")).unwrap_or_default();
         words.split(|&byte| byte == 0).any(|word| word == at)
     };
     processes
         .map(|process| process.path())
-        .find(|process| !process.ends_with(&ours) && told(process))
+        .find(|process| !process.ends_with(&ours) && is_server(process))
 }

@@ -68,9 +68,9 @@ impl Runtime {
 
     /// Makes a tree of the runtime at `top`; returns the reason if that is impossible.
     pub(crate) fn make(self, top: &Path) -> Result<(), String> {
-        let told = |error: std::io::Error| error.to_string();
+        let describe = |error: std::io::Error| error.to_string();
         for dir in ["bin", "lib"] {
-            fs::create_dir_all(top.join(dir)).map_err(told)?;
+            fs::create_dir_all(top.join(dir)).map_err(describe)?;
         }
         let (program, package) = match self {
             Runtime::Node => ("node", "nodejs"),
@@ -81,8 +81,8 @@ impl Runtime {
         let binary = match self {
             Runtime::Node => {
                 let binary = top.join("bin/node");
-                fs::copy(&program, &binary).map_err(told)?;
-                node_programs(top).map_err(told)?;
+                fs::copy(&program, &binary).map_err(describe)?;
+                node_programs(top).map_err(describe)?;
                 binary
             }
             Runtime::Java => {
@@ -96,14 +96,14 @@ impl Runtime {
                 if !top.join("jdk/lib/modules").exists() {
                     copied?;
                 }
-                symlink("../jdk/bin/java", top.join("bin/java")).map_err(told)?;
+                symlink("../jdk/bin/java", top.join("bin/java")).map_err(describe)?;
                 java_programs(top)?;
                 home.join("bin/java")
             }
         };
         for library in libraries(&binary)? {
             let name = library.file_name().unwrap_or_default();
-            fs::copy(&library, top.join("lib").join(name)).map_err(told)?;
+            fs::copy(&library, top.join("lib").join(name)).map_err(describe)?;
         }
         Ok(())
     }
@@ -165,9 +165,9 @@ fn node_programs(top: &Path) -> std::io::Result<()> {
 }
 
 fn java_programs(top: &Path) -> Result<(), String> {
-    let told = |error: std::io::Error| error.to_string();
+    let describe = |error: std::io::Error| error.to_string();
     let (sources, classes) = (top.join("sources"), top.join("classes"));
-    fs::create_dir_all(&sources).map_err(told)?;
+    fs::create_dir_all(&sources).map_err(describe)?;
     let mut modules = String::new();
     for number in 0..MODULES {
         let _ = writeln!(
@@ -184,7 +184,7 @@ fn java_programs(top: &Path) -> Result<(), String> {
         modules,
     ] {
         let source = sources.join(name);
-        fs::write(&source, text).map_err(told)?;
+        fs::write(&source, text).map_err(describe)?;
         javac.arg(source);
     }
     run_command(&mut javac)

@@ -148,10 +148,10 @@ impl Connection {
         };
         let seqid = owner.next_seqid();
         let cx = self.cx();
-        let turn = link.begin(&cx, &self.close_v4(&open, seqid))?;
-        let turn = turn.ok_or(Errno::EAGAIN)?;
+        let pending = link.begin(&cx, &self.close_v4(&open, seqid))?;
+        let pending = pending.ok_or(Errno::EAGAIN)?;
         Ok(Box::new(move || {
-            let done = link.end(&cx, turn, &self.close_v4(&open, seqid), |()| ());
+            let done = link.end(&cx, pending, &self.close_v4(&open, seqid), |()| ());
             done.map_err(|failure| failure.errno())?;
             no_file()
         }))
@@ -185,13 +185,13 @@ impl Connection {
     fn send_v3<'c, A: ClientCall + 'c>(
         &'c self,
         link: &'c Procedures,
-        ask: A,
+        request: A,
         read: impl FnOnce(A::Answer<'_>) -> Result<Open> + 'c,
     ) -> Result<PendingReply<'c>> {
         let cx = self.cx();
-        let flight = link.begin(&cx, &ask);
+        let pending = link.begin(&cx, &request);
         Ok(Box::new(move || {
-            let answer = link.end(&cx, flight, &ask, read);
+            let answer = link.end(&cx, pending, &request, read);
             answer.map_err(|failure| failure.errno())?
         }))
     }
@@ -204,9 +204,9 @@ impl Connection {
         read: impl FnMut(S::Answer<'_>) -> Result<Open> + 'c,
     ) -> Result<PendingReply<'c>> {
         let cx = self.cx();
-        let turn = link.begin(&cx, &operations)?.ok_or(Errno::EAGAIN)?;
+        let pending = link.begin(&cx, &operations)?.ok_or(Errno::EAGAIN)?;
         Ok(Box::new(move || {
-            let answer = link.end(&cx, turn, &operations, read);
+            let answer = link.end(&cx, pending, &operations, read);
             answer.map_err(|failure| failure.errno())?
         }))
     }

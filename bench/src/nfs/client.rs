@@ -112,7 +112,7 @@ impl Client {
                     (Operation::SmallFile | Operation::List, _) => Err(Errno::EINVAL),
                 }
             },
-            |_, flight| flight(),
+            |_, pending| pending(),
         )?;
         Ok((done / pieces, took))
     }

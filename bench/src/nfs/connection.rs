@@ -216,17 +216,17 @@ impl Connection {
         let (handle, cookie, verifier) = (&*self.small_files, listed.cookie, listed.verifier);
         match &self.link {
             Link::V3(link) => {
-                let ask = v3::ReadDir::<false> {
+                let request = v3::ReadDir::<false> {
                     handle,
                     cookie,
                     verifier,
                     count: COUNT,
                     tree,
                 };
-                link.call(cx, &ask, |page| listed.add(&page))
+                link.call(cx, &request, |page| listed.add(&page))
             }
             Link::V4(link) => {
-                let ask = v4::ReadDir {
+                let request = v4::ReadDir {
                     handle,
                     cookie,
                     verifier,
@@ -234,7 +234,7 @@ impl Connection {
                     plus: false,
                     tree,
                 };
-                link.call(cx, ask, |page| listed.add(&page))
+                link.call(cx, request, |page| listed.add(&page))
             }
         }
     }

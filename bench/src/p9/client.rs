@@ -15,7 +15,7 @@ use crate::workspace::{DATA_FILE, FILE_COUNT, OUT_SIZE, SMALL_FILES_DIR, file_na
 
 /// A connection with the fids that the operations need.
 pub(crate) struct Client {
-    pipe: Arc<Connection>,
+    connection: Arc<Connection>,
     root: Fid,
     small_files: Fid,
     data: Fid,
@@ -37,17 +37,17 @@ impl Client {
         number: usize,
     ) -> std::result::Result<Client, String> {
         let link = dial(addr).map_err(|error| format!("{addr}: {error}"))?;
-        let pipe = Connection::open(link, Dialect::Linux, LARGE + 24)
+        let connection = Connection::open(link, Dialect::Linux, LARGE + 24)
             .map_err(|error| error.to_string())?;
-        Client::prepare(pipe, aname, number).map_err(|errno| format!("{addr}: {errno}"))
+        Client::prepare(connection, aname, number).map_err(|errno| format!("{addr}: {errno}"))
     }
 
-    fn prepare(pipe: Arc<Connection>, aname: &str, number: usize) -> Result<Client> {
-        let fids: Result<Vec<Fid>> = (0..MAX_DEPTH + 4).map(|_| pipe.fid()).collect();
+    fn prepare(connection: Arc<Connection>, aname: &str, number: usize) -> Result<Client> {
+        let fids: Result<Vec<Fid>> = (0..MAX_DEPTH + 4).map(|_| connection.fid()).collect();
         let mut own = fids?;
         let [root, many, data, out] = [0, 1, 2, 3].map(|_| own.pop().unwrap_or(Fid::NONE));
         let (afid, uname, aname) = (Fid::NONE, &b"root"[..], aname.as_bytes());
-        pipe.call(&Tmessage::Attach {
+        connection.call(&Tmessage::Attach {
             fid: root,
             afid,
             uname,
@@ -55,7 +55,7 @@ impl Client {
             n_uname: Uid(0),
         })?;
         let walk = |newfid, name: &str| {
-            pipe.call(&Tmessage::Walk {
+            connection.call(&Tmessage::Walk {
                 fid: root,
                 newfid,
                 names: Names::new(&[name.as_bytes()]),
@@ -63,18 +63,18 @@ impl Client {
         };
         walk(many, SMALL_FILES_DIR)?;
         walk(data, DATA_FILE.0)?;
-        pipe.call(&Tmessage::Lopen {
+        connection.call(&Tmessage::Lopen {
             fid: data,
             flags: 0,
         })?;
-        pipe.call(&Tmessage::Walk {
+        connection.call(&Tmessage::Walk {
             fid: root,
             newfid: out,
             names: Names::new(&[]),
         })?;
         let name = format!("out{number}");
         let flags = (Lopen::RDWR | Lopen::CREATE).bits();
-        pipe.call(&Tmessage::Lcreate {
+        connection.call(&Tmessage::Lcreate {
             fid: out,
             name: name.as_bytes(),
             flags,
@@ -86,7 +86,7 @@ impl Client {
             .collect();
         let random = 0x9e37_79b9_7f4a_7c15 ^ number as u64;
         Ok(Client {
-            pipe,
+            connection,
             root,
             small_files: many,
             data,
@@ -111,32 +111,34 @@ impl Client {
             return self.list(time, most);
         }
         let steps = steps(operation).ok_or(Errno::EINVAL)?;
-        let pipe = self.pipe.clone();
+        let connection = self.connection.clone();
         // A server with a small msize gets its megabyte in as many messages as necessary, all at
         // once.
         let pieces = match operation {
-            Operation::ReadLarge | Operation::WriteLarge => LARGE.div_ceil(pipe.payload()) as usize,
+            Operation::ReadLarge | Operation::WriteLarge => {
+                LARGE.div_ceil(connection.payload()) as usize
+            }
             _ => 1,
         };
         let (done, took) = run_pipelined(
             ((depth * pieces).min(MAX_DEPTH), steps),
             (time, most * pieces),
-            |slot, step, ()| self.submit(&pipe, operation, slot, step),
-            |step, ticket| check(operation, step, &pipe.wait(ticket)?.message()?),
+            |slot, step, ()| self.submit(&connection, operation, slot, step),
+            |step, ticket| check(operation, step, &connection.wait(ticket)?.message()?),
         )?;
         Ok((done / pieces, took))
     }
 
-    fn submit<'p>(
+    fn submit<'c>(
         &mut self,
-        pipe: &'p Connection,
+        connection: &'c Connection,
         operation: Operation,
         slot: usize,
         step: usize,
-    ) -> Result<Ticket<'p>> {
+    ) -> Result<Ticket<'c>> {
         let fid = self.slot_fids[slot];
         let name = self.names[slot].as_bytes();
-        let piece = LARGE.min(pipe.payload());
+        let piece = LARGE.min(connection.payload());
         let random = self.random;
         let walked;
         let found;
@@ -214,7 +216,7 @@ impl Client {
                 _,
             ) => return Err(Errno::EINVAL),
         };
-        pipe.submit(&request)
+        connection.submit(&request)
     }
 
     fn list(&mut self, time: Duration, most: usize) -> Measurement {
@@ -222,19 +224,21 @@ impl Client {
         let began = Instant::now();
         let mut done = 0;
         while done < most && (done == 0 || began.elapsed() < time) {
-            self.pipe.call(&Tmessage::Walk {
+            self.connection.call(&Tmessage::Walk {
                 fid: self.small_files,
                 newfid: fid,
                 names: Names::new(&[]),
             })?;
-            self.pipe.call(&Tmessage::Lopen {
+            self.connection.call(&Tmessage::Lopen {
                 fid,
                 flags: Lopen::DIRECTORY.bits(),
             })?;
             let (mut offset, mut seen) = (0, 0);
             loop {
-                let count = self.pipe.payload();
-                let reply = self.pipe.call(&Tmessage::Readdir { fid, offset, count })?;
+                let count = self.connection.payload();
+                let reply = self
+                    .connection
+                    .call(&Tmessage::Readdir { fid, offset, count })?;
                 let mut last = None;
                 for entry in p9::client::dir::entries(reply.data()) {
                     let entry = entry.map_err(|_| Errno::EIO)?;
@@ -249,7 +253,7 @@ impl Client {
             if seen != FILE_COUNT {
                 return Err(Errno::EIO);
             }
-            self.pipe.call(&Tmessage::Clunk { fid })?;
+            self.connection.call(&Tmessage::Clunk { fid })?;
             done += 1;
         }
         Ok((done, began.elapsed()))

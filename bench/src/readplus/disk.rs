@@ -84,13 +84,13 @@ impl Disk {
     /// returns the reason if that is impossible.
     pub(super) fn make(kind: &str, run: &Path, size: u64) -> Result<Disk, String> {
         let top = run.join(kind);
-        let told = |error: std::io::Error| error.to_string();
-        fs::create_dir_all(top.join("mounted")).map_err(told)?;
+        let describe = |error: std::io::Error| error.to_string();
+        fs::create_dir_all(top.join("mounted")).map_err(describe)?;
         let image = top.join("image");
         // At least the minimum of each file system; the image file is sparse.
-        let room = (2 * LAYOUTS.len() as u64 * size).max(1 << 30);
-        let made = File::create(&image).and_then(|file| file.set_len(room));
-        made.map_err(told)?;
+        let capacity = (2 * LAYOUTS.len() as u64 * size).max(1 << 30);
+        let made = File::create(&image).and_then(|file| file.set_len(capacity));
+        made.map_err(describe)?;
         run_command(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))?;
         let mount = ["-t", kind, "-o", "loop"];
         let disk = Disk { top };
@@ -101,10 +101,10 @@ impl Disk {
                 .arg(disk.path()),
         )?;
         // The kernel removes a loop device after its last user.
-        fs::remove_file(&image).map_err(told)?;
+        fs::remove_file(&image).map_err(describe)?;
         for layout in LAYOUTS {
             let path = disk.path().join(layout.name());
-            layout.make(&path, size).map_err(told)?;
+            layout.make(&path, size).map_err(describe)?;
         }
         Ok(disk)
     }

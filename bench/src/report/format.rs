@@ -371,8 +371,8 @@ impl Row {
 impl Table {
     /// Returns the remarks below the rows.
     pub(super) fn remarks(&self) -> impl Iterator<Item = String> {
-        let said = self.notes.iter().chain(&self.missing).cloned();
-        said.chain(self.failed.iter().map(|why| format!("failed: {why}")))
+        let notes = self.notes.iter().chain(&self.missing).cloned();
+        notes.chain(self.failed.iter().map(|why| format!("failed: {why}")))
     }
 
     /// Returns the published figures of a row if they compare with a peer of the table, as a plot

@@ -84,9 +84,9 @@ fn line(table: &Table, row: &Row, limited: bool) -> Vec<String> {
             format!("{median} ({least}..{most})")
         })
     }));
-    let told = |value: Option<f64>| value.map_or_else(none, ratio);
+    let format_ratio = |value: Option<f64>| value.map_or_else(none, ratio);
     let to = |&peer: &usize| {
-        let to = told(row.cell(peer).and_then(|cell| cell.ratio));
+        let to = format_ratio(row.cell(peer).and_then(|cell| cell.ratio));
         match row.interval(peer) {
             Some((least, most)) => format!("{to} ({}..{})", ratio(least), ratio(most)),
             None => to,
@@ -94,7 +94,7 @@ fn line(table: &Table, row: &Row, limited: bool) -> Vec<String> {
     };
     line.extend(table.peers.iter().map(to));
     let limit = row.limit.as_ref().and_then(|limit| limit.cell.ratio);
-    line.extend(limited.then(|| told(limit)));
+    line.extend(limited.then(|| format_ratio(limit)));
     let calls = row.cells.iter().flatten();
     let calls = calls.filter_map(|cell| Some(format!("{:.2}", cell.system_calls?)));
     line.push(calls.collect::<Vec<_>>().join(" "));

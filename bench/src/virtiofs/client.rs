@@ -75,8 +75,8 @@ impl ClientState {
 
     fn lookup(&self, node: u64, name: &str) -> Result<u64> {
         let name = Text(name.as_bytes());
-        let room = ReplySize::Fixed(EntryOut::SIZE);
-        let found = self.call(node, &Request::Lookup { name }, room, |answer| {
+        let reply_size = ReplySize::Fixed(EntryOut::SIZE);
+        let found = self.call(node, &Request::Lookup { name }, reply_size, |answer| {
             answer.decode(EntryOut::decode)
         });
         Ok(found?.nodeid)
@@ -87,8 +87,8 @@ impl ClientState {
             flags: flags.bits(),
             open_flags: 0,
         };
-        let room = ReplySize::Fixed(OpenOut::SIZE);
-        let opened = self.call(node, &Request::Open { args }, room, |answer| {
+        let reply_size = ReplySize::Fixed(OpenOut::SIZE);
+        let opened = self.call(node, &Request::Open { args }, reply_size, |answer| {
             answer.decode(OpenOut::decode)
         });
         let fh = opened?.fh;
@@ -99,12 +99,12 @@ impl ClientState {
         &self,
         node: u64,
         request: &Request<'_>,
-        room: ReplySize,
+        reply_size: ReplySize,
         read: impl FnOnce(&FuseReply<'_>) -> Result<T>,
     ) -> Result<T> {
         let draft = self.channel.begin(self.queue, false)?;
-        let flight = draft.submit(&Caller::ROOT, node, request, 0, room)?;
-        read(&flight.wait()?)
+        let pending = draft.submit(&Caller::ROOT, node, request, 0, reply_size)?;
+        read(&pending.wait()?)
     }
 
     /// Repeats `operation`, `depth` at a time, for about `time` or `most` times; returns the count
@@ -124,8 +124,8 @@ impl ClientState {
             (depth, steps(operation)),
             (time, most),
             |slot, step, found| self.step(&channel, operation, slot, step, found),
-            |step, (flight, mut found)| {
-                check_reply(operation, step, &flight.wait()?, &mut found)?;
+            |step, (pending, mut found)| {
+                check_reply(operation, step, &pending.wait()?, &mut found)?;
                 // Like the kernel, forgets the node of a removed file.
                 if operation == Operation::Create && step + 1 == steps(operation) {
                     channel.forget(found.node);
@@ -149,7 +149,7 @@ impl ClientState {
         let somewhere =
             |size: u32, within: u64| random % (within / u64::from(size)) * u64::from(size);
         let name;
-        let (node, request, payload, room) = match (operation, step) {
+        let (node, request, payload, reply_size) = match (operation, step) {
             (Operation::ReadSmall, _) => read(self.data, somewhere(SMALL, DATA_FILE.1), SMALL),
             (Operation::ReadLarge, _) => {
                 self.next = (self.next + u64::from(LARGE)) % DATA_FILE.1;
@@ -161,14 +161,14 @@ impl ClientState {
             (Operation::LookUp, _) | (Operation::SmallFile, 0) => {
                 name = file_name(random as usize % FILE_COUNT);
                 let name = Text(name.as_bytes());
-                let room = ReplySize::Fixed(EntryOut::SIZE);
-                (self.small_files, Request::Lookup { name }, 0, room)
+                let reply_size = ReplySize::Fixed(EntryOut::SIZE);
+                (self.small_files, Request::Lookup { name }, 0, reply_size)
             }
             (Operation::SmallFile, 1) => attributes(found.node),
             (Operation::SmallFile, 2) => {
                 let args = OpenIn::default();
-                let room = ReplySize::Fixed(OpenOut::SIZE);
-                (found.node, Request::Open { args }, 0, room)
+                let reply_size = ReplySize::Fixed(OpenOut::SIZE);
+                (found.node, Request::Open { args }, 0, reply_size)
             }
             (Operation::SmallFile, 3) => read(found, 0, SMALL),
             (Operation::SmallFile, _) | (Operation::Create, 1) => {
@@ -176,8 +176,8 @@ impl ClientState {
                     fh: found.fh,
                     ..ReleaseIn::default()
                 };
-                let room = ReplySize::Fixed(0);
-                (found.node, Request::Release { args }, 0, room)
+                let reply_size = ReplySize::Fixed(0);
+                (found.node, Request::Release { args }, 0, reply_size)
             }
             (Operation::Create, step) => {
                 name = format!("new{}-{slot}", self.number);
@@ -192,8 +192,8 @@ impl ClientState {
             (Operation::List, _) => return Err(Errno::EINVAL),
         };
         let draft = channel.begin(self.queue, false)?;
-        let flight = draft.submit(&Caller::ROOT, node, &request, payload, room)?;
-        Ok((flight, found))
+        let pending = draft.submit(&Caller::ROOT, node, &request, payload, reply_size)?;
+        Ok((pending, found))
     }
 
     fn list(&mut self, time: Duration, most: usize) -> Measurement {
@@ -201,11 +201,11 @@ impl ClientState {
         let mut done = 0;
         while done < most && (done == 0 || began.elapsed() < time) {
             let args = OpenIn::default();
-            let room = ReplySize::Fixed(OpenOut::SIZE);
+            let reply_size = ReplySize::Fixed(OpenOut::SIZE);
             let opened = self.call(
                 self.small_files,
                 &Request::Opendir { args },
-                room,
+                reply_size,
                 |answer| answer.decode(OpenOut::decode),
             )?;
             let (mut offset, mut seen) = (0, 0);
@@ -217,10 +217,11 @@ impl ClientState {
                     size: 128 << 10,
                     ..ReadIn::default()
                 };
-                let room = ReplySize::Data(args.size as usize);
+                let reply_size = ReplySize::Data(args.size as usize);
                 let request = Request::Readdirplus { args };
-                let bytes =
-                    self.call(self.small_files, &request, room, |answer| Ok(answer.data()))?;
+                let bytes = self.call(self.small_files, &request, reply_size, |answer| {
+                    Ok(answer.data())
+                })?;
                 if bytes.is_empty() {
                     break;
                 }
@@ -256,8 +257,8 @@ fn read(open: Open, offset: u64, size: u32) -> RequestParts<'static> {
         size,
         ..ReadIn::default()
     };
-    let room = ReplySize::Data(size as usize);
-    (open.node, Request::Read { args }, 0, room)
+    let reply_size = ReplySize::Data(size as usize);
+    (open.node, Request::Read { args }, 0, reply_size)
 }
 
 /// Returns a write of `size` bytes; the payload is whatever the memory holds.
@@ -268,14 +269,19 @@ fn write(open: Open, offset: u64, size: u32) -> RequestParts<'static> {
         size,
         ..WriteIn::default()
     };
-    let room = ReplySize::Fixed(WriteOut::SIZE);
-    (open.node, Request::Write { args }, size as usize, room)
+    let reply_size = ReplySize::Fixed(WriteOut::SIZE);
+    (
+        open.node,
+        Request::Write { args },
+        size as usize,
+        reply_size,
+    )
 }
 
 fn attributes(node: u64) -> RequestParts<'static> {
     let args = GetattrIn::default();
-    let room = ReplySize::Fixed(AttrOut::SIZE);
-    (node, Request::Getattr { args }, 0, room)
+    let reply_size = ReplySize::Fixed(AttrOut::SIZE);
+    (node, Request::Getattr { args }, 0, reply_size)
 }
 
 fn create(name: &str) -> Request<'_> {

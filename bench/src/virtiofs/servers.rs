@@ -90,9 +90,9 @@ fn server(workspace: &Workspace, how: Launch) -> Server {
 
 /// Returns the program's version line, such as `virtiofsd 1.14.0`.
 fn version(program: &Path) -> String {
-    let said = Command::new(program).arg("--version").output();
-    let said = said.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
-    said.unwrap_or_default()
+    let output = Command::new(program).arg("--version").output();
+    let output = output.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+    output.unwrap_or_default()
 }
 
 impl Server {

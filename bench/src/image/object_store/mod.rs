@@ -87,9 +87,9 @@ pub(crate) fn run(args: &Context) -> Result<Results, Failure> {
     let tree = workspace.run_dir.join("tree");
     Runtime::Node.make(&tree).map_err(Failure::new)?;
     let named = |program: Program| format!("{} {}", Runtime::Node.name(), program.name());
-    let asked = Program::ALL.map(named);
+    let names = Program::ALL.map(named);
     args.plan(
-        asked.iter().filter(|name| args.selects(name)).count(),
+        names.iter().filter(|name| args.selects(name)).count(),
         Column::ALL.len(),
     );
     let mut rows = Vec::new();
@@ -121,12 +121,12 @@ pub(crate) fn run(args: &Context) -> Result<Results, Failure> {
 
 impl Fixture {
     fn make(workspace: &Workspace) -> Result<Fixture, String> {
-        let told = |error: std::io::Error| error.to_string();
-        let listener = TcpListener::bind("127.0.0.1:0").map_err(told)?;
+        let describe = |error: std::io::Error| error.to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(describe)?;
         let at = workspace.run_dir.join("mounted");
-        fs::create_dir_all(&at).map_err(told)?;
+        fs::create_dir_all(&at).map_err(describe)?;
         Ok(Fixture {
-            store: Store::at(listener).map_err(told)?,
+            store: Store::at(listener).map_err(describe)?,
             run: workspace.run_dir.clone(),
             barge: workspace.barge.clone(),
         })
@@ -149,8 +149,8 @@ impl Fixture {
         for round in 0..=args.runs() {
             for (column, image) in Column::ALL.into_iter().zip(&images) {
                 args.progress.advance().map_err(|stopped| stopped.message)?;
-                let told = |why| format!("{}: {why}", column.name());
-                let figure = self.pass(program, column, image).map_err(told)?;
+                let describe = |why| format!("{}: {why}", column.name());
+                let figure = self.pass(program, column, image).map_err(describe)?;
                 // The first round warms up.
                 for (row, figure) in figures.iter_mut().zip(figure).filter(|_| round > 0) {
                     let at = Column::ALL.iter().position(|&other| other == column);
@@ -179,13 +179,13 @@ impl Fixture {
         mounted.unmount()?;
         const LONG: Duration = Duration::from_secs(20);
         // The mount process completes the trace when it exits, after the unmount.
-        let told = |error: std::io::Error| error.to_string();
+        let describe = |error: std::io::Error| error.to_string();
         let mut lines = String::new();
         let whole = wait_until(LONG, || {
             lines = fs::read_to_string(trace).unwrap_or_default();
             lines.ends_with('\n')
         });
-        fs::remove_file(&image).map_err(told)?;
+        fs::remove_file(&image).map_err(describe)?;
         if !whole {
             return Err("expected a trace, got none".into());
         }
@@ -204,9 +204,9 @@ impl Fixture {
             pack.args(["--compress", "lz4"]);
         }
         run_command(pack.arg(tree).arg(&image))?;
-        let told = |error: std::io::Error| error.to_string();
-        let bytes = fs::read(&image).map_err(told)?;
-        fs::remove_file(&image).map_err(told)?;
+        let describe = |error: std::io::Error| error.to_string();
+        let bytes = fs::read(&image).map_err(describe)?;
+        fs::remove_file(&image).map_err(describe)?;
         Ok(bytes)
     }
 
@@ -217,7 +217,7 @@ impl Fixture {
         column: Column,
         image: &[u8],
     ) -> Result<[f64; FIGURES.len()], String> {
-        let (at, kept) = (self.run.join("mounted"), self.run.join("kept"));
+        let (at, cache_dir) = (self.run.join("mounted"), self.run.join("kept"));
         // A new version of the object makes the disk cache stale.
         if column != Column::WarmCache {
             self.store.put(image.to_vec());
@@ -225,7 +225,7 @@ impl Fixture {
         let mut mount = Command::new(&self.barge);
         mount.args(["mount", "--fuse"]);
         if column.has_disk_cache() {
-            let dir = kept.display();
+            let dir = cache_dir.display();
             mount.args(["-o", &format!("cache_dir={dir}")]);
         }
         mount.arg(self.store.url()).arg(&at);
@@ -235,8 +235,8 @@ impl Fixture {
         let mounted = Mounted::adopt(&at);
         Runtime::Node.run(program, &at)?;
         let ms = began.elapsed().as_secs_f64() * 1e3;
-        let asked = self.store.take_counts();
+        let counts = self.store.take_counts();
         mounted.unmount()?;
-        Ok([ms, f64::from(asked.requests), asked.bytes as f64 / 1024.0])
+        Ok([ms, f64::from(counts.requests), counts.bytes as f64 / 1024.0])
     }
 }
