@@ -12,6 +12,34 @@ use crate::VisiblePath;
 /// The newest ABI whose rights this crate knows. Older kernels enforce those that they know.
 const NEWEST: ABI = ABI::V7;
 
+/// The restrictions that a kernel can enforce; each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Support {
+    /// None: before Linux 5.13, or not enabled.
+    None,
+    /// Of files.
+    Files,
+    /// Of TCP: Linux 6.7.
+    Tcp,
+    /// Of signals and abstract sockets: Linux 6.12.
+    Signals,
+}
+
+/// Returns the restrictions that the running kernel can enforce.
+pub fn support() -> Support {
+    let rules = || Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let creates = |rules: Result<Ruleset, RulesetError>| rules.is_ok_and(|it| it.create().is_ok());
+    if !creates(rules().handle_access(AccessFs::from_all(ABI::V1))) {
+        Support::None
+    } else if !creates(rules().handle_access(AccessNet::from_all(ABI::V4))) {
+        Support::Files
+    } else if !creates(rules().scope(Scope::from_all(ABI::V6))) {
+        Support::Tcp
+    } else {
+        Support::Signals
+    }
+}
+
 /// Forbids TCP, signals to other processes and their abstract sockets, and with `paths` all other
 /// files, as far as the kernel knows how.
 pub(crate) fn restrict(paths: Option<&[VisiblePath]>) -> io::Result<()> {
@@ -44,4 +72,25 @@ pub(crate) fn restrict(paths: Option<&[VisiblePath]>) -> io::Result<()> {
     }
     rules.restrict_self().map_err(other)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn support_is_that_of_the_kernel_version() {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc");
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+        let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+        let version = (next().unwrap_or(0), next().unwrap_or(0));
+        let expected = match version {
+            (..=5, ..=12) => Support::None,
+            (5, _) | (6, ..=6) => Support::Files,
+            (6, ..=11) => Support::Tcp,
+            _ => Support::Signals,
+        };
+        // A kernel may have it disabled.
+        assert!([expected, Support::None].contains(&support()));
+    }
 }

@@ -100,14 +100,14 @@ const PRCTL: [u64; 5] = [
     libc::PR_SET_TIMERSLACK as u64,
 ];
 
+/// FIONREAD, FIONBIO and FIOCLEX (`asm-generic/ioctls.h`); FICLONE, FICLONERANGE and FS_IOC_FIEMAP
+/// (`linux/fs.h`). Their type differs between C libraries.
 const IOCTL: [u64; 6] = [
-    libc::FIONREAD as u64,
-    libc::FIONBIO as u64,
-    libc::FIOCLEX as u64,
-    // Requests for clones and extents of files.
-    libc::FICLONE as u64,
-    libc::FICLONERANGE as u64,
-    // FS_IOC_FIEMAP.
+    0x541B,
+    0x5421,
+    0x5451,
+    0x4004_9409,
+    0x4020_940D,
     0xC020_660B,
 ];
 

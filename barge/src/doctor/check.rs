@@ -1,6 +1,7 @@
 //! The features that are checked, their benefits, and the costs of their absence.
 
 use rustix::thread::CapabilitySet;
+use sandbox::landlock::Support;
 
 use super::machine::{Device, Machine};
 use super::{Finding, Report};
@@ -9,6 +10,7 @@ use crate::tools::Tool;
 /// Checks all features.
 pub(super) fn check(machine: &Machine) -> Report {
     let mut findings = serving(machine);
+    findings.extend(confinement(machine));
     findings.extend(mounting(machine));
     findings.extend(clients(machine));
     findings.extend(peers(machine));
@@ -134,6 +136,53 @@ fn low_ports_are_free(machine: &Machine) -> bool {
     let first = machine.read("proc/sys/net/ipv4/ip_unprivileged_port_start");
     let first = first.and_then(|first| first.parse::<u16>().ok());
     first.is_some_and(|first| first <= ::nfs::portmap::PORT)
+}
+
+const CONFINEMENT: &str = "confinement (barge virtiofsd)";
+
+fn confinement(machine: &Machine) -> Vec<Finding> {
+    let actions = machine.read("proc/sys/kernel/seccomp/actions_avail");
+    let kills = |actions: &str| actions.split(' ').any(|action| action == "kill_process");
+    let namespaces =
+        machine.capabilities.contains(CapabilitySet::SYS_ADMIN) || user_namespaces(machine);
+    vec![
+        finding(
+            CONFINEMENT,
+            "namespaces",
+            namespaces,
+            (
+                "the server sees the shared directory alone, and no network",
+                "the server sees all files that its user may open, except those that Landlock refuses",
+            ),
+            "run barge as root, or permit user namespaces; in a container: docker run --cap-add SYS_ADMIN",
+        ),
+        finding(
+            CONFINEMENT,
+            "Landlock",
+            machine.landlock == Support::Signals,
+            (
+                "TCP, signals and abstract sockets are refused to the server",
+                match machine.landlock {
+                    Support::None => "nothing more is refused to a server without namespaces",
+                    Support::Files => "TCP, signals and abstract sockets are not refused",
+                    Support::Tcp | Support::Signals => {
+                        "signals and abstract sockets are not refused"
+                    }
+                },
+            ),
+            "Linux 6.12 or later, with landlock in the kernel's lsm= parameter",
+        ),
+        finding(
+            CONFINEMENT,
+            "seccomp",
+            actions.is_some_and(|actions| kills(&actions)),
+            (
+                "a system call that serving does not use ends the server",
+                "the server does not start without --seccomp none",
+            ),
+            "a kernel with CONFIG_SECCOMP_FILTER",
+        ),
+    ]
 }
 
 const MOUNTING: &str = "mounting on this host (barge mount)";

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use hostdir::HostDir;
 use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::CapabilitySet;
+use sandbox::landlock::Support;
 
 use crate::tools;
 
@@ -19,6 +20,8 @@ pub(super) struct Machine {
     pub(super) is_root: bool,
     /// Effective capabilities of the process.
     pub(super) capabilities: CapabilitySet,
+    /// The restrictions that Landlock can enforce.
+    pub(super) landlock: Support,
     /// Hard limit of open files.
     pub(super) open_files: u64,
     /// Result of listening on the loopback address.
@@ -36,6 +39,7 @@ impl Machine {
             program_dirs: tools::program_dirs(),
             is_root: geteuid().is_root(),
             capabilities: sys::caps::effective(),
+            landlock: sandbox::landlock::support(),
             open_files: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
             loopback: listened.map(drop).map_err(|error| error.to_string()),
             directory: opened.map(drop).map_err(|error| error.to_string()),

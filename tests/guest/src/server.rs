@@ -131,6 +131,11 @@ impl Server {
         if let Some(status) = self.child.try_wait()? {
             bail!("the server ended with {status}: {}", tail(&self.log, 5));
         }
+        self.check_log()
+    }
+
+    /// Returns an error if the server has panicked.
+    fn check_log(&self) -> Result<()> {
         let log = std::fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         match log.lines().find(|line| line.contains("panicked at")) {
@@ -139,10 +144,15 @@ impl Server {
         }
     }
 
-    /// Stops the server with SIGTERM. Returns an error if it had exited before, fails, or does not
-    /// stop.
+    /// Stops the server with SIGTERM, unless it has ended with its guest. Returns an error if it
+    /// fails or does not stop.
     pub(crate) fn stop(mut self) -> Result<()> {
-        self.check()?;
+        self.check_log()?;
+        if let Some(status) = self.child.try_wait()? {
+            let log = tail(&self.log, 5);
+            ensure!(status.success(), "the server ended with {status}: {log}");
+            return Ok(());
+        }
         let pid = Pid::from_raw(self.child.id().cast_signed()).context("a process has a number")?;
         kill_process(pid, Signal::TERM)?;
         let told = Instant::now();

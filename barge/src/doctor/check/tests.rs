@@ -16,6 +16,10 @@ const FILES: &[(&str, &str)] = &[
     ("proc/sys/kernel/unprivileged_userns_clone", "1"),
     ("proc/self/ns/user", ""),
     (
+        "proc/sys/kernel/seccomp/actions_avail",
+        "kill_process kill_thread trap errno user_notif trace log allow",
+    ),
+    (
         "lib/modules/6.12.3-test/modules.dep",
         "kernel/fs/9p/9p.ko.xz: kernel/net/9p/9pnet.ko.xz\nkernel/fs/nfs/nfs.ko:\n",
     ),
@@ -68,6 +72,7 @@ fn whole() -> (TempDir, Machine) {
         program_dirs: vec![root.path().join("bin")],
         is_root: true,
         capabilities: CapabilitySet::all(),
+        landlock: Support::Signals,
         open_files: 1 << 20,
         loopback: Ok(()),
         directory: Ok(()),
@@ -103,6 +108,7 @@ fn each_file_that_is_missing_is_one_piece() {
         ("dev/vhost-vsock", "vsock"),
         ("proc/self/ns/user", "user namespaces"),
         ("lib/modules/6.12.3-test/modules.builtin", "virtiofs"),
+        ("proc/sys/kernel/seccomp/actions_avail", "seccomp"),
     ] {
         let (root, machine) = whole();
         fs::remove_file(root.path().join(path)).expect("removed");
@@ -192,6 +198,15 @@ fn privileges_and_limits_are_each_one_piece() {
     );
     machine.open_files = 1024;
     assert_eq!(missing(&machine), ["open files"]);
+}
+
+#[test]
+fn an_older_landlock_refuses_less() {
+    for support in [Support::None, Support::Files, Support::Tcp] {
+        let (_root, mut machine) = whole();
+        machine.landlock = support;
+        assert_eq!(missing(&machine), ["Landlock"], "{support:?}");
+    }
 }
 
 #[test]

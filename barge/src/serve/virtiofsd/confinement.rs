@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
+use sandbox::landlock::{self, Support};
 use sandbox::{Confinement, Namespaces, VisiblePath};
 use transports::Listener;
 
@@ -32,6 +33,17 @@ impl From<Seccomp> for sandbox::seccomp::Action {
 impl VirtiofsdArgs {
     /// Confines this process, which serves `dir`.
     pub(super) fn confine(&self, dir: &Path, capabilities: CapabilitySet) -> Result<(), Failure> {
+        if self.sandbox != Some(Sandbox::None) {
+            let missing = match landlock::support() {
+                Support::None => Some("files, TCP, signals and abstract sockets"),
+                Support::Files => Some("TCP, signals and abstract sockets"),
+                Support::Tcp => Some("signals and abstract sockets"),
+                Support::Signals => None,
+            };
+            if let Some(missing) = missing {
+                tracing::info!("this kernel has no Landlock for {missing}");
+            }
+        }
         // Opens a file of /proc that a root of its own does not have.
         let _ = sys::usage::running_threads();
         let confinement = Confinement {
