@@ -187,8 +187,8 @@ impl MountConfig {
             BargeMount(NineP) => &[NO_ACLS, NO_HOLES, NO_UPPER],
             BargeMount(_) => &[NO_ACLS, NO_UPPER, ("ATTRIBUTE", "user.colour")],
             Virtiofs { .. } => &[],
-            // Attributes of overlayfs take CAP_SYS_ADMIN on the host.
-            Virtiofsd => &[NO_UPPER],
+            // Attributes in trusted.* take CAP_SYS_ADMIN on the host.
+            Virtiofsd => &[("ATTRIBUTE", "user.colour"), NO_UPPER],
             Nfs { version: "4.2", .. } => &[
                 ("ATTRIBUTE", "user.colour"),
                 SILLY_RENAME,
