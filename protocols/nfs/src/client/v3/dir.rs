@@ -2,9 +2,8 @@
 
 use wire::Xdr;
 
-use super::decode;
+use super::{decode, nfs_procedure};
 use crate::client::{CallArguments, ClientCall, DirPage, Failure, ListedEntry, Procedure, Tree};
-use crate::rpc::program;
 use crate::v3::{self, Entry, ReadDirOk, ReadDirPlusOk, Verifier};
 
 /// A READDIR; with `PLUS`, a READDIRPLUS, which returns the entries' attributes and handles.
@@ -23,14 +22,10 @@ pub struct ReadDir<'a, const PLUS: bool> {
 
 impl<const PLUS: bool> CallArguments for ReadDir<'_, PLUS> {
     fn procedure(&self) -> Procedure {
-        Procedure {
-            program: program::NFS,
-            version: 3,
-            number: match PLUS {
-                false => v3::Procedure::ReadDir as u32,
-                true => v3::Procedure::ReadDirPlus as u32,
-            },
-        }
+        nfs_procedure(match PLUS {
+            false => v3::Procedure::ReadDir as u32,
+            true => v3::Procedure::ReadDirPlus as u32,
+        })
     }
 
     fn put(&self, to: &mut Vec<u8>) {

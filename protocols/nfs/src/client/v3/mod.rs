@@ -20,7 +20,8 @@ pub use name::{Create, Link, Lookup, Make, ReadLink, Remove, Rename};
 use vfs::{Attr, Errno};
 use wire::{Xdr, XdrReader};
 
-use super::{Failure, Tree};
+use super::{Failure, Procedure, Tree};
+use crate::rpc::program;
 use crate::v3::{self, Outcome, Status};
 
 impl Tree {
@@ -114,14 +115,19 @@ fn failure_of(status: Status) -> Failure {
     })
 }
 
+/// Returns the procedure of NFS v3 with this number.
+fn nfs_procedure(number: u32) -> Procedure {
+    Procedure {
+        program: program::NFS,
+        version: 3,
+        number,
+    }
+}
+
 macro_rules! procedure {
     ($name:ident) => {
         fn procedure(&self) -> crate::client::Procedure {
-            crate::client::Procedure {
-                program: crate::rpc::program::NFS,
-                version: 3,
-                number: crate::v3::Procedure::$name as u32,
-            }
+            crate::client::v3::nfs_procedure(crate::v3::Procedure::$name as u32)
         }
     };
 }

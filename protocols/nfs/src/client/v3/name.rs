@@ -4,9 +4,8 @@ use vfs::{Attr, Device};
 use wire::Xdr;
 
 use super::attr::set_attributes;
-use super::{decode, procedure};
+use super::{decode, nfs_procedure, procedure};
 use crate::client::{CallArguments, ClientCall, Failure, NodeInfo, Procedure, Tree};
-use crate::rpc::program;
 use crate::v3::{
     self, CreateHow, CreateOk, DeviceData, LinkWcc, LookupOk, MkNodData, ReadLinkOk, RenameWcc,
     SpecData, Verifier, Wcc,
@@ -134,11 +133,7 @@ pub struct Make<'a, const PROCEDURE_NUMBER: u32> {
 
 impl<const PROCEDURE_NUMBER: u32> CallArguments for Make<'_, PROCEDURE_NUMBER> {
     fn procedure(&self) -> Procedure {
-        Procedure {
-            program: program::NFS,
-            version: 3,
-            number: PROCEDURE_NUMBER,
-        }
+        nfs_procedure(PROCEDURE_NUMBER)
     }
 
     fn put(&self, to: &mut Vec<u8>) {
@@ -186,14 +181,10 @@ pub struct Remove<'a, const DIRECTORY: bool> {
 
 impl<const DIRECTORY: bool> CallArguments for Remove<'_, DIRECTORY> {
     fn procedure(&self) -> Procedure {
-        Procedure {
-            program: program::NFS,
-            version: 3,
-            number: match DIRECTORY {
-                true => v3::Procedure::RmDir as u32,
-                false => v3::Procedure::Remove as u32,
-            },
-        }
+        nfs_procedure(match DIRECTORY {
+            true => v3::Procedure::RmDir as u32,
+            false => v3::Procedure::Remove as u32,
+        })
     }
 
     fn put(&self, to: &mut Vec<u8>) {
