@@ -16,14 +16,13 @@ pub enum Namespaces {
 }
 
 /// The capabilities to leave the first root, and to give up all others.
-const SETUP: CapabilitySet = CapabilitySet::SYS_ADMIN
-    .union(CapabilitySet::SYS_CHROOT)
-    .union(CapabilitySet::SETPCAP);
+const SETUP: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SETPCAP);
 
 impl Namespaces {
-    /// Returns the namespaces that this process may create.
-    pub fn permitted() -> Namespaces {
-        match sys::caps::have_all(SETUP) {
+    /// Returns the namespaces for this process. The super-user gets no user namespace, where it
+    /// could act as no other user.
+    pub fn for_this_process() -> Namespaces {
+        match rustix::process::geteuid().is_root() || sys::caps::have_all(SETUP) {
             true => Namespaces::Privileged,
             false => Namespaces::User,
         }

@@ -29,12 +29,19 @@ pub(crate) fn enter(paths: &[VisiblePath]) -> Result<(), Error> {
         file_system("tmpfs", &[("mode", "0755"), ("size", "1M")]).map_err(at("creating a root"))?;
     attach(&root, Path::new("/")).map_err(at("mounting a root"))?;
     process::fchdir(&root).map_err(at("entering the root"))?;
+    fs::create_dir("proc").map_err(at("proc"))?;
     let proc = file_system("proc", &[("subset", "pid")])
         // Before Linux 5.8.
-        .or_else(|_| file_system("proc", &[]))
-        .map_err(at("creating /proc"))?;
-    fs::create_dir("proc").map_err(at("proc"))?;
-    attach(&proc, Path::new("proc")).map_err(at("mounting /proc"))?;
+        .or_else(|_| file_system("proc", &[]));
+    match proc {
+        Ok(proc) => attach(&proc, Path::new("proc")).map_err(at("mounting /proc"))?,
+        // In a container with parts of /proc covered, whose other processes are in it as well.
+        Err(_) => bind(&VisiblePath {
+            path: "/proc".into(),
+            writable: false,
+        })
+        .map_err(at("/proc"))?,
+    }
     let mut paths: Vec<_> = paths.iter().collect();
     paths.sort_by_key(|visible| &visible.path);
     for visible in paths {

@@ -243,6 +243,7 @@ const PERMITTED: &[i64] = &[
     libc::SYS_statfs,
     libc::SYS_statx,
     libc::SYS_symlinkat,
+    libc::SYS_sync,
     libc::SYS_sync_file_range,
     libc::SYS_syncfs,
     libc::SYS_truncate,

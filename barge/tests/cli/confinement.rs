@@ -343,6 +343,34 @@ fn the_server_ends_with_its_first_process_and_the_other_way_round() {
     panic!("it still runs");
 }
 
+/// As in a container: a part of /proc is covered, so that Linux mounts no other one.
+#[test]
+fn namespaces_do_without_a_new_proc() {
+    if !can_run() || !has("bwrap") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("file"), "served\n").expect("written");
+    let socket = dir.path().join("socket");
+    let mut command = Command::new("bwrap");
+    command
+        .args(["--unshare-user", "--uid", "65534", "--die-with-parent"])
+        .args([
+            "--dev-bind",
+            "/",
+            "/",
+            "--ro-bind",
+            "/dev/null",
+            "/proc/cpuinfo",
+        ])
+        .args([BARGE, "virtiofsd", "--sandbox=namespace", "--shared-dir"])
+        .arg(dir.path())
+        .arg("--socket-path")
+        .arg(&socket);
+    let _served = ServerProcess::run(command);
+    assert_eq!(read_as_guest(&socket), b"served\n");
+}
+
 /// As in a container that may not create namespaces.
 #[test]
 fn without_namespaces_the_default_warns_and_an_explicit_one_fails() {

@@ -97,9 +97,8 @@ fn supports_tmpfile(dir: &crate::descriptors::Fd) -> bool {
 }
 
 fn kernel_at_least(major: u32, minor: u32) -> bool {
-    let Ok(release) = std::fs::read_to_string("/proc/sys/kernel/osrelease") else {
-        return false;
-    };
+    let system = rustix::system::uname();
+    let release = system.release().to_string_lossy();
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
         .map(|n| n.parse::<u32>().unwrap_or(0));

@@ -51,7 +51,7 @@ impl VirtiofsdArgs {
                 path: dir.to_owned(),
                 writable: !self.readonly,
             }],
-            namespaces: self.confined_fd.is_some() && self.sandbox != Some(Sandbox::Chroot),
+            namespaces: self.in_namespaces(),
             landlock: self.sandbox != Some(Sandbox::None),
             kernel_handles: self.inode_file_handles != Handles::Never,
             capabilities,
@@ -60,11 +60,16 @@ impl VirtiofsdArgs {
         confinement.enter().map_err(Failure::new)
     }
 
+    /// Returns whether this process is the second one and was started in namespaces.
+    pub(super) fn in_namespaces(&self) -> bool {
+        self.confined_fd.is_some() && self.sandbox != Some(Sandbox::Chroot)
+    }
+
     /// Serves the monitor of `listener` in a second process, and returns its exit status.
     pub(super) fn serve_in_child(&self, listener: &Listener) -> CommandResult {
         let mut more = Vec::new();
         if self.sandbox != Some(Sandbox::Chroot)
-            && let Err(error) = Namespaces::permitted().prepare()
+            && let Err(error) = Namespaces::for_this_process().prepare()
         {
             if self.sandbox.is_some() {
                 return Err(Failure::new(error));

@@ -266,10 +266,13 @@ impl VirtiofsdArgs {
     fn capabilities(&self) -> Result<CapabilitySet, Failure> {
         let handles = self.inode_file_handles != Handles::Never;
         let kept = self.modcaps.apply(handles).map_err(Failure::usage)?;
-        Ok(match rustix::process::geteuid().is_root() {
-            true => kept,
-            false => CapabilitySet::empty(),
-        })
+        // Those in a user namespace, which are all, reach no file that the user does not.
+        Ok(
+            match rustix::process::geteuid().is_root() || !self.in_namespaces() {
+                true => kept,
+                false => CapabilitySet::empty(),
+            },
+        )
     }
 }
 
