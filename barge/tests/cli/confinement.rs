@@ -81,14 +81,19 @@ impl Stopped {
         address
     }
 
+    /// Puts a path into its memory, and returns its address.
+    fn put_path(&self, path: &Path) -> u64 {
+        self.put(&[path.as_os_str().as_encoded_bytes(), b"\0"].concat())
+    }
+
     fn open(&self, path: &Path, flags: i32) -> CallResult {
-        let path = self.put(&[path.as_os_str().as_encoded_bytes(), b"\0"].concat());
+        let path = self.put_path(path);
         let call = [libc::AT_FDCWD as u64, path, flags as u64, 0];
         self.call(libc::SYS_openat, call).expect("it survives")
     }
 
     fn execute(&self, path: &str) -> CallResult {
-        let path = self.put(&[path.as_bytes(), b"\0"].concat());
+        let path = self.put_path(Path::new(path));
         self.call(libc::SYS_execve, [path, 0, 0, 0])
             .expect("it survives")
     }
@@ -170,6 +175,23 @@ fn read_as_guest(socket: &Path) -> Vec<u8> {
     output.stdout
 }
 
+/// Starts `barge virtiofsd` with `args` as user `uid`, checks that a guest is served and that the
+/// server, stopped, opens files of the share, while other files and programs are `refused`.
+fn reaches_the_share_alone(args: &[&str], uid: u32, refused: i32) -> (Bed, Stopped) {
+    let bed = Bed::start(args, uid);
+    let read = read_as_guest(&bed.path("socket"));
+    assert_eq!(read, b"served\n", "user {uid}");
+    let bed = Bed::start(args, uid);
+    let server = bed.stop_server();
+    assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
+    for path in [Path::new("/etc/passwd"), &bed.path("beside")] {
+        let opened = server.open(path, libc::O_RDONLY);
+        assert_eq!(opened, Err(refused), "user {uid}: {}", path.display());
+    }
+    assert_eq!(server.execute("/bin/true"), Err(refused), "user {uid}");
+    (bed, server)
+}
+
 fn can_run() -> bool {
     let can = rustix::process::geteuid().is_root() && has("setpriv");
     if !can {
@@ -187,22 +209,12 @@ fn injected_code_in_namespaces_reaches_the_share_alone() {
         return;
     }
     for uid in USERS {
-        let bed = Bed::start(&["--sandbox=namespace", "--seccomp=none"], uid);
-        assert_eq!(
-            read_as_guest(&bed.path("socket")),
-            b"served\n",
-            "user {uid}"
-        );
-        let bed = Bed::start(&["--sandbox=namespace", "--seccomp=none"], uid);
-        let server = bed.stop_server();
-        assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
-        for path in ["/etc/passwd", "/proc/sys/kernel/core_pattern", "/dev/null"] {
+        let args = ["--sandbox=namespace", "--seccomp=none"];
+        let (_bed, server) = reaches_the_share_alone(&args, uid, libc::ENOENT);
+        for path in ["/proc/sys/kernel/core_pattern", "/dev/null"] {
             let opened = server.open(Path::new(path), libc::O_RDONLY);
             assert_eq!(opened, Err(libc::ENOENT), "user {uid}: {path}");
         }
-        let beside = server.open(&bed.path("beside"), libc::O_RDONLY);
-        assert_eq!(beside, Err(libc::ENOENT), "user {uid}");
-        assert_eq!(server.execute("/bin/true"), Err(libc::ENOENT), "user {uid}");
         // Landlock refuses TCP.
         let connected = server.connect(libc::SOCK_DGRAM, 53);
         assert_eq!(connected, Err(libc::ENETUNREACH), "user {uid}");
@@ -219,7 +231,7 @@ fn injected_code_gets_no_privileges_in_namespaces() {
     for uid in USERS {
         let bed = Bed::start(&["--sandbox=namespace", "--seccomp=none"], uid);
         let server = bed.stop_server();
-        let share = server.put(&[bed.path("share").as_os_str().as_encoded_bytes(), b"\0"].concat());
+        let share = server.put_path(&bed.path("share"));
         let mount = [share, share, 0, libc::MS_BIND];
         let mounted = server.call(libc::SYS_mount, mount).expect("it survives");
         assert_eq!(mounted, Err(libc::EPERM), "user {uid}");
@@ -234,7 +246,7 @@ fn injected_code_gets_no_privileges_in_namespaces() {
     let bed = Bed::start(&["--sandbox=namespace", "--seccomp=none"], 0);
     let server = bed.stop_server();
     let device = bed.path("share/memory");
-    let path = server.put(&[device.as_os_str().as_encoded_bytes(), b"\0"].concat());
+    let path = server.put_path(&device);
     let memory = libc::makedev(1, 1);
     let mknod = [
         libc::AT_FDCWD as u64,
@@ -298,20 +310,7 @@ fn landlock_refuses_other_files_and_the_network() {
             "--inode-file-handles=never",
             "--seccomp=none",
         ];
-        let bed = Bed::start(&args, uid);
-        assert_eq!(
-            read_as_guest(&bed.path("socket")),
-            b"served\n",
-            "user {uid}"
-        );
-        let bed = Bed::start(&args, uid);
-        let server = bed.stop_server();
-        assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
-        for path in [Path::new("/etc/passwd"), &bed.path("beside")] {
-            let opened = server.open(path, libc::O_RDONLY);
-            assert_eq!(opened, Err(libc::EACCES), "user {uid}: {}", path.display());
-        }
-        assert_eq!(server.execute("/bin/true"), Err(libc::EACCES), "user {uid}");
+        let (_bed, server) = reaches_the_share_alone(&args, uid, libc::EACCES);
         let connected = server.connect(libc::SOCK_STREAM, port);
         assert_eq!(connected, Err(libc::EACCES), "user {uid}");
         assert_eq!(server.signal(), Err(libc::EPERM), "user {uid}");
@@ -343,59 +342,61 @@ fn the_server_ends_with_its_first_process_and_the_other_way_round() {
     panic!("it still runs");
 }
 
-/// As in a container: a part of /proc is covered, so that Linux mounts no other one.
+/// A container (bubblewrap), in a user namespace with `options`, that serves a directory.
+struct Container {
+    dir: TempDir,
+    options: &'static [&'static str],
+}
+
+impl Container {
+    fn new(options: &'static [&'static str]) -> Container {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("file"), "served\n").expect("written");
+        Container { dir, options }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    /// Returns the command that runs `barge virtiofsd` with `args` in it.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("bwrap");
+        command
+            .args(["--unshare-user", "--uid", "65534", "--die-with-parent"])
+            .args(["--dev-bind", "/", "/"])
+            .args(self.options)
+            .args([BARGE, "virtiofsd", "--shared-dir"])
+            .arg(self.dir.path())
+            .arg("--socket-path")
+            .arg(self.socket())
+            .args(args);
+        command
+    }
+}
+
+/// A part of /proc is covered, so that Linux mounts no other one.
 #[test]
 fn namespaces_do_without_a_new_proc() {
     if !can_run() || !has("bwrap") {
         return;
     }
-    let dir = tempfile::tempdir().expect("a directory");
-    fs::write(dir.path().join("file"), "served\n").expect("written");
-    let socket = dir.path().join("socket");
-    let mut command = Command::new("bwrap");
-    command
-        .args(["--unshare-user", "--uid", "65534", "--die-with-parent"])
-        .args([
-            "--dev-bind",
-            "/",
-            "/",
-            "--ro-bind",
-            "/dev/null",
-            "/proc/cpuinfo",
-        ])
-        .args([BARGE, "virtiofsd", "--sandbox=namespace", "--shared-dir"])
-        .arg(dir.path())
-        .arg("--socket-path")
-        .arg(&socket);
-    let _served = ServerProcess::run(command);
-    assert_eq!(read_as_guest(&socket), b"served\n");
+    let container = Container::new(&["--ro-bind", "/dev/null", "/proc/cpuinfo"]);
+    let _served = ServerProcess::run(container.command(&["--sandbox=namespace"]));
+    assert_eq!(read_as_guest(&container.socket()), b"served\n");
 }
 
-/// As in a container that may not create namespaces.
 #[test]
 fn without_namespaces_the_default_warns_and_an_explicit_one_fails() {
     if !can_run() || !has("bwrap") {
         return;
     }
-    let dir = tempfile::tempdir().expect("a directory");
-    fs::write(dir.path().join("file"), "served\n").expect("written");
-    let socket = dir.path().join("socket");
-    let run = |args: &[&str]| {
-        let mut command = Command::new("bwrap");
-        command
-            .args(["--unshare-user", "--disable-userns", "--uid", "65534"])
-            .args(["--die-with-parent", "--dev-bind", "/", "/"])
-            .args([BARGE, "virtiofsd", "--shared-dir"])
-            .arg(dir.path())
-            .arg("--socket-path")
-            .arg(&socket)
-            .args(args);
-        command
-    };
-    let output = run(&["--sandbox=namespace"]).output().expect("runs");
+    let container = Container::new(&["--disable-userns"]);
+    let output = container.command(&["--sandbox=namespace"]).output();
+    let output = output.expect("runs");
     let said = stderr_of(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("namespace"), "{said}");
-    let _served = ServerProcess::run(run(&[]));
-    assert_eq!(read_as_guest(&socket), b"served\n");
+    let _served = ServerProcess::run(container.command(&[]));
+    assert_eq!(read_as_guest(&container.socket()), b"served\n");
 }
