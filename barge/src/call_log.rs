@@ -3,13 +3,10 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 use std::sync::Arc;
 
 use layers::call_log::{Event, Line};
 use parking_lot::{Mutex, MutexGuard};
-
-use crate::private_file;
 
 /// A call log that the layers of all exports write to.
 #[derive(Clone)]
@@ -22,14 +19,12 @@ struct LogWriter {
 }
 
 impl CallLogFile {
-    /// Creates a log in the file `path`.
-    pub(crate) fn new(path: &Path) -> io::Result<CallLogFile> {
-        let to = BufWriter::with_capacity(256 << 10, private_file::create(path)?);
-        let failed = false;
-        Ok(CallLogFile(Arc::new(Mutex::new(LogWriter {
-            file: to,
-            failed,
-        }))))
+    /// Writes a log to `file`.
+    pub(crate) fn new(file: File) -> CallLogFile {
+        CallLogFile(Arc::new(Mutex::new(LogWriter {
+            file: BufWriter::with_capacity(256 << 10, file),
+            failed: false,
+        })))
     }
 
     /// Writes a call of `export`.

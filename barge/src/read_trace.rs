@@ -22,7 +22,11 @@ pub(crate) struct TraceFile {
 impl TraceFile {
     /// Creates a trace in a file, or replaces an existing one.
     pub(crate) fn create(path: &Path) -> Result<Arc<TraceFile>, Failure> {
-        let file = private_file::create(path);
+        TraceFile::new(path, private_file::create(path))
+    }
+
+    /// Writes a trace to `file`, the result of creating the file at `path`.
+    pub(crate) fn new(path: &Path, file: io::Result<File>) -> Result<Arc<TraceFile>, Failure> {
         let file = file.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         Ok(Arc::new(TraceFile {
             path: path.to_owned(),

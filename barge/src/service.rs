@@ -8,20 +8,25 @@ use rustix::time::{ClockId, clock_gettime};
 /// Time for open files of a mount to be closed after a signal to stop.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Sends READY=1 with a status line, as described in sd_notify(3).
+/// Sends the text of [`ready`].
 pub(crate) fn notify_ready(status: &str) {
-    notify(&format!("READY=1\nSTATUS={status}\n"));
+    notify(&ready(status));
 }
 
-/// Sends RELOADING=1: the shares are being replaced until the next [`notify_ready`].
-pub(crate) fn notify_reloading() {
+/// Returns READY=1 with a status line, as described in sd_notify(3).
+pub(crate) fn ready(status: &str) -> String {
+    format!("READY=1\nSTATUS={status}\n")
+}
+
+/// Returns RELOADING=1: the shares are being replaced until the next [`ready`].
+pub(crate) fn reloading() -> String {
     let now = clock_gettime(ClockId::Monotonic);
     let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
-    notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\n"));
+    format!("RELOADING=1\nMONOTONIC_USEC={micros}\n")
 }
 
 /// Sends `what` to the service manager. Does nothing without one.
-fn notify(what: &str) {
+pub(crate) fn notify(what: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };

@@ -101,6 +101,16 @@ impl Image {
         }
     }
 
+    /// The paths of the host that opening the image reads, whether or not they exist.
+    pub(crate) fn host_paths(&self) -> Vec<PathBuf> {
+        let file = match split(self.path()) {
+            Ok((file, _)) => file.to_owned(),
+            Err(_) => self.path.clone(),
+        };
+        let others = self.devices.iter().chain(&self.keys).cloned();
+        std::iter::once(file).chain(others).collect()
+    }
+
     /// Opens the image for a program to run from, and prefetches the data that the image's read
     /// trace lists. The path must not lead into the image.
     pub(crate) fn open(&self) -> io::Result<Arc<dyn FileSystem>> {

@@ -199,6 +199,20 @@ impl Source {
         }
     }
 
+    /// The paths of this host that the source consists of, whether or not they exist, or `None` if
+    /// it takes a connection to a server.
+    pub fn host_paths(&self) -> Option<Vec<PathBuf>> {
+        match self {
+            Source::HostDir(path) => Some(match Image::locate(path) {
+                Some(image) => image.host_paths(),
+                None => vec![path.clone()],
+            }),
+            Source::Image(image) => Some(image.host_paths()),
+            Source::Memory => Some(Vec::new()),
+            Source::Object(_) | Source::Remote(_) => None,
+        }
+    }
+
     /// The image, if the path is that of a bare image file, as for programs that show trees; `None`
     /// otherwise, also for paths that lead into images.
     pub fn probe_image(&self) -> Option<Source> {

@@ -40,15 +40,18 @@ pub fn support() -> Support {
     }
 }
 
-/// Forbids TCP, signals to other processes and their abstract sockets, and with `paths` all other
-/// files, as far as the kernel knows how.
-pub(crate) fn restrict(paths: Option<&[VisiblePath]>) -> io::Result<()> {
+/// Forbids signals to other processes and their abstract sockets, TCP unless `tcp` is set, and with
+/// `paths` all other files, as far as the kernel knows how.
+pub(crate) fn restrict(paths: Option<&[VisiblePath]>, tcp: bool) -> io::Result<()> {
     let other = io::Error::other::<RulesetError>;
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessNet::from_all(NEWEST))
-        .and_then(|rules| rules.scope(Scope::from_all(NEWEST)))
+        .scope(Scope::from_all(NEWEST))
         .map_err(other)?;
+    if !tcp {
+        let network = rules.handle_access(AccessNet::from_all(NEWEST));
+        rules = network.map_err(other)?;
+    }
     if paths.is_some() {
         let files = rules.handle_access(AccessFs::from_all(NEWEST));
         rules = files.map_err(other)?;
@@ -66,7 +69,10 @@ pub(crate) fn restrict(paths: Option<&[VisiblePath]>) -> io::Result<()> {
             true => AccessFs::from_all(NEWEST),
             false => AccessFs::from_read(NEWEST),
         };
-        let path = PathFd::new(&visible.path).map_err(io::Error::other)?;
+        // Opening it fails later, with a message of its own.
+        let Ok(path) = PathFd::new(&visible.path) else {
+            continue;
+        };
         let rule = PathBeneath::new(path, access);
         rules = rules.add_rule(rule).map_err(other)?;
     }

@@ -23,12 +23,13 @@ use std::path::PathBuf;
 
 use rustix::thread::CapabilitySet;
 
-pub use namespaces::Namespaces;
+pub use namespaces::{ChildNamespace, Namespaces};
 
 /// A path that stays reachable, with everything below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VisiblePath {
-    /// The path without symbolic links, as the process names it before and after.
+    /// The path as the process names it before and after; it may lead through symbolic links, and
+    /// be relative.
     pub path: PathBuf,
     /// Whether files may be created, changed and removed.
     pub writable: bool,
@@ -40,7 +41,7 @@ pub struct Confinement {
     /// The paths that the process uses.
     pub paths: Vec<VisiblePath>,
     /// Whether this process is the child that [`Namespaces::prepare`] has prepared. It then gets
-    /// namespaces, and a root that consists of the paths.
+    /// namespaces and, unless it connects to other hosts, a root that consists of the paths.
     pub namespaces: bool,
     /// Whether Landlock's rules apply.
     pub landlock: bool,
@@ -49,6 +50,9 @@ pub struct Confinement {
     pub kernel_handles: bool,
     /// The capabilities to keep.
     pub capabilities: CapabilitySet,
+    /// Whether the process connects to other hosts. It then has the network and the files of its
+    /// parent, and may open sockets and load libraries, as looking up names takes.
+    pub network: bool,
     /// The reaction to a system call that serving does not use.
     pub seccomp: seccomp::Action,
 }
@@ -86,15 +90,18 @@ impl Confinement {
     /// barrier cannot be put up; the process is then partly confined, and should end.
     pub fn enter(&self) -> Result<(), Error> {
         if self.namespaces {
-            namespaces::enter()?;
-            root::enter(&self.paths)?;
+            namespaces::enter(self.network)?;
+            if !self.network {
+                root::enter(&self.paths)?;
+            }
         }
         sys::caps::limit(self.capabilities).map_err(at("dropping capabilities"))?;
         rustix::thread::set_no_new_privs(true).map_err(at("no_new_privs"))?;
         if self.landlock {
             let by_path = !self.namespaces && !self.kernel_handles;
-            landlock::restrict(by_path.then_some(&self.paths[..])).map_err(at("Landlock"))?;
+            landlock::restrict(by_path.then_some(&self.paths[..]), self.network)
+                .map_err(at("Landlock"))?;
         }
-        seccomp::install(self.seccomp).map_err(at("seccomp"))
+        seccomp::install(self.seccomp, self.network).map_err(at("seccomp"))
     }
 }

@@ -1,8 +1,10 @@
 //! Namespaces (namespaces(7)).
 
 use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::thread::{CapabilitySet, UnshareFlags};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::{Error, at};
 
@@ -51,8 +53,29 @@ impl Namespaces {
     }
 }
 
-/// Enters the namespaces that [`Namespaces::prepare`] permits.
-pub(crate) fn enter() -> Result<(), Error> {
-    sys::namespaces::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWNET | UnshareFlags::NEWIPC)
-        .map_err(at("creating namespaces"))
+/// Enters the namespaces that [`Namespaces::prepare`] permits, without those for mounts and the
+/// network if the process connects to other hosts (`network`).
+pub(crate) fn enter(network: bool) -> Result<(), Error> {
+    let mut all = UnshareFlags::NEWIPC;
+    all.set(UnshareFlags::NEWNS | UnshareFlags::NEWNET, !network);
+    sys::namespaces::unshare(all).map_err(at("creating namespaces"))
+}
+
+/// The PID namespace of the children of the calling thread, which [`Namespaces::prepare`] replaces
+/// by a new one for the next child.
+#[derive(Debug)]
+pub struct ChildNamespace(OwnedFd);
+
+impl ChildNamespace {
+    /// Returns the current one.
+    pub fn current() -> io::Result<ChildNamespace> {
+        let path = "/proc/thread-self/ns/pid_for_children";
+        Ok(ChildNamespace(fs::File::open(path)?.into()))
+    }
+
+    /// Makes it that of later children again. Until then, the calling thread can start no threads.
+    pub fn restore(&self) -> io::Result<()> {
+        let kind = Some(LinkNameSpaceType::ProcessID);
+        Ok(move_into_link_name_space(self.0.as_fd(), kind)?)
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! A filter names the calls that serving a directory to a virtual machine takes: memory, threads,
 //! waiting, descriptors that the process already has, and files. It has no call that executes a
-//! program, opens a socket, mounts, traces, loads code into the kernel or maps memory as code.
+//! program, opens a socket, mounts, traces, loads code into the kernel or maps memory as code. For
+//! processes that connect to other hosts there are a few more ([`CONNECTING`]).
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -27,7 +28,7 @@ pub enum Action {
 }
 
 /// Installs the filter for the calling thread and those that it starts later.
-pub(crate) fn install(action: Action) -> io::Result<()> {
+pub(crate) fn install(action: Action, network: bool) -> io::Result<()> {
     let action = match action {
         Action::None => return Ok(()),
         Action::Kill => SeccompAction::KillProcess,
@@ -43,7 +44,7 @@ pub(crate) fn install(action: Action) -> io::Result<()> {
     )?;
     seccompiler::apply_filter(&no_clone3).map_err(io::Error::other)?;
     let calls = compile(
-        calls().map_err(io::Error::other)?,
+        calls(network).map_err(io::Error::other)?,
         action,
         SeccompAction::Allow,
     )?;
@@ -64,8 +65,13 @@ fn compile(
 }
 
 /// Returns the permitted calls, with the conditions for their arguments.
-fn calls() -> Result<Rules, seccompiler::BackendError> {
-    let mut rules: Rules = PERMITTED.iter().map(|call| (*call, Vec::new())).collect();
+fn calls(network: bool) -> Result<Rules, seccompiler::BackendError> {
+    let connecting = match network {
+        true => CONNECTING,
+        false => &[],
+    };
+    let permitted = PERMITTED.iter().chain(connecting);
+    let mut rules: Rules = permitted.map(|call| (*call, Vec::new())).collect();
     let any_of = |argument, values: &[u64]| -> Result<Vec<SeccompRule>, _> {
         let one = |value: &u64| {
             let condition = SeccompCondition::new(argument, Len::Dword, Op::Eq, *value)?;
@@ -81,9 +87,11 @@ fn calls() -> Result<Rules, seccompiler::BackendError> {
     let thread = libc::CLONE_THREAD as u64;
     let thread = SeccompCondition::new(0, Len::Dword, Op::MaskedEq(thread), thread)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
-    // No code at run time.
-    rules.insert(libc::SYS_mmap, without(2, libc::PROT_EXEC)?);
-    rules.insert(libc::SYS_mprotect, without(2, libc::PROT_EXEC)?);
+    if !network {
+        // No code at run time.
+        rules.insert(libc::SYS_mmap, without(2, libc::PROT_EXEC)?);
+        rules.insert(libc::SYS_mprotect, without(2, libc::PROT_EXEC)?);
+    }
     // A thread's own umask, root and working directory.
     rules.insert(libc::SYS_unshare, any_of(0, &[libc::CLONE_FS as u64])?);
     rules.insert(libc::SYS_prctl, any_of(0, &PRCTL)?);
@@ -91,13 +99,15 @@ fn calls() -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-const PRCTL: [u64; 5] = [
+const PRCTL: [u64; 6] = [
     libc::PR_GET_SECUREBITS as u64,
     libc::PR_SET_NAME as u64,
     libc::PR_GET_NAME as u64,
     // Names memory, which the C library does for debuggers.
     libc::PR_SET_VMA as u64,
     libc::PR_SET_TIMERSLACK as u64,
+    // PR_GET_AUXV (`linux/prctl.h`): the size of a page, for one.
+    0x4155_5856,
 ];
 
 /// FIONREAD, FIONBIO and FIOCLEX (`asm-generic/ioctls.h`); FICLONE, FICLONERANGE and FS_IOC_FIEMAP
@@ -110,6 +120,23 @@ const IOCTL: [u64; 6] = [
     0x4020_940D,
     0xC020_660B,
 ];
+
+/// The further calls of a process that connects to other hosts: sockets, and the libraries by which
+/// the C library looks up names (nsswitch.conf(5)).
+const CONNECTING: &[i64] = &[
+    libc::SYS_bind,
+    libc::SYS_connect,
+    // Memory that is shared with the server, as a guest's is.
+    libc::SYS_memfd_create,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_socket,
+];
+
+/// `cachestat(2)` (`asm-generic/unistd.h`), which musl's headers lack.
+const SYS_CACHESTAT: i64 = 451;
 
 /// The calls that are permitted with any arguments.
 const PERMITTED: &[i64] = &[
@@ -144,6 +171,8 @@ const PERMITTED: &[i64] = &[
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_setaffinity,
     libc::SYS_sched_yield,
+    // The priority of threads in the background.
+    libc::SYS_setpriority,
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
     libc::SYS_sigaltstack,
@@ -182,6 +211,7 @@ const PERMITTED: &[i64] = &[
     libc::SYS_shutdown,
     libc::SYS_socketpair,
     // Payload.
+    SYS_CACHESTAT,
     libc::SYS_copy_file_range,
     libc::SYS_fadvise64,
     libc::SYS_lseek,

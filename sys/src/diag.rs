@@ -2,14 +2,74 @@
 //!
 //! Each query is one message and one reply, which is available once the query is sent. The
 //! structures are those of `linux/netlink.h`, `linux/inet_diag.h` and `linux/rtnetlink.h`.
+//!
+//! A process that leaves its network namespace, or may open no sockets, keeps sockets for its
+//! queries ([`keep_sockets`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::{Errno, Result};
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink,
 };
+
+/// The sockets that are kept.
+static KEPT: OnceLock<Kept> = OnceLock::new();
+
+/// A socket for each kind of query.
+struct Kept {
+    sockets: Mutex<OwnedFd>,
+    routes: Mutex<OwnedFd>,
+}
+
+/// A socket for one query.
+enum QuerySocket {
+    Own(OwnedFd),
+    /// A kept one. Its lock keeps others from the reply.
+    Kept(MutexGuard<'static, OwnedFd>),
+}
+
+impl AsFd for QuerySocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            QuerySocket::Own(socket) => socket.as_fd(),
+            QuerySocket::Kept(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl QuerySocket {
+    /// Returns a socket for queries about sockets.
+    fn of_sockets() -> Result<QuerySocket> {
+        match KEPT.get() {
+            Some(kept) => Ok(QuerySocket::Kept(kept.sockets.lock())),
+            None => open(Some(netlink::SOCK_DIAG)).map(QuerySocket::Own),
+        }
+    }
+
+    /// Returns a socket for queries about routes.
+    fn of_routes() -> Result<QuerySocket> {
+        match KEPT.get() {
+            Some(kept) => Ok(QuerySocket::Kept(kept.routes.lock())),
+            None => open(None).map(QuerySocket::Own),
+        }
+    }
+}
+
+/// Opens sockets that all later queries of this process use: they are about the network namespace
+/// of the calling thread at the first call. Later calls have no effect.
+pub fn keep_sockets() -> Result<()> {
+    let kept = Kept {
+        sockets: Mutex::new(open(Some(netlink::SOCK_DIAG))?),
+        routes: Mutex::new(open(None)?),
+    };
+    KEPT.get_or_init(|| kept);
+    Ok(())
+}
 
 /// `SOCK_DIAG_BY_FAMILY`
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -34,7 +94,7 @@ const LOCAL: u8 = 2;
 /// reports user 0 and no inode then), if `fd` belongs to another network namespace, or if the
 /// kernel has no `tcp_diag`. Errors are those of netlink.
 pub fn tcp_owner(fd: BorrowedFd<'_>, peer: SocketAddr, local: SocketAddr) -> Result<Option<u32>> {
-    let netlink = open(Some(netlink::SOCK_DIAG))?;
+    let netlink = QuerySocket::of_sockets()?;
     let ours = crate::peer::network_namespace(netlink.as_fd());
     if crate::peer::network_namespace(fd) != ours {
         return Ok(None);
@@ -119,7 +179,7 @@ pub fn is_local(addr: IpAddr) -> Result<bool> {
     request.extend((4 + bytes.len() as u16).to_ne_bytes());
     request.extend(libc::RTA_DST.to_ne_bytes());
     request.extend(bytes);
-    match query(&open(None)?, libc::RTM_GETROUTE, &request) {
+    match query(&QuerySocket::of_routes()?, libc::RTM_GETROUTE, &request) {
         Ok(route) => Ok(route.get(7) == Some(&LOCAL)),
         Err(Errno::NETUNREACH | Errno::HOSTUNREACH) => Ok(false),
         Err(error) => Err(error),
@@ -132,20 +192,29 @@ fn open(protocol: Option<Protocol>) -> Result<OwnedFd> {
 }
 
 /// Sends a request, and returns the reply without its header.
-fn query(netlink: &OwnedFd, kind: u16, body: &[u8]) -> Result<Vec<u8>> {
+fn query(netlink: &QuerySocket, kind: u16, body: &[u8]) -> Result<Vec<u8>> {
+    static SEQUENCE: AtomicU32 = AtomicU32::new(0);
+    let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed).to_ne_bytes();
     let mut message = Vec::with_capacity(HEADER + body.len());
     message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    // The sequence number, and the sender's port, which the kernel fills in.
-    message.extend([0; 8]);
+    message.extend(sequence);
+    // The sender's port, which the kernel fills in.
+    message.extend([0; 4]);
     message.extend(body);
     rustix::io::retry_on_intr(|| rustix::net::send(netlink, &message, SendFlags::empty()))?;
     let mut answer = vec![0; MAX_REPLY];
-    let received = rustix::io::retry_on_intr(|| {
-        rustix::net::recv(netlink, &mut *answer, RecvFlags::DONTWAIT)
-    })?;
-    answer.truncate(received.0);
+    let answer = loop {
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(netlink, &mut *answer, RecvFlags::DONTWAIT)
+        })?;
+        // A kept socket may have the reply of an earlier query that failed.
+        let reply = &answer[..received.0];
+        if reply.get(8..12) == Some(&sequence) {
+            break reply;
+        }
+    };
     let kind = answer.get(4..6).ok_or(Errno::BADMSG)?;
     let body = answer.get(HEADER..).ok_or(Errno::BADMSG)?;
     if kind != (libc::NLMSG_ERROR as u16).to_ne_bytes() {

@@ -68,6 +68,16 @@ pub fn running_threads() -> Option<usize> {
     running.parse().ok()
 }
 
+/// Returns the time after which the kernel revokes a lease whose holder does not react, seconds
+/// (proc_sys_fs(5)), as it was at the first call, and `None` if `/proc` cannot be read.
+pub fn lease_break_time() -> Option<u64> {
+    static TIME: LazyLock<Option<u64>> = LazyLock::new(|| {
+        let text = std::fs::read_to_string("/proc/sys/fs/lease-break-time").ok()?;
+        text.trim().parse().ok()
+    });
+    *TIME
+}
+
 /// Returns how many processors of the machine are online, whether or not this process may use
 /// them: at least one.
 pub fn online_processors() -> usize {

@@ -1,9 +1,11 @@
 //! The host's user database, through the C library: the services that nsswitch.conf names.
 //!
-//! A lookup may read files or query a directory service over the network, so it may block.
+//! A lookup may read files or query a directory service over the network, so it may block. A
+//! process that can reach neither asks another one ([`set_database`]).
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 
 use rustix::io::{Errno, Result};
 
@@ -27,8 +29,33 @@ pub struct Group {
     pub gid: u32,
 }
 
+/// Another way to the user database, with the functions of this module.
+pub trait UserDatabase: Send + Sync {
+    /// See [`by_uid`].
+    fn by_uid(&self, uid: u32) -> Result<Option<User>>;
+    /// See [`by_name`].
+    fn by_name(&self, name: &CStr) -> Result<Option<User>>;
+    /// See [`group_by_gid`].
+    fn group_by_gid(&self, gid: u32) -> Result<Option<Group>>;
+    /// See [`group_by_name`].
+    fn group_by_name(&self, name: &CStr) -> Result<Option<Group>>;
+    /// See [`groups`].
+    fn groups(&self, user: &User) -> Vec<u32>;
+}
+
+static DATABASE: OnceLock<Box<dyn UserDatabase>> = OnceLock::new();
+
+/// Makes all later lookups of this process ask `database` in place of the C library. Only the first
+/// call has an effect.
+pub fn set_database(database: Box<dyn UserDatabase>) {
+    DATABASE.get_or_init(|| database);
+}
+
 /// Returns the user with this id, if any (getpwuid_r(3)).
 pub fn by_uid(uid: u32) -> Result<Option<User>> {
+    if let Some(database) = DATABASE.get() {
+        return database.by_uid(uid);
+    }
     look_up(user, |entry, buffer, len, found| {
         // SAFETY: `look_up` passes room for one entry, `len` bytes of buffer and a pointer.
         #[allow(unsafe_code)]
@@ -40,6 +67,9 @@ pub fn by_uid(uid: u32) -> Result<Option<User>> {
 
 /// Returns the user with this login name, if any (getpwnam_r(3)).
 pub fn by_name(name: &CStr) -> Result<Option<User>> {
+    if let Some(database) = DATABASE.get() {
+        return database.by_name(name);
+    }
     look_up(user, |entry, buffer, len, found| {
         // SAFETY: as above, and `name` ends in NUL.
         #[allow(unsafe_code)]
@@ -51,6 +81,9 @@ pub fn by_name(name: &CStr) -> Result<Option<User>> {
 
 /// Returns the group with this id, if any (getgrgid_r(3)).
 pub fn group_by_gid(gid: u32) -> Result<Option<Group>> {
+    if let Some(database) = DATABASE.get() {
+        return database.group_by_gid(gid);
+    }
     look_up(group, |entry, buffer, len, found| {
         // SAFETY: as above.
         #[allow(unsafe_code)]
@@ -62,6 +95,9 @@ pub fn group_by_gid(gid: u32) -> Result<Option<Group>> {
 
 /// Returns the group with this name, if any (getgrnam_r(3)).
 pub fn group_by_name(name: &CStr) -> Result<Option<Group>> {
+    if let Some(database) = DATABASE.get() {
+        return database.group_by_name(name);
+    }
     look_up(group, |entry, buffer, len, found| {
         // SAFETY: as above, and `name` ends in NUL.
         #[allow(unsafe_code)]
@@ -73,6 +109,9 @@ pub fn group_by_name(name: &CStr) -> Result<Option<Group>> {
 
 /// Returns all groups of `user`, including the primary one (getgrouplist(3)).
 pub fn groups(user: &User) -> Vec<u32> {
+    if let Some(database) = DATABASE.get() {
+        return database.groups(user);
+    }
     // Most users are in few groups; the kernel's limit (`NGROUPS_MAX`) bounds the growth.
     let mut groups: Vec<u32> = vec![0; 64];
     loop {

@@ -16,7 +16,11 @@ impl DatagramSocket {
 
     /// Binds a socket to this address.
     pub fn bind(host: &str, port: u16) -> io::Result<DatagramSocket> {
-        let socket = UdpSocket::bind((host, port))?;
+        DatagramSocket::from_socket(UdpSocket::bind((host, port))?)
+    }
+
+    /// Uses a bound socket.
+    pub fn from_socket(socket: UdpSocket) -> io::Result<DatagramSocket> {
         socket.set_nonblocking(true)?;
         Ok(DatagramSocket(socket))
     }

@@ -96,24 +96,31 @@ impl Listener {
                     guest: Some(next_guest()),
                 })
             }
-            Addr::Fd(number) => {
-                let fd = sys::inherit::fd(*number)?;
-                let (source, at) = match sockopt::socket_acceptconn(&fd) {
-                    Ok(true) => {
-                        let at = local_addr(&fd)?;
-                        (Source::Socket(fd), at)
-                    }
-                    _ => (Source::Single(Mutex::new(Some(fd))), None),
-                };
-                Ok(Listener {
-                    source,
-                    addr: at.unwrap_or_else(|| addr.clone()),
-                    file: None,
-                    log_limit: LogLimit::new(),
-                    guest: None,
-                })
-            }
+            Addr::Fd(number) => Listener::from_fd(sys::inherit::fd(*number)?, addr),
         }
+    }
+
+    /// Listens on a socket that another process has bound to `addr`, or serves a connection. The
+    /// file of a Unix socket stays when it is dropped.
+    pub fn from_fd(fd: OwnedFd, addr: &Addr) -> io::Result<Listener> {
+        let (source, bound) = match sockopt::socket_acceptconn(&fd) {
+            Ok(true) => {
+                let bound = local_addr(&fd)?;
+                (Source::Socket(fd), bound)
+            }
+            _ => (Source::Single(Mutex::new(Some(fd))), None),
+        };
+        let addr = match addr {
+            Addr::Fd(_) => bound.unwrap_or_else(|| addr.clone()),
+            named => named.clone(),
+        };
+        Ok(Listener {
+            source,
+            file: None,
+            log_limit: LogLimit::new(),
+            guest: matches!(addr, Addr::VsockUds { .. }).then(next_guest),
+            addr,
+        })
     }
 
     /// Returns its address: with the port that the system chose, if any, and for an inherited
@@ -131,6 +138,18 @@ impl Listener {
                 Some(connection) => Ok(rustix::io::dup(connection)?),
                 None => Err(rustix::io::Errno::BADF.into()),
             },
+        }
+    }
+
+    /// Duplicates its socket for another process, where [`Listener::from_fd`] listens. An inherited
+    /// connection is given away. Returns `EBADF` if it was accepted or given away before.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        match &self.source {
+            Source::Socket(socket) => Ok(rustix::io::fcntl_dupfd_cloexec(socket, 0)?),
+            Source::Single(connection) => {
+                let connection = connection.lock().take();
+                connection.ok_or_else(|| rustix::io::Errno::BADF.into())
+            }
         }
     }
 

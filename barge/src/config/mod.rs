@@ -14,6 +14,7 @@ mod read;
 mod schema;
 
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -132,8 +133,16 @@ impl Config {
     /// Reads the file at `path`, validates each setting and those of each share in combination, and
     /// returns all errors found. Sources are not opened.
     pub(crate) fn read(path: &Path) -> Result<Config, ConfigErrors> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigErrors::of_file(path, error.to_string()))?;
+        Config::of_bytes(path, std::fs::read(path))
+    }
+
+    /// Does the same with `text`, the result of reading the file.
+    pub(crate) fn of_bytes(path: &Path, text: io::Result<Vec<u8>>) -> Result<Config, ConfigErrors> {
+        let text = text.and_then(|text| {
+            String::from_utf8(text)
+                .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected UTF-8"))
+        });
+        let text = text.map_err(|error| ConfigErrors::of_file(path, error.to_string()))?;
         Config::parse(path, &text)
     }
 

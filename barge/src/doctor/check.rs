@@ -138,7 +138,7 @@ fn low_ports_are_free(machine: &Machine) -> bool {
     first.is_some_and(|first| first <= ::nfs::portmap::PORT)
 }
 
-const CONFINEMENT: &str = "confinement (barge virtiofsd)";
+const CONFINEMENT: &str = "confinement (barge serve, barge virtiofsd)";
 
 fn confinement(machine: &Machine) -> Vec<Finding> {
     let actions = machine.read("proc/sys/kernel/seccomp/actions_avail");
@@ -151,7 +151,7 @@ fn confinement(machine: &Machine) -> Vec<Finding> {
             "namespaces",
             namespaces,
             (
-                "the server sees the shared directory alone, and no network",
+                "the server sees its sources alone, and no network",
                 "the server sees all files that its user may open, except those that Landlock refuses",
             ),
             "run barge as root, or permit user namespaces; in a container: docker run --cap-add SYS_ADMIN",

@@ -262,7 +262,7 @@ fn serve_status(
         cache,
     };
     let sources = Arc::new(ObservedSources::new(vec![source]));
-    StatusServer::new(engine.clone(), sources).serve(listener, &[])
+    StatusServer::new(engine.clone(), sources, std::process::id()).serve(listener, &[])
 }
 
 /// Mounts an image with the kernel's EROFS if possible. Returns whether it is mounted.

@@ -2,6 +2,8 @@
 
 use transports::{Addr, Listener};
 
+use super::broker;
+use super::host::Host;
 use crate::Failure;
 
 /// The first passed descriptor (SD_LISTEN_FDS_START).
@@ -12,17 +14,27 @@ pub(super) fn is_activated() -> bool {
     listen_fds() > 0
 }
 
-/// Returns listeners for the sockets that a service manager has passed to this process.
-pub(super) fn listeners() -> Result<Vec<Listener>, Failure> {
-    (LISTEN_FDS_START..LISTEN_FDS_START + listen_fds())
-        .map(|fd| {
-            Listener::bind(&Addr::Fd(fd))
-                .map_err(|error| Failure::new(format!("inherited descriptor {fd}: {error}")))
+/// Returns listeners for the sockets that a service manager has passed to this process, or to its
+/// broker.
+pub(super) fn listeners(host: &Host) -> Result<Vec<Listener>, Failure> {
+    addrs(listen_fds())
+        .map(|addr| {
+            let listener = host.listen(&addr);
+            listener.map_err(|why| Failure::new(format!("inherited {addr}: {}", why.message)))
         })
         .collect()
 }
 
-fn listen_fds() -> i32 {
+/// Returns the addresses of `listen_fds` passed sockets.
+pub(super) fn addrs(listen_fds: i32) -> impl Iterator<Item = Addr> {
+    (LISTEN_FDS_START..LISTEN_FDS_START + listen_fds).map(Addr::Fd)
+}
+
+/// Returns the number of passed sockets.
+pub(super) fn listen_fds() -> i32 {
+    if let Some(number) = broker::listen_fds() {
+        return number;
+    }
     let number = |name| {
         std::env::var(name)
             .ok()

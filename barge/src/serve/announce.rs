@@ -8,11 +8,11 @@ use super::endpoint::Endpoint;
 use super::exports::Exports;
 use super::plan::Plan;
 use super::{access, quickstart};
-use crate::{Failure, service};
+use crate::Failure;
 
-/// Prints how to mount on standard output, and reports there and to the service manager that
-/// clients can connect. Prints an introduction as well if no address was given (`by_default`).
-pub(super) fn ready(
+/// Prints how to mount on standard output, and that clients can connect. Prints an introduction as
+/// well if no address was given (`by_default`).
+pub(super) fn print(
     endpoints: &[Box<dyn Endpoint>],
     exports: &Exports,
     plan: &Plan,
@@ -34,9 +34,7 @@ pub(super) fn ready(
     let mut out = stdout();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(format!("standard output: {error}")))?;
-    service::notify_ready("ready");
-    Ok(())
+        .map_err(|error| Failure::new(format!("standard output: {error}")))
 }
 
 /// Returns whether other hosts may connect, as far as the address says: an inherited socket may be

@@ -4,6 +4,7 @@
 //! `announce`, and `reload` and `set_exports` at each SIGHUP. After the engine has stopped, a drop
 //! ends the endpoint's own threads.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use engine::{Engine, Service};
@@ -11,9 +12,9 @@ use transports::{Addr, Listener};
 
 use super::args::device::SocketArg;
 use super::exports::{Catalog, Exports};
+use super::host::Host;
 use super::recovery::ServerIdentity;
 use crate::Failure;
-use crate::listen::listen;
 
 /// A protocol at its addresses.
 pub(super) trait Endpoint: Send + Sync {
@@ -24,6 +25,22 @@ pub(super) trait Endpoint: Send + Sync {
 
     /// Returns the devices of virtual machines that the options name.
     fn devices(&self) -> Vec<&SocketArg> {
+        Vec::new()
+    }
+
+    /// Returns the addresses at which [`Endpoint::bind`] may listen.
+    fn sockets(&self) -> Vec<Addr> {
+        let devices = self.devices().into_iter().map(|device| &device.addr);
+        self.requested().iter().chain(devices).cloned().collect()
+    }
+
+    /// Returns the hosts at which [`Endpoint::bind`] may bind UDP sockets.
+    fn udp_hosts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns the files that options name, and that are read when binding and at a reload.
+    fn files(&self) -> Vec<&Path> {
         Vec::new()
     }
 
@@ -76,8 +93,7 @@ pub(super) trait Endpoint: Send + Sync {
 /// The surroundings in which endpoints are bound.
 pub(super) struct BindContext<'a> {
     pub(super) exports: &'a Exports,
-    /// The group whose members may connect to Unix sockets.
-    pub(super) socket_group: Option<u32>,
+    pub(super) host: &'a Host,
     /// Whether the options name no address of any endpoint: those with a default address use it.
     pub(super) use_default_addrs: bool,
 }
@@ -85,7 +101,7 @@ pub(super) struct BindContext<'a> {
 impl BindContext<'_> {
     /// Listens at `addr`.
     pub(super) fn listen(&self, addr: &Addr) -> Result<Listener, Failure> {
-        listen(addr, self.socket_group)
+        self.host.listen(addr)
     }
 }
 

@@ -8,6 +8,7 @@ use nfs::server::Referral;
 use vfs::Export;
 
 use super::args::access::ClientList;
+use super::host::Host;
 use super::opener::{ExportRequirements, OpenedShare, Opener};
 use super::share::{Share, Sources};
 use crate::call_log::CallLogFile;
@@ -103,19 +104,25 @@ impl Catalog<'_> {
     }
 }
 
-/// Opens `sources` as `demands` require.
-pub(super) fn open(sources: &Sources, demands: ExportRequirements) -> Result<Exports, Failure> {
+/// Opens `sources` as `demands` require, with logs in files of `host`.
+pub(super) fn open(
+    sources: &Sources,
+    demands: ExportRequirements,
+    host: &Host,
+) -> Result<Exports, Failure> {
     let call_log = sources.record_calls.as_deref().map(|path| {
-        CallLogFile::new(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+        let file = host.create(path);
+        file.map(CallLogFile::new)
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))
     });
     let call_log = call_log.transpose()?;
     let names = check(sources)?;
     let serves_images = demands.images;
     let opener = Arc::new(Opener::new(sources, demands, call_log.clone())?);
-    let opened = names
-        .iter()
-        .zip(&sources.shares)
-        .map(|(name, share)| opener.open(name, share, clients_of(&sources.client_lists, name)));
+    let opened = names.iter().zip(&sources.shares).map(|(name, share)| {
+        let clients = clients_of(&sources.client_lists, name);
+        opener.open(name, share, clients, host)
+    });
     let opened: Vec<OpenedShare> = opened.collect::<Result<_, _>>()?;
     let referrals = referrals(&sources.shares);
     let each: Vec<_> = opened.iter().map(|opened| opened.export.clone()).collect();

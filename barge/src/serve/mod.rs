@@ -9,6 +9,7 @@ mod activation;
 mod announce;
 pub(crate) mod args;
 mod async_copy;
+mod broker;
 mod endpoint;
 mod endpoints;
 mod environment;
@@ -16,6 +17,7 @@ mod exports;
 #[cfg(feature = "gss")]
 mod gss;
 mod handle_key;
+mod host;
 mod nfs_tls;
 mod notify;
 mod opener;
@@ -35,36 +37,54 @@ use std::sync::Arc;
 use engine::Engine;
 
 use self::args::ServeArgs;
+use self::args::confinement::Sandbox;
+use self::broker::Broker;
 use self::endpoint::{BindContext, Endpoint};
+use self::host::Host;
 use self::plan::Plan;
 use self::reload::LiveShares;
 use self::virtiofsd::Prepared;
 use crate::config::Config;
-use crate::{CommandResult, Failure, signals};
+use crate::{CommandResult, Failure, service, signals};
 
 /// Runs `barge serve`. `file` is the configuration file, if `args` name one.
 pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
+    let broker = Broker::of_this_process()?;
     sys::limits::limit_heaps();
     sys::limits::raise_descriptors();
-    serve(match file {
+    let plan = match file {
         Some(config) => Plan::from_config(config)?,
         None => Plan::from_args(args)?,
-    })
+    };
+    match broker {
+        Some(broker) => {
+            broker::confinement::enter(&plan, &broker)?;
+            serve(plan, Host::Brokered(broker))
+        }
+        None if plan.confinement.sandbox == Some(Sandbox::None) => serve_here(plan),
+        None => broker::run(plan),
+    }
+}
+
+/// Serves in this process.
+fn serve_here(plan: Plan) -> CommandResult {
+    let socket_group = users::socket_group(plan.socket_group.as_deref())?;
+    serve(plan, Host::Direct { socket_group })
 }
 
 /// Runs `barge virtiofsd`.
 pub(crate) fn run_virtiofsd(args: &virtiofsd::args::VirtiofsdArgs) -> CommandResult {
     match virtiofsd::prepare(args)? {
-        Prepared::Serve(plan, _socket) => serve(*plan),
+        Prepared::Serve(plan, _socket) => serve_here(*plan),
         Prepared::Done(code) => Ok(code),
     }
 }
 
 /// Serves until a signal stops the engine, or until no client can connect any more.
-fn serve(mut plan: Plan) -> CommandResult {
+fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let by_default = plan.uses_default_addrs();
     let umask = sys::umask::current();
-    let mut exports = exports::open(&plan.sources, plan.export_requirements(by_default))?;
+    let mut exports = exports::open(&plan.sources, plan.export_requirements(by_default), &host)?;
     let descriptors = sys::limits::descriptors();
     if descriptors / 2 < plan.tuning.connections as u64 {
         tracing::info!("at most {descriptors} open files, connections included (RLIMIT_NOFILE)");
@@ -72,7 +92,7 @@ fn serve(mut plan: Plan) -> CommandResult {
     let engine = Engine::with_trust(plan.tuning, plan.trust.clone()).map_err(Failure::new)?;
     let context = BindContext {
         exports: &exports,
-        socket_group: users::socket_group(plan.socket_group.as_deref())?,
+        host: &host,
         use_default_addrs: by_default,
     };
     let mut endpoints = std::mem::take(&mut plan.endpoints);
@@ -86,18 +106,27 @@ fn serve(mut plan: Plan) -> CommandResult {
     let config = plan.file.as_ref();
     let shares = config.map(|config| Arc::new(LiveShares::new(config, &exports)));
     let stopped = engine.clone();
-    let reload = reload::handler(endpoints.clone(), shares.clone());
+    let reload = reload::handler(endpoints.clone(), shares.clone(), host.clone());
     let signals = signals::on_signal(move || stopped.stop(), reload)?;
-    announce::ready(&endpoints, &exports, &plan, by_default)?;
+    if !host.has_restarted() {
+        announce::print(&endpoints, &exports, &plan, by_default)?;
+    }
+    host.notify(&service::ready("ready"));
     exports.release();
-    let status = match &plan.run {
-        Some(command) => {
-            let environment = endpoints.iter().flat_map(|one| one.environment());
-            let status = run::run(command, environment.collect(), umask);
+    let environment = endpoints.iter().flat_map(|one| one.environment());
+    let environment = environment.collect();
+    let status = match (&host, &plan.run) {
+        (Host::Brokered(broker), _) => {
+            let reported = broker.report_ready(environment);
+            reported.map_err(Failure::new)?;
+            ExitCode::SUCCESS
+        }
+        (Host::Direct { .. }, Some(command)) => {
+            let status = run::run(command, environment, umask);
             engine.stop();
             status?
         }
-        None => ExitCode::SUCCESS,
+        (Host::Direct { .. }, None) => ExitCode::SUCCESS,
     };
     engine.wait();
     if let Some(call_log) = &exports.call_log {

@@ -1,6 +1,6 @@
 //! The options of TLS for NFS, and the acceptor they configure.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use clap::Args;
 use nfs::server::{CertifiedUser, Transports};
 use tls::{Acceptor, ClientAuth, TlsFiles};
 
+use super::host::Host;
 use crate::Failure;
 
 /// Reads the files of `acceptor` again.
@@ -89,15 +90,26 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Returns the acceptor that secures connections.
-    pub(super) fn acceptor(&self) -> Result<Arc<Acceptor>, Failure> {
+    /// Returns its files.
+    pub(super) fn files(&self) -> Vec<&Path> {
+        let TlsFiles { cert, key, ca } = &self.files;
+        [cert, key, ca]
+            .into_iter()
+            .flatten()
+            .map(PathBuf::as_path)
+            .collect()
+    }
+
+    /// Returns the acceptor that secures connections. Its files are those of `host`.
+    pub(super) fn acceptor(&self, host: Host) -> Result<Arc<Acceptor>, Failure> {
         let Transports { none, tls, mtls } = self.transports;
         let demand = match mtls && !tls {
             true => ClientAuth::Required,
             false => ClientAuth::Optional,
         };
         tracing::debug!(none, tls, mtls, "NFS with TLS");
-        Acceptor::open(self.files.clone(), demand, nfs::ALPN)
+        let read = Box::new(move |path: &Path| host.read(path));
+        Acceptor::open(self.files.clone(), read, demand, nfs::ALPN)
             .map(Arc::new)
             .map_err(|why| Failure::new(format!("TLS: {why}")))
     }

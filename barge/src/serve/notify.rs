@@ -2,7 +2,7 @@
 //! restart, as statd sends it, and results of asynchronous NLM calls (`*_RES`).
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ use nfs::nlm::Procedure;
 use nfs::portmap;
 use nfs::server::{Monitored, NlmCallback, Server};
 use vfs::Caller;
+
+use super::host::Host;
 
 /// Number of clients that are notified at once, so that clients that do not reply delay few others.
 const THREADS: usize = 16;
@@ -27,26 +29,27 @@ const MAX_ATTEMPTS: usize = 5;
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Notifies the clients that `server` lists, on threads of their own.
-pub(super) fn start(server: &Arc<Server>) {
+pub(super) fn start(server: &Arc<Server>, host: &Host) {
     let clients = server.to_notify();
     let pool = ThreadPool::new("barge-nsm", THREADS, clients.len());
     let state = server.nsm_state();
     let end = Instant::now() + NOTIFY_TIMEOUT;
     for client in clients {
-        let server = Arc::downgrade(server);
+        let (server, host) = (Arc::downgrade(server), host.clone());
         pool.run(move || {
             if Instant::now() < end {
-                notify_client(&server, &client, state);
+                notify_client(&server, &host, &client, state);
             }
         });
     }
 }
 
 /// Notifies `client`, unless the server has been dropped meanwhile.
-fn notify_client(server: &Weak<Server>, client: &Monitored, state: i32) {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+fn notify_client(server: &Weak<Server>, host: &Host, client: &Monitored, state: i32) {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_string_lossy();
     let portmapper = SocketAddr::new(client.addr, portmap::PORT);
-    let notified = (0..MAX_ATTEMPTS).find_map(|_| send_notify(portmapper, name.trim(), state).ok());
+    let notified = (0..MAX_ATTEMPTS).find_map(|_| send_notify(host, portmapper, &name, state).ok());
     let Some(server) = server.upgrade() else {
         return;
     };
@@ -63,8 +66,8 @@ fn notify_client(server: &Weak<Server>, client: &Monitored, state: i32) {
 }
 
 /// Notifies the client whose portmapper is at `portmapper`, with one attempt.
-fn send_notify(portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
-    let socket = connect(portmapper, name, &GetPort::NSM)?;
+fn send_notify(host: &Host, portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
+    let socket = connect(host, portmapper, name, &GetPort::NSM)?;
     let name_of = name.as_bytes();
     ask(
         &socket,
@@ -78,20 +81,20 @@ fn send_notify(portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()>
 }
 
 /// Returns a socket that is connected to the port that the portmapper returns for `program`.
-fn connect(portmapper: SocketAddr, machine: &str, program: &GetPort) -> io::Result<UdpSocket> {
-    let addr = portmapper.ip();
-    let any: IpAddr = match addr {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+fn connect(
+    host: &Host,
+    portmapper: SocketAddr,
+    machine: &str,
+    program: &GetPort,
+) -> io::Result<UdpSocket> {
+    let socket = host.connect_udp(portmapper)?;
     socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
-    socket.connect(portmapper)?;
     let port = ask(&socket, machine, program, |port| port)?;
     if port == 0 {
         return Err(unregistered());
     }
-    socket.connect((addr, port))?;
+    let socket = host.connect_udp(SocketAddr::new(portmapper.ip(), port))?;
+    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     Ok(socket)
 }
 
@@ -100,13 +103,14 @@ const MAX_QUEUED_CALLS: usize = 1024;
 
 /// Returns a function that sends NLM calls to clients on a pool of threads, which end when the
 /// function is dropped.
-pub(super) fn caller() -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
+pub(super) fn caller(host: Host) -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
     const THREADS: usize = 4;
     let pool = ThreadPool::new("barge-nlm", THREADS, MAX_QUEUED_CALLS);
     Arc::new(move |call: NlmCallback| {
+        let host = host.clone();
         pool.try_run(move || {
             let portmapper = SocketAddr::new(call.addr, portmap::PORT);
-            if let Err(error) = send_callback(portmapper, &call) {
+            if let Err(error) = send_callback(&host, portmapper, &call) {
                 tracing::debug!(addr = %call.addr, "NLM call failed: {error}");
             }
         });
@@ -114,9 +118,9 @@ pub(super) fn caller() -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
 }
 
 /// Sends a call to the client whose portmapper is at `portmapper`.
-fn send_callback(portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
+fn send_callback(host: &Host, portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
     let machine = "";
-    let socket = connect(portmapper, machine, &GetPort::NLM)?;
+    let socket = connect(host, portmapper, machine, &GetPort::NLM)?;
     let arguments = &call.arguments;
     macro_rules! by {
         ($procedure:ident) => {
@@ -181,6 +185,8 @@ fn unregistered() -> io::Error {
 mod tests {
     use super::*;
 
+    const HERE: Host = Host::Direct { socket_group: None };
+
     /// Replies to the next call with `results`, and returns the call from the program number on.
     fn answer(socket: &UdpSocket, results: &[u8]) -> Vec<u8> {
         let mut call = [0; 1024];
@@ -195,7 +201,7 @@ mod tests {
         let [portmapper, nsm] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bound"));
         let at = portmapper.local_addr().expect("an address");
         let port = u32::from(nsm.local_addr().expect("an address").port());
-        let telling = std::thread::spawn(move || send_notify(at, "server", 7));
+        let telling = std::thread::spawn(move || send_notify(&HERE, at, "server", 7));
         let query = answer(&portmapper, &port.to_be_bytes());
         let word = |number: u32| number.to_be_bytes();
         assert_eq!(query[..12], [word(100_000), word(2), word(3)].concat());
@@ -217,7 +223,7 @@ mod tests {
             procedure: Procedure::LockRes,
             arguments: b"results!".to_vec(),
         };
-        let calling = std::thread::spawn(move || send_callback(at, &call));
+        let calling = std::thread::spawn(move || send_callback(&HERE, at, &call));
         let word = |number: u32| number.to_be_bytes();
         let query = answer(&portmapper, &word(port));
         assert!(query.ends_with(&[word(100_021), word(4), word(17), word(0)].concat()));
@@ -231,10 +237,10 @@ mod tests {
     fn who_is_not_there_or_has_no_nsm_is_not_told() {
         let portmapper = UdpSocket::bind("127.0.0.1:0").expect("bound");
         let at = portmapper.local_addr().expect("an address");
-        let telling = std::thread::spawn(move || send_notify(at, "server", 7));
+        let telling = std::thread::spawn(move || send_notify(&HERE, at, "server", 7));
         answer(&portmapper, &[0; 4]);
         assert!(telling.join().expect("no panic").is_err());
         drop(portmapper);
-        assert!(send_notify(at, "server", 7).is_err());
+        assert!(send_notify(&HERE, at, "server", 7).is_err());
     }
 }

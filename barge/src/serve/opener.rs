@@ -8,6 +8,7 @@ use layers::{Clients, Gate};
 use vfs::{Export, FileSystem, HandleKey, Support};
 
 use super::handle_key;
+use super::host::Host;
 use super::recovery::{ServerIdentity, handle_index_file};
 use super::share::{Share, Sources};
 use crate::call_log::CallLogFile;
@@ -89,12 +90,14 @@ impl Opener {
         })
     }
 
-    /// Opens `share` under `name` for `clients`, or for all clients.
+    /// Opens `share` under `name` for `clients`, or for all clients. Its read trace is a file of
+    /// `host`.
     pub(super) fn open(
         &self,
         name: &str,
         share: &Share,
         clients: Option<&Arc<Clients>>,
+        host: &Host,
     ) -> Result<OpenedShare, Failure> {
         let source = &share.named.source;
         let names = match (source, &self.server_identity) {
@@ -125,7 +128,8 @@ impl Opener {
             cache: status::SourceCache::Image(opened.clone()),
         };
         let trace = share.read_trace.as_deref();
-        let trace = trace.map(TraceFile::create).transpose()?;
+        let trace = trace.map(|path| TraceFile::new(path, host.create(path)));
+        let trace = trace.transpose()?;
         let overlay = share.overlay.clone();
         // Directories seal their handles themselves.
         let seals =

@@ -10,9 +10,11 @@ use vfs::Trust;
 
 use super::activation;
 use super::args::{ServeArgs, TimeoutArgs};
+use super::broker::confinement::ConfinementPlan;
 use super::endpoint::Endpoint;
 use super::endpoints;
 use super::exports;
+use super::host::Host;
 use super::opener::ExportRequirements;
 use super::share::{Share, Sources};
 use crate::Failure;
@@ -32,6 +34,7 @@ pub(super) struct Plan {
     pub(super) tuning: Tuning,
     /// The command of `--run`, after which the server ends.
     pub(super) run: Option<String>,
+    pub(super) confinement: ConfinementPlan,
 }
 
 impl Plan {
@@ -83,6 +86,7 @@ impl Plan {
         file: Option<&Config>,
     ) -> Result<Plan, Failure> {
         Ok(Plan {
+            confinement: ConfinementPlan::new(args, &shares),
             sources: Sources {
                 shares,
                 client_lists: args.identity.export.clone(),
@@ -133,6 +137,12 @@ impl Plan {
 /// found. Sources are not opened.
 pub(crate) fn read_config(path: &Path) -> Result<Config, ConfigErrors> {
     Config::read(path).and_then(checked)
+}
+
+/// Does [`read_config`] with a file of `host`.
+pub(super) fn read_config_of(path: &Path, host: &Host) -> Result<Config, ConfigErrors> {
+    let text = host.read(path);
+    Config::of_bytes(path, text).and_then(checked)
 }
 
 /// Returns `config` if it can be served, as far as this is known before anything is opened.

@@ -102,6 +102,12 @@ pub(super) fn handle_index_file(identity: &ServerIdentity, name: &str) -> Option
     Some(dir.join(format!("{}-{name}.names", file_name(addr))))
 }
 
+/// Returns the state directory of the server `identity`, or `None` if it keeps its state in memory.
+pub(super) fn state_dir(ServerIdentity { dir, addr }: &ServerIdentity) -> Option<PathBuf> {
+    let usual = || (!is_ephemeral(addr)).then(default_state_dir).flatten();
+    dir.clone().or_else(usual)
+}
+
 /// Returns the default state directory.
 pub(super) fn default_state_dir() -> Option<PathBuf> {
     state_dir_from_env(|name| std::env::var_os(name).filter(|value| !value.is_empty()))

@@ -17,6 +17,7 @@ use vfs::Export;
 
 use super::endpoint::Endpoint;
 use super::exports::{self, Catalog, Exports};
+use super::host::Host;
 use super::opener::{Opener, terms};
 use super::plan::{self, Plan};
 use crate::config::{Config, Setting};
@@ -28,14 +29,18 @@ use crate::{Failure, service, status};
 pub(super) fn handler(
     endpoints: Arc<[Box<dyn Endpoint>]>,
     shares: Option<Arc<LiveShares>>,
+    host: Host,
 ) -> Option<Reload> {
     if shares.is_none() && !endpoints.iter().any(|one| one.is_reloadable()) {
         return None;
     }
     Some(Box::new(move || {
-        service::notify_reloading();
+        host.notify(&service::reloading());
         endpoints.iter().for_each(|one| one.reload());
-        let status = match shares.as_ref().map(|shares| shares.reload(&endpoints)) {
+        let status = match shares
+            .as_ref()
+            .map(|shares| shares.reload(&endpoints, &host))
+        {
             None => "ready",
             Some(Ok(())) => {
                 tracing::info!("configuration reloaded");
@@ -49,7 +54,7 @@ pub(super) fn handler(
                 "invalid configuration: keeping the previous one"
             }
         };
-        service::notify_ready(status);
+        host.notify(&service::ready(status));
     }))
 }
 
@@ -107,9 +112,10 @@ impl LiveShares {
 
     /// Reads the file again, and passes the exports to `endpoints`. If the file is invalid, or a
     /// share cannot be opened, the previous state stays.
-    fn reload(&self, endpoints: &[Box<dyn Endpoint>]) -> Result<(), Failure> {
+    fn reload(&self, endpoints: &[Box<dyn Endpoint>], host: &Host) -> Result<(), Failure> {
         let mut state = self.state.lock();
-        let config = plan::read_config(self.initial_config.path()).map_err(Failure::usage)?;
+        let config =
+            plan::read_config_of(self.initial_config.path(), host).map_err(Failure::usage)?;
         let plan = Plan::from_config(&config)?;
         let names = exports::check(&plan.sources)?;
         let restart = self.changes_requiring_restart(&state, &config, &plan);
@@ -131,7 +137,7 @@ impl LiveShares {
                     "a share without a name cannot change while it is served: restart the server",
                 ));
             }
-            let new = self.opener.open(name, share, clients)?;
+            let new = self.opener.open(name, share, clients, host)?;
             shares.push(LiveShare {
                 opening_settings: opening,
                 export: new.export.clone(),

@@ -34,6 +34,7 @@ pub(crate) struct StatusServer {
     engine: Arc<Engine>,
     sources: Arc<ObservedSources>,
     started: Instant,
+    process: u32,
 }
 
 /// A source as it was opened, without layers.
@@ -155,10 +156,16 @@ impl SourceCache {
 
 impl StatusServer {
     /// Returns the observer of an engine that serves `sources`, with the current time as its start.
-    pub(crate) fn new(engine: Arc<Engine>, sources: Arc<ObservedSources>) -> StatusServer {
+    /// `process` is the process id that users know.
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        sources: Arc<ObservedSources>,
+        process: u32,
+    ) -> StatusServer {
         StatusServer {
             engine,
             sources,
+            process,
             started: Instant::now(),
         }
     }
@@ -216,6 +223,7 @@ impl StatusServer {
         let uptime = self.started.elapsed().as_secs_f64();
         let refused = self.engine.connection_refusals().into_iter();
         Status {
+            pid: self.process,
             refused: refused
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),

@@ -2,8 +2,9 @@
 //! clients.
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -380,14 +381,13 @@ fn a_share_without_a_name_is_the_whole_tree_and_its_terms_may_change() {
 #[test]
 fn a_share_that_is_gone_has_nothing_open() {
     let place = Fixture::new(|dir| share(dir, "a", "") + &share(dir, "b", ""));
+    // The server names them by its own root.
     let open = |name: &str| {
-        let (fds, dir) = (
-            format!("/proc/{}/fd", place.served.id()),
-            place.dir.path().join(name),
-        );
-        let fds = std::fs::read_dir(fds).expect("listed");
-        let links = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
-        links.filter(|link| link.starts_with(&dir)).count()
+        let of = |path: PathBuf| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+        let dir = of(place.dir.path().join(name));
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", place.served.serving_id()));
+        let fds = fds.expect("listed").filter_map(|fd| Some(fd.ok()?.path()));
+        fds.filter(|fd| of(fd.clone()) == dir).count()
     };
     assert!(open("a") > 0 && open("b") > 0);
     place.shares(&place.share("a", ""));

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -123,7 +124,7 @@ impl Stopped {
     }
 }
 
-/// A directory with a share and a file beside it, served by `barge virtiofsd`.
+/// A directory with a share and a file beside it, which are served.
 struct Bed {
     dir: TempDir,
     served: ServerProcess,
@@ -132,6 +133,31 @@ struct Bed {
 impl Bed {
     /// Starts `barge virtiofsd` with `args` as user `uid`.
     fn start(args: &[&str], uid: u32) -> Bed {
+        Bed::run(uid, |command, dir| {
+            command
+                .args(["virtiofsd", "--shared-dir"])
+                .arg(dir.join("share"))
+                .arg("--socket-path")
+                .arg(dir.join("socket"))
+                .args(args);
+        })
+    }
+
+    /// Starts `barge serve` with `args` as user `uid`, with NFS at `socket`.
+    fn serve(args: &[&str], uid: u32) -> Bed {
+        Bed::run(uid, |command, dir| {
+            command
+                .args(["serve", "--nfs"])
+                .arg(format!("unix:{}", dir.join("socket").display()))
+                .arg("--nfs-state-dir")
+                .arg(dir.join("state"))
+                .arg(dir.join("share"))
+                .args(args);
+        })
+    }
+
+    /// Starts `barge` as user `uid` with the arguments that `arguments` adds.
+    fn run(uid: u32, arguments: impl Fn(&mut Command, &Path)) -> Bed {
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir(dir.path().join("share")).expect("made");
         fs::write(dir.path().join("share/file"), "served\n").expect("written");
@@ -144,11 +170,8 @@ impl Bed {
         command
             .arg(format!("--reuid={uid}"))
             .arg(format!("--regid={uid}"))
-            .args(["--clear-groups", BARGE, "virtiofsd", "--shared-dir"])
-            .arg(dir.path().join("share"))
-            .arg("--socket-path")
-            .arg(dir.path().join("socket"))
-            .args(args);
+            .args(["--clear-groups", BARGE]);
+        arguments(&mut command, dir.path());
         let served = ServerProcess::run(command);
         Bed { dir, served }
     }
@@ -169,6 +192,15 @@ impl Bed {
 /// Reads `file` of the share as a guest.
 fn read_as_guest(socket: &Path) -> Vec<u8> {
     let url = format!("virtiofs:{}/file", socket.display());
+    let output = Command::new(BARGE).args(["cat", &url]).output();
+    let output = output.expect("runs");
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    output.stdout
+}
+
+/// Reads `file` of the share over NFS.
+fn read_over_nfs(bed: &Bed) -> Vec<u8> {
+    let url = format!("nfs+unix:{}?path=file", bed.path("socket").display());
     let output = Command::new(BARGE).args(["cat", &url]).output();
     let output = output.expect("runs");
     assert!(output.status.success(), "{}", stderr_of(&output));
@@ -340,6 +372,122 @@ fn the_server_ends_with_its_first_process_and_the_other_way_round() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     panic!("it still runs");
+}
+
+#[test]
+fn injected_code_in_a_server_reaches_its_sources_alone() {
+    if !can_run() {
+        return;
+    }
+    let bed = Bed::serve(&["--seccomp=none"], 0);
+    assert_eq!(read_over_nfs(&bed), b"served\n");
+    let server = bed.stop_server();
+    assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
+    for path in [
+        Path::new("/etc/passwd"),
+        Path::new("/proc/sys/kernel/core_pattern"),
+        Path::new("/dev/null"),
+        &bed.path("beside"),
+    ] {
+        let opened = server.open(path, libc::O_RDONLY);
+        assert_eq!(opened, Err(libc::ENOENT), "{}", path.display());
+    }
+    assert_eq!(server.execute("/bin/true"), Err(libc::ENOENT));
+    let connected = server.connect(libc::SOCK_DGRAM, 53);
+    assert_eq!(connected, Err(libc::ENETUNREACH));
+    assert_eq!(server.connect(libc::SOCK_STREAM, 53), Err(libc::EACCES));
+    assert_eq!(server.signal(), Err(libc::ESRCH));
+    let share = server.put_path(&bed.path("share"));
+    let mount = [share, share, 0, libc::MS_BIND];
+    let mounted = server.call(libc::SYS_mount, mount).expect("it survives");
+    assert_eq!(mounted, Err(libc::EPERM));
+    server.kill();
+}
+
+/// Without privileges, a user's other files are out of reach as well.
+#[test]
+fn landlock_confines_a_server_of_an_ordinary_user() {
+    if !can_run() {
+        return;
+    }
+    let bed = Bed::serve(&["--seccomp=none"], 65534);
+    assert_eq!(read_over_nfs(&bed), b"served\n");
+    let server = bed.stop_server();
+    assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
+    for path in [Path::new("/etc/passwd"), &bed.path("beside")] {
+        let opened = server.open(path, libc::O_RDONLY);
+        assert_eq!(opened, Err(libc::EACCES), "{}", path.display());
+    }
+    assert_eq!(server.execute("/bin/true"), Err(libc::EACCES));
+    assert_eq!(server.connect(libc::SOCK_STREAM, 53), Err(libc::EACCES));
+    assert_eq!(server.signal(), Err(libc::EPERM));
+    server.kill();
+}
+
+/// A server that is a client of another one opens sockets, and neither programs nor namespaces.
+#[test]
+fn a_server_with_a_remote_source_is_confined_by_its_system_calls() {
+    if !can_run() {
+        return;
+    }
+    let first = Bed::serve(&[], 0);
+    let source = format!("nfs+unix:{}", first.path("socket").display());
+    for (number, arguments) in [
+        (libc::SYS_execve, [0; 4]),
+        (libc::SYS_mount, [0; 4]),
+        (libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0]),
+        (libc::SYS_ptrace, [0; 4]),
+    ] {
+        let served = ServerProcess::start(&[&source]);
+        let output = served.barge(&["cat", "{}"], "file");
+        assert_eq!(output.stdout, b"served\n");
+        let server = Stopped::attach(served.serving_id());
+        let ended = server.call(number, arguments);
+        assert_eq!(ended, Err(Signal::SIGSYS), "{number}");
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_is_started_again_with_its_sockets() {
+    if !can_run() {
+        return;
+    }
+    let bed = Bed::serve(&[], 0);
+    let url = format!("nfs+unix:{}", bed.path("socket").display());
+    let client = barge_client::Client::open(&url).expect("connected");
+    let file = client.open_file("file").expect("opened");
+    for _ in 0..3 {
+        let serving = bed.served.serving_id();
+        let pid = Pid::from_raw(serving as i32);
+        nix::sys::signal::kill(pid, Signal::SIGKILL).expect("it runs");
+        let mut text = [0; 7];
+        let len = file.read_at(&mut text, 0).expect("read after a restart");
+        assert_eq!(&text[..len], b"served\n");
+        assert_ne!(bed.served.serving_id(), serving);
+    }
+    assert!(bed.served.stop().success());
+    assert!(!bed.dir.path().join("socket").exists());
+}
+
+/// The names of 9P2000, which the server cannot look up itself.
+#[test]
+fn users_are_looked_up_by_the_broker() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("file");
+    fs::write(&file, "of daemon\n").expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("changed");
+    std::os::unix::fs::chown(&file, Some(1), Some(1)).expect("root may");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("changed");
+    let served = ServerProcess::start(&[&dir.path().display().to_string()]);
+    let read = |user: &str| {
+        let url = format!("file?version=9p2000&uname={user}");
+        served.barge(&["cat", "{}"], &url)
+    };
+    assert_eq!(read("daemon").stdout, b"of daemon\n");
+    assert!(stderr_of(&read("nobody")).contains("ermission denied"));
 }
 
 /// A container (bubblewrap), in a user namespace with `options`, that serves a directory.

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock, fstat, open};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, geteuid, kill_process, waitid};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
 
@@ -298,12 +298,17 @@ fn a_server_that_stops_answering_holds_nobody() {
     fs::write(dir.path().join("share/f"), "text").expect("written");
     let at = dir.path().join("at");
     fs::create_dir(&at).expect("made");
-    let server = Pid::from_raw(served.id() as i32).expect("a process");
+    let serving = served.serving_id();
+    let server = Pid::from_raw(serving as i32).expect("a process");
+    let is_stopped = || {
+        let stat = fs::read_to_string(format!("/proc/{serving}/stat")).expect("it runs");
+        stat.contains(") T ")
+    };
     for (options, errs) in [("cache=none,timeo=20", false), ("soft,timeo=20", true)] {
         let mounted = Mounted::new(&[&url, "-o", options], &at);
         kill_process(server, Signal::STOP).expect("asked");
         // Until one thread of the server has handled the signal, the others continue and may reply.
-        waitid(WaitId::Pid(server), WaitIdOptions::STOPPED).expect("stopped");
+        until("stopped", is_stopped);
         let mut cat = Command::new("cat");
         cat.arg(at.join("f")).stderr(Stdio::piped());
         let mut cat = cat.spawn().expect("starts");
@@ -505,12 +510,13 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Returns whether a process has a removed file below `dir` open.
+/// Returns whether a process has a removed file of the file system of `dir` open.
 fn holds_removed(process: u32, dir: &Path) -> bool {
+    let of = fs::metadata(dir).expect("it exists").dev();
     let fds = fs::read_dir(format!("/proc/{process}/fd")).expect("a process");
     fds.flatten().any(|fd| {
-        let file = fs::read_link(fd.path()).unwrap_or_default();
-        file.starts_with(dir) && file.to_string_lossy().ends_with(" (deleted)")
+        let file = fs::metadata(fd.path());
+        file.is_ok_and(|file| file.dev() == of && file.is_file() && file.nlink() == 0)
     })
 }
 
@@ -536,7 +542,7 @@ fn the_space_of_a_removed_file_is_free_although_the_mount_is_idle() {
         let served = ServerProcess::run(command);
         let mounted = Mounted::new(&[&url], &at);
         let make = |name: &str| fs::write(at.join(name), vec![7; 300_000]).expect("written");
-        let freed = || !holds_removed(served.id(), &share);
+        let freed = || !holds_removed(served.serving_id(), &share);
         make("written");
         fs::remove_file(at.join("written")).expect("removed");
         until(protocol, freed);

@@ -104,7 +104,10 @@ impl Fixture {
 
     /// Returns the number of bytes that barge reads and writes while `what` runs.
     fn bytes_moved(&self, what: impl FnOnce()) -> usize {
-        let server = self.server.as_ref().map(|server| server.served.id());
+        let server = self
+            .server
+            .as_ref()
+            .map(|server| server.served.serving_id());
         let of = |id: u32| {
             let text = fs::read_to_string(format!("/proc/{id}/io")).expect("it runs");
             let of = |line: &str| line.split_once("char: ")?.1.parse::<usize>().ok();

@@ -98,7 +98,7 @@ fn queue_affinity_keeps_the_threads_of_queues_to_processors() {
         };
         // A reply has come through the request queue, so that queue's thread has set its affinity.
         let _mount = RemoteFuse::mount(socket, options).expect("mounted");
-        let queues = processors(served.id(), "barge-queue");
+        let queues = processors(served.serving_id(), "barge-queue");
         queues.iter().filter(|&list| *list == processor).count()
     };
     assert_eq!(kept(&[]), 0);

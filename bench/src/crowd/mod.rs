@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::nfs::client::{Client as NfsClient, Version};
 use crate::nfs::servers::Server;
 use crate::p9::client::Client as P9Client;
-use crate::process::{Process, free_port, require_root};
+use crate::process::{Process, free_port, process_tree, require_root};
 use crate::protocol::Operation;
 use crate::report::results::{Results, Row};
 use crate::rounds::Measurement;
@@ -254,13 +254,16 @@ fn latency_p99(bystander: &mut OrdinaryClient, time: Duration) -> Result<f64, St
     Ok(slowest.as_secs_f64() * 1e6)
 }
 
-/// Returns a memory figure of a process in MiB, by its name in /proc/PID/status
-/// (proc_pid_status(5)).
+/// Returns a memory figure of a process and its descendants together in MiB, by its name in
+/// /proc/PID/status (proc_pid_status(5)).
 fn memory(process: &Process, field: &str) -> Result<f64, String> {
-    let path = format!("/proc/{}/status", process.pid());
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field));
-    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<f64>().ok());
-    kib.map(|kib| kib / 1024.0)
-        .ok_or_else(|| format!("{path}: no {field}"))
+    let mut sum = 0.0;
+    for pid in process_tree(process.pid()) {
+        let path = format!("/proc/{pid}/status");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix(field));
+        let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<f64>().ok());
+        sum += kib.ok_or_else(|| format!("{path}: no {field}"))?;
+    }
+    Ok(sum / 1024.0)
 }

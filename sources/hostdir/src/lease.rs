@@ -215,9 +215,7 @@ impl Leases {
         if let Some(watcher) = self.watcher.get() {
             return Ok(watcher);
         }
-        let time = std::fs::read_to_string("/proc/sys/fs/lease-break-time");
-        let time = time.ok().and_then(|time| time.trim().parse::<u64>().ok());
-        if time.is_none_or(|time| time < BREAK_TIME) {
+        if sys::usage::lease_break_time().is_none_or(|time| time < BREAK_TIME) {
             return Err(Errno::EOPNOTSUPP);
         }
         let watcher = LeaseWatcher::start()?;

@@ -1,6 +1,8 @@
 //! The certificates and trust anchors of a side, from PEM files.
 
 use std::fmt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +23,9 @@ pub struct TlsFiles {
     /// The authorities whose certificates are trusted.
     pub ca: Option<PathBuf>,
 }
+
+/// A function that reads a file, such as [`std::fs::read`].
+pub type ReadFile = Box<dyn Fn(&Path) -> io::Result<Vec<u8>> + Send + Sync>;
 
 /// The authentication that a server requires of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,26 +54,32 @@ impl FilesError {
     }
 }
 
+/// A [`ReadFile`] by reference.
+type ReadFn<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
+
 /// The server side of TLS: each new connection uses the contents of the files when last read.
 pub struct Acceptor {
     files: TlsFiles,
+    read: ReadFile,
     client_auth: ClientAuth,
     protocol: &'static [u8],
     config: Mutex<Arc<ServerConfig>>,
 }
 
 impl Acceptor {
-    /// Reads `files`: the certificate and its key are required. Without authorities no client
-    /// certificate is requested or trusted. `protocol` is the ALPN name of the protocol inside: a
-    /// client that offers only others is refused.
+    /// Reads `files` with `read`: the certificate and its key are required. Without authorities no
+    /// client certificate is requested or trusted. `protocol` is the ALPN name of the protocol
+    /// inside: a client that offers only others is refused.
     pub fn open(
         files: TlsFiles,
+        read: ReadFile,
         demand: ClientAuth,
         protocol: &'static [u8],
     ) -> Result<Acceptor, FilesError> {
-        let config = Mutex::new(server(&files, demand, protocol)?);
+        let config = Mutex::new(server(&files, &read, demand, protocol)?);
         Ok(Acceptor {
             files,
+            read,
             client_auth: demand,
             protocol,
             config,
@@ -77,7 +88,7 @@ impl Acceptor {
 
     /// Reads the files again, for later connections. Unusable files change nothing.
     pub fn reload(&self) -> Result<(), FilesError> {
-        let config = server(&self.files, self.client_auth, self.protocol)?;
+        let config = server(&self.files, &self.read, self.client_auth, self.protocol)?;
         *self.config.lock() = config;
         Ok(())
     }
@@ -103,14 +114,14 @@ impl Connector {
             .map_err(|why| FilesError(format!("{host}: {why}")))?
             .to_owned();
         let roots = match &files.ca {
-            Some(ca) => roots(ca)?,
+            Some(ca) => roots(ca, &|path| fs::read(path))?,
             None => system_roots()?,
         };
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .map_err(|why| FilesError(why.to_string()))?
             .with_root_certificates(roots);
-        let mut config = match identity(files)? {
+        let mut config = match identity(files, &|path| fs::read(path))? {
             None => builder.with_no_client_auth(),
             Some((cert, chain, key)) => builder
                 .with_client_auth_cert(chain, key)
@@ -131,11 +142,12 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 
 fn server(
     files: &TlsFiles,
+    read: ReadFn<'_>,
     demand: ClientAuth,
     protocol: &[u8],
 ) -> Result<Arc<ServerConfig>, FilesError> {
-    let (cert, chain, key) =
-        identity(files)?.ok_or_else(|| FilesError("expected a certificate and its key".into()))?;
+    let (cert, chain, key) = identity(files, read)?
+        .ok_or_else(|| FilesError("expected a certificate and its key".into()))?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .map_err(|why| FilesError(why.to_string()))?;
@@ -143,7 +155,7 @@ fn server(
         None => builder.with_no_client_auth(),
         Some(ca) => {
             let clients =
-                WebPkiClientVerifier::builder_with_provider(roots(ca)?.into(), provider());
+                WebPkiClientVerifier::builder_with_provider(roots(ca, read)?.into(), provider());
             let clients = match demand {
                 ClientAuth::Optional => clients.allow_unauthenticated(),
                 ClientAuth::Required => clients,
@@ -167,12 +179,13 @@ type Identity<'a> = (
 );
 
 /// Returns the certificate chain and key to send, with the certificate's path.
-fn identity(files: &TlsFiles) -> Result<Option<Identity<'_>>, FilesError> {
+fn identity<'a>(files: &'a TlsFiles, read: ReadFn<'_>) -> Result<Option<Identity<'a>>, FilesError> {
     match (&files.cert, &files.key) {
         (None, None) => Ok(None),
         (Some(cert), Some(key)) => {
-            let chain = certificates(cert)?;
-            let key = PrivateKeyDer::from_pem_file(key)
+            let chain = certificates(cert, read)?;
+            let text = read(key).map_err(|why| FilesError::at(key, why))?;
+            let key = PrivateKeyDer::from_pem_slice(&text)
                 .map_err(|why| FilesError::at(key, format!("expected a private key: {why}")))?;
             Ok(Some((cert, chain, key)))
         }
@@ -183,9 +196,9 @@ fn identity(files: &TlsFiles) -> Result<Option<Identity<'_>>, FilesError> {
     }
 }
 
-fn roots(ca: &Path) -> Result<RootCertStore, FilesError> {
+fn roots(ca: &Path, read: ReadFn<'_>) -> Result<RootCertStore, FilesError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(ca)? {
+    for certificate in certificates(ca, read)? {
         roots
             .add(certificate)
             .map_err(|why| FilesError::at(ca, why))?;
@@ -193,12 +206,12 @@ fn roots(ca: &Path) -> Result<RootCertStore, FilesError> {
     Ok(roots)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FilesError> {
+fn certificates(path: &Path, read: ReadFn<'_>) -> Result<Vec<CertificateDer<'static>>, FilesError> {
     let none =
         |why: &dyn fmt::Display| FilesError::at(path, format!("expected certificates: {why}"));
-    let all: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|why| none(&why))?;
+    let text = read(path).map_err(|why| none(&why))?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let all = all.map_err(|why| none(&why))?;
     match all.is_empty() {
         true => Err(none(&"the file has none")),
         false => Ok(all),

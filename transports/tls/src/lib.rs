@@ -17,5 +17,5 @@ mod files;
 mod link;
 mod names;
 
-pub use files::{Acceptor, ClientAuth, Connector, FilesError, TlsFiles};
+pub use files::{Acceptor, ClientAuth, Connector, FilesError, ReadFile, TlsFiles};
 pub use link::TlsLink;

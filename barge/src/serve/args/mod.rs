@@ -7,6 +7,7 @@
 )]
 
 pub(crate) mod access;
+pub(crate) mod confinement;
 pub(crate) mod device;
 pub(crate) mod share;
 pub(crate) mod virtiofs;
@@ -17,6 +18,7 @@ use clap::Args;
 use transports::Addr;
 
 use self::access::{ClientList, TrustedUsers};
+use self::confinement::ConfinementArgs;
 use self::device::{Affinity, Drive, NinePDevice, SocketArg};
 use self::share::ShareArgs;
 use self::virtiofs::{Cache, Negotiate};
@@ -66,6 +68,8 @@ pub(crate) struct ServeArgs {
     pub(in crate::serve) identity: IdentityArgs,
     #[command(flatten)]
     pub(in crate::serve) limits: LimitArgs,
+    #[command(flatten)]
+    pub(in crate::serve) confinement: ConfinementArgs,
     #[command(flatten)]
     pub(in crate::serve) share: ShareArgs,
     #[command(flatten)]

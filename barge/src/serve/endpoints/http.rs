@@ -18,6 +18,8 @@ pub(super) struct Http {
     /// Further host names that it accepts.
     names: Vec<String>,
     socket: Option<(Listener, Arc<ObservedSources>)>,
+    /// The process id that users know.
+    server_id: u32,
     bound: Option<Addr>,
 }
 
@@ -27,16 +29,22 @@ impl Http {
             addr: args.http.clone(),
             names: args.http_name.clone(),
             socket: None,
+            server_id: 0,
             bound: None,
         }
     }
 }
 
 impl Endpoint for Http {
+    fn sockets(&self) -> Vec<Addr> {
+        self.addr.iter().cloned().collect()
+    }
+
     fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         if let Some(addr) = &self.addr {
             let listener = context.listen(addr)?;
             self.bound = Some(listener.addr().clone());
+            self.server_id = context.host.server_id();
             self.socket = Some((listener, context.exports.sources.clone()));
         }
         Ok(())
@@ -44,9 +52,8 @@ impl Endpoint for Http {
 
     fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
         match self.socket.take() {
-            Some((listener, sources)) => {
-                StatusServer::new(engine.clone(), sources).serve(listener, &self.names)
-            }
+            Some((listener, sources)) => StatusServer::new(engine.clone(), sources, self.server_id)
+                .serve(listener, &self.names),
             None => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! NFS: v3 with MOUNT, and v4, all of them on each port.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -10,16 +10,17 @@ use engine::{Engine, Service};
 use tls::{Acceptor, TlsLink};
 use transports::{Addr, DatagramSocket, Link, Listener, StreamLink};
 
+use crate::Failure;
 use crate::serve::args::NfsArgs;
 use crate::serve::endpoint::{BindContext, Endpoint, addrs, serve};
 use crate::serve::environment::variables;
 use crate::serve::exports::{Catalog, Exports, clients_of};
 #[cfg(feature = "gss")]
 use crate::serve::gss::Security;
+use crate::serve::host::Host;
 use crate::serve::nfs_tls::{self, Tls};
 use crate::serve::recovery::{Recovery, ServerIdentity};
 use crate::serve::{async_copy, notify};
-use crate::{Failure, diagnose};
 
 /// NFS at its addresses. Without addresses, it is served at the default address if that is free and
 /// no other protocol has addresses.
@@ -47,6 +48,8 @@ pub(super) struct Nfs {
     /// The server, if it has sockets.
     server: Option<Arc<Server>>,
     acceptor: Option<Arc<Acceptor>>,
+    /// The host, whose sockets reach clients that are notified of a restart.
+    host: Option<Host>,
     maintenance: Option<Maintenance>,
 }
 
@@ -76,6 +79,7 @@ impl Nfs {
             bound: Vec::new(),
             server: None,
             acceptor: None,
+            host: None,
             maintenance: None,
         })
     }
@@ -119,9 +123,9 @@ impl Nfs {
         };
         self.sockets.portmap.push(context.listen(&at)?);
         for (host, port) in [(map_host, map_port), (&host, &port)] {
-            let bound = DatagramSocket::bind(host, *port)
-                .map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")));
-            self.sockets.datagrams.push(bound?);
+            self.sockets
+                .datagrams
+                .push(context.host.bind_udp(host, *port)?);
         }
         Ok(Some(Ports {
             tcp: port,
@@ -158,9 +162,37 @@ impl Endpoint for Nfs {
         })
     }
 
+    fn sockets(&self) -> Vec<Addr> {
+        let portmappers: Vec<Addr> = match &self.rpcbind {
+            None => Vec::new(),
+            Some(Some(addr)) => vec![addr.clone()],
+            Some(None) => self.requested.iter().filter_map(usual_portmapper).collect(),
+        };
+        let requested = self.requested.iter().cloned();
+        requested
+            .chain(portmappers)
+            .chain([default_addr()])
+            .collect()
+    }
+
+    fn udp_hosts(&self) -> Vec<String> {
+        let host = |addr: Addr| match addr {
+            Addr::Tcp { host, .. } => Some(host),
+            _ => None,
+        };
+        match &self.rpcbind {
+            None => Vec::new(),
+            Some(_) => self.sockets().into_iter().filter_map(host).collect(),
+        }
+    }
+
+    fn files(&self) -> Vec<&Path> {
+        self.tls.as_ref().map_or(Vec::new(), Tls::files)
+    }
+
     fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         let listeners = match self.requested.as_slice() {
-            [] if context.use_default_addrs => default_listener().into_iter().collect(),
+            [] if context.use_default_addrs => default_listener(context).into_iter().collect(),
             requested => {
                 let listeners = requested.iter().map(|addr| context.listen(addr));
                 listeners.collect::<Result<Vec<_>, _>>()?
@@ -175,7 +207,7 @@ impl Endpoint for Nfs {
             name: recovery.name,
             stable: recovery.stable,
             monitored: recovery.monitored,
-            call_back: notify::caller(),
+            call_back: notify::caller(context.host.clone()),
             run: Some(async_copy::executor()),
             lease: self.lease,
             read_plus: self.read_plus,
@@ -186,7 +218,7 @@ impl Endpoint for Nfs {
             ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
         };
         if let Some(tls) = &self.tls {
-            self.acceptor = Some(tls.acceptor()?);
+            self.acceptor = Some(tls.acceptor(context.host.clone())?);
             options.transports = tls.transports;
             options.users = tls.users.clone();
         }
@@ -198,6 +230,7 @@ impl Endpoint for Nfs {
         self.bound = addrs(&listeners);
         self.sockets.listeners = listeners;
         options.ports = self.bind_portmapper(context)?;
+        self.host = Some(context.host.clone());
         self.server = Some(Server::new(context.exports.default.clone(), options));
         Ok(())
     }
@@ -207,7 +240,9 @@ impl Endpoint for Nfs {
             return Ok(());
         };
         self.maintenance = Some(Maintenance::start(server).map_err(Failure::new)?);
-        notify::start(server);
+        if let Some(host) = &self.host {
+            notify::start(server, host);
+        }
         let sockets = std::mem::take(&mut self.sockets);
         for datagrams in sockets.datagrams {
             let session = Box::new(server.datagrams());
@@ -240,7 +275,7 @@ impl Endpoint for Nfs {
     }
 
     fn is_reloadable(&self) -> bool {
-        self.acceptor.is_some()
+        self.tls.is_some()
     }
 
     fn reload(&self) {
@@ -279,6 +314,17 @@ fn first_tcp(addrs: &[Addr]) -> Option<Addr> {
     addrs.iter().find(tcp).cloned()
 }
 
+/// Returns the usual address of a portmapper beside NFS at `addr`.
+fn usual_portmapper(addr: &Addr) -> Option<Addr> {
+    match addr {
+        Addr::Tcp { host, .. } => Some(Addr::Tcp {
+            host: host.clone(),
+            port: ::nfs::portmap::PORT,
+        }),
+        _ => None,
+    }
+}
+
 fn default_addr() -> Addr {
     Addr::Tcp {
         host: "127.0.0.1".into(),
@@ -287,12 +333,11 @@ fn default_addr() -> Addr {
 }
 
 /// Listens at the default address. Failure is only logged, as the address was not requested.
-fn default_listener() -> Option<Listener> {
-    let addr = default_addr();
-    match Listener::bind(&addr) {
+fn default_listener(context: &BindContext<'_>) -> Option<Listener> {
+    match context.listen(&default_addr()) {
         Ok(listener) => Some(listener),
-        Err(error) => {
-            let why = diagnose::listen_error(&addr, &error);
+        Err(failure) => {
+            let why = failure.message;
             tracing::warn!("NFS is not served: {why} (--nfs tcp:127.0.0.1:0 selects a free port)");
             None
         }

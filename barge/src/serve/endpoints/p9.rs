@@ -110,9 +110,14 @@ impl Endpoint for P9 {
         &self.requested
     }
 
+    fn sockets(&self) -> Vec<Addr> {
+        let requested = self.requested.iter().cloned();
+        requested.chain([default_addr()]).collect()
+    }
+
     fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         self.p9.set_exports(&context.exports.catalog());
-        self.listeners = activation::listeners()?;
+        self.listeners = activation::listeners(context.host)?;
         if context.use_default_addrs {
             let listener = context.listen(&default_addr()).map_err(|failure| {
                 let line = "(--9p tcp:127.0.0.1:0 selects a free port)";

@@ -5,6 +5,7 @@ use layers::{Translation, XattrMap};
 
 use super::capabilities::Modcaps;
 use super::ids::NamespaceRange;
+use crate::serve::args::confinement::Seccomp;
 use crate::serve::args::virtiofs::{Cache, Negotiate, Tag};
 
 /// Options of virtiofsd; the help of each says what barge does with it
@@ -233,18 +234,6 @@ pub(super) enum Sandbox {
     Chroot,
     /// Neither
     None,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Seccomp {
-    /// Install no filter
-    None,
-    /// Kill the process
-    Kill,
-    /// Carry the call out, with a line in the kernel's log
-    Log,
-    /// Send SIGSYS
-    Trap,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

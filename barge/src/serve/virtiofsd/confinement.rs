@@ -16,19 +16,8 @@ use sandbox::landlock::{self, Support};
 use sandbox::{Confinement, Namespaces, VisiblePath};
 use transports::Listener;
 
-use super::args::{Handles, Sandbox, Seccomp, VirtiofsdArgs};
+use super::args::{Handles, Sandbox, VirtiofsdArgs};
 use crate::{CommandResult, Failure, signals};
-
-impl From<Seccomp> for sandbox::seccomp::Action {
-    fn from(action: Seccomp) -> sandbox::seccomp::Action {
-        match action {
-            Seccomp::None => sandbox::seccomp::Action::None,
-            Seccomp::Kill => sandbox::seccomp::Action::Kill,
-            Seccomp::Log => sandbox::seccomp::Action::Log,
-            Seccomp::Trap => sandbox::seccomp::Action::Trap,
-        }
-    }
-}
 
 impl VirtiofsdArgs {
     /// Confines this process, which serves `dir`.
@@ -55,6 +44,7 @@ impl VirtiofsdArgs {
             landlock: self.sandbox != Some(Sandbox::None),
             kernel_handles: self.inode_file_handles != Handles::Never,
             capabilities,
+            network: false,
             seccomp: self.seccomp.into(),
         };
         confinement.enter().map_err(Failure::new)

@@ -22,6 +22,7 @@ use transports::{Addr, Listener};
 use self::args::{Handles, Sandbox, VirtiofsdArgs};
 use super::args::device::SocketArg;
 use super::args::virtiofs::{Cache, POSIX_ACL};
+use super::broker::confinement::ConfinementPlan;
 use super::endpoints::virtiofs::Virtiofs;
 use super::plan::Plan;
 use super::share::{Share, Sources};
@@ -187,6 +188,7 @@ impl VirtiofsdArgs {
                 ..default
             },
             run: None,
+            confinement: ConfinementPlan::NONE,
         })
     }
 

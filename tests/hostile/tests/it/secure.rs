@@ -53,7 +53,12 @@ impl TlsTest {
             key: shown.then(|| key.clone()),
             ca: Some(cert.clone()),
         };
-        let acceptor = Acceptor::open(files(true), ClientAuth::Optional, nfs::ALPN);
+        let acceptor = Acceptor::open(
+            files(true),
+            Box::new(|path| std::fs::read(path)),
+            ClientAuth::Optional,
+            nfs::ALPN,
+        );
         let connector = Connector::open(&files(false), "localhost", nfs::ALPN);
         let connector = Arc::new(connector.expect("good files"));
         let mut options = Options::new(7, Arc::new(|| Duration::from_secs(1)));

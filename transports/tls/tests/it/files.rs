@@ -89,7 +89,12 @@ fn what_cannot_be_used_says_so() {
     let ours = Authority::new();
     let good = ours.server();
     let acceptor = |files: TlsFiles| {
-        let opened = Acceptor::open(files, ClientAuth::Optional, PROTOCOL);
+        let opened = Acceptor::open(
+            files,
+            Box::new(|path| std::fs::read(path)),
+            ClientAuth::Optional,
+            PROTOCOL,
+        );
         opened.err().expect("bad").to_string()
     };
     let none = acceptor(TlsFiles::default());

@@ -72,7 +72,15 @@ pub(crate) fn trusting(ca: &Path) -> TlsFiles {
 }
 
 pub(crate) fn acceptor(files: &TlsFiles, demand: ClientAuth) -> Arc<Acceptor> {
-    Arc::new(Acceptor::open(files.clone(), demand, PROTOCOL).expect("good files"))
+    Arc::new(
+        Acceptor::open(
+            files.clone(),
+            Box::new(|path| std::fs::read(path)),
+            demand,
+            PROTOCOL,
+        )
+        .expect("good files"),
+    )
 }
 
 pub(crate) fn connector(files: &TlsFiles) -> Arc<Connector> {

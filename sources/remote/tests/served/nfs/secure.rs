@@ -32,7 +32,12 @@ fn files() -> (tempfile::TempDir, TlsFiles) {
 /// A server that requires TLS, and the connector of its clients.
 fn secure() -> (Arc<Served>, Arc<Connector>) {
     let (_dir, files) = files();
-    let acceptor = Acceptor::open(files.clone(), ClientAuth::Optional, nfs::ALPN);
+    let acceptor = Acceptor::open(
+        files.clone(),
+        Box::new(|path| std::fs::read(path)),
+        ClientAuth::Optional,
+        nfs::ALPN,
+    );
     let served = Served::secure(acceptor.expect("good files").into());
     let nobody = TlsFiles {
         ca: files.ca,

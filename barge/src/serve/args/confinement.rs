@@ -1,0 +1,58 @@
+//! `--sandbox` and `--seccomp`: the confinement of the process that serves.
+
+use clap::{Args, ValueEnum};
+
+#[derive(Args)]
+#[command(next_help_heading = "Confinement")]
+pub(crate) struct ConfinementArgs {
+    /// How to confine the process that serves [default: namespace as root, else landlock]
+    ///
+    /// A second process holds the sockets, reads configuration and certificates, and starts the
+    /// one that serves again if it crashes. If the default cannot be had, a warning says so, and
+    /// Landlock confines alone.
+    #[arg(long, value_name = "MODE")]
+    pub(in crate::serve) sandbox: Option<Sandbox>,
+    /// Reaction to a system call that serving does not use
+    ///
+    /// It has no effect with --sandbox none.
+    #[arg(long, value_name = "ACTION", default_value = "kill")]
+    pub(in crate::serve) seccomp: Seccomp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sandbox {
+    /// Give it mount, network, IPC and PID namespaces, with a root that has the sources alone; as
+    /// root only
+    ///
+    /// A server with sources on other servers keeps the network and the root of the host.
+    Namespace,
+    /// Let Landlock refuse other files, TCP and signals
+    ///
+    /// It refuses files only without privileges, as root's file handles lead around the rules.
+    Landlock,
+    /// Serve in a single process, without confinement
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Seccomp {
+    /// Install no filter
+    None,
+    /// Kill the process
+    Kill,
+    /// Carry the call out, with a line in the kernel's log
+    Log,
+    /// Send SIGSYS
+    Trap,
+}
+
+impl From<Seccomp> for sandbox::seccomp::Action {
+    fn from(action: Seccomp) -> sandbox::seccomp::Action {
+        match action {
+            Seccomp::None => sandbox::seccomp::Action::None,
+            Seccomp::Kill => sandbox::seccomp::Action::Kill,
+            Seccomp::Log => sandbox::seccomp::Action::Log,
+            Seccomp::Trap => sandbox::seccomp::Action::Trap,
+        }
+    }
+}

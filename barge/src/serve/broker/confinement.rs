@@ -1,0 +1,167 @@
+//! The barriers around the process that serves.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::process::Signal;
+use rustix::thread::CapabilitySet;
+use sandbox::landlock::{self, Support};
+use sandbox::{Confinement, VisiblePath};
+
+use super::client::{Broker, BrokeredUsers};
+use crate::Failure;
+use crate::diagnose;
+use crate::serve::args::ServeArgs;
+use crate::serve::args::confinement::{Sandbox, Seccomp};
+use crate::serve::plan::Plan;
+use crate::serve::recovery;
+use crate::serve::share::Share;
+use crate::source::Source;
+
+/// The confinement that options ask for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::serve) struct ConfinementPlan {
+    /// `None` for the default.
+    pub(in crate::serve) sandbox: Option<Sandbox>,
+    pub(super) seccomp: Seccomp,
+    /// The capabilities that the options need.
+    pub(super) capabilities: CapabilitySet,
+    /// Whether the process connects to other hosts, or reads files of the host that no option
+    /// names.
+    pub(super) network: bool,
+}
+
+/// The capabilities for acting as the callers, and for file handles.
+const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::SETFCAP);
+
+impl ConfinementPlan {
+    /// The plan of a process that confines itself, or is not confined.
+    pub(in crate::serve) const NONE: ConfinementPlan = ConfinementPlan {
+        sandbox: Some(Sandbox::None),
+        seccomp: Seccomp::None,
+        capabilities: CAPABILITIES,
+        network: true,
+    };
+
+    /// Returns the plan of `args` for `shares`.
+    pub(in crate::serve) fn new(args: &ServeArgs, shares: &[Share]) -> ConfinementPlan {
+        let connects = |share: &Share| match &share.named.source {
+            Source::Tree(tree) => tree.host_paths().is_none(),
+            Source::Referral { .. } => false,
+        };
+        #[cfg(feature = "gss")]
+        // Kerberos reads keys, a replay cache and plugins where its own configuration says.
+        let kerberos = args.nfs.sec.plan().is_some();
+        #[cfg(not(feature = "gss"))]
+        let kerberos = false;
+        let network = kerberos || shares.iter().any(connects);
+        let mut capabilities = CAPABILITIES;
+        capabilities.set(CapabilitySet::LEASE, args.nfs.delegations);
+        // Attributes of overlays are in trusted.*; labels are security.selinux.
+        let overlay = shares.iter().any(|share| share.overlay.is_some());
+        let privileged = overlay || args.nfs.nfs_security_label;
+        capabilities.set(CapabilitySet::SYS_ADMIN, privileged);
+        // Ports below 1024 of clients of other servers.
+        capabilities.set(CapabilitySet::NET_BIND_SERVICE, network);
+        ConfinementPlan {
+            sandbox: args.confinement.sandbox,
+            seccomp: args.confinement.seccomp,
+            capabilities,
+            network,
+        }
+    }
+}
+
+/// Returns the paths that the server of `plan` reaches.
+pub(super) fn visible_paths(plan: &Plan, by_default: bool) -> Vec<VisiblePath> {
+    let mut all: Vec<VisiblePath> = Vec::new();
+    for share in &plan.sources.shares {
+        let paths = match &share.named.source {
+            Source::Tree(tree) => tree.host_paths().unwrap_or_default(),
+            Source::Referral { .. } => Vec::new(),
+        };
+        // A reload may change whether a share is read-only.
+        let writable = !share.access.read_only || plan.sources.reloadable;
+        all.extend(paths.into_iter().map(|path| VisiblePath { path, writable }));
+        all.extend(share.overlay.clone().map(writable_path));
+    }
+    all.extend(state_dir(plan, by_default).map(writable_path));
+    all
+}
+
+fn writable_path(path: PathBuf) -> VisiblePath {
+    VisiblePath {
+        path,
+        writable: true,
+    }
+}
+
+/// Returns the state directory of the server of `plan`, if it has one.
+fn state_dir(plan: &Plan, by_default: bool) -> Option<PathBuf> {
+    let identity = plan.export_requirements(by_default).identity?;
+    recovery::state_dir(&identity)
+}
+
+/// Returns an error if a source does not exist: its message may have the names beside it.
+fn check_sources(plan: &Plan) -> Result<(), Failure> {
+    for share in &plan.sources.shares {
+        let source = &share.named.source;
+        let Source::Tree(tree) = source else {
+            continue;
+        };
+        for path in tree.host_paths().unwrap_or_default() {
+            path.metadata().map_err(|error| {
+                Failure::new(format!("{source}: {}", diagnose::open_error(tree, &error)))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Confines this process, which serves `plan`, before it starts a thread.
+pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<Broker>) -> Result<(), Failure> {
+    // The broker's death must not leave a second server to its successor.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::new)?;
+    let by_default = plan.uses_default_addrs();
+    check_sources(plan)?;
+    if let Some(dir) = state_dir(plan, by_default) {
+        // Its use says why it cannot be created.
+        let _ = recovery::create_private_dir(&dir);
+    }
+    let missing = match landlock::support() {
+        Support::None => Some("files, TCP, signals and abstract sockets"),
+        Support::Files => Some("TCP, signals and abstract sockets"),
+        Support::Tcp => Some("signals and abstract sockets"),
+        Support::Signals => None,
+    };
+    if let Some(missing) = missing {
+        tracing::info!("this kernel has no Landlock for {missing}");
+    }
+    // They read files of /proc that a root of its own does not have.
+    let _ = (
+        sys::usage::running_threads(),
+        sys::usage::lease_break_time(),
+    );
+    // An error means that peers of this host are not identified, as without.
+    let _ = sys::diag::keep_sockets();
+    sys::users::set_database(Box::new(BrokeredUsers(broker.clone())));
+    let plan_of = &plan.confinement;
+    let confinement = Confinement {
+        paths: visible_paths(plan, by_default),
+        namespaces: broker.prepared_namespaces(),
+        landlock: true,
+        kernel_handles: plan_of.network || sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH),
+        capabilities: plan_of.capabilities,
+        network: plan_of.network,
+        seccomp: plan_of.seccomp.into(),
+    };
+    confinement.enter().map_err(Failure::new)
+}

@@ -1,0 +1,204 @@
+//! Requests of the process that serves to the broker, and replies.
+//!
+//! Each message is one packet of a Unix socket, as JSON. A request passes the socket for its reply,
+//! so that requests do not wait for each other. A reply may pass a descriptor.
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Maximum size of a message in bytes: that of a packet with Linux's default send buffer.
+const MAX_MESSAGE: usize = 208 << 10;
+
+/// A request.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Listens at an address of the configuration, which may be there several times: `place` counts
+    /// from 0.
+    Listen {
+        addr: String,
+        place: usize,
+    },
+    /// Binds a UDP socket at a host of the configuration.
+    BindUdp {
+        host: String,
+        port: u16,
+    },
+    /// Connects a UDP socket to an NFS client.
+    ConnectUdp {
+        to: SocketAddr,
+    },
+    /// Opens a file of the configuration to read it.
+    Read {
+        path: OsString,
+    },
+    /// Creates a file that the configuration names.
+    Create {
+        path: OsString,
+    },
+    /// Queries the user database.
+    UserById {
+        uid: u32,
+    },
+    UserByName {
+        name: Vec<u8>,
+    },
+    GroupById {
+        gid: u32,
+    },
+    GroupByName {
+        name: Vec<u8>,
+    },
+    GroupsOfUser {
+        user: Entry,
+    },
+    /// Notifies the service manager.
+    Notify {
+        text: String,
+    },
+    /// Clients are served, and see the command of `--run` with this environment.
+    Ready {
+        environment: Vec<(String, String)>,
+    },
+}
+
+/// A user with the primary group, or a group, whose id is then in both places.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Entry {
+    pub(super) name: Vec<u8>,
+    pub(super) id: u32,
+    pub(super) gid: u32,
+}
+
+/// A reply.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    Done,
+    /// The passed socket listens at this address.
+    Listening {
+        addr: String,
+    },
+    /// The requested descriptor is passed.
+    Descriptor,
+    /// The user or group, if it exists.
+    Found {
+        entry: Option<Entry>,
+    },
+    Groups {
+        gids: Vec<u32>,
+    },
+    /// The request failed.
+    Failed {
+        errno: Option<i32>,
+        message: String,
+    },
+}
+
+impl Reply {
+    pub(super) fn failed(error: &io::Error) -> Reply {
+        Reply::Failed {
+            errno: error.raw_os_error(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// Sends a message, with a descriptor.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    passed: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<_> = passed.into_iter().collect();
+    if !files.is_empty() {
+        rights.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    let parts = [IoSlice::new(&text)];
+    rustix::io::retry_on_intr(|| sendmsg(socket, &parts, &mut rights, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// Waits for a message, and returns it with the descriptor that was passed. Returns an error of
+/// kind `UnexpectedEof` if the other end was closed, and `InvalidData` if it is no such message.
+pub(super) fn receive<M: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> io::Result<(M, Option<OwnedFd>)> {
+    let mut text = vec![0; MAX_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut parts = [IoSliceMut::new(&mut text)];
+        match recvmsg(socket, &mut parts, &mut rights, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let mut passed = None;
+    for message in rights.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            passed = files.last();
+        }
+    }
+    match received.bytes {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        len => Ok((serde_json::from_slice(&text[..len])?, passed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("a pair")
+    }
+
+    #[test]
+    fn a_message_arrives_with_its_descriptor() {
+        let (here, there) = pair();
+        let file = tempfile::tempfile().expect("a file");
+        let request = Request::UserByName {
+            name: b"a\xff".to_vec(),
+        };
+        send(here.as_fd(), &request, Some(file.as_fd())).expect("sent");
+        let (received, passed) = receive::<Request>(there.as_fd()).expect("received");
+        assert!(matches!(received, Request::UserByName { name } if name == b"a\xff"));
+        assert!(passed.is_some());
+        send(here.as_fd(), &Reply::Done, None).expect("sent");
+        let (received, passed) = receive::<Reply>(there.as_fd()).expect("received");
+        assert!(matches!(received, Reply::Done) && passed.is_none());
+    }
+
+    #[test]
+    fn other_packets_and_a_closed_socket_are_errors() {
+        let (here, there) = pair();
+        let kind = |text: &[u8]| {
+            rustix::io::write(&here, text).expect("sent");
+            let received = receive::<Request>(there.as_fd());
+            received.expect_err("no request").kind()
+        };
+        for text in [&b"{}"[..], b"\xff", b"{\"Listen\":{}}", b"[", b"\"Ready\""] {
+            assert_eq!(kind(text), io::ErrorKind::InvalidData, "{text:?}");
+        }
+        drop(here);
+        let received = receive::<Request>(there.as_fd()).expect_err("closed");
+        assert_eq!(received.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,207 @@
+//! The broker's replies to the process that serves. It gets what the configuration names, and
+//! nothing else, whatever it asks for.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use sys::users::{self, User};
+use transports::{Addr, Listener};
+
+use super::message::{self, Reply, Request};
+use crate::listen::listen;
+use crate::serve::activation;
+use crate::serve::host::connect_udp;
+use crate::serve::plan::Plan;
+use crate::{private_file, service};
+
+/// The files and sockets that a configuration names.
+#[derive(Debug, Default)]
+pub(super) struct Permitted {
+    /// The addresses to listen at, and how often each is there.
+    addrs: HashMap<String, usize>,
+    /// Hosts of UDP sockets.
+    hosts: HashSet<String>,
+    read: HashSet<PathBuf>,
+    created: HashSet<PathBuf>,
+    /// Whether NFS is served, whose clients are called.
+    calls_clients: bool,
+}
+
+impl Permitted {
+    /// Returns those of `plan`, of which `listen_fds` sockets were inherited.
+    pub(super) fn of(plan: &Plan, by_default: bool, listen_fds: i32) -> Permitted {
+        let sockets = plan.endpoints.iter().flat_map(|one| one.sockets());
+        let inherited = activation::addrs(listen_fds);
+        let mut addrs = HashMap::new();
+        for addr in sockets.chain(inherited) {
+            *addrs.entry(addr.to_string()).or_default() += 1;
+        }
+        let mut permitted = Permitted {
+            addrs,
+            calls_clients: plan.export_requirements(by_default).identity.is_some(),
+            ..Permitted::default()
+        };
+        for endpoint in &plan.endpoints {
+            permitted.hosts.extend(endpoint.udp_hosts());
+            permitted
+                .read
+                .extend(endpoint.files().into_iter().map(Path::to_owned));
+        }
+        permitted
+            .read
+            .extend(plan.file.iter().map(|file| file.path().to_owned()));
+        let shares = plan.sources.shares.iter();
+        permitted
+            .created
+            .extend(shares.filter_map(|share| share.read_trace.clone()));
+        permitted.created.extend(plan.sources.record_calls.clone());
+        permitted
+    }
+}
+
+/// A function that is called when clients are served, with the environment of the command of
+/// `--run`.
+pub(super) type OnReady = Box<dyn Fn(Vec<(String, String)>) + Send + Sync>;
+
+/// The state of the replies.
+pub(super) struct Responder {
+    permitted: Mutex<Permitted>,
+    /// The group whose members may connect to Unix sockets.
+    socket_group: Option<u32>,
+    /// The open listeners, which later processes get again.
+    listeners: Mutex<HashMap<(String, usize), Listener>>,
+    on_ready: OnReady,
+}
+
+impl Responder {
+    pub(super) fn new(
+        permitted: Permitted,
+        socket_group: Option<u32>,
+        on_ready: OnReady,
+    ) -> Responder {
+        Responder {
+            permitted: Mutex::new(permitted),
+            socket_group,
+            listeners: Mutex::default(),
+            on_ready,
+        }
+    }
+
+    /// Replaces the files and sockets, after a reload.
+    pub(super) fn permit(&self, permitted: Permitted) {
+        *self.permitted.lock() = permitted;
+    }
+
+    /// Closes the listeners, and removes their files.
+    pub(super) fn close(&self) {
+        self.listeners.lock().clear();
+    }
+
+    /// Returns the reply to `request`, and the descriptor to pass.
+    pub(super) fn reply(&self, request: Request) -> (Reply, Option<OwnedFd>) {
+        let reply = match request {
+            Request::Listen { addr, place } => self.listen(addr, place),
+            Request::BindUdp { host, port } => self.bind_udp(&host, port),
+            Request::ConnectUdp { to } => match self.permitted.lock().calls_clients {
+                true => connect_udp(to).map(descriptor),
+                false => Err(refused()),
+            },
+            Request::Read { path } => self.open(Path::new(&path), false),
+            Request::Create { path } => self.open(Path::new(&path), true),
+            Request::Notify { text } => {
+                service::notify(&text);
+                Ok((Reply::Done, None))
+            }
+            Request::Ready { environment } => {
+                (self.on_ready)(environment);
+                Ok((Reply::Done, None))
+            }
+            other => look_up(other).map(|reply| (reply, None)),
+        };
+        reply.unwrap_or_else(|error| (Reply::failed(&error), None))
+    }
+
+    fn listen(&self, addr: String, place: usize) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let permitted = self.permitted.lock().addrs.get(&addr).copied();
+        if permitted.is_none_or(|count| place >= count) {
+            return Err(refused());
+        }
+        let parsed: Addr = addr.parse().map_err(io::Error::other)?;
+        let mut listeners = self.listeners.lock();
+        let listener = match listeners.entry((addr, place)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let listener = listen(&parsed, self.socket_group);
+                new.insert(listener.map_err(|failure| io::Error::other(failure.message))?)
+            }
+        };
+        let addr = listener.addr().to_string();
+        Ok((Reply::Listening { addr }, Some(listener.socket()?)))
+    }
+
+    fn bind_udp(&self, host: &str, port: u16) -> io::Result<(Reply, Option<OwnedFd>)> {
+        match self.permitted.lock().hosts.contains(host) {
+            true => UdpSocket::bind((host, port)).map(descriptor),
+            false => Err(refused()),
+        }
+    }
+
+    fn open(&self, path: &Path, create: bool) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let permitted = self.permitted.lock();
+        let opened = match create {
+            true if permitted.created.contains(path) => private_file::create(path),
+            false if permitted.read.contains(path) => File::open(path),
+            _ => Err(refused()),
+        };
+        opened.map(descriptor)
+    }
+}
+
+fn refused() -> io::Error {
+    Errno::PERM.into()
+}
+
+fn descriptor(fd: impl Into<OwnedFd>) -> (Reply, Option<OwnedFd>) {
+    (Reply::Descriptor, Some(fd.into()))
+}
+
+/// Queries the user database.
+fn look_up(request: Request) -> io::Result<Reply> {
+    let name = |name: Vec<u8>| CString::new(name).map_err(|_| io::Error::from(Errno::INVAL));
+    let user = |user: User| message::Entry {
+        name: user.name.into_bytes(),
+        id: user.uid,
+        gid: user.gid,
+    };
+    let group = |group: users::Group| message::Entry {
+        name: group.name.into_bytes(),
+        id: group.gid,
+        gid: group.gid,
+    };
+    let entry = match request {
+        Request::UserById { uid } => users::by_uid(uid)?.map(user),
+        Request::UserByName { name: text } => users::by_name(&name(text)?)?.map(user),
+        Request::GroupById { gid } => users::group_by_gid(gid)?.map(group),
+        Request::GroupByName { name: text } => users::group_by_name(&name(text)?)?.map(group),
+        Request::GroupsOfUser { user } => {
+            let user = User {
+                name: name(user.name)?,
+                uid: user.id,
+                gid: user.gid,
+            };
+            return Ok(Reply::Groups {
+                gids: users::groups(&user),
+            });
+        }
+        _ => return Err(Errno::INVAL.into()),
+    };
+    Ok(Reply::Found { entry })
+}

@@ -1,0 +1,111 @@
+//! The parts of the host that serving takes besides the sources: sockets, files that options name,
+//! and the service manager. A confined process reaches them through the broker.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+
+use transports::{Addr, DatagramSocket, Listener};
+
+use super::broker::Broker;
+use crate::listen::listen;
+use crate::{Failure, private_file, service};
+
+/// The host as the process that serves reaches it.
+#[derive(Clone)]
+pub(super) enum Host {
+    /// This process is not confined.
+    Direct {
+        /// The group whose members may connect to Unix sockets.
+        socket_group: Option<u32>,
+    },
+    Brokered(Arc<Broker>),
+}
+
+impl Host {
+    /// Listens at `addr`.
+    pub(super) fn listen(&self, addr: &Addr) -> Result<Listener, Failure> {
+        match self {
+            Host::Direct { socket_group } => listen(addr, *socket_group),
+            Host::Brokered(broker) => broker.listen(addr),
+        }
+    }
+
+    /// Binds a UDP socket.
+    pub(super) fn bind_udp(&self, host: &str, port: u16) -> Result<DatagramSocket, Failure> {
+        let bound = match self {
+            Host::Direct { .. } => DatagramSocket::bind(host, port),
+            Host::Brokered(broker) => broker.bind_udp(host, port),
+        };
+        bound.map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")))
+    }
+
+    /// Connects a new UDP socket to `to`.
+    pub(super) fn connect_udp(&self, to: SocketAddr) -> io::Result<UdpSocket> {
+        match self {
+            Host::Direct { .. } => connect_udp(to),
+            Host::Brokered(broker) => broker.connect_udp(to),
+        }
+    }
+
+    /// Reads a file that the options name.
+    pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        match self {
+            Host::Direct { .. } => std::fs::read(path),
+            Host::Brokered(broker) => {
+                let mut bytes = Vec::new();
+                broker.open(path)?.read_to_end(&mut bytes)?;
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// Creates a file that the options name, for this user alone, or truncates it.
+    pub(super) fn create(&self, path: &Path) -> io::Result<File> {
+        match self {
+            Host::Direct { .. } => private_file::create(path),
+            Host::Brokered(broker) => broker.create(path),
+        }
+    }
+
+    /// Returns whether this process replaces one that has crashed.
+    pub(super) fn has_restarted(&self) -> bool {
+        match self {
+            Host::Direct { .. } => false,
+            Host::Brokered(broker) => broker.has_restarted(),
+        }
+    }
+
+    /// Returns the id of the process that users know as the server.
+    pub(super) fn server_id(&self) -> u32 {
+        match self {
+            Host::Direct { .. } => std::process::id(),
+            Host::Brokered(broker) => broker.id(),
+        }
+    }
+
+    /// Sends `text` to the service manager.
+    pub(super) fn notify(&self, text: &str) {
+        match self {
+            Host::Direct { .. } => service::notify(text),
+            Host::Brokered(broker) => {
+                if let Err(error) = broker.notify(text) {
+                    tracing::warn!("cannot notify the service manager: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// Connects a new UDP socket to `to`.
+pub(super) fn connect_udp(to: SocketAddr) -> io::Result<UdpSocket> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(to)?;
+    Ok(socket)
+}
