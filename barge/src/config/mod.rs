@@ -181,6 +181,12 @@ impl Config {
         &self.shares
     }
 
+    /// Drops the shares whose names `is_kept` refuses.
+    pub(crate) fn retain_shares(&mut self, is_kept: impl Fn(&str) -> bool) {
+        let name = |share: &Share| share.name.clone().unwrap_or_default();
+        self.shares.retain(|share| is_kept(&name(share)));
+    }
+
     /// Parses the settings of the program, without those of shares.
     pub(crate) fn matches(&self) -> Result<ArgMatches, String> {
         Schema::new().parse(&arguments(&self.settings))

@@ -29,7 +29,7 @@ use crate::listen::listen;
 use crate::read_trace::TraceFile;
 use crate::source::Source;
 use crate::stack::Stack;
-use crate::status::{ObservedSources, SourceCache, StatusServer};
+use crate::status::{ObservedSources, Observer, SourceCache, StatusServer};
 use crate::{CommandResult, Failure, background, diagnose, service, signals, status};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
@@ -262,7 +262,8 @@ fn serve_status(
         cache,
     };
     let sources = Arc::new(ObservedSources::new(vec![source]));
-    StatusServer::new(engine.clone(), sources, std::process::id()).serve(listener, &[])
+    let observer = Observer::new(engine.clone(), sources, std::process::id());
+    StatusServer::new(engine.clone(), Arc::new(observer)).serve(listener, &[])
 }
 
 /// Mounts an image with the kernel's EROFS if possible. Returns whether it is mounted.

@@ -1,4 +1,4 @@
-//! The ready message: commands to mount or use the exports, then the line `ready`.
+//! The ready message: commands to mount or use the exports. [`super::host`] adds the line `ready`.
 
 use std::io::{Write, stdout};
 
@@ -10,8 +10,8 @@ use super::plan::Plan;
 use super::{access, quickstart};
 use crate::Failure;
 
-/// Prints how to mount on standard output, and that clients can connect. Prints an introduction as
-/// well if no address was given (`by_default`).
+/// Prints how to mount on standard output, and an introduction as well if no address was given
+/// (`by_default`).
 pub(super) fn print(
     endpoints: &[Box<dyn Endpoint>],
     exports: &Exports,
@@ -30,7 +30,6 @@ pub(super) fn print(
     if !claiming.is_empty() {
         text.push_str(&access::lines(plan, claiming.into_iter().any(is_open)));
     }
-    text.push_str("ready\n");
     let mut out = stdout();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())

@@ -15,6 +15,7 @@ use super::exports::{Catalog, Exports};
 use super::host::Host;
 use super::recovery::ServerIdentity;
 use crate::Failure;
+use crate::status::Figures;
 
 /// A protocol at its addresses.
 pub(super) trait Endpoint: Send + Sync {
@@ -26,6 +27,17 @@ pub(super) trait Endpoint: Send + Sync {
     /// Returns the devices of virtual machines that the options name.
     fn devices(&self) -> Vec<&SocketArg> {
         Vec::new()
+    }
+
+    /// Keeps the devices of the source called `name` alone. Returns whether there are any.
+    fn keep_devices_of(&mut self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
+    /// Returns whether the endpoint serves the status of the server, and no source.
+    fn shows_status(&self) -> bool {
+        false
     }
 
     /// Returns the addresses at which [`Endpoint::bind`] may listen.
@@ -94,6 +106,8 @@ pub(super) trait Endpoint: Send + Sync {
 pub(super) struct BindContext<'a> {
     pub(super) exports: &'a Exports,
     pub(super) host: &'a Host,
+    /// The figures of the status page.
+    pub(super) figures: &'a Arc<dyn Figures>,
     /// Whether the options name no address of any endpoint: those with a default address use it.
     pub(super) use_default_addrs: bool,
 }

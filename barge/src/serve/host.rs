@@ -2,14 +2,15 @@
 //! and the service manager. A confined process reaches them through the broker.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
 use transports::{Addr, DatagramSocket, Listener};
 
-use super::broker::Broker;
+use super::broker::BrokerClient;
+use super::plan::Plan;
 use crate::listen::listen;
 use crate::{Failure, private_file, service};
 
@@ -21,7 +22,7 @@ pub(super) enum Host {
         /// The group whose members may connect to Unix sockets.
         socket_group: Option<u32>,
     },
-    Brokered(Arc<Broker>),
+    Brokered(Arc<BrokerClient>),
 }
 
 impl Host {
@@ -70,6 +71,13 @@ impl Host {
         }
     }
 
+    /// Limits `plan` to the part that this process serves.
+    pub(super) fn limit(&self, plan: &mut Plan) {
+        if let Host::Brokered(broker) = self {
+            broker.limit(plan);
+        }
+    }
+
     /// Returns whether this process replaces one that has crashed.
     pub(super) fn has_restarted(&self) -> bool {
         match self {
@@ -86,17 +94,44 @@ impl Host {
         }
     }
 
-    /// Sends `text` to the service manager.
-    pub(super) fn notify(&self, text: &str) {
+    /// Reports to the user and the service manager that clients can connect. `environment` is that
+    /// of the command of `--run`.
+    pub(super) fn report_ready(&self, environment: &[(String, String)]) -> Result<(), Failure> {
         match self {
-            Host::Direct { .. } => service::notify(text),
+            Host::Direct { .. } => print_ready(),
+            Host::Brokered(broker) => broker.report_ready(environment).map_err(Failure::new),
+        }
+    }
+
+    /// Reports to the service manager that the configuration is being read again. The broker does
+    /// so itself.
+    pub(super) fn report_reloading(&self) {
+        if let Host::Direct { .. } = self {
+            service::notify(&service::reloading());
+        }
+    }
+
+    /// Reports to the service manager that the configuration has been read again, with this result.
+    pub(super) fn report_reloaded(&self, status: &str) {
+        match self {
+            Host::Direct { .. } => service::notify(&service::ready(status)),
             Host::Brokered(broker) => {
-                if let Err(error) = broker.notify(text) {
-                    tracing::warn!("cannot notify the service manager: {error}");
+                if let Err(error) = broker.report_reloaded(status) {
+                    tracing::warn!("cannot report the reload: {error}");
                 }
             }
         }
     }
+}
+
+/// Prints the line `ready`, and reports to the service manager that clients can connect.
+pub(super) fn print_ready() -> Result<(), Failure> {
+    let mut out = stdout();
+    out.write_all(b"ready\n")
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::new(format!("standard output: {error}")))?;
+    service::notify(&service::ready("ready"));
+    Ok(())
 }
 
 /// Connects a new UDP socket to `to`.

@@ -38,31 +38,34 @@ use engine::Engine;
 
 use self::args::ServeArgs;
 use self::args::confinement::Sandbox;
-use self::broker::Broker;
+use self::broker::BrokerClient;
 use self::endpoint::{BindContext, Endpoint};
 use self::host::Host;
 use self::plan::Plan;
 use self::reload::LiveShares;
 use self::virtiofsd::Prepared;
 use crate::config::Config;
-use crate::{CommandResult, Failure, service, signals};
+use crate::status::{Figures, Observer};
+use crate::{CommandResult, Failure, signals};
 
 /// Runs `barge serve`. `file` is the configuration file, if `args` name one.
 pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
-    let broker = Broker::of_this_process()?;
+    let broker = BrokerClient::of_this_process()?;
     sys::limits::limit_heaps();
     sys::limits::raise_descriptors();
-    let plan = match file {
-        Some(config) => Plan::from_config(config)?,
-        None => Plan::from_args(args)?,
+    let make_plan = || match file {
+        Some(config) => Plan::from_config(config),
+        None => Plan::from_args(args),
     };
+    let mut plan = make_plan()?;
     match broker {
         Some(broker) => {
+            broker.limit(&mut plan);
             broker::confinement::enter(&plan, &broker)?;
             serve(plan, Host::Brokered(broker))
         }
         None if plan.confinement.sandbox == Some(Sandbox::None) => serve_here(plan),
-        None => broker::run(plan),
+        None => broker::run(plan, &make_plan),
     }
 }
 
@@ -90,7 +93,14 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         tracing::info!("at most {descriptors} open files, connections included (RLIMIT_NOFILE)");
     }
     let engine = Engine::with_trust(plan.tuning, plan.trust.clone()).map_err(Failure::new)?;
+    let sources = exports.sources.clone();
+    let own = Arc::new(Observer::new(engine.clone(), sources, host.server_id()));
+    let figures: Arc<dyn Figures> = match &host {
+        Host::Direct { .. } => own,
+        Host::Brokered(broker) => broker.share_figures(own)?,
+    };
     let context = BindContext {
+        figures: &figures,
         exports: &exports,
         host: &host,
         use_default_addrs: by_default,
@@ -111,22 +121,17 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     if !host.has_restarted() {
         announce::print(&endpoints, &exports, &plan, by_default)?;
     }
-    host.notify(&service::ready("ready"));
     exports.release();
     let environment = endpoints.iter().flat_map(|one| one.environment());
-    let environment = environment.collect();
+    let environment: Vec<_> = environment.collect();
+    host.report_ready(&environment)?;
     let status = match (&host, &plan.run) {
-        (Host::Brokered(broker), _) => {
-            let reported = broker.report_ready(environment);
-            reported.map_err(Failure::new)?;
-            ExitCode::SUCCESS
-        }
         (Host::Direct { .. }, Some(command)) => {
             let status = run::run(command, environment, umask);
             engine.stop();
             status?
         }
-        (Host::Direct { .. }, None) => ExitCode::SUCCESS,
+        _ => ExitCode::SUCCESS,
     };
     engine.wait();
     if let Some(call_log) = &exports.call_log {

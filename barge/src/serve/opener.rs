@@ -73,7 +73,7 @@ impl Opener {
         let gated = sources.reloadable;
         let shares = match gated {
             true => sources.shares.len().max(MIN_SHARES),
-            false => sources.shares.len(),
+            false => sources.shares.len().max(1),
         };
         // A connection uses one descriptor, and another one while requests wait.
         let all = usize::try_from(sys::limits::descriptors()).unwrap_or(usize::MAX);

@@ -10,6 +10,7 @@ use vfs::Trust;
 
 use super::activation;
 use super::args::{ServeArgs, TimeoutArgs};
+use super::broker::Part;
 use super::broker::confinement::ConfinementPlan;
 use super::endpoint::Endpoint;
 use super::endpoints;
@@ -35,6 +36,8 @@ pub(super) struct Plan {
     /// The command of `--run`, after which the server ends.
     pub(super) run: Option<String>,
     pub(super) confinement: ConfinementPlan,
+    /// The part of the server that this is the plan of.
+    pub(super) part: Part,
 }
 
 impl Plan {
@@ -86,7 +89,8 @@ impl Plan {
         file: Option<&Config>,
     ) -> Result<Plan, Failure> {
         Ok(Plan {
-            confinement: ConfinementPlan::new(args, &shares),
+            confinement: ConfinementPlan::new(args),
+            part: Part::Whole,
             sources: Sources {
                 shares,
                 client_lists: args.identity.export.clone(),
@@ -110,7 +114,8 @@ impl Plan {
     /// Returns whether the endpoints with default addresses use them: the options name no address.
     pub(super) fn uses_default_addrs(&self) -> bool {
         let mut endpoints = self.endpoints.iter();
-        !activation::is_activated()
+        self.part == Part::Whole
+            && !activation::is_activated()
             && endpoints.all(|one| one.requested().is_empty() && one.devices().is_empty())
     }
 

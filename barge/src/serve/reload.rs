@@ -23,7 +23,7 @@ use super::plan::{self, Plan};
 use crate::config::{Config, Setting};
 use crate::read_trace::TraceFile;
 use crate::signals::Reload;
-use crate::{Failure, service, status};
+use crate::{Failure, status};
 
 /// Returns the handler of SIGHUP, or `None` if there is nothing to read again.
 pub(super) fn handler(
@@ -35,7 +35,7 @@ pub(super) fn handler(
         return None;
     }
     Some(Box::new(move || {
-        host.notify(&service::reloading());
+        host.report_reloading();
         endpoints.iter().for_each(|one| one.reload());
         let status = match shares
             .as_ref()
@@ -54,7 +54,7 @@ pub(super) fn handler(
                 "invalid configuration: keeping the previous one"
             }
         };
-        host.notify(&service::ready(status));
+        host.report_reloaded(status);
     }))
 }
 
@@ -116,7 +116,9 @@ impl LiveShares {
         let mut state = self.state.lock();
         let config =
             plan::read_config_of(self.initial_config.path(), host).map_err(Failure::usage)?;
-        let plan = Plan::from_config(&config)?;
+        let mut plan = Plan::from_config(&config)?;
+        host.limit(&mut plan);
+        let config = plan.file.clone().unwrap_or(config);
         let names = exports::check(&plan.sources)?;
         let restart = self.changes_requiring_restart(&state, &config, &plan);
         let (mut shares, mut opened) = (Vec::new(), Vec::new());

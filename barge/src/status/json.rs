@@ -5,6 +5,7 @@
 //! of two snapshots.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use engine::{EngineStatus, LaneStatus};
 use serde::{Deserialize, Serialize};
@@ -150,6 +151,68 @@ impl Status {
     }
 }
 
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.requests += other.requests;
+        self.offloaded += other.offloaded;
+        self.cancelled += other.cancelled;
+        self.received += other.received;
+        self.sent += other.sent;
+    }
+}
+
+impl Status {
+    /// Returns the status of a server whose processes have the status of each of `parts`.
+    pub(crate) fn sum(parts: impl IntoIterator<Item = Status>) -> Status {
+        let mut sum = Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            ..Status::default()
+        };
+        let mut operations: BTreeMap<(String, String), Operation> = BTreeMap::new();
+        for part in parts {
+            sum.pid = part.pid;
+            sum.uptime = sum.uptime.max(part.uptime);
+            sum.done += part.done;
+            sum.in_flight += part.in_flight;
+            sum.parked += part.parked;
+            sum.exports.extend(part.exports);
+            sum.connections += part.connections;
+            add_counts(&mut sum.denied, part.denied);
+            add_counts(&mut sum.refused, part.refused);
+            sum.clients.extend(part.clients);
+            for operation in part.operations {
+                let key = (operation.protocol.clone(), operation.name.clone());
+                match operations.entry(key) {
+                    Entry::Vacant(new) => drop(new.insert(operation)),
+                    Entry::Occupied(known) => known.into_mut().add(operation),
+                }
+            }
+        }
+        sum.clients
+            .sort_by_key(|client| std::cmp::Reverse(client.done.requests));
+        sum.clients.truncate(MAX_CLIENTS);
+        sum.operations = operations.into_values().collect();
+        sum
+    }
+}
+
+impl Operation {
+    fn add(&mut self, other: Operation) {
+        self.count += other.count;
+        self.nanos += other.nanos;
+        add_counts(&mut self.errors, other.errors);
+        let mut buckets: BTreeMap<u64, u64> = self.buckets.drain(..).collect();
+        add_counts(&mut buckets, other.buckets);
+        self.buckets = buckets.into_iter().collect();
+    }
+}
+
+fn add_counts<K: Ord>(sums: &mut BTreeMap<K, u64>, counts: impl IntoIterator<Item = (K, u64)>) {
+    for (key, count) in counts {
+        *sums.entry(key).or_default() += count;
+    }
+}
+
 impl From<engine::Totals> for Counts {
     fn from(totals: engine::Totals) -> Counts {
         Counts {
@@ -174,5 +237,61 @@ impl From<LaneStatus> for Client {
             in_flight: lane.in_flight,
             parked: lane.parked,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_parts_has_each_client_and_operation_once() {
+        let operation = |name: &str, count, buckets: &[(u64, u64)]| Operation {
+            protocol: "fuse".into(),
+            name: name.into(),
+            count,
+            errors: [("EIO".to_owned(), 1)].into(),
+            nanos: 10 * count,
+            buckets: buckets.into(),
+        };
+        let part = |requests, operations| Status {
+            pid: 7,
+            uptime: requests as f64,
+            done: Counts {
+                requests,
+                ..Counts::default()
+            },
+            connections: 1,
+            denied: [("unlisted".to_owned(), 2)].into(),
+            clients: vec![Client {
+                peer: requests.to_string(),
+                protocol: "fuse".into(),
+                version: String::new(),
+                user: String::new(),
+                age: 0.0,
+                done: Counts {
+                    requests,
+                    ..Counts::default()
+                },
+                in_flight: 0,
+                parked: 0,
+            }],
+            operations,
+            ..Status::default()
+        };
+        let read = operation("FUSE_READ", 3, &[(10, 2), (20, 1)]);
+        let more = operation("FUSE_READ", 4, &[(20, 3), (40, 1)]);
+        let write = operation("FUSE_WRITE", 1, &[(10, 1)]);
+        let sum = Status::sum([part(5, vec![read]), part(9, vec![more, write])]);
+        assert_eq!((sum.pid, sum.uptime, sum.done.requests), (7, 9.0, 14));
+        assert_eq!((sum.connections, sum.denied["unlisted"]), (2, 4));
+        let peers: Vec<_> = sum.clients.iter().map(|client| &client.peer[..]).collect();
+        assert_eq!(peers, ["9", "5"]);
+        let [read, write] = &sum.operations[..] else {
+            panic!("{:?}", sum.operations);
+        };
+        assert_eq!((read.count, read.nanos, read.errors["EIO"]), (7, 70, 2));
+        assert_eq!(read.buckets, [(10, 2), (20, 4), (40, 1)]);
+        assert_eq!(write.count, 1);
     }
 }

@@ -22,19 +22,34 @@ use vfs::FileSystem;
 
 use self::health::Probe;
 use self::http::{HostNames, Request, Response};
-use self::json::{Cache, Export, Status};
+pub(crate) use self::json::Status;
+use self::json::{Cache, Export};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::Failure;
 
 /// Default port of `barge top`: the one after that of 9P.
 const DEFAULT_PORT: &str = "5641";
 
-/// The engine and the sources to observe.
-pub(crate) struct StatusServer {
+/// The figures of a server, of this process or of several.
+pub(crate) trait Figures: Send + Sync {
+    fn status(&self) -> Status;
+
+    /// Returns a line for each problem that keeps clients from being served.
+    fn troubles(&self) -> Vec<String>;
+}
+
+/// The figures of an engine and its sources.
+pub(crate) struct Observer {
     engine: Arc<Engine>,
     sources: Arc<ObservedSources>,
     started: Instant,
     process: u32,
+}
+
+/// A server of the status page.
+pub(crate) struct StatusServer {
+    engine: Arc<Engine>,
+    figures: Arc<dyn Figures>,
 }
 
 /// A source as it was opened, without layers.
@@ -154,20 +169,56 @@ impl SourceCache {
     }
 }
 
-impl StatusServer {
+impl Observer {
     /// Returns the observer of an engine that serves `sources`, with the current time as its start.
     /// `process` is the process id that users know.
     pub(crate) fn new(
         engine: Arc<Engine>,
         sources: Arc<ObservedSources>,
         process: u32,
-    ) -> StatusServer {
-        StatusServer {
+    ) -> Observer {
+        Observer {
             engine,
             sources,
             process,
             started: Instant::now(),
         }
+    }
+}
+
+impl Figures for Observer {
+    fn status(&self) -> Status {
+        let exports = self.sources.snapshot();
+        let uptime = self.started.elapsed().as_secs_f64();
+        let refused = self.engine.connection_refusals().into_iter();
+        Status {
+            pid: self.process,
+            refused: refused
+                .map(|(reason, count)| (reason.to_owned(), count))
+                .collect(),
+            ..Status::new(
+                self.engine.snapshot(),
+                self.engine.refusals(),
+                uptime,
+                exports,
+            )
+        }
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let lost = self.engine.failed_listeners().into_iter();
+        let mut troubles: Vec<_> = lost
+            .map(|addr| format!("no longer listening at {addr}"))
+            .collect();
+        troubles.extend(self.sources.probe_failures());
+        troubles
+    }
+}
+
+impl StatusServer {
+    /// Returns a server of `figures`, whose connections `engine` stops.
+    pub(crate) fn new(engine: Arc<Engine>, figures: Arc<dyn Figures>) -> StatusServer {
+        StatusServer { engine, figures }
     }
 
     /// Serves the status to clients of `listener` that use its address or one of `names` as the
@@ -189,11 +240,11 @@ impl StatusServer {
         match request.path.as_str() {
             "/" => page::response(),
             "/healthz" => self.health(),
-            "/status.json" => match serde_json::to_vec(&self.status()) {
+            "/status.json" => match serde_json::to_vec(&self.figures.status()) {
                 Ok(json) => Response::new("application/json", json),
                 Err(error) => internal_error(&error),
             },
-            "/metrics" => match metrics::text(self.status()) {
+            "/metrics" => match metrics::text(self.figures.status()) {
                 Ok(text) => Response::new(metrics::CONTENT_TYPE, text),
                 Err(error) => internal_error(&error),
             },
@@ -207,32 +258,10 @@ impl StatusServer {
     /// Returns 200 if clients can connect and all sources answer, otherwise 503 with one line per
     /// problem.
     fn health(&self) -> Response {
-        let lost = self.engine.failed_listeners().into_iter();
-        let mut troubles: Vec<_> = lost
-            .map(|addr| format!("no longer listening at {addr}"))
-            .collect();
-        troubles.extend(self.sources.probe_failures());
+        let troubles = self.figures.troubles();
         match troubles.is_empty() {
             true => Response::new("text/plain; charset=utf-8", "ok\n"),
             false => Response::error("503 Service Unavailable", &troubles.join("\n")),
-        }
-    }
-
-    fn status(&self) -> Status {
-        let exports = self.sources.snapshot();
-        let uptime = self.started.elapsed().as_secs_f64();
-        let refused = self.engine.connection_refusals().into_iter();
-        Status {
-            pid: self.process,
-            refused: refused
-                .map(|(reason, count)| (reason.to_owned(), count))
-                .collect(),
-            ..Status::new(
-                self.engine.snapshot(),
-                self.engine.refusals(),
-                uptime,
-                exports,
-            )
         }
     }
 }

@@ -469,6 +469,113 @@ fn a_server_that_is_killed_is_started_again_with_its_sockets() {
     assert!(!bed.dir.path().join("socket").exists());
 }
 
+/// Two shares of virtual machines and a status page, each with a process of its own.
+struct Shares {
+    dir: TempDir,
+    served: ServerProcess,
+}
+
+impl Shares {
+    fn start(options: &[&str]) -> Shares {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new(BARGE);
+        command.current_dir(dir.path()).arg("serve");
+        for name in ["a", "b"] {
+            fs::create_dir(dir.path().join(name)).expect("made");
+            fs::write(dir.path().join(name).join("file"), "served\n").expect("written");
+            let (share, socket) = (format!("{name}={name}"), format!("{name}={name}.sock"));
+            command.args([&share, "--virtiofs", &socket]);
+        }
+        command.args(["--http", "tcp:127.0.0.1:0"]).args(options);
+        let served = ServerProcess::run(command);
+        Shares { dir, served }
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.sock"))
+    }
+
+    fn page(&self, path: &str) -> String {
+        let mut lines = self.served.output.iter();
+        let url = lines.find(|line| line.starts_with("http://"));
+        let url = format!("{}{path}", url.expect("an address"));
+        let output = Command::new("curl").args(["-s", &url]).output();
+        String::from_utf8(output.expect("runs").stdout).expect("text")
+    }
+}
+
+#[test]
+fn shares_of_virtual_machines_have_processes_of_their_own() {
+    if !can_run() || !has("curl") {
+        return;
+    }
+    let shares = Shares::start(&["--seccomp=none"]);
+    for name in ["a", "b"] {
+        assert_eq!(read_as_guest(&shares.socket(name)), b"served\n");
+    }
+    let status: serde_json::Value =
+        serde_json::from_str(&shares.page("status.json")).expect("JSON");
+    let exports = status["exports"].as_array().expect("a list");
+    let names: Vec<_> = exports.iter().map(|export| &export["name"]).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert!(status["done"]["requests"].as_u64() > Some(8), "{status}");
+    assert_eq!(status["pid"].as_u64(), Some(shares.served.id().into()));
+    let processes = shares.served.serving_ids();
+    assert_eq!(processes.len(), 3);
+    let dir = shares.dir.path().canonicalize().expect("a path");
+    let own = |process: &u32| {
+        let server = Stopped::attach(*process);
+        let opens = |name: &str| {
+            let path = dir.join(name).join("file");
+            server.open(&path, libc::O_RDWR).is_ok()
+        };
+        let own = (opens("a"), opens("b"));
+        server.kill();
+        own
+    };
+    let mut own: Vec<_> = processes.iter().map(own).collect();
+    own.sort_unstable();
+    assert_eq!(own, [(false, false), (false, true), (true, false)]);
+    assert_eq!(
+        Shares::start(&["--processes=one"])
+            .served
+            .serving_ids()
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn a_share_whose_process_is_killed_leaves_others_alone() {
+    if !can_run() || !has("curl") {
+        return;
+    }
+    let shares = Shares::start(&[]);
+    let url = format!("virtiofs:{}", shares.socket("b").display());
+    let client = barge_client::Client::open(&url).expect("connected");
+    let first = shares.served.serving_ids();
+    let rooted_at = |process: u32, name: &str| {
+        let mounts = fs::read_to_string(format!("/proc/{process}/mountinfo"));
+        mounts.expect("it runs").contains(&format!("/{name} rw"))
+    };
+    let a = first.iter().find(|process| rooted_at(**process, "a"));
+    let a = Pid::from_raw(*a.expect("a process for a") as i32);
+    nix::sys::signal::kill(a, Signal::SIGKILL).expect("it runs");
+    assert_eq!(client.read("file").expect("read"), b"served\n");
+    for _ in 0..500 {
+        if shares.page("healthz") == "ok\n" && shares.served.serving_ids() != first {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(shares.page("healthz"), "ok\n");
+    assert_eq!(read_as_guest(&shares.socket("a")), b"served\n");
+    assert_eq!(client.read("file").expect("read"), b"served\n");
+    let same = shares.served.serving_ids();
+    let same = same.iter().filter(|process| first.contains(process));
+    assert_eq!(same.count(), 2);
+}
+
 /// The names of 9P2000, which the server cannot look up itself.
 #[test]
 fn users_are_looked_up_by_the_broker() {

@@ -67,6 +67,22 @@ impl ServerProcess {
         children.expect("it runs").trim().parse().unwrap_or(id)
     }
 
+    /// Returns the ids of the processes that serve, in the order of their start.
+    pub(crate) fn serving_ids(&self) -> Vec<u32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).expect("it runs");
+        let children = tasks.map(|task| {
+            let path = task.expect("listed").path().join("children");
+            std::fs::read_to_string(path).unwrap_or_default()
+        });
+        let children: String = children.collect();
+        let ids = children
+            .split_whitespace()
+            .map(|id| id.parse().expect("a number"));
+        let mut ids: Vec<u32> = ids.collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// Stops it with a signal, and returns its exit status.
     pub(crate) fn stop(self) -> std::process::ExitStatus {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a process");

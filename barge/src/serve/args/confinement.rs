@@ -5,13 +5,18 @@ use clap::{Args, ValueEnum};
 #[derive(Args)]
 #[command(next_help_heading = "Confinement")]
 pub(crate) struct ConfinementArgs {
-    /// How to confine the process that serves [default: namespace as root, else landlock]
+    /// How to confine the processes that serve [default: namespace as root, else landlock]
     ///
-    /// A second process holds the sockets, reads configuration and certificates, and starts the
-    /// one that serves again if it crashes. If the default cannot be had, a warning says so, and
-    /// Landlock confines alone.
+    /// The first process holds the sockets, reads configuration and certificates, and starts those
+    /// that serve, again if they crash. If namespaces cannot be had, Landlock confines alone unless
+    /// `namespace` is explicit.
     #[arg(long, value_name = "MODE")]
     pub(in crate::serve) sandbox: Option<Sandbox>,
+    /// Processes that serve: one for each share of virtual machines, or one
+    ///
+    /// Shares that 9P, NFS or NBD serve at an address are together in one process in any case.
+    #[arg(long, value_name = "WHICH", default_value = "share")]
+    pub(in crate::serve) processes: Processes,
     /// Reaction to a system call that serving does not use
     ///
     /// It has no effect with --sandbox none.
@@ -21,8 +26,8 @@ pub(crate) struct ConfinementArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sandbox {
-    /// Give it mount, network, IPC and PID namespaces, with a root that has the sources alone; as
-    /// root only
+    /// Give them mount, network, IPC and PID namespaces, with a root that has their sources alone;
+    /// as root only
     ///
     /// A server with sources on other servers keeps the network and the root of the host.
     Namespace,
@@ -32,6 +37,14 @@ pub(crate) enum Sandbox {
     Landlock,
     /// Serve in a single process, without confinement
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Processes {
+    /// One for each source that is served by itself
+    Share,
+    /// One for all sources
+    One,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,34 +4,45 @@ use std::collections::HashMap;
 use std::env;
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use sys::users::{Group, User, UserDatabase};
 use transports::{Addr, DatagramSocket, Listener};
 
-use super::message::{self, Entry, Reply, Request};
+use super::message::{self, Entry, MAX_FIGURES, Reply, Request, Wanted};
+use super::parts::Part;
 use crate::Failure;
+use crate::serve::plan::Plan;
+use crate::status::{Figures, Status};
 
 /// The environment variable with the [`ChildOptions`] of the process that serves.
 pub(super) const CHILD_OPTIONS: &str = "BARGE_CHILD";
 
-/// The options that the broker passes to the process that serves, in the environment: numbers with
-/// colons between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The options that the broker passes to a process that serves, in the environment as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ChildOptions {
-    /// The descriptor of the socket for requests.
+    /// The descriptor of the socket for requests to the broker.
     pub(super) channel: i32,
+    /// The descriptor of the socket where figures are asked for.
+    pub(super) control: i32,
     /// The broker's process id.
     pub(super) broker: u32,
     /// Number of sockets that a service manager passed to the broker.
     pub(super) listen_fds: i32,
+    /// The part of the server that the process serves.
+    pub(super) part: Part,
     /// Whether the process is prepared for namespaces.
     pub(super) namespaces: bool,
     /// Whether it replaces one that has crashed.
@@ -39,66 +50,57 @@ pub(super) struct ChildOptions {
 }
 
 impl ChildOptions {
-    pub(super) fn to_text(self) -> String {
-        let flag = u8::from;
-        format!(
-            "{}:{}:{}:{}:{}",
-            self.channel,
-            self.broker,
-            self.listen_fds,
-            flag(self.namespaces),
-            flag(self.restarted)
-        )
+    pub(super) fn to_text(&self) -> String {
+        serde_json::json!(self).to_string()
     }
 
-    fn parse(text: &str) -> Option<ChildOptions> {
-        let numbers = text.split(':').map(|number| number.parse().ok());
-        let numbers: Vec<i32> = numbers.collect::<Option<_>>()?;
-        match numbers[..] {
-            [channel, broker, listen_fds, namespaces, restarted] => Some(ChildOptions {
-                channel,
-                broker: broker.try_into().ok()?,
-                listen_fds,
-                namespaces: namespaces != 0,
-                restarted: restarted != 0,
-            }),
-            _ => None,
-        }
+    /// Returns the options of this process, if it has any.
+    fn of_this_process() -> Option<Result<ChildOptions, Failure>> {
+        let text = env::var_os(CHILD_OPTIONS)?;
+        let options = serde_json::from_slice(text.as_bytes());
+        Some(options.map_err(|error| Failure::new(format!("{CHILD_OPTIONS}: {error}"))))
     }
 }
 
 /// Returns the number of sockets that a service manager has passed to the broker of this process,
 /// if it has one.
 pub(in crate::serve) fn listen_fds() -> Option<i32> {
-    let text = env::var(CHILD_OPTIONS).ok()?;
-    Some(ChildOptions::parse(&text)?.listen_fds)
+    let options = ChildOptions::of_this_process()?.ok()?;
+    Some(options.listen_fds)
 }
 
 /// A connection to the broker.
-pub(in crate::serve) struct Broker {
+pub(in crate::serve) struct BrokerClient {
     channel: OwnedFd,
+    control: OwnedFd,
     options: ChildOptions,
     /// How often each address was listened at.
     listened: Mutex<HashMap<String, usize>>,
 }
 
-impl Broker {
+impl BrokerClient {
     /// Returns the broker that has started this process, if one has.
-    pub(in crate::serve) fn of_this_process() -> Result<Option<Arc<Broker>>, Failure> {
-        let Some(text) = env::var_os(CHILD_OPTIONS) else {
+    pub(in crate::serve) fn of_this_process() -> Result<Option<Arc<BrokerClient>>, Failure> {
+        let Some(options) = ChildOptions::of_this_process() else {
             return Ok(None);
         };
-        let options = text.to_str().and_then(ChildOptions::parse);
-        let options = options.ok_or_else(|| {
-            Failure::new(format!("{CHILD_OPTIONS}: expected the options of a child"))
-        })?;
-        let channel = sys::inherit::fd(options.channel)
-            .map_err(|error| Failure::new(format!("{CHILD_OPTIONS}: {error}")))?;
-        Ok(Some(Arc::new(Broker {
-            channel,
+        let options = options?;
+        let inherited = |number| {
+            sys::inherit::fd(number)
+                .map_err(|error| Failure::new(format!("{CHILD_OPTIONS}: {error}")))
+        };
+        Ok(Some(Arc::new(BrokerClient {
+            channel: inherited(options.channel)?,
+            control: inherited(options.control)?,
             options,
             listened: Mutex::default(),
         })))
+    }
+
+    /// Limits `plan` to the part that this process serves.
+    pub(in crate::serve) fn limit(&self, plan: &mut Plan) {
+        let count = Part::all(plan).len();
+        self.options.part.limit(plan, count);
     }
 
     /// Returns its process id.
@@ -175,17 +177,43 @@ impl Broker {
         self.descriptor(&Request::Create { path }).map(Into::into)
     }
 
-    /// Passes a notification on to the service manager.
-    pub(in crate::serve) fn notify(&self, text: &str) -> io::Result<()> {
-        let text = text.to_owned();
-        self.ask(&Request::Notify { text }).map(drop)
+    /// Reports that the configuration has been read again, with this result.
+    pub(in crate::serve) fn report_reloaded(&self, status: &str) -> io::Result<()> {
+        let status = status.to_owned();
+        self.ask(&Request::Reloaded { status }).map(drop)
+    }
+
+    /// Starts a thread that replies to requests for `figures`. They are those of this process, or
+    /// returns those of all parts if this process shows the status of all.
+    pub(in crate::serve) fn share_figures(
+        self: &Arc<Self>,
+        figures: Arc<dyn Figures>,
+    ) -> Result<Arc<dyn Figures>, Failure> {
+        if self.options.part == Part::Status {
+            return Ok(Arc::new(PartFigures(self.clone())));
+        }
+        let (broker, own) = (self.clone(), figures.clone());
+        let thread = std::thread::Builder::new().name("barge-figures".into());
+        let serve = move || {
+            while let Ok((wanted, Some(to))) = message::receive::<Wanted>(broker.control.as_fd()) {
+                let text = match wanted {
+                    Wanted::Status => serde_json::to_vec(&own.status()),
+                    Wanted::Troubles => serde_json::to_vec(&own.troubles()),
+                };
+                // The status page may have given up.
+                let _ = UnixStream::from(to).write_all(&text.unwrap_or_default());
+            }
+        };
+        thread.spawn(serve).map_err(Failure::new)?;
+        Ok(figures)
     }
 
     /// Reports that clients are served, and passes the environment of the command of `--run`.
     pub(in crate::serve) fn report_ready(
         &self,
-        environment: Vec<(String, String)>,
+        environment: &[(String, String)],
     ) -> io::Result<()> {
+        let environment = environment.to_vec();
         self.ask(&Request::Ready { environment }).map(drop)
     }
 
@@ -195,6 +223,58 @@ impl Broker {
             Ok(_) => Err(Errno::BADMSG),
             Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         }
+    }
+}
+
+/// The figures of all parts of the server.
+struct PartFigures(Arc<BrokerClient>);
+
+/// Time for a part to send its figures.
+const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl PartFigures {
+    /// Returns the parts that serve.
+    fn parts(&self) -> io::Result<Vec<Part>> {
+        match self.0.ask(&Request::Parts)? {
+            (Reply::Parts { parts }, _) => Ok(parts),
+            other => Err(unexpected(&other.0)),
+        }
+    }
+
+    fn of<F: DeserializeOwned>(&self, part: Part, wanted: Wanted) -> io::Result<F> {
+        let socket = self.0.descriptor(&Request::Figures { part, wanted })?;
+        let socket = UnixStream::from(socket);
+        socket.set_read_timeout(Some(FIGURES_TIMEOUT))?;
+        let mut text = Vec::new();
+        socket.take(MAX_FIGURES).read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+}
+
+impl Figures for PartFigures {
+    fn status(&self) -> Status {
+        let parts = self.parts().unwrap_or_default().into_iter();
+        let all = parts.filter_map(|part| self.of(part, Wanted::Status).ok());
+        Status {
+            pid: self.0.id(),
+            ..Status::sum(all)
+        }
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let parts = match self.parts() {
+            Ok(parts) => parts,
+            Err(error) => return vec![format!("the server's processes: {error}")],
+        };
+        let mut all = Vec::new();
+        for part in parts {
+            let title = part.title();
+            match self.of::<Vec<String>>(part, Wanted::Troubles) {
+                Ok(troubles) => all.extend(troubles),
+                Err(error) => all.push(format!("{title} does not answer: {error}")),
+            }
+        }
+        all
     }
 }
 
@@ -218,7 +298,7 @@ fn group(entry: Entry) -> rustix::io::Result<Group> {
 }
 
 /// The user database of a process that cannot read it.
-pub(super) struct BrokeredUsers(pub(super) Arc<Broker>);
+pub(super) struct BrokeredUsers(pub(super) Arc<BrokerClient>);
 
 impl UserDatabase for BrokeredUsers {
     fn by_uid(&self, uid: u32) -> rustix::io::Result<Option<User>> {
@@ -264,14 +344,15 @@ mod tests {
     fn options_arrive_as_they_were_given() {
         let options = ChildOptions {
             channel: 7,
+            control: 8,
             broker: 4711,
             listen_fds: 2,
+            part: Part::Share("a=b:c".into()),
             namespaces: true,
             restarted: false,
         };
-        assert_eq!(ChildOptions::parse(&options.to_text()), Some(options));
-        for bad in ["", "1:2:3:4", "1:-2:3:4:5", "a:2:3:4:5"] {
-            assert_eq!(ChildOptions::parse(bad), None, "{bad}");
-        }
+        let text = options.to_text();
+        let parsed: ChildOptions = serde_json::from_str(&text).expect("options");
+        assert_eq!(parsed, options);
     }
 }

@@ -8,11 +8,11 @@ use rustix::thread::CapabilitySet;
 use sandbox::landlock::{self, Support};
 use sandbox::{Confinement, VisiblePath};
 
-use super::client::{Broker, BrokeredUsers};
+use super::client::{BrokerClient, BrokeredUsers};
 use crate::Failure;
 use crate::diagnose;
 use crate::serve::args::ServeArgs;
-use crate::serve::args::confinement::{Sandbox, Seccomp};
+use crate::serve::args::confinement::{Processes, Sandbox, Seccomp};
 use crate::serve::plan::Plan;
 use crate::serve::recovery;
 use crate::serve::share::Share;
@@ -24,11 +24,12 @@ pub(in crate::serve) struct ConfinementPlan {
     /// `None` for the default.
     pub(in crate::serve) sandbox: Option<Sandbox>,
     pub(super) seccomp: Seccomp,
-    /// The capabilities that the options need.
-    pub(super) capabilities: CapabilitySet,
-    /// Whether the process connects to other hosts, or reads files of the host that no option
-    /// names.
-    pub(super) network: bool,
+    pub(super) processes: Processes,
+    /// The capabilities that the options need, whatever the sources.
+    capabilities: CapabilitySet,
+    /// Whether Kerberos is offered. It reads keys, a replay cache and plugins where its own
+    /// configuration says.
+    kerberos: bool,
 }
 
 /// The capabilities for acting as the callers, and for file handles.
@@ -47,37 +48,54 @@ impl ConfinementPlan {
     pub(in crate::serve) const NONE: ConfinementPlan = ConfinementPlan {
         sandbox: Some(Sandbox::None),
         seccomp: Seccomp::None,
+        processes: Processes::One,
         capabilities: CAPABILITIES,
-        network: true,
+        kerberos: false,
     };
 
-    /// Returns the plan of `args` for `shares`.
-    pub(in crate::serve) fn new(args: &ServeArgs, shares: &[Share]) -> ConfinementPlan {
-        let connects = |share: &Share| match &share.named.source {
-            Source::Tree(tree) => tree.host_paths().is_none(),
-            Source::Referral { .. } => false,
-        };
+    /// Returns the plan of `args`.
+    pub(in crate::serve) fn new(args: &ServeArgs) -> ConfinementPlan {
         #[cfg(feature = "gss")]
-        // Kerberos reads keys, a replay cache and plugins where its own configuration says.
         let kerberos = args.nfs.sec.plan().is_some();
         #[cfg(not(feature = "gss"))]
         let kerberos = false;
-        let network = kerberos || shares.iter().any(connects);
         let mut capabilities = CAPABILITIES;
         capabilities.set(CapabilitySet::LEASE, args.nfs.delegations);
-        // Attributes of overlays are in trusted.*; labels are security.selinux.
-        let overlay = shares.iter().any(|share| share.overlay.is_some());
-        let privileged = overlay || args.nfs.nfs_security_label;
-        capabilities.set(CapabilitySet::SYS_ADMIN, privileged);
-        // Ports below 1024 of clients of other servers.
-        capabilities.set(CapabilitySet::NET_BIND_SERVICE, network);
+        // security.selinux.
+        capabilities.set(CapabilitySet::SYS_ADMIN, args.nfs.nfs_security_label);
         ConfinementPlan {
             sandbox: args.confinement.sandbox,
             seccomp: args.confinement.seccomp,
+            processes: args.confinement.processes,
             capabilities,
-            network,
+            kerberos,
         }
     }
+}
+
+/// Returns whether the server of `plan` connects to other hosts, or reads files of the host that no
+/// option names.
+pub(super) fn uses_network(plan: &Plan) -> bool {
+    let connects = |share: &Share| match &share.named.source {
+        Source::Tree(tree) => tree.host_paths().is_none(),
+        Source::Referral { .. } => false,
+    };
+    plan.confinement.kerberos || plan.sources.shares.iter().any(connects)
+}
+
+/// Returns the capabilities that the server of `plan` keeps.
+fn capabilities(plan: &Plan) -> CapabilitySet {
+    let mut capabilities = plan.confinement.capabilities;
+    // Attributes of overlays are in trusted.*.
+    let overlay = plan.sources.shares.iter().any(|it| it.overlay.is_some());
+    if overlay {
+        capabilities |= CapabilitySet::SYS_ADMIN;
+    }
+    // Ports below 1024 of clients of other servers.
+    if uses_network(plan) {
+        capabilities |= CapabilitySet::NET_BIND_SERVICE;
+    }
+    capabilities
 }
 
 /// Returns the paths that the server of `plan` reaches.
@@ -127,7 +145,7 @@ fn check_sources(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// Confines this process, which serves `plan`, before it starts a thread.
-pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<Broker>) -> Result<(), Failure> {
+pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result<(), Failure> {
     // The broker's death must not leave a second server to its successor.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::new)?;
     let by_default = plan.uses_default_addrs();
@@ -153,15 +171,15 @@ pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<Broker>) -> Result<(), F
     // An error means that peers of this host are not identified, as without.
     let _ = sys::diag::keep_sockets();
     sys::users::set_database(Box::new(BrokeredUsers(broker.clone())));
-    let plan_of = &plan.confinement;
+    let network = uses_network(plan);
     let confinement = Confinement {
         paths: visible_paths(plan, by_default),
         namespaces: broker.prepared_namespaces(),
         landlock: true,
-        kernel_handles: plan_of.network || sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH),
-        capabilities: plan_of.capabilities,
-        network: plan_of.network,
-        seccomp: plan_of.seccomp.into(),
+        kernel_handles: network || sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH),
+        capabilities: capabilities(plan),
+        network,
+        seccomp: plan.confinement.seccomp.into(),
     };
     confinement.enter().map_err(Failure::new)
 }

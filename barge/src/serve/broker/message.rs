@@ -16,6 +16,8 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::parts::Part;
+
 /// Maximum size of a message in bytes: that of a packet with Linux's default send buffer.
 const MAX_MESSAGE: usize = 208 << 10;
 
@@ -61,15 +63,32 @@ pub(super) enum Request {
     GroupsOfUser {
         user: Entry,
     },
-    /// Notifies the service manager.
-    Notify {
-        text: String,
-    },
-    /// Clients are served, and see the command of `--run` with this environment.
+    /// Clients are served: sets the environment of the command of `--run`.
     Ready {
         environment: Vec<(String, String)>,
     },
+    /// The configuration has been read again, with this result.
+    Reloaded {
+        status: String,
+    },
+    /// Asks for the names of the parts whose figures the status page shows.
+    Parts,
+    /// Asks for figures of a part, which are read from the passed descriptor.
+    Figures {
+        part: Part,
+        wanted: Wanted,
+    },
 }
+
+/// The figures of a process that serves, as JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Wanted {
+    Status,
+    Troubles,
+}
+
+/// Maximum size of the figures of a process in bytes.
+pub(super) const MAX_FIGURES: u64 = 4 << 20;
 
 /// A user with the primary group, or a group, whose id is then in both places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +108,9 @@ pub(super) enum Reply {
     },
     /// The requested descriptor is passed.
     Descriptor,
+    Parts {
+        parts: Vec<Part>,
+    },
     /// The user or group, if it exists.
     Found {
         entry: Option<Entry>,

@@ -1,16 +1,19 @@
-//! The two processes of `barge serve`.
+//! The processes of `barge serve`.
 //!
 //! The first one, the broker, holds the sockets, reads configuration and certificates, queries the
-//! user database and handles signals ([`process`]). It starts the second one, which confines itself
-//! ([`confinement`]), opens the sources and serves. That one asks the broker for everything that it
-//! cannot reach itself ([`client`], [`message`], [`requests`]). If it crashes, the broker starts it
-//! again with the same sockets.
+//! user database and handles signals ([`supervisor`]). It starts a process ([`process`]) for each
+//! part of the server ([`parts`]), which confines itself ([`confinement`]), opens its sources and
+//! serves. That one asks the broker for everything that it cannot reach itself ([`client`],
+//! [`message`], [`requests`]). If it crashes, the broker starts it again with the same sockets.
 
 mod client;
 pub(super) mod confinement;
 mod message;
+mod parts;
 mod process;
 mod requests;
+mod supervisor;
 
-pub(super) use self::client::{Broker, listen_fds};
-pub(super) use self::process::run;
+pub(super) use self::client::{BrokerClient, listen_fds};
+pub(super) use self::parts::Part;
+pub(super) use self::supervisor::run;

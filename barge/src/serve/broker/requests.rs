@@ -9,6 +9,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -16,11 +17,14 @@ use sys::users::{self, User};
 use transports::{Addr, Listener};
 
 use super::message::{self, Reply, Request};
+use super::parts::Part;
+use super::process::Process;
+use super::supervisor::Broker;
 use crate::listen::listen;
+use crate::private_file;
 use crate::serve::activation;
 use crate::serve::host::connect_udp;
 use crate::serve::plan::Plan;
-use crate::{private_file, service};
 
 /// The files and sockets that a configuration names.
 #[derive(Debug, Default)]
@@ -67,31 +71,21 @@ impl Permitted {
     }
 }
 
-/// A function that is called when clients are served, with the environment of the command of
-/// `--run`.
-pub(super) type OnReady = Box<dyn Fn(Vec<(String, String)>) + Send + Sync>;
-
-/// The state of the replies.
+/// The state of the replies to a process.
 pub(super) struct Responder {
     permitted: Mutex<Permitted>,
     /// The group whose members may connect to Unix sockets.
     socket_group: Option<u32>,
     /// The open listeners, which later processes get again.
     listeners: Mutex<HashMap<(String, usize), Listener>>,
-    on_ready: OnReady,
 }
 
 impl Responder {
-    pub(super) fn new(
-        permitted: Permitted,
-        socket_group: Option<u32>,
-        on_ready: OnReady,
-    ) -> Responder {
+    pub(super) fn new(permitted: Permitted, socket_group: Option<u32>) -> Responder {
         Responder {
             permitted: Mutex::new(permitted),
             socket_group,
             listeners: Mutex::default(),
-            on_ready,
         }
     }
 
@@ -105,8 +99,13 @@ impl Responder {
         self.listeners.lock().clear();
     }
 
-    /// Returns the reply to `request`, and the descriptor to pass.
-    pub(super) fn reply(&self, request: Request) -> (Reply, Option<OwnedFd>) {
+    /// Returns the reply of `broker` to `request` of `process`, and the descriptor to pass.
+    pub(super) fn reply(
+        &self,
+        request: Request,
+        broker: &Arc<Broker>,
+        process: &Process,
+    ) -> (Reply, Option<OwnedFd>) {
         let reply = match request {
             Request::Listen { addr, place } => self.listen(addr, place),
             Request::BindUdp { host, port } => self.bind_udp(&host, port),
@@ -116,14 +115,24 @@ impl Responder {
             },
             Request::Read { path } => self.open(Path::new(&path), false),
             Request::Create { path } => self.open(Path::new(&path), true),
-            Request::Notify { text } => {
-                service::notify(&text);
-                Ok((Reply::Done, None))
-            }
             Request::Ready { environment } => {
-                (self.on_ready)(environment);
+                broker.note_ready(process, environment);
                 Ok((Reply::Done, None))
             }
+            Request::Reloaded { status } => {
+                broker.note_reloaded(&status);
+                Ok((Reply::Done, None))
+            }
+            // The status page alone sees other parts.
+            Request::Parts | Request::Figures { .. } if process.part != Part::Status => {
+                Err(refused())
+            }
+            Request::Parts => {
+                let parts = broker.processes.iter().map(|process| process.part.clone());
+                let parts = parts.filter(|part| *part != Part::Status).collect();
+                Ok((Reply::Parts { parts }, None))
+            }
+            Request::Figures { part, wanted } => broker.figures(&part, wanted).map(descriptor),
             other => look_up(other).map(|reply| (reply, None)),
         };
         reply.unwrap_or_else(|error| (Reply::failed(&error), None))

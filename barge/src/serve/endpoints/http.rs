@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::serve::args::ObservabilityArgs;
 use crate::serve::endpoint::{BindContext, Endpoint};
 use crate::serve::exports::Exports;
-use crate::status::{ObservedSources, StatusServer};
+use crate::status::{Figures, StatusServer};
 
 /// The status page at its address, if there is one. It is no protocol of clients: its address does
 /// not replace the default addresses of others.
@@ -17,9 +17,7 @@ pub(super) struct Http {
     addr: Option<Addr>,
     /// Further host names that it accepts.
     names: Vec<String>,
-    socket: Option<(Listener, Arc<ObservedSources>)>,
-    /// The process id that users know.
-    server_id: u32,
+    socket: Option<(Listener, Arc<dyn Figures>)>,
     bound: Option<Addr>,
 }
 
@@ -29,13 +27,16 @@ impl Http {
             addr: args.http.clone(),
             names: args.http_name.clone(),
             socket: None,
-            server_id: 0,
             bound: None,
         }
     }
 }
 
 impl Endpoint for Http {
+    fn shows_status(&self) -> bool {
+        self.addr.is_some()
+    }
+
     fn sockets(&self) -> Vec<Addr> {
         self.addr.iter().cloned().collect()
     }
@@ -44,16 +45,16 @@ impl Endpoint for Http {
         if let Some(addr) = &self.addr {
             let listener = context.listen(addr)?;
             self.bound = Some(listener.addr().clone());
-            self.server_id = context.host.server_id();
-            self.socket = Some((listener, context.exports.sources.clone()));
+            self.socket = Some((listener, context.figures.clone()));
         }
         Ok(())
     }
 
     fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure> {
         match self.socket.take() {
-            Some((listener, sources)) => StatusServer::new(engine.clone(), sources, self.server_id)
-                .serve(listener, &self.names),
+            Some((listener, figures)) => {
+                StatusServer::new(engine.clone(), figures).serve(listener, &self.names)
+            }
             None => Ok(()),
         }
     }

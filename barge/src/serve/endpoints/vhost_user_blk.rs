@@ -59,6 +59,12 @@ const QUEUES: u16 = 64;
 const DEPTH: u32 = 128;
 
 impl Endpoint for VhostUserBlk {
+    fn keep_devices_of(&mut self, name: &str) -> bool {
+        self.drives
+            .retain(|drive| drive.socket.name.as_deref() == Some(name));
+        !self.drives.is_empty()
+    }
+
     fn devices(&self) -> Vec<&SocketArg> {
         self.drives.iter().map(|drive| &drive.socket).collect()
     }

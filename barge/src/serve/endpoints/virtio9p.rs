@@ -67,6 +67,12 @@ impl Virtio9p {
 }
 
 impl Endpoint for Virtio9p {
+    fn keep_devices_of(&mut self, name: &str) -> bool {
+        self.devices
+            .retain(|device| device.socket.name.as_deref() == Some(name));
+        !self.devices.is_empty()
+    }
+
     fn devices(&self) -> Vec<&SocketArg> {
         self.devices.iter().map(|device| &device.socket).collect()
     }

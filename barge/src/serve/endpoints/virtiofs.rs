@@ -85,6 +85,12 @@ impl Virtiofs {
 const REQUEST_QUEUES: usize = 64;
 
 impl Endpoint for Virtiofs {
+    fn keep_devices_of(&mut self, name: &str) -> bool {
+        self.shares
+            .retain(|share| share.name.as_deref() == Some(name));
+        !self.shares.is_empty()
+    }
+
     fn devices(&self) -> Vec<&SocketArg> {
         self.shares.iter().collect()
     }

@@ -22,6 +22,7 @@ use transports::{Addr, Listener};
 use self::args::{Handles, Sandbox, VirtiofsdArgs};
 use super::args::device::SocketArg;
 use super::args::virtiofs::{Cache, POSIX_ACL};
+use super::broker::Part;
 use super::broker::confinement::ConfinementPlan;
 use super::endpoints::virtiofs::Virtiofs;
 use super::plan::Plan;
@@ -189,6 +190,7 @@ impl VirtiofsdArgs {
             },
             run: None,
             confinement: ConfinementPlan::NONE,
+            part: Part::Whole,
         })
     }
 

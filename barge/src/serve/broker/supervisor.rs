@@ -1,0 +1,364 @@
+//! The broker: starts the processes that serve, and each again if it crashes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Child, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use concurrency::ThreadPool;
+use parking_lot::Mutex;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+use sandbox::{ChildNamespace, Namespaces};
+
+use super::client::ChildOptions;
+use super::confinement::{uses_network, visible_paths};
+use super::message::{self, Request, Wanted};
+use super::parts::Part;
+use super::process::{self, Process};
+use super::requests::{Permitted, Responder};
+use crate::serve::args::confinement::Sandbox;
+use crate::serve::host::print_ready;
+use crate::serve::plan::{self, Plan};
+use crate::serve::{activation, run as command, users};
+use crate::signals::Reload;
+use crate::{CommandResult, Failure, service, signals};
+
+/// Number of requests of a process that are served at once: a query of the user database may take
+/// long.
+const THREADS: usize = 8;
+
+/// Number of requests of a process that wait. Further ones fail.
+const MAX_QUEUED: usize = 256;
+
+/// A process that crashes as often within this time waits before it is started again.
+const CRASHES: (usize, Duration) = (5, Duration::from_secs(10));
+
+/// That wait.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Serves `plan` in further processes, until they end. `again` returns another such plan.
+pub(in crate::serve) fn run(
+    plan: Plan,
+    again: &dyn Fn() -> Result<Plan, Failure>,
+) -> CommandResult {
+    let broker = Broker::new(&plan, again)?;
+    let reloads = plan.file.is_some() || plan.endpoints.iter().any(|one| one.is_reloadable());
+    let (stopped, reloaded) = (broker.clone(), broker.clone());
+    let reload: Reload = Box::new(move || reloaded.reload(&plan));
+    let signals = signals::on_signal(move || stopped.stop(), reloads.then_some(reload))?;
+    let others = broker.processes.iter().skip(1).map(|process| {
+        let (broker, process) = (broker.clone(), process.clone());
+        let thread = std::thread::Builder::new().name("barge-process".into());
+        thread.spawn(move || broker.supervise(&process))
+    });
+    let others: Vec<JoinHandle<CommandResult>> =
+        others.collect::<io::Result<_>>().map_err(Failure::new)?;
+    let mut status = broker.supervise(&broker.processes[0]);
+    for other in others {
+        let other = other.join();
+        let other = other.map_err(|_| Failure::new("a thread of the broker panicked"))?;
+        status = status.and_then(|first| match first == ExitCode::SUCCESS {
+            true => other,
+            false => Ok(first),
+        });
+    }
+    drop(signals);
+    for process in &broker.processes {
+        process.responder.close();
+    }
+    match broker.command.lock().take() {
+        None => status,
+        Some(command) => {
+            let done = command.join();
+            let done = done.map_err(|_| Failure::new("the thread of --run panicked"))?;
+            status.and(done)
+        }
+    }
+}
+
+/// The first process of a server.
+pub(super) struct Broker {
+    /// The processes that serve, one for each part: at least one.
+    pub(super) processes: Vec<Arc<Process>>,
+    namespaces: Option<Namespaces>,
+    /// Whether the processes have to be in namespaces.
+    required: bool,
+    listen_fds: i32,
+    stopping: AtomicBool,
+    /// Whether all parts have been ready.
+    ready: AtomicBool,
+    /// The environment of the command of `--run`.
+    environment: Mutex<Vec<(String, String)>>,
+    /// That command, and the umask that this program was started with.
+    run: (Option<String>, Option<u32>),
+    /// The thread that runs it.
+    command: Mutex<Option<JoinHandle<CommandResult>>>,
+    /// The number of processes that have not replied to a reload.
+    reloading: AtomicUsize,
+}
+
+impl Broker {
+    /// Returns the broker of `plan`, whose processes have not been started.
+    fn new(plan: &Plan, again: &dyn Fn() -> Result<Plan, Failure>) -> Result<Arc<Broker>, Failure> {
+        let listen_fds = activation::listen_fds();
+        let socket_group = users::socket_group(plan.socket_group.as_deref())?;
+        let by_default = plan.uses_default_addrs();
+        let (mut processes, mut channels) = (Vec::new(), Vec::new());
+        let parts = Part::all(plan);
+        for part in &parts {
+            let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+            let pair = || socketpair(family, kind, SocketFlags::CLOEXEC, None);
+            let (channel, childs_channel) = pair().map_err(Failure::new)?;
+            let (control, childs_control) = pair().map_err(Failure::new)?;
+            channels.push(channel);
+            let mut plan = again()?;
+            part.limit(&mut plan, parts.len());
+            let permitted = Permitted::of(&plan, by_default, listen_fds);
+            processes.push(Arc::new(Process {
+                part: part.clone(),
+                responder: Responder::new(permitted, socket_group),
+                control,
+                childs_ends: (childs_channel, childs_control),
+                network: uses_network(&plan),
+                child: Mutex::default(),
+                serving: AtomicBool::new(false),
+                killed: AtomicBool::new(false),
+                rooted: AtomicBool::new(false),
+                visible: Mutex::new(visible_paths(&plan, by_default)),
+            }));
+        }
+        let broker = Arc::new(Broker {
+            processes,
+            namespaces: namespaces(plan)?,
+            required: plan.confinement.sandbox == Some(Sandbox::Namespace),
+            listen_fds,
+            stopping: AtomicBool::new(false),
+            ready: AtomicBool::new(false),
+            environment: Mutex::default(),
+            run: (plan.run.clone(), sys::umask::current()),
+            command: Mutex::default(),
+            reloading: AtomicUsize::new(0),
+        });
+        for (process, channel) in broker.processes.iter().zip(channels) {
+            broker.serve_requests(process, channel)?;
+        }
+        Ok(broker)
+    }
+
+    /// Starts a thread that serves the requests of `process`, which arrive at `channel`.
+    fn serve_requests(
+        self: &Arc<Self>,
+        process: &Arc<Process>,
+        channel: OwnedFd,
+    ) -> Result<(), Failure> {
+        let pool = ThreadPool::new("barge-request", THREADS, MAX_QUEUED);
+        let (broker, process) = (self.clone(), process.clone());
+        let serve = move || {
+            loop {
+                let (request, to) = match message::receive::<Request>(channel.as_fd()) {
+                    Ok((request, Some(to))) => (request, to),
+                    Ok((_, None)) => continue,
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
+                    Err(error) => return tracing::error!("requests of the server: {error}"),
+                };
+                let (broker, process) = (broker.clone(), process.clone());
+                // If the queue is full, the reply's socket is closed, and the request fails.
+                pool.try_run(move || {
+                    let (reply, passed) = process.responder.reply(request, &broker, &process);
+                    // The process may have ended.
+                    let _ = message::send(to.as_fd(), &reply, passed.as_ref().map(AsFd::as_fd));
+                });
+            }
+        };
+        let thread = std::thread::Builder::new().name("barge-broker".into());
+        thread.spawn(serve).map(drop).map_err(Failure::new)
+    }
+
+    /// Stops all processes.
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.processes.iter().for_each(|process| process.stop());
+    }
+
+    /// Reads the configuration of `plan` again, makes its paths visible and lets the processes
+    /// reload.
+    fn reload(&self, plan: &Plan) {
+        let config = plan.file.as_ref();
+        // The processes report errors in the file.
+        let config = config.and_then(|config| plan::read_config(config.path()).ok());
+        service::notify(&service::reloading());
+        let serving = |process: &&Arc<Process>| {
+            process.serving.load(Ordering::SeqCst) && process.part != Part::Status
+        };
+        let all: Vec<_> = self.processes.iter().filter(serving).collect();
+        self.reloading.store(all.len(), Ordering::SeqCst);
+        for process in all {
+            if let Some(config) = &config
+                && let Ok(mut new) = Plan::from_config(config)
+            {
+                process.part.limit(&mut new, self.processes.len());
+                let by_default = plan.uses_default_addrs();
+                let permitted = Permitted::of(&new, by_default, self.listen_fds);
+                process.responder.permit(permitted);
+                process.make_visible(visible_paths(&new, by_default));
+            }
+            process.signal(Signal::HUP);
+        }
+    }
+
+    /// Notes that `process` has reloaded, with this `status`.
+    pub(super) fn note_reloaded(&self, status: &str) {
+        if self.reloading.fetch_sub(1, Ordering::SeqCst) == 1 {
+            service::notify(&service::ready(status));
+        }
+    }
+
+    /// Notes that `process` serves. When all of them do, says so and runs the command of `--run`.
+    pub(super) fn note_ready(
+        self: &Arc<Self>,
+        process: &Process,
+        environment: Vec<(String, String)>,
+    ) {
+        process.serving.store(true, Ordering::SeqCst);
+        self.environment.lock().extend(environment);
+        let serves = |process: &Arc<Process>| process.serving.load(Ordering::SeqCst);
+        if !self.processes.iter().all(serves) || self.ready.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Err(failure) = print_ready() {
+            tracing::error!("{}", failure.message);
+        }
+        let (Some(line), umask) = self.run.clone() else {
+            return;
+        };
+        let environment = std::mem::take(&mut *self.environment.lock());
+        let broker = self.clone();
+        let run = move || {
+            let status = command::run(&line, environment, umask);
+            broker.stop();
+            status
+        };
+        let thread = std::thread::Builder::new().name("barge-run".into());
+        match thread.spawn(run) {
+            Ok(thread) => *self.command.lock() = Some(thread),
+            Err(error) => {
+                tracing::error!("--run: {error}");
+                self.stop();
+            }
+        }
+    }
+
+    /// Asks the process of `part` for figures, and returns the descriptor to read them from.
+    pub(super) fn figures(&self, part: &Part, wanted: Wanted) -> io::Result<OwnedFd> {
+        let process = self.processes.iter().find(|process| process.part == *part);
+        let process = process.filter(|process| process.serving.load(Ordering::SeqCst));
+        let process = process.ok_or_else(|| io::Error::other("it is not running"))?;
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        message::send(process.control.as_fd(), &wanted, Some(there.as_fd()))?;
+        Ok(here)
+    }
+
+    /// Starts processes for the part of `process` until one ends by itself, and returns its exit
+    /// status. If that is an error, or if none has been ready, stops all other processes.
+    fn supervise(&self, process: &Process) -> CommandResult {
+        let status = self.restart(process);
+        if !matches!(status, Ok(ExitCode::SUCCESS)) {
+            self.stop();
+        }
+        status
+    }
+
+    fn restart(&self, process: &Process) -> CommandResult {
+        let mut crashes = VecDeque::new();
+        while !self.stopping.load(Ordering::SeqCst) {
+            let was_ready = self.ready.load(Ordering::SeqCst);
+            let mut child = self.start(process, was_ready).map_err(Failure::new)?;
+            let pid = Pid::from_child(&child);
+            *process.child.lock() = Some(pid);
+            if self.stopping.load(Ordering::SeqCst) {
+                process.stop();
+            }
+            // No signal is sent to a process that has taken over its number.
+            let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), ended)).map_err(Failure::new)?;
+            *process.child.lock() = None;
+            let status = child.wait().map_err(Failure::new)?;
+            process.serving.store(false, Ordering::SeqCst);
+            let title = process.part.title();
+            let why = match process::crash(status) {
+                None => return Ok(process::exit_code(status)),
+                Some(_) if process.killed.load(Ordering::SeqCst) => break,
+                Some(why) => format!("{title} {why}"),
+            };
+            if self.stopping.load(Ordering::SeqCst) || !self.ready.load(Ordering::SeqCst) {
+                return Err(Failure::new(why));
+            }
+            tracing::error!("{why}: starting it again");
+            let now = Instant::now();
+            crashes.push_back(now);
+            crashes.retain(|time| now.duration_since(*time) < CRASHES.1);
+            if crashes.len() >= CRASHES.0 {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Starts a process for the part of `process`.
+    fn start(&self, process: &Process, restarted: bool) -> io::Result<Child> {
+        // Inherited, unlike the originals.
+        let (channel, control) = &process.childs_ends;
+        let (channel, control) = (rustix::io::dup(channel)?, rustix::io::dup(control)?);
+        let start = |namespaces| {
+            let options = ChildOptions {
+                channel: channel.as_raw_fd(),
+                control: control.as_raw_fd(),
+                broker: std::process::id(),
+                listen_fds: self.listen_fds,
+                part: process.part.clone(),
+                namespaces,
+                restarted,
+            };
+            let rooted = namespaces && !process.network;
+            process.rooted.store(rooted, Ordering::SeqCst);
+            process::spawn(&options)
+        };
+        let Some(namespaces) = self.namespaces else {
+            return start(false);
+        };
+        let own = ChildNamespace::current()?;
+        match namespaces.prepare() {
+            Ok(()) => {
+                let child = start(true);
+                own.restore()?;
+                child
+            }
+            Err(error) if self.required => Err(io::Error::other(error)),
+            Err(error) => {
+                tracing::info!("{error}: confined by Landlock alone");
+                start(false)
+            }
+        }
+    }
+}
+
+/// Returns the namespaces of the processes that serve `plan`, or `None` if Landlock confines them
+/// alone.
+fn namespaces(plan: &Plan) -> Result<Option<Namespaces>, Failure> {
+    let explicit = plan.confinement.sandbox == Some(Sandbox::Namespace);
+    let kind = Namespaces::for_this_process();
+    match plan.confinement.sandbox {
+        Some(Sandbox::Landlock) => Ok(None),
+        _ if kind == Namespaces::Privileged => Ok(Some(kind)),
+        _ if explicit => Err(Failure::new(
+            "--sandbox namespace: expected the super-user, with CAP_SYS_ADMIN",
+        )),
+        _ => Ok(None),
+    }
+}
