@@ -11,6 +11,7 @@ mod bench;
 mod call_log;
 mod cli;
 mod config;
+mod confinement;
 mod connect;
 mod diagnose;
 mod disk_cache;

@@ -52,6 +52,13 @@ fn main() -> io::Result<()> {
     }
     write("p9_recovery", "lost", &lost())?;
     write("disk_cache", "damaged", &damaged())?;
+    write(
+        "oci_layout",
+        "index",
+        &[b"\0", &br#"{"manifests":[]}"#[..]].concat(),
+    )?;
+    write("oci_layout", "layers", &layers())?;
+    write("overlay_directory", "marks", &marks())?;
     write("nfs_client", "segments", &pieces())?;
     write("nfs_session", "v3", &nfs3())?;
     write("nfs_session", "v4.2", &nfs42())?;
@@ -93,6 +100,46 @@ fn damaged() -> Vec<u8> {
     let other = b"\0\x07\x05other\0\0";
     let script = of_each.chain(named).chain(*other);
     [15, 1].into_iter().chain(script).collect()
+}
+
+/// A script of `barge_fuzz::oci`: a layer with a file, and one that removes it and hides the rest.
+fn layers() -> Vec<u8> {
+    let member = |name: &[u8]| {
+        let mut header = vec![0; 512];
+        header[..name.len()].copy_from_slice(name);
+        header[100..107].copy_from_slice(b"0000644");
+        header[124..135].copy_from_slice(b"00000000000");
+        header[156] = b'0';
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        header
+    };
+    let names: [&[u8]; 3] = [b"file", b".wh.file", b".wh..wh..opq"];
+    let layers = names.map(member);
+    let [first, removed, opaque] = layers;
+    let second = [removed, opaque].concat();
+    let of = |layer: Vec<u8>| [&(layer.len() as u16).to_le_bytes()[..], &layer].concat();
+    [vec![2], of(first), of(second)].concat()
+}
+
+/// A script of `barge_fuzz::overlay`: files of each kind with marks, then changes of each kind.
+fn marks() -> Vec<u8> {
+    // In the root and in the directories below it, files with the names in turn.
+    let files = (0..8u8).flat_map(|file| [file % 2, 1, 0, file % 6, file]);
+    // Opaque, redirected, with another attribute.
+    let marks = [0, 1, 5]
+        .into_iter()
+        .zip(0u8..)
+        .flat_map(|(mark, at)| [1, at + 1, 1, mark, 0, at % 3]);
+    let made = [0, 0, 3, 1, 1, 1, 0, 4, 0];
+    let removed = [0, 0, 1, 0, 1, 1, 4, 1, 0];
+    let renamed = [0, 0, 2, 0, 5, 0, 3, 2, 0, 4];
+    let written = [1, 0, 0, 3, 1, 3, 0, 3];
+    let changes = [&made[..], &removed, &renamed, &written].concat();
+    [11].into_iter()
+        .chain(files)
+        .chain(marks)
+        .chain(changes)
+        .collect()
 }
 
 /// A script of `barge_fuzz::nfs_client`: results of all its requests, all zeros.

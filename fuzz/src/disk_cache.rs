@@ -10,11 +10,10 @@ use arbitrary::{Result, Unstructured};
 use layers::disk_cache::{DiskCache, Options};
 use layers::stack;
 use memory::Memory;
-use vfs::{
-    Call, Caller, Cx, DirEntry, DirSink, File, FileSystem, Mode, Name, OpenFlags, ReaddirMode,
-    RenameFlags, SetAttr,
-};
-use vfs_testkit::{ReplyBuffer, TestPayload, clock};
+use vfs::{File, FileSystem, Mode, Name, OpenFlags, RenameFlags};
+use vfs_testkit::{ReplyBuffer, clock};
+
+use crate::files::{cut, names, with, write};
 
 /// The position of the checksum in a file of checksums; it covers all bytes after it.
 const SEAL: std::ops::Range<usize> = 8..24;
@@ -40,7 +39,7 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
     put(&*source, b"f", &contents);
     reads(&source, &dir, &contents);
     while !input.is_empty() {
-        let names = names(&*dir);
+        let names = with(|cx| dir.root(cx)).map_or(Vec::new(), |root| names(&*root));
         let Some(name) = names.get(usize::from(input.arbitrary::<u8>()?) % names.len().max(1))
         else {
             reads(&source, &dir, &contents);
@@ -107,11 +106,6 @@ fn some<'a>(input: &mut Unstructured<'a>) -> Result<&'a [u8]> {
     input.bytes(input.len().min(len))
 }
 
-fn with<T>(act: impl FnOnce(&Cx<'_>) -> vfs::Result<T>) -> Option<T> {
-    let call = Call::detached();
-    act(&Cx::new(&Caller::ROOT, &call)).ok()
-}
-
 /// Creates a file, or overwrites one; does nothing if the name is invalid.
 fn put(fs: &dyn FileSystem, name: &[u8], contents: &[u8]) {
     let made = with(|cx| {
@@ -144,33 +138,4 @@ fn read(file: &dyn File) -> Vec<u8> {
         }
         all.extend(room.into_data());
     }
-}
-
-fn write(file: &dyn File, at: u64, bytes: &[u8]) {
-    with(|cx| file.write(cx, at, &mut TestPayload::new(bytes)));
-}
-
-fn cut(file: &dyn File, size: u64) {
-    let set = SetAttr {
-        size: Some(size),
-        ..SetAttr::default()
-    };
-    with(|cx| file.setattr(cx, &set));
-}
-
-/// Lists the names in a directory.
-fn names(fs: &dyn FileSystem) -> Vec<Vec<u8>> {
-    struct Names(Vec<Vec<u8>>);
-    impl DirSink for Names {
-        fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-            self.0.push(entry.name.to_vec());
-            true
-        }
-    }
-    let mut names = Names(Vec::new());
-    with(|cx| {
-        let dir = fs.root(cx)?.open(cx, OpenFlags::READ)?;
-        dir.readdir(cx, 0, ReaddirMode::Names, &mut names)
-    });
-    names.0
 }

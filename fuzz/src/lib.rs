@@ -12,6 +12,8 @@
 //!   contains.
 //! - [`nfs_client`]: the same as `client` for NFS; READ_PLUS's segments yield no byte that was not
 //!   sent.
+//! - [`oci`]: image layouts are refused, or yield a plan.
+//! - [`overlay`]: an overlay of a directory with any marks can be read and changed.
 //! - [`recovery`]: a client's state is restored on a server with any replies, and each request is
 //!   answered once.
 //! - [`rings`]: a device pops requests from any memory and any queues, and returns each of them.
@@ -31,10 +33,13 @@ pub mod block;
 pub mod client;
 pub mod decode;
 pub mod disk_cache;
+mod files;
 pub mod fuse;
 pub mod image;
 pub mod nfs;
 pub mod nfs_client;
+pub mod oci;
+pub mod overlay;
 pub mod recovery;
 pub mod rings;
 pub mod rofs;

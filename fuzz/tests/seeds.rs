@@ -39,6 +39,8 @@ targets! {
     fuse_session: fuse::script,
     nfs_client: nfs_client::script,
     nfs_session: nfs::script,
+    oci_layout: oci::layout,
+    overlay_directory: overlay::directory,
     p9_client: client::script,
     p9_decode: decode::stream,
     p9_recovery: recovery::script,

@@ -53,6 +53,9 @@ pub struct Confinement {
     /// Whether the process connects to other hosts. It then has the network and the files of its
     /// parent, and may open sockets and load libraries, as looking up names takes.
     pub network: bool,
+    /// Whether the process changes directories, or writes files. Otherwise it opens files to read
+    /// them only.
+    pub directories: bool,
     /// The reaction to a system call that serving does not use.
     pub seccomp: seccomp::Action,
 }
@@ -102,6 +105,6 @@ impl Confinement {
             landlock::restrict(by_path.then_some(&self.paths[..]), self.network)
                 .map_err(at("Landlock"))?;
         }
-        seccomp::install(self.seccomp, self.network).map_err(at("seccomp"))
+        seccomp::install(self.seccomp, self.network, self.directories).map_err(at("seccomp"))
     }
 }

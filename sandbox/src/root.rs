@@ -74,9 +74,9 @@ pub(crate) fn enter(paths: &[VisiblePath]) -> Result<(), Error> {
     process::chdir(&directory).map_err(at(directory.display().to_string()))
 }
 
-/// Adds `visible` to the root of `process`, which has called [`enter`], and whose working directory
-/// is that of this process. Needs Linux 5.12 and `CAP_SYS_ADMIN`. Starts a thread. Returns an error
-/// if the process has no root of its own.
+/// Adds `visible` to the root of `process`, which has a root of its own, and whose working
+/// directory is that of this process. Needs Linux 5.12 and `CAP_SYS_ADMIN`. Starts a thread.
+/// Returns an error if the process has no root of its own.
 pub fn add(process: Pid, visible: &VisiblePath) -> Result<(), Error> {
     let added = std::thread::scope(|scope| scope.spawn(|| add_from_here(process, visible)).join());
     added

@@ -1,9 +1,9 @@
 //! Filters of system calls (seccomp(2)).
 //!
-//! A filter names the calls that serving a directory to a virtual machine takes: memory, threads,
-//! waiting, descriptors that the process already has, and files. It has no call that executes a
-//! program, opens a socket, mounts, traces, loads code into the kernel or maps memory as code. For
-//! processes that connect to other hosts there are a few more ([`CONNECTING`]).
+//! A filter names the calls that serving takes: memory, threads, waiting, descriptors that the
+//! process already has, and reading files. It has no call that executes a program, opens a socket,
+//! mounts, traces, loads code into the kernel or maps memory as code. Some processes have further
+//! calls: those that serve or write directories, and those that connect to other hosts.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -28,7 +28,7 @@ pub enum Action {
 }
 
 /// Installs the filter for the calling thread and those that it starts later.
-pub(crate) fn install(action: Action, network: bool) -> io::Result<()> {
+pub(crate) fn install(action: Action, network: bool, directories: bool) -> io::Result<()> {
     let action = match action {
         Action::None => return Ok(()),
         Action::Kill => SeccompAction::KillProcess,
@@ -44,7 +44,7 @@ pub(crate) fn install(action: Action, network: bool) -> io::Result<()> {
     )?;
     seccompiler::apply_filter(&no_clone3).map_err(io::Error::other)?;
     let calls = compile(
-        calls(network).map_err(io::Error::other)?,
+        calls(network, directories).map_err(io::Error::other)?,
         action,
         SeccompAction::Allow,
     )?;
@@ -65,12 +65,14 @@ fn compile(
 }
 
 /// Returns the permitted calls, with the conditions for their arguments.
-fn calls(network: bool) -> Result<Rules, seccompiler::BackendError> {
-    let connecting = match network {
-        true => CONNECTING,
+fn calls(network: bool, directories: bool) -> Result<Rules, seccompiler::BackendError> {
+    let if_needed = |needed, calls: &'static [i64]| match needed {
+        true => calls,
         false => &[],
     };
-    let permitted = PERMITTED.iter().chain(connecting);
+    let connecting = if_needed(network, CONNECTING);
+    let writing = if_needed(directories, WRITING);
+    let permitted = PERMITTED.iter().chain(connecting).chain(writing);
     let mut rules: Rules = permitted.map(|call| (*call, Vec::new())).collect();
     let any_of = |argument, values: &[u64]| -> Result<Vec<SeccompRule>, _> {
         let one = |value: &u64| {
@@ -87,6 +89,13 @@ fn calls(network: bool) -> Result<Rules, seccompiler::BackendError> {
     let thread = libc::CLONE_THREAD as u64;
     let thread = SeccompCondition::new(0, Len::Dword, Op::MaskedEq(thread), thread)?;
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
+    if !directories {
+        // O_RDONLY has no bits.
+        let writes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
+        rules.insert(libc::SYS_openat, without(2, writes)?);
+        #[cfg(target_arch = "x86_64")]
+        rules.insert(libc::SYS_open, without(1, writes)?);
+    }
     if !network {
         // No code at run time.
         rules.insert(libc::SYS_mmap, without(2, libc::PROT_EXEC)?);
@@ -110,15 +119,52 @@ const PRCTL: [u64; 6] = [
     0x4155_5856,
 ];
 
-/// FIONREAD, FIONBIO and FIOCLEX (`asm-generic/ioctls.h`); FICLONE, FICLONERANGE and FS_IOC_FIEMAP
-/// (`linux/fs.h`). Their type differs between C libraries.
-const IOCTL: [u64; 6] = [
+/// TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO and FIOCLEX (`asm-generic/ioctls.h`); FICLONE,
+/// FICLONERANGE and FS_IOC_FIEMAP (`linux/fs.h`). Their type differs between C libraries.
+const IOCTL: [u64; 8] = [
+    0x5401,
+    0x5413,
     0x541B,
     0x5421,
     0x5451,
     0x4004_9409,
     0x4020_940D,
     0xC020_660B,
+];
+
+/// The calls that open files to write them, and that change names and attributes. A process without
+/// directories opens files to read them only.
+const WRITING: &[i64] = &[
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fremovexattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_linkat,
+    libc::SYS_lremovexattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_removexattr,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_setxattr,
+    libc::SYS_symlinkat,
+    libc::SYS_truncate,
+    libc::SYS_unlinkat,
+    libc::SYS_utimensat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
 ];
 
 /// The further calls of a process that connects to other hosts: sockets, and the libraries by which
@@ -214,6 +260,8 @@ const PERMITTED: &[i64] = &[
     SYS_CACHESTAT,
     libc::SYS_copy_file_range,
     libc::SYS_fadvise64,
+    libc::SYS_fallocate,
+    libc::SYS_ftruncate,
     libc::SYS_lseek,
     libc::SYS_pread64,
     libc::SYS_preadv,
@@ -233,53 +281,29 @@ const PERMITTED: &[i64] = &[
     libc::SYS_chdir,
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
-    libc::SYS_fallocate,
     libc::SYS_fchdir,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
     libc::SYS_fdatasync,
     libc::SYS_fgetxattr,
     libc::SYS_flistxattr,
     libc::SYS_flock,
-    libc::SYS_fremovexattr,
-    libc::SYS_fsetxattr,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
     libc::SYS_fsync,
-    libc::SYS_ftruncate,
     libc::SYS_getcwd,
     libc::SYS_getdents64,
     libc::SYS_getxattr,
     libc::SYS_lgetxattr,
-    libc::SYS_linkat,
     libc::SYS_listxattr,
     libc::SYS_llistxattr,
-    libc::SYS_lremovexattr,
-    libc::SYS_lsetxattr,
-    libc::SYS_mkdirat,
-    libc::SYS_mknodat,
     libc::SYS_name_to_handle_at,
     libc::SYS_newfstatat,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_openat,
-    libc::SYS_openat2,
     libc::SYS_readlinkat,
-    libc::SYS_removexattr,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    libc::SYS_setxattr,
     libc::SYS_statfs,
     libc::SYS_statx,
-    libc::SYS_symlinkat,
     libc::SYS_sync,
     libc::SYS_sync_file_range,
     libc::SYS_syncfs,
-    libc::SYS_truncate,
     libc::SYS_umask,
-    libc::SYS_unlinkat,
-    libc::SYS_utimensat,
     // The identity that a request acts as.
     libc::SYS_capget,
     libc::SYS_capset,
@@ -303,19 +327,11 @@ const PERMITTED: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_lstat,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_mkdir,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_open,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_readlink,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_rename,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_stat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_time,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_unlink,
 ];

@@ -6,12 +6,14 @@ use vfs::{Errno, Kind, OpenFlags};
 use wire::payload::SliceSink;
 
 use super::args::CatArgs;
+use super::operand::Operand;
 use super::{ErrorReporter, finish_output};
-use crate::CommandResult;
+use crate::{CommandResult, confinement};
 use barge_client::tree::Tree;
 
 /// Writes each file to standard output.
 pub(crate) fn cat(args: &CatArgs) -> CommandResult {
+    confinement::enter_reader(args.operands.iter().map(Operand::source));
     let errors = ErrorReporter::default();
     let mut written = Ok(());
     for operand in &args.operands {

@@ -8,12 +8,14 @@ use vfs::listing::NamedEntry;
 use vfs::{Attr, Entry, Kind};
 
 use super::args::LsArgs;
+use super::operand::Operand;
 use super::{ErrorReporter, finish_output, format};
-use crate::CommandResult;
+use crate::{CommandResult, confinement};
 use barge_client::tree::Tree;
 
 /// Lists files first, then directories, each with a heading if there are several.
 pub(crate) fn ls(args: &LsArgs) -> CommandResult {
+    confinement::enter_reader(args.operands.iter().map(Operand::source));
     let mut lister = Lister {
         args,
         terminal: io::stdout().is_terminal(),

@@ -60,6 +60,10 @@ impl Operand {
         }
     }
 
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
     /// Returns the last name of the path, or `None` if there is none (`.`, `..`, the root of a
     /// source).
     pub(super) fn name(&self) -> Option<Vec<u8>> {

@@ -6,11 +6,13 @@ use serde_json::json;
 use vfs::{Attr, AttrMask, Kind, Result, StatFs};
 
 use super::args::StatArgs;
+use super::operand::Operand;
 use super::{ErrorReporter, finish_output, format};
-use crate::CommandResult;
+use crate::{CommandResult, confinement};
 
 /// Shows the attributes of each file, or of its file system.
 pub(crate) fn stat(args: &StatArgs) -> CommandResult {
+    confinement::enter_reader(args.operands.iter().map(Operand::source));
     let errors = ErrorReporter::default();
     let mut text = Vec::new();
     for operand in &args.operands {

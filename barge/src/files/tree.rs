@@ -6,12 +6,14 @@ use vfs::Kind;
 use vfs::listing::NamedEntry;
 
 use super::args::TreeArgs;
+use super::operand::Operand;
 use super::{ErrorReporter, finish_output, format};
-use crate::CommandResult;
+use crate::{CommandResult, confinement};
 use barge_client::tree::Tree;
 
 /// Shows each directory and its descendants.
 pub(crate) fn tree(args: &TreeArgs) -> CommandResult {
+    confinement::enter_reader(args.operands.iter().map(Operand::source));
     let mut shower = TreePrinter {
         args,
         terminal: io::stdout().is_terminal(),

@@ -15,7 +15,7 @@ use barge_client::Source;
 
 use self::download::download;
 use super::CheckArgs;
-use crate::{CommandResult, Failure, diagnose};
+use crate::{CommandResult, Failure, confinement, diagnose};
 
 /// Checks an image, and writes its errors to standard error, one per line.
 pub(crate) fn check(args: &CheckArgs) -> CommandResult {
@@ -37,6 +37,7 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         )),
     }
     .map_err(failed)?;
+    confinement::enter_parser();
     file.rewind().map_err(failed)?;
     let mut head = Vec::new();
     Read::by_ref(&mut file)

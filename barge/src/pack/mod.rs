@@ -20,7 +20,7 @@ pub(crate) use check::check;
 use self::args::Format;
 use crate::diagnose::open_error;
 use crate::files::Progress;
-use crate::{CommandResult, Failure};
+use crate::{CommandResult, Failure, confinement};
 
 /// Writes an image of a tree.
 pub(crate) fn pack(args: &PackArgs) -> CommandResult {
@@ -124,6 +124,7 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
         input::tar(plain).map_err(|error| failed(&error))
     };
     if tree == "-" {
+        confinement::enter_writer(false);
         let stdin = io::stdin();
         let fd = std::os::fd::AsFd::as_fd(&stdin).try_clone_to_owned();
         return archive(fd.map_err(|error| failed(&error))?.into());
@@ -131,6 +132,7 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
     let source: Source = tree
         .parse()
         .map_err(|bad| Failure::usage(format!("{bad}")))?;
+    confinement::enter_writer(confinement::connects(&source));
     if let Source::HostDir(path) = &source
         && !tree.starts_with("dir:")
     {

@@ -469,6 +469,39 @@ fn a_server_that_is_killed_is_started_again_with_its_sockets() {
     assert!(!bed.dir.path().join("socket").exists());
 }
 
+#[test]
+fn commands_that_connect_execute_and_write_nothing() {
+    if !can_run() {
+        return;
+    }
+    // Connections are not accepted.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let create = (libc::O_WRONLY | libc::O_CREAT) as u64;
+    for (number, arguments) in [
+        (libc::SYS_execve, [0; 4]),
+        (libc::SYS_mount, [0; 4]),
+        (libc::SYS_unlinkat, [0; 4]),
+        (libc::SYS_openat, [0, 0, create, 0]),
+    ] {
+        let url = format!("9p://127.0.0.1:{port}/file");
+        let child = Command::new(BARGE).args(["cat", &url]).spawn();
+        let child = child.expect("starts").id();
+        let is_confined = || {
+            let status = fs::read_to_string(format!("/proc/{child}/status"));
+            status.expect("it runs").contains("Seccomp:\t2")
+        };
+        let call = || fs::read_to_string(format!("/proc/{child}/syscall")).expect("it runs");
+        let mut waits = String::new();
+        while !is_confined() || call() != waits || waits.starts_with("running") {
+            waits = call();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let ended = Stopped::attach(child).call(number, arguments);
+        assert_eq!(ended, Err(Signal::SIGSYS), "{number}");
+    }
+}
+
 /// Two shares of virtual machines and a status page, each with a process of its own.
 struct Shares {
     dir: TempDir,

@@ -21,7 +21,7 @@ use super::ErrorReporter;
 use super::args::CpArgs;
 use super::operand::Operand;
 use crate::disk_cache::DiskCacheArgs;
-use crate::{CommandResult, Failure};
+use crate::{CommandResult, Failure, confinement};
 use barge_client::tree::Tree;
 use data::copy_file;
 use preserve::{Preserve, preserve_attributes};
@@ -32,6 +32,10 @@ pub(crate) fn cp(args: &CpArgs) -> CommandResult {
     let Some((to, from)) = args.operands.split_last() else {
         return Err(Failure::usage("expected a source and a destination"));
     };
+    let mut sources = args.operands.iter().map(Operand::source);
+    if sources.any(confinement::connects) {
+        confinement::enter_writer(true);
+    }
     let (tree, path) = to.open(&args.disk_cache)?;
     let target = Target::resolve(tree, &path, to)?;
     if from.len() > 1 && !matches!(target.destination, Destination::Directory(_)) {

@@ -83,6 +83,19 @@ pub(super) fn uses_network(plan: &Plan) -> bool {
     plan.confinement.kerberos || plan.sources.shares.iter().any(connects)
 }
 
+/// Returns whether the server of `plan` changes directories, or writes files: sources, state or
+/// caches.
+fn uses_directories(plan: &Plan, by_default: bool) -> bool {
+    let changes = |share: &Share| match &share.named.source {
+        Source::Tree(tree) => {
+            let image = tree.image().is_some() || matches!(tree, barge_client::Source::Memory);
+            !image || share.overlay.is_some()
+        }
+        Source::Referral { .. } => false,
+    };
+    plan.sources.shares.iter().any(changes) || state_dir(plan, by_default).is_some()
+}
+
 /// Returns the capabilities that the server of `plan` keeps.
 fn capabilities(plan: &Plan) -> CapabilitySet {
     let mut capabilities = plan.confinement.capabilities;
@@ -179,6 +192,7 @@ pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result
         kernel_handles: network || sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH),
         capabilities: capabilities(plan),
         network,
+        directories: uses_directories(plan, by_default),
         seccomp: plan.confinement.seccomp.into(),
     };
     confinement.enter().map_err(Failure::new)

@@ -45,6 +45,7 @@ impl VirtiofsdArgs {
             kernel_handles: self.inode_file_handles != Handles::Never,
             capabilities,
             network: false,
+            directories: true,
             seccomp: self.seccomp.into(),
         };
         confinement.enter().map_err(Failure::new)

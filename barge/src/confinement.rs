@@ -1,0 +1,55 @@
+//! Confinement of commands that read from other servers, or parse images of strangers: they need
+//! fewer system calls than their process has.
+
+use barge_client::Source;
+use rustix::thread::CapabilitySet;
+use sandbox::{Confinement, seccomp};
+
+/// Confines a command that opens `sources`, if one is on another server, before the process starts
+/// a thread: it executes no program, mounts and traces nothing and signals no other process. If
+/// all of them are on servers of files, it also writes no file.
+pub(crate) fn enter_reader<'a>(sources: impl IntoIterator<Item = &'a Source>) {
+    let sources: Vec<_> = sources.into_iter().collect();
+    if sources.iter().any(|source| connects(source)) {
+        let remote = |source: &&Source| matches!(source, Source::Remote(_));
+        // Images in object stores may be cached in a directory.
+        let directories = !sources.iter().all(remote);
+        enter(CapabilitySet::all(), true, directories);
+    }
+}
+
+/// Confines a command that writes files with what it reads, likewise. `network` says whether it
+/// reads from other servers.
+pub(crate) fn enter_writer(network: bool) {
+    enter(CapabilitySet::all(), network, true);
+}
+
+/// Returns whether a source is on another server.
+pub(crate) fn connects(source: &Source) -> bool {
+    source.host_paths().is_none()
+}
+
+/// Confines a command that has opened all its files, and parses them: it has no capabilities, and
+/// neither opens files to write them nor sockets.
+pub(crate) fn enter_parser() {
+    enter(CapabilitySet::empty(), false, false);
+}
+
+/// Confines the calling thread, and those that it starts later.
+fn enter(capabilities: CapabilitySet, network: bool, directories: bool) {
+    let confinement = Confinement {
+        paths: Vec::new(),
+        namespaces: false,
+        landlock: true,
+        // No path is out of reach.
+        kernel_handles: true,
+        capabilities,
+        network,
+        directories,
+        seccomp: seccomp::Action::Kill,
+    };
+    // A kernel without filters of system calls runs the command without them.
+    if let Err(error) = confinement.enter() {
+        tracing::debug!("not confined: {error}");
+    }
+}
