@@ -76,7 +76,7 @@ pub(crate) fn enter(paths: &[VisiblePath]) -> Result<(), Error> {
 
 /// Adds `visible` to the root of `process`, which has a root of its own, and whose working
 /// directory is that of this process. Needs Linux 5.12 and `CAP_SYS_ADMIN`. Starts a thread.
-/// Returns an error if the process has no root of its own.
+/// Returns an error if the process has no root of its own. Does nothing if the root has it already.
 pub fn add(process: Pid, visible: &VisiblePath) -> Result<(), Error> {
     let added = std::thread::scope(|scope| scope.spawn(|| add_from_here(process, visible)).join());
     added
@@ -88,6 +88,8 @@ pub fn add(process: Pid, visible: &VisiblePath) -> Result<(), Error> {
 fn add_from_here(process: Pid, visible: &VisiblePath) -> io::Result<()> {
     let directory = env::current_dir()?;
     let route = Route::of(&visible.path, &directory)?;
+    let identity = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino()));
+    let wanted = identity(&route.end)?;
     let tree = copy(&route.end, visible.writable)?;
     let namespace = fs::File::open(format!("/proc/{}/ns/mnt", process.as_raw_nonzero()))?;
     if namespace.metadata()?.ino() == fs::metadata("/proc/thread-self/ns/mnt")?.ino() {
@@ -97,6 +99,9 @@ fn add_from_here(process: Pid, visible: &VisiblePath) -> io::Result<()> {
     }
     sys::namespaces::unshare(UnshareFlags::FS)?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    if identity(&route.end).is_ok_and(|existing| existing == wanted) {
+        return Ok(());
+    }
     // The process cannot write to its root; a mount of its own for this thread can.
     let root = mount::open_tree(CWD, "/", COPY)?;
     let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY;

@@ -18,6 +18,7 @@ mod exports;
 mod gss;
 mod handle_key;
 mod host;
+mod modcaps;
 mod nfs_tls;
 mod notify;
 mod opener;

@@ -375,6 +375,31 @@ fn the_server_ends_with_its_first_process_and_the_other_way_round() {
 }
 
 #[test]
+fn a_server_keeps_few_capabilities() {
+    if !can_run() {
+        return;
+    }
+    const CHOWN: u64 = 1;
+    const SYS_ADMIN: u64 = 1 << 21;
+    const NET_ADMIN: u64 = 1 << 12;
+    let kept = |modcaps: &[&str]| {
+        let bed = Bed::serve(modcaps, 0);
+        let path = format!("/proc/{}/status", bed.served.serving_id());
+        let status = fs::read_to_string(path).expect("it runs");
+        let set = |name: &str| {
+            let set = status.lines().find_map(|line| line.strip_prefix(name));
+            u64::from_str_radix(set.expect("a line").trim(), 16).expect("a number")
+        };
+        assert_eq!(set("CapPrm:"), set("CapBnd:"));
+        set("CapPrm:")
+    };
+    let usual = kept(&[]);
+    assert_eq!(usual & (CHOWN | SYS_ADMIN | NET_ADMIN), CHOWN);
+    let other = kept(&["--modcaps=-chown:+sys_admin"]);
+    assert_eq!(other, usual - CHOWN + SYS_ADMIN);
+}
+
+#[test]
 fn injected_code_in_a_server_reaches_its_sources_alone() {
     if !can_run() {
         return;

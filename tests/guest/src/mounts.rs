@@ -151,9 +151,12 @@ impl MountConfig {
     /// Returns the server's other options, for guests on a machine.
     pub(crate) fn arguments(&self, machine: &Machine) -> String {
         let access = machine.access();
+        // For attributes in trusted.*, which upper directories of overlayfs need.
+        const TRUSTED: &str = "--modcaps=+sys_admin";
         let own = match self.served_protocol() {
-            NineP | BargeConnect | BargeMount(_) | NinepVirtio => String::new(),
-            Virtiofs { .. } => format!("--virtiofs-cache {}", self.cache),
+            NineP | BargeConnect | BargeMount(_) | NinepVirtio => TRUSTED.into(),
+            Virtiofs { queues: 1 } => format!("--virtiofs-cache {}", self.cache),
+            Virtiofs { .. } => format!("--virtiofs-cache {} {TRUSTED}", self.cache),
             Virtiofsd => return "--xattr --posix-acl".into(),
             Nfs {
                 version: "4.1",
@@ -186,9 +189,9 @@ impl MountConfig {
             NineP | BargeConnect | NinepVirtio => &[NO_ACLS, NO_HOLES],
             BargeMount(NineP) => &[NO_ACLS, NO_HOLES, NO_UPPER],
             BargeMount(_) => &[NO_ACLS, NO_UPPER, ("ATTRIBUTE", "user.colour")],
-            Virtiofs { .. } => &[],
             // Attributes in trusted.* take CAP_SYS_ADMIN on the host.
-            Virtiofsd => &[("ATTRIBUTE", "user.colour"), NO_UPPER],
+            Virtiofs { queues: 1 } | Virtiofsd => &[("ATTRIBUTE", "user.colour"), NO_UPPER],
+            Virtiofs { .. } => &[],
             Nfs { version: "4.2", .. } => &[
                 ("ATTRIBUTE", "user.colour"),
                 SILLY_RENAME,

@@ -2,6 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
+use crate::serve::modcaps::Modcaps;
+
 #[derive(Args)]
 #[command(next_help_heading = "Confinement")]
 pub(crate) struct ConfinementArgs {
@@ -12,6 +14,13 @@ pub(crate) struct ConfinementArgs {
     /// `namespace` is explicit.
     #[arg(long, value_name = "MODE")]
     pub(in crate::serve) sandbox: Option<Sandbox>,
+    /// Changes to the capabilities that are kept as root, such as +sys_admin:-chown
+    ///
+    /// Those for files and users are kept, and CAP_SYS_ADMIN with --overlay. Clients and guests
+    /// change attributes in trusted.* only with +sys_admin; overlayfs in a guest needs them for an
+    /// upper directory in the share. It has no effect with --sandbox none.
+    #[arg(long, value_name = "CHANGES", allow_hyphen_values = true)]
+    pub(in crate::serve) modcaps: Option<Modcaps>,
     /// Processes that serve: one for each share of virtual machines, or one
     ///
     /// Shares that 9P, NFS or NBD serve at an address are together in one process in any case.

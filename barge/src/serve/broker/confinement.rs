@@ -13,6 +13,7 @@ use crate::Failure;
 use crate::diagnose;
 use crate::serve::args::ServeArgs;
 use crate::serve::args::confinement::{Processes, Sandbox, Seccomp};
+use crate::serve::modcaps::{self, Modcaps};
 use crate::serve::plan::Plan;
 use crate::serve::recovery;
 use crate::serve::share::Share;
@@ -25,23 +26,16 @@ pub(in crate::serve) struct ConfinementPlan {
     pub(in crate::serve) sandbox: Option<Sandbox>,
     pub(super) seccomp: Seccomp,
     pub(super) processes: Processes,
-    /// The capabilities that the options need, whatever the sources.
+    /// The capabilities that the options need, whatever the sources, and changes to these.
     capabilities: CapabilitySet,
+    modcaps: Modcaps,
     /// Whether Kerberos is offered. It reads keys, a replay cache and plugins where its own
     /// configuration says.
     kerberos: bool,
 }
 
 /// The capabilities for acting as the callers, and for file handles.
-const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::DAC_READ_SEARCH)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::FSETID)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::MKNOD)
-    .union(CapabilitySet::SETFCAP);
+const CAPABILITIES: CapabilitySet = modcaps::DEFAULT.union(CapabilitySet::DAC_READ_SEARCH);
 
 impl ConfinementPlan {
     /// The plan of a process that confines itself, or is not confined.
@@ -50,6 +44,7 @@ impl ConfinementPlan {
         seccomp: Seccomp::None,
         processes: Processes::One,
         capabilities: CAPABILITIES,
+        modcaps: Modcaps::NONE,
         kerberos: false,
     };
 
@@ -68,6 +63,7 @@ impl ConfinementPlan {
             seccomp: args.confinement.seccomp,
             processes: args.confinement.processes,
             capabilities,
+            modcaps: args.confinement.modcaps.unwrap_or(Modcaps::NONE),
             kerberos,
         }
     }
@@ -108,7 +104,7 @@ fn capabilities(plan: &Plan) -> CapabilitySet {
     if uses_network(plan) {
         capabilities |= CapabilitySet::NET_BIND_SERVICE;
     }
-    capabilities
+    plan.confinement.modcaps.change(capabilities)
 }
 
 /// Returns the paths that the server of `plan` reaches.
@@ -185,12 +181,13 @@ pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result
     let _ = sys::diag::keep_sockets();
     sys::users::set_database(Box::new(BrokeredUsers(broker.clone())));
     let network = uses_network(plan);
+    let kept = capabilities(plan) & sys::caps::effective();
     let confinement = Confinement {
         paths: visible_paths(plan, by_default),
         namespaces: broker.prepared_namespaces(),
         landlock: true,
-        kernel_handles: network || sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH),
-        capabilities: capabilities(plan),
+        kernel_handles: network || kept.contains(CapabilitySet::DAC_READ_SEARCH),
+        capabilities: kept,
         network,
         directories: uses_directories(plan, by_default),
         seccomp: plan.confinement.seccomp.into(),

@@ -4,7 +4,7 @@ use std::env;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -33,8 +33,6 @@ pub(super) struct Process {
     pub(super) killed: AtomicBool,
     /// Whether it has a root of its own.
     pub(super) rooted: AtomicBool,
-    /// The paths that its root has.
-    pub(super) visible: Mutex<Vec<VisiblePath>>,
 }
 
 impl Process {
@@ -55,19 +53,14 @@ impl Process {
     }
 
     /// Adds those of `paths` that the process lacks to its root, if it has its own.
-    pub(super) fn make_visible(&self, paths: Vec<VisiblePath>) {
+    pub(super) fn make_visible(&self, paths: &[VisiblePath]) {
         let child = *self.child.lock();
         let Some(child) = child.filter(|_| self.rooted.load(Ordering::SeqCst)) else {
             return;
         };
-        let mut visible = self.visible.lock();
         for path in paths {
-            if visible.contains(&path) {
-                continue;
-            }
-            match sandbox::root::add(child, &path) {
-                Ok(()) => visible.push(path),
-                Err(error) => tracing::error!("{error}"),
+            if let Err(error) = sandbox::root::add(child, path) {
+                tracing::error!("{error}");
             }
         }
     }
@@ -91,22 +84,27 @@ pub(super) fn spawn(options: &ChildOptions) -> io::Result<Child> {
 /// The exit status of a Rust program whose main thread panicked.
 const PANICKED: i32 = 101;
 
-/// Returns how the process crashed, or `None` if it ended by itself.
-pub(super) fn crash(status: ExitStatus) -> Option<String> {
-    let Some(signal) = status.signal() else {
-        return (status.code() == Some(PANICKED)).then(|| "has panicked".into());
-    };
-    let hint = match signal == Signal::SYS.as_raw() {
-        true => " after a system call that --seccomp does not permit",
-        false => "",
-    };
-    Some(format!("was ended by signal {signal}{hint}"))
+/// The end of a process.
+pub(super) enum End {
+    /// By itself, with this status.
+    Exit(u8),
+    /// By a crash, as the end of a sentence about the process.
+    Crash(String),
 }
 
-pub(super) fn exit_code(status: ExitStatus) -> ExitCode {
-    ExitCode::from(
-        status
-            .code()
-            .map_or(1, |code| u8::try_from(code).unwrap_or(1)),
-    )
+impl End {
+    pub(super) fn of(status: ExitStatus) -> End {
+        match (status.code(), status.signal()) {
+            (Some(PANICKED), _) => End::Crash("has panicked".into()),
+            (Some(code), _) => End::Exit(u8::try_from(code).unwrap_or(1)),
+            (None, signal) => {
+                let signal = signal.unwrap_or_default();
+                let hint = match signal == Signal::SYS.as_raw() {
+                    true => " after a system call that --seccomp does not permit",
+                    false => "",
+                };
+                End::Crash(format!("was ended by signal {signal}{hint}"))
+            }
+        }
+    }
 }

@@ -19,7 +19,7 @@ use super::client::ChildOptions;
 use super::confinement::{uses_network, visible_paths};
 use super::message::{self, Request, Wanted};
 use super::parts::Part;
-use super::process::{self, Process};
+use super::process::{self, End, Process};
 use super::requests::{Permitted, Responder};
 use crate::serve::args::confinement::Sandbox;
 use crate::serve::host::print_ready;
@@ -35,10 +35,10 @@ const THREADS: usize = 8;
 /// Number of requests of a process that wait. Further ones fail.
 const MAX_QUEUED: usize = 256;
 
-/// A process that crashes as often within this time waits before it is started again.
-const CRASHES: (usize, Duration) = (5, Duration::from_secs(10));
+/// If a process fails as often within this time, there is a pause before it is started again.
+const FAILURES: (usize, Duration) = (5, Duration::from_secs(10));
 
-/// That wait.
+/// That pause.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Serves `plan` in further processes, until they end. `again` returns another such plan.
@@ -129,7 +129,6 @@ impl Broker {
                 serving: AtomicBool::new(false),
                 killed: AtomicBool::new(false),
                 rooted: AtomicBool::new(false),
-                visible: Mutex::new(visible_paths(&plan, by_default)),
             }));
         }
         let broker = Arc::new(Broker {
@@ -202,10 +201,13 @@ impl Broker {
                 && let Ok(mut new) = Plan::from_config(config)
             {
                 process.part.limit(&mut new, self.processes.len());
+                if uses_network(&new) && !process.network {
+                    tracing::error!("a source on another server takes a restart");
+                }
                 let by_default = plan.uses_default_addrs();
                 let permitted = Permitted::of(&new, by_default, self.listen_fds);
                 process.responder.permit(permitted);
-                process.make_visible(visible_paths(&new, by_default));
+                process.make_visible(&visible_paths(&new, by_default));
             }
             process.signal(Signal::HUP);
         }
@@ -213,7 +215,11 @@ impl Broker {
 
     /// Notes that `process` has reloaded, with this `status`.
     pub(super) fn note_reloaded(&self, status: &str) {
-        if self.reloading.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let fewer = |count: usize| count.checked_sub(1);
+        let before = self
+            .reloading
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
+        if before == Ok(1) {
             service::notify(&service::ready(status));
         }
     }
@@ -224,7 +230,9 @@ impl Broker {
         process: &Process,
         environment: Vec<(String, String)>,
     ) {
-        process.serving.store(true, Ordering::SeqCst);
+        if process.serving.swap(true, Ordering::SeqCst) || self.ready.load(Ordering::SeqCst) {
+            return;
+        }
         self.environment.lock().extend(environment);
         let serves = |process: &Arc<Process>| process.serving.load(Ordering::SeqCst);
         if !self.processes.iter().all(serves) || self.ready.swap(true, Ordering::SeqCst) {
@@ -265,7 +273,7 @@ impl Broker {
     }
 
     /// Starts processes for the part of `process` until one ends by itself, and returns its exit
-    /// status. If that is an error, or if none has been ready, stops all other processes.
+    /// status. If that is an error, stops all other processes.
     fn supervise(&self, process: &Process) -> CommandResult {
         let status = self.restart(process);
         if !matches!(status, Ok(ExitCode::SUCCESS)) {
@@ -274,11 +282,44 @@ impl Broker {
         status
     }
 
+    /// Starts a process, and once all parts have been ready, another one whenever it crashes. If
+    /// there are several parts, also if it fails: others are not stopped then.
     fn restart(&self, process: &Process) -> CommandResult {
-        let mut crashes = VecDeque::new();
-        while !self.stopping.load(Ordering::SeqCst) {
-            let was_ready = self.ready.load(Ordering::SeqCst);
-            let mut child = self.start(process, was_ready).map_err(Failure::new)?;
+        let mut failures = VecDeque::new();
+        loop {
+            let restarted = self.ready.load(Ordering::SeqCst);
+            let end = self.run_once(process, restarted);
+            let stopping = self.stopping.load(Ordering::SeqCst);
+            if stopping && process.killed.load(Ordering::SeqCst) {
+                return Ok(ExitCode::SUCCESS);
+            }
+            let last = stopping || !self.ready.load(Ordering::SeqCst);
+            let why = match end {
+                End::Exit(0) => return Ok(ExitCode::SUCCESS),
+                // It has said why.
+                End::Exit(code) if last || self.processes.len() == 1 => {
+                    return Ok(ExitCode::from(code));
+                }
+                End::Exit(code) => format!("failed with status {code}"),
+                End::Crash(why) if last => {
+                    return Err(Failure::new(format!("{} {why}", process.part.title())));
+                }
+                End::Crash(why) => why,
+            };
+            tracing::error!("{} {why}: starting it again", process.part.title());
+            let now = Instant::now();
+            failures.push_back(now);
+            failures.retain(|time| now.duration_since(*time) < FAILURES.1);
+            if failures.len() >= FAILURES.0 {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Starts a process, and waits until it ends.
+    fn run_once(&self, process: &Process, restarted: bool) -> End {
+        let ended = || -> io::Result<End> {
+            let mut child = self.start(process, restarted)?;
             let pid = Pid::from_child(&child);
             *process.child.lock() = Some(pid);
             if self.stopping.load(Ordering::SeqCst) {
@@ -286,28 +327,13 @@ impl Broker {
             }
             // No signal is sent to a process that has taken over its number.
             let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), ended)).map_err(Failure::new)?;
+            rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), ended))?;
             *process.child.lock() = None;
-            let status = child.wait().map_err(Failure::new)?;
+            let status = child.wait()?;
             process.serving.store(false, Ordering::SeqCst);
-            let title = process.part.title();
-            let why = match process::crash(status) {
-                None => return Ok(process::exit_code(status)),
-                Some(_) if process.killed.load(Ordering::SeqCst) => break,
-                Some(why) => format!("{title} {why}"),
-            };
-            if self.stopping.load(Ordering::SeqCst) || !self.ready.load(Ordering::SeqCst) {
-                return Err(Failure::new(why));
-            }
-            tracing::error!("{why}: starting it again");
-            let now = Instant::now();
-            crashes.push_back(now);
-            crashes.retain(|time| now.duration_since(*time) < CRASHES.1);
-            if crashes.len() >= CRASHES.0 {
-                std::thread::sleep(PAUSE);
-            }
-        }
-        Ok(ExitCode::SUCCESS)
+            Ok(End::of(status))
+        };
+        ended().unwrap_or_else(|error| End::Crash(format!("cannot be started: {error}")))
     }
 
     /// Starts a process for the part of `process`.

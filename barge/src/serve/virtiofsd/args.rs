@@ -3,10 +3,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use layers::{Translation, XattrMap};
 
-use super::capabilities::Modcaps;
 use super::ids::NamespaceRange;
 use crate::serve::args::confinement::Seccomp;
 use crate::serve::args::virtiofs::{Cache, Negotiate, Tag};
+use crate::serve::modcaps::Modcaps;
 
 /// Options of virtiofsd; the help of each says what barge does with it
 #[derive(Args, Clone)]
@@ -217,7 +217,7 @@ impl VirtiofsdArgs {
 /// Parses `--modcaps`; an empty text is no changes.
 fn modcaps(text: &str) -> Result<Modcaps, String> {
     match text {
-        "" => Ok(Modcaps::default()),
+        "" => Ok(Modcaps::NONE),
         changes => changes.parse(),
     }
 }

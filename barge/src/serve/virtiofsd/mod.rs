@@ -2,7 +2,6 @@
 //! programs that start virtiofsd: libvirt, Kata, microvm tools.
 
 pub(crate) mod args;
-mod capabilities;
 mod compat;
 mod confinement;
 mod ids;

@@ -6,22 +6,13 @@ use rustix::thread::CapabilitySet;
 
 /// Capabilities to keep beyond the default ones, and default ones to drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Modcaps {
+pub(crate) struct Modcaps {
     added: CapabilitySet,
     dropped: CapabilitySet,
 }
 
-impl Default for Modcaps {
-    fn default() -> Modcaps {
-        Modcaps {
-            added: CapabilitySet::empty(),
-            dropped: CapabilitySet::empty(),
-        }
-    }
-}
-
 /// The capabilities that creating files as other users takes; virtiofsd's default.
-const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
+pub(super) const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
@@ -36,7 +27,7 @@ impl FromStr for Modcaps {
     /// Parses `+NAME` and `-NAME`, with the names of capabilities(7) without `CAP_` and colons
     /// between.
     fn from_str(text: &str) -> Result<Modcaps, String> {
-        let mut modcaps = Modcaps::default();
+        let mut modcaps = Modcaps::NONE;
         for change in text.split(':') {
             let bad = || format!("expected +CAPABILITY or -CAPABILITY, got {change:?}");
             let name = change.get(1..).ok_or_else(bad)?.to_uppercase();
@@ -54,18 +45,29 @@ impl FromStr for Modcaps {
 }
 
 impl Modcaps {
-    /// Returns the capabilities to keep. `handles` says whether kernel file handles are used, which
-    /// take CAP_DAC_READ_SEARCH.
+    /// No changes.
+    pub(super) const NONE: Modcaps = Modcaps {
+        added: CapabilitySet::empty(),
+        dropped: CapabilitySet::empty(),
+    };
+
+    /// Returns `usual` with the changes.
+    pub(super) fn change(self, usual: CapabilitySet) -> CapabilitySet {
+        (usual | self.added) - self.dropped
+    }
+
+    /// Returns the capabilities that virtiofsd keeps. `handles` says whether kernel file handles
+    /// are used, which take CAP_DAC_READ_SEARCH.
     pub(super) fn apply(self, handles: bool) -> Result<CapabilitySet, String> {
-        let mut usual = DEFAULT;
         if handles && self.dropped.contains(CapabilitySet::DAC_READ_SEARCH) {
             return Err(
                 "--modcaps: expected dac_read_search to be kept, or --inode-file-handles=never"
                     .into(),
             );
         }
+        let mut usual = DEFAULT;
         usual.set(CapabilitySet::DAC_READ_SEARCH, handles);
-        Ok((usual | self.added) - self.dropped)
+        Ok(self.change(usual))
     }
 }
 
@@ -79,7 +81,7 @@ mod tests {
             let modcaps: Modcaps = text.parse().expect(text);
             modcaps.apply(false).expect(text)
         };
-        assert_eq!(Modcaps::default().apply(false), Ok(DEFAULT));
+        assert_eq!(Modcaps::NONE.apply(false), Ok(DEFAULT));
         let sys_admin = CapabilitySet::SYS_ADMIN;
         assert_eq!(
             kept("+sys_admin:-chown"),
@@ -96,7 +98,7 @@ mod tests {
         let without: Modcaps = "-dac_read_search".parse().expect("a change");
         assert!(without.apply(true).is_err());
         assert_eq!(without.apply(false), Ok(DEFAULT));
-        let kept = Modcaps::default().apply(true).expect("nothing was taken");
+        let kept = Modcaps::NONE.apply(true).expect("nothing was taken");
         assert_eq!(kept, DEFAULT | CapabilitySet::DAC_READ_SEARCH);
     }
 }
