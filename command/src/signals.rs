@@ -35,6 +35,24 @@ pub fn on_signal(
     stop: impl Fn() + Send + 'static,
     reload: Option<Reload>,
 ) -> Result<SignalHandler, Failure> {
+    handle(stop, reload, true)
+}
+
+/// Does the same for a process whose parent passes signals on, and ends it at the second one. A
+/// service manager may send signals to both.
+pub fn on_parents_signal(
+    stop: impl Fn() + Send + 'static,
+    reload: Option<Reload>,
+) -> Result<SignalHandler, Failure> {
+    handle(stop, reload, false)
+}
+
+/// Handles signals. `ends_at_second` says whether the second one ends the process.
+fn handle(
+    stop: impl Fn() + Send + 'static,
+    reload: Option<Reload>,
+    ends_at_second: bool,
+) -> Result<SignalHandler, Failure> {
     let hangup = (reload.is_some() || !is_ignored(SIGHUP)).then_some(SIGHUP);
     let on_terminal = has_terminal() && !is_background();
     let watched = [SIGINT, SIGTERM].into_iter().chain(hangup);
@@ -58,7 +76,7 @@ pub fn on_signal(
                     }
                     _ => {}
                 }
-                if stopping {
+                if stopping && ends_at_second {
                     // Returns only if the signal could not be raised: continue then.
                     let _ = signal_hook::low_level::emulate_default_handler(signal);
                 }

@@ -107,6 +107,13 @@ fn add_from_here(process: Pid, visible: &VisiblePath) -> io::Result<()> {
     let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY;
     change_mount(&root, "", MountAttrFlags::empty(), read_only, false)?;
     process::fchdir(&root)?;
+    // A link may lead elsewhere by now.
+    for (link, to) in &route.links {
+        let link = below(link);
+        if fs::read_link(&link).is_ok_and(|existing| existing != *to) {
+            fs::remove_file(link)?;
+        }
+    }
     route.create()?;
     attach_at(&tree, &route.end)?;
     Ok(())

@@ -21,6 +21,8 @@ pub enum Action {
     None,
     /// Kills the process.
     Kill,
+    /// Returns `EPERM`.
+    Refuse,
     /// Carries the call out; the kernel's log has a line of it.
     Log,
     /// Sends `SIGSYS`, which ends the process unless a debugger handles it.
@@ -32,6 +34,7 @@ pub(crate) fn install(action: Action, network: bool, directories: bool) -> io::R
     let action = match action {
         Action::None => return Ok(()),
         Action::Kill => SeccompAction::KillProcess,
+        Action::Refuse => SeccompAction::Errno(libc::EPERM as u32),
         Action::Log => SeccompAction::Log,
         Action::Trap => SeccompAction::Trap,
     };
@@ -100,10 +103,10 @@ fn calls(network: bool, directories: bool) -> Result<Rules, seccompiler::Backend
         // No code at run time.
         rules.insert(libc::SYS_mmap, without(2, libc::PROT_EXEC)?);
         rules.insert(libc::SYS_mprotect, without(2, libc::PROT_EXEC)?);
+        rules.insert(libc::SYS_prctl, any_of(0, &PRCTL)?);
     }
     // A thread's own umask, root and working directory.
     rules.insert(libc::SYS_unshare, any_of(0, &[libc::CLONE_FS as u64])?);
-    rules.insert(libc::SYS_prctl, any_of(0, &PRCTL)?);
     rules.insert(libc::SYS_ioctl, any_of(1, &IOCTL)?);
     Ok(rules)
 }
@@ -176,6 +179,7 @@ const CONNECTING: &[i64] = &[
     libc::SYS_memfd_create,
     libc::SYS_mmap,
     libc::SYS_mprotect,
+    libc::SYS_prctl,
     libc::SYS_recvmmsg,
     libc::SYS_sendmmsg,
     libc::SYS_socket,

@@ -43,6 +43,9 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     if args.format == Format::Erofs && !args.no_hashes {
         output = output.with_hashes();
     }
+    // A tree that cannot be parsed is reported by `plan`.
+    let source = args.tree.parse::<Source>();
+    confinement::enter_writer(source.is_ok_and(|source| confinement::connects(&source)));
     let mut plan = plan(&args.tree, &output)?;
     plan.set_owners(args.owner, args.group);
     if let Some(epoch) = epoch {
@@ -124,7 +127,6 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
         input::tar(plain).map_err(|error| failed(&error))
     };
     if tree == "-" {
-        confinement::enter_writer(false);
         let stdin = io::stdin();
         let fd = std::os::fd::AsFd::as_fd(&stdin).try_clone_to_owned();
         return archive(fd.map_err(|error| failed(&error))?.into());
@@ -132,7 +134,6 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
     let source: Source = tree
         .parse()
         .map_err(|bad| Failure::usage(format!("{bad}")))?;
-    confinement::enter_writer(confinement::connects(&source));
     if let Source::HostDir(path) = &source
         && !tree.starts_with("dir:")
     {

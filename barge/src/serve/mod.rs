@@ -118,7 +118,11 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let shares = config.map(|config| Arc::new(LiveShares::new(config, &exports)));
     let stopped = engine.clone();
     let reload = reload::handler(endpoints.clone(), shares.clone(), host.clone());
-    let signals = signals::on_signal(move || stopped.stop(), reload)?;
+    let stop = move || stopped.stop();
+    let signals = match &host {
+        Host::Direct { .. } => signals::on_signal(stop, reload)?,
+        Host::Brokered(_) => signals::on_parents_signal(stop, reload)?,
+    };
     if !host.has_restarted() {
         announce::print(&endpoints, &exports, &plan, by_default)?;
     }

@@ -6,6 +6,8 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 #[test]
@@ -114,9 +116,21 @@ fn a_signal_ends_it_with_clients_there() {
     assert!(served.stop().success());
 }
 
+/// As a service manager or pkill(1) sends it.
+#[test]
+fn a_signal_to_all_processes_ends_it_cleanly() {
+    let served = ServerProcess::start(&["mem:"]);
+    let _client = TcpStream::connect(("127.0.0.1", served.port())).expect("connected");
+    let serving = Pid::from_raw(served.serving_id() as i32).expect("a process");
+    for _ in 0..3 {
+        // It may have ended.
+        let _ = kill_process(serving, Signal::TERM);
+    }
+    assert!(served.stop().success());
+}
+
 #[test]
 fn a_hangup_without_files_to_read_again_ends_nothing_but_what_is_on_a_terminal() {
-    use rustix::process::{Pid, Signal, kill_process};
     // setsid(1): without a terminal, wherever this test runs.
     let mut command = Command::new("setsid");
     command.args([BARGE, "serve", "mem:", "--9p", "tcp:127.0.0.1:0"]);

@@ -89,7 +89,9 @@ fn uses_directories(plan: &Plan, by_default: bool) -> bool {
         }
         Source::Referral { .. } => false,
     };
-    plan.sources.shares.iter().any(changes) || state_dir(plan, by_default).is_some()
+    // Images that are served as disks are files of directories.
+    let disks = plan.endpoints.iter().any(|one| one.serves_images());
+    disks || plan.sources.shares.iter().any(changes) || state_dir(plan, by_default).is_some()
 }
 
 /// Returns the capabilities that the server of `plan` keeps.
