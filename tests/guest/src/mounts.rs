@@ -152,7 +152,7 @@ impl MountConfig {
     pub(crate) fn arguments(&self, machine: &Machine) -> String {
         let access = machine.access();
         // For attributes in trusted.*, which upper directories of overlayfs need.
-        const TRUSTED: &str = "--modcaps=+sys_admin";
+        const TRUSTED: &str = "--modcaps +sys_admin";
         let own = match self.served_protocol() {
             NineP | BargeConnect | BargeMount(_) | NinepVirtio => TRUSTED.into(),
             Virtiofs { queues: 1 } => format!("--virtiofs-cache {}", self.cache),
