@@ -1,8 +1,9 @@
 //! Confinement of commands that read from other servers, or parse images of strangers: they need
-//! fewer system calls than their process has.
+//! fewer system calls than their process has. [`crate::serve`] confines processes that serve.
 
 use barge_client::Source;
 use rustix::thread::CapabilitySet;
+use sandbox::landlock::{self, Support};
 use sandbox::{Confinement, seccomp};
 
 /// Confines a command that opens `sources`, if one is on another server, before the process starts
@@ -53,4 +54,15 @@ fn enter(capabilities: CapabilitySet, network: bool, directories: bool) {
     if let Err(error) = confinement.enter() {
         tracing::debug!("not confined: {error}");
     }
+}
+
+/// Logs the restrictions of Landlock that the running kernel lacks.
+pub(crate) fn log_missing_barriers() {
+    let missing = match landlock::support() {
+        Support::None => "files, TCP, signals and abstract sockets",
+        Support::Files => "TCP, signals and abstract sockets",
+        Support::Tcp => "signals and abstract sockets",
+        Support::Signals => return,
+    };
+    tracing::info!("this kernel has no Landlock for {missing}");
 }

@@ -16,7 +16,7 @@ use rustix::net::{
 
 /// Sends as much of `message` as possible, at least a byte with `wait`, and `file` with the first
 /// byte; returns the number of bytes.
-pub(crate) fn send_with_file(
+pub fn send_with_file(
     socket: BorrowedFd<'_>,
     message: &[u8],
     file: BorrowedFd<'_>,
@@ -35,7 +35,7 @@ pub(crate) fn send_with_file(
 
 /// Receives into `buf`, and replaces `file` by the descriptor that arrived. Closes them if there
 /// are several.
-pub(crate) fn recv_with_file(
+pub fn recv_with_file(
     socket: BorrowedFd<'_>,
     buf: &mut [u8],
     wait: bool,

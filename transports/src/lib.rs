@@ -11,7 +11,7 @@ mod accept;
 mod addr;
 mod datagrams;
 mod dial;
-mod fd_passing;
+pub mod fd_passing;
 mod frame;
 pub mod fusedev;
 mod link;

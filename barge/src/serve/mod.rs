@@ -10,6 +10,7 @@ mod announce;
 pub(crate) mod args;
 mod async_copy;
 mod broker;
+mod child;
 mod endpoint;
 mod endpoints;
 mod environment;

@@ -19,6 +19,7 @@ use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 use transports::Addr;
 use vfs::Errno;
 
+use crate::listen::retry_while;
 use crate::{Failure, private_file};
 
 /// The identity of a server in its state directory.
@@ -55,7 +56,8 @@ impl Recovery {
             return Ok(Recovery::in_memory());
         };
         let path = path.join(file);
-        match StateFile::open(&path) {
+        let in_use = |opened: &Result<_, OpenError>| matches!(opened, Err(OpenError::InUse));
+        match retry_while(in_use, || StateFile::open(&path)) {
             Ok((records, name, boot)) => Ok(Recovery {
                 name,
                 boot,

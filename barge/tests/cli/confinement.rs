@@ -214,21 +214,42 @@ fn read_over_nfs(bed: &Bed) -> Vec<u8> {
     output.stdout
 }
 
-/// Starts `barge virtiofsd` with `args` as user `uid`, checks that a guest is served and that the
-/// server, stopped, opens files of the share, while other files and programs are `refused`.
+/// Starts `barge virtiofsd` with `args` as user `uid`, and checks that a guest is served and that
+/// the server [opens the share alone](opens_the_share_alone).
 fn reaches_the_share_alone(args: &[&str], uid: u32, refused: i32) -> (Bed, Stopped) {
     let bed = Bed::start(args, uid);
     let read = read_as_guest(&bed.path("socket"));
     assert_eq!(read, b"served\n", "user {uid}");
+    // It has ended with its guest.
     let bed = Bed::start(args, uid);
+    let server = opens_the_share_alone(&bed, refused);
+    (bed, server)
+}
+
+/// Stops the server of `bed`, and checks that it opens files of the share, while other files and
+/// programs are `refused`.
+fn opens_the_share_alone(bed: &Bed, refused: i32) -> Stopped {
     let server = bed.stop_server();
     assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
     for path in [Path::new("/etc/passwd"), &bed.path("beside")] {
         let opened = server.open(path, libc::O_RDONLY);
-        assert_eq!(opened, Err(refused), "user {uid}: {}", path.display());
+        assert_eq!(opened, Err(refused), "{}", path.display());
     }
-    assert_eq!(server.execute("/bin/true"), Err(refused), "user {uid}");
-    (bed, server)
+    assert_eq!(server.execute("/bin/true"), Err(refused));
+    server
+}
+
+/// Checks that a stopped server sees no devices and no settings of the kernel, as with a root of
+/// its own, and reaches neither another host nor another process.
+fn is_alone(server: &Stopped) {
+    for path in ["/proc/sys/kernel/core_pattern", "/dev/null"] {
+        let opened = server.open(Path::new(path), libc::O_RDONLY);
+        assert_eq!(opened, Err(libc::ENOENT), "{path}");
+    }
+    // Landlock refuses TCP.
+    let connected = server.connect(libc::SOCK_DGRAM, 53);
+    assert_eq!(connected, Err(libc::ENETUNREACH));
+    assert_eq!(server.signal(), Err(libc::ESRCH));
 }
 
 fn can_run() -> bool {
@@ -250,14 +271,7 @@ fn injected_code_in_namespaces_reaches_the_share_alone() {
     for uid in USERS {
         let args = ["--sandbox=namespace", "--seccomp=none"];
         let (_bed, server) = reaches_the_share_alone(&args, uid, libc::ENOENT);
-        for path in ["/proc/sys/kernel/core_pattern", "/dev/null"] {
-            let opened = server.open(Path::new(path), libc::O_RDONLY);
-            assert_eq!(opened, Err(libc::ENOENT), "user {uid}: {path}");
-        }
-        // Landlock refuses TCP.
-        let connected = server.connect(libc::SOCK_DGRAM, 53);
-        assert_eq!(connected, Err(libc::ENETUNREACH), "user {uid}");
-        assert_eq!(server.signal(), Err(libc::ESRCH), "user {uid}");
+        is_alone(&server);
         server.kill();
     }
 }
@@ -413,22 +427,9 @@ fn injected_code_in_a_server_reaches_its_sources_alone() {
     }
     let bed = Bed::serve(&["--seccomp=none"], 0);
     assert_eq!(read_over_nfs(&bed), b"served\n");
-    let server = bed.stop_server();
-    assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
-    for path in [
-        Path::new("/etc/passwd"),
-        Path::new("/proc/sys/kernel/core_pattern"),
-        Path::new("/dev/null"),
-        &bed.path("beside"),
-    ] {
-        let opened = server.open(path, libc::O_RDONLY);
-        assert_eq!(opened, Err(libc::ENOENT), "{}", path.display());
-    }
-    assert_eq!(server.execute("/bin/true"), Err(libc::ENOENT));
-    let connected = server.connect(libc::SOCK_DGRAM, 53);
-    assert_eq!(connected, Err(libc::ENETUNREACH));
+    let server = opens_the_share_alone(&bed, libc::ENOENT);
+    is_alone(&server);
     assert_eq!(server.connect(libc::SOCK_STREAM, 53), Err(libc::EACCES));
-    assert_eq!(server.signal(), Err(libc::ESRCH));
     let share = server.put_path(&bed.path("share"));
     let mount = [share, share, 0, libc::MS_BIND];
     let mounted = server.call(libc::SYS_mount, mount).expect("it survives");
@@ -444,13 +445,7 @@ fn landlock_confines_a_server_of_an_ordinary_user() {
     }
     let bed = Bed::serve(&["--seccomp=none"], 65534);
     assert_eq!(read_over_nfs(&bed), b"served\n");
-    let server = bed.stop_server();
-    assert!(server.open(&bed.path("share/file"), libc::O_RDWR).is_ok());
-    for path in [Path::new("/etc/passwd"), &bed.path("beside")] {
-        let opened = server.open(path, libc::O_RDONLY);
-        assert_eq!(opened, Err(libc::EACCES), "{}", path.display());
-    }
-    assert_eq!(server.execute("/bin/true"), Err(libc::EACCES));
+    let server = opens_the_share_alone(&bed, libc::EACCES);
     assert_eq!(server.connect(libc::SOCK_STREAM, 53), Err(libc::EACCES));
     assert_eq!(server.signal(), Err(libc::EPERM));
     server.kill();

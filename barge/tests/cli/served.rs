@@ -69,11 +69,11 @@ impl ServerProcess {
 
     /// Returns the ids of the processes that serve, in the order of their start.
     pub(crate) fn serving_ids(&self) -> Vec<u32> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).expect("it runs");
-        let children = tasks.map(|task| {
-            let path = task.expect("listed").path().join("children");
-            std::fs::read_to_string(path).unwrap_or_default()
-        });
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id()));
+        let children =
+            tasks.into_iter().flatten().flatten().map(|task| {
+                std::fs::read_to_string(task.path().join("children")).unwrap_or_default()
+            });
         let children: String = children.collect();
         let ids = children
             .split_whitespace()
@@ -105,9 +105,16 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
+        let serving = self.serving_ids();
         // An error means that it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // The kernel ends them afterwards.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let runs = |id: &u32| Path::new(&format!("/proc/{id}")).exists();
+        while serving.iter().any(runs) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sys::users::{Group, User, UserDatabase};
 use transports::{Addr, DatagramSocket, Listener};
 
-use super::message::{self, Entry, MAX_FIGURES, Reply, Request, Wanted};
+use super::message::{self, Entry, MAX_FIGURES, Reply, Request, UserKey, Wanted};
 use super::parts::Part;
 use crate::Failure;
 use crate::serve::plan::Plan;
@@ -103,7 +103,7 @@ impl BrokerClient {
         self.options.part.limit(plan, count);
     }
 
-    /// Returns its process id.
+    /// Returns the broker's process id.
     pub(in crate::serve) fn id(&self) -> u32 {
         self.options.broker
     }
@@ -183,8 +183,9 @@ impl BrokerClient {
         self.ask(&Request::Reloaded { status }).map(drop)
     }
 
-    /// Starts a thread that replies to requests for `figures`. They are those of this process, or
-    /// returns those of all parts if this process shows the status of all.
+    /// Returns the figures for the status page: `figures`, which are those of this process, or in
+    /// the process of the status page those of all parts. Starts a thread that passes `figures` to
+    /// the process of the status page.
     pub(in crate::serve) fn share_figures(
         self: &Arc<Self>,
         figures: Arc<dyn Figures>,
@@ -217,12 +218,20 @@ impl BrokerClient {
         self.ask(&Request::Ready { environment }).map(drop)
     }
 
-    fn find(&self, request: &Request) -> rustix::io::Result<Option<Entry>> {
-        match self.ask(request) {
-            Ok((Reply::Found { entry }, _)) => Ok(entry),
-            Ok(_) => Err(Errno::BADMSG),
-            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-        }
+    /// Queries the user database, and converts the entry with `convert`, which gets its name.
+    fn find<T>(
+        &self,
+        key: UserKey,
+        convert: impl FnOnce(CString, Entry) -> T,
+    ) -> rustix::io::Result<Option<T>> {
+        let mut entry = match self.ask(&Request::Find { key }) {
+            Ok((Reply::Found { entry: None }, _)) => return Ok(None),
+            Ok((Reply::Found { entry: Some(entry) }, _)) => entry,
+            Ok(_) => return Err(Errno::BADMSG),
+            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        };
+        let name = CString::new(std::mem::take(&mut entry.name)).map_err(|_| Errno::BADMSG)?;
+        Ok(Some(convert(name, entry)))
     }
 }
 
@@ -282,19 +291,19 @@ fn unexpected(reply: &Reply) -> io::Error {
     io::Error::other(format!("expected another reply than {reply:?}"))
 }
 
-fn user(entry: Entry) -> rustix::io::Result<User> {
-    Ok(User {
-        name: CString::new(entry.name).map_err(|_| Errno::BADMSG)?,
+fn user(name: CString, entry: Entry) -> User {
+    User {
+        name,
         uid: entry.id,
         gid: entry.gid,
-    })
+    }
 }
 
-fn group(entry: Entry) -> rustix::io::Result<Group> {
-    Ok(Group {
-        name: CString::new(entry.name).map_err(|_| Errno::BADMSG)?,
+fn group(name: CString, entry: Entry) -> Group {
+    Group {
+        name,
         gid: entry.gid,
-    })
+    }
 }
 
 /// The user database of a process that cannot read it.
@@ -302,25 +311,19 @@ pub(super) struct BrokeredUsers(pub(super) Arc<BrokerClient>);
 
 impl UserDatabase for BrokeredUsers {
     fn by_uid(&self, uid: u32) -> rustix::io::Result<Option<User>> {
-        let found = self.0.find(&Request::UserById { uid })?;
-        found.map(user).transpose()
+        self.0.find(UserKey::Uid(uid), user)
     }
 
     fn by_name(&self, name: &CStr) -> rustix::io::Result<Option<User>> {
-        let name = name.to_bytes().to_vec();
-        let found = self.0.find(&Request::UserByName { name })?;
-        found.map(user).transpose()
+        self.0.find(UserKey::User(name.to_bytes().to_vec()), user)
     }
 
     fn group_by_gid(&self, gid: u32) -> rustix::io::Result<Option<Group>> {
-        let found = self.0.find(&Request::GroupById { gid })?;
-        found.map(group).transpose()
+        self.0.find(UserKey::Gid(gid), group)
     }
 
     fn group_by_name(&self, name: &CStr) -> rustix::io::Result<Option<Group>> {
-        let name = name.to_bytes().to_vec();
-        let found = self.0.find(&Request::GroupByName { name })?;
-        found.map(group).transpose()
+        self.0.find(UserKey::Group(name.to_bytes().to_vec()), group)
     }
 
     fn groups(&self, user: &User) -> Vec<u32> {

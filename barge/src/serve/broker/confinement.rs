@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
-use sandbox::landlock::{self, Support};
 use sandbox::{Confinement, VisiblePath};
 
 use super::client::{BrokerClient, BrokeredUsers};
 use crate::Failure;
+use crate::confinement::log_missing_barriers;
 use crate::diagnose;
 use crate::serve::args::ServeArgs;
 use crate::serve::args::confinement::{Processes, Sandbox, Seccomp};
@@ -165,15 +165,7 @@ pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result
         // Its use says why it cannot be created.
         let _ = recovery::create_private_dir(&dir);
     }
-    let missing = match landlock::support() {
-        Support::None => Some("files, TCP, signals and abstract sockets"),
-        Support::Files => Some("TCP, signals and abstract sockets"),
-        Support::Tcp => Some("signals and abstract sockets"),
-        Support::Signals => None,
-    };
-    if let Some(missing) = missing {
-        tracing::info!("this kernel has no Landlock for {missing}");
-    }
+    log_missing_barriers();
     // They read files of /proc that a root of its own does not have.
     let _ = (
         sys::usage::running_threads(),

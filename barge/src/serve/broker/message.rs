@@ -4,17 +4,14 @@
 //! so that requests do not wait for each other. A reply may pass a descriptor.
 
 use std::ffi::OsString;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::SendFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use transports::fd_passing::{recv_with_file, send_with_file};
 
 use super::parts::Part;
 
@@ -26,58 +23,36 @@ const MAX_MESSAGE: usize = 208 << 10;
 pub(super) enum Request {
     /// Listens at an address of the configuration, which may be there several times: `place` counts
     /// from 0.
-    Listen {
-        addr: String,
-        place: usize,
-    },
+    Listen { addr: String, place: usize },
     /// Binds a UDP socket at a host of the configuration.
-    BindUdp {
-        host: String,
-        port: u16,
-    },
+    BindUdp { host: String, port: u16 },
     /// Connects a UDP socket to an NFS client.
-    ConnectUdp {
-        to: SocketAddr,
-    },
+    ConnectUdp { to: SocketAddr },
     /// Opens a file of the configuration to read it.
-    Read {
-        path: OsString,
-    },
+    Read { path: OsString },
     /// Creates a file that the configuration names.
-    Create {
-        path: OsString,
-    },
-    /// Queries the user database.
-    UserById {
-        uid: u32,
-    },
-    UserByName {
-        name: Vec<u8>,
-    },
-    GroupById {
-        gid: u32,
-    },
-    GroupByName {
-        name: Vec<u8>,
-    },
-    GroupsOfUser {
-        user: Entry,
-    },
+    Create { path: OsString },
+    /// Queries the user database for a user or a group.
+    Find { key: UserKey },
+    /// Queries the user database for the groups of a user.
+    GroupsOfUser { user: Entry },
     /// Clients are served: sets the environment of the command of `--run`.
-    Ready {
-        environment: Vec<(String, String)>,
-    },
+    Ready { environment: Vec<(String, String)> },
     /// The configuration has been read again, with this result.
-    Reloaded {
-        status: String,
-    },
+    Reloaded { status: String },
     /// Asks for the names of the parts whose figures the status page shows.
     Parts,
     /// Asks for figures of a part, which are read from the passed descriptor.
-    Figures {
-        part: Part,
-        wanted: Wanted,
-    },
+    Figures { part: Part, wanted: Wanted },
+}
+
+/// The key of an entry of the user database.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum UserKey {
+    Uid(u32),
+    User(Vec<u8>),
+    Gid(u32),
+    Group(Vec<u8>),
 }
 
 /// The figures of a process that serves, as JSON.
@@ -134,21 +109,17 @@ impl Reply {
     }
 }
 
-/// Sends a message, with a descriptor.
+/// Sends a message, and a descriptor with it if `passed` is one.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
     passed: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut rights = SendAncillaryBuffer::new(&mut space);
-    let files: Vec<_> = passed.into_iter().collect();
-    if !files.is_empty() {
-        rights.push(SendAncillaryMessage::ScmRights(&files));
-    }
-    let parts = [IoSlice::new(&text)];
-    rustix::io::retry_on_intr(|| sendmsg(socket, &parts, &mut rights, SendFlags::NOSIGNAL))?;
+    rustix::io::retry_on_intr(|| match passed {
+        Some(passed) => send_with_file(socket, &text, passed, true),
+        None => rustix::net::send(socket, &text, SendFlags::NOSIGNAL),
+    })?;
     Ok(())
 }
 
@@ -157,23 +128,9 @@ pub(super) fn send(
 pub(super) fn receive<M: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> io::Result<(M, Option<OwnedFd>)> {
-    let mut text = vec![0; MAX_MESSAGE];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut rights = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
-        let mut parts = [IoSliceMut::new(&mut text)];
-        match recvmsg(socket, &mut parts, &mut rights, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
-            received => break received?,
-        }
-    };
-    let mut passed = None;
-    for message in rights.drain() {
-        if let RecvAncillaryMessage::ScmRights(files) = message {
-            passed = files.last();
-        }
-    }
-    match received.bytes {
+    let (mut text, mut passed) = (vec![0; MAX_MESSAGE], None);
+    let len = rustix::io::retry_on_intr(|| recv_with_file(socket, &mut text, true, &mut passed))?;
+    match len {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         len => Ok((serde_json::from_slice(&text[..len])?, passed)),
     }
@@ -196,12 +153,11 @@ mod tests {
     fn a_message_arrives_with_its_descriptor() {
         let (here, there) = pair();
         let file = tempfile::tempfile().expect("a file");
-        let request = Request::UserByName {
-            name: b"a\xff".to_vec(),
-        };
+        let key = UserKey::User(b"a\xff".to_vec());
+        let request = Request::Find { key: key.clone() };
         send(here.as_fd(), &request, Some(file.as_fd())).expect("sent");
         let (received, passed) = receive::<Request>(there.as_fd()).expect("received");
-        assert!(matches!(received, Request::UserByName { name } if name == b"a\xff"));
+        assert!(matches!(received, Request::Find { key: found } if found == key));
         assert!(passed.is_some());
         send(here.as_fd(), &Reply::Done, None).expect("sent");
         let (received, passed) = receive::<Reply>(there.as_fd()).expect("received");

@@ -21,8 +21,8 @@ pub(in crate::serve) enum Part {
 const MIN_MEMORY: usize = 8 << 20;
 
 impl Part {
-    /// Returns the parts of `plan`. Sources that an endpoint serves as one tree, or by their names,
-    /// are one part: so a source has one table of locks.
+    /// Returns the parts of `plan`. Sources that one endpoint serves together are one part, so that
+    /// a source has one table of locks.
     pub(super) fn all(plan: &Plan) -> Vec<Part> {
         let mut devices = Vec::new();
         let mut status = false;

@@ -1,17 +1,12 @@
 //! A process that serves a part of the server.
 
-use std::env;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use sandbox::VisiblePath;
 
-use super::client::{CHILD_OPTIONS, ChildOptions};
 use super::parts::Part;
 use super::requests::Responder;
 
@@ -33,6 +28,8 @@ pub(super) struct Process {
     pub(super) killed: AtomicBool,
     /// Whether it has a root of its own.
     pub(super) rooted: AtomicBool,
+    /// Whether it is reading the configuration again.
+    pub(super) reloading: AtomicBool,
 }
 
 impl Process {
@@ -61,49 +58,6 @@ impl Process {
         for path in paths {
             if let Err(error) = sandbox::root::add(child, path) {
                 tracing::error!("{error}");
-            }
-        }
-    }
-}
-
-/// Starts this program again, as a process that serves.
-pub(super) fn spawn(options: &ChildOptions) -> io::Result<Child> {
-    let mut arguments = env::args_os();
-    let mut command = Command::new("/proc/self/exe");
-    if let Some(name) = arguments.next() {
-        command.arg0(name);
-    }
-    command
-        .args(arguments)
-        .env(CHILD_OPTIONS, options.to_text())
-        // Signals of the terminal reach it through this process.
-        .process_group(0)
-        .spawn()
-}
-
-/// The exit status of a Rust program whose main thread panicked.
-const PANICKED: i32 = 101;
-
-/// The end of a process.
-pub(super) enum End {
-    /// By itself, with this status.
-    Exit(u8),
-    /// By a crash, as the end of a sentence about the process.
-    Crash(String),
-}
-
-impl End {
-    pub(super) fn of(status: ExitStatus) -> End {
-        match (status.code(), status.signal()) {
-            (Some(PANICKED), _) => End::Crash("has panicked".into()),
-            (Some(code), _) => End::Exit(u8::try_from(code).unwrap_or(1)),
-            (None, signal) => {
-                let signal = signal.unwrap_or_default();
-                let hint = match signal == Signal::SYS.as_raw() {
-                    true => " after a system call that --seccomp does not permit",
-                    false => "",
-                };
-                End::Crash(format!("was ended by signal {signal}{hint}"))
             }
         }
     }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use sys::users::{self, User};
 use transports::{Addr, Listener};
 
-use super::message::{self, Reply, Request};
+use super::message::{self, Reply, Request, UserKey};
 use super::parts::Part;
 use super::process::Process;
 use super::supervisor::Broker;
@@ -120,7 +120,7 @@ impl Responder {
                 Ok((Reply::Done, None))
             }
             Request::Reloaded { status } => {
-                broker.note_reloaded(&status);
+                broker.note_reloaded(process, &status);
                 Ok((Reply::Done, None))
             }
             // The status page alone sees other parts.
@@ -133,7 +133,10 @@ impl Responder {
                 Ok((Reply::Parts { parts }, None))
             }
             Request::Figures { part, wanted } => broker.figures(&part, wanted).map(descriptor),
-            other => look_up(other).map(|reply| (reply, None)),
+            Request::Find { key } => find(key).map(|entry| (Reply::Found { entry }, None)),
+            Request::GroupsOfUser { user } => {
+                groups(user).map(|gids| (Reply::Groups { gids }, None))
+            }
         };
         reply.unwrap_or_else(|error| (Reply::failed(&error), None))
     }
@@ -182,9 +185,8 @@ fn descriptor(fd: impl Into<OwnedFd>) -> (Reply, Option<OwnedFd>) {
     (Reply::Descriptor, Some(fd.into()))
 }
 
-/// Queries the user database.
-fn look_up(request: Request) -> io::Result<Reply> {
-    let name = |name: Vec<u8>| CString::new(name).map_err(|_| io::Error::from(Errno::INVAL));
+/// Queries the user database for a user or a group.
+fn find(key: UserKey) -> io::Result<Option<message::Entry>> {
     let user = |user: User| message::Entry {
         name: user.name.into_bytes(),
         id: user.uid,
@@ -195,22 +197,23 @@ fn look_up(request: Request) -> io::Result<Reply> {
         id: group.gid,
         gid: group.gid,
     };
-    let entry = match request {
-        Request::UserById { uid } => users::by_uid(uid)?.map(user),
-        Request::UserByName { name: text } => users::by_name(&name(text)?)?.map(user),
-        Request::GroupById { gid } => users::group_by_gid(gid)?.map(group),
-        Request::GroupByName { name: text } => users::group_by_name(&name(text)?)?.map(group),
-        Request::GroupsOfUser { user } => {
-            let user = User {
-                name: name(user.name)?,
-                uid: user.id,
-                gid: user.gid,
-            };
-            return Ok(Reply::Groups {
-                gids: users::groups(&user),
-            });
-        }
-        _ => return Err(Errno::INVAL.into()),
-    };
-    Ok(Reply::Found { entry })
+    Ok(match key {
+        UserKey::Uid(uid) => users::by_uid(uid)?.map(user),
+        UserKey::User(name) => users::by_name(&text(name)?)?.map(user),
+        UserKey::Gid(gid) => users::group_by_gid(gid)?.map(group),
+        UserKey::Group(name) => users::group_by_name(&text(name)?)?.map(group),
+    })
+}
+
+/// Queries the user database for the groups of a user.
+fn groups(user: message::Entry) -> io::Result<Vec<u32>> {
+    Ok(users::groups(&User {
+        name: text(user.name)?,
+        uid: user.id,
+        gid: user.gid,
+    }))
+}
+
+fn text(name: Vec<u8>) -> io::Result<CString> {
+    CString::new(name).map_err(|_| Errno::INVAL.into())
 }

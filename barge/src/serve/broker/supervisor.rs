@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use sandbox::{ChildNamespace, Namespaces};
 
-use super::client::ChildOptions;
+use super::client::{CHILD_OPTIONS, ChildOptions};
 use super::confinement::{uses_network, visible_paths};
 use super::message::{self, Request, Wanted};
 use super::parts::Part;
-use super::process::{self, End, Process};
+use super::process::Process;
 use super::requests::{Permitted, Responder};
 use crate::serve::args::confinement::Sandbox;
+use crate::serve::child::{self, End};
 use crate::serve::host::print_ready;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{activation, run as command, users};
@@ -98,8 +99,6 @@ pub(super) struct Broker {
     run: (Option<String>, Option<u32>),
     /// The thread that runs it.
     command: Mutex<Option<JoinHandle<CommandResult>>>,
-    /// The number of processes that have not replied to a reload.
-    reloading: AtomicUsize,
 }
 
 impl Broker {
@@ -129,6 +128,7 @@ impl Broker {
                 serving: AtomicBool::new(false),
                 killed: AtomicBool::new(false),
                 rooted: AtomicBool::new(false),
+                reloading: AtomicBool::new(false),
             }));
         }
         let broker = Arc::new(Broker {
@@ -141,7 +141,6 @@ impl Broker {
             environment: Mutex::default(),
             run: (plan.run.clone(), sys::umask::current()),
             command: Mutex::default(),
-            reloading: AtomicUsize::new(0),
         });
         for (process, channel) in broker.processes.iter().zip(channels) {
             broker.serve_requests(process, channel)?;
@@ -195,7 +194,12 @@ impl Broker {
             process.serving.load(Ordering::SeqCst) && process.part != Part::Status
         };
         let all: Vec<_> = self.processes.iter().filter(serving).collect();
-        self.reloading.store(all.len(), Ordering::SeqCst);
+        for process in &all {
+            process.reloading.store(true, Ordering::SeqCst);
+        }
+        if all.is_empty() {
+            service::notify(&service::ready("ready"));
+        }
         for process in all {
             if let Some(config) = &config
                 && let Ok(mut new) = Plan::from_config(config)
@@ -213,13 +217,11 @@ impl Broker {
         }
     }
 
-    /// Notes that `process` has reloaded, with this `status`.
-    pub(super) fn note_reloaded(&self, status: &str) {
-        let fewer = |count: usize| count.checked_sub(1);
-        let before = self
-            .reloading
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
-        if before == Ok(1) {
+    /// Notes that `process` has reloaded, with this `status`, or has ended meanwhile. Has no effect
+    /// if it was not reloading.
+    pub(super) fn note_reloaded(&self, process: &Process, status: &str) {
+        let reloads = |process: &Arc<Process>| process.reloading.load(Ordering::SeqCst);
+        if process.reloading.swap(false, Ordering::SeqCst) && !self.processes.iter().any(reloads) {
             service::notify(&service::ready(status));
         }
     }
@@ -331,6 +333,7 @@ impl Broker {
             *process.child.lock() = None;
             let status = child.wait()?;
             process.serving.store(false, Ordering::SeqCst);
+            self.note_reloaded(process, "ready");
             Ok(End::of(status))
         };
         ended().unwrap_or_else(|error| End::Crash(format!("cannot be started: {error}")))
@@ -353,7 +356,8 @@ impl Broker {
             };
             let rooted = namespaces && !process.network;
             process.rooted.store(rooted, Ordering::SeqCst);
-            process::spawn(&options)
+            let mut command = child::command();
+            command.env(CHILD_OPTIONS, options.to_text()).spawn()
         };
         let Some(namespaces) = self.namespaces else {
             return start(false);

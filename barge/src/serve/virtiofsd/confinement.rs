@@ -4,34 +4,25 @@
 //! waits for it, passes signals on and removes the socket. The second one confines itself and
 //! serves; it ends if the first one does. With `--sandbox none` there is one process.
 
-use std::env;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::ExitCode;
 
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
-use sandbox::landlock::{self, Support};
 use sandbox::{Confinement, Namespaces, VisiblePath};
 use transports::Listener;
 
 use super::args::{Handles, Sandbox, VirtiofsdArgs};
+use crate::confinement::log_missing_barriers;
+use crate::serve::child::{self, End};
 use crate::{CommandResult, Failure, signals};
 
 impl VirtiofsdArgs {
     /// Confines this process, which serves `dir`.
     pub(super) fn confine(&self, dir: &Path, capabilities: CapabilitySet) -> Result<(), Failure> {
         if self.sandbox != Some(Sandbox::None) {
-            let missing = match landlock::support() {
-                Support::None => Some("files, TCP, signals and abstract sockets"),
-                Support::Files => Some("TCP, signals and abstract sockets"),
-                Support::Tcp => Some("signals and abstract sockets"),
-                Support::Signals => None,
-            };
-            if let Some(missing) = missing {
-                tracing::info!("this kernel has no Landlock for {missing}");
-            }
+            log_missing_barriers();
         }
         // Opens a file of /proc that a root of its own does not have.
         let _ = sys::usage::running_threads();
@@ -70,38 +61,16 @@ impl VirtiofsdArgs {
         }
         let socket = listener.inheritable().map_err(Failure::new)?;
         more.push(format!("--confined-fd={}", socket.as_raw_fd()));
-        let mut arguments = env::args_os();
-        let mut command = Command::new("/proc/self/exe");
-        if let Some(name) = arguments.next() {
-            command.arg0(name);
-        }
-        let mut child = command
-            .args(arguments)
-            .args(more)
-            // Signals of the terminal reach it through this process.
-            .process_group(0)
-            .spawn()
-            .map_err(Failure::new)?;
+        let child = child::command().args(more).spawn();
+        let mut child = child.map_err(Failure::new)?;
         drop(socket);
         sys::caps::limit(CapabilitySet::empty()).map_err(Failure::new)?;
         let status = signals::wait_for_child(&mut child).map_err(Failure::new)?;
-        exit_code(status)
+        match End::of(status) {
+            End::Exit(code) => Ok(ExitCode::from(code)),
+            End::Crash(why) => Err(Failure::new(format!("the serving process {why}"))),
+        }
     }
-}
-
-/// Returns the exit status of the first process after the second one has ended.
-fn exit_code(status: ExitStatus) -> CommandResult {
-    if let Some(code) = status.code() {
-        return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
-    }
-    let signal = status.signal().unwrap_or_default();
-    let hint = match signal == Signal::SYS.as_raw() {
-        true => " after a system call that --seccomp does not permit",
-        false => "",
-    };
-    Err(Failure::new(format!(
-        "the serving process was ended by signal {signal}{hint}"
-    )))
 }
 
 /// Ends this process, the second one, when the first one ends.
