@@ -53,6 +53,12 @@ pub(crate) fn report_ready() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Detaches a child of a process in the background, whose standard output is /dev/null.
+pub(crate) fn detach_child() -> rustix::io::Result<()> {
+    rustix::process::chdir("/")?;
+    rustix::stdio::dup2_stderr(rustix::stdio::stdout())
+}
+
 fn detach() -> rustix::io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::chdir("/")?;

@@ -48,7 +48,7 @@ fn enter(capabilities: CapabilitySet, network: bool, directories: bool) {
         network,
         directories,
         // Libraries that look up names may try other calls.
-        seccomp: seccomp::Action::Refuse,
+        seccomp: seccomp::Action::Errno,
     };
     // A kernel without filters of system calls runs the command without them.
     if let Err(error) = confinement.enter() {

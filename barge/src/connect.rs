@@ -1,7 +1,11 @@
 //! `barge connect`: mounts a server with the kernel's 9P client over `trans=fd`, and relays between
 //! the two. If the connection to the server is lost, the kernel only waits until it is restored.
+//!
+//! There are two processes: the holder mounts and unmounts, and the other one relays.
 
-use std::os::fd::AsRawFd;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -9,16 +13,20 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use clap::Args;
-use remote::ninep::{ReconnectingLink, Retry, Url, relay};
+use clap::{Args, ValueEnum};
+use remote::ninep::{Retry, Url, relay};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::thread::CapabilitySet;
+use sandbox::Confinement;
 use transports::StreamLink;
 use transports::fusedev::MountFlag;
 
+use crate::holder::{HeldMount, Holder, hold};
 use crate::mount::HelperArgs;
 use crate::mount::options::is_fstab_only;
-use crate::{CommandResult, Failure, background, diagnose, service, signals};
+use crate::serve::args::confinement::{Sandbox, Seccomp};
+use crate::{CommandResult, Failure, background, child, diagnose, service, signals};
 
 #[derive(Args)]
 #[allow(
@@ -34,7 +42,9 @@ pub(crate) struct ConnectArgs {
     ///
     /// Options of every file system (ro, nosuid, ...), of the kernel's 9P client (cache=, access=,
     /// msize=, ...), and of the proxy: hard waits without limit for a server that is lost (the
-    /// default), retry=SECONDS waits for that time. Options for fstab alone are ignored.
+    /// default), retry=SECONDS waits for that time; sandbox=namespace|landlock|none and
+    /// seccomp=kill|errno|log|trap|none confine it, as the options of `barge serve` do. Options for
+    /// fstab alone are ignored.
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<ConnectOption>,
     /// Stay in the foreground and print 'ready' to standard output
@@ -51,6 +61,9 @@ enum ConnectOption {
     /// A flag of every file system.
     Flag(MountFlag),
     Retry(Retry),
+    /// Confinement of the process that relays.
+    Sandbox(Sandbox),
+    Seccomp(Seccomp),
     /// An option of the kernel's 9P client.
     Client(String),
     /// An option for fstab, or the default.
@@ -71,6 +84,8 @@ impl FromStr for ConnectOption {
                 let seconds = value.parse().map_err(|_| "expected retry=SECONDS")?;
                 ConnectOption::Retry(Retry::For(Duration::from_secs(seconds)))
             }
+            "sandbox" => ConnectOption::Sandbox(Sandbox::from_str(value, false)?),
+            "seccomp" => ConnectOption::Seccomp(Seccomp::from_str(value, false)?),
             "trans" | "rfdno" | "wfdno" | "port" | "version" | "aname" | "uname" => {
                 return Err(format!("unexpected {name}=: the source determines it"));
             }
@@ -86,6 +101,8 @@ impl FromStr for ConnectOption {
 struct ResolvedOptions {
     flags: MountFlags,
     retry: Retry,
+    sandbox: Option<Sandbox>,
+    seccomp: Option<Seccomp>,
     /// Options of the kernel's client, except for its descriptors.
     client: Vec<String>,
 }
@@ -96,6 +113,8 @@ fn resolve(url: &Url, options: &[ConnectOption]) -> ResolvedOptions {
         flags: MountFlags::empty(),
         // A mount must not end because the server was not restarted in time.
         retry: Retry::Forever,
+        sandbox: None,
+        seccomp: None,
         client: vec!["version=9p2000.L".into()],
     };
     for (name, value) in [("aname", &url.options.aname), ("uname", &url.options.uname)] {
@@ -109,6 +128,8 @@ fn resolve(url: &Url, options: &[ConnectOption]) -> ResolvedOptions {
         match option {
             ConnectOption::Flag(flag) => flag.apply(&mut settled.flags),
             ConnectOption::Retry(retry) => settled.retry = *retry,
+            ConnectOption::Sandbox(mode) => settled.sandbox = Some(*mode),
+            ConnectOption::Seccomp(action) => settled.seccomp = Some(*action),
             ConnectOption::Client(option) => settled.client.push(option.clone()),
             ConnectOption::Ignored => {}
         }
@@ -118,88 +139,127 @@ fn resolve(url: &Url, options: &[ConnectOption]) -> ResolvedOptions {
 
 /// `barge connect`
 pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
+    let options = resolve(&args.source, &args.options);
+    if let Some(holder) = Holder::of_this_process()? {
+        return relay_for(&holder, args, &options);
+    }
     if !signals::is_background() {
         diagnose::check_mount_point(&args.dir)?;
         if !args.foreground {
             return background::start();
         }
     }
-    let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", args.source));
-    let settled = resolve(&args.source, &args.options);
+    let sandbox = options.sandbox;
+    let mut mount = NinePMount {
+        args,
+        options,
+        kernels_end: None,
+    };
+    hold(&mut mount, sandbox)
+}
+
+/// A mount of the kernel's 9P client as its holder sees it.
+struct NinePMount<'a> {
+    args: &'a ConnectArgs,
+    options: ResolvedOptions,
+    /// The kernel's end of the socket to the process that relays.
+    kernels_end: Option<OwnedFd>,
+}
+
+impl HeldMount for NinePMount<'_> {
+    fn mount(&mut self, _read_only: bool) -> Result<(), Failure> {
+        // The kernel holds its own reference to the socket.
+        let kernels_end = self.kernels_end.take();
+        let kernels_end = kernels_end.ok_or_else(|| Failure::new("expected a socket first"))?;
+        let fd = kernels_end.as_raw_fd();
+        let client = self.options.client.join(",");
+        let data = CString::new(format!("trans=fd,rfdno={fd},wfdno={fd},{client}"));
+        rustix::mount::mount(
+            self.args.source.to_string(),
+            &self.args.dir,
+            "9p",
+            self.options.flags,
+            data.map_err(Failure::usage)?.as_c_str(),
+        )
+        .map_err(|error| Failure::new(diagnose::mount_error(&self.args.dir, "9p", &error.into())))
+    }
+
+    fn descriptor(&mut self) -> io::Result<OwnedFd> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+        self.kernels_end = Some(here);
+        Ok(there)
+    }
+
+    fn unmount(&mut self) -> Result<(), Failure> {
+        rustix::mount::unmount(&self.args.dir, UnmountFlags::DETACH)
+            .map_err(|error| Failure::new(format!("{}: {error}", self.args.dir.display())))
+    }
+}
+
+/// The end of a mount.
+enum Event {
+    /// The holder has unmounted after a signal to stop.
+    Stop,
+    /// umount(8), or a server that was not restored in time.
+    Ended(io::Result<()>),
+}
+
+/// Connects to the server, and relays between it and the kernel's client until the mount ends.
+fn relay_for(holder: &Arc<Holder>, args: &ConnectArgs, options: &ResolvedOptions) -> CommandResult {
+    let failed = |error: io::Error| Failure::new(format!("{}: {error}", args.source));
+    if options.sandbox != Some(Sandbox::None) {
+        confine(holder, options.seccomp)?;
+    }
     let source = Url {
-        retry: settled.retry,
+        retry: options.retry,
         ..args.source.clone()
     };
     let server = Arc::new(source.dial().map_err(failed)?);
-    let (ours, kernels) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(Failure::new)?;
-    let client = Arc::new(StreamLink::new(ours, "the kernel").map_err(Failure::new)?);
+    let kernel = holder.descriptor().map_err(Failure::new)?;
+    let client = Arc::new(StreamLink::new(kernel, "the kernel").map_err(Failure::new)?);
     let (sender, receiver) = channel();
     let stop = sender.clone();
     // Fails only if the receiver is gone, when the mount has ended anyway.
-    let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
+    holder.on_stop(move || drop(stop.send(Event::Stop)))?;
     let passed = {
         let server = server.clone();
         move || relay(client, server)
     };
     // The kernel's client sends requests during mount(2).
     std::thread::spawn(move || sender.send(Event::Ended(passed())));
-    let fd = kernels.as_raw_fd();
-    let data = format!(
-        "trans=fd,rfdno={fd},wfdno={fd},{}",
-        settled.client.join(",")
-    );
-    let data = std::ffi::CString::new(data).map_err(Failure::usage)?;
-    rustix::mount::mount(
-        args.source.to_string(),
-        &args.dir,
-        "9p",
-        settled.flags,
-        data.as_c_str(),
-    )
-    .map_err(|error| Failure::new(diagnose::mount_error(&args.dir, "9p", &error.into())))?;
-    // The kernel holds its own reference to the socket.
-    drop(kernels);
-    background::report_ready()?;
-    service::notify_ready("ready");
-    let done = wait_for_end(args, &receiver, &server);
-    drop(signals);
-    done
-}
-
-/// The end of a mount.
-enum Event {
-    /// A signal to stop.
-    Stop,
-    /// umount(8), or a server that was not restored in time.
-    Ended(std::io::Result<()>),
-}
-
-fn wait_for_end(
-    args: &ConnectArgs,
-    receiver: &std::sync::mpsc::Receiver<Event>,
-    server: &ReconnectingLink,
-) -> CommandResult {
+    holder.mount(false)?;
+    holder.report_ready()?;
     let mut event = receiver.recv();
     if let Ok(Event::Stop) = event {
-        rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)
-            .map_err(|error| Failure::new(format!("{}: {error}", args.dir.display())))?;
         let Ok(ended) = receiver.recv_timeout(service::CLOSE_TIMEOUT) else {
             // Programs still have files open: they get errors.
-            transports::Link::hang_up(server);
+            transports::Link::hang_up(&*server);
             return Ok(ExitCode::SUCCESS);
         };
         event = Ok(ended);
     }
     match event {
-        Ok(Event::Ended(Err(error))) => Err(Failure::new(format!("{}: {error}", args.source))),
+        Ok(Event::Ended(Err(error))) => Err(failed(error)),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Confines this process, which relays.
+fn confine(holder: &Holder, seccomp: Option<Seccomp>) -> Result<(), Failure> {
+    child::confine(&Confinement {
+        paths: Vec::new(),
+        namespaces: holder.prepared_namespaces(),
+        landlock: true,
+        // The paths of sockets, certificates and the files for looking up names may be anywhere.
+        kernel_handles: true,
+        // For sockets and keys of other users, and ports below 1024 of clients.
+        capabilities: (CapabilitySet::DAC_OVERRIDE | CapabilitySet::NET_BIND_SERVICE)
+            & sys::caps::effective(),
+        network: true,
+        directories: false,
+        seccomp: seccomp.unwrap_or(Seccomp::by_default(true)).into(),
+    })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 mod background;
 mod bench;
 mod call_log;
+mod child;
 mod cli;
 mod config;
 mod confinement;
@@ -17,6 +18,7 @@ mod diagnose;
 mod disk_cache;
 mod doctor;
 mod files;
+mod holder;
 mod listen;
 mod log;
 mod mount;

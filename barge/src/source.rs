@@ -98,13 +98,31 @@ impl Source {
         if keys.is_empty() {
             return Ok(self);
         }
-        let signed = match &self {
-            Source::Tree(tree) => tree.require_signature(keys),
-            Source::Referral { .. } => None,
-        };
+        let signed = self.tree().and_then(|tree| tree.require_signature(keys));
         signed
             .map(Source::Tree)
             .ok_or_else(|| Failure::usage(format!("--verify-key: expected an image, got {self}")))
+    }
+
+    /// Returns the tree, unless the source is a referral.
+    pub(crate) fn tree(&self) -> Option<&barge_client::Source> {
+        match self {
+            Source::Tree(tree) => Some(tree),
+            Source::Referral { .. } => None,
+        }
+    }
+
+    /// Returns an error if a path of this host that the source consists of does not exist. Its
+    /// message may have the names beside it, which a confined process does not see.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let Some(tree) = self.tree() else {
+            return Ok(());
+        };
+        for path in tree.host_paths().unwrap_or_default() {
+            path.metadata()
+                .map_err(|error| Failure::new(format!("{self}: {}", open_error(tree, &error))))?;
+        }
+        Ok(())
     }
 
     /// Opens the source. `hostdir` has the options for a directory of this host.

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::process::{Child, ExitStatus};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -90,6 +91,14 @@ fn handle(
         handle,
         thread: Some(thread),
     })
+}
+
+/// Ignores SIGTERM, SIGINT and SIGHUP from now on.
+pub fn ignore() -> io::Result<()> {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    Ok(())
 }
 
 /// Waits until `child` ends, and returns its status. The first SIGTERM, SIGINT or SIGHUP is passed

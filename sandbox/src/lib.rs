@@ -35,6 +35,16 @@ pub struct VisiblePath {
     pub writable: bool,
 }
 
+impl VisiblePath {
+    /// A path below which files may change.
+    pub fn writable(path: PathBuf) -> VisiblePath {
+        VisiblePath {
+            path,
+            writable: true,
+        }
+    }
+}
+
 /// The barriers around a process.
 #[derive(Clone, Debug)]
 pub struct Confinement {

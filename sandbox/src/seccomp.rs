@@ -22,7 +22,7 @@ pub enum Action {
     /// Kills the process.
     Kill,
     /// Returns `EPERM`.
-    Refuse,
+    Errno,
     /// Carries the call out; the kernel's log has a line of it.
     Log,
     /// Sends `SIGSYS`, which ends the process unless a debugger handles it.
@@ -34,7 +34,7 @@ pub(crate) fn install(action: Action, network: bool, directories: bool) -> io::R
     let action = match action {
         Action::None => return Ok(()),
         Action::Kill => SeccompAction::KillProcess,
-        Action::Refuse => SeccompAction::Errno(libc::EPERM as u32),
+        Action::Errno => SeccompAction::Errno(libc::EPERM as u32),
         Action::Log => SeccompAction::Log,
         Action::Trap => SeccompAction::Trap,
     };
@@ -123,8 +123,9 @@ const PRCTL: [u64; 6] = [
 ];
 
 /// TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO and FIOCLEX (`asm-generic/ioctls.h`); FICLONE,
-/// FICLONERANGE and FS_IOC_FIEMAP (`linux/fs.h`). Their type differs between C libraries.
-const IOCTL: [u64; 8] = [
+/// FICLONERANGE and FS_IOC_FIEMAP (`linux/fs.h`); FUSE_DEV_IOC_BACKING_OPEN and
+/// FUSE_DEV_IOC_BACKING_CLOSE (`linux/fuse.h`). Their type differs between C libraries.
+const IOCTL: [u64; 10] = [
     0x5401,
     0x5413,
     0x541B,
@@ -133,6 +134,8 @@ const IOCTL: [u64; 8] = [
     0x4004_9409,
     0x4020_940D,
     0xC020_660B,
+    0x4010_E501,
+    0x4004_E502,
 ];
 
 /// The calls that open files to write them, and that change names and attributes. A process without

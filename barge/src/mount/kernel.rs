@@ -11,7 +11,7 @@ use barge_client::Image;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::{Event, MountArgs};
+use super::MountArgs;
 use crate::{CommandResult, Failure, background, service, signals};
 
 /// Mounts `image` on `dir`. The kernel mounts files from Linux 6.12 on, and block devices.
@@ -30,6 +30,14 @@ pub(super) fn mount(image: &Image, dir: &Path, flags: MountFlags) -> io::Result<
         flags,
         data.as_c_str(),
     )?)
+}
+
+/// The end of a mount.
+enum Event {
+    /// A signal to stop.
+    Stop,
+    /// umount(8).
+    Unmounted,
 }
 
 /// Waits for a signal to stop, and unmounts then, or until the image is unmounted by another

@@ -1,41 +1,32 @@
 //! `barge mount`: mounts a source on a directory of this host with FUSE, or an image with the
 //! kernel's EROFS if possible.
+//!
+//! A FUSE mount has two processes: the holder mounts and unmounts ([`FuseMount`]), and the other
+//! one opens the source and serves ([`server`]).
 
 mod kernel;
 pub(crate) mod options;
 mod passthrough;
 mod readahead;
 mod remount;
+mod server;
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use clap::Args;
-use engine::{Engine, QueueThread, Tuning};
-use fuse::server::{Server, Session};
-use layers::PageCache;
-use rustix::thread::CapabilitySet;
-use transports::Addr;
-use transports::fusedev::{Mount, MountFlag};
-use vfs::{Call, Caller, Cx, Export};
+use transports::Listener;
+use transports::fusedev::{Mount, MountFlag, MountOptions};
 
 use self::options::MountOption;
-use self::passthrough::Passthrough;
+use crate::holder::{HeldMount, Holder, hold};
 use crate::listen::listen;
-use crate::read_trace::TraceFile;
 use crate::source::Source;
-use crate::stack::Stack;
-use crate::status::{ObservedSources, Observer, SourceCache, StatusServer};
-use crate::{CommandResult, Failure, background, diagnose, service, signals, status};
-
-/// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
-/// request after it was woken, and on idle processors of a virtual machine that and the wake-up of
-/// the server take 65 µs: a shorter poll would find no request, and polling would stop.
-const POLL: Duration = Duration::from_micros(200);
+use crate::{CommandResult, Failure, background, diagnose, signals};
 
 #[derive(Args)]
 #[allow(
@@ -77,6 +68,10 @@ pub(crate) struct MountArgs {
     /// cache_dir=DIR is a disk cache for files of another server or data of an image in an object
     /// store, of cache_dir_size=BYTES at most (default: 10G). http=ADDR serves the status page, as
     /// `barge serve --http` does.
+    ///
+    /// sandbox=namespace|landlock|none and seccomp=kill|errno|log|trap|none confine the process
+    /// that serves the mount, as the options of `barge serve` do (default: namespace as root,
+    /// otherwise landlock; kill, or errno for a source on another server).
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
     options: Vec<MountOption>,
     /// Stay in the foreground and print 'ready' to standard output
@@ -137,133 +132,30 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     }
     let source = args.source.clone().require_signature(&args.verify_key)?;
     let overlaid = args.overlay.is_some();
-    let mut options = options::resolve(&args.options, &source, overlaid, args.helper.sloppy)?;
+    let options = options::resolve(&args.options, &source, overlaid, args.helper.sloppy)?;
+    if let Some(holder) = Holder::of_this_process()? {
+        return server::serve(args, options, &holder);
+    }
     if !signals::is_background() {
         diagnose::check_mount_point(&args.dir)?;
+        if mount_with_kernel(args, &options) {
+            return match args.foreground {
+                true => kernel::wait_for_unmount(args),
+                false => Ok(ExitCode::SUCCESS),
+            };
+        }
+        if !args.foreground {
+            return background::start();
+        }
     }
-    if !signals::is_background() && mount_with_kernel(args, &options) {
-        return match args.foreground {
-            true => kernel::wait_for_unmount(args),
-            false => Ok(ExitCode::SUCCESS),
-        };
-    }
-    if !args.foreground && !signals::is_background() {
-        return background::start();
-    }
-    sys::limits::raise_descriptors();
-    let limit = shutdown_timeout(&options.source);
-    options.passthrough &= args.record_trace.is_none();
-    if options.passthrough && sys::caps::have_all(CapabilitySet::SYS_ADMIN) {
-        request_fd_passing(&mut options.source);
-    }
-    let source = options.source.open(hostdir::Options::default())?;
-    let pages = options.page_cache.map(PageCache::new).transpose();
-    let pages = pages.map_err(Failure::new)?.map(Arc::new);
-    let cache = match &pages {
-        Some(pages) => SourceCache::Pages(pages.clone()),
-        None => SourceCache::Image(source.clone()),
+    let mut mount = FuseMount {
+        dir: &args.dir,
+        options: options.mount,
+        mount: None,
+        listener: options.http.map(|addr| listen(&addr, None)).transpose()?,
+        limit: shutdown_timeout(&options.source),
     };
-    let trace = args.record_trace.as_deref().map(TraceFile::create);
-    let trace = trace.transpose()?;
-    let stack = Stack {
-        disk_cache: match &options.source {
-            Source::Tree(barge_client::Source::Remote(url)) => {
-                options.disk_cache.as_ref().map(|cache| (cache, url))
-            }
-            _ => None,
-        },
-        read_trace: trace.clone(),
-        overlay: (args.overlay.clone()).map(|dir| (dir, hostdir::Options::default())),
-        page_cache: pages,
-        owner: options.owner,
-        ..Stack::default()
-    };
-    let fs = stack.wrap(source)?;
-    // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
-    if fs.capabilities().read_only {
-        // The kernel then sends no requests to change files.
-        options.mount.flags.extend(MountFlag::named("ro"));
-    }
-    let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
-    let tuning = Tuning {
-        operation_stats: options.http.is_some(),
-        poll: POLL,
-        ..Tuning::default()
-    };
-    let engine = Engine::new(tuning).map_err(Failure::new)?;
-    match &options.http {
-        Some(addr) => serve_status(&engine, addr, &options.source, cache)?,
-        // At the end, no other reference to the source may exist.
-        None => drop(cache),
-    }
-    let failed = |error| Failure::new(diagnose::mount_error(&args.dir, "fuse", &error));
-    let mount = Mount::new(&args.dir, &options.mount).map_err(failed)?;
-    let mut session = server.session();
-    if options.passthrough {
-        let files = mount.passthrough_files().map_err(Failure::new)?;
-        session = session.with_passthrough(Arc::new(Passthrough(files)));
-    }
-    let channels =
-        serve_requests(&engine, session, server.max_request(), &mount).map_err(|error| {
-            // The first error is reported.
-            let _ = mount.unmount();
-            failed(error)
-        })?;
-    let (sender, receiver) = channel();
-    let stop = sender.clone();
-    // Fails only if the receiver is gone, when the mount has ended anyway.
-    let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
-    std::thread::spawn(move || {
-        channels.into_iter().for_each(QueueThread::join);
-        sender.send(Event::Unmounted)
-    });
-    readahead::set(&args.dir);
-    background::report_ready()?;
-    service::notify_ready("ready");
-    if let Ok(Event::Stop) = receiver.recv() {
-        sync_and_unmount(&mount, &args.dir, limit)?;
-        // Either the session has ended or programs still have files open: they get errors.
-        let _ = receiver.recv_timeout(service::CLOSE_TIMEOUT);
-    }
-    let pages = options.page_cache.is_some();
-    let synced = with_timeout(limit, move || {
-        // Writes through memory maps may arrive after the last close.
-        let synced = match pages {
-            true => fs.sync(&Cx::new(&Caller::ROOT, &Call::detached())),
-            false => Ok(()),
-        };
-        engine.stop();
-        engine.wait();
-        // The source closes its session with the server and may wait for it.
-        drop((fs, server, engine));
-        synced
-    });
-    match synced {
-        Some(Ok(())) => {}
-        Some(Err(errno)) => warn_not_synced(&args.dir, &errno),
-        None => warn_not_synced(&args.dir, &"the server does not answer"),
-    }
-    drop(signals);
-    trace.map_or(Ok(()), |trace| trace.finish())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Serves the status page of the mount at `addr`.
-fn serve_status(
-    engine: &Arc<Engine>,
-    addr: &Addr,
-    source: &Source,
-    cache: SourceCache,
-) -> Result<(), Failure> {
-    let listener = listen(addr, None)?;
-    let source = status::ObservedSource {
-        name: String::new(),
-        source: source.to_string(),
-        cache,
-    };
-    let sources = Arc::new(ObservedSources::new(vec![source]));
-    let observer = Observer::new(engine.clone(), sources, std::process::id());
-    StatusServer::new(engine.clone(), Arc::new(observer)).serve(listener, &[])
+    hold(&mut mount, options.sandbox)
 }
 
 /// Mounts an image with the kernel's EROFS if possible. Returns whether it is mounted.
@@ -286,13 +178,49 @@ fn mount_with_kernel(args: &MountArgs, options: &options::ResolvedOptions) -> bo
     }
 }
 
-/// Requests open files from a server of this host, so that the kernel can read and write them
-/// itself.
-fn request_fd_passing(source: &mut Source) {
-    if let Source::Tree(barge_client::Source::Remote(url)) = source
-        && let Some(takes) = url.fd_passing()
-    {
-        *takes = true;
+/// A FUSE mount as its holder sees it.
+struct FuseMount<'a> {
+    dir: &'a Path,
+    options: MountOptions,
+    mount: Option<Mount>,
+    /// The socket of the status page.
+    listener: Option<Listener>,
+    /// Maximum time for the sync before the unmount.
+    limit: Duration,
+}
+
+impl HeldMount for FuseMount<'_> {
+    fn mount(&mut self, read_only: bool) -> Result<(), Failure> {
+        if read_only {
+            // The kernel then sends no requests to change files.
+            self.options.flags.extend(MountFlag::named("ro"));
+        }
+        let mount = Mount::new(self.dir, &self.options);
+        let failed = |error| Failure::new(diagnose::mount_error(self.dir, "fuse", &error));
+        self.mount = Some(mount.map_err(failed)?);
+        Ok(())
+    }
+
+    fn descriptor(&mut self) -> io::Result<OwnedFd> {
+        match &self.mount {
+            Some(mount) => mount.open_device(),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn listener(&self) -> Option<&Listener> {
+        self.listener.as_ref()
+    }
+
+    fn served(&self) {
+        readahead::set(self.dir);
+    }
+
+    fn unmount(&mut self) -> Result<(), Failure> {
+        match &self.mount {
+            Some(mount) => sync_and_unmount(mount, self.dir, self.limit),
+            None => Ok(()),
+        }
     }
 }
 
@@ -319,33 +247,10 @@ fn warn_not_synced(dir: &Path, why: &dyn std::fmt::Display) {
     tracing::warn!("{}: not synchronized: {why}", dir.display());
 }
 
-/// The end of a mount.
-enum Event {
-    /// A signal to stop.
-    Stop,
-    /// umount(8).
-    Unmounted,
-}
-
-/// Serves requests with one thread per processor. The kernel assigns each request to an idle
-/// thread.
-fn serve_requests(
-    engine: &Arc<Engine>,
-    session: Session,
-    longest: usize,
-    mount: &Mount,
-) -> std::io::Result<Vec<QueueThread>> {
-    let queues = engine.queues(Arc::new(session));
-    (0..available_parallelism()?.get())
-        .map(|_| queues.start(Arc::new(mount.channel(longest)?), None))
-        .collect()
-}
-
 /// Unmounts after a sync of the file system. If the sync takes longer than `limit`, requests of
 /// programs fail at once.
 fn sync_and_unmount(mount: &Mount, dir: &Path, limit: Duration) -> Result<(), Failure> {
-    // A process of its own: a thread that waits in the kernel for replies of this process could not
-    // be killed.
+    // A process of its own: a thread that waits in the kernel for replies could not be killed.
     let mut sync = Command::new("sync");
     sync.arg("-f").arg(dir).stderr(Stdio::null());
     let synced = with_timeout(limit, move || sync.status());

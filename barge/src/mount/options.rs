@@ -15,6 +15,7 @@ use transports::fusedev::{MountFlag, MountOptions};
 
 use crate::Failure;
 use crate::disk_cache::files::DiskCacheConfig;
+use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::serve::args::virtiofs as kernel;
 use crate::source::Source;
 
@@ -47,6 +48,9 @@ pub(super) enum MountOption {
     Gid(u32),
     /// Address of the status page.
     Http(Addr),
+    /// Confinement of the process that serves.
+    Sandbox(Sandbox),
+    Seccomp(Seccomp),
     /// Change the flags of an existing mount.
     Remount,
     /// An option for fstab, or the default.
@@ -138,6 +142,8 @@ impl FromStr for MountOption {
             ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
             ("http", value) => MountOption::Http(crate::status::parse_addr(value)?),
             ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
+            ("sandbox", value) => MountOption::Sandbox(Sandbox::from_str(value, false)?),
+            ("seccomp", value) => MountOption::Seccomp(Seccomp::from_str(value, false)?),
             ("remount", "") => MountOption::Remount,
             ("default_permissions" | "defaults" | "relatime" | "norelatime", "")
             // Options of a FUSE mount that mount(8) passes with remount.
@@ -174,6 +180,9 @@ pub(super) struct ResolvedOptions {
     pub(super) source: Source,
     /// Address of the status page.
     pub(super) http: Option<Addr>,
+    /// Confinement of the process that serves, or `None` for the default.
+    pub(super) sandbox: Option<Sandbox>,
+    pub(super) seccomp: Option<Seccomp>,
     /// Flags for a mount without FUSE, or `None` if an option needs FUSE.
     pub(super) kernel_flags: Option<MountFlags>,
 }
@@ -210,12 +219,20 @@ pub(super) fn resolve(
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
     let mut passthrough = true;
+    let (mut sandbox, mut seccomp) = (None, None);
     for option in options {
         match (option, &mut kernel_flags) {
             (MountOption::Flag(flag), Some(flags)) => flag.apply(flags),
             // allow_other needs no FUSE: mounts of the kernel's EROFS are open to other users
-            // anyway.
-            (MountOption::Flag(_) | MountOption::AllowOther | MountOption::Ignored, _) => {}
+            // anyway. No process serves these, which had to be confined.
+            (
+                MountOption::Flag(_)
+                | MountOption::AllowOther
+                | MountOption::Sandbox(_)
+                | MountOption::Seccomp(_)
+                | MountOption::Ignored,
+                _,
+            ) => {}
             _ => kernel_flags = None,
         }
         match option {
@@ -243,6 +260,8 @@ pub(super) fn resolve(
             MountOption::Uid(uid) => owned.uid = Some(*uid),
             MountOption::Gid(gid) => owned.gid = Some(*gid),
             MountOption::Http(addr) => http = Some(addr.clone()),
+            MountOption::Sandbox(mode) => sandbox = Some(*mode),
+            MountOption::Seccomp(action) => seccomp = Some(*action),
             // `remount` handles the former.
             MountOption::Remount | MountOption::Ignored => {}
             MountOption::Unknown(text) if sloppy => {
@@ -319,6 +338,8 @@ pub(super) fn resolve(
         owner: owned,
         source: from,
         http,
+        sandbox,
+        seccomp,
     })
 }
 
@@ -499,6 +520,9 @@ mod tests {
             "http=here",
             "passthrough",
             "passthrough=on",
+            "sandbox",
+            "sandbox=chroot",
+            "seccomp=allow",
             "soft",
         ] {
             assert!(settled(bad).is_err(), "{bad}");

@@ -12,7 +12,7 @@ pub(crate) struct Modcaps {
 }
 
 /// The capabilities that creating files as other users takes; virtiofsd's default.
-pub(super) const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
+pub(crate) const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)

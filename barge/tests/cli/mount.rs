@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, OFlags, flock, fstat, open};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
+use crate::served::{BARGE, ServerProcess, has, serving_id, stderr_of, stdout_of};
 
 /// A mount in the foreground, unmounted when dropped.
 pub(crate) struct Mounted(Child);
@@ -28,8 +28,9 @@ impl Mounted {
         Mounted(child)
     }
 
-    pub(crate) fn id(&self) -> u32 {
-        self.0.id()
+    /// Returns the id of the process that serves, the child of the holder.
+    pub(crate) fn serving_id(&self) -> u32 {
+        serving_id(self.0.id())
     }
 
     fn signal(&self) {
@@ -37,7 +38,7 @@ impl Mounted {
         kill_process(pid, Signal::TERM).expect("asked");
     }
 
-    fn ended(mut self) -> ExitStatus {
+    pub(crate) fn ended(mut self) -> ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(20);
         while Instant::now() < deadline {
             if let Some(status) = self.0.try_wait().expect("a child") {
@@ -73,7 +74,7 @@ fn is_mount(at: &Path) -> bool {
     device(at) != device(at.parent().expect("not the root"))
 }
 
-fn unmount(at: &Path) {
+pub(crate) fn unmount(at: &Path) {
     let command = match geteuid().is_root() {
         true => Command::new("umount").arg(at).status(),
         false => Command::new("fusermount3").arg("-u").arg(at).status(),

@@ -113,7 +113,7 @@ impl Fixture {
             let of = |line: &str| line.split_once("char: ")?.1.parse::<usize>().ok();
             text.lines().filter_map(of).sum::<usize>()
         };
-        let moved = || of(self.mounted.id()) + server.map_or(0, of);
+        let moved = || of(self.mounted.serving_id()) + server.map_or(0, of);
         let before = moved();
         what();
         moved() - before

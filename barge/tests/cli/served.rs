@@ -62,9 +62,7 @@ impl ServerProcess {
 
     /// Returns the id of the process that serves: its child, if it has one.
     pub(crate) fn serving_id(&self) -> u32 {
-        let id = self.id();
-        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-        children.expect("it runs").trim().parse().unwrap_or(id)
+        serving_id(self.id())
     }
 
     /// Returns the ids of the processes that serve, in the order of their start.
@@ -116,6 +114,12 @@ impl Drop for ServerProcess {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Returns the id of the child of process `id`, or `id` if it has none.
+pub(crate) fn serving_id(id: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    children.expect("it runs").trim().parse().unwrap_or(id)
 }
 
 /// Returns the standard output of a program that succeeded.

@@ -71,30 +71,42 @@ impl Inner {
     }
 }
 
-impl Channel {
-    /// Creates a channel for requests of up to `longest` bytes, headers included, from `device`,
-    /// which is nonblocking.
-    pub(super) fn new(
-        device: OwnedFd,
-        longest: usize,
-        name: String,
-        threads: Arc<ThreadGroup>,
-    ) -> io::Result<Channel> {
+/// The channels of a mount, whose threads share its requests.
+pub struct Channels {
+    threads: Arc<ThreadGroup>,
+    /// The mount, for messages.
+    name: String,
+}
+
+impl Channels {
+    /// Returns those of the mount `name`, of which none is open.
+    pub fn new(name: String) -> Channels {
+        Channels {
+            threads: Arc::default(),
+            name,
+        }
+    }
+
+    /// Opens a channel for requests of up to `longest` bytes, headers included, from `device`,
+    /// which [`Mount::open_device`](super::Mount::open_device) has returned.
+    pub fn open(&self, device: OwnedFd, longest: usize) -> io::Result<Channel> {
         let idle = epoll::create(CreateFlags::CLOEXEC)?;
         let events = EventFlags::IN | EventFlags::EXCLUSIVE;
         epoll::add(&idle, &device, EventData::new_u64(0), events)?;
-        threads.join();
+        self.threads.join();
         Ok(Channel {
             device,
             epoll: idle,
-            threads,
+            threads: self.threads.clone(),
             max_request: longest,
-            name,
+            name: self.name.clone(),
             closed: AtomicBool::new(false),
             inner: Mutex::default(),
         })
     }
+}
 
+impl Channel {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -331,14 +343,14 @@ mod tests {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (kernel, device) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let threads = Arc::new(ThreadGroup::default());
-        let channel = Channel::new(device, 4096, "test".into(), threads.clone()).unwrap();
+        let channels = Channels::new("test".into());
+        let channel = channels.open(device, 4096).unwrap();
         let calls = |requests: &[(u32, u32)]| {
             for &(opcode, thread) in requests {
                 rustix::io::write(&kernel, &request(opcode, thread)).unwrap();
             }
             while channel.pop(&|_| None).unwrap().is_some() {}
-            threads.has_woken()
+            channels.threads.has_woken()
         };
         let (look_up, read) = (1, 15);
         assert!(!calls(&[(look_up, 7); 20]), "one thread waits for replies");
@@ -353,7 +365,7 @@ mod tests {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (kernel, device) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let channel = Channel::new(device, 4096, "test".into(), Arc::default()).unwrap();
+        let channel = Channels::new("test".into()).open(device, 4096).unwrap();
         let spare = || channel.inner().spare.len();
         for _ in 0..20 {
             rustix::io::write(&kernel, b"request").unwrap();

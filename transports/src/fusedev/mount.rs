@@ -5,15 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{getgid, getuid};
-
-use super::thread_group::ThreadGroup;
-use super::{Channel, PassthroughFiles};
 
 /// Options of a mount.
 #[derive(Clone, Debug, Default)]
@@ -42,11 +38,10 @@ impl MountOptions {
     }
 }
 
-/// A mount of this host that this process serves.
+/// A mount of this host.
 pub struct Mount {
     device: OwnedFd,
     mountpoint: PathBuf,
-    threads: Arc<ThreadGroup>,
     /// Whether fusermount3 mounted it, and unmounts it.
     with_helper: bool,
 }
@@ -59,29 +54,22 @@ impl Mount {
     /// fusermount3(1). Accesses wait until one of its channels is served. The kernel checks
     /// permissions by mode, as for a file system on a disk.
     pub fn new(at: &Path, options: &MountOptions) -> io::Result<Mount> {
-        let at = at.canonicalize()?;
-        let (device, by_helper) = match getuid().is_root() {
-            true => (mount(&at, options)?, false),
-            false => (mount_with_helper(&at, options)?, true),
+        let mountpoint = at.canonicalize()?;
+        let (device, with_helper) = match getuid().is_root() {
+            true => (mount(&mountpoint, options)?, false),
+            false => (mount_with_helper(&mountpoint, options)?, true),
         };
         Ok(Mount {
             device,
-            mountpoint: at,
-            threads: Arc::default(),
-            with_helper: by_helper,
+            mountpoint,
+            with_helper,
         })
     }
 
-    /// Opens another descriptor for requests of up to `longest` bytes each.
-    pub fn channel(&self, longest: usize) -> io::Result<Channel> {
-        let device = sys::fuse::clone_device(self.device.as_fd())?;
-        let name = self.mountpoint.display().to_string();
-        Channel::new(device, longest, name, self.threads.clone())
-    }
-
-    /// Returns the interface for registering files that the kernel reads and writes itself.
-    pub fn passthrough_files(&self) -> io::Result<PassthroughFiles> {
-        Ok(PassthroughFiles::new(self.device.try_clone()?))
+    /// Opens another descriptor for requests, for
+    /// [`Channels::open`](super::Channels::open).
+    pub fn open_device(&self) -> io::Result<OwnedFd> {
+        Ok(sys::fuse::clone_device(self.device.as_fd())?)
     }
 
     /// Detaches the mount. Open files stay open until closed, or this process exits. Dirty pages

@@ -13,7 +13,10 @@ pub struct PassthroughFiles {
 }
 
 impl PassthroughFiles {
-    pub(super) fn new(device: OwnedFd) -> PassthroughFiles {
+    /// Returns those of a mount with this descriptor, which [`Mount::open_device`] has returned.
+    ///
+    /// [`Mount::open_device`]: super::Mount::open_device
+    pub fn new(device: OwnedFd) -> PassthroughFiles {
         PassthroughFiles {
             device,
             refused: AtomicBool::new(false),

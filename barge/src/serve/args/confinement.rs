@@ -1,6 +1,7 @@
 //! `--sandbox` and `--seccomp`: the confinement of the process that serves.
 
 use clap::{Args, ValueEnum};
+use sandbox::seccomp::Action;
 
 use crate::serve::modcaps::Modcaps;
 
@@ -26,11 +27,12 @@ pub(crate) struct ConfinementArgs {
     /// Shares that 9P, NFS or NBD serve at an address are together in one process in any case.
     #[arg(long, value_name = "WHICH", default_value = "share")]
     pub(in crate::serve) processes: Processes,
-    /// Reaction to a system call that serving does not use
+    /// Reaction to a system call that serving does not use [default: kill, or errno]
     ///
-    /// It has no effect with --sandbox none.
-    #[arg(long, value_name = "ACTION", default_value = "kill")]
-    pub(in crate::serve) seccomp: Seccomp,
+    /// The default is errno for a process with a source on another server: it loads libraries to
+    /// look up names, which may try other calls. The option has no effect with --sandbox none.
+    #[arg(long, value_name = "ACTION")]
+    pub(in crate::serve) seccomp: Option<Seccomp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -62,19 +64,32 @@ pub(crate) enum Seccomp {
     None,
     /// Kill the process
     Kill,
+    /// Let the call fail with EPERM
+    Errno,
     /// Carry the call out, with a line in the kernel's log
     Log,
     /// Send SIGSYS
     Trap,
 }
 
-impl From<Seccomp> for sandbox::seccomp::Action {
-    fn from(action: Seccomp) -> sandbox::seccomp::Action {
+impl From<Seccomp> for Action {
+    fn from(action: Seccomp) -> Action {
         match action {
-            Seccomp::None => sandbox::seccomp::Action::None,
-            Seccomp::Kill => sandbox::seccomp::Action::Kill,
-            Seccomp::Log => sandbox::seccomp::Action::Log,
-            Seccomp::Trap => sandbox::seccomp::Action::Trap,
+            Seccomp::None => Action::None,
+            Seccomp::Kill => Action::Kill,
+            Seccomp::Errno => Action::Errno,
+            Seccomp::Log => Action::Log,
+            Seccomp::Trap => Action::Trap,
+        }
+    }
+}
+
+impl Seccomp {
+    /// Returns the default for a process that connects to other hosts or does not (`network`).
+    pub(crate) fn by_default(network: bool) -> Seccomp {
+        match network {
+            true => Seccomp::Errno,
+            false => Seccomp::Kill,
         }
     }
 }

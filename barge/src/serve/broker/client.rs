@@ -1,36 +1,29 @@
 //! The broker as the process that serves uses it.
 
 use std::collections::HashMap;
-use std::env;
-use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use sys::users::{Group, User, UserDatabase};
 use transports::{Addr, DatagramSocket, Listener};
 
-use super::message::{self, Entry, MAX_FIGURES, Reply, Request, UserKey, Wanted};
+use super::message::{MAX_FIGURES, Reply, Request, Wanted};
 use super::parts::Part;
 use crate::Failure;
+use crate::child::message::{self, unexpected};
+use crate::child::{self, users};
 use crate::serve::plan::Plan;
 use crate::status::{Figures, Status};
 
-/// The environment variable with the [`ChildOptions`] of the process that serves.
-pub(super) const CHILD_OPTIONS: &str = "BARGE_CHILD";
-
-/// The options that the broker passes to a process that serves, in the environment as JSON.
+/// The options that the broker passes to a process that serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ChildOptions {
     /// The descriptor of the socket for requests to the broker.
@@ -49,23 +42,10 @@ pub(super) struct ChildOptions {
     pub(super) restarted: bool,
 }
 
-impl ChildOptions {
-    pub(super) fn to_text(&self) -> String {
-        serde_json::json!(self).to_string()
-    }
-
-    /// Returns the options of this process, if it has any.
-    fn of_this_process() -> Option<Result<ChildOptions, Failure>> {
-        let text = env::var_os(CHILD_OPTIONS)?;
-        let options = serde_json::from_slice(text.as_bytes());
-        Some(options.map_err(|error| Failure::new(format!("{CHILD_OPTIONS}: {error}"))))
-    }
-}
-
 /// Returns the number of sockets that a service manager has passed to the broker of this process,
 /// if it has one.
 pub(in crate::serve) fn listen_fds() -> Option<i32> {
-    let options = ChildOptions::of_this_process()?.ok()?;
+    let options: ChildOptions = child::options()?.ok()?;
     Some(options.listen_fds)
 }
 
@@ -81,17 +61,13 @@ pub(in crate::serve) struct BrokerClient {
 impl BrokerClient {
     /// Returns the broker that has started this process, if one has.
     pub(in crate::serve) fn of_this_process() -> Result<Option<Arc<BrokerClient>>, Failure> {
-        let Some(options) = ChildOptions::of_this_process() else {
+        let Some(options) = child::options() else {
             return Ok(None);
         };
-        let options = options?;
-        let inherited = |number| {
-            sys::inherit::fd(number)
-                .map_err(|error| Failure::new(format!("{CHILD_OPTIONS}: {error}")))
-        };
+        let options: ChildOptions = options?;
         Ok(Some(Arc::new(BrokerClient {
-            channel: inherited(options.channel)?,
-            control: inherited(options.control)?,
+            channel: child::inherited(options.channel)?,
+            control: child::inherited(options.control)?,
             options,
             listened: Mutex::default(),
         })))
@@ -119,17 +95,16 @@ impl BrokerClient {
     }
 
     fn ask(&self, request: &Request) -> io::Result<(Reply, Option<OwnedFd>)> {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
-        message::send(self.channel.as_fd(), request, Some(there.as_fd()))?;
-        drop(there);
-        match message::receive(here.as_fd())? {
-            (Reply::Failed { errno, message }, _) => Err(match errno {
-                Some(errno) => io::Error::from_raw_os_error(errno),
-                None => io::Error::other(message),
-            }),
-            reply => Ok(reply),
-        }
+        message::ask(self.channel.as_fd(), request)
+    }
+
+    /// Makes this process ask the broker for users and groups.
+    pub(super) fn query_users(self: &Arc<Self>) {
+        let broker = self.clone();
+        users::ask_with(move |query| match broker.ask(&Request::Users(query))? {
+            (Reply::Users(found), _) => Ok(found),
+            (other, _) => Err(unexpected(&other)),
+        });
     }
 
     /// Asks for a descriptor.
@@ -217,22 +192,6 @@ impl BrokerClient {
         let environment = environment.to_vec();
         self.ask(&Request::Ready { environment }).map(drop)
     }
-
-    /// Queries the user database, and converts the entry with `convert`, which gets its name.
-    fn find<T>(
-        &self,
-        key: UserKey,
-        convert: impl FnOnce(CString, Entry) -> T,
-    ) -> rustix::io::Result<Option<T>> {
-        let mut entry = match self.ask(&Request::Find { key }) {
-            Ok((Reply::Found { entry: None }, _)) => return Ok(None),
-            Ok((Reply::Found { entry: Some(entry) }, _)) => entry,
-            Ok(_) => return Err(Errno::BADMSG),
-            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-        };
-        let name = CString::new(std::mem::take(&mut entry.name)).map_err(|_| Errno::BADMSG)?;
-        Ok(Some(convert(name, entry)))
-    }
 }
 
 /// The figures of all parts of the server.
@@ -284,78 +243,5 @@ impl Figures for PartFigures {
             }
         }
         all
-    }
-}
-
-fn unexpected(reply: &Reply) -> io::Error {
-    io::Error::other(format!("expected another reply than {reply:?}"))
-}
-
-fn user(name: CString, entry: Entry) -> User {
-    User {
-        name,
-        uid: entry.id,
-        gid: entry.gid,
-    }
-}
-
-fn group(name: CString, entry: Entry) -> Group {
-    Group {
-        name,
-        gid: entry.gid,
-    }
-}
-
-/// The user database of a process that cannot read it.
-pub(super) struct BrokeredUsers(pub(super) Arc<BrokerClient>);
-
-impl UserDatabase for BrokeredUsers {
-    fn by_uid(&self, uid: u32) -> rustix::io::Result<Option<User>> {
-        self.0.find(UserKey::Uid(uid), user)
-    }
-
-    fn by_name(&self, name: &CStr) -> rustix::io::Result<Option<User>> {
-        self.0.find(UserKey::User(name.to_bytes().to_vec()), user)
-    }
-
-    fn group_by_gid(&self, gid: u32) -> rustix::io::Result<Option<Group>> {
-        self.0.find(UserKey::Gid(gid), group)
-    }
-
-    fn group_by_name(&self, name: &CStr) -> rustix::io::Result<Option<Group>> {
-        self.0.find(UserKey::Group(name.to_bytes().to_vec()), group)
-    }
-
-    fn groups(&self, user: &User) -> Vec<u32> {
-        let user = Entry {
-            name: user.name.to_bytes().to_vec(),
-            id: user.uid,
-            gid: user.gid,
-        };
-        match self.0.ask(&Request::GroupsOfUser { user }) {
-            Ok((Reply::Groups { gids }, _)) => gids,
-            _ => Vec::new(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_arrive_as_they_were_given() {
-        let options = ChildOptions {
-            channel: 7,
-            control: 8,
-            broker: 4711,
-            listen_fds: 2,
-            part: Part::Share("a=b:c".into()),
-            namespaces: true,
-            restarted: false,
-        };
-        let text = options.to_text();
-        let parsed: ChildOptions = serde_json::from_str(&text).expect("options");
-        assert_eq!(parsed, options);
     }
 }

@@ -3,14 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
 
-use super::client::{BrokerClient, BrokeredUsers};
-use crate::Failure;
-use crate::confinement::log_missing_barriers;
-use crate::diagnose;
+use super::client::BrokerClient;
 use crate::serve::args::ServeArgs;
 use crate::serve::args::confinement::{Processes, Sandbox, Seccomp};
 use crate::serve::modcaps::{self, Modcaps};
@@ -18,13 +14,15 @@ use crate::serve::plan::Plan;
 use crate::serve::recovery;
 use crate::serve::share::Share;
 use crate::source::Source;
+use crate::{Failure, child};
 
 /// The confinement that options ask for.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::serve) struct ConfinementPlan {
     /// `None` for the default.
     pub(in crate::serve) sandbox: Option<Sandbox>,
-    pub(super) seccomp: Seccomp,
+    /// `None` for the default.
+    seccomp: Option<Seccomp>,
     pub(super) processes: Processes,
     /// The capabilities that the options need, whatever the sources, and changes to these.
     capabilities: CapabilitySet,
@@ -41,7 +39,7 @@ impl ConfinementPlan {
     /// The plan of a process that confines itself, or is not confined.
     pub(in crate::serve) const NONE: ConfinementPlan = ConfinementPlan {
         sandbox: Some(Sandbox::None),
-        seccomp: Seccomp::None,
+        seccomp: None,
         processes: Processes::One,
         capabilities: CAPABILITIES,
         modcaps: Modcaps::NONE,
@@ -72,9 +70,9 @@ impl ConfinementPlan {
 /// Returns whether the server of `plan` connects to other hosts, or reads files of the host that no
 /// option names.
 pub(super) fn uses_network(plan: &Plan) -> bool {
-    let connects = |share: &Share| match &share.named.source {
-        Source::Tree(tree) => tree.host_paths().is_none(),
-        Source::Referral { .. } => false,
+    let connects = |share: &Share| {
+        let tree = share.named.source.tree();
+        tree.is_some_and(|tree| tree.host_paths().is_none())
     };
     plan.confinement.kerberos || plan.sources.shares.iter().any(connects)
 }
@@ -113,24 +111,17 @@ fn capabilities(plan: &Plan) -> CapabilitySet {
 pub(super) fn visible_paths(plan: &Plan, by_default: bool) -> Vec<VisiblePath> {
     let mut all: Vec<VisiblePath> = Vec::new();
     for share in &plan.sources.shares {
-        let paths = match &share.named.source {
-            Source::Tree(tree) => tree.host_paths().unwrap_or_default(),
-            Source::Referral { .. } => Vec::new(),
-        };
+        let tree = share.named.source.tree();
+        let paths = tree
+            .and_then(barge_client::Source::host_paths)
+            .unwrap_or_default();
         // A reload may change whether a share is read-only.
         let writable = !share.access.read_only || plan.sources.reloadable;
         all.extend(paths.into_iter().map(|path| VisiblePath { path, writable }));
-        all.extend(share.overlay.clone().map(writable_path));
+        all.extend(share.overlay.clone().map(VisiblePath::writable));
     }
-    all.extend(state_dir(plan, by_default).map(writable_path));
+    all.extend(state_dir(plan, by_default).map(VisiblePath::writable));
     all
-}
-
-fn writable_path(path: PathBuf) -> VisiblePath {
-    VisiblePath {
-        path,
-        writable: true,
-    }
 }
 
 /// Returns the state directory of the server of `plan`, if it has one.
@@ -139,43 +130,22 @@ fn state_dir(plan: &Plan, by_default: bool) -> Option<PathBuf> {
     recovery::state_dir(&identity)
 }
 
-/// Returns an error if a source does not exist: its message may have the names beside it.
-fn check_sources(plan: &Plan) -> Result<(), Failure> {
-    for share in &plan.sources.shares {
-        let source = &share.named.source;
-        let Source::Tree(tree) = source else {
-            continue;
-        };
-        for path in tree.host_paths().unwrap_or_default() {
-            path.metadata().map_err(|error| {
-                Failure::new(format!("{source}: {}", diagnose::open_error(tree, &error)))
-            })?;
-        }
-    }
-    Ok(())
-}
-
 /// Confines this process, which serves `plan`, before it starts a thread.
 pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result<(), Failure> {
-    // The broker's death must not leave a second server to its successor.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::new)?;
     let by_default = plan.uses_default_addrs();
-    check_sources(plan)?;
+    let mut sources = plan.sources.shares.iter().map(|share| &share.named.source);
+    sources.try_for_each(Source::check)?;
     if let Some(dir) = state_dir(plan, by_default) {
         // Its use says why it cannot be created.
         let _ = recovery::create_private_dir(&dir);
     }
-    log_missing_barriers();
-    // They read files of /proc that a root of its own does not have.
-    let _ = (
-        sys::usage::running_threads(),
-        sys::usage::lease_break_time(),
-    );
     // An error means that peers of this host are not identified, as without.
     let _ = sys::diag::keep_sockets();
-    sys::users::set_database(Box::new(BrokeredUsers(broker.clone())));
+    broker.query_users();
     let network = uses_network(plan);
     let kept = capabilities(plan) & sys::caps::effective();
+    let seccomp = plan.confinement.seccomp;
+    let seccomp = seccomp.unwrap_or(Seccomp::by_default(network));
     let confinement = Confinement {
         paths: visible_paths(plan, by_default),
         namespaces: broker.prepared_namespaces(),
@@ -184,7 +154,7 @@ pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result
         capabilities: kept,
         network,
         directories: uses_directories(plan, by_default),
-        seccomp: plan.confinement.seccomp.into(),
+        seccomp: seccomp.into(),
     };
-    confinement.enter().map_err(Failure::new)
+    child::confine(&confinement)
 }

@@ -3,7 +3,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::net::UdpSocket;
@@ -13,13 +12,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use sys::users::{self, User};
 use transports::{Addr, Listener};
 
-use super::message::{self, Reply, Request, UserKey};
+use super::message::{Reply, Request};
 use super::parts::Part;
 use super::process::Process;
 use super::supervisor::Broker;
+use crate::child::users;
 use crate::listen::listen;
 use crate::private_file;
 use crate::serve::activation;
@@ -105,8 +104,8 @@ impl Responder {
         request: Request,
         broker: &Arc<Broker>,
         process: &Process,
-    ) -> (Reply, Option<OwnedFd>) {
-        let reply = match request {
+    ) -> io::Result<(Reply, Option<OwnedFd>)> {
+        match request {
             Request::Listen { addr, place } => self.listen(addr, place),
             Request::BindUdp { host, port } => self.bind_udp(&host, port),
             Request::ConnectUdp { to } => match self.permitted.lock().calls_clients {
@@ -133,12 +132,8 @@ impl Responder {
                 Ok((Reply::Parts { parts }, None))
             }
             Request::Figures { part, wanted } => broker.figures(&part, wanted).map(descriptor),
-            Request::Find { key } => find(key).map(|entry| (Reply::Found { entry }, None)),
-            Request::GroupsOfUser { user } => {
-                groups(user).map(|gids| (Reply::Groups { gids }, None))
-            }
-        };
-        reply.unwrap_or_else(|error| (Reply::failed(&error), None))
+            Request::Users(query) => users::find(query).map(|found| (Reply::Users(found), None)),
+        }
     }
 
     fn listen(&self, addr: String, place: usize) -> io::Result<(Reply, Option<OwnedFd>)> {
@@ -183,37 +178,4 @@ fn refused() -> io::Error {
 
 fn descriptor(fd: impl Into<OwnedFd>) -> (Reply, Option<OwnedFd>) {
     (Reply::Descriptor, Some(fd.into()))
-}
-
-/// Queries the user database for a user or a group.
-fn find(key: UserKey) -> io::Result<Option<message::Entry>> {
-    let user = |user: User| message::Entry {
-        name: user.name.into_bytes(),
-        id: user.uid,
-        gid: user.gid,
-    };
-    let group = |group: users::Group| message::Entry {
-        name: group.name.into_bytes(),
-        id: group.gid,
-        gid: group.gid,
-    };
-    Ok(match key {
-        UserKey::Uid(uid) => users::by_uid(uid)?.map(user),
-        UserKey::User(name) => users::by_name(&text(name)?)?.map(user),
-        UserKey::Gid(gid) => users::group_by_gid(gid)?.map(group),
-        UserKey::Group(name) => users::group_by_name(&text(name)?)?.map(group),
-    })
-}
-
-/// Queries the user database for the groups of a user.
-fn groups(user: message::Entry) -> io::Result<Vec<u32>> {
-    Ok(users::groups(&User {
-        name: text(user.name)?,
-        uid: user.id,
-        gid: user.gid,
-    }))
-}
-
-fn text(name: Vec<u8>) -> io::Result<CString> {
-    CString::new(name).map_err(|_| Errno::INVAL.into())
 }

@@ -13,16 +13,14 @@ use concurrency::ThreadPool;
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
-use sandbox::{ChildNamespace, Namespaces};
 
-use super::client::{CHILD_OPTIONS, ChildOptions};
+use super::client::ChildOptions;
 use super::confinement::{uses_network, visible_paths};
-use super::message::{self, Request, Wanted};
+use super::message::{Request, Wanted};
 use super::parts::Part;
 use super::process::Process;
 use super::requests::{Permitted, Responder};
-use crate::serve::args::confinement::Sandbox;
-use crate::serve::child::{self, End};
+use crate::child::{self, ChildNamespaces, End, message};
 use crate::serve::host::print_ready;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{activation, run as command, users};
@@ -86,9 +84,7 @@ pub(in crate::serve) fn run(
 pub(super) struct Broker {
     /// The processes that serve, one for each part: at least one.
     pub(super) processes: Vec<Arc<Process>>,
-    namespaces: Option<Namespaces>,
-    /// Whether the processes have to be in namespaces.
-    required: bool,
+    namespaces: ChildNamespaces,
     listen_fds: i32,
     stopping: AtomicBool,
     /// Whether all parts have been ready.
@@ -110,10 +106,8 @@ impl Broker {
         let (mut processes, mut channels) = (Vec::new(), Vec::new());
         let parts = Part::all(plan);
         for part in &parts {
-            let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-            let pair = || socketpair(family, kind, SocketFlags::CLOEXEC, None);
-            let (channel, childs_channel) = pair().map_err(Failure::new)?;
-            let (control, childs_control) = pair().map_err(Failure::new)?;
+            let (channel, childs_channel) = message::pair().map_err(Failure::new)?;
+            let (control, childs_control) = message::pair().map_err(Failure::new)?;
             channels.push(channel);
             let mut plan = again()?;
             part.limit(&mut plan, parts.len());
@@ -133,8 +127,7 @@ impl Broker {
         }
         let broker = Arc::new(Broker {
             processes,
-            namespaces: namespaces(plan)?,
-            required: plan.confinement.sandbox == Some(Sandbox::Namespace),
+            namespaces: ChildNamespaces::new(plan.confinement.sandbox)?,
             listen_fds,
             stopping: AtomicBool::new(false),
             ready: AtomicBool::new(false),
@@ -158,18 +151,14 @@ impl Broker {
         let (broker, process) = (self.clone(), process.clone());
         let serve = move || {
             loop {
-                let (request, to) = match message::receive::<Request>(channel.as_fd()) {
-                    Ok((request, Some(to))) => (request, to),
-                    Ok((_, None)) => continue,
-                    Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
+                let (request, to) = match message::next_request::<Request>(channel.as_fd()) {
+                    Ok(next) => next,
                     Err(error) => return tracing::error!("requests of the server: {error}"),
                 };
                 let (broker, process) = (broker.clone(), process.clone());
                 // If the queue is full, the reply's socket is closed, and the request fails.
                 pool.try_run(move || {
-                    let (reply, passed) = process.responder.reply(request, &broker, &process);
-                    // The process may have ended.
-                    let _ = message::send(to.as_fd(), &reply, passed.as_ref().map(AsFd::as_fd));
+                    to.reply(process.responder.reply(request, &broker, &process));
                 });
             }
         };
@@ -344,8 +333,10 @@ impl Broker {
         // Inherited, unlike the originals.
         let (channel, control) = &process.childs_ends;
         let (channel, control) = (rustix::io::dup(channel)?, rustix::io::dup(control)?);
-        let start = |namespaces| {
-            let options = ChildOptions {
+        self.namespaces.start(child::command(), |namespaces| {
+            let rooted = namespaces && !process.network;
+            process.rooted.store(rooted, Ordering::SeqCst);
+            ChildOptions {
                 channel: channel.as_raw_fd(),
                 control: control.as_raw_fd(),
                 broker: std::process::id(),
@@ -353,42 +344,7 @@ impl Broker {
                 part: process.part.clone(),
                 namespaces,
                 restarted,
-            };
-            let rooted = namespaces && !process.network;
-            process.rooted.store(rooted, Ordering::SeqCst);
-            let mut command = child::command();
-            command.env(CHILD_OPTIONS, options.to_text()).spawn()
-        };
-        let Some(namespaces) = self.namespaces else {
-            return start(false);
-        };
-        let own = ChildNamespace::current()?;
-        match namespaces.prepare() {
-            Ok(()) => {
-                let child = start(true);
-                own.restore()?;
-                child
             }
-            Err(error) if self.required => Err(io::Error::other(error)),
-            Err(error) => {
-                tracing::info!("{error}: confined by Landlock alone");
-                start(false)
-            }
-        }
-    }
-}
-
-/// Returns the namespaces of the processes that serve `plan`, or `None` if Landlock confines them
-/// alone.
-fn namespaces(plan: &Plan) -> Result<Option<Namespaces>, Failure> {
-    let explicit = plan.confinement.sandbox == Some(Sandbox::Namespace);
-    let kind = Namespaces::for_this_process();
-    match plan.confinement.sandbox {
-        Some(Sandbox::Landlock) => Ok(None),
-        _ if kind == Namespaces::Privileged => Ok(Some(kind)),
-        _ if explicit => Err(Failure::new(
-            "--sandbox namespace: expected the super-user, with CAP_SYS_ADMIN",
-        )),
-        _ => Ok(None),
+        })
     }
 }

@@ -14,8 +14,8 @@ use sandbox::{Confinement, Namespaces, VisiblePath};
 use transports::Listener;
 
 use super::args::{Handles, Sandbox, VirtiofsdArgs};
+use crate::child::{self, End};
 use crate::confinement::log_missing_barriers;
-use crate::serve::child::{self, End};
 use crate::{CommandResult, Failure, signals};
 
 impl VirtiofsdArgs {

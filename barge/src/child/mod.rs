@@ -1,0 +1,144 @@
+//! Processes that serve as children of another process of this program. The parent is not confined,
+//! and does for them what they cannot do themselves: they ask it ([`message`]).
+
+pub(crate) mod message;
+pub(crate) mod users;
+
+use std::env;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+
+use rustix::process::Signal;
+use sandbox::{ChildNamespace, Confinement, Namespaces};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::serve::args::confinement::Sandbox;
+use crate::{Failure, confinement};
+
+/// The environment variable with the options of a child, as JSON.
+const OPTIONS: &str = "BARGE_CHILD";
+
+/// Returns the options that the parent of this process has given it, if it has such a parent.
+pub(crate) fn options<O: DeserializeOwned>() -> Option<Result<O, Failure>> {
+    let text = env::var_os(OPTIONS)?;
+    let options = serde_json::from_slice(text.as_bytes());
+    Some(options.map_err(|error| Failure::new(format!("{OPTIONS}: {error}"))))
+}
+
+/// Takes over a descriptor that the options of this process name.
+pub(crate) fn inherited(number: i32) -> Result<std::os::fd::OwnedFd, Failure> {
+    sys::inherit::fd(number).map_err(|error| Failure::new(format!("{OPTIONS}: {error}")))
+}
+
+/// Returns the command that starts this program again with the same arguments.
+pub(crate) fn command() -> Command {
+    let mut arguments = env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    if let Some(name) = arguments.next() {
+        command.arg0(name);
+    }
+    // Signals of the terminal reach it through this process.
+    command.args(arguments).process_group(0);
+    command
+}
+
+/// The namespaces that a parent prepares for its children.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChildNamespaces {
+    /// `None` if Landlock confines them alone.
+    kind: Option<Namespaces>,
+    /// Whether children are not started without them.
+    required: bool,
+}
+
+impl ChildNamespaces {
+    /// Returns those for the value of `--sandbox`.
+    pub(crate) fn new(sandbox: Option<Sandbox>) -> Result<ChildNamespaces, Failure> {
+        let required = sandbox == Some(Sandbox::Namespace);
+        let kind = Namespaces::for_this_process();
+        let kind = match sandbox {
+            Some(Sandbox::Landlock | Sandbox::None) => None,
+            _ if kind == Namespaces::Privileged => Some(kind),
+            _ if required => {
+                return Err(Failure::new(
+                    "sandbox namespace: expected the super-user, with CAP_SYS_ADMIN",
+                ));
+            }
+            _ => None,
+        };
+        Ok(ChildNamespaces { kind, required })
+    }
+
+    /// Starts a child with `command` and the options that `options` returns, which gets whether
+    /// the child is prepared for namespaces.
+    pub(crate) fn start<O: Serialize>(
+        self,
+        mut command: Command,
+        options: impl Fn(bool) -> O,
+    ) -> io::Result<Child> {
+        let mut start = |namespaces| {
+            let text = serde_json::to_string(&options(namespaces))?;
+            command.env(OPTIONS, text).spawn()
+        };
+        let Some(namespaces) = self.kind else {
+            return start(false);
+        };
+        let own = ChildNamespace::current()?;
+        match namespaces.prepare() {
+            Ok(()) => {
+                let child = start(true);
+                own.restore()?;
+                child
+            }
+            Err(error) if self.required => Err(io::Error::other(error)),
+            Err(error) => {
+                tracing::info!("{error}: confined by Landlock alone");
+                start(false)
+            }
+        }
+    }
+}
+
+/// Confines this process, a child, before it starts a thread. It is killed when its parent ends,
+/// which must not leave a second server to its successor.
+pub(crate) fn confine(confinement: &Confinement) -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::new)?;
+    confinement::log_missing_barriers();
+    // They read files of /proc that a root of its own does not have.
+    let _ = (
+        sys::usage::running_threads(),
+        sys::usage::lease_break_time(),
+    );
+    confinement.enter().map_err(Failure::new)
+}
+
+/// The exit status of a Rust program whose main thread panicked.
+const PANICKED: i32 = 101;
+
+/// The end of a child.
+pub(crate) enum End {
+    /// By itself, with this status.
+    Exit(u8),
+    /// By a crash, as the end of a sentence about the process.
+    Crash(String),
+}
+
+impl End {
+    pub(crate) fn of(status: ExitStatus) -> End {
+        match (status.code(), status.signal()) {
+            (Some(PANICKED), _) => End::Crash("has panicked".into()),
+            (Some(code), _) => End::Exit(u8::try_from(code).unwrap_or(1)),
+            (None, signal) => {
+                let signal = signal.unwrap_or_default();
+                let hint = match signal == Signal::SYS.as_raw() {
+                    true => " after a system call that --seccomp does not permit",
+                    false => "",
+                };
+                End::Crash(format!("was ended by signal {signal}{hint}"))
+            }
+        }
+    }
+}

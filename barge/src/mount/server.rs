@@ -1,0 +1,225 @@
+//! The process that serves a FUSE mount.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use engine::{Engine, QueueThread, Tuning};
+use fuse::server::{Server, Session};
+use layers::PageCache;
+use rustix::thread::CapabilitySet;
+use sandbox::{Confinement, VisiblePath};
+use transports::fusedev::{Channels, PassthroughFiles};
+use vfs::{Call, Caller, Cx, Export};
+
+use super::options::ResolvedOptions;
+use super::passthrough::Passthrough;
+use super::{MountArgs, shutdown_timeout, warn_not_synced, with_timeout};
+use crate::holder::Holder;
+use crate::read_trace::TraceFile;
+use crate::serve::args::confinement::{Sandbox, Seccomp};
+use crate::serve::modcaps;
+use crate::source::Source;
+use crate::stack::Stack;
+use crate::status::{ObservedSource, ObservedSources, Observer, SourceCache, StatusServer};
+use crate::{CommandResult, Failure, child, service};
+
+/// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
+/// request after it was woken, and on idle processors of a virtual machine that and the wake-up of
+/// the server take 65 µs: a shorter poll would find no request, and polling would stop.
+const POLL: Duration = Duration::from_micros(200);
+
+/// The end of a mount.
+enum Event {
+    /// The holder has unmounted after a signal to stop.
+    Stop,
+    /// All channels are closed.
+    Unmounted,
+}
+
+/// Opens the source, and serves the mount of `holder`.
+pub(super) fn serve(
+    args: &MountArgs,
+    mut options: ResolvedOptions,
+    holder: &Arc<Holder>,
+) -> CommandResult {
+    sys::limits::raise_descriptors();
+    options.passthrough &= args.record_trace.is_none();
+    options.source.check()?;
+    let trace = args.record_trace.as_deref().map(TraceFile::create);
+    let trace = trace.transpose()?;
+    confine(args, &options, holder)?;
+    let privileged = sys::caps::have_all(CapabilitySet::SYS_ADMIN);
+    if options.passthrough && privileged {
+        request_fd_passing(&mut options.source);
+    }
+    let limit = shutdown_timeout(&options.source);
+    let source = options.source.open(hostdir::Options::default())?;
+    let pages = options.page_cache.map(PageCache::new).transpose();
+    let pages = pages.map_err(Failure::new)?.map(Arc::new);
+    let cache = match &pages {
+        Some(pages) => SourceCache::Pages(pages.clone()),
+        None => SourceCache::Image(source.clone()),
+    };
+    let stack = Stack {
+        disk_cache: match &options.source {
+            Source::Tree(barge_client::Source::Remote(url)) => {
+                options.disk_cache.as_ref().map(|cache| (cache, url))
+            }
+            _ => None,
+        },
+        read_trace: trace.clone(),
+        overlay: (args.overlay.clone()).map(|dir| (dir, hostdir::Options::default())),
+        page_cache: pages,
+        owner: options.owner,
+        ..Stack::default()
+    };
+    let fs = stack.wrap(source)?;
+    let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
+    let tuning = Tuning {
+        operation_stats: options.http.is_some(),
+        poll: POLL,
+        ..Tuning::default()
+    };
+    let engine = Engine::new(tuning).map_err(Failure::new)?;
+    match options.http {
+        Some(_) => serve_status(&engine, holder, &options.source, cache)?,
+        // At the end, no other reference to the source may exist.
+        None => drop(cache),
+    }
+    // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
+    holder.mount(fs.capabilities().read_only)?;
+    let mut session = server.session();
+    if options.passthrough {
+        let files = PassthroughFiles::new(holder.descriptor().map_err(Failure::new)?);
+        session = session.with_passthrough(Arc::new(Passthrough(files)));
+    }
+    let dir = args.dir.display().to_string();
+    let threads = serve_requests(&engine, session, server.max_request(), dir, holder);
+    let threads = threads.map_err(Failure::new)?;
+    let (sender, receiver) = channel();
+    let stop = sender.clone();
+    // Fails only if the receiver is gone, when the mount has ended anyway.
+    holder.on_stop(move || drop(stop.send(Event::Stop)))?;
+    std::thread::spawn(move || {
+        threads.into_iter().for_each(QueueThread::join);
+        sender.send(Event::Unmounted)
+    });
+    holder.report_ready()?;
+    if let Ok(Event::Stop) = receiver.recv() {
+        // Either the session has ended or programs still have files open: they get errors.
+        let _ = receiver.recv_timeout(service::CLOSE_TIMEOUT);
+    }
+    let pages = options.page_cache.is_some();
+    let synced = with_timeout(limit, move || {
+        // Writes through memory maps may arrive after the last close.
+        let synced = match pages {
+            true => fs.sync(&Cx::new(&Caller::ROOT, &Call::detached())),
+            false => Ok(()),
+        };
+        engine.stop();
+        engine.wait();
+        // The source closes its session with the server and may wait for it.
+        drop((fs, server, engine));
+        synced
+    });
+    match synced {
+        Some(Ok(())) => {}
+        Some(Err(errno)) => warn_not_synced(&args.dir, &errno),
+        None => warn_not_synced(&args.dir, &"the server does not answer"),
+    }
+    trace.map_or(Ok(()), |trace| trace.finish())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Confines this process before it starts a thread.
+fn confine(
+    args: &MountArgs,
+    options: &ResolvedOptions,
+    holder: &Arc<Holder>,
+) -> Result<(), Failure> {
+    if options.sandbox == Some(Sandbox::None) {
+        return Ok(());
+    }
+    let tree = options.source.tree();
+    let paths = tree.map_or(Some(Vec::new()), barge_client::Source::host_paths);
+    let network = paths.is_none();
+    let directory = matches!(tree, Some(barge_client::Source::HostDir(_)));
+    let directory = directory && tree.is_none_or(|tree| tree.image().is_none());
+    let sources = paths.into_iter().flatten().map(|path| VisiblePath {
+        path,
+        writable: directory,
+    });
+    let overlay = args.overlay.clone().map(VisiblePath::writable);
+    let mut kept = modcaps::DEFAULT | CapabilitySet::DAC_READ_SEARCH;
+    // Attributes of overlays are in trusted.*.
+    let privileged = options.passthrough || args.overlay.is_some();
+    kept.set(CapabilitySet::SYS_ADMIN, privileged);
+    // Ports below 1024 of clients of other servers.
+    kept.set(CapabilitySet::NET_BIND_SERVICE, network);
+    kept &= sys::caps::effective();
+    let object = matches!(tree, Some(barge_client::Source::Object(_)));
+    if !network {
+        holder.query_users();
+    }
+    let seccomp = options.seccomp.unwrap_or(Seccomp::by_default(network));
+    child::confine(&Confinement {
+        paths: sources.chain(overlay).collect(),
+        namespaces: holder.prepared_namespaces(),
+        landlock: true,
+        kernel_handles: network || kept.contains(CapabilitySet::DAC_READ_SEARCH),
+        capabilities: kept,
+        network,
+        // Images in object stores may be cached in a directory.
+        directories: directory || object || options.disk_cache.is_some() || args.overlay.is_some(),
+        seccomp: seccomp.into(),
+    })
+}
+
+/// Serves the status page of the mount at the address that its holder listens at.
+fn serve_status(
+    engine: &Arc<Engine>,
+    holder: &Holder,
+    source: &Source,
+    cache: SourceCache,
+) -> Result<(), Failure> {
+    let source = ObservedSource {
+        name: String::new(),
+        source: source.to_string(),
+        cache,
+    };
+    let sources = Arc::new(ObservedSources::new(vec![source]));
+    let observer = Observer::new(engine.clone(), sources, holder.id());
+    StatusServer::new(engine.clone(), Arc::new(observer)).serve(holder.listener()?, &[])
+}
+
+/// Requests open files from a server of this host, so that the kernel can read and write them
+/// itself.
+fn request_fd_passing(source: &mut Source) {
+    if let Source::Tree(barge_client::Source::Remote(url)) = source
+        && let Some(takes) = url.fd_passing()
+    {
+        *takes = true;
+    }
+}
+
+/// Serves requests with one thread per processor. The kernel assigns each request to an idle
+/// thread.
+fn serve_requests(
+    engine: &Arc<Engine>,
+    session: Session,
+    longest: usize,
+    name: String,
+    holder: &Holder,
+) -> std::io::Result<Vec<QueueThread>> {
+    let queues = engine.queues(Arc::new(session));
+    let channels = Channels::new(name);
+    (0..available_parallelism()?.get())
+        .map(|_| {
+            let channel = channels.open(holder.descriptor()?, longest)?;
+            queues.start(Arc::new(channel), None)
+        })
+        .collect()
+}
