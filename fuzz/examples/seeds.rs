@@ -59,6 +59,10 @@ fn main() -> io::Result<()> {
     )?;
     write("oci_layout", "layers", &layers())?;
     write("overlay_directory", "marks", &marks())?;
+    write("broker_requests", "all", &requests())?;
+    write("config_file", "shares", CONFIG.as_bytes())?;
+    write("state_files", "clients", &[1, 0, 0, 3, 2, 7, 8])?;
+    write("state_files", "names", &[0, 0, 0, 20, 2, 7, 8, 0, 0, 40, 0])?;
     write("nfs_client", "segments", &pieces())?;
     write("nfs_session", "v3", &nfs3())?;
     write("nfs_session", "v4.2", &nfs42())?;
@@ -100,6 +104,60 @@ fn damaged() -> Vec<u8> {
     let other = b"\0\x07\x05other\0\0";
     let script = of_each.chain(named).chain(*other);
     [15, 1].into_iter().chain(script).collect()
+}
+
+/// A configuration file with settings of most kinds.
+const CONFIG: &str = r#"9p = ["tcp:[::]:5640", "unix:/run/9p"]
+nfs = "tcp:127.0.0.1:2049"
+nfs-vers = ["3", "4.2"]
+http = 5641
+memory = "64M"
+max-connections = 100
+handshake-timeout = 5
+log-format = "json"
+
+[[share]]
+name = "data"
+source = "/srv/data"
+clients = ["10.0.0.0/8(rw)", "localhost(rw,no_root_squash)"]
+readonly = false
+
+[[share]]
+name = "image"
+source = "image:/srv/a.erofs"
+readonly = true
+"#;
+
+/// A script of `barge_fuzz::broker`: requests of each kind, for named and other files and
+/// addresses, and packets that are none.
+fn requests() -> Vec<u8> {
+    let texts = [
+        r#"{"Listen":{"addr":"unix:DIR/socket","place":0}}"#,
+        r#"{"Listen":{"addr":"unix:DIR/socket","place":1}}"#,
+        r#"{"Listen":{"addr":"unix:DIR/other","place":0}}"#,
+        r#"{"BindUdp":{"host":"127.0.0.1","port":0}}"#,
+        r#"{"ConnectUdp":{"to":"127.0.0.1:9"}}"#,
+        r#"{"Read":{"path":{"Unix":CERT}}}"#,
+        r#"{"Read":{"path":{"Unix":[47,101,116,99,47,112,97,115,115,119,100]}}}"#,
+        r#"{"Create":{"path":{"Unix":CALLS}}}"#,
+        r#"{"Create":{"path":{"Unix":[47,116,109,112,47,120]}}}"#,
+        r#"{"Users":{"Find":{"key":{"Uid":0}}}}"#,
+        r#"{"Users":{"GroupsOf":{"user":{"name":[114,111,111,116],"id":0,"gid":0}}}}"#,
+        r#"{"Reloaded":{"status":"ready"}}"#,
+        r#""Parts""#,
+        r#"{"Figures":{"part":"Whole","wanted":"Status"}}"#,
+        "{",
+        "",
+    ];
+    let packet = |text: &str| {
+        [
+            &[1],
+            &(text.len() as u16).to_le_bytes()[..],
+            text.as_bytes(),
+        ]
+        .concat()
+    };
+    texts.map(packet).concat()
 }
 
 /// A script of `barge_fuzz::oci`: a layer with a file, and one that removes it and hides the rest.

@@ -1,6 +1,9 @@
 //! The fuzz targets, and the invariants that they check for any input.
 //!
 //! - [`block`]: a device and an NBD server answer each request once, and none beyond the disk.
+//! - [`broker`]: a process that serves gets the files and addresses that options name, and no
+//!   others.
+//! - [`config`]: a configuration file is accepted, or refused with messages.
 //! - [`decode`]: messages are decoded or refused, and decoded ones are encoded to the same bytes.
 //! - [`client`]: the client half accepts valid replies of a server, and refuses others.
 //! - [`disk_cache`]: files have their source's contents, whatever happens to copies on a local
@@ -20,6 +23,7 @@
 //! - [`rofs`]: images are refused, or traversed completely.
 //! - [`sidecar`]: sidecars of images are refused or within bounds, and every change to an image is
 //!   detected.
+//! - [`state`]: damaged files of the state directory are refused, or used.
 //! - [`tar`]: archives are refused, or yield a plan.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //!
@@ -30,7 +34,9 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod broker;
 pub mod client;
+pub mod config;
 pub mod decode;
 pub mod disk_cache;
 mod files;
@@ -45,6 +51,7 @@ pub mod rings;
 pub mod rofs;
 pub mod session;
 pub mod sidecar;
+pub mod state;
 pub mod tar;
 
 /// Far more room for a reply than any session may use.

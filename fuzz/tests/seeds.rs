@@ -34,6 +34,8 @@ macro_rules! targets {
 
 targets! {
     block_requests: block::script,
+    broker_requests: broker::script,
+    config_file: config::file,
     disk_cache: disk_cache::directory,
     erofs_image: image::run,
     fuse_session: fuse::script,
@@ -47,6 +49,7 @@ targets! {
     p9_session: session::script,
     rofs_image: rofs::image,
     sidecar_image: sidecar::image,
+    state_files: state::file,
     tar_archive: tar::archive,
     virtqueue_rings: rings::script,
 }

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -42,12 +43,20 @@ pub(crate) fn receive<M: DeserializeOwned>(
     let (mut text, mut passed) = (vec![0; MAX_MESSAGE], None);
     let len = rustix::io::retry_on_intr(|| recv_with_file(socket, &mut text, true, &mut passed))?;
     match len {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        0 if is_closed(socket) => Err(io::ErrorKind::UnexpectedEof.into()),
         len => match serde_json::from_slice(&text[..len]) {
             Ok(message) => Ok((message, passed)),
             Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         },
     }
+}
+
+/// Returns whether the other end of a socket was closed. A packet without bytes does not mean that.
+fn is_closed(socket: BorrowedFd<'_>) -> bool {
+    let mut state = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let closed = PollFlags::RDHUP | PollFlags::HUP;
+    let polled = rustix::io::retry_on_intr(|| poll(&mut state, Some(&Timespec::default())));
+    polled.is_err() || state[0].revents().intersects(closed)
 }
 
 /// A reply, or the error of the request.
@@ -147,7 +156,7 @@ mod tests {
             let received = receive::<(u32, String)>(there.as_fd());
             received.expect_err("no message").kind()
         };
-        for text in [&b"{}"[..], b"\xff", b"[1]", b"[", b"[1,2]"] {
+        for text in [&b"{}"[..], b"\xff", b"[1]", b"[", b"[1,2]", b""] {
             assert_eq!(kind(text), io::ErrorKind::InvalidData, "{text:?}");
         }
         drop(here);

@@ -9,6 +9,7 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,19 +24,19 @@ use crate::listen::retry_while;
 use crate::{Failure, private_file};
 
 /// The identity of a server in its state directory.
-pub(super) struct ServerIdentity {
+pub(crate) struct ServerIdentity {
     /// The state directory, if it is not the default.
-    pub(super) dir: Option<PathBuf>,
-    pub(super) addr: Addr,
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) addr: Addr,
 }
 
 /// The stored state of a server, for one boot.
-pub(super) struct Recovery {
+pub(crate) struct Recovery {
     /// The server's name, the same after each restart.
     pub(super) name: String,
     /// The boot number, a new one after each restart.
     pub(super) boot: u32,
-    pub(super) stable: Arc<dyn Stable>,
+    pub(crate) stable: Arc<dyn Stable>,
     /// The NLM clients to notify of a restart.
     pub(super) monitored: Arc<dyn Stable>,
 }
@@ -43,7 +44,7 @@ pub(super) struct Recovery {
 impl Recovery {
     /// Opens the state of a server. It is in memory only if the address is chosen anew at each
     /// start, or if the default directory cannot be used.
-    pub(super) fn open(ServerIdentity { dir, addr }: &ServerIdentity) -> Result<Recovery, Failure> {
+    pub(crate) fn open(ServerIdentity { dir, addr }: &ServerIdentity) -> Result<Recovery, Failure> {
         let dir = dir.as_deref();
         if is_ephemeral(addr) {
             return Ok(Recovery::in_memory());
@@ -57,7 +58,7 @@ impl Recovery {
         };
         let path = path.join(file);
         let in_use = |opened: &Result<_, OpenError>| matches!(opened, Err(OpenError::InUse));
-        match retry_while(in_use, || StateFile::open(&path)) {
+        match retry_while(in_use, || unless_damaged(|| StateFile::open(&path))) {
             Ok((records, name, boot)) => Ok(Recovery {
                 name,
                 boot,
@@ -206,6 +207,14 @@ impl<E: Into<redb::Error>> From<E> for OpenError {
     }
 }
 
+/// Calls a function that uses a database, and returns an error if that panics, as the database does
+/// with some damaged files.
+fn unless_damaged<T, E: From<redb::Error>>(access: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    // A panic leaves the database as a crash would.
+    panic::catch_unwind(AssertUnwindSafe(access))
+        .unwrap_or_else(|_| Err(redb::Error::Corrupted("the file is damaged".into()).into()))
+}
+
 impl StateFile {
     /// Opens the database at `path`. Returns it with the server's name and a new boot number.
     fn open(path: &Path) -> Result<(StateFile, String, u32), OpenError> {
@@ -248,9 +257,11 @@ impl StateFile {
 
 impl RecordTable {
     fn read(&self) -> Result<Vec<Box<[u8]>>, redb::Error> {
-        let clients = self.database.begin_read()?.open_table(self.table)?;
-        let keys = clients.iter()?;
-        keys.map(|entry| Ok(entry?.0.value().into())).collect()
+        unless_damaged(|| {
+            let clients = self.database.begin_read()?.open_table(self.table)?;
+            let keys = clients.iter()?;
+            keys.map(|entry| Ok(entry?.0.value().into())).collect()
+        })
     }
 
     fn update(&self, record: &[u8], keep: bool) -> vfs::Result<()> {
@@ -265,7 +276,7 @@ impl RecordTable {
             }
             Ok(change.commit()?)
         };
-        change().map_err(|error| {
+        unless_damaged(change).map_err(|error| {
             tracing::warn!("cannot store which clients may reclaim state after a restart: {error}");
             Errno::EIO
         })

@@ -16,4 +16,5 @@ mod supervisor;
 
 pub(super) use self::client::{BrokerClient, listen_fds};
 pub(super) use self::parts::Part;
+pub(crate) use self::supervisor::channel;
 pub(super) use self::supervisor::run;

@@ -21,6 +21,7 @@ use super::parts::Part;
 use super::process::Process;
 use super::requests::{Permitted, Responder};
 use crate::child::{self, ChildNamespaces, End, message};
+use crate::serve::args::ServeArgs;
 use crate::serve::host::print_ready;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{activation, run as command, users};
@@ -78,6 +79,14 @@ pub(in crate::serve) fn run(
             status.and(done)
         }
     }
+}
+
+/// Returns the socket for requests of the first process of `args`, for a fuzz target. The process
+/// is not started.
+pub(crate) fn channel(args: &ServeArgs) -> Result<OwnedFd, Failure> {
+    let broker = Broker::new(&Plan::from_args(args)?, &|| Plan::from_args(args))?;
+    let (channel, _) = &broker.processes[0].childs_ends;
+    channel.try_clone().map_err(Failure::new)
 }
 
 /// The first process of a server.

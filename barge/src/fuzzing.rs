@@ -1,0 +1,42 @@
+//! The parsers of this crate, for fuzz targets.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Parser;
+use nfs::server::v4::state::Stable;
+
+use crate::cli::{Cli, Command};
+use crate::config::Config;
+use crate::serve;
+
+/// Reads `text` as `barge.toml`. Returns the error messages, one per line, if it cannot be served.
+pub fn config(text: &[u8]) -> Result<(), String> {
+    let config = Config::of_bytes("barge.toml".as_ref(), Ok(text.to_vec()));
+    let checked = config.and_then(serve::plan::checked);
+    checked.map(drop).map_err(|errors| errors.to_string())
+}
+
+/// Opens the state file of a server of NFS at a fixed address in the directory `dir`, and returns
+/// the records of clients that may reclaim state, or else an error message.
+pub fn clients(dir: &Path) -> Result<Arc<dyn Stable>, String> {
+    let identity = serve::recovery::ServerIdentity {
+        dir: Some(dir.to_owned()),
+        addr: "tcp:127.0.0.1:2049".parse().expect("an address"),
+    };
+    let recovery = serve::recovery::Recovery::open(&identity);
+    let recovery = recovery.map_err(|failure| failure.message)?;
+    Ok(recovery.stable)
+}
+
+/// Starts the broker of `barge serve ARGS`, without processes, and returns the socket for requests
+/// that the first process would have.
+pub fn broker(args: &[&str]) -> OwnedFd {
+    let command = ["barge", "serve"].iter().chain(args);
+    let cli = Cli::try_parse_from(command).expect("valid arguments");
+    let Command::Serve(args) = cli.command else {
+        unreachable!("it is this command");
+    };
+    serve::broker::channel(&args).expect("a broker")
+}
