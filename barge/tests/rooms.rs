@@ -135,6 +135,29 @@ fn rooms_use_only_what_they_may() {
     );
 }
 
+/// The list of reviewed dependencies has all of them.
+#[test]
+fn each_dependency_is_justified() {
+    let metadata = MetadataCommand::new()
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
+    let list = include_str!("../../docs/design/dependencies.md");
+    let is_part = |c: char| c.is_alphanumeric() || "-_".contains(c);
+    let listed: BTreeSet<_> = list.split(|c| !is_part(c)).collect();
+    let all = metadata
+        .packages
+        .iter()
+        .flat_map(|package| &package.dependencies);
+    for dependency in all.filter(|dependency| dependency.path.is_none()) {
+        let name = dependency.name.as_str();
+        assert!(
+            listed.contains(name),
+            "docs/design/dependencies.md: expected {name}"
+        );
+    }
+}
+
 #[test]
 fn unsafe_code_lives_in_sys_and_where_a_guests_memory_is() {
     let metadata = MetadataCommand::new()

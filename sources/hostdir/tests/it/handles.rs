@@ -69,6 +69,28 @@ fn a_forged_handle_is_stale() {
     });
 }
 
+/// `FORGED_HANDLES` is the number of attempts, if it is not 20,000 for each kind of handles.
+#[test]
+fn no_altered_handle_of_many_is_accepted() {
+    let attempts = std::env::var("FORGED_HANDLES").map_or(Ok(20_000), |number| number.parse());
+    let attempts: u64 = attempts.expect("a number");
+    both(|fixture| {
+        let (entry, _file) = create(&root(), &*fixture.root, "f", 0o600).expect("creates");
+        let good = entry.node.handle(&root()).expect("a handle");
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..attempts {
+            let mut bytes = good.bytes().to_vec();
+            for _ in 0..random.usize(1..8) {
+                let at = random.usize(..bytes.len());
+                bytes[at] = random.u8(..);
+            }
+            let forged = Handle::new(&bytes).expect("short");
+            let resolved = fixture.fs.resolve(&root(), &forged);
+            assert!(forged == good || resolved.is_err(), "{bytes:?}");
+        }
+    });
+}
+
 #[test]
 fn kernel_handles_outlive_the_export() {
     let sealed_with = |key: Option<[u8; 32]>| Options {
