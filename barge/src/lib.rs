@@ -48,7 +48,8 @@ pub fn main() -> ExitCode {
     let cli = Cli::read();
     match &cli.command {
         Command::Virtiofsd(args) => log::start_daemon(&cli.log, args.log_level(), args.syslog()),
-        _ => log::start(&cli.log),
+        Command::Serve(_) | Command::Mount(_) | Command::Connect(_) => log::start(&cli.log),
+        _ => log::start_quiet(&cli.log),
     }
     let done = match &cli.command {
         Command::Serve(args) => serve::run(args, cli.config.as_ref()),

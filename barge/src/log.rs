@@ -8,9 +8,19 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Starts logging to standard error.
+/// Starts logging to standard error, for a command that serves.
 pub(crate) fn start(args: &LogArgs) {
     to_stderr(args.level(), args.log_format);
+}
+
+/// Starts logging to standard error, for a command that works on files and ends: unless `args` say
+/// otherwise, only warnings.
+pub(crate) fn start_quiet(args: &LogArgs) {
+    let level = match args.verbose {
+        0 => LevelFilter::WARN,
+        _ => args.level(),
+    };
+    to_stderr(level, args.log_format);
 }
 
 /// Starts logging at `level`, or at that of `args` if it is more verbose, for a daemon that may log

@@ -75,6 +75,9 @@ fn an_image_over_http_is_a_source() {
         let copy = tree.path("copy").display().to_string();
         stdout_of(&barge(&["cp", "-rq", &url, &copy]));
         same(&tree.path("copy"), &tree.path("tree"));
+        // Read-only directories were copied with their permissions.
+        let writable = Command::new("chmod").args(["-R", "u+w", &copy]).status();
+        assert!(writable.expect("runs").success());
         fs::remove_dir_all(&copy).expect("removed");
         stdout_of(&barge(&["check", &url]));
         let told = stderr_of(&barge(&["cat", &format!("{url}/none")]));

@@ -88,11 +88,11 @@ impl Mount {
         )?)
     }
 
-    /// Detaches the mount without waiting: accesses in progress and to open files fail. A mount
-    /// made by fusermount3 stays, and ends with this process.
+    /// Detaches the mount without waiting: accesses in progress and to open files fail. Those to a
+    /// mount made by fusermount3 fail when its last descriptor is closed.
     pub fn force_unmount(&self) -> io::Result<()> {
         if self.with_helper {
-            return Ok(());
+            return self.unmount();
         }
         let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
         Ok(rustix::mount::unmount(&self.mountpoint, flags)?)

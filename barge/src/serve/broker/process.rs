@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::CapabilitySet;
 use sandbox::VisiblePath;
 
 use super::parts::Part;
@@ -47,6 +48,12 @@ impl Process {
             self.killed.store(true, Ordering::SeqCst);
             self.signal(Signal::KILL);
         }
+    }
+
+    /// Returns whether Landlock refuses files to it that its sources do not have.
+    pub(super) fn is_confined_by_path(&self) -> bool {
+        let privileged = sys::caps::effective().contains(CapabilitySet::DAC_READ_SEARCH);
+        !self.network && !self.rooted.load(Ordering::SeqCst) && !privileged
     }
 
     /// Adds those of `paths` that the process lacks to its root, if it has its own.

@@ -27,6 +27,7 @@ use crate::serve::plan::{self, Plan};
 use crate::serve::{activation, run as command, users};
 use crate::signals::Reload;
 use crate::{CommandResult, Failure, service, signals};
+use sandbox::VisiblePath;
 
 /// Number of requests of a process that are served at once: a query of the user database may take
 /// long.
@@ -78,6 +79,15 @@ pub(in crate::serve) fn run(
             let done = done.map_err(|_| Failure::new("the thread of --run panicked"))?;
             status.and(done)
         }
+    }
+}
+
+/// Logs those of `paths` that are not below a path of `known`: rules of Landlock cannot be extended.
+fn log_unreachable(paths: &[VisiblePath], known: &[VisiblePath]) {
+    let is_known = |path: &&VisiblePath| known.iter().any(|it| path.path.starts_with(&it.path));
+    for path in paths.iter().filter(|path| !is_known(path)) {
+        let path = path.path.display();
+        tracing::error!("{path}: without privileges, a new source takes a restart");
     }
 }
 
@@ -209,7 +219,12 @@ impl Broker {
                 let by_default = plan.uses_default_addrs();
                 let permitted = Permitted::of(&new, by_default, self.listen_fds);
                 process.responder.permit(permitted);
-                process.make_visible(&visible_paths(&new, by_default));
+                let paths = visible_paths(&new, by_default);
+                process.make_visible(&paths);
+                if process.is_confined_by_path() {
+                    let known = visible_paths(plan, by_default);
+                    log_unreachable(&paths, &known);
+                }
             }
             process.signal(Signal::HUP);
         }
