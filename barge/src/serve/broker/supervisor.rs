@@ -82,7 +82,8 @@ pub(in crate::serve) fn run(
     }
 }
 
-/// Logs those of `paths` that are not below a path of `known`: rules of Landlock cannot be extended.
+/// Logs those of `paths` that are not below a path of `known`, as rules of Landlock cannot be
+/// extended.
 fn log_unreachable(paths: &[VisiblePath], known: &[VisiblePath]) {
     let is_known = |path: &&VisiblePath| known.iter().any(|it| path.path.starts_with(&it.path));
     for path in paths.iter().filter(|path| !is_known(path)) {
