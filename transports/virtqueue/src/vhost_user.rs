@@ -1,13 +1,14 @@
 //! The back end of a vhost-user connection: requests from a virtual machine monitor.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use transports::Ring;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
@@ -126,12 +127,32 @@ impl Device {
     }
 
     /// Peeks at the next message, or the end of the stream. The complete message must be available:
-    /// monitors send each with one call.
+    /// monitors send each with one call. Returns an error if it has more than [`MAX_FILES`]
+    /// descriptors: the handler would lose its header, and wait for another one without `stop`.
     fn peek(&self) -> io::Result<ControlEvent> {
         /// The maximum size that the handler accepts.
         const MOST: usize = 4096;
         let mut bytes = [0; HEADER + MOST];
-        let (_, len) = recv(&self.socket, &mut bytes, RecvFlags::PEEK)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut files = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
+        let into = &mut [IoSliceMut::new(&mut bytes)];
+        let peeked = recvmsg(&self.socket, into, &mut files, flags)?;
+        // The space may have room for more than it was made for.
+        let count: usize = files
+            .drain()
+            .map(|message| match message {
+                RecvAncillaryMessage::ScmRights(files) => files.count(),
+                _ => 0,
+            })
+            .sum();
+        if count > MAX_FILES || peeked.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "expected a message with fewer descriptors",
+            ));
+        }
+        let len = peeked.bytes;
         let size = bytes[8..]
             .first_chunk()
             .map(|size| u32::from_le_bytes(*size));
@@ -206,6 +227,9 @@ struct Addresses {
 
 /// The maximum number of memory regions, the same as libvhost-user's.
 const MAX_REGIONS: usize = 509;
+
+/// The maximum number of descriptors with a message, the same as the handler's.
+const MAX_FILES: usize = 32;
 
 /// The maximum queue size.
 const MAX_QUEUE_SIZE: u16 = 1024;
@@ -542,6 +566,7 @@ impl VhostUserBackendReqHandlerMut for Control {
 #[cfg(test)]
 mod tests {
     use std::io::{IoSlice, Read};
+    use std::net::Shutdown;
     use std::os::fd::AsFd;
 
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -632,6 +657,26 @@ mod tests {
 
     fn table(count: u64, regions: &[[u64; 4]]) -> Vec<u64> {
         [&[count][..], regions.as_flattened()].concat()
+    }
+
+    #[test]
+    fn a_message_has_at_most_32_files() {
+        let file = memory();
+        let mut bench = bench();
+        bench.agree();
+        let regions: [_; MAX_FILES] =
+            std::array::from_fn(|number| [0x1000 * number as u64, 0x1000, 0x5000, 0]);
+        let files = [&file; MAX_FILES + 1];
+        let body = table(MAX_FILES as u64, &regions);
+        bench.send(SET_MEM_TABLE, NEED_REPLY, &body, &files[1..]);
+        assert_eq!(bench.answer(SET_MEM_TABLE), 0);
+        const GET_QUEUE_NUM: u32 = 17;
+        bench.send(GET_QUEUE_NUM, 1, &[], &files);
+        // A device that waits for another message sees the end of the stream.
+        bench.monitor.shutdown(Shutdown::Write).expect("the end");
+        let ended = bench.device.join().expect("no panic");
+        let why = ended.map_err(|error| error.kind());
+        assert_eq!(why, Err(ErrorKind::InvalidData));
     }
 
     /// The message of user-mode Linux without high memory: two regions, one of them counted.
