@@ -148,6 +148,16 @@ fn who_waits_is_told_of_what_has_been_opened_already() {
 }
 
 #[test]
+fn an_empty_buffer_receives_nothing_and_loses_nothing() {
+    let (client, server) = links();
+    client.send(b"data", true).expect("sent");
+    for wait in [false, true] {
+        assert_eq!(server.recv(&mut [], wait).expect("received"), 0);
+    }
+    assert_eq!(all(&server, 4), b"data");
+}
+
+#[test]
 fn the_end_is_said_and_heard() {
     let (client, server) = links();
     client.send(b"last", true).expect("sent");
