@@ -63,9 +63,24 @@ fn main() -> io::Result<()> {
     write("config_file", "shares", CONFIG.as_bytes())?;
     write("state_files", "clients", &[1, 0, 0, 3, 2, 7, 8])?;
     write("state_files", "names", &[0, 0, 0, 20, 2, 7, 8, 0, 0, 40, 0])?;
+    write("gss_records", "services", &gss::services())?;
+    write("gss_records", "changed", &gss::changed())?;
+    write("gss_records", "fragments", &gss::fragments())?;
     write("nfs_client", "segments", &pieces())?;
     write("nfs_session", "v3", &nfs3())?;
     write("nfs_session", "v4.2", &nfs42())?;
+    write("tls_records", "client-hello", &tls::client_hello())?;
+    write("tls_records", "server", &tls::steps(0b0_1010))?;
+    write("tls_records", "client", &tls::steps(0b0_0011))?;
+    write("vhost_user_messages", "queue", &vhost_user::queue())?;
+    write("vhost_user_messages", "regions", &vhost_user::regions())?;
+    write(
+        "vhost_user_messages",
+        "descriptors",
+        &vhost_user::descriptors(),
+    )?;
+    write("vhost_user_messages", "beyond", &vhost_user::beyond())?;
+    write("vhost_user_messages", "early", &vhost_user::early())?;
     write("virtqueue_rings", "requests", &queue())?;
     write("virtqueue_rings", "elsewhere", &queue_elsewhere())?;
     write("virtqueue_rings", "9p", &queue_9p())?;
@@ -349,6 +364,236 @@ mod ring {
         }
         script.extend([1, 16]);
         script
+    }
+}
+
+/// Scripts of `barge_fuzz::gss`.
+mod gss {
+    /// A call with context 0: the service, the procedure with its arguments, the sequence number,
+    /// the change and the fragments.
+    fn call(service: u8, procedure: [u8; 2], arguments: &[u8], rest: [u8; 3]) -> Vec<u8> {
+        let [sequence, change, fragments] = rest;
+        let len = arguments.len() as u8;
+        [
+            &[80, 0, 0, service][..],
+            &procedure,
+            &[len],
+            arguments,
+            &[sequence, 0, change, fragments],
+        ]
+        .concat()
+    }
+
+    const INIT: [u8; 4] = [0, 0, 0, 0];
+    const UNCHANGED: u8 = 100;
+
+    /// Contexts are made in one step and two, and used with each service; calls are repeated, a
+    /// context is destroyed, and the others expire.
+    pub(super) fn services() -> Vec<u8> {
+        let plain = [0, UNCHANGED, 0];
+        // GETATTR, MKDIR, FSINFO; a compound; NULL; MOUNT.
+        let name = [0, 0, 0, 1, b'a', 0, 0, 0, 0, 0, 0, 0];
+        let calls = (0..3).flat_map(|service| {
+            [
+                call(service, [0, 1], &[], plain),
+                call(service, [0, 9], &[&name[..], &[0; 20]].concat(), plain),
+                call(service, [0, 19], &[], plain),
+                call(service, [4, 10], &[], plain),
+                call(service, [6, 0], &[], plain),
+                call(service, [7, 1], &[0, 0, 0, 1, b'/', 0, 0, 0], plain),
+            ]
+            .concat()
+        });
+        let more = [0, 0, 3, 0, 0, 5, 0, 0];
+        let repeated = [56, 3, 0, 56, 9, 0];
+        let destroyed = [80, 0, 255, 1, 0, 0, UNCHANGED, 0];
+        let calls: Vec<u8> = calls.collect();
+        [
+            &[2][..],
+            &INIT,
+            &more,
+            &calls,
+            &repeated,
+            &destroyed,
+            &call(0, [0, 1], &[], plain),
+            &[32, 200],
+            &call(1, [0, 1], &[], plain),
+        ]
+        .concat()
+    }
+
+    /// Each change of a call with each service, and other sequence numbers.
+    pub(super) fn changed() -> Vec<u8> {
+        let changes = [0, 1, 2, 3, 4, 16, 32, 36].into_iter().flat_map(|change| {
+            (0..3).flat_map(move |service| {
+                let sent = call(service, [0, 1], &[], [0, change, 0]);
+                // The numbers that the change takes come before the fragments.
+                [&sent[..sent.len() - 1], &[7, 1, 0]].concat()
+            })
+        });
+        let sequences = [208, 224, 240]
+            .into_iter()
+            .flat_map(|kind| call(1, [0, 1], &[], [kind, UNCHANGED, 0]));
+        let changes: Vec<u8> = changes.chain(sequences).collect();
+        [&[2][..], &INIT, &INIT, &changes].concat()
+    }
+
+    /// Records of several fragments.
+    pub(super) fn fragments() -> Vec<u8> {
+        let calls = (0..3).flat_map(|service| {
+            let sent = call(service, [0, 1], &[0; 40], [0, UNCHANGED, 243]);
+            [&sent[..], &[30, 0, 40, 1]].concat()
+        });
+        let calls: Vec<u8> = calls.collect();
+        [&[2][..], &INIT, &calls].concat()
+    }
+}
+
+/// Scripts of `barge_fuzz::tls`.
+mod tls {
+    /// A ClientHello, as the only record: TLS 1.3, X25519, ECDSA with P-256, the target's protocol.
+    pub(super) fn client_hello() -> Vec<u8> {
+        let extension = |kind: u8, body: &[u8]| [&[0, kind, 0, body.len() as u8], body].concat();
+        let share = [&[0, 36, 0, 29, 0, 32][..], &[9; 32]].concat();
+        let extensions = [
+            extension(43, &[2, 3, 4]),
+            extension(10, &[0, 2, 0, 29]),
+            extension(13, &[0, 2, 4, 3]),
+            extension(51, &share),
+            extension(16, b"\0\x05\x04fuzz"),
+        ]
+        .concat();
+        let hello = [
+            &[3, 3][..],
+            &[7; 32],
+            &[0, 0, 2, 0x13, 1, 1, 0],
+            &[0, extensions.len() as u8],
+            &extensions,
+        ]
+        .concat();
+        let message = [&[1, 0, 0, hello.len() as u8], &hello[..]].concat();
+        [&[0b1_0000, 22, message.len() as u8], &message[..]].concat()
+    }
+
+    /// Steps of each kind: with numbers of at least 64, no record is changed or cut.
+    pub(super) fn steps(start: u8) -> Vec<u8> {
+        let steps = (0..200u8).map(|step| 64 + (u16::from(step) * 37 % 192) as u8);
+        [start].into_iter().chain(steps).collect()
+    }
+}
+
+/// Scripts of `barge_fuzz::vhost_user`. A message is a step, the place of its request in the known
+/// ones, its flags, its arguments and the change to it.
+mod vhost_user {
+    const UNCHANGED: u8 = 255;
+
+    fn message(known: u8, arguments: &[u8]) -> Vec<u8> {
+        [&[1, known, 120][..], arguments, &[UNCHANGED]].concat()
+    }
+
+    fn negotiate() -> Vec<u8> {
+        [
+            message(0, &[]),
+            message(1, &[0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            message(15, &[]),
+            message(16, &[0; 9]),
+        ]
+        .concat()
+    }
+
+    /// One region of all the memory, which is of 16 pages.
+    fn table() -> Vec<u8> {
+        message(4, &[1, 0, 0, 0, 0, 1])
+    }
+
+    /// Starts queue 0: size, base, addresses, events.
+    fn start() -> Vec<u8> {
+        let addresses = [0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0x10];
+        [
+            message(7, &[0, 6]),
+            message(10, &[0, 0]),
+            message(8, &addresses),
+            message(12, &[0, 0]),
+            message(13, &[0, 0]),
+            message(18, &[0, 1]),
+        ]
+        .concat()
+    }
+
+    fn write(at: u16, bytes: &[u8]) -> Vec<u8> {
+        [&[184][..], &at.to_le_bytes(), &[bytes.len() as u8], bytes].concat()
+    }
+
+    /// A queue with a request is started, served, stopped and started again; the memory is
+    /// truncated meanwhile, and grows again.
+    pub(super) fn queue() -> Vec<u8> {
+        let descriptor = [0, 0x30, 0, 0, 1, 0, 0, 0, 16, 0, 0, 0, 2, 0, 0, 0];
+        [
+            vec![0],
+            negotiate(),
+            table(),
+            start(),
+            write(0, &descriptor),
+            write(0x1002, &[1, 0, 0, 0]),
+            vec![255],
+            vec![168],
+            message(11, &[0]),
+            vec![168],
+            start(),
+            vec![255],
+        ]
+        .concat()
+    }
+
+    /// Regions are added and removed, and the configuration is read; then a request is refused.
+    pub(super) fn regions() -> Vec<u8> {
+        let region = |place: u8| [place, 0, 0, 0];
+        [
+            vec![0],
+            negotiate(),
+            message(25, &region(0)),
+            message(25, &region(4)),
+            message(25, &region(0)),
+            message(26, &region(4)[..3]),
+            message(24, &[]),
+            message(21, &[0, 60, 0]),
+            message(6, &[0; 17]),
+        ]
+        .concat()
+    }
+
+    /// A queue in a region of 16 pages, whose file has one.
+    pub(super) fn beyond() -> Vec<u8> {
+        const ONE_PAGE: u8 = 193;
+        [
+            vec![0],
+            negotiate(),
+            message(25, &[0, 0, 0, ONE_PAGE]),
+            start(),
+        ]
+        .concat()
+    }
+
+    /// An event and a channel for requests of the device; then a request with 33 descriptors.
+    pub(super) fn descriptors() -> Vec<u8> {
+        const SOCKET: u8 = 19;
+        [
+            vec![0],
+            negotiate(),
+            message(14, &[0, 0]),
+            message(20, &[SOCKET]),
+            vec![1, 0, 120, 32, 33, 8, 0],
+        ]
+        .concat()
+    }
+
+    /// A message that arrives in two pieces with descriptors.
+    pub(super) fn early() -> Vec<u8> {
+        [
+            &[255, 12, 120, 0, 0, UNCHANGED, 12, 1, 8][..],
+            &queue()[1..],
+        ]
+        .concat()
     }
 }
 

@@ -39,6 +39,7 @@ targets! {
     disk_cache: disk_cache::directory,
     erofs_image: image::run,
     fuse_session: fuse::script,
+    gss_records: gss::script,
     nfs_client: nfs_client::script,
     nfs_session: nfs::script,
     oci_layout: oci::layout,
@@ -51,6 +52,8 @@ targets! {
     sidecar_image: sidecar::image,
     state_files: state::file,
     tar_archive: tar::archive,
+    tls_records: tls::script,
+    vhost_user_messages: vhost_user::script,
     virtqueue_rings: rings::script,
 }
 
