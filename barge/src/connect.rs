@@ -208,8 +208,9 @@ enum Event {
 /// Connects to the server, and relays between it and the kernel's client until the mount ends.
 fn relay_for(holder: &Arc<Holder>, args: &ConnectArgs, options: &ResolvedOptions) -> CommandResult {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", args.source));
-    if options.sandbox != Some(Sandbox::None) {
-        confine(holder, options.seccomp)?;
+    match options.sandbox {
+        Some(Sandbox::None) => child::end_with_parent()?,
+        _ => confine(holder, options.seccomp)?,
     }
     let source = Url {
         retry: options.retry,

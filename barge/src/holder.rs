@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 
 use concurrency::ThreadPool;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use transports::Listener;
 
@@ -180,7 +181,8 @@ enum State {
 }
 
 impl State {
-    /// Serves a request. Returns the reply and the descriptor to pass.
+    /// Serves a request. Returns the reply and the descriptor to pass, or an error: code that has
+    /// taken over the process that serves mounts nothing a second time.
     fn serve(
         &mut self,
         request: MountRequest,
@@ -188,7 +190,7 @@ impl State {
     ) -> io::Result<(Reply, Option<OwnedFd>)> {
         let refused = |failure: Failure| io::Error::other(failure.message);
         match request {
-            MountRequest::Mount { read_only } => {
+            MountRequest::Mount { read_only } if *self == State::Starting => {
                 mount.mount(read_only).map_err(refused)?;
                 *self = State::Mounted;
                 Ok((Reply::Done, None))
@@ -199,13 +201,14 @@ impl State {
                 let addr = listener.addr().to_string();
                 Ok((Reply::Listening(addr), Some(listener.socket()?)))
             }
-            MountRequest::Ready => {
+            MountRequest::Ready if *self == State::Mounted => {
                 mount.served();
                 background::report_ready().map_err(refused)?;
                 service::notify_ready("ready");
                 *self = State::Ready;
                 Ok((Reply::Done, None))
             }
+            MountRequest::Mount { .. } | MountRequest::Ready => Err(Errno::PERM.into()),
         }
     }
 }
@@ -301,5 +304,40 @@ impl Holder {
         };
         let thread = std::thread::Builder::new().name("barge-stop".into());
         thread.spawn(wait).map(drop).map_err(Failure::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts the mounts.
+    struct Counter(usize);
+
+    impl HeldMount for Counter {
+        fn mount(&mut self, _read_only: bool) -> Result<(), Failure> {
+            self.0 += 1;
+            Ok(())
+        }
+
+        fn descriptor(&mut self) -> io::Result<OwnedFd> {
+            Ok(message::pair()?.0)
+        }
+
+        fn unmount(&mut self) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_mount_is_made_once() {
+        let (mut state, mut mount) = (State::Starting, Counter(0));
+        let mut ask = |request| state.serve(request, &mut mount).map(|(reply, _)| reply);
+        assert!(ask(MountRequest::Ready).is_err());
+        assert!(ask(MountRequest::Mount { read_only: false }).is_ok());
+        assert!(ask(MountRequest::Mount { read_only: false }).is_err());
+        assert!(ask(MountRequest::Descriptor).is_ok());
+        assert!(ask(MountRequest::Listener).is_err());
+        assert_eq!(mount.0, 1);
     }
 }

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
+use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -101,7 +102,8 @@ fn play(input: &mut Unstructured<'_>, server: &Server) -> Result<()> {
         if with_socket {
             ask(server, text.as_bytes());
         } else {
-            send(&server.channel, text.as_bytes(), SendFlags::NOSIGNAL).expect("sent");
+            let send = || send(&server.channel, text.as_bytes(), SendFlags::NOSIGNAL);
+            retry_on_intr(send).expect("sent");
         }
     }
     Ok(())
@@ -113,11 +115,12 @@ fn ask(server: &Server, text: &[u8]) {
     let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("a pair");
     let patience = Some(Duration::from_secs(5));
     sockopt::set_socket_timeout(&here, sockopt::Timeout::Recv, patience).expect("set");
-    let sent = send_with_file(server.channel.as_fd(), text, there.as_fd(), true);
-    sent.expect("sent");
+    let send = || send_with_file(server.channel.as_fd(), text, there.as_fd(), true);
+    retry_on_intr(send).expect("sent");
     drop(there);
     let (mut reply, mut passed) = (vec![0; MAX_REPLY], None);
-    let len = recv_with_file(here.as_fd(), &mut reply, true, &mut passed).expect("an answer");
+    let receive = || recv_with_file(here.as_fd(), &mut reply, true, &mut passed);
+    let len = retry_on_intr(receive).expect("an answer");
     let request = serde_json::from_slice::<Value>(text);
     if len == 0 {
         // No request.

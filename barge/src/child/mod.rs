@@ -102,10 +102,16 @@ impl ChildNamespaces {
     }
 }
 
-/// Confines this process, a child, before it starts a thread. It is killed when its parent ends,
-/// which must not leave a second server to its successor.
+/// Has this process, a child, killed when its parent ends: that must not leave a second server to
+/// its successor.
+pub(crate) fn end_with_parent() -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::new)
+}
+
+/// Confines this process, a child, before it starts a thread, and has it [end with its
+/// parent](end_with_parent).
 pub(crate) fn confine(confinement: &Confinement) -> Result<(), Failure> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::new)?;
+    end_with_parent()?;
     confinement::log_missing_barriers();
     // They read files of /proc that a root of its own does not have.
     let _ = (

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::ops::Deref;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -185,11 +186,33 @@ type Table = TableDefinition<'static, &'static [u8], ()>;
 const CACHE_SIZE: usize = 1 << 20;
 
 /// A database file. It is locked against other processes.
-struct StateFile(Arc<Database>);
+struct StateFile(Arc<OpenDatabase>);
+
+/// An open database.
+struct OpenDatabase(Option<Database>);
+
+impl Deref for OpenDatabase {
+    type Target = Database;
+
+    fn deref(&self) -> &Database {
+        self.0.as_ref().expect("it is open until it is dropped")
+    }
+}
+
+impl Drop for OpenDatabase {
+    fn drop(&mut self) {
+        let database = self.0.take();
+        // The next start reports a damaged file.
+        let _ = unless_damaged::<_, redb::Error>(|| {
+            drop(database);
+            Ok(())
+        });
+    }
+}
 
 /// One table of a database.
 struct RecordTable {
-    database: Arc<Database>,
+    database: Arc<OpenDatabase>,
     table: Table,
 }
 
@@ -224,7 +247,7 @@ impl StateFile {
         let records = Builder::new()
             .set_cache_size(CACHE_SIZE)
             .create_with_backend(FileBackend::new(file)?)?;
-        let records = StateFile(Arc::new(records));
+        let records = StateFile(Arc::new(OpenDatabase(Some(records))));
         let sync = |dir: &Path| File::open(dir)?.sync_all();
         path.parent()
             .map_or(Ok(()), sync)

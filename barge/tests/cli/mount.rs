@@ -38,6 +38,12 @@ impl Mounted {
         serving_id(self.0.id())
     }
 
+    /// Kills the holder.
+    pub(crate) fn kill(&self) {
+        let pid = Pid::from_raw(self.0.id() as i32).expect("a process");
+        kill_process(pid, Signal::KILL).expect("it runs");
+    }
+
     fn signal(&self) {
         let pid = Pid::from_raw(self.0.id() as i32).expect("a process");
         kill_process(pid, Signal::TERM).expect("asked");

@@ -119,6 +119,28 @@ fn a_mount_of_another_server_executes_and_mounts_nothing() {
     bed.has_failed();
 }
 
+/// Whether it is confined or not.
+#[test]
+fn a_mount_ends_with_its_holder() {
+    if !can_run() || !may_mount() {
+        return;
+    }
+    for options in ["defaults", "sandbox=none"] {
+        let bed = Bed::new(options, None);
+        let serving = bed.mounted.serving_id();
+        bed.mounted.kill();
+        unmount(&bed.path("at"));
+        let runs = || std::path::Path::new(&format!("/proc/{serving}")).exists();
+        for _ in 0..500 {
+            if !runs() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(!runs(), "{options}");
+    }
+}
+
 #[test]
 fn a_mount_without_confinement_has_none() {
     if !can_run() || !may_mount() {
