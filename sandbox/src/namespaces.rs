@@ -73,6 +73,12 @@ impl ChildNamespace {
         Ok(ChildNamespace(fs::File::open(path)?.into()))
     }
 
+    /// Returns an error if it could not be [restored](Self::restore): it belongs to another user
+    /// namespace.
+    pub fn check(&self) -> Result<(), Error> {
+        self.restore().map_err(at("returning to the PID namespace"))
+    }
+
     /// Makes it that of later children again. Until then, the calling thread can start no threads.
     pub fn restore(&self) -> io::Result<()> {
         let kind = Some(LinkNameSpaceType::ProcessID);

@@ -87,7 +87,7 @@ impl ChildNamespaces {
             return start(false);
         };
         let own = ChildNamespace::current()?;
-        match namespaces.prepare() {
+        match own.check().and_then(|()| namespaces.prepare()) {
             Ok(()) => {
                 let child = start(true);
                 own.restore()?;

@@ -29,8 +29,8 @@ until grep -qx ready "$top/server"; do sleep 0.05; done
 mounted handed passthrough=auto
 mounted asked passthrough=off
 
-moved() { # what all of them have read and written, bytes
-    for pid in "${pids[@]}"; do cat "/proc/$pid/io"; done | awk '/char:/ { sum += $2 } END { print sum }'
+moved() { # what all of them and their children have read and written, bytes
+    for pid in "${pids[@]}" $(for pid in "${pids[@]}"; do cat /proc/$pid/task/*/children; done); do cat "/proc/$pid/io"; done | awk '/char:/ { sum += $2 } END { print sum }'
 }
 much=4194304
 head -c $much /dev/urandom >"$top/text"

@@ -1,12 +1,16 @@
 //! A process that is stopped with ptrace(2), and made to carry out system calls.
 
 use std::path::Path;
+use std::time::Duration;
 
 use nix::libc;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+
+/// The instruction `syscall`.
+const SYSCALL: [u8; 2] = [0x0F, 0x05];
 
 /// A stopped process.
 pub(super) struct Stopped {
@@ -18,13 +22,22 @@ pub(super) struct Stopped {
 type CallResult = Result<u64, i32>;
 
 impl Stopped {
-    /// Stops the process, whose main thread waits in a system call.
+    /// Stops the process while its main thread waits in a system call.
     pub(super) fn attach(pid: u32) -> Stopped {
         let pid = Pid::from_raw(pid as i32);
-        ptrace::attach(pid).expect("the test may trace it");
-        assert!(matches!(waitpid(pid, None), Ok(WaitStatus::Stopped(..))));
-        let registers = ptrace::getregs(pid).expect("it is stopped");
-        Stopped { pid, registers }
+        for _ in 0..1000 {
+            ptrace::attach(pid).expect("the test may trace it");
+            assert!(matches!(waitpid(pid, None), Ok(WaitStatus::Stopped(..))));
+            let registers = ptrace::getregs(pid).expect("it is stopped");
+            let instruction = (registers.rip - SYSCALL.len() as u64) as *mut libc::c_void;
+            let code = ptrace::read(pid, instruction).unwrap_or_default();
+            if code.to_ne_bytes().starts_with(&SYSCALL) {
+                return Stopped { pid, registers };
+            }
+            ptrace::detach(pid, None).expect("it is stopped");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("it waits in no system call");
     }
 
     /// Makes it carry out a call. Returns the signal that ends it, if it does not survive that.
@@ -33,10 +46,9 @@ impl Stopped {
         number: libc::c_long,
         arguments: [u64; 4],
     ) -> Result<CallResult, Signal> {
-        const SYSCALL_INSTRUCTION: u64 = 2;
         let [rdi, rsi, rdx, r10] = arguments;
         let registers = libc::user_regs_struct {
-            rip: self.registers.rip - SYSCALL_INSTRUCTION,
+            rip: self.registers.rip - SYSCALL.len() as u64,
             rax: number as u64,
             // The interrupted call is not restarted.
             orig_rax: u64::MAX,
