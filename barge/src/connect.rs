@@ -259,7 +259,7 @@ fn confine(holder: &Holder, seccomp: Option<Seccomp>) -> Result<(), Failure> {
             & sys::caps::effective(),
         network: true,
         directories: false,
-        seccomp: seccomp.unwrap_or(Seccomp::by_default(true)).into(),
+        seccomp: Seccomp::action(seccomp, true),
     })
 }
 

@@ -12,8 +12,8 @@ use layers::{Overlay, ReadOnly, stack};
 use rustix::fs::{FlockOperation, flock};
 use vfs::{Errno, FileSystem};
 
-use crate::Failure;
 use crate::diagnose::open_error;
+use crate::{Failure, confinement};
 
 /// The value of a SOURCE argument.
 #[derive(Clone, Debug)]
@@ -112,13 +112,24 @@ impl Source {
         }
     }
 
+    /// Returns whether the source is on another server.
+    pub(crate) fn connects(&self) -> bool {
+        self.tree().is_some_and(confinement::connects)
+    }
+
+    /// Returns the paths of this host that the source consists of, whether or not they exist.
+    pub(crate) fn host_paths(&self) -> Vec<PathBuf> {
+        let paths = self.tree().and_then(barge_client::Source::host_paths);
+        paths.unwrap_or_default()
+    }
+
     /// Returns an error if a path of this host that the source consists of does not exist. Its
     /// message may have the names beside it, which a confined process does not see.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let Some(tree) = self.tree() else {
             return Ok(());
         };
-        for path in tree.host_paths().unwrap_or_default() {
+        for path in self.host_paths() {
             path.metadata()
                 .map_err(|error| Failure::new(format!("{self}: {}", open_error(tree, &error))))?;
         }

@@ -32,8 +32,8 @@ use virtqueue::{Device, DeviceConfig, JoinRing};
 /// The time after which a device that does not answer, or stop, hangs.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// Plays the script `data`: whatever the monitor sends, each message is answered or ends the
-/// connection, the device stops when it is told to, and no descriptor or mapping is left.
+/// Plays the script `data`: the device answers each message or ends the connection, it stops at its
+/// stop event, and neither descriptors nor mappings remain.
 pub fn script(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");

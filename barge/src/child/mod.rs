@@ -1,11 +1,12 @@
-//! Processes that serve as children of another process of this program. The parent is not confined,
-//! and does for them what they cannot do themselves: they ask it ([`message`]).
+//! Processes that serve as children of another process of this program. The parent is not confined;
+//! it carries out requests of its children ([`message`]) that their confinement forbids.
 
 pub(crate) mod message;
 pub(crate) mod users;
 
 use std::env;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -29,7 +30,7 @@ pub(crate) fn options<O: DeserializeOwned>() -> Option<Result<O, Failure>> {
 }
 
 /// Takes over a descriptor that the options of this process name.
-pub(crate) fn inherited(number: i32) -> Result<std::os::fd::OwnedFd, Failure> {
+pub(crate) fn inherited(number: i32) -> Result<OwnedFd, Failure> {
     sys::inherit::fd(number).map_err(|error| Failure::new(format!("{OPTIONS}: {error}")))
 }
 
@@ -102,13 +103,13 @@ impl ChildNamespaces {
     }
 }
 
-/// Has this process, a child, killed when its parent ends: that must not leave a second server to
-/// its successor.
+/// Makes the kernel kill this process, a child, when its parent ends: no successor of the parent
+/// then finds the state in use.
 pub(crate) fn end_with_parent() -> Result<(), Failure> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Failure::new)
 }
 
-/// Confines this process, a child, before it starts a thread, and has it [end with its
+/// Confines this process, a child, before it starts a thread. It then also [ends with its
 /// parent](end_with_parent).
 pub(crate) fn confine(confinement: &Confinement) -> Result<(), Failure> {
     end_with_parent()?;
@@ -140,7 +141,7 @@ impl End {
             (None, signal) => {
                 let signal = signal.unwrap_or_default();
                 let hint = match signal == Signal::SYS.as_raw() {
-                    true => " after a system call that --seccomp does not permit",
+                    true => " after a system call that seccomp does not permit",
                     false => "",
                 };
                 End::Crash(format!("was ended by signal {signal}{hint}"))

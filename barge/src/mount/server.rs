@@ -144,16 +144,16 @@ fn confine(
         return child::end_with_parent();
     }
     let tree = options.source.tree();
-    let paths = tree.map_or(Some(Vec::new()), barge_client::Source::host_paths);
-    let network = paths.is_none();
+    let network = options.source.connects();
     let directory = matches!(tree, Some(barge_client::Source::HostDir(_)));
     let directory = directory && tree.is_none_or(|tree| tree.image().is_none());
-    let sources = paths.into_iter().flatten().map(|path| VisiblePath {
+    let paths = options.source.host_paths().into_iter();
+    let sources = paths.map(|path| VisiblePath {
         path,
         writable: directory,
     });
     let overlay = args.overlay.clone().map(VisiblePath::writable);
-    let mut kept = modcaps::DEFAULT | CapabilitySet::DAC_READ_SEARCH;
+    let mut kept = modcaps::WITH_HANDLES;
     // Attributes of overlays are in trusted.*.
     let privileged = options.passthrough || args.overlay.is_some();
     kept.set(CapabilitySet::SYS_ADMIN, privileged);
@@ -164,7 +164,6 @@ fn confine(
     if !network {
         holder.query_users();
     }
-    let seccomp = options.seccomp.unwrap_or(Seccomp::by_default(network));
     child::confine(&Confinement {
         paths: sources.chain(overlay).collect(),
         namespaces: holder.prepared_namespaces(),
@@ -174,7 +173,7 @@ fn confine(
         network,
         // Images in object stores may be cached in a directory.
         directories: directory || object || options.disk_cache.is_some() || args.overlay.is_some(),
-        seccomp: seccomp.into(),
+        seccomp: Seccomp::action(options.seccomp, network),
     })
 }
 

@@ -12,7 +12,7 @@ pub(crate) struct Modcaps {
 }
 
 /// The capabilities that creating files as other users takes; virtiofsd's default.
-pub(crate) const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
+const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
@@ -20,6 +20,9 @@ pub(crate) const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::MKNOD)
     .union(CapabilitySet::SETFCAP);
+
+/// Those for acting as the callers, and for kernel file handles.
+pub(crate) const WITH_HANDLES: CapabilitySet = DEFAULT.union(CapabilitySet::DAC_READ_SEARCH);
 
 impl FromStr for Modcaps {
     type Err = String;

@@ -85,11 +85,13 @@ impl From<Seccomp> for Action {
 }
 
 impl Seccomp {
-    /// Returns the default for a process that connects to other hosts or does not (`network`).
-    pub(crate) fn by_default(network: bool) -> Seccomp {
-        match network {
+    /// Returns the action of the option `seccomp` in a process that connects to other hosts or
+    /// does not (`network`).
+    pub(crate) fn action(seccomp: Option<Seccomp>, network: bool) -> Action {
+        let by_default = match network {
             true => Seccomp::Errno,
             false => Seccomp::Kill,
-        }
+        };
+        seccomp.unwrap_or(by_default).into()
     }
 }

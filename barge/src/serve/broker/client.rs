@@ -245,3 +245,24 @@ impl Figures for PartFigures {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_arrive_as_they_were_given() {
+        let options = ChildOptions {
+            channel: 7,
+            control: 8,
+            broker: 4711,
+            listen_fds: 2,
+            part: Part::Share("a=b:c".into()),
+            namespaces: true,
+            restarted: false,
+        };
+        let text = serde_json::to_string(&options).expect("JSON");
+        let parsed: ChildOptions = serde_json::from_str(&text).expect("options");
+        assert_eq!(parsed, options);
+    }
+}

@@ -32,16 +32,13 @@ pub(in crate::serve) struct ConfinementPlan {
     kerberos: bool,
 }
 
-/// The capabilities for acting as the callers, and for file handles.
-const CAPABILITIES: CapabilitySet = modcaps::DEFAULT.union(CapabilitySet::DAC_READ_SEARCH);
-
 impl ConfinementPlan {
     /// The plan of a process that confines itself, or is not confined.
     pub(in crate::serve) const NONE: ConfinementPlan = ConfinementPlan {
         sandbox: Some(Sandbox::None),
         seccomp: None,
         processes: Processes::One,
-        capabilities: CAPABILITIES,
+        capabilities: modcaps::WITH_HANDLES,
         modcaps: Modcaps::NONE,
         kerberos: false,
     };
@@ -52,7 +49,7 @@ impl ConfinementPlan {
         let kerberos = args.nfs.sec.plan().is_some();
         #[cfg(not(feature = "gss"))]
         let kerberos = false;
-        let mut capabilities = CAPABILITIES;
+        let mut capabilities = modcaps::WITH_HANDLES;
         capabilities.set(CapabilitySet::LEASE, args.nfs.delegations);
         // security.selinux.
         capabilities.set(CapabilitySet::SYS_ADMIN, args.nfs.nfs_security_label);
@@ -70,10 +67,7 @@ impl ConfinementPlan {
 /// Returns whether the server of `plan` connects to other hosts, or reads files of the host that no
 /// option names.
 pub(super) fn uses_network(plan: &Plan) -> bool {
-    let connects = |share: &Share| {
-        let tree = share.named.source.tree();
-        tree.is_some_and(|tree| tree.host_paths().is_none())
-    };
+    let connects = |share: &Share| share.named.source.connects();
     plan.confinement.kerberos || plan.sources.shares.iter().any(connects)
 }
 
@@ -111,10 +105,7 @@ fn capabilities(plan: &Plan) -> CapabilitySet {
 pub(super) fn visible_paths(plan: &Plan, by_default: bool) -> Vec<VisiblePath> {
     let mut all: Vec<VisiblePath> = Vec::new();
     for share in &plan.sources.shares {
-        let tree = share.named.source.tree();
-        let paths = tree
-            .and_then(barge_client::Source::host_paths)
-            .unwrap_or_default();
+        let paths = share.named.source.host_paths();
         // A reload may change whether a share is read-only.
         let writable = !share.access.read_only || plan.sources.reloadable;
         all.extend(paths.into_iter().map(|path| VisiblePath { path, writable }));
@@ -144,8 +135,6 @@ pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result
     broker.query_users();
     let network = uses_network(plan);
     let kept = capabilities(plan) & sys::caps::effective();
-    let seccomp = plan.confinement.seccomp;
-    let seccomp = seccomp.unwrap_or(Seccomp::by_default(network));
     let confinement = Confinement {
         paths: visible_paths(plan, by_default),
         namespaces: broker.prepared_namespaces(),
@@ -154,7 +143,7 @@ pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result
         capabilities: kept,
         network,
         directories: uses_directories(plan, by_default),
-        seccomp: seccomp.into(),
+        seccomp: Seccomp::action(plan.confinement.seccomp, network),
     };
     child::confine(&confinement)
 }
