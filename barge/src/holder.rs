@@ -2,7 +2,7 @@
 //! It starts the second one, which confines itself, opens the source and serves the mount.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -83,6 +83,20 @@ struct ChildOptions {
     holder: u32,
     /// Whether the process is prepared for namespaces.
     namespaces: bool,
+    /// The descriptors of a process that fills an image for the kernel's EROFS, instead of serving
+    /// requests.
+    lazy: Option<LazyDescriptors>,
+}
+
+/// The descriptors of a process that fills an image, which it inherits.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct LazyDescriptors {
+    /// The group of fanotify(7).
+    pub(crate) group: i32,
+    /// The inotify(7) queue with an event after the last unmount.
+    pub(crate) unmounts: i32,
+    /// The socket for ranges to fill.
+    pub(crate) fills: i32,
 }
 
 /// The packet that tells the process that serves to finish: it is no longer mounted.
@@ -103,7 +117,8 @@ enum Event {
 pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> CommandResult {
     let (channel, childs_end) = message::pair().map_err(Failure::new)?;
     let channel = Arc::new(channel);
-    let mut child = start(childs_end, ChildNamespaces::new(sandbox)?).map_err(Failure::new)?;
+    let namespaces = ChildNamespaces::new(sandbox)?;
+    let mut child = start(childs_end, namespaces, None).map_err(Failure::new)?;
     let (sender, receiver) = mpsc::channel();
     let stop = sender.clone();
     // Fails only if the receiver is gone, when the mount has ended anyway.
@@ -138,8 +153,13 @@ pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> Comma
     }
 }
 
-/// Starts the process that serves, whose end of the socket for requests is `childs_end`.
-fn start(childs_end: OwnedFd, namespaces: ChildNamespaces) -> io::Result<Child> {
+/// Starts the process that serves, whose end of the socket for requests is `childs_end`. It
+/// fills an image if `lazy` has descriptors for that.
+pub(crate) fn start(
+    childs_end: OwnedFd,
+    namespaces: ChildNamespaces,
+    lazy: Option<LazyDescriptors>,
+) -> io::Result<Child> {
     // Inherited, unlike the original.
     let inherited = rustix::io::dup(&childs_end)?;
     drop(childs_end);
@@ -149,6 +169,7 @@ fn start(childs_end: OwnedFd, namespaces: ChildNamespaces) -> io::Result<Child> 
         channel: inherited.as_raw_fd(),
         holder: std::process::id(),
         namespaces,
+        lazy,
     })
 }
 
@@ -230,6 +251,16 @@ impl Holder {
             channel: child::inherited(options.channel)?,
             options,
         })))
+    }
+
+    /// Returns the descriptors of this process if it fills an image.
+    pub(crate) fn lazy(&self) -> Option<LazyDescriptors> {
+        self.options.lazy
+    }
+
+    /// Returns the socket for requests.
+    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
     }
 
     /// Returns the holder's process id.

@@ -14,7 +14,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sys", &["vfs"]),
     ("sandbox", &["sys"]),
     ("hostdir", &["concurrency", "vfs", "sys"]),
-    ("image", &["vfs", "erofs", "rofs", "sidecar"]),
+    ("image", &["vfs", "sys", "erofs", "rofs", "sidecar"]),
     ("objects", &["vfs", "image"]),
     ("memory", &["concurrency", "vfs"]),
     (

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use image::{ImageFs, OpenError, PublicKey, Trust};
+use image::{DiskCacheOptions, FileRanges, ImageFs, LazyImage, OpenError, PublicKey, Trust};
 use vfs::FileSystem;
 
 /// An image, optionally with a path in it: `IMAGE/PATH`, where IMAGE ends at the first component
@@ -118,6 +118,17 @@ impl Image {
         let (tree, _) = self.open_with_path()?;
         tree.read_ahead();
         Ok(Arc::new(tree))
+    }
+
+    /// Opens the image for the kernel's EROFS, with its local file in `cache`, or returns nothing if
+    /// it cannot be mounted so. The path must not lead into the image.
+    pub(crate) fn open_lazy(&self, cache: &DiskCacheOptions) -> io::Result<Option<LazyImage>> {
+        let (file, devices) = self.file()?;
+        if !devices.is_empty() {
+            return Ok(None);
+        }
+        let source = Arc::new(FileRanges::open(file)?);
+        LazyImage::open(source, None, &trust(&self.keys)?, cache).map_err(open_error)
     }
 
     /// Opens the image, and returns the path within it.

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use image::{DEFAULT_CACHE, ImageFs};
+use image::{DEFAULT_CACHE, DiskCacheOptions, ImageFs, LazyImage};
 use objects::{Object, Tuning, Url};
 use vfs::FileSystem;
 
@@ -15,6 +15,15 @@ pub(crate) fn open(url: &Url) -> io::Result<Arc<dyn FileSystem>> {
     let tree = image(url)?;
     tree.read_ahead();
     Ok(Arc::new(tree))
+}
+
+/// Opens the image at `url` for the kernel's EROFS, with its local file in `cache`, or returns
+/// nothing if it cannot be mounted so.
+pub(crate) fn open_lazy(url: &Url, cache: &DiskCacheOptions) -> io::Result<Option<LazyImage>> {
+    let trust = trust(url.keys())?;
+    let object = Object::connect(url, Tuning::default(), None)?;
+    let name = object.lazy_name(url);
+    LazyImage::open(Arc::new(object), Some(name), &trust, cache).map_err(open_error)
 }
 
 fn image(url: &Url) -> io::Result<ImageFs> {

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use image::DiskCacheOptions;
+use image::{DiskCacheOptions, LazyImage};
 use remote::ConnectError;
 use rustix::process::{getgid, getuid};
 use vfs::{FileSystem, Time};
@@ -174,6 +174,26 @@ impl Source {
     pub fn set_disk_cache(&mut self, tier: &DiskCacheOptions) {
         if let Source::Object(url) = self {
             url.set_disk_cache(tier);
+        }
+    }
+
+    /// Opens the image for the kernel's EROFS, with a local file in `cache` that is filled when it
+    /// is read. Returns nothing if the source is not an image that can be mounted so.
+    pub fn open_lazy(&self, cache: &DiskCacheOptions) -> io::Result<Option<LazyImage>> {
+        match self {
+            Source::Object(url) => object::open_lazy(url, cache),
+            other => match other.image() {
+                Some(image) => image.open_lazy(cache),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// The disk cache for fetched data of an object, if it has one.
+    pub fn disk_cache(&self) -> Option<&DiskCacheOptions> {
+        match self {
+            Source::Object(url) => url.disk_cache(),
+            _ => None,
         }
     }
 

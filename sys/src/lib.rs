@@ -14,6 +14,7 @@ pub mod clone;
 pub mod creds;
 pub mod diag;
 pub mod dir;
+pub mod fanotify;
 pub mod fiemap;
 pub mod file_io;
 pub mod fuse;

@@ -38,6 +38,13 @@ pub fn set(fd: BorrowedFd<'_>, start: u64, end: u64, kind: Kind) -> Result<()> {
     }
 }
 
+/// Does the same, but waits for conflicting locks (`F_OFD_SETLKW`). The kernel detects no deadlock:
+/// a caller must hold no lock that the holder may wait for.
+pub fn wait(fd: BorrowedFd<'_>, start: u64, end: u64, kind: Kind) -> Result<()> {
+    let mut lock = flock(start, end, kind)?;
+    rustix::io::retry_on_intr(|| fcntl(fd, libc::F_OFD_SETLKW, &mut lock))
+}
+
 /// Returns the first lock that conflicts with [`set`] (`F_OFD_GETLK`).
 pub fn holder(fd: BorrowedFd<'_>, start: u64, end: u64, kind: Kind) -> Result<Option<Holder>> {
     let mut lock = flock(start, end, kind)?;
@@ -80,7 +87,7 @@ fn flock(start: u64, end: u64, kind: Kind) -> Result<libc::flock> {
 }
 
 fn fcntl(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> Result<()> {
-    // SAFETY: both commands read and write one `flock`, which outlives the call. rustix has
+    // SAFETY: these commands read and write one `flock`, which outlives the call. rustix has
     // process-owned whole-file locks only.
     #[allow(unsafe_code)]
     let answer = unsafe { libc::fcntl(fd.as_raw_fd(), command, std::ptr::from_mut(lock)) };

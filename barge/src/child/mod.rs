@@ -113,6 +113,11 @@ pub(crate) fn end_with_parent() -> Result<(), Failure> {
 /// parent](end_with_parent).
 pub(crate) fn confine(confinement: &Confinement) -> Result<(), Failure> {
     end_with_parent()?;
+    confine_survivor(confinement)
+}
+
+/// Confines this process, a child that goes on when its parent ends, before it starts a thread.
+pub(crate) fn confine_survivor(confinement: &Confinement) -> Result<(), Failure> {
     confinement::log_missing_barriers();
     // They read files of /proc that a root of its own does not have.
     let _ = (

@@ -5,6 +5,7 @@
 //! one opens the source and serves ([`server`]).
 
 mod kernel;
+mod lazy;
 pub(crate) mod options;
 mod passthrough;
 mod readahead;
@@ -121,7 +122,7 @@ pub(crate) struct HelperArgs {
 impl MountArgs {
     /// Returns whether an option excludes a mount with the kernel's EROFS.
     fn requires_fuse(&self) -> bool {
-        self.fuse || !self.verify_key.is_empty() || self.record_trace.is_some()
+        self.fuse || self.record_trace.is_some()
     }
 }
 
@@ -134,6 +135,9 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     let overlaid = args.overlay.is_some();
     let options = options::resolve(&args.options, &source, overlaid, args.helper.sloppy)?;
     if let Some(holder) = Holder::of_this_process()? {
+        if let Some(descriptors) = holder.lazy() {
+            return lazy::serve(args, &options, holder, descriptors);
+        }
         return server::serve(args, options, &holder);
     }
     if !signals::is_background() {
@@ -147,6 +151,9 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         if !args.foreground {
             return background::start();
         }
+    }
+    if let Some(code) = lazy::hold(args, &options)? {
+        return Ok(code);
     }
     let mut mount = FuseMount {
         dir: &args.dir,
@@ -164,7 +171,7 @@ fn mount_with_kernel(args: &MountArgs, options: &options::ResolvedOptions) -> bo
         return false;
     };
     match (source.image(), options.kernel_flags) {
-        (Some(image), Some(flags)) if !args.requires_fuse() => {
+        (Some(image), Some(flags)) if !args.requires_fuse() && args.verify_key.is_empty() => {
             let mounted = kernel::mount(&image, &args.dir, flags);
             if let Err(error) = &mounted {
                 tracing::info!(

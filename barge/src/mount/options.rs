@@ -19,6 +19,9 @@ use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::serve::args::virtiofs as kernel;
 use crate::source::Source;
 
+/// The default directory of local files of images.
+const IMAGE_CACHE: &str = "/var/cache/barge/images";
+
 /// An option after `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MountOption {
@@ -174,6 +177,8 @@ pub(super) struct ResolvedOptions {
     pub(super) page_cache: Option<pagecache::Options>,
     /// Disk cache for files of another server.
     pub(super) disk_cache: Option<DiskCacheConfig>,
+    /// Directory of local files of images that are filled when they are read.
+    pub(super) image_cache: DiskCacheOptions,
     /// Owner and group of all files.
     pub(super) owner: OwnerOverride,
     /// Source with the timeouts of the options.
@@ -185,6 +190,23 @@ pub(super) struct ResolvedOptions {
     pub(super) seccomp: Option<Seccomp>,
     /// Flags for a mount without FUSE, or `None` if an option needs FUSE.
     pub(super) kernel_flags: Option<MountFlags>,
+    /// Flags for such a mount from a local file that is filled, likewise.
+    pub(super) lazy_flags: Option<MountFlags>,
+}
+
+/// Returns whether an image can be mounted without FUSE in spite of an option: directly, and from a
+/// local file that is filled.
+fn without_fuse(option: &MountOption) -> (bool, bool) {
+    match option {
+        // allow_other needs no FUSE: mounts of the kernel's EROFS are open to other users anyway.
+        MountOption::Flag(_)
+        | MountOption::AllowOther
+        | MountOption::Sandbox(_)
+        | MountOption::Seccomp(_)
+        | MountOption::Ignored => (true, true),
+        MountOption::CacheDir(_) | MountOption::CacheDirSize(_) => (false, true),
+        _ => (false, false),
+    }
 }
 
 /// Combines the options. The last of conflicting options takes precedence. `overlaid` is set if
@@ -215,25 +237,21 @@ pub(super) fn resolve(
     let mut cache = Cache::of(source, overlaid);
     // The kernel's EROFS is read-only.
     let mut kernel_flags = (!overlaid).then(|| mount.bits());
+    let mut lazy_flags = kernel_flags;
     let mut owned = OwnerOverride::default();
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
     let mut passthrough = true;
     let (mut sandbox, mut seccomp) = (None, None);
     for option in options {
-        match (option, &mut kernel_flags) {
-            (MountOption::Flag(flag), Some(flags)) => flag.apply(flags),
-            // allow_other needs no FUSE: mounts of the kernel's EROFS are open to other users
-            // anyway. No process serves these, which had to be confined.
-            (
-                MountOption::Flag(_)
-                | MountOption::AllowOther
-                | MountOption::Sandbox(_)
-                | MountOption::Seccomp(_)
-                | MountOption::Ignored,
-                _,
-            ) => {}
-            _ => kernel_flags = None,
+        let (direct, lazy) = without_fuse(option);
+        kernel_flags = kernel_flags.filter(|_| direct);
+        lazy_flags = lazy_flags.filter(|_| lazy);
+        if let MountOption::Flag(flag) = option {
+            kernel_flags
+                .iter_mut()
+                .chain(&mut lazy_flags)
+                .for_each(|flags| flag.apply(flags));
         }
         match option {
             MountOption::Flag(flag) => mount.flags.push(*flag),
@@ -273,6 +291,7 @@ pub(super) fn resolve(
         }
     }
     let mut disk_cache = None;
+    let mut image_cache = None;
     match (dir, &mut from) {
         (Some(dir), Source::Tree(barge_client::Source::Remote(_))) => {
             let size = size.unwrap_or(DiskCacheOptions::SIZE);
@@ -281,9 +300,12 @@ pub(super) fn resolve(
         (Some(dir), Source::Tree(tree @ barge_client::Source::Object(_))) => {
             tree.set_disk_cache(&DiskCacheOptions::new(dir, size));
         }
+        (Some(dir), Source::Tree(tree)) if tree.image().is_some() => {
+            image_cache = Some(DiskCacheOptions::new(dir, size));
+        }
         (Some(_), _) => {
             return Err(Failure::usage(
-                "cache_dir= requires a source on another server or an image in an object store",
+                "cache_dir= requires a source on another server or an image",
             ));
         }
         (None, _) if size.is_some() => {
@@ -291,6 +313,10 @@ pub(super) fn resolve(
         }
         (None, _) => {}
     }
+    let of_url = from.tree().and_then(barge_client::Source::disk_cache);
+    let image_cache = image_cache.or_else(|| of_url.cloned());
+    let image_cache =
+        image_cache.unwrap_or_else(|| DiskCacheOptions::new(IMAGE_CACHE.into(), None));
     let pages = match cache {
         Cache::Kernel(mode) => {
             fuse.cache = mode.into();
@@ -335,6 +361,8 @@ pub(super) fn resolve(
         page_cache: pages,
         disk_cache,
         kernel_flags,
+        lazy_flags,
+        image_cache,
         owner: owned,
         source: from,
         http,

@@ -253,7 +253,7 @@ fn a_mount_with_a_key_is_verified() {
     place.pack("image", &["-c", "lz4", "--sign", "k.pem"]);
     let (image, key) = (place.text("image"), place.text("p.pem"));
     let on = tempfile::tempdir().expect("a directory");
-    let mounted = Mounted::new(&[&image, "--verify-key", &key], on.path());
+    let mounted = Mounted::new(&[&image, "--fuse", "--verify-key", &key], on.path());
     let text = fs::read_to_string(on.path().join("sub/d")).expect("read");
     assert!(text == "3 is of sub/d\n".repeat(20_000));
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");

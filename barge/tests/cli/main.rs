@@ -17,6 +17,7 @@ mod hashes;
 mod identity;
 mod images;
 mod layers;
+mod lazy;
 mod locks;
 mod mount;
 mod newcomer;

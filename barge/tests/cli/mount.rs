@@ -38,6 +38,11 @@ impl Mounted {
         serving_id(self.0.id())
     }
 
+    /// Returns the id of the holder.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Kills the holder.
     pub(crate) fn kill(&self) {
         let pid = Pid::from_raw(self.0.id() as i32).expect("a process");

@@ -1,7 +1,7 @@
 //! Read-ahead of the segments that an image lists as used first.
 //!
 //! Threads read one stretch of segments after another until the list ends, the image is dropped, or
-//! half of the cache's size has been requested, so that read-ahead does not evict segments in use.
+//! a limit is reached: half of a cache in memory, so that read-ahead does not evict segments in use.
 //! A local image has one thread, which lowers its priority (nice). A remote image has several, so
 //! that requests are in flight while another stretch is verified; these keep their priority, since
 //! a reader may wait for the same bytes.
@@ -56,9 +56,21 @@ impl ReadaheadQueue {
     }
 }
 
-/// Starts to read the segments `hot` of the first of `devices`.
+/// A reader of an image that keeps what it reads.
+pub(crate) trait ReadAhead: Send + Sync + 'static {
+    /// Returns the maximum number of bytes to read.
+    fn limit(&self) -> u64;
+
+    /// Returns how many bytes to read at a time.
+    fn stretch_len(&self) -> u64;
+
+    /// Reads segments, as far as that succeeds: the error is reported when they are requested.
+    fn read_ahead(&self, segments: Range<u64>);
+}
+
+/// Starts to read the segments `hot` with `reader`.
 pub(crate) fn read_ahead(
-    devices: &Arc<Devices>,
+    reader: &Arc<impl ReadAhead>,
     hot: Vec<ReadaheadRange>,
 ) -> Option<JoinHandle<()>> {
     if hot.is_empty() {
@@ -67,24 +79,24 @@ pub(crate) fn read_ahead(
     let list = ReadaheadQueue {
         ranges: hot,
         position: (0, 0),
-        remaining: devices.cache.cap() / 2 / SEGMENT,
+        remaining: reader.limit() / SEGMENT,
     };
-    let far = devices.sources[0].readahead_len() > LOCAL_READAHEAD;
-    let devices = Arc::downgrade(devices);
+    let far = reader.stretch_len() > LOCAL_READAHEAD;
+    let reader = Arc::downgrade(reader);
     let named = || Builder::new().name("image-ahead".into());
     let spawned = named().spawn(move || {
         let list = Mutex::new(list);
         if !far {
             // Reads at normal priority if the priority cannot be lowered.
             let _ = setpriority_process(Some(gettid()), NICE);
-            return read_all(&devices, &list);
+            return read_all(&reader, &list);
         }
         scope(|scope| {
             for _ in 1..REMOTE_THREADS {
                 // The remaining threads suffice, more slowly.
-                let _ = named().spawn_scoped(scope, || read_all(&devices, &list));
+                let _ = named().spawn_scoped(scope, || read_all(&reader, &list));
             }
-            read_all(&devices, &list);
+            read_all(&reader, &list);
         });
     });
     spawned
@@ -93,16 +105,29 @@ pub(crate) fn read_ahead(
 }
 
 /// Reads the list's segments; stops early when the image is dropped.
-fn read_all(devices: &Weak<Devices>, list: &Mutex<ReadaheadQueue>) {
-    while let Some(devices) = devices.upgrade() {
-        let most = devices.sources[0].readahead_len() / SEGMENT;
+fn read_all(reader: &Weak<impl ReadAhead>, list: &Mutex<ReadaheadQueue>) {
+    while let Some(reader) = reader.upgrade() {
+        let most = reader.stretch_len() / SEGMENT;
         let Some(stretch) = list.lock().take(most) else {
             return;
         };
-        let mut number = stretch.start;
-        while number < stretch.end {
-            // A segment that cannot be read is skipped; the error is reported when it is requested.
-            let loaded = load(&devices, number, stretch.end - 1).unwrap_or(0);
+        reader.read_ahead(stretch);
+    }
+}
+
+impl ReadAhead for Devices {
+    fn limit(&self) -> u64 {
+        self.cache.cap() / 2
+    }
+
+    fn stretch_len(&self) -> u64 {
+        self.sources[0].readahead_len()
+    }
+
+    fn read_ahead(&self, segments: Range<u64>) {
+        let mut number = segments.start;
+        while number < segments.end {
+            let loaded = load(self, number, segments.end - 1).unwrap_or(0);
             number += loaded.max(1);
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
-use image::{DiskCacheEntry, FileGuard, ImageIdentity, Piece, RangeSource};
+use image::{DiskCacheEntry, FileGuard, ImageIdentity, LazyName, Piece, RangeSource};
 use object_store::path::Path;
 use object_store::{Extensions, GetOptions, GetRange, ObjectMeta, ObjectStore};
 use parking_lot::Mutex;
@@ -113,10 +113,19 @@ impl Object {
                     Err(error) => return Err(error),
                 };
                 let identity = object.identity.bytes(url);
-                Ok(Arc::new(tier.over(Arc::new(object), &identity)?))
+                let object: Arc<dyn RangeSource> = Arc::new(object);
+                match tier.over(object.clone(), &identity) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        tracing::warn!(
+                            "{url}: no disk cache, because another process reads an older version"
+                        );
+                        Ok(object)
+                    }
+                    opened => Ok(Arc::new(opened?)),
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                tracing::warn!("{url}: no disk cache, because another process uses it: {error}");
+                tracing::warn!("{url}: no disk cache, because another process opens it");
                 Ok(Arc::new(Object::connect(url, tuning, None)?))
             }
             Err(error) => Err(error),
@@ -166,6 +175,15 @@ impl Object {
             Err(failed) => return Err(failed.into_io()),
         }
         Ok(object)
+    }
+
+    /// Returns the name of a local file for this version of the object at `url`.
+    pub fn lazy_name(&self, url: &Url) -> LazyName {
+        let identity = self.identity.bytes(url);
+        LazyName {
+            location: format!("{} {}", url.cache_name(), identity.escape_ascii()),
+            identity,
+        }
     }
 
     /// Returns the number of requests and bytes so far.

@@ -2,12 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FlockOperation, flock};
+use sys::lock::{self, Kind};
 
 /// The directory and size limit of a disk cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,11 @@ impl DiskCacheOptions {
             dir,
             size: size.unwrap_or(DiskCacheOptions::SIZE),
         }
+    }
+
+    /// Returns the directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Parses a number of bytes with an optional unit of KiB, MiB, GiB or TiB (`k`, `m`, `g`, `t`).
@@ -54,14 +61,60 @@ pub(super) struct CacheDir {
 }
 
 /// The two files of an image.
+///
+/// Locks on bytes of the map coordinate the processes that use the image: each user has a shared
+/// lock on [`USERS`], and an exclusive one while it changes what others rely on. Who fetches
+/// segments has an exclusive lock on a byte for each.
 pub(super) struct CacheFiles {
     pub(super) map: File,
     pub(super) data: File,
 }
 
+/// The byte of the map that users lock.
+const USERS: u64 = 0;
+
+/// The byte of the map that is locked to fetch the first segment.
+const FETCHES: u64 = 1 << 40;
+
+impl CacheFiles {
+    /// Becomes the only user. Returns `WouldBlock` if another process uses the image.
+    pub(super) fn lock_alone(&self) -> io::Result<()> {
+        Ok(lock::set(self.map.as_fd(), USERS, USERS, Kind::Exclusive)?)
+    }
+
+    /// Becomes one of several users.
+    pub(super) fn share(&self) -> io::Result<()> {
+        Ok(lock::set(self.map.as_fd(), USERS, USERS, Kind::Shared)?)
+    }
+
+    /// Locks segments, to fetch them, unless another process fetches one of them.
+    pub(super) fn try_lock_fetch(&self, segments: &Range<u64>) -> bool {
+        let (first, last) = fetch_lock(segments);
+        lock::set(self.map.as_fd(), first, last, Kind::Exclusive).is_ok()
+    }
+
+    /// Locks segments, to fetch them, after other processes have fetched theirs.
+    pub(super) fn lock_fetch(&self, segments: &Range<u64>) -> io::Result<()> {
+        let (first, last) = fetch_lock(segments);
+        Ok(lock::wait(self.map.as_fd(), first, last, Kind::Exclusive)?)
+    }
+
+    /// Unlocks segments that are fetched.
+    pub(super) fn unlock_fetch(&self, segments: &Range<u64>) {
+        let (first, last) = fetch_lock(segments);
+        // Fails only for want of memory; the segments stay locked until this process ends then.
+        let _ = lock::set(self.map.as_fd(), first, last, Kind::Unlocked);
+    }
+}
+
+/// Returns the first and the last byte of the map that are locked to fetch segments.
+fn fetch_lock(segments: &Range<u64>) -> (u64, u64) {
+    (FETCHES + segments.start, FETCHES + segments.end - 1)
+}
+
 impl CacheDir {
-    /// Opens and locks the files of the image `name`; returns `ResourceBusy` if another holder has
-    /// them.
+    /// Opens the files of the image `name`, as the only user if possible and otherwise as one of
+    /// several. Returns `ResourceBusy` if another process has them alone.
     pub(super) fn open(
         options: &DiskCacheOptions,
         name: &str,
@@ -165,12 +218,17 @@ impl CacheDir {
     /// Removes an image that is not open.
     fn remove(&self, name: &str) -> io::Result<()> {
         let map = self.path(name, "map");
-        let lock = File::open(&map)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let opened = OpenOptions::new().read(true).write(true).open(&map)?;
+        lock::set(opened.as_fd(), USERS, USERS, Kind::Exclusive)?;
         match fs::remove_file(self.path(name, "data")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => fs::remove_file(map),
         }
+    }
+
+    /// Returns the name of this image's data file.
+    pub(super) fn data_name(&self) -> String {
+        format!("{}.data", self.name)
     }
 
     fn path(&self, name: &str, end: &str) -> PathBuf {
@@ -185,15 +243,17 @@ struct OtherImage {
     used: SystemTime,
 }
 
-/// Locks a map, calling `pause` before each retry. Retries are needed because a child process
-/// shares the lock for a moment, between fork and exec.
+/// Locks a map, alone if possible, calling `pause` before each retry. Retries are needed because a
+/// child process shares the lock for a moment, between fork and exec, and to wait for a process that
+/// is about to share it.
 fn try_lock_map(map: &File, mut pause: impl FnMut()) -> bool {
     const TRIES: usize = 20;
+    let lock = |kind| lock::set(map.as_fd(), USERS, USERS, kind).is_ok();
     (0..TRIES).any(|tried| {
         if tried > 0 {
             pause();
         }
-        flock(map, FlockOperation::NonBlockingLockExclusive).is_ok()
+        lock(Kind::Exclusive) || lock(Kind::Shared)
     })
 }
 
@@ -204,13 +264,10 @@ mod tests {
     #[test]
     fn who_has_it_for_a_moment_is_waited_for_and_who_stays_is_not() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        let open = || File::open(file.path()).expect("opened");
+        let open = || file.reopen().expect("opened");
         let mut other = Some(open());
-        flock(
-            other.as_ref().expect("there"),
-            FlockOperation::NonBlockingLockExclusive,
-        )
-        .expect("free");
+        let holder = other.as_ref().expect("there").as_fd();
+        lock::set(holder, USERS, USERS, Kind::Exclusive).expect("free");
         let mut pauses = 0;
         assert!(!try_lock_map(&open(), || pauses += 1));
         let map = open();

@@ -1,6 +1,7 @@
 //! A remote image read through its segments on disk.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -21,7 +22,7 @@ use crate::storage::SEGMENT;
 /// Segments evicted together: as many as a word has bits, 1 MiB.
 const CHUNK: u64 = 64;
 
-/// An image's entry in the disk cache, locked as long as this exists.
+/// An image's entry in the disk cache, in use as long as this exists.
 pub struct DiskCacheEntry {
     cache_dir: CacheDir,
     files: CacheFiles,
@@ -39,6 +40,9 @@ pub struct CachedSource {
     eviction_lock: RwLock<()>,
     state: Mutex<State>,
     cache_dir: Mutex<CacheDir>,
+    /// Whether others read the data file, as the kernel does for a mount. Its segments are not
+    /// evicted then.
+    pinned: bool,
 }
 
 struct State {
@@ -47,8 +51,14 @@ struct State {
     order: VecDeque<u64>,
     /// Bytes on disk.
     bytes: u64,
-    /// Whether a write has failed, which disables further writes.
+    /// Whether the last write has failed. It is the last one then, except for a pinned file.
     failed: bool,
+}
+
+/// Adjacent segments to load.
+struct Run {
+    numbers: Range<u64>,
+    loads: Vec<Load<u64>>,
 }
 
 /// The segments of a chunk, one bit each.
@@ -63,7 +73,8 @@ struct Chunk {
 }
 
 impl DiskCacheEntry {
-    /// Opens the cache entry of the image `name`; returns `ResourceBusy` if another holder has it.
+    /// Opens the cache entry of the image `name`. Returns `ResourceBusy` if another process has just
+    /// created it.
     pub fn open(options: &DiskCacheOptions, name: &str) -> io::Result<DiskCacheEntry> {
         let (cache_dir, pair) = CacheDir::open(options, name)?;
         let mut head = [0; HEAD as usize];
@@ -74,6 +85,9 @@ impl DiskCacheEntry {
         // A data file of another length is not ours.
         let known =
             known.filter(|known| pair.data.metadata().is_ok_and(|m| m.len() == known.len()));
+        if known.is_some() {
+            pair.share()?;
+        }
         Ok(DiskCacheEntry {
             cache_dir,
             files: pair,
@@ -92,7 +106,8 @@ impl DiskCacheEntry {
     }
 
     /// Puts the disk cache in front of `far`, which `identity` tells from others of the same name.
-    /// Cached segments of another identity are removed.
+    /// Cached segments of another identity are removed; returns `WouldBlock` if another process
+    /// uses them.
     pub fn over(self, far: Arc<dyn RangeSource>, identity: &[u8]) -> io::Result<CachedSource> {
         let DiskCacheEntry {
             cache_dir,
@@ -101,10 +116,12 @@ impl DiskCacheEntry {
         } = self;
         let wanted = ImageIdentity::new(identity, far.len()).ok_or(io::ErrorKind::InvalidInput)?;
         if known.as_ref() != Some(&wanted) {
+            pair.lock_alone()?;
             pair.map.set_len(0)?;
             pair.data.set_len(0)?;
             pair.data.set_len(wanted.len())?;
             pair.map.write_all_at(&wanted.encode(), 0)?;
+            pair.share()?;
         }
         let mut state = State {
             chunks: HashMap::new(),
@@ -123,6 +140,7 @@ impl DiskCacheEntry {
             eviction_lock: RwLock::new(()),
             state: Mutex::new(state),
             cache_dir: Mutex::new(cache_dir),
+            pinned: false,
         })
     }
 }
@@ -145,16 +163,8 @@ impl RangeSource for CachedSource {
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let mut wanted = BTreeSet::new();
-        {
-            let mut state = self.lock();
-            for Piece {
-                offset: at,
-                buffer: into,
-            } in &*pieces
-            {
-                let numbers = segments(*at, into.len());
-                wanted.extend(numbers.filter(|number| !state.are_verified(*number..*number + 1)));
-            }
+        for piece in &*pieces {
+            wanted.extend(self.missing(segments(piece.offset, piece.buffer.len())));
         }
         let fetched = self.segments(wanted)?;
         for Piece {
@@ -196,6 +206,54 @@ impl CachedSource {
         self.lock().bytes
     }
 
+    /// Returns the name of the data file in the cache's directory.
+    pub(crate) fn file_name(&self) -> String {
+        self.cache_dir.lock().data_name()
+    }
+
+    /// Makes `file`, which is another descriptor of the data file, the one that is read and written,
+    /// and keeps all segments on disk as long as this exists: others read the file as well.
+    pub(crate) fn pin(&mut self, file: File) {
+        self.files.data = file;
+        self.pinned = true;
+    }
+
+    /// Makes sure that the file has the bytes of `range`. Returns an error if they cannot be
+    /// fetched, or not be stored.
+    pub(crate) fn fill(&self, range: Range<u64>) -> io::Result<()> {
+        let end = range.end.min(self.identity.len());
+        let numbers = range.start.min(end) / SEGMENT..end.div_ceil(SEGMENT);
+        self.segments(self.missing(numbers.clone()))?;
+        match self.missing(numbers).is_empty() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
+    /// Returns those of these segments that are not known to match their tags.
+    fn missing(&self, numbers: Range<u64>) -> BTreeSet<u64> {
+        let mut state = self.lock();
+        let missing = numbers.filter(|number| !state.are_verified(*number..*number + 1));
+        missing.collect()
+    }
+
+    /// Returns how many bytes directly before `at` the file has, up to `most`.
+    pub(crate) fn filled_before(&self, at: u64, most: u64) -> u64 {
+        let mut state = self.lock();
+        let number = at / SEGMENT;
+        let back = 1..=(most / SEGMENT).min(number);
+        let back = back.take_while(|back| state.are_verified(number - back..number - back + 1));
+        back.count() as u64 * SEGMENT
+    }
+
+    /// Returns whether the file has the whole image.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.stored() >= self.identity.len()
+            && self
+                .missing(0..self.identity.len().div_ceil(SEGMENT))
+                .is_empty()
+    }
+
     /// Returns segments that were not verified yet, from disk or `far`; concurrent requests share
     /// one load.
     fn segments(&self, numbers: BTreeSet<u64>) -> io::Result<BTreeMap<u64, Arc<[u8]>>> {
@@ -223,12 +281,61 @@ impl CachedSource {
         Ok(fetched)
     }
 
-    /// Fetches missing segments and stores them on disk.
+    /// Fetches missing segments and stores them on disk. Those that another process fetches are
+    /// waited for, after its own are stored: the other process may be waiting for one of these.
     fn fetch(
         &self,
         loads: Vec<Load<u64>>,
         fetched: &mut BTreeMap<u64, Arc<[u8]>>,
     ) -> io::Result<()> {
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        for run in runs(loads) {
+            match self.files.try_lock_fetch(&run.numbers) {
+                true => own.push(run),
+                false => others.push(run),
+            }
+        }
+        let done = self.fetch_locked(own, fetched);
+        for run in others {
+            let locked = self.files.lock_fetch(&run.numbers);
+            locked.and_then(|()| self.fetch_locked(vec![run], fetched))?;
+        }
+        done
+    }
+
+    /// Fetches segments that this process has locked, and unlocks them.
+    fn fetch_locked(
+        &self,
+        runs: Vec<Run>,
+        fetched: &mut BTreeMap<u64, Arc<[u8]>>,
+    ) -> io::Result<()> {
+        let numbers: Vec<_> = runs.iter().map(|run| run.numbers.clone()).collect();
+        let mut missing = Vec::new();
+        for load in runs.into_iter().flat_map(|run| run.loads) {
+            // Another process may have stored it before it was locked here.
+            match self.read_cached(load.key()) {
+                Some(segment) => {
+                    let segment: Arc<[u8]> = segment.into();
+                    fetched.insert(load.key(), segment.clone());
+                    load.settle(Ok(segment));
+                }
+                None => missing.push(load),
+            }
+        }
+        let done = self.fetch_missing(missing, fetched);
+        numbers.iter().for_each(|run| self.files.unlock_fetch(run));
+        done
+    }
+
+    /// Fetches segments that no process has stored.
+    fn fetch_missing(
+        &self,
+        loads: Vec<Load<u64>>,
+        fetched: &mut BTreeMap<u64, Arc<[u8]>>,
+    ) -> io::Result<()> {
+        if loads.is_empty() {
+            return Ok(());
+        }
         let mut segments: Vec<_> = loads
             .iter()
             .map(|load| vec![0; self.len_of(load.key())])
@@ -258,7 +365,9 @@ impl CachedSource {
     /// Returns a segment that is on disk, if it matches its tag.
     fn read_cached(&self, number: u64) -> Option<Vec<u8>> {
         let _gate = self.eviction_lock.try_read()?;
-        if !self.lock().is_present(number) {
+        // Another process may have stored it.
+        let tag = map::read(&self.files.map, number).unwrap_or(MISSING);
+        if tag == MISSING {
             return None;
         }
         let mut segment = vec![0; self.len_of(number)];
@@ -266,9 +375,10 @@ impl CachedSource {
             .files
             .data
             .read_exact_at(&mut segment, number * SEGMENT);
-        let tag = read.and_then(|()| map::read(&self.files.map, number));
-        let sound = tag.is_ok_and(|tag| tag == self.identity.tag(number, &segment));
-        self.lock().record_verification(number, sound);
+        let sound = read.is_ok() && tag == self.identity.tag(number, &segment);
+        let mut state = self.lock();
+        state.add(number);
+        state.record_verification(number, sound);
         sound.then_some(segment)
     }
 
@@ -299,6 +409,7 @@ impl CachedSource {
                 let mut state = self.lock();
                 state.add(number);
                 state.record_verification(number, true);
+                state.failed = false;
             }
             Err(error) => self.disable_writes(&error),
         }
@@ -311,16 +422,30 @@ impl CachedSource {
             let state = self.lock();
             (state.bytes, state.failed)
         };
-        if failed {
+        if failed && !self.pinned {
             return false;
         }
-        let mut excess = cache_dir.excess(own, SEGMENT);
+        let excess = cache_dir.excess(own, SEGMENT);
         if excess == 0 {
+            return true;
+        }
+        if self.pinned {
+            // The kernel may be about to read any of its segments.
             return true;
         }
         let Some(_gate) = self.eviction_lock.try_write() else {
             return false;
         };
+        // Other processes rely on the segments that they have verified.
+        if self.files.lock_alone().is_err() {
+            return false;
+        }
+        let evicted = self.evict(excess);
+        evicted & self.files.share().is_ok()
+    }
+
+    /// Evicts chunks of `excess` bytes. Returns whether there were as many.
+    fn evict(&self, mut excess: u64) -> bool {
         while excess > 0 {
             let Some((number, freed)) = self.lock().pop_victim() else {
                 return false;
@@ -343,8 +468,12 @@ impl CachedSource {
     }
 
     fn disable_writes(&self, error: &io::Error) {
-        self.lock().failed = true;
-        tracing::warn!("the disk cache stores no more segments of images: {error}");
+        if !std::mem::replace(&mut self.lock().failed, true) {
+            match self.pinned {
+                true => tracing::error!("cannot store segments of an image: {error}"),
+                false => tracing::warn!("the disk cache stores no more segments: {error}"),
+            }
+        }
     }
 
     fn len_of(&self, number: u64) -> usize {
@@ -388,11 +517,6 @@ impl State {
         }
     }
 
-    fn is_present(&self, number: u64) -> bool {
-        let chunk = self.chunks.get(&(number / CHUNK));
-        chunk.is_some_and(|chunk| chunk.present & bit(number) != 0)
-    }
-
     /// Returns whether all these segments were verified, and marks their chunks as used.
     fn are_verified(&mut self, mut numbers: Range<u64>) -> bool {
         numbers.all(|number| match self.chunks.get_mut(&(number / CHUNK)) {
@@ -422,6 +546,25 @@ impl State {
             return Some((number, bytes));
         }
     }
+}
+
+/// Returns the runs of adjacent segments among `loads`, which are sorted.
+fn runs(loads: Vec<Load<u64>>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for load in loads {
+        let number = load.key();
+        match runs.last_mut().filter(|run| run.numbers.end == number) {
+            Some(run) => {
+                run.numbers.end += 1;
+                run.loads.push(load);
+            }
+            None => runs.push(Run {
+                numbers: number..number + 1,
+                loads: vec![load],
+            }),
+        }
+    }
+    runs
 }
 
 fn bit(number: u64) -> u64 {

@@ -85,14 +85,50 @@ fn what_is_no_object_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_comes_second_goes_without() {
+fn several_users_share_what_one_has_fetched() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bytes = object_of(4 << 20);
+    let server = Server::new(bytes.clone());
+    let first = open(&server.url(), dir.path()).expect("opened");
+    read(&*first, &bytes, &[(500_000, 1000)]).expect("read");
+    let second = open(&server.url(), dir.path()).expect("opened");
+    server.requests();
+    read(&*second, &bytes, &[(500_000, 1000)]).expect("read");
+    assert_eq!(server.requests().len(), 0);
+    // Of two at the same time, one fetches and the other one waits.
+    let pieces: Vec<_> = (0..64).map(|piece| (piece << 16, 1 << 16)).collect();
+    std::thread::scope(|scope| {
+        for image in [&first, &second, &first, &second] {
+            let (pieces, bytes) = (&pieces, &bytes);
+            scope.spawn(move || {
+                for piece in pieces {
+                    read(&**image, bytes, &[*piece]).expect("read");
+                }
+            });
+        }
+    });
+    let requests = server.requests();
+    let fetched = requests.iter().filter_map(|request| request.range.clone());
+    let fetched: u64 = fetched.map(|range| range.end - range.start).sum();
+    assert!(fetched <= 4 << 20, "{fetched}");
+}
+
+#[test]
+fn another_version_waits_for_its_users_to_go() {
     let dir = tempfile::tempdir().expect("a directory");
     let bytes = object_of(1 << 20);
     let server = Server::new(bytes.clone());
     let first = open(&server.url(), dir.path()).expect("opened");
+    read(&*first, &bytes, &[(500_000, 1000)]).expect("read");
+    let other = object_of((1 << 20) + 7).split_off(7);
+    server.replace(other.clone(), "second");
+    // It is read without the cache, since the old one is in use.
     let second = open(&server.url(), dir.path()).expect("opened");
-    for image in [first, second] {
-        read(&*image, &bytes, &[(500_000, 1000)]).expect("read");
+    read(&*second, &other, &[(500_000, 1000)]).expect("read");
+    read(&*first, &bytes, &[(500_000, 1000)]).expect("on disk");
+    drop((first, second));
+    let third = open(&server.url(), dir.path()).expect("opened");
+    for _ in 0..2 {
+        read(&*third, &other, &[(500_000, 1000)]).expect("read");
     }
-    assert_eq!(server.requests().len(), 4);
 }

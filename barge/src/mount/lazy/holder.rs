@@ -1,0 +1,517 @@
+//! The process that mounts the image and reads the events.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::process::{Child, ExitCode};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, inotify};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use sys::fanotify::{Event, Group};
+
+use super::super::MountArgs;
+use super::super::options::ResolvedOptions;
+use super::{Fill, Filled, Reply, Request, Stop, answer, obstacle};
+use crate::child::message::{self, ReplySocket};
+use crate::child::{ChildNamespaces, End};
+use crate::holder::{LazyDescriptors, start};
+use crate::serve::args::confinement::Sandbox;
+use crate::{Failure, background, diagnose, service, signals};
+
+/// Maximum time that a reader waits for its range while no filler runs. A running filler has limits
+/// of its own.
+const WAIT_FOR_FILLER: Duration = Duration::from_secs(60);
+
+/// Pause before another filler is started if the last one has not become ready. It doubles each
+/// time.
+const RESTART: Duration = Duration::from_millis(50);
+const MAX_RESTART: Duration = Duration::from_secs(10);
+
+/// Interval of the search for readers that have waited too long.
+const CHECK: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// Something that happens to the mount.
+enum Happening {
+    Request(Request, ReplySocket),
+    /// A signal to stop.
+    Stop,
+    /// The filler has closed its socket.
+    Ended,
+    /// The file system is mounted nowhere any more.
+    Unmounted,
+}
+
+/// Mounts the image of the options and holds it until it is unmounted everywhere. Returns nothing
+/// if it cannot be mounted so.
+pub(crate) fn hold(
+    args: &MountArgs,
+    options: &ResolvedOptions,
+) -> Result<Option<ExitCode>, Failure> {
+    let Some(flags) = options.lazy_flags.filter(|_| !args.requires_fuse()) else {
+        return Ok(None);
+    };
+    let cache = &options.image_cache;
+    let declined = |why: &str| {
+        tracing::info!("{}: mounting with FUSE: {why}", args.source);
+        Ok(None)
+    };
+    if let Some(why) = obstacle(cache.dir()) {
+        return declined(&why);
+    }
+    let (sender, happenings) = mpsc::channel();
+    let stop = sender.clone();
+    let handler = signals::on_parents_signal(move || drop(stop.send(Happening::Stop)), None)?;
+    let unmounts = inotify::init(inotify::CreateFlags::CLOEXEC).map_err(Failure::new)?;
+    let events = Arc::new(Events {
+        group: Group::new().map_err(Failure::new)?,
+        state: Mutex::default(),
+    });
+    let mut mount = Mount {
+        dir: args.dir.clone(),
+        cache_dir: cache.dir().to_owned(),
+        flags,
+        state: State::Starting,
+        file: None,
+        events,
+        unmounts: Arc::new(unmounts),
+        sender,
+    };
+    let end = mount.run(&happenings, options.sandbox);
+    drop(handler);
+    match (end?, mount.state) {
+        (_, State::Declined(why)) => declined(&why),
+        (code, _) => Ok(Some(code)),
+    }
+}
+
+/// The state of a mount.
+enum State {
+    Starting,
+    Declined(String),
+    Mounted,
+    Ready,
+    Unmounted,
+}
+
+/// A mount as its holder sees it.
+struct Mount {
+    dir: PathBuf,
+    cache_dir: PathBuf,
+    flags: MountFlags,
+    state: State,
+    file: Option<WatchedFile>,
+    events: Arc<Events>,
+    /// An inotify(7) queue that watches the root of the mount. Unlike the lists of mounts in /proc
+    /// it tells of the last unmount in all mount namespaces.
+    unmounts: Arc<OwnedFd>,
+    sender: Sender<Happening>,
+}
+
+/// The local file of the image.
+struct WatchedFile {
+    path: PathBuf,
+    /// Reads and writes through it raise no events.
+    quiet: File,
+}
+
+impl Mount {
+    /// Starts fillers, one after another, and carries out their requests. Returns when the image
+    /// was unmounted, or could not be mounted.
+    fn run(
+        &mut self,
+        happenings: &Receiver<Happening>,
+        sandbox: Option<Sandbox>,
+    ) -> Result<ExitCode, Failure> {
+        let namespaces = ChildNamespaces::new(sandbox)?;
+        let (mut child, mut channel) = self.start_filler(namespaces).map_err(Failure::new)?;
+        let mut pause = Duration::ZERO;
+        let mut restart: Option<Instant> = None;
+        loop {
+            let happening = match restart {
+                None => happenings
+                    .recv()
+                    .map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => happenings.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match happening {
+                Ok(Happening::Request(request, to)) => {
+                    if matches!(request, Request::Ready) {
+                        pause = Duration::ZERO;
+                    }
+                    to.reply(self.serve(request));
+                }
+                Ok(Happening::Stop) => match self.state {
+                    State::Starting => {
+                        child.kill().map_err(Failure::new)?;
+                        child.wait().map_err(Failure::new)?;
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                    _ => self.unmount(),
+                },
+                Ok(Happening::Unmounted) => {
+                    self.state = State::Unmounted;
+                    if restart.is_some() {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                    // It may have ended.
+                    let _ = message::send(channel.as_fd(), &Stop, None);
+                }
+                Ok(Happening::Ended) => {
+                    let end = End::of(child.wait().map_err(Failure::new)?);
+                    match (&self.state, end) {
+                        (State::Unmounted, _) => return Ok(ExitCode::SUCCESS),
+                        (State::Starting | State::Declined(_), End::Exit(code)) => {
+                            return Ok(ExitCode::from(code));
+                        }
+                        (State::Starting | State::Declined(_), End::Crash(why)) => {
+                            let text = format!("the process that fills the image {why}");
+                            return Err(Failure::new(text));
+                        }
+                        (_, end) => {
+                            let why = match end {
+                                End::Exit(code) => format!("has ended with status {code}"),
+                                End::Crash(why) => why,
+                            };
+                            tracing::error!(
+                                "{}: the process that fills the image {why}; it is started again",
+                                self.dir.display()
+                            );
+                            restart = Some(Instant::now() + pause);
+                            pause = (pause * 2).clamp(RESTART, MAX_RESTART);
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    restart = None;
+                    (child, channel) = self.start_filler(namespaces).map_err(Failure::new)?;
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    unreachable!("the mount has a sender");
+                }
+            }
+        }
+    }
+
+    /// Starts a filler, and a thread that receives its requests.
+    fn start_filler(&self, namespaces: ChildNamespaces) -> io::Result<(Child, Arc<OwnedFd>)> {
+        let (channel, childs_end) = message::pair()?;
+        let channel = Arc::new(channel);
+        // Inherited, unlike the originals.
+        let group = rustix::io::dup(&self.events.group)?;
+        let unmounts = rustix::io::dup(&self.unmounts)?;
+        let fills = rustix::io::dup(&self.events.connect()?)?;
+        let descriptors = LazyDescriptors {
+            group: group.as_raw_fd(),
+            unmounts: unmounts.as_raw_fd(),
+            fills: fills.as_raw_fd(),
+        };
+        let child = start(childs_end, namespaces, Some(descriptors))?;
+        let (requests, sender) = (channel.clone(), self.sender.clone());
+        let receive = move || {
+            while let Ok((request, to)) = message::next_request(requests.as_fd()) {
+                let _ = sender.send(Happening::Request(request, to));
+            }
+            let _ = sender.send(Happening::Ended);
+        };
+        Builder::new()
+            .name("barge-requests".into())
+            .spawn(receive)?;
+        Ok((child, channel))
+    }
+
+    /// Serves a request. Returns the reply and the descriptor to pass.
+    fn serve(&mut self, request: Request) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let done = Ok((Reply::Done, None));
+        match request {
+            Request::Open(name) => {
+                let quiet = self.open(&name)?.try_clone()?;
+                Ok((Reply::Descriptor, Some(quiet.into())))
+            }
+            Request::Mount => {
+                if matches!(self.state, State::Starting) {
+                    self.mount()?;
+                    self.state = State::Mounted;
+                }
+                done
+            }
+            Request::Ready => {
+                if matches!(self.state, State::Mounted) {
+                    let failed = |failure: Failure| io::Error::other(failure.message);
+                    background::report_ready().map_err(failed)?;
+                    service::notify_ready("ready");
+                    self.state = State::Ready;
+                }
+                done
+            }
+            Request::Complete => {
+                let file = self.file.as_ref().ok_or(Errno::PERM)?;
+                match self.events.group.remove(file.quiet.as_fd()) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    _ => done,
+                }
+            }
+            Request::Decline(why) => {
+                if matches!(self.state, State::Starting) {
+                    self.state = State::Declined(why);
+                }
+                done
+            }
+        }
+    }
+
+    /// Opens the file with this name in the cache's directory and watches it, unless that is done.
+    /// Returns its quiet descriptor.
+    fn open(&mut self, name: &str) -> io::Result<&File> {
+        let path = self.cache_dir.join(name);
+        if self.file.is_none() {
+            // Code that has taken over the filler names no other file.
+            let stem = name.strip_suffix(".data").unwrap_or_default();
+            if stem.is_empty() || !stem.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                return Err(Errno::PERM.into());
+            }
+            let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = rustix::fs::open(&path, flags, Mode::empty())?;
+            let events = self.events.clone();
+            events.group.add(file.as_fd())?;
+            let quiet = quiet_descriptor(&events.group, &file)?;
+            let thread = Builder::new().name("barge-events".into());
+            thread.spawn(move || events.read())?;
+            self.file = Some(WatchedFile { path, quiet });
+        }
+        let file = self.file.as_ref().expect("it was just set");
+        match file.path.ends_with(name) {
+            true => Ok(&file.quiet),
+            false => Err(Errno::PERM.into()),
+        }
+    }
+
+    /// Mounts the file, and watches the mount.
+    fn mount(&self) -> io::Result<()> {
+        let file = self.file.as_ref().ok_or(Errno::PERM)?;
+        let flags = self.flags | MountFlags::RDONLY;
+        rustix::mount::mount(&file.path, &self.dir, "erofs", flags, None)?;
+        let watch = inotify::WatchFlags::DELETE_SELF | inotify::WatchFlags::ONLYDIR;
+        inotify::add_watch(&self.unmounts, &self.dir, watch)?;
+        let (queue, sender) = (self.unmounts.clone(), self.sender.clone());
+        let wait = move || {
+            wait_for_unmount(queue.as_fd());
+            let _ = sender.send(Happening::Unmounted);
+        };
+        Builder::new().name("barge-unmount".into()).spawn(wait)?;
+        Ok(())
+    }
+
+    /// Unmounts the directory. The mount goes on as long as programs have files of it open.
+    fn unmount(&self) {
+        let shown = self.dir.display();
+        match rustix::mount::unmount(&self.dir, UnmountFlags::empty()) {
+            Err(Errno::BUSY) => {
+                tracing::warn!("{shown}: in use; waiting until its files are closed");
+                if let Err(error) = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH) {
+                    tracing::error!(
+                        "{}",
+                        diagnose::mount_error(&self.dir, "erofs", &error.into())
+                    );
+                }
+            }
+            Err(error) => tracing::error!("{shown}: {error}"),
+            Ok(()) => {}
+        }
+    }
+}
+
+/// Waits until the file system that `queue` watches is mounted nowhere any more.
+pub(super) fn wait_for_unmount(queue: BorrowedFd<'_>) {
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 1024];
+    let mut events = inotify::Reader::new(queue, &mut buffer);
+    loop {
+        match events.next() {
+            Ok(event) if event.events().contains(inotify::ReadFlags::UNMOUNT) => return,
+            Ok(_) | Err(Errno::INTR) => {}
+            // Fails only if the queue is none.
+            Err(_) => return,
+        }
+    }
+}
+
+/// Returns a descriptor of `file`, which `group` watches, whose own reads and writes raise no
+/// events, as those that come with events are. Other groups may watch the file too, so that opening
+/// it before it is watched would not do.
+fn quiet_descriptor(group: &Group, file: &OwnedFd) -> io::Result<File> {
+    // The kernel decides at each open whether there will be events.
+    let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let read = move || {
+        // The first page: it is there, or nobody reads it yet.
+        let _ = std::os::unix::fs::FileExt::read_at(&file, &mut [0], 0);
+    };
+    let reader = Builder::new().name("barge-open".into()).spawn(read)?;
+    let mut quiet = None;
+    while quiet.is_none() && !reader.is_finished() {
+        let mut ready = [PollFd::new(group, PollFlags::IN)];
+        let pause = Timespec {
+            tv_sec: 0,
+            tv_nsec: 50_000_000,
+        };
+        if rustix::io::retry_on_intr(|| poll(&mut ready, Some(&pause)))? == 0 {
+            continue;
+        }
+        group.read(&mut |event| {
+            let number = event.file.as_raw_fd();
+            // Reserved until it is answered.
+            quiet = Some(event.file.try_clone());
+            let _ = group.answer(number, sys::fanotify::Answer::Allow);
+        })?;
+    }
+    // Another group may have refused the read before this one was asked.
+    let quiet = quiet.ok_or_else(|| io::Error::from(Errno::BUSY))?;
+    Ok(File::from(quiet?))
+}
+
+/// The events of the file.
+pub(super) struct Events {
+    group: Group,
+    state: Mutex<EventState>,
+}
+
+#[derive(Default)]
+struct EventState {
+    /// Readers that wait, by the descriptor of their event.
+    waiting: BTreeMap<RawFd, Waiting>,
+    /// The socket to the filler.
+    filler: Option<Arc<OwnedFd>>,
+}
+
+struct Waiting {
+    /// Keeps the number reserved.
+    _event: OwnedFd,
+    fill: Fill,
+    since: Instant,
+}
+
+impl Events {
+    /// Reads events and passes them on, until the process ends.
+    fn read(&self) {
+        loop {
+            let mut ready = [PollFd::new(&self.group, PollFlags::IN)];
+            match rustix::io::retry_on_intr(|| poll(&mut ready, Some(&CHECK))) {
+                Ok(0) => self.deny_overdue(),
+                _ => {
+                    if let Err(error) = self.group.read(&mut |event| self.pass_on(event)) {
+                        tracing::error!("events of the image's file: {error}");
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                }
+            }
+        }
+    }
+
+    fn pass_on(&self, event: Event) {
+        let fill = Fill {
+            event: event.file.as_raw_fd(),
+            start: event.range.start,
+            end: event.range.end,
+        };
+        let waiting = Waiting {
+            _event: event.file,
+            fill,
+            since: Instant::now(),
+        };
+        let filler = {
+            let mut state = self.state.lock();
+            state.waiting.insert(fill.event, waiting);
+            state.filler.clone()
+        };
+        // A filler that has ended is replaced, and gets it again.
+        let _ = filler.map(|filler| message::send(filler.as_fd(), &fill, None));
+    }
+
+    /// Returns the filler's end of a new socket, and passes on what waits.
+    fn connect(self: &Arc<Self>) -> io::Result<OwnedFd> {
+        let (here, there) = message::pair()?;
+        let here = Arc::new(here);
+        let fills: Vec<Fill> = {
+            let mut state = self.state.lock();
+            state.filler = Some(here.clone());
+            let now = Instant::now();
+            let waiting = state.waiting.values_mut();
+            waiting
+                .map(|waiting| {
+                    waiting.since = now;
+                    waiting.fill
+                })
+                .collect()
+        };
+        let (events, socket) = (self.clone(), here.clone());
+        let receive = move || events.receive(&socket);
+        Builder::new().name("barge-filled".into()).spawn(receive)?;
+        // The socket's buffer may be smaller than what waits.
+        let send = move || {
+            for fill in fills {
+                if message::send(here.as_fd(), &fill, None).is_err() {
+                    return;
+                }
+            }
+        };
+        Builder::new().name("barge-fills".into()).spawn(send)?;
+        Ok(there)
+    }
+
+    /// Answers what the filler at the other end of `socket` has filled, until that ends.
+    fn receive(&self, socket: &Arc<OwnedFd>) {
+        loop {
+            match message::receive::<Filled>(socket.as_fd()) {
+                Ok((Filled { event, done }, _)) => {
+                    let waiting = self.state.lock().waiting.remove(&event);
+                    if waiting.is_some() {
+                        // Fails if the reader was killed.
+                        let _ = self.group.answer(event, answer(done));
+                    }
+                    // Only now may the number be used again.
+                    drop(waiting);
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                Err(_) => break,
+            }
+        }
+        let mut state = self.state.lock();
+        if state
+            .filler
+            .as_ref()
+            .is_some_and(|filler| Arc::ptr_eq(filler, socket))
+        {
+            state.filler = None;
+        }
+    }
+
+    /// Denies reads that have waited too long while no filler runs.
+    fn deny_overdue(&self) {
+        let overdue: Vec<Waiting> = {
+            let mut state = self.state.lock();
+            if state.filler.is_some() {
+                return;
+            }
+            let late = |waiting: &Waiting| waiting.since.elapsed() > WAIT_FOR_FILLER;
+            let waiting = state.waiting.iter();
+            let late: Vec<_> = waiting.filter(|(_, waiting)| late(waiting)).collect();
+            let late: Vec<_> = late.into_iter().map(|(event, _)| *event).collect();
+            late.iter()
+                .filter_map(|event| state.waiting.remove(event))
+                .collect()
+        };
+        for waiting in overdue {
+            let _ = self.group.answer(waiting.fill.event, answer(false));
+        }
+    }
+}

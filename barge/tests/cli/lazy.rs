@@ -1,0 +1,319 @@
+//! Images in object stores, and signed ones, that the kernel's EROFS mounts from a local file which
+//! is filled when it is read.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process, test_kill_process};
+use tempfile::TempDir;
+
+use crate::mount::{Mounted, unmount};
+use crate::objects::server::{Answer, Server};
+use crate::served::{BARGE, stdout_of};
+
+/// Size in bytes of the large file.
+const LARGE: usize = 24 << 20;
+
+/// A directory with a tree, its image and a cache.
+struct Fixture {
+    dir: TempDir,
+    image: Vec<u8>,
+}
+
+impl Fixture {
+    /// Packs the image with these options. Returns nothing if it cannot be mounted lazily here.
+    fn new(options: &[&str]) -> Option<Fixture> {
+        if !geteuid().is_root() || !Path::new("/proc/sys/fs/fanotify").exists() {
+            eprintln!("skipped: only root mounts images lazily");
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(tree.join("many")).expect("made");
+        let word = |at: usize| ((at as u32) | 1).wrapping_mul(2_654_435_761).to_le_bytes();
+        let large: Vec<u8> = (0..LARGE / 4).flat_map(word).collect();
+        fs::write(tree.join("large"), &large).expect("written");
+        for number in 0..200usize {
+            let text = format!("{number} ").repeat(number * 20);
+            fs::write(tree.join(format!("many/{number}")), text).expect("written");
+        }
+        let text = |name: &str| dir.path().join(name).display().to_string();
+        let (tree_text, image_text) = (text("tree"), text("image"));
+        let pack = [&["pack", "-q", &tree_text, &image_text], options].concat();
+        stdout_of(&Command::new(BARGE).args(pack).output().expect("runs"));
+        let image = fs::read(text("image")).expect("read");
+        Some(Fixture { dir, image })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Mounts `source` at a new directory with a cache in this one. The mount is the kernel's own.
+    fn mount(&self, source: &str, args: &[&str]) -> (Mounted, TempDir) {
+        let on = tempfile::tempdir().expect("a directory");
+        let cache = format!("cache_dir={}", self.path("cache").display());
+        let mounted = Mounted::new(&[&[source, "-o", &cache], args].concat(), on.path());
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let at = on.path().display().to_string();
+        let line = mounts.lines().find(|line| line.contains(&at));
+        assert!(line.expect("mounted").contains(" erofs "), "{line:?}");
+        (mounted, on)
+    }
+
+    /// Compares the tree with the one in `dir`.
+    fn compare(&self, dir: &Path) {
+        let diff = Command::new("diff")
+            .arg("-r")
+            .arg(self.path("tree"))
+            .arg(dir)
+            .output();
+        let diff = diff.expect("runs");
+        assert!(diff.status.success(), "{diff:?}");
+    }
+}
+
+/// Drops what the kernel has cached, so that files are read again.
+fn drop_caches() {
+    fs::write("/proc/sys/vm/drop_caches", "3").expect("dropped");
+}
+
+#[test]
+fn an_image_in_a_store_is_mounted_by_the_kernel() {
+    for options in [&[][..], &["-c", "lz4"], &["--no-hashes"]] {
+        let Some(place) = Fixture::new(options) else {
+            return;
+        };
+        let server = Server::new(place.image.clone());
+        let (mounted, on) = place.mount(&server.url(), &[]);
+        place.compare(on.path());
+        drop(mounted);
+        // It is all there now, so that the store is asked once whether it has changed.
+        server.requests();
+        let (mounted, on) = place.mount(&server.url(), &[]);
+        place.compare(on.path());
+        let bytes = server
+            .requests()
+            .into_iter()
+            .filter_map(|request| request.range);
+        let bytes: u64 = bytes.map(|range| range.end - range.start).sum();
+        assert!(bytes < 512 << 10, "{bytes}");
+        // The end of the mount is the end of its processes.
+        let filler = Pid::from_raw(mounted.serving_id() as i32).expect("a process");
+        unmount(on.path());
+        assert!(mounted.ended().success());
+        let until = Instant::now() + Duration::from_secs(10);
+        while test_kill_process(filler).is_ok() {
+            assert!(Instant::now() < until, "the filler goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_changed_byte_is_an_error_and_all_else_is_right() {
+    let Some(mut place) = Fixture::new(&[]) else {
+        return;
+    };
+    let large = fs::read(place.path("tree/large")).expect("read");
+    let middle = &large[LARGE / 2..][..64];
+    let at = place.image.windows(64).position(|bytes| bytes == middle);
+    place.image[at.expect("it is there")] ^= 1;
+    let server = Server::new(place.image.clone());
+    let (_mounted, on) = place.mount(&server.url(), &[]);
+    let file = fs::File::open(on.path().join("large")).expect("opened");
+    let mut bytes = vec![0; 4096];
+    for (at, expected) in large.chunks(4096).enumerate() {
+        let read = file.read_exact_at(&mut bytes, at as u64 * 4096);
+        // The kernel reads pages together.
+        let near = (at * 4096).abs_diff(LARGE / 2) < 512 << 10;
+        match read {
+            Ok(()) => assert!(bytes == expected, "page {at}"),
+            Err(error) => assert!(
+                near && error.raw_os_error() == Some(5),
+                "page {at}: {error}"
+            ),
+        }
+    }
+    assert!(file.read_exact_at(&mut bytes, LARGE as u64 / 2).is_err());
+    place.compare_many(on.path());
+}
+
+impl Fixture {
+    /// Compares the small files with those in `dir`.
+    fn compare_many(&self, dir: &Path) {
+        for number in 0..200 {
+            let name = format!("many/{number}");
+            let expected = fs::read(self.path("tree").join(&name)).expect("read");
+            assert!(
+                fs::read(dir.join(&name)).expect("read") == expected,
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_store_that_is_gone_is_an_error_until_it_is_back() {
+    let Some(place) = Fixture::new(&[]) else {
+        return;
+    };
+    let server = Server::new(place.image.clone());
+    let (_mounted, on) = place.mount(&server.url(), &[]);
+    server.always(Answer::Status(403, None));
+    let error = fs::read(on.path().join("large")).expect_err("the store refuses");
+    assert_eq!(error.raw_os_error(), Some(5));
+    server.always(Answer::Good);
+    place.compare(on.path());
+}
+
+#[test]
+fn a_signed_image_is_verified_and_mounted_by_the_kernel() {
+    let Some(place) = Fixture::new(&[]) else {
+        return;
+    };
+    let text = |name: &str| place.path(name).display().to_string();
+    let openssl = |args: &[&str]| {
+        let status = Command::new("openssl").args(args).status().expect("runs");
+        assert!(status.success());
+    };
+    let (secret, public) = (text("k.pem"), text("p.pem"));
+    openssl(&["genpkey", "-algorithm", "ed25519", "-out", &secret]);
+    openssl(&["pkey", "-in", &secret, "-pubout", "-out", &public]);
+    let pack = [
+        "pack",
+        "-q",
+        &text("tree"),
+        &text("image"),
+        "--sign",
+        &secret,
+    ];
+    stdout_of(&Command::new(BARGE).args(pack).output().expect("runs"));
+    let image = text("image");
+    let (_mounted, on) = place.mount(&image, &["--verify-key", &public]);
+    // What is changed after the mount is found as well.
+    let mut bytes = fs::read(&image).expect("read");
+    let large = fs::read(place.path("tree/large")).expect("read");
+    let at = bytes
+        .windows(64)
+        .position(|bytes| bytes == &large[LARGE / 2..][..64]);
+    bytes[at.expect("it is there")] ^= 1;
+    fs::write(&image, &bytes).expect("written");
+    place.compare_many(on.path());
+    let error = fs::read(on.path().join("large")).expect_err("a byte is wrong");
+    assert_eq!(error.raw_os_error(), Some(5));
+}
+
+#[test]
+fn several_mounts_fetch_each_chunk_once() {
+    let Some(place) = Fixture::new(&[]) else {
+        return;
+    };
+    let server = Server::new(place.image.clone());
+    let mounts: Vec<_> = (0..4).map(|_| place.mount(&server.url(), &[])).collect();
+    std::thread::scope(|scope| {
+        for (_, on) in &mounts {
+            scope.spawn(|| place.compare(on.path()));
+        }
+    });
+    let bytes = server
+        .requests()
+        .into_iter()
+        .filter_map(|request| request.range);
+    let bytes: u64 = bytes.map(|range| range.end - range.start).sum();
+    // Each mount has read the head and the hashes.
+    let most = place.image.len() as u64 + 4 * (256 << 10);
+    assert!(bytes <= most, "{bytes} of {}", place.image.len());
+}
+
+/// Reads all of the large file again and again, and counts what it has read.
+fn read_until(
+    stop: &AtomicBool,
+    file: &Path,
+    expected: &[u8],
+    reads: &AtomicU64,
+    errors: &AtomicU64,
+) {
+    let mut seed = 7u64;
+    let file = fs::File::open(file).expect("opened");
+    let mut bytes = vec![0; 64 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let at = (seed >> 33) as usize % (LARGE - bytes.len());
+        match file.read_exact_at(&mut bytes, at as u64) {
+            Ok(()) => {
+                assert!(
+                    bytes == expected[at..][..bytes.len()],
+                    "wrong bytes at {at}"
+                );
+                reads.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(5), "{error}");
+                errors.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Number of kills, `KILLS` in the environment.
+fn kills() -> u32 {
+    std::env::var("KILLS").map_or(15, |kills| kills.parse().expect("a number"))
+}
+
+#[test]
+fn no_reader_sees_missing_bytes_when_a_process_is_killed() {
+    let Some(place) = Fixture::new(&[]) else {
+        return;
+    };
+    let server = Server::new(place.image.clone());
+    let large = fs::read(place.path("tree/large")).expect("read");
+    let (stop, reads, errors) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let mut done = 0;
+    while done < kills() {
+        // The cache is empty again, and the file is filled while processes are killed.
+        match fs::remove_dir_all(place.path("cache")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => panic!("{error}"),
+            _ => {}
+        }
+        stop.store(false, Ordering::Relaxed);
+        let (mounted, on) = place.mount(&server.url(), &[]);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let read = || read_until(&stop, &on.path().join("large"), &large, &reads, &errors);
+                scope.spawn(read);
+            }
+            for _ in 0..5 {
+                std::thread::sleep(Duration::from_millis(40));
+                let filler = mounted.serving_id();
+                // None is started yet if the holder itself is named.
+                if filler != mounted.id() {
+                    let pid = Pid::from_raw(filler as i32).expect("a process");
+                    let _ = kill_process(pid, Signal::KILL);
+                    done += 1;
+                }
+                drop_caches();
+            }
+            // Without the holder the filler answers.
+            std::thread::sleep(Duration::from_millis(300));
+            mounted.kill();
+            done += 1;
+            std::thread::sleep(Duration::from_millis(100));
+            stop.store(true, Ordering::Relaxed);
+        });
+        place.compare(on.path());
+        unmount(on.path());
+        drop(mounted);
+    }
+    println!(
+        "{done} kills: {} reads right, {} errors",
+        reads.load(Ordering::Relaxed),
+        errors.load(Ordering::Relaxed)
+    );
+    assert!(reads.load(Ordering::Relaxed) > 0);
+}

@@ -1,0 +1,196 @@
+//! An image in a local file that is filled when it is read: for the kernel's own EROFS, which reads
+//! the file while whoever fills it answers for each range
+//! ([`sys::fanotify`](../sys/fanotify/index.html)).
+//!
+//! The file is that of the [disk cache](crate::disk_cache). The kernel asks for ranges of contents,
+//! but not for metadata: all of it is in the file before the image is mounted. Images of `barge
+//! pack` have it in one range, from the first inode to the end. Images with metadata between the
+//! contents, or in front of them, are lazy only if they are small.
+//!
+//! Deliberately absent: the events, mounting, and images of several devices.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use erofs::layout::{MAGIC, SUPERBLOCK_OFFSET, Superblock};
+use sidecar::ReadaheadRange;
+
+use crate::disk_cache::{CachedSource, DiskCacheEntry, DiskCacheOptions};
+use crate::fs::OpenError;
+use crate::range::{Piece, RangeSource};
+use crate::readahead::{ReadAhead, read_ahead};
+use crate::storage::SEGMENT;
+use crate::trust::Trust;
+use crate::verified::Verified;
+
+/// The maximum size in bytes of metadata that is fetched before an image is mounted: that of some
+/// millions of files, or a tenth of a larger image.
+const MAX_METADATA: u64 = 256 << 20;
+
+/// Bytes at the start that have the superblock, and what follows it: device slots and the
+/// parameters of algorithms.
+const HEAD: u64 = 16 << 10;
+
+/// Bytes fetched at a time.
+const STRETCH: u64 = 16 << 20;
+
+/// An image, filled into a local file. Methods may be called concurrently from any number of
+/// threads.
+pub struct LazyImage {
+    copy: CachedSource,
+    metadata: Vec<Range<u64>>,
+    readahead_list: Vec<ReadaheadRange>,
+}
+
+/// A name for the local file of an image without hashes.
+#[derive(Clone, Debug)]
+pub struct LazyName {
+    /// The image's location.
+    pub location: String,
+    /// The value that tells the image from others at the same location.
+    pub identity: Vec<u8>,
+}
+
+impl LazyImage {
+    /// Opens the image in `source`, and its file in the directory of `cache`. An image with hashes
+    /// is verified; its file is shared by all processes and locations. Another one needs a `name`.
+    /// Returns nothing if the image cannot be mounted lazily.
+    pub fn open(
+        source: Arc<dyn RangeSource>,
+        name: Option<LazyName>,
+        trust: &Trust,
+        cache: &DiskCacheOptions,
+    ) -> Result<Option<LazyImage>, OpenError> {
+        let verified = Verified::open(source.clone(), trust).map_err(OpenError::Untrusted)?;
+        let (source, name, readahead_list): (Arc<dyn RangeSource>, _, _) = match verified {
+            Some(verified) => {
+                let name = LazyName {
+                    location: format!("root {}", hex(verified.root())),
+                    identity: verified.root().to_vec(),
+                };
+                let readahead_list = verified.readahead_list().to_vec();
+                (Arc::new(verified), name, readahead_list)
+            }
+            None => match name {
+                Some(name) => (source, name, Vec::new()),
+                None => return Ok(None),
+            },
+        };
+        let Some(metadata) = metadata(&*source).map_err(OpenError::Io)? else {
+            return Ok(None);
+        };
+        let entry = DiskCacheEntry::open(cache, &name.location).map_err(OpenError::Io)?;
+        let copy = entry.over(source, &name.identity).map_err(OpenError::Io)?;
+        Ok(Some(LazyImage {
+            copy,
+            metadata,
+            readahead_list,
+        }))
+    }
+
+    /// Returns the name of the file in the cache's directory.
+    pub fn file_name(&self) -> String {
+        self.copy.file_name()
+    }
+
+    /// Sets the descriptor of the file whose reads and writes raise no events, and fetches the
+    /// metadata. The file must be watched from now on. Its segments stay as long as this exists.
+    pub fn prepare(&mut self, file: File) -> io::Result<()> {
+        self.copy.pin(file);
+        for range in &self.metadata {
+            let mut at = range.start;
+            while at < range.end {
+                let end = range.end.min(at + STRETCH);
+                self.copy.fill(at..end)?;
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the file has the bytes of `range`, which may extend beyond the end, and
+    /// fetches those that follow ahead: as many as are there before. Returns an error if the bytes
+    /// cannot be fetched, do not match their hashes, or cannot be stored.
+    pub fn fill(&self, range: Range<u64>) -> io::Result<()> {
+        let len = self.copy.len();
+        let (start, end) = (range.start.min(len), range.end.min(len));
+        let ahead = self.copy.filled_before(start, self.copy.readahead_len());
+        if ahead > 0 && self.copy.fill(start..len.min(end + ahead)).is_ok() {
+            return Ok(());
+        }
+        self.copy.fill(start..end)
+    }
+
+    /// Returns whether the file has the whole image, so that nobody has to be asked any more.
+    pub fn is_complete(&self) -> bool {
+        self.copy.is_complete()
+    }
+
+    /// Verifies the segments that the file has from earlier processes, if it has the whole image.
+    pub fn verify_present(&self) {
+        if self.copy.stored() >= self.copy.len() {
+            let mut at = 0;
+            while at < self.copy.len() && self.copy.fill(at..at + STRETCH).is_ok() {
+                at += STRETCH;
+            }
+        }
+    }
+
+    /// Starts to fetch the ranges that the image lists as used first.
+    pub fn read_ahead(self: &Arc<Self>) -> Option<JoinHandle<()>> {
+        read_ahead(self, self.readahead_list.clone())
+    }
+}
+
+impl ReadAhead for LazyImage {
+    fn limit(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn stretch_len(&self) -> u64 {
+        self.copy.readahead_len()
+    }
+
+    fn read_ahead(&self, segments: Range<u64>) {
+        // An error is reported when the range is read.
+        let _ = self
+            .copy
+            .fill(segments.start * SEGMENT..segments.end * SEGMENT);
+    }
+}
+
+/// Returns the ranges of all that the kernel reads without an event, or nothing if the image is in
+/// no format that it mounts, or they are too large.
+fn metadata(source: &dyn RangeSource) -> io::Result<Option<Vec<Range<u64>>>> {
+    let len = source.len();
+    let mut head = vec![0; len.min(HEAD) as usize];
+    source.read(&mut [Piece {
+        offset: 0,
+        buffer: &mut head,
+    }])?;
+    let superblock = head.get(SUPERBLOCK_OFFSET..).and_then(Superblock::parse);
+    let Some(superblock) = superblock.filter(|found| found.magic == MAGIC && found.devices == 0)
+    else {
+        return Ok(None);
+    };
+    let at = |block: u32| u64::from(block).checked_shl(superblock.block_bits.into());
+    let (Some(inodes), Some(xattrs)) = (at(superblock.meta_block), at(superblock.xattr_block))
+    else {
+        return Ok(None);
+    };
+    let start = match xattrs {
+        // In front of everything, or nowhere.
+        0 => inodes,
+        xattrs => inodes.min(xattrs),
+    };
+    let rest = start.min(len)..len;
+    let small = rest.end - rest.start <= MAX_METADATA.min((len / 10).max(MAX_METADATA / 16));
+    Ok(small.then(|| vec![0..HEAD.min(len), rest]))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
