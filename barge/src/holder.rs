@@ -75,7 +75,7 @@ pub(crate) trait HeldMount {
 }
 
 /// The options of the process that serves.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct ChildOptions {
     /// The descriptor of the socket for requests.
     channel: i32,
@@ -89,7 +89,7 @@ struct ChildOptions {
 }
 
 /// The descriptors of a process that fills an image, which it inherits.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LazyDescriptors {
     /// The group of fanotify(7).
     pub(crate) group: i32,
@@ -97,6 +97,8 @@ pub(crate) struct LazyDescriptors {
     pub(crate) unmounts: i32,
     /// The socket for ranges to fill.
     pub(crate) fills: i32,
+    /// The name of the file and its descriptor, if it is mounted already.
+    pub(crate) file: Option<(String, i32)>,
 }
 
 /// The packet that tells the process that serves to finish: it is no longer mounted.
@@ -169,7 +171,7 @@ pub(crate) fn start(
         channel: inherited.as_raw_fd(),
         holder: std::process::id(),
         namespaces,
-        lazy,
+        lazy: lazy.clone(),
     })
 }
 
@@ -255,7 +257,7 @@ impl Holder {
 
     /// Returns the descriptors of this process if it fills an image.
     pub(crate) fn lazy(&self) -> Option<LazyDescriptors> {
-        self.options.lazy
+        self.options.lazy.clone()
     }
 
     /// Returns the socket for requests.

@@ -120,8 +120,8 @@ impl Image {
         Ok(Arc::new(tree))
     }
 
-    /// Opens the image for the kernel's EROFS, with its local file in `cache`, or returns nothing if
-    /// it cannot be mounted so. The path must not lead into the image.
+    /// Opens the image for the kernel's EROFS, with its local file in `cache`, or returns nothing
+    /// if it cannot be mounted so. The path must not lead into the image.
     pub(crate) fn open_lazy(&self, cache: &DiskCacheOptions) -> io::Result<Option<LazyImage>> {
         let (file, devices) = self.file()?;
         if !devices.is_empty() {

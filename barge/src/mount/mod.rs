@@ -1,5 +1,6 @@
 //! `barge mount`: mounts a source on a directory of this host with FUSE, or an image with the
-//! kernel's EROFS if possible.
+//! kernel's EROFS if possible: directly ([`kernel`]), or from a local file that is filled when it
+//! is read ([`lazy`]).
 //!
 //! A FUSE mount has two processes: the holder mounts and unmounts ([`FuseMount`]), and the other
 //! one opens the source and serves ([`server`]).
@@ -66,8 +67,10 @@ pub(crate) struct MountArgs {
     /// server does not answer within timeo=TENTHS of a second (default: 600). retry=SECONDS limits
     /// the wait for a lost server (default: 60). hard waits without limit in both cases.
     ///
-    /// cache_dir=DIR is a disk cache for files of another server or data of an image in an object
-    /// store, of cache_dir_size=BYTES at most (default: 10G). http=ADDR serves the status page, as
+    /// cache_dir=DIR is a disk cache for files of another server or data of an image, of
+    /// cache_dir_size=BYTES at most (default: 10G). As root, an image in an object store has one in
+    /// /var/cache/barge/images by default, and is mounted from there with the kernel's EROFS; so is
+    /// an image with --verify-key. http=ADDR serves the status page, as
     /// `barge serve --http` does.
     ///
     /// sandbox=namespace|landlock|none and seccomp=kill|errno|log|trap|none confine the process
@@ -90,8 +93,8 @@ pub(crate) struct MountArgs {
     overlay: Option<PathBuf>,
     /// Public key that must have signed the image (PEM, Ed25519); may be repeated
     ///
-    /// With several keys, the image must be signed with one of them. All data is verified when it
-    /// is read, which needs FUSE.
+    /// With several keys, the image must be signed with one of them. All data is verified before it
+    /// is used.
     #[arg(long, value_name = "FILE")]
     verify_key: Vec<PathBuf>,
     /// File to record accesses to, for barge pack --trace

@@ -196,7 +196,7 @@ fn a_signed_image_is_verified_and_mounted_by_the_kernel() {
     stdout_of(&Command::new(BARGE).args(pack).output().expect("runs"));
     let image = text("image");
     let (_mounted, on) = place.mount(&image, &["--verify-key", &public]);
-    // What is changed after the mount is found as well.
+    // A change after the mount is found as well.
     let mut bytes = fs::read(&image).expect("read");
     let large = fs::read(place.path("tree/large")).expect("read");
     let at = bytes

@@ -1,6 +1,5 @@
 //! An image in a local file that is filled when it is read: for the kernel's own EROFS, which reads
-//! the file while whoever fills it answers for each range
-//! ([`sys::fanotify`](../sys/fanotify/index.html)).
+//! the file and asks for each range ([`sys::fanotify`]).
 //!
 //! The file is that of the [disk cache](crate::disk_cache). The kernel asks for ranges of contents,
 //! but not for metadata: all of it is in the file before the image is mounted. Images of `barge
@@ -20,7 +19,7 @@ use sidecar::ReadaheadRange;
 
 use crate::disk_cache::{CachedSource, DiskCacheEntry, DiskCacheOptions};
 use crate::fs::OpenError;
-use crate::range::{Piece, RangeSource};
+use crate::range::{LOCAL_READAHEAD, Piece, RangeSource};
 use crate::readahead::{ReadAhead, read_ahead};
 use crate::storage::SEGMENT;
 use crate::trust::Trust;
@@ -36,6 +35,10 @@ const HEAD: u64 = 16 << 10;
 
 /// Bytes fetched at a time.
 const STRETCH: u64 = 16 << 20;
+
+/// The size in bytes of the aligned blocks that are fetched from a remote source when a byte of one
+/// is missing: in the time of a round trip more could be transferred.
+const BLOCK: u64 = 1 << 20;
 
 /// An image, filled into a local file. Methods may be called concurrently from any number of
 /// threads.
@@ -104,24 +107,33 @@ impl LazyImage {
             let mut at = range.start;
             while at < range.end {
                 let end = range.end.min(at + STRETCH);
-                self.copy.fill(at..end)?;
+                self.fill_exactly(at..end)?;
                 at = end;
             }
         }
         Ok(())
     }
 
-    /// Makes sure that the file has the bytes of `range`, which may extend beyond the end, and
-    /// fetches those that follow ahead: as many as are there before. Returns an error if the bytes
-    /// cannot be fetched, do not match their hashes, or cannot be stored.
+    /// Makes sure that the file has the bytes of `range`, which may extend beyond the end. Unless
+    /// it has them, fetches those that follow as well, as many as are there before, and from a
+    /// remote source whole blocks. Returns an error if the bytes cannot be fetched, do not match
+    /// their hashes, or cannot be stored.
     pub fn fill(&self, range: Range<u64>) -> io::Result<()> {
         let len = self.copy.len();
         let (start, end) = (range.start.min(len), range.end.min(len));
-        let ahead = self.copy.filled_before(start, self.copy.readahead_len());
-        if ahead > 0 && self.copy.fill(start..len.min(end + ahead)).is_ok() {
-            return Ok(());
-        }
-        self.copy.fill(start..end)
+        let most = self.copy.readahead_len();
+        let ahead = end + self.copy.filled_before(start, most);
+        let around = match most > LOCAL_READAHEAD {
+            true => start - start % BLOCK..ahead.next_multiple_of(BLOCK),
+            false => start..ahead,
+        };
+        let filled = self.copy.fill(start..end, around);
+        // One of the others may have failed.
+        filled.or_else(|_| self.fill_exactly(start..end))
+    }
+
+    fn fill_exactly(&self, range: Range<u64>) -> io::Result<()> {
+        self.copy.fill(range.clone(), range)
     }
 
     /// Returns whether the file has the whole image, so that nobody has to be asked any more.
@@ -133,7 +145,7 @@ impl LazyImage {
     pub fn verify_present(&self) {
         if self.copy.stored() >= self.copy.len() {
             let mut at = 0;
-            while at < self.copy.len() && self.copy.fill(at..at + STRETCH).is_ok() {
+            while at < self.copy.len() && self.fill_exactly(at..at + STRETCH).is_ok() {
                 at += STRETCH;
             }
         }
@@ -156,9 +168,7 @@ impl ReadAhead for LazyImage {
 
     fn read_ahead(&self, segments: Range<u64>) {
         // An error is reported when the range is read.
-        let _ = self
-            .copy
-            .fill(segments.start * SEGMENT..segments.end * SEGMENT);
+        let _ = self.fill_exactly(segments.start * SEGMENT..segments.end * SEGMENT);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Preloading of the ranges needed to open an image with hashes, so that opening a remote image
 //! takes two round trips: one for its first chunk, one for all of these ranges.
 //!
-//! The ranges are the end of the file (the manifest, and the rest of a small image) and, for a
-//! large image, the chunk with the root's inode and the hashes above that chunk and above the
+//! The ranges are the end of the file (the manifest, all hashes if they are few, and the rest of a
+//! small image) and, for a large image, the chunk with the root's inode and the hashes above that chunk and above the
 //! superblock's. The root's position comes from the superblock, which is not verified yet: if it is
 //! wrong, the needed chunks are read and verified on demand.
 
@@ -18,6 +18,9 @@ use crate::range::{FileGuard, Piece, RangeSource};
 
 /// Bytes preloaded from the end of the file: the hashes of 32 MiB, and as much again.
 const TAIL_BYTES: u64 = 128 << 10;
+
+/// The maximum size of hashes that are preloaded as a whole, those of 256 MiB.
+const MAX_HASHES: u64 = 512 << 10;
 
 /// An image with some ranges preloaded into memory.
 pub(crate) struct Preloaded {
@@ -71,10 +74,15 @@ fn ranges(header: &Header, head: &[u8]) -> Vec<Range<u64>> {
             (number, _) = HashLayout::hash_location(number);
         }
     }
-    let end = manifest
-        .end
-        .saturating_sub(TAIL_BYTES)
-        .max(head.len() as u64);
+    let hashes = match shape.levels().len() {
+        0 | 1 => manifest.start,
+        _ => shape.chunk(1, 0).start,
+    };
+    let mut end = manifest.end.saturating_sub(TAIL_BYTES);
+    if manifest.end.saturating_sub(hashes) <= MAX_HASHES {
+        end = end.min(hashes);
+    }
+    let end = end.max(head.len() as u64);
     ranges.push(manifest.start.min(end)..manifest.end);
     ranges.sort_by_key(|range| range.start);
     ranges.dedup_by(|next, range| {

@@ -1,7 +1,7 @@
 //! Read-ahead of the segments that an image lists as used first.
 //!
 //! Threads read one stretch of segments after another until the list ends, the image is dropped, or
-//! a limit is reached: half of a cache in memory, so that read-ahead does not evict segments in use.
+//! a limit is reached: half of a cache in memory, so that read-ahead evicts no segments in use.
 //! A local image has one thread, which lowers its priority (nice). A remote image has several, so
 //! that requests are in flight while another stretch is verified; these keep their priority, since
 //! a reader may wait for the same bytes.

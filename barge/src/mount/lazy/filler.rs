@@ -39,6 +39,10 @@ pub(crate) fn serve(
     let group = child::inherited(descriptors.group)?;
     let unmounts = child::inherited(descriptors.unmounts)?;
     let fills = Arc::new(child::inherited(descriptors.fills)?);
+    let mounted = descriptors
+        .file
+        .map(|(name, file)| Ok((name, child::inherited(file)?)));
+    let mounted = mounted.transpose()?;
     sys::limits::raise_descriptors();
     // The holder decides what a signal does.
     signals::ignore().map_err(Failure::new)?;
@@ -57,10 +61,10 @@ pub(crate) fn serve(
         .collect();
     let threads = threads.map_err(Failure::new)?;
     let (started, dir) = (filler.clone(), args.dir.display().to_string());
-    // Whatever this process is doing when the holder ends, it answers in its place.
+    // The holder may end at any time; this process then answers in its place.
     let waiting = spawn(move || started.wait_for_end(threads, &unmounts, &dir));
     let waiting = waiting.map_err(Failure::new)?;
-    match filler.start(options) {
+    match filler.start(options, mounted) {
         Err(error) => {
             let _ = filler.image.set(None);
             if filler.ask(&Request::Decline(error.to_string())).is_ok() {
@@ -121,8 +125,13 @@ struct Filler {
 }
 
 impl Filler {
-    /// Opens the image, and has it mounted.
-    fn start(&self, options: &ResolvedOptions) -> io::Result<()> {
+    /// Opens the image, and has it mounted, unless the file with the name and descriptor `mounted`
+    /// is mounted already.
+    fn start(
+        &self,
+        options: &ResolvedOptions,
+        mounted: Option<(String, OwnedFd)>,
+    ) -> io::Result<()> {
         let tree = options.source.tree();
         let opened = tree.map(|tree| tree.open_lazy(&options.image_cache));
         let mut image = opened.transpose()?.flatten().ok_or_else(|| {
@@ -130,14 +139,22 @@ impl Filler {
                 "expected an image with hashes or in an object store, with its metadata at the end",
             )
         })?;
-        let file = match self.ask(&Request::Open(image.file_name()))? {
-            (Reply::Descriptor, Some(file)) => file,
-            (other, _) => return Err(unexpected(&other)),
+        let is_mounted = mounted.is_some();
+        let file = match mounted {
+            Some((name, file)) if name == image.file_name() => file,
+            Some(_) => return Err(io::Error::other("expected the image that is mounted")),
+            None => match self.ask(&Request::Open(image.file_name()))? {
+                (Reply::Descriptor, Some(file)) => file,
+                (other, _) => return Err(unexpected(&other)),
+            },
         };
         image.prepare(File::from(file))?;
         let _ = self.image.set(Some(Arc::new(image)));
-        self.ask(&Request::Mount)?;
-        self.ask(&Request::Ready)?;
+        if !is_mounted {
+            self.ask(&Request::Mount)?;
+        }
+        // Without a holder, this process answers readers alone.
+        let _ = self.ask(&Request::Ready);
         Ok(())
     }
 

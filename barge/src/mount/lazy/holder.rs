@@ -121,7 +121,7 @@ struct Mount {
 
 /// The local file of the image.
 struct WatchedFile {
-    path: PathBuf,
+    name: String,
     /// Reads and writes through it raise no events.
     quiet: File,
 }
@@ -212,10 +212,14 @@ impl Mount {
         let group = rustix::io::dup(&self.events.group)?;
         let unmounts = rustix::io::dup(&self.unmounts)?;
         let fills = rustix::io::dup(&self.events.connect()?)?;
+        let quiet = self.file.as_ref().map(|file| rustix::io::dup(&file.quiet));
+        let quiet = quiet.transpose()?;
+        let file = self.file.as_ref().zip(quiet.as_ref());
         let descriptors = LazyDescriptors {
             group: group.as_raw_fd(),
             unmounts: unmounts.as_raw_fd(),
             fills: fills.as_raw_fd(),
+            file: file.map(|(file, quiet)| (file.name.clone(), quiet.as_raw_fd())),
         };
         let child = start(childs_end, namespaces, Some(descriptors))?;
         let (requests, sender) = (channel.clone(), self.sender.clone());
@@ -274,7 +278,6 @@ impl Mount {
     /// Opens the file with this name in the cache's directory and watches it, unless that is done.
     /// Returns its quiet descriptor.
     fn open(&mut self, name: &str) -> io::Result<&File> {
-        let path = self.cache_dir.join(name);
         if self.file.is_none() {
             // Code that has taken over the filler names no other file.
             let stem = name.strip_suffix(".data").unwrap_or_default();
@@ -282,16 +285,19 @@ impl Mount {
                 return Err(Errno::PERM.into());
             }
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = rustix::fs::open(&path, flags, Mode::empty())?;
+            let file = rustix::fs::open(self.cache_dir.join(name), flags, Mode::empty())?;
             let events = self.events.clone();
             events.group.add(file.as_fd())?;
             let quiet = quiet_descriptor(&events.group, &file)?;
             let thread = Builder::new().name("barge-events".into());
             thread.spawn(move || events.read())?;
-            self.file = Some(WatchedFile { path, quiet });
+            self.file = Some(WatchedFile {
+                name: name.to_owned(),
+                quiet,
+            });
         }
         let file = self.file.as_ref().expect("it was just set");
-        match file.path.ends_with(name) {
+        match file.name == name {
             true => Ok(&file.quiet),
             false => Err(Errno::PERM.into()),
         }
@@ -301,7 +307,8 @@ impl Mount {
     fn mount(&self) -> io::Result<()> {
         let file = self.file.as_ref().ok_or(Errno::PERM)?;
         let flags = self.flags | MountFlags::RDONLY;
-        rustix::mount::mount(&file.path, &self.dir, "erofs", flags, None)?;
+        let path = self.cache_dir.join(&file.name);
+        rustix::mount::mount(&path, &self.dir, "erofs", flags, None)?;
         let watch = inotify::WatchFlags::DELETE_SELF | inotify::WatchFlags::ONLYDIR;
         inotify::add_watch(&self.unmounts, &self.dir, watch)?;
         let (queue, sender) = (self.unmounts.clone(), self.sender.clone());

@@ -1,71 +1,106 @@
-//! The table `objects`: Node.js starts from an image in an object store over a slow link, with and
-//! without a read trace, and with the disk cache of an earlier start.
+//! The table `objects`: a runtime starts from an image in an object store over a slow link, packed
+//! in the order of a read trace of the same program. Compares barge's own mounts with the same
+//! image on a local disk, mounted by the kernel.
 
 mod store;
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Advice, fadvise};
+use rustix::mount::{MountFlags, mount};
+
 use self::store::{LATENCY, Store};
 use super::mounts::Mounted;
 use super::tree::{Program, Runtime};
 use crate::context::Context;
-use crate::process::{run_command, wait_until};
+use crate::process::{require_root, run_command, wait_until};
 use crate::report::results::{Results, Row};
+use crate::rounds::Rotation;
 use crate::workspace::Workspace;
 use command::Failure;
 
-/// The packing of the image and the state of the disk cache, in the order of the table.
+/// The way to mount, in the order of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
-    /// Packed in the order of the tree.
-    Plain,
-    /// Packed in the order of a read trace of the same program.
-    Ordered,
-    /// Like [`Column::Ordered`], compressed.
-    OrderedLz4,
-    /// Like [`Column::Ordered`], with an empty disk cache.
-    ColdCache,
-    /// A start after that one, with its disk cache.
-    WarmCache,
+    /// `barge mount`: the kernel's EROFS, from a local file that is filled when it is read.
+    Lazy,
+    /// `barge mount --fuse`.
+    Fuse,
+    /// The kernel's EROFS, with the image on the disk.
+    Local,
 }
 
 impl Column {
-    const ALL: [Column; 5] = [
-        Column::Plain,
-        Column::Ordered,
-        Column::OrderedLz4,
-        Column::ColdCache,
-        Column::WarmCache,
-    ];
+    const ALL: [Column; 3] = [Column::Lazy, Column::Fuse, Column::Local];
 
     fn name(self) -> &'static str {
         match self {
-            Column::Plain => "no trace",
-            Column::Ordered => "trace",
-            Column::OrderedLz4 => "trace, lz4",
-            Column::ColdCache => "trace, cache_dir",
-            Column::WarmCache => "trace, cache_dir, again",
+            Column::Lazy => "barge mount",
+            Column::Fuse => "barge mount --fuse",
+            Column::Local => "kernel EROFS, local image",
         }
-    }
-
-    fn has_disk_cache(self) -> bool {
-        matches!(self, Column::ColdCache | Column::WarmCache)
     }
 }
 
-/// The rows of a program, with their units.
-const FIGURES: [(&str, &str); 3] = [
-    ("until its output", "ms"),
+/// The image: the storage of contents, with hashes unless it says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Packing {
+    Hashes,
+    /// Without hashes, in the order of the tree: a read-ahead list needs hashes.
+    Plain,
+    Lz4,
+    Zstd,
+}
+
+impl Packing {
+    const ALL: [Packing; 4] = [Packing::Hashes, Packing::Lz4, Packing::Zstd, Packing::Plain];
+
+    fn name(self) -> &'static str {
+        match self {
+            Packing::Hashes => "hashes",
+            Packing::Plain => "plain, no trace",
+            Packing::Lz4 => "lz4",
+            Packing::Zstd => "zstd",
+        }
+    }
+
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Packing::Hashes => &[],
+            Packing::Plain => &["--no-hashes"],
+            Packing::Lz4 => &["--compress", "lz4"],
+            Packing::Zstd => &["--compress", "zstd"],
+        }
+    }
+}
+
+/// A program, and the image that it starts from.
+#[derive(Clone, Copy)]
+struct Cell {
+    runtime: Runtime,
+    program: Program,
+    packing: Packing,
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        let (runtime, program) = (self.runtime.name(), self.program.name());
+        format!("{runtime} {program}, {}", self.packing.name())
+    }
+}
+
+/// The rows of a cell, with their units.
+const FIGURES: [(&str, &str); 5] = [
+    ("cold", "ms"),
+    ("again", "ms"),
+    ("warm", "ms"),
     ("requests", "number"),
     ("fetched", "KiB"),
 ];
-
-/// The runs of each column, for each figure.
-type Figures = Vec<Vec<Vec<f64>>>;
 
 struct Fixture {
     store: Store,
@@ -75,47 +110,66 @@ struct Fixture {
 
 pub(crate) fn run(args: &Context) -> Result<Results, Failure> {
     let args = &args.with_default_runs(3);
+    require_root("bench objects mounts images with the kernel's EROFS")?;
+    // Not in memory: files of a disk cache are on a disk.
     let workspace = Workspace::new_in(args, std::env::temp_dir())?;
     let fixture = Fixture::make(&workspace).map_err(Failure::new)?;
     let mut notes = vec![format!(
         "{} runs each, alternating, after one warm-up run, from before the mount until the program has ended; the store is in this process, \
-         over a simulated link of {} ms and 1 Gbit/s; files of 'cache_dir' below {}",
+         over a simulated link of {} ms and 1 Gbit/s; the local image and files of 'cache_dir' below {}",
         args.runs(),
         LATENCY.as_millis(),
         workspace.parent()
     )];
-    let tree = workspace.run_dir.join("tree");
-    Runtime::Node.make(&tree).map_err(Failure::new)?;
-    let named = |program: Program| format!("{} {}", Runtime::Node.name(), program.name());
-    let names = Program::ALL.map(named);
-    args.plan(
-        names.iter().filter(|name| args.selects(name)).count(),
-        Column::ALL.len(),
+    notes.push(
+        "cold: nothing of the image is on this host, or of the local image in memory; again: it is mounted again, with the files of 'cache_dir' \
+         not in memory; warm: the program runs again in the same mount; requests and fetched: of the cold start"
+            .into(),
     );
+    let cells: Vec<Cell> = cells().filter(|cell| args.selects(&cell.name())).collect();
+    args.plan(cells.len(), Column::ALL.len());
+    let mut missing = Vec::new();
     let mut rows = Vec::new();
-    for program in Program::ALL {
-        let name = named(program);
-        if args.selects(&name) {
-            let (needed, measured) = match fixture.measure(&tree, program, args) {
-                Ok(measured) => measured,
-                Err(why) => {
-                    args.progress.report_failure(format!("{name}: {why}"));
-                    continue;
-                }
-            };
-            notes.push(format!("{name} reads {} KiB of files", needed >> 10));
-            let row = |((what, unit), runs)| Row::new(format!("{name}, {what}"), unit, runs);
-            rows.extend(FIGURES.into_iter().zip(measured).map(row));
+    for runtime in Runtime::ALL {
+        let cells = cells.iter().filter(|cell| cell.runtime == runtime);
+        let cells: Vec<_> = cells.collect();
+        if cells.is_empty() {
+            continue;
+        }
+        let tree = workspace.run_dir.join(runtime.name());
+        if let Err(why) = runtime.make(&tree) {
+            missing.push(format!("{} is missing: {why}", runtime.name()));
+            continue;
+        }
+        for cell in cells {
+            rows.extend(fixture.measure(&tree, cell, args)?);
         }
     }
+    let local = Column::ALL
+        .iter()
+        .position(|&column| column == Column::Local);
     Ok(Results {
-        title: "Start of Node.js from an image in an object store 20 ms away".into(),
+        title: "Start of a runtime from an image in an object store 20 ms away".into(),
         notes,
-        missing: Vec::new(),
+        missing,
         servers: Column::ALL.map(|column| column.name().to_owned()).into(),
-        peers: Vec::new(),
+        peers: local.into_iter().collect(),
         limit: None,
         rows,
+    })
+}
+
+fn cells() -> impl Iterator<Item = Cell> {
+    let runs = Runtime::ALL.into_iter().flat_map(|runtime| {
+        let of = move |program| (runtime, program);
+        Program::ALL.map(of)
+    });
+    runs.flat_map(|(runtime, program)| {
+        Packing::ALL.map(|packing| Cell {
+            runtime,
+            program,
+            packing,
+        })
     })
 }
 
@@ -132,37 +186,41 @@ impl Fixture {
         })
     }
 
-    /// Returns the bytes of the tree at `tree` that a program reads, and the figures.
-    fn measure(
-        &self,
-        tree: &Path,
-        program: Program,
-        args: &Context,
-    ) -> Result<(u64, Figures), String> {
+    /// Measures the rows of a cell.
+    fn measure(&self, tree: &Path, cell: &Cell, args: &Context) -> Result<Vec<Row>, Failure> {
         let trace = self.run.join("trace");
-        let needed = self.record(tree, program, &trace)?;
-        let mut figures = vec![vec![Vec::new(); Column::ALL.len()]; FIGURES.len()];
-        let mut images = Vec::new();
-        for column in Column::ALL {
-            images.push(self.pack(tree, column, &trace)?);
-        }
+        let image = match cell.packing {
+            Packing::Plain => self.pack(tree, cell.packing, None),
+            packing => self
+                .record(tree, cell, &trace)
+                .and_then(|()| self.pack(tree, packing, Some(&trace))),
+        };
+        let image = image.map_err(|why| Failure::new(format!("{}: {why}", cell.name())))?;
+        let nothing = vec![Vec::new(); Column::ALL.len()];
+        let row =
+            |(what, unit)| Row::new(format!("{}, {what}", cell.name()), unit, nothing.clone());
+        let mut rows = Vec::from(FIGURES.map(row));
+        let mut rotation = Rotation::of(Column::ALL.len());
         for round in 0..=args.runs() {
-            for (column, image) in Column::ALL.into_iter().zip(&images) {
-                args.progress.advance().map_err(|stopped| stopped.message)?;
-                let describe = |why| format!("{}: {why}", column.name());
-                let figure = self.pass(program, column, image).map_err(describe)?;
+            rotation.round(args, round, &mut rows, |rows, slot| {
+                let column = Column::ALL[slot];
+                let figures = self.passes(cell, column, &image);
+                let figures =
+                    figures.map_err(|why| format!("{}, {}: {why}", column.name(), cell.name()))?;
                 // The first round warms up.
-                for (row, figure) in figures.iter_mut().zip(figure).filter(|_| round > 0) {
-                    let at = Column::ALL.iter().position(|&other| other == column);
-                    row[at.expect("one of all")].push(figure);
+                if round > 0 {
+                    for (row, figure) in rows.iter_mut().zip(figures) {
+                        row.runs[slot].push(figure);
+                    }
                 }
-            }
+                Ok(())
+            })?;
         }
-        Ok((needed, figures))
+        Ok(rows)
     }
 
-    /// Records the reads of a program in the tree into `trace`; returns their total size in bytes.
-    fn record(&self, tree: &Path, program: Program, trace: &Path) -> Result<u64, String> {
+    /// Records the reads of a program in the tree into `trace`.
+    fn record(&self, tree: &Path, cell: &Cell, trace: &Path) -> Result<(), String> {
         let at = self.run.join("mounted");
         let image = self.run.join("image");
         run_command(
@@ -175,68 +233,118 @@ impl Fixture {
         mount.args(["mount", "--fuse", "--record-trace"]).arg(trace);
         run_command(mount.arg(&image).arg(&at))?;
         let mounted = Mounted::adopt(&at);
-        Runtime::Node.run(program, &at)?;
+        cell.runtime.run(cell.program, &at)?;
         mounted.unmount()?;
         const LONG: Duration = Duration::from_secs(20);
         // The mount process completes the trace when it exits, after the unmount.
-        let describe = |error: std::io::Error| error.to_string();
-        let mut lines = String::new();
         let whole = wait_until(LONG, || {
-            lines = fs::read_to_string(trace).unwrap_or_default();
-            lines.ends_with('\n')
+            fs::read_to_string(trace).is_ok_and(|lines| lines.ends_with('\n'))
         });
-        fs::remove_file(&image).map_err(describe)?;
-        if !whole {
-            return Err("expected a trace, got none".into());
+        fs::remove_file(&image).map_err(|error| error.to_string())?;
+        match whole {
+            true => Ok(()),
+            false => Err("expected a trace, got none".into()),
         }
-        let len = |line: &str| line.split(' ').nth(1)?.parse::<u64>().ok();
-        Ok(lines.lines().filter_map(len).sum())
     }
 
-    fn pack(&self, tree: &Path, column: Column, trace: &Path) -> Result<Vec<u8>, String> {
+    /// Packs the tree into the local image, and returns its bytes.
+    fn pack(&self, tree: &Path, packing: Packing, trace: Option<&Path>) -> Result<Vec<u8>, String> {
         let image = self.run.join("image");
         let mut pack = Command::new(&self.barge);
-        pack.args(["pack", "--quiet"]);
-        if column != Column::Plain {
+        pack.args(["pack", "--quiet"]).args(packing.options());
+        if let Some(trace) = trace {
             pack.arg("--trace").arg(trace);
         }
-        if column == Column::OrderedLz4 {
-            pack.args(["--compress", "lz4"]);
-        }
         run_command(pack.arg(tree).arg(&image))?;
-        let describe = |error: std::io::Error| error.to_string();
-        let bytes = fs::read(&image).map_err(describe)?;
-        fs::remove_file(&image).map_err(describe)?;
-        Ok(bytes)
+        fs::read(&image).map_err(|error| error.to_string())
     }
 
-    /// Mounts, runs and unmounts; returns the figures.
-    fn pass(
+    /// Mounts, runs and unmounts, twice; returns the figures.
+    fn passes(
         &self,
-        program: Program,
+        cell: &Cell,
         column: Column,
         image: &[u8],
     ) -> Result<[f64; FIGURES.len()], String> {
-        let (at, cache_dir) = (self.run.join("mounted"), self.run.join("kept"));
-        // A new version of the object makes the disk cache stale.
-        if column != Column::WarmCache {
+        let (at, kept) = (self.run.join("mounted"), self.run.join("kept"));
+        if column != Column::Local {
+            // An empty cache, also for the kernel.
+            if let Err(error) = fs::remove_dir_all(&kept)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                return Err(error.to_string());
+            }
             self.store.put(image.to_vec());
         }
-        let mut mount = Command::new(&self.barge);
-        mount.args(["mount", "--fuse"]);
-        if column.has_disk_cache() {
-            let dir = cache_dir.display();
-            mount.args(["-o", &format!("cache_dir={dir}")]);
+        let ms = |began: Instant| began.elapsed().as_secs_f64() * 1e3;
+        let mut figures = [0.0; FIGURES.len()];
+        for figure in 0..2 {
+            drop_from_memory(&self.run.join("image"))?;
+            if let Ok(files) = fs::read_dir(&kept) {
+                for file in files.flatten() {
+                    drop_from_memory(&file.path())?;
+                }
+            }
+            self.store.take_counts();
+            let began = Instant::now();
+            self.mount(column, &at, &kept)?;
+            let mounted = Mounted::adopt(&at);
+            cell.runtime.run(cell.program, &at)?;
+            figures[figure] = ms(began);
+            let counts = self.store.take_counts();
+            if figure == 0 {
+                figures[3] = f64::from(counts.requests);
+                figures[4] = counts.bytes as f64 / 1024.0;
+                let began = Instant::now();
+                cell.runtime.run(cell.program, &at)?;
+                figures[2] = ms(began);
+            }
+            mounted.unmount()?;
         }
-        mount.arg(self.store.url()).arg(&at);
-        self.store.take_counts();
-        let began = Instant::now();
-        run_command(&mut mount)?;
-        let mounted = Mounted::adopt(&at);
-        Runtime::Node.run(program, &at)?;
-        let ms = began.elapsed().as_secs_f64() * 1e3;
-        let counts = self.store.take_counts();
-        mounted.unmount()?;
-        Ok([ms, f64::from(counts.requests), counts.bytes as f64 / 1024.0])
+        Ok(figures)
     }
+
+    fn mount(&self, column: Column, at: &Path, kept: &Path) -> Result<(), String> {
+        if column == Column::Local {
+            let mounted = mount(
+                self.run.join("image"),
+                at,
+                "erofs",
+                MountFlags::RDONLY,
+                None,
+            );
+            return mounted.map_err(|error| error.to_string());
+        }
+        let mut command = Command::new(&self.barge);
+        command.arg("mount");
+        if column == Column::Fuse {
+            command.arg("--fuse");
+        }
+        let option = format!("cache_dir={}", kept.display());
+        command.args(["-o", &option]).arg(self.store.url()).arg(at);
+        run_command(&mut command)?;
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let expected = match column {
+            Column::Fuse => " fuse",
+            _ => " erofs ",
+        };
+        let shown = at.display().to_string();
+        let is_expected = |line: &str| line.contains(&shown) && line.contains(expected);
+        match mounts.lines().any(is_expected) {
+            true => Ok(()),
+            false => {
+                drop(Mounted::adopt(at));
+                Err("barge has mounted it in another way".into())
+            }
+        }
+    }
+}
+
+/// Writes a file to its disk and drops it from the page cache.
+fn drop_from_memory(path: &Path) -> Result<(), String> {
+    let dropped = File::open(path).and_then(|file| {
+        file.sync_all()?;
+        Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
+    });
+    dropped.map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -63,8 +63,8 @@ pub(super) struct CacheDir {
 /// The two files of an image.
 ///
 /// Locks on bytes of the map coordinate the processes that use the image: each user has a shared
-/// lock on [`USERS`], and an exclusive one while it changes what others rely on. Who fetches
-/// segments has an exclusive lock on a byte for each.
+/// lock on [`USERS`], and an exclusive one while it changes what others rely on. A
+/// process that fetches segments has an exclusive lock on a byte for each.
 pub(super) struct CacheFiles {
     pub(super) map: File,
     pub(super) data: File,
@@ -244,8 +244,8 @@ struct OtherImage {
 }
 
 /// Locks a map, alone if possible, calling `pause` before each retry. Retries are needed because a
-/// child process shares the lock for a moment, between fork and exec, and to wait for a process that
-/// is about to share it.
+/// child process shares the lock for a moment, between fork and exec, and to wait for a process
+/// that is about to share it.
 fn try_lock_map(map: &File, mut pause: impl FnMut()) -> bool {
     const TRIES: usize = 20;
     let lock = |kind| lock::set(map.as_fd(), USERS, USERS, kind).is_ok();

@@ -73,8 +73,8 @@ struct Chunk {
 }
 
 impl DiskCacheEntry {
-    /// Opens the cache entry of the image `name`. Returns `ResourceBusy` if another process has just
-    /// created it.
+    /// Opens the cache entry of the image `name`. Returns `ResourceBusy` if another process has
+    /// just created it.
     pub fn open(options: &DiskCacheOptions, name: &str) -> io::Result<DiskCacheEntry> {
         let (cache_dir, pair) = CacheDir::open(options, name)?;
         let mut head = [0; HEAD as usize];
@@ -166,7 +166,7 @@ impl RangeSource for CachedSource {
         for piece in &*pieces {
             wanted.extend(self.missing(segments(piece.offset, piece.buffer.len())));
         }
-        let fetched = self.segments(wanted)?;
+        let fetched = self.segments(wanted, BTreeSet::new())?;
         for Piece {
             offset: at,
             buffer: into,
@@ -211,20 +211,31 @@ impl CachedSource {
         self.cache_dir.lock().data_name()
     }
 
-    /// Makes `file`, which is another descriptor of the data file, the one that is read and written,
-    /// and keeps all segments on disk as long as this exists: others read the file as well.
+    /// Makes `file`, which is another descriptor of the data file, the one that is read and
+    /// written, and keeps all segments on disk as long as this exists: others read the file as
+    /// well.
     pub(crate) fn pin(&mut self, file: File) {
         self.files.data = file;
         self.pinned = true;
     }
 
-    /// Makes sure that the file has the bytes of `range`. Returns an error if they cannot be
-    /// fetched, or not be stored.
-    pub(crate) fn fill(&self, range: Range<u64>) -> io::Result<()> {
-        let end = range.end.min(self.identity.len());
-        let numbers = range.start.min(end) / SEGMENT..end.div_ceil(SEGMENT);
-        self.segments(self.missing(numbers.clone()))?;
-        match self.missing(numbers).is_empty() {
+    /// Makes sure that the file has the bytes of `range`. Unless it has them, fetches those of
+    /// `around` as well that nobody else fetches. Returns an error if a byte cannot be fetched, or
+    /// not be stored.
+    pub(crate) fn fill(&self, range: Range<u64>, around: Range<u64>) -> io::Result<()> {
+        let segments = |range: Range<u64>| {
+            let end = range.end.min(self.identity.len());
+            range.start.min(end) / SEGMENT..end.div_ceil(SEGMENT)
+        };
+        let needed = segments(range);
+        let missing = self.missing(needed.clone());
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let mut optional = self.missing(segments(around));
+        optional.retain(|number| !needed.contains(number));
+        self.segments(missing, optional)?;
+        match self.missing(needed).is_empty() {
             true => Ok(()),
             false => Err(io::ErrorKind::StorageFull.into()),
         }
@@ -255,13 +266,18 @@ impl CachedSource {
     }
 
     /// Returns segments that were not verified yet, from disk or `far`; concurrent requests share
-    /// one load.
-    fn segments(&self, numbers: BTreeSet<u64>) -> io::Result<BTreeMap<u64, Arc<[u8]>>> {
+    /// one load. `optional` ones are not waited for.
+    fn segments(
+        &self,
+        numbers: BTreeSet<u64>,
+        optional: BTreeSet<u64>,
+    ) -> io::Result<BTreeMap<u64, Arc<[u8]>>> {
         let mut fetched = BTreeMap::new();
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for number in numbers {
+        for number in numbers.union(&optional).copied() {
             match self.loads.claim(number) {
                 Claim::Ready(segment) => drop(fetched.insert(number, segment)),
+                Claim::Wait(_) if optional.contains(&number) => {}
                 Claim::Wait(load) => theirs.push((number, load)),
                 Claim::Load(load) => match self.read_cached(number) {
                     Some(segment) => {
