@@ -9,6 +9,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use command::bench::BenchArgs;
 use command::log::{LogArgs, LogFormat};
 
+use crate::cache::CacheArgs;
 use crate::config::Config;
 use crate::config::command::ConfigArgs;
 use crate::connect::ConnectArgs;
@@ -141,6 +142,8 @@ pub(crate) enum Command {
     Pack(PackArgs),
     /// Check an image and report its errors
     Check(CheckArgs),
+    /// List, fetch, remove and verify images that are cached on this host
+    Cache(CacheArgs),
     /// Check or show a configuration file of `barge serve`
     Config(ConfigArgs),
     /// Show the activity of a server that has --http

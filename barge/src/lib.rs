@@ -10,6 +10,7 @@
 
 mod background;
 mod bench;
+mod cache;
 mod call_log;
 mod child;
 mod cli;
@@ -63,6 +64,7 @@ pub fn main() -> ExitCode {
         Command::Tree(args) => files::tree(args),
         Command::Pack(args) => pack::pack(args),
         Command::Check(args) => pack::check(args),
+        Command::Cache(args) => cache::run(args),
         Command::Config(args) => config::command::run(args),
         Command::Top(args) => status::top(args),
         Command::Doctor(args) => doctor::run(args),

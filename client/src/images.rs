@@ -128,7 +128,8 @@ impl Image {
             return Ok(None);
         }
         let source = Arc::new(FileRanges::open(file)?);
-        LazyImage::open(source, None, &trust(&self.keys)?, cache).map_err(open_error)
+        LazyImage::open(source, &self.to_string(), None, &trust(&self.keys)?, cache)
+            .map_err(open_error)
     }
 
     /// Opens the image, and returns the path within it.

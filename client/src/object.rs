@@ -23,7 +23,14 @@ pub(crate) fn open_lazy(url: &Url, cache: &DiskCacheOptions) -> io::Result<Optio
     let trust = trust(url.keys())?;
     let object = Object::connect(url, Tuning::default(), None)?;
     let name = object.lazy_name(url);
-    LazyImage::open(Arc::new(object), Some(name), &trust, cache).map_err(open_error)
+    LazyImage::open(
+        Arc::new(object),
+        &url.to_string(),
+        Some(name),
+        &trust,
+        cache,
+    )
+    .map_err(open_error)
 }
 
 fn image(url: &Url) -> io::Result<ImageFs> {

@@ -6,11 +6,15 @@
 //! kernel lets waiting readers through.
 
 use std::ffi::c_int;
+use std::fs::File;
 use std::io;
 use std::mem::size_of;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::thread::Builder;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// Constants of `linux/fanotify.h` that C libraries of older systems lack.
@@ -22,6 +26,12 @@ const ERRNO_SHIFT: u32 = 24;
 
 /// Size in bytes of `struct fanotify_event_metadata`.
 const METADATA_LEN: usize = size_of::<libc::fanotify_event_metadata>();
+
+/// Interval of the check whether a read has ended without an event.
+const PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
 
 /// Size in bytes of the buffer for events: about 80 of them.
 const BUFFER_LEN: usize = 4096;
@@ -85,6 +95,33 @@ impl Group {
             libc::fanotify_mark(group, change, FAN_PRE_ACCESS, file.as_raw_fd(), path)
         };
         Ok(crate::check(marked).map(drop)?)
+    }
+
+    /// Returns a descriptor of `file`, which this group watches, whose own reads and writes raise
+    /// no events, as those that come with events are. A descriptor that was opened before the file
+    /// was watched would not do if other groups watch it, too. The group must not be read
+    /// meanwhile. Returns `EBUSY` if another group denies a read of the first byte.
+    pub fn quiet(&self, file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        // The kernel decides at each open whether there will be events.
+        let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let read = move || {
+            // Its result does not matter.
+            let _ = file.read_at(&mut [0], 0);
+        };
+        let reader = Builder::new().name("fanotify".into()).spawn(read)?;
+        let mut quiet = None;
+        while quiet.is_none() && !reader.is_finished() {
+            let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+            if rustix::io::retry_on_intr(|| poll(&mut ready, Some(&PAUSE)))? == 0 {
+                continue;
+            }
+            self.read(&mut |event| {
+                // Its number stays reserved until it is answered.
+                quiet = Some(event.file.try_clone());
+                let _ = self.answer(event.file.as_raw_fd(), Answer::Allow);
+            })?;
+        }
+        quiet.unwrap_or_else(|| Err(Errno::BUSY.into()))
     }
 
     /// Waits for events, and passes each to `each`. An event whose file the process cannot open,
@@ -198,7 +235,6 @@ mod tests {
 
     #[test]
     fn a_reader_waits_for_an_answer_that_may_be_an_error() {
-        use std::os::unix::fs::FileExt;
         let dir = std::env::current_dir().expect("a directory");
         let named = tempfile::NamedTempFile::new_in(dir).expect("a file");
         named.as_file().set_len(16384).expect("sized");
@@ -218,7 +254,7 @@ mod tests {
             group
                 .read(&mut |event| {
                     let fd = event.file.as_raw_fd();
-                    let file = std::fs::File::from(event.file);
+                    let file = File::from(event.file);
                     file.write_all_at(b"bytes", 4096).expect("writes");
                     let answer = match event.range.start {
                         4096 => Answer::Allow,
@@ -233,6 +269,8 @@ mod tests {
         assert_eq!(&first.expect("allowed"), b"bytes");
         assert_eq!(second.expect_err("denied").raw_os_error(), Some(libc::EIO));
         assert_eq!(seen, [4096..8192, 8192..12288]);
+        let quiet = File::from(group.quiet(named.as_file().as_fd()).expect("allowed"));
+        quiet.write_all_at(b"more", 4096).expect("no event");
         assert_eq!(
             group
                 .answer(900, Answer::Allow)

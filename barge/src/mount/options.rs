@@ -14,13 +14,11 @@ use transports::Addr;
 use transports::fusedev::{MountFlag, MountOptions};
 
 use crate::Failure;
+use crate::cache::IMAGE_CACHE;
 use crate::disk_cache::files::DiskCacheConfig;
 use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::serve::args::virtiofs as kernel;
 use crate::source::Source;
-
-/// The default directory of local files of images.
-const IMAGE_CACHE: &str = "/var/cache/barge/images";
 
 /// An option after `-o`.
 #[derive(Clone, Debug, PartialEq, Eq)]

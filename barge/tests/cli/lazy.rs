@@ -317,3 +317,58 @@ fn no_reader_sees_missing_bytes_when_a_process_is_killed() {
     );
     assert!(reads.load(Ordering::Relaxed) > 0);
 }
+
+#[test]
+fn a_cache_is_listed_warmed_verified_and_emptied() {
+    let Some(place) = Fixture::new(&[]) else {
+        return;
+    };
+    let server = Server::new(place.image.clone());
+    let dir = place.path("cache").display().to_string();
+    let cache = |args: &[&str]| {
+        let args = [&["cache", "--dir", &dir], args].concat();
+        Command::new(BARGE).args(args).output().expect("runs")
+    };
+    stdout_of(&cache(&["warm", &server.url()]));
+    server.requests();
+    let (mounted, on) = place.mount(&server.url(), &[]);
+    place.compare(on.path());
+    let bytes = server.requests().into_iter();
+    let bytes = bytes.filter_map(|request| request.range);
+    let bytes: u64 = bytes.map(|range| range.end - range.start).sum();
+    assert!(bytes < 512 << 10, "{bytes}");
+    let list = stdout_of(&cache(&["ls"]));
+    let line = list.lines().nth(1).expect("an image");
+    assert!(
+        line.contains(" yes ") && line.ends_with(&server.url()),
+        "{list}"
+    );
+    // An image in use stays, also its file while it is fetched again.
+    stdout_of(&cache(&["gc", "--size", "0"]));
+    stdout_of(&cache(&["warm", &server.url()]));
+    stdout_of(&cache(&["verify"]));
+    place.compare(on.path());
+    unmount(on.path());
+    assert!(mounted.ended().success());
+    // Damage is found, and fetched again.
+    let name = line.split(' ').next().expect("a name");
+    let data = place.path("cache").join(format!("{name}.data"));
+    let file = fs::File::options().write(true).open(data);
+    let file = file.expect("opened");
+    file.write_all_at(b"damage", 5 << 20).expect("written");
+    let damaged = cache(&["verify"]);
+    assert_eq!(damaged.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&damaged.stdout).into_owned();
+    assert!(told.contains(", 1 are damaged"), "{told}");
+    stdout_of(&cache(&["verify"]));
+    let (mounted, on) = place.mount(&server.url(), &[]);
+    place.compare(on.path());
+    unmount(on.path());
+    assert!(mounted.ended().success());
+    let until = Instant::now() + Duration::from_secs(10);
+    while stdout_of(&cache(&["gc", "--size", "0"])).contains("MiB left") {
+        assert!(Instant::now() < until, "the image stays in use");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(stdout_of(&cache(&["ls"])).lines().count(), 1);
+}

@@ -51,7 +51,7 @@ pub struct LazyImage {
 /// A name for the local file of an image without hashes.
 #[derive(Clone, Debug)]
 pub struct LazyName {
-    /// The image's location.
+    /// The image's location and version.
     pub location: String,
     /// The value that tells the image from others at the same location.
     pub identity: Vec<u8>,
@@ -60,9 +60,11 @@ pub struct LazyName {
 impl LazyImage {
     /// Opens the image in `source`, and its file in the directory of `cache`. An image with hashes
     /// is verified; its file is shared by all processes and locations. Another one needs a `name`.
+    /// People know the image as `label`.
     /// Returns nothing if the image cannot be mounted lazily.
     pub fn open(
         source: Arc<dyn RangeSource>,
+        label: &str,
         name: Option<LazyName>,
         trust: &Trust,
         cache: &DiskCacheOptions,
@@ -86,7 +88,9 @@ impl LazyImage {
             return Ok(None);
         };
         let entry = DiskCacheEntry::open(cache, &name.location).map_err(OpenError::Io)?;
-        let copy = entry.over(source, &name.identity).map_err(OpenError::Io)?;
+        let copy = entry
+            .over(source, &name.identity, label)
+            .map_err(OpenError::Io)?;
         Ok(Some(LazyImage {
             copy,
             metadata,
@@ -97,6 +101,24 @@ impl LazyImage {
     /// Returns the name of the file in the cache's directory.
     pub fn file_name(&self) -> String {
         self.copy.file_name()
+    }
+
+    /// Fetches the whole image, through the descriptor `file` as [`LazyImage::prepare`] does.
+    /// `progress` is called with the bytes that are there.
+    pub fn fill_all(&mut self, file: File, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
+        self.copy.pin(file);
+        let mut at = 0;
+        while at < self.copy.len() {
+            self.fill_exactly(at..at + STRETCH)?;
+            at += STRETCH;
+            progress(at.min(self.copy.len()));
+        }
+        Ok(())
+    }
+
+    /// Returns the size in bytes.
+    pub fn size(&self) -> u64 {
+        self.copy.len()
     }
 
     /// Sets the descriptor of the file whose reads and writes raise no events, and fetches the

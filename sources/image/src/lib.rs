@@ -40,7 +40,9 @@ mod verified;
 mod xattr;
 
 pub use cache::CacheStats;
-pub use disk_cache::{CachedSource, DiskCacheEntry, DiskCacheOptions, ImageIdentity};
+pub use disk_cache::{
+    CachedImage, CachedSource, DiskCacheEntry, DiskCacheOptions, ImageIdentity, Verification,
+};
 pub use fs::{DEFAULT_CACHE, ImageFs, OpenError};
 pub use lazy::{LazyImage, LazyName};
 pub use range::{FileGuard, FileRanges, MemoryRanges, Piece, RangeSource};

@@ -2,9 +2,9 @@
 //! takes two round trips: one for its first chunk, one for all of these ranges.
 //!
 //! The ranges are the end of the file (the manifest, all hashes if they are few, and the rest of a
-//! small image) and, for a large image, the chunk with the root's inode and the hashes above that chunk and above the
-//! superblock's. The root's position comes from the superblock, which is not verified yet: if it is
-//! wrong, the needed chunks are read and verified on demand.
+//! small image) and, for a large image, the chunk with the root's inode and the hashes above that
+//! chunk and above the superblock's. The root's position comes from the superblock, which is not
+//! verified yet: if it is wrong, the needed chunks are read and verified on demand.
 
 use std::io;
 use std::ops::Range;

@@ -114,7 +114,7 @@ impl Object {
                 };
                 let identity = object.identity.bytes(url);
                 let object: Arc<dyn RangeSource> = Arc::new(object);
-                match tier.over(object.clone(), &identity) {
+                match tier.over(object.clone(), &identity, &url.to_string()) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         tracing::warn!(
                             "{url}: no disk cache, because another process reads an older version"

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::Builder;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -288,7 +288,7 @@ impl Mount {
             let file = rustix::fs::open(self.cache_dir.join(name), flags, Mode::empty())?;
             let events = self.events.clone();
             events.group.add(file.as_fd())?;
-            let quiet = quiet_descriptor(&events.group, &file)?;
+            let quiet = events.group.quiet(file.as_fd())?.into();
             let thread = Builder::new().name("barge-events".into());
             thread.spawn(move || events.read())?;
             self.file = Some(WatchedFile {
@@ -353,39 +353,6 @@ pub(super) fn wait_for_unmount(queue: BorrowedFd<'_>) {
     }
 }
 
-/// Returns a descriptor of `file`, which `group` watches, whose own reads and writes raise no
-/// events, as those that come with events are. Other groups may watch the file too, so that opening
-/// it before it is watched would not do.
-fn quiet_descriptor(group: &Group, file: &OwnedFd) -> io::Result<File> {
-    // The kernel decides at each open whether there will be events.
-    let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    let read = move || {
-        // The first page: it is there, or nobody reads it yet.
-        let _ = std::os::unix::fs::FileExt::read_at(&file, &mut [0], 0);
-    };
-    let reader = Builder::new().name("barge-open".into()).spawn(read)?;
-    let mut quiet = None;
-    while quiet.is_none() && !reader.is_finished() {
-        let mut ready = [PollFd::new(group, PollFlags::IN)];
-        let pause = Timespec {
-            tv_sec: 0,
-            tv_nsec: 50_000_000,
-        };
-        if rustix::io::retry_on_intr(|| poll(&mut ready, Some(&pause)))? == 0 {
-            continue;
-        }
-        group.read(&mut |event| {
-            let number = event.file.as_raw_fd();
-            // Reserved until it is answered.
-            quiet = Some(event.file.try_clone());
-            let _ = group.answer(number, sys::fanotify::Answer::Allow);
-        })?;
-    }
-    // Another group may have refused the read before this one was asked.
-    let quiet = quiet.ok_or_else(|| io::Error::from(Errno::BUSY))?;
-    Ok(File::from(quiet?))
-}
-
 /// The events of the file.
 pub(super) struct Events {
     group: Group,
@@ -398,6 +365,8 @@ struct EventState {
     waiting: BTreeMap<RawFd, Waiting>,
     /// The socket to the filler.
     filler: Option<Arc<OwnedFd>>,
+    /// The thread that receives the filler's replies.
+    receiver: Option<JoinHandle<()>>,
 }
 
 struct Waiting {
@@ -444,8 +413,16 @@ impl Events {
         let _ = filler.map(|filler| message::send(filler.as_fd(), &fill, None));
     }
 
-    /// Returns the filler's end of a new socket, and passes on what waits.
+    /// Returns the filler's end of a new socket, and passes on what waits. The last filler has
+    /// ended.
     fn connect(self: &Arc<Self>) -> io::Result<OwnedFd> {
+        // All its replies are taken first: a second reply to the same event might otherwise answer
+        // a later one that has the same number.
+        let receiver = self.state.lock().receiver.take();
+        if let Some(receiver) = receiver {
+            // A panic is reported by its thread.
+            let _ = receiver.join();
+        }
         let (here, there) = message::pair()?;
         let here = Arc::new(here);
         let fills: Vec<Fill> = {
@@ -462,7 +439,8 @@ impl Events {
         };
         let (events, socket) = (self.clone(), here.clone());
         let receive = move || events.receive(&socket);
-        Builder::new().name("barge-filled".into()).spawn(receive)?;
+        let receiver = Builder::new().name("barge-filled".into()).spawn(receive)?;
+        self.state.lock().receiver = Some(receiver);
         // The socket's buffer may be smaller than what waits.
         let send = move || {
             for fill in fills {

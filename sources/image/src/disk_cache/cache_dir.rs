@@ -77,6 +77,24 @@ const USERS: u64 = 0;
 const FETCHES: u64 = 1 << 40;
 
 impl CacheFiles {
+    /// Opens the files of an image that exists.
+    pub(super) fn open(dir: &Path, name: &str) -> io::Result<CacheFiles> {
+        let file = |end: &str| {
+            let path = dir.join(format!("{name}.{end}"));
+            OpenOptions::new().read(true).write(true).open(path)
+        };
+        Ok(CacheFiles {
+            map: file("map")?,
+            data: file("data")?,
+        })
+    }
+
+    /// Returns whether another process uses the image with this map.
+    pub(super) fn is_in_use(map: &File) -> bool {
+        let holder = lock::holder(map.as_fd(), USERS, USERS, Kind::Exclusive);
+        holder.is_ok_and(|holder| holder.is_some())
+    }
+
     /// Becomes the only user. Returns `WouldBlock` if another process uses the image.
     pub(super) fn lock_alone(&self) -> io::Result<()> {
         Ok(lock::set(self.map.as_fd(), USERS, USERS, Kind::Exclusive)?)
@@ -152,6 +170,21 @@ impl CacheDir {
                 return Ok((cache_dir, CacheFiles { map, data }));
             }
         }
+    }
+
+    /// Evicts images that are not in use until the directory has at most the maximum size.
+    pub(super) fn collect(options: &DiskCacheOptions) -> io::Result<()> {
+        let dir = CacheDir {
+            name: String::new(),
+            others: 0,
+            written_since_scan: 0,
+            options: DiskCacheOptions {
+                dir: fs::canonicalize(&options.dir)?,
+                size: options.size,
+            },
+        };
+        dir.make_room(0);
+        Ok(())
     }
 
     /// Removes this image, which is locked.

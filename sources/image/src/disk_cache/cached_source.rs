@@ -105,10 +105,16 @@ impl DiskCacheEntry {
         self.cache_dir.discard();
     }
 
-    /// Puts the disk cache in front of `far`, which `identity` tells from others of the same name.
+    /// Puts the disk cache in front of `far`, which `identity` tells from others of the same name,
+    /// and `label` names for people.
     /// Cached segments of another identity are removed; returns `WouldBlock` if another process
     /// uses them.
-    pub fn over(self, far: Arc<dyn RangeSource>, identity: &[u8]) -> io::Result<CachedSource> {
+    pub fn over(
+        self,
+        far: Arc<dyn RangeSource>,
+        identity: &[u8],
+        label: &str,
+    ) -> io::Result<CachedSource> {
         let DiskCacheEntry {
             cache_dir,
             files: pair,
@@ -120,7 +126,7 @@ impl DiskCacheEntry {
             pair.map.set_len(0)?;
             pair.data.set_len(0)?;
             pair.data.set_len(wanted.len())?;
-            pair.map.write_all_at(&wanted.encode(), 0)?;
+            pair.map.write_all_at(&wanted.encode(label), 0)?;
             pair.share()?;
         }
         let mut state = State {

@@ -1,7 +1,8 @@
 //! The map of an image's segments on disk.
 //!
 //! A head of [`HEAD`] bytes identifies the image: [`MAGIC`], a checksum of the rest of the head,
-//! the image's length, the length of its identity, and the identity. All numbers are little-endian.
+//! the image's length, the length of its identity, and the identity; then a text for people, which
+//! ends at a zero byte. All numbers are little-endian.
 //! After the head follows a tag for each segment: zeros for a missing one, otherwise a hash of the
 //! image's length and identity, the segment's number and its bytes. So a torn tag, or one of
 //! another image or segment, matches no bytes.
@@ -14,7 +15,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 /// The magic number of a map. Another layout gets another one.
-const MAGIC: [u8; 8] = *b"bargeseg";
+const MAGIC: [u8; 8] = *b"bargeimg";
 
 /// Offset in bytes of the first tag: a page, so that no page holds both head and tags.
 pub(super) const HEAD: u64 = 4096;
@@ -62,14 +63,17 @@ impl ImageIdentity {
         self.len == 0
     }
 
-    /// Returns the head of a map.
-    pub(super) fn encode(&self) -> [u8; HEAD as usize] {
+    /// Returns the head of a map of the image that `label` names for people. A long text is cut.
+    pub(super) fn encode(&self, label: &str) -> [u8; HEAD as usize] {
         let mut head = [0; HEAD as usize];
         let len = self.identity.len();
         head[..8].copy_from_slice(&MAGIC);
         head[24..32].copy_from_slice(&self.len.to_le_bytes());
         head[32..36].copy_from_slice(&(len as u32).to_le_bytes());
         head[FIXED_HEAD..FIXED_HEAD + len].copy_from_slice(&self.identity);
+        let rest = &mut head[FIXED_HEAD + len..];
+        let text = label.len().min(rest.len());
+        rest[..text].copy_from_slice(&label.as_bytes()[..text]);
         let sum = sum(&[&head[24..]]);
         head[8..24].copy_from_slice(&sum);
         head
@@ -83,6 +87,13 @@ impl ImageIdentity {
             identity: head[FIXED_HEAD..].get(..len).filter(|_| good)?.to_vec(),
             len: u64::from_le_bytes(head[24..32].try_into().ok()?),
         })
+    }
+
+    /// Returns the text for people in the head of this image's map.
+    pub(super) fn label(&self, head: &[u8; HEAD as usize]) -> String {
+        let rest = &head[FIXED_HEAD + self.identity.len()..];
+        let end = rest.iter().position(|&byte| byte == 0);
+        String::from_utf8_lossy(&rest[..end.unwrap_or(rest.len())]).into_owned()
     }
 
     /// Returns the tag of segment `number` with the contents `bytes`.
@@ -159,13 +170,16 @@ mod tests {
     #[test]
     fn a_head_says_which_image_it_is_and_a_torn_one_nothing() {
         let known = ImageIdentity::new(b"etag \"x\"", 5 << 30).expect("short");
-        let head = known.encode();
-        assert_eq!(ImageIdentity::parse(&head), Some(known));
+        let head = known.encode("an image");
+        assert_eq!(known.label(&head), "an image");
+        assert_eq!(ImageIdentity::parse(&head).as_ref(), Some(&known));
         for at in 0..HEAD as usize {
             let mut torn = head;
             torn[at] ^= 1;
             assert_eq!(ImageIdentity::parse(&torn), None, "{at}");
         }
+        let long = known.encode(&"long ".repeat(1000));
+        assert_eq!(ImageIdentity::parse(&long), Some(known));
         assert_eq!(ImageIdentity::new(&[0; HEAD as usize], 1), None);
     }
 

@@ -8,17 +8,20 @@
 //!
 //! The total size of all files is limited by [`DiskCacheOptions`], except for concurrent writes by
 //! other processes. Images that no process has open are evicted first, least recently used first;
-//! then chunks of this image (second chance, CLOCK).
+//! then chunks of this image (second chance, CLOCK), unless other processes or a mount use it.
 //!
-//! Locks: the process that has an image open holds flock(2) on its map. `gate` is taken shared to
-//! use the data file, and exclusive to punch holes in it; it is only tried, never waited for, since
-//! a holder may re-enter. `cache_dir` is held during a whole search for space. `state` is taken
-//! after both, and never held during I/O.
+//! Locks: processes share an image by locks on bytes of its map (`CacheFiles`). `eviction_lock` is
+//! taken shared to use the data file, and exclusive to punch holes in it; it is only tried, never
+//! waited for, since a holder may re-enter. `cache_dir` is held during a whole search for space.
+//! `state` is taken after both, and never held during I/O. Segments that this process fetches are
+//! locked in the map before those of other processes are waited for.
 
 mod cache_dir;
 mod cached_source;
+mod images;
 mod map;
 
 pub use cache_dir::DiskCacheOptions;
 pub use cached_source::{CachedSource, DiskCacheEntry};
+pub use images::{CachedImage, Verification};
 pub use map::ImageIdentity;

@@ -26,7 +26,7 @@ fn far(len: usize) -> Arc<Far> {
 fn open(dir: &Path, size: Option<u64>, name: &str, far: &Arc<Far>) -> CachedSource {
     let options = DiskCacheOptions::new(dir.to_owned(), size);
     let tier = DiskCacheEntry::open(&options, name).expect("opened");
-    tier.over(far.clone(), b"etag").expect("ready")
+    tier.over(far.clone(), b"etag", "image").expect("ready")
 }
 
 fn read(image: &CachedSource, far: &Far, at: usize, len: usize) {
@@ -133,7 +133,7 @@ fn another_identity_or_length_is_another_image() {
     let options = DiskCacheOptions::new(dir.path().to_owned(), None);
     let open = |identity: &[u8], far: &Arc<Far>| {
         let tier = DiskCacheEntry::open(&options, "a").expect("opened");
-        tier.over(far.clone(), identity).expect("ready")
+        tier.over(far.clone(), identity, "image").expect("ready")
     };
     read(&open(b"first", &far), &far, 0, 3 * SEGMENT);
     assert_eq!(open(b"first", &far).stored(), (3 * SEGMENT) as u64);
