@@ -76,6 +76,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "command",
         ],
     ),
+    ("csi", &["vfs", "client", "command"]),
     ("guest", &["sys"]),
 ];
 

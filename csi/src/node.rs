@@ -1,0 +1,313 @@
+//! The node service: volumes are mounted once on a node (staged), and published to each workload
+//! with a bind mount. Inline volumes have a mount of their own.
+
+use std::path::Path;
+
+use rustix::fs::statvfs;
+use tonic::Status;
+
+use crate::capabilities::{usage, volume_id};
+use crate::in_flight::{InFlight, Operation};
+use crate::mount::{
+    Label, MountState, Mounter, bind, create_target, internal, remove_dir, state, unmount_all,
+};
+use crate::mount_table::{self, MountEntry};
+use crate::paths::mount_point;
+use crate::policy::{Author, EPHEMERAL, MountPlan, Policy};
+use crate::proto::{
+    Capability, Empty, GetCapabilitiesResponse, HealthEntry, HealthError, NodeGetInfoResponse,
+    NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest,
+    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeRpc, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, ServiceCapability, Unit, VolumeHealth,
+    VolumeUsage,
+};
+
+/// The node service. Its methods block, and several threads may call them.
+pub struct Node {
+    /// The name of the node.
+    pub id: String,
+    /// The policy for sources, options and secrets.
+    pub policy: Policy,
+    /// Mounts volumes.
+    pub mounter: Mounter,
+    /// The volumes with an operation in flight.
+    pub in_flight: InFlight,
+}
+
+impl Node {
+    /// NodeGetInfo.
+    pub fn info(&self) -> NodeGetInfoResponse {
+        NodeGetInfoResponse {
+            node_id: self.id.clone(),
+            max_volumes_per_node: 0,
+        }
+    }
+
+    /// NodeGetCapabilities.
+    pub fn capabilities(&self) -> GetCapabilitiesResponse {
+        let all = [
+            NodeRpc::StageUnstageVolume,
+            NodeRpc::GetVolumeStats,
+            NodeRpc::GetVolumeHealth,
+        ];
+        let capability = |rpc: NodeRpc| ServiceCapability {
+            rpc: Some(Capability { kind: rpc.into() }),
+        };
+        GetCapabilitiesResponse {
+            capabilities: all.into_iter().map(capability).collect(),
+        }
+    }
+
+    /// NodeStageVolume: mounts a volume on its staging directory.
+    pub fn stage(&self, request: NodeStageVolumeRequest) -> Result<Empty, Status> {
+        let id = volume_id(&request.volume_id)?;
+        let staging = mount_point("staging_target_path", &request.staging_target_path)?;
+        let usage = usage(request.volume_capability.as_ref())?;
+        let plan = self.policy.plan(
+            Author::Administrator,
+            &request.volume_context,
+            &request.secrets,
+            &usage,
+        )?;
+        let _operation = self.in_flight.start(id)?;
+        self.ensure_mounted(id, &plan, &staging)?;
+        Ok(Empty {})
+    }
+
+    /// NodeUnstageVolume: unmounts a volume from its staging directory, which stays.
+    pub fn unstage(&self, request: NodeUnstageVolumeRequest) -> Result<Empty, Status> {
+        let id = volume_id(&request.volume_id)?;
+        let staging = mount_point("staging_target_path", &request.staging_target_path)?;
+        let _operation = self.in_flight.start(id)?;
+        unmount_all(&staging)?;
+        Ok(Empty {})
+    }
+
+    /// NodePublishVolume: mounts a volume for a workload.
+    pub fn publish(&self, request: NodePublishVolumeRequest) -> Result<Empty, Status> {
+        let id = volume_id(&request.volume_id)?;
+        let target = mount_point("target_path", &request.target_path)?;
+        let mut usage = usage(request.volume_capability.as_ref())?;
+        let inline = request.volume_context.get(EPHEMERAL).map(String::as_str) == Some("true");
+        let read_only = request.readonly || usage.read_only;
+        let (context, secrets) = (&request.volume_context, &request.secrets);
+        if inline {
+            usage.read_only = read_only;
+            let plan = self.policy.plan(Author::Pod, context, secrets, &usage)?;
+            let _operation = self.in_flight.start(id)?;
+            return self.publish_with(&target, |target| self.ensure_mounted(id, &plan, target));
+        }
+        if request.staging_target_path.is_empty() {
+            let text = "staging_target_path is missing, and the volume is not an inline one";
+            return Err(Status::failed_precondition(text));
+        }
+        let staging = mount_point("staging_target_path", &request.staging_target_path)?;
+        let _operation = self.in_flight.start(id)?;
+        match state(&staging)? {
+            MountState::Live(entry) => check_volume(id, &staging, &entry)?,
+            MountState::Absent => {
+                let text = format!("{}: the volume is not staged", staging.display());
+                return Err(Status::failed_precondition(text));
+            }
+            // Its process has ended. The orchestrator does not stage a volume again that it has
+            // staged, so new workloads would fail.
+            MountState::Dead(entry) => {
+                check_volume(id, &staging, &entry)?;
+                let author = Author::Administrator;
+                let plan = self.policy.plan(author, context, secrets, &usage)?;
+                self.ensure_mounted(id, &plan, &staging)?;
+            }
+        }
+        self.publish_with(&target, |target| {
+            if let MountState::Live(entry) = cleared(target)? {
+                check_volume(id, target, &entry)?;
+                if read_only && !entry.read_only {
+                    let text = format!("{}: published for writing", target.display());
+                    return Err(Status::already_exists(text));
+                }
+                return Ok(());
+            }
+            bind(&staging, target, read_only)
+        })
+    }
+
+    /// Creates `target` unless it is mounted already, mounts on it with `mount`, and removes it if
+    /// that fails.
+    fn publish_with(
+        &self,
+        target: &Path,
+        mount: impl FnOnce(&Path) -> Result<(), Status>,
+    ) -> Result<Empty, Status> {
+        let mounted = mount_table::at(target).map_err(internal("mount table"))?;
+        let created = mounted.is_none() && create_target(target)?;
+        let result = mount(target);
+        if result.is_err() && created {
+            remove_dir(target)?;
+        }
+        result.map(|()| Empty {})
+    }
+
+    /// NodeUnpublishVolume: unmounts a volume from a workload's directory and removes that.
+    pub fn unpublish(&self, request: NodeUnpublishVolumeRequest) -> Result<Empty, Status> {
+        let id = volume_id(&request.volume_id)?;
+        let target = mount_point("target_path", &request.target_path)?;
+        let _operation = self.in_flight.start(id)?;
+        unmount_all(&target)?;
+        remove_dir(&target)?;
+        Ok(Empty {})
+    }
+
+    /// Mounts a volume, unless it is mounted already. A dead mount is replaced.
+    fn ensure_mounted(&self, id: &str, plan: &MountPlan, target: &Path) -> Result<(), Status> {
+        if let MountState::Live(entry) = cleared(target)? {
+            return match Label::new(id, plan).as_str() == entry.source {
+                true => Ok(()),
+                false => Err(Status::already_exists(format!(
+                    "{}: mounted, but not as this request says",
+                    target.display()
+                ))),
+            };
+        }
+        self.mounter.mount(id, plan, target)?;
+        tracing::info!("mounted on {}", target.display());
+        Ok(())
+    }
+
+    /// NodeGetVolumeStats: the usage of a volume in bytes and inodes. Returns `NOT_FOUND` if the
+    /// volume is not mounted on the path.
+    pub fn stats(
+        &self,
+        request: NodeGetVolumeStatsRequest,
+    ) -> Result<NodeGetVolumeStatsResponse, Status> {
+        let id = volume_id(&request.volume_id)?;
+        if request.volume_path.is_empty() {
+            return Err(Status::invalid_argument("volume_path is missing"));
+        }
+        let missing = || Status::not_found("the volume is not mounted on volume_path");
+        let path = mount_point("volume_path", &request.volume_path).map_err(|_| missing())?;
+        let entry = mount_table::at(&path).map_err(internal("mount table"))?;
+        entry
+            .filter(|entry| entry.source.starts_with(&Label::of_volume(id)))
+            .ok_or_else(missing)?;
+        let _operation = self.in_flight.start(&query_key(id))?;
+        let stat = statvfs(&path).map_err(internal(path.display()))?;
+        let block = stat.f_frsize;
+        let usage = |available: u64, free: u64, total: u64, scale: u64, unit: Unit| {
+            let number = |count: u64| count.saturating_mul(scale).try_into().unwrap_or(i64::MAX);
+            VolumeUsage {
+                available: number(available),
+                total: number(total),
+                used: number(total.saturating_sub(free)),
+                unit: unit.into(),
+            }
+        };
+        let bytes = usage(
+            stat.f_bavail,
+            stat.f_bfree,
+            stat.f_blocks,
+            block,
+            Unit::Bytes,
+        );
+        let inodes = usage(stat.f_favail, stat.f_ffree, stat.f_files, 1, Unit::Inodes);
+        Ok(NodeGetVolumeStatsResponse {
+            usage: vec![bytes, inodes],
+        })
+    }
+
+    /// Starts the query of a volume's health. Returns `None` if an earlier query, or one of its
+    /// usage, is still waiting for the file system.
+    pub fn start_health_query(
+        &self,
+        request: &NodeGetVolumeHealthRequest,
+    ) -> Result<Option<Operation>, Status> {
+        let key = query_key(volume_id(&request.volume_id)?);
+        match self.in_flight.start(&key) {
+            Ok(operation) => Ok(Some(operation)),
+            Err(status) if status.code() == tonic::Code::Aborted => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// NodeGetVolumeHealth: an adverse condition for each mount of the volume, or for those on the
+    /// request's paths, that does not work. Returns `NOT_FOUND` if there is no mount.
+    pub fn health(
+        &self,
+        request: &NodeGetVolumeHealthRequest,
+    ) -> Result<NodeGetVolumeHealthResponse, Status> {
+        let id = volume_id(&request.volume_id)?;
+        let paths = [
+            ("volume_publish_path", &request.volume_publish_path),
+            ("staging_target_path", &request.staging_target_path),
+        ];
+        let mut named = Vec::new();
+        for (what, path) in paths.into_iter().filter(|(_, path)| !path.is_empty()) {
+            named.push(mount_point(what, path)?);
+        }
+        let label = Label::of_volume(id);
+        let mut mounts = mount_table::read().map_err(internal("mount table"))?;
+        mounts.retain(|entry| {
+            entry.source.starts_with(&label) && (named.is_empty() || named.contains(&entry.target))
+        });
+        if mounts.is_empty() {
+            return Err(Status::not_found("the volume is not mounted on this node"));
+        }
+        let broken = mounts.iter().find_map(|entry| {
+            let error = statvfs(&entry.target).err()?;
+            Some(std::io::Error::from(error).to_string())
+        });
+        let status = broken.map(|message| inaccessible("MountFailed", message));
+        Ok(health_of(id, status))
+    }
+}
+
+/// Returns the health of a volume whose file system does not answer.
+pub fn not_responding(request: &NodeGetVolumeHealthRequest) -> NodeGetVolumeHealthResponse {
+    let text = "the file system does not answer".into();
+    health_of(
+        &request.volume_id,
+        Some(inaccessible("NotResponding", text)),
+    )
+}
+
+fn inaccessible(reason: &str, message: String) -> HealthEntry {
+    HealthEntry {
+        status: HealthError::Inaccessible.into(),
+        reason: reason.into(),
+        message,
+    }
+}
+
+fn health_of(id: &str, status: Option<HealthEntry>) -> NodeGetVolumeHealthResponse {
+    NodeGetVolumeHealthResponse {
+        volume_health: Some(VolumeHealth {
+            volume_id: id.into(),
+            health_statuses: status.into_iter().collect(),
+        }),
+    }
+}
+
+/// Returns the key of queries of a volume. They do not exclude its other operations: a volume that
+/// does not answer can be unmounted.
+fn query_key(id: &str) -> String {
+    format!("query\n{id}")
+}
+
+/// Returns the state of `target` after its dead mounts are unmounted.
+fn cleared(target: &Path) -> Result<MountState, Status> {
+    let found = state(target)?;
+    if let MountState::Dead(entry) = &found {
+        tracing::warn!("{}: replacing a dead mount", entry.target.display());
+        unmount_all(target)?;
+        return Ok(MountState::Absent);
+    }
+    Ok(found)
+}
+
+/// Returns `ALREADY_EXISTS` if a mount is not one of the volume.
+fn check_volume(id: &str, target: &Path, entry: &MountEntry) -> Result<(), Status> {
+    if entry.source.starts_with(&Label::of_volume(id)) {
+        return Ok(());
+    }
+    let text = format!("{}: another volume is mounted", target.display());
+    Err(Status::already_exists(text))
+}

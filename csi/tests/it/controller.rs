@@ -1,0 +1,226 @@
+//! The controller service, with a shared directory of this host and one of a 9P server.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::{Child, Command, Stdio};
+
+use csi::proto::{
+    AccessType, CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest, Empty, Mode,
+    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
+};
+use tonic::{Code, Status};
+
+use crate::daemon::{Daemon, Scratch, barge, capability};
+
+fn create(daemon: &Daemon, name: &str, parameters: &[(&str, &str)]) -> Result<Volume, Status> {
+    let owned = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
+    let request = CreateVolumeRequest {
+        name: name.into(),
+        volume_capabilities: vec![capability(Mode::MultiNodeMultiWriter)],
+        parameters: parameters.iter().map(owned).collect(),
+        volume_content_source: None,
+        mutable_parameters: HashMap::new(),
+    };
+    let response: CreateVolumeResponse = daemon.call("Controller/CreateVolume", request)?;
+    Ok(response.volume.expect("a volume"))
+}
+
+fn delete(daemon: &Daemon, id: &str) -> Result<Empty, Status> {
+    let request = DeleteVolumeRequest {
+        volume_id: id.into(),
+    };
+    daemon.call("Controller/DeleteVolume", request)
+}
+
+fn code<T>(result: Result<T, Status>) -> Code {
+    result.map_or_else(|status| status.code(), |_| Code::Ok)
+}
+
+#[test]
+fn a_volume_is_a_directory_beneath_a_shared_one() {
+    let scratch = Scratch::new();
+    let shared = scratch.dir("shared");
+    let daemon = Daemon::start(
+        &scratch,
+        &["--allow-path", &shared, "--barge", "/bin/false"],
+    );
+    let source = ("source", shared.as_str());
+    let volume = create(&daemon, "pvc-1", &[source, ("mountPermissions", "0770")]).expect("made");
+    assert_eq!(
+        create(&daemon, "pvc-1", &[source]).expect("made before"),
+        volume
+    );
+    let made = fs::metadata(scratch.path("shared/pvc-1")).expect("there");
+    assert_eq!(made.permissions().mode() & 0o7777, 0o770);
+    assert_eq!(volume.capacity_bytes, 0);
+    assert_eq!(volume.volume_context["source"], shared);
+    assert_eq!(volume.volume_context["subDir"], "pvc-1");
+
+    // A tree with a link, which is removed and not followed.
+    let outside = scratch.dir("outside");
+    fs::write(scratch.path("outside/file"), "kept").expect("written");
+    fs::create_dir_all(scratch.path("shared/pvc-1/a/b")).expect("made");
+    fs::write(scratch.path("shared/pvc-1/a/b/file"), "lost").expect("written");
+    symlink(&outside, scratch.path("shared/pvc-1/a/link")).expect("made");
+    let validate = |id: &str, block: bool| {
+        let mut capability = capability(Mode::SingleNodeWriter);
+        if block {
+            capability.access_type = Some(AccessType::Block(Empty {}));
+        }
+        let request = ValidateVolumeCapabilitiesRequest {
+            volume_id: id.into(),
+            volume_capabilities: vec![capability],
+            ..ValidateVolumeCapabilitiesRequest::default()
+        };
+        let method = "Controller/ValidateVolumeCapabilities";
+        let response: Result<ValidateVolumeCapabilitiesResponse, Status> =
+            daemon.call(method, request);
+        response.map(|response| response.confirmed.is_some())
+    };
+    assert!(validate(&volume.volume_id, false).expect("validated"));
+    assert!(!validate(&volume.volume_id, true).expect("validated"));
+    for _ in 0..2 {
+        delete(&daemon, &volume.volume_id).expect("removed");
+    }
+    assert_eq!(fs::read_dir(&shared).expect("listed").count(), 0);
+    assert_eq!(
+        fs::read(scratch.path("outside/file")).expect("read"),
+        b"kept"
+    );
+    assert_eq!(code(validate(&volume.volume_id, false)), Code::NotFound);
+
+    let parameters = [
+        source,
+        ("subDir", "${pvc.metadata.namespace}/${pvc.metadata.name}"),
+        ("onDelete", "retain"),
+        ("csi.storage.k8s.io/pvc/namespace", "team"),
+        ("csi.storage.k8s.io/pvc/name", "data"),
+    ];
+    let volume = create(&daemon, "pvc-2", &parameters).expect("made");
+    delete(&daemon, &volume.volume_id).expect("retained");
+    assert!(scratch.path("shared/team/data").is_dir());
+}
+
+#[test]
+fn hostile_names_and_identifiers_leave_other_directories_alone() {
+    let scratch = Scratch::new();
+    let shared = scratch.dir("shared");
+    let outside = scratch.dir("outside");
+    fs::write(scratch.path("outside/file"), "kept").expect("written");
+    symlink(&outside, scratch.path("shared/link")).expect("made");
+    let daemon = Daemon::start(
+        &scratch,
+        &["--allow-path", &shared, "--barge", "/bin/false"],
+    );
+    let source = ("source", shared.as_str());
+    let long = "x".repeat(300);
+    for name in [
+        "",
+        "..",
+        ".",
+        "../outside",
+        "a/b",
+        "a#b",
+        "a\nb",
+        ".hidden",
+        &long,
+    ] {
+        assert_eq!(
+            code(create(&daemon, name, &[source])),
+            Code::InvalidArgument,
+            "{name:?}"
+        );
+    }
+    for (key, value) in [
+        ("subDir", "../outside"),
+        ("subDir", "/outside"),
+        ("subDir", "a/../../outside"),
+        ("subDir", "${pvc.metadata.name}"),
+        ("subDir", ""),
+        ("onDelete", "explode"),
+        ("mountPermissions", "99"),
+        ("options", "suid,cache_dir=/etc"),
+        ("colour", "red"),
+    ] {
+        let refused = code(create(&daemon, "v", &[source, (key, value)]));
+        let expected = match key {
+            "options" => Code::PermissionDenied,
+            _ => Code::InvalidArgument,
+        };
+        assert_eq!(refused, expected, "{key}={value}");
+    }
+    let metadata = [
+        source,
+        ("subDir", "${pvc.metadata.name}"),
+        ("csi.storage.k8s.io/pvc/name", ".."),
+    ];
+    assert_eq!(code(create(&daemon, "v", &metadata)), Code::InvalidArgument);
+    for other in ["/", "/etc", &outside, "s3://bucket/key", "mem:", "relative"] {
+        let refused = code(create(&daemon, "v", &[("source", other)]));
+        assert!(
+            [Code::PermissionDenied, Code::InvalidArgument].contains(&refused),
+            "{other}"
+        );
+    }
+    // A link in the shared directory is no volume.
+    for parameters in [
+        &[source, ("subDir", "link")][..],
+        &[source, ("subDir", "link/v")],
+    ] {
+        assert_ne!(code(create(&daemon, "v", parameters)), Code::Ok);
+    }
+    for id in [
+        format!("{shared}#../outside##"),
+        format!("{shared}#link##"),
+        format!("{shared}#link/file##"),
+        format!("{outside}#file##"),
+        "/#etc##".into(),
+        "unknown".into(),
+        long.clone(),
+    ] {
+        let _ = delete(&daemon, &id);
+        assert!(scratch.path("outside/file").exists(), "{id}");
+        assert!(scratch.path("shared/link").is_symlink(), "{id}");
+    }
+    assert_eq!(fs::read_dir(&shared).expect("listed").count(), 1);
+}
+
+/// A 9P server on the loopback interface, which ends when this is dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_shared_directory_may_be_on_a_9p_server() {
+    if !barge().is_file() {
+        eprintln!("skipped: there is no barge (cargo build -p barge)");
+        return;
+    }
+    let scratch = Scratch::new();
+    let shared = scratch.dir("shared");
+    // The command prints the server's URL, and waits for the end of this test.
+    let run = "echo \"${BARGE_9P}\"; read line";
+    let mut server = Command::new(barge())
+        .args(["serve", "--9p", "tcp:127.0.0.1:0", &shared, "--run", run])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map(Server)
+        .expect("starts");
+    let mut lines = BufReader::new(server.0.stdout.take().expect("piped")).lines();
+    let url = lines.find_map(|line| line.ok().filter(|line| line.starts_with("9p://")));
+    let source = url.expect("it serves");
+    let daemon = Daemon::start(&scratch, &["--barge", "/bin/false"]);
+    let volume = create(&daemon, "pvc-1", &[("source", &source)]).expect("made");
+    assert!(scratch.path("shared/pvc-1").is_dir());
+    fs::write(scratch.path("shared/pvc-1/file"), "lost").expect("written");
+    delete(&daemon, &volume.volume_id).expect("removed");
+    assert_eq!(fs::read_dir(&shared).expect("listed").count(), 0);
+}

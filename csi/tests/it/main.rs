@@ -1,0 +1,5 @@
+//! The program `barge-csi`, through its socket.
+
+mod controller;
+mod daemon;
+mod node;

@@ -1,0 +1,532 @@
+//! The node service with real mounts.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use csi::proto::{
+    Empty, HealthError, Mode, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tonic::{Code, Status};
+
+use crate::daemon::{
+    Daemon, Scratch, barge, capability, command, may_mount, processes_with, until,
+};
+
+fn map(entries: &[(&str, &str)]) -> HashMap<String, String> {
+    let owned = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
+    entries.iter().map(owned).collect()
+}
+
+/// A volume and its directories.
+struct Volume<'a> {
+    daemon: &'a Daemon,
+    id: &'a str,
+    staging: String,
+    context: HashMap<String, String>,
+    secrets: HashMap<String, String>,
+}
+
+impl<'a> Volume<'a> {
+    fn new(daemon: &'a Daemon, scratch: &Scratch, id: &'a str, context: &[(&str, &str)]) -> Self {
+        Volume {
+            daemon,
+            id,
+            staging: scratch.dir(&format!("staging-{id}")),
+            context: map(context),
+            secrets: HashMap::new(),
+        }
+    }
+
+    fn stage_request(&self) -> NodeStageVolumeRequest {
+        NodeStageVolumeRequest {
+            volume_id: self.id.into(),
+            staging_target_path: self.staging.clone(),
+            volume_capability: Some(capability(Mode::MultiNodeMultiWriter)),
+            secrets: self.secrets.clone(),
+            volume_context: self.context.clone(),
+        }
+    }
+
+    fn stage(&self) -> Result<Empty, Status> {
+        self.daemon
+            .call("Node/NodeStageVolume", self.stage_request())
+    }
+
+    fn unstage(&self) -> Result<Empty, Status> {
+        let request = NodeUnstageVolumeRequest {
+            volume_id: self.id.into(),
+            staging_target_path: self.staging.clone(),
+        };
+        self.daemon.call("Node/NodeUnstageVolume", request)
+    }
+
+    fn publish_request(&self, target: &str, readonly: bool) -> NodePublishVolumeRequest {
+        NodePublishVolumeRequest {
+            volume_id: self.id.into(),
+            staging_target_path: self.staging.clone(),
+            target_path: target.into(),
+            volume_capability: Some(capability(Mode::MultiNodeMultiWriter)),
+            readonly,
+            secrets: self.secrets.clone(),
+            volume_context: self.context.clone(),
+        }
+    }
+
+    fn publish(&self, target: &str, readonly: bool) -> Result<Empty, Status> {
+        let request = self.publish_request(target, readonly);
+        self.daemon.call("Node/NodePublishVolume", request)
+    }
+
+    /// Publishes as the kubelet publishes an inline volume.
+    fn publish_inline(&self, target: &str) -> Result<Empty, Status> {
+        let mut request = self.publish_request(target, false);
+        request.staging_target_path.clear();
+        let mark = (csi::policy::EPHEMERAL.to_owned(), "true".to_owned());
+        request.volume_context.extend([mark]);
+        self.daemon.call("Node/NodePublishVolume", request)
+    }
+
+    fn unpublish(&self, target: &str) -> Result<Empty, Status> {
+        let request = NodeUnpublishVolumeRequest {
+            volume_id: self.id.into(),
+            target_path: target.into(),
+        };
+        self.daemon.call("Node/NodeUnpublishVolume", request)
+    }
+
+    fn stats(&self, path: &str) -> Result<NodeGetVolumeStatsResponse, Status> {
+        let request = NodeGetVolumeStatsRequest {
+            volume_id: self.id.into(),
+            volume_path: path.into(),
+        };
+        self.daemon.call("Node/NodeGetVolumeStats", request)
+    }
+
+    /// Returns the reasons for which the volume is inaccessible.
+    fn problems(&self) -> Result<Vec<String>, Status> {
+        let request = NodeGetVolumeHealthRequest {
+            volume_id: self.id.into(),
+            ..NodeGetVolumeHealthRequest::default()
+        };
+        let health: NodeGetVolumeHealthResponse =
+            self.daemon.call("Node/NodeGetVolumeHealth", request)?;
+        let health = health.volume_health.expect("a health");
+        assert_eq!(health.volume_id, self.id);
+        let reason = |entry: csi::proto::HealthEntry| {
+            assert_eq!(entry.status, HealthError::Inaccessible as i32);
+            entry.reason
+        };
+        Ok(health.health_statuses.into_iter().map(reason).collect())
+    }
+}
+
+fn code<T>(result: Result<T, Status>) -> Code {
+    result.map_or_else(|status| status.code(), |_| Code::Ok)
+}
+
+/// A daemon that allows the directory `allowed`, which has a tree and an image of it.
+fn with_sources(scratch: &Scratch, more: &[&str]) -> (Daemon, String) {
+    let allowed = scratch.dir("allowed");
+    fs::create_dir(scratch.path("allowed/tree")).expect("made");
+    fs::write(scratch.path("allowed/tree/hello"), "hello").expect("written");
+    let mut pack = Command::new(barge());
+    pack.arg("pack").arg(scratch.path("allowed/tree"));
+    let packed = pack.arg(scratch.path("allowed/image.erofs")).output();
+    assert!(packed.expect("runs").status.success());
+    let args = [&["--allow-path", allowed.as_str()], more].concat();
+    (Daemon::start(scratch, &args), allowed)
+}
+
+#[test]
+fn a_volume_is_mounted_once_and_published_to_each_workload() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (daemon, allowed) = with_sources(&scratch, &[]);
+    for (id, source) in [
+        ("tree", format!("{allowed}/tree")),
+        ("image", format!("image:{allowed}/image.erofs")),
+    ] {
+        let volume = Volume::new(&daemon, &scratch, id, &[("source", &source)]);
+        let (one, two) = (scratch.text("one"), scratch.text("two"));
+        for _ in 0..2 {
+            volume.stage().expect("staged");
+        }
+        assert_eq!(scratch.mounts(), 1);
+        for _ in 0..2 {
+            volume.publish(&one, false).expect("published");
+            volume.publish(&two, true).expect("published");
+        }
+        assert_eq!(scratch.mounts(), 3);
+        for target in [&one, &two] {
+            let text = fs::read_to_string(format!("{target}/hello")).expect("read");
+            assert_eq!(text, "hello");
+        }
+        let write = |target: &str| fs::write(format!("{target}/new"), "new");
+        assert!(write(&two).is_err());
+        assert_eq!(write(&one).is_ok(), id == "tree");
+        assert_eq!(
+            code(volume.publish(&one, true)),
+            if id == "tree" {
+                Code::AlreadyExists
+            } else {
+                Code::Ok
+            }
+        );
+        let usage = volume.stats(&one).expect("published").usage;
+        assert_eq!(usage.len(), 2);
+        assert!(usage[0].total > 0 && usage[0].used <= usage[0].total);
+        assert!(volume.problems().expect("mounted").is_empty());
+        for _ in 0..2 {
+            volume.unpublish(&one).expect("unpublished");
+        }
+        assert!(!scratch.path("one").exists());
+        assert!(fs::read_to_string(scratch.path("two/hello")).is_ok());
+        volume.unpublish(&two).expect("unpublished");
+        for _ in 0..2 {
+            volume.unstage().expect("unstaged");
+        }
+        assert_eq!(scratch.mounts(), 0);
+        assert!(scratch.path(&format!("staging-{id}")).is_dir());
+        assert_eq!(code(volume.problems()), Code::NotFound);
+        assert_eq!(code(volume.publish(&one, false)), Code::FailedPrecondition);
+        assert!(!scratch.path("one").exists());
+    }
+    // The tree is the one that was published.
+    assert_eq!(
+        fs::read(scratch.path("allowed/tree/new")).expect("read"),
+        b"new"
+    );
+    assert_eq!(
+        fs::read_dir(scratch.path("state")).expect("listed").count(),
+        0
+    );
+}
+
+#[test]
+fn mounts_outlive_the_daemon() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (daemon, allowed) = with_sources(&scratch, &[]);
+    let source = format!("{allowed}/tree");
+    let target = scratch.text("target");
+    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
+    volume.stage().expect("staged");
+    volume.publish(&target, false).expect("published");
+    assert!(!daemon.end(Signal::KILL));
+    fs::write(format!("{target}/after"), "after").expect("the mount lives");
+    // The socket is left behind, and replaced.
+    let daemon = Daemon::start(&scratch, &["--allow-path", &allowed]);
+    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
+    volume.stage().expect("still staged");
+    volume.publish(&target, false).expect("still published");
+    assert_eq!(scratch.mounts(), 2);
+    assert_eq!(fs::read(format!("{target}/after")).expect("read"), b"after");
+    volume.stats(&target).expect("published");
+    let other = Volume::new(&daemon, &scratch, "v", &[("source", &allowed)]);
+    assert_eq!(code(other.stage()), Code::AlreadyExists);
+    let other = Volume::new(&daemon, &scratch, "w", &[("source", &source)]);
+    other.stage().expect("staged");
+    assert_eq!(code(other.publish(&target, false)), Code::AlreadyExists);
+    assert_eq!(code(other.stats(&target)), Code::NotFound);
+    volume.unpublish(&target).expect("unpublished");
+    volume.unstage().expect("unstaged");
+    other.unstage().expect("unstaged");
+    assert_eq!(scratch.mounts(), 0);
+    assert!(daemon.end(Signal::TERM), "a stop is clean");
+    assert!(!scratch.path("csi.sock").exists());
+}
+
+#[test]
+fn a_volume_whose_process_has_ended_is_reported_and_replaced() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (daemon, allowed) = with_sources(&scratch, &[]);
+    let source = format!("{allowed}/tree");
+    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
+    let target = scratch.text("target");
+    volume.stage().expect("staged");
+    volume.publish(&target, false).expect("published");
+    for pid in processes_with(&volume.staging) {
+        kill_process(pid, Signal::KILL).expect("it runs");
+    }
+    until("the mount is dead", || fs::read_dir(&target).is_err());
+    assert_eq!(volume.problems().expect("mounted"), ["MountFailed"]);
+    assert_eq!(code(volume.stats(&target)), Code::Internal);
+    let next = scratch.text("next");
+    volume.publish(&next, false).expect("mounted again");
+    volume.publish(&target, false).expect("mounted again");
+    for target in [&next, &target] {
+        assert!(fs::read(format!("{target}/hello")).is_ok(), "{target}");
+        volume.unpublish(target).expect("unpublished");
+    }
+    assert!(volume.problems().expect("mounted").is_empty());
+    volume.unstage().expect("unstaged");
+    assert_eq!(scratch.mounts(), 0);
+}
+
+#[test]
+fn an_inline_volume_takes_permission_for_its_source() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let target = scratch.text("target");
+    {
+        let (daemon, allowed) = with_sources(&scratch, &[]);
+        for source in [allowed.as_str(), "/etc", "mem:", "https://host/image"] {
+            let volume = Volume::new(&daemon, &scratch, "v", &[("source", source)]);
+            let refused = code(volume.publish_inline(&target));
+            assert_eq!(refused, Code::PermissionDenied, "{source}");
+        }
+        assert!(daemon.end(Signal::TERM));
+    }
+    let allowed = scratch.text("allowed");
+    let image = format!("{allowed}/image.erofs");
+    let daemon = Daemon::start(
+        &scratch,
+        &[
+            "--allow-path",
+            &allowed,
+            "--allow-inline",
+            &image,
+            "--allow-inline",
+            "mem:",
+        ],
+    );
+    for source in [image.as_str(), "mem:"] {
+        let volume = Volume::new(&daemon, &scratch, "v", &[("source", source)]);
+        for _ in 0..2 {
+            volume.publish_inline(&target).expect("published");
+        }
+        assert_eq!(scratch.mounts(), 1);
+        assert_eq!(scratch.path("target/hello").exists(), source != "mem:");
+        volume.unpublish(&target).expect("unpublished");
+        assert!(!scratch.path("target").exists());
+    }
+    for hostile in [
+        &[("source", allowed.as_str())][..],
+        &[("source", "/etc")],
+        &[("source", "dir:/etc")],
+        &[("source", &image), ("options", "suid")],
+        &[("source", &image), ("options", "cache_dir=/etc")],
+        &[("source", "mem:"), ("options", "cache_size=1T")],
+        &[("source", "mem:"), ("subDir", "../../etc")],
+        &[("source", "--overlay=/etc")],
+        &[("source", "mem:"), ("verifyKey", "/etc/shadow")],
+        &[("source", "mem:"), ("path", "/etc")],
+        &[("source", "image:mem:?device=/dev/sda")],
+        &[],
+    ] {
+        let volume = Volume::new(&daemon, &scratch, "v", hostile);
+        let refused = code(volume.publish_inline(&target));
+        let expected = [Code::PermissionDenied, Code::InvalidArgument];
+        assert!(expected.contains(&refused), "{hostile:?}: {refused:?}");
+        assert!(!scratch.path("target").exists(), "{hostile:?}");
+    }
+    assert_eq!(scratch.mounts(), 0);
+}
+
+#[test]
+fn hostile_requests_are_refused() {
+    let scratch = Scratch::new();
+    let allowed = scratch.dir("allowed");
+    std::os::unix::fs::symlink("/etc", scratch.path("allowed/link")).expect("made");
+    let daemon = Daemon::start(
+        &scratch,
+        &["--allow-path", &allowed, "--barge", "/bin/false"],
+    );
+    let good = [("source", allowed.as_str())];
+    let long = "x".repeat(5000);
+    for id in ["", "a\nb", &long] {
+        let mut volume = Volume::new(&daemon, &scratch, "v", &good);
+        volume.id = id;
+        assert_eq!(code(volume.stage()), Code::InvalidArgument, "{id:?}");
+    }
+    for path in ["", "relative", "/", "/a/../etc", "/..", &long] {
+        let mut volume = Volume::new(&daemon, &scratch, "v", &good);
+        assert_eq!(
+            code(volume.unpublish(path)),
+            Code::InvalidArgument,
+            "{path:?}"
+        );
+        volume.staging = path.into();
+        assert_eq!(code(volume.stage()), Code::InvalidArgument, "{path:?}");
+        assert_eq!(code(volume.unstage()), Code::InvalidArgument, "{path:?}");
+    }
+    for (source, expected) in [
+        (format!("{allowed}/link"), Code::PermissionDenied),
+        (format!("{allowed}/link/passwd"), Code::PermissionDenied),
+        (format!("{allowed}/missing"), Code::NotFound),
+        (format!("{allowed}/../"), Code::PermissionDenied),
+        ("nfs+unix:/run/socket".into(), Code::InvalidArgument),
+    ] {
+        let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
+        assert_eq!(code(volume.stage()), expected, "{source}");
+    }
+    // A directory with files is no volume, so it stays.
+    let volume = Volume::new(&daemon, &scratch, "v", &good);
+    assert_eq!(code(volume.unpublish(&allowed)), Code::Internal);
+    assert!(scratch.path("allowed/link").is_symlink());
+    let mut block = volume.stage_request();
+    block.volume_capability.as_mut().expect("one").access_type =
+        Some(csi::proto::AccessType::Block(Empty {}));
+    let refused: Result<Empty, _> = daemon.call("Node/NodeStageVolume", block);
+    assert_eq!(code(refused), Code::InvalidArgument);
+    let unknown: Result<Empty, _> = daemon.call("Node/NodeExpandVolume", Empty {});
+    assert_eq!(code(unknown), Code::Unimplemented);
+    // An error of the program is one line.
+    let failed = volume.stage().expect_err("it fails");
+    assert_eq!(failed.code(), Code::Internal);
+    assert!(
+        failed.message().starts_with("barge mount: exit status"),
+        "{failed}"
+    );
+}
+
+#[test]
+fn a_second_operation_in_flight_is_aborted() {
+    let scratch = Scratch::new();
+    let fifo = scratch.text("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().expect("runs");
+    assert!(made.success());
+    let started = scratch.path("started");
+    let text = format!(
+        "#!/bin/sh\n>{}\nread line <{fifo}\necho \"$line\" >&2\nexit 1\n",
+        started.display()
+    );
+    let program = scratch.script("barge", &text);
+    let daemon = Daemon::start(&scratch, &["--barge", &program]);
+    let source = [("source", "nfs://server/export")];
+    let volume = Volume::new(&daemon, &scratch, "v", &source);
+    let first = daemon.start_call::<_, Empty>("Node/NodeStageVolume", volume.stage_request());
+    until("the program runs", || started.exists());
+    assert_eq!(code(volume.stage()), Code::Aborted);
+    assert_eq!(code(volume.unstage()), Code::Aborted);
+    assert_eq!(
+        code(volume.publish(&scratch.text("t"), false)),
+        Code::Aborted
+    );
+    let other = Volume::new(&daemon, &scratch, "other", &source);
+    other.unstage().expect("another volume");
+    // A call that the client gives up goes on.
+    first.abort();
+    assert!(daemon.is_cancelled(first));
+    assert_eq!(code(volume.stage()), Code::Aborted);
+    fs::write(&fifo, "ended\n").expect("written");
+    until("it ends", || code(volume.unstage()) == Code::Ok);
+}
+
+#[test]
+fn secrets_are_environment_only() {
+    let scratch = Scratch::new();
+    let seen = scratch.text("seen");
+    let text = format!(
+        "#!/bin/sh\nprintf '%s\\n' \"$*\" >{seen}\nenv >>{seen}\necho \"key hush-1 is bad\" >&2\nexit 1\n"
+    );
+    let program = scratch.script("barge", &text);
+    let daemon = Daemon::start(&scratch, &["--barge", &program, "-vv"]);
+    let mut volume = Volume::new(&daemon, &scratch, "v", &[("source", "s3://bucket/image")]);
+    volume.secrets = map(&[
+        ("AWS_ACCESS_KEY_ID", "id-1"),
+        ("AWS_SECRET_ACCESS_KEY", "hush-1"),
+    ]);
+    let failed = volume.stage().expect_err("it fails");
+    assert_eq!(failed.message(), "key *** is bad");
+    let seen = fs::read_to_string(&seen).expect("it ran");
+    let (arguments, environment) = seen.split_once('\n').expect("lines");
+    assert!(arguments.ends_with(&format!("-- s3://bucket/image {}", volume.staging)));
+    assert!(!arguments.contains("hush") && !arguments.contains("id-1"));
+    let mut names: Vec<_> = environment
+        .lines()
+        .filter_map(|line| line.split('=').next())
+        .filter(|name| !["PWD", "OLDPWD", "SHLVL", "_"].contains(name))
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PATH"]
+    );
+    assert!(environment.contains("AWS_SECRET_ACCESS_KEY=hush-1\n"));
+    volume.secrets = map(&[("LD_PRELOAD", "hush-2")]);
+    let refused = volume.stage().expect_err("refused");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(!refused.message().contains("hush"));
+    assert!(!daemon.log().contains("hush"), "{}", daemon.log());
+}
+
+#[test]
+fn the_socket_is_private_and_has_one_daemon() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(&scratch, &["--barge", "/bin/false"]);
+    let mode = |name: &str| {
+        let metadata = fs::metadata(scratch.path(name)).expect("there");
+        metadata.permissions().mode() & 0o777
+    };
+    assert_eq!((mode("csi.sock"), mode("state")), (0o600, 0o700));
+    let second = command(&scratch, &["--barge", "/bin/false"])
+        .output()
+        .expect("runs");
+    assert_eq!(second.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&second.stderr);
+    assert!(
+        text.contains("another process serves this socket"),
+        "{text}"
+    );
+    let info: csi::proto::GetPluginInfoResponse = daemon
+        .call("Identity/GetPluginInfo", Empty {})
+        .expect("answered");
+    assert_eq!(info.name, "barge.csi");
+    let node: csi::proto::NodeGetInfoResponse =
+        daemon.call("Node/NodeGetInfo", Empty {}).expect("answered");
+    assert_eq!(node.node_id, "node-1");
+}
+
+/// Returns a directory of the unified hierarchy in which this process can make a group.
+fn cgroup() -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("read");
+    let line = table.lines().find(|line| line.contains(" - cgroup2 "))?;
+    let dir = format!(
+        "{}/barge-csi-test-{}",
+        line.split(' ').nth(4)?,
+        std::process::id()
+    );
+    fs::create_dir(&dir).is_ok().then_some(dir)
+}
+
+#[test]
+fn processes_of_mounts_enter_the_control_group() {
+    if !may_mount() {
+        return;
+    }
+    let Some(group) = cgroup() else {
+        eprintln!("skipped: no writable hierarchy of control groups (version 2)");
+        return;
+    };
+    let scratch = Scratch::new();
+    let (daemon, allowed) = with_sources(&scratch, &["--cgroup", &group]);
+    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &allowed)]);
+    volume.stage().expect("staged");
+    let members = || {
+        let text = fs::read_to_string(format!("{group}/cgroup.procs")).expect("read");
+        let pids = text
+            .lines()
+            .filter_map(|line| Pid::from_raw(line.parse().ok()?));
+        pids.collect::<Vec<_>>()
+    };
+    let mounts = processes_with(&volume.staging);
+    assert!(mounts.len() >= 2 && mounts.iter().all(|pid| members().contains(pid)));
+    volume.unstage().expect("unstaged");
+    until("the processes end", || members().is_empty());
+    fs::remove_dir(&group).expect("removed");
+}
