@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ use csi::in_flight::{InFlight, LIMIT};
 use csi::mount::{Mounter, enter_cgroup};
 use csi::node::Node;
 use csi::policy::{DiskCache, Policy};
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
@@ -156,7 +158,7 @@ fn serve(args: ServeArgs) -> CommandResult {
     let barge = barge.ok_or_else(|| {
         Failure::usage("the program barge is neither beside barge-csi nor in PATH: use --barge")
     })?;
-    create_private_dir(&args.state_dir)?;
+    let _lock = lock_state_dir(&args.state_dir)?;
     if let Some(cgroup) = &args.cgroup {
         let failed = |error| Failure::new(format!("{}: {error}", cgroup.display()));
         fs::create_dir_all(cgroup).map_err(failed)?;
@@ -205,10 +207,22 @@ fn serve(args: ServeArgs) -> CommandResult {
     result
 }
 
-fn create_private_dir(dir: &Path) -> Result<(), Failure> {
+/// Creates the state directory, for this user alone, and locks it until the result is dropped.
+fn lock_state_dir(dir: &Path) -> Result<OwnedFd, Failure> {
+    let failed = |error: io::Error| Failure::new(format!("{}: {error}", dir.display()));
     let mut builder = fs::DirBuilder::new();
     let created = builder.mode(0o700).recursive(true).create(dir);
-    created.map_err(|error| Failure::new(format!("{}: {error}", dir.display())))
+    created.map_err(failed)?;
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = open(dir, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => {
+            let text = "another process uses this directory: see --state-dir";
+            Err(failed(io::Error::other(text)))
+        }
+        Err(errno) => Err(failed(errno.into())),
+    }
 }
 
 /// Serves until SIGTERM or SIGINT, and then finishes the calls in flight.

@@ -131,8 +131,8 @@ impl Node {
         })
     }
 
-    /// Creates `target` unless it is mounted already, mounts on it with `mount`, and removes it if
-    /// that fails.
+    /// Creates `target` unless it is mounted already, mounts on it with `mount`, and removes it
+    /// again if that fails.
     fn publish_with(
         &self,
         target: &Path,
@@ -142,7 +142,8 @@ impl Node {
         let created = mounted.is_none() && create_target(target)?;
         let result = mount(target);
         if result.is_err() && created {
-            remove_dir(target)?;
+            // The error of the mount is the one to report.
+            let _ = remove_dir(target);
         }
         result.map(|()| Empty {})
     }
@@ -168,7 +169,12 @@ impl Node {
                 ))),
             };
         }
-        self.mounter.mount(id, plan, target)?;
+        let mounted = self.mounter.mount(id, plan, target);
+        if mounted.is_err() {
+            // A process that was ended may have mounted already.
+            let _ = unmount_all(target);
+        }
+        mounted?;
         tracing::info!("mounted on {}", target.display());
         Ok(())
     }

@@ -188,20 +188,16 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns the command of a daemon with its socket and state in `scratch`.
+/// Returns the command of a daemon with its socket and, unless `args` name another, its state in
+/// `scratch`.
 pub(crate) fn command(scratch: &Scratch, args: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     let endpoint = format!("unix://{}", scratch.text("csi.sock"));
-    command
-        .args([
-            "--endpoint",
-            &endpoint,
-            "--node-id",
-            "node-1",
-            "--state-dir",
-        ])
-        .arg(scratch.path("state"))
-        .args(args);
+    command.args(["--endpoint", &endpoint, "--node-id", "node-1"]);
+    if !args.contains(&"--state-dir") {
+        command.arg("--state-dir").arg(scratch.path("state"));
+    }
+    command.args(args);
     command
 }
 

@@ -3,3 +3,4 @@
 mod controller;
 mod daemon;
 mod node;
+mod objects;

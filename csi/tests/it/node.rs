@@ -17,22 +17,27 @@ use crate::daemon::{
     Daemon, Scratch, barge, capability, command, may_mount, processes_with, until,
 };
 
-fn map(entries: &[(&str, &str)]) -> HashMap<String, String> {
+pub(crate) fn map(entries: &[(&str, &str)]) -> HashMap<String, String> {
     let owned = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
     entries.iter().map(owned).collect()
 }
 
 /// A volume and its directories.
-struct Volume<'a> {
-    daemon: &'a Daemon,
-    id: &'a str,
-    staging: String,
-    context: HashMap<String, String>,
-    secrets: HashMap<String, String>,
+pub(crate) struct Volume<'a> {
+    pub(crate) daemon: &'a Daemon,
+    pub(crate) id: &'a str,
+    pub(crate) staging: String,
+    pub(crate) context: HashMap<String, String>,
+    pub(crate) secrets: HashMap<String, String>,
 }
 
 impl<'a> Volume<'a> {
-    fn new(daemon: &'a Daemon, scratch: &Scratch, id: &'a str, context: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(
+        daemon: &'a Daemon,
+        scratch: &Scratch,
+        id: &'a str,
+        context: &[(&str, &str)],
+    ) -> Self {
         Volume {
             daemon,
             id,
@@ -52,12 +57,12 @@ impl<'a> Volume<'a> {
         }
     }
 
-    fn stage(&self) -> Result<Empty, Status> {
+    pub(crate) fn stage(&self) -> Result<Empty, Status> {
         self.daemon
             .call("Node/NodeStageVolume", self.stage_request())
     }
 
-    fn unstage(&self) -> Result<Empty, Status> {
+    pub(crate) fn unstage(&self) -> Result<Empty, Status> {
         let request = NodeUnstageVolumeRequest {
             volume_id: self.id.into(),
             staging_target_path: self.staging.clone(),
@@ -77,13 +82,13 @@ impl<'a> Volume<'a> {
         }
     }
 
-    fn publish(&self, target: &str, readonly: bool) -> Result<Empty, Status> {
+    pub(crate) fn publish(&self, target: &str, readonly: bool) -> Result<Empty, Status> {
         let request = self.publish_request(target, readonly);
         self.daemon.call("Node/NodePublishVolume", request)
     }
 
     /// Publishes as the kubelet publishes an inline volume.
-    fn publish_inline(&self, target: &str) -> Result<Empty, Status> {
+    pub(crate) fn publish_inline(&self, target: &str) -> Result<Empty, Status> {
         let mut request = self.publish_request(target, false);
         request.staging_target_path.clear();
         let mark = (csi::policy::EPHEMERAL.to_owned(), "true".to_owned());
@@ -91,7 +96,7 @@ impl<'a> Volume<'a> {
         self.daemon.call("Node/NodePublishVolume", request)
     }
 
-    fn unpublish(&self, target: &str) -> Result<Empty, Status> {
+    pub(crate) fn unpublish(&self, target: &str) -> Result<Empty, Status> {
         let request = NodeUnpublishVolumeRequest {
             volume_id: self.id.into(),
             target_path: target.into(),
@@ -125,12 +130,12 @@ impl<'a> Volume<'a> {
     }
 }
 
-fn code<T>(result: Result<T, Status>) -> Code {
+pub(crate) fn code<T>(result: Result<T, Status>) -> Code {
     result.map_or_else(|status| status.code(), |_| Code::Ok)
 }
 
-/// A daemon that allows the directory `allowed`, which has a tree and an image of it.
-fn with_sources(scratch: &Scratch, more: &[&str]) -> (Daemon, String) {
+/// Makes a directory `allowed` with a tree and an image of it, and returns its path.
+pub(crate) fn make_sources(scratch: &Scratch) -> String {
     let allowed = scratch.dir("allowed");
     fs::create_dir(scratch.path("allowed/tree")).expect("made");
     fs::write(scratch.path("allowed/tree/hello"), "hello").expect("written");
@@ -138,6 +143,12 @@ fn with_sources(scratch: &Scratch, more: &[&str]) -> (Daemon, String) {
     pack.arg("pack").arg(scratch.path("allowed/tree"));
     let packed = pack.arg(scratch.path("allowed/image.erofs")).output();
     assert!(packed.expect("runs").status.success());
+    allowed
+}
+
+/// Starts a daemon that allows these sources.
+fn with_sources(scratch: &Scratch, more: &[&str]) -> (Daemon, String) {
+    let allowed = make_sources(scratch);
     let args = [&["--allow-path", allowed.as_str()], more].concat();
     (Daemon::start(scratch, &args), allowed)
 }
@@ -474,15 +485,20 @@ fn the_socket_is_private_and_has_one_daemon() {
         metadata.permissions().mode() & 0o777
     };
     assert_eq!((mode("csi.sock"), mode("state")), (0o600, 0o700));
-    let second = command(&scratch, &["--barge", "/bin/false"])
-        .output()
-        .expect("runs");
-    assert_eq!(second.status.code(), Some(1));
-    let text = String::from_utf8_lossy(&second.stderr);
-    assert!(
-        text.contains("another process serves this socket"),
-        "{text}"
-    );
+    let other = scratch.text("other");
+    for (more, message) in [
+        (&[][..], "another process uses this directory"),
+        (
+            &["--state-dir", &other],
+            "another process serves this socket",
+        ),
+    ] {
+        let args = [&["--barge", "/bin/false"], more].concat();
+        let second = command(&scratch, &args).output().expect("runs");
+        assert_eq!(second.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&second.stderr);
+        assert!(text.contains(message), "{text}");
+    }
     let info: csi::proto::GetPluginInfoResponse = daemon
         .call("Identity/GetPluginInfo", Empty {})
         .expect("answered");
