@@ -20,6 +20,8 @@ const VALUE: usize = 16 << 10;
 pub(crate) struct Usage {
     /// Whether no workload may write.
     pub(crate) read_only: bool,
+    /// Whether only one workload may use the volume.
+    pub(crate) single_writer: bool,
     /// Mount options of the orchestrator.
     pub(crate) mount_flags: Vec<String>,
 }
@@ -68,13 +70,14 @@ pub(crate) fn usage(capability: Option<&VolumeCapability>) -> Result<Usage, Stat
         }
     };
     let mode = capability.access_mode.as_ref().map_or(0, |mode| mode.mode);
-    let read_only = match Mode::try_from(mode) {
-        Ok(Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly) => true,
+    let (read_only, single_writer) = match Mode::try_from(mode) {
+        Ok(Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly) => (true, false),
+        Ok(Mode::SingleNodeSingleWriter) => (false, true),
         Ok(Mode::Unknown) | Err(_) => {
             let text = format!("unknown access mode {mode}");
             return Err(Status::invalid_argument(text));
         }
-        Ok(_) => false,
+        Ok(_) => (false, false),
     };
     let MountVolume {
         mount_flags,
@@ -91,6 +94,7 @@ pub(crate) fn usage(capability: Option<&VolumeCapability>) -> Result<Usage, Stat
     }
     Ok(Usage {
         read_only,
+        single_writer,
         mount_flags: mount_flags.clone(),
     })
 }

@@ -301,11 +301,15 @@ fn remove_tree(cx: &Cx<'_>, parent: Arc<dyn Node>, name: &[u8]) -> vfs::Result<(
 impl Controller {
     /// ControllerGetCapabilities.
     pub fn capabilities(&self) -> GetCapabilitiesResponse {
-        let kind = ControllerRpc::CreateDeleteVolume.into();
+        let all = [
+            ControllerRpc::CreateDeleteVolume,
+            ControllerRpc::SingleNodeMultiWriter,
+        ];
+        let capability = |rpc: ControllerRpc| ServiceCapability {
+            rpc: Some(Capability { kind: rpc.into() }),
+        };
         GetCapabilitiesResponse {
-            capabilities: vec![ServiceCapability {
-                rpc: Some(Capability { kind }),
-            }],
+            capabilities: all.into_iter().map(capability).collect(),
         }
     }
 

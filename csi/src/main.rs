@@ -8,11 +8,12 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use command::log::{self, LogArgs};
-use command::{CommandResult, Failure, tools};
+use command::{CommandResult, Failure, signals, tools};
 use csi::controller::Controller;
 use csi::grpc::{Plugin, Services};
 use csi::in_flight::{InFlight, LIMIT};
@@ -22,7 +23,7 @@ use csi::policy::{DiskCache, Policy};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio_stream::wrappers::UnixListenerStream;
 
 /// The most time until a volume is mounted: less than the kubelet waits for a reply, two minutes.
@@ -225,22 +226,20 @@ fn lock_state_dir(dir: &Path) -> Result<OwnedFd, Failure> {
     }
 }
 
-/// Serves until SIGTERM or SIGINT, and then finishes the calls in flight.
+/// Serves until SIGTERM or SIGINT, and then finishes the calls in flight. A second signal ends the
+/// process at once.
 async fn listen(plugin: Plugin, endpoint: &Path) -> CommandResult {
     let failed = |error: io::Error| Failure::new(format!("{}: {error}", endpoint.display()));
-    let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
-    let stop = async move {
-        tokio::select! {
-            _ = terminated.recv() => {}
-            _ = interrupted.recv() => {}
-        }
-    };
+    let stop = Arc::new(Notify::new());
+    let stopped = stop.clone();
+    let _signals = signals::on_signal(move || stopped.notify_one(), None)?;
     let listener = bind(endpoint).map_err(failed)?;
     tracing::info!("serving CSI on {}", endpoint.display());
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(256)
-        .serve_with_incoming_shutdown(plugin, UnixListenerStream::new(listener), stop);
+        .serve_with_incoming_shutdown(plugin, UnixListenerStream::new(listener), async move {
+            stop.notified().await;
+        });
     server.await.map_err(Failure::new)?;
     let _ = fs::remove_file(endpoint);
     Ok(ExitCode::SUCCESS)

@@ -48,6 +48,7 @@ impl Node {
         let all = [
             NodeRpc::StageUnstageVolume,
             NodeRpc::GetVolumeStats,
+            NodeRpc::SingleNodeMultiWriter,
             NodeRpc::GetVolumeHealth,
         ];
         let capability = |rpc: NodeRpc| ServiceCapability {
@@ -117,6 +118,9 @@ impl Node {
                 let plan = self.policy.plan(author, context, secrets, &usage)?;
                 self.ensure_mounted(id, &plan, &staging)?;
             }
+        }
+        if usage.single_writer {
+            check_unpublished_elsewhere(id, &[&staging, &target])?;
         }
         self.publish_with(&target, |target| {
             if let MountState::Live(entry) = cleared(target)? {
@@ -307,6 +311,21 @@ fn cleared(target: &Path) -> Result<MountState, Status> {
         return Ok(MountState::Absent);
     }
     Ok(found)
+}
+
+/// Returns `FAILED_PRECONDITION` if a volume is mounted on a directory that is not in `known`.
+fn check_unpublished_elsewhere(id: &str, known: &[&Path]) -> Result<(), Status> {
+    let label = Label::of_volume(id);
+    let table = mount_table::read().map_err(internal("mount table"))?;
+    let mut mounts = table
+        .iter()
+        .filter(|entry| entry.source.starts_with(&label));
+    match mounts.find(|entry| !known.contains(&entry.target.as_path())) {
+        Some(_) => Err(Status::failed_precondition(
+            "the volume has a single writer, and is published to another workload",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Returns `ALREADY_EXISTS` if a mount is not one of the volume.

@@ -65,6 +65,8 @@ pub enum ControllerRpc {
     Unknown = 0,
     /// CreateVolume and DeleteVolume.
     CreateDeleteVolume = 1,
+    /// The access modes of one node with one or many writers.
+    SingleNodeMultiWriter = 13,
 }
 
 /// NodeServiceCapability.RPC.Type.
@@ -77,6 +79,8 @@ pub enum NodeRpc {
     StageUnstageVolume = 1,
     /// NodeGetVolumeStats.
     GetVolumeStats = 2,
+    /// The access modes of one node with one or many writers.
+    SingleNodeMultiWriter = 5,
     /// NodeGetVolumeHealth, an alpha feature of the specification.
     GetVolumeHealth = 7,
 }

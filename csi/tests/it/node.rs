@@ -221,6 +221,29 @@ fn a_volume_is_mounted_once_and_published_to_each_workload() {
 }
 
 #[test]
+fn a_volume_of_a_single_writer_is_published_once() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (daemon, allowed) = with_sources(&scratch, &[]);
+    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &allowed)]);
+    volume.stage().expect("staged");
+    let publish = |target: &str| {
+        let mut request = volume.publish_request(target, false);
+        request.volume_capability = Some(capability(Mode::SingleNodeSingleWriter));
+        code(daemon.call::<_, Empty>("Node/NodePublishVolume", request))
+    };
+    let (one, two) = (scratch.text("one"), scratch.text("two"));
+    assert_eq!([publish(&one), publish(&one)], [Code::Ok, Code::Ok]);
+    assert_eq!(publish(&two), Code::FailedPrecondition);
+    volume.unpublish(&one).expect("unpublished");
+    assert_eq!(publish(&two), Code::Ok);
+    volume.unpublish(&two).expect("unpublished");
+    volume.unstage().expect("unstaged");
+}
+
+#[test]
 fn mounts_outlive_the_daemon() {
     if !may_mount() {
         return;
@@ -397,7 +420,8 @@ fn hostile_requests_are_refused() {
     let unknown: Result<Empty, _> = daemon.call("Node/NodeExpandVolume", Empty {});
     assert_eq!(code(unknown), Code::Unimplemented);
     // An error of the program is one line.
-    let failed = volume.stage().expect_err("it fails");
+    let remote = Volume::new(&daemon, &scratch, "v", &[("source", "nfs://server/export")]);
+    let failed = remote.stage().expect_err("it fails");
     assert_eq!(failed.code(), Code::Internal);
     assert!(
         failed.message().starts_with("barge mount: exit status"),
