@@ -168,6 +168,11 @@ impl Daemon {
             .is_err_and(|error| error.is_cancelled())
     }
 
+    /// Returns the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns the log.
     pub(crate) fn log(&self) -> String {
         self.log.lock().expect("whole").clone()

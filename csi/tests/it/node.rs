@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use csi::proto::{
@@ -532,41 +533,64 @@ fn the_socket_is_private_and_has_one_daemon() {
     assert_eq!(node.node_id, "node-1");
 }
 
-/// Returns a directory of the unified hierarchy in which this process can make a group.
-fn cgroup() -> Option<String> {
-    let table = fs::read_to_string("/proc/self/mountinfo").expect("read");
-    let line = table.lines().find(|line| line.contains(" - cgroup2 "))?;
-    let dir = format!(
-        "{}/barge-csi-test-{}",
-        line.split(' ').nth(4)?,
-        std::process::id()
-    );
-    fs::create_dir(&dir).is_ok().then_some(dir)
+/// A control group (version 2), removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    /// Makes a group, or returns `None` if this process cannot.
+    fn new(name: &str) -> Option<Group> {
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("read");
+        let line = table.lines().find(|line| line.contains(" - cgroup2 "))?;
+        let name = format!("barge-csi-test-{}-{name}", std::process::id());
+        let dir = PathBuf::from(line.split(' ').nth(4)?).join(name);
+        fs::create_dir(&dir).is_ok().then_some(Group(dir))
+    }
+
+    fn members(&self) -> Vec<Pid> {
+        let text = fs::read_to_string(self.0.join("cgroup.procs")).expect("read");
+        let pids = text
+            .lines()
+            .filter_map(|line| Pid::from_raw(line.parse().ok()?));
+        pids.collect()
+    }
 }
 
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A container runtime ends a container by killing its control group.
 #[test]
-fn processes_of_mounts_enter_the_control_group() {
+fn mounts_outlive_the_control_group_of_the_daemon() {
     if !may_mount() {
         return;
     }
-    let Some(group) = cgroup() else {
+    let (Some(container), Some(group)) = (Group::new("container"), Group::new("mounts")) else {
         eprintln!("skipped: no writable hierarchy of control groups (version 2)");
         return;
     };
     let scratch = Scratch::new();
-    let (daemon, allowed) = with_sources(&scratch, &["--cgroup", &group]);
-    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &allowed)]);
+    let path = group.0.display().to_string();
+    let (daemon, allowed) = with_sources(&scratch, &["--cgroup", &path]);
+    let pid = daemon.id().to_string();
+    fs::write(container.0.join("cgroup.procs"), pid).expect("moved");
+    let source = format!("{allowed}/tree");
+    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
     volume.stage().expect("staged");
-    let members = || {
-        let text = fs::read_to_string(format!("{group}/cgroup.procs")).expect("read");
-        let pids = text
-            .lines()
-            .filter_map(|line| Pid::from_raw(line.parse().ok()?));
-        pids.collect::<Vec<_>>()
-    };
     let mounts = processes_with(&volume.staging);
-    assert!(mounts.len() >= 2 && mounts.iter().all(|pid| members().contains(pid)));
+    let members = group.members();
+    assert!(mounts.len() >= 2 && mounts.iter().all(|pid| members.contains(pid)));
+    fs::write(container.0.join("cgroup.kill"), "1").expect("killed");
+    until("the container ends", || container.members().is_empty());
+    let staging = scratch.path("staging-v");
+    assert_eq!(fs::read(staging.join("hello")).expect("read"), b"hello");
+    drop(daemon);
+
+    let daemon = Daemon::start(&scratch, &["--cgroup", &path, "--allow-path", &allowed]);
+    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
+    volume.stage().expect("still staged");
     volume.unstage().expect("unstaged");
-    until("the processes end", || members().is_empty());
-    fs::remove_dir(&group).expect("removed");
+    until("the processes end", || group.members().is_empty());
 }
