@@ -30,6 +30,9 @@ const STACKED: usize = 16;
 /// The first argument of this program when it enters a control group for a mount.
 pub const ENTER_CGROUP: &str = "enter-cgroup";
 
+/// The beginning of the names of public keys in the state directory.
+const KEY_PREFIX: &str = "key-";
+
 /// The most bytes of an error message of `barge mount`.
 const MESSAGE: usize = 1024;
 
@@ -157,7 +160,9 @@ impl Mounter {
         for entry in fs::read_dir(&self.state_dir)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str());
-            if name.is_some_and(|name| name.starts_with(PinnedTree::PREFIX)) {
+            if name.is_some_and(|name| name.starts_with(KEY_PREFIX)) {
+                fs::remove_file(&path)?;
+            } else if name.is_some_and(|name| name.starts_with(PinnedTree::PREFIX)) {
                 // The mount is gone: these are an empty directory or file, and one around it.
                 let tree = path.join(PinnedTree::NAME);
                 let _ = fs::remove_dir(&tree).or_else(|_| fs::remove_file(&tree));
@@ -217,7 +222,9 @@ impl Mounter {
     }
 
     fn key_file(&self, key: &str) -> io::Result<tempfile::NamedTempFile> {
-        let mut file = tempfile::NamedTempFile::new_in(&self.state_dir)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(KEY_PREFIX)
+            .tempfile_in(&self.state_dir)?;
         file.write_all(key.as_bytes())?;
         Ok(file)
     }

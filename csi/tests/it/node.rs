@@ -464,6 +464,87 @@ fn a_second_operation_in_flight_is_aborted() {
 }
 
 #[test]
+fn a_restart_removes_what_a_killed_daemon_left() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (allowed, started) = (make_sources(&scratch), scratch.path("started"));
+    let fifo = scratch.text("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().expect("runs");
+    assert!(made.success());
+    let text = format!("#!/bin/sh\n>{}\nread line <{fifo}\n", started.display());
+    let program = scratch.script("barge", &text);
+    let args = ["--barge", program.as_str(), "--allow-path", &allowed];
+    let key = ("verifyKey", "-----BEGIN PUBLIC KEY-----");
+    for source in ["tree", "image.erofs"] {
+        let daemon = Daemon::start(&scratch, &args);
+        let source = format!("{allowed}/{source}");
+        let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source), key]);
+        let call = daemon.start_call::<_, Empty>("Node/NodeStageVolume", volume.stage_request());
+        until("the program runs", || started.exists());
+        assert_eq!(
+            scratch.mounts(),
+            1,
+            "the source is mounted in the state directory"
+        );
+        call.abort();
+        daemon.end(Signal::KILL);
+        fs::write(&fifo, "ended\n").expect("written");
+        assert_eq!(scratch.mounts(), 1);
+        drop(Daemon::start(&scratch, &args));
+        assert_eq!(scratch.mounts(), 0);
+        let left = fs::read_dir(scratch.path("state")).expect("listed").count();
+        assert_eq!(left, 0);
+        fs::remove_file(&started).expect("removed");
+    }
+    assert!(scratch.path("allowed/tree/hello").exists());
+}
+
+#[test]
+fn an_image_must_be_signed_with_the_key_of_its_volume() {
+    if !may_mount() {
+        return;
+    }
+    let openssl = |args: &[&str]| Command::new("openssl").args(args).output();
+    if openssl(&["version"]).is_err() {
+        eprintln!("skipped: no openssl");
+        return;
+    }
+    let scratch = Scratch::new();
+    let allowed = make_sources(&scratch);
+    let mut keys = Vec::new();
+    for name in ["one.pem", "two.pem"] {
+        let secret = scratch.text(name);
+        let made = openssl(&["genpkey", "-algorithm", "ed25519", "-out", &secret]);
+        assert!(made.expect("runs").status.success());
+        let public = openssl(&["pkey", "-in", &secret, "-pubout"]).expect("runs");
+        keys.push(String::from_utf8(public.stdout).expect("text"));
+    }
+    let mut pack = Command::new(barge());
+    pack.arg("pack").arg(scratch.path("allowed/tree"));
+    pack.arg(scratch.path("allowed/signed.erofs"));
+    let packed = pack.arg("--sign").arg(scratch.path("one.pem")).output();
+    assert!(packed.expect("runs").status.success());
+    let daemon = Daemon::start(&scratch, &["--allow-path", &allowed]);
+    for (image, key, good) in [
+        ("signed.erofs", &keys[0], true),
+        ("signed.erofs", &keys[1], false),
+        ("image.erofs", &keys[0], false),
+    ] {
+        let source = format!("{allowed}/{image}");
+        let context = [("source", source.as_str()), ("verifyKey", key)];
+        let volume = Volume::new(&daemon, &scratch, "v", &context);
+        let staged = volume.stage();
+        assert_eq!(staged.is_ok(), good, "{image}: {staged:?}");
+        assert_eq!(scratch.mounts(), usize::from(good));
+        volume.unstage().expect("unstaged");
+    }
+    let left = fs::read_dir(scratch.path("state")).expect("listed").count();
+    assert_eq!(left, 0);
+}
+
+#[test]
 fn secrets_are_environment_only() {
     let scratch = Scratch::new();
     let seen = scratch.text("seen");
