@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use barge_client::Client;
 use tonic::Status;
-use vfs::listing::{NamedEntry, list};
-use vfs::{Cx, Errno, Kind, Mode, Name, NewNode, Node, SetAttr};
+use vfs::{Cx, DirEntry, Errno, Kind, Mode, Name, NewNode, Node, OpenFlags, ReaddirMode, SetAttr};
 
 use crate::capabilities::{Usage, bounded, usages, volume_id};
 use crate::in_flight::InFlight;
@@ -32,6 +32,13 @@ const NAME: usize = 128;
 
 /// The most levels of directories that DeleteVolume enters.
 const DEPTH: usize = 1024;
+
+/// The most names of a directory that DeleteVolume holds at once.
+const BATCH: usize = 1024;
+
+/// The most time that one DeleteVolume removes files. The orchestrator repeats the call, so a
+/// workload that goes on making files occupies a thread for this long at most.
+const REMOVAL: Duration = Duration::from_secs(300);
 
 /// Parameters that the external provisioner adds (`--extra-create-metadata`), and the variables of
 /// `subDir` that stand for them.
@@ -254,44 +261,67 @@ struct Removal {
     parent: Arc<dyn Node>,
     name: Vec<u8>,
     node: Arc<dyn Node>,
-    /// The entries that are left.
-    entries: Vec<NamedEntry>,
+    /// Names of entries, [`BATCH`] at most.
+    names: Vec<Vec<u8>>,
 }
 
 impl Removal {
     fn start(cx: &Cx<'_>, parent: Arc<dyn Node>, name: Vec<u8>) -> vfs::Result<Removal> {
         let node = directory(parent.lookup(cx, Name::new(&name)?)?)?;
+        let names = Vec::new();
         Ok(Removal {
-            entries: list(cx, &*node)?,
             parent,
             name,
             node,
+            names,
         })
+    }
+
+    /// Returns the next name, or `None` if the directory is empty. Lists it from its start, as the
+    /// entries before are removed.
+    fn next(&mut self, cx: &Cx<'_>) -> vfs::Result<Option<Vec<u8>>> {
+        if self.names.is_empty() {
+            let (names, open) = (&mut self.names, self.node.open(cx, OpenFlags::READ)?);
+            open.readdir(cx, 0, ReaddirMode::Names, &mut |entry: DirEntry<'_>| {
+                let room = names.len() < BATCH;
+                if room {
+                    names.push(entry.name.to_vec());
+                }
+                room
+            })?;
+        }
+        Ok(self.names.pop())
     }
 }
 
 /// Removes the directory `name` of `parent` with its contents. Returns `ELOOP` for a tree that is
-/// deeper than [`DEPTH`].
+/// deeper than [`DEPTH`], and `ETIMEDOUT` after [`REMOVAL`], when a part of it is removed.
 fn remove_tree(cx: &Cx<'_>, parent: Arc<dyn Node>, name: &[u8]) -> vfs::Result<()> {
+    let deadline = Instant::now() + REMOVAL;
     let mut stack = vec![Removal::start(cx, parent, name.to_vec())?];
     while let Some(top) = stack.last_mut() {
-        let Some(entry) = top.entries.pop() else {
-            let done = stack.pop().expect("the loop's condition");
-            done.parent.unlink(cx, Name::new(&done.name)?, true)?;
+        if Instant::now() > deadline {
+            return Err(Errno::ETIMEDOUT);
+        }
+        let Some(entry) = top.next(cx)? else {
+            top.parent.unlink(cx, Name::new(&top.name)?, true)?;
+            stack.pop();
             continue;
         };
-        if matches!(entry.name.as_slice(), b"." | b"..") {
-            continue;
-        }
-        let name = Name::new(&entry.name)?;
-        match top.node.unlink(cx, name, false) {
+        match top.node.unlink(cx, Name::new(&entry)?, false) {
             Ok(()) | Err(Errno::ENOENT) => {}
-            // Linux returns EISDIR for a directory, POSIX says EPERM.
-            Err(Errno::EISDIR | Errno::EPERM) if stack.len() < DEPTH => {
-                let node = stack.last().expect("the loop's condition").node.clone();
-                stack.push(Removal::start(cx, node, entry.name)?);
+            // For a directory, Linux returns EISDIR, POSIX says EPERM, and NFS v4 removes it if it
+            // is empty.
+            Err(errno @ (Errno::EISDIR | Errno::EPERM | Errno::ENOTEMPTY)) => {
+                let next = match Removal::start(cx, top.node.clone(), entry) {
+                    Err(Errno::ENOTDIR) => return Err(errno),
+                    other => other?,
+                };
+                if stack.len() >= DEPTH {
+                    return Err(Errno::ELOOP);
+                }
+                stack.push(next);
             }
-            Err(Errno::EISDIR | Errno::EPERM) => return Err(Errno::ELOOP),
             Err(errno) => return Err(errno),
         }
     }

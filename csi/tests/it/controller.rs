@@ -198,29 +198,37 @@ impl Drop for Server {
 }
 
 #[test]
-fn a_shared_directory_may_be_on_a_9p_server() {
+fn a_shared_directory_may_be_on_a_server() {
     if !barge().is_file() {
         eprintln!("skipped: there is no barge (cargo build -p barge)");
         return;
     }
-    let scratch = Scratch::new();
-    let shared = scratch.dir("shared");
-    // The command prints the server's URL, and waits for the end of this test.
-    let run = "echo \"${BARGE_9P}\"; read line";
-    let mut server = Command::new(barge())
-        .args(["serve", "--9p", "tcp:127.0.0.1:0", &shared, "--run", run])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map(Server)
-        .expect("starts");
-    let mut lines = BufReader::new(server.0.stdout.take().expect("piped")).lines();
-    let url = lines.find_map(|line| line.ok().filter(|line| line.starts_with("9p://")));
-    let source = url.expect("it serves");
-    let daemon = Daemon::start(&scratch, &["--barge", "/bin/false"]);
-    let volume = create(&daemon, "pvc-1", &[("source", &source)]).expect("made");
-    assert!(scratch.path("shared/pvc-1").is_dir());
-    fs::write(scratch.path("shared/pvc-1/file"), "lost").expect("written");
-    delete(&daemon, &volume.volume_id).expect("removed");
-    assert_eq!(fs::read_dir(&shared).expect("listed").count(), 0);
+    for (protocol, variable) in [("--9p", "BARGE_9P"), ("--nfs", "BARGE_NFS")] {
+        let scratch = Scratch::new();
+        let shared = scratch.dir("shared");
+        // The command prints the server's URL, and waits for the end of this test.
+        let run = format!("echo \"${{{variable}}}\"; read line");
+        let mut server = Command::new(barge())
+            .args(["serve", protocol, "tcp:127.0.0.1:0", &shared, "--run", &run])
+            .args(["--squash", "none"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map(Server)
+            .expect("starts");
+        let mut lines = BufReader::new(server.0.stdout.take().expect("piped")).lines();
+        let url = lines.find_map(|line| line.ok().filter(|line| line.contains("://127.")));
+        let source = url.expect("it serves");
+        let daemon = Daemon::start(&scratch, &["--barge", "/bin/false"]);
+        let volume = create(&daemon, "pvc-1", &[("source", &source)]).expect("made");
+        assert!(scratch.path("shared/pvc-1").is_dir());
+        let deep = scratch.path("shared/pvc-1/a/b/c");
+        fs::create_dir_all(&deep).expect("made");
+        // More than one batch.
+        for number in 0..3000 {
+            fs::write(deep.join(number.to_string()), "lost").expect("written");
+        }
+        delete(&daemon, &volume.volume_id).expect(protocol);
+        assert_eq!(fs::read_dir(&shared).expect("listed").count(), 0);
+    }
 }
