@@ -4,14 +4,18 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Command};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
+use command::snapshotter::SnapshotterArgs;
 
 use crate::config::page::page;
 use crate::{CommandResult, Failure};
 
 /// The man page of the configuration file of `barge serve`.
 const CONFIG_PAGE: &str = "barge.toml";
+
+/// The man page of containerd's snapshotter, which is a program of its own.
+const SNAPSHOTTER: &str = "barge-snapshotter";
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
@@ -21,7 +25,7 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// Command to print the man page of, or barge.toml [default: barge itself]
+    /// Command to print the man page of, barge.toml or barge-snapshotter [default: barge itself]
     command: Option<String>,
     /// Directory to write all man pages to
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
@@ -39,6 +43,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
     if let Some(dir) = &args.all {
         let file = dir.join(format!("{CONFIG_PAGE}.5"));
         return clap_mangen::generate_to(cli, dir)
+            .and_then(|()| clap_mangen::generate_to(SnapshotterArgs::command(), dir))
             .and_then(|()| std::fs::write(file, page()))
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(format!("{}: {error}", dir.display())));
@@ -48,6 +53,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
             let written = stdout().write_all(page().as_bytes());
             return written.map(|()| ExitCode::SUCCESS).map_err(Failure::new);
         }
+        Some(name) if name == SNAPSHOTTER => SnapshotterArgs::command(),
         None => cli,
         Some(name) => cli
             .find_subcommand(name)

@@ -238,6 +238,11 @@ fn containers() {
 }
 
 #[test]
+fn containerd() {
+    run("containerd.md", &[]);
+}
+
+#[test]
 fn nfs_clients() {
     run("nfs-clients.md", &["rpcinfo", "showmount"]);
 }

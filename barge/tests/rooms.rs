@@ -58,6 +58,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("rofs", &[]),
     ("sidecar", &[]),
     ("command", &[]),
+    ("snapshotter", &["command"]),
     (
         "bench",
         &[

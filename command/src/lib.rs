@@ -1,10 +1,13 @@
-//! Parts of a command line that the programs `barge` and `barge-bench` share: exit status, logging
-//! options, signals, external programs, and the options of `barge bench`.
+//! Parts of a command line that the programs of this workspace share: exit status, logging options,
+//! signals, notifications, external programs, and the options of `barge bench` and
+//! `barge-snapshotter`.
 
 pub mod bench;
 mod exit;
 pub mod log;
+pub mod notify;
 pub mod signals;
+pub mod snapshotter;
 pub mod tools;
 
 pub use exit::{CommandResult, Failure};

@@ -61,6 +61,7 @@ fn main() -> io::Result<()> {
     write("overlay_directory", "marks", &marks())?;
     write("broker_requests", "all", &requests())?;
     write("config_file", "shares", CONFIG.as_bytes())?;
+    write("snapshotter_requests", "image", SNAPSHOTS.as_bytes())?;
     write("state_files", "clients", &[1, 0, 0, 3, 2, 7, 8])?;
     write("state_files", "names", &[0, 0, 0, 20, 2, 7, 8, 0, 0, 40, 0])?;
     write("gss_records", "services", &gss::services())?;
@@ -120,6 +121,27 @@ fn damaged() -> Vec<u8> {
     let script = of_each.chain(named).chain(*other);
     [15, 1].into_iter().chain(script).collect()
 }
+
+/// The requests for an image with a layer, a container and its end; with filters and labels of most
+/// kinds.
+const SNAPSHOTS: &str = concat!(
+    "prepare\tk/1/extract sha256:aa\t\tcontainerd.io/snapshot.ref=sha256:",
+    "1111111111111111111111111111111111111111111111111111111111111111\t",
+    "containerd.io/snapshot/cri.layer-digest=sha256:",
+    "1111111111111111111111111111111111111111111111111111111111111111\t",
+    "containerd.io/snapshot/cri.image-ref=localhost:5000/a/b:1\n",
+    "commit\tk/1/extract sha256:aa\tl\tcontainerd.io/snapshot/uidmapping=0:0:1\n",
+    "prepare\tc\tl\tcontainerd.io/snapshot/uidmapping=0:1000:65536,65536:1:2\n",
+    "view\tv\tl\n",
+    "mounts\tc\n",
+    "update\tc\t\tlabels.a=b\tlabels.a\n",
+    "list\tlabels.\"a b\"==c,kind!=active\tname~=/^[a-z]+$/\n",
+    "usage\tc\n",
+    "remove\tl\n",
+    "remove\tc\n",
+    "rebase\tc\tl\n",
+    "remove\tv\n",
+);
 
 /// A configuration file with settings of most kinds.
 const CONFIG: &str = r#"9p = ["tcp:[::]:5640", "unix:/run/9p"]

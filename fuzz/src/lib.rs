@@ -24,6 +24,7 @@
 //! - [`rofs`]: images are refused, or traversed completely.
 //! - [`sidecar`]: sidecars of images are refused or within bounds, and every change to an image is
 //!   detected.
+//! - [`snapshotter`]: requests of containerd are carried out or refused, and snapshots stay a tree.
 //! - [`state`]: damaged files of the state directory are refused, or used.
 //! - [`tar`]: archives are refused, or yield a plan.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
@@ -56,6 +57,7 @@ pub mod rings;
 pub mod rofs;
 pub mod session;
 pub mod sidecar;
+pub mod snapshotter;
 pub mod state;
 pub mod tar;
 pub mod tls;

@@ -50,6 +50,7 @@ targets! {
     p9_session: session::script,
     rofs_image: rofs::image,
     sidecar_image: sidecar::image,
+    snapshotter_requests: snapshotter::script,
     state_files: state::file,
     tar_archive: tar::archive,
     tls_records: tls::script,
