@@ -35,7 +35,7 @@ enum Cache {
     Ls,
     /// Fetch whole images, so that mounts of them need no network
     Warm {
-        /// Images in object stores, or with hashes
+        /// Images in object stores and registries, or with hashes
         #[arg(required = true)]
         image: Vec<Source>,
         /// Public key that must have signed the images (PEM, Ed25519); may be repeated
@@ -134,7 +134,7 @@ fn warm(source: &Source, dir: &Path) -> Result<(), Failure> {
     let image = source.open_lazy(&cache).map_err(failed)?;
     let mut image = image.ok_or_else(|| {
         Failure::new(format!(
-            "{source}: expected an image in an object store, or one with hashes"
+            "{source}: expected an image in an object store or a registry, or one with hashes"
         ))
     })?;
     let path = dir.join(image.file_name());

@@ -13,7 +13,7 @@ pub(crate) fn enter_reader<'a>(sources: impl IntoIterator<Item = &'a Source>) {
     let sources: Vec<_> = sources.into_iter().collect();
     if sources.iter().any(|source| connects(source)) {
         let remote = |source: &&Source| matches!(source, Source::Remote(_));
-        // Images in object stores may be cached in a directory.
+        // Images in object stores and registries may be cached in a directory.
         let directories = !sources.iter().all(remote);
         enter(CapabilitySet::all(), true, directories);
     }

@@ -1,5 +1,5 @@
-//! Disk caches: that of images in object stores, which most commands have, and that of files of
-//! another server ([`files`]).
+//! Disk caches: that of images in object stores and registries, which most commands have, and that
+//! of files of another server ([`files`]).
 
 pub(crate) mod files;
 
@@ -13,9 +13,10 @@ use crate::source::Source;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Caching")]
 pub(crate) struct DiskCacheArgs {
-    /// Directory to cache data of images in object stores in
+    /// Directory to cache data of images in object stores and registries in
     ///
-    /// It is reused by the next start. One process uses the data of an image at a time.
+    /// It is reused by the next start. One process uses the data of an image at a time; images that
+    /// were converted from layers of tar are shared.
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     /// Maximum size of --cache-dir; least recently used data is removed [default: 10G]

@@ -16,6 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("hostdir", &["concurrency", "vfs", "sys"]),
     ("image", &["vfs", "sys", "erofs", "rofs", "sidecar"]),
     ("objects", &["vfs", "image"]),
+    ("registry", &["vfs", "image", "objects", "pack"]),
     ("memory", &["concurrency", "vfs"]),
     (
         "remote",
@@ -41,6 +42,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "image",
             "memory",
             "objects",
+            "registry",
             "remote",
         ],
     ),

@@ -61,6 +61,7 @@ mod file;
 mod images;
 mod metadata;
 mod object;
+mod registry_image;
 pub mod source;
 mod suggest;
 mod ticket;

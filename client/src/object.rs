@@ -21,8 +21,7 @@ pub(crate) fn open(url: &Url) -> io::Result<Arc<dyn FileSystem>> {
 /// nothing if it cannot be mounted so.
 pub(crate) fn open_lazy(url: &Url, cache: &DiskCacheOptions) -> io::Result<Option<LazyImage>> {
     let trust = trust(url.keys())?;
-    let object = Object::connect(url, Tuning::default(), None)?;
-    let name = object.lazy_name(url);
+    let (object, name) = Object::connect_lazy(url, Tuning::default())?;
     LazyImage::open(
         Arc::new(object),
         &url.to_string(),

@@ -16,6 +16,7 @@ use vfs::{FileSystem, Time};
 
 use crate::images::Image;
 use crate::object;
+use crate::registry_image;
 use crate::suggest;
 
 /// The location of a tree.
@@ -29,6 +30,8 @@ pub enum Source {
     /// `s3://…`, `gs://…`, `az://…`, `http://…`, `https://…`: an image of a file system that is an
     /// object in a store.
     Object(objects::Url),
+    /// `oci://HOST/REPOSITORY…`: an image in an OCI registry.
+    Registry(registry::Url),
     /// `mem:`: a tree in memory, initially empty.
     Memory,
     /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `9p+virtio:…`, `nfs://…`,
@@ -56,7 +59,7 @@ impl FromStr for Source {
         match text.split_once(':') {
             Some(("dir", path)) if !path.is_empty() => Ok(Source::HostDir(path.into())),
             Some(("dir", _)) => Err(bad(&"expected dir:PATH")),
-            Some(("image", url)) if is_object(url) => url.parse(),
+            Some(("image", url)) if is_object(url) || is_registry(url) => url.parse(),
             Some(("image", path)) if !path.is_empty() => Ok(Source::Image(Image::parse(path))),
             Some(("image", _)) => Err(bad(&"expected image:PATH")),
             Some(("mem", "")) => Ok(Source::Memory),
@@ -69,6 +72,10 @@ impl FromStr for Source {
                 let url = text.parse().map(Source::Object);
                 url.map_err(|error: objects::BadUrl| bad(&error))
             }
+            Some(_) if is_registry(text) => {
+                let url = text.parse().map(Source::Registry);
+                url.map_err(|error: registry::BadUrl| bad(&error))
+            }
             Some((scheme, rest)) if is_scheme(text, scheme) && similar_scheme(scheme).is_some() => {
                 let close = similar_scheme(scheme).unwrap_or_default();
                 Err(bad(&format_args!(
@@ -78,7 +85,7 @@ impl FromStr for Source {
             Some((scheme, _)) if is_scheme(text, scheme) => Err(bad(&format_args!(
                 "expected PATH, dir:PATH, image:PATH, mem:, 9p://HOST, 9p+unix:SOCKET, 9p+vsock:[CID:]PORT, 9p+vsock-uds:PATH:PORT, \
                  9p+virtio:SOCKET, nfs://HOST, nfs+unix:SOCKET, virtiofs:SOCKET, s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, \
-                 http://HOST/PATH or https://HOST/PATH, \
+                 http://HOST/PATH, https://HOST/PATH or oci://HOST/REPOSITORY, \
                  got scheme '{scheme}'"
             ))),
             _ if text.is_empty() => Err(bad(&"expected a path or a URL")),
@@ -96,7 +103,12 @@ fn is_scheme(text: &str, scheme: &str) -> bool {
 fn similar_scheme(scheme: &str) -> Option<&'static str> {
     suggest(
         scheme,
-        [remote::Url::SCHEMES, objects::Url::SCHEMES].concat(),
+        [
+            remote::Url::SCHEMES,
+            objects::Url::SCHEMES,
+            &[registry::Url::SCHEME],
+        ]
+        .concat(),
     )
 }
 
@@ -106,12 +118,19 @@ fn is_object(text: &str) -> bool {
     scheme.is_some_and(|scheme| objects::Url::SCHEMES.contains(&scheme))
 }
 
+/// Returns whether the text is the URL of an image in a registry.
+fn is_registry(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    scheme == Some(registry::Url::SCHEME)
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::HostDir(path) => path.display().fmt(f),
             Source::Image(image) => image.fmt(f),
             Source::Object(url) => url.fmt(f),
+            Source::Registry(url) => url.fmt(f),
             Source::Memory => f.write_str("mem:"),
             Source::Remote(url) => url.fmt(f),
         }
@@ -135,6 +154,7 @@ impl Source {
             }
             Source::Image(image) => image.open(),
             Source::Object(url) => object::open(url),
+            Source::Registry(url) => registry_image::open(url),
             // Owned by the user who runs this program.
             Source::Memory => Ok(memory::Memory::with_options(
                 Arc::new(now),
@@ -162,6 +182,7 @@ impl Source {
             }
             Source::Image(image) => image.find(),
             Source::Object(url) => object::find(url),
+            Source::Registry(url) => registry_image::find(url),
             Source::Remote(url) => {
                 let (tree, path) = url.find().map_err(connect_error)?;
                 Ok((tree, path.into_bytes()))
@@ -170,10 +191,13 @@ impl Source {
         }
     }
 
-    /// Caches fetched data of an object on disk; has no effect on other sources.
+    /// Caches fetched data of an image in an object store or a registry on disk; has no effect on
+    /// other sources.
     pub fn set_disk_cache(&mut self, tier: &DiskCacheOptions) {
-        if let Source::Object(url) = self {
-            url.set_disk_cache(tier);
+        match self {
+            Source::Object(url) => url.set_disk_cache(tier),
+            Source::Registry(url) => url.set_disk_cache(tier),
+            _ => {}
         }
     }
 
@@ -182,6 +206,7 @@ impl Source {
     pub fn open_lazy(&self, cache: &DiskCacheOptions) -> io::Result<Option<LazyImage>> {
         match self {
             Source::Object(url) => object::open_lazy(url, cache),
+            Source::Registry(url) => registry_image::open_lazy(url, cache),
             other => match other.image() {
                 Some(image) => image.open_lazy(cache),
                 None => Ok(None),
@@ -189,12 +214,18 @@ impl Source {
         }
     }
 
-    /// The disk cache for fetched data of an object, if it has one.
+    /// The disk cache for fetched data of an image in an object store or a registry, if it has one.
     pub fn disk_cache(&self) -> Option<&DiskCacheOptions> {
         match self {
             Source::Object(url) => url.disk_cache(),
+            Source::Registry(url) => url.disk_cache(),
             _ => None,
         }
+    }
+
+    /// Returns whether the source is an image on another server: in an object store or a registry.
+    pub fn is_remote_image(&self) -> bool {
+        matches!(self, Source::Object(_) | Source::Registry(_))
     }
 
     /// Returns the source with the requirement of a signature by one of `keys`, which are PEM
@@ -206,6 +237,11 @@ impl Source {
                 url.require_signature(keys);
                 Some(Source::Object(url))
             }
+            Source::Registry(url) => {
+                let mut url = url.clone();
+                url.require_signature(keys);
+                Some(Source::Registry(url))
+            }
             other => Some(Source::Image(other.image()?.require_signature(keys))),
         }
     }
@@ -215,7 +251,7 @@ impl Source {
         match self {
             Source::HostDir(path) => Image::locate(path),
             Source::Image(image) => Some(image.clone()),
-            Source::Object(_) | Source::Memory | Source::Remote(_) => None,
+            Source::Object(_) | Source::Registry(_) | Source::Memory | Source::Remote(_) => None,
         }
     }
 
@@ -229,7 +265,7 @@ impl Source {
             }),
             Source::Image(image) => Some(image.host_paths()),
             Source::Memory => Some(Vec::new()),
-            Source::Object(_) | Source::Remote(_) => None,
+            Source::Object(_) | Source::Registry(_) | Source::Remote(_) => None,
         }
     }
 
@@ -249,6 +285,7 @@ impl Source {
             Source::HostDir(path) => path.as_os_str().as_bytes(),
             Source::Image(image) => image.path(),
             Source::Object(url) => url.path(),
+            Source::Registry(url) => url.name().as_bytes(),
             Source::Memory => b"",
             Source::Remote(url) => url.path(),
         };
@@ -346,6 +383,8 @@ mod tests {
             ("nfs://h/srv/x?vers=3", Some("x")),
             ("nfs://h", None),
             ("s3://b/d/image?region=x", Some("image")),
+            ("oci://h/a/image:tag", Some("image")),
+            ("oci://h/a/image:tag/etc/x?plain_http=true", Some("x")),
         ] {
             let source: Source = text.parse().expect(text);
             assert_eq!(source.name().as_deref(), name.map(str::as_bytes), "{text}");
@@ -365,11 +404,21 @@ mod tests {
             ("image:s3://b/k", "s3://b/k"),
             ("https://h/k?signature=x", "https://h/k"),
             ("gs:k", "gs:k"),
+            ("oci://h:1/a/b:t/x?plain_http=true", "oci://h:1/a/b:t/x"),
+            ("image:oci://h/a", "oci://h/a"),
         ] {
             let source: Source = text.parse().expect(text);
             assert_eq!(source.to_string(), shown);
         }
-        for text in ["", "dir:", "image:", "mem:x", "ftp://h/x", "s3://b"] {
+        for text in [
+            "",
+            "dir:",
+            "image:",
+            "mem:x",
+            "ftp://h/x",
+            "s3://b",
+            "oci://h",
+        ] {
             let bad = text.parse::<Source>().expect_err(text).to_string();
             assert!(bad.contains("expected"), "{bad}");
         }
@@ -378,6 +427,7 @@ mod tests {
             ("9P://h", "did you mean '9p://h'?"),
             ("htps://h/x", "did you mean 'https://h/x'?"),
             ("virtio-fs://s", "did you mean 'virtiofs://s'?"),
+            ("oic://h/x", "did you mean 'oci://h/x'?"),
             ("smb://h/x", "got scheme 'smb'"),
         ] {
             let bad = text.parse::<Source>().expect_err(text).to_string();

@@ -58,6 +58,9 @@ fn main() -> io::Result<()> {
         &[b"\0", &br#"{"manifests":[]}"#[..]].concat(),
     )?;
     write("oci_layout", "layers", &layers())?;
+    for (name, text) in REGISTRY {
+        write("registry_text", name, text.as_bytes())?;
+    }
     write("overlay_directory", "marks", &marks())?;
     write("broker_requests", "all", &requests())?;
     write("config_file", "shares", CONFIG.as_bytes())?;
@@ -215,6 +218,30 @@ fn layers() -> Vec<u8> {
     let of = |layer: Vec<u8>| [&(layer.len() as u16).to_le_bytes()[..], &layer].concat();
     [vec![2], of(first), of(second)].concat()
 }
+
+/// Inputs of `barge_fuzz::registry`, one for each parser.
+const REGISTRY: [(&str, &str); 5] = [
+    (
+        "reference",
+        "roci://[::1]:5000/a/b__c:tag@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855/etc?plain_http=true&cache_dir=/c&cache_dir_size=1G",
+    ),
+    (
+        "document",
+        r#"d{"layers": [{"mediaType": "application/vnd.erofs.layer.v1", "size": 1, "digest": "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "annotations": {"vnd.barge.erofs.root": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}]}"#,
+    ),
+    (
+        "hosts",
+        "hserver = \"https://o\"\n[host.\"http://m:1/p\"]\ncapabilities = [\"pull\"]\nca = \"c\"\nclient = [[\"c\", \"k\"]]\nskip_verify = true\n[host.\"http://m:1/p\".header]\nx = [\"1\"]\n",
+    ),
+    (
+        "config",
+        r#"c{"auths": {"https://registry:5000/v1/": {"auth": "dTpw", "identitytoken": ""}}, "credsStore": "x"}"#,
+    ),
+    (
+        "challenge",
+        r#"wBasic realm="a \"b\"", Bearer realm="https://a/t",service=s,scope="repository:x:pull""#,
+    ),
+];
 
 /// A script of `barge_fuzz::overlay`: files of each kind with marks, then changes of each kind.
 fn marks() -> Vec<u8> {

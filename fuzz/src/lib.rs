@@ -20,6 +20,8 @@
 //! - [`overlay`]: an overlay of a directory with any marks can be read and changed.
 //! - [`recovery`]: a client's state is restored on a server with any replies, and each request is
 //!   answered once.
+//! - [`registry`]: text of a registry or its configuration is refused with a line, or within
+//!   bounds.
 //! - [`rings`]: a device pops requests from any memory and any queues, and returns each of them.
 //! - [`rofs`]: images are refused, or traversed completely.
 //! - [`sidecar`]: sidecars of images are refused or within bounds, and every change to an image is
@@ -53,6 +55,7 @@ pub mod nfs_client;
 pub mod oci;
 pub mod overlay;
 pub mod recovery;
+pub mod registry;
 pub mod rings;
 pub mod rofs;
 pub mod session;

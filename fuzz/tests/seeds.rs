@@ -48,6 +48,7 @@ targets! {
     p9_decode: decode::stream,
     p9_recovery: recovery::script,
     p9_session: session::script,
+    registry_text: registry::text,
     rofs_image: rofs::image,
     sidecar_image: sidecar::image,
     snapshotter_requests: snapshotter::script,

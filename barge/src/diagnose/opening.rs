@@ -27,7 +27,7 @@ fn not_found_error(path: &Path) -> String {
         && !host.contains('/')
     {
         return match host {
-            "http" | "https" | "s3" | "gs" | "az" | "nfs" | "9p" => format!(
+            "http" | "https" | "s3" | "gs" | "az" | "oci" | "nfs" | "9p" => format!(
                 "no such file or directory; for another server: {host}://{}",
                 rest.trim_start_matches('/')
             ),

@@ -17,7 +17,8 @@ pub(crate) struct LsArgs {
     /// PATH, dir:PATH, IMAGE[/PATH] (dir:IMAGE is the file itself), image:IMAGE[/PATH],
     /// 9p://HOST[:PORT]/ANAME[/PATH], 9p+unix:SOCKET?aname=NAME,
     /// nfs://HOST[:PORT]/PATH[?vers=3|4.0|4.1|4.2], nfs+unix:SOCKET?path=PATH, or an image in an
-    /// object store (s3://BUCKET/KEY[/PATH], gs://, az://, https://).
+    /// object store (s3://BUCKET/KEY[/PATH], gs://, az://, https://) or in an OCI registry
+    /// (oci://HOST/REPOSITORY[:TAG|@DIGEST][/PATH]).
     #[arg(value_name = "SOURCE[/PATH]", default_value = ".")]
     pub(super) operands: Vec<Operand>,
     /// Show type, permissions, links, owner, group, size and modification time

@@ -25,6 +25,7 @@ impl FromStr for Operand {
         let shown = match &source {
             // Options of the URL may be secrets.
             Source::Object(url) => url.to_string(),
+            Source::Registry(url) => url.to_string(),
             _ => text.to_owned(),
         };
         Ok(Operand { shown, source })

@@ -40,7 +40,8 @@ pub(crate) struct MountArgs {
     ///
     /// PATH, dir:PATH, image:PATH, mem:, 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET,
     /// nfs://HOST[:PORT]/PATH, virtiofs:SOCKET, or an image in an object store (s3://BUCKET/KEY,
-    /// gs://BUCKET/KEY, az://CONTAINER/KEY, https://HOST/PATH).
+    /// gs://BUCKET/KEY, az://CONTAINER/KEY, https://HOST/PATH) or in an OCI registry
+    /// (oci://HOST/REPOSITORY[:TAG|@DIGEST]).
     source: Source,
     /// Directory to mount it on
     dir: PathBuf,
@@ -68,9 +69,9 @@ pub(crate) struct MountArgs {
     /// the wait for a lost server (default: 60). hard waits without limit in both cases.
     ///
     /// cache_dir=DIR is a disk cache for files of another server or data of an image, of
-    /// cache_dir_size=BYTES at most (default: 10G). As root, an image in an object store has one in
-    /// /var/cache/barge/images by default, and is mounted from there with the kernel's EROFS; so is
-    /// an image with --verify-key. http=ADDR serves the status page, as
+    /// cache_dir_size=BYTES at most (default: 10G). As root, an image in an object store or a
+    /// registry has one in /var/cache/barge/images by default, and is mounted from there with the
+    /// kernel's EROFS; so is an image with --verify-key. http=ADDR serves the status page, as
     /// `barge serve --http` does.
     ///
     /// sandbox=namespace|landlock|none and seccomp=kill|errno|log|trap|none confine the process

@@ -31,7 +31,7 @@ pub(super) enum MountOption {
     Cache(Cache),
     /// Memory for the page cache, bytes.
     CacheSize(usize),
-    /// Directory of the disk cache for another server or an image in an object store.
+    /// Directory of the disk cache for another server, or an image in an object store or registry.
     CacheDir(PathBuf),
     /// Maximum size of the disk cache, bytes.
     CacheDirSize(u64),
@@ -295,7 +295,7 @@ pub(super) fn resolve(
             let size = size.unwrap_or(DiskCacheOptions::SIZE);
             disk_cache = Some(DiskCacheConfig { dir, size });
         }
-        (Some(dir), Source::Tree(tree @ barge_client::Source::Object(_))) => {
+        (Some(dir), Source::Tree(tree)) if tree.is_remote_image() => {
             tree.set_disk_cache(&DiskCacheOptions::new(dir, size));
         }
         (Some(dir), Source::Tree(tree)) if tree.image().is_some() => {

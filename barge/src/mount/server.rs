@@ -160,7 +160,7 @@ fn confine(
     // Ports below 1024 of clients of other servers.
     kept.set(CapabilitySet::NET_BIND_SERVICE, network);
     kept &= sys::caps::effective();
-    let object = matches!(tree, Some(barge_client::Source::Object(_)));
+    let remote_image = tree.is_some_and(barge_client::Source::is_remote_image);
     if !network {
         holder.query_users();
     }
@@ -171,8 +171,11 @@ fn confine(
         kernel_handles: network || kept.contains(CapabilitySet::DAC_READ_SEARCH),
         capabilities: kept,
         network,
-        // Images in object stores may be cached in a directory.
-        directories: directory || object || options.disk_cache.is_some() || args.overlay.is_some(),
+        // Images on other servers may be cached in a directory.
+        directories: directory
+            || remote_image
+            || options.disk_cache.is_some()
+            || args.overlay.is_some(),
         seccomp: Seccomp::action(options.seccomp, network),
     })
 }

@@ -13,13 +13,22 @@ use crate::disk_cache::DiskCacheArgs;
 pub(crate) struct PackArgs {
     /// Tree to build the image from
     ///
-    /// A SOURCE (PATH, dir:PATH, 9p://..., nfs://...), a tar archive (plain, gzip or zstd; - is
-    /// standard input), or the directory of an OCI image layout, whose layers are merged.
+    /// A SOURCE (PATH, dir:PATH, 9p://..., nfs://..., oci://...), a tar archive (plain, gzip or
+    /// zstd; - is standard input), or the directory of an OCI image layout, whose layers are
+    /// merged.
     #[arg(value_name = "TREE")]
     pub(super) tree: String,
     /// Image to write, replacing an existing one; - is standard output
     #[arg(value_name = "IMAGE")]
     pub(super) image: PathBuf,
+    /// Write the directory of an OCI image layout, for registries
+    ///
+    /// The EROFS image is its only layer. The configuration (entry point, environment, platform) is
+    /// that of TREE, if it is an OCI image. An annotation has the root of the image's hashes, so
+    /// that the digest of the manifest vouches for all data. skopeo copy oci:IMAGE
+    /// docker://HOST/NAME uploads it, and oci://HOST/NAME is the SOURCE to read it from.
+    #[arg(long)]
+    pub(super) oci: bool,
     /// Format of the image
     #[arg(short, long, value_enum, default_value = "erofs")]
     pub(super) format: Format,
@@ -99,8 +108,8 @@ enum Codec {
 pub(crate) struct CheckArgs {
     /// Image to check
     ///
-    /// A file, or an object in a store (s3://BUCKET/KEY, gs://, az://, https://), which is
-    /// downloaded entirely.
+    /// A file, an object in a store (s3://BUCKET/KEY, gs://, az://, https://), or an image in a
+    /// registry (oci://HOST/REPOSITORY), which is downloaded entirely.
     #[arg(value_name = "IMAGE")]
     pub(super) image: Source,
     #[command(flatten)]
@@ -170,6 +179,7 @@ impl PackArgs {
             || self.dedupe
             || self.no_fragments
             || self.no_hashes
+            || self.oci
             || self.sign.is_some()
             || self.trace.is_some()
     }

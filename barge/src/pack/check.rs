@@ -12,6 +12,7 @@ use erofs::check::{Finding, MAX_FINDINGS};
 use erofs::read::FileStorage;
 
 use barge_client::Source;
+use objects::{Object, Tuning};
 
 use self::download::download;
 use super::CheckArgs;
@@ -27,13 +28,20 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         ))
     };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
+    let mut root = None;
     let mut file = match args.disk_cache.apply(&args.image) {
-        Source::Object(url) => download(&url),
+        Source::Object(url) => Object::open(&url, Tuning::default()).and_then(|it| download(&*it)),
+        Source::Registry(url) => {
+            registry::open(&url, &registry::Options::default()).and_then(|image| {
+                root = image.root;
+                download(&*image.source)
+            })
+        }
         Source::Image(image) => image.file().and_then(|(path, _)| File::open(path)),
         Source::HostDir(path) => File::open(path),
         Source::Memory | Source::Remote(_) => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "expected a file, or an object in a store",
+            "expected a file, or an image in an object store or a registry",
         )),
     }
     .map_err(failed)?;
@@ -57,7 +65,7 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         let line = "expected an EROFS or ROFS image, got a truncated file";
         return Err(Failure::new(format!("{shown}: {line}")));
     }
-    hashes::check(&file, len, &keys, &mut |what| {
+    hashes::check(&file, len, &keys, root.as_ref(), &mut |what| {
         count += 1;
         eprintln!("barge: {shown}: {what}");
     })

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 
 use barge_client::Source;
 use barge_client::tree::Tree;
-use pack::{Output, Plan, SecretKey, Trace, input};
+use pack::oci::{Config, Layout, Platform};
+use pack::{Output, Plan, SecretKey, Trace, TreeLimit, input};
 
 pub(crate) use args::{CheckArgs, PackArgs};
 pub(crate) use check::check;
@@ -27,7 +28,7 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     let mut options = args.erofs_options()?;
     if args.format == Format::Rofs && args.has_erofs_options() {
         return Err(Failure::usage(
-            "--compress, --level, --chunksize, --dedupe, --no-hashes, --sign and --trace require --format erofs",
+            "--compress, --level, --chunksize, --dedupe, --no-hashes, --oci, --sign and --trace require --format erofs",
         ));
     }
     let key = args.sign.as_deref().map(secret_key).transpose()?;
@@ -35,9 +36,18 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     let epoch = source_date_epoch()?;
     let shown = args.image.display();
     let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
-    let mut output = match args.image.as_os_str() == "-" {
-        true => Output::to_stdout(),
-        false => Output::to_file(&args.image),
+    let to_stdout = args.image.as_os_str() == "-";
+    if args.oci && to_stdout {
+        return Err(Failure::usage(
+            "--oci requires a directory, not standard output",
+        ));
+    }
+    let layout = args.oci.then(|| Layout::create(&args.image));
+    let layout = layout.transpose().map_err(failed)?;
+    let mut output = match (&layout, to_stdout) {
+        (Some(layout), _) => Output::to_file(&layout.layer_path()),
+        (None, true) => Output::to_stdout(),
+        (None, false) => Output::to_file(&args.image),
     }
     .map_err(failed)?;
     if args.format == Format::Erofs && !args.no_hashes {
@@ -47,6 +57,10 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     let source = args.tree.parse::<Source>();
     confinement::enter_writer(source.is_ok_and(|source| confinement::connects(&source)));
     let mut plan = plan(&args.tree, &output)?;
+    let config = match args.oci {
+        true => image_config(&args.tree)?,
+        false => Config::new(&Platform::host()),
+    };
     plan.set_owners(args.owner, args.group);
     if let Some(epoch) = epoch {
         plan.clamp_times(epoch);
@@ -70,10 +84,14 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
             .map_err(|error| Failure::new(format!("{shown}: {error}")))?,
         None => Vec::new(),
     };
-    output
+    let root = output
         .write_sidecar(&readahead, key.as_ref())
         .map_err(failed)?;
     output.finish().map_err(failed)?;
+    if let Some(layout) = layout {
+        let finished = layout.finish(config, root.as_ref(), epoch);
+        finished.map_err(failed)?;
+    }
     if !args.quiet {
         lines
             .iter()
@@ -123,7 +141,7 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
     let failed = |error: &dyn Display| Failure::new(format!("{tree}: {error}"));
     let scratch = || output.temp_file();
     let archive = |file: File| {
-        let plain = input::decompress(file, scratch).map_err(|error| failed(&error))?;
+        let plain = input::decompress(file, scratch, u64::MAX).map_err(|error| failed(&error))?;
         input::tar(plain).map_err(|error| failed(&error))
     };
     if tree == "-" {
@@ -154,7 +172,23 @@ fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
     let (fs, path) = source.find().map_err(open_failed)?;
     let tree = Tree::new(fs);
     let root = tree.resolve(&path, true).map_err(|errno| failed(&errno))?;
-    input::file_system(tree.fs.clone(), tree.caller().clone(), root).map_err(|error| failed(&error))
+    let (fs, caller) = (tree.fs.clone(), tree.caller().clone());
+    input::file_system(fs, caller, root, &TreeLimit::none()).map_err(|error| failed(&error))
+}
+
+/// Returns the configuration of the OCI image TREE, or that of a new one for this host.
+fn image_config(tree: &str) -> Result<Config, Failure> {
+    let failed = |error: &dyn Display| Failure::new(format!("{tree}: {error}"));
+    let config = match tree.parse::<Source>() {
+        Ok(Source::HostDir(path)) if !tree.starts_with("dir:") && is_oci_layout(&path) => {
+            input::oci_config(&path).map_err(|error| failed(&error))?
+        }
+        Ok(Source::Registry(url)) if url.path().is_empty() => {
+            registry::config(&url, &registry::Options::default()).map_err(|error| failed(&error))?
+        }
+        _ => None,
+    };
+    Ok(config.unwrap_or_else(|| Config::new(&Platform::host())))
 }
 
 fn is_archive(path: &Path) -> io::Result<bool> {

@@ -27,6 +27,7 @@ mod overlay;
 mod pack;
 mod passthrough;
 mod reconnect;
+mod registry;
 mod restart;
 mod served;
 mod service;

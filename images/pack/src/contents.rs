@@ -40,6 +40,11 @@ pub trait Contents: Send + Sync {
     /// Returns the ranges that may hold data, sorted; the rest are holes.
     fn data_ranges(&self) -> io::Result<Vec<Range<u64>>>;
 
+    /// Returns how many ranges it holds in memory.
+    fn ranges_in_memory(&self) -> usize {
+        0
+    }
+
     /// Closes the file: no more reads follow.
     fn close(&self) {}
 }
@@ -118,6 +123,10 @@ impl Contents for FileRanges {
         }
         sink.zeros((range.end - done) as usize);
         Ok(())
+    }
+
+    fn ranges_in_memory(&self) -> usize {
+        self.ranges.len()
     }
 
     fn data_ranges(&self) -> io::Result<Vec<Range<u64>>> {

@@ -5,6 +5,8 @@
 //! tar stream, the layers of an OCI image); writers turn it into an image ([`erofs`], [`rofs`]) in
 //! an [`Output`]. File contents are read once, while the image is written.
 //!
+//! [`oci`] has the documents of OCI images, and writes an image layout.
+//!
 //! An EROFS image optionally gets hashes, a signature and a read-ahead list
 //! ([`Output::write_sidecar`], [`Trace`]).
 //!
@@ -21,6 +23,8 @@ pub mod contents;
 pub mod erofs;
 mod error;
 pub mod input;
+mod limit;
+pub mod oci;
 mod output;
 pub mod plan;
 pub mod rofs;
@@ -28,9 +32,10 @@ pub mod trace;
 
 pub use contents::Contents;
 pub use error::{Error, Result};
+pub use limit::TreeLimit;
 pub use output::Output;
 pub use plan::{Attributes, Kind, NodeId, Plan};
-pub use sidecar::{ReadaheadRange, SecretKey};
+pub use sidecar::{Hash, ReadaheadRange, SecretKey};
 pub use trace::Trace;
 
 /// A progress listener, called on the thread that packs.
@@ -45,13 +50,4 @@ pub trait Progress {
 impl Progress for () {
     fn set_total(&self, _bytes: u64) {}
     fn advance(&self, _bytes: u64) {}
-}
-
-/// Returns the total size in bytes of all files.
-fn contents_size(plan: &Plan, visits: &[plan::Visit]) -> u64 {
-    let size = |visit: &plan::Visit| match plan.kind(visit.node) {
-        Kind::File(contents) => contents.len(),
-        _ => 0,
-    };
-    visits.iter().map(size).sum()
 }

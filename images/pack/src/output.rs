@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::copy_file_range;
 use rustix::io::{Errno as Raw, pread};
-use sidecar::{Builder, ReadaheadRange, SecretKey};
+use sidecar::{Builder, Hash, ReadaheadRange, SecretKey};
 use tempfile::NamedTempFile;
 use vfs::{Errno, Fill, Patience, Sink};
 
@@ -31,6 +31,8 @@ pub struct Output {
     buffer: Vec<u8>,
     filled: usize,
     written: u64,
+    /// Maximum size of the image in bytes.
+    limit: u64,
     path: Option<PathBuf>,
     /// Hashes appended bytes, if requested.
     hashes: Option<Builder>,
@@ -64,6 +66,7 @@ impl Output {
             buffer: vec![0; BUFFER_SIZE],
             filled: 0,
             written: 0,
+            limit: u64::MAX,
             path: to,
             hashes: None,
             can_kernel_copy: true,
@@ -74,6 +77,14 @@ impl Output {
     pub fn with_hashes(self) -> Output {
         Output {
             hashes: Some(Builder::default()),
+            ..self
+        }
+    }
+
+    /// Limits the image to `bytes`: writing more is an error.
+    pub fn with_limit(self, bytes: u64) -> Output {
+        Output {
+            limit: bytes,
             ..self
         }
     }
@@ -185,6 +196,13 @@ impl Output {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if self.written > self.limit {
+            let line = format!(
+                "expected an image of at most {} bytes, got more",
+                self.limit
+            );
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, line));
+        }
         let filled = std::mem::take(&mut self.filled);
         self.file.write_all(&self.buffer[..filled])
     }
@@ -213,13 +231,14 @@ impl Output {
 
     /// Completes the image: appends its hashes if enabled, with the list `readahead` and a
     /// signature by `key`. Only the first chunk may have been overwritten since it was appended.
+    /// Returns the root of the hashes, if there are any.
     pub fn write_sidecar(
         &mut self,
         readahead: &[ReadaheadRange],
         key: Option<&SecretKey>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Option<Hash>> {
         let Some(hashes) = self.hashes.take() else {
-            return Ok(());
+            return Ok(None);
         };
         let mut first = vec![0; hashes.first_chunk()];
         self.flushed_file()?.read_exact_at(&mut first, 0)?;
@@ -230,7 +249,8 @@ impl Output {
             header.sign(key);
         }
         self.append(&behind)?;
-        self.overwrite(0, &header.encode())
+        self.overwrite(0, &header.encode())?;
+        Ok(Some(*header.root()))
     }
 
     /// Returns the file, with all bytes appended so far.
@@ -377,6 +397,13 @@ mod tests {
                 "{hashes}, {kernel}"
             );
         }
+        let output = Output::to_file(&dir.path().join("image")).expect("begun");
+        let mut output = output.with_limit(1000);
+        output.append(&[0; 1000]).expect("within");
+        output.flush().expect("within");
+        output.append(&[0]).expect("buffered");
+        let error = output.finish().expect_err("beyond");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         let mut output = Output::to_file(&dir.path().join("image")).expect("begun");
         let short = parts(&[(0, 1_000_000, 1_000_000)]);
         let error = output.copy(&short, 0..1_000_000).expect_err("too short");

@@ -186,6 +186,15 @@ impl Plan {
         }
     }
 
+    /// Returns the total size in bytes of the files among `visits`, holes included.
+    pub fn contents_size(&self, visits: &[Visit]) -> u64 {
+        let size = |visit: &Visit| match self.kind(visit.node) {
+            Kind::File(contents) => contents.len(),
+            _ => 0,
+        };
+        visits.iter().map(size).fold(0, u64::saturating_add)
+    }
+
     /// Returns all nodes that have a name, each once: a directory before its entries, entries
     /// sorted by name. The order of addition has no influence.
     pub fn walk(&self) -> Result<Vec<Visit>> {

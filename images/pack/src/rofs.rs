@@ -27,7 +27,7 @@ pub struct Dropped {
 pub fn write(plan: &Plan, output: &mut Output, progress: &dyn Progress) -> Result<Dropped> {
     let visits = plan.walk()?;
     let mut dropped = Dropped::default();
-    progress.set_total(crate::contents_size(plan, &visits));
+    progress.set_total(plan.contents_size(&visits));
     for Visit { node, .. } in &visits {
         dropped.xattrs += u64::from(!plan.attributes(*node).xattrs.is_empty());
     }

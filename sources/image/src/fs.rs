@@ -86,7 +86,7 @@ impl ImageFs {
             Some(first) => Verified::open(first.clone(), trust).map_err(OpenError::Untrusted)?,
             None => None,
         };
-        if matches!(trust, Trust::Keys(_)) && devices.len() > 1 {
+        if trust.requires_hashes() && devices.len() > 1 {
             return Err(OpenError::Untrusted(Untrusted::Devices));
         }
         let verified = verified.map(Arc::new);

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use erofs::layout::{MAGIC, SUPERBLOCK_OFFSET, Superblock};
 use sidecar::ReadaheadRange;
 
-use crate::disk_cache::{CachedSource, DiskCacheEntry, DiskCacheOptions};
+use crate::disk_cache::{CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions};
 use crate::fs::OpenError;
 use crate::range::{LOCAL_READAHEAD, Piece, RangeSource};
 use crate::readahead::{ReadAhead, read_ahead};
@@ -43,9 +43,16 @@ const BLOCK: u64 = 1 << 20;
 /// An image, filled into a local file. Methods may be called concurrently from any number of
 /// threads.
 pub struct LazyImage {
-    copy: CachedSource,
+    file: LocalFile,
     metadata: Vec<Range<u64>>,
     readahead_list: Vec<ReadaheadRange>,
+}
+
+/// The local file of an image.
+enum LocalFile {
+    Filled(Box<CachedSource>),
+    /// It has the whole image.
+    Whole(DerivedImage),
 }
 
 /// A name for the local file of an image without hashes.
@@ -60,8 +67,7 @@ pub struct LazyName {
 impl LazyImage {
     /// Opens the image in `source`, and its file in the directory of `cache`. An image with hashes
     /// is verified; its file is shared by all processes and locations. Another one needs a `name`.
-    /// People know the image as `label`.
-    /// Returns nothing if the image cannot be mounted lazily.
+    /// People know the image as `label`. Returns nothing if the image cannot be mounted lazily.
     pub fn open(
         source: Arc<dyn RangeSource>,
         label: &str,
@@ -92,39 +98,69 @@ impl LazyImage {
             .over(source, &name.identity, label)
             .map_err(OpenError::Io)?;
         Ok(Some(LazyImage {
-            copy,
+            file: LocalFile::Filled(Box::new(copy)),
             metadata,
             readahead_list,
         }))
     }
 
+    /// Returns an image whose file is complete.
+    pub fn whole(image: DerivedImage) -> LazyImage {
+        LazyImage {
+            file: LocalFile::Whole(image),
+            metadata: Vec::new(),
+            readahead_list: Vec::new(),
+        }
+    }
+
     /// Returns the name of the file in the cache's directory.
     pub fn file_name(&self) -> String {
-        self.copy.file_name()
+        match &self.file {
+            LocalFile::Filled(copy) => copy.file_name(),
+            LocalFile::Whole(image) => image.file_name().to_owned(),
+        }
+    }
+
+    /// Returns the file, unless it was complete from the start.
+    fn filled(&self) -> Option<&CachedSource> {
+        match &self.file {
+            LocalFile::Filled(copy) => Some(copy),
+            LocalFile::Whole(_) => None,
+        }
+    }
+
+    /// Sets the descriptor of the file whose reads and writes raise no events.
+    fn pin(&mut self, file: File) {
+        if let LocalFile::Filled(copy) = &mut self.file {
+            copy.pin(file);
+        }
     }
 
     /// Fetches the whole image, through the descriptor `file` as [`LazyImage::prepare`] does.
     /// `progress` is called with the bytes that are there.
     pub fn fill_all(&mut self, file: File, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
-        self.copy.pin(file);
+        self.pin(file);
         let mut at = 0;
-        while at < self.copy.len() {
+        while at < self.size() {
             self.fill_exactly(at..at + STRETCH)?;
             at += STRETCH;
-            progress(at.min(self.copy.len()));
+            progress(at.min(self.size()));
         }
         Ok(())
     }
 
     /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
-        self.copy.len()
+        match &self.file {
+            LocalFile::Filled(copy) => copy.len(),
+            LocalFile::Whole(image) => image.len(),
+        }
     }
 
     /// Sets the descriptor of the file whose reads and writes raise no events, and fetches the
     /// metadata. The file must be watched from now on. Its segments stay as long as this exists.
     pub fn prepare(&mut self, file: File) -> io::Result<()> {
-        self.copy.pin(file);
+        self.pin(file);
         for range in &self.metadata {
             let mut at = range.start;
             while at < range.end {
@@ -141,33 +177,40 @@ impl LazyImage {
     /// remote source whole blocks. Returns an error if the bytes cannot be fetched, do not match
     /// their hashes, or cannot be stored.
     pub fn fill(&self, range: Range<u64>) -> io::Result<()> {
-        let len = self.copy.len();
+        let Some(copy) = self.filled() else {
+            return Ok(());
+        };
+        let len = copy.len();
         let (start, end) = (range.start.min(len), range.end.min(len));
-        let most = self.copy.readahead_len();
-        let ahead = end + self.copy.filled_before(start, most);
+        let most = copy.readahead_len();
+        let ahead = end + copy.filled_before(start, most);
         let around = match most > LOCAL_READAHEAD {
             true => start - start % BLOCK..ahead.next_multiple_of(BLOCK),
             false => start..ahead,
         };
-        let filled = self.copy.fill(start..end, around);
+        let filled = copy.fill(start..end, around);
         // One of the others may have failed.
         filled.or_else(|_| self.fill_exactly(start..end))
     }
 
     fn fill_exactly(&self, range: Range<u64>) -> io::Result<()> {
-        self.copy.fill(range.clone(), range)
+        let copy = self.filled();
+        copy.map_or(Ok(()), |copy| copy.fill(range.clone(), range))
     }
 
     /// Returns whether the file has the whole image, so that nobody has to be asked any more.
     pub fn is_complete(&self) -> bool {
-        self.copy.is_complete()
+        self.filled().is_none_or(CachedSource::is_complete)
     }
 
     /// Verifies the segments that the file has from earlier processes, if it has the whole image.
     pub fn verify_present(&self) {
-        if self.copy.stored() >= self.copy.len() {
+        if self
+            .filled()
+            .is_some_and(|copy| copy.stored() >= copy.len())
+        {
             let mut at = 0;
-            while at < self.copy.len() && self.fill_exactly(at..at + STRETCH).is_ok() {
+            while at < self.size() && self.fill_exactly(at..at + STRETCH).is_ok() {
                 at += STRETCH;
             }
         }
@@ -185,7 +228,8 @@ impl ReadAhead for LazyImage {
     }
 
     fn stretch_len(&self) -> u64 {
-        self.copy.readahead_len()
+        self.filled()
+            .map_or(LOCAL_READAHEAD, CachedSource::readahead_len)
     }
 
     fn read_ahead(&self, segments: Range<u64>) {

@@ -41,10 +41,11 @@ mod xattr;
 
 pub use cache::CacheStats;
 pub use disk_cache::{
-    CachedImage, CachedSource, DiskCacheEntry, DiskCacheOptions, ImageIdentity, Verification,
+    CachedImage, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions, ImageIdentity,
+    Verification,
 };
 pub use fs::{DEFAULT_CACHE, ImageFs, OpenError};
 pub use lazy::{LazyImage, LazyName};
 pub use range::{FileGuard, FileRanges, MemoryRanges, Piece, RangeSource};
-pub use sidecar::PublicKey;
+pub use sidecar::{Hash, PublicKey};
 pub use trust::{Trust, Untrusted};

@@ -68,8 +68,12 @@ pub struct FileRanges {
 impl FileRanges {
     /// Opens a file or a block device.
     pub fn open(path: &Path) -> io::Result<FileRanges> {
+        FileRanges::new(File::open(path)?)
+    }
+
+    /// Returns the bytes of an open file.
+    pub fn new(mut file: File) -> io::Result<FileRanges> {
         use std::io::{Seek, SeekFrom};
-        let mut file = File::open(path)?;
         let len = file.seek(SeekFrom::End(0))?;
         Ok(FileRanges { file, len })
     }

@@ -49,15 +49,21 @@ impl Verified {
             None => None,
             Some(header) => Header::parse(header, inner.len())?,
         };
-        if let Trust::Keys(keys) = trust {
-            header
-                .as_ref()
-                .ok_or(VerifyError::NotSigned)?
-                .verify(keys)?;
-        }
         let Some(header) = header else {
-            return Ok(None);
+            return match trust {
+                Trust::Hashes => Ok(None),
+                Trust::Keys(_) => Err(VerifyError::NotSigned.into()),
+                Trust::Root(..) => Err(Untrusted::NoHashes),
+            };
         };
+        if let Trust::Root(root, _) = trust
+            && header.root() != root
+        {
+            return Err(Untrusted::OtherRoot);
+        }
+        if !trust.keys().is_empty() {
+            header.verify(trust.keys())?;
+        }
         let inner: Arc<dyn RangeSource> = Arc::new(Preloaded::read(inner, &header, head)?);
         let range = header.manifest_range();
         let mut bytes = vec![0; (range.end - range.start) as usize];

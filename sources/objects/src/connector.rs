@@ -10,7 +10,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
 use parking_lot::Mutex;
-use reqwest::header::RETRY_AFTER;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
 
 /// Transfer statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,17 +23,23 @@ pub struct TransferStats {
 
 /// Counters for [`TransferStats`].
 #[derive(Debug, Default)]
-pub(crate) struct TransferCounters {
+pub struct TransferCounters {
     requests: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl TransferCounters {
+    /// Counts a request.
+    pub fn add_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn add_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn stats(&self) -> TransferStats {
+    /// Returns the sums so far.
+    pub fn stats(&self) -> TransferStats {
         TransferStats {
             requests: self.requests.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
@@ -83,17 +89,20 @@ struct CountingService {
 impl HttpService for CountingService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let attempt = request.extensions().get::<Attempt>().cloned();
-        self.counts.requests.fetch_add(1, Ordering::Relaxed);
+        self.counts.add_request();
         let response = self.client.execute(request).await?;
         if let Some(Attempt(answer)) = attempt {
-            // A `Retry-After` with a date is ignored.
-            let wait = response.headers().get(RETRY_AFTER);
-            let wait = wait.and_then(|seconds| seconds.to_str().ok()?.trim().parse().ok());
             *answer.lock() = ResponseInfo {
                 status: Some(response.status().as_u16()),
-                retry_after: wait.map(Duration::from_secs),
+                retry_after: retry_after(response.headers()),
             };
         }
         Ok(response)
     }
+}
+
+/// Returns the pause that a server requests, if it does so in seconds; dates are ignored.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse();
+    seconds.ok().map(Duration::from_secs)
 }

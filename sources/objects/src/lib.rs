@@ -7,6 +7,8 @@
 //! responses from a replaced object (detected by its ETag, or else its length and modification
 //! time) return `ESTALE`, and none of their bytes are used.
 //!
+//! Other servers of immutable bytes share all of this through [`Fetch`] (`sources/registry`).
+//!
 //! This is a separate crate because its dependencies (an HTTP client, an asynchronous runtime) are
 //! far larger than those of the rest of image support. The runtime lives as long as the object and
 //! is not exposed: calls block their threads.
@@ -21,8 +23,11 @@
 mod coalesce;
 mod connector;
 mod ranges;
+mod request;
+mod store;
 mod url;
 
-pub use connector::TransferStats;
-pub use ranges::{Object, Tuning};
+pub use connector::{TransferCounters, TransferStats, retry_after};
+pub use ranges::{Fetch, Object, Receive};
+pub use request::{RequestError, Requests, Tuning, is_transient};
 pub use url::{BadUrl, Url};

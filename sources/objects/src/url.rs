@@ -15,7 +15,7 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::connector::{Connector, TransferCounters};
-use crate::ranges::Tuning;
+use crate::request::Tuning;
 
 /// An object in a store: `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`, each
 /// optionally followed by `?OPTION=VALUE&…`; or `http://…` or `https://…`, where the query is sent
@@ -228,7 +228,7 @@ impl Url {
         tuning: &Tuning,
         counts: &Arc<TransferCounters>,
     ) -> object_store::Result<(Arc<dyn ObjectStore>, Path)> {
-        // Retries are handled in `ranges`, uniformly for all failures.
+        // Retries are handled in `request`, uniformly for all failures.
         let never = RetryConfig {
             max_retries: 0,
             ..RetryConfig::default()

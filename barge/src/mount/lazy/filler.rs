@@ -136,7 +136,7 @@ impl Filler {
         let opened = tree.map(|tree| tree.open_lazy(&options.image_cache));
         let mut image = opened.transpose()?.flatten().ok_or_else(|| {
             io::Error::other(
-                "expected an image with hashes or in an object store, with its metadata at the end",
+                "expected an image with hashes, or on a server, with its metadata at the end",
             )
         })?;
         let is_mounted = mounted.is_some();

@@ -1,17 +1,15 @@
-//! Download of an image in an object store: a check reads all of it.
+//! Download of an image on another server: a check reads all of it.
 
 use std::fs::File;
 use std::io::{self, Write};
 
-use image::Piece;
-use objects::{Object, Tuning, Url};
+use image::{Piece, RangeSource};
 
 /// Bytes per read: a few concurrent requests.
 const READ_SIZE: u64 = 16 << 20;
 
 /// Returns an unnamed file with the contents of the object.
-pub(super) fn download(url: &Url) -> io::Result<File> {
-    let object = Object::open(url, Tuning::default())?;
+pub(super) fn download(object: &dyn RangeSource) -> io::Result<File> {
     let mut file = tempfile::tempfile()?;
     let mut buffer = vec![0; READ_SIZE.min(object.len()) as usize];
     let mut at = 0;

@@ -14,12 +14,13 @@ use sidecar::{
 const CHUNKS_PER_READ: u64 = 64;
 
 /// Verifies the image in the first `len` bytes of `file` against its hashes, and those against a
-/// signature by one of `keys`, if there are any. Passes errors to `report`. Without `keys`, an
-/// image without hashes is valid.
+/// signature by one of `keys`, if there are any, and the expected `root`. Passes errors to
+/// `report`. Without `keys` and `root`, an image without hashes is valid.
 pub(super) fn check(
     file: &File,
     len: u64,
     keys: &[PublicKey],
+    root: Option<&Hash>,
     report: &mut dyn FnMut(String),
 ) -> io::Result<()> {
     let mut bytes = [0; HEADER_SIZE];
@@ -31,7 +32,12 @@ pub(super) fn check(
         }
     };
     let header = match header {
-        Ok(None) if keys.is_empty() => return Ok(()),
+        Ok(None) if keys.is_empty() => {
+            if root.is_some() {
+                report("expected hashes, according to the manifest, got none".into());
+            }
+            return Ok(());
+        }
         Ok(header) => header.ok_or(VerifyError::NotSigned),
         Err(broken) => Err(broken),
     };
@@ -43,6 +49,9 @@ pub(super) fn check(
         }
     };
     check_signature(&header, keys, report);
+    if root.is_some_and(|root| root != header.root()) {
+        report("the root of the hashes is not that in the manifest".into());
+    }
     let range = header.manifest_range();
     let mut bytes = vec![0; (range.end - range.start) as usize];
     file.read_exact_at(&mut bytes, range.start)?;

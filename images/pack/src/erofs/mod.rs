@@ -103,7 +103,7 @@ pub fn write(
     progress: &dyn Progress,
 ) -> Result<Dropped> {
     let visits = plan.walk()?;
-    progress.set_total(crate::contents_size(plan, &visits));
+    progress.set_total(plan.contents_size(&visits));
     let mut dropped = Dropped::default();
     let mut inodes: Vec<Inode> = visits
         .iter()

@@ -42,8 +42,12 @@ fn detect_compression(head: &[u8]) -> Option<Compression> {
 }
 
 /// Returns the uncompressed archive in `file`: the file itself, or one decompressed into `scratch`,
-/// an unnamed file.
-pub fn decompress(mut file: File, scratch: impl FnOnce() -> io::Result<File>) -> io::Result<File> {
+/// an unnamed file. Returns an error if that has more than `limit` bytes.
+pub fn decompress(
+    mut file: File,
+    scratch: impl FnOnce() -> io::Result<File>,
+    limit: u64,
+) -> io::Result<File> {
     let mut head = Vec::new();
     Read::by_ref(&mut file)
         .take(HEADER_SIZE as u64)
@@ -60,13 +64,30 @@ pub fn decompress(mut file: File, scratch: impl FnOnce() -> io::Result<File>) ->
         Ok(_) => Box::new(file),
         Err(_) => Box::new(io::Cursor::new(head).chain(file)),
     };
-    let mut plain: Box<dyn Read> = match packing {
+    let plain: Box<dyn Read> = match packing {
         Compression::Plain => rest,
         Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::new(rest))),
         Compression::Zstd => Box::new(zstd::Decoder::new(rest)?),
     };
-    let mut to = scratch()?;
-    io::copy(&mut plain, &mut to)?;
+    unpack(plain, scratch()?, limit)
+}
+
+/// Returns the contents of `file`, which is compressed with zstd, in `scratch`, an unnamed file.
+/// Returns an error if they have more than `limit` bytes.
+pub fn decompress_zstd(
+    file: File,
+    scratch: impl FnOnce() -> io::Result<File>,
+    limit: u64,
+) -> io::Result<File> {
+    unpack(Box::new(zstd::Decoder::new(file)?), scratch()?, limit)
+}
+
+/// Copies at most `limit` bytes to `to`.
+fn unpack(plain: Box<dyn Read>, mut to: File, limit: u64) -> io::Result<File> {
+    if io::copy(&mut plain.take(limit.saturating_add(1)), &mut to)? > limit {
+        let line = format!("expected at most {limit} bytes when decompressed, got more");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, line));
+    }
     to.flush()?;
     to.seek(SeekFrom::Start(0))?;
     Ok(to)

@@ -2,10 +2,11 @@
 
 mod decompress;
 mod oci;
+mod overlay;
 mod tar;
 mod vfs;
 
-pub use self::decompress::{decompress, is_archive};
-pub use self::oci::oci_layout;
+pub use self::decompress::{decompress, decompress_zstd, is_archive};
+pub use self::oci::{Layer, merge_layers, oci_config, oci_layout, single_layer};
 pub use self::tar::tar;
 pub use self::vfs::file_system;

@@ -5,18 +5,17 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
-
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use std::path::Path;
 
 use super::decompress::decompress;
-use super::tar::{Member, add, find, implicit_attributes, members};
+use super::overlay;
+use super::tar::{Member, MemberContent, add, find, implicit_attributes, members};
+use crate::TreeLimit;
 use crate::error::{Error, Result};
+use crate::oci::{
+    Config, Descriptor, Digest, Document, MAX_DOCUMENT, MAX_NESTING, Manifest, Platform,
+};
 use crate::plan::{Kind, Plan};
-
-/// Maximum size in bytes of an index or manifest, as accepted by registries.
-const MAX_JSON: u64 = 4 << 20;
 
 /// Prefix of a whiteout's name.
 const WHITEOUT: &[u8] = b".wh.";
@@ -27,110 +26,156 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Returns the tree of the image in the layout at `dir`: the only one, or the one for this
 /// architecture. `scratch` creates unnamed files for decompressed layers.
 pub fn oci_layout(dir: &Path, scratch: impl Fn() -> io::Result<File>) -> Result<Plan> {
-    let index = read_json(File::open(dir.join("index.json")), "index.json")?;
-    let manifest = manifest(dir, index)?;
-    let layers = manifest["layers"].as_array();
-    let layers = layers.ok_or_else(|| Error::new("the manifest has no layers"))?;
+    let manifest = manifest(dir)?;
+    let layers = manifest.layers.iter().map(|layer| {
+        let digest = &layer.digest;
+        let failed = |error: io::Error| Error::new(format!("layer {digest}: {error}"));
+        let archive = decompress(blob(dir, digest)?, &scratch, u64::MAX).map_err(failed)?;
+        Ok(Layer::Archive(archive))
+    });
+    merge_layers(layers, &TreeLimit::none())
+}
+
+/// Returns the configuration of the image in the layout at `dir`, if it has one.
+pub fn oci_config(dir: &Path) -> Result<Option<Config>> {
+    let Some(descriptor) = manifest(dir)?.config else {
+        return Ok(None);
+    };
+    let digest = &descriptor.digest;
+    let failed = |error: &dyn std::fmt::Display| Error::new(format!("{digest}: {error}"));
+    let mut text = Vec::new();
+    blob(dir, digest)?
+        .take(MAX_DOCUMENT + 1)
+        .read_to_end(&mut text)
+        .map_err(|error| failed(&error))?;
+    let config = Config::parse(&text).map_err(|error| failed(&error))?;
+    Ok(Some(config))
+}
+
+/// A layer of an image.
+pub enum Layer {
+    /// An uncompressed archive.
+    Archive(File),
+    /// A tree with the marks of overlayfs.
+    Tree(Plan),
+}
+
+/// Returns the tree of an image from its layers, the lowest first. Archives are within `limit`.
+pub fn merge_layers(
+    layers: impl IntoIterator<Item = Result<Layer>>,
+    limit: &TreeLimit,
+) -> Result<Plan> {
     let mut plan = Plan::new(implicit_attributes());
     for layer in layers {
-        let digest = digest(layer)?;
-        let failed = |error: io::Error| Error::new(format!("layer {digest}: {error}"));
-        let layer = decompress(blob(dir, digest)?, &scratch).map_err(failed)?;
-        apply_layer(&mut plan, members(layer)?)?;
+        match layer? {
+            Layer::Archive(archive) => apply_layer(&mut plan, members(archive, limit)?)?,
+            Layer::Tree(tree) => overlay::stack(&mut plan, &tree)?,
+        }
     }
     Ok(plan)
 }
 
-/// Resolves an index, possibly through nested ones, to a manifest.
-fn manifest(dir: &Path, mut index: Value) -> Result<Value> {
-    // In practice indexes are nested at most once.
-    for _ in 0..4 {
-        let Some(entries) = index["manifests"].as_array() else {
-            return Ok(index);
+/// Returns the tree of one layer, from its uncompressed archive, with the marks of overlayfs in
+/// place of whiteouts. It is within `limit`.
+pub fn single_layer(archive: File, limit: &TreeLimit) -> Result<Plan> {
+    let (whiteouts, members) = split_whiteouts(members(archive, limit)?);
+    let mut plan = Plan::new(implicit_attributes());
+    members
+        .into_iter()
+        .try_for_each(|member| add(&mut plan, member))?;
+    for whiteout in whiteouts {
+        let Some((name, above)) = whiteout.path.split_last() else {
+            continue;
         };
-        let digest = digest(select_manifest(entries)?)?;
-        index = read_json(Ok(blob(dir, digest)?), digest)?;
+        // The layer's own entry takes the place of the one that it hides.
+        let hidden = (name != OPAQUE).then(|| [above, &[name[WHITEOUT.len()..].to_vec()]].concat());
+        match hidden {
+            Some(path) => match find(&plan, &path) {
+                Some(node) => overlay::mark_opaque(&mut plan, node),
+                None => add(
+                    &mut plan,
+                    Member {
+                        path,
+                        ..overlay::whiteout()
+                    },
+                )?,
+            },
+            None => {
+                if find(&plan, above).is_none() {
+                    let path = above.to_vec();
+                    add(
+                        &mut plan,
+                        Member {
+                            path,
+                            ..implicit_directory()
+                        },
+                    )?;
+                }
+                if let Some(node) = find(&plan, above) {
+                    overlay::mark_opaque(&mut plan, node);
+                }
+            }
+        }
+    }
+    Ok(plan)
+}
+
+fn implicit_directory() -> Member {
+    Member {
+        path: Vec::new(),
+        attributes: implicit_attributes(),
+        content: MemberContent::Node(Kind::empty_directory()),
+    }
+}
+
+/// Resolves the index, possibly through nested ones, to a manifest.
+fn manifest(dir: &Path) -> Result<Manifest> {
+    let parse = |file: io::Result<File>, shown: &str| {
+        let failed = |error: &dyn std::fmt::Display| Error::new(format!("{shown}: {error}"));
+        let mut text = Vec::new();
+        let file = file.map_err(|error| failed(&error))?;
+        file.take(MAX_DOCUMENT + 1)
+            .read_to_end(&mut text)
+            .map_err(|error| failed(&error))?;
+        Document::parse(&text).map_err(|error| failed(&error))
+    };
+    let mut document = parse(File::open(dir.join("index.json")), "index.json")?;
+    for _ in 0..=MAX_NESTING {
+        match document {
+            Document::Manifest(manifest) => return Ok(manifest),
+            Document::Index(entries) => {
+                let Descriptor { digest, .. } = Platform::host().select(&entries)?;
+                document = parse(Ok(blob(dir, digest)?), &digest.to_string())?;
+            }
+        }
     }
     Err(Error::new("image indexes without a manifest"))
 }
 
-fn select_manifest(entries: &[Value]) -> Result<&Value> {
-    if let [only] = entries {
-        return Ok(only);
-    }
-    // The architecture's name in Go.
-    let machine = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let fits = |entry: &&Value| {
-        let platform = &entry["platform"];
-        platform["os"] == "linux" && platform["architecture"] == machine
-    };
-    let mut fitting = entries.iter().filter(fits);
-    match (fitting.next(), fitting.next()) {
-        (Some(one), None) => Ok(one),
-        (None, _) => Err(Error::new(format!(
-            "expected an image for linux/{machine}, got {} others",
-            entries.len()
-        ))),
-        _ => Err(Error::new(format!(
-            "expected one image for linux/{machine}, got several"
-        ))),
-    }
-}
-
-fn digest(descriptor: &Value) -> Result<&str> {
-    let digest = descriptor["digest"].as_str();
-    digest.ok_or_else(|| Error::new("a descriptor without a digest"))
-}
-
 /// Opens a blob and verifies its digest.
-fn blob(dir: &Path, digest: &str) -> Result<File> {
-    let hex = digest.strip_prefix("sha256:").filter(|hex| {
-        let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        hex.len() == 64 && hex.bytes().all(digit)
-    });
-    let hex = hex.ok_or_else(|| Error::new(format!("expected a sha256 digest, got '{digest}'")))?;
-    let path: PathBuf = dir.join("blobs/sha256").join(hex);
+fn blob(dir: &Path, digest: &Digest) -> Result<File> {
+    let path = dir.join(digest.blob_path());
     let failed = |error: io::Error| Error::new(format!("{}: {error}", path.display()));
     let mut file = File::open(&path).map_err(failed)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer).map_err(failed)? {
-            0 => break,
-            read => hasher.update(&buffer[..read]),
-        }
-    }
-    let found: String = hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    if found != hex {
+    if digest.algorithm().digest_of(&mut file).map_err(failed)? != *digest {
         return Err(Error::new(format!("{}: digest mismatch", path.display())));
     }
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     Ok(file)
 }
 
-fn read_json(file: io::Result<File>, shown: &str) -> Result<Value> {
-    let failed = |error: io::Error| Error::new(format!("{shown}: {error}"));
-    let mut text = Vec::new();
-    let file = file.map_err(failed)?;
-    file.take(MAX_JSON).read_to_end(&mut text).map_err(failed)?;
-    serde_json::from_slice(&text).map_err(|error| Error::new(format!("{shown}: {error}")))
-}
-
-/// Applies a layer: first its whiteouts, then its entries.
-fn apply_layer(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
+/// Divides the members of a layer into whiteouts and entries.
+fn split_whiteouts(members: Vec<Member>) -> (Vec<Member>, Vec<Member>) {
     let is_whiteout = |member: &Member| {
         let name = member.path.last();
         name.is_some_and(|name| name.starts_with(WHITEOUT))
     };
-    let (whiteouts, members): (Vec<_>, Vec<_>) = members.into_iter().partition(is_whiteout);
+    members.into_iter().partition(is_whiteout)
+}
+
+/// Applies a layer: first its whiteouts, then its entries.
+fn apply_layer(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
+    let (whiteouts, members) = split_whiteouts(members);
     for whiteout in whiteouts {
         let Some((name, above)) = whiteout.path.split_last() else {
             continue;

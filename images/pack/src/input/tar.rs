@@ -17,6 +17,7 @@ use std::sync::Arc;
 use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 use vfs::{Device, Time};
 
+use crate::TreeLimit;
 use crate::contents::FileRanges;
 use crate::error::{Error, Result};
 use crate::plan::{Attributes, Kind, NodeId, Plan};
@@ -46,7 +47,7 @@ pub(super) enum MemberContent {
 /// with mode 0755.
 pub fn tar(file: File) -> Result<Plan> {
     let mut plan = Plan::new(implicit_attributes());
-    for member in members(file)? {
+    for member in members(file, &TreeLimit::none())? {
         add(&mut plan, member)?;
     }
     Ok(plan)
@@ -106,8 +107,8 @@ pub(super) fn find(plan: &Plan, path: &[Vec<u8>]) -> Option<NodeId> {
         .try_fold(NodeId::ROOT, |dir, name| plan.lookup(dir, name))
 }
 
-/// Returns all members of an archive, in order.
-pub(super) fn members(file: File) -> Result<Vec<Member>> {
+/// Returns all members of an archive, in order, if they are within `limit`.
+pub(super) fn members(file: File, limit: &TreeLimit) -> Result<Vec<Member>> {
     let size = file.metadata()?.len();
     let mut archive = Archive {
         file: Arc::new(file),
@@ -117,6 +118,14 @@ pub(super) fn members(file: File) -> Result<Vec<Member>> {
     };
     let mut members = Vec::new();
     while let Some(member) = archive.next()? {
+        let path: usize = member.path.iter().map(Vec::len).sum();
+        match &member.content {
+            MemberContent::Node(kind) => limit.take(path, &member.attributes, Some(kind))?,
+            MemberContent::Link(target) => {
+                let target: usize = target.iter().map(Vec::len).sum();
+                limit.take(path + target, &member.attributes, None)?;
+            }
+        }
         members.push(member);
     }
     Ok(members)

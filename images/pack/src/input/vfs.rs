@@ -11,13 +11,20 @@ use vfs::{Call, Caller, Cx, Entry, Errno, FileSystem, Node, OpenFlags, Sink, Sup
 use wire::payload::SliceSink;
 
 use crate::Contents;
+use crate::TreeLimit;
 use crate::contents::{unexpected_end, whole_range};
 use crate::error::{Error, Result};
 use crate::plan::{Attributes, Kind, MAX_DEPTH, NodeId, Plan};
 
 /// Returns the tree below the directory `root` of `fs`, read on behalf of `caller`. Returns an
-/// error if a node cannot be read: an image must not lack files silently.
-pub fn file_system(fs: Arc<dyn FileSystem>, caller: Arc<Caller>, root: Entry) -> Result<Plan> {
+/// error if a node cannot be read, as an image must not lack files silently, or if the tree is
+/// beyond `limit`.
+pub fn file_system(
+    fs: Arc<dyn FileSystem>,
+    caller: Arc<Caller>,
+    root: Entry,
+    limit: &TreeLimit,
+) -> Result<Plan> {
     let tree = &Tree { fs, caller };
     if root.attr.kind != vfs::Kind::Directory {
         let what = "expected a directory, an image, a tar archive or an OCI image layout";
@@ -42,6 +49,7 @@ pub fn file_system(fs: Arc<dyn FileSystem>, caller: Arc<Caller>, root: Entry) ->
             }
             let kind = kind(tree, &entry).map_err(failed)?;
             let attributes = attributes(tree, &entry).map_err(failed)?;
+            limit.take(path.len(), &attributes, Some(&kind))?;
             let child = plan.add(node, &listed.name, attributes, kind);
             if has_links {
                 linked.insert(key, child);

@@ -58,7 +58,7 @@ fn scratch() -> std::io::Result<File> {
 }
 
 fn plan_of_archive(path: &Path) -> pack::Result<Plan> {
-    input::tar(input::decompress(File::open(path)?, scratch)?)
+    input::tar(input::decompress(File::open(path)?, scratch, u64::MAX)?)
 }
 
 #[test]
@@ -572,6 +572,24 @@ fn layers_are_put_on_each_other() {
     );
     let etc = plan.lookup(pack::NodeId::ROOT, b"etc").expect("there");
     assert_eq!(plan.lookup(etc, b"b"), plan.lookup(etc, b"d"));
+}
+
+#[test]
+fn a_tree_beyond_its_limit_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    oci(dir.path(), &["for at in $(seq 20); do echo > $at; done"]);
+    let layer = fs::read_dir(dir.path().join("blobs/sha256")).expect("blobs");
+    let layer = layer.map(|blob| blob.expect("a blob").path());
+    let layer = layer.max_by_key(|blob| fs::metadata(blob).expect("a blob").len());
+    let layer = layer.expect("a blob");
+    let merge = |bytes: u64| {
+        let archive = input::decompress(File::open(&layer)?, scratch, u64::MAX)?;
+        let layers = [Ok(input::Layer::Archive(archive))];
+        input::merge_layers(layers, &pack::TreeLimit::new(bytes)).map(|plan| paths(&plan).len())
+    };
+    assert_eq!(merge(21 * 600).expect("a plan"), 20);
+    let error = merge(10 * 600).expect_err("beyond").to_string();
+    assert!(error.contains("a tree of at most 6000 bytes"), "{error}");
 }
 
 #[test]

@@ -265,7 +265,7 @@ pub(crate) fn plan_of(root: &Path) -> Plan {
     let root = fs.root(&cx).expect("a root");
     let attr = root.attr(&cx, AttrMask::STAT).expect("attributes");
     let root = Entry { node: root, attr };
-    input::file_system(fs, caller.clone(), root).expect("walked")
+    input::file_system(fs, caller.clone(), root, &pack::TreeLimit::none()).expect("walked")
 }
 
 /// Writes an image of `plan` in `dir`.

@@ -11,6 +11,9 @@ use std::time::{Duration, SystemTime};
 
 use sys::lock::{self, Kind};
 
+/// The age of unfinished files that no process writes any more: no download takes as long.
+const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+
 /// The directory and size limit of a disk cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskCacheOptions {
@@ -35,6 +38,11 @@ impl DiskCacheOptions {
         &self.dir
     }
 
+    /// Returns the maximum size in bytes.
+    pub fn limit(&self) -> u64 {
+        self.size
+    }
+
     /// Parses a number of bytes with an optional unit of KiB, MiB, GiB or TiB (`k`, `m`, `g`, `t`).
     /// The error says what was expected.
     pub fn size(text: &str) -> Result<u64, String> {
@@ -45,7 +53,7 @@ impl DiskCacheOptions {
         let number = digits.parse::<u64>().ok();
         let bytes =
             number.and_then(|number| number.checked_mul(1 << unit.map_or(0, |unit| unit.1)));
-        bytes.ok_or_else(|| format!("a size such as 500M or 10G, got '{text}'"))
+        bytes.ok_or_else(|| format!("a size such as 500M or 10G, got '{}'", text.escape_debug()))
     }
 }
 
@@ -125,6 +133,16 @@ impl CacheFiles {
     }
 }
 
+/// Waits until the image with this map may be used by several processes.
+pub(super) fn wait_shared(map: &File) -> io::Result<()> {
+    Ok(lock::wait(map.as_fd(), USERS, USERS, Kind::Shared)?)
+}
+
+/// Waits until no other process uses the image with this map.
+pub(super) fn wait_alone(map: &File) -> io::Result<()> {
+    Ok(lock::wait(map.as_fd(), USERS, USERS, Kind::Exclusive)?)
+}
+
 /// Returns the first and the last byte of the map that are locked to fetch segments.
 fn fetch_lock(segments: &Range<u64>) -> (u64, u64) {
     (FETCHES + segments.start, FETCHES + segments.end - 1)
@@ -137,6 +155,19 @@ impl CacheDir {
         options: &DiskCacheOptions,
         name: &str,
     ) -> io::Result<(CacheDir, CacheFiles)> {
+        let cache_dir = CacheDir::named(options, name)?;
+        let map = cache_dir.lock_map(|map| {
+            match try_lock_map(map, || sleep(Duration::from_millis(10))) {
+                true => Ok(()),
+                false => Err(io::ErrorKind::ResourceBusy.into()),
+            }
+        })?;
+        let data = open_file(&cache_dir.data_path())?;
+        Ok((cache_dir, CacheFiles { map, data }))
+    }
+
+    /// Creates the directory if it is missing. Opens no file.
+    pub(super) fn named(options: &DiskCacheOptions, name: &str) -> io::Result<CacheDir> {
         let mut dirs = fs::DirBuilder::new();
         dirs.recursive(true).mode(0o700).create(&options.dir)?;
         let options = DiskCacheOptions {
@@ -144,30 +175,26 @@ impl CacheDir {
             dir: fs::canonicalize(&options.dir)?,
             size: options.size,
         };
-        let cache_dir = CacheDir {
+        Ok(CacheDir {
             name: blake3::hash(name.as_bytes()).to_hex()[..32].to_owned(),
             others: 0,
             // The first search for space scans the directory.
             written_since_scan: options.size,
             options,
-        };
-        let file = |path: PathBuf| {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).mode(0o600);
-            options.open(path)
-        };
+        })
+    }
+
+    /// Returns the map, locked with `lock`.
+    pub(super) fn lock_map(&self, lock: impl Fn(&File) -> io::Result<()>) -> io::Result<File> {
         loop {
-            let path = cache_dir.path(&cache_dir.name, "map");
-            let map = file(path.clone())?;
-            if !try_lock_map(&map, || sleep(Duration::from_millis(10))) {
-                return Err(io::ErrorKind::ResourceBusy.into());
-            }
+            let path = self.path(&self.name, "map");
+            let map = open_file(&path)?;
+            lock(&map)?;
             // Another process may have removed the map just before it was locked.
             let (ours, there) = (map.metadata()?, fs::metadata(&path));
             if there.is_ok_and(|there| there.ino() == ours.ino()) {
                 map.set_modified(SystemTime::now())?;
-                let data = file(cache_dir.path(&cache_dir.name, "data"))?;
-                return Ok((cache_dir, CacheFiles { map, data }));
+                return Ok(map);
             }
         }
     }
@@ -185,6 +212,16 @@ impl CacheDir {
         };
         dir.make_room(0);
         Ok(())
+    }
+
+    /// Returns the path of this image's data.
+    pub(super) fn data_path(&self) -> PathBuf {
+        self.path(&self.name, "data")
+    }
+
+    /// Returns the options, with the absolute path of the directory.
+    pub(super) fn options(&self) -> &DiskCacheOptions {
+        &self.options
     }
 
     /// Removes this image, which is locked.
@@ -208,7 +245,7 @@ impl CacheDir {
 
     /// Evicts images that are not open until `needed` bytes are free or none is left. Returns the
     /// size in bytes of the others afterwards.
-    fn make_room(&self, needed: u64) -> u64 {
+    pub(super) fn make_room(&self, needed: u64) -> u64 {
         let mut others = self.others();
         others.sort_by_key(|other| other.used);
         let mut bytes = others.iter().map(|other| other.bytes).sum();
@@ -221,6 +258,21 @@ impl CacheDir {
             }
         }
         bytes
+    }
+
+    /// Removes files with this prefix that have not been written for [`ABANDONED`]: those of a
+    /// process that was killed.
+    pub(super) fn remove_abandoned(&self, prefix: &str) {
+        let entries = fs::read_dir(&self.options.dir).into_iter().flatten();
+        for entry in entries.flatten() {
+            let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+            let name = entry.file_name();
+            let unfinished = name.as_encoded_bytes().starts_with(prefix.as_bytes());
+            if unfinished && age().is_some_and(|age| age > ABANDONED) {
+                // One that cannot be removed only takes space.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Returns the other images.
@@ -274,6 +326,13 @@ struct OtherImage {
     name: String,
     bytes: u64,
     used: SystemTime,
+}
+
+/// Opens a file of the cache for reading and writing, and creates it if it is missing.
+fn open_file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600);
+    options.open(path)
 }
 
 /// Locks a map, alone if possible, calling `pause` before each retry. Retries are needed because a

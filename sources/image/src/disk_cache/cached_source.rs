@@ -105,6 +105,25 @@ impl DiskCacheEntry {
         self.cache_dir.discard();
     }
 
+    /// Puts the disk cache in front of `far`, as [`DiskCacheEntry::over`] does. Returns `far` alone,
+    /// and logs that, if another process reads another version of the image.
+    pub fn over_if_free(
+        self,
+        far: Arc<dyn RangeSource>,
+        identity: &[u8],
+        label: &str,
+    ) -> io::Result<Arc<dyn RangeSource>> {
+        match self.over(far.clone(), identity, label) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tracing::warn!(
+                    "{label}: no disk cache, because another process reads another version"
+                );
+                Ok(far)
+            }
+            opened => Ok(Arc::new(opened?)),
+        }
+    }
+
     /// Puts the disk cache in front of `far`, which `identity` tells from others of the same name,
     /// and `label` names for people.
     /// Cached segments of another identity are removed; returns `WouldBlock` if another process

@@ -10,6 +10,9 @@
 //! other processes. Images that no process has open are evicted first, least recently used first;
 //! then chunks of this image (second chance, CLOCK), unless other processes or a mount use it.
 //!
+//! An image that this host derived from something else ([`DerivedImage`]) is one whole file with a
+//! map that lists no segments. Any number of processes share it.
+//!
 //! Locks: processes share an image by locks on bytes of its map (`CacheFiles`). `eviction_lock` is
 //! taken shared to use the data file, and exclusive to punch holes in it; it is only tried, never
 //! waited for, since a holder may re-enter. `cache_dir` is held during a whole search for space.
@@ -18,10 +21,12 @@
 
 mod cache_dir;
 mod cached_source;
+mod derived;
 mod images;
 mod map;
 
 pub use cache_dir::DiskCacheOptions;
 pub use cached_source::{CachedSource, DiskCacheEntry};
+pub use derived::DerivedImage;
 pub use images::{CachedImage, Verification};
 pub use map::ImageIdentity;

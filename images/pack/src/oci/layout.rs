@@ -1,0 +1,177 @@
+//! Writer of an image layout (image-spec, `image-layout.md`) with one image of one EROFS layer.
+//!
+//! The layout is complete at any time: blobs are named when they are whole, and the index is
+//! replaced last. Blobs of a replaced image remain.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use humantime::format_rfc3339_seconds;
+use serde_json::{Value, json};
+use sidecar::Hash;
+use tempfile::NamedTempFile;
+
+use super::{Algorithm, Config, Digest, EROFS_LAYER, Platform, ROOT_ANNOTATION};
+
+/// The first second of the year 10000 since the Unix epoch.
+const YEAR_10000: u64 = 253_402_300_800;
+
+/// The contents of `oci-layout`.
+const MARKER: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
+
+/// Media types of the specification.
+const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+/// A layout to which an image is written.
+pub struct Layout {
+    dir: PathBuf,
+}
+
+impl Layout {
+    /// Creates the layout at `dir`, unless there is one. Returns an error if the directory has
+    /// other files.
+    pub fn create(dir: &Path) -> io::Result<Layout> {
+        fs::create_dir_all(dir)?;
+        let marker = dir.join("oci-layout");
+        if !marker.is_file() {
+            if fs::read_dir(dir)?.next().is_some() {
+                let line = "expected an empty directory, or that of an OCI image layout";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, line));
+            }
+            fs::write(&marker, MARKER)?;
+        }
+        fs::create_dir_all(dir.join("blobs/sha256"))?;
+        Ok(Layout { dir: dir.into() })
+    }
+
+    /// Returns the path at which the EROFS image is to be written.
+    pub fn layer_path(&self) -> PathBuf {
+        self.dir.join("blobs/sha256/.layer")
+    }
+
+    /// Makes the file at [`Layout::layer_path`], whose hashes have the root `root`, the only layer
+    /// of the only image, with the configuration `config` apart from its layers. `created` is in
+    /// seconds since the Unix epoch. Returns the digest of the manifest.
+    pub fn finish(
+        self,
+        config: Config,
+        root: Option<&Hash>,
+        created: Option<i64>,
+    ) -> io::Result<Digest> {
+        let path = self.layer_path();
+        let mut file = File::open(&path)?;
+        let size = file.metadata()?.len();
+        let layer = Algorithm::Sha256.digest_of(&mut file)?;
+        fs::rename(path, self.dir.join(layer.blob_path()))?;
+        let platform = config.platform().unwrap_or_else(Platform::host);
+        let config = config.with_layer(&layer, created.and_then(rfc3339));
+        let config = self.document(CONFIG_TYPE, &config)?;
+        let mut layer =
+            json!({"mediaType": EROFS_LAYER, "digest": layer.to_string(), "size": size});
+        if let Some(root) = root {
+            let hex: String = root.iter().map(|byte| format!("{byte:02x}")).collect();
+            layer["annotations"] = json!({ ROOT_ANNOTATION: hex });
+        }
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": config,
+            "layers": [layer],
+        });
+        let text = manifest.to_string();
+        let mut entry = self.document(MANIFEST, &manifest)?;
+        entry["platform"] = json!({"architecture": platform.architecture, "os": platform.os});
+        let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]});
+        self.write(&self.dir.join("index.json"), index.to_string().as_bytes())?;
+        Ok(Digest::sha256(text.as_bytes()))
+    }
+
+    /// Writes a document, and returns its descriptor.
+    fn document(&self, media_type: &str, document: &Value) -> io::Result<Value> {
+        let text = document.to_string();
+        let digest = Digest::sha256(text.as_bytes());
+        self.write(&self.dir.join(digest.blob_path()), text.as_bytes())?;
+        Ok(json!({"mediaType": media_type, "digest": digest.to_string(), "size": text.len()}))
+    }
+
+    /// Writes a file, which replaces an existing one when it is complete.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut file = NamedTempFile::with_prefix_in(".barge-pack-", &self.dir)?;
+        file.write_all(bytes)?;
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::Permissions::from_mode(0o644);
+        file.as_file().set_permissions(mode)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    }
+}
+
+/// Formats a time in seconds as RFC 3339 requires; nothing before the year 1970 or after 9999.
+fn rfc3339(seconds: i64) -> Option<String> {
+    let since = Duration::from_secs(seconds.try_into().ok()?);
+    let time = UNIX_EPOCH.checked_add(since)?;
+    // The crate panics for other years.
+    (since.as_secs() < YEAR_10000).then(|| format_rfc3339_seconds(time).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oci::{Document, LayerFormat};
+
+    #[test]
+    fn a_layout_names_its_blobs_by_their_digests() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = dir.path().join("layout");
+        let mut digests = Vec::new();
+        for bytes in [b"first", b"other"] {
+            let layout = Layout::create(&at).expect("created");
+            fs::write(layout.layer_path(), bytes).expect("written");
+            let config = Config::new(&Platform::host());
+            let digest = layout.finish(config, Some(&[7; 32]), Some(0));
+            digests.push(digest.expect("finished"));
+            let index = fs::read(at.join("index.json")).expect("an index");
+            let Ok(Document::Index(entries)) = Document::parse(&index) else {
+                panic!("no index");
+            };
+            let [entry] = &entries[..] else {
+                panic!("{entries:?}");
+            };
+            assert_eq!(Some(&entry.digest), digests.last());
+            let manifest = fs::read(at.join(entry.digest.blob_path())).expect("a manifest");
+            assert!(entry.digest.matches(&manifest) && entry.size == manifest.len() as u64);
+            let Ok(Document::Manifest(manifest)) = Document::parse(&manifest) else {
+                panic!("no manifest");
+            };
+            let [layer] = &manifest.layers[..] else {
+                panic!("{manifest:?}");
+            };
+            assert_eq!(layer.layer_format().expect("known"), LayerFormat::Erofs);
+            assert_eq!((layer.size, layer.root), (5, Some([7; 32])));
+            let stored = fs::read(at.join(layer.digest.blob_path())).expect("a layer");
+            assert!(layer.digest.matches(&stored) && stored == bytes);
+        }
+        assert_ne!(digests[0], digests[1]);
+        fs::write(dir.path().join("file"), b"").expect("written");
+        assert!(Layout::create(dir.path()).is_err());
+    }
+
+    #[test]
+    fn times_are_dates() {
+        for (seconds, date) in [
+            (0, Some("1970-01-01T00:00:00Z")),
+            (951_827_696, Some("2000-02-29T12:34:56Z")),
+            (1_735_689_599, Some("2024-12-31T23:59:59Z")),
+            (253_402_300_799, Some("9999-12-31T23:59:59Z")),
+            (253_402_300_800, None),
+            (-1, None),
+        ] {
+            assert_eq!(rfc3339(seconds).as_deref(), date);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Opens an image: from a reference to the bytes of one EROFS image.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use image::{DerivedImage, DiskCacheEntry, DiskCacheOptions, Hash, LazyName, Piece, RangeSource};
+use objects::Tuning;
+use pack::oci::{Config, Descriptor, LayerFormat, MAX_DOCUMENT, Platform};
+
+use crate::Url;
+use crate::blob::blob;
+use crate::client::{Repository, invalid};
+use crate::convert::{Merged, convert, convert_into, fetch_whole, fetch_whole_into};
+use crate::credentials;
+
+/// The bytes of an EROFS image.
+pub struct Image {
+    /// The bytes, through the disk cache if the URL has one.
+    pub source: Arc<dyn RangeSource>,
+    /// The root that the hashes of the image must have, according to the manifest.
+    pub root: Option<Hash>,
+}
+
+/// The environment of an image that is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Retry limits and timeouts.
+    pub tuning: Tuning,
+    /// Docker's `config.json` with credentials, if there is one.
+    pub docker_config: Option<PathBuf>,
+}
+
+impl Default for Options {
+    /// Returns the usual timeouts, and the credentials of the user who runs this program.
+    fn default() -> Options {
+        Options {
+            tuning: Tuning::default(),
+            docker_config: credentials::default_file(),
+        }
+    }
+}
+
+/// An image for a local file that is filled when it is read.
+pub enum LazyImage {
+    /// A layer, read in ranges, with the name of its file, and the root that its hashes must have.
+    Layer(Arc<dyn RangeSource>, LazyName, Option<Hash>),
+    /// A file that has the whole image.
+    Whole(DerivedImage),
+}
+
+/// The layers of an image, and how they are read.
+enum Layers {
+    /// One EROFS image, in ranges.
+    Ranges(Descriptor),
+    /// One EROFS image, as a whole: only its digest verifies it.
+    Whole(Descriptor),
+    /// Layers that are converted into one image.
+    Converted(Vec<Descriptor>, Merged),
+}
+
+/// Opens the image that `url` names, or one layer of it. A single EROFS layer is read in ranges, or
+/// downloaded if nothing else verifies it against a digest in the URL; other layers are converted
+/// into one image. One layer alone keeps its whiteouts, as the marks of overlayfs.
+pub fn open(url: &Url, options: &Options) -> io::Result<Image> {
+    let repository = Arc::new(Repository::new(url, options)?);
+    match layers(url, &repository)? {
+        Layers::Ranges(layer) => ranges(url, &repository, &layer),
+        Layers::Whole(layer) => Ok(Image {
+            source: fetch_whole(&repository, &layer, url.disk_cache())?,
+            root: None,
+        }),
+        Layers::Converted(layers, merged) => Ok(Image {
+            source: convert(&repository, &layers, merged, url.disk_cache())?,
+            root: None,
+        }),
+    }
+}
+
+/// Opens the image that `url` names, as [`open`] does, for a local file in `cache`.
+pub fn open_lazy(url: &Url, options: &Options, cache: &DiskCacheOptions) -> io::Result<LazyImage> {
+    let repository = Arc::new(Repository::new(url, options)?);
+    match layers(url, &repository)? {
+        Layers::Ranges(layer) => {
+            let name = LazyName {
+                location: cache_name(url, &layer),
+                identity: layer.digest.to_string().into(),
+            };
+            let object = Arc::new(blob(&repository, &layer));
+            Ok(LazyImage::Layer(object, name, layer.root))
+        }
+        Layers::Whole(layer) => {
+            let whole = fetch_whole_into(cache, &repository, &layer)?;
+            Ok(LazyImage::Whole(whole))
+        }
+        Layers::Converted(layers, merged) => {
+            let converted = convert_into(cache, &repository, &layers, merged)?;
+            Ok(LazyImage::Whole(converted))
+        }
+    }
+}
+
+/// Returns the layers of the image that `url` names.
+fn layers(url: &Url, repository: &Arc<Repository>) -> io::Result<Layers> {
+    let manifest = repository.manifest(&Platform::host())?;
+    let layers = match url.layer() {
+        None => manifest.layers,
+        Some(digest) => {
+            let mut layers = manifest.layers.into_iter();
+            let layer = layers.find(|layer| layer.digest == *digest);
+            let missing = || {
+                let line = format!("the image has no layer {digest}");
+                io::Error::new(io::ErrorKind::NotFound, line)
+            };
+            vec![layer.ok_or_else(missing)?]
+        }
+    };
+    let formats = layers.iter().map(Descriptor::layer_format);
+    let formats: Vec<_> = formats.collect::<pack::Result<_>>().map_err(invalid)?;
+    match &layers[..] {
+        [] => Err(invalid("expected an image with layers, got one without")),
+        [layer] if formats == [LayerFormat::Erofs] => {
+            if layer.root.is_some() || !url.keys().is_empty() {
+                return Ok(Layers::Ranges(layer.clone()));
+            }
+            if url.reference().digest().is_some() {
+                return Ok(Layers::Whole(layer.clone()));
+            }
+            tracing::info!(
+                "{url}: the manifest has no root of the image's hashes: the connection alone \
+                 protects the image"
+            );
+            Ok(Layers::Ranges(layer.clone()))
+        }
+        _ if !url.keys().is_empty() => Err(invalid(
+            "expected one signed EROFS layer, got layers to convert, which have no signature",
+        )),
+        _ => {
+            let merged = match url.layer() {
+                Some(_) => Merged::Alone,
+                None => Merged::Image,
+            };
+            Ok(Layers::Converted(layers, merged))
+        }
+    }
+}
+
+/// Returns the name of a layer in the disk cache. The root verifies what another registry has sent
+/// for the same digest; nothing else does.
+fn cache_name(url: &Url, layer: &Descriptor) -> String {
+    let digest = &layer.digest;
+    match layer.root {
+        Some(_) => format!("layer {digest}"),
+        None => format!("layer {digest} {}", url.reference().host()),
+    }
+}
+
+/// Opens a layer that is read in ranges, through the disk cache if the URL has one.
+fn ranges(url: &Url, repository: &Arc<Repository>, layer: &Descriptor) -> io::Result<Image> {
+    let object = Arc::new(blob(repository, layer));
+    let digest = layer.digest.to_string();
+    let source: Arc<dyn RangeSource> = match url.disk_cache() {
+        None => object,
+        Some(options) => match DiskCacheEntry::open(options, &cache_name(url, layer)) {
+            Ok(entry) => entry.over_if_free(object, digest.as_bytes(), &url.to_string())?,
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                tracing::warn!("{url}: no disk cache, because another process opens it");
+                object
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    Ok(Image {
+        source,
+        root: layer.root,
+    })
+}
+
+/// Returns the configuration of the image that `url` names, if it has one, verified against its
+/// digest.
+pub fn config(url: &Url, options: &Options) -> io::Result<Option<Config>> {
+    let repository = Arc::new(Repository::new(url, options)?);
+    let Some(descriptor) = repository.manifest(&Platform::host())?.config else {
+        return Ok(None);
+    };
+    if descriptor.size > MAX_DOCUMENT {
+        let got = descriptor.size;
+        let line = format!("expected a configuration of at most {MAX_DOCUMENT} bytes, got {got}");
+        return Err(invalid(line));
+    }
+    let object = blob(&repository, &descriptor);
+    let mut text = vec![0; descriptor.size as usize];
+    object.read(&mut [Piece {
+        offset: 0,
+        buffer: &mut text,
+    }])?;
+    if !descriptor.digest.matches(&text) {
+        let expected = &descriptor.digest;
+        return Err(invalid(format_args!(
+            "expected a configuration with the digest {expected}"
+        )));
+    }
+    Config::parse(&text).map(Some).map_err(invalid)
+}
