@@ -35,6 +35,8 @@ pub struct CachedSource {
     remote: Arc<dyn RangeSource>,
     /// Loads in progress, without cached entries: its limit is 0.
     loads: Arc<Cache<u64>>,
+    /// Held while several segments are claimed for loads.
+    claiming: Mutex<()>,
     identity: ImageIdentity,
     files: CacheFiles,
     eviction_lock: RwLock<()>,
@@ -105,8 +107,8 @@ impl DiskCacheEntry {
         self.cache_dir.discard();
     }
 
-    /// Puts the disk cache in front of `far`, as [`DiskCacheEntry::over`] does. Returns `far` alone,
-    /// and logs that, if another process reads another version of the image.
+    /// Puts the disk cache in front of `far`, as [`DiskCacheEntry::over`] does. Returns `far`
+    /// alone, and logs that, if another process reads another version of the image.
     pub fn over_if_free(
         self,
         far: Arc<dyn RangeSource>,
@@ -160,6 +162,7 @@ impl DiskCacheEntry {
         Ok(CachedSource {
             remote: far,
             loads: Cache::new(0),
+            claiming: Mutex::default(),
             identity: wanted,
             files: pair,
             eviction_lock: RwLock::new(()),
@@ -299,27 +302,45 @@ impl CachedSource {
     ) -> io::Result<BTreeMap<u64, Arc<[u8]>>> {
         let mut fetched = BTreeMap::new();
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for number in numbers.union(&optional).copied() {
-            match self.loads.claim(number) {
-                Claim::Ready(segment) => drop(fetched.insert(number, segment)),
-                Claim::Wait(_) if optional.contains(&number) => {}
-                Claim::Wait(load) => theirs.push((number, load)),
-                Claim::Load(load) => match self.read_cached(number) {
-                    Some(segment) => {
-                        let segment: Arc<[u8]> = segment.into();
-                        load.settle(Ok(segment.clone()));
-                        fetched.insert(number, segment);
-                    }
-                    None => ours.push(load),
-                },
+        {
+            // Two threads that claim every other segment would both fetch those between.
+            let _claiming = self.claiming.lock();
+            for number in numbers.union(&optional).copied() {
+                match self.loads.claim(number) {
+                    Claim::Ready(segment) => drop(fetched.insert(number, segment)),
+                    Claim::Wait(_) if optional.contains(&number) => {}
+                    Claim::Wait(load) => theirs.push((number, load)),
+                    Claim::Load(load) => ours.push(load),
+                }
             }
         }
+        let ours = self.settle_cached(ours, &mut fetched);
         self.fetch(ours, &mut fetched)?;
         // Waits only after its own loads are settled: their owners may be waiting for one of ours.
         for (number, load) in theirs {
             fetched.insert(number, load.wait()?);
         }
         Ok(fetched)
+    }
+
+    /// Settles the loads of segments that are on disk, and returns the others.
+    fn settle_cached(
+        &self,
+        loads: Vec<Load<u64>>,
+        fetched: &mut BTreeMap<u64, Arc<[u8]>>,
+    ) -> Vec<Load<u64>> {
+        let mut missing = Vec::new();
+        for load in loads {
+            match self.read_cached(load.key()) {
+                Some(segment) => {
+                    let segment: Arc<[u8]> = segment.into();
+                    fetched.insert(load.key(), segment.clone());
+                    load.settle(Ok(segment));
+                }
+                None => missing.push(load),
+            }
+        }
+        missing
     }
 
     /// Fetches missing segments and stores them on disk. Those that another process fetches are
@@ -351,18 +372,9 @@ impl CachedSource {
         fetched: &mut BTreeMap<u64, Arc<[u8]>>,
     ) -> io::Result<()> {
         let numbers: Vec<_> = runs.iter().map(|run| run.numbers.clone()).collect();
-        let mut missing = Vec::new();
-        for load in runs.into_iter().flat_map(|run| run.loads) {
-            // Another process may have stored it before it was locked here.
-            match self.read_cached(load.key()) {
-                Some(segment) => {
-                    let segment: Arc<[u8]> = segment.into();
-                    fetched.insert(load.key(), segment.clone());
-                    load.settle(Ok(segment));
-                }
-                None => missing.push(load),
-            }
-        }
+        let loads = runs.into_iter().flat_map(|run| run.loads).collect();
+        // Another process may have stored some before they were locked here.
+        let missing = self.settle_cached(loads, fetched);
         let done = self.fetch_missing(missing, fetched);
         numbers.iter().for_each(|run| self.files.unlock_fetch(run));
         done

@@ -16,8 +16,9 @@
 //! Locks: processes share an image by locks on bytes of its map (`CacheFiles`). `eviction_lock` is
 //! taken shared to use the data file, and exclusive to punch holes in it; it is only tried, never
 //! waited for, since a holder may re-enter. `cache_dir` is held during a whole search for space.
-//! `state` is taken after both, and never held during I/O. Segments that this process fetches are
-//! locked in the map before those of other processes are waited for.
+//! `state` is taken after both, and never held during I/O; `claiming` only with that of `loads`.
+//! Segments that this process fetches are locked in the map before those of other processes are
+//! waited for.
 
 mod cache_dir;
 mod cached_source;
