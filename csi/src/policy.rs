@@ -80,10 +80,11 @@ const REMOTE: &[(&str, &[&str])] = &[
     ),
     ("http", &[]),
     ("https", &[]),
+    ("oci", &["layer"]),
 ];
 
-/// The schemes of object stores, whose data can be cached on disk.
-const OBJECTS: &[&str] = &["s3", "gs", "az", "http", "https"];
+/// The schemes of object stores and registries, whose data can be cached on disk.
+const OBJECTS: &[&str] = &["s3", "gs", "az", "http", "https", "oci"];
 
 /// Mount options for all volumes: of mount(8), and of `barge mount`.
 const OPTIONS: &[&str] = &[
@@ -141,7 +142,7 @@ const ADMINISTRATOR_SECRETS: &[&str] = &["AWS_ENDPOINT_URL"];
 
 /// Prefixes of the environment variables that the plugin passes to mounts of administrators'
 /// volumes without secrets: the credentials of the node.
-const AMBIENT: &[&str] = &["AWS_", "AZURE_", "GOOGLE_"];
+const AMBIENT: &[&str] = &["AWS_", "AZURE_", "DOCKER_CONFIG", "GOOGLE_"];
 
 /// The credentials of each object store among [`SECRETS`], and the variable without which a store
 /// asks the node for its role.
@@ -511,6 +512,8 @@ fn environment(
         environment.push((name.clone(), value.into()));
     }
     if author == Author::Pod {
+        // Registries get no login of the node's users.
+        environment.push(("DOCKER_CONFIG".into(), "/nonexistent".into()));
         for (skip, names) in CREDENTIALS {
             if !names.iter().any(|name| secrets.contains_key(*name)) {
                 environment.push(((*skip).to_owned(), "true".into()));
@@ -568,6 +571,7 @@ mod tests {
             "s3://bucket/image.erofs",
             "s3://bucket/image.erofs?region=eu-1&endpoint=http://minio:9000",
             "https://host/image.erofs?X-Amz-Signature=x",
+            "oci://registry.example/tools:1",
             "nfs://server/export?vers=4.2",
             "9p://server:564/tree",
             "mem:",
@@ -589,6 +593,7 @@ mod tests {
             "s3://b/k?secret_access_key=x",
             "s3://b/k?region=x&web_identity_token_file=/etc/shadow",
             "s3://b/k?%63ache_dir=/etc",
+            "oci://registry.example/tools?hosts_dir=/etc",
             "nfs://server/e?tlskey=/etc/key",
         ] {
             assert_eq!(
@@ -744,8 +749,8 @@ mod tests {
         assert_eq!(administrator.len(), 2);
         let hush = ("AWS_SECRET_ACCESS_KEY".to_owned(), OsString::from("hush"));
         assert!(administrator.contains(&hush));
-        // A pod's volume has no role of the node.
-        let skip = "AZURE_SKIP_SIGNATURE GOOGLE_SKIP_SIGNATURE".split(' ');
+        // A pod's volume has neither role nor login of the node.
+        let skip = "AZURE_SKIP_SIGNATURE DOCKER_CONFIG GOOGLE_SKIP_SIGNATURE".split(' ');
         let with_keys = keys.iter().map(|(name, _)| *name).chain(skip.clone());
         assert_eq!(names(Author::Pod, &keys), with_keys.collect::<Vec<_>>());
         let without = std::iter::once("AWS_SKIP_SIGNATURE").chain(skip);

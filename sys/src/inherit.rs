@@ -1,7 +1,9 @@
 //! Inherited descriptors.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::FdFlags;
 
 /// Duplicates the inherited descriptor `number`. Returns `EBADF` if it is not open.
 pub fn fd(number: RawFd) -> io::Result<OwnedFd> {
@@ -13,6 +15,25 @@ pub fn fd(number: RawFd) -> io::Result<OwnedFd> {
     #[allow(unsafe_code)]
     let inherited = unsafe { BorrowedFd::borrow_raw(number) };
     Ok(rustix::io::fcntl_dupfd_cloexec(inherited, 3)?)
+}
+
+/// Takes over the inherited descriptor `number`, which keeps its number and is closed on exec from
+/// now on. Returns `EBADF` if it is not open. The program that was executed before has handed it
+/// over, so that nothing else in this process uses it.
+pub fn take(number: RawFd) -> io::Result<OwnedFd> {
+    fd(number)?;
+    // SAFETY: it is open, and this process has been executed with it, so that no other object owns
+    // it.
+    #[allow(unsafe_code)]
+    let taken = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&taken, FdFlags::CLOEXEC)?;
+    Ok(taken)
+}
+
+/// Makes `fd` stay open, with its number, in a program that this process executes.
+pub fn hand_over(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
+    rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
+    Ok(fd.as_raw_fd())
 }
 
 #[cfg(test)]

@@ -372,3 +372,184 @@ fn a_cache_is_listed_warmed_verified_and_emptied() {
     }
     assert_eq!(stdout_of(&cache(&["ls"])).lines().count(), 1);
 }
+
+/// A small ext4 with a cache, on a loop device.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn new(bytes: u64) -> SmallDisk {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (file, at) = (dir.path().join("disk"), dir.path().join("cache"));
+        let made = fs::File::create(&file).and_then(|file| file.set_len(bytes));
+        made.expect("made");
+        fs::create_dir(&at).expect("made");
+        for command in [
+            Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&file),
+            Command::new("mount")
+                .args(["-o", "loop"])
+                .args([&file, &at]),
+        ] {
+            assert!(command.status().expect("runs").success(), "{command:?}");
+        }
+        SmallDisk(dir)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let at = self.0.path().join("cache");
+        let _ = Command::new("umount").arg("-l").arg(at).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_until_there_is_space() {
+    let Some(place) = Fixture::new(&[]) else {
+        return;
+    };
+    let disk = SmallDisk::new(64 << 20);
+    let cache = disk.0.path().join("cache");
+    fs::write(cache.join("ballast"), vec![1; 40 << 20]).expect("written");
+    std::os::unix::fs::symlink(&cache, place.path("cache")).expect("made");
+    let server = Server::new(place.image.clone());
+    let (mounted, on) = place.mount(&server.url(), &[]);
+    let large = fs::read(place.path("tree/large")).expect("read");
+    let file = fs::File::open(on.path().join("large")).expect("opened");
+    let mut bytes = vec![0; 64 << 10];
+    let mut failed = 0;
+    for (at, expected) in large.chunks(bytes.len()).enumerate() {
+        match file.read_exact_at(&mut bytes, (at * expected.len()) as u64) {
+            Ok(()) => assert!(bytes == expected, "piece {at}"),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(5), "{error}");
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > 0, "it was not full");
+    drop(file);
+    fs::remove_file(cache.join("ballast")).expect("removed");
+    place.compare(on.path());
+    unmount(on.path());
+    assert!(mounted.ended().success());
+}
+
+#[test]
+fn a_cache_torn_by_a_loss_of_power_is_fetched_again_where_it_is_torn() {
+    let Some(place) = Fixture::new(&["-c", "lz4"]) else {
+        return;
+    };
+    let server = Server::new(place.image.clone());
+    let mut random = 1u64;
+    let mut below = |most: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) % most
+    };
+    for turn in 0..8 {
+        let (mounted, on) = place.mount(&server.url(), &[]);
+        place.compare(on.path());
+        unmount(on.path());
+        assert!(mounted.ended().success());
+        drop_caches();
+        let files = fs::read_dir(place.path("cache")).expect("a cache");
+        for path in files.map(|file| file.expect("a file").path()) {
+            let file = fs::File::options().read(true).write(true).open(&path);
+            let file = file.expect("opened");
+            let len = file.metadata().expect("there").len();
+            // Pages that were not written yet, and the end of a file that was cut.
+            for _ in 0..5 {
+                let at = below(len / 4096 + 1) * 4096;
+                let torn = vec![0; (len - at.min(len)).min(4096) as usize];
+                file.write_all_at(&torn, at).expect("written");
+            }
+            if turn % 2 == 1 && path.extension().is_some_and(|end| end == "map") {
+                file.set_len(below(len)).expect("cut");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mount_in_the_background_continues_as_another_program() {
+    let Some(place) = Fixture::new(&[]) else {
+        return;
+    };
+    let server = Server::new(place.image.clone());
+    let large = fs::read(place.path("tree/large")).expect("read");
+    let program = place.path("barge");
+    fs::copy(BARGE, &program).expect("copied");
+    let on = tempfile::tempdir().expect("a directory");
+    let cache = format!("cache_dir={},seccomp=kill", place.path("cache").display());
+    let mut mount = Command::new(&program);
+    mount
+        .args(["mount", "-o", &cache, &server.url()])
+        .arg(on.path());
+    assert!(mount.status().expect("runs").success());
+    let processes = || {
+        let pattern = format!("mount -o .*{}", on.path().display());
+        let found = Command::new("pgrep").args(["-f", &pattern]).output();
+        let found = String::from_utf8(found.expect("runs").stdout).expect("numbers");
+        let found = found.split_whitespace();
+        found
+            .map(|id| id.parse::<i32>().expect("a number"))
+            .collect::<Vec<_>>()
+    };
+    let [holder, first] = processes()[..] else {
+        panic!("{:?}", processes());
+    };
+    let (stop, reads, errors) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let mut fillers = vec![first];
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let read = || read_until(&stop, &on.path().join("large"), &large, &reads, &errors);
+            scope.spawn(read);
+        }
+        for _ in 0..6 {
+            // Another file at the same path, as a package manager installs one.
+            let next = place.path("next");
+            fs::copy(BARGE, &next).expect("copied");
+            fs::rename(&next, &program).expect("renamed");
+            let id = Pid::from_raw(holder).expect("a process");
+            kill_process(id, Signal::HUP).expect("it runs");
+            let until = Instant::now() + Duration::from_secs(20);
+            loop {
+                let last = *fillers.last().expect("one");
+                match processes()[..] {
+                    [one, other] if one == holder && other != last => {
+                        fillers.push(other);
+                        break;
+                    }
+                    _ => assert!(Instant::now() < until, "no other filler: {:?}", processes()),
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            drop_caches();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(errors.load(Ordering::Relaxed), 0);
+    assert!(reads.load(Ordering::Relaxed) > 0);
+    // A program that cannot take over: the last filler answers alone.
+    let broken = place.path("broken");
+    fs::write(&broken, "#!/bin/sh\nexit 1\n").expect("written");
+    let executable = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    fs::set_permissions(&broken, executable).expect("set");
+    fs::rename(&broken, &program).expect("renamed");
+    let id = Pid::from_raw(holder).expect("a process");
+    kill_process(id, Signal::HUP).expect("it runs");
+    let until = Instant::now() + Duration::from_secs(10);
+    while test_kill_process(id).is_ok() {
+        assert!(Instant::now() < until, "it goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop_caches();
+    place.compare(on.path());
+    unmount(on.path());
+    let until = Instant::now() + Duration::from_secs(10);
+    while !processes().is_empty() {
+        assert!(Instant::now() < until, "{:?}", processes());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,12 +1,16 @@
 //! The process that mounts the image and reads the events.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::PathBuf;
-use std::process::{Child, ExitCode};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -16,6 +20,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, inotify};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use serde::{Deserialize, Serialize};
 use sys::fanotify::{Event, Group};
 
 use super::super::MountArgs;
@@ -47,6 +53,8 @@ enum Happening {
     Request(Request, ReplySocket),
     /// A signal to stop.
     Stop,
+    /// A signal to continue as the program that is installed now.
+    Upgrade,
     /// The filler has closed its socket.
     Ended,
     /// The file system is mounted nowhere any more.
@@ -62,31 +70,24 @@ pub(crate) fn hold(
     let Some(flags) = options.lazy_flags.filter(|_| !args.requires_fuse()) else {
         return Ok(None);
     };
+    let handover = Handover::of_this_process()?;
     let cache = &options.image_cache;
     let declined = |why: &str| {
         tracing::info!("{}: mounting with FUSE: {why}", args.source);
         Ok(None)
     };
-    if let Some(why) = obstacle(cache.dir()) {
+    if let Some(why) = handover.is_none().then(|| obstacle(cache.dir())).flatten() {
         return declined(&why);
     }
     let (sender, happenings) = mpsc::channel();
-    let stop = sender.clone();
-    let handler = signals::on_parents_signal(move || drop(stop.send(Happening::Stop)), None)?;
-    let unmounts = inotify::init(inotify::CreateFlags::CLOEXEC).map_err(Failure::new)?;
-    let events = Arc::new(Events {
-        group: Group::new().map_err(Failure::new)?,
-        state: Mutex::default(),
-    });
-    let mut mount = Mount {
-        dir: args.dir.clone(),
-        cache_dir: cache.dir().to_owned(),
-        flags,
-        state: State::Starting,
-        file: None,
-        events,
-        unmounts: Arc::new(unmounts),
-        sender,
+    let (stop, upgrade) = (sender.clone(), sender.clone());
+    let upgrade: signals::Reload = Box::new(move || drop(upgrade.send(Happening::Upgrade)));
+    // On a terminal, SIGHUP means that it was closed.
+    let upgrade = signals::is_background().then_some(upgrade);
+    let handler = signals::on_parents_signal(move || drop(stop.send(Happening::Stop)), upgrade)?;
+    let mut mount = match handover {
+        Some(handover) => Mount::take_over(args, cache.dir(), flags, handover, sender)?,
+        None => Mount::new(args, cache.dir(), flags, sender)?,
     };
     let end = mount.run(&happenings, options.sandbox);
     drop(handler);
@@ -117,6 +118,45 @@ struct Mount {
     /// it tells of the last unmount in all mount namespaces.
     unmounts: Arc<OwnedFd>,
     sender: Sender<Happening>,
+    /// The program, by its path: another one may be installed there later.
+    program: PathBuf,
+}
+
+/// The environment variable with a [`Handover`], as JSON.
+const HANDOVER: &str = "BARGE_HANDOVER";
+
+/// A mount that this process, as the program that was installed before, has handed over to itself.
+#[derive(Serialize, Deserialize)]
+struct Handover {
+    group: RawFd,
+    unmounts: RawFd,
+    name: String,
+    quiet: RawFd,
+    /// The readers that wait.
+    waiting: Vec<Fill>,
+    filler: OldFiller,
+}
+
+/// The filler of the program that was installed before. It answers in place of this process if that
+/// ends before it has taken over.
+#[derive(Serialize, Deserialize)]
+struct OldFiller {
+    id: i32,
+    /// The sockets for requests and for ranges.
+    channel: RawFd,
+    fills: RawFd,
+}
+
+impl Handover {
+    fn of_this_process() -> Result<Option<Handover>, Failure> {
+        let Some(text) = std::env::var_os(HANDOVER) else {
+            return Ok(None);
+        };
+        let handover = serde_json::from_slice(text.as_bytes());
+        handover
+            .map(Some)
+            .map_err(|error| Failure::new(format!("{HANDOVER}: {error}")))
+    }
 }
 
 /// The local file of the image.
@@ -127,6 +167,103 @@ struct WatchedFile {
 }
 
 impl Mount {
+    fn new(
+        args: &MountArgs,
+        cache_dir: &Path,
+        flags: MountFlags,
+        sender: Sender<Happening>,
+    ) -> Result<Mount, Failure> {
+        let unmounts = inotify::init(inotify::CreateFlags::CLOEXEC).map_err(Failure::new)?;
+        let group = Group::new().map_err(Failure::new)?;
+        Ok(Mount {
+            dir: args.dir.clone(),
+            cache_dir: cache_dir.to_owned(),
+            flags,
+            state: State::Starting,
+            file: None,
+            events: Arc::new(Events::new(group, BTreeMap::new())),
+            unmounts: Arc::new(unmounts),
+            sender,
+            program: std::env::current_exe().map_err(Failure::new)?,
+        })
+    }
+
+    /// Continues with the mount that `handover` describes.
+    fn take_over(
+        args: &MountArgs,
+        cache_dir: &Path,
+        flags: MountFlags,
+        handover: Handover,
+        sender: Sender<Happening>,
+    ) -> Result<Mount, Failure> {
+        let take = |number| sys::inherit::take(number).map_err(Failure::new);
+        let mut waiting = BTreeMap::new();
+        for fill in handover.waiting {
+            let event = take(fill.event)?;
+            waiting.insert(fill.event, Waiting::new(event, fill));
+        }
+        let mut mount = Mount::new(args, cache_dir, flags, sender)?;
+        mount.state = State::Ready;
+        mount.unmounts = Arc::new(take(handover.unmounts)?);
+        mount.events = Arc::new(Events::new(take(handover.group)?.into(), waiting));
+        mount.file = Some(WatchedFile {
+            name: handover.name,
+            quiet: take(handover.quiet)?.into(),
+        });
+        mount.await_unmount().map_err(Failure::new)?;
+        let old = handover.filler;
+        let (_channel, fills) = (take(old.channel)?, take(old.fills)?);
+        // From here on, this process answers. Replies that were sent are taken.
+        let id = Pid::from_raw(old.id).ok_or_else(|| Failure::new(HANDOVER))?;
+        // It may have ended.
+        let _ = kill_process(id, Signal::KILL);
+        let _ = waitpid(Some(id), WaitOptions::empty());
+        let events = mount.events.clone();
+        events.set_filler(Arc::new(fills)).map_err(Failure::new)?;
+        events.start_reading().map_err(Failure::new)?;
+        tracing::info!("{}: continued by another program", mount.dir.display());
+        Ok(mount)
+    }
+
+    /// Executes the program that is installed now, which takes over the mount. Returns only if that
+    /// fails. Until then the filler goes on.
+    fn upgrade(&self, filler: &Child, channel: &OwnedFd) -> io::Error {
+        let executed = || -> io::Result<Infallible> {
+            let file = self.file.as_ref().ok_or(Errno::NOTCONN)?;
+            self.events.stop_reading();
+            // No reply is half done while this is locked.
+            let state = self.events.state.lock();
+            let fills = state.filler.as_ref().ok_or(Errno::NOTCONN)?;
+            let mut waiting = Vec::new();
+            for reader in state.waiting.values() {
+                sys::inherit::hand_over(reader.event.as_fd())?;
+                waiting.push(reader.fill);
+            }
+            let handover = Handover {
+                group: sys::inherit::hand_over(self.events.group.as_fd())?,
+                unmounts: sys::inherit::hand_over(self.unmounts.as_fd())?,
+                name: file.name.clone(),
+                quiet: sys::inherit::hand_over(file.quiet.as_fd())?,
+                waiting,
+                filler: OldFiller {
+                    id: Pid::from_child(filler).as_raw_pid(),
+                    channel: sys::inherit::hand_over(channel.as_fd())?,
+                    fills: sys::inherit::hand_over(fills.as_fd())?,
+                },
+            };
+            let mut command = Command::new(&self.program);
+            let mut arguments = std::env::args_os();
+            if let Some(name) = arguments.next() {
+                command.arg0(name);
+            }
+            command.args(arguments);
+            command.env(HANDOVER, serde_json::to_string(&handover)?);
+            Err(command.exec())
+        };
+        let Err(error) = executed();
+        error
+    }
+
     /// Starts fillers, one after another, and carries out their requests. Returns when the image
     /// was unmounted, or could not be mounted.
     fn run(
@@ -151,6 +288,13 @@ impl Mount {
                         pause = Duration::ZERO;
                     }
                     to.reply(self.serve(request));
+                }
+                Ok(Happening::Upgrade) => {
+                    if restart.is_none() && matches!(self.state, State::Ready) {
+                        let error = self.upgrade(&child, &channel);
+                        tracing::error!("{}: {error}", self.program.display());
+                        self.events.clone().start_reading().map_err(Failure::new)?;
+                    }
                 }
                 Ok(Happening::Stop) => match self.state {
                     State::Starting => {
@@ -286,11 +430,9 @@ impl Mount {
             }
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::open(self.cache_dir.join(name), flags, Mode::empty())?;
-            let events = self.events.clone();
-            events.group.add(file.as_fd())?;
-            let quiet = events.group.quiet(file.as_fd())?.into();
-            let thread = Builder::new().name("barge-events".into());
-            thread.spawn(move || events.read())?;
+            self.events.group.add(file.as_fd())?;
+            let quiet = self.events.group.quiet(file.as_fd())?.into();
+            self.events.clone().start_reading()?;
             self.file = Some(WatchedFile {
                 name: name.to_owned(),
                 quiet,
@@ -311,6 +453,11 @@ impl Mount {
         rustix::mount::mount(&path, &self.dir, "erofs", flags, None)?;
         let watch = inotify::WatchFlags::DELETE_SELF | inotify::WatchFlags::ONLYDIR;
         inotify::add_watch(&self.unmounts, &self.dir, watch)?;
+        self.await_unmount()
+    }
+
+    /// Starts a thread that waits until the file system is mounted nowhere any more.
+    fn await_unmount(&self) -> io::Result<()> {
         let (queue, sender) = (self.unmounts.clone(), self.sender.clone());
         let wait = move || {
             wait_for_unmount(queue.as_fd());
@@ -356,6 +503,9 @@ pub(super) fn wait_for_unmount(queue: BorrowedFd<'_>) {
 /// The events of the file.
 pub(super) struct Events {
     group: Group,
+    /// Tells the thread that reads events to end.
+    stopping: AtomicBool,
+    reader: Mutex<Option<JoinHandle<()>>>,
     state: Mutex<EventState>,
 }
 
@@ -371,15 +521,55 @@ struct EventState {
 
 struct Waiting {
     /// Keeps the number reserved.
-    _event: OwnedFd,
+    event: OwnedFd,
     fill: Fill,
     since: Instant,
 }
 
+impl Waiting {
+    fn new(event: OwnedFd, fill: Fill) -> Waiting {
+        Waiting {
+            event,
+            fill,
+            since: Instant::now(),
+        }
+    }
+}
+
 impl Events {
-    /// Reads events and passes them on, until the process ends.
+    fn new(group: Group, waiting: BTreeMap<RawFd, Waiting>) -> Events {
+        Events {
+            group,
+            stopping: AtomicBool::new(false),
+            reader: Mutex::default(),
+            state: Mutex::new(EventState {
+                waiting,
+                ..EventState::default()
+            }),
+        }
+    }
+
+    /// Starts a thread that reads events and passes them on.
+    fn start_reading(self: Arc<Self>) -> io::Result<()> {
+        self.stopping.store(false, Ordering::Relaxed);
+        let events = self.clone();
+        let thread = Builder::new().name("barge-events".into());
+        *self.reader.lock() = Some(thread.spawn(move || events.read())?);
+        Ok(())
+    }
+
+    /// Ends that thread. Further events stay in the queue.
+    fn stop_reading(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        if let Some(reader) = self.reader.lock().take() {
+            // A panic is reported by its thread.
+            let _ = reader.join();
+        }
+    }
+
+    /// Reads events and passes them on.
     fn read(&self) {
-        loop {
+        while !self.stopping.load(Ordering::Relaxed) {
             let mut ready = [PollFd::new(&self.group, PollFlags::IN)];
             match rustix::io::retry_on_intr(|| poll(&mut ready, Some(&CHECK))) {
                 Ok(0) => self.deny_overdue(),
@@ -399,11 +589,7 @@ impl Events {
             start: event.range.start,
             end: event.range.end,
         };
-        let waiting = Waiting {
-            _event: event.file,
-            fill,
-            since: Instant::now(),
-        };
+        let waiting = Waiting::new(event.file, fill);
         let filler = {
             let mut state = self.state.lock();
             state.waiting.insert(fill.event, waiting);
@@ -427,7 +613,6 @@ impl Events {
         let here = Arc::new(here);
         let fills: Vec<Fill> = {
             let mut state = self.state.lock();
-            state.filler = Some(here.clone());
             let now = Instant::now();
             let waiting = state.waiting.values_mut();
             waiting
@@ -437,10 +622,7 @@ impl Events {
                 })
                 .collect()
         };
-        let (events, socket) = (self.clone(), here.clone());
-        let receive = move || events.receive(&socket);
-        let receiver = Builder::new().name("barge-filled".into()).spawn(receive)?;
-        self.state.lock().receiver = Some(receiver);
+        self.set_filler(here.clone())?;
         // The socket's buffer may be smaller than what waits.
         let send = move || {
             for fill in fills {
@@ -453,17 +635,28 @@ impl Events {
         Ok(there)
     }
 
+    /// Makes `socket` that of the filler, and starts a thread that receives its replies.
+    fn set_filler(self: &Arc<Self>, socket: Arc<OwnedFd>) -> io::Result<()> {
+        let (events, receiving) = (self.clone(), socket.clone());
+        let receive = move || events.receive(&receiving);
+        let mut state = self.state.lock();
+        state.receiver = Some(Builder::new().name("barge-filled".into()).spawn(receive)?);
+        state.filler = Some(socket);
+        Ok(())
+    }
+
     /// Answers what the filler at the other end of `socket` has filled, until that ends.
     fn receive(&self, socket: &Arc<OwnedFd>) {
         loop {
             match message::receive::<Filled>(socket.as_fd()) {
                 Ok((Filled { event, done }, _)) => {
-                    let waiting = self.state.lock().waiting.remove(&event);
+                    let mut state = self.state.lock();
+                    let waiting = state.waiting.remove(&event);
                     if waiting.is_some() {
                         // Fails if the reader was killed.
                         let _ = self.group.answer(event, answer(done));
                     }
-                    // Only now may the number be used again.
+                    // The number may be used again after the answer.
                     drop(waiting);
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
