@@ -18,8 +18,8 @@ pub fn fd(number: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Takes over the inherited descriptor `number`, which keeps its number and is closed on exec from
-/// now on. Returns `EBADF` if it is not open. The program that was executed before has handed it
-/// over, so that nothing else in this process uses it.
+/// now on. Returns `EBADF` if it is not open. The program that was executed before has passed it
+/// on, so that nothing else in this process uses it.
 pub fn take(number: RawFd) -> io::Result<OwnedFd> {
     fd(number)?;
     // SAFETY: it is open, and this process has been executed with it, so that no other object owns
@@ -31,7 +31,7 @@ pub fn take(number: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Makes `fd` stay open, with its number, in a program that this process executes.
-pub fn hand_over(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
+pub fn pass(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
     rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
     Ok(fd.as_raw_fd())
 }

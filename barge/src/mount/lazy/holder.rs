@@ -70,13 +70,13 @@ pub(crate) fn hold(
     let Some(flags) = options.lazy_flags.filter(|_| !args.requires_fuse()) else {
         return Ok(None);
     };
-    let handover = Handover::of_this_process()?;
+    let passed = PassedMount::of_this_process()?;
     let cache = &options.image_cache;
     let declined = |why: &str| {
         tracing::info!("{}: mounting with FUSE: {why}", args.source);
         Ok(None)
     };
-    if let Some(why) = handover.is_none().then(|| obstacle(cache.dir())).flatten() {
+    if let Some(why) = passed.is_none().then(|| obstacle(cache.dir())).flatten() {
         return declined(&why);
     }
     let (sender, happenings) = mpsc::channel();
@@ -85,8 +85,8 @@ pub(crate) fn hold(
     // On a terminal, SIGHUP means that it was closed.
     let upgrade = signals::is_background().then_some(upgrade);
     let handler = signals::on_parents_signal(move || drop(stop.send(Happening::Stop)), upgrade)?;
-    let mut mount = match handover {
-        Some(handover) => Mount::take_over(args, cache.dir(), flags, handover, sender)?,
+    let mut mount = match passed {
+        Some(passed) => Mount::take_over(args, cache.dir(), flags, passed, sender)?,
         None => Mount::new(args, cache.dir(), flags, sender)?,
     };
     let end = mount.run(&happenings, options.sandbox);
@@ -122,12 +122,12 @@ struct Mount {
     program: PathBuf,
 }
 
-/// The environment variable with a [`Handover`], as JSON.
-const HANDOVER: &str = "BARGE_HANDOVER";
+/// The environment variable with a [`PassedMount`], as JSON.
+const PASSED_MOUNT: &str = "BARGE_PASSED_MOUNT";
 
-/// A mount that this process, as the program that was installed before, has handed over to itself.
+/// A mount that this process, as the program that was installed before, has passed to itself.
 #[derive(Serialize, Deserialize)]
-struct Handover {
+struct PassedMount {
     group: RawFd,
     unmounts: RawFd,
     name: String,
@@ -147,15 +147,15 @@ struct OldFiller {
     fills: RawFd,
 }
 
-impl Handover {
-    fn of_this_process() -> Result<Option<Handover>, Failure> {
-        let Some(text) = std::env::var_os(HANDOVER) else {
+impl PassedMount {
+    fn of_this_process() -> Result<Option<PassedMount>, Failure> {
+        let Some(text) = std::env::var_os(PASSED_MOUNT) else {
             return Ok(None);
         };
-        let handover = serde_json::from_slice(text.as_bytes());
-        handover
+        let passed = serde_json::from_slice(text.as_bytes());
+        passed
             .map(Some)
-            .map_err(|error| Failure::new(format!("{HANDOVER}: {error}")))
+            .map_err(|error| Failure::new(format!("{PASSED_MOUNT}: {error}")))
     }
 }
 
@@ -188,33 +188,33 @@ impl Mount {
         })
     }
 
-    /// Continues with the mount that `handover` describes.
+    /// Continues with the mount that `passed` describes.
     fn take_over(
         args: &MountArgs,
         cache_dir: &Path,
         flags: MountFlags,
-        handover: Handover,
+        passed: PassedMount,
         sender: Sender<Happening>,
     ) -> Result<Mount, Failure> {
         let take = |number| sys::inherit::take(number).map_err(Failure::new);
         let mut waiting = BTreeMap::new();
-        for fill in handover.waiting {
+        for fill in passed.waiting {
             let event = take(fill.event)?;
             waiting.insert(fill.event, Waiting::new(event, fill));
         }
         let mut mount = Mount::new(args, cache_dir, flags, sender)?;
         mount.state = State::Ready;
-        mount.unmounts = Arc::new(take(handover.unmounts)?);
-        mount.events = Arc::new(Events::new(take(handover.group)?.into(), waiting));
+        mount.unmounts = Arc::new(take(passed.unmounts)?);
+        mount.events = Arc::new(Events::new(take(passed.group)?.into(), waiting));
         mount.file = Some(WatchedFile {
-            name: handover.name,
-            quiet: take(handover.quiet)?.into(),
+            name: passed.name,
+            quiet: take(passed.quiet)?.into(),
         });
         mount.await_unmount().map_err(Failure::new)?;
-        let old = handover.filler;
+        let old = passed.filler;
         let (_channel, fills) = (take(old.channel)?, take(old.fills)?);
         // From here on, this process answers. Replies that were sent are taken.
-        let id = Pid::from_raw(old.id).ok_or_else(|| Failure::new(HANDOVER))?;
+        let id = Pid::from_raw(old.id).ok_or_else(|| Failure::new(PASSED_MOUNT))?;
         // It may have ended.
         let _ = kill_process(id, Signal::KILL);
         let _ = waitpid(Some(id), WaitOptions::empty());
@@ -236,19 +236,19 @@ impl Mount {
             let fills = state.filler.as_ref().ok_or(Errno::NOTCONN)?;
             let mut waiting = Vec::new();
             for reader in state.waiting.values() {
-                sys::inherit::hand_over(reader.event.as_fd())?;
+                sys::inherit::pass(reader.event.as_fd())?;
                 waiting.push(reader.fill);
             }
-            let handover = Handover {
-                group: sys::inherit::hand_over(self.events.group.as_fd())?,
-                unmounts: sys::inherit::hand_over(self.unmounts.as_fd())?,
+            let passed = PassedMount {
+                group: sys::inherit::pass(self.events.group.as_fd())?,
+                unmounts: sys::inherit::pass(self.unmounts.as_fd())?,
                 name: file.name.clone(),
-                quiet: sys::inherit::hand_over(file.quiet.as_fd())?,
+                quiet: sys::inherit::pass(file.quiet.as_fd())?,
                 waiting,
                 filler: OldFiller {
                     id: Pid::from_child(filler).as_raw_pid(),
-                    channel: sys::inherit::hand_over(channel.as_fd())?,
-                    fills: sys::inherit::hand_over(fills.as_fd())?,
+                    channel: sys::inherit::pass(channel.as_fd())?,
+                    fills: sys::inherit::pass(fills.as_fd())?,
                 },
             };
             let mut command = Command::new(&self.program);
@@ -257,7 +257,7 @@ impl Mount {
                 command.arg0(name);
             }
             command.args(arguments);
-            command.env(HANDOVER, serde_json::to_string(&handover)?);
+            command.env(PASSED_MOUNT, serde_json::to_string(&passed)?);
             Err(command.exec())
         };
         let Err(error) = executed();
