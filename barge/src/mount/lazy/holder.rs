@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ use sys::fanotify::{Event, Group};
 
 use super::super::MountArgs;
 use super::super::options::ResolvedOptions;
-use super::{Fill, Filled, Reply, Request, Stop, answer, obstacle};
+use super::{Fill, Filled, LIMITS, Reply, Request, Stop, answer, obstacle};
 use crate::child::message::{self, ReplySocket};
 use crate::child::{ChildNamespaces, End};
 use crate::holder::{LazyDescriptors, start};
@@ -85,9 +85,20 @@ pub(crate) fn hold(
     // On a terminal, SIGHUP means that it was closed.
     let upgrade = signals::is_background().then_some(upgrade);
     let handler = signals::on_parents_signal(move || drop(stop.send(Happening::Stop)), upgrade)?;
+    let place = Place {
+        dir: args.dir.clone(),
+        cache_dir: cache.dir().to_owned(),
+        flags,
+        sender,
+    };
     let mut mount = match passed {
-        Some(passed) => Mount::take_over(args, cache.dir(), flags, passed, sender)?,
-        None => Mount::new(args, cache.dir(), flags, sender)?,
+        Some(passed) => Mount::take_over(place, passed)?,
+        None => match Mount::new(place) {
+            Err(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
+                return declined(LIMITS);
+            }
+            made => made.map_err(Failure::new)?,
+        },
     };
     let end = mount.run(&happenings, options.sandbox);
     drop(handler);
@@ -106,18 +117,24 @@ enum State {
     Unmounted,
 }
 
-/// A mount as its holder sees it.
-struct Mount {
+/// The place of a mount, and how it is made.
+struct Place {
     dir: PathBuf,
     cache_dir: PathBuf,
     flags: MountFlags,
+    /// For all that happens there.
+    sender: Sender<Happening>,
+}
+
+/// A mount as its holder sees it.
+struct Mount {
+    place: Place,
     state: State,
     file: Option<WatchedFile>,
     events: Arc<Events>,
     /// An inotify(7) queue that watches the root of the mount. Unlike the lists of mounts in /proc
     /// it tells of the last unmount in all mount namespaces.
     unmounts: Arc<OwnedFd>,
-    sender: Sender<Happening>,
     /// The program, by its path: another one may be installed there later.
     program: PathBuf,
 }
@@ -167,45 +184,36 @@ struct WatchedFile {
 }
 
 impl Mount {
-    fn new(
-        args: &MountArgs,
-        cache_dir: &Path,
-        flags: MountFlags,
-        sender: Sender<Happening>,
-    ) -> Result<Mount, Failure> {
-        let unmounts = inotify::init(inotify::CreateFlags::CLOEXEC).map_err(Failure::new)?;
-        let group = Group::new().map_err(Failure::new)?;
+    /// Returns a mount that is to be made.
+    fn new(place: Place) -> io::Result<Mount> {
+        let unmounts = inotify::init(inotify::CreateFlags::CLOEXEC)?;
+        let events = Events::new(Group::new()?, BTreeMap::new());
+        Mount::with(place, events, unmounts)
+    }
+
+    fn with(place: Place, events: Events, unmounts: OwnedFd) -> io::Result<Mount> {
         Ok(Mount {
-            dir: args.dir.clone(),
-            cache_dir: cache_dir.to_owned(),
-            flags,
+            place,
             state: State::Starting,
             file: None,
-            events: Arc::new(Events::new(group, BTreeMap::new())),
+            events: Arc::new(events),
             unmounts: Arc::new(unmounts),
-            sender,
-            program: std::env::current_exe().map_err(Failure::new)?,
+            program: std::env::current_exe()?,
         })
     }
 
     /// Continues with the mount that `passed` describes.
-    fn take_over(
-        args: &MountArgs,
-        cache_dir: &Path,
-        flags: MountFlags,
-        passed: PassedMount,
-        sender: Sender<Happening>,
-    ) -> Result<Mount, Failure> {
+    fn take_over(place: Place, passed: PassedMount) -> Result<Mount, Failure> {
         let take = |number| sys::inherit::take(number).map_err(Failure::new);
         let mut waiting = BTreeMap::new();
         for fill in passed.waiting {
             let event = take(fill.event)?;
             waiting.insert(fill.event, Waiting::new(event, fill));
         }
-        let mut mount = Mount::new(args, cache_dir, flags, sender)?;
+        let events = Events::new(take(passed.group)?.into(), waiting);
+        let mount = Mount::with(place, events, take(passed.unmounts)?);
+        let mut mount = mount.map_err(Failure::new)?;
         mount.state = State::Ready;
-        mount.unmounts = Arc::new(take(passed.unmounts)?);
-        mount.events = Arc::new(Events::new(take(passed.group)?.into(), waiting));
         mount.file = Some(WatchedFile {
             name: passed.name,
             quiet: take(passed.quiet)?.into(),
@@ -221,7 +229,10 @@ impl Mount {
         let events = mount.events.clone();
         events.set_filler(Arc::new(fills)).map_err(Failure::new)?;
         events.start_reading().map_err(Failure::new)?;
-        tracing::info!("{}: continued by another program", mount.dir.display());
+        tracing::info!(
+            "{}: continued by another program",
+            mount.place.dir.display()
+        );
         Ok(mount)
     }
 
@@ -330,7 +341,7 @@ impl Mount {
                             };
                             tracing::error!(
                                 "{}: the process that fills the image {why}; it is started again",
-                                self.dir.display()
+                                self.place.dir.display()
                             );
                             restart = Some(Instant::now() + pause);
                             pause = (pause * 2).clamp(RESTART, MAX_RESTART);
@@ -366,7 +377,7 @@ impl Mount {
             file: file.map(|(file, quiet)| (file.name.clone(), quiet.as_raw_fd())),
         };
         let child = start(childs_end, namespaces, Some(descriptors))?;
-        let (requests, sender) = (channel.clone(), self.sender.clone());
+        let (requests, sender) = (channel.clone(), self.place.sender.clone());
         let receive = move || {
             while let Ok((request, to)) = message::next_request(requests.as_fd()) {
                 let _ = sender.send(Happening::Request(request, to));
@@ -429,7 +440,7 @@ impl Mount {
                 return Err(Errno::PERM.into());
             }
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = rustix::fs::open(self.cache_dir.join(name), flags, Mode::empty())?;
+            let file = rustix::fs::open(self.place.cache_dir.join(name), flags, Mode::empty())?;
             self.events.group.add(file.as_fd())?;
             let quiet = self.events.group.quiet(file.as_fd())?.into();
             self.events.clone().start_reading()?;
@@ -448,17 +459,17 @@ impl Mount {
     /// Mounts the file, and watches the mount.
     fn mount(&self) -> io::Result<()> {
         let file = self.file.as_ref().ok_or(Errno::PERM)?;
-        let flags = self.flags | MountFlags::RDONLY;
-        let path = self.cache_dir.join(&file.name);
-        rustix::mount::mount(&path, &self.dir, "erofs", flags, None)?;
+        let flags = self.place.flags | MountFlags::RDONLY;
+        let path = self.place.cache_dir.join(&file.name);
+        rustix::mount::mount(&path, &self.place.dir, "erofs", flags, None)?;
         let watch = inotify::WatchFlags::DELETE_SELF | inotify::WatchFlags::ONLYDIR;
-        inotify::add_watch(&self.unmounts, &self.dir, watch)?;
+        inotify::add_watch(&self.unmounts, &self.place.dir, watch)?;
         self.await_unmount()
     }
 
     /// Starts a thread that waits until the file system is mounted nowhere any more.
     fn await_unmount(&self) -> io::Result<()> {
-        let (queue, sender) = (self.unmounts.clone(), self.sender.clone());
+        let (queue, sender) = (self.unmounts.clone(), self.place.sender.clone());
         let wait = move || {
             wait_for_unmount(queue.as_fd());
             let _ = sender.send(Happening::Unmounted);
@@ -469,14 +480,14 @@ impl Mount {
 
     /// Unmounts the directory. The mount goes on as long as programs have files of it open.
     fn unmount(&self) {
-        let shown = self.dir.display();
-        match rustix::mount::unmount(&self.dir, UnmountFlags::empty()) {
+        let shown = self.place.dir.display();
+        match rustix::mount::unmount(&self.place.dir, UnmountFlags::empty()) {
             Err(Errno::BUSY) => {
                 tracing::warn!("{shown}: in use; waiting until its files are closed");
-                if let Err(error) = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH) {
+                if let Err(error) = rustix::mount::unmount(&self.place.dir, UnmountFlags::DETACH) {
                     tracing::error!(
                         "{}",
-                        diagnose::mount_error(&self.dir, "erofs", &error.into())
+                        diagnose::mount_error(&self.place.dir, "erofs", &error.into())
                     );
                 }
             }

@@ -82,6 +82,10 @@ fn answer(done: bool) -> Answer {
     }
 }
 
+/// The settings that limit the number of mounts.
+const LIMITS: &str = "as many as fs.fanotify.max_user_groups or fs.inotify.max_user_instances of \
+                      the kernel permits are mounted";
+
 /// Returns why no image can be mounted with the local files in `dir`, if so. Creates the directory.
 fn obstacle(dir: &Path) -> Option<String> {
     if !sys::caps::have_all(CapabilitySet::SYS_ADMIN) {
@@ -99,6 +103,7 @@ fn obstacle(dir: &Path) -> Option<String> {
             Some(Errno::INVAL | Errno::OPNOTSUPP) => format!(
                 "{shown}: the file system has no pre-content events, or Linux is older than 6.14"
             ),
+            Some(Errno::MFILE) => LIMITS.into(),
             _ => format!("{shown}: {error}"),
         });
     }
