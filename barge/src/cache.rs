@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use barge_client::{CachedImage, DiskCacheOptions, Source};
+use barge_client::{CachedImage, DiskCacheOptions};
 use clap::{Args, Subcommand};
-use indicatif::ProgressBar;
+use indicatif::{BinaryBytes, ProgressBar};
 use rustix::thread::CapabilitySet;
 use sys::fanotify::Group;
 
+use crate::files::{ErrorReporter, finish_output};
+use crate::source::Source;
 use crate::{CommandResult, Failure, confinement, diagnose};
 
 #[derive(Args)]
@@ -66,13 +68,11 @@ pub(crate) fn run(args: &CacheArgs) -> CommandResult {
         }
         Cache::Warm { image, verify_key } => {
             for source in image {
-                let source = match verify_key.is_empty() {
-                    true => source.clone(),
-                    false => source.require_signature(verify_key).ok_or_else(|| {
-                        Failure::usage(format!("--verify-key: expected an image, got {source}"))
-                    })?,
-                };
-                warm(&source, dir)?;
+                let source = source.clone().require_signature(verify_key)?;
+                let tree = source
+                    .tree()
+                    .ok_or_else(|| Failure::usage(format!("expected an image, got {source}")))?;
+                warm(tree, dir)?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -82,8 +82,8 @@ pub(crate) fn run(args: &CacheArgs) -> CommandResult {
             let (before, after) = options.collect().map_err(failed)?;
             print(&format!(
                 "removed {}, {} left\n",
-                bytes(before - after),
-                bytes(after)
+                BinaryBytes(before.saturating_sub(after)),
+                BinaryBytes(after)
             ))
         }
         Cache::Verify => {
@@ -114,8 +114,8 @@ fn list(images: &[CachedImage]) -> CommandResult {
         text += &format!(
             "{:<32} {:>10} {:>10} {idle:>8} {in_use:>6} {}\n",
             image.name,
-            bytes(image.len),
-            bytes(image.stored),
+            BinaryBytes(image.len).to_string(),
+            BinaryBytes(image.stored).to_string(),
             image.label.escape_debug()
         );
     }
@@ -123,7 +123,7 @@ fn list(images: &[CachedImage]) -> CommandResult {
 }
 
 /// Fetches a whole image.
-fn warm(source: &Source, dir: &Path) -> Result<(), Failure> {
+fn warm(source: &barge_client::Source, dir: &Path) -> Result<(), Failure> {
     let failed = |error| {
         Failure::new(format!(
             "{source}: {}",
@@ -187,12 +187,8 @@ fn verify(dir: &Path) -> CommandResult {
 }
 
 fn print(text: &str) -> CommandResult {
-    let written = stdout().write_all(text.as_bytes());
-    written.map_err(|error| Failure::new(format!("standard output: {error}")))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Returns a size as people read it.
-fn bytes(bytes: u64) -> String {
-    indicatif::BinaryBytes(bytes).to_string()
+    finish_output(
+        stdout().write_all(text.as_bytes()),
+        &ErrorReporter::default(),
+    )
 }

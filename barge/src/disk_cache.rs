@@ -15,8 +15,7 @@ use crate::source::Source;
 pub(crate) struct DiskCacheArgs {
     /// Directory to cache data of images in object stores and registries in
     ///
-    /// It is reused by the next start. One process uses the data of an image at a time; images that
-    /// were converted from layers of tar are shared.
+    /// It is reused by the next start, and shared by processes.
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     /// Maximum size of --cache-dir; least recently used data is removed [default: 10G]

@@ -103,7 +103,7 @@ pub(crate) struct LazyDescriptors {
 
 /// The packet that tells the process that serves to finish: it is no longer mounted.
 #[derive(Serialize, Deserialize)]
-struct Stop;
+pub(crate) struct Stop;
 
 /// An event for the holder.
 enum Event {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use image::{DiskCacheOptions, FileRanges, ImageFs, LazyImage, OpenError, PublicKey, Trust};
+use image::{DiskCacheOptions, FileRanges, Hash, ImageFs, LazyImage, OpenError, PublicKey, Trust};
 use vfs::FileSystem;
 
 /// An image, optionally with a path in it: `IMAGE/PATH`, where IMAGE ends at the first component
@@ -93,11 +93,7 @@ impl Image {
     pub fn file(&self) -> io::Result<(&Path, &[PathBuf])> {
         match split(self.path())? {
             (file, b"") => Ok((file, &self.devices)),
-            (_, within) => {
-                let within = within.escape_ascii();
-                let text = format!("expected a whole image, got the path '{within}' in one");
-                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
-            }
+            (_, within) => Err(path_within(within)),
         }
     }
 
@@ -128,8 +124,14 @@ impl Image {
             return Ok(None);
         }
         let source = Arc::new(FileRanges::open(file)?);
-        LazyImage::open(source, &self.to_string(), None, &trust(&self.keys)?, cache)
-            .map_err(open_error)
+        LazyImage::open(
+            source,
+            &self.to_string(),
+            None,
+            &trust(&self.keys, None)?,
+            cache,
+        )
+        .map_err(open_error)
     }
 
     /// Opens the image, and returns the path within it.
@@ -140,7 +142,7 @@ impl Image {
 
     fn open_with_path(&self) -> io::Result<(ImageFs, Vec<u8>)> {
         let (file, within) = split(self.path())?;
-        let opened = ImageFs::open(file, &self.devices, &trust(&self.keys)?);
+        let opened = ImageFs::open(file, &self.devices, &trust(&self.keys, None)?);
         let tree = opened.map_err(open_error)?;
         Ok((tree, within.to_vec()))
     }
@@ -165,12 +167,22 @@ pub(crate) fn open_error(error: OpenError) -> io::Error {
     }
 }
 
-/// The required proof of integrity: a signature by one of `keys`, if there are any, or else hashes.
-pub(crate) fn trust(keys: &[PathBuf]) -> io::Result<Trust> {
-    match keys {
-        [] => Ok(Trust::Hashes),
-        keys => public_keys(keys).map(Trust::Keys),
-    }
+/// The error for a path that leads into an image, where a whole one is needed.
+pub(crate) fn path_within(path: &[u8]) -> io::Error {
+    let path = path.escape_ascii();
+    let text = format!("expected a whole image, got the path '{path}' in one");
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+/// The required proof of integrity: hashes, with the root `root` if it is given, and a signature by
+/// one of `keys`, if there are any.
+pub(crate) fn trust(keys: &[PathBuf], root: Option<Hash>) -> io::Result<Trust> {
+    let keys = public_keys(keys)?;
+    Ok(match root {
+        Some(root) => Trust::Root(root, keys),
+        None if keys.is_empty() => Trust::Hashes,
+        None => Trust::Keys(keys),
+    })
 }
 
 /// Reads Ed25519 public keys from PEM files.

@@ -20,7 +20,7 @@ pub(crate) fn open(url: &Url) -> io::Result<Arc<dyn FileSystem>> {
 /// Opens the image at `url` for the kernel's EROFS, with its local file in `cache`, or returns
 /// nothing if it cannot be mounted so.
 pub(crate) fn open_lazy(url: &Url, cache: &DiskCacheOptions) -> io::Result<Option<LazyImage>> {
-    let trust = trust(url.keys())?;
+    let trust = trust(url.image().keys(), None)?;
     let (object, name) = Object::connect_lazy(url, Tuning::default())?;
     LazyImage::open(
         Arc::new(object),
@@ -33,7 +33,7 @@ pub(crate) fn open_lazy(url: &Url, cache: &DiskCacheOptions) -> io::Result<Optio
 }
 
 fn image(url: &Url) -> io::Result<ImageFs> {
-    let trust = trust(url.keys())?;
+    let trust = trust(url.image().keys(), None)?;
     let object = Object::open(url, Tuning::default())?;
     ImageFs::from_devices(vec![object], DEFAULT_CACHE, &trust).map_err(open_error)
 }

@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use image::{DEFAULT_CACHE, DiskCacheOptions, Hash, ImageFs, LazyImage, Trust};
+use image::{DEFAULT_CACHE, DiskCacheOptions, ImageFs, LazyImage};
 use registry::{Options, Url};
 use vfs::FileSystem;
 
-use crate::images::{open_error, public_keys};
+use crate::images::{open_error, path_within, trust};
 
 /// Opens the image at `url` for a program to run from, and prefetches the data that the image's
 /// read trace lists. The path must not lead into the image.
@@ -30,7 +30,7 @@ pub(crate) fn open_lazy(url: &Url, cache: &DiskCacheOptions) -> io::Result<Optio
     match registry::open_lazy(url, &Options::default(), cache)? {
         registry::LazyImage::Whole(image) => Ok(Some(LazyImage::whole(image))),
         registry::LazyImage::Layer(source, name, root) => {
-            let trust = trust(url, root)?;
+            let trust = trust(url.image().keys(), root)?;
             let opened = LazyImage::open(source, &url.to_string(), Some(name), &trust, cache);
             opened.map_err(open_error)
         }
@@ -38,27 +38,14 @@ pub(crate) fn open_lazy(url: &Url, cache: &DiskCacheOptions) -> io::Result<Optio
 }
 
 fn expect_whole(url: &Url) -> io::Result<()> {
-    if url.path().is_empty() {
-        return Ok(());
+    match url.path() {
+        "" => Ok(()),
+        path => Err(path_within(path.as_bytes())),
     }
-    let path = url.path().escape_debug();
-    let line = format!("expected a whole image, got the path '{path}' in one");
-    Err(io::Error::new(io::ErrorKind::InvalidInput, line))
-}
-
-/// Returns the required proof of integrity of the image at `url`, whose hashes must have the root
-/// `root` if it is given.
-fn trust(url: &Url, root: Option<Hash>) -> io::Result<Trust> {
-    let keys = public_keys(url.keys())?;
-    Ok(match root {
-        Some(root) => Trust::Root(root, keys),
-        None if keys.is_empty() => Trust::Hashes,
-        None => Trust::Keys(keys),
-    })
 }
 
 fn image(url: &Url) -> io::Result<ImageFs> {
     let image = registry::open(url, &Options::default())?;
-    let trust = trust(url, image.root)?;
+    let trust = trust(url.image().keys(), image.root)?;
     ImageFs::from_devices(vec![image.source], DEFAULT_CACHE, &trust).map_err(open_error)
 }

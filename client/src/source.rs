@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use image::{DiskCacheOptions, LazyImage};
+use objects::ImageOptions;
 use remote::ConnectError;
 use rustix::process::{getgid, getuid};
 use vfs::{FileSystem, Time};
@@ -194,10 +195,8 @@ impl Source {
     /// Caches fetched data of an image in an object store or a registry on disk; has no effect on
     /// other sources.
     pub fn set_disk_cache(&mut self, tier: &DiskCacheOptions) {
-        match self {
-            Source::Object(url) => url.set_disk_cache(tier),
-            Source::Registry(url) => url.set_disk_cache(tier),
-            _ => {}
+        if let Some(image) = self.image_options_mut() {
+            image.set_disk_cache(tier);
         }
     }
 
@@ -216,34 +215,40 @@ impl Source {
 
     /// The disk cache for fetched data of an image in an object store or a registry, if it has one.
     pub fn disk_cache(&self) -> Option<&DiskCacheOptions> {
-        match self {
-            Source::Object(url) => url.disk_cache(),
-            Source::Registry(url) => url.disk_cache(),
-            _ => None,
-        }
+        self.image_options()?.disk_cache()
     }
 
     /// Returns whether the source is an image on another server: in an object store or a registry.
     pub fn is_remote_image(&self) -> bool {
-        matches!(self, Source::Object(_) | Source::Registry(_))
+        self.image_options().is_some()
+    }
+
+    /// Returns the options of an image on another server.
+    fn image_options(&self) -> Option<&ImageOptions> {
+        match self {
+            Source::Object(url) => Some(url.image()),
+            Source::Registry(url) => Some(url.image()),
+            _ => None,
+        }
+    }
+
+    fn image_options_mut(&mut self) -> Option<&mut ImageOptions> {
+        match self {
+            Source::Object(url) => Some(url.image_mut()),
+            Source::Registry(url) => Some(url.image_mut()),
+            _ => None,
+        }
     }
 
     /// Returns the source with the requirement of a signature by one of `keys`, which are PEM
     /// files, or `None` if it is not an image.
     pub fn require_signature(&self, keys: &[PathBuf]) -> Option<Source> {
-        match self {
-            Source::Object(url) => {
-                let mut url = url.clone();
-                url.require_signature(keys);
-                Some(Source::Object(url))
-            }
-            Source::Registry(url) => {
-                let mut url = url.clone();
-                url.require_signature(keys);
-                Some(Source::Registry(url))
-            }
-            other => Some(Source::Image(other.image()?.require_signature(keys))),
+        let mut source = self.clone();
+        match source.image_options_mut() {
+            Some(image) => image.require_signature(keys),
+            None => source = Source::Image(self.image()?.require_signature(keys)),
         }
+        Some(source)
     }
 
     /// The image in a file, if the path is one or leads into one.

@@ -1,7 +1,7 @@
 //! Inherited descriptors.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::FdFlags;
 
@@ -30,10 +30,13 @@ pub fn take(number: RawFd) -> io::Result<OwnedFd> {
     Ok(taken)
 }
 
-/// Makes `fd` stay open, with its number, in a program that this process executes.
-pub fn pass(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
-    rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
-    Ok(fd.as_raw_fd())
+/// Determines whether `fd` stays open, with its number, in a program that this process executes.
+pub fn keep_on_exec(fd: BorrowedFd<'_>, keep: bool) -> io::Result<()> {
+    let flags = match keep {
+        true => FdFlags::empty(),
+        false => FdFlags::CLOEXEC,
+    };
+    Ok(rustix::io::fcntl_setfd(fd, flags)?)
 }
 
 #[cfg(test)]

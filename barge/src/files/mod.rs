@@ -32,7 +32,7 @@ use crate::{CommandResult, Failure};
 
 /// Whether errors of single files have been reported.
 #[derive(Default)]
-struct ErrorReporter(AtomicBool);
+pub(crate) struct ErrorReporter(AtomicBool);
 
 impl ErrorReporter {
     /// Reports an error as a line on standard error.
@@ -48,7 +48,7 @@ impl ErrorReporter {
 
 /// Ends a command that wrote to standard output. A closed pipe is not a failure: the reader has
 /// seen enough.
-fn finish_output(written: io::Result<()>, errors: &ErrorReporter) -> CommandResult {
+pub(crate) fn finish_output(written: io::Result<()>, errors: &ErrorReporter) -> CommandResult {
     match written.and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(errors.status()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(errors.status()),

@@ -20,7 +20,7 @@ use sidecar::ReadaheadRange;
 use crate::disk_cache::{CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions};
 use crate::fs::OpenError;
 use crate::range::{LOCAL_READAHEAD, Piece, RangeSource};
-use crate::readahead::{ReadAhead, read_ahead};
+use crate::readahead::{ReadAhead, lower_priority, read_ahead};
 use crate::storage::SEGMENT;
 use crate::trust::Trust;
 use crate::verified::Verified;
@@ -79,7 +79,7 @@ impl LazyImage {
         let (source, name, readahead_list): (Arc<dyn RangeSource>, _, _) = match verified {
             Some(verified) => {
                 let name = LazyName {
-                    location: format!("root {}", hex(verified.root())),
+                    location: format!("root {}", blake3::Hash::from(*verified.root())),
                     identity: verified.root().to_vec(),
                 };
                 let readahead_list = verified.readahead_list().to_vec();
@@ -204,7 +204,9 @@ impl LazyImage {
     }
 
     /// Verifies the segments that the file has from earlier processes, if it has the whole image.
+    /// The calling thread keeps the lowest priority from then on.
     pub fn verify_present(&self) {
+        lower_priority();
         if self
             .filled()
             .is_some_and(|copy| copy.stored() >= copy.len())
@@ -265,8 +267,4 @@ fn metadata(source: &dyn RangeSource) -> io::Result<Option<Vec<Range<u64>>>> {
     let rest = start.min(len)..len;
     let small = rest.end - rest.start <= MAX_METADATA.min((len / 10).max(MAX_METADATA / 16));
     Ok(small.then(|| vec![0..HEAD.min(len), rest]))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

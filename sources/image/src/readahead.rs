@@ -87,8 +87,7 @@ pub(crate) fn read_ahead(
     let spawned = named().spawn(move || {
         let list = Mutex::new(list);
         if !far {
-            // Reads at normal priority if the priority cannot be lowered.
-            let _ = setpriority_process(Some(gettid()), NICE);
+            lower_priority();
             return read_all(&reader, &list);
         }
         scope(|scope| {
@@ -102,6 +101,11 @@ pub(crate) fn read_ahead(
     spawned
         .inspect_err(|error| tracing::warn!("no readahead of an image: {error}"))
         .ok()
+}
+
+/// Lowers the priority of the calling thread, if that is possible.
+pub(crate) fn lower_priority() {
+    let _ = setpriority_process(Some(gettid()), NICE);
 }
 
 /// Reads the list's segments; stops early when the image is dropped.

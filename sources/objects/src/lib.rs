@@ -22,12 +22,14 @@
 
 mod coalesce;
 mod connector;
+mod image_options;
 mod ranges;
 mod request;
 mod store;
 mod url;
 
 pub use connector::{TransferCounters, TransferStats, retry_after};
+pub use image_options::{CacheQuery, ImageOptions};
 pub use ranges::{Fetch, Object, Receive};
 pub use request::{RequestError, Requests, Tuning, is_transient};
 pub use url::{BadUrl, Url};

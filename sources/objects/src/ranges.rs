@@ -52,7 +52,7 @@ pub struct Object {
 impl Object {
     /// Opens the object that `url` names, through the disk cache if `url` has one.
     pub fn open(url: &Url, tuning: Tuning) -> io::Result<Arc<dyn RangeSource>> {
-        let Some(options) = url.disk_cache() else {
+        let Some(options) = url.image().disk_cache() else {
             return Ok(Arc::new(Object::connect(url, tuning, None)?));
         };
         match DiskCacheEntry::open(options, &url.cache_name()) {

@@ -2,11 +2,9 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use image::DiskCacheOptions;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -15,6 +13,7 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 
 use crate::connector::{Connector, TransferCounters};
+use crate::image_options::{CacheQuery, ImageOptions};
 use crate::request::Tuning;
 
 /// An object in a store: `s3://BUCKET/KEY`, `gs://BUCKET/KEY` or `az://CONTAINER/KEY`, each
@@ -33,8 +32,7 @@ pub struct Url {
     /// For HTTP, including the question mark.
     query: String,
     options: Vec<(String, String)>,
-    disk_cache: Option<DiskCacheOptions>,
-    keys: Vec<PathBuf>,
+    image: ImageOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +88,7 @@ impl FromStr for Url {
             key: key.into(),
             query: String::new(),
             options: Vec::new(),
-            disk_cache: None,
-            keys: Vec::new(),
+            image: ImageOptions::default(),
         };
         if matches!(scheme, Scheme::Http | Scheme::Https) {
             url.query = query.into();
@@ -100,13 +97,10 @@ impl FromStr for Url {
             }
             return Ok(url);
         }
-        let (mut dir, mut size) = (None, None);
+        let mut cache = CacheQuery::default();
         for (name, value) in url::form_urlencoded::parse(query.trim_start_matches('?').as_bytes()) {
             match &*name {
-                "cache_dir" => dir = Some(PathBuf::from(&*value)),
-                "cache_dir_size" => {
-                    size = Some(DiskCacheOptions::size(&value).map_err(|e| bad(&e))?)
-                }
+                _ if cache.take(&name, &value).map_err(|what| bad(&what))? => {}
                 _ if url.is_store_option(&name) => url.options.push((name.into(), value.into())),
                 _ => {
                     return Err(bad(&format!(
@@ -115,11 +109,7 @@ impl FromStr for Url {
                 }
             }
         }
-        url.disk_cache = match (dir, size) {
-            (Some(dir), size) => Some(DiskCacheOptions::new(dir, size)),
-            (None, None) => None,
-            (None, Some(_)) => return Err(bad("cache_dir with cache_dir_size")),
-        };
+        url.image = cache.finish().map_err(bad)?;
         Ok(url)
     }
 }
@@ -155,24 +145,14 @@ impl Url {
         self.key.as_bytes()
     }
 
-    /// Returns the options of the disk cache.
-    pub fn disk_cache(&self) -> Option<&DiskCacheOptions> {
-        self.disk_cache.as_ref()
+    /// Returns the options of the image.
+    pub fn image(&self) -> &ImageOptions {
+        &self.image
     }
 
-    /// Sets the disk cache, unless the URL already names one.
-    pub fn set_disk_cache(&mut self, tier: &DiskCacheOptions) {
-        self.disk_cache.get_or_insert_with(|| tier.clone());
-    }
-
-    /// Requires a signature by one of these keys, which are PEM files.
-    pub fn require_signature(&mut self, keys: &[PathBuf]) {
-        self.keys = keys.to_vec();
-    }
-
-    /// Returns the keys of which one must have signed the object, if any.
-    pub fn keys(&self) -> &[PathBuf] {
-        &self.keys
+    /// Returns the options of the image, to change them.
+    pub fn image_mut(&mut self) -> &mut ImageOptions {
+        &mut self.image
     }
 
     /// Returns the URL without the last component of the path, and that component.
@@ -345,9 +325,11 @@ mod tests {
         let mut url: Url = "s3://b/k?cache_dir=%2Fvar%2Fx&cache_dir_size=2G"
             .parse()
             .expect("a URL");
+        use image::DiskCacheOptions;
         let tier = DiskCacheOptions::new("/var/x".into(), Some(2 << 30));
-        assert_eq!(url.disk_cache(), Some(&tier));
-        url.set_disk_cache(&DiskCacheOptions::new("/else".into(), None));
-        assert_eq!(url.disk_cache(), Some(&tier));
+        assert_eq!(url.image().disk_cache(), Some(&tier));
+        url.image_mut()
+            .set_disk_cache(&DiskCacheOptions::new("/else".into(), None));
+        assert_eq!(url.image().disk_cache(), Some(&tier));
     }
 }

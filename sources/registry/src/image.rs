@@ -67,11 +67,11 @@ pub fn open(url: &Url, options: &Options) -> io::Result<Image> {
     match layers(url, &repository)? {
         Layers::Ranges(layer) => ranges(url, &repository, &layer),
         Layers::Whole(layer) => Ok(Image {
-            source: fetch_whole(&repository, &layer, url.disk_cache())?,
+            source: fetch_whole(&repository, &layer, url.image().disk_cache())?,
             root: None,
         }),
         Layers::Converted(layers, merged) => Ok(Image {
-            source: convert(&repository, &layers, merged, url.disk_cache())?,
+            source: convert(&repository, &layers, merged, url.image().disk_cache())?,
             root: None,
         }),
     }
@@ -120,7 +120,7 @@ fn layers(url: &Url, repository: &Arc<Repository>) -> io::Result<Layers> {
     match &layers[..] {
         [] => Err(invalid("expected an image with layers, got one without")),
         [layer] if formats == [LayerFormat::Erofs] => {
-            if layer.root.is_some() || !url.keys().is_empty() {
+            if layer.root.is_some() || !url.image().keys().is_empty() {
                 return Ok(Layers::Ranges(layer.clone()));
             }
             if url.reference().digest().is_some() {
@@ -132,7 +132,7 @@ fn layers(url: &Url, repository: &Arc<Repository>) -> io::Result<Layers> {
             );
             Ok(Layers::Ranges(layer.clone()))
         }
-        _ if !url.keys().is_empty() => Err(invalid(
+        _ if !url.image().keys().is_empty() => Err(invalid(
             "expected one signed EROFS layer, got layers to convert, which have no signature",
         )),
         _ => {
@@ -159,7 +159,7 @@ fn cache_name(url: &Url, layer: &Descriptor) -> String {
 fn ranges(url: &Url, repository: &Arc<Repository>, layer: &Descriptor) -> io::Result<Image> {
     let object = Arc::new(blob(repository, layer));
     let digest = layer.digest.to_string();
-    let source: Arc<dyn RangeSource> = match url.disk_cache() {
+    let source: Arc<dyn RangeSource> = match url.image().disk_cache() {
         None => object,
         Some(options) => match DiskCacheEntry::open(options, &cache_name(url, layer)) {
             Ok(entry) => entry.over_if_free(object, digest.as_bytes(), &url.to_string())?,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use image::DiskCacheOptions;
+use objects::{CacheQuery, ImageOptions};
 use pack::oci::Digest;
 
 /// Maximum number of characters of a repository's name, as registries accept it.
@@ -30,8 +30,7 @@ pub struct Url {
     layer: Option<Digest>,
     plain_http: Option<bool>,
     hosts_dir: Option<PathBuf>,
-    disk_cache: Option<DiskCacheOptions>,
-    keys: Vec<PathBuf>,
+    image: ImageOptions,
 }
 
 /// The name of an image.
@@ -83,10 +82,9 @@ impl FromStr for Url {
             layer: None,
             plain_http: None,
             hosts_dir: None,
-            disk_cache: None,
-            keys: Vec::new(),
+            image: ImageOptions::default(),
         };
-        let (mut dir, mut size) = (None, None);
+        let mut cache = CacheQuery::default();
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "layer" => {
@@ -105,10 +103,7 @@ impl FromStr for Url {
                     );
                 }
                 "hosts_dir" => url.hosts_dir = Some(PathBuf::from(&*value)),
-                "cache_dir" => dir = Some(PathBuf::from(&*value)),
-                "cache_dir_size" => {
-                    size = Some(DiskCacheOptions::size(&value).map_err(|what| bad(&what))?);
-                }
+                name if cache.take(name, &value).map_err(|what| bad(&what))? => {}
                 _ => {
                     let name = name.escape_debug();
                     return Err(bad(&format_args!(
@@ -117,11 +112,7 @@ impl FromStr for Url {
                 }
             }
         }
-        url.disk_cache = match (dir, size) {
-            (Some(dir), size) => Some(DiskCacheOptions::new(dir, size)),
-            (None, None) => None,
-            (None, Some(_)) => return Err(bad(&"cache_dir with cache_dir_size")),
-        };
+        url.image = cache.finish().map_err(|what| bad(&what))?;
         Ok(url)
     }
 }
@@ -242,24 +233,14 @@ impl Url {
         self.hosts_dir.as_deref()
     }
 
-    /// Returns the options of the disk cache.
-    pub fn disk_cache(&self) -> Option<&DiskCacheOptions> {
-        self.disk_cache.as_ref()
+    /// Returns the options of the image.
+    pub fn image(&self) -> &ImageOptions {
+        &self.image
     }
 
-    /// Sets the disk cache, unless the URL already names one.
-    pub fn set_disk_cache(&mut self, tier: &DiskCacheOptions) {
-        self.disk_cache.get_or_insert_with(|| tier.clone());
-    }
-
-    /// Requires a signature by one of these keys, which are PEM files.
-    pub fn require_signature(&mut self, keys: &[PathBuf]) {
-        self.keys = keys.to_vec();
-    }
-
-    /// Returns the keys of which one must have signed the image, if any.
-    pub fn keys(&self) -> &[PathBuf] {
-        &self.keys
+    /// Returns the options of the image, to change them.
+    pub fn image_mut(&mut self) -> &mut ImageOptions {
+        &mut self.image
     }
 }
 

@@ -17,9 +17,9 @@ use sys::fanotify::Group;
 use super::super::MountArgs;
 use super::super::options::ResolvedOptions;
 use super::holder::wait_for_unmount;
-use super::{Fill, Filled, Reply, Request, Stop, answer};
+use super::{Fill, Filled, Reply, Request, answer};
 use crate::child::message::{self, unexpected};
-use crate::holder::{Holder, LazyDescriptors};
+use crate::holder::{Holder, LazyDescriptors, Stop};
 use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::{CommandResult, Failure, background, child, signals};
 

@@ -26,11 +26,10 @@ use sys::fanotify::{Event, Group};
 
 use super::super::MountArgs;
 use super::super::options::ResolvedOptions;
-use super::{Fill, Filled, LIMITS, Reply, Request, Stop, answer, obstacle};
+use super::{Fill, Filled, LIMITS, Reply, Request, answer, obstacle};
 use crate::child::message::{self, ReplySocket};
 use crate::child::{ChildNamespaces, End};
-use crate::holder::{LazyDescriptors, start};
-use crate::serve::args::confinement::Sandbox;
+use crate::holder::{LazyDescriptors, Stop, start};
 use crate::{Failure, background, diagnose, service, signals};
 
 /// Maximum time that a reader waits for its range while no filler runs. A running filler has limits
@@ -91,6 +90,7 @@ pub(crate) fn hold(
         flags,
         sender,
     };
+    let namespaces = ChildNamespaces::new(options.sandbox)?;
     let mut mount = match passed {
         Some(passed) => Mount::take_over(place, passed)?,
         None => match Mount::new(place) {
@@ -100,7 +100,7 @@ pub(crate) fn hold(
             made => made.map_err(Failure::new)?,
         },
     };
-    let end = mount.run(&happenings, options.sandbox);
+    let end = mount.run(&happenings, namespaces);
     drop(handler);
     match (end?, mount.state) {
         (_, State::Declined(why)) => declined(&why),
@@ -176,6 +176,25 @@ impl PassedMount {
     }
 }
 
+/// A process that fills the file.
+struct Filler {
+    child: Child,
+    /// The socket for its requests.
+    channel: Arc<OwnedFd>,
+}
+
+impl Filler {
+    /// Waits for the end of the process, which has closed its socket.
+    fn wait(mut self) -> End {
+        // A process that keeps running without its socket is of no use.
+        let _ = self.child.kill();
+        match self.child.wait() {
+            Ok(status) => End::of(status),
+            Err(error) => End::Crash(format!("is lost: {error}")),
+        }
+    }
+}
+
 /// The local file of the image.
 struct WatchedFile {
     name: String,
@@ -221,14 +240,14 @@ impl Mount {
         mount.await_unmount().map_err(Failure::new)?;
         let old = passed.filler;
         let (_channel, fills) = (take(old.channel)?, take(old.fills)?);
-        // From here on, this process answers. Replies that were sent are taken.
-        let id = Pid::from_raw(old.id).ok_or_else(|| Failure::new(PASSED_MOUNT))?;
-        // It may have ended.
-        let _ = kill_process(id, Signal::KILL);
-        let _ = waitpid(Some(id), WaitOptions::empty());
+        let id = Pid::from_raw(old.id)
+            .ok_or_else(|| Failure::new(format!("{PASSED_MOUNT}: expected the id of a process")))?;
         let events = mount.events.clone();
         events.set_filler(Arc::new(fills)).map_err(Failure::new)?;
         events.start_reading().map_err(Failure::new)?;
+        // From here on, this process answers. The old filler may have ended.
+        let _ = kill_process(id, Signal::KILL);
+        let _ = waitpid(Some(id), WaitOptions::empty());
         tracing::info!(
             "{}: continued by another program",
             mount.place.dir.display()
@@ -238,30 +257,41 @@ impl Mount {
 
     /// Executes the program that is installed now, which takes over the mount. Returns only if that
     /// fails. Until then the filler goes on.
-    fn upgrade(&self, filler: &Child, channel: &OwnedFd) -> io::Error {
+    fn upgrade(&self, filler: &Filler) -> io::Error {
+        let Some(file) = &self.file else {
+            return Errno::NOTCONN.into();
+        };
+        self.events.stop_reading();
+        // No reply is half done while this is locked.
+        let state = self.events.state.lock();
+        let Some(fills) = &state.filler else {
+            return Errno::NOTCONN.into();
+        };
+        let passed = PassedMount {
+            group: self.events.group.as_fd().as_raw_fd(),
+            unmounts: self.unmounts.as_raw_fd(),
+            name: file.name.clone(),
+            quiet: file.quiet.as_raw_fd(),
+            waiting: state.waiting.values().map(|reader| reader.fill).collect(),
+            filler: OldFiller {
+                id: Pid::from_child(&filler.child).as_raw_pid(),
+                channel: filler.channel.as_raw_fd(),
+                fills: fills.as_raw_fd(),
+            },
+        };
+        let events = state.waiting.values().map(|reader| reader.event.as_fd());
+        let others = [
+            self.events.group.as_fd(),
+            self.unmounts.as_fd(),
+            file.quiet.as_fd(),
+            filler.channel.as_fd(),
+            fills.as_fd(),
+        ];
+        let descriptors: Vec<_> = events.chain(others).collect();
         let executed = || -> io::Result<Infallible> {
-            let file = self.file.as_ref().ok_or(Errno::NOTCONN)?;
-            self.events.stop_reading();
-            // No reply is half done while this is locked.
-            let state = self.events.state.lock();
-            let fills = state.filler.as_ref().ok_or(Errno::NOTCONN)?;
-            let mut waiting = Vec::new();
-            for reader in state.waiting.values() {
-                sys::inherit::pass(reader.event.as_fd())?;
-                waiting.push(reader.fill);
+            for descriptor in &descriptors {
+                sys::inherit::keep_on_exec(*descriptor, true)?;
             }
-            let passed = PassedMount {
-                group: sys::inherit::pass(self.events.group.as_fd())?,
-                unmounts: sys::inherit::pass(self.unmounts.as_fd())?,
-                name: file.name.clone(),
-                quiet: sys::inherit::pass(file.quiet.as_fd())?,
-                waiting,
-                filler: OldFiller {
-                    id: Pid::from_child(filler).as_raw_pid(),
-                    channel: sys::inherit::pass(channel.as_fd())?,
-                    fills: sys::inherit::pass(fills.as_fd())?,
-                },
-            };
             let mut command = Command::new(&self.program);
             let mut arguments = std::env::args_os();
             if let Some(name) = arguments.next() {
@@ -272,26 +302,29 @@ impl Mount {
             Err(command.exec())
         };
         let Err(error) = executed();
+        for descriptor in descriptors {
+            // It is open, so that this cannot fail.
+            let _ = sys::inherit::keep_on_exec(descriptor, false);
+        }
         error
     }
 
     /// Starts fillers, one after another, and carries out their requests. Returns when the image
-    /// was unmounted, or could not be mounted.
+    /// was unmounted, or could not be mounted. Once it is mounted, no failure ends the holder.
     fn run(
         &mut self,
         happenings: &Receiver<Happening>,
-        sandbox: Option<Sandbox>,
+        namespaces: ChildNamespaces,
     ) -> Result<ExitCode, Failure> {
-        let namespaces = ChildNamespaces::new(sandbox)?;
-        let (mut child, mut channel) = self.start_filler(namespaces).map_err(Failure::new)?;
+        let mut filler: Option<Filler> = None;
+        let mut start = Instant::now();
         let mut pause = Duration::ZERO;
-        let mut restart: Option<Instant> = None;
         loop {
-            let happening = match restart {
-                None => happenings
+            let happening = match filler {
+                Some(_) => happenings
                     .recv()
                     .map_err(|_| RecvTimeoutError::Disconnected),
-                Some(at) => happenings.recv_timeout(at.saturating_duration_since(Instant::now())),
+                None => happenings.recv_timeout(start.saturating_duration_since(Instant::now())),
             };
             match happening {
                 Ok(Happening::Request(request, to)) => {
@@ -301,57 +334,48 @@ impl Mount {
                     to.reply(self.serve(request));
                 }
                 Ok(Happening::Upgrade) => {
-                    if restart.is_none() && matches!(self.state, State::Ready) {
-                        let error = self.upgrade(&child, &channel);
+                    if let (State::Ready, Some(filler)) = (&self.state, &filler) {
+                        let error = self.upgrade(filler);
                         tracing::error!("{}: {error}", self.program.display());
-                        self.events.clone().start_reading().map_err(Failure::new)?;
+                        self.events.resume_reading();
                     }
                 }
-                Ok(Happening::Stop) => match self.state {
-                    State::Starting => {
-                        child.kill().map_err(Failure::new)?;
-                        child.wait().map_err(Failure::new)?;
+                Ok(Happening::Stop) => match (&self.state, &mut filler) {
+                    (State::Starting | State::Declined(_), Some(filler)) => {
+                        filler.child.kill().map_err(Failure::new)?;
+                        filler.child.wait().map_err(Failure::new)?;
                         return Ok(ExitCode::SUCCESS);
                     }
+                    (State::Starting | State::Declined(_), None) => return Ok(ExitCode::SUCCESS),
                     _ => self.unmount(),
                 },
                 Ok(Happening::Unmounted) => {
                     self.state = State::Unmounted;
-                    if restart.is_some() {
+                    let Some(filler) = &filler else {
                         return Ok(ExitCode::SUCCESS);
-                    }
+                    };
                     // It may have ended.
-                    let _ = message::send(channel.as_fd(), &Stop, None);
+                    let _ = message::send(filler.channel.as_fd(), &Stop, None);
                 }
                 Ok(Happening::Ended) => {
-                    let end = End::of(child.wait().map_err(Failure::new)?);
-                    match (&self.state, end) {
-                        (State::Unmounted, _) => return Ok(ExitCode::SUCCESS),
-                        (State::Starting | State::Declined(_), End::Exit(code)) => {
-                            return Ok(ExitCode::from(code));
-                        }
-                        (State::Starting | State::Declined(_), End::Crash(why)) => {
-                            let text = format!("the process that fills the image {why}");
-                            return Err(Failure::new(text));
-                        }
-                        (_, end) => {
-                            let why = match end {
-                                End::Exit(code) => format!("has ended with status {code}"),
-                                End::Crash(why) => why,
-                            };
-                            tracing::error!(
-                                "{}: the process that fills the image {why}; it is started again",
-                                self.place.dir.display()
-                            );
-                            restart = Some(Instant::now() + pause);
-                            pause = (pause * 2).clamp(RESTART, MAX_RESTART);
-                        }
+                    let Some(ended) = filler.take() else { continue };
+                    let end = ended.wait();
+                    if self.is_mounted() {
+                        self.log_restart(end);
+                        start = Instant::now() + pause;
+                        pause = (pause * 2).clamp(RESTART, MAX_RESTART);
+                    } else {
+                        return self.ended(end);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    restart = None;
-                    (child, channel) = self.start_filler(namespaces).map_err(Failure::new)?;
-                }
+                Err(RecvTimeoutError::Timeout) => match self.start_filler(namespaces) {
+                    Ok(started) => filler = Some(started),
+                    Err(error) if self.is_mounted() => {
+                        tracing::error!("{}: {error}", self.place.dir.display());
+                        start = Instant::now() + MAX_RESTART;
+                    }
+                    Err(error) => return Err(Failure::new(error)),
+                },
                 Err(RecvTimeoutError::Disconnected) => {
                     unreachable!("the mount has a sender");
                 }
@@ -359,8 +383,36 @@ impl Mount {
         }
     }
 
+    /// Returns whether readers may wait for answers.
+    fn is_mounted(&self) -> bool {
+        matches!(self.state, State::Mounted | State::Ready)
+    }
+
+    /// Returns the result of this process, whose filler has ended while nothing was mounted.
+    fn ended(&self, end: End) -> Result<ExitCode, Failure> {
+        match (&self.state, end) {
+            (State::Unmounted, _) => Ok(ExitCode::SUCCESS),
+            (_, End::Exit(code)) => Ok(ExitCode::from(code)),
+            (_, End::Crash(why)) => {
+                let text = format!("the process that fills the image {why}");
+                Err(Failure::new(text))
+            }
+        }
+    }
+
+    fn log_restart(&self, end: End) {
+        let why = match end {
+            End::Exit(code) => format!("has ended with status {code}"),
+            End::Crash(why) => why,
+        };
+        tracing::error!(
+            "{}: the process that fills the image {why}; it is started again",
+            self.place.dir.display()
+        );
+    }
+
     /// Starts a filler, and a thread that receives its requests.
-    fn start_filler(&self, namespaces: ChildNamespaces) -> io::Result<(Child, Arc<OwnedFd>)> {
+    fn start_filler(&self, namespaces: ChildNamespaces) -> io::Result<Filler> {
         let (channel, childs_end) = message::pair()?;
         let channel = Arc::new(channel);
         // Inherited, unlike the originals.
@@ -387,7 +439,7 @@ impl Mount {
         Builder::new()
             .name("barge-requests".into())
             .spawn(receive)?;
-        Ok((child, channel))
+        Ok(Filler { child, channel })
     }
 
     /// Serves a request. Returns the reply and the descriptor to pass.
@@ -463,8 +515,12 @@ impl Mount {
         let path = self.place.cache_dir.join(&file.name);
         rustix::mount::mount(&path, &self.place.dir, "erofs", flags, None)?;
         let watch = inotify::WatchFlags::DELETE_SELF | inotify::WatchFlags::ONLYDIR;
-        inotify::add_watch(&self.unmounts, &self.place.dir, watch)?;
-        self.await_unmount()
+        let watched = inotify::add_watch(&self.unmounts, &self.place.dir, watch);
+        let watched = watched.map_err(io::Error::from);
+        watched.and_then(|_| self.await_unmount()).inspect_err(|_| {
+            // The error says why the image is not mounted.
+            let _ = rustix::mount::unmount(&self.place.dir, UnmountFlags::DETACH);
+        })
     }
 
     /// Starts a thread that waits until the file system is mounted nowhere any more.
@@ -567,6 +623,14 @@ impl Events {
         let thread = Builder::new().name("barge-events".into());
         *self.reader.lock() = Some(thread.spawn(move || events.read())?);
         Ok(())
+    }
+
+    /// Starts it again, after others: readers wait for it.
+    fn resume_reading(self: &Arc<Self>) {
+        while let Err(error) = self.clone().start_reading() {
+            tracing::error!("events of the image's file: {error}");
+            std::thread::sleep(Duration::from_secs(1));
+        }
     }
 
     /// Ends that thread. Further events stay in the queue.
@@ -691,12 +755,11 @@ impl Events {
             if state.filler.is_some() {
                 return;
             }
-            let late = |waiting: &Waiting| waiting.since.elapsed() > WAIT_FOR_FILLER;
-            let waiting = state.waiting.iter();
-            let late: Vec<_> = waiting.filter(|(_, waiting)| late(waiting)).collect();
-            let late: Vec<_> = late.into_iter().map(|(event, _)| *event).collect();
-            late.iter()
-                .filter_map(|event| state.waiting.remove(event))
+            let waiting = state.waiting.values();
+            let late = waiting.filter(|waiting| waiting.since.elapsed() > WAIT_FOR_FILLER);
+            let late: Vec<RawFd> = late.map(|waiting| waiting.fill.event).collect();
+            let late = late.iter();
+            late.filter_map(|event| state.waiting.remove(event))
                 .collect()
         };
         for waiting in overdue {

@@ -70,10 +70,6 @@ struct Filled {
     done: bool,
 }
 
-/// The packet that tells the filler to end: the image is no longer mounted.
-#[derive(Serialize, Deserialize)]
-struct Stop;
-
 /// Returns the answer to an event whose range was filled, or not.
 fn answer(done: bool) -> Answer {
     match done {

@@ -111,7 +111,6 @@ struct Fixture {
 pub(crate) fn run(args: &Context) -> Result<Results, Failure> {
     let args = &args.with_default_runs(3);
     require_root("bench objects mounts images with the kernel's EROFS")?;
-    // Not in memory: files of a disk cache are on a disk.
     let workspace = Workspace::new_in(args, std::env::temp_dir())?;
     let fixture = Fixture::make(&workspace).map_err(Failure::new)?;
     let mut notes = vec![format!(

@@ -71,8 +71,8 @@ pub(super) struct CacheDir {
 /// The two files of an image.
 ///
 /// Locks on bytes of the map coordinate the processes that use the image: each user has a shared
-/// lock on [`USERS`], and an exclusive one while it changes what others rely on. A
-/// process that fetches segments has an exclusive lock on a byte for each.
+/// lock on [`USERS`], and an exclusive one while it changes what others rely on. A process that
+/// fetches segments has an exclusive lock on a byte for each.
 pub(super) struct CacheFiles {
     pub(super) map: File,
     pub(super) data: File,

@@ -53,6 +53,8 @@ struct State {
     order: VecDeque<u64>,
     /// Bytes on disk.
     bytes: u64,
+    /// Segments that match their tags.
+    verified: u64,
     /// Whether the last write has failed. It is the last one then, except for a pinned file.
     failed: bool,
 }
@@ -154,6 +156,7 @@ impl DiskCacheEntry {
             chunks: HashMap::new(),
             order: VecDeque::new(),
             bytes: 0,
+            verified: 0,
             failed: false,
         };
         map::for_each_present(&pair.map, wanted.len().div_ceil(SEGMENT), &mut |number| {
@@ -287,10 +290,7 @@ impl CachedSource {
 
     /// Returns whether the file has the whole image.
     pub(crate) fn is_complete(&self) -> bool {
-        self.stored() >= self.identity.len()
-            && self
-                .missing(0..self.identity.len().div_ceil(SEGMENT))
-                .is_empty()
+        self.lock().verified == self.identity.len().div_ceil(SEGMENT)
     }
 
     /// Returns segments that were not verified yet, from disk or `far`; concurrent requests share
@@ -563,6 +563,7 @@ impl State {
             return;
         };
         if sound {
+            self.verified += u64::from(chunk.verified & bit(number) == 0);
             chunk.verified |= bit(number);
         } else if chunk.present & bit(number) != 0 {
             chunk.present &= !bit(number);
@@ -594,6 +595,7 @@ impl State {
                 continue;
             }
             let bytes = u64::from(chunk.present.count_ones()) * SEGMENT;
+            self.verified -= u64::from(chunk.verified.count_ones());
             self.chunks.remove(&number);
             self.bytes -= bytes;
             return Some((number, bytes));

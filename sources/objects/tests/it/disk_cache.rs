@@ -10,7 +10,8 @@ use crate::server::{Answer, Server};
 
 fn open(url: &str, dir: &std::path::Path) -> std::io::Result<Arc<dyn RangeSource>> {
     let mut url: Url = url.parse().expect("a URL");
-    url.set_disk_cache(&DiskCacheOptions::new(dir.to_owned(), None));
+    url.image_mut()
+        .set_disk_cache(&DiskCacheOptions::new(dir.to_owned(), None));
     Object::open(&url, tuning())
 }
 
