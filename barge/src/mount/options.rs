@@ -512,7 +512,17 @@ mod tests {
             let settled = settled(text).expect("known");
             assert_eq!(settled.mount.bits(), bits, "{text}");
             assert_eq!(settled.kernel_flags, Some(bits), "{text}");
+            assert_eq!(settled.lazy_flags, Some(bits), "{text}");
         }
+        let image = |text: &str| {
+            let settled = settled_of("https://host/image", text, false, false).expect("known");
+            let (direct, lazy) = (settled.kernel_flags, settled.lazy_flags);
+            let cache = settled.image_cache.dir().to_owned();
+            (direct.is_some(), lazy.is_some(), cache)
+        };
+        assert_eq!(image("ro"), (true, true, IMAGE_CACHE.into()));
+        assert_eq!(image("cache_dir=/x"), (false, true, "/x".into()));
+        assert_eq!(image("cache=auto"), (false, false, IMAGE_CACHE.into()));
         let pages = |text: &str| settled(text).expect("known").page_cache;
         assert!(pages("cache=none").is_none() && pages("defaults").is_none());
         let cache = pages("cache=readahead,cache_size=3m").expect("a page cache");
