@@ -79,7 +79,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "command",
         ],
     ),
-    ("csi", &["vfs", "client", "command"]),
+    ("csi", &["vfs", "client", "command", "sys"]),
     ("guest", &["sys"]),
 ];
 

@@ -12,13 +12,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, open, statvfs};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatVfsMountFlags, fstat, open, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_bind, mount_remount, move_mount,
-    open_tree, unmount,
+    MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_bind, move_mount, open_tree,
+    unmount,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use sys::namespaces::change_mount;
 use tonic::Status;
 
 use crate::mount_table::{self, MountEntry};
@@ -102,18 +103,39 @@ pub(crate) fn internal<E: Into<io::Error>>(what: impl std::fmt::Display) -> impl
     move |error| Status::internal(format!("{what}: {}", error.into()))
 }
 
-/// Mounts `from` on `target` as well. Only `target` becomes read-only.
+/// Mounts `from` on `target` as well. Only `target` becomes read-only; it has the other attributes
+/// of `from`, such as `noexec`.
 pub fn bind(from: &Path, target: &Path, read_only: bool) -> Result<(), Status> {
     let failed = internal(target.display());
-    mount_bind(from, target).map_err(&failed)?;
+    mount_bind(from, target).map_err(|errno| failed(io::Error::from(errno)))?;
     if read_only {
-        let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-        if let Err(errno) = mount_remount(target, flags, c"") {
+        let changed = statvfs(target).map_err(io::Error::from).and_then(|stat| {
+            let set = attributes_of(stat.f_flag)
+                | MountAttrFlags::MOUNT_ATTR_RDONLY
+                | MountAttrFlags::MOUNT_ATTR_NOSUID
+                | MountAttrFlags::MOUNT_ATTR_NODEV;
+            change_mount(CWD, target, set, MountAttrFlags::empty(), false)
+        });
+        if let Err(error) = changed {
             let _ = unmount(target, UnmountFlags::NOFOLLOW);
-            return Err(failed(errno));
+            return Err(failed(error));
         }
     }
     Ok(())
+}
+
+/// Returns the attributes of a mount that [`change_mount`] has to set again on Linux before 5.12,
+/// where they replace those of the mount.
+fn attributes_of(flags: StatVfsMountFlags) -> MountAttrFlags {
+    let mut attributes = MountAttrFlags::empty();
+    for (flag, attribute) in [
+        (StatVfsMountFlags::NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (StatVfsMountFlags::NODEV, MountAttrFlags::MOUNT_ATTR_NODEV),
+        (StatVfsMountFlags::NOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+    ] {
+        attributes.set(attribute, flags.contains(flag));
+    }
+    attributes
 }
 
 /// Unmounts all volumes on `target`. A target without a mount, or which does not exist, is no

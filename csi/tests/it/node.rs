@@ -221,6 +221,49 @@ fn a_volume_is_mounted_once_and_published_to_each_workload() {
     );
 }
 
+/// Returns the attributes of the mount on `target`, as the mount table has them.
+fn attributes(target: &str) -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("read");
+    let fields = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let entry = table.lines().map(fields).rfind(|entry| entry[4] == target);
+    let attributes = &entry.expect("a mount")[5];
+    attributes.split(',').map(str::to_owned).collect()
+}
+
+#[test]
+fn a_read_only_publish_keeps_the_attributes_of_the_staged_mount() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (daemon, allowed) = with_sources(&scratch, &[]);
+    let context = [
+        ("source", allowed.as_str()),
+        ("options", "noexec,nodiratime"),
+    ];
+    let volume = Volume::new(&daemon, &scratch, "v", &context);
+    volume.stage().expect("staged");
+    let target = scratch.text("target");
+    volume.publish(&target, true).expect("published");
+    let staged = attributes(&volume.staging);
+    let published = attributes(&target);
+    assert!(staged.contains(&"rw".into()), "{staged:?}");
+    for attribute in ["noexec", "nodiratime"] {
+        assert!(staged.iter().any(|one| one == attribute), "{staged:?}");
+    }
+    for attribute in staged.iter().filter(|&one| one != "rw") {
+        assert!(published.contains(attribute), "{published:?}");
+    }
+    for attribute in ["ro", "nosuid", "nodev"] {
+        assert!(
+            published.iter().any(|one| one == attribute),
+            "{published:?}"
+        );
+    }
+    volume.unpublish(&target).expect("unpublished");
+    volume.unstage().expect("unstaged");
+}
+
 #[test]
 fn a_volume_of_a_single_writer_is_published_once() {
     if !may_mount() {
