@@ -37,6 +37,10 @@ const KEY_PREFIX: &str = "key-";
 /// The most bytes of an error message of `barge mount`.
 const MESSAGE: usize = 1024;
 
+/// The most bytes of the messages of `barge mount` that are searched for the last line: more than
+/// a source, which has 4,096, and a sentence.
+const WINDOW: u64 = 8192;
+
 /// The source of a volume's mount in the mount table: `barge-csi:VOLUME:PLAN`, digests of the
 /// volume's identifier and of its [`MountPlan`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,13 +223,9 @@ impl Mounter {
             .env_clear()
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .envs(plan.environment.iter().map(|(name, value)| (name, value)));
-        let (status, message) = self.run(command)?;
+        let (status, mut text) = self.run(command, &plan.secrets)?;
         if status.success() {
             return Ok(());
-        }
-        let mut text = message.trim().to_owned();
-        for secret in plan.secrets.iter().filter(|secret| !secret.is_empty()) {
-            text = text.replace(secret.as_str(), "***");
         }
         if text.is_empty() {
             text = format!("barge mount: {status}");
@@ -252,8 +252,12 @@ impl Mounter {
     }
 
     /// Runs a command until it ends, and kills it with its children after the timeout. Returns the
-    /// end of its standard error.
-    fn run(&self, mut command: Command) -> Result<(ExitStatus, String), Status> {
+    /// last line of its standard error, without the secrets.
+    fn run(
+        &self,
+        mut command: Command,
+        secrets: &[String],
+    ) -> Result<(ExitStatus, String), Status> {
         let failed = internal(self.barge.display());
         let mut errors = tempfile::tempfile_in(&self.state_dir).map_err(&failed)?;
         let stderr = errors.try_clone().map_err(&failed)?;
@@ -266,18 +270,29 @@ impl Mounter {
             .current_dir("/")
             .spawn()
             .map_err(&failed)?;
-        let ended = wait(&mut child, self.timeout).map_err(&failed)?;
-        match ended {
-            Some(status) => Ok((status, last_line(&mut errors).map_err(&failed)?)),
-            None => {
-                if let Some(group) = Pid::from_raw(child.id() as i32) {
-                    let _ = kill_process_group(group, Signal::KILL);
-                }
-                child.wait().map_err(&failed)?;
-                let text = format!("not mounted within {} s", self.timeout.as_secs());
-                Err(Status::deadline_exceeded(text))
-            }
+        let ended = wait(&mut child, self.timeout);
+        let status = self.finish(&mut child, ended)?;
+        Ok((status, last_line(&mut errors, secrets).map_err(&failed)?))
+    }
+
+    /// Returns the status of a child that has `ended`. If it has not, or that is unknown, kills it
+    /// with its children and returns an error.
+    fn finish(
+        &self,
+        child: &mut Child,
+        ended: io::Result<Option<ExitStatus>>,
+    ) -> Result<ExitStatus, Status> {
+        if let Ok(Some(status)) = ended {
+            return Ok(status);
         }
+        let failed = internal(self.barge.display());
+        if let Some(group) = Pid::from_raw(child.id() as i32) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        child.wait().map_err(&failed)?;
+        ended.map_err(&failed)?;
+        let text = format!("not mounted within {} s", self.timeout.as_secs());
+        Err(Status::deadline_exceeded(text))
     }
 }
 
@@ -303,17 +318,47 @@ fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> 
     }
 }
 
-/// Returns the last line of a file that is not empty, at most its last [`MESSAGE`] bytes, without
-/// control characters.
-fn last_line(file: &mut File) -> io::Result<String> {
+/// Returns the last line of a file that is not empty: at most its last [`MESSAGE`] bytes, without
+/// secrets and control characters. If there are secrets, returns an empty text for a line of more
+/// than [`WINDOW`] bytes, whose end may begin within one.
+fn last_line(file: &mut File, secrets: &[String]) -> io::Result<String> {
     let len = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(len.saturating_sub(MESSAGE as u64)))?;
+    let start = len.saturating_sub(WINDOW);
+    file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    file.take(MESSAGE as u64).read_to_end(&mut bytes)?;
+    file.take(WINDOW).read_to_end(&mut bytes)?;
+    if start > 0 && !secrets.is_empty() {
+        // The first line may be incomplete.
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        bytes.drain(..end.unwrap_or(bytes.len()));
+    }
     let text = String::from_utf8_lossy(&bytes);
     let line = text.lines().rfind(|line| !line.trim().is_empty());
-    let line = line.unwrap_or_default();
-    Ok(line.chars().filter(|c| !c.is_control()).collect())
+    let line = redact(line.unwrap_or_default(), secrets);
+    let line: String = line.chars().filter(|c| !c.is_control()).collect();
+    let cut = line.len().saturating_sub(MESSAGE);
+    let end = (cut..=line.len()).find_map(|at| line.get(at..));
+    Ok(end.unwrap_or_default().trim().to_owned())
+}
+
+/// Replaces secrets in a line with `***`: the longest first, as one may contain another, and each
+/// line of a secret of several lines.
+fn redact(line: &str, secrets: &[String]) -> String {
+    let mut hidden: Vec<&str> = Vec::new();
+    for secret in secrets {
+        let lines = secret.split(['\n', '\r']).map(str::trim);
+        // Others, such as a bracket of JSON, tell nothing.
+        hidden.extend(lines.filter(|line| line.contains(char::is_alphanumeric)));
+        hidden.extend([secret.trim(), secret.as_str()]);
+    }
+    hidden.retain(|secret| !secret.is_empty());
+    hidden.sort_by_key(|secret| (std::cmp::Reverse(secret.len()), *secret));
+    hidden.dedup();
+    let mut line = line.to_owned();
+    for secret in hidden {
+        line = line.replace(secret, "***");
+    }
+    line
 }
 
 /// A local source, mounted in the state directory until it is dropped, so that its path leads
@@ -463,18 +508,111 @@ mod tests {
         );
     }
 
+    /// Returns the message of a mount that writes `text` and fails.
+    fn message(text: &str, secrets: &[&str]) -> String {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(text.as_bytes()).expect("written");
+        let secrets: Vec<String> = secrets.iter().map(|&secret| secret.to_owned()).collect();
+        last_line(&mut file, &secrets).expect("read")
+    }
+
     #[test]
-    fn a_mount_that_takes_too_long_is_ended_with_its_children() {
-        let state = tempfile::tempdir().expect("a directory");
-        let script = state.path().join("barge");
-        let text = "#!/bin/sh\nsleep 1000 & wait\n";
+    fn a_secret_is_redacted_before_a_message_is_cut() {
+        let secret = "hush".repeat(20);
+        for after in MESSAGE - 100..=MESSAGE {
+            let text = format!("failed: {secret}{}\n", "x".repeat(after));
+            let message = message(&text, &[&secret]);
+            assert!(!message.contains("hush"), "{message}");
+            assert!(message.len() <= MESSAGE && message.ends_with('x'));
+        }
+        // A line whose beginning is missing could begin within the secret.
+        for after in WINDOW as usize - 100..=WINDOW as usize {
+            let text = format!("failed: {secret}{}", "x".repeat(after));
+            let message = message(&text, &[&secret]);
+            assert!(!message.contains("hush"), "{message}");
+        }
+        let text = format!("{}\nfailed\n\n", "x".repeat(20_000));
+        assert_eq!(message(&text, &[&secret]), "failed");
+        assert_eq!(message(&"x".repeat(20_000), &[]), "x".repeat(MESSAGE));
+        assert_eq!(message(&"é".repeat(2000), &[]), "é".repeat(MESSAGE / 2));
+        assert_eq!(message("key hush \n", &["hush "]), "key ***");
+        assert_eq!(message("key hu\tsh!\n", &["hu\tsh"]), "key ***!");
+    }
+
+    #[test]
+    fn secrets_of_several_lines_and_parts_of_others_are_redacted() {
+        let secrets = [
+            "hush",
+            "hush-long",
+            "-- KEY --\n  line one\r\nline two\n{\n",
+        ];
+        for (text, expected) in [
+            ("a hush-long b", "a *** b"),
+            ("a hush b", "a *** b"),
+            ("-- KEY --\n  line one\r\nline two", "***"),
+            ("bad line one, -- KEY --", "bad ***, ***"),
+            ("line two {", "*** {"),
+        ] {
+            assert_eq!(message(text, &secrets), expected, "{text:?}");
+        }
+    }
+
+    /// Waits until a process has ended.
+    fn has_ended(pid: &str) {
+        let pid = Pid::from_raw(pid.trim().parse().expect("a number")).expect("a process");
+        let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return,
+            handle => handle.expect("opened"),
+        };
+        let limit = Timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        let mut ready = [PollFd::new(&handle, PollFlags::IN)];
+        assert_eq!(poll(&mut ready, Some(&limit)), Ok(1), "it runs");
+    }
+
+    /// Returns a program that starts another one and writes the number of that to `file`.
+    fn program_with_child(dir: &Path, file: &Path) -> String {
+        let script = dir.join("barge");
+        let text = format!(
+            "#!/bin/sh\nsleep 1000 &\necho $! >{0}.new\nmv {0}.new {0}\nwait\n",
+            file.display()
+        );
         fs::write(&script, text).expect("written");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&script, mode).expect("changed");
-        let program = script.display().to_string();
-        let (mounter, _state) = mounter(&program, Duration::from_millis(300));
+        script.display().to_string()
+    }
+
+    #[test]
+    fn a_mount_that_takes_too_long_is_ended_with_its_children() {
+        let state = tempfile::tempdir().expect("a directory");
+        let file = state.path().join("child");
+        let program = program_with_child(state.path(), &file);
+        let (mounter, _state) = mounter(&program, Duration::from_secs(2));
         let failed = mounter.mount("v", &plan(&[]), Path::new("/t"));
         assert_eq!(failed.expect_err("late").code(), Code::DeadlineExceeded);
+        has_ended(&fs::read_to_string(&file).expect("it was started"));
+    }
+
+    #[test]
+    fn a_child_that_cannot_be_waited_for_is_ended() {
+        let (mounter, _state) = mounter("sleep", Duration::from_secs(20));
+        let mut child = Command::new("sleep")
+            .arg("1000")
+            .process_group(0)
+            .spawn()
+            .expect("starts");
+        let failed = mounter.finish(&mut child, Err(Errno::MFILE.into()));
+        assert_eq!(failed.expect_err("an error").code(), Code::Internal);
+        assert!(
+            !child
+                .try_wait()
+                .expect("a child")
+                .expect("it has ended")
+                .success()
+        );
     }
 
     #[test]
