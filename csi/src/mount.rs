@@ -206,7 +206,7 @@ impl Mounter {
         let label = Label::new(volume_id, plan);
         // Users of pods have other IDs than the process that serves.
         let mut options = vec![format!("fsname={}", label.as_str()), "allow_other".into()];
-        options.extend(plan.options.iter().cloned());
+        options.extend(plan.options.iter().chain(&plan.node_options).cloned());
         let mut command = self.command().map_err(internal("barge-csi"))?;
         // An image is served by a confined process rather than parsed by the kernel.
         command.args(["mount", "--fuse", "-o", &options.join(",")]);
@@ -485,6 +485,7 @@ mod tests {
         MountPlan {
             source: Source::Remote("nfs://server/export".into()),
             options: Vec::new(),
+            node_options: Vec::new(),
             verify_key: None,
             environment: Vec::new(),
             secrets: secrets.iter().map(|&secret| secret.to_owned()).collect(),

@@ -185,7 +185,7 @@ pub struct Policy {
 pub enum Author {
     /// An administrator, of a persistent volume or a storage class.
     Administrator,
-    /// Anybody who may create pods, of an inline volume.
+    /// The author of a pod, of an inline volume.
     Pod,
 }
 
@@ -210,8 +210,10 @@ pub enum Source {
 pub struct MountPlan {
     /// The source.
     pub source: Source,
-    /// Mount options.
+    /// Mount options of the volume.
     pub options: Vec<String>,
+    /// Mount options that the node adds, for its disk cache.
+    pub node_options: Vec<String>,
     /// Public key that must have signed the image, PEM.
     pub verify_key: Option<String>,
     /// Environment of `barge mount`.
@@ -221,6 +223,19 @@ pub struct MountPlan {
 }
 
 impl Source {
+    /// Returns the path of a local source, the URL of a remote one, or `mem:`.
+    fn text(&self) -> String {
+        match self {
+            // Without a slash at the end, whichever allowed directory it is beneath.
+            Source::Local { base, path } => {
+                let path: PathBuf = base.join(path).components().collect();
+                path.display().to_string()
+            }
+            Source::Remote(url) => url.clone(),
+            Source::Memory => "mem:".into(),
+        }
+    }
+
     /// Opens a local source. No component may be a symbolic link: a workload that writes beneath an
     /// allowed directory could lead elsewhere with one. Returns `None` for other sources.
     pub fn open_local(&self) -> Result<Option<OwnedFd>, Status> {
@@ -254,9 +269,10 @@ impl Source {
 
 impl MountPlan {
     /// Returns a digest of the source, options and key, in hexadecimal digits, by which a mount is
-    /// recognized as the one that a request asks for.
+    /// recognized as the one that a request asks for. It depends on the request alone, so that a
+    /// volume stays the same one after a restart with other arguments.
     pub fn digest(&self) -> String {
-        let source = format!("{:?}", self.source);
+        let source = self.source.text();
         let parts = [source.as_str(), self.verify_key.as_deref().unwrap_or("")];
         let options = self.options.iter().map(String::as_str);
         digest(parts.into_iter().chain(options))
@@ -324,15 +340,17 @@ impl Policy {
         }
         let allowed = self.source(author, &source)?;
         let cached = matches!(&allowed, Source::Remote(url) if is_object(url));
+        let mut node_options = Vec::new();
         if let (Some(cache), true) = (&self.cache, cached) {
-            options.push(format!("cache_dir={}", cache.dir.display()));
+            node_options.push(format!("cache_dir={}", cache.dir.display()));
             let size = cache.size.iter();
-            options.extend(size.map(|size| format!("cache_dir_size={size}")));
+            node_options.extend(size.map(|size| format!("cache_dir_size={size}")));
         }
         let environment = environment(author, secrets)?;
         Ok(MountPlan {
             source: allowed,
             options,
+            node_options,
             verify_key,
             environment,
             secrets: secrets.values().cloned().collect(),
@@ -704,6 +722,50 @@ mod tests {
             plan(Author::Pod, &memory).err(),
             Some(Code::PermissionDenied)
         );
+    }
+
+    #[test]
+    fn the_digest_of_a_plan_depends_on_the_request_alone() {
+        let digest = |policy: &Policy, attributes: &[(&str, &str)]| {
+            let (none, usage) = (HashMap::new(), Usage::default());
+            let plan = policy.plan(Author::Administrator, &map(attributes), &none, &usage);
+            plan.expect("good").digest()
+        };
+        let cached = |size: Option<&str>| Policy {
+            cache: Some(DiskCache {
+                dir: "/var/cache/volumes".into(),
+                size: size.map(str::to_owned),
+            }),
+            ..policy()
+        };
+        let object = [("source", "s3://public/image.erofs"), ("options", "noexec")];
+        let one = digest(&policy(), &object);
+        for policy in [cached(None), cached(Some("1G")), cached(Some("2G"))] {
+            let (none, usage) = (HashMap::new(), Usage::default());
+            let plan = policy.plan(Author::Administrator, &map(&object), &none, &usage);
+            assert!(!plan.expect("good").node_options.is_empty());
+            assert_eq!(digest(&policy, &object), one);
+        }
+        let local = [("source", "/srv/volumes/a/b")];
+        let two = digest(&policy(), &local);
+        for allowed in ["/srv", "/srv/volumes/a", "/srv/volumes/a/b"] {
+            let policy = Policy {
+                allow_paths: vec![allowed.into()],
+                ..policy()
+            };
+            assert_eq!(digest(&policy, &local), two, "{allowed}");
+        }
+        let others = [
+            digest(&policy(), &object[..1]),
+            digest(&policy(), &[object[0], ("options", "ro")]),
+            digest(&policy(), &[("source", "s3://public/other"), object[1]]),
+            digest(&policy(), &[("source", "mem:"), object[1]]),
+            digest(&policy(), &[("source", "/srv/volumes/a")]),
+        ];
+        let all: std::collections::HashSet<_> = others.iter().chain([&one, &two]).collect();
+        assert_eq!(all.len(), 7);
+        // Mounts of an earlier version of the plugin are recognized by these digits.
+        assert_eq!(one, "0b51f95218daad19f8586f00824a547d");
     }
 
     #[test]
