@@ -5,6 +5,7 @@
 //! symbolic link is followed: workloads may change the tree meanwhile.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -159,7 +160,11 @@ impl Shared {
         };
         let client = Client::open(&text).map_err(|error| {
             tracing::debug!("a shared directory cannot be opened: {error}");
-            Status::unavailable(format!("the shared directory cannot be opened: {error}"))
+            let text = format!("the shared directory cannot be opened: {error}");
+            match error.kind() {
+                io::ErrorKind::NotFound => Status::not_found(text),
+                _ => Status::unavailable(text),
+            }
         })?;
         Ok(Shared {
             client,
@@ -227,18 +232,14 @@ impl Shared {
         }
     }
 
-    /// Removes a directory with its contents, unless it does not exist.
+    /// Removes a directory with its contents. Returns `NOT_FOUND` if it does not exist.
     fn remove(&self, path: &str) -> Result<(), Status> {
         let names = sub_dir(path)?;
         let (last, parents) = names.split_last().expect("sub_dir() returns a name");
-        let removed = self.with(path, |cx, root| {
+        self.with(path, |cx, root| {
             let parent = find(cx, root, parents)?;
             remove_tree(cx, parent, last.as_bytes())
-        });
-        match removed {
-            Err(status) if status.code() == tonic::Code::NotFound => Ok(()),
-            other => other,
-        }
+        })
     }
 }
 
@@ -397,7 +398,12 @@ impl Controller {
         };
         let _operation = self.in_flight.start(text)?;
         if id.on_delete == OnDelete::Delete {
-            Shared::open(&self.policy, &id.source)?.remove(&id.sub_dir)?;
+            let shared = Shared::open(&self.policy, &id.source);
+            match shared.and_then(|shared| shared.remove(&id.sub_dir)) {
+                // The directory is gone, or the shared directory.
+                Err(status) if status.code() == tonic::Code::NotFound => {}
+                removed => removed?,
+            }
         }
         Ok(Empty {})
     }

@@ -104,6 +104,25 @@ fn a_volume_is_a_directory_beneath_a_shared_one() {
 }
 
 #[test]
+fn a_volume_whose_shared_directory_is_gone_is_deleted() {
+    let scratch = Scratch::new();
+    let allowed = scratch.dir("allowed");
+    let daemon = Daemon::start(
+        &scratch,
+        &["--allow-path", &allowed, "--barge", "/bin/false"],
+    );
+    let shared = scratch.dir("allowed/shared");
+    let volume = create(&daemon, "pvc-1", &[("source", &shared)]).expect("made");
+    fs::remove_dir_all(&shared).expect("removed");
+    for _ in 0..2 {
+        delete(&daemon, &volume.volume_id).expect("nothing is left");
+    }
+    // A file in its place is another error.
+    fs::write(&shared, "a file").expect("written");
+    assert_ne!(code(delete(&daemon, &volume.volume_id)), Code::Ok);
+}
+
+#[test]
 fn hostile_names_and_identifiers_leave_other_directories_alone() {
     let scratch = Scratch::new();
     let shared = scratch.dir("shared");
@@ -199,10 +218,7 @@ impl Drop for Server {
 
 #[test]
 fn a_shared_directory_may_be_on_a_server() {
-    if !barge().is_file() {
-        eprintln!("skipped: there is no barge (cargo build -p barge)");
-        return;
-    }
+    assert!(barge().is_file(), "cargo build -p barge makes it");
     for (protocol, variable) in [("--9p", "BARGE_9P"), ("--nfs", "BARGE_NFS")] {
         let scratch = Scratch::new();
         let shared = scratch.dir("shared");
@@ -230,5 +246,10 @@ fn a_shared_directory_may_be_on_a_server() {
         }
         delete(&daemon, &volume.volume_id).expect(protocol);
         assert_eq!(fs::read_dir(&shared).expect("listed").count(), 0);
+        let beneath = format!("{}/beneath", source.trim_end_matches('/'));
+        scratch.dir("shared/beneath");
+        let volume = create(&daemon, "pvc-2", &[("source", &beneath)]).expect("made");
+        fs::remove_dir_all(scratch.path("shared/beneath")).expect("removed");
+        delete(&daemon, &volume.volume_id).expect("nothing is left");
     }
 }

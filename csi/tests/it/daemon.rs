@@ -24,13 +24,19 @@ pub(crate) fn barge() -> PathBuf {
     Path::new(PROGRAM).with_file_name("barge")
 }
 
-/// Returns whether volumes can be mounted here.
+/// Returns whether volumes can be mounted here. Panics if only `barge` is missing.
 pub(crate) fn may_mount() -> bool {
-    let may = geteuid().is_root() && Path::new("/dev/fuse").exists() && barge().is_file();
-    if !may {
-        eprintln!("skipped: volumes take root, /dev/fuse, and barge (cargo build -p barge)");
+    if !geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: volumes take root and /dev/fuse");
+        return false;
     }
-    may
+    let barge = barge();
+    assert!(
+        barge.is_file(),
+        "{}: cargo build -p barge makes it",
+        barge.display()
+    );
+    true
 }
 
 /// A directory for one test; its mounts are removed when it is dropped.
