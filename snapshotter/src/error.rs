@@ -15,9 +15,10 @@ pub enum ErrorKind {
     AlreadyExists,
     /// The snapshot is in the wrong state: it has children, or is not active.
     FailedPrecondition,
-    /// The request makes no sense.
+    /// The request is invalid.
     InvalidArgument,
-    /// A layer cannot be mounted now; the call may be repeated.
+    /// A layer cannot be mounted now, or another call has replaced the parent; the call may be
+    /// repeated.
     Unavailable,
     /// The disk or the database failed.
     Internal,

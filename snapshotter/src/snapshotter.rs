@@ -318,7 +318,14 @@ impl Snapshotter {
     }
 
     fn create(&self, kind: Kind, key: &str, parent: &str, labels: &Labels) -> Result<Vec<Mount>> {
-        self.ensure_all_mounted(&self.metadata.chain(parent)?)?;
+        let chain = self.metadata.chain(parent)?;
+        self.ensure_all_mounted(&chain)?;
+        // Before the transaction, which all others wait for: a layer may not answer.
+        let below = chain.first();
+        let owner = match (mapped_root(labels)?, below) {
+            (None, Some(below)) => Some(self.owner(below)?),
+            (mapped, _) => mapped,
+        };
         let new = NewSnapshot {
             kind,
             name: key,
@@ -326,8 +333,13 @@ impl Snapshotter {
             labels,
             layer: None,
         };
-        let owner = mapped_root(labels)?;
-        let make = |id, parent: Option<&Record>| self.make_directories(id, kind, owner, parent);
+        let make = |id, found: Option<&Record>| {
+            if found.map(|found| found.id) != below.map(|below| below.id) {
+                let message = format!("parent '{parent}' was replaced meanwhile");
+                return Err(Error::new(ErrorKind::Unavailable, message));
+            }
+            self.make_directories(id, kind, owner)
+        };
         let (record, parents) = self.metadata.create(&new, make)?;
         Ok(self.mounts_of(&record, &parents))
     }
@@ -342,23 +354,16 @@ impl Snapshotter {
         tree::usage(&files).map_err(|error| Error::io(&files, error))
     }
 
-    /// Makes the directories of a snapshot. The top of its files has the owner of its parent's,
-    /// unless maps of ids decide.
-    fn make_directories(
-        &self,
-        id: u64,
-        kind: Kind,
-        owner: Option<(u32, u32)>,
-        parent: Option<&Record>,
-    ) -> Result<()> {
-        let owner = match (owner, parent) {
-            (None, Some(parent)) => {
-                let files = self.overlay.files(parent.id);
-                let top = fs::metadata(&files).map_err(|error| Error::io(&files, error))?;
-                Some((top.uid(), top.gid()))
-            }
-            (owner, _) => owner,
-        };
+    /// Returns the user and group of the top of a snapshot's files. Blocks while the server of a
+    /// layer does not answer.
+    fn owner(&self, record: &Record) -> Result<(u32, u32)> {
+        let files = self.overlay.files(record.id);
+        let top = fs::metadata(&files).map_err(|error| Error::io(&files, error))?;
+        Ok((top.uid(), top.gid()))
+    }
+
+    /// Makes the directories of a snapshot, with `owner` for the top of its files.
+    fn make_directories(&self, id: u64, kind: Kind, owner: Option<(u32, u32)>) -> Result<()> {
         self.make(id, |dir| {
             let files = self.overlay.files(id);
             make_dir(&files, 0o755)?;
