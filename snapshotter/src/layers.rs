@@ -79,6 +79,9 @@ pub(crate) struct LayerGuard<'a> {
     digest: Digest,
 }
 
+/// Counts a layer as one that is being mounted.
+struct Mounting<'a>(&'a Layers);
+
 /// The state of a layer's directory.
 enum Found {
     Nothing,
@@ -126,17 +129,19 @@ impl Layers {
 
     /// Runs `barge mount` and waits until it is ready. The error is its message.
     fn run_mount(&self, source: &str, dir: &Path) -> Result<(), String> {
+        let _mounting = self.start_mounting();
+        let result = self.command(source, dir).spawn();
+        let result = result.map_err(|error| format!("{}: {error}", self.config.program.display()));
+        result.and_then(wait)
+    }
+
+    /// Waits until fewer than [`MAX_MOUNTING`] layers are being mounted, and counts one more.
+    fn start_mounting(&self) -> Mounting<'_> {
         let mut state = self.state.lock();
         self.changed
             .wait_while(&mut state, |state| state.mounting >= MAX_MOUNTING);
         state.mounting += 1;
-        drop(state);
-        let result = self.command(source, dir).spawn();
-        let result = result.map_err(|error| format!("{}: {error}", self.config.program.display()));
-        let result = result.and_then(wait);
-        self.state.lock().mounting -= 1;
-        self.changed.notify_all();
-        result
+        Mounting(self)
     }
 
     fn command(&self, source: &str, dir: &Path) -> Command {
@@ -263,6 +268,13 @@ impl LayerGuard<'_> {
     }
 }
 
+impl Drop for Mounting<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().mounting -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
 impl Drop for LayerGuard<'_> {
     fn drop(&mut self) {
         self.layers.state.lock().guarded.remove(&self.digest);
@@ -272,8 +284,15 @@ impl Drop for LayerGuard<'_> {
 
 /// Waits for `barge mount` to be ready, or to fail.
 fn wait(mut child: Child) -> Result<(), String> {
-    let messages = child.stderr.take().map(read_messages);
     let pid = Pid::from_child(&child);
+    let messages = match child.stderr.take().map(read_messages).transpose() {
+        Ok(messages) => messages,
+        Err(error) => {
+            let _ = kill_process_group(pid, Signal::KILL);
+            child.wait().map_err(|error| error.to_string())?;
+            return Err(format!("messages of barge mount: {error}"));
+        }
+    };
     let pidfd = pidfd_open(pid, PidfdFlags::empty());
     let ended = pidfd.and_then(|pidfd| {
         retry_on_intr(|| {
@@ -307,15 +326,42 @@ fn wait(mut child: Child) -> Result<(), String> {
     })
 }
 
-/// Reads the messages of a program to their end, and sends the first of them.
-fn read_messages(mut stderr: ChildStderr) -> Receiver<String> {
+/// Reads the messages of a program to their end, and sends the first of them. Returns an error if no
+/// thread can be started.
+fn read_messages(mut stderr: ChildStderr) -> io::Result<Receiver<String>> {
     let (sender, receiver) = channel();
-    thread::spawn(move || {
+    let read = move || {
         let mut messages = Vec::new();
         // After an error, the part before it is sent.
         let _ = stderr.by_ref().take(MAX_MESSAGE).read_to_end(&mut messages);
         let _ = io::copy(&mut stderr, &mut io::sink());
         let _ = sender.send(String::from_utf8_lossy(&messages).into_owned());
-    });
-    receiver
+    };
+    thread::Builder::new().name("messages".into()).spawn(read)?;
+    Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_frees_the_place_of_a_mount() {
+        let config = MountConfig {
+            program: "/bin/false".into(),
+            cache_dir: None,
+            cache_size: None,
+            verify_keys: Vec::new(),
+        };
+        let layers = Layers::new(PathBuf::new(), config);
+        thread::scope(|scope| {
+            let mounting = scope.spawn(|| {
+                let _mounting = layers.start_mounting();
+                assert_eq!(layers.state.lock().mounting, 1);
+                panic!("while a layer is being mounted");
+            });
+            assert!(mounting.join().is_err());
+        });
+        assert_eq!(layers.state.lock().mounting, 0);
+    }
 }
