@@ -45,7 +45,13 @@ fn main() {
     };
     usual(snapshotter.prepare("diff", &chain, &none).map(drop));
     usual(snapshotter.commit("diff", "top", "", &none));
-    usual(snapshotter.prepare("container", "top", &none).map(drop));
+    let container = snapshotter.prepare("container", "top", &none);
+    for option in container.iter().flatten().flat_map(|mount| &mount.options) {
+        if let Some(files) = option.strip_prefix("upperdir=") {
+            std::fs::create_dir_all(format!("{files}/a/b/c")).expect("directories");
+        }
+    }
+    usual(container.map(drop));
     for name in ["diff", "container", "top", &chain] {
         usual(snapshotter.remove(name));
     }

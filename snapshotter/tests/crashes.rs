@@ -15,8 +15,8 @@ const CALLS: [&str; 12] = [
     "mkdir",
     "chmod",
     "symlink",
-    "rename",
-    "unlink",
+    "renameat",
+    "unlinkat",
     "rmdir",
     "fsync",
     "fdatasync",
@@ -85,6 +85,7 @@ fn a_kill_at_any_system_call_is_repaired() {
                 .arg(format!("inject={call}:signal=KILL:when={number}"));
             let status = strace.arg(&operations).arg(dir.path()).status().unwrap();
             if status.success() {
+                assert!(number > 1, "{call} is never called");
                 break;
             }
             // strace ends as the program did.
@@ -93,7 +94,7 @@ fn a_kill_at_any_system_call_is_repaired() {
             check(dir.path(), &format!("{call} {number}: {status}"));
         }
     }
-    // Each call is made at least once, some many times.
+    // Some calls are made many times.
     assert!(kills > 50, "{kills} kills");
 }
 

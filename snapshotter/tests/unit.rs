@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn the_unit_makes_sense() {
+fn the_unit_is_valid() {
     let unit = "barge-snapshotter.service";
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd");
     let text = fs::read_to_string(packaging.join(unit)).unwrap();
