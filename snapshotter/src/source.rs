@@ -80,7 +80,9 @@ impl LayerInfo {
     ///
     /// A registry's EROFS layer is not compressed as a whole, so that its diff ID is its digest
     /// (OCI image specification): the chain ID then follows from both. That tells it from other
-    /// layers without a request, and no image gets its layer into the chain of another.
+    /// layers without a request. It does not tell whether the registry sends the bytes of that
+    /// digest: they are not compared with it before they are used, and a manifest may give a known
+    /// digest with a root of hashes of its own.
     pub(crate) fn source(
         &self,
         place: &LayerSource,
