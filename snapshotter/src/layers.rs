@@ -326,8 +326,8 @@ fn wait(mut child: Child) -> Result<(), String> {
     })
 }
 
-/// Reads the messages of a program to their end, and sends the first of them. Returns an error if no
-/// thread can be started.
+/// Reads the messages of a program to their end, and sends the first of them. Returns an error if
+/// no thread can be started.
 fn read_messages(mut stderr: ChildStderr) -> io::Result<Receiver<String>> {
     let (sender, receiver) = channel();
     let read = move || {
