@@ -28,9 +28,12 @@ pub struct SnapshotterArgs {
     /// The program barge [default: beside this program, or on PATH]
     #[arg(long, value_name = "PATH")]
     pub barge: Option<PathBuf>,
-    /// Where to look for layers as EROFS images; may be repeated [default: registry]
+    /// Where to look for layers as EROFS images; may be repeated [default: registry with
+    /// --verify-key, otherwise none]
     ///
-    /// 'registry' is the image's own registry, for images with EROFS layers. Anything else is a
+    /// 'registry' is the image's own registry, for images with EROFS layers. Without --verify-key,
+    /// the author of an image who also controls its registry can then change the contents of other
+    /// images on the node. Anything else is a
     /// SOURCE of barge mount with {hex} in place of the digest of the layer, without 'sha256:', for
     /// example s3://BUCKET/{hex}.erofs: a store with EROFS images of the layers of ordinary images.
     /// Such a store is trusted to have the right files. The places are tried in this order; a layer

@@ -28,7 +28,10 @@ fn run(args: SnapshotterArgs) -> CommandResult {
     let (sender, stop) = watch::channel(false);
     let _signals = signals::on_signal(move || sender.send_modify(|stop| *stop = true), None)?;
     raise_file_limit();
-    let sources = layer_sources(&args.layer_source)?;
+    let sources = layer_sources(&args.layer_source, !args.verify_key.is_empty())?;
+    if sources.is_empty() {
+        tracing::warn!("all layers are downloaded: no --verify-key or --layer-source is given");
+    }
     let program = match args.barge.or_else(|| tools::companion("barge")) {
         Some(program) => program,
         // Needed for layers of an earlier configuration alone.
@@ -72,10 +75,12 @@ fn run(args: SnapshotterArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Parses the arguments of `--layer-source`; without any, the default.
-fn layer_sources(arguments: &[String]) -> Result<Vec<LayerSource>, Failure> {
+/// Parses the arguments of `--layer-source`; without any, the default. `signed` says whether layers
+/// must have a signature.
+fn layer_sources(arguments: &[String], signed: bool) -> Result<Vec<LayerSource>, Failure> {
     match arguments {
-        [] => Ok(vec![LayerSource::Registry]),
+        [] if signed => Ok(vec![LayerSource::Registry]),
+        [] => Ok(Vec::new()),
         [none] if none == "none" => Ok(Vec::new()),
         arguments => {
             let parse = |text: &String| {
