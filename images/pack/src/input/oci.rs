@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use vfs::Name;
+
 use super::decompress::decompress;
 use super::overlay;
 use super::tar::{Member, MemberContent, add, find, implicit_attributes, members};
@@ -22,6 +24,9 @@ const WHITEOUT: &[u8] = b".wh.";
 
 /// The name that hides the lower entries of a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// Prefix of the names of AUFS itself, such as `.wh..wh.plnk`, which hide nothing.
+const AUFS: &[u8] = b".wh..wh.";
 
 /// Returns the tree of the image in the layout at `dir`: the only one, or the one for this
 /// architecture. `scratch` creates unnamed files for decompressed layers.
@@ -78,43 +83,39 @@ pub fn merge_layers(
 /// Returns the tree of one layer, from its uncompressed archive, with the marks of overlayfs in
 /// place of whiteouts. It is within `limit`.
 pub fn single_layer(archive: File, limit: &TreeLimit) -> Result<Plan> {
-    let (whiteouts, members) = split_whiteouts(members(archive, limit)?);
+    let (whiteouts, members) = split_whiteouts(members(archive, limit)?)?;
     let mut plan = Plan::new(implicit_attributes());
     members
         .into_iter()
         .try_for_each(|member| add(&mut plan, member))?;
-    for whiteout in whiteouts {
-        let Some((name, above)) = whiteout.path.split_last() else {
-            continue;
-        };
-        // The layer's own entry takes the place of the one that it hides.
-        let hidden = (name != OPAQUE).then(|| [above, &[name[WHITEOUT.len()..].to_vec()]].concat());
-        match hidden {
-            Some(path) => match find(&plan, &path) {
-                Some(node) => overlay::mark_opaque(&mut plan, node),
-                None => add(
+    for Whiteout { dir, name } in whiteouts {
+        let Some(name) = name else {
+            if find(&plan, &dir).is_none() {
+                let path = dir.clone();
+                add(
                     &mut plan,
                     Member {
                         path,
-                        ..overlay::whiteout()
+                        ..implicit_directory()
                     },
-                )?,
-            },
-            None => {
-                if find(&plan, above).is_none() {
-                    let path = above.to_vec();
-                    add(
-                        &mut plan,
-                        Member {
-                            path,
-                            ..implicit_directory()
-                        },
-                    )?;
-                }
-                if let Some(node) = find(&plan, above) {
-                    overlay::mark_opaque(&mut plan, node);
-                }
+                )?;
             }
+            if let Some(node) = find(&plan, &dir) {
+                overlay::mark_opaque(&mut plan, node);
+            }
+            continue;
+        };
+        // The layer's own entry takes the place of the one that it hides.
+        let path = [dir, vec![name]].concat();
+        match find(&plan, &path) {
+            Some(node) => overlay::mark_opaque(&mut plan, node),
+            None => add(
+                &mut plan,
+                Member {
+                    path,
+                    ..overlay::whiteout()
+                },
+            )?,
         }
     }
     Ok(plan)
@@ -164,27 +165,55 @@ fn blob(dir: &Path, digest: &Digest) -> Result<File> {
     Ok(file)
 }
 
-/// Divides the members of a layer into whiteouts and entries.
-fn split_whiteouts(members: Vec<Member>) -> (Vec<Member>, Vec<Member>) {
-    let is_whiteout = |member: &Member| {
-        let name = member.path.last();
-        name.is_some_and(|name| name.starts_with(WHITEOUT))
-    };
-    members.into_iter().partition(is_whiteout)
+/// A mark that hides entries of the lower layers.
+struct Whiteout {
+    /// The path of the directory.
+    dir: Vec<Vec<u8>>,
+    /// The name that is hidden, which is valid; all of the directory if absent.
+    name: Option<Vec<u8>>,
+}
+
+/// Divides the members of a layer into whiteouts and entries, without those of AUFS itself. Returns
+/// an error if a whiteout hides what cannot be a name.
+fn split_whiteouts(members: Vec<Member>) -> Result<(Vec<Whiteout>, Vec<Member>)> {
+    let (mut whiteouts, mut entries) = (Vec::new(), Vec::new());
+    for member in members {
+        let hidden = member
+            .path
+            .split_last()
+            .and_then(|(name, dir)| Some((name, name.strip_prefix(WHITEOUT)?, dir)));
+        let Some((name, hidden, dir)) = hidden else {
+            entries.push(member);
+            continue;
+        };
+        let hidden = match &name[..] {
+            OPAQUE => None,
+            name if name.starts_with(AUFS) => continue,
+            _ => {
+                let valid = Name::new(hidden).map_err(|_| {
+                    let path = member.path.join(&b'/');
+                    Error::with_path(&path, "is a whiteout of an invalid name")
+                })?;
+                Some(valid.bytes().to_vec())
+            }
+        };
+        whiteouts.push(Whiteout {
+            dir: dir.to_vec(),
+            name: hidden,
+        });
+    }
+    Ok((whiteouts, entries))
 }
 
 /// Applies a layer: first its whiteouts, then its entries.
 fn apply_layer(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
-    let (whiteouts, members) = split_whiteouts(members);
-    for whiteout in whiteouts {
-        let Some((name, above)) = whiteout.path.split_last() else {
-            continue;
-        };
-        let dir = find(plan, above).filter(|&dir| matches!(plan.kind(dir), Kind::Directory(_)));
+    let (whiteouts, members) = split_whiteouts(members)?;
+    for Whiteout { dir, name } in whiteouts {
+        let dir = find(plan, &dir).filter(|&dir| matches!(plan.kind(dir), Kind::Directory(_)));
         let Some(dir) = dir else { continue };
-        match &name[..] {
-            OPAQUE => plan.clear(dir),
-            name => plan.remove(dir, &name[WHITEOUT.len()..]),
+        match name {
+            None => plan.clear(dir),
+            Some(name) => plan.remove(dir, &name),
         }
     }
     members.into_iter().try_for_each(|member| add(plan, member))

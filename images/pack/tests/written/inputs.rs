@@ -575,6 +575,36 @@ fn layers_are_put_on_each_other() {
 }
 
 #[test]
+fn a_whiteout_hides_a_valid_name_or_is_refused() {
+    let archive = |name: &str| {
+        let members = [member(b'0', "kept", b""), member(b'0', name, b"")].concat();
+        let mut file = scratch().expect("a file");
+        file.write_all(&members).expect("written");
+        file
+    };
+    let limit = pack::TreeLimit::none();
+    for bad in [".wh.", ".wh..", ".wh...", "kept/.wh..."] {
+        let alone = input::single_layer(archive(bad), &limit).map(drop);
+        let layers = [Ok(input::Layer::Archive(archive(bad)))];
+        let merged = input::merge_layers(layers, &limit).map(drop);
+        for refused in [alone, merged] {
+            let refused = refused.expect_err(bad).to_string();
+            assert!(
+                refused.contains("a whiteout of an invalid name"),
+                "{refused}"
+            );
+        }
+    }
+    // AUFS's own names are neither whiteouts nor entries.
+    for aufs in [".wh..wh.aufs", ".wh..wh.plnk"] {
+        let alone = input::single_layer(archive(aufs), &limit).expect("a plan");
+        assert_eq!(paths(&alone), ["kept"]);
+    }
+    let hidden = input::single_layer(archive(".wh.gone"), &limit).expect("a plan");
+    assert_eq!(paths(&hidden), ["gone", "kept"]);
+}
+
+#[test]
 fn a_tree_beyond_its_limit_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     oci(dir.path(), &["for at in $(seq 20); do echo > $at; done"]);
