@@ -1,4 +1,5 @@
-//! `WWW-Authenticate` (RFC 9110, section 11.6.1): how a registry wants its clients to authenticate.
+//! `WWW-Authenticate` (RFC 9110, section 11.6.1): authentication challenges of
+//! registries.
 
 /// Maximum number of characters of a header that is parsed.
 const MAX_HEADER: usize = 8192;

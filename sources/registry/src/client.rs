@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,6 +19,7 @@ use serde_json::Value;
 use url::Url;
 use vfs::Errno;
 
+use crate::bounded_file::read_bounded;
 use crate::challenge::Challenge;
 use crate::credentials::Login;
 use crate::hosts::{self, Host};
@@ -35,6 +37,9 @@ const MAX_MESSAGE_CHARS: usize = 200;
 
 /// Maximum number of redirects of a request.
 const MAX_REDIRECTS: usize = 10;
+
+/// Maximum time of a connection's setup: several unreachable mirrors fit into one call's time.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum size in bytes of a file with certificates.
 const MAX_PEM: u64 = 4 << 20;
@@ -58,10 +63,43 @@ pub(crate) struct Repository {
 struct ConnectedHost {
     host: Host,
     client: Client,
+    /// The client for token servers. It follows no redirect if it sends a refresh token, which a
+    /// 307 or 308 would send to another host.
+    token_client: Client,
     headers: HeaderMap,
     login: Login,
     /// The value of `Authorization` that the host accepted last.
     authorization: Mutex<Option<HeaderValue>>,
+}
+
+/// The protection of connections, the weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Protection {
+    /// HTTP.
+    Plain,
+    /// HTTPS without verification of the certificate.
+    Unverified,
+    /// HTTPS.
+    Verified,
+}
+
+/// A request to a host. If it is dropped before the end, because the call takes too long, the next
+/// call tries the next host first: a silent mirror does not hide the registry.
+struct Attempt<'a> {
+    repository: &'a Repository,
+    host: usize,
+}
+
+impl Attempt<'_> {
+    fn finish(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.repository.prefer_next(self.host);
+    }
 }
 
 /// The object of a request.
@@ -162,7 +200,13 @@ impl Repository {
             if !usable {
                 continue;
             }
-            match host.send(target, &self.reference, &self.counters).await {
+            let attempt = Attempt {
+                repository: self,
+                host: at,
+            };
+            let sent = host.send(target, &self.reference, &self.counters).await;
+            attempt.finish();
+            match sent {
                 Ok(response) => {
                     if let Target::Document(_) | Target::Blob(..) = target {
                         self.preferred.store(at, Ordering::Relaxed);
@@ -207,10 +251,29 @@ impl Repository {
     /// Tries another host first from now on, because the body that `host` has sent fails with
     /// `error`. Returns the error; that of a mirror is transient, as the registry may do better.
     pub(crate) fn reject_body(&self, host: usize, mut error: RequestError) -> RequestError {
-        self.preferred
-            .store((host + 1) % self.hosts.len(), Ordering::Relaxed);
+        self.prefer_next(host);
         error.is_transient |= !self.hosts[host].host.is_origin;
         error
+    }
+
+    /// Tries the host after `host` first from now on.
+    fn prefer_next(&self, host: usize) {
+        let next = (host + 1) % self.hosts.len();
+        self.preferred.store(next, Ordering::Relaxed);
+    }
+
+    /// Returns the weakest protection of the connections to hosts that send blobs.
+    pub(crate) fn protection(&self) -> Protection {
+        let hosts = self.hosts.iter().map(|host| &host.host);
+        hosts
+            .filter(|host| host.pull)
+            .map(|host| match host.base.scheme() {
+                "https" if host.skip_verify => Protection::Unverified,
+                "https" => Protection::Verified,
+                _ => Protection::Plain,
+            })
+            .min()
+            .unwrap_or(Protection::Plain)
     }
 
     /// Returns the name of the repository, for messages.
@@ -221,29 +284,7 @@ impl Repository {
 
 impl ConnectedHost {
     fn new(host: Host, reference: &Reference, options: &Options) -> io::Result<ConnectedHost> {
-        let mut client = Client::builder()
-            .user_agent(concat!("barge/", env!("CARGO_PKG_VERSION")))
-            .redirect(redirect::Policy::custom(follow))
-            .referer(false)
-            .timeout(options.tuning.request_timeout);
-        for file in &host.ca {
-            let failed = |error| with_path(file, &error);
-            let certificates = Certificate::from_pem_bundle(&read_pem(file)?).map_err(failed)?;
-            client = client.tls_certs_merge(certificates);
-        }
-        if host.skip_verify {
-            client = client.tls_danger_accept_invalid_certs(true);
-        }
-        // One certificate is presented, the first.
-        if let Some((certificate, key)) = host.client.first() {
-            let mut pem = read_pem(certificate)?;
-            if let Some(key) = key {
-                pem.push(b'\n');
-                pem.extend(read_pem(key)?);
-            }
-            let failed = |error| with_path(certificate, &error);
-            client = client.identity(Identity::from_pem(&pem).map_err(failed)?);
-        }
+        let client = |redirects| client(&host, redirects, options);
         let mut headers = HeaderMap::new();
         for (name, value) in &host.headers {
             let name: Result<HeaderName, _> = name.parse();
@@ -258,15 +299,19 @@ impl ConnectedHost {
             true => reference.host().to_owned(),
             false => authority(&host.base),
         };
+        let login = match &options.docker_config {
+            Some(file) => Login::read(file, &registry)?,
+            None => Login::Anonymous,
+        };
+        let follower = client(redirect::Policy::custom(follow))?;
         Ok(ConnectedHost {
-            client: client
-                .build()
-                .map_err(|error| io::Error::other(reason(&error)))?,
-            headers,
-            login: match &options.docker_config {
-                Some(file) => Login::read(file, &registry)?,
-                None => Login::Anonymous,
+            token_client: match &login {
+                Login::IdentityToken(_) => client(redirect::Policy::none())?,
+                _ => follower.clone(),
             },
+            client: follower,
+            headers,
+            login,
             host,
             authorization: Mutex::new(None),
         })
@@ -386,12 +431,12 @@ impl ConnectedHost {
                     .append_pair("refresh_token", token)
                     .finish();
                 let form_type = "application/x-www-form-urlencoded";
-                let request = self.client.post(realm);
+                let request = self.token_client.post(realm);
                 request.header(CONTENT_TYPE, form_type).body(form)
             }
             login => {
                 realm.query_pairs_mut().extend_pairs(pairs);
-                let request = self.client.get(realm);
+                let request = self.token_client.get(realm);
                 match login {
                     Login::Password(user, password) => {
                         request.header(AUTHORIZATION, basic(user, password)?)
@@ -436,6 +481,38 @@ impl ConnectedHost {
             }
         }
     }
+}
+
+/// Returns a client for requests to `host`, with its certificates.
+fn client(host: &Host, redirects: redirect::Policy, options: &Options) -> io::Result<Client> {
+    let mut client = Client::builder()
+        .user_agent(concat!("barge/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirects)
+        .referer(false)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(options.tuning.request_timeout);
+    for file in &host.ca {
+        let failed = |error| with_path(file, &error);
+        let pem = read_bounded(file, MAX_PEM)?;
+        let certificates = Certificate::from_pem_bundle(&pem).map_err(failed)?;
+        client = client.tls_certs_merge(certificates);
+    }
+    if host.skip_verify {
+        client = client.tls_danger_accept_invalid_certs(true);
+    }
+    // One certificate is presented, the first.
+    if let Some((certificate, key)) = host.client.first() {
+        let mut pem = read_bounded(certificate, MAX_PEM)?;
+        if let Some(key) = key {
+            pem.push(b'\n');
+            pem.extend(read_bounded(key, MAX_PEM)?);
+        }
+        let failed = |error| with_path(certificate, &error);
+        client = client.identity(Identity::from_pem(&pem).map_err(failed)?);
+    }
+    client
+        .build()
+        .map_err(|error| io::Error::other(reason(&error)))
 }
 
 /// Follows a redirect, unless it leads from TLS to none. The client library drops `Authorization`
@@ -558,14 +635,4 @@ pub(crate) fn invalid(what: impl std::fmt::Display) -> io::Error {
 
 fn with_path(path: &std::path::Path, error: &reqwest::Error) -> io::Error {
     invalid(format_args!("{}: {}", path.display(), reason(error)))
-}
-
-fn read_pem(path: &std::path::Path) -> io::Result<Vec<u8>> {
-    use std::io::Read;
-    let failed =
-        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    let mut pem = Vec::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(MAX_PEM).read_to_end(&mut pem).map_err(failed)?;
-    Ok(pem)
 }

@@ -30,7 +30,7 @@ const MAX_SPARSENESS: u64 = 16;
 /// Size in bytes of the cache of an EROFS layer while it is read once.
 const LAYER_CACHE: u64 = 2 << 20;
 
-/// The converter, which an image in a disk cache has to be of: another one may write other bytes.
+/// The converter's version. Images of another version are converted again.
 const CONVERTER: &str = concat!("converted by barge ", env!("CARGO_PKG_VERSION"), ", 1");
 
 /// The use of converted layers, which decides about whiteouts.

@@ -4,12 +4,14 @@
 //! credentials is reported with the helper that would have them.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+
+use crate::bounded_file::read_bounded;
 
 /// Maximum size in bytes of the file.
 const MAX_CONFIG: u64 = 1 << 20;
@@ -23,7 +25,7 @@ pub enum Login {
     Password(String, String),
     /// A token that is exchanged for others (OAuth 2).
     IdentityToken(String),
-    /// The name of a credential helper that may have a password, which is not asked for it.
+    /// The name of a credential helper, which is not run.
     Helper(String),
 }
 
@@ -55,13 +57,11 @@ impl Login {
             let line = format!("{}: {error}", path.display());
             io::Error::new(io::ErrorKind::InvalidData, line)
         };
-        let file = match std::fs::File::open(path) {
-            Ok(file) => file,
+        let text = match read_bounded(path, MAX_CONFIG) {
+            Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Login::Anonymous),
-            Err(error) => return Err(io::Error::new(error.kind(), failed(&error).to_string())),
+            Err(error) => return Err(error),
         };
-        let mut text = Vec::new();
-        file.take(MAX_CONFIG).read_to_end(&mut text)?;
         Login::parse(&text, host).map_err(|error| failed(&error))
     }
 

@@ -4,13 +4,15 @@
 //! Supported are `server` and tables `host` with `capabilities`, `ca`, `client`, `skip_verify`,
 //! `header` and `override_path`. Other keys are ignored, as by containerd.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use url::Url;
+
+use crate::bounded_file::read_bounded;
 
 /// The directory of containerd's configuration.
 pub const DEFAULT_DIR: &str = "/etc/containerd/certs.d";
@@ -92,20 +94,18 @@ impl Host {
         for name in names {
             let dir = dir.join(name);
             let path = dir.join("hosts.toml");
-            let failed = |kind, error: &dyn std::fmt::Display| {
-                io::Error::new(kind, format!("{}: {error}", path.display()))
+            let failed = |error: &dyn std::fmt::Display| {
+                let line = format!("{}: {error}", path.display());
+                io::Error::new(io::ErrorKind::InvalidData, line)
             };
-            let file = match std::fs::File::open(&path) {
-                Ok(file) => file,
+            let text = match read_bounded(&path, MAX_FILE) {
+                Ok(text) => text,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(failed(error.kind(), &error)),
+                Err(error) => return Err(error),
             };
-            let mut text = String::new();
-            file.take(MAX_FILE)
-                .read_to_string(&mut text)
-                .map_err(|error| failed(error.kind(), &error))?;
+            let text = String::from_utf8(text).map_err(|error| failed(&error))?;
             let hosts = Host::parse(&text, &dir, &origin);
-            return hosts.map_err(|error| failed(io::ErrorKind::InvalidData, &error));
+            return hosts.map_err(|error| failed(&error));
         }
         Ok(vec![origin])
     }

@@ -83,7 +83,7 @@ pub fn open_lazy(url: &Url, options: &Options, cache: &DiskCacheOptions) -> io::
     match layers(url, &repository)? {
         Layers::Ranges(layer) => {
             let name = LazyName {
-                location: cache_name(url, &layer),
+                location: cache_name(url, &repository, &layer),
                 identity: layer.digest.to_string().into(),
             };
             let object = Arc::new(blob(&repository, &layer));
@@ -123,7 +123,7 @@ fn layers(url: &Url, repository: &Arc<Repository>) -> io::Result<Layers> {
             if layer.root.is_some() || !url.image().keys().is_empty() {
                 return Ok(Layers::Ranges(layer.clone()));
             }
-            if url.reference().digest().is_some() {
+            if url.reference().digest().is_some() || url.layer().is_some() {
                 return Ok(Layers::Whole(layer.clone()));
             }
             tracing::info!(
@@ -145,13 +145,20 @@ fn layers(url: &Url, repository: &Arc<Repository>) -> io::Result<Layers> {
     }
 }
 
-/// Returns the name of a layer in the disk cache. The root verifies what another registry has sent
-/// for the same digest; nothing else does.
-fn cache_name(url: &Url, layer: &Descriptor) -> String {
+/// Returns the name of a layer in the disk cache. A root verifies the bytes of any registry that
+/// has the same root for the digest. Other bytes are shared only by connections to the same
+/// registry with the same protection.
+fn cache_name(url: &Url, repository: &Repository, layer: &Descriptor) -> String {
     let digest = &layer.digest;
-    match layer.root {
-        Some(_) => format!("layer {digest}"),
-        None => format!("layer {digest} {}", url.reference().host()),
+    match &layer.root {
+        Some(root) => {
+            let root: String = root.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("layer {digest} root {root}")
+        }
+        None => {
+            let (host, protection) = (url.reference().host(), repository.protection());
+            format!("layer {digest} {host} {protection:?}")
+        }
     }
 }
 
@@ -161,7 +168,7 @@ fn ranges(url: &Url, repository: &Arc<Repository>, layer: &Descriptor) -> io::Re
     let digest = layer.digest.to_string();
     let source: Arc<dyn RangeSource> = match url.image().disk_cache() {
         None => object,
-        Some(options) => match DiskCacheEntry::open(options, &cache_name(url, layer)) {
+        Some(options) => match DiskCacheEntry::open(options, &cache_name(url, repository, layer)) {
             Ok(entry) => entry.over_if_free(object, digest.as_bytes(), &url.to_string())?,
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 tracing::warn!("{url}: no disk cache, because another process opens it");
@@ -201,4 +208,57 @@ pub fn config(url: &Url, options: &Options) -> io::Result<Option<Config>> {
         )));
     }
     Config::parse(&text).map(Some).map_err(invalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use pack::oci::Digest;
+
+    use super::*;
+
+    #[test]
+    fn the_disk_cache_tells_connections_of_other_protection_apart() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mirrors = |name: &str, text: &str| {
+            let dir = dir.path().join(name);
+            std::fs::create_dir_all(dir.join("_default")).expect("created");
+            std::fs::write(dir.join("_default/hosts.toml"), text).expect("written");
+            format!("hosts_dir={}", dir.display())
+        };
+        let skipping = mirrors("skipping", "[host.'https://m']\nskip_verify = true");
+        let plain = mirrors("plain", "[host.'http://m']");
+        let resolving = "[host.'http://m']\ncapabilities = ['resolve']";
+        let resolving = mirrors("resolving", resolving);
+        let layer = Descriptor {
+            media_type: String::new(),
+            digest: Digest::sha256(b"layer"),
+            size: 5,
+            root: None,
+            platform: None,
+        };
+        let name = |query: &str, layer: &Descriptor| {
+            let url: Url = format!("oci://h/r?{query}").parse().expect("a URL");
+            let options = Options {
+                docker_config: None,
+                ..Options::default()
+            };
+            let repository = Repository::new(&url, &options).expect("a repository");
+            cache_name(&url, &repository, layer)
+        };
+        let of = |query: &str| name(query, &layer);
+        let verified = of("hosts_dir=/none");
+        assert_eq!(of("hosts_dir=/none&plain_http=true"), of(&plain));
+        assert_eq!(verified, of(&resolving));
+        assert_ne!(verified, of(&plain));
+        assert_ne!(verified, of(&skipping));
+        assert_ne!(of(&plain), of(&skipping));
+        // The root verifies all bytes, from wherever they come.
+        let rooted = |root| Descriptor {
+            root: Some(root),
+            ..layer.clone()
+        };
+        let (one, other) = (rooted([1; 32]), rooted([2; 32]));
+        assert_eq!(name("hosts_dir=/none", &one), name(&plain, &one));
+        assert_ne!(name(&plain, &one), name(&plain, &other));
+    }
 }

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod blob;
+mod bounded_file;
 mod challenge;
 mod client;
 mod convert;

@@ -146,6 +146,31 @@ fn an_identity_token_is_exchanged() {
 }
 
 #[test]
+fn an_identity_token_follows_no_redirect() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (server, thief) = (Server::new(), Server::new());
+    server.image(&[server.blob(EROFS, b"bytes")]);
+    thief.handle(|_| Some(Reply::good(r#"{"token": "stolen"}"#)));
+    let options = login(&dir, &server.host(), json!({"identitytoken": "hush"}));
+    for status in [301, 302, 303, 307, 308] {
+        let (base, target) = (server.base(), format!("{}/token", thief.base()));
+        server.handle(move |request| {
+            Some(match request.path.starts_with("/token") {
+                true => Reply::status(status).with("Location", target.clone()),
+                false => Reply::status(401).with(
+                    "WWW-Authenticate",
+                    format!(r#"Bearer realm="{base}/token""#),
+                ),
+            })
+        });
+        let refused = error(open_with(&server, "", &options)).to_string();
+        let expected = format!("{status}, from the token server");
+        assert!(refused.contains(&expected), "{refused}");
+        assert!(thief.requests().is_empty(), "{status}");
+    }
+}
+
+#[test]
 fn what_is_denied_says_which_credentials_were_used() {
     let dir = tempfile::tempdir().expect("a directory");
     let server = Server::new();
@@ -158,15 +183,24 @@ fn what_is_denied_says_which_credentials_were_used() {
         for (status, challenge) in [
             (401, "Basic realm=x".to_owned()),
             (401, format!(r#"Bearer realm="{base}/token""#)),
+            (403, format!(r#"Bearer realm="{base}/token""#)),
         ] {
             let challenged = challenge.clone();
-            server.handle(move |_| {
+            server.handle(move |request| {
+                let status = match request.path.starts_with("/token") {
+                    true => status,
+                    false => 401,
+                };
                 Some(Reply::status(status).with("WWW-Authenticate", challenged.clone()))
             });
             let denied = error(open_with(&server, "", &options));
             assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
             let known = part == "are not accepted" && challenge.starts_with("Basic");
             let part = if known { "401" } else { part };
+            if challenge.starts_with("Bearer") {
+                let expected = format!("{status}, from the token server");
+                assert!(denied.to_string().contains(&expected), "{denied}");
+            }
             assert!(denied.to_string().contains(part), "{denied}");
             assert!(!denied.to_string().contains("hush"), "{denied}");
             // Neither again and again.

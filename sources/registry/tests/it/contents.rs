@@ -125,8 +125,49 @@ fn an_image_has_the_root_that_its_manifest_says() {
     let at = changed.len() / 2;
     changed[at] ^= 1;
     server.image(&[annotated(server.blob(EROFS, &changed), &root)]);
-    let opened = tree(open(&server, "").expect("opened"));
-    assert!(opened.is_err() || !opened.is_ok_and(|tree| names(&tree) == ["file"]));
+    let untrusted = tree(open(&server, "").expect("opened")).map(drop);
+    let untrusted = untrusted.expect_err("not opened");
+    assert!(untrusted.contains("got a truncated file"), "{untrusted}");
+}
+
+#[test]
+fn a_disk_cache_tells_roots_of_one_digest_apart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (image, root) = erofs(dir.path(), b"contents");
+    let (other, other_root) = erofs(dir.path(), b"Contents");
+    assert_eq!(image.len(), other.len());
+    let (server, liar) = (Server::new(), Server::new());
+    let layer = server.blob(EROFS, &image);
+    // The liar has another image under the digest, with the root of that image.
+    let digest = layer["digest"].as_str().expect("text");
+    liar.put(format!("/v2/dir/image/blobs/{digest}"), other);
+    liar.image(&[annotated(layer.clone(), &other_root)]);
+    server.image(&[annotated(layer.clone(), &root)]);
+    let cache = dir.path().join("cache");
+    let cached = format!("?hosts_dir=/none&cache_dir={}", cache.display());
+    for server in [&liar, &server, &liar] {
+        let opened = tree(open(server, &cached).expect("opened")).expect("a tree");
+        assert_eq!(names(&opened), ["file"]);
+    }
+}
+
+#[test]
+fn a_layer_is_verified_against_its_digest_in_the_url() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (image, _) = erofs(dir.path(), b"contents");
+    let server = Server::new();
+    let layer = server.blob(EROFS, &image);
+    server.image(std::slice::from_ref(&layer));
+    let digest = layer["digest"].as_str().expect("text");
+    let one = format!("?hosts_dir=/none&layer={digest}");
+    let opened = tree(open(&server, &one).expect("opened")).expect("a tree");
+    assert_eq!(names(&opened), ["file"]);
+    let mut changed = image;
+    changed[2000] ^= 1;
+    server.put(format!("/v2/dir/image/blobs/{digest}"), changed);
+    let refused = error(open(&server, &one)).to_string();
+    let expected = "expected a blob with the digest";
+    assert!(refused.contains(expected), "{refused}");
 }
 
 #[test]

@@ -2,13 +2,16 @@
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use pack::oci::Digest;
+use parking_lot::Mutex;
 use serde_json::json;
 use vfs::Errno;
 
 use crate::server::{Reply, Request, Server, ranged};
-use crate::{EROFS, TAR, error, open, read, tree};
+use crate::{EROFS, TAR, error, open, open_with, options, read, tree};
 
 fn bytes() -> Vec<u8> {
     (0..3_u32 << 20)
@@ -236,4 +239,29 @@ fn a_mirror_is_asked_first_and_the_registry_where_it_fails() {
     let image = open(&server, &rest).expect("opened");
     drop(mirror);
     assert!(read(&*image.source).expect("read") == bytes());
+}
+
+#[test]
+fn a_silent_mirror_does_not_hide_the_registry() {
+    let (server, mirror) = (Server::new(), Server::new());
+    for one in [&server, &mirror] {
+        one.image(&[one.blob(EROFS, b"bytes")]);
+    }
+    let dir = mirrored(&server, &mirror.base());
+    let rest = format!("?hosts_dir={}", dir.path().display());
+    let mut options = options();
+    options.tuning.request_timeout = Duration::from_secs(60);
+    options.tuning.call_timeout = Duration::from_secs(1);
+    let image = open_with(&server, &rest, &options).expect("opened");
+    // It replies to nothing until the test ends.
+    let (end, ended) = mpsc::channel::<()>();
+    let ended = Mutex::new(ended);
+    mirror.handle(move |_| {
+        ended.lock().recv().expect_err("nothing is sent");
+        None
+    });
+    let late = read(&*image.source).expect_err("no reply").to_string();
+    assert!(server.requests().is_empty(), "{late}");
+    assert_eq!(read(&*image.source).expect("read"), b"bytes");
+    drop(end);
 }
