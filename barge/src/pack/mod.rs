@@ -45,7 +45,7 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     let layout = args.oci.then(|| Layout::create(&args.image));
     let layout = layout.transpose().map_err(failed)?;
     let mut output = match (&layout, to_stdout) {
-        (Some(layout), _) => Output::to_file(&layout.layer_path()),
+        (Some(layout), _) => Output::to_file(layout.layer_path()),
         (None, true) => Output::to_stdout(),
         (None, false) => Output::to_file(&args.image),
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use humantime::format_rfc3339_seconds;
 use serde_json::{Value, json};
 use sidecar::Hash;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 use super::{Algorithm, Config, Digest, EROFS_LAYER, Platform, ROOT_ANNOTATION};
 
@@ -29,6 +29,8 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 /// A layout to which an image is written.
 pub struct Layout {
     dir: PathBuf,
+    /// The unfinished layer, with a name of its own: others may write to the layout.
+    layer: TempPath,
 }
 
 impl Layout {
@@ -44,13 +46,17 @@ impl Layout {
             }
             fs::write(&marker, MARKER)?;
         }
-        fs::create_dir_all(dir.join("blobs/sha256"))?;
-        Ok(Layout { dir: dir.into() })
+        let blobs = dir.join("blobs/sha256");
+        fs::create_dir_all(&blobs)?;
+        Ok(Layout {
+            dir: dir.into(),
+            layer: NamedTempFile::with_prefix_in(".barge-pack-", blobs)?.into_temp_path(),
+        })
     }
 
     /// Returns the path at which the EROFS image is to be written.
-    pub fn layer_path(&self) -> PathBuf {
-        self.dir.join("blobs/sha256/.layer")
+    pub fn layer_path(&self) -> &Path {
+        &self.layer
     }
 
     /// Makes the file at [`Layout::layer_path`], whose hashes have the root `root`, the only layer
@@ -62,14 +68,15 @@ impl Layout {
         root: Option<&Hash>,
         created: Option<i64>,
     ) -> io::Result<Digest> {
-        let path = self.layer_path();
+        let Layout { dir, layer: path } = self;
         let mut file = File::open(&path)?;
         let size = file.metadata()?.len();
         let layer = Algorithm::Sha256.digest_of(&mut file)?;
-        fs::rename(path, self.dir.join(layer.blob_path()))?;
+        path.persist(dir.join(layer.blob_path()))
+            .map_err(|error| error.error)?;
         let platform = config.platform().unwrap_or_else(Platform::host);
         let config = config.with_layer(&layer, created.and_then(rfc3339));
-        let config = self.document(CONFIG_TYPE, &config)?;
+        let config = document(&dir, CONFIG_TYPE, &config)?;
         let mut layer =
             json!({"mediaType": EROFS_LAYER, "digest": layer.to_string(), "size": size});
         if let Some(root) = root {
@@ -83,32 +90,32 @@ impl Layout {
             "layers": [layer],
         });
         let text = manifest.to_string();
-        let mut entry = self.document(MANIFEST, &manifest)?;
+        let mut entry = document(&dir, MANIFEST, &manifest)?;
         entry["platform"] = json!({"architecture": platform.architecture, "os": platform.os});
         let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]});
-        self.write(&self.dir.join("index.json"), index.to_string().as_bytes())?;
+        replace(&dir, &dir.join("index.json"), index.to_string().as_bytes())?;
         Ok(Digest::sha256(text.as_bytes()))
     }
+}
 
-    /// Writes a document, and returns its descriptor.
-    fn document(&self, media_type: &str, document: &Value) -> io::Result<Value> {
-        let text = document.to_string();
-        let digest = Digest::sha256(text.as_bytes());
-        self.write(&self.dir.join(digest.blob_path()), text.as_bytes())?;
-        Ok(json!({"mediaType": media_type, "digest": digest.to_string(), "size": text.len()}))
-    }
+/// Writes a document to the layout at `dir`, and returns its descriptor.
+fn document(dir: &Path, media_type: &str, document: &Value) -> io::Result<Value> {
+    let text = document.to_string();
+    let digest = Digest::sha256(text.as_bytes());
+    replace(dir, &dir.join(digest.blob_path()), text.as_bytes())?;
+    Ok(json!({"mediaType": media_type, "digest": digest.to_string(), "size": text.len()}))
+}
 
-    /// Writes a file, which replaces an existing one when it is complete.
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let mut file = NamedTempFile::with_prefix_in(".barge-pack-", &self.dir)?;
-        file.write_all(bytes)?;
-        use std::os::unix::fs::PermissionsExt;
-        let mode = fs::Permissions::from_mode(0o644);
-        file.as_file().set_permissions(mode)?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
-    }
+/// Writes a file, which replaces an existing one when it is complete.
+fn replace(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = NamedTempFile::with_prefix_in(".barge-pack-", dir)?;
+    file.write_all(bytes)?;
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::Permissions::from_mode(0o644);
+    file.as_file().set_permissions(mode)?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
 }
 
 /// Formats a time in seconds as RFC 3339 requires; nothing before the year 1970 or after 9999.
@@ -123,6 +130,31 @@ fn rfc3339(seconds: i64) -> Option<String> {
 mod tests {
     use super::*;
     use crate::oci::{Document, LayerFormat};
+
+    #[test]
+    fn two_images_are_written_to_one_layout_at_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layouts = [b"first", b"other"].map(|bytes| {
+            let layout = Layout::create(dir.path()).expect("created");
+            fs::write(layout.layer_path(), bytes).expect("written");
+            (layout, bytes)
+        });
+        for (layout, bytes) in layouts {
+            let config = Config::new(&Platform::host());
+            layout.finish(config, None, None).expect("finished");
+            let blob = dir.path().join(Digest::sha256(bytes).blob_path());
+            assert_eq!(fs::read(blob).expect("a layer"), bytes);
+        }
+        // An image that is not finished leaves nothing.
+        let blobs = || {
+            fs::read_dir(dir.path().join("blobs/sha256"))
+                .expect("listed")
+                .count()
+        };
+        let before = blobs();
+        drop(Layout::create(dir.path()).expect("created"));
+        assert_eq!(blobs(), before);
+    }
 
     #[test]
     fn a_layout_names_its_blobs_by_their_digests() {
