@@ -1,5 +1,5 @@
 //! Indexes and manifests (image-spec, `image-index.md` and `manifest.md`), and those of Docker's
-//! schema 2, which differ in their media types. They come from strangers.
+//! schema 2, which differ in their media types: untrusted input.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! OCI images (image-spec 1.1): digests, indexes and manifests as read from strangers, and image
-//! layouts as written.
+//! OCI images (image-spec 1.1): digests, indexes and manifests, which are untrusted input, and
+//! image layouts as written.
 //!
 //! Deliberately absent: Docker's manifests of schema 1, and signatures.
 

@@ -109,32 +109,32 @@ impl DiskCacheEntry {
         self.cache_dir.discard();
     }
 
-    /// Puts the disk cache in front of `far`, as [`DiskCacheEntry::over`] does. Returns `far`
+    /// Puts the disk cache in front of `remote`, as [`DiskCacheEntry::over`] does. Returns `remote`
     /// alone, and logs that, if another process reads another version of the image.
     pub fn over_if_free(
         self,
-        far: Arc<dyn RangeSource>,
+        remote: Arc<dyn RangeSource>,
         identity: &[u8],
         label: &str,
     ) -> io::Result<Arc<dyn RangeSource>> {
-        match self.over(far.clone(), identity, label) {
+        match self.over(remote.clone(), identity, label) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 tracing::warn!(
                     "{label}: no disk cache, because another process reads another version"
                 );
-                Ok(far)
+                Ok(remote)
             }
             opened => Ok(Arc::new(opened?)),
         }
     }
 
-    /// Puts the disk cache in front of `far`, which `identity` tells from others of the same name,
-    /// and `label` names for people.
+    /// Puts the disk cache in front of `remote`, which `identity` tells from others of the same
+    /// name, and `label` names for people.
     /// Cached segments of another identity are removed; returns `WouldBlock` if another process
     /// uses them.
     pub fn over(
         self,
-        far: Arc<dyn RangeSource>,
+        remote: Arc<dyn RangeSource>,
         identity: &[u8],
         label: &str,
     ) -> io::Result<CachedSource> {
@@ -143,7 +143,8 @@ impl DiskCacheEntry {
             files: pair,
             identity: known,
         } = self;
-        let wanted = ImageIdentity::new(identity, far.len()).ok_or(io::ErrorKind::InvalidInput)?;
+        let wanted =
+            ImageIdentity::new(identity, remote.len()).ok_or(io::ErrorKind::InvalidInput)?;
         if known.as_ref() != Some(&wanted) {
             pair.lock_alone()?;
             pair.map.set_len(0)?;
@@ -163,7 +164,7 @@ impl DiskCacheEntry {
             state.add(number);
         })?;
         Ok(CachedSource {
-            remote: far,
+            remote,
             loads: Cache::new(0),
             claiming: Mutex::default(),
             identity: wanted,
@@ -293,8 +294,8 @@ impl CachedSource {
         self.lock().verified == self.identity.len().div_ceil(SEGMENT)
     }
 
-    /// Returns segments that were not verified yet, from disk or `far`; concurrent requests share
-    /// one load. `optional` ones are not waited for.
+    /// Returns segments that were not verified yet, from disk or `remote`; concurrent requests
+    /// share one load. `optional` ones are not waited for.
     fn segments(
         &self,
         numbers: BTreeSet<u64>,
@@ -435,7 +436,7 @@ impl CachedSource {
         sound.then_some(segment)
     }
 
-    /// Reads verified segments from disk, or from `far` if they were evicted meanwhile.
+    /// Reads verified segments from disk, or from `remote` if they were evicted meanwhile.
     fn read_verified(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let held = self.file(at, into.len());
         match held.is_some_and(|_held| self.files.data.read_exact_at(into, at).is_ok()) {

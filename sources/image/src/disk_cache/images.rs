@@ -1,4 +1,4 @@
-//! The images in a disk cache's directory, for people who look after it.
+//! The images in a disk cache's directory, for administrators.
 
 use std::fs::{self, File};
 use std::io;
