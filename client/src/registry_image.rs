@@ -37,7 +37,8 @@ pub(crate) fn open_lazy(url: &Url, cache: &DiskCacheOptions) -> io::Result<Optio
     }
 }
 
-fn expect_whole(url: &Url) -> io::Result<()> {
+/// Returns an error if the path leads into the image.
+pub(crate) fn expect_whole(url: &Url) -> io::Result<()> {
     match url.path() {
         "" => Ok(()),
         path => Err(path_within(path.as_bytes())),

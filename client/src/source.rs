@@ -213,6 +213,14 @@ impl Source {
         }
     }
 
+    /// Returns an error if the URL of an image in a registry leads into the image.
+    pub fn expect_whole(&self) -> io::Result<()> {
+        match self {
+            Source::Registry(url) => registry_image::expect_whole(url),
+            _ => Ok(()),
+        }
+    }
+
     /// The disk cache for fetched data of an image in an object store or a registry, if it has one.
     pub fn disk_cache(&self) -> Option<&DiskCacheOptions> {
         self.image_options()?.disk_cache()

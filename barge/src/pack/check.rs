@@ -28,6 +28,11 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         ))
     };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
+    args.image.expect_whole().map_err(failed)?;
+    if confinement::connects(&args.image) {
+        // Layers are decompressed and converted as they are opened.
+        confinement::enter_writer(true);
+    }
     let mut root = None;
     let mut file = match args.disk_cache.apply(&args.image) {
         Source::Object(url) => Object::open(&url, Tuning::default()).and_then(|it| download(&*it)),

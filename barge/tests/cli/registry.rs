@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -190,6 +191,9 @@ fn a_packed_image_is_a_source_in_a_registry() {
     assert!(layout.contains(&digest), "{layout}");
     let by_digest = format!("oci://{}/dir/plain@{digest}", registry.host);
     stdout_of(&registry.barge(&["check", &by_digest]));
+    let within = stderr_of(&registry.barge(&["check", &format!("{by_digest}/etc")]));
+    let expected = "expected a whole image, got the path 'etc' in one";
+    assert!(within.contains(expected), "{within}");
     let args = [
         "serve",
         "--9p",
@@ -215,6 +219,24 @@ fn a_packed_image_is_a_source_in_a_registry() {
     assert!(missing.contains("404, "), "{missing}");
     let within = stderr_of(&registry.barge(&["cat", &format!("{by_digest}/none")]));
     assert!(within.contains("No such file"), "{within}");
+}
+
+#[test]
+fn a_check_is_confined_before_it_sends_a_request() {
+    let registry = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let host = registry.local_addr().expect("an address");
+    let url = format!("oci://{host}/image?hosts_dir=/none");
+    let mut child = Command::new(BARGE)
+        .args(["check", &url])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    let (connection, _) = registry.accept().expect("it connects");
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    drop(connection);
+    assert!(status.contains("Seccomp:\t2"), "{status}");
 }
 
 #[test]
