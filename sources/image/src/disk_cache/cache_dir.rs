@@ -190,9 +190,7 @@ impl CacheDir {
             let path = self.path(&self.name, "map");
             let map = open_file(&path)?;
             lock(&map)?;
-            // Another process may have removed the map just before it was locked.
-            let (ours, there) = (map.metadata()?, fs::metadata(&path));
-            if there.is_ok_and(|there| there.ino() == ours.ino()) {
+            if is_at(&map, &path)? {
                 map.set_modified(SystemTime::now())?;
                 return Ok(map);
             }
@@ -253,7 +251,8 @@ impl CacheDir {
             if bytes + needed <= self.options.size {
                 break;
             }
-            if self.remove(&other.name).is_ok() {
+            let lock = |map: &File| Ok(lock::set(map.as_fd(), USERS, USERS, Kind::Exclusive)?);
+            if self.remove(&other.name, lock).is_ok() {
                 bytes -= other.bytes;
             }
         }
@@ -300,11 +299,16 @@ impl CacheDir {
             .collect()
     }
 
-    /// Removes an image that is not open.
-    fn remove(&self, name: &str) -> io::Result<()> {
+    /// Removes an image whose map can be locked with `lock`. Returns `NotFound` if another process
+    /// has removed it meanwhile.
+    fn remove(&self, name: &str, lock: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
         let map = self.path(name, "map");
         let opened = OpenOptions::new().read(true).write(true).open(&map)?;
-        lock::set(opened.as_fd(), USERS, USERS, Kind::Exclusive)?;
+        lock(&opened)?;
+        // The files that have the name now may be in use.
+        if !is_at(&opened, &map)? {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         match fs::remove_file(self.path(name, "data")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => fs::remove_file(map),
@@ -333,6 +337,13 @@ fn open_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).mode(0o600);
     options.open(path)
+}
+
+/// Returns whether a file that was just locked is still the one at `path`: another process may have
+/// removed it before.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let (ours, there) = (file.metadata()?, fs::metadata(path));
+    Ok(there.is_ok_and(|there| there.ino() == ours.ino()))
 }
 
 /// Locks a map, alone if possible, calling `pause` before each retry. Retries are needed because a
@@ -367,6 +378,31 @@ mod tests {
         assert!(try_lock_map(&map, || goes(&mut other)));
         assert!(0 < pauses && pauses < 100, "{pauses}");
         assert!(!try_lock_map(&open(), || {}), "it is locked");
+    }
+
+    #[test]
+    fn an_image_that_replaces_a_removed_one_is_not_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = DiskCacheOptions::new(dir.path().into(), None);
+        let image = CacheDir::named(&options, "image").expect("there");
+        let other = CacheDir::named(&options, "other").expect("there");
+        let create = || {
+            let map = image.lock_map(|_| Ok(())).expect("created");
+            fs::write(image.data_path(), b"data").expect("written");
+            map
+        };
+        let _old = create();
+        let removed = other.remove(&image.name, |_| {
+            // Another process removes the image, and a third one makes it again.
+            image.discard();
+            drop(create());
+            Ok(())
+        });
+        let removed = removed.expect_err("another image");
+        assert_eq!(removed.kind(), io::ErrorKind::NotFound);
+        assert!(image.data_path().exists());
+        other.remove(&image.name, |_| Ok(())).expect("removed");
+        assert!(!image.data_path().exists());
     }
 
     #[test]

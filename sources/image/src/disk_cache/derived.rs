@@ -35,24 +35,13 @@ impl DerivedImage {
         derive: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<DerivedImage> {
         let cache_dir = CacheDir::named(options, name)?;
-        let mut derive = Some(derive);
-        loop {
-            let map = cache_dir.lock_map(wait_shared)?;
-            if let Some(data) = DerivedImage::existing(&cache_dir, &map, identity) {
-                return Ok(DerivedImage {
-                    data,
-                    file_name: cache_dir.data_name(),
-                    _map: map,
-                });
-            }
-            drop(map);
-            let map = cache_dir.lock_map(wait_alone)?;
-            if DerivedImage::existing(&cache_dir, &map, identity).is_some() {
-                continue;
-            }
-            let Some(derive) = derive.take() else {
-                return Err(io::Error::other("the disk cache loses the image at once"));
-            };
+        let map = cache_dir.lock_map(wait_shared)?;
+        if let Some(data) = DerivedImage::existing(&cache_dir, &map, identity) {
+            return Ok(DerivedImage::new(data, &cache_dir, map));
+        }
+        drop(map);
+        let map = cache_dir.lock_map(wait_alone)?;
+        if DerivedImage::existing(&cache_dir, &map, identity).is_none() {
             map.set_len(0)?;
             cache_dir.remove_abandoned(DerivedImage::TEMPORARY);
             let path = cache_dir.data_path();
@@ -71,6 +60,20 @@ impl DerivedImage {
             let known = ImageIdentity::new(identity, len).ok_or(io::ErrorKind::InvalidInput)?;
             map.write_all_at(&known.encode(name), 0)?;
             map.sync_all()?;
+        }
+        // The lock is never released, so that the image is not evicted before its first use.
+        wait_shared(&map)?;
+        match DerivedImage::existing(&cache_dir, &map, identity) {
+            Some(data) => Ok(DerivedImage::new(data, &cache_dir, map)),
+            None => Err(io::Error::other("the disk cache loses the image at once")),
+        }
+    }
+
+    fn new(data: FileRanges, cache_dir: &CacheDir, map: File) -> DerivedImage {
+        DerivedImage {
+            data,
+            file_name: cache_dir.data_name(),
+            _map: map,
         }
     }
 
@@ -113,6 +116,7 @@ impl RangeSource for DerivedImage {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::thread;
 
     use super::*;
@@ -172,15 +176,35 @@ mod tests {
     }
 
     #[test]
+    fn an_image_is_not_evicted_before_its_first_use() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = DiskCacheOptions::new(dir.path().into(), None);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // Another process evicts all images that are not in use.
+            scope.spawn(|| {
+                let all = DiskCacheOptions::new(dir.path().into(), Some(0));
+                while !done.load(Ordering::Relaxed) {
+                    all.collect().expect("evicted");
+                }
+            });
+            let open = || DerivedImage::open(&options, "a", b"", |path| fs::write(path, b"x"));
+            let failed = (0..1000).find_map(|_| open().err());
+            done.store(true, Ordering::Relaxed);
+            assert!(failed.is_none(), "{failed:?}");
+        });
+    }
+
+    #[test]
     fn processes_that_come_at_once_wait_for_the_first() {
         let dir = tempfile::tempdir().expect("a directory");
         let options = DiskCacheOptions::new(dir.path().into(), None);
-        let count = std::sync::atomic::AtomicUsize::new(0);
+        let count = AtomicUsize::new(0);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     DerivedImage::open(&options, "a", b"", |path| {
-                        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        count.fetch_add(1, Ordering::Relaxed);
                         fs::write(path, b"x")
                     })
                     .expect("derived")
