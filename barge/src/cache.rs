@@ -53,6 +53,7 @@ enum Cache {
     /// Verify stored data against its checksums
     ///
     /// Damaged data is fetched again when it is needed. The exit status is 1 if there is any.
+    /// Images that were converted, or downloaded as a whole, have no checksums.
     Verify,
 }
 
@@ -175,10 +176,14 @@ fn verify(dir: &Path) -> CommandResult {
     for image in cache.images().map_err(failed)? {
         let verified = cache.verify(&image.name).map_err(failed)?;
         let shown = image.label.escape_debug();
-        print(&format!(
-            "{} {shown}: {} segments match, {} are damaged\n",
-            image.name, verified.sound, verified.damaged
-        ))?;
+        let result = match verified.has_checksums {
+            true => format!(
+                "{} segments match, {} are damaged",
+                verified.sound, verified.damaged
+            ),
+            false => "not verified: a converted or whole image has no checksums".to_owned(),
+        };
+        print(&format!("{} {shown}: {result}\n", image.name))?;
         if verified.damaged > 0 {
             code = ExitCode::FAILURE;
         }

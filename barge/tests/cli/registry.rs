@@ -350,6 +350,8 @@ fn layers_of_tar_are_converted_once() {
     }
     let args = ["cp", "-rq", "--cache-dir", "cache", &url, "copy"];
     stdout_of(&registry.barge(&args));
+    let verified = stdout_of(&registry.barge(&["cache", "--dir", "cache", "verify"]));
+    assert!(verified.contains("has no checksums"), "{verified}");
     same(&registry.path("copy"), &registry.path("tree"));
     // An image with one EROFS layer instead, which runs the same.
     let args = ["pack", "--quiet", "--oci", &url, "packed"];

@@ -28,12 +28,15 @@ pub struct CachedImage {
 }
 
 /// The result of the verification of an image's segments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verification {
     /// Segments that match their checksums.
     pub sound: u64,
     /// Segments that do not, and are fetched again when they are needed.
     pub damaged: u64,
+    /// Whether there are checksums: a derived image ([`DerivedImage`](super::DerivedImage)) has
+    /// none.
+    pub has_checksums: bool,
 }
 
 impl DiskCacheOptions {
@@ -61,17 +64,20 @@ impl DiskCacheOptions {
     }
 
     /// Verifies the segments of the image `name` against their checksums, which finds damage by
-    /// the disk. Damaged segments are forgotten, unless another process uses the image.
+    /// the disk. Damaged segments are forgotten, unless another process uses the image. Other
+    /// processes may begin to use it meanwhile.
     pub fn verify(&self, name: &str) -> io::Result<Verification> {
+        self.verify_segments(name, &mut || {})
+    }
+
+    /// Verifies segments, and calls `progress` after each.
+    fn verify_segments(&self, name: &str, progress: &mut dyn FnMut()) -> io::Result<Verification> {
         let files = CacheFiles::open(self.dir(), name)?;
-        let alone = files.lock_alone().is_ok();
-        if !alone {
-            files.share()?;
-        }
+        files.share()?;
         let mut head = [0; HEAD as usize];
         files.map.read_exact_at(&mut head, 0)?;
         let identity = ImageIdentity::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
-        let mut verification = Verification::default();
+        let mut sound = 0;
         let mut damaged = Vec::new();
         let mut segment = vec![0; SEGMENT as usize];
         let mut verify = |number: u64| {
@@ -82,13 +88,21 @@ impl DiskCacheOptions {
             let is_sound =
                 read.is_ok() && tag.is_ok_and(|tag| tag == identity.tag(number, segment));
             match is_sound {
-                true => verification.sound += 1,
+                true => sound += 1,
                 false => damaged.push(number),
             }
+            progress();
         };
         map::for_each_present(&files.map, identity.len().div_ceil(SEGMENT), &mut verify)?;
-        verification.damaged = damaged.len() as u64;
-        if alone {
+        let verification = Verification {
+            sound,
+            damaged: damaged.len() as u64,
+            // The map of a derived image ends with its head.
+            has_checksums: files.map.metadata()?.len() > HEAD
+                || files.data.metadata()?.blocks() == 0,
+        };
+        // The lock is never released in between, so that the image stays the same one.
+        if !damaged.is_empty() && files.lock_alone().is_ok() {
             for number in damaged {
                 map::write(&files.map, number, &[MISSING])?;
             }
@@ -115,5 +129,69 @@ impl CachedImage {
             used: metadata.modified().ok()?,
             in_use: CacheFiles::is_in_use(&map),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{DerivedImage, DiskCacheEntry};
+    use super::*;
+    use crate::range::{FileRanges, Piece, RangeSource};
+
+    #[test]
+    fn an_image_may_be_used_while_it_is_verified() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let bytes = dir.path().join("bytes");
+        fs::write(&bytes, vec![7; 4 * SEGMENT as usize]).expect("written");
+        let options = DiskCacheOptions::new(dir.path().join("cache"), None);
+        let open = || {
+            let entry = DiskCacheEntry::open(&options, "image").expect("it is not busy");
+            let remote = Arc::new(FileRanges::open(&bytes).expect("opened"));
+            entry.over(remote, b"identity", "image").expect("ready")
+        };
+        let mut buffer = vec![0; 4 * SEGMENT as usize];
+        let piece = Piece {
+            offset: 0,
+            buffer: &mut buffer,
+        };
+        open().read(&mut [piece]).expect("read");
+        let name = options.images().expect("listed").remove(0).name;
+        let data = options.dir().join(format!("{name}.data"));
+        let data = File::options().write(true).open(data).expect("opened");
+        data.write_all_at(b"damage", SEGMENT).expect("written");
+        let expect = |sound, damaged, used: bool| {
+            let mut users = Vec::new();
+            let verified = options.verify_segments(&name, &mut || {
+                let user = open();
+                users.extend(used.then_some(user));
+            });
+            let expected = Verification {
+                sound,
+                damaged,
+                has_checksums: true,
+            };
+            assert_eq!(verified.expect("verified"), expected);
+        };
+        // A user that stays keeps the checksum of the damaged segment.
+        expect(3, 1, true);
+        expect(3, 1, false);
+        expect(3, 0, false);
+    }
+
+    #[test]
+    fn a_derived_image_has_no_checksums() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = DiskCacheOptions::new(dir.path().into(), None);
+        let derive = |path: &Path| fs::write(path, b"bytes");
+        let _user = DerivedImage::open(&options, "image", b"", derive).expect("derived");
+        let name = options.images().expect("listed").remove(0).name;
+        let expected = Verification {
+            sound: 0,
+            damaged: 0,
+            has_checksums: false,
+        };
+        assert_eq!(options.verify(&name).expect("verified"), expected);
     }
 }
