@@ -23,6 +23,7 @@ pub mod inherit;
 pub mod lease;
 pub mod limits;
 pub mod lock;
+pub mod mounts;
 pub mod namespaces;
 pub mod net;
 pub mod pages;

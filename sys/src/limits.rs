@@ -5,6 +5,8 @@ use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::mounts::{self, MountEntry};
+
 /// Returns how many descriptors this process may have open now (the soft `RLIMIT_NOFILE`).
 pub fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
@@ -70,33 +72,23 @@ pub fn limit_heaps() {
 /// `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`).
 pub fn memory() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mounts = mounts::read().ok()?;
     memory_limit_in(&groups, &mounts, &|file| std::fs::read_to_string(file).ok())
 }
 
-/// Does the same as [`memory`], given the contents of `/proc/self/cgroup` and
-/// `/proc/self/mountinfo`, with files read by `read`.
+/// Does the same as [`memory`], given the contents of `/proc/self/cgroup` and the mount table, with
+/// files read by `read`.
 fn memory_limit_in(
     groups: &str,
-    mounts: &str,
+    mounts: &[MountEntry],
     read: &dyn Fn(&Path) -> Option<String>,
 ) -> Option<u64> {
     let mut least = None;
-    for mount in mounts.lines() {
-        // …, root, mount point, options, optional fields, "-", type, source, options:
-        // proc_pid_mountinfo(5).
-        let Some((fields, kind)) = mount.split_once(" - ") else {
-            continue;
-        };
-        let mut fields = fields.split(' ').skip(3);
-        let (Some(root), Some(at)) = (fields.next(), fields.next()) else {
-            continue;
-        };
-        let mut kind = kind.split(' ');
-        let (kind, options) = (kind.next(), kind.nth(1).unwrap_or(""));
-        let (files, controller): (&[&str], _) = match kind {
-            Some("cgroup2") => (&["memory.max", "memory.high"], ""),
-            Some("cgroup") if options.split(',').any(|option| option == "memory") => {
+    for mount in mounts {
+        let mut options = mount.super_options.split(',');
+        let (files, controller): (&[&str], _) = match mount.kind.as_str() {
+            "cgroup2" => (&["memory.max", "memory.high"], ""),
+            "cgroup" if options.any(|option| option == "memory") => {
                 (&["memory.limit_in_bytes"], "memory")
             }
             _ => continue,
@@ -107,10 +99,10 @@ fn memory_limit_in(
             let is_it = controllers.split(',').any(|name| name == controller);
             is_it.then_some(path)
         });
-        let own = own.and_then(|path| Path::new(path).strip_prefix(root).ok());
+        let own = own.and_then(|path| Path::new(path).strip_prefix(&mount.root).ok());
         for group in own.into_iter().flat_map(Path::ancestors) {
             for file in files {
-                let limit = read(&Path::new(at).join(group).join(file));
+                let limit = read(&mount.target.join(group).join(file));
                 let limit = limit.and_then(|limit| limit.trim().parse::<u64>().ok());
                 // Version 1 represents no limit as the largest number of pages.
                 if let Some(limit) = limit.filter(|&limit| limit < 1 << 62) {
@@ -142,12 +134,14 @@ mod tests {
     #[test]
     fn the_least_limit_of_a_group_and_those_above_counts() {
         let groups = "4:memory:/a/b\n0::/u/v\n";
-        let mounts = "\
+        let mounts = mounts::parse(
+            b"\
             30 20 0:26 / /cg/memory rw,relatime - cgroup cgroup rw,memory\n\
             31 20 0:27 / /cg/cpu rw,relatime - cgroup cgroup rw,cpu\n\
-            32 20 0:28 / /cg/unified rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
+            32 20 0:28 / /cg/unified rw,relatime shared:4 - cgroup2 cgroup2 rw\n",
+        );
         let limit = |files: &[(&str, &str)]| {
-            memory_limit_in(groups, mounts, &|file| {
+            memory_limit_in(groups, &mounts, &|file| {
                 let found = files.iter().find(|(name, _)| Path::new(name) == file);
                 found.map(|(_, text)| format!("{text}\n"))
             })

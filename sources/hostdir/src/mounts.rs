@@ -1,8 +1,7 @@
-//! The file systems mounted below the root, in use or not: proc_pid_mountinfo(5).
+//! The file systems mounted below the root, in use or not.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -23,11 +22,11 @@ pub(crate) fn find<T>(
     let Some(root_path) = tree.host.proc_fds.path_of(root_fd.as_fd()) else {
         return Ok(None);
     };
-    let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
+    let Ok(table) = sys::mounts::read() else {
         return Ok(None);
     };
-    for point in table.split(|&b| b == b'\n').filter_map(mount_point) {
-        let Ok(below) = point.strip_prefix(&root_path) else {
+    for mount in table {
+        let Ok(below) = mount.target.strip_prefix(&root_path) else {
             continue;
         };
         if below.as_os_str().is_empty() {
@@ -58,39 +57,4 @@ pub(crate) fn find<T>(
         }
     }
     Ok(None)
-}
-
-/// Decodes the fifth field of a line, with octal escapes for blanks.
-fn mount_point(line: &[u8]) -> Option<PathBuf> {
-    let mut field = line.split(|&b| b == b' ').nth(4)?;
-    let mut path = Vec::with_capacity(field.len());
-    while let Some((&byte, rest)) = field.split_first() {
-        let escaped = rest.first_chunk::<3>().filter(|_| byte == b'\\');
-        let octal = escaped
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        match octal {
-            Some(byte) => {
-                path.push(byte);
-                field = &rest[3..];
-            }
-            None => {
-                path.push(byte);
-                field = rest;
-            }
-        }
-    }
-    Some(Path::new(std::ffi::OsStr::from_bytes(&path)).to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mount_point_may_have_blanks() {
-        let line = br"36 35 98:0 /mnt1 /mnt\0402\134x rw,noatime master:1 - ext3 /dev/root rw";
-        assert_eq!(mount_point(line), Some(PathBuf::from(r"/mnt 2\x")));
-        assert_eq!(mount_point(b""), None);
-        assert_eq!(mount_point(br"1 2 3 4 /a\9"), Some(PathBuf::from(r"/a\9")));
-    }
 }
