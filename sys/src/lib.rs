@@ -5,7 +5,7 @@
 //! [`rustix::io::Result`]; helpers of the file-system traits ([`file_io`]) return [`vfs::Result`],
 //! and [`errno`] converts errors.
 //!
-//! This crate takes no locks.
+//! Only [`probes`] takes a lock, for short sections that make no system call.
 
 pub mod cache;
 pub mod caller_independence;
@@ -29,6 +29,7 @@ pub mod net;
 pub mod pages;
 pub mod path;
 pub mod peer;
+pub mod probes;
 pub mod random;
 pub mod tsc;
 pub mod umask;
