@@ -1,8 +1,9 @@
 //! Parts of a command line that the programs of this workspace share: exit status, logging options,
-//! signals, notifications, external programs, and the options of `barge bench` and
-//! `barge-snapshotter`.
+//! signals, notifications, children, external programs, and the options of
+//! `barge bench` and `barge-snapshotter`.
 
 pub mod bench;
+pub mod child;
 mod exit;
 pub mod log;
 pub mod notify;
