@@ -9,6 +9,7 @@ pub mod log;
 pub mod notify;
 pub mod signals;
 pub mod snapshotter;
+pub mod state_dir;
 pub mod tools;
 
 pub use exit::{CommandResult, Failure};

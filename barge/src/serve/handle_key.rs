@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use command::state_dir;
 use rustix::fs::{CWD, OFlags, RenameFlags};
 use vfs::HandleKey;
 
@@ -75,7 +76,7 @@ fn temporary_key() -> Result<HandleKey, Failure> {
 /// Returns the secret in the directory `dir`, and creates it if there is none.
 fn load(dir: &Path) -> Result<HandleKey, KeyError> {
     recovery::create_private_dir(dir)?;
-    check_directory(dir)?;
+    state_dir::check_or_sticky(dir, &fs::metadata(dir)?).map_err(KeyError::Unsafe)?;
     let path = dir.join(FILE_NAME);
     match open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => create(dir)?,
@@ -113,21 +114,6 @@ fn read(path: &Path, mut file: File) -> Result<HandleKey, KeyError> {
             meta.len()
         ))),
     }
-}
-
-/// Checks that other users cannot replace files in `dir`.
-fn check_directory(dir: &Path) -> Result<(), KeyError> {
-    let (meta, own) = (fs::metadata(dir)?, rustix::process::geteuid().as_raw());
-    let is_sticky = meta.mode() & 0o1000 != 0;
-    if ![0, own].contains(&meta.uid()) || (meta.mode() & 0o022 != 0 && !is_sticky) {
-        return Err(KeyError::Unsafe(format!(
-            "{}: expected a directory that only its owner, user {own}, can write to, got one of user {} with mode {:04o}",
-            dir.display(),
-            meta.uid(),
-            meta.mode() & 0o7777
-        )));
-    }
-    Ok(())
 }
 
 /// Creates the secret atomically and durably, unless another process has already.
