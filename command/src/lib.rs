@@ -11,5 +11,6 @@ pub mod signals;
 pub mod snapshotter;
 pub mod state_dir;
 pub mod tools;
+mod values;
 
 pub use exit::{CommandResult, Failure};

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use crate::log::LogArgs;
+use crate::values::size;
 
 /// Snapshotter of containerd that mounts layers of images lazily
 ///
@@ -43,9 +44,9 @@ pub struct SnapshotterArgs {
     /// Directory of the disk cache [default: ROOT/cache]
     #[arg(long, value_name = "DIR", value_parser = without_comma)]
     pub cache_dir: Option<PathBuf>,
-    /// Maximum size of the disk cache, such as 500M or 10G [default: 10G]
+    /// Maximum size of the disk cache, such as 500M or 20G [default: 10G]
     #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub cache_size: Option<String>,
+    pub cache_dir_size: Option<String>,
     /// Public key that must have signed each lazy layer (PEM, Ed25519); may be repeated
     ///
     /// All data is verified when it is read. A layer without a signature is downloaded.
@@ -61,16 +62,5 @@ fn without_comma(text: &str) -> Result<PathBuf, String> {
     match text.contains(',') {
         true => Err("expected a path without a comma".into()),
         false => Ok(text.into()),
-    }
-}
-
-/// Checks a size before `barge mount` gets it.
-fn size(text: &str) -> Result<String, String> {
-    let digits = text
-        .strip_suffix(['k', 'm', 'g', 't', 'K', 'M', 'G', 'T'])
-        .unwrap_or(text);
-    match digits.parse::<u64>() {
-        Ok(_) => Ok(text.into()),
-        Err(_) => Err("expected a size such as 500M or 10G".into()),
     }
 }

@@ -25,7 +25,7 @@ pub fn script(data: &[u8]) {
         mount: MountConfig {
             program: absent.clone(),
             cache_dir: None,
-            cache_size: None,
+            cache_dir_size: None,
             verify_keys: Vec::new(),
         },
         layer_sources: vec![LayerSource::Registry, url.parse().expect("a source")],

@@ -15,7 +15,7 @@ fn main() {
         mount: MountConfig {
             program: dir.join("barge"),
             cache_dir: None,
-            cache_size: None,
+            cache_dir_size: None,
             verify_keys: Vec::new(),
         },
         layer_sources: vec![

@@ -51,7 +51,7 @@ pub struct MountConfig {
     /// Directory of the disk cache, or `None` for no cache. Its path has no comma.
     pub cache_dir: Option<PathBuf>,
     /// Maximum size of the disk cache, as the option `cache_dir_size` of `barge mount` takes it.
-    pub cache_size: Option<String>,
+    pub cache_dir_size: Option<String>,
     /// Public keys, of which one must have signed each layer.
     pub verify_keys: Vec<PathBuf>,
 }
@@ -154,7 +154,7 @@ impl Layers {
             if let Some(dir) = &config.cache_dir {
                 options += &format!(",cache_dir={}", dir.display());
             }
-            if let Some(size) = &config.cache_size {
+            if let Some(size) = &config.cache_dir_size {
                 options += &format!(",cache_dir_size={size}");
             }
         }
@@ -350,7 +350,7 @@ mod tests {
         let config = MountConfig {
             program: "/bin/false".into(),
             cache_dir: None,
-            cache_size: None,
+            cache_dir_size: None,
             verify_keys: Vec::new(),
         };
         let layers = Layers::new(PathBuf::new(), config);

@@ -46,7 +46,7 @@ fn run(args: SnapshotterArgs) -> CommandResult {
         mount: MountConfig {
             program,
             cache_dir: Some(std::path::absolute(cache_dir).map_err(Failure::new)?),
-            cache_size: args.cache_size,
+            cache_dir_size: args.cache_dir_size,
             verify_keys: args.verify_key,
         },
         root: args.root,

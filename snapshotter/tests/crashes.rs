@@ -150,7 +150,7 @@ fn open(dir: &Path) -> Snapshotter {
         mount: MountConfig {
             program: dir.join("barge"),
             cache_dir: None,
-            cache_size: None,
+            cache_dir_size: None,
             verify_keys: Vec::new(),
         },
         layer_sources: Vec::new(),

@@ -68,7 +68,7 @@ impl Node {
             mount: MountConfig {
                 program: self.path("barge"),
                 cache_dir: None,
-                cache_size: None,
+                cache_dir_size: None,
                 verify_keys: Vec::new(),
             },
             layer_sources: vec![
@@ -410,7 +410,7 @@ fn one_process_has_a_directory() {
         mount: MountConfig {
             program: node.path("barge"),
             cache_dir: None,
-            cache_size: None,
+            cache_dir_size: None,
             verify_keys: Vec::new(),
         },
         layer_sources: Vec::new(),
