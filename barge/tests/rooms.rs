@@ -60,7 +60,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("rofs", &[]),
     ("sidecar", &[]),
     ("command", &[]),
-    ("snapshotter", &["command"]),
+    ("grpc", &["command", "transports"]),
+    ("snapshotter", &["command", "grpc"]),
     (
         "bench",
         &[

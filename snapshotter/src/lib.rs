@@ -1,7 +1,7 @@
 //! A remote snapshotter of containerd: snapshots for the kernel's overlayfs, and layers of images
 //! that `barge mount` mounts lazily instead of a download.
 //!
-//! [`Snapshotter`] has the operations, [`server`] serves them over gRPC on a Unix socket. The
+//! [`Snapshotter`] has the operations, [`service`] routes requests of gRPC to them. The
 //! program and its options are in `main.rs`; `docs/design/snapshotter.md` has the design.
 
 pub mod api;
@@ -11,8 +11,7 @@ mod filter;
 mod layers;
 mod metadata;
 mod overlay;
-pub mod server;
-mod service;
+pub mod service;
 mod snapshotter;
 pub mod source;
 mod tree;

@@ -2,18 +2,31 @@
 
 #![forbid(unsafe_code)]
 
+use std::fs::DirBuilder;
 use std::io::{Write, stdout};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
 use command::snapshotter::SnapshotterArgs;
-use command::{CommandResult, Failure, log, notify, signals, tools};
+use command::{CommandResult, Failure, log, notify, tools};
+use grpc::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use snapshotter::server::{self, Socket};
+use snapshotter::service::route;
 use snapshotter::source::LayerSource;
 use snapshotter::{MountConfig, Snapshotter, SnapshotterConfig};
-use tokio::sync::watch;
+
+/// Bounds of the server. containerd has one connection.
+const LIMITS: Limits = Limits {
+    max_streams: 128,
+    max_threads: 512,
+    // Mounting a layer takes a minute at most. Operations that do not end in time are repaired at
+    // the next start.
+    stop_timeout: Duration::from_secs(10),
+};
 
 fn main() -> ExitCode {
     let args = SnapshotterArgs::parse();
@@ -25,8 +38,6 @@ fn main() -> ExitCode {
 }
 
 fn run(args: SnapshotterArgs) -> CommandResult {
-    let (sender, stop) = watch::channel(false);
-    let _signals = signals::on_signal(move || sender.send_modify(|stop| *stop = true), None)?;
     raise_file_limit();
     let sources = layer_sources(&args.layer_source, !args.verify_key.is_empty())?;
     if sources.is_empty() {
@@ -53,26 +64,27 @@ fn run(args: SnapshotterArgs) -> CommandResult {
         layer_sources: sources,
     };
     let snapshotter = Arc::new(Snapshotter::open(config).map_err(Failure::new)?);
-    let failed = |error| Failure::new(format!("{}: {error}", args.address.display()));
-    let socket = Socket::bind(&args.address).map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(Failure::new)?;
+    create_parent(&args.address)?;
     let recovery = snapshotter.clone();
-    std::thread::spawn(move || recovery.recover());
-    runtime.block_on(async {
-        let served = server::serve(&socket, snapshotter, stop);
+    let ready = || {
+        std::thread::spawn(move || recovery.recover());
         let mut out = stdout();
-        // Clients may connect since the bind. The output may be closed.
+        // The output may be closed.
         let _ = writeln!(out, "ready").and_then(|()| out.flush());
         notify::send(&notify::ready("Serving snapshots"));
-        served.await.map_err(failed)
-    })?;
-    // Operations that did not end in time are repaired at the next start.
-    runtime.shutdown_background();
-    Ok(ExitCode::SUCCESS)
+    };
+    grpc::run(&args.address, LIMITS, ready, move |request| {
+        route(snapshotter.clone(), request)
+    })
+}
+
+/// Creates the directory of the socket, for this user alone.
+fn create_parent(socket: &Path) -> Result<(), Failure> {
+    let Some(dir) = socket.parent().filter(|dir| !dir.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    created.map_err(|error| Failure::new(format!("{}: {error}", dir.display())))
 }
 
 /// Parses the arguments of `--layer-source`; without any, the default. `signed` says whether layers
