@@ -61,7 +61,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sidecar", &[]),
     ("command", &[]),
     ("grpc", &["command", "transports"]),
-    ("snapshotter", &["command", "grpc"]),
+    ("snapshotter", &["command", "grpc", "sys"]),
     (
         "bench",
         &[

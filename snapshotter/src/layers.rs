@@ -4,41 +4,32 @@
 //! A [`LayerGuard`] excludes other threads from a layer while it is mounted, unmounted, or looked
 //! at. It is taken before a transaction of the database, never within one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
+use command::child::{self, ChildError};
 use parking_lot::{Condvar, Mutex};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statfs, statx};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use sys::probes::{ProbeError, Probes};
 
 use crate::digest::Digest;
 
 /// Time for a layer to be mounted. containerd waits for it; then it downloads the layer.
-const MOUNT_TIMEOUT: Timespec = Timespec {
-    tv_sec: 60,
-    tv_nsec: 0,
-};
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time for a mounted layer to answer statfs(2), which needs no data of the layer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time between the end of `barge mount` and the end of its messages.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Largest part of the messages of `barge mount` that is read, bytes.
-const MAX_MESSAGE: u64 = 4096;
+/// Time for which a source that was mounted and did not answer is not mounted again: containerd
+/// repeats its calls at once, and each mount leaves a thread that waits for the server.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Largest number of layers that are being mounted at a time.
 const MAX_MOUNTING: usize = 8;
@@ -63,14 +54,15 @@ pub(crate) struct Layers {
     config: MountConfig,
     state: Mutex<State>,
     changed: Condvar,
-    /// The layers that statfs(2) has been asked about and that have not answered.
-    checked: Arc<Mutex<BTreeSet<Digest>>>,
+    probes: Probes,
 }
 
 #[derive(Default)]
 struct State {
     guarded: BTreeSet<Digest>,
     mounting: usize,
+    /// Layers and sources whose servers did not answer, until they are tried again.
+    silent: BTreeMap<(Digest, String), Instant>,
 }
 
 /// Excludes other threads from a layer.
@@ -86,8 +78,12 @@ struct Mounting<'a>(&'a Layers);
 enum Found {
     Nothing,
     Mounted,
-    /// A mount whose server is gone, or does not answer.
+    /// A mount whose server is gone.
     Broken(String),
+    /// A mount whose server does not answer.
+    Silent,
+    /// A mount that cannot be checked now.
+    Unchecked(String),
 }
 
 impl Layers {
@@ -98,7 +94,7 @@ impl Layers {
             config,
             state: Mutex::default(),
             changed: Condvar::new(),
-            checked: Arc::default(),
+            probes: Probes::default(),
         }
     }
 
@@ -130,9 +126,15 @@ impl Layers {
     /// Runs `barge mount` and waits until it is ready. The error is its message.
     fn run_mount(&self, source: &str, dir: &Path) -> Result<(), String> {
         let _mounting = self.start_mounting();
-        let result = self.command(source, dir).spawn();
-        let result = result.map_err(|error| format!("{}: {error}", self.config.program.display()));
-        result.and_then(wait)
+        let command = self.command(source, dir);
+        let result = child::run(command, &"barge mount", MOUNT_TIMEOUT, &[]);
+        result.map_err(|error| match error {
+            ChildError::Failed(line) => line.strip_prefix("barge: ").unwrap_or(&line).to_owned(),
+            ChildError::TimedOut => {
+                format!("not mounted within {} seconds", MOUNT_TIMEOUT.as_secs())
+            }
+            ChildError::Broken(error) => format!("{}: {error}", self.config.program.display()),
+        })
     }
 
     /// Waits until fewer than [`MAX_MOUNTING`] layers are being mounted, and counts one more.
@@ -167,26 +169,35 @@ impl Layers {
         // The service manager waits for this process alone.
         command.env_remove("NOTIFY_SOCKET");
         command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
-        // A group to end all of it, if it takes too long. When it is ready it starts a session.
-        command.process_group(0);
-        command
+    }
+
+    /// Returns whether a mount of `source` did not answer a short time ago.
+    fn is_silent(&self, digest: &Digest, source: &str) -> bool {
+        let silent = &mut self.state.lock().silent;
+        silent.retain(|_, since| since.elapsed() < SILENCE_TIMEOUT);
+        silent.contains_key(&(digest.clone(), source.to_owned()))
     }
 }
 
 impl LayerGuard<'_> {
     /// Mounts the layer from `source`, unless it is mounted. A mount whose server has ended is
-    /// replaced.
+    /// replaced. A source that has just been mounted and did not answer is not tried again for
+    /// [`SILENCE_TIMEOUT`].
     pub(crate) fn mount(&self, source: &str) -> Result<(), String> {
-        match self.look() {
+        let silent = "its server does not answer";
+        let broken = match self.look() {
             Found::Mounted => return Ok(()),
-            Found::Broken(why) => {
-                tracing::warn!("layer {}: mounting again: {why}", self.digest);
-                self.unmount().map_err(|error| error.to_string())?;
-            }
-            Found::Nothing => {}
+            Found::Unchecked(why) => return Err(why),
+            Found::Broken(why) => Some(why),
+            Found::Silent => Some(silent.into()),
+            Found::Nothing => None,
+        };
+        if let Some(why) = broken {
+            tracing::warn!("layer {}: mounting again: {why}", self.digest);
+            self.unmount().map_err(|error| error.to_string())?;
+        }
+        if self.layers.is_silent(&self.digest, source) {
+            return Err(silent.into());
         }
         let dir = self.layers.path(&self.digest);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
@@ -195,7 +206,12 @@ impl LayerGuard<'_> {
         if result.is_ok() {
             result = match self.look() {
                 Found::Mounted => return Ok(()),
-                Found::Broken(why) => Err(why),
+                Found::Broken(why) | Found::Unchecked(why) => Err(why),
+                Found::Silent => {
+                    let key = (self.digest.clone(), source.to_owned());
+                    self.layers.state.lock().silent.insert(key, Instant::now());
+                    Err(silent.into())
+                }
                 Found::Nothing => Err("barge mount mounted nothing".into()),
             };
         }
@@ -210,7 +226,7 @@ impl LayerGuard<'_> {
     pub(crate) fn unmount(&self) -> io::Result<()> {
         let dir = self.layers.path(&self.digest);
         // A thread may wait for the server of this mount. The next mount has another one.
-        self.layers.checked.lock().remove(&self.digest);
+        self.layers.probes.forget(&dir);
         loop {
             match unmount(&dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
                 Ok(()) => tracing::info!("layer {}: unmounted", self.digest),
@@ -234,36 +250,11 @@ impl LayerGuard<'_> {
             Ok(_) => {}
             Err(error) => return Found::Broken(error.to_string()),
         }
-        match self.answers(dir) {
-            Ok(()) => Found::Mounted,
-            Err(why) => Found::Broken(why),
-        }
-    }
-
-    /// Returns an error if the server of the mount has ended or does not answer. A thread waits for
-    /// it, at most one for each layer.
-    fn answers(&self, dir: PathBuf) -> Result<(), String> {
-        let silent = || "its server does not answer".to_string();
-        let checked = self.layers.checked.clone();
-        if !checked.lock().insert(self.digest.clone()) {
-            return Err(silent());
-        }
-        let digest = self.digest.clone();
-        let (sender, receiver) = channel();
-        let ask = move || {
-            let answer = statfs(&dir).map(drop);
-            checked.lock().remove(&digest);
-            // The receiver may have given up.
-            let _ = sender.send(answer);
-        };
-        let thread = thread::Builder::new().name("statfs".into()).spawn(ask);
-        thread.map_err(|error| {
-            self.layers.checked.lock().remove(&self.digest);
-            error.to_string()
-        })?;
-        match receiver.recv_timeout(ANSWER_TIMEOUT) {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(_) => Err(silent()),
+        match self.layers.probes.statvfs(&dir, ANSWER_TIMEOUT) {
+            Ok(_) => Found::Mounted,
+            Err(ProbeError::Failed(errno)) => Found::Broken(errno.to_string()),
+            Err(ProbeError::TimedOut) => Found::Silent,
+            Err(ProbeError::Unchecked(error)) => Found::Unchecked(error.to_string()),
         }
     }
 }
@@ -282,65 +273,6 @@ impl Drop for LayerGuard<'_> {
     }
 }
 
-/// Waits for `barge mount` to be ready, or to fail.
-fn wait(mut child: Child) -> Result<(), String> {
-    let pid = Pid::from_child(&child);
-    let messages = match child.stderr.take().map(read_messages).transpose() {
-        Ok(messages) => messages,
-        Err(error) => {
-            let _ = kill_process_group(pid, Signal::KILL);
-            child.wait().map_err(|error| error.to_string())?;
-            return Err(format!("messages of barge mount: {error}"));
-        }
-    };
-    let pidfd = pidfd_open(pid, PidfdFlags::empty());
-    let ended = pidfd.and_then(|pidfd| {
-        retry_on_intr(|| {
-            poll(
-                &mut [PollFd::new(&pidfd, PollFlags::IN)],
-                Some(&MOUNT_TIMEOUT),
-            )
-        })
-    });
-    let in_time = matches!(ended, Ok(1..));
-    if !in_time {
-        // It may have just ended.
-        let _ = kill_process_group(pid, Signal::KILL);
-    }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    if !in_time {
-        return Err(format!(
-            "not mounted within {} seconds",
-            MOUNT_TIMEOUT.tv_sec
-        ));
-    }
-    if status.success() {
-        return Ok(());
-    }
-    let messages = messages.and_then(|messages| messages.recv_timeout(MESSAGE_TIMEOUT).ok());
-    let messages = messages.unwrap_or_default();
-    let last = messages.lines().rev().find(|line| !line.trim().is_empty());
-    Err(match last {
-        Some(line) => line.strip_prefix("barge: ").unwrap_or(line).to_owned(),
-        None => format!("barge mount: {status}"),
-    })
-}
-
-/// Reads the messages of a program to their end, and sends the first of them. Returns an error if
-/// no thread can be started.
-fn read_messages(mut stderr: ChildStderr) -> io::Result<Receiver<String>> {
-    let (sender, receiver) = channel();
-    let read = move || {
-        let mut messages = Vec::new();
-        // After an error, the part before it is sent.
-        let _ = stderr.by_ref().take(MAX_MESSAGE).read_to_end(&mut messages);
-        let _ = io::copy(&mut stderr, &mut io::sink());
-        let _ = sender.send(String::from_utf8_lossy(&messages).into_owned());
-    };
-    thread::Builder::new().name("messages".into()).spawn(read)?;
-    Ok(receiver)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,7 +286,7 @@ mod tests {
             verify_keys: Vec::new(),
         };
         let layers = Layers::new(PathBuf::new(), config);
-        thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let mounting = scope.spawn(|| {
                 let _mounting = layers.start_mounting();
                 assert_eq!(layers.state.lock().mounting, 1);

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use rustix::process::geteuid;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use snapshotter::api::{Kind, Labels, Mount};
 use snapshotter::error::ErrorKind;
 use snapshotter::source::LayerSource;
@@ -192,6 +192,67 @@ fn prepare(snapshotter: &Snapshotter, hex: &str, chain: &str, parent: &str) -> b
 #[test]
 fn lazy_layers_are_committed_shared_and_unmounted_with_their_last_snapshot() {
     shares_layers(Node::new());
+}
+
+/// Processes that end when this is dropped.
+struct Processes(Vec<Pid>);
+
+impl Processes {
+    /// Finds those whose command lines contain `text`.
+    fn with(text: &str) -> Processes {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let pid = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            if String::from_utf8_lossy(&line).contains(text) {
+                found.extend(pid.and_then(Pid::from_raw));
+            }
+        }
+        Processes(found)
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for &pid in &self.0 {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Takes ten seconds, the time-out.
+#[test]
+fn a_source_whose_server_does_not_answer_is_mounted_once_in_a_short_time() {
+    let Some(mut node) = Node::new() else { return };
+    let snapshotter = node.restart();
+    let (layer, chain) = (node.store('1', "one"), "a".repeat(64));
+    let program = node.path("barge");
+    let real = node.path("real");
+    fs::rename(&program, &real).unwrap();
+    let runs = node.path("runs");
+    // Stops the processes of the mount, but not this one.
+    let script = format!(
+        "#!/bin/sh\necho >>{runs}\n{real} \"$@\" || exit\nfor process in /proc/[0-9]*; do\n\
+         pid=${{process#/proc/}}\n[ $pid = $$ ] && continue\n\
+         grep -q {layers} $process/cmdline 2>/dev/null && kill -STOP $pid\ndone\nexit 0\n",
+        runs = runs.display(),
+        real = real.display(),
+        layers = node.path("root/layers").display(),
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(!prepare(&snapshotter, &layer, &chain, ""));
+    let stopped = Processes::with(node.path("root/layers").to_str().unwrap());
+    assert!(!stopped.0.is_empty());
+    assert!(node.mounted().is_empty());
+    assert_eq!(fs::read_to_string(&runs).unwrap(), "\n");
+    let key = "default/2/extract-again";
+    let prepared = snapshotter.prepare(key, "", &labels(&layer, &chain));
+    prepared.expect("a snapshot for the download");
+    assert_eq!(fs::read_to_string(&runs).unwrap(), "\n", "it ran again");
 }
 
 /// The kernel mounts local images itself, if it can.
