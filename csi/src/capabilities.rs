@@ -8,12 +8,12 @@ use crate::proto::{AccessType, Mode, MountVolume, VolumeCapability};
 
 /// The longest volume identifier, bytes. Identifiers of provisioned volumes contain a URL and a
 /// path, so they can exceed the 128 bytes that the specification recommends.
-const VOLUME_ID: usize = 2048;
+const MAX_VOLUME_ID: usize = 2048;
 
 /// The most entries of a map, and bytes of a value. A value may be a public key or a service
 /// account key.
-const ENTRIES: usize = 64;
-const VALUE: usize = 16 << 10;
+const MAX_ENTRIES: usize = 64;
+const MAX_VALUE: usize = 16 << 10;
 
 /// A supported use of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub(crate) struct Usage {
 pub(crate) fn volume_id(id: &str) -> Result<&str, Status> {
     match id {
         "" => Err(Status::invalid_argument("volume_id is missing")),
-        _ if id.len() > VOLUME_ID => {
-            let text = format!("volume_id is longer than {VOLUME_ID} bytes");
+        _ if id.len() > MAX_VOLUME_ID => {
+            let text = format!("volume_id is longer than {MAX_VOLUME_ID} bytes");
             Err(Status::invalid_argument(text))
         }
         _ if id.contains(char::is_control) => {
@@ -44,10 +44,11 @@ pub(crate) fn volume_id(id: &str) -> Result<&str, Status> {
 
 /// Checks the sizes of a map. `what` names it in the error, which contains no value of it.
 pub(crate) fn bounded(what: &str, map: &HashMap<String, String>) -> Result<(), Status> {
-    let long = |(key, value): (&String, &String)| key.len() > 256 || value.len() > VALUE;
-    if map.len() > ENTRIES || map.iter().any(long) {
-        let text =
-            format!("{what}: more than {ENTRIES} entries, or one of more than {VALUE} bytes");
+    let long = |(key, value): (&String, &String)| key.len() > 256 || value.len() > MAX_VALUE;
+    if map.len() > MAX_ENTRIES || map.iter().any(long) {
+        let text = format!(
+            "{what}: more than {MAX_ENTRIES} entries, or one of more than {MAX_VALUE} bytes"
+        );
         return Err(Status::invalid_argument(text));
     }
     Ok(())
@@ -84,8 +85,8 @@ pub(crate) fn usage(capability: Option<&VolumeCapability>) -> Result<Usage, Stat
         volume_mount_group,
         ..
     } = mount;
-    if mount_flags.len() > ENTRIES || mount_flags.iter().any(|flag| flag.len() > 256) {
-        let text = format!("more than {ENTRIES} mount options, or one of more than 256 bytes");
+    if mount_flags.len() > MAX_ENTRIES || mount_flags.iter().any(|flag| flag.len() > 256) {
+        let text = format!("more than {MAX_ENTRIES} mount options, or one of more than 256 bytes");
         return Err(Status::invalid_argument(text));
     }
     if !volume_mount_group.is_empty() {

@@ -26,20 +26,20 @@ use crate::proto::{
 use crate::volume_id::{OnDelete, VolumeId};
 
 /// The permissions of a volume's directory, unless `mountPermissions` says otherwise.
-const PERMISSIONS: u32 = 0o755;
+const DEFAULT_PERMISSIONS: u32 = 0o755;
 
-/// The longest name of a volume, bytes, as the specification says.
-const NAME: usize = 128;
+/// Largest length of a volume's name in bytes, as the specification says.
+const MAX_NAME: usize = 128;
 
-/// The most levels of directories that DeleteVolume enters.
-const DEPTH: usize = 1024;
+/// Largest number of levels of directories that DeleteVolume enters.
+const MAX_DEPTH: usize = 1024;
 
-/// The most names of a directory that DeleteVolume holds at once.
-const BATCH: usize = 1024;
+/// Largest number of names of a directory that DeleteVolume holds at once.
+const MAX_BATCH: usize = 1024;
 
-/// The most time that one DeleteVolume removes files. The orchestrator repeats the call, so a
+/// Time for which one DeleteVolume removes files. The orchestrator repeats the call, so a
 /// workload that goes on making files occupies a thread for this long at most.
-const REMOVAL: Duration = Duration::from_secs(300);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Parameters that the external provisioner adds (`--extra-create-metadata`), and the variables of
 /// `subDir` that stand for them.
@@ -76,7 +76,7 @@ impl Parameters {
         bounded("parameters", parameters)?;
         let mut context = HashMap::new();
         let (mut source, mut template, mut on_delete) = (None, None, OnDelete::Delete);
-        let mut permissions = PERMISSIONS;
+        let mut permissions = DEFAULT_PERMISSIONS;
         for (key, value) in parameters {
             match key.as_str() {
                 "source" => source = Some(value.trim_end_matches('/')),
@@ -200,7 +200,11 @@ impl Shared {
             for (at, name) in names.iter().enumerate() {
                 let name = Name::new(name.as_bytes())?;
                 let is_last = at + 1 == names.len();
-                let mode = if is_last { permissions } else { PERMISSIONS };
+                let mode = if is_last {
+                    permissions
+                } else {
+                    DEFAULT_PERMISSIONS
+                };
                 let new = NewNode::Directory;
                 let entry = match dir.make(cx, name, new, Mode::without_umask(mode & 0o777)) {
                     Ok(entry) if is_last => {
@@ -262,7 +266,7 @@ struct Removal {
     parent: Arc<dyn Node>,
     name: Vec<u8>,
     node: Arc<dyn Node>,
-    /// Names of entries, [`BATCH`] at most.
+    /// Names of entries, [`MAX_BATCH`] at most.
     names: Vec<Vec<u8>>,
 }
 
@@ -284,7 +288,7 @@ impl Removal {
         if self.names.is_empty() {
             let (names, open) = (&mut self.names, self.node.open(cx, OpenFlags::READ)?);
             open.readdir(cx, 0, ReaddirMode::Names, &mut |entry: DirEntry<'_>| {
-                let room = names.len() < BATCH;
+                let room = names.len() < MAX_BATCH;
                 if room {
                     names.push(entry.name.to_vec());
                 }
@@ -296,9 +300,10 @@ impl Removal {
 }
 
 /// Removes the directory `name` of `parent` with its contents. Returns `ELOOP` for a tree that is
-/// deeper than [`DEPTH`], and `ETIMEDOUT` after [`REMOVAL`], when a part of it is removed.
+/// deeper than [`MAX_DEPTH`], and `ETIMEDOUT` after [`REMOVAL_TIMEOUT`], when a part of it is
+/// removed.
 fn remove_tree(cx: &Cx<'_>, parent: Arc<dyn Node>, name: &[u8]) -> vfs::Result<()> {
-    let deadline = Instant::now() + REMOVAL;
+    let deadline = Instant::now() + REMOVAL_TIMEOUT;
     let mut stack = vec![Removal::start(cx, parent, name.to_vec())?];
     while let Some(top) = stack.last_mut() {
         if Instant::now() > deadline {
@@ -318,7 +323,7 @@ fn remove_tree(cx: &Cx<'_>, parent: Arc<dyn Node>, name: &[u8]) -> vfs::Result<(
                     Err(Errno::ENOTDIR) => return Err(errno),
                     other => other?,
                 };
-                if stack.len() >= DEPTH {
+                if stack.len() >= MAX_DEPTH {
                     return Err(Errno::ELOOP);
                 }
                 stack.push(next);
@@ -347,8 +352,8 @@ impl Controller {
     /// CreateVolume: makes the volume's directory, unless it exists.
     pub fn create(&self, request: CreateVolumeRequest) -> Result<CreateVolumeResponse, Status> {
         let name = request.name.as_str();
-        if name.is_empty() || name.len() > NAME || name.contains(['/', '#']) {
-            let text = format!("name: expected 1 to {NAME} bytes without '/' and '#'");
+        if name.is_empty() || name.len() > MAX_NAME || name.contains(['/', '#']) {
+            let text = format!("name: expected 1 to {MAX_NAME} bytes without '/' and '#'");
             return Err(Status::invalid_argument(text));
         }
         usages(&request.volume_capabilities)?;

@@ -7,13 +7,13 @@ use std::path::{Component, Path, PathBuf};
 use tonic::Status;
 
 /// The longest path, bytes (`PATH_MAX` without its terminator).
-const PATH: usize = 4095;
+const MAX_PATH: usize = 4095;
 
 /// The longest name of a directory, bytes (`NAME_MAX`).
-const NAME: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// The most components of a `subDir`.
-const COMPONENTS: usize = 16;
+const MAX_COMPONENTS: usize = 16;
 
 /// Checks a path to mount on: absolute, not the root, without `.` and `..`. `what` is the field's
 /// name. Resolves the links of its directory, as the mount table has paths without links. The path
@@ -23,7 +23,7 @@ pub fn mount_point(what: &str, path: &str) -> Result<PathBuf, Status> {
         return Err(Status::invalid_argument(format!("{what} is missing")));
     }
     let bad = |why: &str| Status::invalid_argument(format!("{what}: {why}"));
-    if path.len() > PATH || path.contains('\0') {
+    if path.len() > MAX_PATH || path.contains('\0') {
         return Err(bad("expected a path of at most 4095 bytes without NUL"));
     }
     let plain = |part: &str| part != "." && part != "..";
@@ -49,15 +49,18 @@ pub fn sub_dir(path: &str) -> Result<Vec<&str>, Status> {
     let names: Vec<&str> = path.split('/').collect();
     let good = |name: &&str| {
         !name.is_empty()
-            && name.len() <= NAME
+            && name.len() <= MAX_NAME
             && !name.starts_with('.')
             && !name.contains(|c: char| c.is_control() || "\\#?%&".contains(c))
     };
-    if names.len() > COMPONENTS || !names.iter().all(good) {
+    if names.len() > MAX_COMPONENTS || !names.iter().all(good) {
         let text = format!(
-            "bad directory '{}': expected at most {COMPONENTS} names of at most {NAME} bytes, which do not \
+            "bad directory '{}': expected at most {MAX_COMPONENTS} names of at most {MAX_NAME} bytes, which do not \
              begin with '.' and have no control characters, backslashes or any of #?%&",
-            path.chars().take(NAME).collect::<String>().escape_debug()
+            path.chars()
+                .take(MAX_NAME)
+                .collect::<String>()
+                .escape_debug()
         );
         return Err(Status::invalid_argument(text));
     }
