@@ -80,7 +80,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "command",
         ],
     ),
-    ("csi", &["vfs", "client", "command", "sys"]),
+    ("csi", &["vfs", "client", "command", "grpc", "sys"]),
     ("guest", &["sys"]),
 ];
 

@@ -1,9 +1,10 @@
 //! Parts of a command line that the programs of this workspace share: exit status, logging options,
 //! signals, notifications, children, external programs, and the options of
-//! `barge bench` and `barge-snapshotter`.
+//! `barge bench`, `barge-csi` and `barge-snapshotter`.
 
 pub mod bench;
 pub mod child;
+pub mod csi;
 mod exit;
 pub mod log;
 pub mod notify;

@@ -10,7 +10,6 @@ pub mod controller;
 pub mod grpc;
 pub mod in_flight;
 pub mod mount;
-pub mod mount_table;
 pub mod node;
 pub mod paths;
 pub mod policy;

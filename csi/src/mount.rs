@@ -4,42 +4,39 @@
 //! mounted. The mount's source is a [`Label`], so the kernel's mount table is the only record.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatVfsMountFlags, fstat, open, statvfs};
+use command::child::{self, ChildError};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatVfs, StatVfsMountFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::mount::{
     MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_bind, move_mount, open_tree,
     unmount,
 };
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use sys::mounts::{self, MountEntry};
 use sys::namespaces::change_mount;
+use sys::probes::{ProbeError, Probes};
 use tonic::Status;
 
-use crate::mount_table::{self, MountEntry};
 use crate::policy::{MountPlan, Source, digest};
 
-/// The most mounts on one directory that an unmount removes.
-const STACKED: usize = 16;
+/// Largest number of mounts on one directory that an unmount removes.
+const MAX_STACKED: usize = 16;
+
+/// Time for a mounted file system to answer statvfs(2). The kubelet waits two minutes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The first argument of this program when it enters a control group for a mount.
 pub const ENTER_CGROUP: &str = "enter-cgroup";
 
 /// The beginning of the names of public keys in the state directory.
 const KEY_PREFIX: &str = "key-";
-
-/// The most bytes of an error message of `barge mount`.
-const MESSAGE: usize = 1024;
-
-/// The most bytes of the messages of `barge mount` that are searched for the last line: more than
-/// a source, which has 4,096, and a sentence.
-const WINDOW: u64 = 8192;
 
 /// The source of a volume's mount in the mount table: `barge-csi:VOLUME:PLAN`, digests of the
 /// volume's identifier and of its [`MountPlan`].
@@ -67,7 +64,7 @@ impl Label {
 }
 
 /// Mounts volumes.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Mounter {
     /// The program `barge`.
     pub barge: PathBuf,
@@ -77,6 +74,8 @@ pub struct Mounter {
     pub cgroup: Option<PathBuf>,
     /// The most time until a volume is mounted.
     pub timeout: Duration,
+    /// Checks of file systems.
+    pub probes: Probes,
 }
 
 /// The state of a directory that a volume may be mounted on.
@@ -90,42 +89,23 @@ pub enum MountState {
     Dead(MountEntry),
 }
 
-/// Returns the state of `target`. Blocks while the file system does not answer.
-pub fn state(target: &Path) -> Result<MountState, Status> {
-    let entry = mount_table::at(target).map_err(internal("mount table"))?;
-    let Some(entry) = entry else {
-        return Ok(MountState::Absent);
-    };
-    Ok(match statvfs(target) {
-        Ok(_) => MountState::Live(entry),
-        Err(_) => MountState::Dead(entry),
-    })
-}
-
 /// Returns a function that turns an error into `INTERNAL` with `what` in front.
 pub(crate) fn internal<E: Into<io::Error>>(what: impl std::fmt::Display) -> impl Fn(E) -> Status {
     move |error| Status::internal(format!("{what}: {}", error.into()))
 }
 
-/// Mounts `from` on `target` as well. Only `target` becomes read-only; it has the other attributes
-/// of `from`, such as `noexec`.
-pub fn bind(from: &Path, target: &Path, read_only: bool) -> Result<(), Status> {
-    let failed = internal(target.display());
-    mount_bind(from, target).map_err(|errno| failed(io::Error::from(errno)))?;
-    if read_only {
-        let changed = statvfs(target).map_err(io::Error::from).and_then(|stat| {
-            let set = attributes_of(stat.f_flag)
-                | MountAttrFlags::MOUNT_ATTR_RDONLY
-                | MountAttrFlags::MOUNT_ATTR_NOSUID
-                | MountAttrFlags::MOUNT_ATTR_NODEV;
-            change_mount(CWD, target, set, MountAttrFlags::empty(), false)
-        });
-        if let Err(error) = changed {
-            let _ = unmount(target, UnmountFlags::NOFOLLOW);
-            return Err(failed(error));
+/// Returns the status for a file system that could not be checked.
+pub(crate) fn probe_failed(target: &Path, error: ProbeError) -> Status {
+    match error {
+        ProbeError::Failed(errno) => internal(target.display())(errno),
+        ProbeError::TimedOut => {
+            let text = format!("{}: the file system does not answer", target.display());
+            Status::deadline_exceeded(text)
+        }
+        ProbeError::Unchecked(error) => {
+            Status::resource_exhausted(format!("{}: {error}", target.display()))
         }
     }
-    Ok(())
 }
 
 /// Returns the attributes of a mount that [`change_mount`] has to set again on Linux before 5.12,
@@ -142,28 +122,6 @@ fn attributes_of(flags: StatVfsMountFlags) -> MountAttrFlags {
     attributes
 }
 
-/// Unmounts all volumes on `target`. A target without a mount, or which does not exist, is no
-/// error. Returns `FAILED_PRECONDITION` for a mount of another program.
-pub fn unmount_all(target: &Path) -> Result<(), Status> {
-    for _ in 0..STACKED {
-        let entry = mount_table::at(target).map_err(internal("mount table"))?;
-        let Some(entry) = entry else {
-            return Ok(());
-        };
-        if !entry.source.starts_with(Label::PREFIX) {
-            let text = format!("{}: not a mount of this plugin", target.display());
-            return Err(Status::failed_precondition(text));
-        }
-        match unmount(target, UnmountFlags::NOFOLLOW) {
-            // Another process has unmounted it.
-            Ok(()) | Err(Errno::INVAL) => {}
-            Err(errno) => return Err(internal(target.display())(errno)),
-        }
-    }
-    let text = format!("{}: more than {STACKED} mounts", target.display());
-    Err(Status::internal(text))
-}
-
 /// Removes an empty directory that may not exist.
 pub fn remove_dir(dir: &Path) -> Result<(), Status> {
     match fs::remove_dir(dir) {
@@ -175,9 +133,78 @@ pub fn remove_dir(dir: &Path) -> Result<(), Status> {
 }
 
 impl Mounter {
+    /// Returns the state of `target`. Returns `DEADLINE_EXCEEDED` if the file system does not
+    /// answer within ten seconds.
+    pub fn state(&self, target: &Path) -> Result<MountState, Status> {
+        let entry = mounts::at(target).map_err(internal("mount table"))?;
+        let Some(entry) = entry else {
+            return Ok(MountState::Absent);
+        };
+        match self.statvfs(target) {
+            Ok(_) => Ok(MountState::Live(entry)),
+            Err(ProbeError::Failed(_)) => Ok(MountState::Dead(entry)),
+            Err(error) => Err(probe_failed(target, error)),
+        }
+    }
+
+    /// Calls statvfs(2), and waits for ten seconds.
+    pub fn statvfs(&self, target: &Path) -> Result<Arc<StatVfs>, ProbeError> {
+        self.probes.statvfs(target, ANSWER_TIMEOUT)
+    }
+
+    /// Mounts `from` on `target` as well. Only `target` becomes read-only; it has the other
+    /// attributes of `from`, such as `noexec`.
+    pub fn bind(&self, from: &Path, target: &Path, read_only: bool) -> Result<(), Status> {
+        let failed = internal(target.display());
+        mount_bind(from, target).map_err(|errno| failed(io::Error::from(errno)))?;
+        if read_only && let Err(status) = self.make_read_only(target) {
+            let _ = unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
+            return Err(status);
+        }
+        Ok(())
+    }
+
+    fn make_read_only(&self, target: &Path) -> Result<(), Status> {
+        let stat = self.statvfs(target);
+        let stat = stat.map_err(|error| probe_failed(target, error))?;
+        let set = attributes_of(stat.f_flag)
+            | MountAttrFlags::MOUNT_ATTR_RDONLY
+            | MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let changed = change_mount(CWD, target, set, MountAttrFlags::empty(), false);
+        changed.map_err(internal(target.display()))
+    }
+
+    /// Unmounts all volumes on `target`. A target without a mount, or which does not exist, is no
+    /// error. Returns `FAILED_PRECONDITION` for a mount of another program.
+    pub fn unmount_all(&self, target: &Path) -> Result<(), Status> {
+        for _ in 0..MAX_STACKED {
+            let entry = mounts::at(target).map_err(internal("mount table"))?;
+            let Some(entry) = entry else {
+                return Ok(());
+            };
+            if !entry.source.starts_with(Label::PREFIX) {
+                let text = format!("{}: not a mount of this plugin", target.display());
+                return Err(Status::failed_precondition(text));
+            }
+            let mut unmounted = unmount(target, UnmountFlags::NOFOLLOW);
+            if unmounted == Err(Errno::BUSY) && self.probes.is_waiting(target) {
+                // This process uses the mount itself, as the file system does not answer.
+                unmounted = unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
+            }
+            match unmounted {
+                // Another process may have unmounted it.
+                Ok(()) | Err(Errno::INVAL) => self.probes.forget(target),
+                Err(errno) => return Err(internal(target.display())(errno)),
+            }
+        }
+        let text = format!("{}: more than {MAX_STACKED} mounts", target.display());
+        Err(Status::internal(text))
+    }
+
     /// Removes the leftovers of a process that ended while it mounted a volume.
     pub fn clean(&self) -> io::Result<()> {
-        for entry in mount_table::read()? {
+        for entry in mounts::read()? {
             if entry.target.starts_with(&self.state_dir) && entry.target.ends_with(PinnedTree::NAME)
             {
                 unmount(&entry.target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
@@ -223,14 +250,16 @@ impl Mounter {
             .env_clear()
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .envs(plan.environment.iter().map(|(name, value)| (name, value)));
-        let (status, mut text) = self.run(command, &plan.secrets)?;
-        if status.success() {
-            return Ok(());
-        }
-        if text.is_empty() {
-            text = format!("barge mount: {status}");
-        }
-        Err(Status::internal(text))
+        command.current_dir("/");
+        let mounted = child::run(command, &"barge mount", self.timeout, &plan.secrets);
+        mounted.map_err(|error| match error {
+            ChildError::Failed(text) => Status::internal(text),
+            ChildError::TimedOut => {
+                let text = format!("not mounted within {} s", self.timeout.as_secs());
+                Status::deadline_exceeded(text)
+            }
+            ChildError::Broken(error) => internal(self.barge.display())(error),
+        })
     }
 
     /// Returns the command for `barge`, within the control group.
@@ -250,115 +279,6 @@ impl Mounter {
         file.write_all(key.as_bytes())?;
         Ok(file)
     }
-
-    /// Runs a command until it ends, and kills it with its children after the timeout. Returns the
-    /// last line of its standard error, without the secrets.
-    fn run(
-        &self,
-        mut command: Command,
-        secrets: &[String],
-    ) -> Result<(ExitStatus, String), Status> {
-        let failed = internal(self.barge.display());
-        let mut errors = tempfile::tempfile_in(&self.state_dir).map_err(&failed)?;
-        let stderr = errors.try_clone().map_err(&failed)?;
-        // A group of its own, until `barge mount` makes a session once it has mounted.
-        let mut child = command
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr)
-            .current_dir("/")
-            .spawn()
-            .map_err(&failed)?;
-        let ended = wait(&mut child, self.timeout);
-        let status = self.finish(&mut child, ended)?;
-        Ok((status, last_line(&mut errors, secrets).map_err(&failed)?))
-    }
-
-    /// Returns the status of a child that has `ended`. If it has not, or that is unknown, kills it
-    /// with its children and returns an error.
-    fn finish(
-        &self,
-        child: &mut Child,
-        ended: io::Result<Option<ExitStatus>>,
-    ) -> Result<ExitStatus, Status> {
-        if let Ok(Some(status)) = ended {
-            return Ok(status);
-        }
-        let failed = internal(self.barge.display());
-        if let Some(group) = Pid::from_raw(child.id() as i32) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        child.wait().map_err(&failed)?;
-        ended.map_err(&failed)?;
-        let text = format!("not mounted within {} s", self.timeout.as_secs());
-        Err(Status::deadline_exceeded(text))
-    }
-}
-
-/// Waits until a child ends, or `timeout` has passed.
-fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
-    let pid = Pid::from_raw(child.id() as i32).ok_or(io::ErrorKind::InvalidInput)?;
-    let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    let deadline = Instant::now() + timeout;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        let left = Timespec::try_from(left).ok();
-        let mut ready = [PollFd::new(&handle, PollFlags::IN)];
-        match poll(&mut ready, left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
-/// Returns the last line of a file that is not empty: at most its last [`MESSAGE`] bytes, without
-/// secrets and control characters. If there are secrets, returns an empty text for a line of more
-/// than [`WINDOW`] bytes, whose end may begin within one.
-fn last_line(file: &mut File, secrets: &[String]) -> io::Result<String> {
-    let len = file.seek(SeekFrom::End(0))?;
-    let start = len.saturating_sub(WINDOW);
-    file.seek(SeekFrom::Start(start))?;
-    let mut bytes = Vec::new();
-    file.take(WINDOW).read_to_end(&mut bytes)?;
-    if start > 0 && !secrets.is_empty() {
-        // The first line may be incomplete.
-        let end = bytes.iter().position(|&byte| byte == b'\n');
-        bytes.drain(..end.unwrap_or(bytes.len()));
-    }
-    let text = String::from_utf8_lossy(&bytes);
-    let line = text.lines().rfind(|line| !line.trim().is_empty());
-    let line = redact(line.unwrap_or_default(), secrets);
-    let line: String = line.chars().filter(|c| !c.is_control()).collect();
-    let cut = line.len().saturating_sub(MESSAGE);
-    let end = (cut..=line.len()).find_map(|at| line.get(at..));
-    Ok(end.unwrap_or_default().trim().to_owned())
-}
-
-/// Replaces secrets in a line with `***`: the longest first, as one may contain another, and each
-/// line of a secret of several lines.
-fn redact(line: &str, secrets: &[String]) -> String {
-    let mut hidden: Vec<&str> = Vec::new();
-    for secret in secrets {
-        let lines = secret.split(['\n', '\r']).map(str::trim);
-        // Others, such as a bracket of JSON, tell nothing.
-        hidden.extend(lines.filter(|line| line.contains(char::is_alphanumeric)));
-        hidden.extend([secret.trim(), secret.as_str()]);
-    }
-    hidden.retain(|secret| !secret.is_empty());
-    hidden.sort_by_key(|secret| (std::cmp::Reverse(secret.len()), *secret));
-    hidden.dedup();
-    let mut line = line.to_owned();
-    for secret in hidden {
-        line = line.replace(secret, "***");
-    }
-    line
 }
 
 /// A local source, mounted in the state directory until it is dropped, so that its path leads
@@ -477,6 +397,7 @@ mod tests {
             state_dir: state.path().to_owned(),
             cgroup: None,
             timeout,
+            probes: Probes::default(),
         };
         (mounter, state)
     }
@@ -509,113 +430,6 @@ mod tests {
         );
     }
 
-    /// Returns the message of a mount that writes `text` and fails.
-    fn message(text: &str, secrets: &[&str]) -> String {
-        let mut file = tempfile::tempfile().expect("a file");
-        file.write_all(text.as_bytes()).expect("written");
-        let secrets: Vec<String> = secrets.iter().map(|&secret| secret.to_owned()).collect();
-        last_line(&mut file, &secrets).expect("read")
-    }
-
-    #[test]
-    fn a_secret_is_redacted_before_a_message_is_cut() {
-        let secret = "hush".repeat(20);
-        for after in MESSAGE - 100..=MESSAGE {
-            let text = format!("failed: {secret}{}\n", "x".repeat(after));
-            let message = message(&text, &[&secret]);
-            assert!(!message.contains("hush"), "{message}");
-            assert!(message.len() <= MESSAGE && message.ends_with('x'));
-        }
-        // A line whose beginning is missing could begin within the secret.
-        for after in WINDOW as usize - 100..=WINDOW as usize {
-            let text = format!("failed: {secret}{}", "x".repeat(after));
-            let message = message(&text, &[&secret]);
-            assert!(!message.contains("hush"), "{message}");
-        }
-        let text = format!("{}\nfailed\n\n", "x".repeat(20_000));
-        assert_eq!(message(&text, &[&secret]), "failed");
-        assert_eq!(message(&"x".repeat(20_000), &[]), "x".repeat(MESSAGE));
-        assert_eq!(message(&"é".repeat(2000), &[]), "é".repeat(MESSAGE / 2));
-        assert_eq!(message("key hush \n", &["hush "]), "key ***");
-        assert_eq!(message("key hu\tsh!\n", &["hu\tsh"]), "key ***!");
-    }
-
-    #[test]
-    fn secrets_of_several_lines_and_parts_of_others_are_redacted() {
-        let secrets = [
-            "hush",
-            "hush-long",
-            "-- KEY --\n  line one\r\nline two\n{\n",
-        ];
-        for (text, expected) in [
-            ("a hush-long b", "a *** b"),
-            ("a hush b", "a *** b"),
-            ("-- KEY --\n  line one\r\nline two", "***"),
-            ("bad line one, -- KEY --", "bad ***, ***"),
-            ("line two {", "*** {"),
-        ] {
-            assert_eq!(message(text, &secrets), expected, "{text:?}");
-        }
-    }
-
-    /// Waits until a process has ended.
-    fn has_ended(pid: &str) {
-        let pid = Pid::from_raw(pid.trim().parse().expect("a number")).expect("a process");
-        let handle = match pidfd_open(pid, PidfdFlags::empty()) {
-            Err(Errno::SRCH) => return,
-            handle => handle.expect("opened"),
-        };
-        let limit = Timespec {
-            tv_sec: 20,
-            tv_nsec: 0,
-        };
-        let mut ready = [PollFd::new(&handle, PollFlags::IN)];
-        assert_eq!(poll(&mut ready, Some(&limit)), Ok(1), "it runs");
-    }
-
-    /// Returns a program that starts another one and writes the number of that to `file`.
-    fn program_with_child(dir: &Path, file: &Path) -> String {
-        let script = dir.join("barge");
-        let text = format!(
-            "#!/bin/sh\nsleep 1000 &\necho $! >{0}.new\nmv {0}.new {0}\nwait\n",
-            file.display()
-        );
-        fs::write(&script, text).expect("written");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&script, mode).expect("changed");
-        script.display().to_string()
-    }
-
-    #[test]
-    fn a_mount_that_takes_too_long_is_ended_with_its_children() {
-        let state = tempfile::tempdir().expect("a directory");
-        let file = state.path().join("child");
-        let program = program_with_child(state.path(), &file);
-        let (mounter, _state) = mounter(&program, Duration::from_secs(2));
-        let failed = mounter.mount("v", &plan(&[]), Path::new("/t"));
-        assert_eq!(failed.expect_err("late").code(), Code::DeadlineExceeded);
-        has_ended(&fs::read_to_string(&file).expect("it was started"));
-    }
-
-    #[test]
-    fn a_child_that_cannot_be_waited_for_is_ended() {
-        let (mounter, _state) = mounter("sleep", Duration::from_secs(20));
-        let mut child = Command::new("sleep")
-            .arg("1000")
-            .process_group(0)
-            .spawn()
-            .expect("starts");
-        let failed = mounter.finish(&mut child, Err(Errno::MFILE.into()));
-        assert_eq!(failed.expect_err("an error").code(), Code::Internal);
-        assert!(
-            !child
-                .try_wait()
-                .expect("a child")
-                .expect("it has ended")
-                .success()
-        );
-    }
-
     #[test]
     fn labels_differ_by_volume_and_by_plan() {
         let one = Label::new("v", &plan(&[]));
@@ -633,8 +447,11 @@ mod tests {
 
     #[test]
     fn mounts_of_others_stay() {
-        let refused = unmount_all(Path::new("/proc")).expect_err("not ours");
+        let (mounter, _state) = mounter("/bin/false", Duration::ZERO);
+        let refused = mounter.unmount_all(Path::new("/proc"));
+        let refused = refused.expect_err("not ours");
         assert_eq!(refused.code(), Code::FailedPrecondition);
-        unmount_all(Path::new("/no/such/directory")).expect("no mount");
+        let missing = Path::new("/no/such/directory");
+        mounter.unmount_all(missing).expect("no mount");
     }
 }

@@ -3,15 +3,13 @@
 
 use std::path::Path;
 
-use rustix::fs::statvfs;
+use sys::mounts::{self, MountEntry};
+use sys::probes::ProbeError;
 use tonic::Status;
 
 use crate::capabilities::{usage, volume_id};
-use crate::in_flight::{InFlight, Operation};
-use crate::mount::{
-    Label, MountState, Mounter, bind, create_target, internal, remove_dir, state, unmount_all,
-};
-use crate::mount_table::{self, MountEntry};
+use crate::in_flight::InFlight;
+use crate::mount::{Label, MountState, Mounter, create_target, internal, probe_failed, remove_dir};
 use crate::paths::mount_point;
 use crate::policy::{Author, EPHEMERAL, MountPlan, Policy};
 use crate::proto::{
@@ -32,6 +30,9 @@ pub struct Node {
     pub mounter: Mounter,
     /// The volumes with an operation in flight.
     pub in_flight: InFlight,
+    /// The volumes with a query of usage or health in flight. Queries do not exclude operations: a
+    /// volume that does not answer can be unmounted.
+    pub queries: InFlight,
 }
 
 impl Node {
@@ -80,7 +81,7 @@ impl Node {
         let id = volume_id(&request.volume_id)?;
         let staging = mount_point("staging_target_path", &request.staging_target_path)?;
         let _operation = self.in_flight.start(id)?;
-        unmount_all(&staging)?;
+        self.mounter.unmount_all(&staging)?;
         Ok(Empty {})
     }
 
@@ -104,7 +105,7 @@ impl Node {
         }
         let staging = mount_point("staging_target_path", &request.staging_target_path)?;
         let _operation = self.in_flight.start(id)?;
-        match state(&staging)? {
+        match self.mounter.state(&staging)? {
             MountState::Live(entry) => check_volume(id, &staging, &entry)?,
             MountState::Absent => {
                 let text = format!("{}: the volume is not staged", staging.display());
@@ -123,15 +124,15 @@ impl Node {
             check_unpublished_elsewhere(id, &[&staging, &target])?;
         }
         self.publish_with(&target, |target| {
-            if let MountState::Live(entry) = cleared(target)? {
+            if let MountState::Live(entry) = self.cleared(target)? {
                 check_volume(id, target, &entry)?;
-                if read_only && !entry.read_only {
+                if read_only && !entry.is_read_only() {
                     let text = format!("{}: published for writing", target.display());
                     return Err(Status::already_exists(text));
                 }
                 return Ok(());
             }
-            bind(&staging, target, read_only)
+            self.mounter.bind(&staging, target, read_only)
         })
     }
 
@@ -142,7 +143,7 @@ impl Node {
         target: &Path,
         mount: impl FnOnce(&Path) -> Result<(), Status>,
     ) -> Result<Empty, Status> {
-        let mounted = mount_table::at(target).map_err(internal("mount table"))?;
+        let mounted = mounts::at(target).map_err(internal("mount table"))?;
         let created = mounted.is_none() && create_target(target)?;
         let result = mount(target);
         if result.is_err() && created {
@@ -157,14 +158,14 @@ impl Node {
         let id = volume_id(&request.volume_id)?;
         let target = mount_point("target_path", &request.target_path)?;
         let _operation = self.in_flight.start(id)?;
-        unmount_all(&target)?;
+        self.mounter.unmount_all(&target)?;
         remove_dir(&target)?;
         Ok(Empty {})
     }
 
     /// Mounts a volume, unless it is mounted already. A dead mount is replaced.
     fn ensure_mounted(&self, id: &str, plan: &MountPlan, target: &Path) -> Result<(), Status> {
-        if let MountState::Live(entry) = cleared(target)? {
+        if let MountState::Live(entry) = self.cleared(target)? {
             return match Label::new(id, plan).as_str() == entry.source {
                 true => Ok(()),
                 false => Err(Status::already_exists(format!(
@@ -176,7 +177,7 @@ impl Node {
         let mounted = self.mounter.mount(id, plan, target);
         if mounted.is_err() {
             // A process that was ended may have mounted already.
-            let _ = unmount_all(target);
+            let _ = self.mounter.unmount_all(target);
         }
         mounted?;
         tracing::info!("mounted on {}", target.display());
@@ -184,7 +185,7 @@ impl Node {
     }
 
     /// NodeGetVolumeStats: the usage of a volume in bytes and inodes. Returns `NOT_FOUND` if the
-    /// volume is not mounted on the path.
+    /// volume is not mounted on the path, and `DEADLINE_EXCEEDED` if it does not answer.
     pub fn stats(
         &self,
         request: NodeGetVolumeStatsRequest,
@@ -195,12 +196,13 @@ impl Node {
         }
         let missing = || Status::not_found("the volume is not mounted on volume_path");
         let path = mount_point("volume_path", &request.volume_path).map_err(|_| missing())?;
-        let entry = mount_table::at(&path).map_err(internal("mount table"))?;
+        let entry = mounts::at(&path).map_err(internal("mount table"))?;
         entry
             .filter(|entry| entry.source.starts_with(&Label::of_volume(id)))
             .ok_or_else(missing)?;
-        let _operation = self.in_flight.start(&query_key(id))?;
-        let stat = statvfs(&path).map_err(internal(path.display()))?;
+        let _query = self.queries.start(id)?;
+        let stat = self.mounter.statvfs(&path);
+        let stat = stat.map_err(|error| probe_failed(&path, error))?;
         let block = stat.f_frsize;
         let usage = |available: u64, free: u64, total: u64, scale: u64, unit: Unit| {
             let number = |count: u64| count.saturating_mul(scale).try_into().unwrap_or(i64::MAX);
@@ -224,25 +226,11 @@ impl Node {
         })
     }
 
-    /// Starts the query of a volume's health. Returns `None` if an earlier query, or one of its
-    /// usage, is still waiting for the file system.
-    pub fn start_health_query(
-        &self,
-        request: &NodeGetVolumeHealthRequest,
-    ) -> Result<Option<Operation>, Status> {
-        let key = query_key(volume_id(&request.volume_id)?);
-        match self.in_flight.start(&key) {
-            Ok(operation) => Ok(Some(operation)),
-            Err(status) if status.code() == tonic::Code::Aborted => Ok(None),
-            Err(status) => Err(status),
-        }
-    }
-
     /// NodeGetVolumeHealth: an adverse condition for each mount of the volume, or for those on the
     /// request's paths, that does not work. Returns `NOT_FOUND` if there is no mount.
     pub fn health(
         &self,
-        request: &NodeGetVolumeHealthRequest,
+        request: NodeGetVolumeHealthRequest,
     ) -> Result<NodeGetVolumeHealthResponse, Status> {
         let id = volume_id(&request.volume_id)?;
         let paths = [
@@ -254,29 +242,46 @@ impl Node {
             named.push(mount_point(what, path)?);
         }
         let label = Label::of_volume(id);
-        let mut mounts = mount_table::read().map_err(internal("mount table"))?;
+        let mut mounts = mounts::read().map_err(internal("mount table"))?;
         mounts.retain(|entry| {
             entry.source.starts_with(&label) && (named.is_empty() || named.contains(&entry.target))
         });
         if mounts.is_empty() {
             return Err(Status::not_found("the volume is not mounted on this node"));
         }
-        let broken = mounts.iter().find_map(|entry| {
-            let error = statvfs(&entry.target).err()?;
-            Some(std::io::Error::from(error).to_string())
-        });
-        let status = broken.map(|message| inaccessible("MountFailed", message));
-        Ok(health_of(id, status))
+        let _query = self.queries.start(id)?;
+        let broken =
+            mounts
+                .iter()
+                .find_map(|entry| match self.mounter.statvfs(&entry.target).err()? {
+                    ProbeError::Failed(errno) => {
+                        let text = std::io::Error::from(errno).to_string();
+                        Some(Ok(inaccessible("MountFailed", text)))
+                    }
+                    ProbeError::TimedOut => {
+                        let text = "the file system does not answer".into();
+                        Some(Ok(inaccessible("NotResponding", text)))
+                    }
+                    error => Some(Err(probe_failed(&entry.target, error))),
+                });
+        Ok(NodeGetVolumeHealthResponse {
+            volume_health: Some(VolumeHealth {
+                volume_id: id.into(),
+                health_statuses: broken.transpose()?.into_iter().collect(),
+            }),
+        })
     }
-}
 
-/// Returns the health of a volume whose file system does not answer.
-pub fn not_responding(request: &NodeGetVolumeHealthRequest) -> NodeGetVolumeHealthResponse {
-    let text = "the file system does not answer".into();
-    health_of(
-        &request.volume_id,
-        Some(inaccessible("NotResponding", text)),
-    )
+    /// Returns the state of `target` after its dead mounts are unmounted.
+    fn cleared(&self, target: &Path) -> Result<MountState, Status> {
+        let found = self.mounter.state(target)?;
+        if let MountState::Dead(entry) = &found {
+            tracing::warn!("{}: replacing a dead mount", entry.target.display());
+            self.mounter.unmount_all(target)?;
+            return Ok(MountState::Absent);
+        }
+        Ok(found)
+    }
 }
 
 fn inaccessible(reason: &str, message: String) -> HealthEntry {
@@ -287,36 +292,10 @@ fn inaccessible(reason: &str, message: String) -> HealthEntry {
     }
 }
 
-fn health_of(id: &str, status: Option<HealthEntry>) -> NodeGetVolumeHealthResponse {
-    NodeGetVolumeHealthResponse {
-        volume_health: Some(VolumeHealth {
-            volume_id: id.into(),
-            health_statuses: status.into_iter().collect(),
-        }),
-    }
-}
-
-/// Returns the key of queries of a volume. They do not exclude its other operations: a volume that
-/// does not answer can be unmounted.
-fn query_key(id: &str) -> String {
-    format!("query\n{id}")
-}
-
-/// Returns the state of `target` after its dead mounts are unmounted.
-fn cleared(target: &Path) -> Result<MountState, Status> {
-    let found = state(target)?;
-    if let MountState::Dead(entry) = &found {
-        tracing::warn!("{}: replacing a dead mount", entry.target.display());
-        unmount_all(target)?;
-        return Ok(MountState::Absent);
-    }
-    Ok(found)
-}
-
 /// Returns `FAILED_PRECONDITION` if a volume is mounted on a directory that is not in `known`.
 fn check_unpublished_elsewhere(id: &str, known: &[&Path]) -> Result<(), Status> {
     let label = Label::of_volume(id);
-    let table = mount_table::read().map_err(internal("mount table"))?;
+    let table = mounts::read().map_err(internal("mount table"))?;
     let mut mounts = table
         .iter()
         .filter(|entry| entry.source.starts_with(&label));

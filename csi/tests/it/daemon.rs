@@ -73,16 +73,15 @@ impl Scratch {
 
     /// Returns the number of mounts in the directory.
     pub(crate) fn mounts(&self) -> usize {
-        let table = csi::mount_table::read().expect("read");
-        let beneath =
-            |entry: &&csi::mount_table::MountEntry| entry.target.starts_with(self.0.path());
+        let table = sys::mounts::read().expect("read");
+        let beneath = |entry: &&sys::mounts::MountEntry| entry.target.starts_with(self.0.path());
         table.iter().filter(beneath).count()
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        for entry in csi::mount_table::read().unwrap_or_default().iter().rev() {
+        for entry in sys::mounts::read().unwrap_or_default().iter().rev() {
             if entry.target.starts_with(self.0.path()) {
                 let _ = unmount(&entry.target, UnmountFlags::DETACH);
             }
@@ -165,6 +164,14 @@ impl Daemon {
     {
         self.runtime
             .spawn(call(self.channel.clone(), method, request))
+    }
+
+    /// Returns the result of a call.
+    pub(crate) fn finish<A>(
+        &self,
+        call: tokio::task::JoinHandle<Result<A, Status>>,
+    ) -> Result<A, Status> {
+        self.runtime.block_on(call).expect("no panic")
     }
 
     /// Returns whether a call that was given up has ended without a result.

@@ -353,6 +353,64 @@ fn a_volume_whose_process_has_ended_is_reported_and_replaced() {
     assert_eq!(scratch.mounts(), 0);
 }
 
+/// Processes that are stopped until this is dropped.
+struct Stopped(Vec<Pid>);
+
+impl Stopped {
+    fn new(processes: Vec<Pid>) -> Stopped {
+        for &pid in &processes {
+            kill_process(pid, Signal::STOP).expect("it runs");
+        }
+        Stopped(processes)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for &pid in &self.0 {
+            let _ = kill_process(pid, Signal::CONT);
+        }
+    }
+}
+
+/// Takes ten seconds, the time-out.
+#[test]
+fn a_volume_that_does_not_answer_can_be_unpublished() {
+    if !may_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (daemon, allowed) = with_sources(&scratch, &[]);
+    let source = format!("{allowed}/tree");
+    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
+    let (target, next) = (scratch.text("target"), scratch.text("next"));
+    volume.stage().expect("staged");
+    volume.publish(&target, false).expect("published");
+    let stopped = Stopped::new(processes_with(&volume.staging));
+    let stats = NodeGetVolumeStatsRequest {
+        volume_id: volume.id.into(),
+        volume_path: target.clone(),
+    };
+    let stats =
+        daemon.start_call::<_, NodeGetVolumeStatsResponse>("Node/NodeGetVolumeStats", stats);
+    assert_eq!(code(volume.publish(&next, false)), Code::DeadlineExceeded);
+    assert_eq!(code(daemon.finish(stats)), Code::DeadlineExceeded);
+    // Further calls wait no more.
+    assert_eq!(code(volume.stats(&target)), Code::DeadlineExceeded);
+    assert_eq!(code(volume.stage()), Code::DeadlineExceeded);
+    assert_eq!(volume.problems().expect("mounted"), ["NotResponding"]);
+    let other = Volume::new(&daemon, &scratch, "w", &[("source", &source)]);
+    other.stage().expect("another volume");
+    volume.unpublish(&target).expect("unpublished");
+    volume.unstage().expect("unstaged");
+    assert_eq!(scratch.mounts(), 1);
+    drop(stopped);
+    volume.stage().expect("staged again");
+    assert!(volume.problems().expect("mounted").is_empty());
+    volume.unstage().expect("unstaged");
+    other.unstage().expect("unstaged");
+}
+
 #[test]
 fn an_inline_volume_takes_permission_for_its_source() {
     if !may_mount() {
@@ -655,6 +713,19 @@ fn the_socket_is_private_and_has_one_daemon() {
     let node: csi::proto::NodeGetInfoResponse =
         daemon.call("Node/NodeGetInfo", Empty {}).expect("answered");
     assert_eq!(node.node_id, "node-1");
+}
+
+#[test]
+fn a_state_directory_that_others_can_write_to_is_refused() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("state")).expect("made");
+    let mode = fs::Permissions::from_mode(0o1777);
+    fs::set_permissions(scratch.path("state"), mode).expect("changed");
+    let refused = command(&scratch, &["--barge", "/bin/false"]).output();
+    let refused = refused.expect("runs");
+    assert_eq!(refused.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(text.contains("with mode 1777"), "{text}");
 }
 
 /// A control group (version 2), removed when dropped.
