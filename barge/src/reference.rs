@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
+use command::csi::CsiArgs;
 use command::snapshotter::SnapshotterArgs;
 
 use crate::config::page::page;
@@ -13,9 +14,6 @@ use crate::{CommandResult, Failure};
 
 /// The man page of the configuration file of `barge serve`.
 const CONFIG_PAGE: &str = "barge.toml";
-
-/// The man page of containerd's snapshotter, which is a program of its own.
-const SNAPSHOTTER: &str = "barge-snapshotter";
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
@@ -25,7 +23,8 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// Command to print the man page of, barge.toml or barge-snapshotter [default: barge itself]
+    /// Command to print the man page of, barge.toml, barge-csi or barge-snapshotter [default: barge
+    /// itself]
     command: Option<String>,
     /// Directory to write all man pages to
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
@@ -43,6 +42,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
     if let Some(dir) = &args.all {
         let file = dir.join(format!("{CONFIG_PAGE}.5"));
         return clap_mangen::generate_to(cli, dir)
+            .and_then(|()| clap_mangen::generate_to(CsiArgs::command(), dir))
             .and_then(|()| clap_mangen::generate_to(SnapshotterArgs::command(), dir))
             .and_then(|()| std::fs::write(file, page()))
             .map(|()| ExitCode::SUCCESS)
@@ -53,13 +53,12 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
             let written = stdout().write_all(page().as_bytes());
             return written.map(|()| ExitCode::SUCCESS).map_err(Failure::new);
         }
-        Some(name) if name == SNAPSHOTTER => SnapshotterArgs::command(),
         None => cli,
-        Some(name) => cli
-            .find_subcommand(name)
-            .ok_or_else(|| Failure::usage(format!("unknown command '{name}'")))?
-            .clone()
-            .name(format!("barge-{name}")),
+        Some(name) => match (other_program(name), cli.find_subcommand(name)) {
+            (Some(program), _) => program,
+            (None, Some(command)) => command.clone().name(format!("barge-{name}")),
+            (None, None) => return Err(Failure::usage(format!("unknown command '{name}'"))),
+        },
     };
     let mut text = Vec::new();
     clap_mangen::Man::new(command)
@@ -67,4 +66,13 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
         .map_err(Failure::new)?;
     stdout().write_all(&text).map_err(Failure::new)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the definition of the command line of another program of this workspace.
+fn other_program(name: &str) -> Option<Command> {
+    match name {
+        "barge-csi" => Some(CsiArgs::command()),
+        "barge-snapshotter" => Some(SnapshotterArgs::command()),
+        _ => None,
+    }
 }
