@@ -286,11 +286,7 @@ pub(crate) fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }
-    let bytes = hash.finalize();
-    bytes[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex::encode(&hash.finalize()[..16])
 }
 
 impl Policy {

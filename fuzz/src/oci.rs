@@ -29,10 +29,7 @@ fn create(dir: &Path, input: &mut Unstructured<'_>) -> Result<()> {
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).expect("made");
     let put = |bytes: &[u8]| {
-        let digest: String = Sha256::digest(bytes)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let digest = hex::encode(Sha256::digest(bytes));
         fs::write(blobs.join(&digest), bytes).expect("written");
         format!("sha256:{digest}")
     };

@@ -28,7 +28,7 @@ impl Digest {
             return self.clone();
         };
         let hash = Sha256::digest(format!("{parent} {self}"));
-        Digest(hash.iter().map(|byte| format!("{byte:02x}")).collect())
+        Digest(hex::encode(hash))
     }
 }
 

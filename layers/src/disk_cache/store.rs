@@ -160,7 +160,11 @@ impl Store {
 
     fn make(&self, key: Key, fill: impl FnOnce(&dyn File, &Cx<'_>) -> Result<()>) -> Result<Part> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}.{:016x}{serial:x}.part", hex(key), self.process);
+        let name = format!(
+            "{}.{:016x}{serial:x}.part",
+            hex::encode(key.0),
+            self.process
+        );
         as_root(|cx| {
             let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::EXCL;
             let (_, file) = self
@@ -309,16 +313,12 @@ impl State {
     }
 }
 
-fn hex(key: Key) -> String {
-    key.0.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn data_name(key: Key) -> String {
-    format!("{}.data", hex(key))
+    format!("{}.data", hex::encode(key.0))
 }
 
 fn checksums_name(key: Key) -> String {
-    format!("{}.sums", hex(key))
+    format!("{}.sums", hex::encode(key.0))
 }
 
 /// The size and last use of a copy's two files.

@@ -151,10 +151,7 @@ fn layers(url: &Url, repository: &Arc<Repository>) -> io::Result<Layers> {
 fn cache_name(url: &Url, repository: &Repository, layer: &Descriptor) -> String {
     let digest = &layer.digest;
     match &layer.root {
-        Some(root) => {
-            let root: String = root.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("layer {digest} root {root}")
-        }
+        Some(root) => format!("layer {digest} root {}", hex::encode(root)),
         None => {
             let (host, protection) = (url.reference().host(), repository.protection());
             format!("layer {digest} {host} {protection:?}")

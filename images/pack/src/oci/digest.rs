@@ -80,10 +80,9 @@ impl Hasher {
 
     /// Returns the digest of the bytes so far.
     pub fn finish(self) -> Digest {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let (algorithm, hex) = match self.0 {
-            State::Sha256(hasher) => (Algorithm::Sha256, hex(&hasher.finalize())),
-            State::Sha512(hasher) => (Algorithm::Sha512, hex(&hasher.finalize())),
+            State::Sha256(hasher) => (Algorithm::Sha256, hex::encode(hasher.finalize())),
+            State::Sha512(hasher) => (Algorithm::Sha512, hex::encode(hasher.finalize())),
         };
         Digest { algorithm, hex }
     }

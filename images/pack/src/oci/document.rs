@@ -120,10 +120,15 @@ impl Descriptor {
             size.ok_or_else(|| Error::new(format!("{digest}: a descriptor without a size")))?;
         let root = match &value["annotations"][ROOT_ANNOTATION] {
             Value::Null => None,
-            root => Some(root.as_str().and_then(parse_hex).ok_or_else(|| {
-                let line = format!("{digest}: expected 64 hexadecimal digits in {ROOT_ANNOTATION}");
-                Error::new(line)
-            })?),
+            root => {
+                let mut hash = sidecar::Hash::default();
+                let digits = root.as_str().unwrap_or_default();
+                hex::decode_to_slice(digits, &mut hash).map_err(|_| {
+                    let expected = "expected 64 hexadecimal digits in";
+                    Error::new(format!("{digest}: {expected} {ROOT_ANNOTATION}"))
+                })?;
+                Some(hash)
+            }
         };
         let platform = &value["platform"];
         let part = |name: &str| Some(platform[name].as_str()?.to_owned());
@@ -194,17 +199,6 @@ impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.os, self.architecture)
     }
-}
-
-fn parse_hex(text: &str) -> Option<sidecar::Hash> {
-    let (pairs, []) = text.as_bytes().as_chunks::<2>() else {
-        return None;
-    };
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let bytes = pairs
-        .iter()
-        .map(|&[high, low]| Some((digit(high)? * 16 + digit(low)?) as u8));
-    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
 #[cfg(test)]

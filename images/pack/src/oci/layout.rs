@@ -80,8 +80,7 @@ impl Layout {
         let mut layer =
             json!({"mediaType": EROFS_LAYER, "digest": layer.to_string(), "size": size});
         if let Some(root) = root {
-            let hex: String = root.iter().map(|byte| format!("{byte:02x}")).collect();
-            layer["annotations"] = json!({ ROOT_ANNOTATION: hex });
+            layer["annotations"] = json!({ ROOT_ANNOTATION: hex::encode(root) });
         }
         let manifest = json!({
             "schemaVersion": 2,

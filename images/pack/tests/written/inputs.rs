@@ -499,10 +499,7 @@ fn oci(dir: &Path, layers: &[&str]) {
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).expect("made");
     let put = |bytes: &[u8]| {
-        let digest: String = Sha256::digest(bytes)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let digest = hex::encode(Sha256::digest(bytes));
         fs::write(blobs.join(&digest), bytes).expect("written");
         serde_json::json!({ "digest": format!("sha256:{digest}"), "size": bytes.len() })
     };

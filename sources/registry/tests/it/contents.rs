@@ -10,8 +10,7 @@ use crate::server::Server;
 use crate::{EROFS, TAR, erofs, error, open, read, tree};
 
 fn annotated(mut layer: Value, root: &[u8]) -> Value {
-    let hex: String = root.iter().map(|byte| format!("{byte:02x}")).collect();
-    layer["annotations"] = json!({ ROOT_ANNOTATION: hex });
+    layer["annotations"] = json!({ ROOT_ANNOTATION: hex::encode(root) });
     layer
 }
 
