@@ -373,18 +373,19 @@ fn a_cache_is_listed_warmed_verified_and_emptied() {
     assert_eq!(stdout_of(&cache(&["ls"])).lines().count(), 1);
 }
 
-/// A small ext4 with a cache, on a loop device.
+/// A small file system with a cache, on a loop device.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    fn new(bytes: u64) -> SmallDisk {
+    /// Makes the file system with the command `mkfs`.
+    fn new(mkfs: &[&str], bytes: u64) -> SmallDisk {
         let dir = tempfile::tempdir().expect("a directory");
         let (file, at) = (dir.path().join("disk"), dir.path().join("cache"));
         let made = fs::File::create(&file).and_then(|file| file.set_len(bytes));
         made.expect("made");
         fs::create_dir(&at).expect("made");
         for command in [
-            Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&file),
+            Command::new(mkfs[0]).args(&mkfs[1..]).arg(&file),
             Command::new("mount")
                 .args(["-o", "loop"])
                 .args([&file, &at]),
@@ -403,11 +404,51 @@ impl Drop for SmallDisk {
 }
 
 #[test]
+fn what_two_images_have_is_fetched_and_stored_once() {
+    for (mkfs, shares_blocks) in [("mkfs.xfs", true), ("mkfs.ext4", false)] {
+        let (Some(first), Some(second)) = (Fixture::new(&[]), Fixture::new(&[])) else {
+            return;
+        };
+        // The large file is elsewhere in the second image.
+        fs::write(second.path("tree/another"), vec![7; 100_000]).expect("written");
+        let text = |name: &str| second.path(name).display().to_string();
+        let pack = ["pack", "-q", &text("tree"), &text("image")];
+        stdout_of(&Command::new(BARGE).args(pack).output().expect("runs"));
+        let disk = SmallDisk::new(&[mkfs, "-q"], 512 << 20);
+        let cache = disk.0.path().join("cache");
+        for place in [&first, &second] {
+            std::os::unix::fs::symlink(&cache, place.path("cache")).expect("made");
+        }
+        let server = Server::new(first.image.clone());
+        let (_mounted, on) = first.mount(&server.url(), &[]);
+        first.compare(on.path());
+        let used = || {
+            rustix::fs::sync();
+            let stat = rustix::fs::statvfs(&cache).expect("mounted");
+            (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+        };
+        let before = used();
+        // Both are mounted at once.
+        let server = Server::new(fs::read(second.path("image")).expect("read"));
+        let (_second_mounted, second_on) = second.mount(&server.url(), &[]);
+        second.compare(second_on.path());
+        let requests = server.requests().into_iter();
+        let fetched = requests.filter_map(|request| request.range);
+        let fetched: u64 = fetched.map(|range| range.end - range.start).sum();
+        assert!(fetched < 4 << 20, "{mkfs}: {fetched}");
+        if shares_blocks {
+            let more = used().saturating_sub(before);
+            assert!(more < 8 << 20, "{more}");
+        }
+    }
+}
+
+#[test]
 fn a_full_disk_is_an_error_until_there_is_space() {
     let Some(place) = Fixture::new(&[]) else {
         return;
     };
-    let disk = SmallDisk::new(64 << 20);
+    let disk = SmallDisk::new(&["mkfs.ext4", "-q", "-m", "0"], 64 << 20);
     let cache = disk.0.path().join("cache");
     fs::write(cache.join("ballast"), vec![1; 40 << 20]).expect("written");
     std::os::unix::fs::symlink(&cache, place.path("cache")).expect("made");

@@ -30,6 +30,12 @@ pub trait RangeSource: Send + Sync {
     /// Returns how many bytes to read ahead for a sequential reader.
     fn readahead_len(&self) -> u64;
 
+    /// Returns the BLAKE3 hash of the aligned chunk `number` of [`sidecar::CHUNK_SIZE`] bytes, if
+    /// the image has hashes that can be read.
+    fn chunk_hash(&self, _number: u64) -> Option<sidecar::Hash> {
+        None
+    }
+
     /// Returns a file that holds the `len` bytes from `at` at the same offset, if there is one.
     fn file(&self, at: u64, len: usize) -> Option<FileGuard<'_>>;
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ::erofs::write::{BLOCK, Body, Extent, Inode, blocks, ibody_size, max_inline_tail};
+use sidecar::CHUNK_SIZE;
 use tempfile::SpooledTempFile;
 
 use super::Options;
@@ -19,6 +20,11 @@ use crate::{Contents, Output};
 /// The size in bytes from which the tail of an uncompressed file gets a block of its own, so that
 /// the whole file can be mapped and sent directly; the block takes less than a sixteenth of it.
 pub(super) const LARGE_FILE: u64 = 64 << 10;
+
+/// The size in bytes from which the contents of a file begin with a chunk of hashes, in images that
+/// have hashes, so that the same file in another image has the same hashes. The padding is 3 % of
+/// it at most on average.
+const ALIGNED_FILE: u64 = 256 << 10;
 
 /// Size in bytes up to which inline tails are held in memory; beyond that they go to a file.
 const MAX_TAILS_IN_MEMORY: usize = 32 << 20;
@@ -107,6 +113,10 @@ impl<'a> ContentsWriter<'a> {
         done: JobOutput,
         output: &mut Output,
     ) -> io::Result<()> {
+        let is_large = segment.contents.len() >= ALIGNED_FILE;
+        if segment.range.start == 0 && is_large && output.has_hashes() {
+            output.pad(CHUNK_SIZE)?;
+        }
         match segment.layout {
             FileLayout::Chunks(chunk) => self.write_chunks(segment, chunk, &done, output),
             FileLayout::Compressed => self.write_compressed(segment, &done, output),

@@ -217,6 +217,11 @@ impl CacheDir {
         self.path(&self.name, "data")
     }
 
+    /// Returns the name of this image's files, in hexadecimal.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Returns the options, with the absolute path of the directory.
     pub(super) fn options(&self) -> &DiskCacheOptions {
         &self.options
@@ -333,7 +338,7 @@ struct OtherImage {
 }
 
 /// Opens a file of the cache for reading and writing, and creates it if it is missing.
-fn open_file(path: &Path) -> io::Result<File> {
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).mode(0o600);
     options.open(path)

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -15,6 +15,7 @@ use vfs::{Errno, Patience};
 
 use super::cache_dir::{CacheDir, CacheFiles, DiskCacheOptions};
 use super::map::{self, HEAD, ImageIdentity, MISSING};
+use super::shared_chunks::SharedChunks;
 use crate::cache::{Cache, Claim, Load};
 use crate::range::{FileGuard, Piece, RangeSource};
 use crate::storage::SEGMENT;
@@ -42,6 +43,8 @@ pub struct CachedSource {
     eviction_lock: RwLock<()>,
     state: Mutex<State>,
     cache_dir: Mutex<CacheDir>,
+    /// The chunks of all images, opened when the first is missing, or `None` if that failed.
+    shared_chunks: OnceLock<Option<SharedChunks>>,
     /// Whether others read the data file, as the kernel does for a mount. Its segments are not
     /// evicted then.
     pinned: bool,
@@ -172,6 +175,7 @@ impl DiskCacheEntry {
             eviction_lock: RwLock::new(()),
             state: Mutex::new(state),
             cache_dir: Mutex::new(cache_dir),
+            shared_chunks: OnceLock::new(),
             pinned: false,
         })
     }
@@ -387,6 +391,7 @@ impl CachedSource {
         loads: Vec<Load<u64>>,
         fetched: &mut BTreeMap<u64, Arc<[u8]>>,
     ) -> io::Result<()> {
+        let loads = self.settle_shared(loads, fetched);
         if loads.is_empty() {
             return Ok(());
         }
@@ -408,12 +413,63 @@ impl CachedSource {
             return Err(errno.into());
         }
         for (load, segment) in loads.into_iter().zip(segments) {
+            let number = load.key();
+            let write = |data: &File| data.write_all_at(&segment, number * SEGMENT);
+            self.store(number, &segment, &write);
             let segment: Arc<[u8]> = segment.into();
-            self.store(load.key(), &segment);
-            fetched.insert(load.key(), segment.clone());
+            fetched.insert(number, segment.clone());
             load.settle(Ok(segment));
         }
         Ok(())
+    }
+
+    /// Settles the loads of segments that another image of the cache has, and returns the others.
+    fn settle_shared(
+        &self,
+        loads: Vec<Load<u64>>,
+        fetched: &mut BTreeMap<u64, Arc<[u8]>>,
+    ) -> Vec<Load<u64>> {
+        let wanted: Vec<_> = loads
+            .iter()
+            .filter_map(|load| Some((load.key(), self.shared_hash(load.key())?)))
+            .collect();
+        let Some(shared) = self.shared_chunks().filter(|_| !wanted.is_empty()) else {
+            return loads;
+        };
+        let mut found = shared.find(&wanted);
+        let chunks = std::mem::take(&mut found.chunks);
+        let mut missing = Vec::new();
+        for load in loads {
+            let number = load.key();
+            let Some(chunk) = chunks.get(&number) else {
+                missing.push(load);
+                continue;
+            };
+            let write = |data: &File| found.store(chunk, data, number * SEGMENT);
+            self.store(number, &chunk.bytes, &write);
+            let segment: Arc<[u8]> = chunk.bytes.as_slice().into();
+            fetched.insert(number, segment.clone());
+            load.settle(Ok(segment));
+        }
+        missing
+    }
+
+    /// Returns the hash of a segment by which other images can find it.
+    fn shared_hash(&self, number: u64) -> Option<sidecar::Hash> {
+        let is_whole = self.len_of(number) as u64 == SEGMENT;
+        is_whole.then(|| self.remote.chunk_hash(number)).flatten()
+    }
+
+    /// Returns the chunks of all images in the directory.
+    fn shared_chunks(&self) -> Option<&SharedChunks> {
+        let open = || {
+            let opened = SharedChunks::open(&self.cache_dir.lock());
+            let opened = opened.inspect_err(|error| {
+                tracing::warn!("images do not share chunks: {error}");
+            });
+            opened.ok()
+        };
+        self.shared_chunks.get_or_init(open).as_ref()
     }
 
     /// Returns a segment that is on disk, if it matches its tag.
@@ -448,8 +504,8 @@ impl CachedSource {
         }
     }
 
-    /// Stores a segment on disk, if there is space.
-    fn store(&self, number: u64, segment: &[u8]) {
+    /// Stores a segment on disk with `write`, if there is space.
+    fn store(&self, number: u64, segment: &[u8], write: &dyn Fn(&File) -> io::Result<()>) {
         if !self.make_room() {
             return;
         }
@@ -457,13 +513,19 @@ impl CachedSource {
             return;
         };
         let tag = self.identity.tag(number, segment);
-        let data = self.files.data.write_all_at(segment, number * SEGMENT);
-        match data.and_then(|()| map::write(&self.files.map, number, &[tag])) {
+        let written = write(&self.files.data);
+        match written.and_then(|()| map::write(&self.files.map, number, &[tag])) {
             Ok(()) => {
                 let mut state = self.lock();
                 state.add(number);
                 state.record_verification(number, true);
                 state.failed = false;
+                drop(state);
+                if let Some(hash) = self.shared_hash(number)
+                    && let Some(shared) = self.shared_chunks()
+                {
+                    shared.record(number, &hash);
+                }
             }
             Err(error) => self.disable_writes(&error),
         }

@@ -25,6 +25,7 @@ mod cached_source;
 mod derived;
 mod images;
 mod map;
+mod shared_chunks;
 
 pub use cache_dir::DiskCacheOptions;
 pub use cached_source::{CachedSource, DiskCacheEntry};
