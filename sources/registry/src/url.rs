@@ -31,6 +31,7 @@ pub struct Url {
     plain_http: Option<bool>,
     hosts_dir: Option<PathBuf>,
     image: ImageOptions,
+    cosign_keys: Vec<PathBuf>,
 }
 
 /// The name of an image.
@@ -83,6 +84,7 @@ impl FromStr for Url {
             plain_http: None,
             hosts_dir: None,
             image: ImageOptions::default(),
+            cosign_keys: Vec::new(),
         };
         let mut cache = CacheQuery::default();
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
@@ -236,6 +238,22 @@ impl Url {
     /// Returns the options of the image.
     pub fn image(&self) -> &ImageOptions {
         &self.image
+    }
+
+    /// Requires a signature of cosign by one of these keys, which are PEM files, on the manifest or
+    /// index that the reference names.
+    pub fn require_cosign_signature(&mut self, keys: &[PathBuf]) {
+        self.cosign_keys = keys.to_vec();
+    }
+
+    /// Returns the keys of which one must have signed the manifest or index with cosign, if any.
+    pub fn cosign_keys(&self) -> &[PathBuf] {
+        &self.cosign_keys
+    }
+
+    /// Replaces the tag by the digest of what it names.
+    pub(crate) fn set_digest(&mut self, digest: Digest) {
+        self.reference.digest = Some(digest);
     }
 
     /// Returns the options of the image, to change them.
