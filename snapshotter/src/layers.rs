@@ -54,6 +54,9 @@ pub struct MountConfig {
     pub cache_size: Option<String>,
     /// Public keys, of which one must have signed each layer.
     pub verify_keys: Vec<PathBuf>,
+    /// Public keys, of which one must have signed the image of each layer from a registry with
+    /// cosign.
+    pub cosign_keys: Vec<PathBuf>,
 }
 
 /// The mounts of layers.
@@ -162,6 +165,12 @@ impl Layers {
         command.args(["mount", "-o", &options]);
         for key in &config.verify_keys {
             command.arg("--verify-key").arg(key);
+        }
+        // Stores have layers without a manifest.
+        if source.starts_with("oci://") {
+            for key in &config.cosign_keys {
+                command.arg("--cosign-key").arg(key);
+            }
         }
         command.arg("--").arg(source).arg(dir);
         // The service manager waits for this process alone.
@@ -352,6 +361,7 @@ mod tests {
             cache_dir: None,
             cache_size: None,
             verify_keys: Vec::new(),
+            cosign_keys: Vec::new(),
         };
         let layers = Layers::new(PathBuf::new(), config);
         thread::scope(|scope| {

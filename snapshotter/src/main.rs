@@ -28,9 +28,12 @@ fn run(args: SnapshotterArgs) -> CommandResult {
     let (sender, stop) = watch::channel(false);
     let _signals = signals::on_signal(move || sender.send_modify(|stop| *stop = true), None)?;
     raise_file_limit();
-    let sources = layer_sources(&args.layer_source, !args.verify_key.is_empty())?;
+    let is_signed = !args.verify_key.is_empty() || !args.cosign_key.is_empty();
+    let sources = layer_sources(&args.layer_source, is_signed)?;
     if sources.is_empty() {
-        tracing::warn!("all layers are downloaded: no --verify-key or --layer-source is given");
+        tracing::warn!(
+            "all layers are downloaded: no --verify-key, --cosign-key or --layer-source is given"
+        );
     }
     let program = match args.barge.or_else(|| tools::companion("barge")) {
         Some(program) => program,
@@ -48,6 +51,7 @@ fn run(args: SnapshotterArgs) -> CommandResult {
             cache_dir: Some(std::path::absolute(cache_dir).map_err(Failure::new)?),
             cache_size: args.cache_size,
             verify_keys: args.verify_key,
+            cosign_keys: args.cosign_key,
         },
         root: args.root,
         layer_sources: sources,

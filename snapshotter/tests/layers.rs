@@ -70,6 +70,7 @@ impl Node {
                 cache_dir: None,
                 cache_size: None,
                 verify_keys: Vec::new(),
+                cosign_keys: Vec::new(),
             },
             layer_sources: vec![
                 LayerSource::Registry,
@@ -412,6 +413,7 @@ fn one_process_has_a_directory() {
             cache_dir: None,
             cache_size: None,
             verify_keys: Vec::new(),
+            cosign_keys: Vec::new(),
         },
         layer_sources: Vec::new(),
     };
