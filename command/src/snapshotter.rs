@@ -33,10 +33,11 @@ pub struct SnapshotterArgs {
     ///
     /// 'registry' is the image's own registry, for images with EROFS layers. Without --verify-key
     /// or --cosign-key, the author of an image who also controls its registry can then change the
-    /// contents of other images on the node. Anything else is a SOURCE of barge mount with {hex} in place of the digest of the layer, without 'sha256:', for
-    /// example s3://BUCKET/{hex}.erofs: a store with EROFS images of the layers of ordinary images.
-    /// Such a store is trusted to have the right files. The places are tried in this order; a layer
-    /// that none has is downloaded. 'none' alone downloads all.
+    /// contents of other images on the node. Anything else is a SOURCE of barge mount with {hex} in
+    /// place of the digest of the layer, without 'sha256:', for example s3://BUCKET/{hex}.erofs: a
+    /// store with EROFS images of the layers of ordinary images. Such a store is trusted to have
+    /// the right files. The places are tried in this order; a layer that none has is downloaded.
+    /// 'none' alone downloads all.
     #[arg(long, value_name = "SOURCE")]
     pub layer_source: Vec<String>,
     /// Directory of the disk cache [default: ROOT/cache]

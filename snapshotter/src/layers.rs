@@ -354,16 +354,31 @@ fn read_messages(mut stderr: ChildStderr) -> io::Result<Receiver<String>> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_panic_frees_the_place_of_a_mount() {
+    fn layers() -> Layers {
         let config = MountConfig {
             program: "/bin/false".into(),
             cache_dir: None,
             cache_size: None,
-            verify_keys: Vec::new(),
-            cosign_keys: Vec::new(),
+            verify_keys: vec!["signer".into()],
+            cosign_keys: vec!["cosign".into()],
         };
-        let layers = Layers::new(PathBuf::new(), config);
+        Layers::new(PathBuf::new(), config)
+    }
+
+    #[test]
+    fn a_signature_of_cosign_is_required_of_a_registry() {
+        for (source, cosign) in [("oci://h/r?layer=x", true), ("s3://b/x.erofs", false)] {
+            let command = layers().command(source, Path::new("on"));
+            let args: Vec<_> = command.get_args().collect();
+            let has = |option: &str, key: &str| args.windows(2).any(|pair| pair == [option, key]);
+            assert!(has("--verify-key", "signer"), "{args:?}");
+            assert_eq!(has("--cosign-key", "cosign"), cosign, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_panic_frees_the_place_of_a_mount() {
+        let layers = layers();
         thread::scope(|scope| {
             let mounting = scope.spawn(|| {
                 let _mounting = layers.start_mounting();

@@ -100,21 +100,17 @@ pub(crate) fn verify(
             io::Error::new(error.kind(), format!("signature {tag}: {error}"))
         }
     })?;
-    let mut last = None;
+    let mut last = "none".to_owned();
     for signature in &signatures {
         match verify_one(repository, digest, &keys, signature) {
             Ok(()) => return Ok(()),
-            Err(error) => last = Some(error),
+            Err(error) => last = error.to_string(),
         }
     }
-    let why = match last {
-        Some(error) => error.to_string(),
-        None => "no signature in it".into(),
-    };
     let count = signatures.len();
     let line = format!(
-        "expected a signature of cosign by one of the keys, got {count} others at {tag}, the last: \
-         {why}"
+        "expected a signature of cosign by one of the keys, got {count} others in {tag}; the last \
+         one: {last}"
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, line))
 }

@@ -101,8 +101,7 @@ pub fn open_lazy(url: &Url, options: &Options, cache: &DiskCacheOptions) -> io::
     }
 }
 
-/// Returns `url` with the digest of what it names at present, so that all uses of it are of the same
-/// image.
+/// Returns `url` with the digest of what it names at present: all uses of it are of one image.
 pub fn resolve(url: &Url, options: &Options) -> io::Result<Url> {
     let mut url = url.clone();
     if url.reference().digest().is_none() {

@@ -227,7 +227,7 @@ fn a_signature_of_something_else_is_refused() {
             vec![place.signature(&good, &key); 1000],
             "at most 128 signatures",
         ),
-        (Vec::new(), "no signature in it"),
+        (Vec::new(), "got 0 others"),
     ] {
         place.put_signatures(&digest, &layers);
         let refused = place.refused(&key);
