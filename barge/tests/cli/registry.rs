@@ -5,13 +5,19 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
+
+#[allow(dead_code, reason = "faults are for the tests of the source")]
+#[path = "../../../sources/registry/tests/it/server.rs"]
+mod server;
 
 /// A user `me` with the password `U*U`: a test vector of crypt_blowfish.
 const HTPASSWD: &str = "me:$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW\n";
@@ -395,6 +401,60 @@ fn layers_of_tar_are_mounted() {
         same(&at, &registry.path("tree"));
         drop(mounted);
     }
+}
+
+/// A tag that moves gave the layers of one image and the configuration of another.
+#[test]
+fn a_tag_that_moves_is_packed_as_it_was() {
+    let server = server::Server::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = |name: &str| {
+        let tree = dir.path().join(name);
+        fs::create_dir(&tree).expect("made");
+        fs::write(tree.join(name), name).expect("written");
+        let archive = Command::new("tar")
+            .args(["-cC"])
+            .arg(&tree)
+            .arg(".")
+            .output();
+        let layer = archive.expect("tar runs").stdout;
+        let layers = [server.blob("application/vnd.oci.image.layer.v1.tar", &layer)];
+        let config = json!({"architecture": "any", "os": "linux", "author": name});
+        let config = server.blob("config", config.to_string().as_bytes());
+        let manifest = json!({"config": config, "layers": layers});
+        server.document("latest", &manifest);
+        manifest.to_string()
+    };
+    let second = image("second");
+    image("first");
+    let requested = AtomicBool::new(false);
+    server.handle(move |request| {
+        let moved =
+            request.path.contains("/manifests/latest") && requested.swap(true, Ordering::Relaxed);
+        moved.then(|| server::Reply::good(second.clone()))
+    });
+    let url = format!("oci://{}/dir/image?hosts_dir=/none", server.host());
+    let mut command = Command::new(BARGE);
+    command.args(["pack", "--quiet", "--oci", &url, "layout"]);
+    stdout_of(&command.current_dir(dir.path()).output().expect("runs"));
+    let blobs = fs::read_dir(dir.path().join("layout/blobs/sha256")).expect("listed");
+    let (mut configs, mut trees) = (Vec::new(), Vec::new());
+    for blob in blobs.flatten() {
+        let path = blob.path().display().to_string();
+        let text = fs::read(blob.path()).expect("read");
+        if let Ok(document) = serde_json::from_slice::<Value>(&text) {
+            configs.extend(document["author"].as_str().map(str::to_owned));
+        } else {
+            let listed = Command::new(BARGE)
+                .args(["ls", &format!("{path}/")])
+                .output();
+            trees.push(stdout_of(&listed.expect("runs")));
+        }
+    }
+    assert_eq!(
+        (configs, trees),
+        (vec!["first".into()], vec!["first\n".into()])
+    );
 }
 
 /// A full disk, and a registry that denies a layer, are named in one line.
