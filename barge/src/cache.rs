@@ -43,6 +43,10 @@ enum Cache {
         /// Public key that must have signed the images (PEM, Ed25519); may be repeated
         #[arg(long, value_name = "FILE")]
         verify_key: Vec<PathBuf>,
+        /// Public key that must have signed the images with cosign (PEM, ECDSA P-256 or Ed25519);
+        /// may be repeated
+        #[arg(long, value_name = "FILE")]
+        cosign_key: Vec<PathBuf>,
     },
     /// Remove images that are not in use, least recently used first, down to a size
     Gc {
@@ -67,9 +71,14 @@ pub(crate) fn run(args: &CacheArgs) -> CommandResult {
             let images = DiskCacheOptions::new(dir.clone(), None).images();
             list(&images.map_err(failed)?)
         }
-        Cache::Warm { image, verify_key } => {
+        Cache::Warm {
+            image,
+            verify_key,
+            cosign_key,
+        } => {
             for source in image {
                 let source = source.clone().require_signature(verify_key)?;
+                let source = source.require_cosign_signature(cosign_key)?;
                 let tree = source
                     .tree()
                     .ok_or_else(|| Failure::usage(format!("expected an image, got {source}")))?;

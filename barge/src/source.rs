@@ -104,6 +104,21 @@ impl Source {
             .ok_or_else(|| Failure::usage(format!("--verify-key: expected an image, got {self}")))
     }
 
+    /// Returns the source with a signature of cosign by one of `keys` required, if there are any.
+    /// Returns an error unless it is an image in a registry.
+    pub(crate) fn require_cosign_signature(self, keys: &[PathBuf]) -> Result<Source, Failure> {
+        if keys.is_empty() {
+            return Ok(self);
+        }
+        let signed = self
+            .tree()
+            .and_then(|tree| tree.require_cosign_signature(keys));
+        signed.map(Source::Tree).ok_or_else(|| {
+            let expected = "expected an image in a registry";
+            Failure::usage(format!("--cosign-key: {expected}, got {self}"))
+        })
+    }
+
     /// Returns the tree, unless the source is a referral.
     pub(crate) fn tree(&self) -> Option<&barge_client::Source> {
         match self {

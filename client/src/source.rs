@@ -259,6 +259,18 @@ impl Source {
         Some(source)
     }
 
+    /// Returns the source with the requirement of a signature of cosign by one of `keys`, which are
+    /// PEM files, or `None` if it is not an image in a registry.
+    pub fn require_cosign_signature(&self, keys: &[PathBuf]) -> Option<Source> {
+        match self.clone() {
+            Source::Registry(mut url) => {
+                url.require_cosign_signature(keys);
+                Some(Source::Registry(url))
+            }
+            _ => None,
+        }
+    }
+
     /// The image in a file, if the path is one or leads into one.
     pub fn image(&self) -> Option<Image> {
         match self {

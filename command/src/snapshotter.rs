@@ -30,15 +30,15 @@ pub struct SnapshotterArgs {
     #[arg(long, value_name = "PATH")]
     pub barge: Option<PathBuf>,
     /// Where to look for layers as EROFS images; may be repeated [default: registry with
-    /// --verify-key, otherwise none]
+    /// --verify-key or --cosign-key, otherwise none]
     ///
-    /// 'registry' is the image's own registry, for images with EROFS layers. Without --verify-key,
-    /// the author of an image who also controls its registry can then change the contents of other
-    /// images on the node. Anything else is a
-    /// SOURCE of barge mount with {hex} in place of the digest of the layer, without 'sha256:', for
-    /// example s3://BUCKET/{hex}.erofs: a store with EROFS images of the layers of ordinary images.
-    /// Such a store is trusted to have the right files. The places are tried in this order; a layer
-    /// that none has is downloaded. 'none' alone downloads all.
+    /// 'registry' is the image's own registry, for images with EROFS layers. Without --verify-key
+    /// or --cosign-key, the author of an image who also controls its registry can then change the
+    /// contents of other images on the node. Anything else is a SOURCE of barge mount with {hex} in
+    /// place of the digest of the layer, without 'sha256:', for example s3://BUCKET/{hex}.erofs: a
+    /// store with EROFS images of the layers of ordinary images. Such a store is trusted to have
+    /// the right files. The places are tried in this order; a layer that none has is downloaded.
+    /// 'none' alone downloads all.
     #[arg(long, value_name = "SOURCE")]
     pub layer_source: Vec<String>,
     /// Directory of the disk cache [default: ROOT/cache]
@@ -52,6 +52,13 @@ pub struct SnapshotterArgs {
     /// All data is verified when it is read. A layer without a signature is downloaded.
     #[arg(long, value_name = "FILE")]
     pub verify_key: Vec<PathBuf>,
+    /// Public key that must have signed the image of each lazy layer from a registry with cosign
+    /// (PEM, ECDSA P-256 or Ed25519); may be repeated
+    ///
+    /// The signature is of the image's manifest, which vouches for its layers. Layers of other
+    /// images are downloaded, and those of a SOURCE that is not a registry need no signature.
+    #[arg(long, value_name = "FILE")]
+    pub cosign_key: Vec<PathBuf>,
     /// Options of logging.
     #[command(flatten)]
     pub log: LogArgs,

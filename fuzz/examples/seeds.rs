@@ -220,7 +220,7 @@ fn layers() -> Vec<u8> {
 }
 
 /// Inputs of `barge_fuzz::registry`, one for each parser.
-const REGISTRY: [(&str, &str); 5] = [
+const REGISTRY: [(&str, &str); 8] = [
     (
         "reference",
         "roci://[::1]:5000/a/b__c:tag@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855/etc?plain_http=true&cache_dir=/c&cache_dir_size=1G",
@@ -228,6 +228,18 @@ const REGISTRY: [(&str, &str); 5] = [
     (
         "document",
         r#"d{"layers": [{"mediaType": "application/vnd.erofs.layer.v1", "size": 1, "digest": "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "annotations": {"vnd.barge.erofs.root": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}]}"#,
+    ),
+    (
+        "signatures",
+        r#"s{"layers": [{"mediaType": "application/vnd.dev.cosign.simplesigning.v1+json", "size": 241, "digest": "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "annotations": {"dev.cosignproject.cosign/signature": "AAEC"}}]}"#,
+    ),
+    (
+        "payload",
+        r#"p{"critical":{"identity":{"docker-reference":"h/r"},"image":{"docker-manifest-digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},"type":"cosign container image signature"},"optional":null}"#,
+    ),
+    (
+        "key",
+        "k-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt\n6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q==\n-----END PUBLIC KEY-----\n",
     ),
     (
         "hosts",

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
-use pack::input;
+use pack::input::OciLayout;
 use sha2::{Digest, Sha256};
 
 use crate::tar::{read, scratch, with_checksums};
@@ -20,7 +20,8 @@ pub fn layout(data: &[u8]) {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     // The end of the input is the end of the script.
     let _ = create(dir.path(), &mut Unstructured::new(data));
-    if let Ok(plan) = input::oci_layout(dir.path(), || Ok(scratch())) {
+    let layout = OciLayout::open(dir.path());
+    if let Ok(plan) = layout.and_then(|layout| layout.tree(|| Ok(scratch()))) {
         read(&plan);
     }
 }

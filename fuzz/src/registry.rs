@@ -1,14 +1,15 @@
-//! Text of registries and their configuration: references, documents, `hosts.toml`, `config.json`
-//! and challenges are refused with a line, or within bounds.
+//! Text of registries and their configuration: references, documents, signatures of cosign and
+//! their payloads, keys, `hosts.toml`, `config.json` and challenges are refused with a line, or
+//! within bounds.
 //!
 //! The first byte of an input selects the parser.
 
 use std::path::Path;
 
-use pack::oci::{Document, MAX_LAYERS, Platform};
+use pack::oci::{Document, MAX_LAYERS, Platform, cosign};
 use registry::credentials::Login;
 use registry::hosts::Host;
-use registry::{Challenge, Url};
+use registry::{Challenge, CosignKey, Url};
 
 /// Parses an input.
 pub fn text(data: &[u8]) {
@@ -19,6 +20,13 @@ pub fn text(data: &[u8]) {
     match parser {
         b'r' => reference(&text),
         b'd' => document(data),
+        b's' => signatures(data),
+        b'p' => payload(data),
+        b'k' => {
+            if let Ok(key) = CosignKey::from_pem(data) {
+                assert!(!key.verifies(data, &[0; 64]));
+            }
+        }
         b'h' => hosts(&text),
         b'c' => {
             // A registry's own name is found or nothing.
@@ -71,6 +79,31 @@ fn document(data: &[u8]) {
                     one_line(&error.to_string());
                 }
             }
+        }
+        Err(error) => one_line(&error.to_string()),
+    }
+}
+
+fn signatures(data: &[u8]) {
+    match cosign::parse_signatures(data) {
+        Ok(signatures) => {
+            assert!(signatures.len() <= cosign::MAX_SIGNATURES);
+            let payloads = signatures.iter().map(|signature| &signature.payload);
+            assert!(
+                payloads
+                    .into_iter()
+                    .all(|payload| payload.size <= cosign::MAX_PAYLOAD)
+            );
+        }
+        Err(error) => one_line(&error.to_string()),
+    }
+}
+
+fn payload(data: &[u8]) {
+    match cosign::parse_payload(data) {
+        Ok(digest) => {
+            let tag = cosign::signature_tag(&digest);
+            assert!(format!("oci://h/r:{tag}").parse::<Url>().is_ok());
         }
         Err(error) => one_line(&error.to_string()),
     }

@@ -27,6 +27,7 @@ pub fn script(data: &[u8]) {
             cache_dir: None,
             cache_dir_size: None,
             verify_keys: Vec::new(),
+            cosign_keys: Vec::new(),
         },
         layer_sources: vec![LayerSource::Registry, url.parse().expect("a source")],
     };

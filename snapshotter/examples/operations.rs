@@ -17,6 +17,7 @@ fn main() {
             cache_dir: None,
             cache_dir_size: None,
             verify_keys: Vec::new(),
+            cosign_keys: Vec::new(),
         },
         layer_sources: vec![
             format!("{}/{{hex}}.erofs", dir.display())

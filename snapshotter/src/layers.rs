@@ -45,6 +45,9 @@ pub struct MountConfig {
     pub cache_dir_size: Option<String>,
     /// Public keys, of which one must have signed each layer.
     pub verify_keys: Vec<PathBuf>,
+    /// Public keys, of which one must have signed the image of each layer from a registry with
+    /// cosign.
+    pub cosign_keys: Vec<PathBuf>,
 }
 
 /// The mounts of layers.
@@ -165,6 +168,12 @@ impl Layers {
         for key in &config.verify_keys {
             command.arg("--verify-key").arg(key);
         }
+        // Stores have layers without a manifest.
+        if source.starts_with("oci://") {
+            for key in &config.cosign_keys {
+                command.arg("--cosign-key").arg(key);
+            }
+        }
         command.arg("--").arg(source).arg(dir);
         // The service manager waits for this process alone.
         command.env_remove("NOTIFY_SOCKET");
@@ -275,18 +284,36 @@ impl Drop for LayerGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
-    #[test]
-    fn a_panic_frees_the_place_of_a_mount() {
+    fn layers() -> Layers {
         let config = MountConfig {
             program: "/bin/false".into(),
             cache_dir: None,
             cache_dir_size: None,
-            verify_keys: Vec::new(),
+            verify_keys: vec!["signer".into()],
+            cosign_keys: vec!["cosign".into()],
         };
-        let layers = Layers::new(PathBuf::new(), config);
-        std::thread::scope(|scope| {
+        Layers::new(PathBuf::new(), config)
+    }
+
+    #[test]
+    fn a_signature_of_cosign_is_required_of_a_registry() {
+        for (source, cosign) in [("oci://h/r?layer=x", true), ("s3://b/x.erofs", false)] {
+            let command = layers().command(source, Path::new("on"));
+            let args: Vec<_> = command.get_args().collect();
+            let has = |option: &str, key: &str| args.windows(2).any(|pair| pair == [option, key]);
+            assert!(has("--verify-key", "signer"), "{args:?}");
+            assert_eq!(has("--cosign-key", "cosign"), cosign, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_panic_frees_the_place_of_a_mount() {
+        let layers = layers();
+        thread::scope(|scope| {
             let mounting = scope.spawn(|| {
                 let _mounting = layers.start_mounting();
                 assert_eq!(layers.state.lock().mounting, 1);

@@ -39,9 +39,12 @@ fn main() -> ExitCode {
 
 fn run(args: SnapshotterArgs) -> CommandResult {
     raise_file_limit();
-    let sources = layer_sources(&args.layer_source, !args.verify_key.is_empty())?;
+    let is_signed = !args.verify_key.is_empty() || !args.cosign_key.is_empty();
+    let sources = layer_sources(&args.layer_source, is_signed)?;
     if sources.is_empty() {
-        tracing::warn!("all layers are downloaded: no --verify-key or --layer-source is given");
+        tracing::warn!(
+            "all layers are downloaded: no --verify-key, --cosign-key or --layer-source is given"
+        );
     }
     let program = match args.barge.or_else(|| tools::companion("barge")) {
         Some(program) => program,
@@ -59,6 +62,7 @@ fn run(args: SnapshotterArgs) -> CommandResult {
             cache_dir: Some(std::path::absolute(cache_dir).map_err(Failure::new)?),
             cache_dir_size: args.cache_dir_size,
             verify_keys: args.verify_key,
+            cosign_keys: args.cosign_key,
         },
         root: args.root,
         layer_sources: sources,

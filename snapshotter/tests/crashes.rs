@@ -152,6 +152,7 @@ fn open(dir: &Path) -> Snapshotter {
             cache_dir: None,
             cache_dir_size: None,
             verify_keys: Vec::new(),
+            cosign_keys: Vec::new(),
         },
         layer_sources: Vec::new(),
     };

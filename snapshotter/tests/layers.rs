@@ -70,6 +70,7 @@ impl Node {
                 cache_dir: None,
                 cache_dir_size: None,
                 verify_keys: Vec::new(),
+                cosign_keys: Vec::new(),
             },
             layer_sources: vec![
                 LayerSource::Registry,
@@ -473,6 +474,7 @@ fn one_process_has_a_directory() {
             cache_dir: None,
             cache_dir_size: None,
             verify_keys: Vec::new(),
+            cosign_keys: Vec::new(),
         },
         layer_sources: Vec::new(),
     };

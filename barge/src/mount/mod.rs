@@ -98,6 +98,14 @@ pub(crate) struct MountArgs {
     /// is used.
     #[arg(long, value_name = "FILE")]
     verify_key: Vec<PathBuf>,
+    /// Public key that must have signed the image with cosign (PEM, ECDSA P-256 or Ed25519); may be
+    /// repeated
+    ///
+    /// For images in registries. The signature is of the manifest, which vouches for all data, and
+    /// is verified before any other part of the image is used. With several keys, one of them must
+    /// have signed. Certificates and transparency logs are not consulted.
+    #[arg(long, value_name = "FILE")]
+    cosign_key: Vec<PathBuf>,
     /// File to record accesses to, for barge pack --trace
     ///
     /// The parts of files that are read are recorded in order. An image is mounted with FUSE then.
@@ -136,6 +144,7 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         return remount::remount(&args.dir, &args.options, args.helper.sloppy);
     }
     let source = args.source.clone().require_signature(&args.verify_key)?;
+    let source = source.require_cosign_signature(&args.cosign_key)?;
     let overlaid = args.overlay.is_some();
     let options = options::resolve(&args.options, &source, overlaid, args.helper.sloppy)?;
     if let Some(holder) = Holder::of_this_process()? {

@@ -26,7 +26,9 @@ pub(crate) struct PackArgs {
     /// The EROFS image is its only layer. The configuration (entry point, environment, platform) is
     /// that of TREE, if it is an OCI image. An annotation has the root of the image's hashes, so
     /// that the digest of the manifest vouches for all data. skopeo copy oci:IMAGE
-    /// docker://HOST/NAME uploads it, and oci://HOST/NAME is the SOURCE to read it from.
+    /// docker://HOST/NAME uploads it, and oci://HOST/NAME is the SOURCE to read it from. With
+    /// --sign, IMAGE/cosign is the layout of a signature of the manifest in the format of cosign,
+    /// to be uploaded with the tag sha256-DIGEST.sig that its index.json has.
     #[arg(long)]
     pub(super) oci: bool,
     /// Format of the image
@@ -68,7 +70,8 @@ pub(crate) struct PackArgs {
     pub(super) trace: Option<PathBuf>,
     /// Private key to sign the image with (PEM, Ed25519)
     ///
-    /// Made by openssl genpkey -algorithm ed25519.
+    /// Made by openssl genpkey -algorithm ed25519. openssl pkey -in FILE -pubout writes the public
+    /// key, also for cosign verify --key.
     #[arg(long, value_name = "FILE")]
     pub(super) sign: Option<PathBuf>,
     /// User id of all files
@@ -119,6 +122,12 @@ pub(crate) struct CheckArgs {
     /// With several keys, the image must be signed with one of them.
     #[arg(long, value_name = "FILE")]
     pub(super) verify_key: Vec<PathBuf>,
+    /// Public key that must have signed the image with cosign (PEM, ECDSA P-256 or Ed25519); may be
+    /// repeated
+    ///
+    /// For images in registries. With several keys, one of them must have signed.
+    #[arg(long, value_name = "FILE")]
+    pub(super) cosign_key: Vec<PathBuf>,
 }
 
 impl PackArgs {

@@ -28,13 +28,16 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         ))
     };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
-    args.image.expect_whole().map_err(failed)?;
-    if confinement::connects(&args.image) {
+    let image = crate::source::Source::Tree(args.image.clone());
+    let image = image.require_cosign_signature(&args.cosign_key)?;
+    let image = image.tree().unwrap_or(&args.image);
+    image.expect_whole().map_err(failed)?;
+    if confinement::connects(image) {
         // Layers are decompressed and converted as they are opened.
         confinement::enter_writer(true);
     }
     let mut root = None;
-    let mut file = match args.disk_cache.apply(&args.image) {
+    let mut file = match args.disk_cache.apply(image) {
         Source::Object(url) => Object::open(&url, Tuning::default()).and_then(|it| download(&*it)),
         Source::Registry(url) => {
             registry::open(&url, &registry::Options::default()).and_then(|image| {

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use barge_client::Source;
 use barge_client::tree::Tree;
+use pack::input::OciLayout;
 use pack::oci::{Config, Layout, Platform};
 use pack::{Output, Plan, SecretKey, Trace, TreeLimit, input};
 
@@ -53,13 +54,14 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     if args.format == Format::Erofs && !args.no_hashes {
         output = output.with_hashes();
     }
-    // A tree that cannot be parsed is reported by `plan`.
+    // A tree that cannot be parsed is reported below.
     let source = args.tree.parse::<Source>();
     confinement::enter_writer(source.is_ok_and(|source| confinement::connects(&source)));
-    let mut plan = plan(&args.tree, &output)?;
+    let input = Input::find(&args.tree, args.oci)?;
+    let mut plan = input.plan(&output)?;
     let config = match args.oci {
-        true => image_config(&args.tree)?,
-        false => Config::new(&Platform::host()),
+        true => input.image_config()?,
+        false => None,
     };
     plan.set_owners(args.owner, args.group);
     if let Some(epoch) = epoch {
@@ -89,7 +91,8 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
         .map_err(failed)?;
     output.finish().map_err(failed)?;
     if let Some(layout) = layout {
-        let finished = layout.finish(config, root.as_ref(), epoch);
+        let config = config.unwrap_or_else(|| Config::new(&Platform::host()));
+        let finished = layout.finish(config, root.as_ref(), epoch, key.as_ref());
         finished.map_err(failed)?;
     }
     if !args.quiet {
@@ -136,59 +139,96 @@ fn source_date_epoch() -> Result<Option<i64>, Failure> {
     seconds.map(Some).ok_or_else(|| Failure::usage(line()))
 }
 
-/// Returns the plan for TREE: an archive, an OCI image, or any source.
-fn plan(tree: &str, output: &Output) -> Result<Plan, Failure> {
-    let failed = |error: &dyn Display| Failure::new(format!("{tree}: {error}"));
-    let scratch = || output.temp_file();
-    let archive = |file: File| {
-        let plain = input::decompress(file, scratch, u64::MAX).map_err(|error| failed(&error))?;
-        input::tar(plain).map_err(|error| failed(&error))
-    };
-    if tree == "-" {
-        let stdin = io::stdin();
-        let fd = std::os::fd::AsFd::as_fd(&stdin).try_clone_to_owned();
-        return archive(fd.map_err(|error| failed(&error))?.into());
-    }
-    let source: Source = tree
-        .parse()
-        .map_err(|bad| Failure::usage(format!("{bad}")))?;
-    if let Source::HostDir(path) = &source
-        && !tree.starts_with("dir:")
-    {
-        if path.is_file() && is_archive(path).map_err(|error| failed(&error))? {
-            return archive(File::open(path).map_err(|error| failed(&error))?);
-        }
-        if is_oci_layout(path) {
-            return input::oci_layout(path, scratch).map_err(|error| failed(&error));
-        }
-    }
-    let open_failed = |error: io::Error| failed(&open_error(&source, &error));
-    if let Source::HostDir(path) = &source
-        && let Err(error) = path.metadata()
-        && error.kind() == io::ErrorKind::NotFound
-    {
-        return Err(open_failed(error));
-    }
-    let (fs, path) = source.find().map_err(open_failed)?;
-    let tree = Tree::new(fs);
-    let root = tree.resolve(&path, true).map_err(|errno| failed(&errno))?;
-    let (fs, caller) = (tree.fs.clone(), tree.caller().clone());
-    input::file_system(fs, caller, root, &TreeLimit::none()).map_err(|error| failed(&error))
+/// TREE, resolved once: its layers and its configuration are of the same image.
+struct Input<'a> {
+    /// TREE, for messages.
+    shown: &'a str,
+    kind: InputKind,
 }
 
-/// Returns the configuration of the OCI image TREE, or that of a new one for this host.
-fn image_config(tree: &str) -> Result<Config, Failure> {
-    let failed = |error: &dyn Display| Failure::new(format!("{tree}: {error}"));
-    let config = match tree.parse::<Source>() {
-        Ok(Source::HostDir(path)) if !tree.starts_with("dir:") && is_oci_layout(&path) => {
-            input::oci_config(&path).map_err(|error| failed(&error))?
+enum InputKind {
+    Archive(File),
+    Layout(OciLayout),
+    Source(Source),
+}
+
+impl Input<'_> {
+    /// Finds TREE: an archive, an OCI image, or any source. If the configuration of an image is
+    /// needed, a tag in a registry is replaced by its digest.
+    fn find(shown: &str, with_config: bool) -> Result<Input<'_>, Failure> {
+        let failed = |error: &dyn Display| Failure::new(format!("{shown}: {error}"));
+        let found = |kind| Ok(Input { shown, kind });
+        if shown == "-" {
+            let stdin = io::stdin();
+            let fd = std::os::fd::AsFd::as_fd(&stdin).try_clone_to_owned();
+            let file = File::from(fd.map_err(|error| failed(&error))?);
+            return found(InputKind::Archive(file));
         }
-        Ok(Source::Registry(url)) if url.path().is_empty() => {
-            registry::config(&url, &registry::Options::default()).map_err(|error| failed(&error))?
+        let source: Source = shown
+            .parse()
+            .map_err(|bad| Failure::usage(format!("{bad}")))?;
+        match source {
+            Source::HostDir(path) if !shown.starts_with("dir:") => {
+                if path.is_file() && is_archive(&path).map_err(|error| failed(&error))? {
+                    let file = File::open(&path).map_err(|error| failed(&error))?;
+                    return found(InputKind::Archive(file));
+                }
+                if is_oci_layout(&path) {
+                    let layout = OciLayout::open(&path).map_err(|error| failed(&error))?;
+                    return found(InputKind::Layout(layout));
+                }
+                found(InputKind::Source(Source::HostDir(path)))
+            }
+            Source::Registry(url) if with_config => {
+                let resolved = registry::resolve(&url, &registry::Options::default());
+                let resolved = resolved.map_err(|error| failed(&error))?;
+                found(InputKind::Source(Source::Registry(resolved)))
+            }
+            source => found(InputKind::Source(source)),
         }
-        _ => None,
-    };
-    Ok(config.unwrap_or_else(|| Config::new(&Platform::host())))
+    }
+
+    /// Returns the tree. Archives are decompressed next to `output`.
+    fn plan(&self, output: &Output) -> Result<Plan, Failure> {
+        let failed = |error: &dyn Display| Failure::new(format!("{}: {error}", self.shown));
+        let scratch = || output.temp_file();
+        let source = match &self.kind {
+            InputKind::Archive(file) => {
+                let file = file.try_clone().map_err(|error| failed(&error))?;
+                let plain = input::decompress(file, scratch, u64::MAX);
+                let plain = plain.map_err(|error| failed(&error))?;
+                return input::tar(plain).map_err(|error| failed(&error));
+            }
+            InputKind::Layout(layout) => {
+                return layout.tree(scratch).map_err(|error| failed(&error));
+            }
+            InputKind::Source(source) => source,
+        };
+        let open_failed = |error: io::Error| failed(&open_error(source, &error));
+        if let Source::HostDir(path) = source
+            && let Err(error) = path.metadata()
+            && error.kind() == io::ErrorKind::NotFound
+        {
+            return Err(open_failed(error));
+        }
+        let (fs, path) = source.find().map_err(open_failed)?;
+        let tree = Tree::new(fs);
+        let root = tree.resolve(&path, true).map_err(|errno| failed(&errno))?;
+        let (fs, caller) = (tree.fs.clone(), tree.caller().clone());
+        input::file_system(fs, caller, root, &TreeLimit::none()).map_err(|error| failed(&error))
+    }
+
+    /// Returns the configuration of the image, if it is one with a configuration.
+    fn image_config(&self) -> Result<Option<Config>, Failure> {
+        let failed = |error: &dyn Display| Failure::new(format!("{}: {error}", self.shown));
+        match &self.kind {
+            InputKind::Layout(layout) => layout.config().map_err(|error| failed(&error)),
+            InputKind::Source(Source::Registry(url)) if url.path().is_empty() => {
+                registry::config(url, &registry::Options::default()).map_err(|error| failed(&error))
+            }
+            _ => Ok(None),
+        }
+    }
 }
 
 fn is_archive(path: &Path) -> io::Result<bool> {

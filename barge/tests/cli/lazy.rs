@@ -512,6 +512,15 @@ fn a_cache_torn_by_a_loss_of_power_is_fetched_again_where_it_is_torn() {
     }
 }
 
+/// Stops readers at the end of a scope, also of one that has failed.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_mount_in_the_background_continues_as_another_program() {
     let Some(place) = Fixture::new(&[]) else {
@@ -528,14 +537,21 @@ fn a_mount_in_the_background_continues_as_another_program() {
         .args(["mount", "-o", &cache, &server.url()])
         .arg(on.path());
     assert!(mount.status().expect("runs").success());
+    let parent = |id: &i32| {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        parent.and_then(|parent| parent.trim().parse::<i32>().ok())
+    };
+    // The holder, then its child, whatever their numbers are.
     let processes = || {
         let pattern = format!("mount -o .*{}", on.path().display());
         let found = Command::new("pgrep").args(["-f", &pattern]).output();
         let found = String::from_utf8(found.expect("runs").stdout).expect("numbers");
         let found = found.split_whitespace();
+        let mut found: Vec<i32> = found.map(|id| id.parse().expect("a number")).collect();
+        let all = found.clone();
+        found.sort_by_key(|id| parent(id).is_some_and(|parent| all.contains(&parent)));
         found
-            .map(|id| id.parse::<i32>().expect("a number"))
-            .collect::<Vec<_>>()
     };
     let [holder, first] = processes()[..] else {
         panic!("{:?}", processes());
@@ -547,6 +563,7 @@ fn a_mount_in_the_background_continues_as_another_program() {
             let read = || read_until(&stop, &on.path().join("large"), &large, &reads, &errors);
             scope.spawn(read);
         }
+        let stopped = StopOnDrop(&stop);
         for _ in 0..6 {
             // Another file at the same path, as a package manager installs one.
             let next = place.path("next");
@@ -568,7 +585,7 @@ fn a_mount_in_the_background_continues_as_another_program() {
             }
             drop_caches();
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopped);
     });
     assert_eq!(errors.load(Ordering::Relaxed), 0);
     assert!(reads.load(Ordering::Relaxed) > 0);

@@ -5,13 +5,19 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, ServerProcess, has, stderr_of, stdout_of};
+
+#[allow(dead_code, reason = "faults are for the tests of the source")]
+#[path = "../../../sources/registry/tests/it/server.rs"]
+mod server;
 
 /// A user `me` with the password `U*U`: a test vector of crypt_blowfish.
 const HTPASSWD: &str = "me:$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW\n";
@@ -20,16 +26,16 @@ const HTPASSWD: &str = "me:$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YM
 const AUTH: &str = "bWU6VSpV";
 
 /// docker-registry, and a directory for what is copied there.
-struct Registry {
+pub(crate) struct Registry {
     child: Child,
-    host: String,
-    dir: TempDir,
+    pub(crate) host: String,
+    pub(crate) dir: TempDir,
 }
 
 impl Registry {
     /// Starts a registry, or returns `None` if a program is not installed. `protected` is one with
     /// TLS and a password.
-    fn start(protected: bool) -> Option<Registry> {
+    pub(crate) fn start(protected: bool) -> Option<Registry> {
         for program in ["docker-registry", "skopeo", "openssl", "tar"] {
             if !has(program) {
                 eprintln!("skipped: there is no {program} here");
@@ -86,16 +92,16 @@ impl Registry {
         })
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
     /// Makes a tree, and returns its path.
-    fn tree(&self) -> String {
+    pub(crate) fn tree(&self) -> String {
         let tree = self.path("tree");
         fs::create_dir_all(tree.join("etc")).expect("made");
         for number in 0..100 {
@@ -107,7 +113,7 @@ impl Registry {
     }
 
     /// Runs `program` in the directory, with the registry's credentials.
-    fn run(&self, program: &str, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> Output {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.dir.path());
         command.env("DOCKER_CONFIG", self.path("docker"));
@@ -116,12 +122,12 @@ impl Registry {
             .unwrap_or_else(|error| panic!("{program}: {error}"))
     }
 
-    fn barge(&self, args: &[&str]) -> Output {
+    pub(crate) fn barge(&self, args: &[&str]) -> Output {
         self.run(BARGE, args)
     }
 
     /// Copies the image layout `name` to the registry under that name.
-    fn push(&self, name: &str) {
+    pub(crate) fn push(&self, name: &str) {
         let (from, to) = (
             format!("oci:{name}"),
             format!("docker://{}/dir/{name}:1", self.host),
@@ -138,7 +144,7 @@ impl Registry {
     }
 
     /// Returns the digest of the manifest in the registry.
-    fn digest(&self, name: &str) -> String {
+    pub(crate) fn digest(&self, name: &str) -> String {
         let image = format!("docker://{}/dir/{name}:1", self.host);
         let args = [
             "inspect",
@@ -150,7 +156,7 @@ impl Registry {
         stdout_of(&self.run("skopeo", &args)).trim().to_owned()
     }
 
-    fn url(&self, name: &str) -> String {
+    pub(crate) fn url(&self, name: &str) -> String {
         format!("oci://{}/dir/{name}:1", self.host)
     }
 }
@@ -162,7 +168,8 @@ impl Drop for Registry {
     }
 }
 
-fn same(one: &Path, other: &Path) {
+/// Asserts that two trees are equal.
+pub(crate) fn same(one: &Path, other: &Path) {
     let output = Command::new("diff").arg("-r").args([one, other]).output();
     stdout_of(&output.expect("diff runs"));
 }
@@ -394,6 +401,107 @@ fn layers_of_tar_are_mounted() {
         same(&at, &registry.path("tree"));
         drop(mounted);
     }
+}
+
+/// A tag that moves gave the layers of one image and the configuration of another.
+#[test]
+fn a_tag_that_moves_is_packed_as_it_was() {
+    let server = server::Server::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = |name: &str| {
+        let tree = dir.path().join(name);
+        fs::create_dir(&tree).expect("made");
+        fs::write(tree.join(name), name).expect("written");
+        let archive = Command::new("tar")
+            .args(["-cC"])
+            .arg(&tree)
+            .arg(".")
+            .output();
+        let layer = archive.expect("tar runs").stdout;
+        let layers = [server.blob("application/vnd.oci.image.layer.v1.tar", &layer)];
+        let config = json!({"architecture": "any", "os": "linux", "author": name});
+        let config = server.blob("config", config.to_string().as_bytes());
+        let manifest = json!({"config": config, "layers": layers});
+        server.document("latest", &manifest);
+        manifest.to_string()
+    };
+    let second = image("second");
+    image("first");
+    let requested = AtomicBool::new(false);
+    server.handle(move |request| {
+        let moved =
+            request.path.contains("/manifests/latest") && requested.swap(true, Ordering::Relaxed);
+        moved.then(|| server::Reply::good(second.clone()))
+    });
+    let url = format!("oci://{}/dir/image?hosts_dir=/none", server.host());
+    let mut command = Command::new(BARGE);
+    command.args(["pack", "--quiet", "--oci", &url, "layout"]);
+    stdout_of(&command.current_dir(dir.path()).output().expect("runs"));
+    let blobs = fs::read_dir(dir.path().join("layout/blobs/sha256")).expect("listed");
+    let (mut configs, mut trees) = (Vec::new(), Vec::new());
+    for blob in blobs.flatten() {
+        let path = blob.path().display().to_string();
+        let text = fs::read(blob.path()).expect("read");
+        if let Ok(document) = serde_json::from_slice::<Value>(&text) {
+            configs.extend(document["author"].as_str().map(str::to_owned));
+        } else {
+            let listed = Command::new(BARGE)
+                .args(["ls", &format!("{path}/")])
+                .output();
+            trees.push(stdout_of(&listed.expect("runs")));
+        }
+    }
+    assert_eq!(
+        (configs, trees),
+        (vec!["first".into()], vec!["first\n".into()])
+    );
+}
+
+/// A full disk, and a registry that denies a layer, are named in one line.
+#[test]
+fn a_conversion_that_fails_says_why() {
+    let Some(registry) = Registry::start(false).filter(|_| may_mount()) else {
+        return;
+    };
+    registry.tree();
+    stdout_of(&registry.run("tar", &["-cf", "archive.tar", "-C", "tree", "."]));
+    make_layout(&registry);
+    registry.push("archive");
+    let url = registry.url("archive");
+    let full = registry.path("full");
+    fs::create_dir(&full).expect("made");
+    let at = full.display().to_string();
+    let args = ["-t", "tmpfs", "-o", "size=1m", "none", &at];
+    stdout_of(&registry.run("mount", &args));
+    let image = full.join("image").display().to_string();
+    let no_space = registry.barge(&["pack", "--quiet", &url, &image]);
+    let cached = ["ls", "--cache-dir", &at, &url];
+    let outputs = [no_space, registry.barge(&cached)];
+    stdout_of(&registry.run("umount", &[&at]));
+    for output in outputs {
+        let line = stderr_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{line}");
+        assert!(line.contains("No space left on device"), "{line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+    }
+    // The blob of the layer is unreadable for the registry's user, or gone.
+    let blobs = registry.path("data/docker/registry/v2/blobs/sha256");
+    for blob in fs::read_dir(&blobs).expect("listed").flatten() {
+        for blob in fs::read_dir(blob.path()).expect("listed").flatten() {
+            let data = blob.path().join("data");
+            if fs::metadata(&data).is_ok_and(|data| data.len() > 4096) {
+                fs::remove_file(data).expect("removed");
+            }
+        }
+    }
+    let output = registry.barge(&["ls", &url]);
+    let line = stderr_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{line}");
+    assert!(
+        line.contains("layer sha256:") && line.contains("404, "),
+        "{line}"
+    );
+    assert_eq!(line.lines().count(), 1, "{line}");
 }
 
 /// Makes an image layout `archive` with the layer `archive.tar`.

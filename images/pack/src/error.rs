@@ -3,22 +3,52 @@
 use std::fmt::{self, Display};
 use std::io;
 
-/// A one-line description of an error and its object.
+use vfs::Errno;
+
+/// A one-line description of an error and its object, with the kind of its cause.
 #[derive(Debug)]
-pub struct Error(String);
+pub struct Error {
+    line: String,
+    kind: io::ErrorKind,
+}
 
 /// The result of a packing step.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Returns an error with this description.
+    /// Returns an error of invalid input with this description.
     pub fn new(line: impl Display) -> Error {
-        Error(line.to_string())
+        Error {
+            line: line.to_string(),
+            kind: io::ErrorKind::InvalidData,
+        }
     }
 
     /// Returns an error about the file or directory `path` in the image.
     pub(crate) fn with_path(path: &[u8], what: impl Display) -> Error {
-        Error(format!("{}: {what}", display_path(path)))
+        Error::new(format_args!("{}: {what}", display_path(path)))
+    }
+
+    /// Returns an error of a file system about the file or directory `path` in the image.
+    pub(crate) fn with_errno(path: &[u8], errno: Errno) -> Error {
+        Error {
+            kind: io::Error::from(errno).kind(),
+            ..Error::with_path(path, errno)
+        }
+    }
+
+    /// Returns the error with the name of its object in front of the description.
+    #[must_use]
+    pub fn of(self, object: impl Display) -> Error {
+        Error {
+            line: format!("{object}: {}", self.line),
+            kind: self.kind,
+        }
+    }
+
+    /// Returns the kind of the cause.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.kind
     }
 }
 
@@ -31,7 +61,7 @@ pub(crate) fn display_path(path: &[u8]) -> String {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.line)
     }
 }
 
@@ -39,6 +69,15 @@ impl std::error::Error for Error {}
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Error {
-        Error(error.to_string())
+        Error {
+            kind: error.kind(),
+            line: error.to_string(),
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        io::Error::new(error.kind, error.line)
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use ::rofs::{BLOCK, TooLong, Writer};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, display_path};
 use crate::plan::{NodeId, Plan, Visit};
 use crate::{Contents, Kind, Output, Progress};
 
@@ -87,7 +87,7 @@ impl TreeWriter<'_> {
             self.path.push(b'/');
             self.path.extend(name);
             self.add(name, node)
-                .map_err(|what| Error::with_path(&self.path, what))?;
+                .map_err(|error| Error::from(error).of(display_path(&self.path)))?;
             match children(node) {
                 Some(children) => open.push(children),
                 None => self.pop_name(),

@@ -29,7 +29,7 @@ impl PublicKey {
     }
 
     /// Verifies a signature strictly: weak keys and malleable signatures are rejected.
-    pub(crate) fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
+    pub fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
         let signature = Signature::from_bytes(signature);
         VerifyingKey::from_bytes(&self.0)
             .is_ok_and(|key| key.verify_strict(message, &signature).is_ok())
@@ -66,8 +66,10 @@ impl SecretKey {
         PublicKey(self.0.verifying_key().to_bytes())
     }
 
-    /// Signs a message; signatures are deterministic (RFC 8032).
-    pub(crate) fn sign(&self, message: &[u8]) -> [u8; 64] {
+    /// Signs a message; signatures are deterministic (RFC 8032). The caller must exclude that a
+    /// message of one purpose is valid for another: those of images begin with
+    /// [`SIGNATURE_CONTEXT`](crate::SIGNATURE_CONTEXT).
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.0.sign(message).to_bytes()
     }
 }

@@ -135,6 +135,41 @@ impl Object {
         self.counters.stats()
     }
 
+    /// Fills `buffer` with the bytes from `offset` on, as [`RangeSource::read`] does. The error has
+    /// the server's message, and is not logged.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let piece = Piece { offset, buffer };
+        self.read_pieces(&mut [piece])
+            .map_err(RequestError::into_io)
+    }
+
+    fn read_pieces(&self, pieces: &mut [Piece<'_>]) -> Result<(), RequestError> {
+        let mut missing = Vec::new();
+        for Piece {
+            offset: at,
+            buffer: into,
+        } in pieces
+        {
+            let from = self.head.get(*at as usize..);
+            match from.and_then(|from| from.get(..into.len())) {
+                Some(bytes) => into.copy_from_slice(bytes),
+                None => missing.push(Piece {
+                    offset: *at,
+                    buffer: into,
+                }),
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let spans = coalesce(&mut missing, MAX_GAP, MAX_REQUEST);
+        let fetched = futures_util::stream::iter(spans)
+            .map(async |mut span| self.fetch(&mut span).await)
+            .buffer_unordered(IN_FLIGHT)
+            .try_collect::<()>();
+        self.requests.run(fetched)
+    }
+
     /// Requests the range of `span`, and receives a body of that length.
     async fn fetch(&self, span: &mut RangeRequest<'_>) -> Result<(), RequestError> {
         let Range { start, end } = span.range;
@@ -194,30 +229,7 @@ impl RangeSource for Object {
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
-        let mut missing = Vec::new();
-        for Piece {
-            offset: at,
-            buffer: into,
-        } in pieces
-        {
-            let from = self.head.get(*at as usize..);
-            match from.and_then(|from| from.get(..into.len())) {
-                Some(bytes) => into.copy_from_slice(bytes),
-                None => missing.push(Piece {
-                    offset: *at,
-                    buffer: into,
-                }),
-            }
-        }
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let spans = coalesce(&mut missing, MAX_GAP, MAX_REQUEST);
-        let fetched = futures_util::stream::iter(spans)
-            .map(async |mut span| self.fetch(&mut span).await)
-            .buffer_unordered(IN_FLIGHT)
-            .try_collect::<()>();
-        let done = self.requests.run(fetched);
+        let done = self.read_pieces(pieces);
         self.log_transition(done.as_ref().err());
         done.map_err(|failed| failed.errno.into())
     }

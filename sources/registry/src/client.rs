@@ -132,33 +132,55 @@ impl Repository {
         })
     }
 
-    /// Returns the manifest that the reference names, or the index leads to for `platform`.
-    pub(crate) fn manifest(&self, platform: &Platform) -> io::Result<Manifest> {
-        let mut target = match self.reference.digest() {
+    /// Returns the manifest or index that the reference names, and its digest.
+    pub(crate) fn named_document(&self) -> io::Result<(Digest, Document)> {
+        let target = match self.reference.digest() {
             Some(digest) => Target::Document(digest.clone()),
             None => Target::Tag(self.reference.tag().to_owned()),
         };
-        let mut size = None;
+        let document = self.document(&target, None, Document::parse);
+        document.map_err(RequestError::into_io)
+    }
+
+    /// Returns the manifest that `document` is, or the index leads to for `platform`.
+    pub(crate) fn manifest(
+        &self,
+        mut document: Document,
+        platform: &Platform,
+    ) -> io::Result<Manifest> {
         for _ in 0..=MAX_NESTING {
-            let name = self.reference.to_string();
-            let call = self
-                .requests
-                .retry(&name, async || self.document(&target, size).await);
-            match self.requests.run(call).map_err(RequestError::into_io)? {
+            let entries = match document {
                 Document::Manifest(manifest) => return Ok(manifest),
-                Document::Index(entries) => {
-                    let Descriptor {
-                        digest, size: len, ..
-                    } = platform.select(&entries).map_err(invalid)?;
-                    (target, size) = (Target::Document(digest.clone()), Some(*len));
-                }
-            }
+                Document::Index(entries) => entries,
+            };
+            let Descriptor { digest, size, .. } = platform.select(&entries).map_err(invalid)?;
+            let target = Target::Document(digest.clone());
+            let next = self.document(&target, Some(*size), Document::parse);
+            (_, document) = next.map_err(RequestError::into_io)?;
         }
         Err(invalid("expected an image, got indexes of indexes"))
     }
 
-    /// Requests a document once, and verifies its digest, and its size if it is known.
-    async fn document(&self, target: &Target, size: Option<u64>) -> Result<Document, RequestError> {
+    /// Returns a document as `parse` does, and its digest, verified if `target` has one. The
+    /// document has `size` bytes, if that is known.
+    pub(crate) fn document<T>(
+        &self,
+        target: &Target,
+        size: Option<u64>,
+        parse: impl Fn(&[u8]) -> pack::Result<T>,
+    ) -> Result<(Digest, T), RequestError> {
+        let name = self.reference.to_string();
+        let request = async || self.request_document(target, size, &parse).await;
+        self.requests.run(self.requests.retry(&name, request))
+    }
+
+    /// Requests a document once.
+    async fn request_document<T>(
+        &self,
+        target: &Target,
+        size: Option<u64>,
+        parse: impl Fn(&[u8]) -> pack::Result<T>,
+    ) -> Result<(Digest, T), RequestError> {
         let (at, mut response) = self.send(target).await?;
         let document = async {
             let text = body(&mut response, MAX_DOCUMENT as usize).await?;
@@ -170,7 +192,8 @@ impl Repository {
                     .get("docker-content-digest")
                     .and_then(|digest| digest.to_str().ok()?.parse().ok()),
             };
-            if let Some(digest) = digest.filter(|digest| !digest.matches(&text)) {
+            let digest = digest.unwrap_or_else(|| Digest::sha256(&text));
+            if !digest.matches(&text) {
                 let got = Digest::sha256(&text);
                 let message = format!("expected the manifest {digest}, got {got}");
                 return Err(RequestError::transient(message));
@@ -179,8 +202,10 @@ impl Repository {
                 let message = format!("expected a manifest of {size} bytes, got {}", text.len());
                 return Err(RequestError::permanent(Errno::EIO, message));
             }
-            Document::parse(&text)
-                .map_err(|error| RequestError::permanent(Errno::EINVAL, error.to_string()))
+            let parsed = parse(&text);
+            let parsed = parsed
+                .map_err(|error| RequestError::permanent(Errno::EINVAL, error.to_string()))?;
+            Ok((digest, parsed))
         };
         document.await.map_err(|error| self.reject_body(at, error))
     }

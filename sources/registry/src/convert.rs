@@ -4,13 +4,12 @@
 //! merged with their whiteouts. So the disk holds them all, and the image, for a while. A single
 //! layer keeps its whiteouts, as the marks of overlayfs, for a mount over others.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use image::{DerivedImage, DiskCacheOptions, FileRanges, Hash, ImageFs, Piece, RangeSource, Trust};
+use image::{DerivedImage, DiskCacheOptions, FileRanges, Hash, ImageFs, RangeSource, Trust};
 use pack::oci::{Descriptor, LayerFormat};
 use pack::{Output, Plan, TreeLimit, input};
 use vfs::{AttrMask, Call, Caller, Cx, Entry, FileSystem};
@@ -138,9 +137,6 @@ fn write_image(
     let mut remaining = limit;
     let memory = TreeLimit::new(MAX_TREE);
     let mut opened = layers.iter().map(|layer| {
-        let failed = |error: &dyn fmt::Display| {
-            pack::Error::new(format_args!("layer {}: {error}", layer.digest))
-        };
         let scratch = || output.temp_file();
         let mut open = || -> io::Result<input::Layer> {
             let format = layer.layer_format().map_err(invalid)?;
@@ -156,19 +152,19 @@ fn write_image(
                 _ => tree(file, layer.root, &memory).map(input::Layer::Tree),
             }
         };
-        open().map_err(|error| failed(&error))
+        open().map_err(|error| pack::Error::from(error).of(format_args!("layer {}", layer.digest)))
     });
     let plan = match (layers.len(), merged) {
-        (1, Merged::Alone) => match opened.next().expect("one").map_err(invalid)? {
+        (1, Merged::Alone) => match opened.next().expect("one")? {
             input::Layer::Archive(file) => input::single_layer(file, &memory),
             input::Layer::Tree(plan) => Ok(plan),
         },
         _ => input::merge_layers(&mut opened, &memory),
     };
     drop(opened);
-    let plan = plan.map_err(invalid)?;
+    let plan = plan?;
     // Holes take no space, but their maps take memory.
-    let visits = plan.walk().map_err(invalid)?;
+    let visits = plan.walk()?;
     if plan.contents_size(&visits) > limit.saturating_mul(MAX_SPARSENESS) {
         let line = "expected files of a size that is similar to that of their layers";
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, line));
@@ -177,7 +173,7 @@ fn write_image(
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         ..Default::default()
     };
-    pack::erofs::write(&plan, &options, &mut output, &()).map_err(invalid)?;
+    pack::erofs::write(&plan, &options, &mut output, &())?;
     output.finish()?;
     Ok(())
 }
@@ -192,7 +188,12 @@ fn tree(file: File, root: Option<Hash>, limit: &TreeLimit) -> io::Result<Plan> {
     let node = fs.root(&cx)?;
     let attr = node.attr(&cx, AttrMask::STAT)?;
     let root = Entry { node, attr };
-    input::file_system(Arc::new(fs), Arc::new(caller.clone()), root, limit).map_err(invalid)
+    Ok(input::file_system(
+        Arc::new(fs),
+        Arc::new(caller.clone()),
+        root,
+        limit,
+    )?)
 }
 
 /// Writes a blob to `file`. Returns an error unless it has its digest.
@@ -207,10 +208,7 @@ pub(crate) fn download(
     let mut at = 0;
     while at < object.len() {
         let part = &mut buffer[..READ_SIZE.min(object.len() - at) as usize];
-        object.read(&mut [Piece {
-            offset: at,
-            buffer: part,
-        }])?;
+        object.read_at(at, part)?;
         hasher.update(part);
         file.write_all(part)?;
         at += part.len() as u64;

@@ -4,14 +4,15 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use image::{DerivedImage, DiskCacheEntry, DiskCacheOptions, Hash, LazyName, Piece, RangeSource};
+use image::{DerivedImage, DiskCacheEntry, DiskCacheOptions, Hash, LazyName, RangeSource};
 use objects::Tuning;
-use pack::oci::{Config, Descriptor, LayerFormat, MAX_DOCUMENT, Platform};
+use pack::oci::{Config, Descriptor, LayerFormat, MAX_DOCUMENT, Manifest, Platform};
 
 use crate::Url;
 use crate::blob::blob;
 use crate::client::{Repository, invalid};
 use crate::convert::{Merged, convert, convert_into, fetch_whole, fetch_whole_into};
+use crate::cosign;
 use crate::credentials;
 
 /// The bytes of an EROFS image.
@@ -100,9 +101,28 @@ pub fn open_lazy(url: &Url, options: &Options, cache: &DiskCacheOptions) -> io::
     }
 }
 
+/// Returns `url` with the digest of what it names at present: all uses of it are of one image.
+pub fn resolve(url: &Url, options: &Options) -> io::Result<Url> {
+    let mut url = url.clone();
+    if url.reference().digest().is_none() {
+        let (digest, _) = Repository::new(&url, options)?.named_document()?;
+        url.set_digest(digest);
+    }
+    Ok(url)
+}
+
+/// Returns the manifest of the image that `url` names, with the signature that `url` requires.
+fn manifest(url: &Url, repository: &Arc<Repository>) -> io::Result<Manifest> {
+    let (digest, document) = repository.named_document()?;
+    if !url.cosign_keys().is_empty() {
+        cosign::verify(repository, &digest, url.cosign_keys())?;
+    }
+    repository.manifest(document, &Platform::host())
+}
+
 /// Returns the layers of the image that `url` names.
 fn layers(url: &Url, repository: &Arc<Repository>) -> io::Result<Layers> {
-    let manifest = repository.manifest(&Platform::host())?;
+    let manifest = manifest(url, repository)?;
     let layers = match url.layer() {
         None => manifest.layers,
         Some(digest) => {
@@ -117,13 +137,22 @@ fn layers(url: &Url, repository: &Arc<Repository>) -> io::Result<Layers> {
     };
     let formats = layers.iter().map(Descriptor::layer_format);
     let formats: Vec<_> = formats.collect::<pack::Result<_>>().map_err(invalid)?;
+    // Whether a digest vouches for the manifest, and so for layers.
+    let is_pinned = url.reference().digest().is_some() || !url.cosign_keys().is_empty();
     match &layers[..] {
         [] => Err(invalid("expected an image with layers, got one without")),
         [layer] if formats == [LayerFormat::Erofs] => {
-            if layer.root.is_some() || !url.image().keys().is_empty() {
+            let is_signed = !url.image().keys().is_empty();
+            if is_signed && !url.cosign_keys().is_empty() && layer.root.is_none() {
+                return Err(invalid(
+                    "expected the root of the image's hashes in the manifest, got none: the \
+                     signature of the manifest does not cover the signed image",
+                ));
+            }
+            if layer.root.is_some() || is_signed {
                 return Ok(Layers::Ranges(layer.clone()));
             }
-            if url.reference().digest().is_some() || url.layer().is_some() {
+            if is_pinned || url.layer().is_some() {
                 return Ok(Layers::Whole(layer.clone()));
             }
             tracing::info!(
@@ -184,7 +213,7 @@ fn ranges(url: &Url, repository: &Arc<Repository>, layer: &Descriptor) -> io::Re
 /// digest.
 pub fn config(url: &Url, options: &Options) -> io::Result<Option<Config>> {
     let repository = Arc::new(Repository::new(url, options)?);
-    let Some(descriptor) = repository.manifest(&Platform::host())?.config else {
+    let Some(descriptor) = manifest(url, &repository)?.config else {
         return Ok(None);
     };
     if descriptor.size > MAX_DOCUMENT {
@@ -194,10 +223,7 @@ pub fn config(url: &Url, options: &Options) -> io::Result<Option<Config>> {
     }
     let object = blob(&repository, &descriptor);
     let mut text = vec![0; descriptor.size as usize];
-    object.read(&mut [Piece {
-        offset: 0,
-        buffer: &mut text,
-    }])?;
+    object.read_at(0, &mut text)?;
     if !descriptor.digest.matches(&text) {
         let expected = &descriptor.digest;
         return Err(invalid(format_args!(

@@ -11,11 +11,14 @@
 //! manifest ([`pack::oci::ROOT_ANNOTATION`]), so that the manifest's digest vouches for each chunk:
 //! the opener of an [`Image`] must require [`Image::root`].
 //!
+//! The digest is that of the URL, or the one that a signature of cosign names: with
+//! [`Url::require_cosign_signature`], no other document is used before the signature is verified.
+//!
 //! Hosts, mirrors and their certificates are those of containerd (`hosts.toml`), credentials those
 //! of Docker (`config.json`).
 //!
-//! Deliberately absent: writing to registries, credential helpers, signatures of manifests, reading
-//! several EROFS layers in ranges, and default registries: a reference names its host.
+//! Deliberately absent: writing to registries, credential helpers, signatures of cosign without a
+//! key, reading several EROFS layers in ranges, and default registries: a reference names its host.
 //!
 //! Locks: a host's authorization and a blob's redirect, held to read or replace them.
 
@@ -26,11 +29,13 @@ mod bounded_file;
 mod challenge;
 mod client;
 mod convert;
+mod cosign;
 pub mod credentials;
 pub mod hosts;
 mod image;
 mod url;
 
 pub use self::challenge::Challenge;
-pub use self::image::{Image, LazyImage, Options, config, open, open_lazy};
+pub use self::cosign::CosignKey;
+pub use self::image::{Image, LazyImage, Options, config, open, open_lazy, resolve};
 pub use self::url::{BadUrl, Reference, Url};

@@ -26,11 +26,12 @@ const DEFAULT_TAG: &str = "latest";
 pub struct Url {
     reference: Reference,
     /// Without slashes around it; may be empty.
-    path: String,
+    path: Box<str>,
     layer: Option<Digest>,
     plain_http: Option<bool>,
-    hosts_dir: Option<PathBuf>,
+    hosts_dir: Option<Box<Path>>,
     image: ImageOptions,
+    cosign_keys: Box<[PathBuf]>,
 }
 
 /// The name of an image.
@@ -78,11 +79,12 @@ impl FromStr for Url {
         let reference = Reference::new(host, repository, version).map_err(|what| bad(&what))?;
         let mut url = Url {
             reference,
-            path: path.trim_matches('/').to_owned(),
+            path: path.trim_matches('/').into(),
             layer: None,
             plain_http: None,
             hosts_dir: None,
             image: ImageOptions::default(),
+            cosign_keys: Box::default(),
         };
         let mut cache = CacheQuery::default();
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
@@ -102,7 +104,7 @@ impl FromStr for Url {
                             .map_err(|_| bad(&"true or false in plain_http="))?,
                     );
                 }
-                "hosts_dir" => url.hosts_dir = Some(PathBuf::from(&*value)),
+                "hosts_dir" => url.hosts_dir = Some(Path::new(&*value).into()),
                 name if cache.take(name, &value).map_err(|what| bad(&what))? => {}
                 _ => {
                     let name = name.escape_debug();
@@ -236,6 +238,22 @@ impl Url {
     /// Returns the options of the image.
     pub fn image(&self) -> &ImageOptions {
         &self.image
+    }
+
+    /// Requires a signature of cosign by one of these keys, which are PEM files, on the manifest or
+    /// index that the reference names.
+    pub fn require_cosign_signature(&mut self, keys: &[PathBuf]) {
+        self.cosign_keys = keys.into();
+    }
+
+    /// Returns the keys of which one must have signed the manifest or index with cosign, if any.
+    pub fn cosign_keys(&self) -> &[PathBuf] {
+        &self.cosign_keys
+    }
+
+    /// Replaces the tag by the digest of what it names.
+    pub(crate) fn set_digest(&mut self, digest: Digest) {
+        self.reference.digest = Some(digest);
     }
 
     /// Returns the options of the image, to change them.

@@ -28,6 +28,12 @@ pub(crate) struct ShareArgs {
     /// Not with disks (--block, --nbd).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"], help_heading = SOURCES)]
     verify_key: Vec<PathBuf>,
+    /// Public key (PEM, ECDSA P-256 or Ed25519) that images must be signed with by cosign; may be
+    /// repeated
+    ///
+    /// Only images in registries are served, and only if one of the keys has signed them.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"], help_heading = SOURCES)]
+    cosign_key: Vec<PathBuf>,
     /// File to record a read trace to, for `barge pack --trace`
     ///
     /// It lists the parts of files that clients read, in their order. For a single source.
@@ -116,7 +122,9 @@ impl ShareArgs {
         let source = self.disk_cache.apply_to(&named.source);
         Ok(Share {
             named: NamedSource {
-                source: source.require_signature(&self.verify_key)?,
+                source: source
+                    .require_signature(&self.verify_key)?
+                    .require_cosign_signature(&self.cosign_key)?,
                 ..named
             },
             read_trace: self.record_trace.clone(),

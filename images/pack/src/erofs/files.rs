@@ -17,7 +17,7 @@ use super::writer::{
 };
 use super::{Compression, Options};
 use crate::contents::Bytes;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, display_path};
 use crate::output::Origin;
 use crate::plan::{Plan, Visit, visit_path};
 use crate::{Contents, Kind, Output, Progress};
@@ -310,7 +310,7 @@ impl<'a> Files<'a> {
     fn error(&self, at: usize, error: io::Error) -> Error {
         let member = error.get_ref().and_then(|inner| inner.downcast_ref());
         let at = member.map_or(at, |member: &FragmentError| member.at);
-        Error::with_path(&visit_path(self.visits, at), error)
+        Error::from(error).of(display_path(&visit_path(self.visits, at)))
     }
 
     /// Chooses the form of a file, and returns the parts to read. A file without any is finished.

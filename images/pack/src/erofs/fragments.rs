@@ -149,7 +149,7 @@ impl Contents for Fragments {
             let len = (placed.fragment.len() - from).min(left) as usize;
             let part = placed.read(from, &mut buffer[filled..filled + len]);
             let at = placed.fragment.at;
-            part.map_err(|error| io::Error::other(FragmentError { at, error }))?;
+            part.map_err(|error| io::Error::new(error.kind(), FragmentError { at, error }))?;
             filled += len;
         }
         Ok(())

@@ -47,7 +47,7 @@ pub(super) fn run_worker(options: &Options, jobs: &Mutex<Receiver<Job>>) {
         let Ok(job) = next else { return };
         let done = match &mut codec {
             Ok(codec) => process(&job, codec.as_mut(), options.dedupe),
-            Err(error) => Err(io::Error::other(error.to_string())),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
         };
         // The receiver is gone if another segment failed.
         let _ = job.result.send(done);

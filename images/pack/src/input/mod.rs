@@ -7,6 +7,6 @@ mod tar;
 mod vfs;
 
 pub use self::decompress::{decompress, decompress_zstd, is_archive};
-pub use self::oci::{Layer, merge_layers, oci_config, oci_layout, single_layer};
+pub use self::oci::{Layer, OciLayout, merge_layers, single_layer};
 pub use self::tar::tar;
 pub use self::vfs::file_system;

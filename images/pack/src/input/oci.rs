@@ -5,13 +5,13 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use vfs::Name;
 
 use super::decompress::decompress;
 use super::overlay;
-use super::tar::{Member, MemberContent, add, find, implicit_attributes, members};
+use super::tar::{Member, MemberContent, add, archive_limit, find, implicit_attributes, members};
 use crate::TreeLimit;
 use crate::error::{Error, Result};
 use crate::oci::{
@@ -28,33 +28,47 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Prefix of the names of AUFS itself, such as `.wh..wh.plnk`, which hide nothing.
 const AUFS: &[u8] = b".wh..wh.";
 
-/// Returns the tree of the image in the layout at `dir`: the only one, or the one for this
-/// architecture. `scratch` creates unnamed files for decompressed layers.
-pub fn oci_layout(dir: &Path, scratch: impl Fn() -> io::Result<File>) -> Result<Plan> {
-    let manifest = manifest(dir)?;
-    let layers = manifest.layers.iter().map(|layer| {
-        let digest = &layer.digest;
-        let failed = |error: io::Error| Error::new(format!("layer {digest}: {error}"));
-        let archive = decompress(blob(dir, digest)?, &scratch, u64::MAX).map_err(failed)?;
-        Ok(Layer::Archive(archive))
-    });
-    merge_layers(layers, &TreeLimit::none())
+/// The image in a layout: the only one, or the one for this architecture.
+pub struct OciLayout {
+    dir: PathBuf,
+    manifest: Manifest,
 }
 
-/// Returns the configuration of the image in the layout at `dir`, if it has one.
-pub fn oci_config(dir: &Path) -> Result<Option<Config>> {
-    let Some(descriptor) = manifest(dir)?.config else {
-        return Ok(None);
-    };
-    let digest = &descriptor.digest;
-    let failed = |error: &dyn std::fmt::Display| Error::new(format!("{digest}: {error}"));
-    let mut text = Vec::new();
-    blob(dir, digest)?
-        .take(MAX_DOCUMENT + 1)
-        .read_to_end(&mut text)
-        .map_err(|error| failed(&error))?;
-    let config = Config::parse(&text).map_err(|error| failed(&error))?;
-    Ok(Some(config))
+impl OciLayout {
+    /// Finds the image in the layout at `dir`. A later change of the index has no effect on it.
+    pub fn open(dir: &Path) -> Result<OciLayout> {
+        Ok(OciLayout {
+            dir: dir.into(),
+            manifest: manifest(dir)?,
+        })
+    }
+
+    /// Returns the tree of the image. `scratch` creates unnamed files for decompressed layers.
+    pub fn tree(&self, scratch: impl Fn() -> io::Result<File>) -> Result<Plan> {
+        let (mut layers, mut size) = (Vec::new(), 0_u64);
+        for Descriptor { digest, .. } in &self.manifest.layers {
+            let failed = |error: io::Error| Error::from(error).of(format_args!("layer {digest}"));
+            let archive = decompress(blob(&self.dir, digest)?, &scratch, u64::MAX);
+            let archive = archive.map_err(failed)?;
+            size = size.saturating_add(archive.metadata().map_err(failed)?.len());
+            layers.push(Ok(Layer::Archive(archive)));
+        }
+        merge_layers(layers, &archive_limit(size))
+    }
+
+    /// Returns the configuration of the image, if it has one.
+    pub fn config(&self) -> Result<Option<Config>> {
+        let Some(Descriptor { digest, .. }) = &self.manifest.config else {
+            return Ok(None);
+        };
+        let mut text = Vec::new();
+        blob(&self.dir, digest)?
+            .take(MAX_DOCUMENT + 1)
+            .read_to_end(&mut text)
+            .map_err(|error| Error::from(error).of(digest))?;
+        let config = Config::parse(&text).map_err(|error| error.of(digest))?;
+        Ok(Some(config))
+    }
 }
 
 /// A layer of an image.
@@ -73,7 +87,7 @@ pub fn merge_layers(
     let mut plan = Plan::new(implicit_attributes());
     for layer in layers {
         match layer? {
-            Layer::Archive(archive) => apply_layer(&mut plan, members(archive, limit)?)?,
+            Layer::Archive(archive) => apply_layer(&mut plan, members(archive, limit)?, limit)?,
             Layer::Tree(tree) => overlay::stack(&mut plan, &tree)?,
         }
     }
@@ -87,7 +101,7 @@ pub fn single_layer(archive: File, limit: &TreeLimit) -> Result<Plan> {
     let mut plan = Plan::new(implicit_attributes());
     members
         .into_iter()
-        .try_for_each(|member| add(&mut plan, member))?;
+        .try_for_each(|member| add(&mut plan, member, limit))?;
     for Whiteout { dir, name } in whiteouts {
         let Some(name) = name else {
             if find(&plan, &dir).is_none() {
@@ -98,6 +112,7 @@ pub fn single_layer(archive: File, limit: &TreeLimit) -> Result<Plan> {
                         path,
                         ..implicit_directory()
                     },
+                    limit,
                 )?;
             }
             if let Some(node) = find(&plan, &dir) {
@@ -115,6 +130,7 @@ pub fn single_layer(archive: File, limit: &TreeLimit) -> Result<Plan> {
                     path,
                     ..overlay::whiteout()
                 },
+                limit,
             )?,
         }
     }
@@ -132,13 +148,10 @@ fn implicit_directory() -> Member {
 /// Resolves the index, possibly through nested ones, to a manifest.
 fn manifest(dir: &Path) -> Result<Manifest> {
     let parse = |file: io::Result<File>, shown: &str| {
-        let failed = |error: &dyn std::fmt::Display| Error::new(format!("{shown}: {error}"));
         let mut text = Vec::new();
-        let file = file.map_err(|error| failed(&error))?;
-        file.take(MAX_DOCUMENT + 1)
-            .read_to_end(&mut text)
-            .map_err(|error| failed(&error))?;
-        Document::parse(&text).map_err(|error| failed(&error))
+        let read = file.and_then(|file| file.take(MAX_DOCUMENT + 1).read_to_end(&mut text));
+        read.map_err(|error| Error::from(error).of(shown))?;
+        Document::parse(&text).map_err(|error| error.of(shown))
     };
     let mut document = parse(File::open(dir.join("index.json")), "index.json")?;
     for _ in 0..=MAX_NESTING {
@@ -156,7 +169,7 @@ fn manifest(dir: &Path) -> Result<Manifest> {
 /// Opens a blob and verifies its digest.
 fn blob(dir: &Path, digest: &Digest) -> Result<File> {
     let path = dir.join(digest.blob_path());
-    let failed = |error: io::Error| Error::new(format!("{}: {error}", path.display()));
+    let failed = |error: io::Error| Error::from(error).of(path.display());
     let mut file = File::open(&path).map_err(failed)?;
     if digest.algorithm().digest_of(&mut file).map_err(failed)? != *digest {
         return Err(Error::new(format!("{}: digest mismatch", path.display())));
@@ -206,7 +219,7 @@ fn split_whiteouts(members: Vec<Member>) -> Result<(Vec<Whiteout>, Vec<Member>)>
 }
 
 /// Applies a layer: first its whiteouts, then its entries.
-fn apply_layer(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
+fn apply_layer(plan: &mut Plan, members: Vec<Member>, limit: &TreeLimit) -> Result<()> {
     let (whiteouts, members) = split_whiteouts(members)?;
     for Whiteout { dir, name } in whiteouts {
         let dir = find(plan, &dir).filter(|&dir| matches!(plan.kind(dir), Kind::Directory(_)));
@@ -216,5 +229,5 @@ fn apply_layer(plan: &mut Plan, members: Vec<Member>) -> Result<()> {
             Some(name) => plan.remove(dir, &name),
         }
     }
-    members.into_iter().try_for_each(|member| add(plan, member))
+    (members.into_iter()).try_for_each(|member| add(plan, member, limit))
 }

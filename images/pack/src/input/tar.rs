@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -20,14 +21,29 @@ use vfs::{Device, Time};
 use crate::TreeLimit;
 use crate::contents::FileRanges;
 use crate::error::{Error, Result};
-use crate::plan::{Attributes, Kind, NodeId, Plan};
+use crate::plan::{Attributes, Kind, MAX_DEPTH, NodeId, Plan};
 
 /// Size in bytes of a block: headers and data are padded to multiples.
 const BLOCK: u64 = 512;
 
-/// Maximum size in bytes of one header's records, a long name, or a map of holes. On Linux each
-/// attribute value of an inode, and the list of their names, has at most 64 KiB.
+/// Maximum size in bytes of one header's records, of all global records in effect, of a long name,
+/// or of a map of holes. On Linux each attribute value of an inode, and the list of their names,
+/// has at most 64 KiB.
 const MAX_RECORDS: u64 = 16 << 20;
+
+/// Memory in bytes of a component of a path, without its name.
+const COMPONENT: usize = 48;
+
+/// Maximum number of bytes of a path in a message.
+const MAX_SHOWN: usize = 1024;
+
+/// Maximum memory of a tree as a multiple of the size of its archive. A member has a header of 512
+/// bytes, and its node takes about as much. Records that apply to many members take more.
+const MAX_TREE_RATIO: u64 = 4;
+
+/// Memory in bytes that any tree may take: a small archive may have short paths of many directories
+/// that it does not list.
+const MIN_TREE: u64 = 64 << 20;
 
 /// An archive member.
 pub(super) struct Member {
@@ -44,13 +60,19 @@ pub(super) enum MemberContent {
 }
 
 /// Returns the tree of an uncompressed archive. Directories that it does not list belong to root,
-/// with mode 0755.
+/// with mode 0755. Returns an error if the tree takes more memory than such archives need.
 pub fn tar(file: File) -> Result<Plan> {
+    let limit = archive_limit(file.metadata()?.len());
     let mut plan = Plan::new(implicit_attributes());
-    for member in members(file, &TreeLimit::none())? {
-        add(&mut plan, member)?;
+    for member in members(file, &limit)? {
+        add(&mut plan, member, &limit)?;
     }
     Ok(plan)
+}
+
+/// Returns the limit of the tree of archives of `size` bytes in all, uncompressed.
+pub(super) fn archive_limit(size: u64) -> TreeLimit {
+    TreeLimit::new(size.saturating_mul(MAX_TREE_RATIO).max(MIN_TREE))
 }
 
 /// Returns the attributes of a directory that is not listed.
@@ -61,8 +83,9 @@ pub(super) fn implicit_attributes() -> Attributes {
     }
 }
 
-/// Adds a member to the tree, replacing an existing node.
-pub(super) fn add(plan: &mut Plan, member: Member) -> Result<()> {
+/// Adds a member to the tree, replacing an existing node. Directories that are not listed are
+/// within `limit`.
+pub(super) fn add(plan: &mut Plan, member: Member, limit: &TreeLimit) -> Result<()> {
     let Member {
         path,
         attributes,
@@ -83,7 +106,11 @@ pub(super) fn add(plan: &mut Plan, member: Member) -> Result<()> {
         dir = match plan.lookup(dir, name) {
             Some(there) if matches!(plan.kind(there), Kind::Directory(_)) => there,
             Some(_) => return Err(failed("has a parent that is not a directory")),
-            None => plan.add(dir, name, implicit_attributes(), Kind::empty_directory()),
+            None => {
+                let attributes = implicit_attributes();
+                limit.take(name.len(), &attributes, None)?;
+                plan.add(dir, name, attributes, Kind::empty_directory())
+            }
         };
     }
     match what {
@@ -118,11 +145,12 @@ pub(super) fn members(file: File, limit: &TreeLimit) -> Result<Vec<Member>> {
     };
     let mut members = Vec::new();
     while let Some(member) = archive.next()? {
-        let path: usize = member.path.iter().map(Vec::len).sum();
+        let size = |path: &[Vec<u8>]| path.iter().map(|name| name.len() + COMPONENT).sum();
+        let path: usize = size(&member.path);
         match &member.content {
             MemberContent::Node(kind) => limit.take(path, &member.attributes, Some(kind))?,
             MemberContent::Link(target) => {
-                let target: usize = target.iter().map(Vec::len).sum();
+                let target: usize = size(target);
                 limit.take(path + target, &member.attributes, None)?;
             }
         }
@@ -146,15 +174,37 @@ const SPARSE_PREFIX: &[u8] = b"GNU.sparse.";
 /// The directory of an incremental archive, with its entries as data (`GNUTYPE_DUMPDIR`).
 const DUMPDIR: u8 = b'D';
 
-/// Merges later records into earlier ones, replacing those with the same key. An empty value
-/// deletes a record (POSIX, pax).
-fn merge_records(records: &mut Records, later: RecordList) {
-    for (key, value) in later {
-        if value.is_empty() && !key.starts_with(XATTR_PREFIX) {
-            records.remove(&key);
-        } else {
-            records.insert(key, value);
-        }
+/// Returns whether a record deletes the earlier ones with its key: its value is empty (POSIX, pax).
+fn is_deletion(key: &[u8], value: &[u8]) -> bool {
+    value.is_empty() && !key.starts_with(XATTR_PREFIX)
+}
+
+/// The records that apply to one member: its own, and the global ones of other keys.
+struct MemberRecords<'a> {
+    own: Records,
+    global: &'a Records,
+}
+
+impl<'a> MemberRecords<'a> {
+    fn new(own: RecordList, global: &'a Records) -> MemberRecords<'a> {
+        let own = own.into_iter().collect();
+        MemberRecords { own, global }
+    }
+
+    /// Returns the value of a record.
+    fn get(&self, key: &[u8]) -> Option<&Vec<u8>> {
+        let value = self.own.get(key).or_else(|| self.global.get(key))?;
+        (!is_deletion(key, value)).then_some(value)
+    }
+
+    /// Returns the extended attributes.
+    fn xattrs(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let named = self.global.iter().chain(&self.own);
+        let named = named.filter_map(|(key, value)| {
+            let name = key.strip_prefix(XATTR_PREFIX)?;
+            Some((name.to_vec(), value.clone()))
+        });
+        named.collect()
     }
 }
 
@@ -197,12 +247,28 @@ impl Archive {
                 let records = self::parse_records(&bytes)
                     .ok_or_else(|| self.corrupt("malformed pax records"))?;
                 if kind.is_pax_global_extensions() {
-                    merge_records(&mut self.global, records);
+                    self.add_global(records)?;
                 } else {
                     // If there are several before a member, the last one applies.
                     local = records;
                 }
             }
+        }
+    }
+
+    /// Applies records to all members from here on. Later ones replace those with the same key.
+    fn add_global(&mut self, records: RecordList) -> Result<()> {
+        for (key, value) in records {
+            match is_deletion(&key, &value) {
+                true => drop(self.global.remove(&key)),
+                false => drop(self.global.insert(key, value)),
+            }
+        }
+        let sizes = self.global.iter();
+        let size: usize = sizes.map(|(key, value)| key.len() + value.len()).sum();
+        match size as u64 > MAX_RECORDS {
+            true => Err(self.corrupt("global records of more than 16 MiB")),
+            false => Ok(()),
         }
     }
 
@@ -243,7 +309,10 @@ impl Archive {
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact_at(bytes, at);
-        read.map_err(|_| self.corrupt("the archive is truncated"))
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.corrupt("the archive is truncated"),
+            _ => error.into(),
+        })
     }
 
     fn corrupt(&self, what: impl std::fmt::Display) -> Error {
@@ -257,8 +326,7 @@ impl Archive {
         (long_name, long_link): (Option<Vec<u8>>, Option<Vec<u8>>),
     ) -> Result<Member> {
         let sparse = Sparse::parse(&local);
-        let mut records = self.global.clone();
-        merge_records(&mut records, local);
+        let records = MemberRecords::new(local, &self.global);
         let record = |key: &str| records.get(key.as_bytes());
         let number = |key: &str| Some(str::from_utf8(record(key)?).ok()?.parse::<u64>().ok());
         let field_value = |key: &str, field: Field| match number(key) {
@@ -273,6 +341,10 @@ impl Archive {
             .unwrap_or_else(|| header.path_bytes().into_owned());
         let path = parse_path(&name)
             .ok_or_else(|| Error::with_path(&name, "a path that leads outside the tree"))?;
+        if path.len() > MAX_DEPTH {
+            let what = format!("more than {MAX_DEPTH} nested directories");
+            return Err(Error::with_path(&name[..name.len().min(MAX_SHOWN)], what));
+        }
         let sparse = sparse.map_err(|what| Error::with_path(&name, what))?;
         for key in ["SCHILY.realsize", "SUN.holesdata"] {
             if record(key).is_some() {
@@ -292,7 +364,7 @@ impl Archive {
                 .map_err(|_| self.corrupt("a group beyond 32 bits"))?,
             mtime: mtime(header, record("mtime"))
                 .ok_or_else(|| self.corrupt("a malformed time"))?,
-            xattrs: xattrs(&records),
+            xattrs: records.xattrs(),
         };
         let target = || {
             let target = record("linkpath").cloned().or(long_link);
@@ -416,10 +488,14 @@ impl Archive {
         };
         entries(&mut map, &gnu.sparse).ok_or_else(|| self.corrupt(broken))?;
         let mut more = gnu.is_extended();
+        let start = self.at;
         while more {
             let mut block = GnuExtSparseHeader::new();
             self.read(self.at, block.as_mut_bytes())?;
             self.at += BLOCK;
+            if self.at - start > MAX_RECORDS {
+                return Err(self.corrupt("a map of holes of more than 16 MiB"));
+            }
             entries(&mut map, block.sparse()).ok_or_else(|| self.corrupt(broken))?;
             more = block.is_extended();
         }
@@ -601,14 +677,6 @@ fn parse_records(mut bytes: &[u8]) -> Option<RecordList> {
     Some(records)
 }
 
-fn xattrs(records: &Records) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let named = records.iter().filter_map(|(key, value)| {
-        let name = key.strip_prefix(XATTR_PREFIX)?;
-        Some((name.to_vec(), value.clone()))
-    });
-    named.collect()
-}
-
 fn mtime(header: &Header, record: Option<&Vec<u8>>) -> Option<Time> {
     let Some(record) = record else {
         let sec = parse_number(&header.as_bytes()[MTIME.1])?;
@@ -640,13 +708,13 @@ mod tests {
     #[test]
     fn records_may_have_newlines_in_them() {
         let bytes = b"30 SCHILY.xattr.user.a=1\n2\n=3\n19 mtime=-1.250000\n";
-        let mut records = Records::new();
-        merge_records(
-            &mut records,
+        let (own, global) = (
             super::parse_records(bytes).expect("two records"),
+            Records::new(),
         );
-        assert_eq!(xattrs(&records)[&b"user.a"[..]], b"1\n2\n=3");
-        let time = mtime(&Header::new_old(), records.get(&b"mtime"[..]));
+        let records = MemberRecords::new(own, &global);
+        assert_eq!(records.xattrs()[&b"user.a"[..]], b"1\n2\n=3");
+        let time = mtime(&Header::new_old(), records.get(b"mtime"));
         let want = Time {
             sec: -2,
             nsec: 750_000_000,

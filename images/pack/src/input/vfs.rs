@@ -30,14 +30,14 @@ pub fn file_system(
         let what = "expected a directory, an image, a tar archive or an OCI image layout";
         return Err(Error::new(what));
     }
-    let mut plan = Plan::new(attributes(tree, &root).map_err(Error::new)?);
+    let mut plan = Plan::new(attributes(tree, &root).map_err(io::Error::from)?);
     let mut linked = HashMap::<(u64, u64), NodeId>::new();
     let mut pending = vec![(root, NodeId::ROOT, Vec::new(), 0)];
     while let Some((dir, node, path, level)) = pending.pop() {
         let listed = tree.with(|cx| list(cx, &*dir.node));
-        for listed in listed.map_err(|errno| Error::with_path(&path, errno))? {
+        for listed in listed.map_err(|errno: Errno| Error::with_errno(&path, errno))? {
             let path = [&path[..], b"/", &listed.name].concat();
-            let failed = |errno: Errno| Error::with_path(&path, errno);
+            let failed = |errno: Errno| Error::with_errno(&path, errno);
             let entry = listed
                 .entry
                 .ok_or_else(|| Error::with_path(&path, "cannot be accessed"))?;

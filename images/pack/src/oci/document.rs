@@ -74,11 +74,7 @@ impl Document {
     /// Parses an index or a manifest. A document that could be read as both is invalid
     /// (CVE-2021-41190).
     pub fn parse(text: &[u8]) -> Result<Document> {
-        if text.len() as u64 > MAX_DOCUMENT {
-            let line = format!("expected at most {MAX_DOCUMENT} bytes of JSON, got more");
-            return Err(Error::new(line));
-        }
-        let value: Value = serde_json::from_slice(text).map_err(Error::new)?;
+        let value = parse_json(text)?;
         let array = |name: &str| value.get(name).map(|list| (name.to_owned(), list));
         let descriptors = |(name, list): (String, &Value)| {
             let list = list.as_array();
@@ -110,8 +106,17 @@ impl Document {
     }
 }
 
+/// Parses JSON of at most [`MAX_DOCUMENT`] bytes.
+pub(super) fn parse_json(text: &[u8]) -> Result<Value> {
+    if text.len() as u64 > MAX_DOCUMENT {
+        let line = format!("expected at most {MAX_DOCUMENT} bytes of JSON, got more");
+        return Err(Error::new(line));
+    }
+    serde_json::from_slice(text).map_err(Error::new)
+}
+
 impl Descriptor {
-    fn parse(value: &Value) -> Result<Descriptor> {
+    pub(super) fn parse(value: &Value) -> Result<Descriptor> {
         let text = |name: &str| value[name].as_str();
         let digest = text("digest").ok_or_else(|| Error::new("a descriptor without a digest"))?;
         let digest: Digest = digest.parse()?;

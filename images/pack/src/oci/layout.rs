@@ -10,9 +10,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use humantime::format_rfc3339_seconds;
 use serde_json::{Value, json};
-use sidecar::Hash;
+use sidecar::{Hash, SecretKey};
 use tempfile::{NamedTempFile, TempPath};
 
+use super::cosign::{self, SIGNATURE_DIR};
 use super::{Algorithm, Config, Digest, EROFS_LAYER, Platform, ROOT_ANNOTATION};
 
 /// The first second of the year 10000 since the Unix epoch.
@@ -22,9 +23,9 @@ const YEAR_10000: u64 = 253_402_300_800;
 const MARKER: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 
 /// Media types of the specification.
-const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(super) const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
+pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(super) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 /// A layout to which an image is written.
 pub struct Layout {
@@ -37,17 +38,7 @@ impl Layout {
     /// Creates the layout at `dir`, unless there is one. Returns an error if the directory has
     /// other files.
     pub fn create(dir: &Path) -> io::Result<Layout> {
-        fs::create_dir_all(dir)?;
-        let marker = dir.join("oci-layout");
-        if !marker.is_file() {
-            if fs::read_dir(dir)?.next().is_some() {
-                let line = "expected an empty directory, or that of an OCI image layout";
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, line));
-            }
-            fs::write(&marker, MARKER)?;
-        }
-        let blobs = dir.join("blobs/sha256");
-        fs::create_dir_all(&blobs)?;
+        let blobs = create_layout(dir)?;
         Ok(Layout {
             dir: dir.into(),
             layer: NamedTempFile::with_prefix_in(".barge-pack-", blobs)?.into_temp_path(),
@@ -62,11 +53,15 @@ impl Layout {
     /// Makes the file at [`Layout::layer_path`], whose hashes have the root `root`, the only layer
     /// of the only image, with the configuration `config` apart from its layers. `created` is in
     /// seconds since the Unix epoch. Returns the digest of the manifest.
+    ///
+    /// With `key`, a signature of the manifest in the format of cosign is another layout, in the
+    /// directory [`SIGNATURE_DIR`]: tools that copy the only image of a layout still can.
     pub fn finish(
         self,
         config: Config,
         root: Option<&Hash>,
         created: Option<i64>,
+        key: Option<&SecretKey>,
     ) -> io::Result<Digest> {
         let Layout { dir, layer: path } = self;
         let mut file = File::open(&path)?;
@@ -76,7 +71,7 @@ impl Layout {
             .map_err(|error| error.error)?;
         let platform = config.platform().unwrap_or_else(Platform::host);
         let config = config.with_layer(&layer, created.and_then(rfc3339));
-        let config = document(&dir, CONFIG_TYPE, &config)?;
+        let config = write_document(&dir, CONFIG_TYPE, &config)?;
         let mut layer =
             json!({"mediaType": EROFS_LAYER, "digest": layer.to_string(), "size": size});
         if let Some(root) = root {
@@ -89,24 +84,56 @@ impl Layout {
             "layers": [layer],
         });
         let text = manifest.to_string();
-        let mut entry = document(&dir, MANIFEST, &manifest)?;
+        let digest = Digest::sha256(text.as_bytes());
+        let mut entry = write_document(&dir, MANIFEST, &manifest)?;
         entry["platform"] = json!({"architecture": platform.architecture, "os": platform.os});
         let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]});
         replace(&dir, &dir.join("index.json"), index.to_string().as_bytes())?;
-        Ok(Digest::sha256(text.as_bytes()))
+        let signature = dir.join(SIGNATURE_DIR);
+        match key {
+            Some(key) => cosign::write(&signature, &digest, key)?,
+            // An earlier one is of another image.
+            None => cosign::remove(&signature)?,
+        }
+        Ok(digest)
     }
 }
 
+/// Creates a layout without an index at `dir`, unless there is one, and returns the directory of
+/// its blobs. Returns an error if the directory has other files.
+pub(super) fn create_layout(dir: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(dir)?;
+    if !is_layout(dir) {
+        if fs::read_dir(dir)?.next().is_some() {
+            let line = "expected an empty directory, or that of an OCI image layout";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, line));
+        }
+        fs::write(dir.join("oci-layout"), MARKER)?;
+    }
+    let blobs = dir.join("blobs/sha256");
+    fs::create_dir_all(&blobs)?;
+    Ok(blobs)
+}
+
+/// Returns whether `dir` is a layout.
+pub(super) fn is_layout(dir: &Path) -> bool {
+    dir.join("oci-layout").is_file()
+}
+
 /// Writes a document to the layout at `dir`, and returns its descriptor.
-fn document(dir: &Path, media_type: &str, document: &Value) -> io::Result<Value> {
-    let text = document.to_string();
-    let digest = Digest::sha256(text.as_bytes());
-    replace(dir, &dir.join(digest.blob_path()), text.as_bytes())?;
-    Ok(json!({"mediaType": media_type, "digest": digest.to_string(), "size": text.len()}))
+pub(super) fn write_document(dir: &Path, media_type: &str, document: &Value) -> io::Result<Value> {
+    write_blob(dir, media_type, document.to_string().as_bytes())
+}
+
+/// Writes a blob to the layout at `dir`, and returns its descriptor.
+pub(super) fn write_blob(dir: &Path, media_type: &str, bytes: &[u8]) -> io::Result<Value> {
+    let digest = Digest::sha256(bytes);
+    replace(dir, &dir.join(digest.blob_path()), bytes)?;
+    Ok(json!({"mediaType": media_type, "digest": digest.to_string(), "size": bytes.len()}))
 }
 
 /// Writes a file, which replaces an existing one when it is complete.
-fn replace(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn replace(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = NamedTempFile::with_prefix_in(".barge-pack-", dir)?;
     file.write_all(bytes)?;
     use std::os::unix::fs::PermissionsExt;
@@ -140,7 +167,7 @@ mod tests {
         });
         for (layout, bytes) in layouts {
             let config = Config::new(&Platform::host());
-            layout.finish(config, None, None).expect("finished");
+            layout.finish(config, None, None, None).expect("finished");
             let blob = dir.path().join(Digest::sha256(bytes).blob_path());
             assert_eq!(fs::read(blob).expect("a layer"), bytes);
         }
@@ -164,7 +191,7 @@ mod tests {
             let layout = Layout::create(&at).expect("created");
             fs::write(layout.layer_path(), bytes).expect("written");
             let config = Config::new(&Platform::host());
-            let digest = layout.finish(config, Some(&[7; 32]), Some(0));
+            let digest = layout.finish(config, Some(&[7; 32]), Some(0), None);
             digests.push(digest.expect("finished"));
             let index = fs::read(at.join("index.json")).expect("an index");
             let Ok(Document::Index(entries)) = Document::parse(&index) else {

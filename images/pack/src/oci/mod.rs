@@ -1,9 +1,10 @@
 //! OCI images (image-spec 1.1): digests, indexes and manifests, which are untrusted input, and
 //! image layouts as written.
 //!
-//! Deliberately absent: Docker's manifests of schema 1, and signatures.
+//! Deliberately absent: Docker's manifests of schema 1.
 
 mod config;
+pub mod cosign;
 mod digest;
 mod document;
 mod layout;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
+use pack::input::OciLayout;
 use pack::{Kind, Output, Plan, input};
 use sha2::{Digest, Sha256};
 
@@ -410,6 +411,76 @@ fn the_last_records_before_a_member_count_and_no_value_deletes() {
     );
 }
 
+/// Global records apply to each member: a small archive made a tree of gigabytes.
+#[test]
+fn records_take_no_more_memory_than_archives_need() {
+    let long = "x".repeat(1 << 20);
+    let attribute = [("SCHILY.xattr.user.a", &*long)];
+    let files = |count: usize| (0..count).map(|at| member(b'0', &format!("f{at}"), b""));
+    let with =
+        |first: Vec<u8>, count| -> Vec<_> { [first].into_iter().chain(files(count)).collect() };
+    assert!(plan_of_members(&with(pax(b'g', &attribute), 10)).is_ok());
+    let keys: Vec<_> = (0..17).map(|at| format!("comment{at}")).collect();
+    let global = |key: &String| pax(b'g', &[(key, &long)]);
+    let deep = "d/".repeat(2049);
+    // Each path of many directories is new.
+    let paths = (0..200).map(|at| pax(b'x', &[("path", &format!("{at}/{}f", "d/".repeat(1000)))]));
+    let paths = paths.flat_map(|records| [records, member(b'0', "f", b"")]);
+    let mut beyond = member(b'g', "records", b"");
+    beyond[124..136].copy_from_slice(b"00000777777\0");
+    sign(&mut beyond);
+    let mut longest = beyond.clone();
+    longest[124..136].copy_from_slice(b"00200000000\0");
+    sign(&mut longest);
+    for (members, part) in [
+        (with(pax(b'g', &attribute), 100), "a tree of at most"),
+        (
+            keys.iter().map(global).collect(),
+            "global records of more than 16 MiB",
+        ),
+        (
+            with(pax(b'g', &[("path", &deep)]), 1),
+            "more than 2048 nested",
+        ),
+        (paths.collect(), "a tree of at most"),
+        (vec![beyond], "truncated"),
+        (vec![longest], "records of more than 16 MiB"),
+        (
+            vec![member(b'g', "records", b"99 comment=short\n")],
+            "malformed pax records",
+        ),
+        (
+            vec![member(b'x', "records", b"17 comment=short\n8 path")],
+            "malformed pax records",
+        ),
+    ] {
+        let error = plan_of_members(&members)
+            .err()
+            .expect("refused")
+            .to_string();
+        assert!(error.contains(part) && error.len() < 2000, "{error}");
+    }
+    // A later record takes the place of one with its key.
+    let again: Vec<_> = [&keys[0]; 17].into_iter().map(global).collect();
+    assert!(plan_of_members(&again).is_ok());
+}
+
+#[test]
+fn an_error_has_the_kind_of_its_cause() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let missing = OciLayout::open(dir.path()).err().expect("no index").kind();
+    assert_eq!(missing, std::io::ErrorKind::NotFound);
+    let broken = plan_of_members(&[vec![1; 512]])
+        .err()
+        .expect("broken")
+        .kind();
+    assert_eq!(broken, std::io::ErrorKind::InvalidData);
+    let error: pack::Error = std::io::Error::from(std::io::ErrorKind::StorageFull).into();
+    let error = std::io::Error::from(error.of("layer"));
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    assert!(error.to_string().starts_with("layer: "), "{error}");
+}
+
 #[test]
 fn fields_of_nothing_are_0_and_a_dumpdir_is_a_directory() {
     // A v7 header: no magic number, and NULs or spaces in every number.
@@ -554,7 +625,8 @@ fn layers_are_put_on_each_other() {
             "mkdir etc; ln -s c etc/b; ln etc/b etc/d",
         ],
     );
-    let plan = input::oci_layout(dir.path(), scratch).expect("a plan");
+    let layout = OciLayout::open(dir.path()).expect("a layout");
+    let plan = layout.tree(scratch).expect("a plan");
     assert_eq!(
         paths(&plan),
         [
@@ -627,7 +699,8 @@ fn a_blob_with_another_digest_is_refused() {
         let path = blob.expect("a blob").path();
         let before = fs::read(&path).expect("read");
         fs::write(&path, [&before[..], b" "].concat()).expect("written");
-        let error = input::oci_layout(dir.path(), scratch)
+        let error = OciLayout::open(dir.path())
+            .and_then(|layout| layout.tree(scratch))
             .err()
             .expect("refused")
             .to_string();

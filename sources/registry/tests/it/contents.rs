@@ -6,8 +6,8 @@ use pack::oci::{Platform, ROOT_ANNOTATION};
 use serde_json::{Value, json};
 use vfs::{Call, Caller, Cx, FileSystem};
 
-use crate::server::Server;
-use crate::{EROFS, TAR, erofs, error, open, read, tree};
+use crate::server::{Reply, Server};
+use crate::{EROFS, TAR, erofs, error, open, options, read, tree};
 
 fn annotated(mut layer: Value, root: &[u8]) -> Value {
     layer["annotations"] = json!({ ROOT_ANNOTATION: hex::encode(root) });
@@ -321,4 +321,63 @@ fn several_erofs_layers_are_merged_with_the_marks_of_overlayfs() {
     server.image(&[annotated(server.blob(EROFS, &other), &root), layer]);
     let refused = error(open(&server, "")).to_string();
     assert!(refused.contains("is not the expected one"), "{refused}");
+}
+
+#[test]
+fn a_tag_is_resolved_once() {
+    let server = Server::new();
+    let image = |file: &str| {
+        let text = json!({"architecture": file, "os": "linux"}).to_string();
+        let config = server.blob("config", text.as_bytes());
+        let layers = [server.blob(TAR, &archive(&[file]))];
+        server.document("latest", &json!({"layers": layers, "config": config}))
+    };
+    image("first");
+    let url = format!("oci://{}/dir/image?hosts_dir=/none", server.host());
+    let url: registry::Url = url.parse().expect("a URL");
+    let resolved = registry::resolve(&url, &options()).expect("resolved");
+    image("second");
+    server.requests();
+    let opened = registry::open(&resolved, &options()).expect("opened");
+    assert_eq!(names(&tree(opened).expect("a tree")), ["first"]);
+    let config = registry::config(&resolved, &options()).expect("read");
+    let config = format!("{:?}", config.expect("a configuration"));
+    assert!(config.contains("first"), "{config}");
+    let requests = server.requests();
+    assert!(
+        requests
+            .iter()
+            .all(|request| !request.path.contains("latest"))
+    );
+    let again = registry::resolve(&resolved, &options()).expect("resolved");
+    assert_eq!((again, server.requests().len()), (resolved, 0));
+}
+
+#[test]
+fn a_layer_that_is_denied_or_too_large_says_so() {
+    let server = Server::new();
+    let layers = [
+        server.blob(TAR, &archive(&["a"])),
+        server.blob(TAR, &archive(&["b"])),
+    ];
+    server.image(&layers);
+    let denied = layers[1]["digest"].as_str().expect("text").to_owned();
+    let path = denied.clone();
+    server.handle(move |request| request.path.contains(&path).then(|| Reply::status(403)));
+    let cache = tempfile::tempdir().expect("a directory");
+    let cached = format!("?hosts_dir=/none&cache_dir={}", cache.path().display());
+    for rest in ["", &cached] {
+        let error = error(open(&server, rest));
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        let line = format!("layer {denied}: 403, Forbidden");
+        assert_eq!(error.to_string(), line);
+    }
+    server.handle(|request| request.path.contains("/blobs/").then(|| Reply::status(404)));
+    assert_eq!(error(open(&server, "")).kind(), ErrorKind::NotFound);
+    server.handle(|_| None);
+    let mut bomb = archive(&["a"]);
+    bomb.resize(4 << 20, 0);
+    server.image(&[server.blob(&format!("{TAR}+gzip"), &gzip(&bomb))]);
+    let error = error(open(&server, &format!("{cached}&cache_dir_size=1M")));
+    assert_eq!(error.kind(), ErrorKind::FileTooLarge);
 }

@@ -2,6 +2,7 @@
 
 mod authorization;
 mod contents;
+mod cosign;
 mod faults;
 mod server;
 
