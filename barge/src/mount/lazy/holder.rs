@@ -700,7 +700,8 @@ impl Events {
         let _ = filler.map(|filler| message::send(filler.as_fd(), &Notice::Fill(fill), None));
     }
 
-    /// Removes reads that are over with `remove`, which returns their numbers, and tells the filler.
+    /// Removes reads that are over with `remove`, which returns their numbers, and tells the
+    /// filler.
     fn end_reads(&self, remove: impl FnOnce(&mut Reads) -> Vec<u64>) {
         let (numbers, filler) = {
             let mut state = self.state.lock();
@@ -737,8 +738,12 @@ impl Events {
         let fills: Vec<Fill> = {
             let mut state = self.state.lock();
             let known = state.reads.complete.then(|| state.reads.ranges());
-            // The socket's buffer has space for it.
-            message::send(here.as_fd(), &Notice::Reads(known), None)?;
+            // An empty socket does not block.
+            if message::send(here.as_fd(), &Notice::Reads(known), None).is_err() {
+                // Its buffer is smaller than by default.
+                state.reads.give_up();
+                message::send(here.as_fd(), &Notice::Reads(None), None)?;
+            }
             state.filler = Some(here.clone());
             state.receiver = Some(receiver);
             let now = Instant::now();

@@ -151,7 +151,7 @@ mod tests {
             let fill = fill(&mut reads, thread);
             assert!(reads.allow(&fill));
         }
-        // What has to fit in a message and in an environment variable.
+        // It has to fit in a message and in an environment variable.
         let text = serde_json::to_string(&reads).expect("text");
         assert!(text.len() < 100 << 10, "{}", text.len());
         let fill = fill(&mut reads, 1);

@@ -43,8 +43,7 @@ pub struct CachedSource {
     eviction_lock: RwLock<()>,
     state: Mutex<State>,
     cache_dir: Mutex<CacheDir>,
-    /// Reads of the data file by the kernel, if it reads the file. What it may be reading is not
-    /// evicted.
+    /// Reads of the data file by the kernel, if it reads the file. Their ranges are not evicted.
     kernel_reads: Option<Arc<AllowedReads>>,
 }
 
@@ -56,7 +55,8 @@ struct State {
     bytes: u64,
     /// Segments that match their tags.
     verified: u64,
-    /// Whether the last write has failed. It is the last one then, unless the kernel reads the file.
+    /// Whether the last write has failed. It is the last one then, unless the kernel reads the
+    /// file.
     failed: bool,
 }
 
