@@ -203,13 +203,12 @@ impl Filler {
                 self.reads.observe();
             }
             Notice::Reads(None) | Notice::Unknown => self.reads.give_up(),
-            Notice::Fill(fill) => {
+            Notice::Fill(fill, over) => {
+                over.into_iter().for_each(|number| self.reads.end(number));
                 self.reads.begin(fill.number, fill.start..fill.end);
                 return Ok(Some(fill));
             }
-            Notice::Over(numbers) => numbers
-                .into_iter()
-                .for_each(|number| self.reads.end(number)),
+            Notice::Over(over) => over.into_iter().for_each(|number| self.reads.end(number)),
         }
         Ok(None)
     }

@@ -594,6 +594,16 @@ struct EventState {
     receiver: Option<JoinHandle<()>>,
     /// Reads that were allowed.
     reads: Reads,
+    /// Numbers of reads that are over, for the next message to the filler.
+    over: Vec<u64>,
+}
+
+impl EventState {
+    /// Removes reads that are over with `remove`, which returns their numbers.
+    fn end_reads(&mut self, remove: impl FnOnce(&mut Reads) -> Vec<u64>) {
+        let over = remove(&mut self.reads);
+        self.over.extend(over);
+    }
 }
 
 struct Waiting {
@@ -677,14 +687,14 @@ impl Events {
     fn pass_on(&self, event: Event) {
         match event {
             Event::Waits(read) => self.pass_on_read(read),
-            Event::Over { thread } => self.end_reads(|reads| reads.end(thread)),
+            Event::Over { thread } => self.state.lock().end_reads(|reads| reads.end(thread)),
         }
     }
 
     fn pass_on_read(&self, read: WaitingRead) {
-        // A thread does one read at a time.
-        self.end_reads(|reads| reads.end(read.thread));
         let mut state = self.state.lock();
+        // A thread does one read at a time.
+        state.end_reads(|reads| reads.end(read.thread));
         let fill = Fill {
             event: read.file.as_raw_fd(),
             start: read.range.start,
@@ -694,32 +704,29 @@ impl Events {
         };
         let waiting = Waiting::new(read.file, fill);
         state.waiting.insert(fill.event, waiting);
+        let notice = Notice::Fill(fill, std::mem::take(&mut state.over));
         let filler = state.filler.clone();
         drop(state);
         // A filler that has ended is replaced, and gets it again.
-        let _ = filler.map(|filler| message::send(filler.as_fd(), &Notice::Fill(fill), None));
+        let _ = filler.map(|filler| message::send(filler.as_fd(), &notice, None));
     }
 
-    /// Removes reads that are over with `remove`, which returns their numbers, and tells the
-    /// filler.
-    fn end_reads(&self, remove: impl FnOnce(&mut Reads) -> Vec<u64>) {
-        let (numbers, filler) = {
-            let mut state = self.state.lock();
-            (remove(&mut state.reads), state.filler.clone())
-        };
-        if let (false, Some(filler)) = (numbers.is_empty(), filler) {
-            // Another filler is not told of them.
-            let _ = message::send(filler.as_fd(), &Notice::Over(numbers), None);
-        }
-    }
-
-    /// Ends the reads of threads that have ended: one that fails raises no further event.
+    /// Ends the reads of threads that have ended: one that fails raises no further event. Tells the
+    /// filler which reads are over.
     fn find_ended_threads(&self) {
         let exists = |thread| match Pid::from_raw(thread) {
             Some(id) => test_kill_process(id) != Err(Errno::SRCH),
             None => true,
         };
-        self.end_reads(|reads| reads.end_without(exists));
+        let (over, filler) = {
+            let mut state = self.state.lock();
+            state.end_reads(|reads| reads.end_without(exists));
+            (std::mem::take(&mut state.over), state.filler.clone())
+        };
+        if let (false, Some(filler)) = (over.is_empty(), filler) {
+            // Another filler is not told of them.
+            let _ = message::send(filler.as_fd(), &Notice::Over(over), None);
+        }
     }
 
     /// Returns the filler's end of a new socket, and passes on what waits. The last filler has
@@ -744,6 +751,7 @@ impl Events {
                 state.reads.give_up();
                 message::send(here.as_fd(), &Notice::Reads(None), None)?;
             }
+            state.over.clear();
             state.filler = Some(here.clone());
             state.receiver = Some(receiver);
             let now = Instant::now();
@@ -758,7 +766,7 @@ impl Events {
         // The socket's buffer may be smaller than what waits.
         let send = move || {
             for fill in fills {
-                if message::send(here.as_fd(), &Notice::Fill(fill), None).is_err() {
+                if message::send(here.as_fd(), &Notice::Fill(fill, Vec::new()), None).is_err() {
                     return;
                 }
             }

@@ -78,8 +78,8 @@ enum Notice {
     /// The first message: numbers and ranges of reads that were allowed before and may not be over,
     /// or nothing if there may be others.
     Reads(Option<Vec<(u64, u64, u64)>>),
-    /// A range has to be filled.
-    Fill(Fill),
+    /// A range has to be filled, and the reads with these numbers are over.
+    Fill(Fill, Vec<u64>),
     /// The reads with these numbers are over.
     Over(Vec<u64>),
     /// There will be reads that the filler is not told.
