@@ -155,6 +155,11 @@ impl LazyImage {
         Ok(())
     }
 
+    /// Returns whether eviction of segments may become necessary.
+    pub fn may_exceed_cache(&self) -> bool {
+        self.filled().is_some_and(CachedSource::may_exceed)
+    }
+
     /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         match &self.file {

@@ -150,10 +150,16 @@ impl Filler {
         let file = match mounted {
             Some((name, file)) if name == image.file_name() => file,
             Some(_) => return Err(io::Error::other("expected the image that is mounted")),
-            None => match self.ask(&Request::Open(image.file_name()))? {
-                (Reply::Descriptor, Some(file)) => file,
-                (other, _) => return Err(unexpected(&other)),
-            },
+            None => {
+                let (name, followed) = (image.file_name(), image.may_exceed_cache());
+                if !followed {
+                    self.reads.give_up();
+                }
+                match self.ask(&Request::Open { name, followed })? {
+                    (Reply::Descriptor, Some(file)) => file,
+                    (other, _) => return Err(unexpected(&other)),
+                }
+            }
         };
         image.prepare(File::from(file), self.reads.clone())?;
         let _ = self.image.set(Some(Arc::new(image)));

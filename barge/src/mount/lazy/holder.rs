@@ -452,8 +452,8 @@ impl Mount {
     fn serve(&mut self, request: Request) -> io::Result<(Reply, Option<OwnedFd>)> {
         let done = Ok((Reply::Done, None));
         match request {
-            Request::Open(name) => {
-                let quiet = self.open(&name)?.try_clone()?;
+            Request::Open { name, followed } => {
+                let quiet = self.open(&name, followed)?.try_clone()?;
                 Ok((Reply::Descriptor, Some(quiet.into())))
             }
             Request::Mount => {
@@ -491,8 +491,9 @@ impl Mount {
     }
 
     /// Opens the file with this name in the cache's directory and watches it, unless that is done.
+    /// Finds out whether reads are over if they are `followed`.
     /// Returns its quiet descriptor.
-    fn open(&mut self, name: &str) -> io::Result<&File> {
+    fn open(&mut self, name: &str, followed: bool) -> io::Result<&File> {
         if self.file.is_none() {
             // Code that has taken over the filler names no other file.
             let stem = name.strip_suffix(".data").unwrap_or_default();
@@ -502,6 +503,10 @@ impl Mount {
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::open(self.place.cache_dir.join(name), flags, Mode::empty())?;
             self.events.group.add(file.as_fd())?;
+            match followed {
+                true => self.events.group.add_over(file.as_fd())?,
+                false => self.events.state.lock().reads.give_up(),
+            }
             let quiet = self.events.group.quiet(file.as_fd())?.into();
             self.events.clone().start_reading()?;
             self.file = Some(WatchedFile {

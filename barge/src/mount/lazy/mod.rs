@@ -37,8 +37,9 @@ pub(super) use holder::hold;
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     /// Asks for a descriptor of the file with this name in the cache's directory, whose reads and
-    /// writes raise no events. The file is watched from then on.
-    Open(String),
+    /// writes raise no events. The file is watched from then on, and whether reads of it are over
+    /// if they are `followed`.
+    Open { name: String, followed: bool },
     /// Mounts, unless that is done. The file has all metadata.
     Mount,
     /// Ranges can be filled.

@@ -319,7 +319,12 @@ impl CachedSource {
         complete
     }
 
-    /// Returns whether the cache has space for the whole image, without eviction.
+    /// Returns whether the whole image and the others would be more than the cache may have.
+    pub(crate) fn may_exceed(&self) -> bool {
+        self.cache_dir.lock().would_exceed(self.len())
+    }
+
+    /// Returns whether the cache has space for the whole image, without eviction of its chunks.
     pub(crate) fn fits(&self) -> bool {
         self.cache_dir.lock().excess(self.len(), 0) == 0
     }
