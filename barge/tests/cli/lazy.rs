@@ -28,6 +28,11 @@ struct Fixture {
 impl Fixture {
     /// Packs the image with these options. Returns nothing if it cannot be mounted lazily here.
     fn new(options: &[&str]) -> Option<Fixture> {
+        Fixture::with(LARGE, options)
+    }
+
+    /// Does the same with a large file of this size in bytes.
+    fn with(size: usize, options: &[&str]) -> Option<Fixture> {
         if !geteuid().is_root() || !Path::new("/proc/sys/fs/fanotify").exists() {
             eprintln!("skipped: only root mounts images lazily");
             return None;
@@ -36,7 +41,7 @@ impl Fixture {
         let tree = dir.path().join("tree");
         fs::create_dir_all(tree.join("many")).expect("made");
         let word = |at: usize| ((at as u32) | 1).wrapping_mul(2_654_435_761).to_le_bytes();
-        let large: Vec<u8> = (0..LARGE / 4).flat_map(word).collect();
+        let large: Vec<u8> = (0..size / 4).flat_map(word).collect();
         fs::write(tree.join("large"), &large).expect("written");
         for number in 0..200usize {
             let text = format!("{number} ").repeat(number * 20);
@@ -244,7 +249,7 @@ fn read_until(
     let mut bytes = vec![0; 64 << 10];
     while !stop.load(Ordering::Relaxed) {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let at = (seed >> 33) as usize % (LARGE - bytes.len());
+        let at = (seed >> 33) as usize % (expected.len() - bytes.len());
         match file.read_exact_at(&mut bytes, at as u64) {
             Ok(()) => {
                 assert!(
@@ -521,6 +526,24 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
+/// Returns the processes of the mount in the background at `on`: the holder, then its child,
+/// whatever their numbers are.
+fn processes_of(on: &Path) -> Vec<i32> {
+    let parent = |id: &i32| {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        parent.and_then(|parent| parent.trim().parse::<i32>().ok())
+    };
+    let pattern = format!("mount -o .*{}", on.display());
+    let found = Command::new("pgrep").args(["-f", &pattern]).output();
+    let found = String::from_utf8(found.expect("runs").stdout).expect("numbers");
+    let found = found.split_whitespace();
+    let mut found: Vec<i32> = found.map(|id| id.parse().expect("a number")).collect();
+    let all = found.clone();
+    found.sort_by_key(|id| parent(id).is_some_and(|parent| all.contains(&parent)));
+    found
+}
+
 #[test]
 fn a_mount_in_the_background_continues_as_another_program() {
     let Some(place) = Fixture::new(&[]) else {
@@ -537,22 +560,7 @@ fn a_mount_in_the_background_continues_as_another_program() {
         .args(["mount", "-o", &cache, &server.url()])
         .arg(on.path());
     assert!(mount.status().expect("runs").success());
-    let parent = |id: &i32| {
-        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-        parent.and_then(|parent| parent.trim().parse::<i32>().ok())
-    };
-    // The holder, then its child, whatever their numbers are.
-    let processes = || {
-        let pattern = format!("mount -o .*{}", on.path().display());
-        let found = Command::new("pgrep").args(["-f", &pattern]).output();
-        let found = String::from_utf8(found.expect("runs").stdout).expect("numbers");
-        let found = found.split_whitespace();
-        let mut found: Vec<i32> = found.map(|id| id.parse().expect("a number")).collect();
-        let all = found.clone();
-        found.sort_by_key(|id| parent(id).is_some_and(|parent| all.contains(&parent)));
-        found
-    };
+    let processes = || processes_of(on.path());
     let [holder, first] = processes()[..] else {
         panic!("{:?}", processes());
     };
@@ -609,5 +617,127 @@ fn a_mount_in_the_background_continues_as_another_program() {
     while !processes().is_empty() {
         assert!(Instant::now() < until, "{:?}", processes());
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Size in bytes of a file that is several times as large as the cache.
+const EXCESSIVE: usize = 6 * CACHE;
+
+/// Size in bytes of a small cache.
+const CACHE: usize = 16 << 20;
+
+/// Reads pieces of a file at random, each from the image's file, until `stop`.
+fn read_uncached_until(
+    stop: &AtomicBool,
+    seed: u64,
+    path: &Path,
+    expected: &[u8],
+    reads: &AtomicU64,
+) {
+    let mut random = seed;
+    let file = fs::File::open(path).expect("opened");
+    let mut bytes = vec![0; 256 << 10];
+    while !stop.load(Ordering::Relaxed) {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let len = 1 + (random >> 20) as usize % bytes.len();
+        let at = (random >> 33) as usize % (expected.len() - len);
+        let read = file.read_exact_at(&mut bytes[..len], at as u64);
+        read.unwrap_or_else(|error| panic!("{len} bytes at {at}: {error}"));
+        let first = bytes[..len]
+            .iter()
+            .zip(&expected[at..])
+            .position(|(a, b)| a != b);
+        assert_eq!(first, None, "wrong bytes in {len} at {at}");
+        reads.fetch_add(1, Ordering::Relaxed);
+        let all = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        all.expect("it is a file");
+    }
+}
+
+#[test]
+fn a_mounted_image_that_is_larger_than_the_cache_is_evicted_where_nobody_reads() {
+    for options in [&[][..], &["-c", "lz4"]] {
+        let Some(place) = Fixture::with(EXCESSIVE, options) else {
+            return;
+        };
+        let size = match options {
+            [] => CACHE,
+            // Compression leaves less.
+            _ => CACHE.min(place.image.len() / 4),
+        };
+        let server = Server::new(place.image.clone());
+        let large = fs::read(place.path("tree/large")).expect("read");
+        let on = tempfile::tempdir().expect("a directory");
+        let cache = place.path("cache");
+        let text = cache.display();
+        let text = format!("cache_dir={text},cache_dir_size={size},seccomp=kill");
+        let mut mount = Command::new(BARGE);
+        mount
+            .args(["mount", "-o", &text, &server.url()])
+            .arg(on.path());
+        assert!(mount.status().expect("runs").success());
+        let holder = processes_of(on.path())[0];
+        let signal = |id, signal| kill_process(Pid::from_raw(id).expect("a process"), signal);
+        let stored = || {
+            let files = fs::read_dir(&cache).expect("a cache");
+            let blocks = files.map(|file| {
+                let metadata = file.expect("a file").metadata().expect("there");
+                std::os::unix::fs::MetadataExt::blocks(&metadata)
+            });
+            blocks.sum::<u64>() * 512
+        };
+        let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (mut most, mut fetched) = (0, 0);
+        std::thread::scope(|scope| {
+            let path = on.path().join("large");
+            let threads: Vec<_> = (0..8)
+                .map(|seed| {
+                    let (stop, reads, large, path) = (&stop, &reads, &large, path.clone());
+                    scope.spawn(move || read_uncached_until(stop, seed, &path, large, reads))
+                })
+                .collect();
+            for turn in 0..4 * kills() {
+                std::thread::sleep(Duration::from_millis(150));
+                drop_caches();
+                if threads.iter().any(|thread| thread.is_finished()) {
+                    break;
+                }
+                match turn % 4 {
+                    1 => {
+                        for id in processes_of(on.path()) {
+                            if id != holder {
+                                let _ = signal(id, Signal::KILL);
+                            }
+                        }
+                    }
+                    3 => signal(holder, Signal::HUP).expect("it runs"),
+                    _ => {}
+                }
+                most = most.max(stored());
+                let ranges = server.requests().into_iter();
+                let ranges = ranges.filter_map(|request| request.range);
+                fetched += ranges.map(|range| range.end - range.start).sum::<u64>();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let reads = reads.load(Ordering::Relaxed);
+        println!(
+            "{reads} reads right of an image of {} MiB; {} MiB fetched, at most {} MiB on disk",
+            place.image.len() >> 20,
+            fetched >> 20,
+            most >> 20
+        );
+        assert!(fetched > 2 * place.image.len() as u64, "{fetched}");
+        // Metadata, reads in progress and what is fetched with them.
+        assert!(most < (size + (12 << 20)) as u64, "{most}");
+        place.compare(on.path());
+        unmount(on.path());
+        let until = Instant::now() + Duration::from_secs(10);
+        while !processes_of(on.path()).is_empty() {
+            assert!(Instant::now() < until, "{:?}", processes_of(on.path()));
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }

@@ -17,7 +17,9 @@ use std::thread::JoinHandle;
 use erofs::layout::{MAGIC, SUPERBLOCK_OFFSET, Superblock};
 use sidecar::ReadaheadRange;
 
-use crate::disk_cache::{CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions};
+use crate::disk_cache::{
+    AllowedReads, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions,
+};
 use crate::fs::OpenError;
 use crate::range::{LOCAL_READAHEAD, Piece, RangeSource};
 use crate::readahead::{ReadAhead, lower_priority, read_ahead};
@@ -46,6 +48,8 @@ pub struct LazyImage {
     file: LocalFile,
     metadata: Vec<Range<u64>>,
     readahead_list: Vec<ReadaheadRange>,
+    /// The maximum size in bytes of the cache.
+    limit: u64,
 }
 
 /// The local file of an image.
@@ -101,6 +105,7 @@ impl LazyImage {
             file: LocalFile::Filled(Box::new(copy)),
             metadata,
             readahead_list,
+            limit: cache.limit(),
         }))
     }
 
@@ -110,6 +115,7 @@ impl LazyImage {
             file: LocalFile::Whole(image),
             metadata: Vec::new(),
             readahead_list: Vec::new(),
+            limit: u64::MAX,
         }
     }
 
@@ -130,16 +136,16 @@ impl LazyImage {
     }
 
     /// Sets the descriptor of the file whose reads and writes raise no events.
-    fn pin(&mut self, file: File) {
+    fn share_with_kernel(&mut self, file: File, reads: Arc<AllowedReads>) {
         if let LocalFile::Filled(copy) = &mut self.file {
-            copy.pin(file);
+            copy.share_with_kernel(file, reads);
         }
     }
 
     /// Fetches the whole image, through the descriptor `file` as [`LazyImage::prepare`] does.
     /// `progress` is called with the bytes that are there.
     pub fn fill_all(&mut self, file: File, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
-        self.pin(file);
+        self.share_with_kernel(file, Arc::default());
         let mut at = 0;
         while at < self.size() {
             self.fill_exactly(at..at + STRETCH)?;
@@ -147,6 +153,11 @@ impl LazyImage {
             progress(at.min(self.size()));
         }
         Ok(())
+    }
+
+    /// Returns whether eviction of segments may become necessary.
+    pub fn may_exceed_cache(&self) -> bool {
+        self.filled().is_some_and(CachedSource::may_exceed)
     }
 
     /// Returns the size in bytes.
@@ -158,9 +169,14 @@ impl LazyImage {
     }
 
     /// Sets the descriptor of the file whose reads and writes raise no events, and fetches the
-    /// metadata. The file must be watched from now on. Its segments stay as long as this exists.
-    pub fn prepare(&mut self, file: File) -> io::Result<()> {
-        self.pin(file);
+    /// metadata. The file must be watched from now on. If the cache is too large, segments are
+    /// evicted that nobody reads, according to `reads`: a read is to be in there before
+    /// [`LazyImage::fill`] is called for it, until it is over. Metadata stay.
+    pub fn prepare(&mut self, file: File, reads: Arc<AllowedReads>) -> io::Result<()> {
+        for range in &self.metadata {
+            reads.exclude(range.clone());
+        }
+        self.share_with_kernel(file, reads);
         for range in &self.metadata {
             let mut at = range.start;
             while at < range.end {
@@ -198,9 +214,10 @@ impl LazyImage {
         copy.map_or(Ok(()), |copy| copy.fill(range.clone(), range))
     }
 
-    /// Returns whether the file has the whole image, so that nobody has to be asked any more.
-    pub fn is_complete(&self) -> bool {
-        self.filled().is_none_or(CachedSource::is_complete)
+    /// Returns whether the file has the whole image, so that nobody has to be asked any more: it
+    /// stays there from then on. If the cache is too large, evicts segments instead.
+    pub fn keep_complete(&self) -> bool {
+        self.filled().is_none_or(CachedSource::keep_complete)
     }
 
     /// Verifies the segments that the file has from earlier processes, if it has the whole image.
@@ -209,7 +226,7 @@ impl LazyImage {
         lower_priority();
         if self
             .filled()
-            .is_some_and(|copy| copy.stored() >= copy.len())
+            .is_some_and(|copy| copy.stored() >= copy.len() && copy.fits())
         {
             let mut at = 0;
             while at < self.size() && self.fill_exactly(at..at + STRETCH).is_ok() {
@@ -226,7 +243,8 @@ impl LazyImage {
 
 impl ReadAhead for LazyImage {
     fn limit(&self) -> u64 {
-        u64::MAX
+        // More would evict ranges before their use.
+        self.limit / 2
     }
 
     fn stretch_len(&self) -> u64 {

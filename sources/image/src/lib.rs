@@ -41,8 +41,8 @@ mod xattr;
 
 pub use cache::CacheStats;
 pub use disk_cache::{
-    CachedImage, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions, ImageIdentity,
-    Verification,
+    AllowedReads, CachedImage, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions,
+    ImageIdentity, Verification,
 };
 pub use fs::{DEFAULT_CACHE, ImageFs, OpenError};
 pub use lazy::{LazyImage, LazyName};

@@ -9,15 +9,16 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use barge_client::LazyImage;
+use barge_client::{AllowedReads, LazyImage};
+use parking_lot::Mutex;
 use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
-use sys::fanotify::Group;
+use sys::fanotify::{Event, Group};
 
 use super::super::MountArgs;
 use super::super::options::ResolvedOptions;
 use super::holder::wait_for_unmount;
-use super::{Fill, Filled, Reply, Request, answer};
+use super::{Fill, Filled, Notice, Reply, Request, answer};
 use crate::child::message::{self, unexpected};
 use crate::holder::{Holder, LazyDescriptors, Stop};
 use crate::serve::args::confinement::{Sandbox, Seccomp};
@@ -52,6 +53,8 @@ pub(crate) fn serve(
         group: group.into(),
         holder,
         complete: AtomicBool::new(false),
+        reads: Arc::default(),
+        receiving: Mutex::default(),
     });
     let threads: io::Result<Vec<_>> = (0..THREADS)
         .map(|_| {
@@ -122,6 +125,10 @@ struct Filler {
     holder: Arc<Holder>,
     /// Whether the holder knows that the file has the whole image.
     complete: AtomicBool,
+    /// Ranges that the kernel may be reading.
+    reads: Arc<AllowedReads>,
+    /// Held while a notice is received and its reads are recorded, so that this is done in order.
+    receiving: Mutex<()>,
 }
 
 impl Filler {
@@ -143,12 +150,18 @@ impl Filler {
         let file = match mounted {
             Some((name, file)) if name == image.file_name() => file,
             Some(_) => return Err(io::Error::other("expected the image that is mounted")),
-            None => match self.ask(&Request::Open(image.file_name()))? {
-                (Reply::Descriptor, Some(file)) => file,
-                (other, _) => return Err(unexpected(&other)),
-            },
+            None => {
+                let (name, followed) = (image.file_name(), image.may_exceed_cache());
+                if !followed {
+                    self.reads.give_up();
+                }
+                match self.ask(&Request::Open { name, followed })? {
+                    (Reply::Descriptor, Some(file)) => file,
+                    (other, _) => return Err(unexpected(&other)),
+                }
+            }
         };
-        image.prepare(File::from(file))?;
+        image.prepare(File::from(file), self.reads.clone())?;
         let _ = self.image.set(Some(Arc::new(image)));
         if !is_mounted {
             self.ask(&Request::Mount)?;
@@ -165,19 +178,45 @@ impl Filler {
     /// Fills ranges that the holder passes on through `fills`, until the holder ends.
     fn serve(&self, fills: &OwnedFd) {
         loop {
-            let fill = match message::receive::<Fill>(fills.as_fd()) {
-                Ok((fill, _)) => fill,
+            let fill = match self.receive(fills) {
+                Ok(Some(fill)) => fill,
+                Ok(None) => continue,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
                 Err(_) => return,
             };
-            let Fill { event, start, end } = fill;
-            let done = self.fill(start, end);
+            let Fill { event, number, .. } = fill;
+            let done = self.fill(fill.start, fill.end);
+            if !done {
+                self.reads.end(number);
+            }
             if message::send(fills.as_fd(), &Filled { event, done }, None).is_err() {
                 // The holder has ended. Fails if the reader was killed.
                 let _ = self.group.answer(event, answer(done));
             }
             self.report_complete();
         }
+    }
+
+    /// Receives a notice and records its reads. Returns the range to fill, if it has one.
+    fn receive(&self, fills: &OwnedFd) -> io::Result<Option<Fill>> {
+        let _receiving = self.receiving.lock();
+        let (notice, _) = message::receive::<Notice>(fills.as_fd())?;
+        match notice {
+            Notice::Reads(Some(reads)) => {
+                for (number, start, end) in reads {
+                    self.reads.begin(number, start..end);
+                }
+                self.reads.observe();
+            }
+            Notice::Reads(None) | Notice::Unknown => self.reads.give_up(),
+            Notice::Fill(fill, over) => {
+                over.into_iter().for_each(|number| self.reads.end(number));
+                self.reads.begin(fill.number, fill.start..fill.end);
+                return Ok(Some(fill));
+            }
+            Notice::Over(over) => over.into_iter().for_each(|number| self.reads.end(number)),
+        }
+        Ok(None)
     }
 
     /// Fills a range, and returns whether the file has it.
@@ -207,7 +246,7 @@ impl Filler {
 
     /// Tells the holder once that the file has the whole image.
     fn report_complete(&self) {
-        let is_complete = || matches!(self.image.get(), Some(Some(image)) if image.is_complete());
+        let is_complete = || matches!(self.image.get(), Some(Some(image)) if image.keep_complete());
         if !self.complete.load(Ordering::Relaxed)
             && is_complete()
             && !self.complete.swap(true, Ordering::Relaxed)
@@ -227,6 +266,8 @@ impl Filler {
                 Err(_) => break,
             }
         }
+        // No process tells any more which reads are over.
+        self.reads.give_up();
         tracing::error!(
             "{dir}: the process that holds the mount has ended; this one answers readers alone"
         );
@@ -253,9 +294,12 @@ impl Filler {
     fn serve_alone(&self) {
         loop {
             let read = self.group.read(&mut |event| {
-                let done = self.fill(event.range.start, event.range.end);
+                let Event::Waits(read) = event else {
+                    return;
+                };
+                let done = self.fill(read.range.start, read.range.end);
                 // Fails if the reader was killed.
-                let _ = self.group.answer(event.file.as_raw_fd(), answer(done));
+                let _ = self.group.answer(read.file.as_raw_fd(), answer(done));
             });
             if let Err(error) = read {
                 tracing::error!("events of the image's file: {error}");

@@ -20,13 +20,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, inotify};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, test_kill_process, waitpid};
 use serde::{Deserialize, Serialize};
-use sys::fanotify::{Event, Group};
+use sys::fanotify::{Event, Group, WaitingRead};
 
 use super::super::MountArgs;
 use super::super::options::ResolvedOptions;
-use super::{Fill, Filled, LIMITS, Reply, Request, answer, obstacle};
+use super::reads::Reads;
+use super::{Fill, Filled, LIMITS, Notice, Reply, Request, answer, obstacle};
 use crate::child::message::{self, ReplySocket};
 use crate::child::{ChildNamespaces, End};
 use crate::holder::{LazyDescriptors, Stop, start};
@@ -41,9 +42,10 @@ const WAIT_FOR_FILLER: Duration = Duration::from_secs(60);
 const RESTART: Duration = Duration::from_millis(50);
 const MAX_RESTART: Duration = Duration::from_secs(10);
 
-/// Interval of the search for readers that have waited too long.
+/// Interval of the search for readers that have waited too long, and for threads that have ended.
+const CHECK_SECONDS: u64 = 1;
 const CHECK: Timespec = Timespec {
-    tv_sec: 1,
+    tv_sec: CHECK_SECONDS as i64,
     tv_nsec: 0,
 };
 
@@ -151,6 +153,9 @@ struct PassedMount {
     quiet: RawFd,
     /// The readers that wait.
     waiting: Vec<Fill>,
+    /// The readers that were allowed. A program that did not know them passes none.
+    #[serde(default)]
+    reads: Reads,
     filler: OldFiller,
 }
 
@@ -206,7 +211,7 @@ impl Mount {
     /// Returns a mount that is to be made.
     fn new(place: Place) -> io::Result<Mount> {
         let unmounts = inotify::init(inotify::CreateFlags::CLOEXEC)?;
-        let events = Events::new(Group::new()?, BTreeMap::new());
+        let events = Events::new(Group::new()?, BTreeMap::new(), Reads::new());
         Mount::with(place, events, unmounts)
     }
 
@@ -229,7 +234,7 @@ impl Mount {
             let event = take(fill.event)?;
             waiting.insert(fill.event, Waiting::new(event, fill));
         }
-        let events = Events::new(take(passed.group)?.into(), waiting);
+        let events = Events::new(take(passed.group)?.into(), waiting, passed.reads);
         let mount = Mount::with(place, events, take(passed.unmounts)?);
         let mut mount = mount.map_err(Failure::new)?;
         mount.state = State::Ready;
@@ -273,6 +278,7 @@ impl Mount {
             name: file.name.clone(),
             quiet: file.quiet.as_raw_fd(),
             waiting: state.waiting.values().map(|reader| reader.fill).collect(),
+            reads: state.reads.clone(),
             filler: OldFiller {
                 id: Pid::from_child(&filler.child).as_raw_pid(),
                 channel: filler.channel.as_raw_fd(),
@@ -446,8 +452,8 @@ impl Mount {
     fn serve(&mut self, request: Request) -> io::Result<(Reply, Option<OwnedFd>)> {
         let done = Ok((Reply::Done, None));
         match request {
-            Request::Open(name) => {
-                let quiet = self.open(&name)?.try_clone()?;
+            Request::Open { name, followed } => {
+                let quiet = self.open(&name, followed)?.try_clone()?;
                 Ok((Reply::Descriptor, Some(quiet.into())))
             }
             Request::Mount => {
@@ -468,6 +474,8 @@ impl Mount {
             }
             Request::Complete => {
                 let file = self.file.as_ref().ok_or(Errno::PERM)?;
+                // Reads are unobserved from now on.
+                self.events.state.lock().reads.give_up();
                 match self.events.group.remove(file.quiet.as_fd()) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                     _ => done,
@@ -483,8 +491,9 @@ impl Mount {
     }
 
     /// Opens the file with this name in the cache's directory and watches it, unless that is done.
+    /// Finds out whether reads are over if they are `followed`.
     /// Returns its quiet descriptor.
-    fn open(&mut self, name: &str) -> io::Result<&File> {
+    fn open(&mut self, name: &str, followed: bool) -> io::Result<&File> {
         if self.file.is_none() {
             // Code that has taken over the filler names no other file.
             let stem = name.strip_suffix(".data").unwrap_or_default();
@@ -494,6 +503,10 @@ impl Mount {
             let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::open(self.place.cache_dir.join(name), flags, Mode::empty())?;
             self.events.group.add(file.as_fd())?;
+            match followed {
+                true => self.events.group.add_over(file.as_fd())?,
+                false => self.events.state.lock().reads.give_up(),
+            }
             let quiet = self.events.group.quiet(file.as_fd())?.into();
             self.events.clone().start_reading()?;
             self.file = Some(WatchedFile {
@@ -584,6 +597,18 @@ struct EventState {
     filler: Option<Arc<OwnedFd>>,
     /// The thread that receives the filler's replies.
     receiver: Option<JoinHandle<()>>,
+    /// Reads that were allowed.
+    reads: Reads,
+    /// Numbers of reads that are over, for the next message to the filler.
+    over: Vec<u64>,
+}
+
+impl EventState {
+    /// Removes reads that are over with `remove`, which returns their numbers.
+    fn end_reads(&mut self, remove: impl FnOnce(&mut Reads) -> Vec<u64>) {
+        let over = remove(&mut self.reads);
+        self.over.extend(over);
+    }
 }
 
 struct Waiting {
@@ -604,13 +629,14 @@ impl Waiting {
 }
 
 impl Events {
-    fn new(group: Group, waiting: BTreeMap<RawFd, Waiting>) -> Events {
+    fn new(group: Group, waiting: BTreeMap<RawFd, Waiting>, reads: Reads) -> Events {
         Events {
             group,
             stopping: AtomicBool::new(false),
             reader: Mutex::default(),
             state: Mutex::new(EventState {
                 waiting,
+                reads,
                 ..EventState::default()
             }),
         }
@@ -644,7 +670,12 @@ impl Events {
 
     /// Reads events and passes them on.
     fn read(&self) {
+        let mut checked = Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
+            if checked.elapsed().as_secs() >= CHECK_SECONDS {
+                checked = Instant::now();
+                self.find_ended_threads();
+            }
             let mut ready = [PollFd::new(&self.group, PollFlags::IN)];
             match rustix::io::retry_on_intr(|| poll(&mut ready, Some(&CHECK))) {
                 Ok(0) => self.deny_overdue(),
@@ -659,19 +690,48 @@ impl Events {
     }
 
     fn pass_on(&self, event: Event) {
+        match event {
+            Event::Waits(read) => self.pass_on_read(read),
+            Event::Over { thread } => self.state.lock().end_reads(|reads| reads.end(thread)),
+        }
+    }
+
+    fn pass_on_read(&self, read: WaitingRead) {
+        let mut state = self.state.lock();
+        // A thread does one read at a time.
+        state.end_reads(|reads| reads.end(read.thread));
         let fill = Fill {
-            event: event.file.as_raw_fd(),
-            start: event.range.start,
-            end: event.range.end,
+            event: read.file.as_raw_fd(),
+            start: read.range.start,
+            end: read.range.end,
+            thread: read.thread,
+            number: state.reads.next(),
         };
-        let waiting = Waiting::new(event.file, fill);
-        let filler = {
-            let mut state = self.state.lock();
-            state.waiting.insert(fill.event, waiting);
-            state.filler.clone()
-        };
+        let waiting = Waiting::new(read.file, fill);
+        state.waiting.insert(fill.event, waiting);
+        let notice = Notice::Fill(fill, std::mem::take(&mut state.over));
+        let filler = state.filler.clone();
+        drop(state);
         // A filler that has ended is replaced, and gets it again.
-        let _ = filler.map(|filler| message::send(filler.as_fd(), &fill, None));
+        let _ = filler.map(|filler| message::send(filler.as_fd(), &notice, None));
+    }
+
+    /// Ends the reads of threads that have ended: one that fails raises no further event. Tells the
+    /// filler which reads are over.
+    fn find_ended_threads(&self) {
+        let exists = |thread| match Pid::from_raw(thread) {
+            Some(id) => test_kill_process(id) != Err(Errno::SRCH),
+            None => true,
+        };
+        let (over, filler) = {
+            let mut state = self.state.lock();
+            state.end_reads(|reads| reads.end_without(exists));
+            (std::mem::take(&mut state.over), state.filler.clone())
+        };
+        if let (false, Some(filler)) = (over.is_empty(), filler) {
+            // Another filler is not told of them.
+            let _ = message::send(filler.as_fd(), &Notice::Over(over), None);
+        }
     }
 
     /// Returns the filler's end of a new socket, and passes on what waits. The last filler has
@@ -686,8 +746,19 @@ impl Events {
         }
         let (here, there) = message::pair()?;
         let here = Arc::new(here);
+        let receiver = self.start_receiving(here.clone())?;
         let fills: Vec<Fill> = {
             let mut state = self.state.lock();
+            let known = state.reads.complete.then(|| state.reads.ranges());
+            // An empty socket does not block.
+            if message::send(here.as_fd(), &Notice::Reads(known), None).is_err() {
+                // Its buffer is smaller than by default.
+                state.reads.give_up();
+                message::send(here.as_fd(), &Notice::Reads(None), None)?;
+            }
+            state.over.clear();
+            state.filler = Some(here.clone());
+            state.receiver = Some(receiver);
             let now = Instant::now();
             let waiting = state.waiting.values_mut();
             waiting
@@ -697,11 +768,10 @@ impl Events {
                 })
                 .collect()
         };
-        self.set_filler(here.clone())?;
         // The socket's buffer may be smaller than what waits.
         let send = move || {
             for fill in fills {
-                if message::send(here.as_fd(), &fill, None).is_err() {
+                if message::send(here.as_fd(), &Notice::Fill(fill, Vec::new()), None).is_err() {
                     return;
                 }
             }
@@ -712,12 +782,17 @@ impl Events {
 
     /// Makes `socket` that of the filler, and starts a thread that receives its replies.
     fn set_filler(self: &Arc<Self>, socket: Arc<OwnedFd>) -> io::Result<()> {
-        let (events, receiving) = (self.clone(), socket.clone());
-        let receive = move || events.receive(&receiving);
+        let receiver = self.start_receiving(socket.clone())?;
         let mut state = self.state.lock();
-        state.receiver = Some(Builder::new().name("barge-filled".into()).spawn(receive)?);
+        state.receiver = Some(receiver);
         state.filler = Some(socket);
         Ok(())
+    }
+
+    fn start_receiving(self: &Arc<Self>, socket: Arc<OwnedFd>) -> io::Result<JoinHandle<()>> {
+        let events = self.clone();
+        let receive = move || events.receive(&socket);
+        Builder::new().name("barge-filled".into()).spawn(receive)
     }
 
     /// Answers what the filler at the other end of `socket` has filled, until that ends.
@@ -726,13 +801,22 @@ impl Events {
             match message::receive::<Filled>(socket.as_fd()) {
                 Ok((Filled { event, done }, _)) => {
                     let mut state = self.state.lock();
+                    let was_complete = state.reads.complete;
                     let waiting = state.waiting.remove(&event);
-                    if waiting.is_some() {
+                    if let Some(waiting) = &waiting {
+                        if done {
+                            state.reads.allow(&waiting.fill);
+                        }
                         // Fails if the reader was killed.
                         let _ = self.group.answer(event, answer(done));
                     }
                     // The number may be used again after the answer.
                     drop(waiting);
+                    let gave_up = was_complete && !state.reads.complete;
+                    drop(state);
+                    if gave_up {
+                        let _ = message::send(socket.as_fd(), &Notice::Unknown, None);
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
                 Err(_) => break,

@@ -10,9 +10,13 @@
 //! missing, which are zeros. So each of the two has it open from its start and outlives the other
 //! one: the holder starts another filler at once, and readers wait; without a holder, the filler
 //! answers itself.
+//!
+//! The holder also follows which reads are over ([`reads`]), so that the filler can evict segments
+//! that nobody reads if the cache is too large.
 
 mod filler;
 mod holder;
+mod reads;
 
 use std::fs;
 use std::io;
@@ -33,8 +37,9 @@ pub(super) use holder::hold;
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     /// Asks for a descriptor of the file with this name in the cache's directory, whose reads and
-    /// writes raise no events. The file is watched from then on.
-    Open(String),
+    /// writes raise no events. The file is watched from then on, and whether reads of it are over
+    /// if they are `followed`.
+    Open { name: String, followed: bool },
     /// Mounts, unless that is done. The file has all metadata.
     Mount,
     /// Ranges can be filled.
@@ -60,6 +65,26 @@ struct Fill {
     event: RawFd,
     start: u64,
     end: u64,
+    /// The thread that reads, 0 if it is unknown.
+    #[serde(default)]
+    thread: i32,
+    /// The number of the read, which no other one has.
+    #[serde(default)]
+    number: u64,
+}
+
+/// A message of the holder to the filler. They are handled in their order.
+#[derive(Debug, Serialize, Deserialize)]
+enum Notice {
+    /// The first message: numbers and ranges of reads that were allowed before and may not be over,
+    /// or nothing if there may be others.
+    Reads(Option<Vec<(u64, u64, u64)>>),
+    /// A range has to be filled, and the reads with these numbers are over.
+    Fill(Fill, Vec<u64>),
+    /// The reads with these numbers are over.
+    Over(Vec<u64>),
+    /// There will be reads that the filler is not told.
+    Unknown,
 }
 
 /// The reply to a [`Fill`].

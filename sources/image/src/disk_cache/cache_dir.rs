@@ -264,6 +264,13 @@ impl CacheDir {
         bytes
     }
 
+    /// Returns whether `own` bytes of this image and all other images are more than the maximum
+    /// size.
+    pub(super) fn would_exceed(&self, own: u64) -> bool {
+        let others: u64 = self.others().iter().map(|other| other.bytes).sum();
+        others + own > self.options.size
+    }
+
     /// Removes files with this prefix that have not been written for [`ABANDONED`]: those of a
     /// process that was killed.
     pub(super) fn remove_abandoned(&self, prefix: &str) {

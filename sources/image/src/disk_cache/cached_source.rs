@@ -9,10 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, fallocate};
 use vfs::{Errno, Patience};
 
+use super::allowed_reads::AllowedReads;
 use super::cache_dir::{CacheDir, CacheFiles, DiskCacheOptions};
 use super::map::{self, HEAD, ImageIdentity, MISSING};
 use super::shared_chunks::SharedChunks;
@@ -45,9 +46,8 @@ pub struct CachedSource {
     cache_dir: Mutex<CacheDir>,
     /// The chunks of all images, opened when the first is missing, or `None` if that failed.
     shared_chunks: OnceLock<Option<SharedChunks>>,
-    /// Whether others read the data file, as the kernel does for a mount. Its segments are not
-    /// evicted then.
-    pinned: bool,
+    /// Reads of the data file by the kernel, if it reads the file. Their ranges are not evicted.
+    kernel_reads: Option<Arc<AllowedReads>>,
 }
 
 struct State {
@@ -58,7 +58,8 @@ struct State {
     bytes: u64,
     /// Segments that match their tags.
     verified: u64,
-    /// Whether the last write has failed. It is the last one then, except for a pinned file.
+    /// Whether the last write has failed. It is the last one then, unless the kernel reads the
+    /// file.
     failed: bool,
 }
 
@@ -176,7 +177,7 @@ impl DiskCacheEntry {
             state: Mutex::new(state),
             cache_dir: Mutex::new(cache_dir),
             shared_chunks: OnceLock::new(),
-            pinned: false,
+            kernel_reads: None,
         })
     }
 }
@@ -248,11 +249,14 @@ impl CachedSource {
     }
 
     /// Makes `file`, which is another descriptor of the data file, the one that is read and
-    /// written, and keeps all segments on disk as long as this exists: others read the file as
-    /// well.
-    pub(crate) fn pin(&mut self, file: File) {
+    /// written. The kernel reads the file as well, as `reads` says. Segments are evicted only if
+    /// no other process uses the image now: reads that it has allowed are unknown.
+    pub(crate) fn share_with_kernel(&mut self, file: File, reads: Arc<AllowedReads>) {
         self.files.data = file;
-        self.pinned = true;
+        if self.files.lock_alone().is_err() || self.files.share().is_err() {
+            reads.give_up();
+        }
+        self.kernel_reads = Some(reads);
     }
 
     /// Makes sure that the file has the bytes of `range`. Unless it has them, fetches those of
@@ -294,8 +298,39 @@ impl CachedSource {
     }
 
     /// Returns whether the file has the whole image.
-    pub(crate) fn is_complete(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.lock().verified == self.identity.len().div_ceil(SEGMENT)
+    }
+
+    /// Returns whether the file has the whole image, and keeps it as long as this exists. If the
+    /// cache is too large, evicts chunks instead, if that is possible.
+    pub(crate) fn keep_complete(&self) -> bool {
+        if !self.is_complete() {
+            return false;
+        }
+        let mut cache_dir = self.cache_dir.lock();
+        let own = self.lock().bytes;
+        let excess = cache_dir.excess(own, 0);
+        if excess > 0 && self.evict_alone(excess) {
+            return false;
+        }
+        let state = self.lock();
+        let complete = state.verified == self.identity.len().div_ceil(SEGMENT);
+        if let (true, Some(reads)) = (complete, &self.kernel_reads) {
+            // Chunks are evicted only while the state is locked.
+            reads.give_up();
+        }
+        complete
+    }
+
+    /// Returns whether the whole image and the others would be more than the cache may have.
+    pub(crate) fn may_exceed(&self) -> bool {
+        self.cache_dir.lock().would_exceed(self.len())
+    }
+
+    /// Returns whether the cache has space for the whole image, without eviction of its chunks.
+    pub(crate) fn fits(&self) -> bool {
+        self.cache_dir.lock().excess(self.len(), 0) == 0
     }
 
     /// Returns segments that were not verified yet, from disk or `remote`; concurrent requests
@@ -474,7 +509,7 @@ impl CachedSource {
 
     /// Returns a segment that is on disk, if it matches its tag.
     fn read_cached(&self, number: u64) -> Option<Vec<u8>> {
-        let _gate = self.eviction_lock.try_read()?;
+        let _gate = self.use_data()?;
         // Another process may have stored it.
         let tag = map::read(&self.files.map, number).unwrap_or(MISSING);
         if tag == MISSING {
@@ -509,7 +544,7 @@ impl CachedSource {
         if !self.make_room() {
             return;
         }
-        let Some(_gate) = self.eviction_lock.try_read() else {
+        let Some(_gate) = self.use_data() else {
             return;
         };
         let tag = self.identity.tag(number, segment);
@@ -538,22 +573,33 @@ impl CachedSource {
             let state = self.lock();
             (state.bytes, state.failed)
         };
-        if failed && !self.pinned {
+        let is_mounted = self.kernel_reads.is_some();
+        if failed && !is_mounted {
             return false;
         }
         let excess = cache_dir.excess(own, SEGMENT);
-        if excess == 0 {
-            return true;
+        // The kernel needs its segments, whatever the limit.
+        excess == 0 || self.evict_alone(excess) || is_mounted
+    }
+
+    /// Prevents eviction while the data file is used. Returns nothing during an eviction, unless
+    /// the kernel reads the file: then no user re-enters.
+    fn use_data(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        match self.kernel_reads {
+            Some(_) => Some(self.eviction_lock.read()),
+            None => self.eviction_lock.try_read(),
         }
-        if self.pinned {
-            // The kernel may be about to read any of its segments.
-            return true;
-        }
-        let Some(_gate) = self.eviction_lock.try_write() else {
-            return false;
+    }
+
+    /// Evicts chunks of `excess` bytes, as the only user of the image. Returns whether there were
+    /// as many.
+    fn evict_alone(&self, excess: u64) -> bool {
+        let gate = match self.kernel_reads {
+            Some(_) => Some(self.eviction_lock.write()),
+            None => self.eviction_lock.try_write(),
         };
         // Other processes rely on the segments that they have verified.
-        if self.files.lock_alone().is_err() {
+        if gate.is_none() || self.files.lock_alone().is_err() {
             return false;
         }
         let evicted = self.evict(excess);
@@ -562,8 +608,14 @@ impl CachedSource {
 
     /// Evicts chunks of `excess` bytes. Returns whether there were as many.
     fn evict(&self, mut excess: u64) -> bool {
+        let may_evict = |number: u64| {
+            let bytes = number * CHUNK * SEGMENT..(number + 1) * CHUNK * SEGMENT;
+            let reads = self.kernel_reads.as_ref();
+            reads.is_none_or(|reads| reads.permit_eviction(&bytes))
+        };
         while excess > 0 {
-            let Some((number, freed)) = self.lock().pop_victim() else {
+            // A read that begins after the check finds the segments missing.
+            let Some((number, freed)) = self.lock().pop_victim(&may_evict) else {
                 return false;
             };
             if let Err(error) = self.evict_chunk(number) {
@@ -585,7 +637,7 @@ impl CachedSource {
 
     fn disable_writes(&self, error: &io::Error) {
         if !std::mem::replace(&mut self.lock().failed, true) {
-            match self.pinned {
+            match self.kernel_reads.is_some() {
                 true => tracing::error!("cannot store segments of an image: {error}"),
                 false => tracing::warn!("the disk cache stores no more segments: {error}"),
             }
@@ -645,14 +697,16 @@ impl State {
         })
     }
 
-    /// Removes the oldest chunk without a second chance, and returns its number and size in bytes.
-    fn pop_victim(&mut self) -> Option<(u64, u64)> {
-        loop {
+    /// Removes the oldest chunk without a second chance that `may_evict` accepts, and returns its
+    /// number and size in bytes.
+    fn pop_victim(&mut self, may_evict: &dyn Fn(u64) -> bool) -> Option<(u64, u64)> {
+        // Each chunk has a second chance once.
+        for _ in 0..2 * self.order.len() {
             let number = self.order.pop_front()?;
             let Some(chunk) = self.chunks.get_mut(&number) else {
                 continue;
             };
-            if chunk.referenced {
+            if chunk.referenced || !may_evict(number) {
                 chunk.referenced = false;
                 self.order.push_back(number);
                 continue;
@@ -663,6 +717,7 @@ impl State {
             self.bytes -= bytes;
             return Some((number, bytes));
         }
+        None
     }
 }
 

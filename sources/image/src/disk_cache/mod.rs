@@ -8,18 +8,20 @@
 //!
 //! The total size of all files is limited by [`DiskCacheOptions`], except for concurrent writes by
 //! other processes. Images that no process has open are evicted first, least recently used first;
-//! then chunks of this image (second chance, CLOCK), unless other processes or a mount use it.
+//! then chunks of this image (second chance, CLOCK), unless other processes use it. Chunks
+//! that the kernel may be reading for a mount are passed over ([`AllowedReads`]).
 //!
 //! An image that this host derived from something else ([`DerivedImage`]) is one whole file with a
 //! map that lists no segments. Any number of processes share it.
 //!
 //! Locks: processes share an image by locks on bytes of its map (`CacheFiles`). `eviction_lock` is
 //! taken shared to use the data file, and exclusive to punch holes in it; it is only tried, never
-//! waited for, since a holder may re-enter. `cache_dir` is held during a whole search for space.
-//! `state` is taken after both, and never held during I/O; `claiming` only with that of `loads`.
-//! Segments that this process fetches are locked in the map before those of other processes are
-//! waited for.
+//! waited for, since a holder may re-enter, except for a file that the kernel reads. `cache_dir` is
+//! held during a whole search for space. `state` is taken after both, and never held during I/O;
+//! `claiming` only with that of `loads`. Segments that this process fetches are locked in the map
+//! before those of other processes are waited for.
 
+mod allowed_reads;
 mod cache_dir;
 mod cached_source;
 mod derived;
@@ -27,6 +29,7 @@ mod images;
 mod map;
 mod shared_chunks;
 
+pub use allowed_reads::AllowedReads;
 pub use cache_dir::DiskCacheOptions;
 pub use cached_source::{CachedSource, DiskCacheEntry};
 pub use derived::DerivedImage;

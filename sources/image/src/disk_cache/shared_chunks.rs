@@ -307,7 +307,7 @@ mod tests {
     use std::time::Instant;
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use sys::fanotify::{Answer, Group};
+    use sys::fanotify::{Answer, Event, Group};
     use vfs::Patience;
 
     use super::super::{CachedSource, DiskCacheEntry, DiskCacheOptions};
@@ -454,8 +454,10 @@ mod tests {
             poll(&mut polled, Some(&pause)).expect("polled") > 0
         };
         while ready() {
-            let mut answer = |event: sys::fanotify::Event| {
-                let _ = group.answer(event.file.as_raw_fd(), Answer::Allow);
+            let mut answer = |event: Event| {
+                if let Event::Waits(read) = event {
+                    let _ = group.answer(read.file.as_raw_fd(), Answer::Allow);
+                }
             };
             group.read(&mut answer).expect("read");
         }
