@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use layers::fault::{Fault, FaultKind, Trigger};
 use layers::gate::AccessPolicy;
+use layers::hide::Rules;
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, SquashMode};
 use layers::{
-    Bundle, CallLog, Clients, DiskCache, Gate, IdMap, IdRange, Layer, MapIds, Noop, PageCache,
-    ReadTrace, Trace, XattrMap, disk_cache, stack,
+    Bundle, CallLog, Clients, DiskCache, Gate, Hide, IdMap, IdRange, Layer, MapIds, Noop,
+    PageCache, ReadTrace, Trace, XattrMap, disk_cache, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -99,6 +100,31 @@ mod xattrmap {
                 .parse::<XattrMap>()
                 .expect("a map"),
         )
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// Names that the suite does not use are hidden.
+mod hide_names {
+    use super::*;
+
+    fn subject() -> TestSubject {
+        let pattern = "*.hidden".parse().expect("a pattern");
+        over(Hide::new(Rules::new(vec![pattern], None)))
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// The place of every directory matters.
+mod hide_paths {
+    use super::*;
+
+    fn subject() -> TestSubject {
+        let patterns = ["/**/no/such/path", "**/*.hidden"];
+        let patterns = patterns.map(|text| text.parse().expect("a pattern"));
+        over(Hide::new(Rules::new(patterns.to_vec(), None)))
     }
 
     vfs_testkit::conformance!(subject);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
-use layers::{Clients, Gate};
+use layers::{Clients, Gate, Hide};
 use vfs::{Export, FileSystem, HandleKey, Support};
 
 use super::handle_key;
@@ -107,7 +107,12 @@ impl Opener {
             _ => None,
         };
         let secret = self.secret.as_ref();
-        let key = secret.map(|secret| secret.derive("export", &[name.as_bytes()]));
+        let hidden = (!share.hidden.is_empty()).then(|| Hide::new(share.hidden.clone()));
+        // Other rules make handles stale that they may hide.
+        let key = secret.map(|secret| match &hidden {
+            Some(hidden) => secret.derive("export", &[name.as_bytes(), hidden.digest()]),
+            None => secret.derive("export", &[name.as_bytes()]),
+        });
         let options = hostdir::Options {
             descriptors: Some(self.descriptors),
             key: key.clone(),
@@ -138,6 +143,7 @@ impl Opener {
         let stack = Stack {
             read_trace: trace.clone(),
             overlay: overlay.map(|dir| (dir, options)),
+            hidden,
             seal: key.filter(|_| !seals),
             call_log: self.call_log.clone().map(|log| (log, name)),
             ..stack

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use layers::gate::AccessPolicy;
+use layers::hide::Rules;
 use layers::{MapIds, XattrMap};
 
 use super::args::access::ClientList;
@@ -20,6 +21,8 @@ pub(super) struct Share {
     pub(super) overlay: Option<PathBuf>,
     /// Whether descriptors of open files are passed to clients of this host.
     pub(super) fd_passing: bool,
+    /// The rules that hide paths.
+    pub(super) hidden: Rules,
     pub(super) ids: Vec<MapIds>,
     pub(super) xattrs: Option<XattrMap>,
     /// The terms of access without the clients, which are in [`Sources::client_lists`].

@@ -698,6 +698,7 @@ fn a_mounted_image_that_is_larger_than_the_cache_is_evicted_where_nobody_reads()
                     scope.spawn(move || read_uncached_until(stop, seed, &path, large, reads))
                 })
                 .collect();
+            let stopped = StopOnDrop(&stop);
             for turn in 0..4 * kills() {
                 std::thread::sleep(Duration::from_millis(150));
                 drop_caches();
@@ -720,7 +721,7 @@ fn a_mounted_image_that_is_larger_than_the_cache_is_evicted_where_nobody_reads()
                 let ranges = ranges.filter_map(|request| request.range);
                 fetched += ranges.map(|range| range.end - range.start).sum::<u64>();
             }
-            stop.store(true, Ordering::Relaxed);
+            drop(stopped);
         });
         let reads = reads.load(Ordering::Relaxed);
         println!(

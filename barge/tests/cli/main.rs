@@ -15,6 +15,7 @@ mod foreign;
 mod gss;
 mod guests;
 mod hashes;
+mod hide;
 mod identity;
 mod images;
 mod layers;

@@ -1,9 +1,13 @@
 //! The options of a share, which each share of a configuration file may set on its own.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use layers::gate::AccessPolicy;
+use layers::hide::{PathList, Pattern, Rules};
 use layers::squash::{NOBODY, SquashMode};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 
@@ -11,7 +15,7 @@ use super::{IDENTITY, OBSERVABILITY, SOURCES};
 use crate::Failure;
 use crate::disk_cache::DiskCacheArgs;
 use crate::serve::share::Share;
-use crate::source::NamedSource;
+use crate::source::{NamedSource, Source};
 
 #[derive(Args)]
 pub(crate) struct ShareArgs {
@@ -34,6 +38,24 @@ pub(crate) struct ShareArgs {
     /// Only images in registries are served, and only if one of the keys has signed them.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"], help_heading = SOURCES)]
     cosign_key: Vec<PathBuf>,
+    /// Pattern of names or paths to hide; may be repeated
+    ///
+    /// '*.key' hides such names in all directories, '/home/*/.ssh' a path from the root of the
+    /// share, 'a/**/b' one with any directories in between; all below is hidden, too. '*', '?' and
+    /// '[a-z]' match within a name, and '\\' quotes. Hidden names cannot be created.
+    #[arg(
+        long,
+        value_name = "GLOB",
+        conflicts_with_all = ["block", "nbd"],
+        help_heading = SOURCES
+    )]
+    hide: Vec<Pattern>,
+    /// File with the paths to show, one on each line; all others are hidden
+    ///
+    /// All below a listed path is shown. Paths are relative to the root of the share; those of a
+    /// directory may begin with its own path, as in a list of `nix-store --query --requisites`.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"], help_heading = SOURCES)]
+    only: Option<PathBuf>,
     /// File to record a read trace to, for `barge pack --trace`
     ///
     /// It lists the parts of files that clients read, in their order. For a single source.
@@ -120,6 +142,7 @@ impl ShareArgs {
         read_only: bool,
     ) -> Result<Share, Failure> {
         let source = self.disk_cache.apply_to(&named.source);
+        let hidden = self.hidden(&source)?;
         Ok(Share {
             named: NamedSource {
                 source: source
@@ -128,6 +151,7 @@ impl ShareArgs {
                 ..named
             },
             read_trace: self.record_trace.clone(),
+            hidden,
             hostdir: hostdir::Options {
                 identity: self.identity(),
                 ..Default::default()
@@ -138,6 +162,21 @@ impl ShareArgs {
             xattrs: self.xattrmap.clone(),
             access: self.access.plan(read_only),
         })
+    }
+
+    /// Returns the rules that hide paths of `source`.
+    fn hidden(&self, source: &Source) -> Result<Rules, Failure> {
+        let Some(file) = &self.only else {
+            return Ok(Rules::new(self.hide.clone(), None));
+        };
+        let failed = |error: String| Failure::new(format!("{}: {error}", file.display()));
+        let text = read_list(file).map_err(|error| failed(error.to_string()))?;
+        let prefix = match source {
+            Source::Tree(barge_client::Source::HostDir(dir)) => dir.as_os_str().as_bytes(),
+            _ => b"",
+        };
+        let only = PathList::parse(&text, prefix).map_err(failed)?;
+        Ok(Rules::new(self.hide.clone(), Some(only)))
     }
 
     /// Checks the options that apply to a single source only; there are `sources`.
@@ -195,5 +234,22 @@ impl AccessArgs {
             read_only: read_only || self.read_only,
             clients: None,
         }
+    }
+}
+
+/// The maximum size in bytes of a list of paths.
+const MAX_LIST: u64 = 256 << 20;
+
+/// Reads a list of paths.
+fn read_list(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let read = File::open(path)?
+        .take(MAX_LIST + 1)
+        .read_to_end(&mut text)?;
+    match read as u64 > MAX_LIST {
+        true => Err(io::Error::other(format!(
+            "expected at most {MAX_LIST} bytes"
+        ))),
+        false => Ok(text),
     }
 }

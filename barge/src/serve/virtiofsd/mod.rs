@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use layers::gate::AccessPolicy;
+use layers::hide::Rules;
 use layers::squash::SquashMode;
 use layers::{IdMap, MapIds, Squash, Translation};
 use rustix::thread::CapabilitySet;
@@ -142,6 +143,7 @@ impl VirtiofsdArgs {
                     },
                     overlay: None,
                     fd_passing: false,
+                    hidden: Rules::default(),
                     xattrs: self.xattrmap.clone(),
                     ids: self
                         .namespace(root)?

@@ -1,0 +1,240 @@
+//! Hidden paths are out of reach by every operation, also when they are moved meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use layers::hide::{PathList, Rules};
+use layers::{Hide, stack};
+use memory::Memory;
+use vfs::{
+    Call, Caller, Cx, DirEntry, DirSink, Errno, FileSystem, Mode, Name, NewNode, Node, OpenFlags,
+    ReaddirMode, RenameFlags,
+};
+use vfs_testkit::clock;
+
+const MODE: Mode = Mode::without_umask(0o755);
+
+fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+static ROOT: Caller = Caller::ROOT;
+static CALL: Call = Call::detached();
+
+fn cx() -> Cx<'static> {
+    Cx::new(&ROOT, &CALL)
+}
+
+/// Returns the node at `path`.
+fn find(fs: &dyn FileSystem, path: &str) -> vfs::Result<Arc<dyn Node>> {
+    let mut node = fs.root(&cx())?;
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        node = node.lookup(&cx(), name(part))?.node;
+    }
+    Ok(node)
+}
+
+/// Makes the directories of `path`, and returns the last.
+fn make_dirs(fs: &dyn FileSystem, path: &str) -> Arc<dyn Node> {
+    let mut node = fs.root(&cx()).expect("a root");
+    for part in path.split('/') {
+        node = match node.lookup(&cx(), name(part)) {
+            Ok(entry) => entry.node,
+            Err(_) => {
+                let made = node.make(&cx(), name(part), NewNode::Directory, MODE);
+                made.expect("made").node
+            }
+        };
+    }
+    node
+}
+
+fn names(dir: &dyn Node, mode: ReaddirMode) -> Vec<String> {
+    struct Names(Vec<String>);
+    impl DirSink for Names {
+        fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+            self.0
+                .push(String::from_utf8_lossy(entry.name).into_owned());
+            true
+        }
+    }
+    let mut found = Names(Vec::new());
+    let file = dir.open(&cx(), OpenFlags::READ).expect("opened");
+    file.readdir(&cx(), 0, mode, &mut found).expect("listed");
+    found.0.sort();
+    found.0
+}
+
+fn rules(patterns: &[&str], only: Option<&str>) -> Rules {
+    let patterns = patterns.iter().map(|text| text.parse().expect("a pattern"));
+    let only = only.map(|text| PathList::parse(text.as_bytes(), b"").expect("a list"));
+    Rules::new(patterns.collect(), only)
+}
+
+/// A tree, and the same with hidden paths.
+fn trees(patterns: &[&str], only: Option<&str>) -> (Arc<dyn FileSystem>, Arc<dyn FileSystem>) {
+    let below: Arc<dyn FileSystem> = Memory::new(clock());
+    for path in [
+        "home/me/.ssh/keys",
+        "home/me/work",
+        "home/you/.ssh",
+        "etc/private",
+        "a/.ssh",
+    ] {
+        make_dirs(&*below, path);
+    }
+    let hidden = stack(below.clone(), Hide::new(rules(patterns, only)));
+    (below, hidden)
+}
+
+#[test]
+fn hidden_names_are_missing_and_cannot_be_made() {
+    let (below, shown) = trees(&["/home/*/.ssh", "private"], None);
+    let refused = |path: &str| find(&*shown, path).err();
+    assert_eq!(refused("home/me/.ssh"), Some(Errno::ENOENT));
+    assert_eq!(refused("etc/private"), Some(Errno::ENOENT));
+    assert!(find(&*shown, "a/.ssh").is_ok());
+    let me = find(&*shown, "home/me").expect("shown");
+    for mode in [ReaddirMode::Names, ReaddirMode::Entries] {
+        assert_eq!(names(&*me, mode), ["work"]);
+    }
+    let hidden = name(".ssh");
+    let made = me.make(&cx(), hidden, NewNode::Directory, MODE);
+    assert_eq!(made.err(), Some(Errno::EACCES));
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let created = me.create(&cx(), hidden, flags, MODE);
+    assert_eq!(created.err(), Some(Errno::EACCES));
+    assert_eq!(me.unlink(&cx(), hidden, true), Err(Errno::ENOENT));
+    let plain = RenameFlags::empty();
+    let out = me.rename(&cx(), hidden, &*me, name("out"), plain);
+    assert_eq!(out, Err(Errno::ENOENT));
+    for flags in [plain, RenameFlags::EXCHANGE] {
+        let into = me.rename(&cx(), name("work"), &*me, hidden, flags);
+        assert_eq!(into, Err(Errno::EACCES));
+    }
+    let file = me.create(&cx(), name("file"), flags, MODE).expect("made").0;
+    let linked = me.link(&cx(), hidden, &*file.node);
+    assert_eq!(linked.err(), Some(Errno::EACCES));
+    // Below the layer, all is as it was.
+    assert!(find(&*below, "home/me/.ssh/keys").is_ok());
+}
+
+#[test]
+fn a_directory_that_a_client_moves_has_the_rules_of_its_new_place() {
+    let (_, shown) = trees(&["/home/*/.ssh"], None);
+    let root = shown.root(&cx()).expect("a root");
+    let home = find(&*shown, "home").expect("shown");
+    let a = find(&*shown, "a").expect("shown");
+    assert!(a.lookup(&cx(), name(".ssh")).is_ok());
+    let moved = root.rename(&cx(), name("a"), &*home, name("a"), RenameFlags::empty());
+    moved.expect("moved");
+    assert_eq!(a.lookup(&cx(), name(".ssh")).err(), Some(Errno::ENOENT));
+    let moved = home.rename(&cx(), name("a"), &*root, name("b"), RenameFlags::empty());
+    moved.expect("moved");
+    assert!(a.lookup(&cx(), name(".ssh")).is_ok());
+}
+
+#[test]
+fn only_listed_paths_are_shown_with_the_way_to_them() {
+    let (_, shown) = trees(&[], Some("/home/me/work\netc\n"));
+    let listed = |path: &str| names(&*find(&*shown, path).expect("shown"), ReaddirMode::Entries);
+    assert_eq!(listed(""), ["etc", "home"]);
+    assert_eq!(listed("home"), ["me"]);
+    assert_eq!(listed("home/me"), ["work"]);
+    assert_eq!(listed("etc"), ["private"]);
+    assert_eq!(find(&*shown, "a").err(), Some(Errno::ENOENT));
+    let home = find(&*shown, "home").expect("shown");
+    let made = home.make(&cx(), name("new"), NewNode::Directory, MODE);
+    assert_eq!(made.err(), Some(Errno::EACCES));
+    let work = find(&*shown, "home/me/work").expect("shown");
+    work.make(&cx(), name("new"), NewNode::Directory, MODE)
+        .expect("made");
+    assert_eq!(listed("home/me/work"), ["new"]);
+}
+
+#[test]
+fn neither_a_handle_nor_a_parent_leads_to_a_hidden_directory() {
+    let (below, shown) = trees(&["/home/*/.ssh", "private"], None);
+    let handle = |path: &str| {
+        let node = find(&*below, path).expect("there");
+        node.handle(&cx()).expect("a handle")
+    };
+    for path in ["home/me/.ssh", "home/me/.ssh/keys", "etc/private"] {
+        let resolved = shown.resolve(&cx(), &handle(path));
+        assert_eq!(resolved.err(), Some(Errno::ESTALE), "{path}");
+    }
+    // The place of a directory that was never looked up is that of its names.
+    let me = shown.resolve(&cx(), &handle("home/me")).expect("shown");
+    assert_eq!(me.lookup(&cx(), name(".ssh")).err(), Some(Errno::ENOENT));
+    assert_eq!(names(&*me, ReaddirMode::Names), ["work"]);
+    let root = me.parent(&cx()).and_then(|home| home.node.parent(&cx()));
+    assert_eq!(
+        root.expect("shown").node.id(),
+        shown.root(&cx()).expect("a root").id()
+    );
+    // A program of the host moves a directory that a client has found.
+    let work = find(&*shown, "home/me/work").expect("shown");
+    let (from, to) = (
+        find(&*below, "home/me").expect("there"),
+        find(&*below, "home/me/.ssh").expect("there"),
+    );
+    let moved = from.rename(
+        &cx(),
+        name("work"),
+        &*to,
+        name("work"),
+        RenameFlags::empty(),
+    );
+    moved.expect("moved");
+    assert_eq!(work.parent(&cx()).err(), Some(Errno::ESTALE));
+}
+
+#[test]
+fn a_directory_that_is_moved_all_the_time_never_shows_what_is_hidden() {
+    let (_, shown) = trees(&["/home/*/.ssh"], None);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Between a place where '.ssh' is shown and one where it is hidden: as seen by name, it is
+        // hidden below 'home'.
+        scope.spawn(|| {
+            let root = shown.root(&cx()).expect("a root");
+            let home = find(&*shown, "home").expect("shown");
+            while !stop.load(Ordering::Relaxed) {
+                let flags = RenameFlags::empty();
+                root.rename(&cx(), name("a"), &*home, name("a"), flags)
+                    .expect("moved");
+                home.rename(&cx(), name("a"), &*root, name("a"), flags)
+                    .expect("moved");
+            }
+        });
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let found = find(&*shown, "home/me/.ssh");
+                        assert_eq!(found.err(), Some(Errno::ENOENT));
+                        // Its place may change between its lookup and the next one.
+                        let _ = find(&*shown, "home/a/.ssh");
+                        let _ = find(&*shown, "a/.ssh");
+                    }
+                })
+            })
+            .collect();
+        for reader in readers {
+            reader.join().expect("no panic");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    // Afterwards the rules hold as if nothing had been moved.
+    assert_eq!(find(&*shown, "home/me/.ssh").err(), Some(Errno::ENOENT));
+    let a = find(&*shown, "a")
+        .or_else(|_| find(&*shown, "home/a"))
+        .expect("shown");
+    let root = shown.root(&cx()).expect("a root");
+    let home = find(&*shown, "home").expect("shown");
+    if root.lookup(&cx(), name("a")).is_ok() {
+        let moved = root.rename(&cx(), name("a"), &*home, name("a"), RenameFlags::empty());
+        moved.expect("moved");
+    }
+    assert_eq!(a.lookup(&cx(), name(".ssh")).err(), Some(Errno::ENOENT));
+}
