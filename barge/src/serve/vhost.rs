@@ -97,8 +97,9 @@ impl DeviceSocket {
 pub(super) fn start(engine: &Arc<Engine>, sockets: Vec<DeviceSocket>) -> Result<(), Failure> {
     for socket in sockets {
         let drives = engine.clone();
+        let name = socket.listener.addr().to_string();
         engine
-            .spawn_listener(move |stop| socket.accept(&drives, stop))
+            .spawn_listener(&name, move |stop| socket.accept(&drives, stop))
             .map_err(Failure::new)?;
     }
     Ok(())

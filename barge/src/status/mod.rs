@@ -227,7 +227,7 @@ impl StatusServer {
         let names = HostNames::new(listener.addr(), names);
         let engine = self.engine.clone();
         engine
-            .spawn_listener(move |stop| {
+            .spawn_listener("http", move |stop| {
                 let answer = |request: &Request| self.respond(request);
                 if let Err(error) = http::serve(&listener, &names, &answer, stop) {
                     self.engine.report_failed_listener(listener.addr(), &error);
