@@ -9,6 +9,7 @@
 //! `clients` of shares.
 
 pub(crate) mod command;
+pub(crate) mod live;
 pub(crate) mod page;
 mod read;
 mod schema;
@@ -26,10 +27,13 @@ use crate::source::Source;
 /// The configuration file of the service.
 pub(crate) const DEFAULT_PATH: &str = "/etc/barge/barge.toml";
 
-/// A valid configuration file.
+/// A valid configuration file, or the same settings from elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
+    /// The path of the file, or the origin of the settings for messages.
     path: PathBuf,
+    /// Whether `path` is that of a file, which can be read again.
+    is_file: bool,
     /// Settings of the program, and defaults of shares.
     settings: Vec<Setting>,
     shares: Vec<Share>,
@@ -125,6 +129,7 @@ impl Config {
     fn new(path: &Path) -> Config {
         Config {
             path: path.to_owned(),
+            is_file: true,
             settings: Vec::new(),
             shares: Vec::new(),
         }
@@ -235,7 +240,8 @@ impl Config {
             let fixed = config
                 .settings
                 .iter()
-                .filter(|setting| setting.key != "export" && !schema.is_share_option(&setting.key));
+                .filter(|setting| !live::is_live(&setting.key))
+                .filter(|setting| !schema.is_share_option(&setting.key));
             fixed.cloned().collect::<Vec<_>>()
         };
         let (one, other) = (fixed(self), fixed(other));
@@ -269,6 +275,12 @@ impl Config {
             let given = self.settings.iter().filter(|one| one.key == key).count();
             text.push_str(&setting_line(key, ValueKind::of(arg), given, &values));
         }
+        self.add_shares(&schema, &mut text);
+        text
+    }
+
+    /// Formats the tables of shares.
+    fn add_shares(&self, schema: &Schema, text: &mut String) {
         for share in &self.shares {
             text.push_str("\n[[share]]\n");
             for (key, value) in [
@@ -287,7 +299,6 @@ impl Config {
                 text.push_str(&setting_line(key, ValueKind::of(arg), given, &values));
             }
         }
-        text
     }
 }
 

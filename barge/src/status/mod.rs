@@ -119,9 +119,9 @@ impl ObservedSources {
         }
     }
 
-    /// Removes the sources whose names are not in `names`.
-    pub(crate) fn retain(&self, names: &[String]) {
-        self.lock().retain(|seen| names.contains(&seen.source.name));
+    /// Removes the source called `name`.
+    pub(crate) fn remove(&self, name: &str) {
+        self.lock().retain(|seen| seen.source.name != name);
     }
 
     fn snapshot(&self) -> Vec<Export> {
