@@ -84,6 +84,26 @@ pub fn add(process: Pid, visible: &VisiblePath) -> Result<(), Error> {
         .map_err(at(visible.path.display().to_string()))
 }
 
+/// Returns whether the root of `process` has `path`, as this root does. Adding a mount waits for
+/// all processors, which takes milliseconds to seconds while they are busy.
+pub fn has(process: Pid, path: &Path) -> bool {
+    let Ok(path) = env::current_dir().map(|directory| directory.join(path)) else {
+        return false;
+    };
+    let root = PathBuf::from(format!("/proc/{}/root", process.as_raw_nonzero()));
+    let there = path
+        .strip_prefix("/")
+        .map_or(root.clone(), |path| root.join(path));
+    let identity = |path: &Path| {
+        let found = fs::symlink_metadata(path).ok()?;
+        // Links of that root would be followed in this one.
+        let resolved = !found.is_symlink();
+        resolved.then_some((found.dev(), found.ino()))
+    };
+    let own = identity(&path);
+    own.is_some() && own == identity(&there)
+}
+
 /// Removes `visible`, which [`add`] has added, from the root of `process`; its open files stay
 /// usable. Does nothing if it is not mounted on its own. Starts a thread.
 pub fn remove(process: Pid, visible: &VisiblePath) -> Result<(), Error> {

@@ -32,7 +32,7 @@ const REQUEST: &str = "request";
 impl Config {
     /// Returns the settings of a command line of `barge serve`. The error is one line.
     pub(crate) fn of_command_line(matches: &ArgMatches) -> Result<Config, String> {
-        let schema = Schema::new();
+        let schema = Schema::get();
         let mut config = Config::new(Path::new("command line"));
         config.is_file = false;
         for arg in schema.options() {
@@ -143,7 +143,7 @@ impl Config {
 
     /// Formats the configuration as a file, without defaults.
     pub(crate) fn text(&self) -> String {
-        let schema = Schema::new();
+        let schema = Schema::get();
         let mut text = String::new();
         for arg in schema.options() {
             let key = arg.get_long().expect("options have names");
@@ -155,7 +155,7 @@ impl Config {
             let values: Vec<_> = all.filter_map(|setting| setting.value.clone()).collect();
             text.push_str(&setting_line(key, ValueKind::of(arg), given, &values));
         }
-        self.add_shares(&schema, &mut text);
+        self.add_shares(schema, &mut text);
         text
     }
 }

@@ -153,7 +153,7 @@ impl Config {
 
     fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
         let mut problems = Vec::new();
-        let config = read::read(path, text, &Schema::new(), &mut problems);
+        let config = read::read(path, text, Schema::get(), &mut problems);
         if problems.is_empty()
             && let Err((span, why)) = config.check()
         {
@@ -194,12 +194,12 @@ impl Config {
 
     /// Parses the settings of the program, without those of shares.
     pub(crate) fn matches(&self) -> Result<ArgMatches, String> {
-        Schema::new().parse(&arguments(&self.settings))
+        Schema::get().parse(&arguments(&self.settings))
     }
 
     /// Parses the settings of the program with those of `share` in their place.
     pub(crate) fn share_matches(&self, share: &Share) -> Result<ArgMatches, String> {
-        Schema::new().parse(&arguments(self.share_settings(share)))
+        Schema::get().parse(&arguments(self.share_settings(share)))
     }
 
     /// Returns the settings of `share`, and those of the program for options that `share` does not
@@ -215,7 +215,7 @@ impl Config {
     /// Returns the settings that determine how `share` is opened, without those of access. A share
     /// of the same name is reopened only if these differ.
     pub(crate) fn opening_settings(&self, share: &Share) -> Vec<Setting> {
-        let schema = Schema::new();
+        let schema = Schema::get();
         let mut settings: Vec<Setting> = self
             .share_settings(share)
             .into_iter()
@@ -235,7 +235,7 @@ impl Config {
     /// Returns the options outside shares that differ from those of `other`: they cannot change
     /// while the program runs.
     pub(crate) fn changed_keys(&self, other: &Config) -> Vec<String> {
-        let schema = Schema::new();
+        let schema = Schema::get();
         let fixed = |config: &Config| {
             let fixed = config
                 .settings
@@ -261,7 +261,7 @@ impl Config {
     /// Formats the configuration as a file with all defaults. Tables of shares contain only their
     /// own settings.
     fn to_toml(&self) -> String {
-        let schema = Schema::new();
+        let schema = Schema::get();
         let matches = self.matches().expect("it has been checked");
         let mut text = String::new();
         for arg in schema.options() {
@@ -275,7 +275,7 @@ impl Config {
             let given = self.settings.iter().filter(|one| one.key == key).count();
             text.push_str(&setting_line(key, ValueKind::of(arg), given, &values));
         }
-        self.add_shares(&schema, &mut text);
+        self.add_shares(schema, &mut text);
         text
     }
 

@@ -5,6 +5,7 @@ mod browser;
 mod bundle;
 mod config;
 mod confinement;
+mod control;
 mod diagnose;
 mod disk_cache;
 mod doctor;

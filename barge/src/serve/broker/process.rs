@@ -58,12 +58,13 @@ impl Process {
 
     /// Adds those of `paths` that the process lacks to its root, if it has its own.
     pub(super) fn make_visible(&self, paths: &[VisiblePath]) -> Result<(), sandbox::Error> {
-        match self.rooted_child() {
-            Some(child) => paths
-                .iter()
-                .try_for_each(|path| sandbox::root::add(child, path)),
-            None => Ok(()),
-        }
+        let Some(child) = self.rooted_child() else {
+            return Ok(());
+        };
+        let mut lacking = paths
+            .iter()
+            .filter(|it| !sandbox::root::has(child, &it.path));
+        lacking.try_for_each(|path| sandbox::root::add(child, path))
     }
 
     /// Removes `paths` from its root, if it has its own.

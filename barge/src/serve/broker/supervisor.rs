@@ -528,7 +528,12 @@ impl Backend for Broker {
     fn revoke(&self, removed: &Plan, rest: &Plan) {
         let rest = visible_paths(rest, false);
         let mut paths = visible_paths(removed, false);
-        paths.retain(|path| !rest.iter().any(|other| other.path.starts_with(&path.path)));
+        // A path below another one is no mount of its own.
+        let needed = |path: &VisiblePath| {
+            let mut rest = rest.iter().map(|other| &other.path);
+            rest.any(|other| other.starts_with(&path.path) || path.path.starts_with(other))
+        };
+        paths.retain(|path| !needed(path));
         self.serving().for_each(|process| process.hide(&paths));
     }
 

@@ -156,7 +156,7 @@ impl Controller {
 
     fn debug(&self) -> Result<Value, LiveError> {
         let serving = self.backend.request(LiveRequest::Debug)?;
-        let running = self.running.lock().text();
+        let running = without_credentials(&self.running.lock().text());
         let kernel = rustix::system::uname();
         Ok(json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -184,6 +184,28 @@ pub(super) fn with_server(mut listing: Value) -> Value {
     listing
 }
 
+/// Replaces the user information of URLs (RFC 3986, 3.2.1) in `text`, and their queries, in which
+/// object stores accept signatures.
+fn without_credentials(text: &str) -> String {
+    let end = |text: &str, ends: &[char]| text.find(ends).unwrap_or(text.len());
+    let mut parts = text.split("://");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (url, rest) = part.split_at(end(part, &['"', '\n']));
+        let (url, query) = url.split_at(end(url, &['?']));
+        let (authority, path) = url.split_at(end(url, &['/']));
+        let host = authority
+            .rsplit_once('@')
+            .map(|(_, host)| format!("...@{host}"));
+        shown.push_str("://");
+        shown.push_str(host.as_deref().unwrap_or(authority));
+        shown.push_str(path);
+        shown.push_str(if query.is_empty() { "" } else { "?..." });
+        shown.push_str(rest);
+    }
+    shown
+}
+
 /// A server without confinement: one process.
 impl Backend for LiveServer {
     fn request(&self, request: LiveRequest) -> Result<Value, LiveError> {
@@ -203,5 +225,17 @@ impl Backend for LiveServer {
         let status = status.map_or("ready", |error| error.message.as_str());
         self.host().report_reloaded(status);
         reloaded.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_of_urls_are_not_shown() {
+        let text = "a = \"https://u:p@host/x?sig=1\"\nb = \"s3://bucket/key@1\"\nc = \"/srv\"\n";
+        let shown = "a = \"https://...@host/x?...\"\nb = \"s3://bucket/key@1\"\nc = \"/srv\"\n";
+        assert_eq!(without_credentials(text), shown);
     }
 }

@@ -1,8 +1,8 @@
 //! All protocols that are served, one in each file.
 //!
 //! A new protocol is a file with an [`Endpoint`], its options in [`super::args`], and a line in
-//! [`from_args`]. Each address of 9P and NBD and each device is an endpoint of its own, which can be
-//! added and removed while the server runs.
+//! [`from_args`]. Each address of 9P and NBD, and each device, is an endpoint of its own, which can
+//! be added and removed while the server runs.
 
 mod http;
 mod nbd;
