@@ -13,6 +13,7 @@ use crate::cache::CacheArgs;
 use crate::config::Config;
 use crate::config::command::ConfigArgs;
 use crate::connect::ConnectArgs;
+use crate::ctl::CtlArgs;
 use crate::doctor::DoctorArgs;
 use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 
@@ -66,6 +67,15 @@ impl Cli {
                     eprintln!("{problems}");
                     std::process::exit(2);
                 }
+            }
+        }
+        if let Command::Serve(args) = &cli.command
+            && args.control.control.is_some()
+            && let Some((_, serve)) = matches.subcommand()
+        {
+            match Config::of_command_line(serve) {
+                Ok(config) => cli.config = Some(config),
+                Err(why) => Cli::command().error(ErrorKind::InvalidValue, why).exit(),
             }
         }
         if let Command::Virtiofsd(args) = &mut cli.command
@@ -146,6 +156,8 @@ pub(crate) enum Command {
     Cache(CacheArgs),
     /// Check or show a configuration file of `barge serve`
     Config(ConfigArgs),
+    /// List and change the shares, endpoints and clients of a server that has --control
+    Ctl(CtlArgs),
     /// Show the activity of a server that has --http
     Top(TopArgs),
     /// Report which features work on this host, and how to enable the others

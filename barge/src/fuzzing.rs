@@ -18,6 +18,18 @@ pub fn config(text: &[u8]) -> Result<(), String> {
     checked.map(drop).map_err(|errors| errors.to_string())
 }
 
+/// Parses `line` as a request of the control socket, with the table that it adds. Returns the error
+/// reply if it is invalid.
+pub fn control(line: &[u8]) -> Result<(), Vec<u8>> {
+    use serve::control::protocol::{Method, parse, reply};
+    let request = parse(line).map_err(|(id, error)| reply(&id, Err(error)))?;
+    if let Method::Add(text) = &request.method {
+        // The server replies with the messages.
+        let _ = Config::addition(text);
+    }
+    Ok(())
+}
+
 /// Opens the state file of a server of NFS at a fixed address in the directory `dir`, and returns
 /// the records of clients that may reclaim state, or else an error message.
 pub fn clients(dir: &Path) -> Result<Arc<dyn Stable>, String> {

@@ -17,6 +17,7 @@ mod cli;
 mod config;
 mod confinement;
 mod connect;
+mod ctl;
 mod diagnose;
 mod disk_cache;
 mod doctor;
@@ -66,6 +67,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => pack::check(args),
         Command::Cache(args) => cache::run(args),
         Command::Config(args) => config::command::run(args),
+        Command::Ctl(args) => ctl::run(args),
         Command::Top(args) => status::top(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),

@@ -90,6 +90,7 @@ impl<C> ConnectionLimits<C> {
             limits: self.clone(),
             id,
             client,
+            listener: "".into(),
             _minimum: minimum,
         })
     }
@@ -176,6 +177,8 @@ pub(crate) struct Admission<C> {
     limits: Arc<ConnectionLimits<C>>,
     id: u64,
     client: PeerKey,
+    /// The name of the listener that accepted it; empty without one.
+    listener: Arc<str>,
     _minimum: Minimum,
 }
 
@@ -184,6 +187,16 @@ impl<C> Admission<C> {
     pub(crate) fn set(&self, connection: &Arc<C>) {
         let connection = Arc::downgrade(connection);
         self.limits.open().connections.insert(self.id, connection);
+    }
+
+    /// Sets the name of the listener that accepted it.
+    pub(crate) fn with_listener(mut self, listener: Arc<str>) -> Admission<C> {
+        self.listener = listener;
+        self
+    }
+
+    pub(crate) fn listener(&self) -> &str {
+        &self.listener
     }
 
     /// Returns the connection's number.

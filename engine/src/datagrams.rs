@@ -21,7 +21,7 @@ impl Engine {
         session: Box<dyn Session>,
     ) -> io::Result<()> {
         let engine = self.clone();
-        self.spawn_listener(move |stop| {
+        self.spawn_listener("udp", move |stop| {
             if let Err(error) = answer(&datagrams, &*session, &engine, stop) {
                 engine.report_failed_listener(&"a UDP port", &error);
             }

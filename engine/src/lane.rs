@@ -20,6 +20,7 @@ use crate::in_flight::{Entry, Follows, InFlight, Limits, complete, complete_foll
 use crate::input::DetachedMessage;
 use crate::request::{Job, Request, RunOutcome};
 use crate::serve::serve;
+use crate::snapshot::ConnectionStatus;
 use crate::stats::{LaneStats, Monitored, Stats, StatsRegistry, add};
 use crate::tuning::Tuning;
 use crate::workers::Workers;
@@ -366,6 +367,20 @@ impl Lane {
             ErrorKind::TimedOut => self.close(ConnectionRefusals::TIMEOUT, error),
             ErrorKind::InvalidData | ErrorKind::UnexpectedEof => self.fail(error),
             _ => self.close(ConnectionRefusals::SYSTEM, error),
+        }
+    }
+
+    /// Returns a snapshot of the connection.
+    pub(crate) fn status(&self) -> ConnectionStatus {
+        ConnectionStatus {
+            id: self.id(),
+            listener: self.admission.listener().to_owned(),
+            peer: self.link.peer().to_owned(),
+            protocol: self.session.vocabulary().protocol,
+            client: self.session.client_info(),
+            age: self.stats.started.elapsed(),
+            requests: self.stats.totals().requests,
+            in_flight: self.in_flight.count(),
         }
     }
 

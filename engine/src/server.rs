@@ -18,6 +18,8 @@ use crate::connection_limits::{Admission, ConnectionLimits, ConnectionRefusals};
 use crate::kick_watcher::KickWatcher;
 use crate::lane::Lane;
 use crate::lane_thread;
+use crate::listeners::{ListenerEntry, Listeners};
+use crate::snapshot::ConnectionStatus;
 use crate::stats::{StatsRegistry, Totals};
 use crate::stop_signal::StopSignal;
 use crate::tuning::Tuning;
@@ -44,6 +46,7 @@ pub struct Engine {
     refusals: Arc<Refusals>,
     stop: StopSignal,
     connections: Arc<ConnectionLimits<Lane>>,
+    listeners: Arc<Listeners>,
     /// Listeners that ended although the engine was not stopped.
     failed_listeners: Mutex<Vec<String>>,
     devices: AtomicU64,
@@ -67,6 +70,7 @@ impl Engine {
             workers,
             stop: StopSignal::new()?,
             connections: ConnectionLimits::new(&tuning),
+            listeners: Arc::default(),
             stats_registry: StatsRegistry::new(tuning.operation_stats),
             tuning,
             trust,
@@ -76,27 +80,64 @@ impl Engine {
         }))
     }
 
-    /// Serves the clients that connect to `listener`, until the engine stops.
+    /// Serves the clients that connect to `listener`, until the engine stops or
+    /// [`Engine::close_listener`] is called with the listener's address.
     pub fn listen(
         self: &Arc<Self>,
         listener: Listener,
         service: Arc<dyn Service>,
     ) -> io::Result<()> {
         let engine = self.clone();
-        self.spawn_listener(move |_| engine.accept(&listener, &*service))
+        let name: Arc<str> = listener.addr().to_string().into();
+        let own_name = name.clone();
+        self.spawn_listener(&name, move |stop| {
+            engine.accept(&listener, &own_name, &*service, stop);
+        })
     }
 
-    /// Runs `listen` on a new thread. It must return soon after its descriptor becomes readable,
-    /// when the engine stops.
+    /// Runs `listen`, the listener `name`, on a new thread. It must return soon after its
+    /// descriptor becomes readable, when the engine stops or the listener is closed.
     pub fn spawn_listener(
         self: &Arc<Self>,
+        name: &str,
         listen: impl FnOnce(BorrowedFd<'_>) + Send + 'static,
     ) -> io::Result<()> {
-        let thread = ListenerThread::new(self);
+        let thread = ListenerThread::new(self, name)?;
         std::thread::Builder::new()
             .name("barge-accept".into())
-            .spawn(move || listen(thread.engine.stop.fd()))
+            .spawn(move || listen(thread.entry.stop_fd()))
             .map(drop)
+    }
+
+    /// Ends the listeners `name`: they accept no more connections. A device's connection ends as
+    /// well. Waits for `timeout` at most, and returns whether they have ended.
+    pub fn close_listener(&self, name: &str, timeout: Duration) -> bool {
+        self.listeners.stop(Some(name));
+        self.listeners.wait(name, timeout)
+    }
+
+    /// Returns the open connections, without the queues of devices.
+    pub fn open_connections(&self) -> Vec<ConnectionStatus> {
+        let mut all: Vec<_> = self
+            .connections
+            .all()
+            .iter()
+            .map(|it| it.status())
+            .collect();
+        all.sort_by_key(|connection| connection.id);
+        all
+    }
+
+    /// Closes the connections whose status `closes` selects. Requests in flight are cancelled.
+    /// Returns their number.
+    pub fn disconnect(&self, closes: impl Fn(&ConnectionStatus) -> bool) -> usize {
+        let mut all = self.connections.all();
+        all.retain(|lane| closes(&lane.status()));
+        for lane in &all {
+            lane.in_flight.cancel_all();
+            lane.disconnect();
+        }
+        all.len()
     }
 
     /// Logs that the listener `name` ended because of `error`, and adds it to
@@ -135,6 +176,16 @@ impl Engine {
 
     /// Serves the client of `link`. Returns an error if a limit is reached.
     pub fn connect(self: &Arc<Self>, link: Box<dyn Link>, service: &dyn Service) -> io::Result<()> {
+        self.connect_at(link, service, "".into())
+    }
+
+    /// Does the same for a client of the listener `listener`.
+    fn connect_at(
+        self: &Arc<Self>,
+        link: Box<dyn Link>,
+        service: &dyn Service,
+        listener: Arc<str>,
+    ) -> io::Result<()> {
         let peer = Arc::new(self.peer(link.origin()));
         let client = peer.key();
         let admission = match self.connections.admit(client) {
@@ -143,7 +194,7 @@ impl Engine {
                 return Err(self.refuse(client, reason, error));
             }
         };
-        self.start(link, service, peer, admission)
+        self.start(link, service, peer, admission.with_listener(listener))
             .map_err(|error| self.refuse(client, ConnectionRefusals::SYSTEM, error))
     }
 
@@ -191,6 +242,7 @@ impl Engine {
     /// at once; [`Engine::wait`] waits for the end.
     pub fn stop(&self) {
         self.stop.raise();
+        self.listeners.stop(None);
         for lane in self.connections.all() {
             lane.link.end_input();
         }
@@ -226,12 +278,18 @@ impl Engine {
         &self.refusals
     }
 
-    fn accept(self: &Arc<Self>, listener: &Listener, service: &dyn Service) {
+    fn accept(
+        self: &Arc<Self>,
+        listener: &Listener,
+        name: &Arc<str>,
+        service: &dyn Service,
+        stop: BorrowedFd<'_>,
+    ) {
         loop {
-            match listener.accept(self.stop.fd()) {
+            match listener.accept(stop) {
                 Ok(Some(link)) => {
-                    // `connect` logs and counts refusals.
-                    let _ = self.connect(service.link(link), service);
+                    // `connect_at` logs and counts refusals.
+                    let _ = self.connect_at(service.link(link), service, name.clone());
                 }
                 Ok(None) => return,
                 Err(error) => return self.report_failed_listener(listener.addr(), &error),
@@ -269,14 +327,20 @@ impl Drop for Engine {
 /// A listener thread.
 struct ListenerThread {
     engine: Arc<Engine>,
+    entry: ListenerEntry,
 }
 
 impl ListenerThread {
-    fn new(engine: &Arc<Engine>) -> ListenerThread {
+    fn new(engine: &Arc<Engine>, name: &str) -> io::Result<ListenerThread> {
+        let entry = engine.listeners.add(name)?;
         engine.connections.open_listener();
-        ListenerThread {
-            engine: engine.clone(),
+        if engine.stop.is_raised() {
+            entry.stop();
         }
+        Ok(ListenerThread {
+            engine: engine.clone(),
+            entry,
+        })
     }
 }
 

@@ -38,6 +38,27 @@ pub struct LaneStatus {
     pub parked: usize,
 }
 
+/// A snapshot of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionStatus {
+    /// Its number, which no other connection of the engine has.
+    pub id: u64,
+    /// The name of the listener that accepted it; empty without one.
+    pub listener: String,
+    /// The peer's address.
+    pub peer: String,
+    /// The protocol.
+    pub protocol: &'static str,
+    /// Information about the client.
+    pub client: ClientInfo,
+    /// The time since it was accepted.
+    pub age: Duration,
+    /// The number of requests received.
+    pub requests: u64,
+    /// The number of requests that workers run, or that wait for one or for an event.
+    pub in_flight: usize,
+}
+
 impl Engine {
     /// Takes a snapshot. Iterates over all lanes, without delaying requests.
     pub fn snapshot(&self) -> EngineStatus {

@@ -64,6 +64,8 @@ fn main() -> io::Result<()> {
     write("overlay_directory", "marks", &marks())?;
     write("broker_requests", "all", &requests())?;
     write("config_file", "shares", CONFIG.as_bytes())?;
+    write("control_requests", "share", CONTROL[0].as_bytes())?;
+    write("control_requests", "drain", CONTROL[1].as_bytes())?;
     write("snapshotter_requests", "image", SNAPSHOTS.as_bytes())?;
     write("state_files", "clients", &[1, 0, 0, 3, 2, 7, 8])?;
     write("state_files", "names", &[0, 0, 0, 20, 2, 7, 8, 0, 0, 40, 0])?;
@@ -145,6 +147,12 @@ const SNAPSHOTS: &str = concat!(
     "rebase\tc\tl\n",
     "remove\tv\n",
 );
+
+/// Requests of the control socket.
+const CONTROL: [&str; 2] = [
+    r#"{"version":1,"id":7,"method":"share.add","params":{"share":{"name":"a","source":"/srv","read-only":true,"virtiofs":["/s"]}}}"#,
+    r#"{"version":1,"id":"x","method":"endpoint.drain","params":{"address":"tcp:[::1]:1","timeout":3}}"#,
+];
 
 /// A configuration file with settings of most kinds.
 const CONFIG: &str = r#"9p = ["tcp:[::]:5640", "unix:/run/9p"]

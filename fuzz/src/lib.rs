@@ -4,6 +4,7 @@
 //! - [`broker`]: a process that serves gets the files and addresses that options name, and no
 //!   others.
 //! - [`config`]: a configuration file is accepted, or refused with messages.
+//! - [`control`]: a line of the control socket is a request, or gets an error reply.
 //! - [`decode`]: messages are decoded or refused, and decoded ones are encoded to the same bytes.
 //! - [`client`]: the client half accepts valid replies of a server, and refuses others.
 //! - [`disk_cache`]: files have their source's contents, whatever happens to copies on a local
@@ -44,6 +45,7 @@ pub mod block;
 pub mod broker;
 pub mod client;
 pub mod config;
+pub mod control;
 pub mod decode;
 pub mod disk_cache;
 mod files;

@@ -36,6 +36,7 @@ targets! {
     block_requests: block::script,
     broker_requests: broker::script,
     config_file: config::file,
+    control_requests: control::line,
     disk_cache: disk_cache::directory,
     erofs_image: image::run,
     fuse_session: fuse::script,

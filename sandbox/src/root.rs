@@ -84,13 +84,49 @@ pub fn add(process: Pid, visible: &VisiblePath) -> Result<(), Error> {
         .map_err(at(visible.path.display().to_string()))
 }
 
-/// Does [`add`], and leaves the calling thread in the other mount namespace.
-fn add_from_here(process: Pid, visible: &VisiblePath) -> io::Result<()> {
-    let directory = env::current_dir()?;
-    let route = Route::of(&visible.path, &directory)?;
-    let identity = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino()));
-    let wanted = identity(&route.end)?;
-    let tree = copy(&route.end, visible.writable)?;
+/// Returns whether the root of `process` has `path`, as this root does. Adding a mount waits for
+/// all processors, which takes milliseconds to seconds while they are busy.
+pub fn has(process: Pid, path: &Path) -> bool {
+    let Ok(path) = env::current_dir().map(|directory| directory.join(path)) else {
+        return false;
+    };
+    let root = PathBuf::from(format!("/proc/{}/root", process.as_raw_nonzero()));
+    let there = path
+        .strip_prefix("/")
+        .map_or(root.clone(), |path| root.join(path));
+    let identity = |path: &Path| {
+        let found = fs::symlink_metadata(path).ok()?;
+        // Links of that root would be followed in this one.
+        let resolved = !found.is_symlink();
+        resolved.then_some((found.dev(), found.ino()))
+    };
+    let own = identity(&path);
+    own.is_some() && own == identity(&there)
+}
+
+/// Removes `visible`, which [`add`] has added, from the root of `process`; its open files stay
+/// usable. Does nothing if it is not mounted on its own. Starts a thread.
+pub fn remove(process: Pid, visible: &VisiblePath) -> Result<(), Error> {
+    let remove = || remove_from_here(process, visible);
+    let removed = std::thread::scope(|scope| scope.spawn(remove).join());
+    removed
+        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+        .map_err(at(visible.path.display().to_string()))
+}
+
+/// Does [`remove`], and leaves the calling thread in the other mount namespace.
+fn remove_from_here(process: Pid, visible: &VisiblePath) -> io::Result<()> {
+    // The path may be gone from this root.
+    let path = env::current_dir()?.join(&visible.path);
+    enter_namespace_of(process)?;
+    match mount::unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Moves the calling thread to the mount namespace of `process`, which has a root of its own.
+fn enter_namespace_of(process: Pid) -> io::Result<()> {
     let namespace = fs::File::open(format!("/proc/{}/ns/mnt", process.as_raw_nonzero()))?;
     if namespace.metadata()?.ino() == fs::metadata("/proc/thread-self/ns/mnt")?.ino() {
         return Err(io::Error::other(
@@ -98,7 +134,20 @@ fn add_from_here(process: Pid, visible: &VisiblePath) -> io::Result<()> {
         ));
     }
     sys::namespaces::unshare(UnshareFlags::FS)?;
-    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    Ok(move_into_link_name_space(
+        namespace.as_fd(),
+        Some(LinkNameSpaceType::Mount),
+    )?)
+}
+
+/// Does [`add`], and leaves the calling thread in the other mount namespace.
+fn add_from_here(process: Pid, visible: &VisiblePath) -> io::Result<()> {
+    let directory = env::current_dir()?;
+    let route = Route::of(&visible.path, &directory)?;
+    let identity = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino()));
+    let wanted = identity(&route.end)?;
+    let tree = copy(&route.end, visible.writable)?;
+    enter_namespace_of(process)?;
     if identity(&route.end).is_ok_and(|existing| existing == wanted) {
         return Ok(());
     }

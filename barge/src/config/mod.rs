@@ -9,6 +9,7 @@
 //! `clients` of shares.
 
 pub(crate) mod command;
+pub(crate) mod live;
 pub(crate) mod page;
 mod read;
 mod schema;
@@ -26,10 +27,13 @@ use crate::source::Source;
 /// The configuration file of the service.
 pub(crate) const DEFAULT_PATH: &str = "/etc/barge/barge.toml";
 
-/// A valid configuration file.
+/// A valid configuration file, or the same settings from elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
+    /// The path of the file, or the origin of the settings for messages.
     path: PathBuf,
+    /// Whether `path` is that of a file, which can be read again.
+    is_file: bool,
     /// Settings of the program, and defaults of shares.
     settings: Vec<Setting>,
     shares: Vec<Share>,
@@ -125,6 +129,7 @@ impl Config {
     fn new(path: &Path) -> Config {
         Config {
             path: path.to_owned(),
+            is_file: true,
             settings: Vec::new(),
             shares: Vec::new(),
         }
@@ -148,7 +153,7 @@ impl Config {
 
     fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
         let mut problems = Vec::new();
-        let config = read::read(path, text, &Schema::new(), &mut problems);
+        let config = read::read(path, text, Schema::get(), &mut problems);
         if problems.is_empty()
             && let Err((span, why)) = config.check()
         {
@@ -189,12 +194,12 @@ impl Config {
 
     /// Parses the settings of the program, without those of shares.
     pub(crate) fn matches(&self) -> Result<ArgMatches, String> {
-        Schema::new().parse(&arguments(&self.settings))
+        Schema::get().parse(&arguments(&self.settings))
     }
 
     /// Parses the settings of the program with those of `share` in their place.
     pub(crate) fn share_matches(&self, share: &Share) -> Result<ArgMatches, String> {
-        Schema::new().parse(&arguments(self.share_settings(share)))
+        Schema::get().parse(&arguments(self.share_settings(share)))
     }
 
     /// Returns the settings of `share`, and those of the program for options that `share` does not
@@ -210,7 +215,7 @@ impl Config {
     /// Returns the settings that determine how `share` is opened, without those of access. A share
     /// of the same name is reopened only if these differ.
     pub(crate) fn opening_settings(&self, share: &Share) -> Vec<Setting> {
-        let schema = Schema::new();
+        let schema = Schema::get();
         let mut settings: Vec<Setting> = self
             .share_settings(share)
             .into_iter()
@@ -230,12 +235,13 @@ impl Config {
     /// Returns the options outside shares that differ from those of `other`: they cannot change
     /// while the program runs.
     pub(crate) fn changed_keys(&self, other: &Config) -> Vec<String> {
-        let schema = Schema::new();
+        let schema = Schema::get();
         let fixed = |config: &Config| {
             let fixed = config
                 .settings
                 .iter()
-                .filter(|setting| setting.key != "export" && !schema.is_share_option(&setting.key));
+                .filter(|setting| !live::is_live(&setting.key))
+                .filter(|setting| !schema.is_share_option(&setting.key));
             fixed.cloned().collect::<Vec<_>>()
         };
         let (one, other) = (fixed(self), fixed(other));
@@ -255,7 +261,7 @@ impl Config {
     /// Formats the configuration as a file with all defaults. Tables of shares contain only their
     /// own settings.
     fn to_toml(&self) -> String {
-        let schema = Schema::new();
+        let schema = Schema::get();
         let matches = self.matches().expect("it has been checked");
         let mut text = String::new();
         for arg in schema.options() {
@@ -269,6 +275,12 @@ impl Config {
             let given = self.settings.iter().filter(|one| one.key == key).count();
             text.push_str(&setting_line(key, ValueKind::of(arg), given, &values));
         }
+        self.add_shares(schema, &mut text);
+        text
+    }
+
+    /// Formats the tables of shares.
+    fn add_shares(&self, schema: &Schema, text: &mut String) {
         for share in &self.shares {
             text.push_str("\n[[share]]\n");
             for (key, value) in [
@@ -287,7 +299,6 @@ impl Config {
                 text.push_str(&setting_line(key, ValueKind::of(arg), given, &values));
             }
         }
-        text
     }
 }
 

@@ -25,7 +25,7 @@ virtiofs = "/run/barge/vm.sock"
 
 /// Returns the man page.
 pub(crate) fn page() -> String {
-    let schema = Schema::new();
+    let schema = Schema::get();
     let mut page = Roff::new();
     let title = ["barge.toml", "5", "", "barge"];
     page.control("TH", title);
@@ -35,7 +35,7 @@ pub(crate) fn page() -> String {
     for text in [
         "The configuration file of `barge serve --config FILE`, in TOML. A key is the name of an option of barge-serve(1) without its dashes. Its value is a string or a number, true or false if the option takes no value, or an array if the option may be repeated.",
         "Each [[share]] table is a source to serve. Its options apply to this share; the same keys before all tables are defaults for all shares. A share without a name must be the only one, and is the whole tree. Shares with names are directories of one tree, even if there is only one. Relative paths start in the working directory of the server.",
-        "SIGHUP reloads the file. New shares are served. Removed shares end: their files and handles return ESTALE until a share of the same name is back. Changes of read-only, squash, anon-uid, anon-gid and clients apply at once, to open files as well. A share with any other change ends and is served anew; clients of other shares are not affected. Keys outside shares, sockets of devices, referrals and images served as disks change only at a restart, which the log mentions. If the file is invalid, the server keeps the previous configuration.",
+        "SIGHUP reloads the file. New shares are served. Removed shares end: their files and handles return ESTALE until a share of the same name is back. Changes of read-only, squash, anon-uid, anon-gid and clients apply at once, to open files as well. A share with any other change ends and is served anew; clients of other shares are not affected. Addresses of 9P and NBD and sockets of devices are opened and closed. Other keys outside shares, referrals and images served over NBD change only at a restart, which the log mentions. If the file is invalid, the server keeps the previous configuration.",
     ] {
         page.control("PP", []);
         page.text([roman(text)]);
@@ -146,7 +146,7 @@ mod tests {
     fn the_example_is_a_file_and_the_page_has_every_key() {
         Config::parse(Path::new("example"), EXAMPLE).expect("it makes sense");
         let page = page();
-        let schema = Schema::new();
+        let schema = Schema::get();
         for key in schema.keys().into_iter().chain(schema.share_keys()) {
             let shown = key.replace('-', r"\-");
             assert!(

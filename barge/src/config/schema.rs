@@ -1,6 +1,8 @@
 //! Keys of a configuration file: the options of `barge serve`, from the definition of its command
 //! line. There is no second list of them.
 
+use std::sync::LazyLock;
+
 use clap::builder::ArgAction;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Args, Command};
@@ -44,7 +46,13 @@ pub(super) const DEVICE_OPTIONS: [&str; 3] = ["virtiofs", "virtio-9p", "block"];
 pub(super) const SHARE: &str = "share";
 
 impl Schema {
-    pub(super) fn new() -> Schema {
+    /// Returns the schema. It is built once, as that takes longer than to read a file.
+    pub(super) fn get() -> &'static Schema {
+        static SCHEMA: LazyLock<Schema> = LazyLock::new(Schema::new);
+        &SCHEMA
+    }
+
+    fn new() -> Schema {
         let mut serve = LogArgs::augment_args(ServeArgs::augment_args(Command::new("serve")));
         serve.build();
         let options = |of: Command| of.get_arguments().filter_map(long_name).collect();

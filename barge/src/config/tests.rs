@@ -10,7 +10,7 @@ const SHARES: &str = "[[share]]\nname = 'a'\nsource = '/srv/a'\n";
 
 #[test]
 fn every_option_is_a_key_and_every_key_an_option() {
-    let schema = Schema::new();
+    let schema = Schema::get();
     for arg in schema.options() {
         let key = arg.get_long().expect("a long name");
         let value = match (ValueKind::of(arg), key) {
@@ -67,7 +67,7 @@ const RENAMED: [(&str, &str, &str); 15] = [
 
 #[test]
 fn former_names_of_options_stay_valid() {
-    let schema = Schema::new();
+    let schema = Schema::get();
     let hidden = schema.options().flat_map(|arg| {
         let aliases = arg.get_aliases().unwrap_or_default();
         aliases

@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 
 use transports::Addr;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, EndpointEntry};
 use super::exports::Exports;
 use super::plan::Plan;
 use super::{access, quickstart};
@@ -22,7 +22,8 @@ pub(super) fn print(
     let introduction = newcomer.then(|| quickstart::introduction(exports, plan));
     let [mut text, last] = introduction.unwrap_or_default();
     for endpoint in endpoints {
-        text.push_str(&endpoint.announce(exports));
+        let entries = endpoint.entries(&exports.catalog());
+        text.extend(entries.iter().map(EndpointEntry::text));
     }
     text.push_str(&last);
     let claiming = endpoints.iter().flat_map(|one| one.claimed_user_addrs());

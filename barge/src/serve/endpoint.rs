@@ -1,19 +1,21 @@
 //! The interface of a protocol at its addresses.
 //!
 //! An endpoint is created from options, without effects. Then the server calls `bind`, `start`,
-//! `announce`, and `reload` and `set_exports` at each SIGHUP. After the engine has stopped, a drop
+//! `entries`, and `reload` and `set_exports` at each SIGHUP. After the engine has stopped, a drop
 //! ends the endpoint's own threads.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use engine::{Engine, Service};
+use serde::{Deserialize, Serialize};
 use transports::{Addr, Listener};
 
 use super::args::device::SocketArg;
 use super::exports::{Catalog, Exports};
 use super::host::Host;
 use super::recovery::ServerIdentity;
+use super::vhost::monitor_command;
 use crate::Failure;
 use crate::status::Figures;
 
@@ -74,8 +76,14 @@ pub(super) trait Endpoint: Send + Sync {
     /// Serves clients until the engine stops.
     fn start(&mut self, engine: &Arc<Engine>) -> Result<(), Failure>;
 
-    /// Returns the lines of the ready message: shell commands that mount or use the exports.
-    fn announce(&self, exports: &Exports) -> String;
+    /// Returns its addresses, with the commands that mount or use the exports of `catalog`.
+    fn entries(&self, catalog: &Catalog<'_>) -> Vec<EndpointEntry>;
+
+    /// Returns the option, and its value, whose addresses can be added and removed while the server
+    /// runs.
+    fn setting(&self) -> Option<(&'static str, String)> {
+        None
+    }
 
     /// Returns the variables of the environment of `--run`.
     fn environment(&self) -> Vec<(String, String)> {
@@ -99,6 +107,41 @@ pub(super) trait Endpoint: Send + Sync {
     /// Replaces the exports that clients can choose from.
     fn set_exports(&self, catalog: &Catalog<'_>) {
         let _ = catalog;
+    }
+}
+
+/// An address of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EndpointEntry {
+    /// The option of `barge serve` for it, without dashes.
+    pub(super) protocol: String,
+    /// The address that clients connect to. A port that the system chose is in it.
+    pub(super) address: String,
+    /// The only share that it serves; `None` if it serves all of them.
+    pub(super) share: Option<String>,
+    pub(super) state: State,
+    /// Shell commands that mount or use the exports: on a client, or in the guest.
+    pub(super) commands: Vec<String>,
+    /// The options of QEMU for a device.
+    pub(super) qemu: Option<String>,
+}
+
+/// The state of an endpoint or share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    #[default]
+    Serving,
+    /// It accepts no more clients, and ends soon.
+    Draining,
+}
+
+impl EndpointEntry {
+    /// Returns the lines of the ready message.
+    pub(super) fn text(&self) -> String {
+        let monitor = self.qemu.as_deref().map(monitor_command);
+        let commands = self.commands.iter().map(|command| format!("{command}\n"));
+        monitor.into_iter().chain(commands).collect()
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Exports {
     /// Each source as it was opened, before layers, for the status page.
     pub(super) sources: Arc<status::ObservedSources>,
     /// The clients that may use each source.
-    client_lists: Vec<ClientList>,
+    pub(super) client_lists: Vec<ClientList>,
     /// The log of all calls, if one is written.
     pub(super) call_log: Option<CallLogFile>,
     /// The read traces that are written.
@@ -141,7 +141,7 @@ pub(super) fn open(
         }
     };
     let images = match serves_images {
-        true => images(sources, &names, &opener)?,
+        true => images(sources, &opener)?,
         false => Vec::new(),
     };
     Ok(Exports {
@@ -164,9 +164,11 @@ pub(super) fn open(
     })
 }
 
-fn images(sources: &Sources, names: &[String], opener: &Opener) -> Result<Vec<Image>, Failure> {
+/// Returns the image files of those of `sources` that are images.
+pub(super) fn images(sources: &Sources, opener: &Opener) -> Result<Vec<Image>, Failure> {
     let mut images = Vec::new();
-    for (name, share) in names.iter().zip(&sources.shares) {
+    for share in &sources.shares {
+        let name = share.named.name.clone().unwrap_or_default();
         let Source::Tree(tree) = &share.named.source else {
             continue;
         };
@@ -177,10 +179,10 @@ fn images(sources: &Sources, names: &[String], opener: &Opener) -> Result<Vec<Im
         let dir = barge_client::Source::HostDir(file.to_owned());
         let (dir, path) = dir.find().map_err(Failure::new)?;
         let dir = stack(dir, ReadOnly);
-        let clients = clients_of(&sources.client_lists, name);
+        let clients = clients_of(&sources.client_lists, &name);
         let dir = opener.wrap_image_dir(dir, share, clients)?;
         images.push(Image {
-            name: name.clone().into_bytes(),
+            name: name.into_bytes(),
             export: Arc::new(Export::new("", dir)),
             path,
         });

@@ -2,7 +2,7 @@
 //! and the service manager. A confined process reaches them through the broker.
 
 use std::fs::File;
-use std::io::{self, Read, Write, stdout};
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
@@ -31,6 +31,16 @@ impl Host {
         match self {
             Host::Direct { socket_group } => listen(addr, *socket_group),
             Host::Brokered(broker) => broker.listen(addr),
+        }
+    }
+
+    /// Closes the listening sockets at the address `addr`, and removes their files. The process's
+    /// own copies are closed when they are dropped.
+    pub(super) fn close(&self, addr: &str) {
+        if let Host::Brokered(broker) = self
+            && let Err(error) = broker.close(addr)
+        {
+            tracing::warn!("{addr}: cannot close the socket: {error}");
         }
     }
 
@@ -94,15 +104,6 @@ impl Host {
         }
     }
 
-    /// Reports to the user and the service manager that clients can connect. `environment` is that
-    /// of the command of `--run`.
-    pub(super) fn report_ready(&self, environment: &[(String, String)]) -> Result<(), Failure> {
-        match self {
-            Host::Direct { .. } => print_ready(),
-            Host::Brokered(broker) => broker.report_ready(environment).map_err(Failure::new),
-        }
-    }
-
     /// Reports to the service manager that the configuration is being read again. The broker does
     /// so itself.
     pub(super) fn report_reloading(&self) {
@@ -122,16 +123,6 @@ impl Host {
             }
         }
     }
-}
-
-/// Prints the line `ready`, and reports to the service manager that clients can connect.
-pub(super) fn print_ready() -> Result<(), Failure> {
-    let mut out = stdout();
-    out.write_all(b"ready\n")
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(format!("standard output: {error}")))?;
-    service::notify(&service::ready("ready"));
-    Ok(())
 }
 
 /// Connects a new UDP socket to `to`.

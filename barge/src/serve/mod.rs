@@ -10,6 +10,7 @@ mod announce;
 pub(crate) mod args;
 mod async_copy;
 pub(crate) mod broker;
+pub(crate) mod control;
 mod endpoint;
 mod endpoints;
 mod environment;
@@ -18,10 +19,12 @@ mod exports;
 mod gss;
 mod handle_key;
 mod host;
+mod live;
 pub(crate) mod modcaps;
 mod nfs_tls;
 mod notify;
 mod opener;
+mod operation;
 pub(crate) mod plan;
 mod quickstart;
 pub(crate) mod recovery;
@@ -39,11 +42,14 @@ use engine::Engine;
 
 use self::args::ServeArgs;
 use self::args::confinement::Sandbox;
+use self::args::control::ReadyFormat;
 use self::broker::BrokerClient;
-use self::endpoint::{BindContext, Endpoint};
+use self::control::Backend;
+use self::endpoint::BindContext;
 use self::host::Host;
+use self::live::LiveServer;
+use self::operation::Operation;
 use self::plan::Plan;
-use self::reload::LiveShares;
 use self::virtiofsd::Prepared;
 use crate::config::Config;
 use crate::status::{Figures, Observer};
@@ -61,6 +67,14 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
     let mut plan = make_plan()?;
     match broker {
         Some(broker) => {
+            if plan.control.is_some()
+                && let Some(config) = file
+            {
+                // It differs from the file and the options after requests.
+                let running = config.with_text(broker.running_set());
+                let running = running.map_err(|why| Failure::new(why.to_string()))?;
+                plan = Plan::from_config(&running)?;
+            }
             broker.limit(&mut plan);
             broker::confinement::enter(&plan, &broker)?;
             serve(plan, Host::Brokered(broker))
@@ -88,6 +102,10 @@ pub(crate) fn run_virtiofsd(args: &virtiofsd::args::VirtiofsdArgs) -> CommandRes
 fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let by_default = plan.uses_default_addrs();
     let umask = sys::umask::current();
+    let operation = match &host {
+        Host::Direct { .. } => Some(Operation::new(&plan)?),
+        Host::Brokered(_) => None,
+    };
     let mut exports = exports::open(&plan.sources, plan.export_requirements(by_default), &host)?;
     let descriptors = sys::limits::descriptors();
     if descriptors / 2 < plan.tuning.connections as u64 {
@@ -98,7 +116,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let own = Arc::new(Observer::new(engine.clone(), sources, host.server_id()));
     let figures: Arc<dyn Figures> = match &host {
         Host::Direct { .. } => own,
-        Host::Brokered(broker) => broker.share_figures(own)?,
+        Host::Brokered(broker) => broker.share_figures(own),
     };
     let context = BindContext {
         figures: &figures,
@@ -113,23 +131,40 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     for endpoint in &mut endpoints {
         endpoint.start(&engine)?;
     }
-    let endpoints: Arc<[Box<dyn Endpoint>]> = endpoints.into();
-    let config = plan.file.as_ref();
-    let shares = config.map(|config| Arc::new(LiveShares::new(config, &exports)));
-    let stopped = engine.clone();
-    let reload = reload::handler(endpoints.clone(), shares.clone(), host.clone());
-    let stop = move || stopped.stop();
-    let signals = match &host {
-        Host::Direct { .. } => signals::on_signal(stop, reload)?,
-        Host::Brokered(_) => signals::on_parents_signal(stop, reload)?,
-    };
-    if !host.has_restarted() {
+    if !host.has_restarted() && plan.ready == ReadyFormat::Text {
         announce::print(&endpoints, &exports, &plan, by_default)?;
     }
-    exports.release();
     let environment = endpoints.iter().flat_map(|one| one.environment());
     let environment: Vec<_> = environment.collect();
-    host.report_ready(&environment)?;
+    let live = LiveServer::new(
+        engine.clone(),
+        host.clone(),
+        figures,
+        &plan,
+        &exports,
+        endpoints,
+    );
+    let live = Arc::new(live);
+    exports.release();
+    let stopped = engine.clone();
+    let reload = reload::handler(live.clone());
+    let stop = move || stopped.stop();
+    let signals = match &host {
+        Host::Direct { .. } => {
+            let signals = signals::on_signal(stop, reload)?;
+            if let Some(operation) = &operation {
+                let server: Arc<dyn Backend> = live.clone();
+                operation.report_ready(&server)?;
+            }
+            signals
+        }
+        Host::Brokered(broker) => {
+            broker.serve_requests(live.clone())?;
+            let signals = signals::on_parents_signal(stop, reload)?;
+            broker.report_ready(&environment).map_err(Failure::new)?;
+            signals
+        }
+    };
     let status = match (&host, &plan.run) {
         (Host::Direct { .. }, Some(command)) => {
             let status = run::run(command, environment, umask);
@@ -142,9 +177,9 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     if let Some(call_log) = &exports.call_log {
         call_log.finish();
     }
-    drop(signals);
-    drop(endpoints);
+    drop((signals, operation));
+    live.clear();
     exports.traces.iter().try_for_each(|trace| trace.finish())?;
-    shares.map_or(Ok(()), |shares| shares.finish())?;
+    live.finish()?;
     Ok(status)
 }

@@ -1,6 +1,6 @@
 //! The plan of a server: all command lines and configuration files that serve are parsed into it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::FromArgMatches;
@@ -9,6 +9,7 @@ use transports::Addr;
 use vfs::Trust;
 
 use super::activation;
+use super::args::control::ReadyFormat;
 use super::args::{ServeArgs, TimeoutArgs};
 use super::broker::Part;
 use super::broker::confinement::ConfinementPlan;
@@ -35,6 +36,11 @@ pub(super) struct Plan {
     pub(super) tuning: Tuning,
     /// The command of `--run`, after which the server ends.
     pub(super) run: Option<String>,
+    /// The address of the control socket, if there is one.
+    pub(super) control: Option<Addr>,
+    pub(super) ready: ReadyFormat,
+    /// The file for the process id.
+    pub(super) pidfile: Option<PathBuf>,
     pub(super) confinement: ConfinementPlan,
     /// The part of the server that this is the plan of.
     pub(super) part: Part,
@@ -59,6 +65,18 @@ impl Plan {
 
     /// Returns the plan of `config`.
     pub(super) fn from_config(config: &Config) -> Result<Plan, Failure> {
+        let plan = Plan::of_settings(config)?;
+        // Those of a server with a control socket may all be added later.
+        if plan.sources.shares.is_empty() && plan.control.is_none() {
+            return Err(Failure::usage("expected a [[share]], got none"));
+        }
+        exports::check(&plan.sources)?;
+        Ok(plan)
+    }
+
+    /// Returns the plan of `config`, which may lack shares that its endpoints and lists of clients
+    /// are for.
+    pub(super) fn of_settings(config: &Config) -> Result<Plan, Failure> {
         let args = |matches: Result<clap::ArgMatches, String>| {
             let matches = matches.map_err(Failure::usage)?;
             ServeArgs::from_arg_matches(&matches).map_err(Failure::usage)
@@ -72,13 +90,8 @@ impl Plan {
             args(config.share_matches(share))?.share.plan(named, false)
         });
         let shares: Vec<_> = shares.collect::<Result<_, _>>()?;
-        if shares.is_empty() {
-            return Err(Failure::usage("expected a [[share]], got none"));
-        }
         all.share.check_single_source(shares.len())?;
-        let plan = Plan::from_shares(&all, shares, Some(config))?;
-        exports::check(&plan.sources)?;
-        Ok(plan)
+        Plan::from_shares(&all, shares, Some(config))
     }
 
     /// Returns the plan to serve `shares` with the options `args`, which `file` has if it is not
@@ -108,6 +121,9 @@ impl Plan {
                 .map_or(Trust::default(), Trust::from),
             tuning: tuning(args),
             run: args.run.clone(),
+            control: args.control.control.clone(),
+            ready: args.control.ready,
+            pidfile: args.control.pidfile.clone(),
         })
     }
 

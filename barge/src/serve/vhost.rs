@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 
 use engine::Engine;
@@ -10,8 +11,8 @@ use transports::{Addr, Listener};
 use virtqueue::{Device, DeviceConfig, JoinRing};
 use wire::Session;
 
-use super::args::device::Affinity;
-use super::endpoint::BindContext;
+use super::args::device::{Affinity, SocketArg};
+use super::endpoint::{BindContext, EndpointEntry};
 use crate::Failure;
 
 /// Options that the devices of an endpoint share.
@@ -97,11 +98,32 @@ impl DeviceSocket {
 pub(super) fn start(engine: &Arc<Engine>, sockets: Vec<DeviceSocket>) -> Result<(), Failure> {
     for socket in sockets {
         let drives = engine.clone();
+        let name = socket.listener.addr().to_string();
         engine
-            .spawn_listener(move |stop| socket.accept(&drives, stop))
+            .spawn_listener(&name, move |stop| socket.accept(&drives, stop))
             .map_err(Failure::new)?;
     }
     Ok(())
+}
+
+/// Returns the entry of a device at `socket`, with the options of QEMU that `qemu` returns for its
+/// path.
+pub(super) fn entry(
+    protocol: &str,
+    socket: &SocketArg,
+    qemu: impl Fn(&Path) -> String,
+) -> EndpointEntry {
+    let path = match &socket.addr {
+        Addr::Unix(path) => Some(path),
+        _ => None,
+    };
+    EndpointEntry {
+        protocol: protocol.into(),
+        address: socket.addr.to_string(),
+        share: socket.name.clone(),
+        qemu: path.map(|path| qemu(path)),
+        ..EndpointEntry::default()
+    }
 }
 
 /// Returns a QEMU command line with the options `device` of a vhost-user device.

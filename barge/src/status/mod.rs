@@ -119,9 +119,9 @@ impl ObservedSources {
         }
     }
 
-    /// Removes the sources whose names are not in `names`.
-    pub(crate) fn retain(&self, names: &[String]) {
-        self.lock().retain(|seen| names.contains(&seen.source.name));
+    /// Removes the source called `name`.
+    pub(crate) fn remove(&self, name: &str) {
+        self.lock().retain(|seen| seen.source.name != name);
     }
 
     fn snapshot(&self) -> Vec<Export> {
@@ -227,7 +227,7 @@ impl StatusServer {
         let names = HostNames::new(listener.addr(), names);
         let engine = self.engine.clone();
         engine
-            .spawn_listener(move |stop| {
+            .spawn_listener("http", move |stop| {
                 let answer = |request: &Request| self.respond(request);
                 if let Err(error) = http::serve(&listener, &names, &answer, stop) {
                     self.engine.report_failed_listener(listener.addr(), &error);

@@ -106,7 +106,8 @@ impl Fixture {
             manager,
             served,
         };
-        assert_eq!(place.notification(), "READY=1\nSTATUS=ready\n");
+        let ready = place.notification();
+        assert!(ready.starts_with("READY=1\nSTATUS=ready: "), "{ready}");
         place
     }
 

@@ -6,6 +6,7 @@ mod bundle;
 mod config;
 mod confinement;
 mod cosign;
+mod control;
 mod diagnose;
 mod disk_cache;
 mod doctor;

@@ -39,6 +39,17 @@ impl ServerProcess {
         }
     }
 
+    /// Starts a server with `command`, which has `--ready json`, and returns the object.
+    pub(crate) fn run_until_json(mut command: Command) -> (ServerProcess, serde_json::Value) {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        out.read_line(&mut line).expect("a line");
+        let output = Vec::new();
+        let ready = serde_json::from_str(&line).expect("JSON");
+        (ServerProcess { child, output }, ready)
+    }
+
     /// Returns the port in its mount command.
     pub(crate) fn port(&self) -> u16 {
         let port = self.output.iter().find_map(|line| {

@@ -119,7 +119,7 @@ impl Server {
         let server = fuse::server::Server::new(Arc::new(Export::new("", fs)), options);
         let server = Server::start(Transport::Unix, tuning, |engine, listener| {
             let drives = engine.clone();
-            engine.spawn_listener(move |stop| {
+            engine.spawn_listener("virtiofs", move |stop| {
                 std::thread::scope(|scope| {
                     while let Ok(Some((socket, _))) = listener.accept_socket(stop) {
                         let device = device(socket.into(), &drives, server.session());

@@ -1,5 +1,6 @@
 //! Devices of virtual machines: their vhost-user sockets, sources and processors.
 
+use std::fmt;
 use std::str::FromStr;
 
 use transports::Addr;
@@ -65,6 +66,18 @@ impl FromStr for SocketArg {
     }
 }
 
+impl fmt::Display for SocketArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "{name}=")?;
+        }
+        match &self.addr {
+            Addr::Unix(path) => path.display().fmt(f),
+            other => other.fmt(f),
+        }
+    }
+}
+
 /// `[NAME=]SOCKET[,tag=TAG]`: a 9P device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NinePDevice {
@@ -106,6 +119,12 @@ impl FromStr for NinePDevice {
     }
 }
 
+impl fmt::Display for NinePDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},tag={}", self.socket, self.tag)
+    }
+}
+
 /// `[NAME=]SOCKET[,file=FILE][,ro]`: a block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::serve) struct Drive {
@@ -132,6 +151,16 @@ impl FromStr for Drive {
             file: file.to_owned(),
             read_only,
         })
+    }
+}
+
+impl fmt::Display for Drive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.socket.fmt(f)?;
+        if !self.file.is_empty() {
+            write!(f, ",file={}", self.file)?;
+        }
+        f.write_str(if self.read_only { ",ro" } else { "" })
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub(crate) mod access;
 pub(crate) mod confinement;
+pub(crate) mod control;
 pub(crate) mod device;
 pub(crate) mod share;
 pub(crate) mod virtiofs;
@@ -19,6 +20,7 @@ use transports::Addr;
 
 use self::access::{ClientList, TrustedUsers};
 use self::confinement::ConfinementArgs;
+use self::control::ControlArgs;
 use self::device::{Affinity, Drive, NinePDevice, SocketArg};
 use self::share::ShareArgs;
 use self::virtiofs::{Cache, Negotiate};
@@ -75,6 +77,8 @@ pub(crate) struct ServeArgs {
     pub(in crate::serve) share: ShareArgs,
     #[command(flatten)]
     pub(in crate::serve) observability: ObservabilityArgs,
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
 }
 
 // The structures below have no documentation: clap would take it for the command's.

@@ -20,6 +20,7 @@ use super::parts::Part;
 use crate::Failure;
 use crate::child::message::{self, unexpected};
 use crate::child::{self, users};
+use crate::serve::live::LiveServer;
 use crate::serve::plan::Plan;
 use crate::status::{Figures, Status};
 
@@ -132,6 +133,19 @@ impl BrokerClient {
         Listener::from_fd(socket, &addr).map_err(Failure::new)
     }
 
+    pub(in crate::serve) fn close(&self, addr: &str) -> io::Result<()> {
+        self.listened.lock().remove(addr);
+        let addr = addr.to_owned();
+        self.ask(&Request::Close { addr }).map(drop)
+    }
+
+    /// Returns the configuration as it is now, with changes by requests.
+    pub(in crate::serve) fn running_set(&self) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        File::from(self.descriptor(&Request::RunningSet)?).read_to_end(&mut text)?;
+        Ok(text)
+    }
+
     pub(in crate::serve) fn bind_udp(&self, host: &str, port: u16) -> io::Result<DatagramSocket> {
         let host = host.to_owned();
         let socket = self.descriptor(&Request::BindUdp { host, port })?;
@@ -159,29 +173,40 @@ impl BrokerClient {
     }
 
     /// Returns the figures for the status page: `figures`, which are those of this process, or in
-    /// the process of the status page those of all parts. Starts a thread that passes `figures` to
-    /// the process of the status page.
+    /// the process of the status page those of all parts.
     pub(in crate::serve) fn share_figures(
         self: &Arc<Self>,
         figures: Arc<dyn Figures>,
-    ) -> Result<Arc<dyn Figures>, Failure> {
-        if self.options.part == Part::Status {
-            return Ok(Arc::new(PartFigures(self.clone())));
+    ) -> Arc<dyn Figures> {
+        match self.options.part {
+            Part::Status => Arc::new(PartFigures(self.clone())),
+            _ => figures,
         }
-        let (broker, own) = (self.clone(), figures.clone());
-        let thread = std::thread::Builder::new().name("barge-figures".into());
+    }
+
+    /// Starts a thread that replies to the broker and the process of the status page about `live`.
+    pub(in crate::serve) fn serve_requests(
+        self: &Arc<Self>,
+        live: Arc<LiveServer>,
+    ) -> Result<(), Failure> {
+        let broker = self.clone();
         let serve = move || {
             while let Ok((wanted, Some(to))) = message::receive::<Wanted>(broker.control.as_fd()) {
-                let text = match wanted {
-                    Wanted::Status => serde_json::to_vec(&own.status()),
-                    Wanted::Troubles => serde_json::to_vec(&own.troubles()),
-                };
-                // The status page may have given up.
-                let _ = UnixStream::from(to).write_all(&text.unwrap_or_default());
+                match wanted {
+                    Wanted::Status => send_json(to, &live.figures().status()),
+                    Wanted::Troubles => send_json(to, &live.figures().troubles()),
+                    // It may wait for requests in flight, or for another change.
+                    Wanted::Live(request) => {
+                        let live = live.clone();
+                        let thread = std::thread::Builder::new().name("barge-change".into());
+                        // On failure, the closed socket is an error of the request.
+                        let _ = thread.spawn(move || send_json(to, &live.handle(request)));
+                    }
+                }
             }
         };
-        thread.spawn(serve).map_err(Failure::new)?;
-        Ok(figures)
+        let thread = std::thread::Builder::new().name("barge-figures".into());
+        thread.spawn(serve).map(drop).map_err(Failure::new)
     }
 
     /// Reports that clients are served, and passes the environment of the command of `--run`.
@@ -192,6 +217,12 @@ impl BrokerClient {
         let environment = environment.to_vec();
         self.ask(&Request::Ready { environment }).map(drop)
     }
+}
+
+/// Sends a reply; the other end may have given up.
+fn send_json(to: OwnedFd, reply: &impl Serialize) {
+    let text = serde_json::to_vec(reply).unwrap_or_default();
+    let _ = UnixStream::from(to).write_all(&text);
 }
 
 /// The figures of all parts of the server.

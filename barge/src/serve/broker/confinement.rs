@@ -81,6 +81,10 @@ fn uses_directories(plan: &Plan, by_default: bool) -> bool {
         }
         Source::Referral { .. } => false,
     };
+    // A directory may be added.
+    if plan.control.is_some() {
+        return true;
+    }
     // Images that are served as disks are files of directories.
     let disks = plan.endpoints.iter().any(|one| one.serves_images());
     disks || plan.sources.shares.iter().any(changes) || state_dir(plan, by_default).is_some()
@@ -99,6 +103,11 @@ fn capabilities(plan: &Plan) -> CapabilitySet {
         capabilities |= CapabilitySet::NET_BIND_SERVICE;
     }
     plan.confinement.modcaps.change(capabilities)
+}
+
+/// Returns whether the server of `plan` lacks a capability that `addition` needs.
+pub(super) fn lacks_capability(plan: &Plan, addition: &Plan) -> bool {
+    !capabilities(plan).contains(capabilities(addition))
 }
 
 /// Returns the paths that the server of `plan` reaches.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::parts::Part;
 use crate::child::users::{Found, Query};
+use crate::serve::live::LiveRequest;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -14,6 +15,11 @@ pub(super) enum Request {
     /// Listens at an address of the configuration, which may be there several times: `place` counts
     /// from 0.
     Listen { addr: String, place: usize },
+    /// Closes the sockets that [`Request::Listen`] has opened at an address.
+    Close { addr: String },
+    /// Asks for the shares and endpoints as they are now, a configuration file that is read from
+    /// the passed descriptor.
+    RunningSet,
     /// Binds a UDP socket at a host of the configuration.
     BindUdp { host: String, port: u16 },
     /// Connects a UDP socket to an NFS client.
@@ -34,11 +40,13 @@ pub(super) enum Request {
     Figures { part: Part, wanted: Wanted },
 }
 
-/// The figures of a process that serves, as JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A request to a process that serves, which replies with JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Wanted {
     Status,
     Troubles,
+    /// A request about the running set, whose reply is a result. Only the broker sends it.
+    Live(LiveRequest),
 }
 
 /// Maximum size of the figures of a process in bytes.

@@ -29,6 +29,7 @@ impl Part {
         let mut separable = plan.confinement.processes == Processes::Share
             && !activation::is_activated()
             && !plan.uses_default_addrs()
+            && plan.control.is_none()
             && plan.sources.record_calls.is_none();
         for endpoint in &plan.endpoints {
             status |= endpoint.shows_status();

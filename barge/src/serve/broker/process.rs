@@ -57,15 +57,30 @@ impl Process {
     }
 
     /// Adds those of `paths` that the process lacks to its root, if it has its own.
-    pub(super) fn make_visible(&self, paths: &[VisiblePath]) {
-        let child = *self.child.lock();
-        let Some(child) = child.filter(|_| self.rooted.load(Ordering::SeqCst)) else {
+    pub(super) fn make_visible(&self, paths: &[VisiblePath]) -> Result<(), sandbox::Error> {
+        let Some(child) = self.rooted_child() else {
+            return Ok(());
+        };
+        let mut lacking = paths
+            .iter()
+            .filter(|it| !sandbox::root::has(child, &it.path));
+        lacking.try_for_each(|path| sandbox::root::add(child, path))
+    }
+
+    /// Removes `paths` from its root, if it has its own.
+    pub(super) fn hide(&self, paths: &[VisiblePath]) {
+        let Some(child) = self.rooted_child() else {
             return;
         };
         for path in paths {
-            if let Err(error) = sandbox::root::add(child, path) {
-                tracing::error!("{error}");
+            if let Err(error) = sandbox::root::remove(child, path) {
+                tracing::warn!("{error}");
             }
         }
+    }
+
+    fn rooted_child(&self) -> Option<Pid> {
+        let child = *self.child.lock();
+        child.filter(|_| self.rooted.load(Ordering::SeqCst))
     }
 }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use transports::{Addr, Listener};
 
-use super::message::{Reply, Request};
+use super::message::{Reply, Request, Wanted};
 use super::parts::Part;
 use super::process::Process;
 use super::supervisor::Broker;
@@ -58,15 +58,30 @@ impl Permitted {
                 .read
                 .extend(endpoint.files().into_iter().map(Path::to_owned));
         }
-        permitted
-            .read
-            .extend(plan.file.iter().map(|file| file.path().to_owned()));
+        permitted.read.extend(
+            plan.file
+                .iter()
+                .filter_map(|file| file.file())
+                .map(Path::to_owned),
+        );
         let shares = plan.sources.shares.iter();
         permitted
             .created
             .extend(shares.filter_map(|share| share.read_trace.clone()));
         permitted.created.extend(plan.sources.record_calls.clone());
         permitted
+    }
+}
+
+impl Permitted {
+    /// Adds the files and sockets of `other`.
+    fn extend(&mut self, other: Permitted) {
+        for (addr, count) in other.addrs {
+            let known = self.addrs.entry(addr).or_default();
+            *known = count.max(*known);
+        }
+        self.read.extend(other.read);
+        self.created.extend(other.created);
     }
 }
 
@@ -93,6 +108,11 @@ impl Responder {
         *self.permitted.lock() = permitted;
     }
 
+    /// Adds the files and sockets of an addition to the running set.
+    pub(super) fn permit_also(&self, permitted: Permitted) {
+        self.permitted.lock().extend(permitted);
+    }
+
     /// Closes the listeners, and removes their files.
     pub(super) fn close(&self) {
         self.listeners.lock().clear();
@@ -107,6 +127,11 @@ impl Responder {
     ) -> io::Result<(Reply, Option<OwnedFd>)> {
         match request {
             Request::Listen { addr, place } => self.listen(addr, place),
+            Request::Close { addr } => {
+                self.listeners.lock().retain(|(own, _), _| *own != addr);
+                Ok((Reply::Done, None))
+            }
+            Request::RunningSet => broker.running_set().map(descriptor),
             Request::BindUdp { host, port } => self.bind_udp(&host, port),
             Request::ConnectUdp { to } => match self.permitted.lock().calls_clients {
                 true => connect_udp(to).map(descriptor),
@@ -131,6 +156,10 @@ impl Responder {
                 let parts = parts.filter(|part| *part != Part::Status).collect();
                 Ok((Reply::Parts { parts }, None))
             }
+            Request::Figures {
+                wanted: Wanted::Live(_),
+                ..
+            } => Err(refused()),
             Request::Figures { part, wanted } => broker.figures(&part, wanted).map(descriptor),
             Request::Users(query) => users::find(query).map(|found| (Reply::Users(found), None)),
         }

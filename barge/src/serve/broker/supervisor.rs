@@ -1,8 +1,9 @@
 //! The broker: starts the processes that serve, and each again if it crashes.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,19 +16,23 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::client::ChildOptions;
-use super::confinement::{uses_network, visible_paths};
-use super::message::{Request, Wanted};
+use super::confinement::{lacks_capability, uses_network, visible_paths};
+use super::message::{MAX_FIGURES, Request, Wanted};
 use super::parts::Part;
 use super::process::Process;
 use super::requests::{Permitted, Responder};
 use crate::child::{self, ChildNamespaces, End, message};
+use crate::config::Config;
 use crate::serve::args::ServeArgs;
-use crate::serve::host::print_ready;
+use crate::serve::control::Backend;
+use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest};
+use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
 use crate::serve::{activation, run as command, users};
 use crate::signals::Reload;
 use crate::{CommandResult, Failure, service, signals};
 use sandbox::VisiblePath;
+use serde_json::{Value, json};
 
 /// Number of requests of a process that are served at once: a query of the user database may take
 /// long.
@@ -47,10 +52,12 @@ pub(in crate::serve) fn run(
     plan: Plan,
     again: &dyn Fn() -> Result<Plan, Failure>,
 ) -> CommandResult {
-    let broker = Broker::new(&plan, again)?;
-    let reloads = plan.file.is_some() || plan.endpoints.iter().any(|one| one.is_reloadable());
+    let broker = Broker::new(plan, again)?;
+    let file = broker.plan.file.as_ref().and_then(Config::file);
+    let mut endpoints = broker.plan.endpoints.iter();
+    let reloads = file.is_some() || endpoints.any(|one| one.is_reloadable());
     let (stopped, reloaded) = (broker.clone(), broker.clone());
-    let reload: Reload = Box::new(move || reloaded.reload(&plan));
+    let reload: Reload = Box::new(move || reloaded.reload());
     let signals = signals::on_signal(move || stopped.stop(), reloads.then_some(reload))?;
     let others = broker.processes.iter().skip(1).map(|process| {
         let (broker, process) = (broker.clone(), process.clone());
@@ -69,6 +76,7 @@ pub(in crate::serve) fn run(
         });
     }
     drop(signals);
+    drop(broker.operation.lock().take());
     for process in &broker.processes {
         process.responder.close();
     }
@@ -82,20 +90,22 @@ pub(in crate::serve) fn run(
     }
 }
 
-/// Logs those of `paths` that are not below a path of `known`, as rules of Landlock cannot be
-/// extended.
-fn log_unreachable(paths: &[VisiblePath], known: &[VisiblePath]) {
+/// Returns the error for each of `paths` that is not below a path of `known`, as rules of Landlock
+/// cannot be extended.
+fn unreachable_errors(paths: &[VisiblePath], known: &[VisiblePath]) -> Vec<String> {
     let is_known = |path: &&VisiblePath| known.iter().any(|it| path.path.starts_with(&it.path));
-    for path in paths.iter().filter(|path| !is_known(path)) {
+    let unknown = paths.iter().filter(|path| !is_known(path));
+    let error = |path: &VisiblePath| {
         let path = path.path.display();
-        tracing::error!("{path}: without privileges, a new source takes a restart");
-    }
+        format!("{path}: without privileges, a new source takes a restart")
+    };
+    unknown.map(error).collect()
 }
 
 /// Returns the socket for requests of the first process of `args`, for a fuzz target. The process
 /// is not started.
 pub(crate) fn channel(args: &ServeArgs) -> Result<OwnedFd, Failure> {
-    let broker = Broker::new(&Plan::from_args(args)?, &|| Plan::from_args(args))?;
+    let broker = Broker::new(Plan::from_args(args)?, &|| Plan::from_args(args))?;
     let (channel, _) = &broker.processes[0].childs_ends;
     channel.try_clone().map_err(Failure::new)
 }
@@ -115,16 +125,22 @@ pub(super) struct Broker {
     run: (Option<String>, Option<u32>),
     /// The thread that runs it.
     command: Mutex<Option<JoinHandle<CommandResult>>>,
+    operation: Mutex<Option<Operation>>,
+    /// The plan at the start.
+    plan: Plan,
+    /// The configuration of a reload that has not finished.
+    reloading: Mutex<Option<Config>>,
 }
 
 impl Broker {
     /// Returns the broker of `plan`, whose processes have not been started.
-    fn new(plan: &Plan, again: &dyn Fn() -> Result<Plan, Failure>) -> Result<Arc<Broker>, Failure> {
+    fn new(plan: Plan, again: &dyn Fn() -> Result<Plan, Failure>) -> Result<Arc<Broker>, Failure> {
+        let operation = Operation::new(&plan)?;
         let listen_fds = activation::listen_fds();
         let socket_group = users::socket_group(plan.socket_group.as_deref())?;
         let by_default = plan.uses_default_addrs();
         let (mut processes, mut channels) = (Vec::new(), Vec::new());
-        let parts = Part::all(plan);
+        let parts = Part::all(&plan);
         for part in &parts {
             let (channel, childs_channel) = message::pair().map_err(Failure::new)?;
             let (control, childs_control) = message::pair().map_err(Failure::new)?;
@@ -154,6 +170,9 @@ impl Broker {
             environment: Mutex::default(),
             run: (plan.run.clone(), sys::umask::current()),
             command: Mutex::default(),
+            operation: Mutex::new(Some(operation)),
+            plan,
+            reloading: Mutex::default(),
         });
         for (process, channel) in broker.processes.iter().zip(channels) {
             broker.serve_requests(process, channel)?;
@@ -192,43 +211,76 @@ impl Broker {
         self.processes.iter().for_each(|process| process.stop());
     }
 
-    /// Reads the configuration of `plan` again, makes its paths visible and lets the processes
-    /// reload.
-    fn reload(&self, plan: &Plan) {
-        let config = plan.file.as_ref();
-        // The processes report errors in the file.
-        let config = config.and_then(|config| plan::read_config(config.path()).ok());
+    /// Reads the configuration again, makes its paths visible and lets the processes reload.
+    fn reload(&self) {
+        let config = self.prepare_reload();
         service::notify(&service::reloading());
-        let serving = |process: &&Arc<Process>| {
-            process.serving.load(Ordering::SeqCst) && process.part != Part::Status
-        };
-        let all: Vec<_> = self.processes.iter().filter(serving).collect();
+        let all: Vec<_> = self.serving().collect();
         for process in &all {
             process.reloading.store(true, Ordering::SeqCst);
         }
         if all.is_empty() {
             service::notify(&service::ready("ready"));
         }
+        *self.reloading.lock() = config;
         for process in all {
-            if let Some(config) = &config
-                && let Ok(mut new) = Plan::from_config(config)
-            {
-                process.part.limit(&mut new, self.processes.len());
-                if uses_network(&new) && !process.network {
-                    tracing::error!("a source on another server takes a restart");
-                }
-                let by_default = plan.uses_default_addrs();
-                let permitted = Permitted::of(&new, by_default, self.listen_fds);
-                process.responder.permit(permitted);
-                let paths = visible_paths(&new, by_default);
-                process.make_visible(&paths);
-                if process.is_confined_by_path() {
-                    let known = visible_paths(plan, by_default);
-                    log_unreachable(&paths, &known);
-                }
-            }
             process.signal(Signal::HUP);
         }
+    }
+
+    /// Returns the processes that serve shares.
+    fn serving(&self) -> impl Iterator<Item = &Arc<Process>> {
+        let serves = |process: &&Arc<Process>| {
+            process.serving.load(Ordering::SeqCst) && process.part != Part::Status
+        };
+        self.processes.iter().filter(serves)
+    }
+
+    /// Reads the configuration file again, and permits its files and sockets to the processes.
+    /// Returns `None` if it is invalid, which the processes report, or if there is none.
+    fn prepare_reload(&self) -> Option<Config> {
+        let config = self.plan.file.as_ref().and_then(Config::file);
+        let config = config.and_then(|path| plan::read_config(path).ok())?;
+        for process in self.serving() {
+            let Ok(mut new) = Plan::from_config(&config) else {
+                continue;
+            };
+            process.part.limit(&mut new, self.processes.len());
+            if uses_network(&new) && !process.network {
+                tracing::error!("a source on another server takes a restart");
+            }
+            let by_default = self.plan.uses_default_addrs();
+            let permitted = Permitted::of(&new, by_default, self.listen_fds);
+            process.responder.permit(permitted);
+            let paths = visible_paths(&new, by_default);
+            if let Err(error) = process.make_visible(&paths) {
+                tracing::error!("{error}");
+            }
+            if process.is_confined_by_path() {
+                let known = visible_paths(&self.plan, by_default);
+                for error in unreachable_errors(&paths, &known) {
+                    tracing::error!("{error}");
+                }
+            }
+        }
+        Some(config)
+    }
+
+    /// Returns the configuration as it is now, if requests can change it.
+    fn running(&self) -> Option<Arc<Mutex<Config>>> {
+        let operation = self.operation.lock();
+        operation.as_ref().and_then(Operation::running).cloned()
+    }
+
+    /// Returns a descriptor to read the configuration as it is now from.
+    pub(super) fn running_set(&self) -> io::Result<OwnedFd> {
+        let running = self.running();
+        let running = running.ok_or_else(|| io::Error::other("it cannot change"))?;
+        let text = running.lock().text();
+        let mut file = tempfile::tempfile()?;
+        file.write_all(text.as_bytes())?;
+        file.rewind()?;
+        Ok(file.into())
     }
 
     /// Notes that `process` has reloaded, with this `status`, or has ended meanwhile. Has no effect
@@ -236,6 +288,12 @@ impl Broker {
     pub(super) fn note_reloaded(&self, process: &Process, status: &str) {
         let reloads = |process: &Arc<Process>| process.reloading.load(Ordering::SeqCst);
         if process.reloading.swap(false, Ordering::SeqCst) && !self.processes.iter().any(reloads) {
+            let config = self.reloading.lock().take();
+            if let (Some(config), Some(running)) = (config, self.running())
+                && status == "ready"
+            {
+                *running.lock() = config;
+            }
             service::notify(&service::ready(status));
         }
     }
@@ -254,7 +312,13 @@ impl Broker {
         if !self.processes.iter().all(serves) || self.ready.swap(true, Ordering::SeqCst) {
             return;
         }
-        if let Err(failure) = print_ready() {
+        let server: Arc<dyn Backend> = self.clone();
+        let reported = self
+            .operation
+            .lock()
+            .as_ref()
+            .map(|it| it.report_ready(&server));
+        if let Some(Err(failure)) = reported {
             tracing::error!("{}", failure.message);
         }
         let (Some(line), umask) = self.run.clone() else {
@@ -282,9 +346,14 @@ impl Broker {
         let process = self.processes.iter().find(|process| process.part == *part);
         let process = process.filter(|process| process.serving.load(Ordering::SeqCst));
         let process = process.ok_or_else(|| io::Error::other("it is not running"))?;
+        self.ask(process, &wanted)
+    }
+
+    /// Sends a request to `process`, and returns the descriptor to read the reply from.
+    fn ask(&self, process: &Process, wanted: &Wanted) -> io::Result<OwnedFd> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
         let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
-        message::send(process.control.as_fd(), &wanted, Some(there.as_fd()))?;
+        message::send(process.control.as_fd(), wanted, Some(there.as_fd()))?;
         Ok(here)
     }
 
@@ -371,5 +440,111 @@ impl Broker {
                 restarted,
             }
         })
+    }
+}
+
+/// Time for a process that serves to answer a request, besides that of a drain.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Backend for Broker {
+    fn request(&self, request: LiveRequest) -> Result<Value, LiveError> {
+        let drain = match &request {
+            LiveRequest::Remove { drain, .. } => drain.unwrap_or_default(),
+            _ => Duration::ZERO,
+        };
+        let mut listing: Option<Listing> = None;
+        for process in self.serving() {
+            let wanted = Wanted::Live(request.clone());
+            let failed = |error: &dyn std::fmt::Display| {
+                LiveError::new(
+                    ErrorCode::Failed,
+                    format!("{}: {error}", process.part.title()),
+                )
+            };
+            let socket = self.ask(process, &wanted).map_err(|error| failed(&error))?;
+            let socket = UnixStream::from(socket);
+            let timeout = Some(REQUEST_TIMEOUT + drain);
+            socket
+                .set_read_timeout(timeout)
+                .map_err(|error| failed(&error))?;
+            let mut text = Vec::new();
+            let read = socket.take(MAX_FIGURES).read_to_end(&mut text);
+            read.map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    let message = format!("{} does not answer", process.part.title());
+                    LiveError::new(ErrorCode::Timeout, message)
+                }
+                _ => failed(&error),
+            })?;
+            let reply: Result<Value, LiveError> =
+                serde_json::from_slice(&text).map_err(|error| failed(&error))?;
+            // A server with a control socket has one process.
+            if request != LiveRequest::List {
+                return reply;
+            }
+            let part: Listing = serde_json::from_value(reply?).map_err(|error| failed(&error))?;
+            let all = listing.get_or_insert_default();
+            all.shares.extend(part.shares);
+            all.endpoints.extend(part.endpoints);
+        }
+        match listing {
+            Some(listing) => Ok(json!(listing)),
+            None => Err(LiveError::new(ErrorCode::Failed, "the server is starting")),
+        }
+    }
+
+    fn prepare(&self, addition: &Plan) -> Result<(), LiveError> {
+        let restart = |message: &str| LiveError::new(ErrorCode::RestartRequired, message);
+        for share in &addition.sources.shares {
+            share.named.source.check().map_err(LiveError::failed)?;
+        }
+        let paths = visible_paths(addition, false);
+        for process in self.serving() {
+            if uses_network(addition) && !process.network {
+                return Err(restart(
+                    "a source on another server takes a restart, unless one is served already",
+                ));
+            }
+            if lacks_capability(&self.plan, addition) {
+                return Err(restart(
+                    "an overlay takes a restart, unless one is served already",
+                ));
+            }
+            if process.is_confined_by_path() {
+                let known = visible_paths(&self.plan, false);
+                if let Some(error) = unreachable_errors(&paths, &known).first() {
+                    return Err(restart(error));
+                }
+            }
+            process
+                .responder
+                .permit_also(Permitted::of(addition, false, 0));
+            let visible = process.make_visible(&paths);
+            visible.map_err(|error| LiveError::new(ErrorCode::Failed, error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn revoke(&self, removed: &Plan, rest: &Plan) {
+        let rest = visible_paths(rest, false);
+        let mut paths = visible_paths(removed, false);
+        // A path below another one is no mount of its own.
+        let needed = |path: &VisiblePath| {
+            let mut rest = rest.iter().map(|other| &other.path);
+            rest.any(|other| other.starts_with(&path.path) || path.path.starts_with(other))
+        };
+        paths.retain(|path| !needed(path));
+        self.serving().for_each(|process| process.hide(&paths));
+    }
+
+    fn reload(&self) -> Result<(), LiveError> {
+        service::notify(&service::reloading());
+        self.prepare_reload();
+        let reloaded = self.request(LiveRequest::Reload);
+        let status = reloaded.as_ref().err();
+        service::notify(&service::ready(
+            status.map_or("ready", |error| &error.message),
+        ));
+        reloaded.map(drop)
     }
 }

@@ -7,8 +7,8 @@ use transports::{Addr, Listener};
 
 use crate::Failure;
 use crate::serve::args::ObservabilityArgs;
-use crate::serve::endpoint::{BindContext, Endpoint};
-use crate::serve::exports::Exports;
+use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
+use crate::serve::exports::Catalog;
 use crate::status::{Figures, StatusServer};
 
 /// The status page at its address, if there is one. It is no protocol of clients: its address does
@@ -59,8 +59,14 @@ impl Endpoint for Http {
         }
     }
 
-    fn announce(&self, _: &Exports) -> String {
-        self.bound.as_ref().map_or(String::new(), page_command)
+    fn entries(&self, _: &Catalog<'_>) -> Vec<EndpointEntry> {
+        let entry = |addr: &Addr| EndpointEntry {
+            protocol: "http".into(),
+            address: addr.to_string(),
+            commands: vec![page_command(addr)],
+            ..EndpointEntry::default()
+        };
+        self.bound.iter().map(entry).collect()
     }
 
     /// BARGE_HTTP is an address in the syntax of `barge top`.
@@ -74,8 +80,8 @@ impl Endpoint for Http {
 /// Returns the URL of the status page, or a `barge top` command for an address without a URL.
 fn page_command(addr: &Addr) -> String {
     match addr {
-        Addr::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}/\n"),
-        Addr::Tcp { host, port } => format!("http://{host}:{port}/\n"),
-        addr => format!("barge top {addr}\n"),
+        Addr::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}/"),
+        Addr::Tcp { host, port } => format!("http://{host}:{port}/"),
+        addr => format!("barge top {addr}"),
     }
 }

@@ -1,7 +1,8 @@
 //! All protocols that are served, one in each file.
 //!
 //! A new protocol is a file with an [`Endpoint`], its options in [`super::args`], and a line in
-//! [`from_args`].
+//! [`from_args`]. Each address of 9P and NBD, and each device, is an endpoint of its own, which can
+//! be added and removed while the server runs.
 
 mod http;
 mod nbd;
@@ -11,7 +12,10 @@ mod vhost_user_blk;
 mod virtio9p;
 pub(super) mod virtiofs;
 
+use transports::Addr;
+
 use super::args::ServeArgs;
+use super::args::device::{Drive, NinePDevice, SocketArg};
 use super::endpoint::Endpoint;
 use super::vhost::VhostOptions;
 use crate::Failure;
@@ -23,13 +27,38 @@ pub(super) fn from_args(args: &ServeArgs) -> Result<Vec<Box<dyn Endpoint>>, Fail
         affinity: args.limits.queue_affinity.clone().unwrap_or_default(),
         once: false,
     };
-    Ok(vec![
-        Box::new(p9::P9::new(&args.p9, p9.clone())),
-        Box::new(nfs::Nfs::new(&args.nfs)?),
-        Box::new(virtiofs::Virtiofs::from_args(&args.virtiofs, vhost.clone())),
-        Box::new(virtio9p::Virtio9p::new(&args.p9, p9, vhost.clone())),
-        Box::new(vhost_user_blk::VhostUserBlk::new(&args.block, vhost)),
-        Box::new(nbd::Nbd::new(&args.block)),
-        Box::new(http::Http::new(&args.observability)),
-    ])
+    let mut all: Vec<Box<dyn Endpoint>> = vec![Box::new(p9::P9::new(None, p9.clone()))];
+    for addr in &args.p9.addrs {
+        all.push(Box::new(p9::P9::new(Some(addr.clone()), p9.clone())));
+    }
+    all.push(Box::new(nfs::Nfs::new(&args.nfs)?));
+    for share in &args.virtiofs.shares {
+        let device = virtiofs::Virtiofs::from_args(&args.virtiofs, share.clone(), vhost.clone());
+        all.push(Box::new(device));
+    }
+    for device in &args.p9.virtio_9p {
+        let device = virtio9p::Virtio9p::new(device.clone(), p9.clone(), vhost.clone());
+        all.push(Box::new(device));
+    }
+    for drive in &args.block.drives {
+        let device = vhost_user_blk::VhostUserBlk::new(drive.clone(), vhost.clone());
+        all.push(Box::new(device));
+    }
+    for addr in &args.block.nbd {
+        all.push(Box::new(nbd::Nbd::new(addr.clone())));
+    }
+    all.push(Box::new(http::Http::new(&args.observability)));
+    Ok(all)
+}
+
+/// Returns the value of the option `key` of an endpoint as [`Endpoint::setting`] does, or `None` if
+/// it is no value of such an option.
+pub(super) fn normalized(key: &str, value: &str) -> Option<String> {
+    match key {
+        "9p" | "nbd" => Some(value.parse::<Addr>().ok()?.to_string()),
+        "virtiofs" => Some(value.parse::<SocketArg>().ok()?.to_string()),
+        "virtio-9p" => Some(value.parse::<NinePDevice>().ok()?.to_string()),
+        "block" => Some(value.parse::<Drive>().ok()?.to_string()),
+        _ => None,
+    }
 }

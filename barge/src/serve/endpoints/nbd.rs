@@ -7,10 +7,9 @@ use engine::{Engine, Service};
 use transports::{Addr, Listener};
 
 use crate::Failure;
-use crate::serve::args::BlockArgs;
-use crate::serve::endpoint::{BindContext, Endpoint, addrs, serve};
+use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry, addrs, serve};
 use crate::serve::environment::variables;
-use crate::serve::exports::Exports;
+use crate::serve::exports::Catalog;
 
 /// NBD at its addresses.
 pub(super) struct Nbd {
@@ -18,15 +17,18 @@ pub(super) struct Nbd {
     listeners: Vec<Listener>,
     service: Option<Arc<dyn Service>>,
     bound: Vec<Addr>,
+    /// The name of the first image, if there is one.
+    first_image: Option<String>,
 }
 
 impl Nbd {
-    pub(super) fn new(args: &BlockArgs) -> Nbd {
+    pub(super) fn new(addr: Addr) -> Nbd {
         Nbd {
-            requested: args.nbd.clone(),
+            requested: vec![addr],
             listeners: Vec::new(),
             service: None,
             bound: Vec::new(),
+            first_image: None,
         }
     }
 }
@@ -46,6 +48,8 @@ impl Endpoint for Nbd {
         }
         self.bound = addrs(&self.listeners);
         let exports = context.exports;
+        let image = exports.images.first().map(|image| &image.name);
+        self.first_image = image.map(|name| String::from_utf8_lossy(name).into_owned());
         let server = Server::new(exports.default.clone(), false, exports.images.clone());
         self.service = Some(Arc::new(NbdService(server)));
         Ok(())
@@ -58,11 +62,19 @@ impl Endpoint for Nbd {
         serve(engine, std::mem::take(&mut self.listeners), &service)
     }
 
-    fn announce(&self, exports: &Exports) -> String {
-        let image = exports.images.first().map(|image| &image.name);
-        let file = image.map_or("FILE".into(), |name| String::from_utf8_lossy(name));
-        let commands = self.bound.iter().map(|addr| client_command(addr, &file));
-        commands.collect()
+    fn entries(&self, _: &Catalog<'_>) -> Vec<EndpointEntry> {
+        let file = self.first_image.as_deref().unwrap_or("FILE");
+        let entry = |addr: &Addr| EndpointEntry {
+            protocol: "nbd".into(),
+            address: addr.to_string(),
+            commands: client_command(addr, file).into_iter().collect(),
+            ..EndpointEntry::default()
+        };
+        self.bound.iter().map(entry).collect()
+    }
+
+    fn setting(&self) -> Option<(&'static str, String)> {
+        Some(("nbd", self.requested.first()?.to_string()))
     }
 
     fn environment(&self) -> Vec<(String, String)> {
@@ -82,17 +94,17 @@ impl Service for NbdService {
 
 /// Returns the command that attaches `file` as a disk of Linux. `file` is a path, or the name of an
 /// image, which may be empty.
-fn client_command(addr: &Addr, file: &str) -> String {
+fn client_command(addr: &Addr, file: &str) -> Option<String> {
     let server = match addr {
         Addr::Tcp { host, port } => format!("{host} {port}"),
         Addr::Unix(path) => format!("-unix {}", path.display()),
-        _ => return String::new(),
+        _ => return None,
     };
     let name = match file {
         "" => String::new(),
         file => format!("-N {file} "),
     };
-    format!("nbd-client {name}{server} /dev/nbd0\n")
+    Some(format!("nbd-client {name}{server} /dev/nbd0"))
 }
 
 #[cfg(test)]
@@ -103,11 +115,12 @@ mod tests {
     fn the_command_names_a_file_unless_the_source_is_the_disk() {
         let tcp = "tcp:127.0.0.1:5640".parse().expect("an address");
         let commands = ["FILE", ""].map(|file| client_command(&tcp, file));
+        let commands = commands.map(Option::unwrap_or_default);
         assert_eq!(
             commands,
             [
-                "nbd-client -N FILE 127.0.0.1 5640 /dev/nbd0\n",
-                "nbd-client 127.0.0.1 5640 /dev/nbd0\n"
+                "nbd-client -N FILE 127.0.0.1 5640 /dev/nbd0",
+                "nbd-client 127.0.0.1 5640 /dev/nbd0"
             ]
         );
     }

@@ -12,9 +12,9 @@ use transports::{Addr, DatagramSocket, Link, Listener, StreamLink};
 
 use crate::Failure;
 use crate::serve::args::NfsArgs;
-use crate::serve::endpoint::{BindContext, Endpoint, addrs, serve};
+use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry, addrs, serve};
 use crate::serve::environment::variables;
-use crate::serve::exports::{Catalog, Exports, clients_of};
+use crate::serve::exports::{Catalog, clients_of};
 #[cfg(feature = "gss")]
 use crate::serve::gss::Security;
 use crate::serve::host::Host;
@@ -258,11 +258,15 @@ impl Endpoint for Nfs {
         serve(engine, sockets.portmap, &service)
     }
 
-    fn announce(&self, _: &Exports) -> String {
+    fn entries(&self, _: &Catalog<'_>) -> Vec<EndpointEntry> {
         let options = self.mount_options();
-        let commands = self.bound.iter();
-        let commands = commands.map(|addr| mount_commands(addr, self.rpcbind.is_some(), &options));
-        commands.collect()
+        let entry = |addr: &Addr| EndpointEntry {
+            protocol: "nfs".into(),
+            address: addr.to_string(),
+            commands: mount_commands(addr, self.rpcbind.is_some(), &options),
+            ..EndpointEntry::default()
+        };
+        self.bound.iter().map(entry).collect()
     }
 
     fn environment(&self) -> Vec<(String, String)> {
@@ -388,19 +392,20 @@ impl Maintenance {
 
 /// Returns mount commands for v4 and for v3, whose locks need a portmapper (`locks`), with the
 /// security options. Linux mounts over TCP only.
-fn mount_commands(addr: &Addr, locks: bool, security: &str) -> String {
+fn mount_commands(addr: &Addr, locks: bool, security: &str) -> Vec<String> {
     let Addr::Tcp { host, port } = addr else {
-        return String::new();
+        return Vec::new();
     };
     let host = match host.contains(':') {
         true => format!("[{host}]"),
         false => host.clone(),
     };
     let nolock = if locks { "" } else { ",nolock" };
-    format!(
-        "mount -t nfs -o vers=4.2,tcp,port={port}{security} {host}:/ /mnt\n\
-         mount -t nfs -o vers=3,tcp,port={port},mountport={port}{nolock}{security} {host}:/ /mnt\n"
-    )
+    let mount = |options: String| format!("mount -t nfs -o {options}{security} {host}:/ /mnt");
+    vec![
+        mount(format!("vers=4.2,tcp,port={port}")),
+        mount(format!("vers=3,tcp,port={port},mountport={port}{nolock}")),
+    ]
 }
 
 #[cfg(test)]
@@ -411,10 +416,10 @@ mod tests {
     fn the_mount_commands_are_ones_to_copy() {
         let local = "tcp:[::1]:2049".parse().expect("an address");
         let secured = mount_commands(&local, true, ",xprtsec=tls");
-        assert!(secured.contains("port=2049,xprtsec=tls [::1]:/"));
+        assert!(secured[0].contains("port=2049,xprtsec=tls [::1]:/"));
         let nfs = mount_commands(&local, false, "");
         assert_eq!(
-            nfs.lines().collect::<Vec<_>>(),
+            nfs,
             [
                 "mount -t nfs -o vers=4.2,tcp,port=2049 [::1]:/ /mnt",
                 "mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock [::1]:/ /mnt",

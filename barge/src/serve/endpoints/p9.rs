@@ -11,9 +11,9 @@ use vfs::Export;
 use crate::Failure;
 use crate::serve::activation;
 use crate::serve::args::NinePArgs;
-use crate::serve::endpoint::{BindContext, Endpoint, addrs};
+use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry, addrs};
 use crate::serve::environment::variables;
-use crate::serve::exports::{Catalog, Exports};
+use crate::serve::exports::Catalog;
 use crate::serve::users::HostUsers;
 
 /// The server of all 9P clients, which share the limits of its options.
@@ -67,19 +67,19 @@ impl ::p9::server::Exports for SharedExportList {
     }
 }
 
-/// 9P at its addresses. Without addresses, it is served at the sockets of a service manager and, if
-/// no other protocol has addresses, at the default address.
+/// 9P at an address. Without one, it is served at the sockets of a service manager and, if no
+/// protocol has addresses, at the default address.
 pub(super) struct P9 {
-    requested: Vec<Addr>,
+    requested: Option<Addr>,
     p9: NinePServer,
     listeners: Vec<Listener>,
     bound: Vec<Addr>,
 }
 
 impl P9 {
-    pub(super) fn new(args: &NinePArgs, p9: NinePServer) -> P9 {
+    pub(super) fn new(requested: Option<Addr>, p9: NinePServer) -> P9 {
         P9 {
-            requested: args.addrs.clone(),
+            requested,
             p9,
             listeners: Vec::new(),
             bound: Vec::new(),
@@ -107,16 +107,20 @@ pub(in crate::serve) fn default_url() -> String {
 
 impl Endpoint for P9 {
     fn requested(&self) -> &[Addr] {
-        &self.requested
+        self.requested.as_slice()
     }
 
     fn sockets(&self) -> Vec<Addr> {
-        let requested = self.requested.iter().cloned();
-        requested.chain([default_addr()]).collect()
+        vec![self.requested.clone().unwrap_or_else(default_addr)]
     }
 
     fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         self.p9.set_exports(&context.exports.catalog());
+        if let Some(addr) = &self.requested {
+            self.listeners = vec![context.listen(addr)?];
+            self.bound = addrs(&self.listeners);
+            return Ok(());
+        }
         self.listeners = activation::listeners(context.host)?;
         if context.use_default_addrs {
             let listener = context.listen(&default_addr()).map_err(|failure| {
@@ -124,9 +128,6 @@ impl Endpoint for P9 {
                 Failure::new(format!("{} {line}", failure.message))
             });
             self.listeners.push(listener?);
-        }
-        for addr in &self.requested {
-            self.listeners.push(context.listen(addr)?);
         }
         self.bound = addrs(&self.listeners);
         Ok(())
@@ -143,19 +144,26 @@ impl Endpoint for P9 {
         Ok(())
     }
 
-    fn announce(&self, exports: &Exports) -> String {
-        let mut text = String::new();
-        for addr in &self.bound {
-            for export in exports.catalog().list() {
-                text.push_str(&mount_command(
-                    addr,
-                    &export.name,
-                    self.p9.options.max_msize,
-                ));
-                text.push('\n');
-            }
-        }
-        text
+    fn entries(&self, catalog: &Catalog<'_>) -> Vec<EndpointEntry> {
+        let exports = catalog.list();
+        let msize = self.p9.options.max_msize;
+        let commands = |addr: &Addr| {
+            let mounts = exports
+                .iter()
+                .map(|export| mount_command(addr, &export.name, msize));
+            mounts.collect()
+        };
+        let entry = |addr: &Addr| EndpointEntry {
+            protocol: "9p".into(),
+            address: addr.to_string(),
+            commands: commands(addr),
+            ..EndpointEntry::default()
+        };
+        self.bound.iter().map(entry).collect()
+    }
+
+    fn setting(&self) -> Option<(&'static str, String)> {
+        Some(("9p", self.requested.as_ref()?.to_string()))
     }
 
     fn environment(&self) -> Vec<(String, String)> {

@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use block::{Disk, virtio};
 use engine::Engine;
-use transports::Addr;
 use vfs::{Call, Caller, Cx};
 use virtqueue::DeviceConfig;
 
 use crate::Failure;
-use crate::serve::args::BlockArgs;
 use crate::serve::args::device::{Drive, SocketArg};
-use crate::serve::endpoint::{BindContext, Endpoint};
-use crate::serve::exports::Exports;
+use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
+use crate::serve::exports::{Catalog, Exports};
 use crate::serve::vhost::{self, DeviceKind, DeviceSocket, VhostOptions};
 
 /// Block devices.
@@ -24,9 +22,9 @@ pub(super) struct VhostUserBlk {
 }
 
 impl VhostUserBlk {
-    pub(super) fn new(args: &BlockArgs, vhost: VhostOptions) -> VhostUserBlk {
+    pub(super) fn new(drive: Drive, vhost: VhostOptions) -> VhostUserBlk {
         VhostUserBlk {
-            drives: args.drives.clone(),
+            drives: vec![drive],
             vhost,
             bound: Vec::new(),
         }
@@ -84,14 +82,13 @@ impl Endpoint for VhostUserBlk {
         vhost::start(engine, std::mem::take(&mut self.bound))
     }
 
-    fn announce(&self, _: &Exports) -> String {
-        let mut text = String::new();
-        for drive in &self.drives {
-            if let Addr::Unix(socket) = &drive.socket.addr {
-                text.push_str(&vhost::monitor_command(&monitor_options(socket)));
-            }
-        }
-        text
+    fn entries(&self, _: &Catalog<'_>) -> Vec<EndpointEntry> {
+        let entry = |drive: &Drive| vhost::entry("block", &drive.socket, monitor_options);
+        self.drives.iter().map(entry).collect()
+    }
+
+    fn setting(&self) -> Option<(&'static str, String)> {
+        Some(("block", self.drives.first()?.to_string()))
     }
 }
 

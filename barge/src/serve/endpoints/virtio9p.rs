@@ -1,20 +1,19 @@
 //! 9P over virtio: a vhost-user socket for each device, which a guest mounts with `trans=virtio`
 //! and the device's tag.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use engine::Engine;
-use transports::Addr;
 use vfs::Export;
 use virtqueue::DeviceConfig;
 use wire::Session;
 
 use super::p9::NinePServer;
 use crate::Failure;
-use crate::serve::args::NinePArgs;
 use crate::serve::args::device::{NinePDevice, SocketArg};
-use crate::serve::endpoint::{BindContext, Endpoint};
-use crate::serve::exports::Exports;
+use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
+use crate::serve::exports::Catalog;
 use crate::serve::vhost::{self, DeviceKind, DeviceSocket, VhostOptions};
 
 /// The feature bit of a tag in the configuration (`VIRTIO_9P_F_MOUNT_TAG`).
@@ -23,16 +22,16 @@ const MOUNT_TAG: u64 = 1;
 /// 9P devices.
 pub(super) struct Virtio9p {
     devices: Vec<NinePDevice>,
-    /// The server of devices with all sources. [`super::p9::P9`] sets its exports.
+    /// The server of devices with all sources.
     p9: NinePServer,
     vhost: VhostOptions,
     bound: Vec<DeviceSocket>,
 }
 
 impl Virtio9p {
-    pub(super) fn new(args: &NinePArgs, p9: NinePServer, vhost: VhostOptions) -> Virtio9p {
+    pub(super) fn new(device: NinePDevice, p9: NinePServer, vhost: VhostOptions) -> Virtio9p {
         Virtio9p {
-            devices: args.virtio_9p.clone(),
+            devices: vec![device],
             p9,
             vhost,
             bound: Vec::new(),
@@ -78,6 +77,7 @@ impl Endpoint for Virtio9p {
     }
 
     fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
+        self.p9.set_exports(&context.exports.catalog());
         let devices = self.devices.iter();
         let bound = devices.map(|device| self.bind_device(device, context));
         self.bound = bound.collect::<Result<_, _>>()?;
@@ -88,8 +88,22 @@ impl Endpoint for Virtio9p {
         vhost::start(engine, std::mem::take(&mut self.bound))
     }
 
-    fn announce(&self, _: &Exports) -> String {
-        self.devices.iter().map(guest_commands).collect()
+    fn entries(&self, _: &Catalog<'_>) -> Vec<EndpointEntry> {
+        let entry = |device: &NinePDevice| EndpointEntry {
+            commands: vec![mount_command(device)],
+            ..vhost::entry("virtio-9p", &device.socket, |socket| {
+                monitor_options(device, socket)
+            })
+        };
+        self.devices.iter().map(entry).collect()
+    }
+
+    fn setting(&self) -> Option<(&'static str, String)> {
+        Some(("virtio-9p", self.devices.first()?.to_string()))
+    }
+
+    fn set_exports(&self, catalog: &Catalog<'_>) {
+        self.p9.set_exports(catalog);
     }
 }
 
@@ -102,18 +116,18 @@ impl ::p9::server::Exports for SingleExport {
     }
 }
 
-/// Returns QEMU's options of a 9P device, for versions with `vhost-user-test-device`, and the mount
-/// command for the guest. Linux uses at most 128 descriptors per message, and so 500 KiB.
-fn guest_commands(device: &NinePDevice) -> String {
-    let Addr::Unix(socket) = &device.socket.addr else {
-        return String::new();
-    };
-    let options = format!(
+/// Returns QEMU's options of a 9P device, for versions with `vhost-user-test-device`.
+fn monitor_options(device: &NinePDevice, socket: &Path) -> String {
+    format!(
         "-chardev socket,id=p9,path={} -device vhost-user-test-device-pci,chardev=p9,virtio-id=9,num_vqs=1,vq_size=128,config_size={}",
         socket.display(),
         device.config_space().len(),
-    );
+    )
+}
+
+/// Returns the mount command for the guest. Linux uses at most 128 descriptors per message, and so
+/// 500 KiB.
+fn mount_command(device: &NinePDevice) -> String {
     let tag = &device.tag;
-    let mount = format!("mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 {tag} /mnt\n");
-    vhost::monitor_command(&options) + &mount
+    format!("mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 {tag} /mnt")
 }

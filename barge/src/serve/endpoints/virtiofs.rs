@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use engine::Engine;
 use fuse::server::{Options, Server};
-use transports::Addr;
 use virtqueue::DeviceConfig;
 
 use crate::Failure;
 use crate::serve::args::VirtiofsArgs;
 use crate::serve::args::device::SocketArg;
 use crate::serve::args::virtiofs::{POSIX_ACL, Tag};
-use crate::serve::endpoint::{BindContext, Endpoint};
-use crate::serve::exports::Exports;
+use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
+use crate::serve::exports::Catalog;
 use crate::serve::vhost::{self, DeviceKind, DeviceSocket, VhostOptions};
 
 /// virtiofs devices.
@@ -27,7 +26,11 @@ pub(in crate::serve) struct Virtiofs {
 }
 
 impl Virtiofs {
-    pub(super) fn from_args(args: &VirtiofsArgs, vhost: VhostOptions) -> Virtiofs {
+    pub(super) fn from_args(
+        args: &VirtiofsArgs,
+        share: SocketArg,
+        vhost: VhostOptions,
+    ) -> Virtiofs {
         let options = Options {
             cache: args.cache.into(),
             writeback: args.writeback,
@@ -39,7 +42,7 @@ impl Virtiofs {
             announce_submounts: !args.no_announce_submounts,
             ..Default::default()
         };
-        Virtiofs::new(args.shares.clone(), options, Some(Tag::NONE), vhost)
+        Virtiofs::new(vec![share], options, Some(Tag::NONE), vhost)
     }
 
     /// Returns the devices of `shares`. Without a `tag`, they have no configuration.
@@ -106,17 +109,25 @@ impl Endpoint for Virtiofs {
         vhost::start(engine, std::mem::take(&mut self.bound))
     }
 
-    fn announce(&self, _: &Exports) -> String {
-        let mut text = String::new();
-        for share in &self.shares {
-            if let Addr::Unix(socket) = &share.addr {
-                text.push_str(&vhost::monitor_command(&monitor_options(socket)));
-                text.push_str("mount -t virtiofs share /mnt\n");
+    fn entries(&self, _: &Catalog<'_>) -> Vec<EndpointEntry> {
+        let entry = |share: &SocketArg| {
+            let device = vhost::entry("virtiofs", share, monitor_options);
+            let mount = device.qemu.iter().map(|_| MOUNT.to_owned());
+            EndpointEntry {
+                commands: mount.collect(),
+                ..device
             }
-        }
-        text
+        };
+        self.shares.iter().map(entry).collect()
+    }
+
+    fn setting(&self) -> Option<(&'static str, String)> {
+        Some(("virtiofs", self.shares.first()?.to_string()))
     }
 }
+
+/// The mount command for the guest.
+const MOUNT: &str = "mount -t virtiofs share /mnt";
 
 /// Returns QEMU's options of a virtiofs device. Queues shorter than 1024 would split large
 /// requests.

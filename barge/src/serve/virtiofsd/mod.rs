@@ -20,6 +20,7 @@ use serde_json::json;
 use transports::{Addr, Listener};
 
 use self::args::{Handles, Sandbox, VirtiofsdArgs};
+use super::args::control::ReadyFormat;
 use super::args::device::SocketArg;
 use super::args::virtiofs::{Cache, POSIX_ACL};
 use super::broker::Part;
@@ -190,6 +191,9 @@ impl VirtiofsdArgs {
                 ..default
             },
             run: None,
+            control: None,
+            ready: ReadyFormat::Text,
+            pidfile: None,
             confinement: ConfinementPlan::NONE,
             part: Part::Whole,
         })

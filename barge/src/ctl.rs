@@ -1,0 +1,410 @@
+//! `barge ctl`, the client of a server's control socket.
+
+use std::io::{self, BufRead, BufReader, Write, stdout};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use serde_json::{Map, Value, json};
+use transports::Addr;
+
+use crate::config::live::given_options;
+use crate::serve::args::control::parse_addr;
+use crate::serve::args::share::ShareArgs;
+use crate::serve::control::protocol::VERSION;
+use crate::source::NamedSource;
+use crate::{CommandResult, Failure};
+
+/// The control socket of the service.
+const DEFAULT_SOCKET: &str = "unix:/run/barge/control.sock";
+
+#[derive(Args)]
+pub(crate) struct CtlArgs {
+    /// Control socket of the server, its --control
+    #[arg(long, global = true, value_name = "unix:PATH", default_value = DEFAULT_SOCKET,
+          value_parser = parse_addr)]
+    control: Addr,
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+#[derive(Subcommand)]
+enum CtlCommand {
+    /// List shares and endpoints with their addresses and states
+    List,
+    /// Add a share with its devices, or endpoints
+    Add(Box<AddArgs>),
+    /// Remove a share with its devices, or an endpoint, at once
+    ///
+    /// Clients of a removed share get the error of a stale handle. Those of a removed endpoint are
+    /// disconnected.
+    Remove {
+        /// Name of a share, or address of an endpoint as `list` prints it
+        #[arg(value_name = "SHARE|ADDRESS")]
+        target: String,
+    },
+    /// Remove a share or an endpoint once its requests are answered
+    ///
+    /// It accepts no more clients meanwhile.
+    Drain {
+        /// Name of a share, or address of an endpoint as `list` prints it
+        #[arg(value_name = "SHARE|ADDRESS")]
+        target: String,
+        /// Time after which it is removed in any case, seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        timeout: u64,
+    },
+    /// Read certificates and the configuration file again, as SIGHUP does
+    ///
+    /// Shares and endpoints that were added and are not in the file end.
+    Reload,
+    /// List connected clients
+    Clients,
+    /// Close the connection of a client
+    Disconnect {
+        /// Number of the client, as `clients` prints it
+        client: u64,
+    },
+    /// Print the state of the server, for support
+    Debug,
+}
+
+#[derive(Args)]
+struct AddArgs {
+    /// Share to add, with a name
+    #[arg(value_name = "NAME=SOURCE")]
+    share: Option<NamedSource>,
+    #[command(flatten)]
+    options: ShareOptions,
+    /// Clients that may use the share, as the list in a line of exports(5)
+    #[arg(long, value_name = "CLIENTS", requires = "share")]
+    clients: Option<String>,
+    #[command(flatten)]
+    endpoints: EndpointOptions,
+}
+
+/// The options of a share, as the keys of its table.
+struct ShareOptions(Map<String, Value>);
+
+/// The options of endpoints, as keys.
+struct EndpointOptions(Map<String, Value>);
+
+/// Implements the traits of a group of options whose definition is that of a command.
+macro_rules! options {
+    ($name:ident, $augment:expr) => {
+        impl Args for $name {
+            fn augment_args(command: Command) -> Command {
+                $augment(command)
+            }
+
+            fn augment_args_for_update(command: Command) -> Command {
+                $augment(command)
+            }
+        }
+
+        impl FromArgMatches for $name {
+            fn from_arg_matches(matches: &ArgMatches) -> Result<$name, clap::Error> {
+                let definition: Command = $augment(Command::new("add"));
+                let given = given_options(&definition, matches);
+                let error = |why| clap::Error::raw(clap::error::ErrorKind::InvalidValue, why);
+                given.map($name).map_err(error)
+            }
+
+            fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+                *self = $name::from_arg_matches(matches)?;
+                Ok(())
+            }
+        }
+    };
+}
+
+options!(ShareOptions, |command| ShareArgs::augment_args(command)
+    .mut_args(|arg| arg.help_heading("Options of the share")));
+options!(EndpointOptions, endpoint_options);
+
+/// Adds the options of endpoints, whose values the server parses.
+fn endpoint_options(command: Command) -> Command {
+    let option = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name(value)
+            .help(help)
+            .help_heading("Endpoints")
+            .action(clap::ArgAction::Append)
+    };
+    command.args([
+        option("9p", "ADDR", "Address to serve 9P at; may be repeated"),
+        option(
+            "virtiofs",
+            "SOCKET",
+            "vhost-user socket for virtiofs; may be repeated",
+        ),
+        option(
+            "virtio-9p",
+            "SOCKET",
+            "vhost-user socket for 9P; may be repeated",
+        ),
+        option(
+            "block",
+            "SOCKET",
+            "vhost-user socket for a disk; may be repeated",
+        ),
+        option("nbd", "ADDR", "Address to serve NBD at; may be repeated"),
+    ])
+}
+
+/// Endpoints of a single share.
+const DEVICES: [&str; 3] = ["virtiofs", "virtio-9p", "block"];
+
+/// Runs `barge ctl`.
+pub(crate) fn run(args: &CtlArgs) -> CommandResult {
+    let mut connection = Connection::open(&args.control)?;
+    let target = |prefix: &str, target: &str| match target.contains([':', '/']) {
+        true => (format!("endpoint.{prefix}"), "address", target.to_owned()),
+        false => (format!("share.{prefix}"), "name", target.to_owned()),
+    };
+    let call =
+        |connection: &mut Connection, method: &str, params: Value| connection.call(method, params);
+    let (result, text): (_, fn(&Value) -> String) = match &args.command {
+        CtlCommand::List => (call(&mut connection, "server.list", json!({})), list_text),
+        CtlCommand::Add(args) => (add(&mut connection, args), added_text),
+        CtlCommand::Remove { target: name } => {
+            let (method, key, name) = target("remove", name);
+            (
+                call(&mut connection, &method, json!({ key: name })),
+                no_text,
+            )
+        }
+        CtlCommand::Drain {
+            target: name,
+            timeout,
+        } => {
+            let (method, key, name) = target("drain", name);
+            let params = json!({ key: name, "timeout": timeout });
+            (call(&mut connection, &method, params), drained_text)
+        }
+        CtlCommand::Reload => (call(&mut connection, "server.reload", json!({})), no_text),
+        CtlCommand::Clients => (
+            call(&mut connection, "client.list", json!({})),
+            clients_text,
+        ),
+        CtlCommand::Disconnect { client } => {
+            let params = json!({ "id": client });
+            (call(&mut connection, "client.disconnect", params), no_text)
+        }
+        CtlCommand::Debug => (call(&mut connection, "server.debug", json!({})), debug_text),
+    };
+    let result = result?;
+    let text = match args.json {
+        true => format!("{result}\n"),
+        false => text(&result),
+    };
+    stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| Failure::new(format!("standard output: {error}")))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Adds a share with its devices, then endpoints of all shares.
+fn add(connection: &mut Connection, args: &AddArgs) -> Result<Value, Failure> {
+    let mut endpoints = args.endpoints.0.clone();
+    let mut result = json!({ "shares": [], "endpoints": [] });
+    let Some(share) = &args.share else {
+        if !args.options.0.is_empty() || endpoints.is_empty() {
+            return Err(Failure::usage("expected NAME=SOURCE, or endpoints alone"));
+        }
+        return connection.call("endpoint.add", json!({ "endpoint": endpoints }));
+    };
+    let Some(name) = &share.name else {
+        return Err(Failure::usage(format!(
+            "expected NAME={0}, got {0}",
+            share.source
+        )));
+    };
+    let mut table = args.options.0.clone();
+    table.insert("name".into(), json!(name));
+    table.insert("source".into(), json!(share.source.to_string()));
+    if let Some(clients) = &args.clients {
+        table.insert("clients".into(), json!(clients));
+    }
+    for device in DEVICES {
+        table.extend(
+            endpoints
+                .remove(device)
+                .map(|sockets| (device.to_owned(), sockets)),
+        );
+    }
+    let mut merge = |added: Value| {
+        for list in ["shares", "endpoints"] {
+            if let (Some(all), Some(new)) = (result[list].as_array_mut(), added[list].as_array()) {
+                all.extend(new.iter().cloned());
+            }
+        }
+    };
+    merge(connection.call("share.add", json!({ "share": table }))?);
+    if !endpoints.is_empty() {
+        merge(connection.call("endpoint.add", json!({ "endpoint": endpoints }))?);
+    }
+    Ok(result)
+}
+
+/// A connection to a server.
+struct Connection {
+    lines: BufReader<UnixStream>,
+    addr: String,
+    next: u64,
+}
+
+impl Connection {
+    fn open(addr: &Addr) -> Result<Connection, Failure> {
+        let socket = connect(addr).map_err(|error| Failure::new(format!("{addr}: {error}")))?;
+        Ok(Connection {
+            lines: BufReader::new(socket),
+            addr: addr.to_string(),
+            next: 0,
+        })
+    }
+
+    /// Sends a request, and returns the result of the reply.
+    fn call(&mut self, method: &str, params: Value) -> Result<Value, Failure> {
+        self.next += 1;
+        let request = json!({
+            "version": VERSION,
+            "id": self.next,
+            "method": method,
+            "params": params,
+        });
+        let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", self.addr));
+        let mut line = Vec::new();
+        let sent = self
+            .lines
+            .get_mut()
+            .write_all(format!("{request}\n").as_bytes());
+        // The server may have refused the connection, with a reason.
+        let received = self.lines.read_until(b'\n', &mut line);
+        received.map_err(|error| failed(&error))?;
+        if line.is_empty() {
+            sent.map_err(|error| failed(&error))?;
+            return Err(failed(&"the server closed the connection"));
+        }
+        let mut reply: Value = serde_json::from_slice(&line).map_err(|error| failed(&error))?;
+        if let Some(error) = reply.get("error") {
+            let message = error["message"].as_str().unwrap_or("unknown error");
+            return Err(match error["code"].as_str() {
+                Some("invalid-params") => Failure::usage(message),
+                _ => Failure::new(message),
+            });
+        }
+        Ok(reply["result"].take())
+    }
+}
+
+fn connect(addr: &Addr) -> io::Result<UnixStream> {
+    let Addr::Unix(path) = addr else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    match path.as_os_str().as_bytes().strip_prefix(b"@") {
+        Some(name) => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?),
+        None => UnixStream::connect(path),
+    }
+}
+
+/// Formats rows as lines of aligned columns.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths);
+        let line: Vec<_> = cells
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns the cells of a row: the values of `keys`.
+fn row(object: &Value, keys: &[&str]) -> Vec<String> {
+    let cell = |key: &&str| match &object[*key] {
+        Value::Null => "-".to_owned(),
+        Value::String(text) if text.is_empty() => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    keys.iter().map(cell).collect()
+}
+
+fn rows(list: &Value, title: &[&str], keys: &[&str]) -> String {
+    let title = title.iter().map(|&title| title.to_owned()).collect();
+    let all = list.as_array().into_iter().flatten();
+    let rows: Vec<_> = std::iter::once(title)
+        .chain(all.map(|object| row(object, keys)))
+        .collect();
+    table(&rows)
+}
+
+fn list_text(result: &Value) -> String {
+    let shares = rows(
+        &result["shares"],
+        &["SHARE", "SOURCE", "STATE"],
+        &["name", "source", "state"],
+    );
+    let endpoints = rows(
+        &result["endpoints"],
+        &["PROTOCOL", "ADDRESS", "SHARE", "STATE"],
+        &["protocol", "address", "share", "state"],
+    );
+    format!("{shares}\n{endpoints}")
+}
+
+fn clients_text(result: &Value) -> String {
+    rows(
+        &result["clients"],
+        &[
+            "CLIENT", "ADDRESS", "PROTOCOL", "VERSION", "USER", "REQUESTS", "ENDPOINT",
+        ],
+        &[
+            "id", "address", "protocol", "version", "user", "requests", "endpoint",
+        ],
+    )
+}
+
+/// Formats the options of QEMU and the commands of added endpoints.
+fn added_text(result: &Value) -> String {
+    let mut text = String::new();
+    for endpoint in result["endpoints"].as_array().into_iter().flatten() {
+        let qemu = endpoint["qemu"].as_str().into_iter();
+        let commands = endpoint["commands"].as_array().into_iter().flatten();
+        for line in qemu.chain(commands.filter_map(Value::as_str)) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn drained_text(result: &Value) -> String {
+    match result["drained"].as_bool() {
+        Some(false) => "removed with requests in flight\n".into(),
+        _ => String::new(),
+    }
+}
+
+fn debug_text(result: &Value) -> String {
+    format!("{result:#}\n")
+}
+
+fn no_text(_: &Value) -> String {
+    String::new()
+}

@@ -1,0 +1,198 @@
+//! The control socket: connections of this user and of root, and their bounds.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use serde_json::Value;
+use transports::{Addr, Listener};
+
+use super::Controller;
+use super::protocol::{self, MAX_LINE};
+use crate::Failure;
+use crate::listen::listen;
+use crate::serve::live::{ErrorCode, LiveError};
+
+/// Maximum number of connections. A connection has one request at a time; further ones wait in its
+/// socket.
+const MAX_CONNECTIONS: usize = 16;
+
+/// Time for the rest of a line that has begun, and for a reply to be received.
+const LINE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time that a connection may be without requests, so that forgotten ones do not use up the
+/// connections.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A control socket, until dropped.
+pub(in crate::serve) struct ControlServer {
+    listener: Arc<Listener>,
+    stop: Arc<OwnedFd>,
+}
+
+impl ControlServer {
+    /// Binds the socket; clients wait until [`ControlServer::start`].
+    pub(in crate::serve) fn bind(addr: &Addr) -> Result<ControlServer, Failure> {
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(Failure::new)?;
+        Ok(ControlServer {
+            listener: Arc::new(listen(addr, None)?),
+            stop: Arc::new(stop),
+        })
+    }
+
+    /// Starts a thread that serves the clients with `controller`.
+    pub(in crate::serve) fn start(&self, controller: Arc<Controller>) -> Result<(), Failure> {
+        let (listener, stop) = (self.listener.clone(), self.stop.clone());
+        let thread = std::thread::Builder::new().name("barge-control".into());
+        let serve = move || {
+            let open = Arc::new(AtomicUsize::new(0));
+            loop {
+                match listener.accept_socket(stop.as_fd()) {
+                    Ok(Some((socket, _))) => connect(socket.into(), &controller, &open),
+                    Ok(None) => return,
+                    Err(error) => return tracing::error!("--control: {error}"),
+                }
+            }
+        };
+        thread.spawn(serve).map(drop).map_err(Failure::new)
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        // Fails only if the counter would overflow. The thread then drops the listener, too.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Addr::Unix(path) = self.listener.addr()
+            && !path.as_os_str().as_encoded_bytes().starts_with(b"@")
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Serves a connection on a thread of its own, unless its user or the number of connections forbid
+/// that.
+fn connect(socket: UnixStream, controller: &Arc<Controller>, open: &Arc<AtomicUsize>) {
+    let _ = socket.set_write_timeout(Some(LINE_TIMEOUT));
+    let own = rustix::process::geteuid().as_raw();
+    match sys::peer::credentials(socket.as_fd()) {
+        Ok((uid, _)) if uid == 0 || uid == own => {}
+        Ok((uid, _)) => {
+            tracing::warn!(
+                uid,
+                "control connection refused: expected user {own} or root"
+            );
+            return refuse(
+                &socket,
+                ErrorCode::Denied,
+                "expected the user of the server or root",
+            );
+        }
+        Err(error) => return tracing::warn!("control connection refused: {error}"),
+    }
+    if open.fetch_add(1, Ordering::SeqCst) >= MAX_CONNECTIONS {
+        open.fetch_sub(1, Ordering::SeqCst);
+        let message = format!("the limit of {MAX_CONNECTIONS} connections is reached");
+        return refuse(&socket, ErrorCode::Busy, &message);
+    }
+    let (controller, counted) = (controller.clone(), open.clone());
+    let thread = std::thread::Builder::new().name("barge-control".into());
+    let serve = move || {
+        if let Err(error) = serve(&socket, &controller) {
+            tracing::debug!("control connection closed: {error}");
+        }
+        counted.fetch_sub(1, Ordering::SeqCst);
+    };
+    if let Err(error) = thread.spawn(serve) {
+        open.fetch_sub(1, Ordering::SeqCst);
+        tracing::warn!("control connection refused: {error}");
+    }
+}
+
+fn refuse(mut socket: &UnixStream, code: ErrorCode, message: &str) {
+    // The peer may be gone.
+    let _ = socket.write_all(&protocol::reply(
+        &Value::Null,
+        Err(LiveError::new(code, message)),
+    ));
+}
+
+/// Answers one request after the other until the peer closes the connection.
+fn serve(mut socket: &UnixStream, controller: &Controller) -> io::Result<()> {
+    let mut lines = Lines {
+        socket,
+        buffer: Vec::new(),
+    };
+    loop {
+        let line = match lines.next() {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                if error.kind() == ErrorKind::InvalidData {
+                    refuse(socket, ErrorCode::InvalidRequest, &error.to_string());
+                }
+                return Err(error);
+            }
+        };
+        let reply = match protocol::parse(&line) {
+            Ok(request) => protocol::reply(&request.id, controller.handle(request.method)),
+            Err((id, error)) => protocol::reply(&id, Err(error)),
+        };
+        socket.write_all(&reply)?;
+    }
+}
+
+/// The lines of a connection.
+struct Lines<'a> {
+    socket: &'a UnixStream,
+    /// Received bytes after the last line.
+    buffer: Vec<u8>,
+}
+
+impl Lines<'_> {
+    /// Returns the next line without its newline, or `None` at the end. Returns an error of kind
+    /// `InvalidData` for a line that is too long.
+    fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut searched = 0;
+        let mut deadline = None;
+        loop {
+            if let Some(at) = self.buffer[searched..]
+                .iter()
+                .position(|byte| *byte == b'\n')
+            {
+                let rest = self.buffer.split_off(searched + at + 1);
+                let mut line = std::mem::replace(&mut self.buffer, rest);
+                line.pop();
+                return Ok(Some(line));
+            }
+            searched = self.buffer.len();
+            if searched >= MAX_LINE {
+                let message = format!("expected at most {MAX_LINE} bytes in a line");
+                return Err(io::Error::new(ErrorKind::InvalidData, message));
+            }
+            let timeout = match self.buffer.is_empty() {
+                true => IDLE_TIMEOUT,
+                false => {
+                    let end = *deadline.get_or_insert_with(|| Instant::now() + LINE_TIMEOUT);
+                    end.saturating_duration_since(Instant::now())
+                }
+            };
+            if timeout.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.socket.set_read_timeout(Some(timeout))?;
+            let mut bytes = [0; 4096];
+            let room = bytes.len().min(MAX_LINE - searched);
+            match (&mut &*self.socket).read(&mut bytes[..room]) {
+                Ok(0) => return Ok(None),
+                Ok(len) => self.buffer.extend_from_slice(&bytes[..len]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

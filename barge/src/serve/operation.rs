@@ -1,0 +1,131 @@
+//! The tasks of a server's first process besides serving: the process id file, the ready message
+//! and the control socket.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Write, stdout};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, flock};
+
+use super::args::control::ReadyFormat;
+use super::control::{Backend, ControlServer, Controller, with_server};
+use super::live::{Listing, LiveRequest};
+use super::plan::Plan;
+use crate::config::Config;
+use crate::{Failure, service};
+
+/// These tasks; dropped at the end of the server.
+pub(super) struct Operation {
+    pidfile: Option<PidFile>,
+    control: Option<ControlServer>,
+    ready: ReadyFormat,
+    /// The configuration as it is now, if requests can change it.
+    running: Option<Arc<Mutex<Config>>>,
+}
+
+impl Operation {
+    /// Locks the process id file of `plan`, and binds its control socket.
+    pub(super) fn new(plan: &Plan) -> Result<Operation, Failure> {
+        let control = plan.control.as_ref();
+        Ok(Operation {
+            pidfile: plan.pidfile.as_deref().map(PidFile::lock).transpose()?,
+            control: control.map(ControlServer::bind).transpose()?,
+            ready: plan.ready,
+            running: control.and_then(|_| Some(Arc::new(Mutex::new(plan.file.clone()?)))),
+        })
+    }
+
+    /// Returns the configuration as it is now, if requests can change it.
+    pub(super) fn running(&self) -> Option<&Arc<Mutex<Config>>> {
+        self.running.as_ref()
+    }
+
+    /// Reports to the user and the service manager that clients of `server` can connect, and serves
+    /// the control socket.
+    pub(super) fn report_ready(&self, server: &Arc<dyn Backend>) -> Result<(), Failure> {
+        let listing = server.request(LiveRequest::List);
+        let listing = listing.map_err(|error| Failure::new(error.message))?;
+        if let Some(pidfile) = &self.pidfile {
+            pidfile.write()?;
+        }
+        let status = status(&serde_json::from_value(listing.clone()).unwrap_or_default());
+        let text = match self.ready {
+            ReadyFormat::Text => "ready\n".to_owned(),
+            ReadyFormat::Json => format!("{}\n", with_server(listing)),
+        };
+        if let (Some(control), Some(running)) = (&self.control, &self.running) {
+            let controller = Controller::new(server.clone(), running.clone());
+            control.start(Arc::new(controller))?;
+        }
+        let mut out = stdout();
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|error| Failure::new(format!("standard output: {error}")))?;
+        service::notify(&service::ready(&status));
+        Ok(())
+    }
+}
+
+/// Returns the status for the service manager.
+fn status(listing: &Listing) -> String {
+    let count = |number: usize, what: &str| match number {
+        1 => format!("1 {what}"),
+        number => format!("{number} {what}s"),
+    };
+    let shares = count(listing.shares.len(), "share");
+    let endpoints = count(listing.endpoints.len(), "endpoint");
+    format!("ready: {shares} at {endpoints}")
+}
+
+/// A locked file with the process id, which is removed when it is dropped.
+struct PidFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl PidFile {
+    /// Creates the file at `path`, or opens an existing one. Returns an error if another process
+    /// has locked it.
+    fn lock(path: &Path) -> Result<PidFile, Failure> {
+        let failed = |why: &dyn std::fmt::Display| {
+            Failure::new(format!("--pidfile {}: {why}", path.display()))
+        };
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644);
+        loop {
+            let file = options.open(path).map_err(|error| failed(&error))?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)
+                .map_err(|_| failed(&"another server has locked it"))?;
+            // Its previous server may have removed it meanwhile.
+            let own = file.metadata().map_err(|error| failed(&error))?;
+            let is_there = std::fs::metadata(path)
+                .is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()));
+            if is_there {
+                let path = path.to_owned();
+                return Ok(PidFile { path, file });
+            }
+        }
+    }
+
+    fn write(&self) -> Result<(), Failure> {
+        let mut file = &self.file;
+        let text = format!("{}\n", std::process::id());
+        file.set_len(0)
+            .and_then(|()| file.write_all(text.as_bytes()))
+            .map_err(|error| Failure::new(format!("--pidfile {}: {error}", self.path.display())))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
