@@ -7,6 +7,7 @@
 
 mod kernel;
 mod lazy;
+mod notify;
 pub(crate) mod options;
 mod passthrough;
 mod readahead;
