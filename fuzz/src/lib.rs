@@ -3,6 +3,7 @@
 //! - [`block`]: a device and an NBD server answer each request once, and none beyond the disk.
 //! - [`broker`]: a process that serves gets the files and addresses that options name, and no
 //!   others.
+//! - [`changes`]: events of changes on the host are parsed within their bounds.
 //! - [`config`]: a configuration file is accepted, or refused with messages.
 //! - [`decode`]: messages are decoded or refused, and decoded ones are encoded to the same bytes.
 //! - [`client`]: the client half accepts valid replies of a server, and refuses others.
@@ -42,6 +43,7 @@
 
 pub mod block;
 pub mod broker;
+pub mod changes;
 pub mod client;
 pub mod config;
 pub mod decode;
