@@ -169,7 +169,10 @@ fn caches_are_valid_for_long_only_while_changes_are_reported() {
 }
 
 /// Runs a change while a look-up is in progress.
-struct During(Arc<OnceLock<Box<dyn Fn(u64) + Send + Sync>>>);
+struct During(Arc<OnceLock<OnLookup>>);
+
+/// A function of the number of the node that was found.
+type OnLookup = Box<dyn Fn(u64) + Send + Sync>;
 impl Layer for During {
     fn lookup(
         &self,
