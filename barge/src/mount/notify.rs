@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use fuse::server::{Notification, Session};
 use hostdir::FileSystemWatch;
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 use transports::fusedev::Notifier;
 use vfs::{ChangeStream, Errno as Failed};
 
@@ -42,7 +43,7 @@ const MAX_REPEATED: usize = 1 << 14;
 /// Begins to watch the file system of a directory that is to be mounted with `options`, before this
 /// process loses its privileges. Without them caches are valid for a short time.
 pub(super) fn watch(options: &ResolvedOptions) -> Option<Arc<FileSystemWatch>> {
-    if !options.notify {
+    if !options.notify || !sys::caps::have_all(CapabilitySet::SYS_ADMIN) {
         return None;
     }
     let path = options.source.host_paths().into_iter().next()?;
