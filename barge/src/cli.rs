@@ -24,6 +24,7 @@ use crate::serve::args::ServeArgs;
 use crate::serve::plan;
 use crate::serve::virtiofsd::args::VirtiofsdArgs;
 use crate::status::TopArgs;
+use crate::watch::WatchArgs;
 
 /// Serve file trees over protocols that virtual machines, containers and hosts can mount
 #[derive(Parser)]
@@ -148,6 +149,8 @@ pub(crate) enum Command {
     Cp(CpArgs),
     /// Show a directory as a tree
     Tree(TreeArgs),
+    /// Print the changes of a directory until interrupted
+    Watch(WatchArgs),
     /// Build an image of a tree
     Pack(PackArgs),
     /// Check an image and report its errors

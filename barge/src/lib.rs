@@ -37,6 +37,7 @@ mod service;
 mod source;
 mod stack;
 mod status;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -63,6 +64,7 @@ pub fn main() -> ExitCode {
         Command::Cat(args) => files::cat(args),
         Command::Cp(args) => files::cp(args),
         Command::Tree(args) => files::tree(args),
+        Command::Watch(args) => watch::run(args),
         Command::Pack(args) => pack::pack(args),
         Command::Check(args) => pack::check(args),
         Command::Cache(args) => cache::run(args),

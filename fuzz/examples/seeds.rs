@@ -63,6 +63,7 @@ fn main() -> io::Result<()> {
     }
     write("overlay_directory", "marks", &marks())?;
     write("broker_requests", "all", &requests())?;
+    write("change_events", "rename", &rename())?;
     write("config_file", "shares", CONFIG.as_bytes())?;
     write("control_requests", "share", CONTROL[0].as_bytes())?;
     write("control_requests", "drain", CONTROL[1].as_bytes())?;
@@ -225,6 +226,30 @@ fn layers() -> Vec<u8> {
     let second = [removed, opaque].concat();
     let of = |layer: Vec<u8>| [&(layer.len() as u16).to_le_bytes()[..], &layer].concat();
     [vec![2], of(first), of(second)].concat()
+}
+
+/// An event of a rename: `struct fanotify_event_metadata`, and records with the old name, the new
+/// name and the object.
+fn rename() -> Vec<u8> {
+    let mut records = Vec::new();
+    for (kind, name) in [(10u8, &b"old\0"[..]), (12, b"new\0"), (1, b"")] {
+        let len = 12 + 8 + 8 + name.len() as u16;
+        records.extend([kind, 0]);
+        records.extend(len.to_ne_bytes());
+        records.extend([9; 8]);
+        records.extend(8u32.to_ne_bytes());
+        records.extend(1u32.to_ne_bytes());
+        records.extend([kind; 8]);
+        records.extend(name);
+    }
+    let mut event = Vec::new();
+    event.extend((24 + records.len() as u32).to_ne_bytes());
+    event.extend([3, 0]);
+    event.extend(24u16.to_ne_bytes());
+    event.extend(0x1000_0000u64.to_ne_bytes());
+    event.extend((-1i32).to_ne_bytes());
+    event.extend(7u32.to_ne_bytes());
+    [event, records].concat()
 }
 
 /// Inputs of `barge_fuzz::registry`, one for each parser.

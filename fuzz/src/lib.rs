@@ -3,6 +3,7 @@
 //! - [`block`]: a device and an NBD server answer each request once, and none beyond the disk.
 //! - [`broker`]: a process that serves gets the files and addresses that options name, and no
 //!   others.
+//! - [`changes`]: events of changes on the host are parsed within their bounds.
 //! - [`config`]: a configuration file is accepted, or refused with messages.
 //! - [`control`]: a line of the control socket is a request, or gets an error reply.
 //! - [`decode`]: messages are decoded or refused, and decoded ones are encoded to the same bytes.
@@ -43,6 +44,7 @@
 
 pub mod block;
 pub mod broker;
+pub mod changes;
 pub mod client;
 pub mod config;
 pub mod control;

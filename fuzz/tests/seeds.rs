@@ -35,6 +35,7 @@ macro_rules! targets {
 targets! {
     block_requests: block::script,
     broker_requests: broker::script,
+    change_events: changes::events,
     config_file: config::file,
     control_requests: control::line,
     disk_cache: disk_cache::directory,

@@ -324,6 +324,8 @@ const OWN_CAPABILITIES: Capabilities = Capabilities {
     host_locks: Support::Native,
     handles: Support::Native,
     change: Support::Native,
+    // Streams of members are not combined.
+    changes: Support::None,
     holes: Support::Native,
     copy: Support::Native,
     clone: Support::Native,
@@ -343,6 +345,7 @@ fn common_capabilities(one: Capabilities, other: Capabilities) -> Capabilities {
         host_locks: one.host_locks.min(other.host_locks),
         handles: one.handles.min(other.handles),
         change: one.change.min(other.change),
+        changes: one.changes.min(other.changes),
         holes: one.holes.min(other.holes),
         copy: one.copy.min(other.copy),
         clone: one.clone.min(other.clone),

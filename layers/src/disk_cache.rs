@@ -38,8 +38,8 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use vfs::lock::{HostLock, LockRange};
 use vfs::{
-    Attr, AttrMask, Caller, CopyMode, Cx, DirSink, Entry, File, FileSystem, Kind, Name, Node,
-    NodeId, OpenFlags, ReaddirMode, RelaySink, Result, SetAttr,
+    Attr, AttrMask, Caller, Capabilities, CopyMode, Cx, DirSink, Entry, File, FileSystem, Kind,
+    Name, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, Result, SetAttr, Support,
 };
 
 use self::cached_copy::CachedCopy;
@@ -274,8 +274,16 @@ impl Shared {
 }
 
 impl Layer for DiskCache {
+    /// Without changes: they would be reported before this cache knows of them.
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        Capabilities {
+            changes: Support::None,
+            ..inner
+        }
+    }
+
     forward! {
-        capabilities id above
+        id above
         root resolve sync
         handle access statfs readlink parent make link unlink rename xattr xattrs set_xattr remove_xattr
         host_lock_holder

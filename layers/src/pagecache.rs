@@ -37,8 +37,8 @@ use std::sync::atomic::Ordering;
 
 use vfs::lock::{HostLock, LockRange};
 use vfs::{
-    Attr, AttrMask, CopyMode, Cx, DirSink, Entry, File, FileSystem, Kind, Node, OpenFlags,
-    ReaddirMode, RelaySink, Result, SetAttr,
+    Attr, AttrMask, Capabilities, CopyMode, Cx, DirSink, Entry, File, FileSystem, Kind, Node,
+    OpenFlags, ReaddirMode, RelaySink, Result, SetAttr, Support,
 };
 
 use self::cached::{Cached, Core, Workers};
@@ -182,8 +182,16 @@ impl Layer for PageCache {
         self.mode != Mode::Loose
     }
 
+    /// Without changes: they would be reported before this cache knows of them.
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        Capabilities {
+            changes: Support::None,
+            ..inner
+        }
+    }
+
     forward! {
-        capabilities id above
+        id above
         root resolve
         handle access statfs readlink parent unlink rename xattr xattrs set_xattr remove_xattr
         host_lock_holder

@@ -5,10 +5,12 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use vfs::{
-    Backing, Capabilities, CopyMode, Cx, DirSink, Entry, Errno, File, FileSystem, Handle, Kind,
-    Mode, Name, NewNode, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, RenameFlags, Result,
+    Backing, Capabilities, Change, ChangeStream, CopyMode, Cx, DirSink, Entry, Errno, File,
+    FileSystem, Handle, Kind, Mode, Name, NewNode, Node, NodeId, OpenFlags, ReaddirMode, RelaySink,
+    RenameFlags, Result, Support,
 };
 
 use crate::{Layer, Opened, forward};
@@ -81,6 +83,36 @@ impl<L: Layer> FileSystem for LayeredFs<L> {
 
     fn capabilities(&self) -> Capabilities {
         self.layer.capabilities(self.inner.capabilities())
+    }
+
+    /// Passes on the changes below with the numbers of this layer, unless the layer has withdrawn
+    /// the capability: names are the same above all layers.
+    fn watch(&self, cx: &Cx<'_>) -> Result<Box<dyn ChangeStream>> {
+        if self.capabilities().changes == Support::None {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Ok(Box::new(LayeredChanges {
+            layer: self.layer.clone(),
+            inner: self.inner.watch(cx)?,
+        }))
+    }
+}
+
+/// A stream of changes with the numbers of a layer.
+struct LayeredChanges<L> {
+    layer: Arc<L>,
+    inner: Box<dyn ChangeStream>,
+}
+
+impl<L: Layer> ChangeStream for LayeredChanges<L> {
+    fn next(&mut self, time: Duration, each: &mut dyn FnMut(&Change<'_>)) -> Result<()> {
+        let layer = &self.layer;
+        self.inner
+            .next(time, &mut |change| each(&change.map_ids(|id| layer.id(id))))
+    }
+
+    fn covers(&self, device: u64) -> bool {
+        self.inner.covers(device)
     }
 }
 

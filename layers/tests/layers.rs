@@ -650,3 +650,44 @@ fn a_sealed_handle_counts_as_it_is_and_with_its_own_key_alone() {
         );
     }
 }
+
+#[test]
+fn changes_pass_through_layers_that_do_not_cache() {
+    use layers::{Bundle, PageCache, pagecache};
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let open = || {
+        let export = hostdir::HostDir::open(dir.path(), hostdir::Options::default());
+        export.expect("exported") as Arc<dyn FileSystem>
+    };
+    let (call, caller) = (Call::detached(), Caller::ROOT);
+    let cx = Cx::new(&caller, &call);
+    let cached = stack(
+        open(),
+        PageCache::new(pagecache::Options::default()).expect("a cache"),
+    );
+    let members = [Arc::new(vfs::Export::new("d", open()))];
+    let bundle = Bundle::new(&members, Time::default());
+    let bundle = bundle.unwrap_or_else(|_| panic!("good names"));
+    for fs in [stack(cached, Noop), bundle] {
+        assert_eq!(fs.capabilities().changes, vfs::Support::None);
+        assert_eq!(fs.watch(&cx).map(drop), Err(Errno::EOPNOTSUPP));
+    }
+    let fs = stack(stack(open(), ReadOnly), Noop);
+    let mut stream = match fs.watch(&cx) {
+        Err(errno) => return eprintln!("skipped: no notification here: {errno}"),
+        Ok(stream) => stream,
+    };
+    std::fs::create_dir(dir.path().join("d")).expect("made");
+    let root = fs.root(&cx).expect("a root").id();
+    let mut created = false;
+    while !created {
+        stream
+            .next(Duration::from_secs(10), &mut |change| {
+                created |= change
+                    .name
+                    .is_some_and(|name| (name.dir, name.name) == (root, b"d"));
+            })
+            .expect("reads");
+    }
+}

@@ -1,6 +1,8 @@
 //! Kernel file handles: identifiers of inodes that survive renames, closing and restarts.
 
 use std::ffi::CStr;
+use std::fmt::{self, Debug, Formatter};
+use std::hash::{Hash, Hasher};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -119,6 +121,18 @@ impl PartialEq for FileHandle {
 }
 
 impl Eq for FileHandle {}
+
+impl Hash for FileHandle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.kind, self.bytes()).hash(state);
+    }
+}
+
+impl Debug for FileHandle {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "FileHandle({}, {:02x?})", self.kind, self.bytes())
+    }
+}
 
 #[cfg(test)]
 mod tests {

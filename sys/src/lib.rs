@@ -17,6 +17,7 @@ pub mod dir;
 pub mod fanotify;
 pub mod fiemap;
 pub mod file_io;
+pub mod fs_changes;
 pub mod fuse;
 pub mod handle;
 pub mod inherit;

@@ -4,7 +4,7 @@ use core::any::Any;
 use std::sync::Arc;
 
 use crate::lock::LockTable;
-use crate::{Cx, Errno, Node, Result};
+use crate::{ChangeStream, Cx, Errno, Node, Result};
 
 /// A file tree: a source, or a layer over another tree.
 pub trait FileSystem: Send + Sync {
@@ -23,6 +23,13 @@ pub trait FileSystem: Send + Sync {
 
     /// Returns its capabilities. Called once per attach.
     fn capabilities(&self) -> Capabilities;
+
+    /// Returns a stream of all changes from now on. Returns `EOPNOTSUPP` if the source cannot
+    /// report them ([`Capabilities::changes`]), `ENOSPC` or `EMFILE` if the host's limits do not
+    /// suffice.
+    fn watch(&self, _cx: &Cx<'_>) -> Result<Box<dyn ChangeStream>> {
+        Err(Errno::EOPNOTSUPP)
+    }
 }
 
 /// The level of support for a feature.
@@ -64,6 +71,9 @@ pub struct Capabilities {
     pub devices: Support,
     /// New nodes belong to the caller (otherwise all nodes have one owner).
     pub owners: Support,
+    /// Streams of changes ([`FileSystem::watch`]). `Emulated`: each directory is watched by
+    /// itself, so that the start takes a walk of the tree.
+    pub changes: Support,
     /// Directory cookies stay valid across opens.
     pub stable_cookies: bool,
     /// No node has or will have a birth time, so clients need not request one again.

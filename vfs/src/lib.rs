@@ -12,6 +12,7 @@
 
 pub mod acl;
 pub mod attr;
+pub mod change;
 pub mod copies;
 pub mod cx;
 pub mod errno;
@@ -36,6 +37,7 @@ pub mod siphash;
 
 pub use acl::{Acl, AclEntry, AclSubject};
 pub use attr::{Attr, AttrMask, Device, Kind, SetAttr, SetTime, StatFs, Time};
+pub use change::{Change, ChangeKinds, ChangeStream, ChangedName};
 pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;
 pub use export::{Capabilities, Export, FileSystem, Handle, Support};

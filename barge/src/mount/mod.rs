@@ -7,6 +7,7 @@
 
 mod kernel;
 mod lazy;
+mod notify;
 pub(crate) mod options;
 mod passthrough;
 mod readahead;
@@ -63,6 +64,10 @@ pub(crate) struct MountArgs {
     /// --9p-fd-passing`. auto, the default, applies to root, from Linux 6.9 on, not with ro,
     /// http=, writeback or cache=metadata, always or loose, and to a directory with cache=auto or
     /// never only.
+    ///
+    /// notify=auto|off determines whether the kernel is notified of changes of a directory by
+    /// others, and caches names and attributes for a minute instead of a second. auto, the default,
+    /// applies to root and cache=auto.
     ///
     /// uid=N and gid=N replace the owner and group of all files. soft lets calls fail that the
     /// server does not answer within timeo=TENTHS of a second (default: 600). retry=SECONDS limits

@@ -38,6 +38,8 @@ pub(super) enum MountOption {
     Writeback,
     /// Whether the kernel may read and write files itself.
     Passthrough(bool),
+    /// Whether the kernel is notified of changes by others.
+    Notify(bool),
     /// Whether calls without a reply fail after the timeout.
     Soft(bool),
     /// Time for a reply.
@@ -132,6 +134,11 @@ impl FromStr for MountOption {
             ("passthrough", other) => {
                 return Err(format!("expected auto or off, got '{other}'"));
             }
+            ("notify", "auto") => MountOption::Notify(true),
+            ("notify", "off") => MountOption::Notify(false),
+            ("notify", other) => {
+                return Err(format!("expected auto or off, got '{other}'"));
+            }
             ("soft", "") => MountOption::Soft(true),
             ("hard", "") => MountOption::Soft(false),
             ("timeo", value) => MountOption::Timeo(
@@ -171,6 +178,8 @@ pub(super) struct ResolvedOptions {
     pub(super) fuse: fuse::server::Options,
     /// Whether the kernel should read and write files itself.
     pub(super) passthrough: bool,
+    /// Whether the kernel is notified of changes by others, and caches longer.
+    pub(super) notify: bool,
     /// Page cache, if enabled.
     pub(super) page_cache: Option<pagecache::Options>,
     /// Disk cache for files of another server.
@@ -240,6 +249,7 @@ pub(super) fn resolve(
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
     let mut passthrough = true;
+    let mut notify = true;
     let (mut sandbox, mut seccomp) = (None, None);
     for option in options {
         let (direct, lazy) = without_fuse(option);
@@ -261,6 +271,7 @@ pub(super) fn resolve(
             MountOption::CacheDirSize(bytes) => size = Some(*bytes),
             MountOption::Writeback => fuse.writeback = true,
             MountOption::Passthrough(wanted) => passthrough = *wanted,
+            MountOption::Notify(wanted) => notify = *wanted,
             MountOption::Soft(soft) => {
                 let url = remote(&mut from)?;
                 url.timeouts().soft = *soft;
@@ -352,8 +363,11 @@ pub(super) fn resolve(
     };
     // The next open revalidates what was written in any case.
     fuse.writers_bypass_cache = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
+    let notify = notify && directory && pages.is_none() && !overlaid;
+    let notify = notify && fuse.cache == fuse::server::Cache::Auto;
     Ok(ResolvedOptions {
         passthrough,
+        notify,
         mount,
         fuse,
         page_cache: pages,
@@ -556,6 +570,8 @@ mod tests {
             "http=here",
             "passthrough",
             "passthrough=on",
+            "notify",
+            "notify=on",
             "sandbox",
             "sandbox=chroot",
             "seccomp=allow",

@@ -12,8 +12,9 @@ use layers::PageCache;
 use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
 use transports::fusedev::{Channels, PassthroughFiles};
-use vfs::{Call, Caller, Cx, Export};
+use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem};
 
+use super::notify::{self, NotifierThread};
 use super::options::ResolvedOptions;
 use super::passthrough::Passthrough;
 use super::{MountArgs, shutdown_timeout, warn_not_synced, with_timeout};
@@ -50,13 +51,17 @@ pub(super) fn serve(
     options.source.check()?;
     let trace = args.record_trace.as_deref().map(TraceFile::create);
     let trace = trace.transpose()?;
+    let watch = notify::watch(&options);
     confine(args, &options, holder)?;
     let privileged = sys::caps::have_all(CapabilitySet::SYS_ADMIN);
     if options.passthrough && privileged {
         request_fd_passing(&mut options.source);
     }
     let limit = shutdown_timeout(&options.source);
-    let source = options.source.open(hostdir::Options::default())?;
+    let source = options.source.open(hostdir::Options {
+        watch: watch.clone(),
+        ..hostdir::Options::default()
+    })?;
     let pages = options.page_cache.map(PageCache::new).transpose();
     let pages = pages.map_err(Failure::new)?.map(Arc::new);
     let cache = match &pages {
@@ -96,6 +101,19 @@ pub(super) fn serve(
         let files = PassthroughFiles::new(holder.descriptor().map_err(Failure::new)?);
         session = session.with_passthrough(Arc::new(Passthrough(files)));
     }
+    let changes = watch.and_then(|_| watch_changes(&fs));
+    if let Some((device, _)) = &changes {
+        session = session.with_notification(*device, notify::VALIDITY);
+    }
+    let session = Arc::new(session);
+    let notifier = match changes {
+        Some((_, changes)) => holder
+            .descriptor()
+            .and_then(|device| NotifierThread::start(changes, &session, device))
+            .map(Some)
+            .map_err(Failure::new)?,
+        None => None,
+    };
     let dir = args.dir.display().to_string();
     let threads = serve_requests(&engine, session, server.max_request(), dir, holder);
     let threads = threads.map_err(Failure::new)?;
@@ -112,6 +130,7 @@ pub(super) fn serve(
         // Either the session has ended or programs still have files open: they get errors.
         let _ = receiver.recv_timeout(service::CLOSE_TIMEOUT);
     }
+    drop(notifier);
     let pages = options.page_cache.is_some();
     let synced = with_timeout(limit, move || {
         // Writes through memory maps may arrive after the last close.
@@ -132,6 +151,23 @@ pub(super) fn serve(
     }
     trace.map_or(Ok(()), |trace| trace.finish())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the changes of the tree, and the device of the root, of which all are reported.
+fn watch_changes(fs: &Arc<dyn FileSystem>) -> Option<(u64, Box<dyn ChangeStream>)> {
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let root = fs
+        .root(&cx)
+        .and_then(|root| root.attr(&cx, AttrMask::BASIC));
+    let watched = root.and_then(|root| Ok((root.device, fs.watch(&cx)?)));
+    match watched {
+        Ok((device, changes)) => changes.covers(device).then_some((device, changes)),
+        Err(errno) => {
+            tracing::info!("no notification of changes: {errno}");
+            None
+        }
+    }
 }
 
 /// Confines this process before it starts a thread.
@@ -211,12 +247,12 @@ fn request_fd_passing(source: &mut Source) {
 /// thread.
 fn serve_requests(
     engine: &Arc<Engine>,
-    session: Session,
+    session: Arc<Session>,
     longest: usize,
     name: String,
     holder: &Holder,
 ) -> std::io::Result<Vec<QueueThread>> {
-    let queues = engine.queues(Arc::new(session));
+    let queues = engine.queues(session);
     let channels = Channels::new(name);
     (0..available_parallelism()?.get())
         .map(|_| {

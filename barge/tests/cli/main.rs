@@ -25,6 +25,7 @@ mod locks;
 mod mount;
 mod newcomer;
 mod nfs;
+mod notification;
 mod objects;
 mod overlay;
 mod pack;

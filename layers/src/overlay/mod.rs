@@ -134,6 +134,8 @@ impl FileSystem for Overlay {
         Capabilities {
             read_only: over.read_only,
             host_locks: Support::None,
+            // A change of either tree may be hidden by the other one.
+            changes: Support::None,
             handles: over.handles.min(lower.handles),
             change: over.change.min(lower.change),
             holes: over.holes.min(lower.holes),

@@ -135,6 +135,16 @@ layouts! {
     /// `fuse_forget_one`.
     ForgetOne { nodeid: u64, nlookup: u64 }
 
+    /// `fuse_notify_inval_inode_out`. A negative `off` means the attributes only, a `len` of 0 all
+    /// after `off`.
+    NotifyInvalInode { ino: u64, off: i64, len: i64 }
+
+    /// `fuse_notify_inval_entry_out`, before the name and a NUL.
+    NotifyInvalEntry { parent: u64, namelen: u32, flags: u32 }
+
+    /// `fuse_notify_delete_out`, before the name and a NUL.
+    NotifyDelete { parent: u64, child: u64, namelen: u32 + 4 }
+
     /// `fuse_batch_forget_in`.
     BatchForgetIn { count: u32 + 4 }
 
@@ -280,6 +290,9 @@ mod tests {
             ("out_header", OutHeader::SIZE, 16),
             ("attr", Attr::SIZE, 88),
             ("entry_out", EntryOut::SIZE, 128),
+            ("notify_inval_inode_out", NotifyInvalInode::SIZE, 24),
+            ("notify_inval_entry_out", NotifyInvalEntry::SIZE, 16),
+            ("notify_delete_out", NotifyDelete::SIZE, 24),
             ("attr_out", AttrOut::SIZE, 104),
             ("init_out", InitOut::SIZE, 64),
             ("getattr_in", GetattrIn::SIZE, 16),

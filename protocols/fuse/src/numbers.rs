@@ -14,6 +14,27 @@ pub const OLDEST_MINOR: u32 = 27;
 /// The oldest minor version with a length of extensions in its requests.
 pub const EXTENSIONS_MINOR: u32 = 38;
 
+/// The oldest minor version of a client that knows [`Notify::IncEpoch`]: Linux 6.16.
+pub const EPOCH_MINOR: u32 = 44;
+
+/// A notification of the server, whose code is in the place of a reply's error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Notify {
+    /// Drops cached attributes of a node, and contents if so requested.
+    InvalInode = 2,
+    /// Drops a cached name.
+    InvalEntry = 3,
+    /// Removes a name and its node, as after unlink(2) or rmdir(2).
+    Delete = 6,
+    /// Drops all cached names.
+    IncEpoch = 8,
+}
+
+/// The flag of [`Notify::InvalEntry`] for which the name stays and is looked up when it is used
+/// next: mounts on it stay too (`FUSE_EXPIRE_ONLY`).
+pub const EXPIRE_ONLY: u32 = 1;
+
 /// The root's node id.
 pub const ROOT_ID: u64 = 1;
 

@@ -9,6 +9,7 @@ use rustix::thread::CapabilitySet;
 use sys::errno;
 use vfs::{Capabilities, Kind, Patience, Result, Support};
 
+use crate::changes::{self, FileSystemWatch};
 use crate::node::HostNode;
 use crate::proc_fd::ProcPath;
 use crate::tree::Tree;
@@ -35,8 +36,12 @@ const CLONE_FILE_SYSTEMS: [u64; 5] = [
 ];
 
 /// Returns the capabilities of the export of `root`, with owners in extended attributes if
-/// `mapped`.
-pub(crate) fn capabilities(root: &HostNode, mapped: bool) -> Result<Capabilities> {
+/// `mapped`. `watch` was begun before, if it is set.
+pub(crate) fn capabilities(
+    root: &HostNode,
+    mapped: bool,
+    watch: Option<&FileSystemWatch>,
+) -> Result<Capabilities> {
     let fd = root.fd(Patience::Full)?;
     let magic = root.device().magic;
     let path = ProcPath::of(fd.as_fd());
@@ -67,6 +72,7 @@ pub(crate) fn capabilities(root: &HostNode, mapped: bool) -> Result<Capabilities
         } else {
             Support::Emulated
         },
+        changes: changes::support(root, watch),
         holes: Support::Native,
         copy: Support::Native,
         clone: native_if(CLONE_FILE_SYSTEMS.contains(&magic)),

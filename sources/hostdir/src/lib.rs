@@ -22,6 +22,7 @@
 //! | `dir_cursor`, `dir_cache` | reading a directory; cached listings |
 //! | `attr`, `xattr`, `stat` | attributes, extended attributes, statx(2) |
 //! | `handles`, `handle_index` | file handles; locations of nodes without kernel handles |
+//! | `changes` | changes on the host, by fanotify(7) |
 //! | `containment` | checks that an object opened by handle is below the root |
 //! | `device`, `mounts` | the file systems below the root; those without nodes |
 //! | `node_ids`, `node_table` | node numbers; the nodes by number |
@@ -32,6 +33,7 @@
 
 mod attr;
 mod capabilities;
+mod changes;
 mod clock;
 mod containment;
 mod copy;
@@ -74,7 +76,9 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
-use vfs::{AttrMask, Capabilities, Cx, FileSystem, Handle, HandleKey, Node, Result, Support};
+use vfs::{
+    AttrMask, Capabilities, ChangeStream, Cx, FileSystem, Handle, HandleKey, Node, Result, Support,
+};
 
 use crate::descriptors::Budget;
 use crate::host::HostOptions;
@@ -84,6 +88,7 @@ use crate::node::HostNode;
 use crate::proc_fd::ProcFds;
 use crate::tree::Tree;
 
+pub use crate::changes::FileSystemWatch;
 pub use crate::identity::Identity;
 
 /// The options of an export.
@@ -118,6 +123,9 @@ pub struct Options {
     /// unshare(2)), which suits threads that serve clients, but not threads that belong to another
     /// part of the program.
     pub keep_umask: bool,
+    /// A watch of the root's file system that was begun when this process had the privileges, for
+    /// [`FileSystem::watch`].
+    pub watch: Option<Arc<FileSystemWatch>>,
 }
 
 /// A directory of the host, or a file.
@@ -127,6 +135,7 @@ pub struct HostDir {
     mapped: bool,
     capabilities: Capabilities,
     limitations: Vec<String>,
+    watch: Option<Arc<FileSystemWatch>>,
 }
 
 impl HostDir {
@@ -168,7 +177,8 @@ impl HostDir {
         capabilities::require_openat2(fd.as_fd())?;
         let (tree, root) = Tree::new(host_options, fd)?;
         let mapped = options.identity == Identity::MappedXattr;
-        let capabilities = capabilities::capabilities(&root, mapped)?;
+        let watch = options.watch;
+        let capabilities = capabilities::capabilities(&root, mapped, watch.as_deref())?;
         if mapped && capabilities.xattr == Support::None {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -189,6 +199,7 @@ impl HostDir {
             mapped,
             capabilities,
             limitations: limits,
+            watch,
         }))
     }
 
@@ -243,5 +254,9 @@ impl FileSystem for HostDir {
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    fn watch(&self, _: &Cx<'_>) -> Result<Box<dyn ChangeStream>> {
+        changes::watch(&self.root, self.watch.as_deref())
     }
 }

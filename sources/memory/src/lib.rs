@@ -132,6 +132,7 @@ impl FileSystem for Memory {
             copy: Support::Native,
             clone: Support::Native,
             tmpfile: Support::Native,
+            changes: Support::None,
             devices: Support::Native,
             owners: Support::Native,
             stable_cookies: true,

@@ -7,9 +7,11 @@
 
 mod channel;
 mod mount;
+mod notifier;
 mod passthrough;
 mod thread_group;
 
 pub use channel::{Channel, Channels};
 pub use mount::{Mount, MountFlag, MountOptions};
+pub use notifier::Notifier;
 pub use passthrough::PassthroughFiles;

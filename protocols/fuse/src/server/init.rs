@@ -39,6 +39,11 @@ impl Negotiated {
         u64::from(self.minor) << Negotiated::MINOR_AT | self.flags.bits()
     }
 
+    /// Returns the minor version.
+    pub(super) fn minor(self) -> u32 {
+        self.minor
+    }
+
     /// Returns the version for logs and statistics.
     pub(super) fn version(self) -> String {
         format!("FUSE 7.{}", self.minor)

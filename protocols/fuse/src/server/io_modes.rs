@@ -81,6 +81,15 @@ impl IoModes {
         self.backings.is_some()
     }
 
+    /// Returns whether the client's kernel reads and writes the node's open files itself.
+    pub(super) fn is_passed_through(&self, incarnation: Incarnation, nodeid: u64) -> bool {
+        let shard = self.nodes.shard(incarnation, nodeid);
+        shard.is_some_and(|shard| {
+            let node = shard.entries.get(&nodeid);
+            node.is_some_and(|node| matches!(node.mode, IoMode::Passthrough(_)))
+        })
+    }
+
     /// Returns a share in the mode for opening the node with `flags`: the mode of the files that
     /// are already open, or else the one that `choose` returns. Returns `None` if the incarnation
     /// is over, and `EIO` if the existing mode does not permit `flags` and neither does the

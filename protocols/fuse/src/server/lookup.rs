@@ -17,10 +17,7 @@ impl RequestContext<'_> {
             },
             b".." => up.node.parent(&self.cx)?,
             name => match up.node.lookup(&self.cx, Name::new(name)?) {
-                // The tree cannot change, so the client may cache the negative entry.
-                Err(Errno::ENOENT) if self.session.is_immutable() => {
-                    return self.reply(&[&self.negative_entry().encode()]);
-                }
+                Err(Errno::ENOENT) => return self.reply_absent(&up),
                 found => found?,
             },
         };
@@ -30,6 +27,20 @@ impl RequestContext<'_> {
     pub(super) fn reply_entry(&mut self, up: &NodeRef, entry: &Entry) -> Result<()> {
         let entry = self.entry_out(up, entry)?;
         self.reply(&[&entry.encode()])
+    }
+
+    /// Reports that a name does not exist. The client may cache that if the tree cannot change, or
+    /// if it is notified of the name's creation.
+    fn reply_absent(&mut self, up: &NodeRef) -> Result<()> {
+        let validity = match self.session.is_immutable() {
+            true => self.session.options.validity(),
+            false => {
+                let up_id = self.session.nodes.nodeid_of(up.node.id());
+                let validity = self.notified_validity(up_id, up.device);
+                validity.ok_or(Errno::ENOENT)?
+            }
+        };
+        self.reply(&[&self.negative_entry(validity).encode()])
     }
 
     pub(super) fn forget(&mut self, lookups: u64) -> Result<()> {

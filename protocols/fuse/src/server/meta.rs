@@ -29,7 +29,7 @@ impl RequestContext<'_> {
             nsec: time.nsec,
         };
         let btime = attr.btime.map_or(0, |_| statx::BTIME);
-        let validity = self.session.options.validity();
+        let validity = self.attr_validity(&attr);
         let answer = StatxOut {
             attr_valid: validity.as_secs(),
             attr_valid_nsec: validity.subsec_nanos(),

@@ -6,7 +6,9 @@
 //! A request that returns [`ServeOutcome::WouldBlock`] or [`ServeOutcome::Parked`] has left no
 //! trace.
 //!
-//! Deliberately absent: notifications, DAX mappings, ioctl(2), poll(2), and the order of replies
+//! Notifications of changes by others are made here and sent by the driver (`notify`).
+//!
+//! Deliberately absent: DAX mappings, ioctl(2), poll(2), and the order of replies
 //! and cancellation (left to the driver, see [`Role`]).
 //!
 //! Lock order: `mount_locks`, held while an incarnation ends, then a shard of a table. A shard is
@@ -25,6 +27,7 @@ mod lookup;
 mod make;
 mod meta;
 mod nodes;
+mod notify;
 mod open;
 mod options;
 mod privileges;
@@ -44,6 +47,7 @@ use self::init::Negotiated;
 use self::io_modes::IoModes;
 use self::lock::MountLocks;
 use self::nodes::{NodeRef, Nodes};
+use self::notify::Coherence;
 use self::privileges::Restored;
 use self::table::Incarnation;
 use crate::layout::{InterruptIn, OutHeader};
@@ -54,6 +58,7 @@ use crate::numbers::InitFlags;
 use crate::{DecodeError, WireFormat};
 
 pub use self::io_modes::BackingRegistry;
+pub use self::notify::Notification;
 pub use self::options::{Cache, Options};
 
 /// Serves an exported tree over FUSE.
@@ -90,6 +95,7 @@ impl Server {
             capabilities: export.fs.capabilities(),
             incarnation: AtomicU64::new(0),
             negotiated: AtomicU64::new(0),
+            coherence: None,
             io_modes: options
                 .writers_bypass_cache
                 .then(|| Arc::new(IoModes::new(None))),
@@ -115,6 +121,8 @@ pub struct Session {
     restored: Restored,
     /// The I/O modes of open files, if any file may bypass the client's page cache.
     io_modes: Option<Arc<IoModes>>,
+    /// The validity of caches while changes by others are reported.
+    coherence: Option<Coherence>,
     /// The locks of this incarnation.
     mount_locks: Mutex<Arc<MountLocks>>,
 }
@@ -259,6 +267,7 @@ impl wire::Session for Session {
         let mut context = RequestContext {
             session: self,
             incarnation,
+            changes: (self.coherence.as_ref()).map_or(0, Coherence::changes),
             negotiated: agreed.unwrap_or_default(),
             header,
             cx: Cx {
@@ -363,6 +372,8 @@ struct RequestContext<'a> {
     session: &'a Session,
     /// The incarnation that the request belongs to.
     incarnation: Incarnation,
+    /// The number of changes by others when it began.
+    changes: u64,
     negotiated: Negotiated,
     header: Header,
     /// The context of calls on behalf of the caller.

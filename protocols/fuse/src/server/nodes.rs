@@ -182,12 +182,18 @@ impl Nodes {
         past
     }
 
+    /// Returns the ids of all nodes.
+    pub(super) fn ids(&self, incarnation: Incarnation) -> Vec<u64> {
+        self.table.keys(incarnation)
+    }
+
     /// Returns the number of nodes.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    fn nodeid_of(&self, id: NodeId) -> u64 {
+    /// Returns the id for a node of this number.
+    pub(super) fn nodeid_of(&self, id: NodeId) -> u64 {
         match self.root.load(Ordering::Relaxed) {
             root if id == root => ROOT_ID,
             root if id == ROOT_ID => root,

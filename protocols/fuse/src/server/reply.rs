@@ -1,5 +1,7 @@
 //! Replies: a header, and the arguments or data after it.
 
+use core::time::Duration;
+
 use vfs::{Attr, Entry, Errno, Result};
 
 use super::RequestContext;
@@ -84,21 +86,26 @@ impl RequestContext<'_> {
         if self.negotiated.has(InitFlags::SUBMOUNTS) && entry.attr.device != up.device {
             attr.flags |= ATTR_SUBMOUNT;
         }
-        let validity = self.session.options.validity();
+        let attr_validity = self.attr_validity(&entry.attr);
+        let up_id = self.session.nodes.nodeid_of(up.node.id());
+        let validity = match entry.attr.device == up.device {
+            true => self.name_validity(up_id, up.device),
+            // An unmount is not reported.
+            false => self.session.options.validity(),
+        };
         Ok(EntryOut {
             nodeid: id.nodeid,
             generation: id.generation.into(),
             entry_valid: validity.as_secs(),
-            attr_valid: validity.as_secs(),
+            attr_valid: attr_validity.as_secs(),
             entry_valid_nsec: validity.subsec_nanos(),
-            attr_valid_nsec: validity.subsec_nanos(),
+            attr_valid_nsec: attr_validity.subsec_nanos(),
             attr,
         })
     }
 
     /// Returns the reply to a look-up that finds no file, a negative entry for the client's cache.
-    pub(super) fn negative_entry(&self) -> EntryOut {
-        let validity = self.session.options.validity();
+    pub(super) fn negative_entry(&self, validity: Duration) -> EntryOut {
         EntryOut {
             entry_valid: validity.as_secs(),
             entry_valid_nsec: validity.subsec_nanos(),
@@ -107,7 +114,7 @@ impl RequestContext<'_> {
     }
 
     pub(super) fn reply_attr(&mut self, attr: &Attr) -> Result<()> {
-        let validity = self.session.options.validity();
+        let validity = self.attr_validity(attr);
         let answer = AttrOut {
             attr_valid: validity.as_secs(),
             attr_valid_nsec: validity.subsec_nanos(),

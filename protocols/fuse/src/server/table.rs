@@ -42,6 +42,18 @@ impl<V> Table<V> {
         Some(self.0.lock(&number)).filter(|shard| shard.incarnation == incarnation)
     }
 
+    /// Returns the numbers of all entries, if `incarnation` is the current one.
+    pub(super) fn keys(&self, incarnation: Incarnation) -> Vec<u64> {
+        let mut keys = Vec::new();
+        for shard in self.0.all() {
+            let shard = shard.lock();
+            if shard.incarnation == incarnation {
+                keys.extend(shard.entries.keys());
+            }
+        }
+        keys
+    }
+
     /// Begins an incarnation, and returns the previous one's entries.
     pub(super) fn begin(&self, incarnation: Incarnation) -> Vec<Entries<V>> {
         let begin = |shard: &Mutex<Shard<V>>| {

@@ -90,8 +90,7 @@ fn mount(
 
 fn passing(server: &Server) -> (Net, Arc<Kernel>) {
     let kernel = Arc::new(Kernel::default());
-    let mut net = Net::silent(server);
-    net.session = net.session.with_passthrough(kernel.clone());
+    let net = Net::of(server.session().with_passthrough(kernel.clone()));
     let out = net.init();
     assert_eq!((out.flags2 >> 5 & 1, out.max_stack_depth), (1, 1));
     (net, kernel)
@@ -208,8 +207,8 @@ fn it_is_granted_where_there_is_a_kernel_to_tell() {
         writeback: true,
         ..Options::default()
     };
-    let mut net = Net::silent(&server(behind));
-    net.session = net.session.with_passthrough(Arc::new(Kernel::default()));
+    let session = server(behind).session();
+    let net = Net::of(session.with_passthrough(Arc::new(Kernel::default())));
     assert_eq!(granted(&net), (false, 0));
 }
 

@@ -9,5 +9,6 @@ mod locks;
 mod mount;
 mod names;
 mod net;
+mod notify;
 mod patience;
 mod robust;

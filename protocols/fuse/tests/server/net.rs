@@ -26,7 +26,7 @@ pub(crate) fn server(options: Options) -> Server {
 
 /// A mount.
 pub(crate) struct Net {
-    pub(crate) session: Session,
+    pub(crate) session: Arc<Session>,
     /// The largest reply in bytes.
     pub(crate) room: usize,
     pub(crate) uid: u32,
@@ -39,8 +39,13 @@ pub(crate) const OFFERED: InitFlags = InitFlags::all();
 impl Net {
     /// Returns a mount before INIT.
     pub(crate) fn silent(server: &Server) -> Net {
+        Net::of(server.session())
+    }
+
+    /// Returns the mount of a session before INIT.
+    pub(crate) fn of(session: Session) -> Net {
         Net {
-            session: server.session(),
+            session: Arc::new(session),
             room: 1 << 16,
             uid: 0,
             next: AtomicU64::new(2),
@@ -107,7 +112,7 @@ impl Net {
 
     /// Serves with increasing patience, as the engine does.
     pub(crate) fn try_exchange(&self, call: &Call, message: &[u8]) -> (ServeOutcome, Vec<u8>) {
-        session::serve_patiently(&self.session, call, &self.queued(message), self.room)
+        session::serve_patiently(&*self.session, call, &self.queued(message), self.room)
             .expect("a header")
     }
 
@@ -118,7 +123,7 @@ impl Net {
         message: &[u8],
     ) -> (ServeOutcome, Vec<u8>) {
         session::serve(
-            &self.session,
+            &*self.session,
             call,
             patience,
             &self.queued(message),

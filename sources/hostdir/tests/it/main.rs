@@ -3,6 +3,7 @@
 //! Tests that need root or a certain file system are skipped otherwise, with the reason.
 
 mod budget;
+mod changes;
 mod devices;
 mod disk;
 mod escapes;

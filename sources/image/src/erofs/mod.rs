@@ -212,6 +212,7 @@ impl Format for Erofs {
             copy: Support::None,
             clone: Support::None,
             tmpfile: Support::None,
+            changes: Support::None,
             devices: Support::Native,
             owners: Support::Native,
             stable_cookies: true,
