@@ -22,8 +22,9 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use vfs::{
-    Caller, Cx, DirEntry, DirSink, Entry, Errno, File, FileSystem, Handle, Kind, Mode, Name,
-    NewNode, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, RenameFlags, Result,
+    Caller, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, File, FileSystem, Handle, Kind,
+    Mode, Name, NewNode, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, RenameFlags, Result,
+    Support,
 };
 
 pub use rules::{PathList, Pattern, Rules};
@@ -197,6 +198,14 @@ impl Layer for Hide {
         true
     }
 
+    /// Changes are not reported: those of hidden objects would be among them.
+    fn capabilities(&self, inner: Capabilities) -> Capabilities {
+        Capabilities {
+            changes: Support::None,
+            ..inner
+        }
+    }
+
     fn resolve(
         &self,
         inner: &dyn FileSystem,
@@ -322,7 +331,7 @@ impl Layer for Hide {
     }
 
     forward! {
-        capabilities id above
+        id above
         root sync
         handle attr setattr access statfs open readlink tmpfile
         xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
