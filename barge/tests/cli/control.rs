@@ -2,16 +2,17 @@
 //! notice nothing.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use barge_client::{Client, File};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Gid, Pid, Signal, Uid, kill_process};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -408,51 +409,34 @@ fn other_users_are_refused() {
         command.arg(format!("--control={name}"));
     });
     assert_eq!(other.ready["shares"][0]["name"], "");
-    let as_user = |socket: &str| {
-        let mut command = Command::new("/proc/self/exe");
-        command.args([
-            "--exact",
-            "control::list_as_this_user",
-            "--ignored",
-            "--nocapture",
-        ]);
-        command
-            .env("BARGE_TEST_CONTROL", socket)
-            .uid(65534)
-            .gid(65534);
-        command.stderr(Stdio::piped());
-        let output = command.output().expect("runs");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+    let as_user = |socket: String| {
+        // The identity is that of a thread.
+        let tried = std::thread::spawn(move || {
+            let (user, group) = (Uid::from_raw(65534), Gid::from_raw(65534));
+            set_thread_res_gid(group, group, group).expect("permitted");
+            set_thread_res_uid(user, user, user).expect("permitted");
+            let path = socket.strip_prefix("unix:").expect("a path");
+            let connected = match path.strip_prefix('@') {
+                Some(name) => {
+                    let addr = SocketAddr::from_abstract_name(name).expect("a name");
+                    UnixStream::connect_addr(&addr)
+                }
+                None => UnixStream::connect(path),
+            };
+            match connected {
+                Err(error) => error.to_string(),
+                Ok(socket) => receive(&mut BufReader::new(socket)).to_string(),
+            }
+        });
+        tried.join().expect("no panic")
     };
-    let text = as_user(&name);
+    let text = as_user(name);
     assert!(
         text.contains("expected the user of the server or root"),
         "{text}"
     );
-    let text = as_user(&format!("unix:{}", place.at("control")));
+    let text = as_user(format!("unix:{}", place.at("control")));
     assert!(text.contains("Permission denied"), "{text}");
-}
-
-/// A helper of [`other_users_are_refused`], which runs it as another user: the program itself may
-/// be in a directory that the user cannot read.
-#[test]
-#[ignore = "run by another test"]
-fn list_as_this_user() {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::SocketAddr;
-    let socket = std::env::var("BARGE_TEST_CONTROL").expect("a socket");
-    let path = socket.strip_prefix("unix:").expect("a path");
-    let connected = match path.strip_prefix('@') {
-        Some(name) => {
-            let addr = SocketAddr::from_abstract_name(name).expect("a name");
-            UnixStream::connect_addr(&addr)
-        }
-        None => UnixStream::connect(path),
-    };
-    match connected {
-        Err(error) => println!("{error}"),
-        Ok(socket) => println!("{}", receive(&mut BufReader::new(socket))),
-    }
 }
 
 #[test]
@@ -619,16 +603,22 @@ fn churn(count: usize, at_once: usize, device: bool) {
     assert_eq!(names(&place.listing()), ["a"]);
 }
 
+/// The number of shares that come and go: `SHARES`.
+fn shares() -> usize {
+    let shares = std::env::var("SHARES").ok();
+    shares.map_or(200, |shares| shares.parse().expect("a number"))
+}
+
 #[test]
-fn a_thousand_shares_come_and_go_while_others_are_read() {
+fn shares_come_and_go_while_others_are_read() {
     if is_privileged() {
-        churn(1000, 100, false);
+        churn(shares(), 100, false);
     }
 }
 
 #[test]
 fn devices_come_and_go_while_others_are_read() {
     if is_privileged() {
-        churn(200, 20, true);
+        churn(shares() / 5, 20, true);
     }
 }
