@@ -9,7 +9,7 @@
 //! key for other rules ([`Hide::digest`]).
 //!
 //! Rules with paths need the place of a directory in the tree, which is remembered by its number,
-//! for [`MAX_PLACES`] directories. That of another one, for example after a start, is found by its
+//! for 262,144 directories. That of another one, for example after a start, is found by its
 //! names in its parents.
 //!
 //! Locks: `moves` is held shared while a place is searched, and exclusively while a client moves a

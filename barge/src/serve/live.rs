@@ -77,7 +77,7 @@ struct LiveEndpoint {
     state: State,
 }
 
-/// A share for [`LiveServer::entries`].
+/// A share in a [`Listing`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ShareEntry {
     pub(super) name: String,

@@ -1,8 +1,8 @@
 //! `barge serve` and `barge virtiofsd`: serve layered sources over protocols until a signal stops
 //! them.
 //!
-//! A [`Plan`] has the sources and the [`Endpoint`]s, one for each protocol. [`serve`] opens the
-//! sources, and binds, starts, announces and reloads the endpoints.
+//! A [`Plan`] has the sources and the [endpoints](endpoint::Endpoint), one for each protocol.
+//! [`serve`] opens the sources, and binds, starts, announces and reloads the endpoints.
 
 mod access;
 mod activation;
