@@ -21,6 +21,8 @@ pub(super) struct Share {
     pub(super) overlay: Option<PathBuf>,
     /// Whether descriptors of open files are passed to clients of this host.
     pub(super) fd_passing: bool,
+    /// Files that its options name, which a reload reads again.
+    pub(super) files: Vec<PathBuf>,
     /// The rules that hide paths.
     pub(super) hidden: Rules,
     pub(super) ids: Vec<MapIds>,

@@ -230,6 +230,25 @@ fn shares_and_endpoints_are_added_listed_and_removed() {
 }
 
 #[test]
+fn a_share_that_is_added_may_hide_paths() {
+    if !is_privileged() {
+        return;
+    }
+    let place = Fixture::new(&[]);
+    let (share, list) = (format!("b={}", place.at("b")), place.at("list"));
+    std::fs::write(place.dir.path().join("b/x.key"), "x").expect("written");
+    std::fs::write(place.dir.path().join("b/other"), "x").expect("written");
+    std::fs::write(&list, "f\nx.key\n").expect("written");
+    stdout_of(&place.ctl(&["add", &share, "--hide", "*.key", "--only", &list]));
+    let client = Client::open(&place.url("9p", "b")).expect("served");
+    assert_eq!(client.read("f").expect("shown"), b"b");
+    for hidden in ["x.key", "other"] {
+        let error = client.read(hidden).expect_err("hidden");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+    }
+}
+
+#[test]
 fn clients_are_listed_and_disconnected_and_the_state_is_printed() {
     let place = Fixture::new(&[]);
     let client = Client::open(&format!("{}?reconnect=0", place.url("9p", "a")))

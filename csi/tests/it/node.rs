@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use csi::proto::{
     Empty, HealthError, Mode, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
@@ -406,7 +407,12 @@ fn a_volume_that_does_not_answer_can_be_unpublished() {
     assert_eq!(scratch.mounts(), 1);
     drop(stopped);
     volume.stage().expect("staged again");
-    assert!(volume.problems().expect("mounted").is_empty());
+    // The processes that go on need a processor first.
+    let until = Instant::now() + Duration::from_secs(10);
+    while !volume.problems().expect("mounted").is_empty() {
+        assert!(Instant::now() < until, "it does not answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     volume.unstage().expect("unstaged");
     other.unstage().expect("unstaged");
 }

@@ -32,10 +32,10 @@ pub(crate) struct ShareArgs {
     /// Not with disks (--block, --nbd).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"], help_heading = SOURCES)]
     verify_key: Vec<PathBuf>,
-    /// Public key (PEM, ECDSA P-256 or Ed25519) that images must be signed with by cosign; may be
-    /// repeated
+    /// Public key (PEM) that images must be signed with by cosign; may be repeated
     ///
-    /// Only images in registries are served, and only if one of the keys has signed them.
+    /// It is of ECDSA on P-256 or Ed25519. Only images in registries are served, and only if one of
+    /// the keys has signed them.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"], help_heading = SOURCES)]
     cosign_key: Vec<PathBuf>,
     /// Pattern of names or paths to hide; may be repeated
@@ -151,6 +151,7 @@ impl ShareArgs {
                 ..named
             },
             read_trace: self.record_trace.clone(),
+            files: self.files(),
             hidden,
             hostdir: hostdir::Options {
                 identity: self.identity(),
@@ -162,6 +163,12 @@ impl ShareArgs {
             xattrs: self.xattrmap.clone(),
             access: self.access.plan(read_only),
         })
+    }
+
+    /// Returns the files that are read when the share is planned.
+    fn files(&self) -> Vec<PathBuf> {
+        let keys = self.verify_key.iter().chain(&self.cosign_key);
+        keys.chain(&self.only).cloned().collect()
     }
 
     /// Returns the rules that hide paths of `source`.

@@ -119,6 +119,10 @@ pub(super) fn visible_paths(plan: &Plan, by_default: bool) -> Vec<VisiblePath> {
         let writable = !share.access.read_only || plan.sources.reloadable;
         all.extend(paths.into_iter().map(|path| VisiblePath { path, writable }));
         all.extend(share.overlay.clone().map(VisiblePath::writable));
+        all.extend(share.files.iter().map(|path| VisiblePath {
+            path: path.clone(),
+            writable: false,
+        }));
     }
     all.extend(state_dir(plan, by_default).map(VisiblePath::writable));
     all

@@ -144,6 +144,7 @@ impl VirtiofsdArgs {
                     },
                     overlay: None,
                     fd_passing: false,
+                    files: Vec::new(),
                     hidden: Rules::default(),
                     xattrs: self.xattrmap.clone(),
                     ids: self
