@@ -2,18 +2,19 @@
 //! from listings, cannot be looked up (`ENOENT`) and cannot be created (`EACCES`), and all below
 //! them is out of reach, also through `..` and by file handles.
 //!
-//! The rules apply to the path by which an object is found. An object that a client has found stays
-//! accessible when programs of the host move it to a hidden place, as one that is open does; its
-//! parent there does not become accessible. A file with several names is accessible by those that
-//! are shown. A file handle of a file is not checked again, so handles must be sealed, with another
-//! key for other rules ([`Hide::digest`]).
+//! The rules apply to the path by which an object is found. A client can move nothing to a place
+//! with other rules (`EXDEV`, as between projects of XFS): it could show so what is hidden. An
+//! object that a client has found stays accessible when programs of the host move it to a hidden
+//! place, as one that is open does; its parent there does not become accessible. A file with
+//! several names is accessible by those that are shown. A file handle of a file is not checked
+//! again, so handles must be sealed, with another key for other rules ([`Hide::digest`]).
 //!
 //! Rules with paths need the place of a directory in the tree, which is remembered by its number,
-//! for 262,144 directories. That of another one, for example after a start, is found by its
-//! names in its parents.
+//! for 262,144 directories. That of another one, for example after a start, is found by its names
+//! in its parents.
 //!
-//! Locks: `moves` is held shared while a place is searched, and exclusively while a client moves a
-//! directory; then `places`, held for a lookup or an insertion only.
+//! Locks: `moves` is held shared while a place is searched, and exclusively while a client moves
+//! something; then `places`, held for a lookup or an insertion only.
 
 mod rules;
 
@@ -42,25 +43,17 @@ const MAX_DEPTH: usize = 4096;
 #[derive(Debug)]
 pub struct Hide {
     rules: Rules,
-    digest: [u8; 32],
     /// The place of all directories, if it is the same.
     uniform: Option<Arc<Place>>,
-    places: Mutex<Places>,
+    /// Places of directories that were found.
+    places: Mutex<HashMap<NodeId, Arc<Place>>>,
     moves: RwLock<()>,
-}
-
-#[derive(Debug, Default)]
-struct Places {
-    by_node: HashMap<NodeId, Arc<Place>>,
-    /// The number of times that the places were forgotten.
-    generation: u64,
 }
 
 impl Hide {
     /// Returns the layer with these rules.
     pub fn new(rules: Rules) -> Hide {
         Hide {
-            digest: rules.digest(),
             uniform: rules.are_uniform().then(|| Arc::new(rules.root())),
             rules,
             places: Mutex::default(),
@@ -69,29 +62,32 @@ impl Hide {
     }
 
     /// Returns a hash of the rules.
-    pub fn digest(&self) -> &[u8; 32] {
-        &self.digest
-    }
-
-    /// Returns the place of the directory `dir`.
-    fn place(&self, dir: &dyn Node, cx: &Cx<'_>) -> Result<Arc<Place>> {
-        match &self.uniform {
-            Some(place) => Ok(place.clone()),
-            None => self.find_place(dir, cx),
-        }
+    pub fn digest(&self) -> [u8; 32] {
+        self.rules.digest()
     }
 
     /// Returns the place of the directory `dir`, or `ESTALE` if it is hidden. It is searched unless
     /// it is remembered.
     fn find_place(&self, dir: &dyn Node, cx: &Cx<'_>) -> Result<Arc<Place>> {
+        match self.known(dir.id()) {
+            Some(place) => Ok(place),
+            None => self.search(dir, cx, |above| self.known(above)),
+        }
+    }
+
+    fn known(&self, dir: NodeId) -> Option<Arc<Place>> {
+        self.places.lock().get(&dir).cloned()
+    }
+
+    /// Finds the place of the directory `dir` by its names in the directories above, up to one that
+    /// `known` has. Returns `ESTALE` if one of them is hidden.
+    fn search(
+        &self,
+        dir: &dyn Node,
+        cx: &Cx<'_>,
+        known: impl Fn(NodeId) -> Option<Arc<Place>>,
+    ) -> Result<Arc<Place>> {
         let _unmoved = self.moves.read();
-        let generation = {
-            let places = self.places.lock();
-            if let Some(place) = places.by_node.get(&dir.id()) {
-                return Ok(place.clone());
-            }
-            places.generation
-        };
         // The caller may not be permitted to list the directories above.
         let cx = &cx.on_behalf_of(&Caller::ROOT);
         let mut path: Vec<Arc<dyn Node>> = Vec::new();
@@ -101,7 +97,7 @@ impl Hide {
             if above.id() == at.id() {
                 break Arc::new(self.rules.root());
             }
-            let known = self.places.lock().by_node.get(&above.id()).cloned();
+            let known = known(above.id());
             path.push(above);
             if let Some(known) = known {
                 break known;
@@ -112,31 +108,74 @@ impl Hide {
         };
         while let Some(above) = path.pop() {
             let below = path.last().map_or(dir.id(), |below| below.id());
-            let name = name_of(&*above, below, cx)?;
-            let child = self.rules.child(&place, &name).ok_or(Errno::ESTALE)?;
-            place = Arc::new(child);
-            self.remember(below, &place, generation);
+            place = self.place_in(&*above, &place, below, cx)?;
         }
-        self.remember(dir.id(), &place, generation);
+        self.remember(dir.id(), &place);
         Ok(place)
     }
 
-    /// Remembers the place of a directory, unless places were forgotten since `generation`.
-    fn remember(&self, dir: NodeId, place: &Arc<Place>, generation: u64) {
+    /// Returns the place of the child `wanted` of the directory `dir`, which has `place`, or
+    /// `ESTALE` if it is hidden. The places of the directories beside it are remembered, as clients
+    /// use several of a directory.
+    fn place_in(
+        &self,
+        dir: &dyn Node,
+        place: &Place,
+        wanted: NodeId,
+        cx: &Cx<'_>,
+    ) -> Result<Arc<Place>> {
+        let file = dir.open(cx, OpenFlags::READ)?;
+        // Only an entry that is looked up has the number of a file system that is mounted there.
+        for mode in [ReaddirMode::Names, ReaddirMode::Entries] {
+            let mut found = Err(Errno::ESTALE);
+            let mut cookie = 0;
+            loop {
+                let before = cookie;
+                let mut each = Each(|entry: DirEntry<'_>| {
+                    cookie = entry.cookie;
+                    let node = entry.entry.as_ref().map(|entry| &entry.node);
+                    let id = node.map_or(entry.id, |node| node.id());
+                    if id != wanted && entry.kind != Some(Kind::Directory) {
+                        return;
+                    }
+                    let Some(below) = self.rules.child(place, entry.name) else {
+                        return;
+                    };
+                    let below = Arc::new(below);
+                    self.remember(id, &below);
+                    if id == wanted {
+                        found = Ok(below);
+                    }
+                });
+                file.readdir(cx, before, mode, &mut each)?;
+                if cookie == before {
+                    break;
+                }
+            }
+            if found.is_ok() {
+                return found;
+            }
+        }
+        Err(Errno::ESTALE)
+    }
+
+    /// Remembers the place of a directory.
+    fn remember(&self, dir: NodeId, place: &Arc<Place>) {
         let mut places = self.places.lock();
-        if places.generation != generation {
-            return;
+        if places.len() >= MAX_PLACES && !places.contains_key(&dir) {
+            places.clear();
         }
-        if places.by_node.len() >= MAX_PLACES && !places.by_node.contains_key(&dir) {
-            places.by_node.clear();
-        }
-        places.by_node.insert(dir, place.clone());
+        places.insert(dir, place.clone());
     }
 
     /// Returns the place of an open or found directory, or nothing if it is in no place: it was
     /// removed, or moved to a hidden place.
     fn place_of_found(&self, dir: &dyn Node, cx: &Cx<'_>) -> Result<Option<Arc<Place>>> {
-        match self.place(dir, cx) {
+        let place = match &self.uniform {
+            Some(place) => return Ok(Some(place.clone())),
+            None => self.find_place(dir, cx),
+        };
+        match place {
             Err(Errno::ESTALE | Errno::ENOENT) => Ok(None),
             place => place.map(Some),
         }
@@ -147,49 +186,15 @@ impl Hide {
         let place = self.place_of_found(dir, cx)?.ok_or(Errno::ENOENT)?;
         self.rules.child(&place, name.bytes()).ok_or(hidden)
     }
-
-    /// Forgets all places, because a directory may have got another one.
-    fn forget(&self) {
-        let mut places = self.places.lock();
-        places.by_node.clear();
-        places.generation += 1;
-    }
 }
 
-/// Returns the name of the child `wanted` of a directory.
-fn name_of(dir: &dyn Node, wanted: NodeId, cx: &Cx<'_>) -> Result<Vec<u8>> {
-    /// Finds a number among entries, and has the last cookie.
-    struct Finder {
-        wanted: NodeId,
-        found: Option<Vec<u8>>,
-        cookie: u64,
-    }
+/// Passes each entry of a directory to a function.
+struct Each<F>(F);
 
-    impl DirSink for Finder {
-        fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-            if entry.id == self.wanted {
-                self.found = Some(entry.name.to_vec());
-            }
-            self.cookie = entry.cookie;
-            self.found.is_none()
-        }
-    }
-
-    let mut finder = Finder {
-        wanted,
-        found: None,
-        cookie: 0,
-    };
-    let file = dir.open(cx, OpenFlags::READ)?;
-    loop {
-        let before = finder.cookie;
-        file.readdir(cx, before, ReaddirMode::Names, &mut finder)?;
-        if let Some(name) = finder.found {
-            return Ok(name);
-        }
-        if finder.cookie == before {
-            return Err(Errno::ESTALE);
-        }
+impl<F: FnMut(DirEntry<'_>)> DirSink for Each<F> {
+    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        (self.0)(entry);
+        true
     }
 }
 
@@ -220,19 +225,19 @@ impl Layer for Hide {
     }
 
     fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        let generation = self.places.lock().generation;
         let place = self.child(inner, cx, name, Errno::ENOENT)?;
         let entry = inner.lookup(cx, name)?;
-        if self.uniform.is_none() && entry.node.kind() == Kind::Directory {
-            self.remember(entry.node.id(), &Arc::new(place), generation);
+        if entry.node.kind() == Kind::Directory {
+            self.remember(entry.node.id(), &Arc::new(place));
         }
         Ok(entry)
     }
 
     fn parent(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Entry> {
         let parent = inner.parent(cx)?;
-        // It may have been moved to a hidden place.
-        self.find_place(&*parent.node, cx)?;
+        // A program of the host may have moved the directory to a hidden place, and the number of
+        // its parent there may be that of one that was found and removed.
+        self.search(&*parent.node, cx, |_| None)?;
         Ok(parent)
     }
 
@@ -256,8 +261,13 @@ impl Layer for Hide {
         what: NewNode<'_>,
         mode: Mode,
     ) -> Result<Entry> {
-        self.child(inner, cx, name, Errno::EACCES)?;
-        inner.make(cx, name, what, mode)
+        let place = self.child(inner, cx, name, Errno::EACCES)?;
+        let entry = inner.make(cx, name, what, mode)?;
+        if what == NewNode::Directory {
+            // Its number may be that of one that was removed.
+            self.remember(entry.node.id(), &Arc::new(place));
+        }
+        Ok(entry)
     }
 
     fn link(
@@ -285,21 +295,12 @@ impl Layer for Hide {
         to_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.child(inner, cx, name, Errno::ENOENT)?;
-        self.child(to, cx, to_name, Errno::EACCES)?;
-        let may_be_dir = |dir: &dyn Node, name| {
-            let found = dir.lookup(cx, name);
-            found.is_ok_and(|entry| entry.node.kind() == Kind::Directory)
-        };
-        let moves_dirs =
-            self.uniform.is_none() && (may_be_dir(inner, name) || may_be_dir(to, to_name));
-        if !moves_dirs {
-            return inner.rename(cx, name, to, to_name, flags);
+        let from = self.child(inner, cx, name, Errno::ENOENT)?;
+        if self.child(to, cx, to_name, Errno::EACCES)? != from {
+            return Err(Errno::EXDEV);
         }
-        let _moving = self.moves.write();
-        inner.rename(cx, name, to, to_name, flags)?;
-        self.forget();
-        Ok(())
+        let _moving = self.uniform.is_none().then(|| self.moves.write());
+        inner.rename(cx, name, to, to_name, flags)
     }
 
     fn readdir(
@@ -310,7 +311,6 @@ impl Layer for Hide {
         plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        let generation = self.places.lock().generation;
         let Some(place) = self.place_of_found(inner.node, cx)? else {
             return Ok(());
         };
@@ -319,13 +319,10 @@ impl Layer for Hide {
                 return true;
             };
             let found = entry.entry.as_ref().map(|entry| &entry.node);
-            let found = found.filter(|node| node.kind() == Kind::Directory);
-            let id = found.map(|node| node.id());
-            let taken = sink.entry(entry);
-            if let Some(id) = id.filter(|_| taken && self.uniform.is_none()) {
-                self.remember(id, &Arc::new(below), generation);
+            if let Some(dir) = found.filter(|node| node.kind() == Kind::Directory) {
+                self.remember(dir.id(), &Arc::new(below));
             }
-            taken
+            sink.entry(entry)
         });
         inner.readdir(cx, cookie, plus, &mut showing)
     }

@@ -120,18 +120,57 @@ fn hidden_names_are_missing_and_cannot_be_made() {
 }
 
 #[test]
-fn a_directory_that_a_client_moves_has_the_rules_of_its_new_place() {
-    let (_, shown) = trees(&["/home/*/.ssh"], None);
+fn a_client_moves_nothing_to_a_place_with_other_rules() {
+    let (_, shown) = trees(&["/home/*/.ssh", "/etc/private/key"], None);
+    let root = shown.root(&cx()).expect("a root");
+    let at = |path: &str| find(&*shown, path).expect("shown");
+    make_dirs(&*shown, "b/sub");
+    make_dirs(&*shown, "etc/private/sub");
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let file = at("home").create(&cx(), name("file"), flags, MODE);
+    file.expect("made");
+    for flags in [RenameFlags::empty(), RenameFlags::EXCHANGE] {
+        for (from, old, to, new) in [
+            // What was hidden would be shown, or the other way round.
+            ("home", "me", "", "b"),
+            ("home", "file", "", "b"),
+            ("etc", "private", "etc", "public"),
+            ("", "home", "", "b"),
+            ("", "b", "home", "me"),
+        ] {
+            let moved = at(from).rename(&cx(), name(old), &*at(to), name(new), flags);
+            assert_eq!(moved, Err(Errno::EXDEV), "{from}/{old} {flags:?}");
+        }
+    }
+    // Within equal rules all is as without.
+    let home = at("home");
+    let plain = RenameFlags::empty();
+    let moved = home.rename(&cx(), name("me"), &*home, name("us"), plain);
+    moved.expect("moved");
+    assert_eq!(find(&*shown, "home/us/.ssh").err(), Some(Errno::ENOENT));
+    let moved = root.rename(&cx(), name("b"), &*at("a"), name("c"), plain);
+    moved.expect("moved");
+    assert!(find(&*shown, "a/c/sub").is_ok());
+}
+
+#[test]
+fn a_new_directory_has_the_rules_of_its_place_whatever_its_number() {
+    let (below, shown) = trees(&["/home/*/.ssh"], None);
     let root = shown.root(&cx()).expect("a root");
     let home = find(&*shown, "home").expect("shown");
-    let a = find(&*shown, "a").expect("shown");
-    assert!(a.lookup(&cx(), name(".ssh")).is_ok());
-    let moved = root.rename(&cx(), name("a"), &*home, name("a"), RenameFlags::empty());
-    moved.expect("moved");
-    assert_eq!(a.lookup(&cx(), name(".ssh")).err(), Some(Errno::ENOENT));
-    let moved = home.rename(&cx(), name("a"), &*root, name("b"), RenameFlags::empty());
-    moved.expect("moved");
-    assert!(a.lookup(&cx(), name(".ssh")).is_ok());
+    for _ in 0..20 {
+        make_dirs(&*shown, "old");
+        root.unlink(&cx(), name("old"), true).expect("removed");
+        let made = home.make(&cx(), name("new"), NewNode::Directory, MODE);
+        let made = made.expect("made").node;
+        let hidden = find(&*below, "home/new").expect("there");
+        let hidden = hidden.make(&cx(), name(".ssh"), NewNode::Directory, MODE);
+        hidden.expect("made");
+        assert_eq!(made.lookup(&cx(), name(".ssh")).err(), Some(Errno::ENOENT));
+        let there = find(&*below, "home/new").expect("there");
+        there.unlink(&cx(), name(".ssh"), true).expect("removed");
+        home.unlink(&cx(), name("new"), true).expect("removed");
+    }
 }
 
 #[test]
@@ -191,50 +230,39 @@ fn neither_a_handle_nor_a_parent_leads_to_a_hidden_directory() {
 
 #[test]
 fn a_directory_that_is_moved_all_the_time_never_shows_what_is_hidden() {
-    let (_, shown) = trees(&["/home/*/.ssh"], None);
+    let (below, shown) = trees(&["/home/*/.ssh"], None);
+    make_dirs(&*below, "home/t/.ssh");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Between a place where '.ssh' is shown and one where it is hidden: as seen by name, it is
-        // hidden below 'home'.
+        // One client exchanges names, and another one tries to move what they lead to elsewhere.
         scope.spawn(|| {
-            let root = shown.root(&cx()).expect("a root");
             let home = find(&*shown, "home").expect("shown");
+            let flags = OpenFlags::READ | OpenFlags::WRITE;
+            home.create(&cx(), name("u"), flags, MODE).expect("made");
             while !stop.load(Ordering::Relaxed) {
-                let flags = RenameFlags::empty();
-                root.rename(&cx(), name("a"), &*home, name("a"), flags)
-                    .expect("moved");
-                home.rename(&cx(), name("a"), &*root, name("a"), flags)
-                    .expect("moved");
+                let flags = RenameFlags::EXCHANGE;
+                let moved = home.rename(&cx(), name("t"), &*home, name("u"), flags);
+                moved.expect("moved");
             }
         });
-        let readers: Vec<_> = (0..2)
+        let attackers: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
+                    let root = shown.root(&cx()).expect("a root");
+                    let home = find(&*shown, "home").expect("shown");
                     for _ in 0..20_000 {
-                        let found = find(&*shown, "home/me/.ssh");
-                        assert_eq!(found.err(), Some(Errno::ENOENT));
-                        // Its place may change between its lookup and the next one.
-                        let _ = find(&*shown, "home/a/.ssh");
-                        let _ = find(&*shown, "a/.ssh");
+                        let flags = RenameFlags::empty();
+                        let moved = home.rename(&cx(), name("t"), &*root, name("t"), flags);
+                        assert_eq!(moved, Err(Errno::EXDEV));
+                        for path in ["home/t/.ssh", "home/u/.ssh", "home/me/.ssh"] {
+                            assert!(find(&*shown, path).is_err(), "{path}");
+                        }
                     }
                 })
             })
             .collect();
-        for reader in readers {
-            reader.join().expect("no panic");
-        }
+        let failed = attackers.into_iter().any(|thread| thread.join().is_err());
         stop.store(true, Ordering::Relaxed);
+        assert!(!failed);
     });
-    // Afterwards the rules hold as if nothing had been moved.
-    assert_eq!(find(&*shown, "home/me/.ssh").err(), Some(Errno::ENOENT));
-    let a = find(&*shown, "a")
-        .or_else(|_| find(&*shown, "home/a"))
-        .expect("shown");
-    let root = shown.root(&cx()).expect("a root");
-    let home = find(&*shown, "home").expect("shown");
-    if root.lookup(&cx(), name("a")).is_ok() {
-        let moved = root.rename(&cx(), name("a"), &*home, name("a"), RenameFlags::empty());
-        moved.expect("moved");
-    }
-    assert_eq!(a.lookup(&cx(), name(".ssh")).err(), Some(Errno::ENOENT));
 }

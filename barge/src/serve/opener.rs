@@ -110,7 +110,7 @@ impl Opener {
         let hidden = (!share.hidden.is_empty()).then(|| Hide::new(share.hidden.clone()));
         // Other rules make handles stale that they may hide.
         let key = secret.map(|secret| match &hidden {
-            Some(hidden) => secret.derive("export", &[name.as_bytes(), hidden.digest()]),
+            Some(hidden) => secret.derive("export", &[name.as_bytes(), &hidden.digest()]),
             None => secret.derive("export", &[name.as_bytes()]),
         });
         let options = hostdir::Options {
