@@ -97,8 +97,18 @@ pub(crate) struct LazyDescriptors {
     pub(crate) unmounts: i32,
     /// The socket for ranges to fill.
     pub(crate) fills: i32,
-    /// The name of the file and its descriptor, if it is mounted already.
-    pub(crate) file: Option<(String, i32)>,
+    /// The file, if it is mounted already.
+    pub(crate) file: Option<LazyFile>,
+}
+
+/// The local file of an image, with inherited descriptors.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LazyFile {
+    pub(crate) name: String,
+    /// Reads and writes through it raise no events.
+    pub(crate) quiet: i32,
+    /// Keeps the image in use in the disk cache.
+    pub(crate) user: i32,
 }
 
 /// The packet that tells the process that serves to finish: it is no longer mounted.

@@ -70,7 +70,7 @@ mod walk;
 
 pub use client::Client;
 pub use file::{File, OpenOptions};
-pub use image::{AllowedReads, CachedImage, DiskCacheOptions, LazyImage};
+pub use image::{AllowedReads, CachedImage, DiskCacheOptions, ImageUser, LazyImage};
 pub use images::{Image, public_keys};
 pub use metadata::{DirEntry, Metadata};
 pub use source::{BadSource, Source};

@@ -131,7 +131,7 @@ fn a_client_moves_nothing_to_a_place_with_other_rules() {
     file.expect("made");
     for flags in [RenameFlags::empty(), RenameFlags::EXCHANGE] {
         for (from, old, to, new) in [
-            // What was hidden would be shown, or the other way round.
+            // A hidden object would be shown, or the other way round.
             ("home", "me", "", "b"),
             ("home", "file", "", "b"),
             ("etc", "private", "etc", "public"),

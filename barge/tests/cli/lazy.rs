@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, geteuid, kill_process, test_kill_process};
 use tempfile::TempDir;
 
-use crate::mount::{Mounted, unmount};
+use crate::mount::{Mounted, unmount, until};
 use crate::objects::server::{Answer, Server};
 use crate::served::{BARGE, stdout_of};
 
@@ -83,6 +83,26 @@ impl Fixture {
     }
 }
 
+/// Returns how many bytes were fetched from the server since the last call.
+fn fetched(server: &Server) -> u64 {
+    let ranges = server.requests().into_iter();
+    let ranges = ranges.filter_map(|request| request.range);
+    ranges.map(|range| range.end - range.start).sum()
+}
+
+/// Waits until a process does not exist any more.
+fn await_end(process: Pid) {
+    until("the process ends", || test_kill_process(process).is_err());
+}
+
+/// Returns the next number of a sequence that looks random.
+fn next_random(random: &mut u64) -> u64 {
+    *random = random
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1);
+    *random >> 20
+}
+
 /// Drops what the kernel has cached, so that files are read again.
 fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "3").expect("dropped");
@@ -102,21 +122,13 @@ fn an_image_in_a_store_is_mounted_by_the_kernel() {
         server.requests();
         let (mounted, on) = place.mount(&server.url(), &[]);
         place.compare(on.path());
-        let bytes = server
-            .requests()
-            .into_iter()
-            .filter_map(|request| request.range);
-        let bytes: u64 = bytes.map(|range| range.end - range.start).sum();
+        let bytes = fetched(&server);
         assert!(bytes < 512 << 10, "{bytes}");
         // The end of the mount is the end of its processes.
         let filler = Pid::from_raw(mounted.serving_id() as i32).expect("a process");
         unmount(on.path());
         assert!(mounted.ended().success());
-        let until = Instant::now() + Duration::from_secs(10);
-        while test_kill_process(filler).is_ok() {
-            assert!(Instant::now() < until, "the filler goes on");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        await_end(filler);
     }
 }
 
@@ -226,11 +238,7 @@ fn several_mounts_fetch_each_chunk_once() {
             scope.spawn(|| place.compare(on.path()));
         }
     });
-    let bytes = server
-        .requests()
-        .into_iter()
-        .filter_map(|request| request.range);
-    let bytes: u64 = bytes.map(|range| range.end - range.start).sum();
+    let bytes = fetched(&server);
     // Each mount has read the head and the hashes.
     let most = place.image.len() as u64 + 4 * (256 << 10);
     assert!(bytes <= most, "{bytes} of {}", place.image.len());
@@ -338,9 +346,7 @@ fn a_cache_is_listed_warmed_verified_and_emptied() {
     server.requests();
     let (mounted, on) = place.mount(&server.url(), &[]);
     place.compare(on.path());
-    let bytes = server.requests().into_iter();
-    let bytes = bytes.filter_map(|request| request.range);
-    let bytes: u64 = bytes.map(|range| range.end - range.start).sum();
+    let bytes = fetched(&server);
     assert!(bytes < 512 << 10, "{bytes}");
     let list = stdout_of(&cache(&["ls"]));
     let line = list.lines().nth(1).expect("an image");
@@ -370,11 +376,9 @@ fn a_cache_is_listed_warmed_verified_and_emptied() {
     place.compare(on.path());
     unmount(on.path());
     assert!(mounted.ended().success());
-    let until = Instant::now() + Duration::from_secs(10);
-    while stdout_of(&cache(&["gc", "--size", "0"])).contains("MiB left") {
-        assert!(Instant::now() < until, "the image stays in use");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the image is not in use", || {
+        !stdout_of(&cache(&["gc", "--size", "0"])).contains("MiB left")
+    });
     assert_eq!(stdout_of(&cache(&["ls"])).lines().count(), 1);
 }
 
@@ -437,14 +441,77 @@ fn what_two_images_have_is_fetched_and_stored_once() {
         let server = Server::new(fs::read(second.path("image")).expect("read"));
         let (_second_mounted, second_on) = second.mount(&server.url(), &[]);
         second.compare(second_on.path());
-        let requests = server.requests().into_iter();
-        let fetched = requests.filter_map(|request| request.range);
-        let fetched: u64 = fetched.map(|range| range.end - range.start).sum();
+        let fetched = fetched(&server);
         assert!(fetched < 4 << 20, "{mkfs}: {fetched}");
         if shares_blocks {
             let more = used().saturating_sub(before);
             assert!(more < 8 << 20, "{more}");
         }
+    }
+}
+
+#[test]
+fn an_image_stays_in_use_while_no_process_fills_it() {
+    let Some(place) = Fixture::new(&[]) else {
+        return;
+    };
+    let server = Server::new(place.image.clone());
+    let (mounted, on) = place.mount(&server.url(), &[]);
+    place.compare(on.path());
+    // Another filler cannot start without the store.
+    drop(server);
+    let filler = Pid::from_raw(mounted.serving_id() as i32).expect("a process");
+    kill_process(filler, Signal::KILL).expect("it runs");
+    await_end(filler);
+    let cache = place.path("cache").display().to_string();
+    let cache = |args: &[&str]| {
+        let args = [&["cache", "--dir", &cache], args].concat();
+        stdout_of(&Command::new(BARGE).args(args).output().expect("runs"))
+    };
+    for _ in 0..20 {
+        cache(&["gc", "--size", "0"]);
+        let listed = cache(&["ls"]);
+        assert!(
+            listed
+                .lines()
+                .nth(1)
+                .is_some_and(|line| line.contains("yes")),
+            "{listed}"
+        );
+    }
+    drop_caches();
+    place.compare(on.path());
+}
+
+#[test]
+fn images_with_the_same_contents_are_evicted_and_read_at_once() {
+    let (Some(first), Some(second)) = (Fixture::new(&[]), Fixture::new(&[])) else {
+        return;
+    };
+    // Blocks are shared, and given up again, all the time.
+    let disk = SmallDisk::new(&["mkfs.xfs", "-q"], 512 << 20);
+    let large = fs::read(first.path("tree/large")).expect("read");
+    let servers = [&first, &second].map(|place| Server::new(place.image.clone()));
+    let cache = disk.0.path().join("cache").display().to_string();
+    let options = format!("cache_dir={cache},cache_dir_size=16M");
+    let mounts = servers.each_ref().map(|server| {
+        let url = server.url();
+        let on = tempfile::tempdir().expect("a directory");
+        let mounted = Mounted::new(&[&url, "-o", &options], on.path());
+        (mounted, on)
+    });
+    let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stopped = StopOnDrop(&stop);
+        for (seed, (_, on)) in mounts.iter().chain(&mounts).enumerate() {
+            let (stop, reads, large) = (&stop, &reads, &large);
+            let path = on.path().join("large");
+            scope.spawn(move || read_uncached_until(stop, seed as u64, &path, large, reads));
+        }
+        until("the readers go on", || reads.load(Ordering::Relaxed) > 500);
+    });
+    for (_, on) in &mounts {
+        first.compare(on.path());
     }
 }
 
@@ -487,12 +554,7 @@ fn a_cache_torn_by_a_loss_of_power_is_fetched_again_where_it_is_torn() {
     };
     let server = Server::new(place.image.clone());
     let mut random = 1u64;
-    let mut below = |most: u64| {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (random >> 33) % most
-    };
+    let mut below = |most: u64| (next_random(&mut random) >> 13) % most;
     for turn in 0..8 {
         let (mounted, on) = place.mount(&server.url(), &[]);
         place.compare(on.path());
@@ -605,19 +667,11 @@ fn a_mount_in_the_background_continues_as_another_program() {
     fs::rename(&broken, &program).expect("renamed");
     let id = Pid::from_raw(holder).expect("a process");
     kill_process(id, Signal::HUP).expect("it runs");
-    let until = Instant::now() + Duration::from_secs(10);
-    while test_kill_process(id).is_ok() {
-        assert!(Instant::now() < until, "it goes on");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    await_end(id);
     drop_caches();
     place.compare(on.path());
     unmount(on.path());
-    let until = Instant::now() + Duration::from_secs(10);
-    while !processes().is_empty() {
-        assert!(Instant::now() < until, "{:?}", processes());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("the processes end", || processes().is_empty());
 }
 
 /// Size in bytes of a file that is several times as large as the cache.
@@ -638,11 +692,9 @@ fn read_uncached_until(
     let file = fs::File::open(path).expect("opened");
     let mut bytes = vec![0; 256 << 10];
     while !stop.load(Ordering::Relaxed) {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        let len = 1 + (random >> 20) as usize % bytes.len();
-        let at = (random >> 33) as usize % (expected.len() - len);
+        let next = next_random(&mut random) as usize;
+        let len = 1 + next % bytes.len();
+        let at = (next >> 13) % (expected.len() - len);
         let read = file.read_exact_at(&mut bytes[..len], at as u64);
         read.unwrap_or_else(|error| panic!("{len} bytes at {at}: {error}"));
         let first = bytes[..len]
@@ -689,7 +741,7 @@ fn a_mounted_image_that_is_larger_than_the_cache_is_evicted_where_nobody_reads()
             blocks.sum::<u64>() * 512
         };
         let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
-        let (mut most, mut fetched) = (0, 0);
+        let (mut most, mut fetched_in_all) = (0, 0);
         std::thread::scope(|scope| {
             let path = on.path().join("large");
             let threads: Vec<_> = (0..8)
@@ -700,7 +752,11 @@ fn a_mounted_image_that_is_larger_than_the_cache_is_evicted_where_nobody_reads()
                 .collect();
             let stopped = StopOnDrop(&stop);
             for turn in 0..4 * kills() {
-                std::thread::sleep(Duration::from_millis(150));
+                let before = reads.load(Ordering::Relaxed);
+                until("the readers go on", || {
+                    reads.load(Ordering::Relaxed) > before + 100
+                        || threads.iter().any(|thread| thread.is_finished())
+                });
                 drop_caches();
                 if threads.iter().any(|thread| thread.is_finished()) {
                     break;
@@ -717,9 +773,7 @@ fn a_mounted_image_that_is_larger_than_the_cache_is_evicted_where_nobody_reads()
                     _ => {}
                 }
                 most = most.max(stored());
-                let ranges = server.requests().into_iter();
-                let ranges = ranges.filter_map(|request| request.range);
-                fetched += ranges.map(|range| range.end - range.start).sum::<u64>();
+                fetched_in_all += fetched(&server);
             }
             drop(stopped);
         });
@@ -727,18 +781,17 @@ fn a_mounted_image_that_is_larger_than_the_cache_is_evicted_where_nobody_reads()
         println!(
             "{reads} reads right of an image of {} MiB; {} MiB fetched, at most {} MiB on disk",
             place.image.len() >> 20,
-            fetched >> 20,
+            fetched_in_all >> 20,
             most >> 20
         );
-        assert!(fetched > 2 * place.image.len() as u64, "{fetched}");
+        assert!(
+            fetched_in_all > 2 * place.image.len() as u64,
+            "{fetched_in_all}"
+        );
         // Metadata, reads in progress and what is fetched with them.
         assert!(most < (size + (12 << 20)) as u64, "{most}");
         place.compare(on.path());
         unmount(on.path());
-        let until = Instant::now() + Duration::from_secs(10);
-        while !processes_of(on.path()).is_empty() {
-            assert!(Instant::now() < until, "{:?}", processes_of(on.path()));
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until("the processes end", || processes_of(on.path()).is_empty());
     }
 }

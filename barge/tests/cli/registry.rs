@@ -382,16 +382,21 @@ fn layers_of_tar_are_converted_once() {
     assert!(!registry.barge(&["ls", &url]).status.success());
 }
 
+/// Pushes the tree as an image with one layer of tar, and returns its URL.
+fn push_archive(registry: &Registry) -> String {
+    registry.tree();
+    stdout_of(&registry.run("tar", &["-cf", "archive.tar", "-C", "tree", "."]));
+    make_layout(registry);
+    registry.push("archive");
+    registry.url("archive")
+}
+
 #[test]
 fn layers_of_tar_are_mounted() {
     let Some(registry) = Registry::start(false).filter(|_| may_mount()) else {
         return;
     };
-    registry.tree();
-    stdout_of(&registry.run("tar", &["-cf", "archive.tar", "-C", "tree", "."]));
-    make_layout(&registry);
-    registry.push("archive");
-    let url = registry.url("archive");
+    let url = push_archive(&registry);
     let at = registry.path("mounted");
     fs::create_dir(&at).expect("made");
     let cache = format!("cache_dir={}", registry.text("cache"));
@@ -463,11 +468,7 @@ fn a_conversion_that_fails_says_why() {
     let Some(registry) = Registry::start(false).filter(|_| may_mount()) else {
         return;
     };
-    registry.tree();
-    stdout_of(&registry.run("tar", &["-cf", "archive.tar", "-C", "tree", "."]));
-    make_layout(&registry);
-    registry.push("archive");
-    let url = registry.url("archive");
+    let url = push_archive(&registry);
     let full = registry.path("full");
     fs::create_dir(&full).expect("made");
     let at = full.display().to_string();

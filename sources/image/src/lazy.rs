@@ -18,7 +18,7 @@ use erofs::layout::{MAGIC, SUPERBLOCK_OFFSET, Superblock};
 use sidecar::ReadaheadRange;
 
 use crate::disk_cache::{
-    AllowedReads, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions,
+    AllowedReads, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions, ImageUser,
 };
 use crate::fs::OpenError;
 use crate::range::{LOCAL_READAHEAD, Piece, RangeSource};
@@ -136,16 +136,16 @@ impl LazyImage {
     }
 
     /// Sets the descriptor of the file whose reads and writes raise no events.
-    fn share_with_kernel(&mut self, file: File, reads: Arc<AllowedReads>) {
+    fn share_with_kernel(&mut self, file: File, user: Option<ImageUser>, reads: Arc<AllowedReads>) {
         if let LocalFile::Filled(copy) = &mut self.file {
-            copy.share_with_kernel(file, reads);
+            copy.share_with_kernel(file, user, reads);
         }
     }
 
     /// Fetches the whole image, through the descriptor `file` as [`LazyImage::prepare`] does.
     /// `progress` is called with the bytes that are there.
     pub fn fill_all(&mut self, file: File, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
-        self.share_with_kernel(file, Arc::default());
+        self.share_with_kernel(file, None, Arc::default());
         let mut at = 0;
         while at < self.size() {
             self.fill_exactly(at..at + STRETCH)?;
@@ -171,12 +171,18 @@ impl LazyImage {
     /// Sets the descriptor of the file whose reads and writes raise no events, and fetches the
     /// metadata. The file must be watched from now on. If the cache is too large, segments are
     /// evicted that nobody reads, according to `reads`: a read is to be in there before
-    /// [`LazyImage::fill`] is called for it, until it is over. Metadata stay.
-    pub fn prepare(&mut self, file: File, reads: Arc<AllowedReads>) -> io::Result<()> {
+    /// [`LazyImage::fill`] is called for it, until it is over. Metadata stay. `user` keeps
+    /// the image in use as long as another process has its descriptor, too.
+    pub fn prepare(
+        &mut self,
+        file: File,
+        user: ImageUser,
+        reads: Arc<AllowedReads>,
+    ) -> io::Result<()> {
         for range in &self.metadata {
             reads.exclude(range.clone());
         }
-        self.share_with_kernel(file, reads);
+        self.share_with_kernel(file, Some(user), reads);
         for range in &self.metadata {
             let mut at = range.start;
             while at < range.end {

@@ -42,7 +42,7 @@ mod xattr;
 pub use cache::CacheStats;
 pub use disk_cache::{
     AllowedReads, CachedImage, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions,
-    ImageIdentity, Verification,
+    ImageIdentity, ImageUser, Verification,
 };
 pub use fs::{DEFAULT_CACHE, ImageFs, OpenError};
 pub use lazy::{LazyImage, LazyName};

@@ -1,18 +1,19 @@
 //! A blob of a repository, read in ranges.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use objects::{Fetch, Object, Receive, RequestError};
-use pack::oci::{Descriptor, Digest};
+use pack::oci::{Descriptor, Digest, MAX_DOCUMENT};
 use parking_lot::Mutex;
 use reqwest::header::CONTENT_RANGE;
 use reqwest::{Response, StatusCode};
 use url::Url;
 use vfs::Errno;
 
-use crate::client::{Repository, Target, transport};
+use crate::client::{Repository, Target, invalid, transport};
 
 struct Blob {
     repository: Arc<Repository>,
@@ -109,4 +110,27 @@ fn parse_range(header: &str) -> Option<(u64, u64, u64)> {
     let (range, len) = header.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
     Some((first.parse().ok()?, last.parse().ok()?, len.parse().ok()?))
+}
+
+/// Returns a blob of at most [`MAX_DOCUMENT`] bytes, verified against its digest. Errors call it
+/// `expected`.
+pub(crate) fn small_blob(
+    repository: &Arc<Repository>,
+    descriptor: &Descriptor,
+    expected: &str,
+) -> io::Result<Vec<u8>> {
+    let size = descriptor.size;
+    if size > MAX_DOCUMENT {
+        let line = format!("expected {expected} of at most {MAX_DOCUMENT} bytes, got {size}");
+        return Err(invalid(line));
+    }
+    let mut text = vec![0; size as usize];
+    blob(repository, descriptor).read_at(0, &mut text)?;
+    match descriptor.digest.matches(&text) {
+        true => Ok(text),
+        false => Err(invalid(format_args!(
+            "expected {expected} with the digest {}",
+            descriptor.digest
+        ))),
+    }
 }

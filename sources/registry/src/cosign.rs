@@ -16,7 +16,7 @@ use rustls_pki_types::SubjectPublicKeyInfoDer;
 use rustls_pki_types::pem::PemObject;
 use vfs::Errno;
 
-use crate::blob::blob;
+use crate::blob::small_blob;
 use crate::bounded_file::read_bounded;
 use crate::client::{Repository, Target, invalid};
 
@@ -101,11 +101,20 @@ pub(crate) fn verify(
         }
     })?;
     let mut last = "none".to_owned();
+    let mut unread = None;
     for signature in &signatures {
         match verify_one(repository, digest, &keys, signature) {
             Ok(()) => return Ok(()),
-            Err(error) => last = error.to_string(),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => last = error.to_string(),
+            Err(error) => unread = Some(error),
         }
+    }
+    // It may be the one.
+    if let Some(error) = unread {
+        return Err(io::Error::new(
+            error.kind(),
+            format!("signature {tag}: {error}"),
+        ));
     }
     let count = signatures.len();
     let line = format!(
@@ -121,14 +130,7 @@ fn verify_one(
     keys: &[CosignKey],
     Signature { payload, signature }: &Signature,
 ) -> io::Result<()> {
-    // The parser of signatures limits the size.
-    let mut text = vec![0; payload.size as usize];
-    blob(repository, payload).read_at(0, &mut text)?;
-    if !payload.digest.matches(&text) {
-        let expected = &payload.digest;
-        let line = format_args!("expected a payload with the digest {expected}");
-        return Err(invalid(line));
-    }
+    let text = small_blob(repository, payload, "a payload")?;
     if !keys.iter().any(|key| key.verifies(&text, signature)) {
         return Err(invalid("signed with another key, or damaged"));
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use image::{DerivedImage, DiskCacheEntry, DiskCacheOptions, Hash, LazyName, RangeSource};
 use objects::Tuning;
-use pack::oci::{Config, Descriptor, LayerFormat, MAX_DOCUMENT, Manifest, Platform};
+use pack::oci::{Config, Descriptor, LayerFormat, Manifest, Platform};
 
 use crate::Url;
-use crate::blob::blob;
+use crate::blob::{blob, small_blob};
 use crate::client::{Repository, invalid};
 use crate::convert::{Merged, convert, convert_into, fetch_whole, fetch_whole_into};
 use crate::cosign;
@@ -216,20 +216,7 @@ pub fn config(url: &Url, options: &Options) -> io::Result<Option<Config>> {
     let Some(descriptor) = manifest(url, &repository)?.config else {
         return Ok(None);
     };
-    if descriptor.size > MAX_DOCUMENT {
-        let got = descriptor.size;
-        let line = format!("expected a configuration of at most {MAX_DOCUMENT} bytes, got {got}");
-        return Err(invalid(line));
-    }
-    let object = blob(&repository, &descriptor);
-    let mut text = vec![0; descriptor.size as usize];
-    object.read_at(0, &mut text)?;
-    if !descriptor.digest.matches(&text) {
-        let expected = &descriptor.digest;
-        return Err(invalid(format_args!(
-            "expected a configuration with the digest {expected}"
-        )));
-    }
+    let text = small_blob(&repository, &descriptor, "a configuration")?;
     Config::parse(&text).map(Some).map_err(invalid)
 }
 

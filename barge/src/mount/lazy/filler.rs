@@ -1,6 +1,5 @@
 //! The process that fills the file of an image.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::ExitCode;
@@ -20,7 +19,7 @@ use super::super::options::ResolvedOptions;
 use super::holder::wait_for_unmount;
 use super::{Fill, Filled, Notice, Reply, Request, answer};
 use crate::child::message::{self, unexpected};
-use crate::holder::{Holder, LazyDescriptors, Stop};
+use crate::holder::{Holder, LazyDescriptors, LazyFile, Stop};
 use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::{CommandResult, Failure, background, child, signals};
 
@@ -40,10 +39,14 @@ pub(crate) fn serve(
     let group = child::inherited(descriptors.group)?;
     let unmounts = child::inherited(descriptors.unmounts)?;
     let fills = Arc::new(child::inherited(descriptors.fills)?);
-    let mounted = descriptors
-        .file
-        .map(|(name, file)| Ok((name, child::inherited(file)?)));
-    let mounted = mounted.transpose()?;
+    let inherit = |file: LazyFile| -> Result<MountedFile, Failure> {
+        Ok(MountedFile {
+            name: file.name,
+            quiet: child::inherited(file.quiet)?,
+            user: child::inherited(file.user)?,
+        })
+    };
+    let mounted = descriptors.file.map(inherit).transpose()?;
     sys::limits::raise_descriptors();
     // The holder decides what a signal does.
     signals::ignore().map_err(Failure::new)?;
@@ -117,6 +120,13 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     Builder::new().name("barge-fill".into()).spawn(run)
 }
 
+/// The file of an image that is mounted already.
+struct MountedFile {
+    name: String,
+    quiet: OwnedFd,
+    user: OwnedFd,
+}
+
 /// An image whose file is filled.
 struct Filler {
     /// `None` if the image cannot be opened; its readers get errors then.
@@ -132,13 +142,8 @@ struct Filler {
 }
 
 impl Filler {
-    /// Opens the image, and has it mounted, unless the file with the name and descriptor `mounted`
-    /// is mounted already.
-    fn start(
-        &self,
-        options: &ResolvedOptions,
-        mounted: Option<(String, OwnedFd)>,
-    ) -> io::Result<()> {
+    /// Opens the image, and has it mounted, unless the file `mounted` is mounted already.
+    fn start(&self, options: &ResolvedOptions, mounted: Option<MountedFile>) -> io::Result<()> {
         let tree = options.source.tree();
         let opened = tree.map(|tree| tree.open_lazy(&options.image_cache));
         let mut image = opened.transpose()?.flatten().ok_or_else(|| {
@@ -147,21 +152,19 @@ impl Filler {
             )
         })?;
         let is_mounted = mounted.is_some();
-        let file = match mounted {
-            Some((name, file)) if name == image.file_name() => file,
+        let (quiet, user) = match mounted {
+            Some(file) if file.name == image.file_name() => (file.quiet, file.user),
             Some(_) => return Err(io::Error::other("expected the image that is mounted")),
             None => {
                 let (name, followed) = (image.file_name(), image.may_exceed_cache());
                 if !followed {
                     self.reads.give_up();
                 }
-                match self.ask(&Request::Open { name, followed })? {
-                    (Reply::Descriptor, Some(file)) => file,
-                    (other, _) => return Err(unexpected(&other)),
-                }
+                let quiet = self.ask_for_descriptor(&Request::Open { name, followed })?;
+                (quiet, self.ask_for_descriptor(&Request::User)?)
             }
         };
-        image.prepare(File::from(file), self.reads.clone())?;
+        image.prepare(quiet.into(), user.into(), self.reads.clone())?;
         let _ = self.image.set(Some(Arc::new(image)));
         if !is_mounted {
             self.ask(&Request::Mount)?;
@@ -173,6 +176,13 @@ impl Filler {
 
     fn ask(&self, request: &Request) -> io::Result<(Reply, Option<OwnedFd>)> {
         message::ask(self.holder.channel(), request)
+    }
+
+    fn ask_for_descriptor(&self, request: &Request) -> io::Result<OwnedFd> {
+        match self.ask(request)? {
+            (Reply::Descriptor, Some(descriptor)) => Ok(descriptor),
+            (other, _) => Err(unexpected(&other)),
+        }
     }
 
     /// Fills ranges that the holder passes on through `fills`, until the holder ends.

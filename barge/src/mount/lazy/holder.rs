@@ -10,44 +10,32 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use barge_client::ImageUser;
 use rustix::fs::{Mode, OFlags, inotify};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, test_kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
-use sys::fanotify::{Event, Group, WaitingRead};
+use sys::fanotify::Group;
 
 use super::super::MountArgs;
 use super::super::options::ResolvedOptions;
+use super::events::{Events, Waiting};
 use super::reads::Reads;
-use super::{Fill, Filled, LIMITS, Notice, Reply, Request, answer, obstacle};
+use super::{Fill, LIMITS, Reply, Request, obstacle};
 use crate::child::message::{self, ReplySocket};
 use crate::child::{ChildNamespaces, End};
-use crate::holder::{LazyDescriptors, Stop, start};
+use crate::holder::{LazyDescriptors, LazyFile, Stop, start};
 use crate::{Failure, background, diagnose, service, signals};
-
-/// Maximum time that a reader waits for its range while no filler runs. A running filler has limits
-/// of its own.
-const WAIT_FOR_FILLER: Duration = Duration::from_secs(60);
 
 /// Pause before another filler is started if the last one has not become ready. It doubles each
 /// time.
 const RESTART: Duration = Duration::from_millis(50);
 const MAX_RESTART: Duration = Duration::from_secs(10);
-
-/// Interval of the search for readers that have waited too long, and for threads that have ended.
-const CHECK_SECONDS: u64 = 1;
-const CHECK: Timespec = Timespec {
-    tv_sec: CHECK_SECONDS as i64,
-    tv_nsec: 0,
-};
 
 /// Something that happens to the mount.
 enum Happening {
@@ -151,6 +139,7 @@ struct PassedMount {
     unmounts: RawFd,
     name: String,
     quiet: RawFd,
+    user: RawFd,
     /// The readers that wait.
     waiting: Vec<Fill>,
     /// The readers that were allowed. A program that did not know them passes none.
@@ -205,6 +194,8 @@ struct WatchedFile {
     name: String,
     /// Reads and writes through it raise no events.
     quiet: File,
+    /// Keeps the image in use in the disk cache, also while no filler runs.
+    user: ImageUser,
 }
 
 impl Mount {
@@ -241,6 +232,7 @@ impl Mount {
         mount.file = Some(WatchedFile {
             name: passed.name,
             quiet: take(passed.quiet)?.into(),
+            user: take(passed.user)?.into(),
         });
         mount.await_unmount().map_err(Failure::new)?;
         let old = passed.filler;
@@ -277,6 +269,7 @@ impl Mount {
             unmounts: self.unmounts.as_raw_fd(),
             name: file.name.clone(),
             quiet: file.quiet.as_raw_fd(),
+            user: file.user.as_fd().as_raw_fd(),
             waiting: state.waiting.values().map(|reader| reader.fill).collect(),
             reads: state.reads.clone(),
             filler: OldFiller {
@@ -290,6 +283,7 @@ impl Mount {
             self.events.group.as_fd(),
             self.unmounts.as_fd(),
             file.quiet.as_fd(),
+            file.user.as_fd(),
             filler.channel.as_fd(),
             fills.as_fd(),
         ];
@@ -421,18 +415,28 @@ impl Mount {
     fn start_filler(&self, namespaces: ChildNamespaces) -> io::Result<Filler> {
         let (channel, childs_end) = message::pair()?;
         let channel = Arc::new(channel);
+        if let Some(file) = &self.file {
+            // The last filler may have ended during an eviction.
+            file.user.share()?;
+        }
         // Inherited, unlike the originals.
         let group = rustix::io::dup(&self.events.group)?;
         let unmounts = rustix::io::dup(&self.unmounts)?;
         let fills = rustix::io::dup(&self.events.connect()?)?;
-        let quiet = self.file.as_ref().map(|file| rustix::io::dup(&file.quiet));
-        let quiet = quiet.transpose()?;
-        let file = self.file.as_ref().zip(quiet.as_ref());
+        let copies = |file: &WatchedFile| -> io::Result<(String, OwnedFd, OwnedFd)> {
+            let (quiet, user) = (rustix::io::dup(&file.quiet)?, rustix::io::dup(&file.user)?);
+            Ok((file.name.clone(), quiet, user))
+        };
+        let file = self.file.as_ref().map(copies).transpose()?;
         let descriptors = LazyDescriptors {
             group: group.as_raw_fd(),
             unmounts: unmounts.as_raw_fd(),
             fills: fills.as_raw_fd(),
-            file: file.map(|(file, quiet)| (file.name.clone(), quiet.as_raw_fd())),
+            file: file.as_ref().map(|(name, quiet, user)| LazyFile {
+                name: name.clone(),
+                quiet: quiet.as_raw_fd(),
+                user: user.as_raw_fd(),
+            }),
         };
         let child = start(childs_end, namespaces, Some(descriptors))?;
         let (requests, sender) = (channel.clone(), self.place.sender.clone());
@@ -455,6 +459,10 @@ impl Mount {
             Request::Open { name, followed } => {
                 let quiet = self.open(&name, followed)?.try_clone()?;
                 Ok((Reply::Descriptor, Some(quiet.into())))
+            }
+            Request::User => {
+                let file = self.file.as_ref().ok_or(Errno::PERM)?;
+                Ok((Reply::Descriptor, Some(rustix::io::dup(&file.user)?)))
             }
             Request::Mount => {
                 if matches!(self.state, State::Starting) {
@@ -508,10 +516,12 @@ impl Mount {
                 false => self.events.state.lock().reads.give_up(),
             }
             let quiet = self.events.group.quiet(file.as_fd())?.into();
+            let user = ImageUser::open(&self.place.cache_dir, name)?;
             self.events.clone().start_reading()?;
             self.file = Some(WatchedFile {
                 name: name.to_owned(),
                 quiet,
+                user,
             });
         }
         let file = self.file.as_ref().expect("it was just set");
@@ -576,278 +586,6 @@ pub(super) fn wait_for_unmount(queue: BorrowedFd<'_>) {
             Ok(_) | Err(Errno::INTR) => {}
             // Fails only if the queue is none.
             Err(_) => return,
-        }
-    }
-}
-
-/// The events of the file.
-pub(super) struct Events {
-    group: Group,
-    /// Tells the thread that reads events to end.
-    stopping: AtomicBool,
-    reader: Mutex<Option<JoinHandle<()>>>,
-    state: Mutex<EventState>,
-}
-
-#[derive(Default)]
-struct EventState {
-    /// Readers that wait, by the descriptor of their event.
-    waiting: BTreeMap<RawFd, Waiting>,
-    /// The socket to the filler.
-    filler: Option<Arc<OwnedFd>>,
-    /// The thread that receives the filler's replies.
-    receiver: Option<JoinHandle<()>>,
-    /// Reads that were allowed.
-    reads: Reads,
-    /// Numbers of reads that are over, for the next message to the filler.
-    over: Vec<u64>,
-}
-
-impl EventState {
-    /// Removes reads that are over with `remove`, which returns their numbers.
-    fn end_reads(&mut self, remove: impl FnOnce(&mut Reads) -> Vec<u64>) {
-        let over = remove(&mut self.reads);
-        self.over.extend(over);
-    }
-}
-
-struct Waiting {
-    /// Keeps the number reserved.
-    event: OwnedFd,
-    fill: Fill,
-    since: Instant,
-}
-
-impl Waiting {
-    fn new(event: OwnedFd, fill: Fill) -> Waiting {
-        Waiting {
-            event,
-            fill,
-            since: Instant::now(),
-        }
-    }
-}
-
-impl Events {
-    fn new(group: Group, waiting: BTreeMap<RawFd, Waiting>, reads: Reads) -> Events {
-        Events {
-            group,
-            stopping: AtomicBool::new(false),
-            reader: Mutex::default(),
-            state: Mutex::new(EventState {
-                waiting,
-                reads,
-                ..EventState::default()
-            }),
-        }
-    }
-
-    /// Starts a thread that reads events and passes them on.
-    fn start_reading(self: Arc<Self>) -> io::Result<()> {
-        self.stopping.store(false, Ordering::Relaxed);
-        let events = self.clone();
-        let thread = Builder::new().name("barge-events".into());
-        *self.reader.lock() = Some(thread.spawn(move || events.read())?);
-        Ok(())
-    }
-
-    /// Starts it again, after others: readers wait for it.
-    fn resume_reading(self: &Arc<Self>) {
-        while let Err(error) = self.clone().start_reading() {
-            tracing::error!("events of the image's file: {error}");
-            std::thread::sleep(Duration::from_secs(1));
-        }
-    }
-
-    /// Ends that thread. Further events stay in the queue.
-    fn stop_reading(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        if let Some(reader) = self.reader.lock().take() {
-            // A panic is reported by its thread.
-            let _ = reader.join();
-        }
-    }
-
-    /// Reads events and passes them on.
-    fn read(&self) {
-        let mut checked = Instant::now();
-        while !self.stopping.load(Ordering::Relaxed) {
-            if checked.elapsed().as_secs() >= CHECK_SECONDS {
-                checked = Instant::now();
-                self.find_ended_threads();
-            }
-            let mut ready = [PollFd::new(&self.group, PollFlags::IN)];
-            match rustix::io::retry_on_intr(|| poll(&mut ready, Some(&CHECK))) {
-                Ok(0) => self.deny_overdue(),
-                _ => {
-                    if let Err(error) = self.group.read(&mut |event| self.pass_on(event)) {
-                        tracing::error!("events of the image's file: {error}");
-                        std::thread::sleep(Duration::from_millis(100));
-                    }
-                }
-            }
-        }
-    }
-
-    fn pass_on(&self, event: Event) {
-        match event {
-            Event::Waits(read) => self.pass_on_read(read),
-            Event::Over { thread } => self.state.lock().end_reads(|reads| reads.end(thread)),
-        }
-    }
-
-    fn pass_on_read(&self, read: WaitingRead) {
-        let mut state = self.state.lock();
-        // A thread does one read at a time.
-        state.end_reads(|reads| reads.end(read.thread));
-        let fill = Fill {
-            event: read.file.as_raw_fd(),
-            start: read.range.start,
-            end: read.range.end,
-            thread: read.thread,
-            number: state.reads.next(),
-        };
-        let waiting = Waiting::new(read.file, fill);
-        state.waiting.insert(fill.event, waiting);
-        let notice = Notice::Fill(fill, std::mem::take(&mut state.over));
-        let filler = state.filler.clone();
-        drop(state);
-        // A filler that has ended is replaced, and gets it again.
-        let _ = filler.map(|filler| message::send(filler.as_fd(), &notice, None));
-    }
-
-    /// Ends the reads of threads that have ended: one that fails raises no further event. Tells the
-    /// filler which reads are over.
-    fn find_ended_threads(&self) {
-        let exists = |thread| match Pid::from_raw(thread) {
-            Some(id) => test_kill_process(id) != Err(Errno::SRCH),
-            None => true,
-        };
-        let (over, filler) = {
-            let mut state = self.state.lock();
-            state.end_reads(|reads| reads.end_without(exists));
-            (std::mem::take(&mut state.over), state.filler.clone())
-        };
-        if let (false, Some(filler)) = (over.is_empty(), filler) {
-            // Another filler is not told of them.
-            let _ = message::send(filler.as_fd(), &Notice::Over(over), None);
-        }
-    }
-
-    /// Returns the filler's end of a new socket, and passes on what waits. The last filler has
-    /// ended.
-    fn connect(self: &Arc<Self>) -> io::Result<OwnedFd> {
-        // All its replies are taken first: a second reply to the same event might otherwise answer
-        // a later one that has the same number.
-        let receiver = self.state.lock().receiver.take();
-        if let Some(receiver) = receiver {
-            // A panic is reported by its thread.
-            let _ = receiver.join();
-        }
-        let (here, there) = message::pair()?;
-        let here = Arc::new(here);
-        let receiver = self.start_receiving(here.clone())?;
-        let fills: Vec<Fill> = {
-            let mut state = self.state.lock();
-            let known = state.reads.complete.then(|| state.reads.ranges());
-            // An empty socket does not block.
-            if message::send(here.as_fd(), &Notice::Reads(known), None).is_err() {
-                // Its buffer is smaller than by default.
-                state.reads.give_up();
-                message::send(here.as_fd(), &Notice::Reads(None), None)?;
-            }
-            state.over.clear();
-            state.filler = Some(here.clone());
-            state.receiver = Some(receiver);
-            let now = Instant::now();
-            let waiting = state.waiting.values_mut();
-            waiting
-                .map(|waiting| {
-                    waiting.since = now;
-                    waiting.fill
-                })
-                .collect()
-        };
-        // The socket's buffer may be smaller than what waits.
-        let send = move || {
-            for fill in fills {
-                if message::send(here.as_fd(), &Notice::Fill(fill, Vec::new()), None).is_err() {
-                    return;
-                }
-            }
-        };
-        Builder::new().name("barge-fills".into()).spawn(send)?;
-        Ok(there)
-    }
-
-    /// Makes `socket` that of the filler, and starts a thread that receives its replies.
-    fn set_filler(self: &Arc<Self>, socket: Arc<OwnedFd>) -> io::Result<()> {
-        let receiver = self.start_receiving(socket.clone())?;
-        let mut state = self.state.lock();
-        state.receiver = Some(receiver);
-        state.filler = Some(socket);
-        Ok(())
-    }
-
-    fn start_receiving(self: &Arc<Self>, socket: Arc<OwnedFd>) -> io::Result<JoinHandle<()>> {
-        let events = self.clone();
-        let receive = move || events.receive(&socket);
-        Builder::new().name("barge-filled".into()).spawn(receive)
-    }
-
-    /// Answers what the filler at the other end of `socket` has filled, until that ends.
-    fn receive(&self, socket: &Arc<OwnedFd>) {
-        loop {
-            match message::receive::<Filled>(socket.as_fd()) {
-                Ok((Filled { event, done }, _)) => {
-                    let mut state = self.state.lock();
-                    let was_complete = state.reads.complete;
-                    let waiting = state.waiting.remove(&event);
-                    if let Some(waiting) = &waiting {
-                        if done {
-                            state.reads.allow(&waiting.fill);
-                        }
-                        // Fails if the reader was killed.
-                        let _ = self.group.answer(event, answer(done));
-                    }
-                    // The number may be used again after the answer.
-                    drop(waiting);
-                    let gave_up = was_complete && !state.reads.complete;
-                    drop(state);
-                    if gave_up {
-                        let _ = message::send(socket.as_fd(), &Notice::Unknown, None);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
-                Err(_) => break,
-            }
-        }
-        let mut state = self.state.lock();
-        if state
-            .filler
-            .as_ref()
-            .is_some_and(|filler| Arc::ptr_eq(filler, socket))
-        {
-            state.filler = None;
-        }
-    }
-
-    /// Denies reads that have waited too long while no filler runs.
-    fn deny_overdue(&self) {
-        let overdue: Vec<Waiting> = {
-            let mut state = self.state.lock();
-            if state.filler.is_some() {
-                return;
-            }
-            let waiting = state.waiting.values();
-            let late = waiting.filter(|waiting| waiting.since.elapsed() > WAIT_FOR_FILLER);
-            let late: Vec<RawFd> = late.map(|waiting| waiting.fill.event).collect();
-            let late = late.iter();
-            late.filter_map(|event| state.waiting.remove(event))
-                .collect()
-        };
-        for waiting in overdue {
-            let _ = self.group.answer(waiting.fill.event, answer(false));
         }
     }
 }

@@ -14,6 +14,7 @@
 //! The holder also follows which reads are over ([`reads`]), so that the filler can evict segments
 //! that nobody reads if the cache is too large.
 
+mod events;
 mod filler;
 mod holder;
 mod reads;
@@ -40,6 +41,8 @@ enum Request {
     /// writes raise no events. The file is watched from then on, and whether reads of it are over
     /// if they are `followed`.
     Open { name: String, followed: bool },
+    /// Asks for the descriptor by which the holder keeps the image of the opened file in use.
+    User,
     /// Mounts, unless that is done. The file has all metadata.
     Mount,
     /// Ranges can be filled.

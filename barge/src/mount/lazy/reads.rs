@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Fill;
 
-/// Maximum number of reads: beyond as many, none is known any more. All of them fit in a message,
-/// and in an environment variable.
-const MAX_READS: usize = 1 << 11;
+/// Maximum number of reads. If there are more, tracking ends. All of them fit in a message, and in
+/// an environment variable together with the readers that wait.
+const MAX_READS: usize = 1 << 10;
 
 /// The reads that may not be over.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -41,8 +41,8 @@ impl Reads {
         self.next
     }
 
-    /// Adds a read that will be allowed. Returns whether all reads are known.
-    pub(super) fn allow(&mut self, fill: &Fill) -> bool {
+    /// Adds a read that will be allowed.
+    pub(super) fn allow(&mut self, fill: &Fill) {
         if self.complete && self.allowed.len() >= MAX_READS {
             self.give_up();
         }
@@ -50,7 +50,6 @@ impl Reads {
             let key = (fill.thread, fill.number);
             self.allowed.insert(key, (fill.start, fill.end));
         }
-        self.complete
     }
 
     /// Removes the reads of a thread, which are over, and returns their numbers.
@@ -129,8 +128,9 @@ mod tests {
         let mut reads = Reads::new();
         for thread in [7, 8, 7, 9, 0] {
             let fill = fill(&mut reads, thread);
-            assert!(reads.allow(&fill));
+            reads.allow(&fill);
         }
+        assert!(reads.complete);
         let text = serde_json::to_string(&reads).expect("text");
         let mut reads: Reads = serde_json::from_str(&text).expect("the same");
         assert_eq!(reads.end(7), [1, 3]);
@@ -147,15 +147,32 @@ mod tests {
     #[test]
     fn too_many_reads_are_not_known_any_more() {
         let mut reads = Reads::new();
-        for thread in 1..=MAX_READS as i32 {
-            let fill = fill(&mut reads, thread);
-            assert!(reads.allow(&fill));
+        let mut allow = |thread| {
+            // Numbers as long as they get.
+            let number = (1 << 40) + reads.next();
+            let fill = Fill {
+                event: 1 << 20,
+                start: 1 << 50,
+                end: (1 << 50) + 4096,
+                thread,
+                number,
+            };
+            reads.allow(&fill);
+            (fill, reads.clone())
+        };
+        let mut waiting = Vec::new();
+        for thread in 0..MAX_READS as i32 {
+            let (fill, reads) = allow((1 << 22) - thread);
+            assert!(reads.complete);
+            waiting.push(fill);
         }
-        // It has to fit in a message and in an environment variable.
-        let text = serde_json::to_string(&reads).expect("text");
-        assert!(text.len() < 100 << 10, "{}", text.len());
-        let fill = fill(&mut reads, 1);
-        assert!(!reads.allow(&fill));
-        assert!(reads.ranges().is_empty());
+        let (fill, reads) = allow(1);
+        assert!(!reads.complete && reads.ranges().is_empty());
+        // A full table, and 300 readers that wait, have to fit in an environment variable
+        // (`MAX_ARG_STRLEN` of Linux).
+        let mut reads = Reads::new();
+        waiting.iter().for_each(|fill| reads.allow(fill));
+        let text = serde_json::to_string(&(&reads, vec![fill; 300])).expect("text");
+        assert!(text.len() < 120 << 10, "{}", text.len());
     }
 }

@@ -42,8 +42,8 @@ pub(crate) struct ShareArgs {
     ///
     /// '*.key' hides such names in all directories, '/home/*/.ssh' a path from the root of the
     /// share, 'a/**/b' one with any directories in between; all below is hidden, too. '*', '?' and
-    /// '[a-z]' match within a name, and '\\' quotes. Hidden names cannot be created. Nothing can be
-    /// moved between places with different rules.
+    /// '[a-z]' match within a name, and '\\' quotes. Hidden names cannot be created, and
+    /// a move between places with different rules is refused.
     #[arg(
         long,
         value_name = "GLOB",

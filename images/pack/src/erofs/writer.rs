@@ -22,8 +22,8 @@ use crate::{Contents, Output};
 pub(super) const LARGE_FILE: u64 = 64 << 10;
 
 /// The size in bytes from which the contents of a file begin with a chunk of hashes, in images that
-/// have hashes, so that the same file in another image has the same hashes. The padding is 3 % of
-/// it at most on average.
+/// have hashes, so that the same file in another image has the same hashes. The padding is 8 KiB
+/// on average.
 const ALIGNED_FILE: u64 = 256 << 10;
 
 /// Size in bytes up to which inline tails are held in memory; beyond that they go to a file.

@@ -142,6 +142,7 @@ pub(super) fn members(file: File, limit: &TreeLimit) -> Result<Vec<Member>> {
         size,
         at: 0,
         global: BTreeMap::new(),
+        global_size: 0,
     };
     let mut members = Vec::new();
     while let Some(member) = archive.next()? {
@@ -199,12 +200,17 @@ impl<'a> MemberRecords<'a> {
 
     /// Returns the extended attributes.
     fn xattrs(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let named = self.global.iter().chain(&self.own);
-        let named = named.filter_map(|(key, value)| {
-            let name = key.strip_prefix(XATTR_PREFIX)?;
-            Some((name.to_vec(), value.clone()))
-        });
-        named.collect()
+        // The records with the prefix follow each other.
+        let mut named = BTreeMap::new();
+        for records in [self.global, &self.own] {
+            for (key, value) in records.range(XATTR_PREFIX.to_vec()..) {
+                let Some(name) = key.strip_prefix(XATTR_PREFIX) else {
+                    break;
+                };
+                named.insert(name.to_vec(), value.clone());
+            }
+        }
+        named
     }
 }
 
@@ -215,6 +221,8 @@ struct Archive {
     at: u64,
     /// Records that apply to all members from here on.
     global: Records,
+    /// The size of their keys and values in bytes.
+    global_size: usize,
 }
 
 impl Archive {
@@ -259,14 +267,15 @@ impl Archive {
     /// Applies records to all members from here on. Later ones replace those with the same key.
     fn add_global(&mut self, records: RecordList) -> Result<()> {
         for (key, value) in records {
-            match is_deletion(&key, &value) {
-                true => drop(self.global.remove(&key)),
-                false => drop(self.global.insert(key, value)),
+            if let Some(old) = self.global.remove(&key) {
+                self.global_size -= key.len() + old.len();
+            }
+            if !is_deletion(&key, &value) {
+                self.global_size += key.len() + value.len();
+                self.global.insert(key, value);
             }
         }
-        let sizes = self.global.iter();
-        let size: usize = sizes.map(|(key, value)| key.len() + value.len()).sum();
-        match size as u64 > MAX_RECORDS {
+        match self.global_size as u64 > MAX_RECORDS {
             true => Err(self.corrupt("global records of more than 16 MiB")),
             false => Ok(()),
         }

@@ -10,9 +10,9 @@ use std::ops::Range;
 
 use parking_lot::Mutex;
 
-/// Maximum number of ranges. Each is of a thread that waits or reads: beyond as many, nothing is
+/// Maximum number of ranges, each of a thread that waits or reads. If there are more, nothing is
 /// evicted any more.
-const MAX_READS: usize = 1 << 14;
+const MAX_RANGES: usize = 1 << 14;
 
 /// The ranges of bytes that the kernel may be reading, each with a number. Methods may be called
 /// concurrently from any number of threads.
@@ -41,7 +41,7 @@ impl AllowedReads {
     /// Adds a read.
     pub fn begin(&self, number: u64, range: Range<u64>) {
         let mut table = self.0.lock();
-        if table.reads.len() >= MAX_READS {
+        if table.reads.len() >= MAX_RANGES {
             table.give_up();
         }
         if table.state != State::GivenUp {
@@ -65,6 +65,11 @@ impl AllowedReads {
     /// Records that there will be other reads: nothing may be evicted any more.
     pub fn give_up(&self) {
         self.0.lock().give_up();
+    }
+
+    /// Returns whether all reads are in the table, so that something may be evicted.
+    pub(crate) fn are_observed(&self) -> bool {
+        self.0.lock().state == State::Complete
     }
 
     /// Excludes a range from eviction, since it is read without events.
@@ -120,11 +125,11 @@ mod tests {
     fn too_many_reads_end_all_eviction() {
         let reads = AllowedReads::default();
         reads.observe();
-        for number in 0..MAX_READS as u64 {
+        for number in 0..MAX_RANGES as u64 {
             reads.begin(number, 0..1);
         }
         assert!(reads.permit_eviction(&(1..2)));
-        reads.begin(MAX_READS as u64, 0..1);
+        reads.begin(MAX_RANGES as u64, 0..1);
         assert!(!reads.permit_eviction(&(1..2)));
         assert!(reads.0.lock().reads.is_empty());
     }

@@ -3,16 +3,20 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{Mode, OFlags};
 use sys::lock::{self, Kind};
 
 /// The age of unfinished files that no process writes any more: no download takes as long.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+
+/// The name of the index of chunks ([`SharedChunks`](super::shared_chunks::SharedChunks)).
+pub(super) const CHUNK_INDEX: &str = "chunks.index";
 
 /// The directory and size limit of a disk cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +80,8 @@ pub(super) struct CacheDir {
 pub(super) struct CacheFiles {
     pub(super) map: File,
     pub(super) data: File,
+    /// Another descriptor of the map that has the lock as a user, if it is not `map`.
+    user: Option<ImageUser>,
 }
 
 /// The byte of the map that users lock.
@@ -85,16 +91,21 @@ const USERS: u64 = 0;
 const FETCHES: u64 = 1 << 40;
 
 impl CacheFiles {
+    pub(super) fn new(map: File, data: File) -> CacheFiles {
+        CacheFiles {
+            map,
+            data,
+            user: None,
+        }
+    }
+
     /// Opens the files of an image that exists.
     pub(super) fn open(dir: &Path, name: &str) -> io::Result<CacheFiles> {
         let file = |end: &str| {
             let path = dir.join(format!("{name}.{end}"));
             OpenOptions::new().read(true).write(true).open(path)
         };
-        Ok(CacheFiles {
-            map: file("map")?,
-            data: file("data")?,
-        })
+        Ok(CacheFiles::new(file("map")?, file("data")?))
     }
 
     /// Returns whether another process uses the image with this map.
@@ -105,12 +116,27 @@ impl CacheFiles {
 
     /// Becomes the only user. Returns `WouldBlock` if another process uses the image.
     pub(super) fn lock_alone(&self) -> io::Result<()> {
-        Ok(lock::set(self.map.as_fd(), USERS, USERS, Kind::Exclusive)?)
+        self.lock_users(Kind::Exclusive)
     }
 
     /// Becomes one of several users.
     pub(super) fn share(&self) -> io::Result<()> {
-        Ok(lock::set(self.map.as_fd(), USERS, USERS, Kind::Shared)?)
+        self.lock_users(Kind::Shared)
+    }
+
+    fn lock_users(&self, kind: Kind) -> io::Result<()> {
+        match &self.user {
+            Some(user) => user.lock(kind),
+            None => Ok(lock::set(self.map.as_fd(), USERS, USERS, kind)?),
+        }
+    }
+
+    /// Continues as the user that `user` is: other processes that have its descriptor keep the
+    /// image in use after this one.
+    pub(super) fn continue_as(&mut self, user: ImageUser) {
+        self.user = Some(user);
+        // Fails only for want of memory; this process is then another user.
+        let _ = lock::set(self.map.as_fd(), USERS, USERS, Kind::Unlocked);
     }
 
     /// Locks segments, to fetch them, unless another process fetches one of them.
@@ -130,6 +156,45 @@ impl CacheFiles {
         let (first, last) = fetch_lock(segments);
         // Fails only for want of memory; the segments stay locked until this process ends then.
         let _ = lock::set(self.map.as_fd(), first, last, Kind::Unlocked);
+    }
+}
+
+/// A user of an image in the disk cache: the image is neither evicted nor replaced as long as a
+/// copy of the descriptor is open in a process.
+#[derive(Debug)]
+pub struct ImageUser(OwnedFd);
+
+impl ImageUser {
+    /// Becomes a user of the image with the data file `data` in `dir`. Waits for a process that has
+    /// the image alone.
+    pub fn open(dir: &Path, data: &str) -> io::Result<ImageUser> {
+        let path = dir.join(data).with_extension("map");
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let map = ImageUser(rustix::fs::open(path, flags, Mode::empty())?);
+        lock::wait(map.as_fd(), USERS, USERS, Kind::Shared)?;
+        Ok(map)
+    }
+
+    /// Becomes one of several users again, after a process that had the image alone by this
+    /// descriptor has ended.
+    pub fn share(&self) -> io::Result<()> {
+        self.lock(Kind::Shared)
+    }
+
+    fn lock(&self, kind: Kind) -> io::Result<()> {
+        Ok(lock::set(self.as_fd(), USERS, USERS, kind)?)
+    }
+}
+
+impl From<OwnedFd> for ImageUser {
+    fn from(map: OwnedFd) -> ImageUser {
+        ImageUser(map)
+    }
+}
+
+impl AsFd for ImageUser {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -163,7 +228,7 @@ impl CacheDir {
             }
         })?;
         let data = open_file(&cache_dir.data_path())?;
-        Ok((cache_dir, CacheFiles { map, data }))
+        Ok((cache_dir, CacheFiles::new(map, data)))
     }
 
     /// Creates the directory if it is missing. Opens no file.
@@ -209,6 +274,10 @@ impl CacheDir {
             },
         };
         dir.make_room(0);
+        if dir.others().is_empty() {
+            // An index of no images; processes that have it open go on with theirs.
+            let _ = fs::remove_file(dir.options.dir.join(CHUNK_INDEX));
+        }
         Ok(())
     }
 

@@ -11,10 +11,11 @@ use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, fallocate};
+use sidecar::Hash;
 use vfs::{Errno, Patience};
 
 use super::allowed_reads::AllowedReads;
-use super::cache_dir::{CacheDir, CacheFiles, DiskCacheOptions};
+use super::cache_dir::{CacheDir, CacheFiles, DiskCacheOptions, ImageUser};
 use super::map::{self, HEAD, ImageIdentity, MISSING};
 use super::shared_chunks::SharedChunks;
 use crate::cache::{Cache, Claim, Load};
@@ -250,9 +251,18 @@ impl CachedSource {
 
     /// Makes `file`, which is another descriptor of the data file, the one that is read and
     /// written. The kernel reads the file as well, as `reads` says. Segments are evicted only if
-    /// no other process uses the image now: reads that it has allowed are unknown.
-    pub(crate) fn share_with_kernel(&mut self, file: File, reads: Arc<AllowedReads>) {
+    /// no other process uses the image now: reads that it has allowed are unknown. `user` keeps
+    /// the image in use after this process.
+    pub(crate) fn share_with_kernel(
+        &mut self,
+        file: File,
+        user: Option<ImageUser>,
+        reads: Arc<AllowedReads>,
+    ) {
         self.files.data = file;
+        if let Some(user) = user {
+            self.files.continue_as(user);
+        }
         if self.files.lock_alone().is_err() || self.files.share().is_err() {
             reads.give_up();
         }
@@ -432,25 +442,26 @@ impl CachedSource {
         }
         let mut segments: Vec<_> = loads
             .iter()
-            .map(|load| vec![0; self.len_of(load.key())])
+            .map(|(load, _)| vec![0; self.len_of(load.key())])
             .collect();
         let mut pieces: Vec<_> = loads
             .iter()
             .zip(&mut segments)
-            .map(|(load, into)| Piece {
+            .map(|((load, _), into)| Piece {
                 offset: load.key() * SEGMENT,
                 buffer: into,
             })
             .collect();
         if let Err(error) = self.remote.read(&mut pieces) {
             let errno = Errno::from(error);
-            loads.into_iter().for_each(|load| load.settle(Err(errno)));
+            let loads = loads.into_iter();
+            loads.for_each(|(load, _)| load.settle(Err(errno)));
             return Err(errno.into());
         }
-        for (load, segment) in loads.into_iter().zip(segments) {
+        for ((load, hash), segment) in loads.into_iter().zip(segments) {
             let number = load.key();
             let write = |data: &File| data.write_all_at(&segment, number * SEGMENT);
-            self.store(number, &segment, &write);
+            self.store(number, &segment, hash.as_ref(), &write);
             let segment: Arc<[u8]> = segment.into();
             fetched.insert(number, segment.clone());
             load.settle(Ok(segment));
@@ -458,39 +469,46 @@ impl CachedSource {
         Ok(())
     }
 
-    /// Settles the loads of segments that another image of the cache has, and returns the others.
+    /// Settles the loads of segments that another image of the cache has, and returns the others,
+    /// each with the hash by which other images can find it.
     fn settle_shared(
         &self,
         loads: Vec<Load<u64>>,
         fetched: &mut BTreeMap<u64, Arc<[u8]>>,
-    ) -> Vec<Load<u64>> {
-        let wanted: Vec<_> = loads
+    ) -> Vec<(Load<u64>, Option<Hash>)> {
+        let with_hash = |load: Load<u64>| {
+            let hash = self.shared_hash(load.key());
+            (load, hash)
+        };
+        let loads: Vec<_> = loads.into_iter().map(with_hash).collect();
+        let wanted = loads
             .iter()
-            .filter_map(|load| Some((load.key(), self.shared_hash(load.key())?)))
-            .collect();
-        let Some(shared) = self.shared_chunks().filter(|_| !wanted.is_empty()) else {
+            .filter_map(|(load, hash)| Some((load.key(), (*hash)?)));
+        let wanted: Vec<(u64, Hash)> = wanted.collect();
+        if wanted.is_empty() {
+            return loads;
+        }
+        let Some(shared) = self.shared_chunks() else {
             return loads;
         };
-        let mut found = shared.find(&wanted);
-        let chunks = std::mem::take(&mut found.chunks);
+        let found = shared.find(&wanted);
         let mut missing = Vec::new();
-        for load in loads {
+        for (load, hash) in loads {
             let number = load.key();
-            let Some(chunk) = chunks.get(&number) else {
-                missing.push(load);
+            let Some(chunk) = found.chunks.get(&number) else {
+                missing.push((load, hash));
                 continue;
             };
             let write = |data: &File| found.store(chunk, data, number * SEGMENT);
-            self.store(number, &chunk.bytes, &write);
-            let segment: Arc<[u8]> = chunk.bytes.as_slice().into();
-            fetched.insert(number, segment.clone());
-            load.settle(Ok(segment));
+            self.store(number, &chunk.bytes, hash.as_ref(), &write);
+            fetched.insert(number, chunk.bytes.clone());
+            load.settle(Ok(chunk.bytes.clone()));
         }
         missing
     }
 
     /// Returns the hash of a segment by which other images can find it.
-    fn shared_hash(&self, number: u64) -> Option<sidecar::Hash> {
+    fn shared_hash(&self, number: u64) -> Option<Hash> {
         let is_whole = self.len_of(number) as u64 == SEGMENT;
         is_whole.then(|| self.remote.chunk_hash(number)).flatten()
     }
@@ -539,30 +557,33 @@ impl CachedSource {
         }
     }
 
-    /// Stores a segment on disk with `write`, if there is space.
-    fn store(&self, number: u64, segment: &[u8], write: &dyn Fn(&File) -> io::Result<()>) {
+    /// Stores a segment on disk with `write`, if there is space. Other images find it by `hash`.
+    fn store(
+        &self,
+        number: u64,
+        segment: &[u8],
+        hash: Option<&Hash>,
+        write: &dyn Fn(&File) -> io::Result<()>,
+    ) {
         if !self.make_room() {
             return;
         }
-        let Some(_gate) = self.use_data() else {
+        let Some(gate) = self.use_data() else {
             return;
         };
         let tag = self.identity.tag(number, segment);
         let written = write(&self.files.data);
-        match written.and_then(|()| map::write(&self.files.map, number, &[tag])) {
-            Ok(()) => {
-                let mut state = self.lock();
-                state.add(number);
-                state.record_verification(number, true);
-                state.failed = false;
-                drop(state);
-                if let Some(hash) = self.shared_hash(number)
-                    && let Some(shared) = self.shared_chunks()
-                {
-                    shared.record(number, &hash);
-                }
-            }
-            Err(error) => self.disable_writes(&error),
+        if let Err(error) = written.and_then(|()| map::write(&self.files.map, number, &[tag])) {
+            return self.disable_writes(&error);
+        }
+        let mut state = self.lock();
+        state.add(number);
+        state.record_verification(number, true);
+        state.failed = false;
+        drop(state);
+        drop(gate);
+        if let (Some(hash), Some(shared)) = (hash, self.shared_chunks()) {
+            shared.record(number, hash);
         }
     }
 
@@ -594,6 +615,10 @@ impl CachedSource {
     /// Evicts chunks of `excess` bytes, as the only user of the image. Returns whether there were
     /// as many.
     fn evict_alone(&self, excess: u64) -> bool {
+        let observed = |reads: &Arc<AllowedReads>| reads.are_observed();
+        if !self.kernel_reads.as_ref().is_none_or(observed) {
+            return false;
+        }
         let gate = match self.kernel_reads {
             Some(_) => Some(self.eviction_lock.write()),
             None => self.eviction_lock.try_write(),

@@ -14,12 +14,13 @@
 //! An image that this host derived from something else ([`DerivedImage`]) is one whole file with a
 //! map that lists no segments. Any number of processes share it.
 //!
-//! Locks: processes share an image by locks on bytes of its map (`CacheFiles`). `eviction_lock` is
-//! taken shared to use the data file, and exclusive to punch holes in it; it is only tried, never
-//! waited for, since a holder may re-enter, except for a file that the kernel reads. `cache_dir` is
-//! held during a whole search for space. `state` is taken after both, and never held during I/O;
-//! `claiming` only with that of `loads`. Segments that this process fetches are locked in the map
-//! before those of other processes are waited for.
+//! Locks: processes share an image by locks on bytes of its map (`CacheFiles`). That of a lazy
+//! mount is kept by its holder as well (`ImageUser`), so that the image stays in use between two
+//! fillers. `eviction_lock` is taken shared to use the data file, and exclusive to punch holes in
+//! it; it is only tried, never waited for, since a holder may re-enter, except for a file that the
+//! kernel reads. `cache_dir` is held during a whole search for space. `state` is taken after both,
+//! and never held during I/O; `claiming` only with that of `loads`. Segments that this process
+//! fetches are locked in the map before those of other processes are waited for.
 
 mod allowed_reads;
 mod cache_dir;
@@ -30,7 +31,7 @@ mod map;
 mod shared_chunks;
 
 pub use allowed_reads::AllowedReads;
-pub use cache_dir::DiskCacheOptions;
+pub use cache_dir::{DiskCacheOptions, ImageUser};
 pub use cached_source::{CachedSource, DiskCacheEntry};
 pub use derived::DerivedImage;
 pub use images::{CachedImage, Verification};

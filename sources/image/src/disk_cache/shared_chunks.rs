@@ -24,9 +24,10 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use sidecar::{Hash, hash};
 
-use super::cache_dir::{CacheDir, CacheFiles, open_file};
+use super::cache_dir::{CHUNK_INDEX, CacheDir, CacheFiles, open_file};
 use super::map::{self, MISSING};
 use crate::storage::SEGMENT;
 
@@ -80,13 +81,13 @@ struct Hint {
 #[derive(Default)]
 pub(super) struct FoundChunks {
     pub(super) chunks: BTreeMap<u64, FoundChunk>,
-    /// Has those that share blocks with another image.
+    /// The file with the chunks that share blocks with another image.
     temporary: Option<File>,
 }
 
 /// A chunk that was found.
 pub(super) struct FoundChunk {
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Arc<[u8]>,
     /// The offset in the temporary file.
     offset: Option<u64>,
 }
@@ -96,7 +97,7 @@ impl SharedChunks {
     /// missing.
     pub(super) fn open(cache_dir: &CacheDir) -> io::Result<SharedChunks> {
         let options = cache_dir.options();
-        let index = open_file(&options.dir().join("chunks.index"))?;
+        let index = open_file(&options.dir().join(CHUNK_INDEX))?;
         if index.metadata()?.len() < BUCKET as u64 {
             let entries = (options.limit() / SEGMENT).max(MIN_ENTRIES);
             // Another process may do the same.
@@ -126,10 +127,10 @@ impl SharedChunks {
             return;
         };
         let (entries, _) = bucket.as_chunks::<ENTRY>();
-        let place = |wanted: &[u8]| entries.iter().position(|entry| entry.starts_with(wanted));
-        let place = place(&hash[..PREFIX]).or_else(|| place(&[0; ENTRY]));
-        let place = place.unwrap_or(usize::from(hash[PREFIX]) % ENTRIES_PER_BUCKET);
-        let at = self.bucket_offset(hash) + (place * ENTRY) as u64;
+        let find = |wanted: &[u8]| entries.iter().position(|entry| entry.starts_with(wanted));
+        let slot = find(&hash[..PREFIX]).or_else(|| find(&[0; ENTRY]));
+        let slot = slot.unwrap_or(usize::from(hash[PREFIX]) % ENTRIES_PER_BUCKET);
+        let at = self.bucket_offset(hash) + (slot * ENTRY) as u64;
         // A missing entry costs a request.
         let _ = self.index.write_all_at(&entry, at);
     }
@@ -228,25 +229,25 @@ impl Reader<'_> {
         }
     }
 
-    fn read(mut self, mut hints: &[Hint]) -> FoundChunks {
+    fn read(mut self, hints: &[Hint]) -> FoundChunks {
         let mut chunks = BTreeMap::new();
-        while let Some(first) = hints.first() {
-            let follows = |(after, hint): &(u64, &Hint)| {
-                let location = hint.location;
-                (hint.number, location.image) == (first.number + after, first.location.image)
-                    && location.number == first.location.number + after
-            };
-            let run = (0..).zip(hints).take_while(follows).count();
-            let (run, rest) = hints.split_at(run);
-            hints = rest;
-            let Some((bytes, offset)) = self.read_run(first.location, run.len()) else {
+        let there: Vec<&Hint> = hints
+            .iter()
+            .filter(|hint| self.has(hint.location))
+            .collect();
+        let follows = |one: &&Hint, next: &&Hint| {
+            let (from, to) = (one.location, next.location);
+            (one.number + 1, from.image, from.number + 1) == (next.number, to.image, to.number)
+        };
+        for run in there.chunk_by(follows) {
+            let Some((bytes, offset)) = self.read_run(run[0].location, run.len()) else {
                 continue;
             };
             let parts = (0u64..).zip(run).zip(bytes.chunks(SEGMENT as usize));
             for ((after, hint), bytes) in parts {
                 if hash(bytes, false) == hint.hash {
                     let chunk = FoundChunk {
-                        bytes: bytes.to_vec(),
+                        bytes: bytes.into(),
                         offset: offset.map(|offset| offset + after * SEGMENT),
                     };
                     chunks.insert(hint.number, chunk);
@@ -259,43 +260,59 @@ impl Reader<'_> {
         }
     }
 
+    fn image(&mut self, name: u128) -> Option<&CacheFiles> {
+        let dir = self.dir;
+        let open = || CacheFiles::open(dir, &format!("{name:032x}")).ok();
+        self.images.entry(name).or_insert_with(open).as_ref()
+    }
+
+    /// Returns whether an image has the chunk: a read of a missing one could make another process
+    /// fetch it.
+    fn has(&mut self, location: Location) -> bool {
+        let image = self.image(location.image);
+        image.is_some_and(|files| {
+            map::read(&files.map, location.number).is_ok_and(|tag| tag != MISSING)
+        })
+    }
+
     /// Reads `count` chunks from `first` on. Returns their offset in the temporary file as well, if
     /// that shares their blocks.
     fn read_run(&mut self, first: Location, count: usize) -> Option<(Vec<u8>, Option<u64>)> {
-        let dir = self.dir;
-        let open = || CacheFiles::open(dir, &format!("{:032x}", first.image)).ok();
-        let files = self.images.entry(first.image).or_insert_with(open);
-        let files = files.as_ref()?;
-        // A read of a missing segment could make another process fetch it.
-        let mut numbers = first.number..first.number + count as u64;
-        let is_there = |number| map::read(&files.map, number).is_ok_and(|tag| tag != MISSING);
-        if !numbers.all(is_there) {
-            return None;
-        }
-        let len = count as u64 * SEGMENT;
-        let at = first.number * SEGMENT;
+        let (at, len) = (first.number * SEGMENT, count as u64 * SEGMENT);
         let mut bytes = vec![0; len as usize];
         if self.can_clone.load(Ordering::Relaxed) {
-            if self.temporary.is_none() {
-                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-                let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
-                self.temporary = file.ok().map(File::from);
+            match self.clone_run(first.image, at, len) {
+                Ok(offset) => {
+                    let temporary = self.temporary.as_ref()?;
+                    temporary.read_exact_at(&mut bytes, offset).ok()?;
+                    return Some((bytes, Some(offset)));
+                }
+                Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY) => {
+                    self.can_clone.store(false, Ordering::Relaxed);
+                }
+                Err(_) => return None,
             }
-            let temporary = self.temporary.as_ref();
-            let cloned = temporary.filter(|temporary| {
-                let (data, to) = (files.data.as_fd(), temporary.as_fd());
-                sys::clone::clone_range(data, at, len, to, self.len).is_ok()
-            });
-            if let Some(temporary) = cloned {
-                temporary.read_exact_at(&mut bytes, self.len).ok()?;
-                let offset = self.len;
-                self.len += len;
-                return Some((bytes, Some(offset)));
-            }
-            self.can_clone.store(false, Ordering::Relaxed);
         }
-        files.data.read_exact_at(&mut bytes, at).ok()?;
+        let data = &self.image(first.image)?.data;
+        data.read_exact_at(&mut bytes, at).ok()?;
         Some((bytes, None))
+    }
+
+    /// Makes the end of the temporary file share `len` bytes of an image, and returns their offset
+    /// there.
+    fn clone_run(&mut self, image: u128, at: u64, len: u64) -> rustix::io::Result<u64> {
+        if self.temporary.is_none() {
+            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+            let file = rustix::fs::open(self.dir, flags, Mode::RUSR | Mode::WUSR)?;
+            self.temporary = Some(file.into());
+        }
+        let offset = self.len;
+        let data = self.image(image).ok_or(Errno::NOENT)?.data.try_clone();
+        let data = data.map_err(|_| Errno::MFILE)?;
+        let temporary = self.temporary.as_ref().ok_or(Errno::NOENT)?;
+        sys::clone::clone_range(data.as_fd(), at, len, temporary.as_fd(), offset)?;
+        self.len += len;
+        Ok(offset)
     }
 }
 
@@ -402,6 +419,20 @@ mod tests {
         let third = Remote::new(&[1, 3]);
         read_all(&open(dir.path(), "third", &third), &third);
         assert_eq!(third.count(), 0);
+    }
+
+    #[test]
+    fn a_missing_chunk_leaves_those_beside_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let old = Remote::new(&[1, 2, 3, 4, 5]);
+        read_all(&open(dir.path(), "old", &old), &old);
+        let options = DiskCacheOptions::new(dir.path().into(), None);
+        let name = CacheDir::named(&options, "old").expect("named");
+        let files = CacheFiles::open(dir.path(), name.name()).expect("opened");
+        map::write(&files.map, 2, &[MISSING]).expect("written");
+        let new = Remote::new(&[1, 2, 3, 4, 5]);
+        read_all(&open(dir.path(), "new", &new), &new);
+        assert_eq!(new.count(), 1, "3");
     }
 
     #[test]
