@@ -1,7 +1,7 @@
 //! The ranges of a file that the kernel may be reading, for a mount that reads it.
 //!
 //! A range is added before it is known to be in the file, and removed when the read is over. A
-//! chunk may be evicted only if no range overlaps it.
+//! part of the file may be evicted only if no range overlaps it.
 //!
 //! Lock order: the table's lock is the innermost one.
 

@@ -23,7 +23,7 @@ use crate::range::{FileGuard, Piece, RangeSource};
 use crate::storage::SEGMENT;
 
 /// Segments evicted together: as many as a word has bits, 1 MiB.
-const CHUNK: u64 = 64;
+const EXTENT: u64 = 64;
 
 /// An image's entry in the disk cache, in use as long as this exists.
 pub struct DiskCacheEntry {
@@ -52,7 +52,7 @@ pub struct CachedSource {
 }
 
 struct State {
-    chunks: HashMap<u64, Chunk>,
+    extents: HashMap<u64, Extent>,
     /// In the order they were inserted or last passed over.
     order: VecDeque<u64>,
     /// Bytes on disk.
@@ -70,14 +70,14 @@ struct Run {
     loads: Vec<Load<u64>>,
 }
 
-/// The segments of a chunk, one bit each.
+/// The segments of an extent, one bit each.
 #[derive(Default)]
-struct Chunk {
+struct Extent {
     /// The map has a tag for the segment.
     present: u64,
     /// The segment matches its tag.
     verified: u64,
-    /// Whether the chunk was used since it was inserted or last passed over.
+    /// Whether the extent was used since it was inserted or last passed over.
     referenced: bool,
 }
 
@@ -159,7 +159,7 @@ impl DiskCacheEntry {
             pair.share()?;
         }
         let mut state = State {
-            chunks: HashMap::new(),
+            extents: HashMap::new(),
             order: VecDeque::new(),
             bytes: 0,
             verified: 0,
@@ -313,7 +313,7 @@ impl CachedSource {
     }
 
     /// Returns whether the file has the whole image, and keeps it as long as this exists. If the
-    /// cache is too large, evicts chunks instead, if that is possible.
+    /// cache is too large, evicts extents instead, if that is possible.
     pub(crate) fn keep_complete(&self) -> bool {
         if !self.is_complete() {
             return false;
@@ -327,7 +327,7 @@ impl CachedSource {
         let state = self.lock();
         let complete = state.verified == self.identity.len().div_ceil(SEGMENT);
         if let (true, Some(reads)) = (complete, &self.kernel_reads) {
-            // Chunks are evicted only while the state is locked.
+            // Extents are evicted only while the state is locked.
             reads.give_up();
         }
         complete
@@ -338,7 +338,7 @@ impl CachedSource {
         self.cache_dir.lock().would_exceed(self.len())
     }
 
-    /// Returns whether the cache has space for the whole image, without eviction of its chunks.
+    /// Returns whether the cache has space for the whole image, without eviction of its extents.
     pub(crate) fn fits(&self) -> bool {
         self.cache_dir.lock().excess(self.len(), 0) == 0
     }
@@ -587,7 +587,7 @@ impl CachedSource {
         }
     }
 
-    /// Returns whether there is space for a segment, evicting chunks if needed.
+    /// Returns whether there is space for a segment, evicting extents if needed.
     fn make_room(&self) -> bool {
         let mut cache_dir = self.cache_dir.lock();
         let (own, failed) = {
@@ -612,7 +612,7 @@ impl CachedSource {
         }
     }
 
-    /// Evicts chunks of `excess` bytes, as the only user of the image. Returns whether there were
+    /// Evicts extents of `excess` bytes, as the only user of the image. Returns whether there were
     /// as many.
     fn evict_alone(&self, excess: u64) -> bool {
         let observed = |reads: &Arc<AllowedReads>| reads.are_observed();
@@ -631,10 +631,10 @@ impl CachedSource {
         evicted & self.files.share().is_ok()
     }
 
-    /// Evicts chunks of `excess` bytes. Returns whether there were as many.
+    /// Evicts extents of `excess` bytes. Returns whether there were as many.
     fn evict(&self, mut excess: u64) -> bool {
         let may_evict = |number: u64| {
-            let bytes = number * CHUNK * SEGMENT..(number + 1) * CHUNK * SEGMENT;
+            let bytes = number * EXTENT * SEGMENT..(number + 1) * EXTENT * SEGMENT;
             let reads = self.kernel_reads.as_ref();
             reads.is_none_or(|reads| reads.permit_eviction(&bytes))
         };
@@ -643,7 +643,7 @@ impl CachedSource {
             let Some((number, freed)) = self.lock().pop_victim(&may_evict) else {
                 return false;
             };
-            if let Err(error) = self.evict_chunk(number) {
+            if let Err(error) = self.evict_extent(number) {
                 self.disable_writes(&error);
                 return false;
             }
@@ -652,11 +652,11 @@ impl CachedSource {
         true
     }
 
-    /// Evicts a chunk; its tags are cleared first.
-    fn evict_chunk(&self, number: u64) -> io::Result<()> {
-        map::write(&self.files.map, number * CHUNK, &[MISSING; CHUNK as usize])?;
+    /// Evicts an extent; its tags are cleared first.
+    fn evict_extent(&self, number: u64) -> io::Result<()> {
+        map::write(&self.files.map, number * EXTENT, &[MISSING; EXTENT as usize])?;
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let (at, len) = (number * CHUNK * SEGMENT, CHUNK * SEGMENT);
+        let (at, len) = (number * EXTENT * SEGMENT, EXTENT * SEGMENT);
         Ok(fallocate(&self.files.data, how, at, len)?)
     }
 
@@ -687,58 +687,58 @@ impl Drop for CachedSource {
 
 impl State {
     fn add(&mut self, number: u64) {
-        let chunk = self.chunks.entry(number / CHUNK).or_insert_with(|| {
-            self.order.push_back(number / CHUNK);
-            Chunk::default()
+        let extent = self.extents.entry(number / EXTENT).or_insert_with(|| {
+            self.order.push_back(number / EXTENT);
+            Extent::default()
         });
-        if chunk.present & bit(number) == 0 {
-            chunk.present |= bit(number);
+        if extent.present & bit(number) == 0 {
+            extent.present |= bit(number);
             self.bytes += SEGMENT;
         }
     }
 
     /// Records whether a segment matches its tag.
     fn record_verification(&mut self, number: u64, sound: bool) {
-        let Some(chunk) = self.chunks.get_mut(&(number / CHUNK)) else {
+        let Some(extent) = self.extents.get_mut(&(number / EXTENT)) else {
             return;
         };
         if sound {
-            self.verified += u64::from(chunk.verified & bit(number) == 0);
-            chunk.verified |= bit(number);
-        } else if chunk.present & bit(number) != 0 {
-            chunk.present &= !bit(number);
+            self.verified += u64::from(extent.verified & bit(number) == 0);
+            extent.verified |= bit(number);
+        } else if extent.present & bit(number) != 0 {
+            extent.present &= !bit(number);
             self.bytes -= SEGMENT;
         }
     }
 
-    /// Returns whether all these segments were verified, and marks their chunks as used.
+    /// Returns whether all these segments were verified, and marks their extents as used.
     fn are_verified(&mut self, mut numbers: Range<u64>) -> bool {
-        numbers.all(|number| match self.chunks.get_mut(&(number / CHUNK)) {
-            Some(chunk) if chunk.verified & bit(number) != 0 => {
-                chunk.referenced = true;
+        numbers.all(|number| match self.extents.get_mut(&(number / EXTENT)) {
+            Some(extent) if extent.verified & bit(number) != 0 => {
+                extent.referenced = true;
                 true
             }
             _ => false,
         })
     }
 
-    /// Removes the oldest chunk without a second chance that `may_evict` accepts, and returns its
+    /// Removes the oldest extent without a second chance that `may_evict` accepts, and returns its
     /// number and size in bytes.
     fn pop_victim(&mut self, may_evict: &dyn Fn(u64) -> bool) -> Option<(u64, u64)> {
-        // Each chunk has a second chance once.
+        // Each extent has a second chance once.
         for _ in 0..2 * self.order.len() {
             let number = self.order.pop_front()?;
-            let Some(chunk) = self.chunks.get_mut(&number) else {
+            let Some(extent) = self.extents.get_mut(&number) else {
                 continue;
             };
-            if chunk.referenced || !may_evict(number) {
-                chunk.referenced = false;
+            if extent.referenced || !may_evict(number) {
+                extent.referenced = false;
                 self.order.push_back(number);
                 continue;
             }
-            let bytes = u64::from(chunk.present.count_ones()) * SEGMENT;
-            self.verified -= u64::from(chunk.verified.count_ones());
-            self.chunks.remove(&number);
+            let bytes = u64::from(extent.present.count_ones()) * SEGMENT;
+            self.verified -= u64::from(extent.verified.count_ones());
+            self.extents.remove(&number);
             self.bytes -= bytes;
             return Some((number, bytes));
         }
@@ -766,7 +766,7 @@ fn runs(loads: Vec<Load<u64>>) -> Vec<Run> {
 }
 
 fn bit(number: u64) -> u64 {
-    1 << (number % CHUNK)
+    1 << (number % EXTENT)
 }
 
 /// Returns the segments that contain the `len` bytes from `at`.

@@ -8,8 +8,8 @@
 //!
 //! The total size of all files is limited by [`DiskCacheOptions`], except for concurrent writes by
 //! other processes. Images that no process has open are evicted first, least recently used first;
-//! then chunks of this image (second chance, CLOCK), unless other processes use it. Chunks
-//! that the kernel may be reading for a mount are passed over ([`AllowedReads`]).
+//! then extents of this image (second chance, CLOCK), unless other processes use it. Those that the
+//! kernel may be reading for a mount are passed over ([`AllowedReads`]).
 //!
 //! An image that this host derived from something else ([`DerivedImage`]) is one whole file with a
 //! map that lists no segments. Any number of processes share it.
