@@ -654,7 +654,11 @@ impl CachedSource {
 
     /// Evicts an extent; its tags are cleared first.
     fn evict_extent(&self, number: u64) -> io::Result<()> {
-        map::write(&self.files.map, number * EXTENT, &[MISSING; EXTENT as usize])?;
+        map::write(
+            &self.files.map,
+            number * EXTENT,
+            &[MISSING; EXTENT as usize],
+        )?;
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (at, len) = (number * EXTENT * SEGMENT, EXTENT * SEGMENT);
         Ok(fallocate(&self.files.data, how, at, len)?)
