@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hostdir::WriteEvents;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
@@ -139,7 +140,7 @@ impl Fixture {
             return None;
         }
         let (share, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        if let Err(error) = hostdir::FileSystemWatch::begin(share.path()) {
+        if let Err(error) = hostdir::FileSystemWatch::begin(share.path(), WriteEvents::OnClose) {
             eprintln!("skipped: {error}");
             return None;
         }

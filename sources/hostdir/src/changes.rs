@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::thread::CapabilitySet;
-use sys::fs_changes::{self, ChangeEvent, ChangeGroup};
+use sys::fs_changes::{self, ChangeEvent, ChangeGroup, EventBuffer, WriteEvents};
 use sys::handle::FileHandle;
 use vfs::{
     Change, ChangeKinds, ChangeStream, ChangedName, Errno, Kind, NodeId, Patience, Result, Support,
@@ -34,16 +34,23 @@ use crate::tree::Tree;
 /// A watch of a file system that a process with privileges has begun, for [`crate::Options`]. It
 /// serves one stream.
 #[derive(Debug)]
-pub struct FileSystemWatch(Mutex<Option<ChangeGroup>>);
+pub struct FileSystemWatch {
+    group: Mutex<Option<ChangeGroup>>,
+    writes: WriteEvents,
+}
 
 impl FileSystemWatch {
-    /// Begins to watch the file system that `path` is on. Needs `CAP_SYS_ADMIN`; returns other
-    /// errors if the kernel or the file system has no such events.
-    pub fn begin(path: &Path) -> io::Result<Arc<FileSystemWatch>> {
+    /// Begins to watch the file system that `path` is on. With [`WriteEvents::Each`], all writes on
+    /// it become slower. Needs `CAP_SYS_ADMIN`; returns other errors if the kernel or the file
+    /// system has no such events.
+    pub fn begin(path: &Path, writes: WriteEvents) -> io::Result<Arc<FileSystemWatch>> {
         let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let group = ChangeGroup::new()?;
-        group.watch_file_system(fd.as_fd())?;
-        Ok(Arc::new(FileSystemWatch(Mutex::new(Some(group)))))
+        group.watch_file_system(fd.as_fd(), writes)?;
+        Ok(Arc::new(FileSystemWatch {
+            group: Mutex::new(Some(group)),
+            writes,
+        }))
     }
 }
 
@@ -61,7 +68,8 @@ fn may_watch_file_systems() -> bool {
     sys::caps::have_all(CapabilitySet::SYS_ADMIN)
 }
 
-/// Implements [`vfs::FileSystem::watch`]. `watch` was begun before, if it is set.
+/// Implements [`vfs::FileSystem::watch`]. `watch` was begun before, if it is set, and says which
+/// writes to report: otherwise each.
 pub(crate) fn watch(
     root: &Arc<HostNode>,
     watch: Option<&FileSystemWatch>,
@@ -71,14 +79,15 @@ pub(crate) fn watch(
     if support == Support::None {
         return Err(Errno::EOPNOTSUPP);
     }
-    let begun = watch.and_then(|watch| watch.0.lock().take());
+    let begun = watch.and_then(|watch| watch.group.lock().take());
+    let writes = watch.map_or(WriteEvents::Each, |watch| watch.writes);
     let (group, mut whole) = match begun {
         Some(group) => (group, true),
         None => (ChangeGroup::new().map_err(unsupported)?, false),
     };
     if support == Support::Native && !whole {
         let fd = root.fd(Patience::Full)?;
-        whole = group.watch_file_system(fd.as_fd()).is_ok();
+        whole = group.watch_file_system(fd.as_fd(), writes).is_ok();
     }
     let mut places = Places {
         device: root.device().dev,
@@ -86,6 +95,7 @@ pub(crate) fn watch(
             true => Scope::FileSystem,
             false => Scope::Directories,
         },
+        writes,
         directories: HashMap::new(),
         objects: HashMap::new(),
     };
@@ -95,6 +105,7 @@ pub(crate) fn watch(
     Ok(Box::new(HostChanges {
         tree: Arc::downgrade(root.tree()),
         group,
+        buffer: EventBuffer::default(),
         places,
         process: std::process::id(),
         next_read: None,
@@ -119,6 +130,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 struct HostChanges {
     tree: Weak<Tree>,
     group: ChangeGroup,
+    buffer: EventBuffer,
     places: Places,
     /// This process.
     process: u32,
@@ -136,7 +148,7 @@ impl ChangeStream for HostChanges {
         // Kept for the whole batch only: the stream does not keep the source open.
         let mut root = None;
         let mut outcome = Ok(());
-        let read = group.read(Some(time), &mut |event| {
+        let read = group.read(&mut self.buffer, Some(time), &mut |event| {
             if root.is_none() {
                 root = tree.upgrade().and_then(|tree| tree.root());
             }
@@ -162,6 +174,7 @@ struct Places {
     /// The device that is watched.
     device: u64,
     scope: Scope,
+    writes: WriteEvents,
     directories: HashMap<HandleKey, Place>,
     objects: HashMap<HandleKey, NodeId>,
 }
@@ -438,7 +451,9 @@ impl Places {
             let Ok(stx) = stat(fd.as_fd()) else {
                 continue;
             };
-            group.watch_directory(fd.as_fd()).map_err(unsupported)?;
+            group
+                .watch_directory(fd.as_fd(), self.writes)
+                .map_err(unsupported)?;
             let handle = FileHandle::of(fd.as_fd()).map_err(sys::errno)?;
             let (dir, device) = (root.device().id(stx.stx_ino), root.device());
             let place: Arc<Path> = path.clone().into();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hostdir::{FileSystemWatch, HostDir, Options};
+use hostdir::{FileSystemWatch, HostDir, Options, WriteEvents};
 use rustix::thread::CapabilitySet;
 use vfs::{
     Call, Caller, Change, ChangeKinds, ChangeStream, Cx, Errno, FileSystem as _, Name, NewNode,
@@ -296,7 +296,7 @@ fn lost_changes_are_reported_and_the_stream_goes_on() {
 fn a_watch_that_was_begun_with_privileges_serves_one_stream_without() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let watch = match FileSystemWatch::begin(dir.path()) {
+    let watch = match FileSystemWatch::begin(dir.path(), WriteEvents::Each) {
         Err(error) => return eprintln!("skipped: {error}"),
         Ok(watch) => watch,
     };
