@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: file systems mounted below the root, whose changes are not reported.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
@@ -74,13 +75,16 @@ pub(crate) fn watch(
     root: &Arc<HostNode>,
     watch: Option<&FileSystemWatch>,
 ) -> Result<Box<dyn ChangeStream>> {
+    // Not left in `watch` in any case: its queue would fill.
+    let begun = watch.and_then(|watch| watch.group.lock().take());
     identity::assume_server()?;
     let support = support(root, watch);
     if support == Support::None {
         return Err(Errno::EOPNOTSUPP);
     }
-    let begun = watch.and_then(|watch| watch.group.lock().take());
     let writes = watch.map_or(WriteEvents::Each, |watch| watch.writes);
+    // Without kernel handles, it is of no use.
+    let begun = begun.filter(|_| support == Support::Native);
     let (group, mut whole) = match begun {
         Some(group) => (group, true),
         None => (ChangeGroup::new().map_err(unsupported)?, false),
@@ -98,6 +102,7 @@ pub(crate) fn watch(
         writes,
         directories: HashMap::new(),
         objects: HashMap::new(),
+        lost: false,
     };
     if !whole {
         places.watch_below(&group, root, Path::new(""), &mut |_| ())?;
@@ -126,6 +131,13 @@ const MAX_REMEMBERED: usize = 1 << 16;
 /// The time between two busy reads, in which the kernel merges changes of one object.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// The time after a read of changes outside of the tree only: programs that are busy elsewhere on the
+/// file system wake this one 50 times per second at most.
+const OUTSIDE_PAUSE: Duration = Duration::from_millis(20);
+
+/// Maximum number of reads between two pauses: as many as empty a queue of the default length.
+const MAX_READS: usize = 32;
+
 /// A stream of changes of a tree.
 struct HostChanges {
     tree: Weak<Tree>,
@@ -148,18 +160,37 @@ impl ChangeStream for HostChanges {
         // Kept for the whole batch only: the stream does not keep the source open.
         let mut root = None;
         let mut outcome = Ok(());
-        let read = group.read(&mut self.buffer, Some(time), &mut |event| {
-            if root.is_none() {
-                root = tree.upgrade().and_then(|tree| tree.root());
+        let any_passed = Cell::new(false);
+        let mut each = |change: &Change<'_>| {
+            any_passed.set(true);
+            each(change);
+        };
+        let mut wait = time;
+        for _ in 0..MAX_READS {
+            let read = group.read(&mut self.buffer, Some(wait), &mut |event| {
+                if root.is_none() {
+                    root = tree.upgrade().and_then(|tree| tree.root());
+                }
+                let passed = match &root {
+                    Some(root) => places.pass(group, root, &event, self.process, &mut each),
+                    None => Err(Errno::ESTALE),
+                };
+                outcome = outcome.and(passed);
+            });
+            if !read.map_err(|_| Errno::EIO)? {
+                break;
             }
-            let passed = match &root {
-                Some(root) => places.pass(group, root, &event, self.process, each),
-                None => Err(Errno::ESTALE),
-            };
-            outcome = outcome.and(passed);
-        });
-        if read.map_err(|_| Errno::EIO)? {
-            self.next_read = Some(Instant::now() + PAUSE);
+            if std::mem::take(&mut places.lost) {
+                each(&Change::OVERFLOW);
+            }
+            let any_passed = any_passed.get();
+            let pause = if any_passed { PAUSE } else { OUTSIDE_PAUSE };
+            self.next_read = Some(Instant::now() + pause);
+            if any_passed || outcome.is_err() {
+                break;
+            }
+            // The queue is to be empty at the beginning of the long pause.
+            wait = Duration::ZERO;
         }
         outcome
     }
@@ -177,6 +208,9 @@ struct Places {
     writes: WriteEvents,
     directories: HashMap<HandleKey, Place>,
     objects: HashMap<HandleKey, NodeId>,
+    /// Whether a change could not be located since this was last cleared, for want of a descriptor
+    /// or memory.
+    lost: bool,
 }
 
 /// The extent of the marks.
@@ -325,13 +359,17 @@ impl Places {
             }
             return Ok(());
         }
-        let handle = event.object.as_ref().map(key);
-        let place = handle.and_then(|handle| self.directories.get(&handle).cloned());
-        if let Some(Place::Beneath(_, old)) = place
-            && (event.renamed || event.deleted)
-        {
-            let to = name.filter(|_| kinds.contains(ChangeKinds::RENAMED));
-            self.relocate(&old, to.map(Location::full).as_deref());
+        if let Some(handle) = event.object.as_ref().map(key) {
+            if event.renamed
+                && let Some(Place::Beneath(_, old)) = self.directories.get(&handle).cloned()
+            {
+                let to = name.filter(|_| kinds.contains(ChangeKinds::RENAMED));
+                self.relocate(&old, to.map(Location::full).as_deref());
+            }
+            if event.deleted {
+                // It is empty: none is below.
+                self.directories.remove(&handle);
+            }
         }
         match name {
             // Entries that were made before the mark have no event.
@@ -370,7 +408,8 @@ impl Places {
             Some(place) => place.clone(),
             None if self.scope == Scope::Directories => return None,
             None => {
-                let place = find_place(root, &name.dir)?;
+                let place = present(find_place(root, &name.dir));
+                let place = self.note_loss(place)?;
                 remember(&mut self.directories, key, place.clone());
                 place
             }
@@ -409,10 +448,16 @@ impl Places {
             }
             _ => open_child(root, name, handle),
         };
-        let Some((fd, stx)) = opened.ok().and_then(|fd| {
-            let stx = stat(fd.as_fd()).ok()?;
-            (dev_of(&stx) == self.device).then_some((fd, stx))
-        }) else {
+        let opened = opened.and_then(|fd| {
+            let stx = stat(fd.as_fd())?;
+            Ok((fd, stx))
+        });
+        let opened = self.note_loss(present(opened));
+        let opened = opened.filter(|(_, stx)| dev_of(stx) == self.device);
+        let Some((fd, stx)) = opened else {
+            if self.scope == Scope::FileSystem {
+                self.objects.remove(&key);
+            }
             return Object {
                 id: known,
                 nameless: self.scope == Scope::FileSystem,
@@ -421,8 +466,10 @@ impl Places {
         };
         let id = device.id(stx.stx_ino);
         let unlinked = stx.stx_nlink == 0;
-        if !unlinked {
-            remember(&mut self.objects, key, id);
+        match unlinked {
+            // Later changes are not of this name.
+            true => drop(self.objects.remove(&key)),
+            false => remember(&mut self.objects, key, id),
         }
         Object {
             id: Some(id),
@@ -431,9 +478,15 @@ impl Places {
         }
     }
 
+    /// Returns the object of a change if it is there. Notes the loss of the change after an error.
+    fn note_loss<T>(&mut self, object: Result<Option<T>>) -> Option<T> {
+        self.lost |= object.is_err();
+        object.unwrap_or_default()
+    }
+
     /// Watches the directory at `path` and those below it, on the same file system. Passes what it
-    /// finds there as created to `each`. Skips directories that this process cannot read; returns
-    /// `ENOSPC` if the user watches too many.
+    /// finds there as created to `each`. Skips directories that this process cannot read and those
+    /// that are moved or removed meanwhile; returns `ENOSPC` if the user watches too many.
     fn watch_below(
         &mut self,
         group: &ChangeGroup,
@@ -445,12 +498,11 @@ impl Places {
         let mut waiting = vec![path.to_path_buf()];
         while let Some(path) = waiting.pop() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let Ok(fd) = root.host().open(|| open_beneath(&root_fd, &path, flags)) else {
+            let fd = root.host().open(|| open_beneath(&root_fd, &path, flags));
+            let Some(fd) = present(fd)? else {
                 continue;
             };
-            let Ok(stx) = stat(fd.as_fd()) else {
-                continue;
-            };
+            let stx = stat(fd.as_fd())?;
             group
                 .watch_directory(fd.as_fd(), self.writes)
                 .map_err(unsupported)?;
@@ -459,10 +511,12 @@ impl Places {
             let place: Arc<Path> = path.clone().into();
             self.directories
                 .insert(key(&handle), Place::Beneath(dir, place));
-            let Ok(entries) = rustix::fs::Dir::read_from(&fd) else {
-                continue;
-            };
-            for entry in entries.flatten() {
+            let entries = rustix::fs::Dir::read_from(&fd).map_err(sys::errno)?;
+            for entry in entries {
+                // A directory that was removed has no entries.
+                let Some(entry) = present(entry.map_err(sys::errno))? else {
+                    break;
+                };
                 let name = entry.file_name().to_bytes();
                 if name == b"." || name == b".." {
                     continue;
@@ -488,6 +542,17 @@ impl Places {
     }
 }
 
+/// Returns `None` for an object that is gone, or that this process may not open: errors of handles,
+/// and of paths below the root.
+fn present<T>(object: Result<T>) -> Result<Option<T>> {
+    match object {
+        Ok(object) => Ok(Some(object)),
+        Err(Errno::ESTALE | Errno::ENOENT | Errno::EACCES) => Ok(None),
+        Err(Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Adds an entry to a cache, which is emptied if it is full.
 fn remember<V>(cache: &mut HashMap<HandleKey, V>, key: HandleKey, value: V) {
     if cache.len() >= MAX_REMEMBERED {
@@ -496,21 +561,23 @@ fn remember<V>(cache: &mut HashMap<HandleKey, V>, key: HandleKey, value: V) {
     cache.insert(key, value);
 }
 
-/// Returns the place of a directory of the root's file system, `None` if it no longer exists or
-/// cannot be opened.
-fn find_place(root: &HostNode, handle: &FileHandle) -> Option<Place> {
-    let (tree, host, mount) = (root.tree(), root.host(), root.device().mount()?);
+/// Returns the place of a directory of the root's file system, `ESTALE` if it no longer exists.
+fn find_place(root: &HostNode, handle: &FileHandle) -> Result<Place> {
+    let (tree, host) = (root.tree(), root.host());
+    let mount = root.device().mount().ok_or(Errno::ESTALE)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let fd = host.open(|| handle.open(mount, flags)).ok()?;
-    let stx = stat(fd.as_fd()).ok()?;
-    if !tree.containment().ok()?.is_directory_beneath(&fd).ok()? {
-        return Some(Place::Outside);
+    let fd = host.open(|| handle.open(mount, flags))?;
+    let stx = stat(fd.as_fd())?;
+    if !tree.containment()?.is_directory_beneath(&fd)? {
+        return Ok(Place::Outside);
     }
-    let root_fd = root.fd(Patience::Full).ok()?;
-    let top = host.proc_fds.path_of(root_fd.as_fd())?;
-    let path = host.proc_fds.path_of(fd.as_fd())?;
-    let below = path.strip_prefix(&top).ok()?;
-    Some(Place::Beneath(root.device().id(stx.stx_ino), below.into()))
+    let root_fd = root.fd(Patience::Full)?;
+    let top = host.proc_fds.path_of(root_fd.as_fd());
+    let path = host.proc_fds.path_of(fd.as_fd());
+    let (top, path) = top.zip(path).ok_or(Errno::ENAMETOOLONG)?;
+    // Only that of a removed directory differs.
+    let below = path.strip_prefix(&top).map_err(|_| Errno::ESTALE)?;
+    Ok(Place::Beneath(root.device().id(stx.stx_ino), below.into()))
 }
 
 /// Opens the object at `name` if it is the one of `handle`.
