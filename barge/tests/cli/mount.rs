@@ -525,7 +525,8 @@ fn what_cannot_be_mounted_says_why() {
 }
 
 /// Waits until a condition is true.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+#[track_caller]
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {
         assert!(Instant::now() < deadline, "not within 20 s: {what}");
