@@ -31,8 +31,8 @@ const THREADS: usize = 2;
 /// may be closed meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Time for the last reply to leave after a stop. Connections without a request in flight are closed
-/// then: a client may have sent only a part of the handshake, or may no longer answer.
+/// Time for the last reply to leave after a stop. Connections without a request in flight are
+/// closed then: a client may have sent only a part of the handshake, or may no longer answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The bounds that differ between programs. Each also has 64 connections.

@@ -33,8 +33,8 @@ const HANDLE_AT: usize = 12;
 /// Size in bytes of the buffer for events: some hundreds of them.
 const BUFFER_LEN: usize = 64 << 10;
 
-/// The changes to report in any case, of directories too. `FAN_CLOSE_WRITE` reports writes through a
-/// memory map, which raise no event of their own.
+/// The changes to report in any case, of directories too. `FAN_CLOSE_WRITE` reports writes through
+/// a memory map, which raise no event of their own.
 const CHANGES: u64 = libc::FAN_CREATE
     | libc::FAN_DELETE
     | FAN_RENAME

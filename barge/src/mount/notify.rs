@@ -2,8 +2,8 @@
 //!
 //! A thread waits for changes and writes the messages of the session (`fuse::server`) to the
 //! device. Threads that serve requests never wait for it: the kernel accepts a message about a name
-//! only after it has got the replies to requests in that directory. For the same reason the end of a
-//! mount does not: the thread keeps neither the source nor the session open, and ends with the
+//! only after it has got the replies to requests in that directory. For the same reason the end of
+//! a mount does not: the thread keeps neither the source nor the session open, and ends with the
 //! process.
 
 use std::collections::VecDeque;

@@ -131,8 +131,8 @@ const MAX_REMEMBERED: usize = 1 << 16;
 /// The time between two busy reads, in which the kernel merges changes of one object.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The time after a read of changes outside of the tree only: programs that are busy elsewhere on the
-/// file system wake this one 50 times per second at most.
+/// The time after a read of changes outside of the tree only: programs that are busy elsewhere on
+/// the file system wake this one 50 times per second at most.
 const OUTSIDE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Maximum number of reads between two pauses: as many as empty a queue of the default length.

@@ -9,10 +9,10 @@
 //! message. A request counts the changes when it begins, and a node that has changed since is valid
 //! for no time in the reply. For a change between the computation and the sending of a reply the
 //! kernel ignores attributes that are older than a message (`attr_version` of `fs/fuse/inode.c`),
-//! and a message about a name waits for look-ups in flight that hold the directory's lock. Two kinds
-//! of messages are sent [again](Notification::repeat): those about a node that the kernel does not
-//! know, because such a reply contains it for the first time, and those about a name, because the
-//! kernel looks an expired name up without that lock.
+//! and a message about a name waits for look-ups in flight that hold the directory's lock. Two
+//! kinds of messages are sent [again](Notification::repeat): those about a node that the kernel
+//! does not know, because such a reply contains it for the first time, and those about a name,
+//! because the kernel looks an expired name up without that lock.
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
