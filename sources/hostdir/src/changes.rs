@@ -131,9 +131,10 @@ const MAX_REMEMBERED: usize = 1 << 16;
 /// The time between two busy reads, in which the kernel merges changes of one object.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The time after a read of changes outside of the tree only: programs that are busy elsewhere on
-/// the file system wake this one 50 times per second at most.
-const OUTSIDE_PAUSE: Duration = Duration::from_millis(20);
+/// The time after a read of changes outside of the tree only, or after a loss: programs that are
+/// busy elsewhere on the file system wake this one 50 times per second at most, and a want of
+/// descriptors that lasts makes as many overflows.
+const LONG_PAUSE: Duration = Duration::from_millis(20);
 
 /// Maximum number of reads between two pauses: as many as empty a queue of the default length.
 const MAX_READS: usize = 32;
@@ -180,11 +181,15 @@ impl ChangeStream for HostChanges {
             if !read.map_err(|_| Errno::EIO)? {
                 break;
             }
-            if std::mem::take(&mut places.lost) {
+            let lost = std::mem::take(&mut places.lost);
+            if lost {
                 each(&Change::OVERFLOW);
             }
             let any_passed = any_passed.get();
-            let pause = if any_passed { PAUSE } else { OUTSIDE_PAUSE };
+            let pause = match any_passed && !lost {
+                true => PAUSE,
+                false => LONG_PAUSE,
+            };
             self.next_read = Some(Instant::now() + pause);
             if any_passed || outcome.is_err() {
                 break;
