@@ -161,3 +161,34 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_expires_once_more() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let mut state = State {
+            session: Weak::new(),
+            notifier: Notifier::new(writer),
+            repeated: Default::default(),
+        };
+        for (repeat, times) in [
+            (Repeat::Never, 1),
+            // The pipe knows every node.
+            (Repeat::IfUnknown, 1),
+            (Repeat::Once, 2),
+        ] {
+            let message = b"message".to_vec();
+            state.send(Notification { message, repeat }, 0);
+            while state.wait() < Duration::MAX {
+                std::thread::sleep(state.wait());
+                state.repeat();
+            }
+            let mut sent = [0; 64];
+            let len = rustix::io::read(&reader, &mut sent).expect("read");
+            assert_eq!(sent[..len], b"message".repeat(times), "{repeat:?}");
+        }
+    }
+}
