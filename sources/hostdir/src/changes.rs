@@ -102,6 +102,7 @@ pub(crate) fn watch(
         writes,
         directories: HashMap::new(),
         objects: HashMap::new(),
+        removed: HashMap::new(),
         lost: false,
     };
     if !whole {
@@ -213,6 +214,9 @@ struct Places {
     writes: WriteEvents,
     directories: HashMap<HandleKey, Place>,
     objects: HashMap<HandleKey, NodeId>,
+    /// The last name that was removed from an object, with marks on directories: it cannot be
+    /// opened to see whether it has others.
+    removed: HashMap<HandleKey, (NodeId, Box<[u8]>)>,
     /// Whether a change could not be located since this was last cleared, for want of a descriptor
     /// or memory.
     lost: bool,
@@ -439,11 +443,17 @@ impl Places {
     ) -> Object {
         let key = key(handle);
         let known = self.objects.get(&key).copied();
+        if event.created || event.renamed {
+            self.removed.remove(&key);
+        }
+        // A change of the number of links has no name: a file may have replaced this one.
+        let unlinked = event.deleted || event.attributes && event.name.is_none();
         // A handle has the generation of the inode and always means the same object.
-        if known.is_some() && !event.deleted {
+        if known.is_some() && !unlinked {
             return Object {
                 id: known,
-                ..Object::default()
+                nameless: self.is_removed(&key, name),
+                unlinked: None,
             };
         }
         let device = root.device();
@@ -460,12 +470,17 @@ impl Places {
         let opened = self.note_loss(present(opened));
         let opened = opened.filter(|(_, stx)| dev_of(stx) == self.device);
         let Some((fd, stx)) = opened else {
-            if self.scope == Scope::FileSystem {
-                self.objects.remove(&key);
+            let nameless = self.scope == Scope::FileSystem || self.is_removed(&key, name);
+            match (self.scope, name) {
+                (Scope::FileSystem, _) => drop(self.objects.remove(&key)),
+                (Scope::Directories, Some(name)) if event.deleted => {
+                    remember(&mut self.removed, key, (name.dir, name.name.into()));
+                }
+                _ => {}
             }
             return Object {
                 id: known,
-                nameless: self.scope == Scope::FileSystem,
+                nameless,
                 unlinked: None,
             };
         };
@@ -481,6 +496,13 @@ impl Places {
             nameless: unlinked,
             unlinked: unlinked.then_some(fd),
         }
+    }
+
+    /// Returns whether `name` was removed from the object, with a mark on its directory.
+    fn is_removed(&self, key: &HandleKey, name: Option<&Location<'_>>) -> bool {
+        let removed = self.removed.get(key);
+        let removed = removed.zip(name);
+        removed.is_some_and(|((dir, removed), name)| (*dir, &**removed) == (name.dir, name.name))
     }
 
     /// Returns the object of a change if it is there. Notes the loss of the change after an error.
