@@ -2,14 +2,14 @@
 //!
 //! The output is read by programs: `docs/design/notification.md` describes the lines.
 
-use std::io::{self, Write};
-use std::process::ExitCode;
+use std::io::{self, BufWriter, Write};
+use std::process::{ExitCode, exit};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use barge_client::source::now;
 use clap::{Args, ValueEnum};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use vfs::{Call, Caller, Change, ChangeKinds, ChangedName, Cx, Errno, Time};
 
@@ -54,10 +54,7 @@ enum Overflow {
 /// further keys and types do not count.
 const VERSION: u32 = 1;
 
-/// Maximum time of a wait for changes, after which a signal to stop is noticed.
-const WAIT: Duration = Duration::from_millis(100);
-
-/// Prints changes until interrupted, or until standard output is closed.
+/// Prints changes until interrupted, or until a change finds standard output closed.
 pub(crate) fn run(args: &WatchArgs) -> CommandResult {
     confinement::enter_reader(args.source.tree());
     let fs = args.source.open(hostdir::Options::default())?;
@@ -73,22 +70,33 @@ pub(crate) fn run(args: &WatchArgs) -> CommandResult {
         };
         Failure::new(format!("{}: {why}", args.source))
     })?;
-    let stopped = Arc::new(AtomicBool::new(false));
-    let stop = stopped.clone();
-    let _signals = signals::on_signal(move || stop.store(true, Ordering::Relaxed), None)?;
-    let mut out = io::stdout().lock();
-    let mut written = print(&mut out, args.format, &[Line::of_type("ready")]);
+    let out = Arc::new(Mutex::new(BufWriter::new(io::stdout())));
+    let printed = out.clone();
+    // Between two batches: the last line is whole.
+    let stop = move || {
+        let _printed = printed.lock();
+        exit(0)
+    };
+    let _signals = signals::on_signal(stop, None)?;
+    let mut written = {
+        let mut out = out.lock();
+        print(&mut *out, args.format, &[Line::of_type("ready")]).and_then(|()| out.flush())
+    };
     let mut lost = false;
-    while written.is_ok() && !stopped.load(Ordering::Relaxed) && !lost {
-        let read = changes.next(WAIT, &mut |change| {
+    while written.is_ok() && !lost {
+        let mut batch = None;
+        let read = changes.next(Duration::MAX, &mut |change| {
+            let out = batch.get_or_insert_with(|| out.lock());
             if written.is_ok() {
-                written = print(&mut out, args.format, &lines(change));
+                written = print(&mut **out, args.format, &lines(change));
             }
             let overflow = change.kinds.contains(ChangeKinds::OVERFLOW);
             lost |= overflow && args.overflow == Overflow::Exit;
         });
+        if let Some(out) = &mut batch {
+            written = written.and_then(|()| out.flush());
+        }
         read.map_err(|errno| Failure::new(format!("{}: {errno}", args.source)))?;
-        written = written.and_then(|()| out.flush());
     }
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -218,8 +226,7 @@ fn print(out: &mut impl Write, format: Format, lines: &[Line]) -> io::Result<()>
             Format::Text => writeln!(out, "{}", line.text())?,
         }
     }
-    // The first line tells a waiting program that no change is missed from now on.
-    out.flush()
+    Ok(())
 }
 
 #[cfg(test)]

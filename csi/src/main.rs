@@ -14,7 +14,7 @@ use command::{CommandResult, Failure, log, state_dir, tools};
 use csi::controller::Controller;
 use csi::grpc::{Plugin, Services};
 use csi::in_flight::{InFlight, MAX_OPERATIONS, MAX_QUERIES};
-use csi::mount::{Mounter, enter_cgroup};
+use csi::mount::{ENTER_CGROUP, Mounter, enter_cgroup};
 use csi::node::Node;
 use csi::policy::{DiskCache, Policy};
 use grpc::Limits;
@@ -33,10 +33,6 @@ const LIMITS: Limits = Limits {
     // DeleteVolume takes five minutes at most.
     stop_timeout: Duration::from_secs(310),
 };
-
-/// The argument that makes this program enter a control group and run a command there, as it does
-/// for mounts. It is no part of the command line.
-const ENTER_CGROUP: &str = csi::mount::ENTER_CGROUP;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);

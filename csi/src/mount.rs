@@ -297,7 +297,7 @@ impl PinnedTree {
         let Some(file) = plan.source.open_local()? else {
             return Ok(None);
         };
-        let failed = internal("state directory");
+        let failed = internal::<io::Error>("state directory");
         let kind = FileType::from_raw_mode(fstat(&file).map_err(internal("source"))?.st_mode);
         let is_dir = kind == FileType::Directory;
         if !is_dir && kind != FileType::RegularFile {
@@ -307,7 +307,7 @@ impl PinnedTree {
         let dir = tempfile::Builder::new()
             .prefix(PinnedTree::PREFIX)
             .tempdir_in(state_dir)
-            .map_err(internal("state directory"))?;
+            .map_err(&failed)?;
         let pinned = PinnedTree {
             dir: dir.keep(),
             is_dir,
@@ -317,13 +317,14 @@ impl PinnedTree {
             true => fs::create_dir(&tree),
             false => File::create(&tree).map(drop),
         }
-        .map_err(internal("state directory"))?;
+        .map_err(&failed)?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_EMPTY_PATH;
-        let mount = open_tree(&file, c"", flags).map_err(&failed)?;
         let on = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        move_mount(&mount, c"", CWD, &tree, on).map_err(&failed)?;
+        let mounted =
+            open_tree(&file, c"", flags).and_then(|mount| move_mount(&mount, c"", CWD, &tree, on));
+        mounted.map_err(|errno| failed(errno.into()))?;
         Ok(Some(pinned))
     }
 

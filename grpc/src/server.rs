@@ -31,6 +31,10 @@ const THREADS: usize = 2;
 /// may be closed meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Time for the last reply to leave after a stop. Connections without a request in flight are
+/// closed then: a client may have sent only a part of the handshake, or may no longer answer.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The bounds that differ between programs. Each also has 64 connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -139,9 +143,15 @@ async fn connection<F>(
 ) where
     F: Future<Output = Response> + Send + 'static,
 {
+    let (in_flight, mut requests) = watch::channel(0);
     let handle = service_fn(|request| {
+        let in_flight = InFlight::new(in_flight.clone());
         let response = route(request);
-        async { Ok::<_, Infallible>(response.await) }
+        async move {
+            let response = response.await;
+            drop(in_flight);
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -156,7 +166,10 @@ async fn connection<F>(
         Some(ended) => ended,
         None => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! {
+                ended = connection => ended,
+                () = idle(&mut requests) => return,
+            }
         }
     };
     if let Err(error) = ended {
@@ -164,8 +177,37 @@ async fn connection<F>(
     }
 }
 
+/// Waits until no request of a connection has been in flight for [`CLOSE_TIMEOUT`].
+async fn idle(requests: &mut watch::Receiver<usize>) {
+    loop {
+        // The sender is in use as long as the connection.
+        let _ = requests.wait_for(|&requests| requests == 0).await;
+        let busy = requests.wait_for(|&requests| requests > 0);
+        if tokio::time::timeout(CLOSE_TIMEOUT, busy).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A request in flight, counted until this is dropped.
+struct InFlight(watch::Sender<usize>);
+
+impl InFlight {
+    fn new(requests: watch::Sender<usize>) -> InFlight {
+        requests.send_modify(|requests| *requests += 1);
+        InFlight(requests)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.send_modify(|requests| *requests -= 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::path::PathBuf;
     use std::sync::mpsc;
 
@@ -358,6 +400,41 @@ mod tests {
             }
             runtime.shutdown_background();
         }
+    }
+
+    #[test]
+    fn a_stop_does_not_wait_for_silent_clients() {
+        // The preface, and empty settings (RFC 9113, sections 3.4 and 6.5).
+        let handshake = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        let fixture = Fixture::new(
+            Limits {
+                stop_timeout: Duration::from_secs(600),
+                ..LIMITS
+            },
+            route,
+        );
+        let clients: Vec<_> = [0, 9, handshake.len()]
+            .into_iter()
+            .map(|len| {
+                let client = std::os::unix::net::UnixStream::connect(&fixture.path);
+                let mut client = client.expect("connected");
+                client.write_all(&handshake[..len]).expect("sent");
+                client
+            })
+            .collect();
+        let length = call::<u64>(fixture.connect(), "/test/Length", "all are accepted");
+        assert_eq!(fixture.runtime.block_on(length).expect("answered"), 16);
+        let Fixture {
+            runtime,
+            stop,
+            served,
+            ..
+        } = fixture;
+        drop(stop);
+        let served = async { tokio::time::timeout(Duration::from_secs(20), served).await };
+        let served = runtime.block_on(served).expect("in time");
+        served.expect("no panic").expect("served");
+        drop(clients);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! been read. A group's descriptor may be made by a process with privileges and read by another.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,15 +33,44 @@ const HANDLE_AT: usize = 12;
 /// Size in bytes of the buffer for events: some hundreds of them.
 const BUFFER_LEN: usize = 64 << 10;
 
-/// The changes to report, of directories too. `FAN_CLOSE_WRITE` reports writes through a memory
-/// map, which raise no event of their own.
+/// The changes to report in any case, of directories too. `FAN_CLOSE_WRITE` reports writes through
+/// a memory map, which raise no event of their own.
 const CHANGES: u64 = libc::FAN_CREATE
     | libc::FAN_DELETE
     | FAN_RENAME
-    | libc::FAN_MODIFY
     | libc::FAN_CLOSE_WRITE
     | libc::FAN_ATTRIB
     | libc::FAN_ONDIR;
+
+/// The writes that raise an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteEvents {
+    /// None: a file that was open for writing raises an event when it is closed.
+    OnClose,
+    /// Each write, and each close of such a file. Every program that writes to a watched file pays
+    /// for the event.
+    Each,
+}
+
+impl WriteEvents {
+    /// Returns the changes to report.
+    fn changes(self) -> u64 {
+        match self {
+            WriteEvents::OnClose => CHANGES,
+            WriteEvents::Each => CHANGES | libc::FAN_MODIFY,
+        }
+    }
+}
+
+/// The memory for the events of a read.
+#[derive(Debug)]
+pub struct EventBuffer(Box<[u8]>);
+
+impl Default for EventBuffer {
+    fn default() -> EventBuffer {
+        EventBuffer(vec![0; BUFFER_LEN].into())
+    }
+}
 
 /// A group of watched file systems and directories.
 #[derive(Debug)]
@@ -106,14 +135,22 @@ impl ChangeGroup {
 
     /// Watches the whole file system of `object`, mounted anywhere. Needs `CAP_SYS_ADMIN`. Returns
     /// `EOPNOTSUPP`, `ENODEV` or `EXDEV` if the file system has no usable handles.
-    pub fn watch_file_system(&self, object: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        self.mark(object, libc::FAN_MARK_FILESYSTEM, CHANGES)
+    pub fn watch_file_system(
+        &self,
+        object: BorrowedFd<'_>,
+        writes: WriteEvents,
+    ) -> rustix::io::Result<()> {
+        self.mark(object, libc::FAN_MARK_FILESYSTEM, writes.changes())
     }
 
     /// Watches a directory and its children, but not what is in directories below. Returns `ENOSPC`
     /// if the user watches too many.
-    pub fn watch_directory(&self, dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        let changes = CHANGES | libc::FAN_EVENT_ON_CHILD;
+    pub fn watch_directory(
+        &self,
+        dir: BorrowedFd<'_>,
+        writes: WriteEvents,
+    ) -> rustix::io::Result<()> {
+        let changes = writes.changes() | libc::FAN_EVENT_ON_CHILD;
         self.mark(dir, libc::FAN_MARK_INODE, changes)
     }
 
@@ -133,6 +170,7 @@ impl ChangeGroup {
     /// Waits for events, `time` at most, and passes each to `each`. Returns whether there were any.
     pub fn read(
         &self,
+        buffer: &mut EventBuffer,
         time: Option<Duration>,
         each: &mut dyn FnMut(ChangeEvent<'_>),
     ) -> io::Result<bool> {
@@ -145,30 +183,17 @@ impl ChangeGroup {
             Ok(0) | Err(Errno::INTR) => return Ok(false),
             polled => polled?,
         };
-        let mut buffer = vec![0; BUFFER_LEN];
-        let len = match rustix::io::read(&self.0, &mut buffer) {
+        let len = match rustix::io::read(&self.0, &mut *buffer.0) {
             Ok(len) => len,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        let mut rest = &buffer[..len];
+        let mut rest = &buffer.0[..len];
         while let Some((event, size)) = parse_change(rest) {
             rest = &rest[size..];
             each(event);
         }
         Ok(true)
-    }
-}
-
-impl From<OwnedFd> for ChangeGroup {
-    fn from(fd: OwnedFd) -> ChangeGroup {
-        ChangeGroup(fd)
-    }
-}
-
-impl AsFd for ChangeGroup {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 
@@ -232,8 +257,11 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::fs;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
 
     fn event(mask: u64, records: &[Vec<u8>]) -> Vec<u8> {
         let records = records.concat();
@@ -307,15 +335,15 @@ mod tests {
             Err(error) => return eprintln!("skipped: no notification here: {error}"),
             Ok(group) => group,
         };
-        if let Err(error) = group.watch_directory(open.as_fd()) {
+        if let Err(error) = group.watch_directory(open.as_fd(), WriteEvents::Each) {
             return eprintln!("skipped: no notification here: {error}");
         }
         fs::write(dir.path().join("file"), "contents").expect("writes");
         fs::rename(dir.path().join("file"), dir.path().join("other")).expect("renames");
         fs::remove_file(dir.path().join("other")).expect("removes");
-        let mut seen = Vec::new();
+        let (mut buffer, mut seen) = (EventBuffer::default(), Vec::new());
         while !seen.iter().any(|(_, deleted)| *deleted) {
-            let read = group.read(None, &mut |event| {
+            let read = group.read(&mut buffer, None, &mut |event| {
                 assert_eq!(event.pid, std::process::id());
                 let old = event.old.map(|old| old.name.to_owned());
                 let name = event.name.expect("has a name").name.to_owned();
@@ -326,10 +354,38 @@ mod tests {
         let names: Vec<_> = seen.into_iter().map(|(names, _)| names).collect();
         assert_eq!(names.first(), Some(&(None, b"file".to_vec())));
         assert!(names.contains(&(Some(b"file".to_vec()), b"other".to_vec())));
-        assert!(
-            !group
-                .read(Some(Duration::ZERO), &mut |_| ())
-                .expect("reads")
-        );
+        let more = group.read(&mut buffer, Some(Duration::ZERO), &mut |_| ());
+        assert!(!more.expect("reads"));
+    }
+
+    #[test]
+    fn a_write_raises_an_event_on_request_and_a_close_does_always() {
+        for (writes, expected) in [
+            (WriteEvents::OnClose, [false, true]),
+            (WriteEvents::Each, [true, true]),
+        ] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let mut file = fs::File::create(dir.path().join("file")).expect("made");
+            let open = fs::File::open(dir.path()).expect("opens");
+            let group = match ChangeGroup::new() {
+                Err(error) => return eprintln!("skipped: no notification here: {error}"),
+                Ok(group) => group,
+            };
+            if let Err(error) = group.watch_directory(open.as_fd(), writes) {
+                return eprintln!("skipped: no notification here: {error}");
+            }
+            let mut buffer = EventBuffer::default();
+            let mut contents = || {
+                let mut contents = false;
+                let read = group.read(&mut buffer, Some(Duration::ZERO), &mut |event| {
+                    contents |= event.contents;
+                });
+                read.expect("reads") && contents
+            };
+            file.write_all(b"contents").expect("writes");
+            let written = contents();
+            drop(file);
+            assert_eq!([written, contents()], expected, "{writes:?}");
+        }
     }
 }

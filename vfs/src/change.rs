@@ -94,9 +94,11 @@ impl<'a> Change<'a> {
 
 /// A stream of changes, from [`crate::FileSystem::watch`]. It does not keep the source open.
 pub trait ChangeStream: Send {
-    /// Waits until there are changes, for `time` at most, and passes each to `each`. It returns at
-    /// once with those that are there, and pauses for about a millisecond between busy calls, so
-    /// that changes are merged. Returns `ESTALE` if the source is closed.
+    /// Waits until there are changes, for `time` at most ([`Duration::MAX`] for no limit), and
+    /// passes each to `each`. Returns at once with those that are there, and early after a signal.
+    /// Pauses between busy calls, so that changes are merged: for about a millisecond, longer if
+    /// the source reads changes outside of the tree. Returns `ESTALE` if the source is closed, at
+    /// the next change.
     fn next(&mut self, time: Duration, each: &mut dyn FnMut(&Change<'_>)) -> Result<()>;
 
     /// Returns whether it reports every change of objects on this device ([`crate::Attr::device`]):

@@ -65,9 +65,11 @@ pub(crate) struct MountArgs {
     /// http=, writeback or cache=metadata, always or loose, and to a directory with cache=auto or
     /// never only.
     ///
-    /// notify=auto|off determines whether the kernel is notified of changes of a directory by
-    /// others, and caches names and attributes for a minute instead of a second. auto, the default,
-    /// applies to root and cache=auto.
+    /// notify=auto|writes|off determines whether the kernel is notified of changes of a directory
+    /// by others, and caches longer. auto, the default, applies to root and cache=auto: names and
+    /// the attributes of directories and links are valid for a minute instead of a second. writes
+    /// extends that to the attributes of files, but then small writes to all files of the
+    /// directory's file system take 2.5 times as long.
     ///
     /// uid=N and gid=N replace the owner and group of all files. soft lets calls fail that the
     /// server does not answer within timeo=TENTHS of a second (default: 600). retry=SECONDS limits

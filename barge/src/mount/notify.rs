@@ -2,52 +2,53 @@
 //!
 //! A thread waits for changes and writes the messages of the session (`fuse::server`) to the
 //! device. Threads that serve requests never wait for it: the kernel accepts a message about a name
-//! only after it has got the replies to requests in that directory.
+//! only after it has got the replies to requests in that directory. For the same reason the end of
+//! a mount does not: the thread keeps neither the source nor the session open, and ends with the
+//! process.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fuse::server::{Notification, Session};
-use hostdir::FileSystemWatch;
-use rustix::io::Errno;
+use fuse::server::{Coverage, Notification, Repeat, Session};
+use hostdir::{FileSystemWatch, WriteEvents};
+use rustix::io::Errno as Raw;
 use rustix::thread::CapabilitySet;
 use transports::fusedev::Notifier;
-use vfs::{ChangeStream, Errno as Failed};
+use vfs::{ChangeStream, Errno};
 
 use super::options::ResolvedOptions;
 
 /// Validity of names and attributes while changes are reported. A forgotten change, such as a write
 /// through a memory map or a mount in the directory, shows after it at the latest.
-pub(super) const VALIDITY: Duration = Duration::from_secs(60);
+const VALIDITY: Duration = Duration::from_secs(60);
 
-/// Maximum time of a wait for changes, after which the end of the mount is noticed.
-const WAIT: Duration = Duration::from_millis(100);
-
-/// Times after which a message that the kernel knows no node for is sent again: the reply with the
-/// node may be in flight.
-const REPEATS: [Duration; 3] = [
+/// Times after which a message is sent again, because a reply may be in flight: to one about a node
+/// that the kernel does not know after each of them.
+const DELAYS: [Duration; 3] = [
     Duration::from_millis(2),
     Duration::from_millis(50),
     Duration::from_secs(1),
 ];
 
-/// Maximum number of messages to be sent again. Those of a burst beyond it are not, since replies
-/// are in flight for moments only.
+/// Index of the time after which a name is let expire once more.
+const SECOND_EXPIRY: usize = 1;
+
+/// Maximum number of messages to be sent again after one of the times. Those of a burst beyond it
+/// are not, since replies are in flight for moments only.
 const MAX_REPEATED: usize = 1 << 14;
 
 /// Begins to watch the file system of a directory that is to be mounted with `options`, before this
 /// process loses its privileges. Without them caches are valid for a short time.
 pub(super) fn watch(options: &ResolvedOptions) -> Option<Arc<FileSystemWatch>> {
-    if !options.notify || !sys::caps::have_all(CapabilitySet::SYS_ADMIN) {
+    let writes = options.notify?;
+    if !sys::caps::have_all(CapabilitySet::SYS_ADMIN) {
         return None;
     }
     let path = options.source.host_paths().into_iter().next()?;
-    match FileSystemWatch::begin(Path::new(&path)) {
+    match FileSystemWatch::begin(Path::new(&path), writes) {
         Ok(watch) => Some(watch),
         Err(error) => {
             tracing::info!("{}: no notification of changes: {error}", path.display());
@@ -56,108 +57,93 @@ pub(super) fn watch(options: &ResolvedOptions) -> Option<Arc<FileSystemWatch>> {
     }
 }
 
-/// The thread. Dropping it waits until it has ended.
-pub(super) struct NotifierThread {
-    thread: Option<JoinHandle<()>>,
-    ended: Arc<AtomicBool>,
-}
-
-impl NotifierThread {
-    /// Starts the thread, which sends messages about `changes` for `session` to `device`.
-    pub(super) fn start(
-        changes: Box<dyn ChangeStream>,
-        session: &Arc<Session>,
-        device: OwnedFd,
-    ) -> std::io::Result<NotifierThread> {
-        let ended = Arc::new(AtomicBool::new(false));
-        let mut state = State {
-            session: Arc::downgrade(session),
-            notifier: Notifier::new(device),
-            repeated: VecDeque::new(),
-        };
-        let end = ended.clone();
-        let run = move || state.run(changes, &end);
-        let thread = std::thread::Builder::new().name("barge-notify".into());
-        Ok(NotifierThread {
-            thread: Some(thread.spawn(run)?),
-            ended,
-        })
+/// Returns the validity of caches of a tree on `device`, of which these writes are reported.
+pub(super) fn coverage(device: u64, writes: WriteEvents) -> Coverage {
+    Coverage {
+        device,
+        validity: VALIDITY,
+        each_write: writes == WriteEvents::Each,
     }
 }
 
-impl Drop for NotifierThread {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        // A panic was reported by the thread.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
+/// Starts the thread, which sends messages about `changes` for `session` to `device`.
+pub(super) fn start(
+    changes: Box<dyn ChangeStream>,
+    session: &Arc<Session>,
+    device: OwnedFd,
+) -> std::io::Result<()> {
+    let mut state = State {
+        session: Arc::downgrade(session),
+        notifier: Notifier::new(device),
+        repeated: Default::default(),
+    };
+    let thread = std::thread::Builder::new().name("barge-notify".into());
+    thread.spawn(move || state.run(changes)).map(drop)
 }
 
-/// A message to be sent again, and how often it was sent.
+/// A message to be sent again.
 struct Repeated {
     due: Instant,
-    sent: usize,
     notification: Notification,
 }
 
 struct State {
     session: Weak<Session>,
     notifier: Notifier,
-    repeated: VecDeque<Repeated>,
+    /// The messages to be sent again after each of [`DELAYS`], the next one first.
+    repeated: [VecDeque<Repeated>; DELAYS.len()],
 }
 
 impl State {
-    fn run(&mut self, mut changes: Box<dyn ChangeStream>, end: &AtomicBool) {
-        while !end.load(Ordering::Relaxed) {
-            let next = self.repeated.iter().map(|repeated| repeated.due).min();
-            let wait = next.map_or(WAIT, |due| {
-                due.saturating_duration_since(Instant::now()).min(WAIT)
-            });
-            let read = changes.next(wait, &mut |change| {
+    fn run(&mut self, mut changes: Box<dyn ChangeStream>) {
+        loop {
+            let read = changes.next(self.wait(), &mut |change| {
                 if let Some(session) = self.session.upgrade() {
-                    for notification in session.notify(change) {
-                        self.send(notification, 0);
-                    }
+                    session.notify(change, &mut |notification| self.send(notification, 0));
                 }
             });
             match read {
                 Ok(()) => self.repeat(),
-                Err(Failed::ESTALE) => return,
+                Err(Errno::ESTALE) => return,
                 Err(errno) => {
                     tracing::warn!("notification of changes has ended: {errno}");
                     break;
                 }
             }
         }
-        if let Some(session) = self
-            .session
-            .upgrade()
-            .filter(|_| !end.load(Ordering::Relaxed))
-        {
-            for notification in session.end_notification() {
-                self.send(notification, REPEATS.len());
-            }
+        if let Some(session) = self.session.upgrade() {
+            session.end_notification(&mut |notification| self.send(notification, DELAYS.len()));
         }
     }
 
-    /// Sends a message that was sent `sent` times before.
-    fn send(&mut self, notification: Notification, sent: usize) {
-        match self.notifier.send(&notification.message) {
-            Err(Errno::NOENT) if notification.repeats && sent < REPEATS.len() => {
-                if self.repeated.len() < MAX_REPEATED {
-                    let due = Instant::now() + REPEATS[sent];
-                    let sent = sent + 1;
-                    self.repeated.push_back(Repeated {
-                        due,
-                        sent,
-                        notification,
-                    });
-                }
-            }
+    /// Returns the time until the next message is due again.
+    fn wait(&self) -> Duration {
+        let next = self.repeated.iter().filter_map(VecDeque::front);
+        let next = next.map(|repeated| repeated.due).min();
+        next.map_or(Duration::MAX, |due| {
+            due.saturating_duration_since(Instant::now())
+        })
+    }
+
+    /// Sends a message that was sent after `delays` of [`DELAYS`].
+    fn send(&mut self, notification: Notification, delays: usize) {
+        let sent = self.notifier.send(&notification.message);
+        let next = match (notification.repeat, sent) {
+            (Repeat::IfUnknown, Err(Raw::NOENT)) => delays,
+            (Repeat::Once, _) if delays == 0 => SECOND_EXPIRY,
+            _ => DELAYS.len(),
+        };
+        if let Some(queue) = self.repeated.get_mut(next)
+            && queue.len() < MAX_REPEATED
+        {
+            let due = Instant::now() + DELAYS[next];
+            queue.push_back(Repeated { due, notification });
+        }
+        match sent {
             // The name or node is not cached, has children or is a mount point; or the mount is
             // gone.
-            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::BUSY | Errno::NOTDIR) => {}
-            Err(Errno::NODEV | Errno::NOTCONN | Errno::PERM) => {}
+            Ok(()) | Err(Raw::NOENT | Raw::NOTEMPTY | Raw::BUSY | Raw::NOTDIR) => {}
+            Err(Raw::NODEV | Raw::NOTCONN | Raw::PERM) => {}
             Err(error) => tracing::debug!("the kernel refused a notification: {error}"),
         }
     }
@@ -165,14 +151,44 @@ impl State {
     /// Sends the messages that are due again.
     fn repeat(&mut self) {
         let now = Instant::now();
-        for _ in 0..self.repeated.len() {
-            match self.repeated.pop_front() {
-                Some(repeated) if repeated.due <= now => {
-                    self.send(repeated.notification, repeated.sent);
+        for delay in 0..DELAYS.len() {
+            let is_due = |repeated: &Repeated| repeated.due <= now;
+            while self.repeated[delay].front().is_some_and(is_due) {
+                if let Some(repeated) = self.repeated[delay].pop_front() {
+                    self.send(repeated.notification, delay + 1);
                 }
-                Some(repeated) => self.repeated.push_back(repeated),
-                None => {}
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_expires_once_more() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let mut state = State {
+            session: Weak::new(),
+            notifier: Notifier::new(writer),
+            repeated: Default::default(),
+        };
+        for (repeat, times) in [
+            (Repeat::Never, 1),
+            // The pipe knows every node.
+            (Repeat::IfUnknown, 1),
+            (Repeat::Once, 2),
+        ] {
+            let message = b"message".to_vec();
+            state.send(Notification { message, repeat }, 0);
+            while state.wait() < Duration::MAX {
+                std::thread::sleep(state.wait());
+                state.repeat();
+            }
+            let mut sent = [0; 64];
+            let len = rustix::io::read(&reader, &mut sent).expect("read");
+            assert_eq!(sent[..len], b"message".repeat(times), "{repeat:?}");
         }
     }
 }

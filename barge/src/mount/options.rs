@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use barge_client::DiskCacheOptions;
 use clap::ValueEnum;
+use hostdir::WriteEvents;
 use layers::OwnerOverride;
 use layers::pagecache::{self, Mode};
 use remote::{Retry, Timeouts};
@@ -38,8 +39,8 @@ pub(super) enum MountOption {
     Writeback,
     /// Whether the kernel may read and write files itself.
     Passthrough(bool),
-    /// Whether the kernel is notified of changes by others.
-    Notify(bool),
+    /// The writes by others of which the kernel is notified, if it is notified of changes at all.
+    Notify(Option<WriteEvents>),
     /// Whether calls without a reply fail after the timeout.
     Soft(bool),
     /// Time for a reply.
@@ -134,10 +135,11 @@ impl FromStr for MountOption {
             ("passthrough", other) => {
                 return Err(format!("expected auto or off, got '{other}'"));
             }
-            ("notify", "auto") => MountOption::Notify(true),
-            ("notify", "off") => MountOption::Notify(false),
+            ("notify", "auto") => MountOption::Notify(Some(WriteEvents::OnClose)),
+            ("notify", "writes") => MountOption::Notify(Some(WriteEvents::Each)),
+            ("notify", "off") => MountOption::Notify(None),
             ("notify", other) => {
-                return Err(format!("expected auto or off, got '{other}'"));
+                return Err(format!("expected auto, writes or off, got '{other}'"));
             }
             ("soft", "") => MountOption::Soft(true),
             ("hard", "") => MountOption::Soft(false),
@@ -178,8 +180,9 @@ pub(super) struct ResolvedOptions {
     pub(super) fuse: fuse::server::Options,
     /// Whether the kernel should read and write files itself.
     pub(super) passthrough: bool,
-    /// Whether the kernel is notified of changes by others, and caches longer.
-    pub(super) notify: bool,
+    /// The writes by others of which the kernel is notified, if it is notified of changes and
+    /// caches longer.
+    pub(super) notify: Option<WriteEvents>,
     /// Page cache, if enabled.
     pub(super) page_cache: Option<pagecache::Options>,
     /// Disk cache for files of another server.
@@ -249,7 +252,7 @@ pub(super) fn resolve(
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
     let mut passthrough = true;
-    let mut notify = true;
+    let mut notify = Some(WriteEvents::OnClose);
     let (mut sandbox, mut seccomp) = (None, None);
     for option in options {
         let (direct, lazy) = without_fuse(option);
@@ -363,8 +366,8 @@ pub(super) fn resolve(
     };
     // The next open revalidates what was written in any case.
     fuse.writers_bypass_cache = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
-    let notify = notify && directory && pages.is_none() && !overlaid;
-    let notify = notify && fuse.cache == fuse::server::Cache::Auto;
+    let changes = directory && pages.is_none() && !overlaid;
+    let notify = notify.filter(|_| changes && fuse.cache == fuse::server::Cache::Auto);
     Ok(ResolvedOptions {
         passthrough,
         notify,

@@ -14,7 +14,7 @@ use sandbox::{Confinement, VisiblePath};
 use transports::fusedev::{Channels, PassthroughFiles};
 use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem};
 
-use super::notify::{self, NotifierThread};
+use super::notify;
 use super::options::ResolvedOptions;
 use super::passthrough::Passthrough;
 use super::{MountArgs, shutdown_timeout, warn_not_synced, with_timeout};
@@ -102,18 +102,16 @@ pub(super) fn serve(
         session = session.with_passthrough(Arc::new(Passthrough(files)));
     }
     let changes = watch.and_then(|_| watch_changes(&fs));
-    if let Some((device, _)) = &changes {
-        session = session.with_notification(*device, notify::VALIDITY);
+    if let (Some((device, _)), Some(writes)) = (&changes, options.notify) {
+        session = session.with_notification(notify::coverage(*device, writes));
     }
     let session = Arc::new(session);
-    let notifier = match changes {
-        Some((_, changes)) => holder
-            .descriptor()
-            .and_then(|device| NotifierThread::start(changes, &session, device))
-            .map(Some)
-            .map_err(Failure::new)?,
-        None => None,
-    };
+    if let Some((_, changes)) = changes {
+        let device = holder.descriptor();
+        device
+            .and_then(|device| notify::start(changes, &session, device))
+            .map_err(Failure::new)?;
+    }
     let dir = args.dir.display().to_string();
     let threads = serve_requests(&engine, session, server.max_request(), dir, holder);
     let threads = threads.map_err(Failure::new)?;
@@ -130,7 +128,6 @@ pub(super) fn serve(
         // Either the session has ended or programs still have files open: they get errors.
         let _ = receiver.recv_timeout(service::CLOSE_TIMEOUT);
     }
-    drop(notifier);
     let pages = options.page_cache.is_some();
     let synced = with_timeout(limit, move || {
         // Writes through memory maps may arrive after the last close.

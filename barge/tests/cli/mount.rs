@@ -525,6 +525,7 @@ fn what_cannot_be_mounted_says_why() {
 }
 
 /// Waits until a condition is true.
+#[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use csi::proto::{
     Empty, HealthError, Mode, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
@@ -155,6 +154,16 @@ fn with_sources(scratch: &Scratch, more: &[&str]) -> (Daemon, String) {
     (Daemon::start(scratch, &args), allowed)
 }
 
+/// Stages a volume of the tree and publishes it on the directory whose path it returns.
+fn publish_tree<'a>(daemon: &'a Daemon, scratch: &Scratch) -> (Volume<'a>, String) {
+    let source = scratch.text("allowed/tree");
+    let volume = Volume::new(daemon, scratch, "v", &[("source", &source)]);
+    let target = scratch.text("target");
+    volume.stage().expect("staged");
+    volume.publish(&target, false).expect("published");
+    (volume, target)
+}
+
 #[test]
 fn a_volume_is_mounted_once_and_published_to_each_workload() {
     if !may_mount() {
@@ -224,11 +233,9 @@ fn a_volume_is_mounted_once_and_published_to_each_workload() {
 
 /// Returns the attributes of the mount on `target`, as the mount table has them.
 fn attributes(target: &str) -> Vec<String> {
-    let table = fs::read_to_string("/proc/self/mountinfo").expect("read");
-    let fields = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let entry = table.lines().map(fields).rfind(|entry| entry[4] == target);
-    let attributes = &entry.expect("a mount")[5];
-    attributes.split(',').map(str::to_owned).collect()
+    let entry = sys::mounts::at(target.as_ref()).expect("read");
+    let options = entry.expect("a mount").options;
+    options.split(',').map(str::to_owned).collect()
 }
 
 #[test]
@@ -296,17 +303,12 @@ fn mounts_outlive_the_daemon() {
     let scratch = Scratch::new();
     let (daemon, allowed) = with_sources(&scratch, &[]);
     let source = format!("{allowed}/tree");
-    let target = scratch.text("target");
-    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
-    volume.stage().expect("staged");
-    volume.publish(&target, false).expect("published");
+    let (_, target) = publish_tree(&daemon, &scratch);
     assert!(!daemon.end(Signal::KILL));
     fs::write(format!("{target}/after"), "after").expect("the mount lives");
-    // The socket is left behind, and replaced.
+    // The socket is left behind, and replaced; the volume is still published.
     let daemon = Daemon::start(&scratch, &["--allow-path", &allowed]);
-    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
-    volume.stage().expect("still staged");
-    volume.publish(&target, false).expect("still published");
+    let (volume, target) = publish_tree(&daemon, &scratch);
     assert_eq!(scratch.mounts(), 2);
     assert_eq!(fs::read(format!("{target}/after")).expect("read"), b"after");
     volume.stats(&target).expect("published");
@@ -330,12 +332,8 @@ fn a_volume_whose_process_has_ended_is_reported_and_replaced() {
         return;
     }
     let scratch = Scratch::new();
-    let (daemon, allowed) = with_sources(&scratch, &[]);
-    let source = format!("{allowed}/tree");
-    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
-    let target = scratch.text("target");
-    volume.stage().expect("staged");
-    volume.publish(&target, false).expect("published");
+    let (daemon, _) = with_sources(&scratch, &[]);
+    let (volume, target) = publish_tree(&daemon, &scratch);
     for pid in processes_with(&volume.staging) {
         kill_process(pid, Signal::KILL).expect("it runs");
     }
@@ -383,10 +381,8 @@ fn a_volume_that_does_not_answer_can_be_unpublished() {
     let scratch = Scratch::new();
     let (daemon, allowed) = with_sources(&scratch, &[]);
     let source = format!("{allowed}/tree");
-    let volume = Volume::new(&daemon, &scratch, "v", &[("source", &source)]);
-    let (target, next) = (scratch.text("target"), scratch.text("next"));
-    volume.stage().expect("staged");
-    volume.publish(&target, false).expect("published");
+    let (volume, target) = publish_tree(&daemon, &scratch);
+    let next = scratch.text("next");
     let stopped = Stopped::new(processes_with(&volume.staging));
     let stats = NodeGetVolumeStatsRequest {
         volume_id: volume.id.into(),
@@ -408,11 +404,9 @@ fn a_volume_that_does_not_answer_can_be_unpublished() {
     drop(stopped);
     volume.stage().expect("staged again");
     // The processes that go on need a processor first.
-    let until = Instant::now() + Duration::from_secs(10);
-    while !volume.problems().expect("mounted").is_empty() {
-        assert!(Instant::now() < until, "it does not answer");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("it answers", || {
+        volume.problems().expect("mounted").is_empty()
+    });
     volume.unstage().expect("unstaged");
     other.unstage().expect("unstaged");
 }
@@ -740,10 +734,10 @@ struct Group(PathBuf);
 impl Group {
     /// Makes a group, or returns `None` if this process cannot.
     fn new(name: &str) -> Option<Group> {
-        let table = fs::read_to_string("/proc/self/mountinfo").expect("read");
-        let line = table.lines().find(|line| line.contains(" - cgroup2 "))?;
+        let table = sys::mounts::read().expect("read");
+        let hierarchy = table.into_iter().find(|entry| entry.kind == "cgroup2")?;
         let name = format!("barge-csi-test-{}-{name}", std::process::id());
-        let dir = PathBuf::from(line.split(' ').nth(4)?).join(name);
+        let dir = hierarchy.target.join(name);
         fs::create_dir(&dir).is_ok().then_some(Group(dir))
     }
 

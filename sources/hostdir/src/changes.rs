@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: file systems mounted below the root, whose changes are not reported.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::thread::CapabilitySet;
-use sys::fs_changes::{self, ChangeEvent, ChangeGroup};
+use sys::fs_changes::{self, ChangeEvent, ChangeGroup, EventBuffer, WriteEvents};
 use sys::handle::FileHandle;
 use vfs::{
     Change, ChangeKinds, ChangeStream, ChangedName, Errno, Kind, NodeId, Patience, Result, Support,
@@ -34,16 +35,23 @@ use crate::tree::Tree;
 /// A watch of a file system that a process with privileges has begun, for [`crate::Options`]. It
 /// serves one stream.
 #[derive(Debug)]
-pub struct FileSystemWatch(Mutex<Option<ChangeGroup>>);
+pub struct FileSystemWatch {
+    group: Mutex<Option<ChangeGroup>>,
+    writes: WriteEvents,
+}
 
 impl FileSystemWatch {
-    /// Begins to watch the file system that `path` is on. Needs `CAP_SYS_ADMIN`; returns other
-    /// errors if the kernel or the file system has no such events.
-    pub fn begin(path: &Path) -> io::Result<Arc<FileSystemWatch>> {
+    /// Begins to watch the file system that `path` is on. With [`WriteEvents::Each`], all writes on
+    /// it become slower. Needs `CAP_SYS_ADMIN`; returns other errors if the kernel or the file
+    /// system has no such events.
+    pub fn begin(path: &Path, writes: WriteEvents) -> io::Result<Arc<FileSystemWatch>> {
         let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let group = ChangeGroup::new()?;
-        group.watch_file_system(fd.as_fd())?;
-        Ok(Arc::new(FileSystemWatch(Mutex::new(Some(group)))))
+        group.watch_file_system(fd.as_fd(), writes)?;
+        Ok(Arc::new(FileSystemWatch {
+            group: Mutex::new(Some(group)),
+            writes,
+        }))
     }
 }
 
@@ -61,24 +69,29 @@ fn may_watch_file_systems() -> bool {
     sys::caps::have_all(CapabilitySet::SYS_ADMIN)
 }
 
-/// Implements [`vfs::FileSystem::watch`]. `watch` was begun before, if it is set.
+/// Implements [`vfs::FileSystem::watch`]. `watch` was begun before, if it is set, and says which
+/// writes to report: otherwise each.
 pub(crate) fn watch(
     root: &Arc<HostNode>,
     watch: Option<&FileSystemWatch>,
 ) -> Result<Box<dyn ChangeStream>> {
+    // Not left in `watch` in any case: its queue would fill.
+    let begun = watch.and_then(|watch| watch.group.lock().take());
     identity::assume_server()?;
     let support = support(root, watch);
     if support == Support::None {
         return Err(Errno::EOPNOTSUPP);
     }
-    let begun = watch.and_then(|watch| watch.0.lock().take());
+    let writes = watch.map_or(WriteEvents::Each, |watch| watch.writes);
+    // Without kernel handles, it is of no use.
+    let begun = begun.filter(|_| support == Support::Native);
     let (group, mut whole) = match begun {
         Some(group) => (group, true),
         None => (ChangeGroup::new().map_err(unsupported)?, false),
     };
     if support == Support::Native && !whole {
         let fd = root.fd(Patience::Full)?;
-        whole = group.watch_file_system(fd.as_fd()).is_ok();
+        whole = group.watch_file_system(fd.as_fd(), writes).is_ok();
     }
     let mut places = Places {
         device: root.device().dev,
@@ -86,8 +99,11 @@ pub(crate) fn watch(
             true => Scope::FileSystem,
             false => Scope::Directories,
         },
+        writes,
         directories: HashMap::new(),
         objects: HashMap::new(),
+        removed: HashMap::new(),
+        lost: false,
     };
     if !whole {
         places.watch_below(&group, root, Path::new(""), &mut |_| ())?;
@@ -95,6 +111,7 @@ pub(crate) fn watch(
     Ok(Box::new(HostChanges {
         tree: Arc::downgrade(root.tree()),
         group,
+        buffer: EventBuffer::default(),
         places,
         process: std::process::id(),
         next_read: None,
@@ -115,10 +132,19 @@ const MAX_REMEMBERED: usize = 1 << 16;
 /// The time between two busy reads, in which the kernel merges changes of one object.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// The time after a read of changes outside of the tree only, or after a loss: programs that are
+/// busy elsewhere on the file system wake this one 50 times per second at most, and a want of
+/// descriptors that lasts makes as many overflows.
+const LONG_PAUSE: Duration = Duration::from_millis(20);
+
+/// Maximum number of reads between two pauses: as many as empty a queue of the default length.
+const MAX_READS: usize = 32;
+
 /// A stream of changes of a tree.
 struct HostChanges {
     tree: Weak<Tree>,
     group: ChangeGroup,
+    buffer: EventBuffer,
     places: Places,
     /// This process.
     process: u32,
@@ -136,18 +162,41 @@ impl ChangeStream for HostChanges {
         // Kept for the whole batch only: the stream does not keep the source open.
         let mut root = None;
         let mut outcome = Ok(());
-        let read = group.read(Some(time), &mut |event| {
-            if root.is_none() {
-                root = tree.upgrade().and_then(|tree| tree.root());
+        let any_passed = Cell::new(false);
+        let mut each = |change: &Change<'_>| {
+            any_passed.set(true);
+            each(change);
+        };
+        let mut wait = time;
+        for _ in 0..MAX_READS {
+            let read = group.read(&mut self.buffer, Some(wait), &mut |event| {
+                if root.is_none() {
+                    root = tree.upgrade().and_then(|tree| tree.root());
+                }
+                let passed = match &root {
+                    Some(root) => places.pass(group, root, &event, self.process, &mut each),
+                    None => Err(Errno::ESTALE),
+                };
+                outcome = outcome.and(passed);
+            });
+            if !read.map_err(|_| Errno::EIO)? {
+                break;
             }
-            let passed = match &root {
-                Some(root) => places.pass(group, root, &event, self.process, each),
-                None => Err(Errno::ESTALE),
+            let lost = std::mem::take(&mut places.lost);
+            if lost {
+                each(&Change::OVERFLOW);
+            }
+            let any_passed = any_passed.get();
+            let pause = match any_passed && !lost {
+                true => PAUSE,
+                false => LONG_PAUSE,
             };
-            outcome = outcome.and(passed);
-        });
-        if read.map_err(|_| Errno::EIO)? {
-            self.next_read = Some(Instant::now() + PAUSE);
+            self.next_read = Some(Instant::now() + pause);
+            if any_passed || outcome.is_err() {
+                break;
+            }
+            // The queue is to be empty at the beginning of the long pause.
+            wait = Duration::ZERO;
         }
         outcome
     }
@@ -162,8 +211,15 @@ struct Places {
     /// The device that is watched.
     device: u64,
     scope: Scope,
+    writes: WriteEvents,
     directories: HashMap<HandleKey, Place>,
     objects: HashMap<HandleKey, NodeId>,
+    /// The last name that was removed from an object, with marks on directories: it cannot be
+    /// opened to see whether it has others.
+    removed: HashMap<HandleKey, (NodeId, Box<[u8]>)>,
+    /// Whether a change could not be located since this was last cleared, for want of a descriptor
+    /// or memory.
+    lost: bool,
 }
 
 /// The extent of the marks.
@@ -312,13 +368,17 @@ impl Places {
             }
             return Ok(());
         }
-        let handle = event.object.as_ref().map(key);
-        let place = handle.and_then(|handle| self.directories.get(&handle).cloned());
-        if let Some(Place::Beneath(_, old)) = place
-            && (event.renamed || event.deleted)
-        {
-            let to = name.filter(|_| kinds.contains(ChangeKinds::RENAMED));
-            self.relocate(&old, to.map(Location::full).as_deref());
+        if let Some(handle) = event.object.as_ref().map(key) {
+            if event.renamed
+                && let Some(Place::Beneath(_, old)) = self.directories.get(&handle).cloned()
+            {
+                let to = name.filter(|_| kinds.contains(ChangeKinds::RENAMED));
+                self.relocate(&old, to.map(Location::full).as_deref());
+            }
+            if event.deleted {
+                // It is empty: none is below.
+                self.directories.remove(&handle);
+            }
         }
         match name {
             // Entries that were made before the mark have no event.
@@ -357,7 +417,8 @@ impl Places {
             Some(place) => place.clone(),
             None if self.scope == Scope::Directories => return None,
             None => {
-                let place = find_place(root, &name.dir)?;
+                let place = present(find_place(root, &name.dir));
+                let place = self.note_loss(place)?;
                 remember(&mut self.directories, key, place.clone());
                 place
             }
@@ -382,11 +443,17 @@ impl Places {
     ) -> Object {
         let key = key(handle);
         let known = self.objects.get(&key).copied();
+        if event.created || event.renamed {
+            self.removed.remove(&key);
+        }
+        // A change of the number of links has no name: a file may have replaced this one.
+        let unlinked = event.deleted || event.attributes && event.name.is_none();
         // A handle has the generation of the inode and always means the same object.
-        if known.is_some() && !event.deleted {
+        if known.is_some() && !unlinked {
             return Object {
                 id: known,
-                ..Object::default()
+                nameless: self.is_removed(&key, name),
+                unlinked: None,
             };
         }
         let device = root.device();
@@ -396,20 +463,33 @@ impl Places {
             }
             _ => open_child(root, name, handle),
         };
-        let Some((fd, stx)) = opened.ok().and_then(|fd| {
-            let stx = stat(fd.as_fd()).ok()?;
-            (dev_of(&stx) == self.device).then_some((fd, stx))
-        }) else {
+        let opened = opened.and_then(|fd| {
+            let stx = stat(fd.as_fd())?;
+            Ok((fd, stx))
+        });
+        let opened = self.note_loss(present(opened));
+        let opened = opened.filter(|(_, stx)| dev_of(stx) == self.device);
+        let Some((fd, stx)) = opened else {
+            let nameless = self.scope == Scope::FileSystem || self.is_removed(&key, name);
+            match (self.scope, name) {
+                (Scope::FileSystem, _) => drop(self.objects.remove(&key)),
+                (Scope::Directories, Some(name)) if event.deleted => {
+                    remember(&mut self.removed, key, (name.dir, name.name.into()));
+                }
+                _ => {}
+            }
             return Object {
                 id: known,
-                nameless: self.scope == Scope::FileSystem,
+                nameless,
                 unlinked: None,
             };
         };
         let id = device.id(stx.stx_ino);
         let unlinked = stx.stx_nlink == 0;
-        if !unlinked {
-            remember(&mut self.objects, key, id);
+        match unlinked {
+            // Later changes are not of this name.
+            true => drop(self.objects.remove(&key)),
+            false => remember(&mut self.objects, key, id),
         }
         Object {
             id: Some(id),
@@ -418,9 +498,22 @@ impl Places {
         }
     }
 
+    /// Returns whether `name` was removed from the object, with a mark on its directory.
+    fn is_removed(&self, key: &HandleKey, name: Option<&Location<'_>>) -> bool {
+        let removed = self.removed.get(key);
+        let removed = removed.zip(name);
+        removed.is_some_and(|((dir, removed), name)| (*dir, &**removed) == (name.dir, name.name))
+    }
+
+    /// Returns the object of a change if it is there. Notes the loss of the change after an error.
+    fn note_loss<T>(&mut self, object: Result<Option<T>>) -> Option<T> {
+        self.lost |= object.is_err();
+        object.unwrap_or_default()
+    }
+
     /// Watches the directory at `path` and those below it, on the same file system. Passes what it
-    /// finds there as created to `each`. Skips directories that this process cannot read; returns
-    /// `ENOSPC` if the user watches too many.
+    /// finds there as created to `each`. Skips directories that this process cannot read and those
+    /// that are moved or removed meanwhile; returns `ENOSPC` if the user watches too many.
     fn watch_below(
         &mut self,
         group: &ChangeGroup,
@@ -432,22 +525,25 @@ impl Places {
         let mut waiting = vec![path.to_path_buf()];
         while let Some(path) = waiting.pop() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let Ok(fd) = root.host().open(|| open_beneath(&root_fd, &path, flags)) else {
+            let fd = root.host().open(|| open_beneath(&root_fd, &path, flags));
+            let Some(fd) = present(fd)? else {
                 continue;
             };
-            let Ok(stx) = stat(fd.as_fd()) else {
-                continue;
-            };
-            group.watch_directory(fd.as_fd()).map_err(unsupported)?;
+            let stx = stat(fd.as_fd())?;
+            group
+                .watch_directory(fd.as_fd(), self.writes)
+                .map_err(unsupported)?;
             let handle = FileHandle::of(fd.as_fd()).map_err(sys::errno)?;
             let (dir, device) = (root.device().id(stx.stx_ino), root.device());
             let place: Arc<Path> = path.clone().into();
             self.directories
                 .insert(key(&handle), Place::Beneath(dir, place));
-            let Ok(entries) = rustix::fs::Dir::read_from(&fd) else {
-                continue;
-            };
-            for entry in entries.flatten() {
+            let entries = rustix::fs::Dir::read_from(&fd).map_err(sys::errno)?;
+            for entry in entries {
+                // A directory that was removed has no entries.
+                let Some(entry) = present(entry.map_err(sys::errno))? else {
+                    break;
+                };
                 let name = entry.file_name().to_bytes();
                 if name == b"." || name == b".." {
                     continue;
@@ -473,6 +569,17 @@ impl Places {
     }
 }
 
+/// Returns `None` for an object that is gone, or that this process may not open: errors of handles,
+/// and of paths below the root.
+fn present<T>(object: Result<T>) -> Result<Option<T>> {
+    match object {
+        Ok(object) => Ok(Some(object)),
+        Err(Errno::ESTALE | Errno::ENOENT | Errno::EACCES) => Ok(None),
+        Err(Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Adds an entry to a cache, which is emptied if it is full.
 fn remember<V>(cache: &mut HashMap<HandleKey, V>, key: HandleKey, value: V) {
     if cache.len() >= MAX_REMEMBERED {
@@ -481,21 +588,23 @@ fn remember<V>(cache: &mut HashMap<HandleKey, V>, key: HandleKey, value: V) {
     cache.insert(key, value);
 }
 
-/// Returns the place of a directory of the root's file system, `None` if it no longer exists or
-/// cannot be opened.
-fn find_place(root: &HostNode, handle: &FileHandle) -> Option<Place> {
-    let (tree, host, mount) = (root.tree(), root.host(), root.device().mount()?);
+/// Returns the place of a directory of the root's file system, `ESTALE` if it no longer exists.
+fn find_place(root: &HostNode, handle: &FileHandle) -> Result<Place> {
+    let (tree, host) = (root.tree(), root.host());
+    let mount = root.device().mount().ok_or(Errno::ESTALE)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let fd = host.open(|| handle.open(mount, flags)).ok()?;
-    let stx = stat(fd.as_fd()).ok()?;
-    if !tree.containment().ok()?.is_directory_beneath(&fd).ok()? {
-        return Some(Place::Outside);
+    let fd = host.open(|| handle.open(mount, flags))?;
+    let stx = stat(fd.as_fd())?;
+    if !tree.containment()?.is_directory_beneath(&fd)? {
+        return Ok(Place::Outside);
     }
-    let root_fd = root.fd(Patience::Full).ok()?;
-    let top = host.proc_fds.path_of(root_fd.as_fd())?;
-    let path = host.proc_fds.path_of(fd.as_fd())?;
-    let below = path.strip_prefix(&top).ok()?;
-    Some(Place::Beneath(root.device().id(stx.stx_ino), below.into()))
+    let root_fd = root.fd(Patience::Full)?;
+    let top = host.proc_fds.path_of(root_fd.as_fd());
+    let path = host.proc_fds.path_of(fd.as_fd());
+    let (top, path) = top.zip(path).ok_or(Errno::ENAMETOOLONG)?;
+    // Only that of a removed directory differs.
+    let below = path.strip_prefix(&top).map_err(|_| Errno::ESTALE)?;
+    Ok(Place::Beneath(root.device().id(stx.stx_ino), below.into()))
 }
 
 /// Opens the object at `name` if it is the one of `handle`.

@@ -88,6 +88,8 @@ use crate::node::HostNode;
 use crate::proc_fd::ProcFds;
 use crate::tree::Tree;
 
+pub use sys::fs_changes::WriteEvents;
+
 pub use crate::changes::FileSystemWatch;
 pub use crate::identity::Identity;
 

@@ -1,8 +1,10 @@
+//! Notifications: messages to the kernel that are no replies.
+
 use std::os::fd::OwnedFd;
 
-use rustix::io::{Errno, Result};
+use rustix::io::{Result, retry_on_intr};
 
-/// A descriptor of a mount for notifications, messages that are no replies.
+/// A descriptor of a mount for notifications.
 pub struct Notifier(OwnedFd);
 
 impl Notifier {
@@ -18,11 +20,6 @@ impl Notifier {
     /// must not call it. Returns `ENOENT` if the kernel has not cached the node or name, `EINVAL`
     /// if it does not know the message.
     pub fn send(&self, message: &[u8]) -> Result<()> {
-        loop {
-            match rustix::io::write(&self.0, message) {
-                Err(Errno::INTR) => {}
-                sent => return sent.map(drop),
-            }
-        }
+        retry_on_intr(|| rustix::io::write(&self.0, message)).map(drop)
     }
 }

@@ -58,7 +58,7 @@ use crate::numbers::InitFlags;
 use crate::{DecodeError, WireFormat};
 
 pub use self::io_modes::BackingRegistry;
-pub use self::notify::Notification;
+pub use self::notify::{Coverage, Notification, Repeat};
 pub use self::options::{Cache, Options};
 
 /// Serves an exported tree over FUSE.

@@ -182,9 +182,9 @@ impl Nodes {
         past
     }
 
-    /// Returns the ids of all nodes.
-    pub(super) fn ids(&self, incarnation: Incarnation) -> Vec<u64> {
-        self.table.keys(incarnation)
+    /// Passes the id of each node to `each`, without a lock.
+    pub(super) fn for_each_id(&self, incarnation: Incarnation, each: impl FnMut(u64)) {
+        self.table.for_each_key(incarnation, each);
     }
 
     /// Returns the number of nodes.

@@ -8,15 +8,16 @@
 //! A reply that was computed before a change must not put old values back into the cache after the
 //! message. A request counts the changes when it begins, and a node that has changed since is valid
 //! for no time in the reply. For a change between the computation and the sending of a reply the
-//! kernel ignores attributes that are older than a message (`attr_version` of `fs/fuse/inode.c`)
-//! and keeps messages about names from directories with look-ups in flight (the directory's lock).
-//! It does not know a node that is in such a reply for the first time: the message returns `ENOENT`
-//! and is [repeated](Notification::repeats).
+//! kernel ignores attributes that are older than a message (`attr_version` of `fs/fuse/inode.c`),
+//! and a message about a name waits for look-ups in flight that hold the directory's lock. Two
+//! kinds of messages are sent [again](Notification::repeat): those about a node that the kernel
+//! does not know, because such a reply contains it for the first time, and those about a name,
+//! because the kernel looks an expired name up without that lock.
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use vfs::{Attr, Change, ChangeKinds, NodeId};
+use vfs::{Attr, Change, ChangeKinds, Kind, NodeId};
 
 use super::nodes::Nodes;
 use super::table::Incarnation;
@@ -28,11 +29,21 @@ use crate::numbers::{EPOCH_MINOR, EXPIRE_ONLY, Notify};
 /// Enough that a change of another node rarely shares a slot with one that is being looked up.
 const SLOTS: usize = 1024;
 
+/// The changes of which [`Session::notify`] is called, and the validity of caches meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Coverage {
+    /// The device of which all changes are reported.
+    pub device: u64,
+    /// The validity of names, absent names and the attributes of directories and symbolic links.
+    pub validity: Duration,
+    /// Whether each write is reported. Attributes of files then have this validity too; otherwise
+    /// they have that of [`super::Options`], as without notification.
+    pub each_write: bool,
+}
+
 /// The validity of the client's caches while changes are reported.
 pub(super) struct Coherence {
-    /// The device of which all changes are reported.
-    device: u64,
-    validity: Duration,
+    coverage: Coverage,
     ended: AtomicBool,
     /// The number of changes so far.
     changes: AtomicU64,
@@ -66,20 +77,32 @@ impl Coherence {
 pub struct Notification {
     /// The bytes to send. The client returns `ENOENT` if it has not cached the name or node.
     pub message: Vec<u8>,
-    /// Whether to send it again after `ENOENT`: a reply with the node may be in flight.
-    pub repeats: bool,
+    /// Whether to send it again.
+    pub repeat: Repeat,
+}
+
+/// The condition for sending a message again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Not at all.
+    Never,
+    /// After `ENOENT`: a reply with the node may be in flight.
+    IfUnknown,
+    /// Once, whatever the client returns: a reply that makes the name valid may be in flight. Linux
+    /// looks an expired name up without the directory's lock (`fuse_dentry_revalidate()` in
+    /// `fs/fuse/dir.c`).
+    Once,
 }
 
 impl Session {
-    /// Lets the client cache names and attributes of `device` for `validity`, from now on until
-    /// [`Session::end_notification`]: the driver passes all changes of it to [`Session::notify`].
-    /// Without effect unless [`super::Options::cache`] is `Auto`. Names are cached longer only by
-    /// clients that can drop all of them at once (Linux 6.16).
-    pub fn with_notification(mut self, device: u64, validity: Duration) -> Session {
+    /// Lets the client cache names and attributes for longer, from now on until
+    /// [`Session::end_notification`]: the driver passes all changes that `coverage` describes to
+    /// [`Session::notify`]. Without effect unless [`super::Options::cache`] is `Auto`. Names are
+    /// cached longer only by clients that can drop all of them at once (Linux 6.16).
+    pub fn with_notification(mut self, coverage: Coverage) -> Session {
         if self.options.cache == Cache::Auto {
             self.coherence = Some(Coherence {
-                device,
-                validity,
+                coverage,
                 ended: AtomicBool::new(false),
                 changes: AtomicU64::new(0),
                 last: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
@@ -88,48 +111,55 @@ impl Session {
         self
     }
 
-    /// Ends it: the stream of changes is over. Returns the messages that drop all caches.
-    pub fn end_notification(&self) -> Vec<Notification> {
+    /// Ends the longer validity, because the stream of changes is over, and passes the messages
+    /// that drop all caches to `send`.
+    pub fn end_notification(&self, send: &mut dyn FnMut(Notification)) {
         if let Some(coherence) = &self.coherence {
             coherence.ended.store(true, Ordering::SeqCst);
         }
-        self.notify(&Change::OVERFLOW)
+        self.notify(&Change::OVERFLOW, send);
     }
 
-    /// Returns the messages that make the client drop its caches of the nodes and names that a
-    /// change concerns, in order.
-    pub fn notify(&self, change: &Change<'_>) -> Vec<Notification> {
+    /// Passes the messages that make the client drop its caches of the nodes and names that a
+    /// change concerns to `send`, in order. `send` may wait for requests in flight.
+    pub fn notify(&self, change: &Change<'_>, send: &mut dyn FnMut(Notification)) {
         let (Some(coherence), Some(negotiated)) = (&self.coherence, self.negotiated()) else {
-            return Vec::new();
+            return;
         };
         // The client itself knows its own changes.
         if change.by_this_process {
-            return Vec::new();
+            return;
         }
         let incarnation = self.incarnation.load(Ordering::Acquire);
         let mut messages = Messages {
             nodes: &self.nodes,
             incarnation,
-            sent: Vec::new(),
+            send,
         };
         if change.kinds.contains(ChangeKinds::OVERFLOW) {
             coherence.record(None);
             if negotiated.minor() >= EPOCH_MINOR {
-                messages.push(Notify::IncEpoch, &[], false);
+                messages.push(Notify::IncEpoch, &[], Repeat::Never);
             }
-            for nodeid in self.nodes.ids(incarnation) {
-                messages.inode(nodeid, true);
-            }
-            return messages.sent;
+            let all = |nodeid| messages.inode(nodeid, true);
+            return self.nodes.for_each_id(incarnation, all);
         }
         let id = |id: NodeId| self.nodes.nodeid_of(id);
         let node = change.node.map(id);
+        // The client's kernel writes to such a file itself, with the id of the program's process,
+        // and has neither its contents in a cache nor its attributes for long.
+        if change.kinds == ChangeKinds::CONTENTS
+            && node.is_some_and(|node| self.is_passed_through(incarnation, node))
+        {
+            return;
+        }
         let names = [change.old_name, change.name].into_iter().flatten();
         let dirs = names.clone().map(|name| id(name.dir));
         let concerned: Vec<u64> = node.into_iter().chain(dirs).collect();
         coherence.record(Some(&concerned));
         let renamed = ChangeKinds::CREATED | ChangeKinds::DELETED | ChangeKinds::RENAMED;
         if change.kinds.intersects(renamed) {
+            let mut last_dir = None;
             for name in names.filter(|name| !name.name.is_empty()) {
                 let dir = id(name.dir);
                 let last = node.filter(|_| change.last_link);
@@ -138,21 +168,29 @@ impl Session {
                     None => messages.entry(dir, name.name),
                 }
                 // Its times and listing.
-                messages.inode(dir, true);
+                if last_dir.replace(dir) != Some(dir) {
+                    messages.inode(dir, true);
+                }
             }
         }
         if let Some(node) = node {
             messages.inode(node, change.kinds.contains(ChangeKinds::CONTENTS));
         }
-        messages.sent
+    }
+
+    /// Returns whether the client's kernel reads and writes the node's open files itself.
+    fn is_passed_through(&self, incarnation: Incarnation, nodeid: u64) -> bool {
+        let modes = self.io_modes.as_ref();
+        let modes = modes.filter(|modes| modes.has_passthrough());
+        modes.is_some_and(|modes| modes.is_passed_through(incarnation, nodeid))
     }
 }
 
-/// Messages under construction, about nodes that the client knows.
+/// Makes messages about nodes that the client knows.
 struct Messages<'a> {
     nodes: &'a Nodes,
     incarnation: Incarnation,
-    sent: Vec<Notification>,
+    send: &'a mut dyn FnMut(Notification),
 }
 
 impl Messages<'_> {
@@ -165,7 +203,7 @@ impl Messages<'_> {
         let off = if contents { 0 } else { -1 };
         if self.knows(ino) {
             let body = NotifyInvalInode { ino, off, len: 0 }.encode();
-            self.push(Notify::InvalInode, &[&body], true);
+            self.push(Notify::InvalInode, &[&body], Repeat::IfUnknown);
         }
     }
 
@@ -177,7 +215,8 @@ impl Messages<'_> {
                 namelen: name.len() as u32,
                 flags: EXPIRE_ONLY,
             };
-            self.push(Notify::InvalEntry, &[&head.encode(), name, b"\0"], false);
+            let pieces = [&head.encode()[..], name, b"\0"];
+            self.push(Notify::InvalEntry, &pieces, Repeat::Once);
         }
     }
 
@@ -189,11 +228,12 @@ impl Messages<'_> {
                 child,
                 namelen: name.len() as u32,
             };
-            self.push(Notify::Delete, &[&head.encode(), name, b"\0"], false);
+            let pieces = [&head.encode()[..], name, b"\0"];
+            self.push(Notify::Delete, &pieces, Repeat::Never);
         }
     }
 
-    fn push(&mut self, code: Notify, pieces: &[&[u8]], repeats: bool) {
+    fn push(&mut self, code: Notify, pieces: &[&[u8]], repeat: Repeat) {
         let body = pieces.concat();
         let header = OutHeader {
             len: (REPLY_HEADER + body.len()) as u32,
@@ -201,22 +241,22 @@ impl Messages<'_> {
             unique: 0,
         };
         let message = [&header.encode()[..], &body].concat();
-        self.sent.push(Notification { message, repeats });
+        (self.send)(Notification { message, repeat });
     }
 }
 
 impl RequestContext<'_> {
-    /// Returns the validity of attributes. Writes by the client's kernel through a memory map
-    /// change a file without a notice.
+    /// Returns the validity of attributes. Without a report of each write, those of a file that is
+    /// being written change without a notice, and so do those of a file that is passed through: the
+    /// client's kernel writes to it, through memory maps too.
     pub(super) fn attr_validity(&self, attr: &Attr) -> Duration {
         let (session, nodeid) = (self.session, self.session.nodes.nodeid_of(attr.id));
-        let passed_through = || {
-            let modes = session.io_modes.as_ref();
-            let modes = modes.filter(|modes| modes.has_passthrough());
-            modes.is_some_and(|modes| modes.is_passed_through(self.incarnation, nodeid))
+        let covered = |coverage: &Coverage| {
+            let written = !matches!(attr.kind, Kind::Directory | Kind::Symlink);
+            !written || coverage.each_write && !session.is_passed_through(self.incarnation, nodeid)
         };
         match self.coherent(nodeid, attr.device) {
-            Some(validity) if validity.is_zero() || !passed_through() => validity,
+            Some((validity, coverage)) if validity.is_zero() || covered(coverage) => validity,
             _ => session.options.validity(),
         }
     }
@@ -227,24 +267,25 @@ impl RequestContext<'_> {
         validity.unwrap_or_else(|| self.session.options.validity())
     }
 
-    /// Returns it if the client is notified of changes of names.
+    /// Returns the validity of a name if the client is notified of changes of names.
     pub(super) fn notified_validity(&self, nodeid: u64, device: u64) -> Option<Duration> {
         match self.negotiated.minor() >= EPOCH_MINOR {
-            true => self.coherent(nodeid, device),
+            true => self.coherent(nodeid, device).map(|(validity, _)| validity),
             false => None,
         }
     }
 
-    /// Returns the validity of a node of which all changes are reported: none if it has changed
-    /// since the request began.
-    fn coherent(&self, nodeid: u64, device: u64) -> Option<Duration> {
+    /// Returns the validity of a node of which changes are reported, and the coverage of the
+    /// reports. The validity is zero if the node has changed since the request began.
+    fn coherent(&self, nodeid: u64, device: u64) -> Option<(Duration, &Coverage)> {
         let coherence = self.session.coherence.as_ref()?;
-        if device != coherence.device || coherence.ended.load(Ordering::SeqCst) {
+        let coverage = &coherence.coverage;
+        if device != coverage.device || coherence.ended.load(Ordering::SeqCst) {
             return None;
         }
         match coherence.slot(nodeid).load(Ordering::SeqCst) > self.changes {
-            true => Some(Duration::ZERO),
-            false => Some(coherence.validity),
+            true => Some((Duration::ZERO, coverage)),
+            false => Some((coverage.validity, coverage)),
         }
     }
 }

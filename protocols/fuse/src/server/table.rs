@@ -42,16 +42,18 @@ impl<V> Table<V> {
         Some(self.0.lock(&number)).filter(|shard| shard.incarnation == incarnation)
     }
 
-    /// Returns the numbers of all entries, if `incarnation` is the current one.
-    pub(super) fn keys(&self, incarnation: Incarnation) -> Vec<u64> {
+    /// Passes the numbers of all entries to `each`, if `incarnation` is the current one. No lock is
+    /// held meanwhile: each shard's numbers are copied.
+    pub(super) fn for_each_key(&self, incarnation: Incarnation, mut each: impl FnMut(u64)) {
         let mut keys = Vec::new();
         for shard in self.0.all() {
             let shard = shard.lock();
             if shard.incarnation == incarnation {
                 keys.extend(shard.entries.keys());
             }
+            drop(shard);
+            keys.drain(..).for_each(&mut each);
         }
-        keys
     }
 
     /// Begins an incarnation, and returns the previous one's entries.

@@ -9,13 +9,13 @@ use fuse::Request as R;
 use fuse::layout::LinkIn;
 use fuse::message::Text;
 use fuse::numbers::{InitFlags, ROOT_ID};
-use fuse::server::{BackingRegistry, Options, Server};
+use fuse::server::{BackingRegistry, Coverage, Options, Server};
 use hostdir::HostDir;
 use layers::pagecache::Mode;
 use layers::{Fault, OwnerOverride, PageCache, ReadOnly, stack};
 use parking_lot::Mutex;
 use tempfile::TempDir;
-use vfs::{Export, FileSystem};
+use vfs::{Change, ChangeKinds, Export, FileSystem};
 
 use crate::net::{Net, OFFERED, entry, init, server};
 
@@ -120,6 +120,39 @@ fn who_opens_first_decides_for_all_until_the_last_has_closed_it() {
     assert_eq!(kernel.open(), [2, 3]);
     net.ok(ROOT_ID, &R::Destroy {});
     assert!(kernel.open().is_empty());
+}
+
+#[test]
+fn writes_to_a_file_that_is_passed_through_are_the_clients_own() {
+    let dir = directory();
+    let export = Arc::new(Export::new("", exported(&dir)));
+    let server = Server::new(export, Options::default());
+    let session = server.session().with_notification(Coverage {
+        device: std::os::unix::fs::MetadataExt::dev(&dir.path().metadata().expect("there")),
+        validity: std::time::Duration::from_secs(60),
+        each_write: true,
+    });
+    let net = Net::of(session.with_passthrough(Arc::new(Kernel::default())));
+    net.init();
+    let (made, file) = net.create(ROOT_ID, "a");
+    assert_eq!(file.open_flags, PASSES);
+    let messages = |kinds| {
+        let change = Change {
+            kinds,
+            node: Some(made.nodeid),
+            ..Change::default()
+        };
+        let mut sent = 0;
+        net.session.notify(&change, &mut |_| sent += 1);
+        sent
+    };
+    assert_eq!(messages(ChangeKinds::CONTENTS), 0);
+    assert_eq!(messages(ChangeKinds::ATTRIBUTES), 1);
+    assert_eq!(messages(ChangeKinds::CONTENTS | ChangeKinds::ATTRIBUTES), 1);
+    assert_eq!(net.lookup(ROOT_ID, "a").attr_valid, 1);
+    net.release(file.fh);
+    assert_eq!(messages(ChangeKinds::CONTENTS), 1);
+    assert_eq!(net.lookup(ROOT_ID, "a").attr_valid, 60);
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use fuse::Request as R;
 use fuse::layout::{AttrOut, EntryOut, GetattrIn};
+use fuse::message::Text;
 use fuse::numbers::ROOT_ID;
-use fuse::server::{Cache, Options};
+use fuse::server::{Cache, Coverage, Notification, Options, Repeat};
 use layers::{Layer, forward, stack};
 use vfs::{Change, ChangeKinds, ChangedName, Errno};
 
@@ -14,13 +15,22 @@ use crate::net::{Net, entry, init, lookup, server};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A mount whose client is notified, of a tree on device `device`.
-fn notified(device: u64, cache: Cache) -> Net {
+/// The coverage of all changes on `device`.
+fn coverage(device: u64) -> Coverage {
+    Coverage {
+        device,
+        validity: MINUTE,
+        each_write: true,
+    }
+}
+
+/// A mount whose client is notified of changes of a tree.
+fn notified(coverage: Coverage, cache: Cache) -> Net {
     let options = Options {
         cache,
         ..Options::default()
     };
-    Net::of(server(options).session().with_notification(device, MINUTE))
+    Net::of(server(options).session().with_notification(coverage))
 }
 
 /// The device of a tree in memory.
@@ -44,21 +54,23 @@ fn named(dir: u64, name: &[u8]) -> Option<ChangedName<'_>> {
 
 /// Returns the messages about `change`, in words: the code, and the bytes after the header.
 fn messages(net: &Net, change: &Change<'_>) -> Vec<(i32, Vec<u8>)> {
-    let sent = net.session.notify(change).into_iter();
-    sent.map(|sent| {
-        let message = sent.message;
+    let mut sent = Vec::new();
+    net.session
+        .notify(change, &mut |message| sent.push(message));
+    let words = |Notification { message, repeat }| {
         let len = u32::from_le_bytes(message[..4].try_into().expect("four bytes"));
         assert_eq!(len as usize, message.len());
         assert_eq!(message[8..16], [0; 8], "no request's reply");
         let code = i32::from_le_bytes(message[4..8].try_into().expect("four bytes"));
-        assert_eq!(
-            sent.repeats,
-            code == 2,
-            "only a node may be in a reply in flight"
-        );
+        let expected = match code {
+            2 => Repeat::IfUnknown,
+            3 => Repeat::Once,
+            _ => Repeat::Never,
+        };
+        assert_eq!(repeat, expected, "a reply may be in flight");
         (code, message[16..].to_vec())
-    })
-    .collect()
+    };
+    sent.into_iter().map(words).collect()
 }
 
 /// Builds a body of 64-bit numbers and bytes after them.
@@ -70,7 +82,7 @@ fn body(numbers: &[i64], rest: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_change_drops_names_attributes_and_contents() {
-    let net = notified(device(), Cache::Auto);
+    let net = notified(coverage(device()), Cache::Auto);
     net.init();
     let (file, _) = net.create(ROOT_ID, "f");
     let (node, root) = (file.nodeid as i64, ROOT_ID as i64);
@@ -95,14 +107,8 @@ fn a_change_drops_names_attributes_and_contents() {
     let sent = messages(&net, &change(ChangeKinds::CREATED, f, None));
     assert_eq!(sent, [expired(b"f"), all(root), attributes(node)]);
     let renamed = change(ChangeKinds::RENAMED, named(ROOT_ID, b"gg"), f);
-    let both = [
-        expired(b"f"),
-        all(root),
-        expired(b"gg"),
-        all(root),
-        attributes(node),
-    ];
-    assert_eq!(messages(&net, &renamed), both);
+    let both = [expired(b"f"), all(root), expired(b"gg"), attributes(node)];
+    assert_eq!(messages(&net, &renamed), both, "the directory once");
     let deleted = change(ChangeKinds::DELETED, f, None);
     assert_eq!(
         messages(&net, &deleted)[0],
@@ -143,7 +149,7 @@ fn caches_are_valid_for_long_only_while_changes_are_reported() {
         net.rpc(ROOT_ID, &lookup("absent"))
             .map(|reply| entry(&reply))
     };
-    let net = notified(device(), Cache::Auto);
+    let net = notified(coverage(device()), Cache::Auto);
     net.init();
     net.create(ROOT_ID, "f");
     assert_eq!(valid(&net, "f"), (60, 60));
@@ -152,20 +158,49 @@ fn caches_are_valid_for_long_only_while_changes_are_reported() {
     let args = GetattrIn::default();
     let attr = net.ok(ROOT_ID, &R::Getattr { args });
     assert_eq!(AttrOut::decode(&attr).map(|attr| attr.attr_valid), Ok(60));
-    assert!(!net.session.end_notification().is_empty());
+    let mut sent = 0;
+    net.session.end_notification(&mut |_| sent += 1);
+    assert!(sent > 0);
     assert_eq!(valid(&net, "f"), (1, 1), "the stream is over");
     assert_eq!(absent(&net), Err(Errno::ENOENT));
     // Another device, another cache mode, and a client that cannot drop all names at once.
     for (net, minor, expected) in [
-        (notified(device() + 1, Cache::Auto), 45, (1, 1)),
-        (notified(device(), Cache::Never), 45, (0, 0)),
-        (notified(device(), Cache::Auto), 43, (1, 60)),
+        (notified(coverage(device() + 1), Cache::Auto), 45, (1, 1)),
+        (notified(coverage(device()), Cache::Never), 45, (0, 0)),
+        (notified(coverage(device()), Cache::Auto), 43, (1, 60)),
     ] {
         net.ok(ROOT_ID, &init(7, minor, crate::net::OFFERED));
         net.create(ROOT_ID, "f");
         assert_eq!(valid(&net, "f"), expected);
         assert_eq!(absent(&net), Err(Errno::ENOENT));
     }
+}
+
+#[test]
+fn attributes_of_files_are_valid_for_a_second_unless_each_write_is_reported() {
+    let some = Coverage {
+        each_write: false,
+        ..coverage(device())
+    };
+    let net = notified(some, Cache::Auto);
+    net.init();
+    net.create(ROOT_ID, "f");
+    net.mkdir(ROOT_ID, "d");
+    let symlink = R::Symlink {
+        name: Text(b"l"),
+        target: Text(b"f"),
+    };
+    net.ok(ROOT_ID, &symlink);
+    for (name, attributes) in [("f", 1), ("d", 60), ("l", 60)] {
+        let found = net.lookup(ROOT_ID, name);
+        assert_eq!(
+            (found.entry_valid, found.attr_valid),
+            (60, attributes),
+            "{name}"
+        );
+    }
+    let missing = net.ok(ROOT_ID, &lookup("absent"));
+    assert_eq!(entry(&missing).entry_valid, 60);
 }
 
 /// Runs a change while a look-up is in progress.
@@ -205,7 +240,7 @@ fn a_reply_from_before_a_change_is_not_cached() {
     );
     let export = Arc::new(vfs::Export::new("", fs));
     let server = fuse::server::Server::new(export, Options::default());
-    let net = Net::of(server.session().with_notification(device(), MINUTE));
+    let net = Net::of(server.session().with_notification(coverage(device())));
     net.init();
     net.create(ROOT_ID, "f");
     let weak: Weak<_> = Arc::downgrade(&net.session);
@@ -216,7 +251,7 @@ fn a_reply_from_before_a_change_is_not_cached() {
                 node: Some(node),
                 ..Change::default()
             };
-            session.notify(&change);
+            session.notify(&change, &mut |_| ());
         }
     };
     let found: EntryOut = net.lookup(ROOT_ID, "f");

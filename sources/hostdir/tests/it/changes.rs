@@ -1,11 +1,12 @@
 //! Streams of changes: of a watched file system, and of watched directories without privileges.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hostdir::{FileSystemWatch, HostDir, Options};
+use hostdir::{FileSystemWatch, HostDir, Options, WriteEvents};
 use rustix::thread::CapabilitySet;
 use vfs::{
     Call, Caller, Change, ChangeKinds, ChangeStream, Cx, Errno, FileSystem as _, Name, NewNode,
@@ -154,7 +155,74 @@ fn each_kind_of_change_is_reported_with_its_path() {
                 "{gone}: {removed:?}"
             );
         }
+        fs::create_dir(path("d")).expect("made");
+        changes_until_end(stream, dir);
+        fs::create_dir(path("d/new")).expect("made");
+        assert_eq!(changes_until_end(stream, dir), ["CREATED d/new"]);
     });
+}
+
+#[test]
+fn a_removed_file_that_is_written_is_not_reported_by_its_last_name() {
+    with_streams(|dir, export, stream| {
+        let mut file = fs::File::create(dir.join("f")).expect("made");
+        changes_until_end(stream, dir);
+        fs::remove_file(dir.join("f")).expect("removed");
+        let removed = changes_until_end(stream, dir);
+        assert!(removed.contains(&"DELETED f".into()), "{removed:?}");
+        file.write_all(b"contents").expect("written");
+        assert_eq!(changes_until_end(stream, dir), [""; 0]);
+        fs::write(dir.join("f"), "new").expect("written");
+        let created = changes_until_end(stream, dir);
+        assert!(created.iter().any(|change| change.contains("CREATED")));
+        fs::write(dir.join("f"), "again").expect("written");
+        assert_eq!(changes_until_end(stream, dir), ["CONTENTS f"]);
+        // A file with another name is reported by that.
+        let mut file = fs::File::create(dir.join("g")).expect("made");
+        fs::hard_link(dir.join("g"), dir.join("h")).expect("linked");
+        fs::remove_file(dir.join("g")).expect("removed");
+        changes_until_end(stream, dir);
+        fs::write(dir.join("h"), "contents").expect("written");
+        assert_eq!(changes_until_end(stream, dir), ["CONTENTS h"]);
+        // One that another file has replaced, where it can be opened by its handle.
+        fs::write(dir.join("i"), "contents").expect("written");
+        fs::rename(dir.join("i"), dir.join("h")).expect("renamed");
+        changes_until_end(stream, dir);
+        file.write_all(b"contents").expect("written");
+        if export.capabilities().changes == Support::Native {
+            assert_eq!(changes_until_end(stream, dir), [""; 0]);
+        }
+    });
+}
+
+#[test]
+fn a_change_that_cannot_be_located_is_an_overflow() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    fs::create_dir(dir.path().join("d")).expect("made");
+    let options = Options {
+        // Those of the root and of its file system.
+        descriptors: Some(2),
+        ..Options::default()
+    };
+    let export = HostDir::open(dir.path(), options).expect("exported");
+    if export.capabilities().changes != Support::Native {
+        return eprintln!("skipped: watching a file system takes privileges");
+    }
+    let mut stream = match export.watch(&cx()) {
+        Err(errno) => return eprintln!("skipped: no notification here: {errno}"),
+        Ok(stream) => stream,
+    };
+    fs::write(dir.path().join("d/f"), "").expect("written");
+    let mut overflow = false;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !overflow {
+        assert!(Instant::now() < deadline, "no overflow");
+        let read = stream.next(Duration::from_secs(10), &mut |change| {
+            overflow |= change.kinds.contains(ChangeKinds::OVERFLOW);
+        });
+        read.expect("reads");
+    }
 }
 
 #[test]
@@ -296,7 +364,7 @@ fn lost_changes_are_reported_and_the_stream_goes_on() {
 fn a_watch_that_was_begun_with_privileges_serves_one_stream_without() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let watch = match FileSystemWatch::begin(dir.path()) {
+    let watch = match FileSystemWatch::begin(dir.path(), WriteEvents::Each) {
         Err(error) => return eprintln!("skipped: {error}"),
         Ok(watch) => watch,
     };
@@ -317,6 +385,34 @@ fn a_watch_that_was_begun_with_privileges_serves_one_stream_without() {
         Ok(())
     })
     .expect("capabilities can be dropped");
+}
+
+/// Returns the number of groups that this process has open.
+fn groups() -> usize {
+    let open = fs::read_dir("/proc/self/fd").expect("listed").flatten();
+    let targets = open.filter_map(|fd| fs::read_link(fd.path()).ok());
+    targets
+        .filter(|target| target.to_string_lossy().contains("fanotify"))
+        .count()
+}
+
+#[test]
+fn a_watch_that_was_begun_and_cannot_be_used_ends() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let before = groups();
+    let watch = match FileSystemWatch::begin(file.path(), WriteEvents::OnClose) {
+        Err(error) => return eprintln!("skipped: {error}"),
+        Ok(watch) => watch,
+    };
+    assert_eq!(groups(), before + 1);
+    let options = Options {
+        watch: Some(watch.clone()),
+        ..Options::default()
+    };
+    let export = HostDir::open(file.path(), options).expect("exported");
+    assert_eq!(export.watch(&cx()).map(drop), Err(Errno::EOPNOTSUPP));
+    assert_eq!(groups(), before);
 }
 
 #[test]
