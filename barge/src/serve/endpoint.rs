@@ -1,8 +1,8 @@
 //! The interface of a protocol at its addresses.
 //!
 //! An endpoint is created from options, without effects. Then the server calls `bind`, `start`,
-//! `entries`, and `reload` and `set_exports` at each SIGHUP. After the engine has stopped, a drop
-//! ends the endpoint's own threads.
+//! `entries`, `reload` at each SIGHUP, and `set_exports` after each change of the shares. After the
+//! engine has stopped, a drop ends the endpoint's own threads.
 
 use std::path::Path;
 use std::sync::Arc;
