@@ -392,3 +392,24 @@ fn debug_text(result: &Value) -> String {
 fn no_text(_: &Value) -> String {
     String::new()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_clients_are_not_printed() {
+        let client = json!({
+            "id": 1,
+            "address": "\u{1b}]0;x\u{7}",
+            "protocol": "9p",
+            "version": "a\nb",
+            "user": "",
+        });
+        let text = clients_text(&json!({ "clients": [client] }));
+        let row = text.lines().nth(1).expect("a row");
+        let cells: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(cells, ["1", "]0;x", "9p", "ab", "-", "-", "-"]);
+        assert_eq!(text.lines().count(), 2);
+    }
+}

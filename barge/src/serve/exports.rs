@@ -240,7 +240,7 @@ pub(super) fn check_lists(names: &[impl AsRef<str>], lists: &[ClientList]) -> Re
 
 /// Returns a name for each source. Only a single source may be without one.
 fn names(shares: &[Share]) -> Result<Vec<String>, Failure> {
-    let mut names: Vec<String> = Vec::new();
+    let (mut names, mut known) = (Vec::new(), HashSet::new());
     for Share { named: source, .. } in shares {
         let name = match &source.name {
             Some(name) => name.clone(),
@@ -254,7 +254,7 @@ fn names(shares: &[Share]) -> Result<Vec<String>, Failure> {
                 )));
             }
         };
-        if names.contains(&name) {
+        if !known.insert(name.clone()) {
             return Err(Failure::usage(format!("two sources are named '{name}'")));
         }
         names.push(name);

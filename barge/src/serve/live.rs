@@ -8,10 +8,10 @@
 //! Addresses of NFS and of the status page, and referrals, do not change while the server runs.
 //! They take a restart, which is logged.
 //!
-//! Lock order: changes, then the state. The state is locked for short times only, and no client is
-//! called meanwhile.
+//! Lock order: changes, then the defaults of shares or the state. These are locked for short times
+//! only, and no client is called meanwhile.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -396,16 +396,15 @@ impl LiveServer {
             order: Some(names.clone()),
             ..Change::default()
         };
+        let served: HashMap<_, _> = shares.iter().map(|it| (&it.export.name, it)).collect();
         let mut stay = HashSet::new();
         for ((name, share), configured) in
             names.iter().zip(&plan.sources.shares).zip(config.shares())
         {
             let opening_settings = config.opening_settings(configured);
             let clients = list_of(&plan.sources.client_lists, name);
-            let same = |served: &&LiveShare| {
-                served.export.name == *name && served.opening_settings == opening_settings
-            };
-            match shares.iter().find(same) {
+            let served = served.get(name);
+            match served.filter(|it| it.opening_settings == opening_settings) {
                 Some(served) => {
                     stay.insert(name.clone());
                     let terms = terms(share, clients.as_ref().map(|list| &list.clients));
@@ -422,22 +421,25 @@ impl LiveServer {
         let removed = shares.iter().filter(|it| !stay.contains(&it.export.name));
         change.removed_shares = removed.map(|share| share.export.clone()).collect();
         // The export of a device is chosen when its socket is opened.
-        let mut wanted = std::mem::take(&mut plan.endpoints);
-        wanted.retain(|one| one.setting().is_some());
+        let wanted = std::mem::take(&mut plan.endpoints).into_iter();
+        let wanted = wanted.filter_map(|one| Some((one.setting()?, one)));
+        let mut wanted: Vec<_> = wanted.map(|(setting, one)| (setting, Some(one))).collect();
+        let mut positions: HashMap<_, Vec<usize>> = HashMap::new();
+        for (at, (setting, _)) in wanted.iter().enumerate().rev() {
+            positions.entry(setting.clone()).or_default().push(at);
+        }
         for LiveEndpoint { endpoint, .. } in endpoints {
             let Some(setting) = endpoint.setting() else {
                 continue;
             };
-            let at = wanted
-                .iter()
-                .position(|one| one.setting().as_ref() == Some(&setting));
-            let share = share_of(&*endpoint);
-            match at.filter(|_| share.is_none_or(|name| stay.contains(&name))) {
-                Some(at) => drop(wanted.remove(at)),
+            let stays = share_of(&*endpoint).is_none_or(|name| stay.contains(&name));
+            let same = positions.get_mut(&setting).filter(|_| stays);
+            match same.and_then(Vec::pop) {
+                Some(at) => wanted[at].1 = None,
                 None => change.removed_endpoints.push(endpoint),
             }
         }
-        change.added_endpoints = wanted;
+        change.added_endpoints = wanted.into_iter().filter_map(|(_, one)| one).collect();
         self.apply(change, Some(&plan.sources))?;
         if let Some(defaults) = &mut *self.defaults.lock() {
             defaults.take_share_defaults(&config);
@@ -741,11 +743,8 @@ impl LiveServer {
         // They were its members until now.
         let endpoints = replaced.inspect_err(|_| drop(self.change_bundle(&old)))?;
         // Infallible from here on.
-        for (export, terms, _) in change.terms {
-            let mut same = shares.iter().filter(|it| Arc::ptr_eq(&it.export, &export));
-            if let Some(gate) = same.find_map(|share| share.gate.as_ref()) {
-                gate.set(terms);
-            }
+        for (gate, terms) in change.new_terms(&shares) {
+            gate.set(terms);
         }
         for (new, _) in opened {
             tracing::info!(
@@ -902,6 +901,19 @@ impl LiveServer {
 }
 
 impl Change<'_> {
+    /// Returns the gates of those of `shares` whose terms change, and their terms.
+    fn new_terms(&mut self, shares: &[LiveShare]) -> Vec<(Arc<Gate>, AccessPolicy)> {
+        let gates = shares.iter().filter_map(|share| {
+            let gate = share.gate.clone()?;
+            Some((Arc::as_ptr(&share.export), gate))
+        });
+        let mut gates: HashMap<_, _> = gates.collect();
+        let terms = std::mem::take(&mut self.terms).into_iter();
+        let terms = terms
+            .filter_map(|(export, terms, _)| Some((gates.remove(&Arc::as_ptr(&export))?, terms)));
+        terms.collect()
+    }
+
     /// Returns those of the shares `old` that end, and the shares after the change.
     fn shares(
         &self,
@@ -913,13 +925,15 @@ impl Change<'_> {
         let (ended, mut shares): (Vec<_>, Vec<_>) = old.iter().cloned().partition(is_removed);
         shares.extend(opened.iter().map(|(_, live)| live.clone()));
         if let Some(order) = &self.order {
-            shares.sort_by_key(|share| order.iter().position(|name| *name == share.export.name));
+            let positions: HashMap<_, _> = order.iter().zip(0..).collect();
+            shares.sort_by_key(|share| positions.get(&share.export.name).copied());
         }
-        for (export, _, clients) in &self.terms {
-            let same = shares
-                .iter_mut()
-                .filter(|it| Arc::ptr_eq(&it.export, export));
-            same.for_each(|share| share.clients.clone_from(clients));
+        let terms = self.terms.iter();
+        let lists: HashMap<_, _> = terms.map(|it| (Arc::as_ptr(&it.0), &it.2)).collect();
+        for share in &mut shares {
+            if let Some(clients) = lists.get(&Arc::as_ptr(&share.export)) {
+                share.clients.clone_from(clients);
+            }
         }
         (ended, shares)
     }
