@@ -278,14 +278,15 @@ fn a_signal_to_stop_waits_for_no_drain_and_no_reload() {
         let configured = Configured::new(options, file);
         let path = configured.place.dir.path().join("barge.toml");
         std::fs::remove_file(&path).expect("removed");
-        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0).expect("a pipe");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
         configured.signal(Signal::HUP);
         // Fails as long as nobody reads.
         let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let mut writer = None;
         wait_until("it reads the file", || {
-            rustix::fs::open(&path, flags, Mode::empty()).is_ok()
+            writer = rustix::fs::open(&path, flags, Mode::empty()).ok();
+            writer.is_some()
         });
-        let _writer = std::fs::OpenOptions::new().write(true).open(&path);
         assert!(configured.place.served.stop().success(), "{options:?}");
     }
 }
