@@ -329,6 +329,21 @@ impl Broker {
         Some(grants)
     }
 
+    /// Returns those paths of `removed` that neither `grants` nor the state of the server need.
+    fn unneeded(&self, removed: &[Grant], grants: &HashMap<String, Grant>) -> Vec<VisiblePath> {
+        let state = state_path(&self.plan, self.plan.uses_default_addrs());
+        // A path below another one is no mount of its own.
+        let needs = |path: &VisiblePath, other: &VisiblePath| {
+            other.path.starts_with(&path.path) || path.path.starts_with(&other.path)
+        };
+        let is_needed = |path: &&VisiblePath| {
+            let rest = grants.values().flat_map(|it| &it.paths);
+            rest.chain(&state).any(|other| needs(path, other))
+        };
+        let paths = removed.iter().flat_map(|it| &it.paths);
+        paths.filter(|path| !is_needed(path)).cloned().collect()
+    }
+
     /// Returns the configuration as it is now, if requests can change it.
     fn running(&self) -> Option<Arc<Mutex<Config>>> {
         let operation = self.operation.lock();
@@ -610,17 +625,7 @@ impl Backend for Broker {
             .iter()
             .filter_map(|name| grants.remove(*name))
             .collect();
-        let state = state_path(&self.plan, self.plan.uses_default_addrs());
-        // A path below another one is no mount of its own.
-        let needs = |path: &VisiblePath, other: &VisiblePath| {
-            other.path.starts_with(&path.path) || path.path.starts_with(&other.path)
-        };
-        let is_needed = |path: &&VisiblePath| {
-            let rest = grants.values().flat_map(|it| &it.paths);
-            rest.chain(&state).any(|other| needs(path, other))
-        };
-        let paths = removed.iter().flat_map(|it| &it.paths);
-        let paths: Vec<_> = paths.filter(|path| !is_needed(path)).cloned().collect();
+        let paths = self.unneeded(&removed, &grants);
         let created = removed.into_iter().filter_map(|it| it.created);
         let created = created.filter(|path| {
             let mut rest = grants.values();
@@ -649,12 +654,17 @@ impl Backend for Broker {
         };
         // After a timeout it may still happen.
         if reloaded.as_ref().err().map(|error| error.code) != Some(ErrorCode::Timeout) {
+            let mut current = self.grants.lock();
+            let ended = match grants {
+                Some(grants) if reloaded.is_ok() => std::mem::replace(&mut *current, grants),
+                failed => failed.unwrap_or_default(),
+            };
+            let ended: Vec<_> = ended.into_values().collect();
+            let paths = self.unneeded(&ended, &current);
             for process in &self.processes {
                 process.responder.end_reload(reloaded.is_ok());
+                process.hide(&paths);
             }
-        }
-        if let (Some(grants), Ok(_)) = (grants, &reloaded) {
-            *self.grants.lock() = grants;
         }
         let status = reloaded.as_ref().err();
         service::notify(&service::ready(

@@ -453,6 +453,33 @@ fn a_failed_addition_leaves_the_confinement_as_it_is() {
     assert_eq!(mounts(), before);
 }
 
+#[test]
+fn paths_of_a_failed_reload_and_of_shares_that_a_reload_drops_are_not_visible() {
+    if !is_privileged() {
+        return;
+    }
+    let nine = "9p = 'tcp:127.0.0.1:0'\n";
+    let share = |name: &str| format!("[[share]]\nname = '{name}'\nsource = 'DIR/{name}'\n");
+    let configured = Configured::new(&[], &format!("{nine}{}", share("a")));
+    let place = &configured.place;
+    let sees = |name: &str| {
+        let mounts = format!("/proc/{}/mountinfo", place.served.serving_id());
+        let mounts = std::fs::read_to_string(mounts).expect("it runs");
+        mounts.contains(&format!("{} ", place.at(name)))
+    };
+    assert!(sees("a") && !sees("b"));
+    let device = "virtiofs = 'DIR/none/b.sock'\n";
+    configured.write(&format!("{nine}{}{device}", share("b")));
+    stderr_of(&place.ctl(&["reload"]));
+    assert!(sees("a") && !sees("b"));
+    configured.write(&format!("{nine}{}{}", share("a"), share("b")));
+    stdout_of(&place.ctl(&["reload"]));
+    assert!(sees("a") && sees("b"));
+    configured.write(&format!("{nine}{}", share("a")));
+    stdout_of(&place.ctl(&["reload"]));
+    assert!(sees("a") && !sees("b"));
+}
+
 /// A crash does not change whether the default addresses are used.
 #[test]
 fn default_addresses_survive_a_crash_after_an_addition() {
