@@ -741,7 +741,10 @@ impl LiveServer {
         let added = std::mem::take(&mut change.added_endpoints);
         let replaced = self.replace_endpoints(added, &change, endpoints, &shares, sources);
         // They were its members until now.
-        let endpoints = replaced.inspect_err(|_| drop(self.change_bundle(&old)))?;
+        let endpoints = replaced.inspect_err(|_| {
+            let _ = self.change_bundle(&old);
+            self.publish();
+        })?;
         // Infallible from here on.
         for (gate, terms) in change.new_terms(&shares) {
             gate.set(terms);
@@ -873,6 +876,12 @@ impl LiveServer {
             figures: &self.figures,
             use_default_addrs: false,
         };
+        let running = self.endpoints();
+        for endpoint in endpoints.iter_mut() {
+            for other in &running {
+                endpoint.share_limits(&*other.endpoint);
+            }
+        }
         for at in 0..endpoints.len() {
             let bound = endpoints[at].bind(&context);
             let opened = at + usize::from(bound.is_ok());
