@@ -1,24 +1,29 @@
 //! `barge ctl`, the client of a server's control socket.
 
 use std::io::{self, BufRead, BufReader, Write, stdout};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use serde_json::{Map, Value, json};
-use transports::Addr;
+use transports::{Addr, dial_unix};
 
+use crate::config::DEVICE_OPTIONS;
 use crate::config::live::given_options;
 use crate::serve::args::control::parse_addr;
 use crate::serve::args::share::ShareArgs;
 use crate::serve::control::protocol::VERSION;
 use crate::source::NamedSource;
+use crate::status::top::lines::{table, without_controls};
 use crate::{CommandResult, Failure};
 
 /// The control socket of the service.
 const DEFAULT_SOCKET: &str = "unix:/run/barge/control.sock";
+
+/// Time for the server to reply, besides that of a drain: the process that serves has 30 s, and a
+/// request waits for the changes of others.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Args)]
 pub(crate) struct CtlArgs {
@@ -158,9 +163,6 @@ fn endpoint_options(command: Command) -> Command {
     ])
 }
 
-/// Endpoints of a single share.
-const DEVICES: [&str; 3] = ["virtiofs", "virtio-9p", "block"];
-
 /// Runs `barge ctl`.
 pub(crate) fn run(args: &CtlArgs) -> CommandResult {
     let mut connection = Connection::open(&args.control)?;
@@ -232,7 +234,7 @@ fn add(connection: &mut Connection, args: &AddArgs) -> Result<Value, Failure> {
     if let Some(clients) = &args.clients {
         table.insert("clients".into(), json!(clients));
     }
-    for device in DEVICES {
+    for device in DEVICE_OPTIONS {
         table.extend(
             endpoints
                 .remove(device)
@@ -262,9 +264,13 @@ struct Connection {
 
 impl Connection {
     fn open(addr: &Addr) -> Result<Connection, Failure> {
-        let socket = connect(addr).map_err(|error| Failure::new(format!("{addr}: {error}")))?;
+        let failed = |error| Failure::new(format!("{addr}: {error}"));
+        let Addr::Unix(path) = addr else {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        };
+        let socket = dial_unix(path).map_err(failed)?;
         Ok(Connection {
-            lines: BufReader::new(socket),
+            lines: BufReader::new(socket.into()),
             addr: addr.to_string(),
             next: 0,
         })
@@ -273,6 +279,7 @@ impl Connection {
     /// Sends a request, and returns the result of the reply.
     fn call(&mut self, method: &str, params: Value) -> Result<Value, Failure> {
         self.next += 1;
+        let drained = params["timeout"].as_u64();
         let request = json!({
             "version": VERSION,
             "id": self.next,
@@ -280,14 +287,20 @@ impl Connection {
             "params": params,
         });
         let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", self.addr));
+        let timeout = REPLY_TIMEOUT + Duration::from_secs(drained.unwrap_or(0));
         let mut line = Vec::new();
         let sent = self
             .lines
             .get_mut()
             .write_all(format!("{request}\n").as_bytes());
+        let waits = self.lines.get_ref().set_read_timeout(Some(timeout));
+        waits.map_err(|error| failed(&error))?;
         // The server may have refused the connection, with a reason.
         let received = self.lines.read_until(b'\n', &mut line);
-        received.map_err(|error| failed(&error))?;
+        received.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => failed(&format_args!("no reply within {timeout:?}")),
+            _ => failed(&error),
+        })?;
         if line.is_empty() {
             sent.map_err(|error| failed(&error))?;
             return Err(failed(&"the server closed the connection"));
@@ -304,66 +317,37 @@ impl Connection {
     }
 }
 
-fn connect(addr: &Addr) -> io::Result<UnixStream> {
-    let Addr::Unix(path) = addr else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    match path.as_os_str().as_bytes().strip_prefix(b"@") {
-        Some(name) => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?),
-        None => UnixStream::connect(path),
-    }
-}
-
-/// Formats rows as lines of aligned columns.
-fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<_> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths);
-        let line: Vec<_> = cells
-            .map(|(cell, width)| format!("{cell:width$}"))
-            .collect();
-        text.push_str(line.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
-}
-
 /// Returns the cells of a row: the values of `keys`.
-fn row(object: &Value, keys: &[&str]) -> Vec<String> {
-    let cell = |key: &&str| match &object[*key] {
+fn row<const N: usize>(object: &Value, keys: [&str; N]) -> [String; N] {
+    keys.map(|key| match &object[key] {
         Value::Null => "-".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => without_controls(text),
         other => other.to_string(),
-    };
-    keys.iter().map(cell).collect()
+    })
 }
 
-fn rows(list: &Value, title: &[&str], keys: &[&str]) -> String {
-    let title = title.iter().map(|&title| title.to_owned()).collect();
+fn rows<const N: usize>(list: &Value, title: [&str; N], keys: [&str; N]) -> String {
     let all = list.as_array().into_iter().flatten();
-    let rows: Vec<_> = std::iter::once(title)
-        .chain(all.map(|object| row(object, keys)))
-        .collect();
-    table(&rows)
+    let mut text = String::new();
+    table(
+        &mut text,
+        title,
+        all.map(|object| row(object, keys)).collect(),
+    );
+    text
 }
 
 fn list_text(result: &Value) -> String {
     let shares = rows(
         &result["shares"],
-        &["SHARE", "SOURCE", "STATE"],
-        &["name", "source", "state"],
+        ["SHARE", "SOURCE", "STATE"],
+        ["name", "source", "state"],
     );
     let endpoints = rows(
         &result["endpoints"],
-        &["PROTOCOL", "ADDRESS", "SHARE", "STATE"],
-        &["protocol", "address", "share", "state"],
+        ["PROTOCOL", "ADDRESS", "SHARE", "STATE"],
+        ["protocol", "address", "share", "state"],
     );
     format!("{shares}\n{endpoints}")
 }
@@ -371,10 +355,10 @@ fn list_text(result: &Value) -> String {
 fn clients_text(result: &Value) -> String {
     rows(
         &result["clients"],
-        &[
+        [
             "CLIENT", "ADDRESS", "PROTOCOL", "VERSION", "USER", "REQUESTS", "ENDPOINT",
         ],
-        &[
+        [
             "id", "address", "protocol", "version", "user", "requests", "endpoint",
         ],
     )
@@ -387,7 +371,7 @@ fn added_text(result: &Value) -> String {
         let qemu = endpoint["qemu"].as_str().into_iter();
         let commands = endpoint["commands"].as_array().into_iter().flatten();
         for line in qemu.chain(commands.filter_map(Value::as_str)) {
-            text.push_str(line);
+            text.push_str(&without_controls(line));
             text.push('\n');
         }
     }
@@ -407,4 +391,25 @@ fn debug_text(result: &Value) -> String {
 
 fn no_text(_: &Value) -> String {
     String::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_clients_are_not_printed() {
+        let client = json!({
+            "id": 1,
+            "address": "\u{1b}]0;x\u{7}",
+            "protocol": "9p",
+            "version": "a\nb",
+            "user": "",
+        });
+        let text = clients_text(&json!({ "clients": [client] }));
+        let row = text.lines().nth(1).expect("a row");
+        let cells: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(cells, ["1", "]0;x", "9p", "ab", "-", "-", "-"]);
+        assert_eq!(text.lines().count(), 2);
+    }
 }

@@ -24,6 +24,9 @@ pub(crate) enum Source {
     Referral { path: String, hosts: Vec<String> },
 }
 
+/// The source that is served if none is given: the current directory.
+pub(crate) const DEFAULT_SOURCE: &str = ".";
+
 /// `NAME=SOURCE`, or a SOURCE without a name.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedSource {

@@ -9,6 +9,7 @@
 use std::io;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,7 +24,7 @@ pub const IN_BACKGROUND: &str = "BARGE_IN_BACKGROUND";
 /// A function that reads the configuration again.
 pub type Reload = Box<dyn Fn() + Send>;
 
-/// A handler of signals, until dropped.
+/// A handler of signals, until dropped. A reload that runs then continues.
 pub struct SignalHandler {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -55,6 +56,7 @@ fn handle(
     ends_at_second: bool,
 ) -> Result<SignalHandler, Failure> {
     let hangup = (reload.is_some() || !is_ignored(SIGHUP)).then_some(SIGHUP);
+    let reload = reload.map(start_reloads).transpose()?;
     let on_terminal = has_terminal() && !is_background();
     let watched = [SIGINT, SIGTERM].into_iter().chain(hangup);
     let mut signals = Signals::new(watched).map_err(Failure::new)?;
@@ -66,7 +68,8 @@ fn handle(
             for signal in signals.forever() {
                 match (signal, &reload) {
                     (SIGHUP, Some(reload)) => {
-                        reload();
+                        // One that has not begun reads everything again anyway.
+                        let _ = reload.try_send(());
                         continue;
                     }
                     (SIGHUP, None) if !on_terminal => {
@@ -91,6 +94,16 @@ fn handle(
         handle,
         thread: Some(thread),
     })
+}
+
+/// Starts a thread that calls `reload` after each message: a reload may wait, and a signal to stop
+/// does not.
+fn start_reloads(reload: Reload) -> Result<SyncSender<()>, Failure> {
+    let (sender, requests) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("barge-reload".into());
+    let run = move || requests.iter().for_each(|()| reload());
+    thread.spawn(run).map_err(Failure::new)?;
+    Ok(sender)
 }
 
 /// Ignores SIGTERM, SIGINT and SIGHUP from now on.
@@ -147,7 +160,7 @@ impl Drop for SignalHandler {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked: it only calls `stop` and `reload`.
+            // It cannot have panicked: it only calls `stop`.
             let _ = thread.join();
         }
     }

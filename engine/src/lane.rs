@@ -647,6 +647,10 @@ impl Monitored for Lane {
         self.link.peer().to_owned()
     }
 
+    fn listener(&self) -> &str {
+        self.admission.listener()
+    }
+
     fn vocabulary(&self) -> &'static Vocabulary {
         self.session.vocabulary()
     }

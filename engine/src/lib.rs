@@ -45,6 +45,7 @@ pub use queue::{QueueThread, Queues};
 pub use server::{Engine, Service};
 pub use snapshot::{ConnectionStatus, EngineStatus, LaneStatus};
 pub use stats::Totals;
+pub use stop_signal::StopSignal;
 pub use timeouts::Timeouts;
 pub use tuning::Tuning;
 pub use vfs::memory::{MemoryBudget, Purpose, Reservation};

@@ -59,18 +59,26 @@ pub struct Queues {
     owner: PeerKey,
     /// The account of its requests.
     account: vfs::Account,
+    /// The name of the listener that accepted the device's monitor; empty without one.
+    listener: String,
     lanes: Mutex<Vec<Weak<QueueLane>>>,
 }
 
 impl Engine {
     /// Creates the queues of a device that `session` serves.
     pub fn queues(self: &Arc<Self>, session: Arc<dyn Session>) -> Arc<Queues> {
+        self.queues_at(session, "")
+    }
+
+    /// Does the same for a device whose monitor the listener `listener` has accepted.
+    pub fn queues_at(self: &Arc<Self>, session: Arc<dyn Session>, listener: &str) -> Arc<Queues> {
         let owner = self.next_device();
         Arc::new(Queues {
             engine: self.clone(),
             session,
             owner,
             account: vfs::Account::in_budget(self.budget(), owner),
+            listener: listener.to_owned(),
             lanes: Mutex::default(),
         })
     }
@@ -208,6 +216,10 @@ impl Run for QueueLane {
 impl Monitored for QueueLane {
     fn peer(&self) -> String {
         self.ring.name().to_owned()
+    }
+
+    fn listener(&self) -> &str {
+        &self.queues.listener
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {

@@ -250,6 +250,12 @@ impl Engine {
         self.connections.recheck_deadline();
     }
 
+    /// Waits until [`Engine::stop`] is called, also while there is no listener and no connection.
+    /// Returns an error if the wait fails.
+    pub fn wait_for_stop(&self) -> io::Result<()> {
+        self.stop.wait()
+    }
+
     /// Waits until all listeners and connections have ended. Cancels requests that are still in
     /// flight when the grace period after a stop ends.
     pub fn wait(&self) {

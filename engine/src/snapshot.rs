@@ -24,6 +24,8 @@ pub struct EngineStatus {
 pub struct LaneStatus {
     /// The peer: an address, or the name of a queue.
     pub peer: String,
+    /// The name of the listener that accepted its connection, or its device's; empty without one.
+    pub listener: String,
     /// The protocol; empty if unknown.
     pub protocol: &'static str,
     /// Information about the client.
@@ -67,6 +69,7 @@ impl Engine {
             let lane = stats.lane()?;
             Some(LaneStatus {
                 peer: lane.peer(),
+                listener: lane.listener().to_owned(),
                 protocol: lane.vocabulary().protocol,
                 facts: lane.facts(),
                 age: stats.started.elapsed(),

@@ -14,6 +14,7 @@ use crate::operation_stats::{OperationStats, Operations};
 /// A lane whose statistics are reported.
 pub(crate) trait Monitored: Send + Sync {
     fn peer(&self) -> String;
+    fn listener(&self) -> &str;
     fn vocabulary(&self) -> &'static Vocabulary;
     fn facts(&self) -> ClientInfo;
     fn in_flight(&self) -> usize;

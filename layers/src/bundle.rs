@@ -130,6 +130,17 @@ impl Bundle {
     /// Replaces the members with `members`, at the time `now`. An export that is already a member,
     /// under its name, is unaffected. On failure nothing changes.
     pub fn change(&self, members: &[Arc<Export>], now: Time) -> std::result::Result<(), BadNames> {
+        self.change_hiding(members, &[], now)
+    }
+
+    /// Does the same, and hides the names of those members that are among `hidden`: clients that
+    /// have their nodes or handles continue to use them.
+    pub fn change_hiding(
+        &self,
+        members: &[Arc<Export>],
+        hidden: &[Arc<Export>],
+        now: Time,
+    ) -> std::result::Result<(), BadNames> {
         let _alone = self.changing.lock();
         let old = self.current.tree.load_full();
         let mut members: Vec<(&str, &Arc<Export>)> = members
@@ -143,11 +154,9 @@ impl Bundle {
         for (path, export) in members {
             placed.push((plan.add_member(path)?, export));
         }
-        let stays = |number| {
-            old.members
-                .iter()
-                .find(|old| old.numbers.position == number)
-        };
+        let members = old.members.iter();
+        let known: HashMap<_, _> = members.map(|old| (old.numbers.position, old)).collect();
+        let stays = |number| known.get(&number).copied();
         let numbers = placed.iter().filter_map(|((_, number), _)| stays(*number));
         let mut tags: HashSet<_> = numbers.map(|old| old.numbers.tag()).collect();
         let mut mounts = Vec::with_capacity(placed.len());
@@ -170,6 +179,13 @@ impl Bundle {
                 numbers,
                 export,
                 fs,
+            });
+        }
+        let is_hidden = |mount: &Mount| hidden.iter().any(|it| Arc::ptr_eq(it, &mount.export));
+        for dir in &mut plan.dirs {
+            dir.children.retain(|(_, position)| match position {
+                Position::Member(at) => !is_hidden(&mounts[*at]),
+                Position::Directory(_) => true,
             });
         }
         self.current.tree.store(Arc::new(plan.build(mounts, now)));

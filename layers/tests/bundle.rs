@@ -462,6 +462,27 @@ fn members_come_and_go_and_those_that_stay_are_left_as_they_are() {
 }
 
 #[test]
+fn a_hidden_member_is_found_by_its_handles_alone() {
+    let [a, b] = ["a", "srv/b"].map(member);
+    let bundle = Bundle::new(&[a.clone(), b.clone()], MADE).expect("names of a tree");
+    let fs: Arc<dyn FileSystem> = bundle.clone();
+    let top = root(&fs);
+    let of_b = ok(ok(top.lookup("srv")).lookup("b"));
+    let file = ok(of_b.file("file", b"data"));
+    let handle = ok(file.handle());
+    let members = [a, b.clone()];
+    let hidden = std::slice::from_ref(&b);
+    bundle.change_hiding(&members, hidden, MADE).expect("names");
+    let srv = ok(top.lookup("srv"));
+    assert_eq!(ok(srv.names()), [b""; 0]);
+    refused(srv.lookup("b"), Errno::ENOENT);
+    assert_eq!(ok(of_b.names()), [b"file".to_vec()]);
+    assert_eq!(resolve(&fs, &handle), Ok(file.id()));
+    bundle.change(&members, MADE).expect("names");
+    assert_eq!(ok(ok(srv.lookup("b")).names()), [b"file".to_vec()]);
+}
+
+#[test]
 fn requests_note_which_member_they_are_for() {
     let [a, b] = ["a", "b"].map(member);
     let root = root(&bundle(&[&a, &b]));

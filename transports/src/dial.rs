@@ -28,7 +28,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(60);
 pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
     let fd: OwnedFd = match addr {
         Addr::Tcp { host, port } => tcp(host, *port)?,
-        Addr::Unix(path) => unix(path)?,
+        Addr::Unix(path) => dial_unix(path)?,
         Addr::Vsock { cid, port } => vsock::connect(*cid, *port)?,
         Addr::VsockUds { path, port } => vsock::connect_uds(path, *port)?,
         Addr::Fd(number) => sys::inherit::fd(*number)?,
@@ -91,7 +91,9 @@ pub(crate) fn connect(
     }
 }
 
-fn unix(path: &Path) -> io::Result<OwnedFd> {
+/// Connects to the Unix socket at `path`; an abstract name begins with `@`. Returns `TimedOut` if
+/// that takes longer than 10 s.
+pub fn dial_unix(path: &Path) -> io::Result<OwnedFd> {
     let to = match path.as_os_str().as_encoded_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddrUnix::new_abstract_name(name)?,
         None => SocketAddrUnix::new(path)?,

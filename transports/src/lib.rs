@@ -27,7 +27,7 @@ mod vsock;
 
 pub use addr::{Addr, BadAddr};
 pub use datagrams::DatagramSocket;
-pub use dial::{RECV_INTERVAL, dial};
+pub use dial::{RECV_INTERVAL, dial, dial_unix};
 pub use frame::Frame;
 pub use link::{Interest, Link, Ready, StreamLink, pair};
 pub use listener::Listener;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::schema::{Schema, ValueKind};
 use super::{Config, ConfigErrors, Setting, Share, quoted, setting_line};
-use crate::source::NamedSource;
+use crate::source::{DEFAULT_SOURCE, NamedSource};
 
 /// Options whose endpoints can be added and removed while the server runs.
 pub(crate) const ENDPOINTS: [&str; 5] = ["9p", "virtiofs", "virtio-9p", "block", "nbd"];
@@ -53,7 +53,9 @@ impl Config {
         if sources.is_empty() {
             // Without a source, the current directory is served read-only.
             let key = "read-only".to_owned();
-            config.shares.push(Share::of(None, ".".to_owned())?);
+            config
+                .shares
+                .push(Share::of(None, DEFAULT_SOURCE.to_owned())?);
             config.settings.retain(|setting| setting.key != key);
             config.settings.push(Setting { key, value: None });
         }
@@ -88,7 +90,19 @@ impl Config {
     pub(crate) fn addition(text: &str) -> Result<Config, ConfigErrors> {
         let mut config = Config::parse(Path::new(REQUEST), text)?;
         config.is_file = false;
-        let other = config.settings.iter().find(|it| !is_live(&it.key));
+        // A list of clients is that of a share of the addition.
+        let is_own_list = |setting: &Setting| {
+            let line = setting.value.as_deref().unwrap_or_default();
+            let name = line.split(char::is_whitespace).next().unwrap_or_default();
+            let name = name.trim_start_matches('/');
+            let mut shares = config.shares.iter();
+            shares.any(|share| share.name.as_deref() == Some(name))
+        };
+        let can_be_added = |setting: &Setting| match setting.key.as_str() {
+            "export" => is_own_list(setting),
+            key => ENDPOINTS.contains(&key),
+        };
+        let other = config.settings.iter().find(|it| !can_be_added(it));
         match other {
             None => Ok(config),
             Some(other) => Err(ConfigErrors::of_file(
@@ -115,6 +129,27 @@ impl Config {
             settings: settings.chain(&addition.settings).cloned().collect(),
             shares: addition.shares.clone(),
         }
+    }
+
+    /// Returns the configuration of all settings of this one and of `addition`, and of the shares
+    /// of `addition` alone.
+    pub(crate) fn with_shares_of(&self, addition: &Config) -> Config {
+        let settings = self.settings.iter().chain(&addition.settings);
+        Config {
+            path: PathBuf::from(REQUEST),
+            is_file: false,
+            settings: settings.cloned().collect(),
+            shares: addition.shares.clone(),
+        }
+    }
+
+    /// Replaces the defaults of shares by those of `other`.
+    pub(crate) fn take_share_defaults(&mut self, other: &Config) {
+        let schema = Schema::get();
+        let is_default = |setting: &Setting| schema.is_share_option(&setting.key);
+        self.settings.retain(|setting| !is_default(setting));
+        let defaults = other.settings.iter().filter(|it| is_default(it));
+        self.settings.extend(defaults.cloned());
     }
 
     /// Adds the shares and endpoints of `addition`.
@@ -274,6 +309,7 @@ mod tests {
         config.remove_settings(|key, value| key == "virtiofs" && value == "b=/s");
         assert_eq!(config.text(), before);
         assert!(Config::addition("workers = 3\n").is_err());
+        assert!(Config::addition("export = '/a *'\n").is_err());
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 
+pub(crate) use self::schema::DEVICE_OPTIONS;
 use self::schema::{Schema, ValueKind};
 use crate::source::Source;
 

@@ -40,7 +40,7 @@ pub(super) const SOURCE: &str = "source";
 pub(super) const CLIENTS: &str = "clients";
 
 /// Options whose value begins with the name of a source: in a share, its name is added.
-pub(super) const DEVICE_OPTIONS: [&str; 3] = ["virtiofs", "virtio-9p", "block"];
+pub(crate) const DEVICE_OPTIONS: [&str; 3] = ["virtiofs", "virtio-9p", "block"];
 
 /// The name of the tables of shares.
 pub(super) const SHARE: &str = "share";

@@ -1,4 +1,5 @@
-//! The ready message: commands to mount or use the exports. [`super::host`] adds the line `ready`.
+//! The ready message: commands to mount or use the exports. [`super::operation`] adds the
+//! line `ready`.
 
 use std::io::{Write, stdout};
 

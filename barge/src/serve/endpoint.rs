@@ -1,9 +1,10 @@
 //! The interface of a protocol at its addresses.
 //!
 //! An endpoint is created from options, without effects. Then the server calls `bind`, `start`,
-//! `entries`, and `reload` and `set_exports` at each SIGHUP. After the engine has stopped, a drop
-//! ends the endpoint's own threads.
+//! `entries`, `reload` at each SIGHUP, and `set_exports` after each change of the shares. After the
+//! engine has stopped, a drop ends the endpoint's own threads.
 
+use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::Failure;
 use crate::status::Figures;
 
 /// A protocol at its addresses.
-pub(super) trait Endpoint: Send + Sync {
+pub(super) trait Endpoint: Any + Send + Sync {
     /// Returns the addresses for clients that the options name.
     fn requested(&self) -> &[Addr] {
         &[]
@@ -68,6 +69,12 @@ pub(super) trait Endpoint: Send + Sync {
     fn identity(&self, by_default: bool) -> Option<ServerIdentity> {
         let _ = by_default;
         None
+    }
+
+    /// Shares the limits of all clients of a protocol with `other`, an endpoint of the running
+    /// server that may be of the same protocol. Called before [`Endpoint::bind`].
+    fn share_limits(&mut self, other: &dyn Endpoint) {
+        let _ = other;
     }
 
     /// Opens the sockets: clients can connect, and wait until [`Endpoint::start`].

@@ -1,5 +1,6 @@
 //! The exports of a server: layered sources with names.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use block::nbd::Image;
@@ -210,28 +211,36 @@ pub(super) fn clients_of<'a>(lists: &'a [ClientList], name: &str) -> Option<&'a 
 
 /// Returns the name of each share. Fails if a list is for no share, or if a share has two lists.
 pub(super) fn check(sources: &Sources) -> Result<Vec<String>, Failure> {
-    let (names, lists) = (names(&sources.shares)?, &sources.client_lists);
-    for (at, ClientList { name, .. }) in lists.iter().enumerate() {
-        if !names.contains(name) {
-            let known = names.iter().map(|name| format!("'/{name}'"));
-            let known: Vec<_> = known.collect();
+    let names = names(&sources.shares)?;
+    check_lists(&names, &sources.client_lists)?;
+    Ok(names)
+}
+
+/// Returns an error if one of `lists` is for none of the shares `names`, or if a share has two.
+pub(super) fn check_lists(names: &[impl AsRef<str>], lists: &[ClientList]) -> Result<(), Failure> {
+    let known: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
+    let mut listed = HashSet::new();
+    for ClientList { name, .. } in lists {
+        if !known.contains(&**name) {
+            let names = names.iter().map(|name| format!("'/{}'", name.as_ref()));
+            let names: Vec<_> = names.collect();
             return Err(Failure::usage(format!(
                 "--export: expected {}, got '/{name}'",
-                known.join(" or ")
+                names.join(" or ")
             )));
         }
-        if clients_of(&lists[..at], name).is_some() {
+        if !listed.insert(name) {
             return Err(Failure::usage(format!(
                 "--export: expected one line for '/{name}', got two"
             )));
         }
     }
-    Ok(names)
+    Ok(())
 }
 
 /// Returns a name for each source. Only a single source may be without one.
 fn names(shares: &[Share]) -> Result<Vec<String>, Failure> {
-    let mut names: Vec<String> = Vec::new();
+    let (mut names, mut known) = (Vec::new(), HashSet::new());
     for Share { named: source, .. } in shares {
         let name = match &source.name {
             Some(name) => name.clone(),
@@ -245,7 +254,7 @@ fn names(shares: &[Share]) -> Result<Vec<String>, Failure> {
                 )));
             }
         };
-        if names.contains(&name) {
+        if !known.insert(name.clone()) {
             return Err(Failure::usage(format!("two sources are named '{name}'")));
         }
         names.push(name);

@@ -8,10 +8,10 @@
 //! Addresses of NFS and of the status page, and referrals, do not change while the server runs.
 //! They take a restart, which is logged.
 //!
-//! Lock order: changes, then the state. The state is locked for short times only, and no client is
-//! called meanwhile.
+//! Lock order: changes, then the defaults of shares or the state. These are locked for short times
+//! only, and no client is called meanwhile.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use vfs::Export;
 
 use super::args::access::ClientList;
+use super::control::Removed;
 use super::endpoint::{BindContext, Endpoint, EndpointEntry, State};
 use super::exports::{self, Catalog, Exports};
 use super::host::Host;
@@ -48,6 +49,8 @@ pub(super) struct LiveServer {
     /// The configuration at the start, which stays in force for everything but shares and their
     /// endpoints; `None` if nothing but certificates can change.
     config: Option<Config>,
+    /// The same with the defaults of shares of the last reload.
+    defaults: Mutex<Option<Config>>,
     /// Held during a change.
     changing: Mutex<()>,
     state: Mutex<RunningSet>,
@@ -57,7 +60,6 @@ pub(super) struct LiveServer {
 struct RunningSet {
     shares: Vec<LiveShare>,
     endpoints: Vec<LiveEndpoint>,
-    traces: Vec<Arc<TraceFile>>,
 }
 
 #[derive(Clone)]
@@ -68,6 +70,8 @@ struct LiveShare {
     /// The gate, if shares can change.
     gate: Option<Arc<Gate>>,
     clients: Option<ClientList>,
+    /// The read trace of an added share, if one is written.
+    trace: Option<Arc<TraceFile>>,
     state: State,
 }
 
@@ -100,11 +104,16 @@ pub(super) enum LiveRequest {
     Add {
         text: String,
     },
-    /// Removes a share or endpoint. With `drain`, it accepts no more clients, and is removed once
-    /// its requests are answered, or after that time.
+    /// Accepts no more clients of a share or endpoint, and waits until its requests are answered,
+    /// or for `timeout`.
+    Drain {
+        target: Target,
+        timeout: Duration,
+    },
+    /// Removes a share or endpoint; with `drained`, only if it is still being drained.
     Remove {
         target: Target,
-        drain: Option<Duration>,
+        drained: bool,
     },
     /// Reads certificates and the configuration file again.
     Reload,
@@ -222,12 +231,12 @@ impl LiveServer {
             export: export.clone(),
             gate: gate.clone(),
             clients: list_of(&plan.sources.client_lists, &export.name),
+            trace: None,
             state: State::Serving,
         });
         let state = RunningSet {
             shares: shares.collect(),
             endpoints: endpoints.into_iter().map(LiveEndpoint::new).collect(),
-            traces: Vec::new(),
         };
         LiveServer {
             engine,
@@ -237,6 +246,7 @@ impl LiveServer {
             bundle: exports.bundle.clone(),
             opener: exports.opener.clone(),
             sources: exports.sources.clone(),
+            defaults: Mutex::new(config.clone()),
             config,
             changing: Mutex::default(),
             state: Mutex::new(state),
@@ -251,14 +261,15 @@ impl LiveServer {
         &self.figures
     }
 
+    /// Returns whether shares and endpoints can change.
+    pub(super) fn can_change(&self) -> bool {
+        self.config.is_some()
+    }
+
     /// Returns whether [`LiveServer::reload`] has any effect.
     pub(super) fn is_reloadable(&self) -> bool {
-        let state = self.state.lock();
-        self.config.is_some()
-            || state
-                .endpoints
-                .iter()
-                .any(|one| one.endpoint.is_reloadable())
+        let mut endpoints = self.endpoints().into_iter();
+        self.can_change() || endpoints.any(|one| one.endpoint.is_reloadable())
     }
 
     /// Reads certificates and the configuration file again. Returns the status to report.
@@ -290,7 +301,8 @@ impl LiveServer {
         match request {
             LiveRequest::List => Ok(json!(self.listing())),
             LiveRequest::Add { text } => self.add(&text),
-            LiveRequest::Remove { target, drain } => self.remove(&target, drain),
+            LiveRequest::Drain { target, timeout } => self.drain(&target, timeout),
+            LiveRequest::Remove { target, drained } => self.remove(&target, drained),
             LiveRequest::Reload => match self.reload().as_str() {
                 "ready" => Ok(json!({})),
                 status => Err(LiveError::new(ErrorCode::Failed, status)),
@@ -327,11 +339,7 @@ impl LiveServer {
             })
         });
         let endpoints = endpoints.collect();
-        let shares = state.shares.iter().map(|share| ShareEntry {
-            name: share.export.name.clone(),
-            source: share.source.clone(),
-            state: share.state,
-        });
+        let shares = state.shares.iter().map(LiveShare::entry);
         Listing {
             shares: shares.collect(),
             endpoints,
@@ -355,23 +363,16 @@ impl LiveServer {
         json!({ "clients": connections.collect::<Vec<_>>() })
     }
 
-    /// Writes the read traces of shares that were added.
-    pub(super) fn finish(&self) -> Result<(), Failure> {
-        let state = self.state.lock();
-        state.traces.iter().try_for_each(|trace| trace.finish())
-    }
-
-    /// Drops all shares and endpoints.
-    pub(super) fn clear(&self) {
-        let traces = self.state.lock().traces.clone();
-        let dropped = std::mem::replace(
-            &mut *self.state.lock(),
-            RunningSet {
-                traces,
-                ..RunningSet::default()
-            },
-        );
-        drop(dropped);
+    /// Drops all shares and endpoints, and then writes the read traces of shares that were added.
+    pub(super) fn end(&self) -> Result<(), Failure> {
+        let ended = std::mem::take(&mut *self.state.lock());
+        let traces: Vec<_> = ended
+            .shares
+            .iter()
+            .filter_map(|it| it.trace.clone())
+            .collect();
+        drop(ended);
+        traces.iter().try_for_each(|trace| trace.finish())
     }
 
     fn endpoints(&self) -> Vec<LiveEndpoint> {
@@ -395,16 +396,15 @@ impl LiveServer {
             order: Some(names.clone()),
             ..Change::default()
         };
+        let served: HashMap<_, _> = shares.iter().map(|it| (&it.export.name, it)).collect();
         let mut stay = HashSet::new();
         for ((name, share), configured) in
             names.iter().zip(&plan.sources.shares).zip(config.shares())
         {
             let opening_settings = config.opening_settings(configured);
             let clients = list_of(&plan.sources.client_lists, name);
-            let same = |served: &&LiveShare| {
-                served.export.name == *name && served.opening_settings == opening_settings
-            };
-            match shares.iter().find(same) {
+            let served = served.get(name);
+            match served.filter(|it| it.opening_settings == opening_settings) {
                 Some(served) => {
                     stay.insert(name.clone());
                     let terms = terms(share, clients.as_ref().map(|list| &list.clients));
@@ -421,23 +421,29 @@ impl LiveServer {
         let removed = shares.iter().filter(|it| !stay.contains(&it.export.name));
         change.removed_shares = removed.map(|share| share.export.clone()).collect();
         // The export of a device is chosen when its socket is opened.
-        let mut wanted = std::mem::take(&mut plan.endpoints);
-        wanted.retain(|one| one.setting().is_some());
+        let wanted = std::mem::take(&mut plan.endpoints).into_iter();
+        let wanted = wanted.filter_map(|one| Some((one.setting()?, one)));
+        let mut wanted: Vec<_> = wanted.map(|(setting, one)| (setting, Some(one))).collect();
+        let mut positions: HashMap<_, Vec<usize>> = HashMap::new();
+        for (at, (setting, _)) in wanted.iter().enumerate().rev() {
+            positions.entry(setting.clone()).or_default().push(at);
+        }
         for LiveEndpoint { endpoint, .. } in endpoints {
             let Some(setting) = endpoint.setting() else {
                 continue;
             };
-            let at = wanted
-                .iter()
-                .position(|one| one.setting().as_ref() == Some(&setting));
-            let share = share_of(&*endpoint);
-            match at.filter(|_| share.is_none_or(|name| stay.contains(&name))) {
-                Some(at) => drop(wanted.remove(at)),
+            let stays = share_of(&*endpoint).is_none_or(|name| stay.contains(&name));
+            let same = positions.get_mut(&setting).filter(|_| stays);
+            match same.and_then(Vec::pop) {
+                Some(at) => wanted[at].1 = None,
                 None => change.removed_endpoints.push(endpoint),
             }
         }
-        change.added_endpoints = wanted;
+        change.added_endpoints = wanted.into_iter().filter_map(|(_, one)| one).collect();
         self.apply(change, Some(&plan.sources))?;
+        if let Some(defaults) = &mut *self.defaults.lock() {
+            defaults.take_share_defaults(&config);
+        }
         for name in restart {
             tracing::warn!("{name} differs in the file: restart the server to apply it");
         }
@@ -469,11 +475,12 @@ impl LiveServer {
     fn add(&self, text: &str) -> Result<Value, LiveError> {
         let _changing = self.changing.lock();
         let invalid = |why: String| LiveError::new(ErrorCode::InvalidParams, why);
-        let Some(config) = &self.config else {
+        let addition = Config::addition(text).map_err(|why| invalid(why.to_string()))?;
+        let defaults = self.defaults.lock();
+        let Some(config) = defaults.as_ref().map(|it| it.with_only(&addition)) else {
             return Err(invalid("the shares of this server cannot change".into()));
         };
-        let addition = Config::addition(text).map_err(|why| invalid(why.to_string()))?;
-        let config = config.with_only(&addition);
+        drop(defaults);
         let mut plan = Plan::of_settings(&config).map_err(|why| invalid(why.message))?;
         let mut change = Change::default();
         for (share, configured) in plan.sources.shares.iter().zip(config.shares()) {
@@ -497,23 +504,22 @@ impl LiveServer {
         self.check_new(&change)?;
         self.apply(change, Some(&plan.sources))
             .map_err(LiveError::failed)?;
-        let mut listing = self.listing();
-        listing.shares.retain(|it| {
-            addition
-                .shares()
-                .iter()
-                .any(|one| one.name.as_ref() == Some(&it.name))
-        });
         let state = self.state.lock();
+        let is_new = |share: &&LiveShare| {
+            let mut new = addition.shares().iter();
+            new.any(|one| one.name.as_ref() == Some(&share.export.name))
+        };
+        let shares = state.shares.iter().filter(is_new).map(LiveShare::entry);
         let catalog = CatalogParts::of(&state.shares);
         let catalog = catalog.catalog(&self.default);
         let is_added =
             |one: &&LiveEndpoint| one.endpoint.setting().is_some_and(|it| added.contains(&it));
         let endpoints = state.endpoints.iter().filter(is_added);
-        listing.endpoints = endpoints
-            .flat_map(|one| one.endpoint.entries(&catalog))
-            .collect();
-        Ok(json!(listing))
+        let endpoints = endpoints.flat_map(|one| one.endpoint.entries(&catalog));
+        Ok(json!(Listing {
+            shares: shares.collect(),
+            endpoints: endpoints.collect(),
+        }))
     }
 
     /// Returns an error if a share or endpoint of `change` exists already.
@@ -526,97 +532,94 @@ impl LiveServer {
                 return Err(LiveError::new(ErrorCode::Exists, message));
             }
         }
+        let endpoints = state.endpoints.iter();
+        let taken: HashSet<_> = endpoints
+            .flat_map(|one| self.addrs(&*one.endpoint))
+            .collect();
         for new in &change.added_endpoints {
-            for addr in addrs_of(&**new) {
-                let exists = state
-                    .endpoints
-                    .iter()
-                    .any(|it| addrs_of(&*it.endpoint).contains(&addr));
-                if exists {
-                    let message = format!("an endpoint at {addr} exists");
-                    return Err(LiveError::new(ErrorCode::Exists, message));
-                }
+            if let Some(addr) = addrs_of(&**new).iter().find(|addr| taken.contains(*addr)) {
+                let message = format!("an endpoint at {addr} exists");
+                return Err(LiveError::new(ErrorCode::Exists, message));
             }
         }
         Ok(())
     }
 
-    /// Removes a share with its devices, or endpoints.
-    fn remove(&self, target: &Target, drain: Option<Duration>) -> Result<Value, LiveError> {
+    /// Removes a share with its devices, or endpoints. With `drained`, removes only those that are
+    /// being drained.
+    fn remove(&self, target: &Target, drained: bool) -> Result<Value, LiveError> {
         let _changing = self.changing.lock();
+        let change = self.removal(target, drained)?;
+        let shares = change.removed_shares.iter().map(|it| it.name.clone());
+        let endpoints = change.removed_endpoints.iter();
+        let settings = endpoints.clone().filter_map(|it| it.setting());
+        let removed = Removed {
+            shares: shares.collect(),
+            settings: settings
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect(),
+            addrs: endpoints.flat_map(|it| addrs_of(&**it)).collect(),
+        };
+        self.apply(change, None).map_err(LiveError::failed)?;
+        Ok(json!(removed))
+    }
+
+    /// Returns the change that removes a share with its devices, or endpoints. With `drained`,
+    /// there may be none.
+    fn removal(&self, target: &Target, drained: bool) -> Result<Change<'static>, LiveError> {
         if matches!(target, Target::Share(_)) && self.bundle.is_none() {
             let message = "a share without a name takes a restart to remove";
             return Err(LiveError::new(ErrorCode::RestartRequired, message));
         }
+        let is_selected = |endpoint: &dyn Endpoint| match target {
+            Target::Share(name) => share_of(endpoint).as_ref() == Some(name),
+            Target::Endpoint(addr) => self.addrs(endpoint).contains(addr),
+        };
+        let in_state = |state: State| !drained || state == State::Draining;
         let mut change = Change::default();
-        {
-            let mut state = self.state.lock();
-            let catalog = CatalogParts::of(&[]);
-            let catalog = catalog.catalog(&self.default);
-            let is_at = |endpoint: &dyn Endpoint, addr: &str| {
-                let entries = endpoint.entries(&catalog);
-                entries.iter().any(|entry| entry.address == addr)
-                    || addrs_of(endpoint).iter().any(|own| own == addr)
-            };
-            for one in &mut state.endpoints {
-                let selected = match target {
-                    Target::Share(name) => share_of(&*one.endpoint).as_ref() == Some(name),
-                    Target::Endpoint(addr) => is_at(&*one.endpoint, addr),
-                };
-                if !selected {
-                    continue;
-                }
-                if one.endpoint.setting().is_none() {
-                    let message = "this endpoint takes a restart to remove";
-                    return Err(LiveError::new(ErrorCode::RestartRequired, message));
-                }
-                one.state = State::Draining;
-                change.removed_endpoints.push(one.endpoint.clone());
+        let state = self.state.lock();
+        for one in &state.endpoints {
+            if !in_state(one.state) || !is_selected(&*one.endpoint) {
+                continue;
             }
-            if let Target::Share(name) = target {
-                for share in &mut state.shares {
-                    if share.export.name == *name {
-                        share.state = State::Draining;
-                        change.removed_shares.push(share.export.clone());
-                    }
-                }
+            if one.endpoint.setting().is_none() {
+                let message = "this endpoint takes a restart to remove";
+                return Err(LiveError::new(ErrorCode::RestartRequired, message));
             }
+            change.removed_endpoints.push(one.endpoint.clone());
         }
         let (found, what, name) = match target {
-            Target::Share(name) => (!change.removed_shares.is_empty(), "name of a share", name),
-            Target::Endpoint(addr) => (
-                !change.removed_endpoints.is_empty(),
-                "address of an endpoint",
-                addr,
-            ),
+            Target::Share(name) => {
+                let mut shares = state.shares.iter();
+                let share = shares.find(|it| in_state(it.state) && it.export.name == *name);
+                change
+                    .removed_shares
+                    .extend(share.map(|it| it.export.clone()));
+                (share.is_some(), "name of a share", name)
+            }
+            Target::Endpoint(addr) => {
+                let found = !change.removed_endpoints.is_empty();
+                (found, "address of an endpoint", addr)
+            }
         };
-        if !found {
+        if !found && !drained {
             let message = format!("expected the {what}, got '{name}'");
             return Err(LiveError::new(ErrorCode::NotFound, message));
         }
-        let drained = drain.map(|timeout| self.drain(&change, timeout));
-        let settings: Vec<_> = change
-            .removed_endpoints
-            .iter()
-            .filter_map(|it| it.setting())
-            .collect();
-        self.apply(change, None).map_err(LiveError::failed)?;
-        Ok(json!({ "drained": drained, "settings": settings }))
+        Ok(change)
     }
 
-    /// Accepts no more clients of the shares and endpoints that `change` removes, and waits until
-    /// each of their connections was without a request in flight once, or for `timeout`. Returns
-    /// whether they were.
-    fn drain(&self, change: &Change<'_>, timeout: Duration) -> bool {
+    /// Accepts no more clients of a share with its devices, or of endpoints, and waits until each
+    /// of their connections was without a request in flight once, or for `timeout`. Other changes
+    /// are possible meanwhile.
+    fn drain(&self, target: &Target, timeout: Duration) -> Result<Value, LiveError> {
         let deadline = Instant::now() + timeout;
-        let names: HashSet<String> = change
-            .removed_endpoints
-            .iter()
-            .flat_map(|it| self.bound_addrs(&**it))
-            .collect();
-        if !change.removed_shares.is_empty() {
-            self.hide(&change.removed_shares);
-        }
+        let changing = self.changing.lock();
+        let change = self.removal(target, false)?;
+        self.mark_draining(&change);
+        let shares = self.state.lock().shares.clone();
+        self.change_bundle(&shares).map_err(LiveError::failed)?;
+        self.publish();
         for endpoint in &change.removed_endpoints {
             // A device accepts one monitor at a time.
             if endpoint.devices().is_empty() {
@@ -626,18 +629,15 @@ impl LiveServer {
                 self.close_sockets(&**endpoint);
             }
         }
+        drop(changing);
+        let endpoints = change.removed_endpoints.iter();
+        let names: HashSet<_> = endpoints.flat_map(|it| self.bound_addrs(&**it)).collect();
         let of_share = !change.removed_shares.is_empty();
         let busy = || -> HashSet<String> {
-            let lanes = self.engine.snapshot().lanes.into_iter();
-            let of_device = |peer: &str| {
-                names.iter().any(|addr| {
-                    peer.strip_prefix(addr.as_str())
-                        .is_some_and(|rest| !rest.starts_with('/'))
-                })
-            };
-            let queues = lanes
-                .filter(|lane| lane.in_flight > 0 && of_device(&lane.peer))
-                .map(|lane| format!("queue {}", lane.peer));
+            let queues = self.engine.snapshot().lanes.into_iter();
+            let queues = queues
+                .filter(|lane| lane.in_flight > 0 && names.contains(&lane.listener))
+                .map(|lane| format!("lane {}", lane.peer));
             let connections = self.engine.open_connections().into_iter();
             let connections = connections
                 .filter(|it| it.in_flight > 0 && (of_share || names.contains(&it.listener)))
@@ -647,22 +647,53 @@ impl LiveServer {
         let mut waiting = busy();
         while !waiting.is_empty() {
             if Instant::now() >= deadline {
-                return false;
+                return Ok(json!({ "drained": false }));
             }
             std::thread::sleep(DRAIN_INTERVAL);
             let now = busy();
             waiting.retain(|lane| now.contains(lane));
         }
-        true
+        Ok(json!({ "drained": true }))
     }
 
-    /// Removes shares from the names that clients can choose from; they are still served.
-    fn hide(&self, hidden: &[Arc<Export>]) {
+    fn mark_draining(&self, change: &Change<'_>) {
+        let mut state = self.state.lock();
+        for share in &mut state.shares {
+            let mut removed = change.removed_shares.iter();
+            if removed.any(|export| Arc::ptr_eq(export, &share.export)) {
+                share.state = State::Draining;
+            }
+        }
+        for one in &mut state.endpoints {
+            let mut removed = change.removed_endpoints.iter();
+            if removed.any(|endpoint| Arc::ptr_eq(endpoint, &one.endpoint)) {
+                one.state = State::Draining;
+            }
+        }
+    }
+
+    /// Makes `shares` the members of the tree of all shares. The names of those that are being
+    /// drained are hidden.
+    fn change_bundle(&self, shares: &[LiveShare]) -> Result<(), Failure> {
+        let Some(bundle) = &self.bundle else {
+            return Ok(());
+        };
+        let export = |share: &LiveShare| share.export.clone();
+        let members: Vec<_> = shares.iter().map(export).collect();
+        let drained = shares.iter().filter(|it| it.state == State::Draining);
+        let hidden: Vec<_> = drained.map(export).collect();
+        let now = barge_client::source::now();
+        let changed = bundle.change_hiding(&members, &hidden, now);
+        changed.map_err(Failure::usage)
+    }
+
+    /// Sets the shares that clients can choose from: those that are not being drained.
+    fn publish(&self) {
         let (mut shares, endpoints) = {
             let state = self.state.lock();
             (state.shares.clone(), state.endpoints.clone())
         };
-        shares.retain(|share| !hidden.iter().any(|other| Arc::ptr_eq(other, &share.export)));
+        shares.retain(|share| share.state == State::Serving);
         let catalog = CatalogParts::of(&shares);
         let catalog = catalog.catalog(&self.default);
         endpoints
@@ -677,6 +708,13 @@ impl LiveServer {
         entries.into_iter().map(|entry| entry.address).collect()
     }
 
+    /// Returns the addresses of an endpoint: as its options name them, and those that it is bound
+    /// to.
+    fn addrs(&self, endpoint: &dyn Endpoint) -> Vec<String> {
+        let bound = self.bound_addrs(endpoint);
+        addrs_of(endpoint).into_iter().chain(bound).collect()
+    }
+
     fn close_sockets(&self, endpoint: &dyn Endpoint) {
         for addr in addrs_of(endpoint) {
             self.host.close(&addr);
@@ -684,7 +722,8 @@ impl LiveServer {
     }
 
     /// Carries out `change`. The added shares are among `sources`, if there are any. On failure the
-    /// shares stay as they are.
+    /// shares and endpoints stay as they are, except for endpoints that were removed for others at
+    /// the same address.
     fn apply(&self, mut change: Change<'_>, sources: Option<&Sources>) -> Result<(), Failure> {
         let changes_shares = !change.added_shares.is_empty() || !change.removed_shares.is_empty();
         if self.bundle.is_none() && changes_shares {
@@ -693,11 +732,59 @@ impl LiveServer {
             ));
         }
         let opened = self.open(&change)?;
-        let (old, mut endpoints) = {
+        let (old, endpoints) = {
             let state = self.state.lock();
             (state.shares.clone(), state.endpoints.clone())
         };
         let (ended, shares) = change.shares(&old, &opened);
+        self.change_bundle(&shares)?;
+        let added = std::mem::take(&mut change.added_endpoints);
+        let replaced = self.replace_endpoints(added, &change, endpoints, &shares, sources);
+        // They were its members until now.
+        let endpoints = replaced.inspect_err(|_| {
+            let _ = self.change_bundle(&old);
+            self.publish();
+        })?;
+        // Infallible from here on.
+        for (gate, terms) in change.new_terms(&shares) {
+            gate.set(terms);
+        }
+        for (new, _) in opened {
+            tracing::info!(
+                share = new.export.name,
+                source = new.unlayered.source,
+                "serving a share"
+            );
+            self.sources.put(new.unlayered);
+        }
+        {
+            let mut state = self.state.lock();
+            state.shares = shares;
+            state.endpoints = endpoints;
+        }
+        self.publish();
+        for share in &ended {
+            self.end_share(share);
+        }
+        Ok(())
+    }
+
+    /// Starts the endpoints `added`, and closes those that `change` removes from `endpoints`.
+    /// Returns the endpoints after the change. If an endpoint cannot start, closes those that have.
+    fn replace_endpoints(
+        &self,
+        added: Vec<Box<dyn Endpoint>>,
+        change: &Change<'_>,
+        mut endpoints: Vec<LiveEndpoint>,
+        shares: &[LiveShare],
+        sources: Option<&Sources>,
+    ) -> Result<Vec<LiveEndpoint>, Failure> {
+        let removed = change.removed_endpoints.iter();
+        let freed: HashSet<_> = removed.flat_map(|it| self.addrs(&**it)).collect();
+        let is_free = |one: &dyn Endpoint| !addrs_of(one).iter().any(|it| freed.contains(it));
+        let (mut first, mut rest): (Vec<_>, Vec<_>) =
+            added.into_iter().partition(|one| is_free(&**one));
+        self.start(&mut first, shares, sources)?;
         for endpoint in &change.removed_endpoints {
             self.close_endpoint(&**endpoint);
         }
@@ -706,51 +793,32 @@ impl LiveServer {
             !removed.any(|other| Arc::ptr_eq(other, &one.endpoint))
         });
         self.state.lock().endpoints.clone_from(&endpoints);
-        let now = barge_client::source::now();
-        let parts = CatalogParts::of(&shares);
-        if let Some(bundle) = &self.bundle {
-            bundle.change(&parts.shares, now).map_err(Failure::usage)?;
-        }
-        if let Err(failure) = self.start(&mut change.added_endpoints, &shares, sources) {
-            for endpoint in &change.added_endpoints {
+        self.start(&mut rest, shares, sources).inspect_err(|_| {
+            for endpoint in &first {
                 self.close_endpoint(&**endpoint);
             }
-            if let Some(bundle) = &self.bundle {
-                // They were its members until now.
-                let _ = bundle.change(&CatalogParts::of(&old).shares, now);
-            }
-            return Err(failure);
-        }
-        // Infallible from here on.
-        for (export, terms, _) in change.terms {
-            let mut same = shares.iter().filter(|it| Arc::ptr_eq(&it.export, &export));
-            if let Some(gate) = same.find_map(|share| share.gate.as_ref()) {
-                gate.set(terms);
-            }
-        }
-        endpoints.extend(change.added_endpoints.into_iter().map(LiveEndpoint::new));
-        let catalog = parts.catalog(&self.default);
-        endpoints
+        })?;
+        endpoints.extend(first.into_iter().chain(rest).map(LiveEndpoint::new));
+        Ok(endpoints)
+    }
+
+    /// Ends a share that is no longer in the running set.
+    fn end_share(&self, share: &LiveShare) {
+        let name = &share.export.name;
+        share.gate.iter().for_each(|gate| gate.close());
+        if !self
+            .state
+            .lock()
+            .shares
             .iter()
-            .for_each(|one| one.endpoint.set_exports(&catalog));
-        for share in &ended {
-            share.gate.iter().for_each(|gate| gate.close());
-            self.sources.remove(&share.export.name);
-            tracing::info!(share = share.export.name, "stopped serving a share");
+            .any(|it| it.export.name == *name)
+        {
+            self.sources.remove(name);
         }
-        let mut state = self.state.lock();
-        for (new, _) in opened {
-            tracing::info!(
-                share = new.export.name,
-                source = new.unlayered.source,
-                "serving a share"
-            );
-            self.sources.put(new.unlayered);
-            state.traces.extend(new.trace);
+        if let Some(Err(failure)) = share.trace.as_ref().map(|trace| trace.finish()) {
+            tracing::error!("{}", failure.message);
         }
-        state.shares = shares;
-        state.endpoints = endpoints;
-        Ok(())
+        tracing::info!(share = name, "stopped serving a share");
     }
 
     /// Opens the added shares.
@@ -764,6 +832,7 @@ impl LiveServer {
                 export: share.export.clone(),
                 gate: share.gate.clone(),
                 clients: new.clients.clone(),
+                trace: share.trace.clone(),
                 state: State::Serving,
             };
             Ok((share, live))
@@ -771,7 +840,7 @@ impl LiveServer {
         opened.collect()
     }
 
-    /// Binds and starts `endpoints`, which serve `shares`.
+    /// Binds and starts `endpoints`, which serve `shares`. If one fails, closes those before it.
     fn start(
         &self,
         endpoints: &mut [Box<dyn Endpoint>],
@@ -807,10 +876,23 @@ impl LiveServer {
             figures: &self.figures,
             use_default_addrs: false,
         };
-        endpoints.iter_mut().try_for_each(|endpoint| {
-            endpoint.bind(&context)?;
-            endpoint.start(&self.engine)
-        })
+        let running = self.endpoints();
+        for endpoint in endpoints.iter_mut() {
+            for other in &running {
+                endpoint.share_limits(&*other.endpoint);
+            }
+        }
+        for at in 0..endpoints.len() {
+            let bound = endpoints[at].bind(&context);
+            let opened = at + usize::from(bound.is_ok());
+            if let Err(failure) = bound.and_then(|()| endpoints[at].start(&self.engine)) {
+                for endpoint in &endpoints[..opened] {
+                    self.close_endpoint(&**endpoint);
+                }
+                return Err(failure);
+            }
+        }
+        Ok(())
     }
 
     /// Ends an endpoint with its connections, and closes its sockets.
@@ -828,6 +910,19 @@ impl LiveServer {
 }
 
 impl Change<'_> {
+    /// Returns the gates of those of `shares` whose terms change, and their terms.
+    fn new_terms(&mut self, shares: &[LiveShare]) -> Vec<(Arc<Gate>, AccessPolicy)> {
+        let gates = shares.iter().filter_map(|share| {
+            let gate = share.gate.clone()?;
+            Some((Arc::as_ptr(&share.export), gate))
+        });
+        let mut gates: HashMap<_, _> = gates.collect();
+        let terms = std::mem::take(&mut self.terms).into_iter();
+        let terms = terms
+            .filter_map(|(export, terms, _)| Some((gates.remove(&Arc::as_ptr(&export))?, terms)));
+        terms.collect()
+    }
+
     /// Returns those of the shares `old` that end, and the shares after the change.
     fn shares(
         &self,
@@ -839,15 +934,27 @@ impl Change<'_> {
         let (ended, mut shares): (Vec<_>, Vec<_>) = old.iter().cloned().partition(is_removed);
         shares.extend(opened.iter().map(|(_, live)| live.clone()));
         if let Some(order) = &self.order {
-            shares.sort_by_key(|share| order.iter().position(|name| *name == share.export.name));
+            let positions: HashMap<_, _> = order.iter().zip(0..).collect();
+            shares.sort_by_key(|share| positions.get(&share.export.name).copied());
         }
-        for (export, _, clients) in &self.terms {
-            let same = shares
-                .iter_mut()
-                .filter(|it| Arc::ptr_eq(&it.export, export));
-            same.for_each(|share| share.clients.clone_from(clients));
+        let terms = self.terms.iter();
+        let lists: HashMap<_, _> = terms.map(|it| (Arc::as_ptr(&it.0), &it.2)).collect();
+        for share in &mut shares {
+            if let Some(clients) = lists.get(&Arc::as_ptr(&share.export)) {
+                share.clients.clone_from(clients);
+            }
         }
         (ended, shares)
+    }
+}
+
+impl LiveShare {
+    fn entry(&self) -> ShareEntry {
+        ShareEntry {
+            name: self.export.name.clone(),
+            source: self.source.clone(),
+            state: self.state,
+        }
     }
 }
 

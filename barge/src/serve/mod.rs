@@ -75,6 +75,7 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
                 let running = running.map_err(|why| Failure::new(why.to_string()))?;
                 plan = Plan::from_config(&running)?;
             }
+            plan.default_addrs = Some(broker.uses_default_addrs());
             broker.limit(&mut plan);
             broker::confinement::enter(&plan, &broker)?;
             serve(plan, Host::Brokered(broker))
@@ -147,7 +148,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let live = Arc::new(live);
     exports.release();
     let stopped = engine.clone();
-    let reload = reload::handler(live.clone());
+    let reload = reload::handler(live.clone(), operation.as_ref(), plan.control.is_some());
     let stop = move || stopped.stop();
     let signals = match &host {
         Host::Direct { .. } => {
@@ -173,13 +174,17 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         }
         _ => ExitCode::SUCCESS,
     };
+    if live.can_change() {
+        // The last endpoint may be removed, and another one added.
+        engine.wait_for_stop().map_err(Failure::new)?;
+    }
     engine.wait();
     if let Some(call_log) = &exports.call_log {
         call_log.finish();
     }
     drop((signals, operation));
-    live.clear();
+    let added = live.end();
     exports.traces.iter().try_for_each(|trace| trace.finish())?;
-    live.finish()?;
+    added?;
     Ok(status)
 }

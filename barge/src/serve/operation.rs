@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Write, stdout};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
@@ -24,6 +24,8 @@ pub(super) struct Operation {
     ready: ReadyFormat,
     /// The configuration as it is now, if requests can change it.
     running: Option<Arc<Mutex<Config>>>,
+    /// Set once clients can connect, if requests can change the configuration.
+    controller: Arc<OnceLock<Arc<Controller>>>,
 }
 
 impl Operation {
@@ -35,12 +37,19 @@ impl Operation {
             control: control.map(ControlServer::bind).transpose()?,
             ready: plan.ready,
             running: control.and_then(|_| Some(Arc::new(Mutex::new(plan.file.clone()?)))),
+            controller: Arc::default(),
         })
     }
 
     /// Returns the configuration as it is now, if requests can change it.
     pub(super) fn running(&self) -> Option<&Arc<Mutex<Config>>> {
         self.running.as_ref()
+    }
+
+    /// Returns the controller, which is set once clients can connect to a server with a control
+    /// socket.
+    pub(super) fn controller(&self) -> &Arc<OnceLock<Arc<Controller>>> {
+        &self.controller
     }
 
     /// Reports to the user and the service manager that clients of `server` can connect, and serves
@@ -57,8 +66,8 @@ impl Operation {
             ReadyFormat::Json => format!("{}\n", with_server(listing)),
         };
         if let (Some(control), Some(running)) = (&self.control, &self.running) {
-            let controller = Controller::new(server.clone(), running.clone());
-            control.start(Arc::new(controller))?;
+            let controller = Arc::new(Controller::new(server.clone(), running.clone()));
+            control.start(self.controller.get_or_init(|| controller).clone())?;
         }
         let mut out = stdout();
         out.write_all(text.as_bytes())

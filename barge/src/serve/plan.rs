@@ -21,7 +21,7 @@ use super::opener::ExportRequirements;
 use super::share::{Share, Sources};
 use crate::Failure;
 use crate::config::{Config, ConfigErrors};
-use crate::source::{NamedSource, Source};
+use crate::source::{DEFAULT_SOURCE, NamedSource, Source};
 
 pub(super) struct Plan {
     pub(super) sources: Sources,
@@ -42,6 +42,9 @@ pub(super) struct Plan {
     /// The file for the process id.
     pub(super) pidfile: Option<PathBuf>,
     pub(super) confinement: ConfinementPlan,
+    /// Whether default addresses are used, if that is decided: a change of the addresses after the
+    /// start does not change it.
+    pub(super) default_addrs: Option<bool>,
     /// The part of the server that this is the plan of.
     pub(super) part: Part,
 }
@@ -51,7 +54,7 @@ impl Plan {
     pub(super) fn from_args(args: &ServeArgs) -> Result<Plan, Failure> {
         let current = NamedSource {
             name: None,
-            source: Source::Tree(barge_client::Source::HostDir(".".into())),
+            source: Source::Tree(barge_client::Source::HostDir(DEFAULT_SOURCE.into())),
         };
         let (sources, read_only) = match args.sources.as_slice() {
             [] => (vec![current], true),
@@ -77,6 +80,11 @@ impl Plan {
     /// Returns the plan of `config`, which may lack shares that its endpoints and lists of clients
     /// are for.
     pub(super) fn of_settings(config: &Config) -> Result<Plan, Failure> {
+        Plan::beside(0, config)
+    }
+
+    /// Does the same for a server with `others` shares more.
+    fn beside(others: usize, config: &Config) -> Result<Plan, Failure> {
         let args = |matches: Result<clap::ArgMatches, String>| {
             let matches = matches.map_err(Failure::usage)?;
             ServeArgs::from_arg_matches(&matches).map_err(Failure::usage)
@@ -90,7 +98,7 @@ impl Plan {
             args(config.share_matches(share))?.share.plan(named, false)
         });
         let shares: Vec<_> = shares.collect::<Result<_, _>>()?;
-        all.share.check_single_source(shares.len())?;
+        all.share.check_single_source(shares.len() + others)?;
         Plan::from_shares(&all, shares, Some(config))
     }
 
@@ -103,6 +111,7 @@ impl Plan {
     ) -> Result<Plan, Failure> {
         Ok(Plan {
             confinement: ConfinementPlan::new(args),
+            default_addrs: None,
             part: Part::Whole,
             sources: Sources {
                 shares,
@@ -129,6 +138,9 @@ impl Plan {
 
     /// Returns whether the endpoints with default addresses use them: the options name no address.
     pub(super) fn uses_default_addrs(&self) -> bool {
+        if let Some(decided) = self.default_addrs {
+            return decided;
+        }
         let mut endpoints = self.endpoints.iter();
         self.part == Part::Whole
             && !activation::is_activated()
@@ -152,6 +164,38 @@ impl Plan {
         let mut all = self.endpoints.iter().flat_map(|one| one.requested());
         all.any(|addr| matches!(addr, Addr::Tcp { .. } | Addr::Fd(_))) || activation::is_activated()
     }
+}
+
+/// Checks that the shares and endpoints of `addition` can be added to `running`: the result can be
+/// served, as far as this is known before anything is opened. Returns the plan of the addition
+/// alone.
+pub(super) fn check_addition(running: &Config, addition: &Config) -> Result<Plan, Failure> {
+    let whole = running.with_shares_of(addition);
+    let whole = Plan::beside(running.shares().len(), &whole)?;
+    let all = running.shares().iter().chain(addition.shares());
+    let names = all.map(|share| share.name.as_deref().unwrap_or_default());
+    let names: Vec<_> = names.collect();
+    exports::check_lists(&names, &whole.sources.client_lists)?;
+    for endpoint in &whole.endpoints {
+        for device in endpoint.devices() {
+            if let Some(name) = device.name.as_deref().filter(|name| !names.contains(name)) {
+                let message = format!(
+                    "{}: expected the name of a share, got '{name}'",
+                    device.addr
+                );
+                return Err(Failure::usage(message));
+            }
+        }
+    }
+    Plan::of_settings(&running.with_only(addition))
+}
+
+/// Returns the addresses of the endpoints of `plan` that can be added and removed.
+pub(super) fn changeable_addrs(plan: &Plan) -> Vec<String> {
+    let endpoints = plan.endpoints.iter();
+    let endpoints = endpoints.filter(|one| one.setting().is_some());
+    let addrs = endpoints.flat_map(|one| one.sockets());
+    addrs.map(|addr| addr.to_string()).collect()
 }
 
 /// Reads the configuration file at `path`, and returns it if it can be served, or else all errors

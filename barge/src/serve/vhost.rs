@@ -84,7 +84,7 @@ impl DeviceSocket {
         stop: BorrowedFd<'_>,
     ) -> io::Result<()> {
         // All queues of a device share one session.
-        let queues = engine.queues((self.kind.session)());
+        let queues = engine.queues_at((self.kind.session)(), name);
         let (affinity, free) = (self.options.affinity.clone(), self.kind.unpinned);
         let drive = move |index, ring| -> io::Result<JoinRing> {
             let queue = queues.start(ring, affinity.processor_of(index, free))?;

@@ -8,7 +8,7 @@ mod http;
 mod json;
 mod metrics;
 mod page;
-mod top;
+pub(crate) mod top;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use p9::numbers::{LockFlags, Lopen, lock_kind, lock_status};
 use p9::{Dialect, Fid, Names, Rmessage, Tmessage, Uid};
 use remote::ninep::Connection;
-use transports::{Addr, dial};
+use transports::{Addr, Link, dial};
 
 use crate::served::ServerProcess;
 
@@ -15,12 +15,27 @@ const FILE: Fid = Fid(1);
 
 /// Returns a connection on which the file `f` is open.
 fn opened(served: &ServerProcess) -> Arc<Connection> {
+    let pipe = connect(served.port());
+    open(&pipe, &[b"f"]);
+    pipe
+}
+
+/// Returns a session with the server at `port` of this host.
+pub(crate) fn connect(port: u16) -> Arc<Connection> {
     let addr = Addr::Tcp {
         host: "127.0.0.1".into(),
-        port: served.port(),
+        port,
     };
-    let link = dial(&addr).expect("connected");
-    let pipe = Connection::open(link, Dialect::Linux, 8192).expect("a session");
+    session(dial(&addr).expect("connected"))
+}
+
+/// Returns a session over `link`.
+pub(crate) fn session(link: impl Link + 'static) -> Arc<Connection> {
+    Connection::open(link, Dialect::Linux, 8192).expect("a session")
+}
+
+/// Opens the file at `path`.
+pub(crate) fn open(pipe: &Connection, path: &[&[u8]]) {
     let attach = Tmessage::Attach {
         fid: Fid(0),
         afid: Fid::NONE,
@@ -31,7 +46,7 @@ fn opened(served: &ServerProcess) -> Arc<Connection> {
     let walk = Tmessage::Walk {
         fid: Fid(0),
         newfid: FILE,
-        names: Names::new(&[b"f"]),
+        names: Names::new(path),
     };
     let open = Tmessage::Lopen {
         fid: FILE,
@@ -40,23 +55,28 @@ fn opened(served: &ServerProcess) -> Arc<Connection> {
     for request in [attach, walk, open] {
         pipe.call(&request).expect("done");
     }
-    pipe
 }
 
 /// Requests a lock of the whole file as Linux does for F_SETLKW, and returns the status.
 fn lock(pipe: &Connection) -> u8 {
+    lock_as(pipe, 1, lock_kind::WRLCK).expect("an answer")
+}
+
+/// Does the same for the process `proc_id` and a lock of this kind. Returns `None` if there is no
+/// answer.
+pub(crate) fn lock_as(pipe: &Connection, proc_id: u32, kind: u8) -> Option<u8> {
     let request = Tmessage::Lock {
         fid: FILE,
-        kind: lock_kind::WRLCK,
+        kind,
         flags: LockFlags::BLOCK.bits(),
         start: 0,
         length: 0,
-        proc_id: 1,
+        proc_id,
         client_id: b"client",
     };
-    let reply = pipe.call(&request).expect("an answer");
+    let reply = pipe.call(&request).ok()?;
     match reply.message() {
-        Ok(Rmessage::Lock { status }) => status,
+        Ok(Rmessage::Lock { status }) => Some(status),
         other => panic!("{other:?}"),
     }
 }

@@ -321,6 +321,21 @@ fn what_goes_through_queues_counts_while_they_are_there_and_after() {
 }
 
 #[test]
+fn a_queue_has_the_name_of_its_listener() {
+    let rig = Rig::new(Tuning::default());
+    let session = Arc::new(FakeSession(rig.fake.clone()));
+    rig.fake.sessions.fetch_add(1, Ordering::SeqCst);
+    let (ring, queue) = start(&rig.engine.queues_at(session, "unix:/run/b.sock"));
+    ring.ask(&[b"\x01e"]);
+    ring.replies(1);
+    let lanes = rig.engine.snapshot().lanes;
+    let listeners: Vec<_> = lanes.iter().map(|lane| &*lane.listener).collect();
+    assert_eq!(listeners, ["unix:/run/b.sock"]);
+    ring.stop();
+    queue.join();
+}
+
+#[test]
 fn a_stopped_queue_ends_when_what_is_in_flight_is_answered() {
     let rig = Rig::new(Tuning::default());
     let (ring, queue) = started(&rig);

@@ -41,6 +41,8 @@ pub(super) struct ChildOptions {
     pub(super) namespaces: bool,
     /// Whether it replaces one that has crashed.
     pub(super) restarted: bool,
+    /// Whether default addresses are used.
+    pub(super) default_addrs: bool,
 }
 
 /// Returns the number of sockets that a service manager has passed to the broker of this process,
@@ -95,6 +97,11 @@ impl BrokerClient {
         self.options.restarted
     }
 
+    /// Returns whether default addresses are used, as decided at the start of the server.
+    pub(in crate::serve) fn uses_default_addrs(&self) -> bool {
+        self.options.default_addrs
+    }
+
     fn ask(&self, request: &Request) -> io::Result<(Reply, Option<OwnedFd>)> {
         message::ask(self.channel.as_fd(), request)
     }
@@ -117,7 +124,20 @@ impl BrokerClient {
     }
 
     pub(in crate::serve) fn listen(&self, addr: &Addr) -> Result<Listener, Failure> {
-        let addr = addr.to_string();
+        let name = addr.to_string();
+        let listening = self.listen_again(&name);
+        if listening.is_err() {
+            self.listened
+                .lock()
+                .entry(name)
+                .and_modify(|count| *count -= 1);
+        }
+        listening
+    }
+
+    /// Listens at `addr` once more.
+    fn listen_again(&self, addr: &str) -> Result<Listener, Failure> {
+        let addr = addr.to_owned();
         let place = {
             let mut listened = self.listened.lock();
             let count = listened.entry(addr.clone()).or_default();
@@ -291,6 +311,7 @@ mod tests {
             part: Part::Share("a=b:c".into()),
             namespaces: true,
             restarted: false,
+            default_addrs: true,
         };
         let text = serde_json::to_string(&options).expect("JSON");
         let parsed: ChildOptions = serde_json::from_str(&text).expect("options");

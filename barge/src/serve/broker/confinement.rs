@@ -112,20 +112,30 @@ pub(super) fn lacks_capability(plan: &Plan, addition: &Plan) -> bool {
 
 /// Returns the paths that the server of `plan` reaches.
 pub(super) fn visible_paths(plan: &Plan, by_default: bool) -> Vec<VisiblePath> {
-    let mut all: Vec<VisiblePath> = Vec::new();
-    for share in &plan.sources.shares {
-        let paths = share.named.source.host_paths();
-        // A reload may change whether a share is read-only.
-        let writable = !share.access.read_only || plan.sources.reloadable;
-        all.extend(paths.into_iter().map(|path| VisiblePath { path, writable }));
-        all.extend(share.overlay.clone().map(VisiblePath::writable));
-        all.extend(share.files.iter().map(|path| VisiblePath {
-            path: path.clone(),
-            writable: false,
-        }));
-    }
-    all.extend(state_dir(plan, by_default).map(VisiblePath::writable));
-    all
+    let shares = plan.sources.shares.iter();
+    let shares = shares.flat_map(|share| share_paths(share, plan.sources.reloadable));
+    shares.chain(state_path(plan, by_default)).collect()
+}
+
+/// Returns the paths that `share` reaches. A reload may change whether it is read-only.
+pub(super) fn share_paths(share: &Share, reloadable: bool) -> Vec<VisiblePath> {
+    let writable = !share.access.read_only || reloadable;
+    let paths = share.named.source.host_paths().into_iter();
+    let files = share.files.iter().cloned();
+    let files = files.map(|path| VisiblePath {
+        path,
+        writable: false,
+    });
+    paths
+        .map(|path| VisiblePath { path, writable })
+        .chain(share.overlay.clone().map(VisiblePath::writable))
+        .chain(files)
+        .collect()
+}
+
+/// Returns the path of the state of the server of `plan`, if it has a directory for it.
+pub(super) fn state_path(plan: &Plan, by_default: bool) -> Option<VisiblePath> {
+    state_dir(plan, by_default).map(VisiblePath::writable)
 }
 
 /// Returns the state directory of the server of `plan`, if it has one.

@@ -1,7 +1,7 @@
 //! A process that serves a part of the server.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
@@ -31,6 +31,8 @@ pub(super) struct Process {
     pub(super) rooted: AtomicBool,
     /// Whether it is reading the configuration again.
     pub(super) reloading: AtomicBool,
+    /// The number of processes that were started.
+    pub(super) starts: AtomicUsize,
 }
 
 impl Process {

@@ -23,10 +23,10 @@ use crate::listen::listen;
 use crate::private_file;
 use crate::serve::activation;
 use crate::serve::host::connect_udp;
-use crate::serve::plan::Plan;
+use crate::serve::plan::{Plan, changeable_addrs};
 
 /// The files and sockets that a configuration names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Permitted {
     /// The addresses to listen at, and how often each is there.
     addrs: HashMap<String, usize>,
@@ -74,20 +74,50 @@ impl Permitted {
 }
 
 impl Permitted {
-    /// Adds the files and sockets of `other`.
-    fn extend(&mut self, other: Permitted) {
-        for (addr, count) in other.addrs {
-            let known = self.addrs.entry(addr).or_default();
-            *known = count.max(*known);
+    /// Returns those of `addition`, shares and endpoints to add to a running server.
+    pub(super) fn of_addition(addition: &Plan) -> Permitted {
+        let mut permitted = Permitted::of(addition, false, 0);
+        permitted.addrs.clear();
+        for addr in changeable_addrs(addition) {
+            *permitted.addrs.entry(addr).or_default() += 1;
         }
+        permitted
+    }
+
+    /// Adds the files and sockets of `other`. An address may be listened at as often as `count`
+    /// returns for the two numbers.
+    fn extend(&mut self, other: Permitted, count: impl Fn(usize, usize) -> usize) {
+        for (addr, further) in other.addrs {
+            let known = self.addrs.entry(addr).or_default();
+            *known = count(*known, further);
+        }
+        self.hosts.extend(other.hosts);
         self.read.extend(other.read);
         self.created.extend(other.created);
+        self.calls_clients |= other.calls_clients;
+    }
+
+    /// Removes each of `addrs` once, and `created`.
+    fn remove(&mut self, addrs: &[String], created: &[PathBuf]) {
+        for addr in addrs {
+            if let Entry::Occupied(mut known) = self.addrs.entry(addr.clone()) {
+                *known.get_mut() -= 1;
+                if *known.get() == 0 {
+                    known.remove();
+                }
+            }
+        }
+        for path in created {
+            self.created.remove(path);
+        }
     }
 }
 
 /// The state of the replies to a process.
 pub(super) struct Responder {
     permitted: Mutex<Permitted>,
+    /// During a reload, the files and sockets before it and after it.
+    reloading: Mutex<Option<(Permitted, Permitted)>>,
     /// The group whose members may connect to Unix sockets.
     socket_group: Option<u32>,
     /// The open listeners, which later processes get again.
@@ -98,19 +128,41 @@ impl Responder {
     pub(super) fn new(permitted: Permitted, socket_group: Option<u32>) -> Responder {
         Responder {
             permitted: Mutex::new(permitted),
+            reloading: Mutex::default(),
             socket_group,
             listeners: Mutex::default(),
         }
     }
 
-    /// Replaces the files and sockets, after a reload.
-    pub(super) fn permit(&self, permitted: Permitted) {
-        *self.permitted.lock() = permitted;
+    /// Adds those files and sockets that are the only ones after a reload, until
+    /// [`Responder::end_reload`].
+    pub(super) fn begin_reload(&self, after: Permitted) {
+        let mut permitted = self.permitted.lock();
+        let mut reloading = self.reloading.lock();
+        // Another reload may not have ended.
+        let before = reloading.take().map(|(before, _)| before);
+        *reloading = Some((before.unwrap_or_else(|| permitted.clone()), after.clone()));
+        permitted.extend(after, usize::max);
+    }
+
+    /// Keeps the files and sockets after the reload if it has succeeded, else those before it.
+    pub(super) fn end_reload(&self, succeeded: bool) {
+        let mut permitted = self.permitted.lock();
+        if let Some((before, after)) = self.reloading.lock().take() {
+            *permitted = if succeeded { after } else { before };
+        }
     }
 
     /// Adds the files and sockets of an addition to the running set.
-    pub(super) fn permit_also(&self, permitted: Permitted) {
-        self.permitted.lock().extend(permitted);
+    pub(super) fn permit_also(&self, addition: Permitted) {
+        self.permitted
+            .lock()
+            .extend(addition, |known, further| known + further);
+    }
+
+    /// Removes each of `addrs` once, and the files `created`.
+    pub(super) fn revoke(&self, addrs: &[String], created: &[PathBuf]) {
+        self.permitted.lock().remove(addrs, created);
     }
 
     /// Closes the listeners, and removes their files.
@@ -207,4 +259,48 @@ fn refused() -> io::Error {
 
 fn descriptor(fd: impl Into<OwnedFd>) -> (Reply, Option<OwnedFd>) {
     (Reply::Descriptor, Some(fd.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(addr: &str, trace: &str) -> Permitted {
+        Permitted {
+            addrs: HashMap::from([(addr.to_owned(), 1)]),
+            created: HashSet::from([trace.into()]),
+            ..Permitted::default()
+        }
+    }
+
+    fn addrs(responder: &Responder) -> Vec<String> {
+        let mut addrs: Vec<_> = responder.permitted.lock().addrs.keys().cloned().collect();
+        addrs.sort();
+        addrs
+    }
+
+    #[test]
+    fn a_failed_reload_takes_no_permission_of_the_set_that_stays() {
+        let responder = Responder::new(at("unix:/a", "/t"), None);
+        for (succeeded, after) in [(false, "unix:/a"), (true, "unix:/b")] {
+            responder.begin_reload(at("unix:/b", "/u"));
+            assert_eq!(addrs(&responder), ["unix:/a", "unix:/b"]);
+            responder.end_reload(succeeded);
+            assert_eq!(addrs(&responder), [after]);
+        }
+    }
+
+    #[test]
+    fn a_permission_ends_with_the_last_that_needs_it() {
+        let responder = Responder::new(at("unix:/a", "/t"), None);
+        responder.permit_also(at("unix:/a", "/u"));
+        responder.revoke(&["unix:/a".into()], &["/u".into()]);
+        assert_eq!(addrs(&responder), ["unix:/a"]);
+        assert_eq!(
+            responder.permitted.lock().created,
+            HashSet::from(["/t".into()])
+        );
+        responder.revoke(&["unix:/a".into()], &["/t".into()]);
+        assert!(addrs(&responder).is_empty());
+    }
 }

@@ -1,22 +1,25 @@
 //! The broker: starts the processes that serve, and each again if it crashes.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use concurrency::ThreadPool;
 use parking_lot::Mutex;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 use super::client::ChildOptions;
-use super::confinement::{lacks_capability, uses_network, visible_paths};
+use super::confinement::{lacks_capability, share_paths, state_path, uses_network, visible_paths};
 use super::message::{MAX_FIGURES, Request, Wanted};
 use super::parts::Part;
 use super::process::Process;
@@ -24,7 +27,7 @@ use super::requests::{Permitted, Responder};
 use crate::child::{self, ChildNamespaces, End, message};
 use crate::config::Config;
 use crate::serve::args::ServeArgs;
-use crate::serve::control::Backend;
+use crate::serve::control::{Backend, Controller};
 use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest};
 use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
@@ -77,6 +80,9 @@ pub(in crate::serve) fn run(
     }
     drop(signals);
     drop(broker.operation.lock().take());
+    if let Some(failure) = broker.failure.lock().take() {
+        status = status.and(Err(failure));
+    }
     for process in &broker.processes {
         process.responder.close();
     }
@@ -128,8 +134,30 @@ pub(super) struct Broker {
     operation: Mutex<Option<Operation>>,
     /// The plan at the start.
     plan: Plan,
-    /// The configuration of a reload that has not finished.
-    reloading: Mutex<Option<Config>>,
+    /// The paths and files that each share needs.
+    grants: Mutex<HashMap<String, Grant>>,
+    /// The reason to stop, if it is not that of a process.
+    failure: Mutex<Option<Failure>>,
+}
+
+/// The paths that a share reaches, and the file that it creates.
+struct Grant {
+    paths: Vec<VisiblePath>,
+    created: Option<PathBuf>,
+}
+
+impl Grant {
+    /// Returns those of the shares of `plan`, by their names.
+    fn all(plan: &Plan) -> impl Iterator<Item = (String, Grant)> {
+        plan.sources.shares.iter().map(|share| {
+            let name = share.named.name.clone().unwrap_or_default();
+            let grant = Grant {
+                paths: share_paths(share, plan.sources.reloadable),
+                created: share.read_trace.clone(),
+            };
+            (name, grant)
+        })
+    }
 }
 
 impl Broker {
@@ -159,6 +187,7 @@ impl Broker {
                 killed: AtomicBool::new(false),
                 rooted: AtomicBool::new(false),
                 reloading: AtomicBool::new(false),
+                starts: AtomicUsize::new(0),
             }));
         }
         let broker = Arc::new(Broker {
@@ -171,8 +200,9 @@ impl Broker {
             run: (plan.run.clone(), sys::umask::current()),
             command: Mutex::default(),
             operation: Mutex::new(Some(operation)),
+            grants: Mutex::new(Grant::all(&plan).collect()),
+            failure: Mutex::default(),
             plan,
-            reloading: Mutex::default(),
         });
         for (process, channel) in broker.processes.iter().zip(channels) {
             broker.serve_requests(process, channel)?;
@@ -211,9 +241,14 @@ impl Broker {
         self.processes.iter().for_each(|process| process.stop());
     }
 
-    /// Reads the configuration again, makes its paths visible and lets the processes reload.
+    /// Reads the configuration again, makes its paths visible and lets the processes reload. With a
+    /// control socket, this is a change as any other.
     fn reload(&self) {
-        let config = self.prepare_reload();
+        // The lock is not held meanwhile: a process that starts takes it, and so does the end.
+        if let Some(controller) = self.controller() {
+            return controller.reload_on_signal();
+        }
+        self.prepare_reload();
         service::notify(&service::reloading());
         let all: Vec<_> = self.serving().collect();
         for process in &all {
@@ -222,25 +257,54 @@ impl Broker {
         if all.is_empty() {
             service::notify(&service::ready("ready"));
         }
-        *self.reloading.lock() = config;
         for process in all {
             process.signal(Signal::HUP);
         }
     }
 
+    /// Returns the controller, once clients can connect to a server with a control socket.
+    fn controller(&self) -> Option<Arc<Controller>> {
+        let operation = self.operation.lock();
+        operation.as_ref()?.controller().get().cloned()
+    }
+
     /// Returns the processes that serve shares.
     fn serving(&self) -> impl Iterator<Item = &Arc<Process>> {
-        let serves = |process: &&Arc<Process>| {
-            process.serving.load(Ordering::SeqCst) && process.part != Part::Status
-        };
+        self.ready_processes().filter(|it| it.part != Part::Status)
+    }
+
+    /// Returns the processes that serve shares or the status page.
+    fn ready_processes(&self) -> impl Iterator<Item = &Arc<Process>> {
+        let serves = |process: &&Arc<Process>| process.serving.load(Ordering::SeqCst);
         self.processes.iter().filter(serves)
     }
 
+    /// Waits until a process serves, as another one may have crashed, for [`REQUEST_TIMEOUT`] at
+    /// most.
+    fn wait_until_serving(&self) {
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        while self.serving().next().is_none()
+            && !self.stopping.load(Ordering::SeqCst)
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(SERVING_INTERVAL);
+        }
+    }
+
+    /// Returns the number of processes that were started.
+    fn starts(&self) -> usize {
+        let all = self.processes.iter();
+        all.map(|it| it.starts.load(Ordering::SeqCst)).sum()
+    }
+
     /// Reads the configuration file again, and permits its files and sockets to the processes.
-    /// Returns `None` if it is invalid, which the processes report, or if there is none.
-    fn prepare_reload(&self) -> Option<Config> {
+    /// Returns what each share needs, or `None` if the file is invalid, which the processes report,
+    /// or if there is none.
+    fn prepare_reload(&self) -> Option<HashMap<String, Grant>> {
         let config = self.plan.file.as_ref().and_then(Config::file);
         let config = config.and_then(|path| plan::read_config(path).ok())?;
+        let by_default = self.plan.uses_default_addrs();
+        let grants = Grant::all(&Plan::from_config(&config).ok()?).collect();
         for process in self.serving() {
             let Ok(mut new) = Plan::from_config(&config) else {
                 continue;
@@ -249,9 +313,8 @@ impl Broker {
             if uses_network(&new) && !process.network {
                 tracing::error!("a source on another server takes a restart");
             }
-            let by_default = self.plan.uses_default_addrs();
             let permitted = Permitted::of(&new, by_default, self.listen_fds);
-            process.responder.permit(permitted);
+            process.responder.begin_reload(permitted);
             let paths = visible_paths(&new, by_default);
             if let Err(error) = process.make_visible(&paths) {
                 tracing::error!("{error}");
@@ -263,7 +326,22 @@ impl Broker {
                 }
             }
         }
-        Some(config)
+        Some(grants)
+    }
+
+    /// Returns those paths of `removed` that neither `grants` nor the state of the server need.
+    fn unneeded(&self, removed: &[Grant], grants: &HashMap<String, Grant>) -> Vec<VisiblePath> {
+        let state = state_path(&self.plan, self.plan.uses_default_addrs());
+        // A path below another one is no mount of its own.
+        let needs = |path: &VisiblePath, other: &VisiblePath| {
+            other.path.starts_with(&path.path) || path.path.starts_with(&other.path)
+        };
+        let is_needed = |path: &&VisiblePath| {
+            let rest = grants.values().flat_map(|it| &it.paths);
+            rest.chain(&state).any(|other| needs(path, other))
+        };
+        let paths = removed.iter().flat_map(|it| &it.paths);
+        paths.filter(|path| !is_needed(path)).cloned().collect()
     }
 
     /// Returns the configuration as it is now, if requests can change it.
@@ -277,7 +355,7 @@ impl Broker {
         let running = self.running();
         let running = running.ok_or_else(|| io::Error::other("it cannot change"))?;
         let text = running.lock().text();
-        let mut file = tempfile::tempfile()?;
+        let mut file = File::from(memfd_create("barge-running-set", MemfdFlags::CLOEXEC)?);
         file.write_all(text.as_bytes())?;
         file.rewind()?;
         Ok(file.into())
@@ -287,13 +365,11 @@ impl Broker {
     /// if it was not reloading.
     pub(super) fn note_reloaded(&self, process: &Process, status: &str) {
         let reloads = |process: &Arc<Process>| process.reloading.load(Ordering::SeqCst);
-        if process.reloading.swap(false, Ordering::SeqCst) && !self.processes.iter().any(reloads) {
-            let config = self.reloading.lock().take();
-            if let (Some(config), Some(running)) = (config, self.running())
-                && status == "ready"
-            {
-                *running.lock() = config;
-            }
+        if !process.reloading.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        process.responder.end_reload(status == "ready");
+        if !self.processes.iter().any(reloads) {
             service::notify(&service::ready(status));
         }
     }
@@ -319,7 +395,8 @@ impl Broker {
             .as_ref()
             .map(|it| it.report_ready(&server));
         if let Some(Err(failure)) = reported {
-            tracing::error!("{}", failure.message);
+            *self.failure.lock() = Some(failure);
+            return self.stop();
         }
         let (Some(line), umask) = self.run.clone() else {
             return;
@@ -406,6 +483,7 @@ impl Broker {
         let ended = || -> io::Result<End> {
             let mut child = self.start(process, restarted)?;
             let pid = Pid::from_child(&child);
+            process.starts.fetch_add(1, Ordering::SeqCst);
             *process.child.lock() = Some(pid);
             if self.stopping.load(Ordering::SeqCst) {
                 process.stop();
@@ -438,10 +516,17 @@ impl Broker {
                 part: process.part.clone(),
                 namespaces,
                 restarted,
+                default_addrs: self.plan.uses_default_addrs(),
             }
         })
     }
 }
+
+/// The interval at which a reload looks for a process that serves.
+const SERVING_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Number of attempts of a reload, as the process that serves may end meanwhile.
+const RELOAD_ATTEMPTS: usize = 3;
 
 /// Time for a process that serves to answer a request, besides that of a drain.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -449,11 +534,15 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 impl Backend for Broker {
     fn request(&self, request: LiveRequest) -> Result<Value, LiveError> {
         let drain = match &request {
-            LiveRequest::Remove { drain, .. } => drain.unwrap_or_default(),
+            LiveRequest::Drain { timeout, .. } => *timeout,
             _ => Duration::ZERO,
         };
         let mut listing: Option<Listing> = None;
-        for process in self.serving() {
+        for process in self.ready_processes() {
+            // The status page has no share, and its address does not change.
+            if process.part == Part::Status && request != LiveRequest::List {
+                continue;
+            }
             let wanted = Wanted::Live(request.clone());
             let failed = |error: &dyn std::fmt::Display| {
                 LiveError::new(
@@ -518,29 +607,65 @@ impl Backend for Broker {
             }
             process
                 .responder
-                .permit_also(Permitted::of(addition, false, 0));
-            let visible = process.make_visible(&paths);
-            visible.map_err(|error| LiveError::new(ErrorCode::Failed, error.to_string()))?;
+                .permit_also(Permitted::of_addition(addition));
+            self.grants.lock().extend(Grant::all(addition));
+            if let Err(error) = process.make_visible(&paths) {
+                let names = addition.sources.shares.iter();
+                let names: Vec<_> = names.filter_map(|it| it.named.name.as_deref()).collect();
+                self.revoke(&names, &plan::changeable_addrs(addition));
+                return Err(LiveError::new(ErrorCode::Failed, error.to_string()));
+            }
         }
         Ok(())
     }
 
-    fn revoke(&self, removed: &Plan, rest: &Plan) {
-        let rest = visible_paths(rest, false);
-        let mut paths = visible_paths(removed, false);
-        // A path below another one is no mount of its own.
-        let needed = |path: &VisiblePath| {
-            let mut rest = rest.iter().map(|other| &other.path);
-            rest.any(|other| other.starts_with(&path.path) || path.path.starts_with(other))
-        };
-        paths.retain(|path| !needed(path));
-        self.serving().for_each(|process| process.hide(&paths));
+    fn revoke(&self, shares: &[&str], addrs: &[String]) {
+        let mut grants = self.grants.lock();
+        let removed: Vec<_> = shares
+            .iter()
+            .filter_map(|name| grants.remove(*name))
+            .collect();
+        let paths = self.unneeded(&removed, &grants);
+        let created = removed.into_iter().filter_map(|it| it.created);
+        let created = created.filter(|path| {
+            let mut rest = grants.values();
+            !rest.any(|it| it.created.as_ref() == Some(path))
+        });
+        let created: Vec<_> = created.collect();
+        for process in &self.processes {
+            process.responder.revoke(addrs, &created);
+            process.hide(&paths);
+        }
     }
 
     fn reload(&self) -> Result<(), LiveError> {
         service::notify(&service::reloading());
-        self.prepare_reload();
-        let reloaded = self.request(LiveRequest::Reload);
+        let mut attempts = RELOAD_ATTEMPTS;
+        let (grants, reloaded) = loop {
+            self.wait_until_serving();
+            let starts = self.starts();
+            let grants = self.prepare_reload();
+            let reloaded = self.request(LiveRequest::Reload);
+            attempts -= 1;
+            let has_ended = self.starts() != starts || self.serving().next().is_none();
+            if reloaded.is_ok() || !has_ended || attempts == 0 {
+                break (grants, reloaded);
+            }
+        };
+        // After a timeout it may still happen.
+        if reloaded.as_ref().err().map(|error| error.code) != Some(ErrorCode::Timeout) {
+            let mut current = self.grants.lock();
+            let ended = match grants {
+                Some(grants) if reloaded.is_ok() => std::mem::replace(&mut *current, grants),
+                failed => failed.unwrap_or_default(),
+            };
+            let ended: Vec<_> = ended.into_values().collect();
+            let paths = self.unneeded(&ended, &current);
+            for process in &self.processes {
+                process.responder.end_reload(reloaded.is_ok());
+                process.hide(&paths);
+            }
+        }
         let status = reloaded.as_ref().err();
         service::notify(&service::ready(
             status.map_or("ready", |error| &error.message),

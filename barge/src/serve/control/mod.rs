@@ -13,9 +13,12 @@
 pub(crate) mod protocol;
 mod server;
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use self::protocol::Method;
@@ -23,22 +26,34 @@ pub(super) use self::server::ControlServer;
 use super::endpoints::normalized;
 use super::live::{ErrorCode, LiveError, LiveRequest, LiveServer, Target};
 use super::plan::{self, Plan};
-use crate::config::Config;
+use crate::config::{Config, Share};
 
 /// A server that can be changed while it runs.
 pub(super) trait Backend: Send + Sync {
     /// Passes a request on to the process that serves.
     fn request(&self, request: LiveRequest) -> Result<Value, LiveError>;
 
-    /// Permits the process that serves to use the sources and sockets of `addition`. Returns an
-    /// error if that takes a restart.
+    /// Permits the process that serves to use the sources and sockets of `addition`. On failure, or
+    /// if that takes a restart, permits nothing.
     fn prepare(&self, addition: &Plan) -> Result<(), LiveError>;
 
-    /// Takes back the permission for the sources of `removed`, except those of `rest`.
-    fn revoke(&self, removed: &Plan, rest: &Plan);
+    /// Takes back the permission for the sources of the shares `shares` as far as no other share
+    /// needs them, and for the addresses `addrs`.
+    fn revoke(&self, shares: &[&str], addrs: &[String]);
 
     /// Reads certificates and, if there is a file, the configuration again.
     fn reload(&self) -> Result<(), LiveError>;
+}
+
+/// The reply to [`LiveRequest::Remove`].
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Removed {
+    /// The names of the shares that were removed.
+    pub(super) shares: Vec<String>,
+    /// The options and values of the endpoints that were removed.
+    pub(super) settings: Vec<(String, String)>,
+    /// The addresses of these endpoints, as their options name them.
+    pub(super) addrs: Vec<String>,
 }
 
 /// Carries out the requests of the control socket.
@@ -66,8 +81,8 @@ impl Controller {
             Method::ServerReload => self.reload(),
             Method::ServerDebug => self.debug(),
             Method::Add(text) => self.add(text),
-            Method::ShareRemove(name, drain) => self.remove(Target::Share(name), drain),
-            Method::EndpointRemove(addr, drain) => self.remove(Target::Endpoint(addr), drain),
+            Method::ShareRemove(name, drain) => self.remove(&Target::Share(name), drain),
+            Method::EndpointRemove(addr, drain) => self.remove(&Target::Endpoint(addr), drain),
             Method::ClientList => self.backend.request(LiveRequest::Clients),
             Method::ClientDisconnect(client) => {
                 self.backend.request(LiveRequest::Disconnect { client })
@@ -84,74 +99,94 @@ impl Controller {
         let _changing = self.changing.lock();
         let invalid = |why: String| LiveError::new(ErrorCode::InvalidParams, why);
         let addition = Config::addition(&text).map_err(|why| invalid(why.to_string()))?;
-        let config = self.running.lock().with_only(&addition);
-        let plan = Plan::of_settings(&config).map_err(|why| invalid(why.message))?;
-        if self
-            .running
-            .lock()
-            .shares()
-            .iter()
-            .any(|share| share.name.is_none())
-        {
+        let running = self.running.lock().clone();
+        let name = |share: &Share| share.name.clone();
+        let names: HashSet<_> = running.shares().iter().map(name).collect();
+        if names.contains(&None) {
             let message = "the only share has no name, so that others cannot be added";
             return Err(LiveError::new(ErrorCode::RestartRequired, message));
         }
-        if let Some(share) = addition.shares().iter().find(|share| share.name.is_none()) {
-            return Err(invalid(format!("expected a name for {}", share.source.0)));
+        for share in addition.shares() {
+            let Some(name) = &share.name else {
+                return Err(invalid(format!("expected a name for {}", share.source.0)));
+            };
+            if names.contains(&share.name) {
+                let message = format!("a share named '{name}' exists");
+                return Err(LiveError::new(ErrorCode::Exists, message));
+            }
         }
+        let plan = plan::check_addition(&running, &addition);
+        let plan = plan.map_err(|why| invalid(why.message))?;
         self.backend.prepare(&plan)?;
-        let added = self.backend.request(LiveRequest::Add { text })?;
-        self.running.lock().add(addition);
-        Ok(added)
+        let added = self.backend.request(LiveRequest::Add { text });
+        match &added {
+            Ok(_) => self.running.lock().add(addition),
+            // It may still happen.
+            Err(error) if error.code == ErrorCode::Timeout => {}
+            Err(_) => {
+                let shares = addition.shares().iter();
+                let names: Vec<_> = shares.filter_map(|it| it.name.as_deref()).collect();
+                self.backend.revoke(&names, &plan::changeable_addrs(&plan));
+            }
+        }
+        added
     }
 
-    fn remove(
-        &self,
-        target: Target,
-        drain: Option<std::time::Duration>,
-    ) -> Result<Value, LiveError> {
-        let _changing = self.changing.lock();
-        let request = LiveRequest::Remove {
-            target: target.clone(),
-            drain,
+    /// Removes `target`, with `drain` once its requests are answered, or after that time. Other
+    /// changes are possible meanwhile.
+    fn remove(&self, target: &Target, drain: Option<Duration>) -> Result<Value, LiveError> {
+        let drained = match drain {
+            None => Value::Null,
+            Some(timeout) => {
+                let target = target.clone();
+                let waited = self
+                    .backend
+                    .request(LiveRequest::Drain { target, timeout })?;
+                waited["drained"].clone()
+            }
         };
-        let mut done = self.backend.request(request)?;
-        let settings: Vec<(String, String)> = done
-            .as_object_mut()
-            .and_then(|done| done.remove("settings"))
-            .and_then(|settings| serde_json::from_value(settings).ok())
-            .unwrap_or_default();
+        let _changing = self.changing.lock();
+        let done = self.backend.request(LiveRequest::Remove {
+            target: target.clone(),
+            drained: drain.is_some(),
+        })?;
+        let removed: Removed = serde_json::from_value(done).unwrap_or_default();
         let mut running = self.running.lock();
         running.remove_settings(|key, value| {
             let value = normalized(key, value);
-            let mut settings = settings.iter();
+            let mut settings = removed.settings.iter();
             settings.any(|(own, removed)| own == key && value.as_ref() == Some(removed))
         });
-        if let Target::Share(name) = &target {
-            let mut removed = running.clone();
-            removed.retain_shares(|other| other == name);
-            let removed = running.with_only(&removed);
+        for name in &removed.shares {
             running.remove_share(name);
-            let rest = running.clone();
-            drop(running);
-            if let (Ok(removed), Ok(rest)) = (Plan::of_settings(&removed), Plan::of_settings(&rest))
-            {
-                self.backend.revoke(&removed, &rest);
-            }
         }
-        Ok(done)
+        drop(running);
+        let names: Vec<_> = removed.shares.iter().map(String::as_str).collect();
+        self.backend.revoke(&names, &removed.addrs);
+        Ok(json!({ "drained": drained }))
     }
 
     fn reload(&self) -> Result<Value, LiveError> {
         let _changing = self.changing.lock();
         let file = self.running.lock().file().map(ToOwned::to_owned);
         let config = file.map(|path| plan::read_config(&path)).transpose();
+        // Certificates are read again in any case.
+        let reloaded = self.backend.reload();
         let config = config.map_err(|why| LiveError::new(ErrorCode::Failed, why.to_string()))?;
-        self.backend.reload()?;
+        reloaded?;
         if let Some(config) = config {
             *self.running.lock() = config;
         }
         Ok(json!({}))
+    }
+
+    /// Does the same as the request `server.reload`, at a signal.
+    pub(super) fn reload_on_signal(&self) {
+        if let Err(error) = self.reload() {
+            for line in error.message.lines() {
+                tracing::error!("reload: {line}");
+            }
+        }
     }
 
     fn debug(&self) -> Result<Value, LiveError> {
@@ -216,7 +251,7 @@ impl Backend for LiveServer {
         Ok(())
     }
 
-    fn revoke(&self, _: &Plan, _: &Plan) {}
+    fn revoke(&self, _: &[&str], _: &[String]) {}
 
     fn reload(&self) -> Result<(), LiveError> {
         self.host().report_reloading();

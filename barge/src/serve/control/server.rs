@@ -1,13 +1,14 @@
 //! The control socket: connections of this user and of root, and their bounds.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
+use engine::StopSignal;
 use serde_json::Value;
 use transports::{Addr, Listener};
 
@@ -31,16 +32,18 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 /// A control socket, until dropped.
 pub(in crate::serve) struct ControlServer {
     listener: Arc<Listener>,
-    stop: Arc<OwnedFd>,
+    stop: Arc<StopSignal>,
+    thread: OnceLock<JoinHandle<()>>,
 }
 
 impl ControlServer {
     /// Binds the socket; clients wait until [`ControlServer::start`].
     pub(in crate::serve) fn bind(addr: &Addr) -> Result<ControlServer, Failure> {
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(Failure::new)?;
+        let stop = StopSignal::new().map_err(Failure::new)?;
         Ok(ControlServer {
             listener: Arc::new(listen(addr, None)?),
             stop: Arc::new(stop),
+            thread: OnceLock::new(),
         })
     }
 
@@ -51,25 +54,25 @@ impl ControlServer {
         let serve = move || {
             let open = Arc::new(AtomicUsize::new(0));
             loop {
-                match listener.accept_socket(stop.as_fd()) {
+                match listener.accept_socket(stop.fd()) {
                     Ok(Some((socket, _))) => connect(socket.into(), &controller, &open),
                     Ok(None) => return,
                     Err(error) => return tracing::error!("--control: {error}"),
                 }
             }
         };
-        thread.spawn(serve).map(drop).map_err(Failure::new)
+        let thread = thread.spawn(serve).map_err(Failure::new)?;
+        self.thread.get_or_init(|| thread);
+        Ok(())
     }
 }
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
-        // Fails only if the counter would overflow. The thread then drops the listener, too.
-        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        if let Addr::Unix(path) = self.listener.addr()
-            && !path.as_os_str().as_encoded_bytes().starts_with(b"@")
-        {
-            let _ = std::fs::remove_file(path);
+        self.stop.raise();
+        // The listener removes the socket's file once the thread has dropped it, too.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }
@@ -94,22 +97,37 @@ fn connect(socket: UnixStream, controller: &Arc<Controller>, open: &Arc<AtomicUs
         }
         Err(error) => return tracing::warn!("control connection refused: {error}"),
     }
-    if open.fetch_add(1, Ordering::SeqCst) >= MAX_CONNECTIONS {
-        open.fetch_sub(1, Ordering::SeqCst);
+    let Some(counted) = Counted::new(open) else {
         let message = format!("the limit of {MAX_CONNECTIONS} connections is reached");
         return refuse(&socket, ErrorCode::Busy, &message);
-    }
-    let (controller, counted) = (controller.clone(), open.clone());
+    };
+    let controller = controller.clone();
     let thread = std::thread::Builder::new().name("barge-control".into());
     let serve = move || {
+        let _counted = counted;
         if let Err(error) = serve(&socket, &controller) {
             tracing::debug!("control connection closed: {error}");
         }
-        counted.fetch_sub(1, Ordering::SeqCst);
     };
     if let Err(error) = thread.spawn(serve) {
-        open.fetch_sub(1, Ordering::SeqCst);
         tracing::warn!("control connection refused: {error}");
+    }
+}
+
+/// An open connection, until dropped, also by a panic.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    /// Counts a connection, unless there are [`MAX_CONNECTIONS`].
+    fn new(open: &Arc<AtomicUsize>) -> Option<Counted> {
+        let counted = Counted(open.clone());
+        (open.fetch_add(1, Ordering::SeqCst) < MAX_CONNECTIONS).then_some(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -194,5 +212,23 @@ impl Lines<'_> {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ends_by_a_panic_makes_room() {
+        let open = Arc::new(AtomicUsize::new(0));
+        let all: Vec<_> = (0..MAX_CONNECTIONS).map(|_| Counted::new(&open)).collect();
+        assert!(all.iter().all(Option::is_some) && Counted::new(&open).is_none());
+        let ended = std::thread::spawn(move || {
+            let _all = all;
+            panic!("a request failed");
+        });
+        assert!(ended.join().is_err());
+        assert_eq!(open.load(Ordering::SeqCst), 0);
     }
 }

@@ -62,3 +62,33 @@ pub(super) fn normalized(key: &str, value: &str) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::serve::plan::Plan;
+
+    #[test]
+    fn added_9p_endpoints_share_the_server_of_those_that_run() {
+        let plan = |text: &str| {
+            let config = Config::addition(text).expect("valid");
+            let plan = Plan::of_settings(&config);
+            plan.unwrap_or_else(|why| panic!("{why:?}")).endpoints
+        };
+        let running = plan("9p = 'unix:/a'\n");
+        let mut added = plan("9p = 'unix:/b'\n");
+        let server = |one: &dyn Endpoint| p9::NinePServer::of_endpoint(one).cloned();
+        let list_of = |all: &[Box<dyn Endpoint>]| {
+            let server = all.iter().find_map(|one| server(&**one));
+            server.expect("a server").list_address()
+        };
+        assert_ne!(list_of(&running), list_of(&added));
+        for one in &mut added {
+            for other in &running {
+                one.share_limits(&**other);
+            }
+        }
+        assert_eq!(list_of(&running), list_of(&added));
+    }
+}

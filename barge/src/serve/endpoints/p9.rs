@@ -1,5 +1,6 @@
 //! 9P over streams: TCP, Unix sockets, vsock, and the sockets of a service manager.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use ::p9::server::{ExportList, Options, Server};
@@ -40,6 +41,12 @@ impl NinePServer {
         }
     }
 
+    /// Returns the address in memory of the list that clones have in common.
+    #[cfg(test)]
+    pub(super) fn list_address(&self) -> usize {
+        Arc::as_ptr(&self.list) as *const () as usize
+    }
+
     /// Returns the server of all exports.
     pub(super) fn server(&self) -> &Server {
         &self.server
@@ -48,6 +55,12 @@ impl NinePServer {
     /// Returns a server of `exports` with the same options.
     pub(super) fn server_of(&self, exports: Arc<dyn ::p9::server::Exports>) -> Server {
         Server::new(exports, Arc::new(HostUsers), self.options.clone())
+    }
+
+    /// Returns the server of `endpoint` if that serves 9P over streams.
+    pub(super) fn of_endpoint(endpoint: &dyn Endpoint) -> Option<&NinePServer> {
+        let p9: Option<&P9> = (endpoint as &dyn Any).downcast_ref();
+        Some(&p9?.p9)
     }
 
     /// Replaces the exports that clients can attach to.
@@ -112,6 +125,12 @@ impl Endpoint for P9 {
 
     fn sockets(&self) -> Vec<Addr> {
         vec![self.requested.clone().unwrap_or_else(default_addr)]
+    }
+
+    fn share_limits(&mut self, other: &dyn Endpoint) {
+        if let Some(server) = NinePServer::of_endpoint(other) {
+            self.p9 = server.clone();
+        }
     }
 
     fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {

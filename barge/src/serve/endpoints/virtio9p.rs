@@ -76,6 +76,12 @@ impl Endpoint for Virtio9p {
         self.devices.iter().map(|device| &device.socket).collect()
     }
 
+    fn share_limits(&mut self, other: &dyn Endpoint) {
+        if let Some(server) = NinePServer::of_endpoint(other) {
+            self.p9 = server.clone();
+        }
+    }
+
     fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
         self.p9.set_exports(&context.exports.catalog());
         let devices = self.devices.iter();

@@ -118,6 +118,7 @@ impl VirtiofsdArgs {
         let default = engine::Tuning::default();
         let translated = self.translated()?;
         Ok(Plan {
+            default_addrs: None,
             sources: Sources {
                 shares: vec![Share {
                     named: NamedSource {

@@ -138,7 +138,8 @@ pub(super) fn text(change: &StatusDelta<'_>) -> String {
     text
 }
 
-fn table<const N: usize>(to: &mut String, heads: [&str; N], rows: Vec<[String; N]>) {
+/// Appends a table with the column headings `heads` to `to`, as lines of aligned columns.
+pub(crate) fn table<const N: usize>(to: &mut String, heads: [&str; N], rows: Vec<[String; N]>) {
     let mut widths = heads.map(str::len);
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -157,7 +158,7 @@ fn table<const N: usize>(to: &mut String, heads: [&str; N], rows: Vec<[String; N
 }
 
 /// Removes control characters from text of a client, which a terminal would obey.
-fn without_controls(text: &str) -> String {
+pub(crate) fn without_controls(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }
 

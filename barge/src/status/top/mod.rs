@@ -1,7 +1,7 @@
 //! `barge top`: the figures of the status page in the terminal.
 
 mod fetch;
-mod lines;
+pub(crate) mod lines;
 mod screen;
 
 use std::io::{IsTerminal, Write, stdout};
