@@ -2,7 +2,7 @@
 //! and the control socket.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Write, stdout};
+use std::io::{ErrorKind, Write, stdout};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -70,9 +70,13 @@ impl Operation {
             control.start(self.controller.get_or_init(|| controller).clone())?;
         }
         let mut out = stdout();
-        out.write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(|error| Failure::new(format!("standard output: {error}")))?;
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            // A reader may have closed it after the addresses.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                return Err(Failure::new(format!("standard output: {error}")));
+            }
+            _ => {}
+        }
         service::notify(&service::ready(&status));
         Ok(())
     }

@@ -536,6 +536,35 @@ fn a_server_whose_ready_message_fails_ends() {
 }
 
 #[test]
+fn a_server_goes_on_if_its_output_is_closed_after_the_addresses() {
+    for options in modes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new(BARGE);
+        command.args(["serve", "--9p=unix:socket", "--pidfile=pid", "mem:"]);
+        command.args(options).current_dir(&dir);
+        command.stdout(std::process::Stdio::piped());
+        let mut server = command.spawn().expect("starts");
+        let mut addresses = String::new();
+        let mut output = BufReader::new(server.stdout.take().expect("piped"));
+        output.read_line(&mut addresses).expect("a line");
+        drop(output);
+        // The file is written before the ready message.
+        wait_until("it is ready", || {
+            std::fs::read_to_string(dir.path().join("pid")).is_ok_and(|text| !text.is_empty())
+        });
+        for _ in 0..50 {
+            assert!(server.try_wait().expect("a child").is_none(), "it ends");
+            let url = format!("9p+unix:{}", dir.path().join("socket").display());
+            let listed = Command::new(BARGE).args(["ls", &url]).output();
+            assert!(listed.expect("runs").status.success());
+        }
+        let pid = Pid::from_child(&server);
+        kill_process(pid, Signal::TERM).expect("it runs");
+        assert!(server.wait().expect("ended").success());
+    }
+}
+
+#[test]
 fn the_ready_message_of_several_processes_has_the_status_page() {
     if !is_privileged() {
         return;
