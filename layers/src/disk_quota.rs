@@ -18,9 +18,9 @@
 //! Deliberately absent: users and groups, soft limits, allocation beyond the end of a file
 //! (`EOPNOTSUPP`).
 //!
-//! Lock order: those of `names` in their order, during an operation; the lock of an object's charge,
-//! while the object is measured; `usage`. `objects` is held for a look at the table, and `usage` and
-//! the charges of objects that no operation changes are taken under it.
+//! Lock order: those of `names` in their order, during an operation; the lock of an object's
+//! charge, while the object is measured; `usage`. `objects` is held for a look at the table, and
+//! `usage` and the charges of objects that no operation changes are taken under it.
 
 mod count;
 mod usage;

@@ -1,10 +1,12 @@
 //! Opens shares: sources with their layers, as exports.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
-use layers::{Clients, Gate, Hide};
+use layers::{Clients, DiskQuota, Gate, Hide};
 use vfs::{Export, FileSystem, HandleKey, Support};
 
 use super::handle_key;
@@ -132,6 +134,10 @@ impl Opener {
             source: source.to_string(),
             cache: status::SourceCache::Image(opened.clone()),
         };
+        let quota = match share.quota {
+            limits if limits == DiskLimits::default() => None,
+            limits => Some(open_quota(&*opened, name, limits)?),
+        };
         let trace = share.read_trace.as_deref();
         let trace = trace.map(|path| TraceFile::new(path, host.create(path)));
         let trace = trace.transpose()?;
@@ -143,6 +149,7 @@ impl Opener {
         let stack = Stack {
             read_trace: trace.clone(),
             overlay: overlay.map(|dir| (dir, options)),
+            quota,
             hidden,
             seal: key.filter(|_| !seals),
             call_log: self.call_log.clone().map(|log| (log, name)),
@@ -193,6 +200,21 @@ impl Opener {
         };
         (stack, gate)
     }
+}
+
+/// Counts the share `name`, whose source is `fs`, and returns its quota.
+fn open_quota(fs: &dyn FileSystem, name: &str, limits: DiskLimits) -> Result<DiskQuota, Failure> {
+    let start = Instant::now();
+    let quota = DiskQuota::new(fs, limits);
+    let quota = quota.map_err(|errno| Failure::new(format!("quota of '{name}': {errno}")))?;
+    let used = quota.used();
+    tracing::info!(
+        "quota of '{name}': {} bytes and {} files are used, counted in {:.1} s",
+        used.bytes,
+        used.inodes,
+        start.elapsed().as_secs_f64()
+    );
+    Ok(quota)
 }
 
 /// Returns the terms of a share. With a list of clients, the list instead of the default says for
