@@ -238,6 +238,20 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "quota",
+        file: "quota.py",
+        setup: Setup::Quota("virtiofs-never", "none"),
+        mounts: &["virtiofs-4q"],
+        ..DEFAULT
+    },
+    Script {
+        name: "quota-nfs",
+        file: "quota.py",
+        setup: Setup::Quota("nfs4.2", "nfs4.2"),
+        mounts: &["nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
         name: "mapped",
         file: "mapped.py",
         setup: Setup::Mapped,

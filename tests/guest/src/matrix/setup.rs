@@ -12,6 +12,8 @@ pub(super) enum Setup {
     Mapped,
     /// Two guests with the share of one server, with these two mount configurations.
     TwoGuests(&'static str, &'static str),
+    /// The same, with a quota of [`QUOTA`] bytes.
+    Quota(&'static str, &'static str),
     /// A guest whose root is also served by barge, with the configuration of the share.
     Root,
     /// A guest whose root is a busybox image, made in `{run}/tree` and served by barge with the
@@ -86,12 +88,16 @@ impl Setup {
         match self {
             Self::Default => {}
             Self::Mapped => qemu.extend(MAPPED.map(String::from)),
-            Self::TwoGuests(first, second) => {
+            Self::TwoGuests(first, second) | Self::Quota(first, second) => {
                 let (first, second) = (MountConfig::named(first), MountConfig::named(second));
                 let addresses =
                     format!("{} {}", first.address(), second_endpoint(second.address()));
+                let mut command = serve("{share}", &addresses, first);
+                if let Self::Quota(..) = self {
+                    command += &format!(" --quota {QUOTA}");
+                }
                 return SetupConfig {
-                    server_commands: vec![serve("{share}", &addresses, first)],
+                    server_commands: vec![command],
                     guests: vec![
                         first.guest_config(&[]),
                         second.guest_config(&[]).map(second_endpoint),
@@ -218,6 +224,9 @@ fn config_file_command(barge: &str, mount: &MountConfig, machine: &Machine) -> S
         "sh -ec 'cat >{{run}}/barge.toml <<END\nread-only = false\n{keys}[[share]]\nsource = \"{{share}}\"\nEND\necho $$ >{{run}}/server.pid\nexec {barge} serve --config {{run}}/barge.toml'"
     )
 }
+
+/// The quota of a share in bytes.
+const QUOTA: u64 = 24 << 20;
 
 /// The minimum lease time in seconds.
 const LEASE_TIME: &str = "10";
