@@ -238,6 +238,15 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "control",
+        file: "control.py",
+        quick: &[("SHARES", "40")],
+        full: &[("SHARES", "1000")],
+        setup: Setup::Control,
+        mounts: &["virtiofs-4q"],
+        ..DEFAULT
+    },
+    Script {
         name: "quota",
         file: "quota.py",
         setup: Setup::Quota("virtiofs-never", "none"),

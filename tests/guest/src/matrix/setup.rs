@@ -43,6 +43,8 @@ pub(super) enum Setup {
     Reload,
     /// A guest with the share as the server's only export, named `share`.
     Named,
+    /// The same over virtiofs, with a control socket at `{run}/control`.
+    Control,
 }
 
 /// The servers and guests of a setup, as templates.
@@ -186,6 +188,11 @@ impl Setup {
             }
             Self::Named => {
                 scene.server_commands = vec![serve("share={share}", mount.address(), mount)];
+            }
+            Self::Control => {
+                let device = mount.address().replace("{socket}", "share={socket}");
+                let addresses = format!("{device} --control unix:{{run}}/control");
+                scene.server_commands = vec![serve("share={share}", &addresses, mount)];
             }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
