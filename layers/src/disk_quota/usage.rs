@@ -35,6 +35,7 @@ impl DiskLimits {
         if let Some(limit) = self.bytes {
             let size = u64::from(stat.bsize).max(1);
             let free = limit.saturating_sub(used.bytes) / size;
+            stat.quota.blocks |= limit / size <= stat.blocks;
             stat.blocks = stat.blocks.min(limit / size);
             stat.bfree = stat.bfree.min(free);
             stat.bavail = stat.bavail.min(free);
@@ -45,6 +46,7 @@ impl DiskLimits {
                 0 => bound,
                 _ => number.min(bound),
             };
+            stat.quota.files |= bounded(stat.files, limit) == limit;
             let free = bounded(stat.ffree, limit.saturating_sub(used.inodes));
             (stat.files, stat.ffree) = (bounded(stat.files, limit), free);
         }
