@@ -7,10 +7,11 @@ use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{Clients, DiskQuota, Gate, Hide};
-use vfs::{Export, FileSystem, HandleKey, Support};
+use vfs::{Call, Caller, Cx, Export, FileSystem, HandleKey, Support};
 
 use super::handle_key;
 use super::host::Host;
+use super::project_quota;
 use super::recovery::{ServerIdentity, handle_index_file};
 use super::share::{Share, Sources};
 use crate::call_log::CallLogFile;
@@ -136,7 +137,7 @@ impl Opener {
         };
         let quota = match share.quota {
             limits if limits == DiskLimits::default() => None,
-            limits => Some(open_quota(&*opened, name, limits)?),
+            limits => open_quota(&*opened, name, limits)?,
         };
         let trace = share.read_trace.as_deref();
         let trace = trace.map(|path| TraceFile::new(path, host.create(path)));
@@ -202,11 +203,22 @@ impl Opener {
     }
 }
 
-/// Counts the share `name`, whose source is `fs`, and returns its quota.
-fn open_quota(fs: &dyn FileSystem, name: &str, limits: DiskLimits) -> Result<DiskQuota, Failure> {
+/// Counts the share `name`, whose source is `fs`, and returns its quota; `None` if the kernel
+/// enforces the limits.
+fn open_quota(
+    fs: &dyn FileSystem,
+    name: &str,
+    limits: DiskLimits,
+) -> Result<Option<DiskQuota>, Failure> {
+    let failed = |errno| Failure::new(format!("quota of '{name}': {errno}"));
     let start = Instant::now();
-    let quota = DiskQuota::new(fs, limits);
-    let quota = quota.map_err(|errno| Failure::new(format!("quota of '{name}': {errno}")))?;
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let stat = fs.root(&cx).and_then(|root| root.statfs(&cx));
+    if project_quota::is_in_force(limits, &stat.map_err(failed)?) {
+        return Ok(None);
+    }
+    let quota = DiskQuota::new(fs, limits).map_err(failed)?;
     let used = quota.used();
     tracing::info!(
         "quota of '{name}': {} bytes and {} files are used, counted in {:.1} s",
@@ -214,7 +226,7 @@ fn open_quota(fs: &dyn FileSystem, name: &str, limits: DiskLimits) -> Result<Dis
         used.inodes,
         start.elapsed().as_secs_f64()
     );
-    Ok(quota)
+    Ok(Some(quota))
 }
 
 /// Returns the terms of a share. With a list of clients, the list instead of the default says for

@@ -261,6 +261,13 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "project-quota",
+        file: "project-quota.sh",
+        setup: Setup::BlockDevice,
+        mounts: &["mmap"],
+        ..DEFAULT
+    },
+    Script {
         name: "mapped",
         file: "mapped.py",
         setup: Setup::Mapped,
