@@ -79,7 +79,7 @@ struct Object {
 const CHECKED_UNLINKED: usize = 4;
 
 /// The number of objects without a name to check when space is short or shown: a client may have
-/// many, and each check takes some 50 ns under a lock.
+/// many, and others wait for the lock meanwhile.
 const MOST_CHECKED_UNLINKED: usize = 4096;
 
 /// The use of an object's charge by an operation in progress.
