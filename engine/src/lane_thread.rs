@@ -16,6 +16,7 @@ use crate::inline_budget::InlineBudget;
 use crate::input::Input;
 use crate::lane::{ExcessMeter, Lane, invalid, timed_out};
 use crate::request::enter_span;
+use crate::slow_log::RequestTime;
 use crate::stats::add;
 use crate::stop_signal::StopSignal;
 use crate::timeouts::Deadlines;
@@ -58,6 +59,8 @@ struct LaneThread<'a> {
     deadlines: Deadlines,
     /// The reservation for the reply that is being made.
     reply_memory: Reservation,
+    /// The length of the last reply that it has made, in bytes.
+    reply_len: usize,
     /// Whether it has released the memory that only a busy connection needs.
     idle: bool,
 }
@@ -77,6 +80,7 @@ impl<'a> LaneThread<'a> {
             budget: InlineBudget::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
             reply_memory: lane.reservation(Purpose::Reply),
+            reply_len: 0,
             idle: false,
         }
     }
@@ -209,7 +213,14 @@ impl<'a> LaneThread<'a> {
             self.input.start += len;
             self.serve(start..start + len)?;
             let took = self.budget.end_request(len);
-            self.lane.stats().record(&self.lane.inline, || took);
+            let time = || RequestTime::inline(took);
+            if let Some(slow) = self.lane.stats().record(&self.lane.inline, time) {
+                // An answered message is still in the buffer.
+                let message = self.input.buffer.get(start..start + len);
+                let message = message.unwrap_or_default();
+                let lane = self.lane;
+                lane.log_slow(&slow, &lane.inline, message, self.reply_len);
+            }
             if self.out.size() >= Lane::BATCH
                 || self.out.has_pages()
                 || self.out.passed_file().is_some()
@@ -258,7 +269,9 @@ impl<'a> LaneThread<'a> {
             _ => usize::MAX,
         });
         let patience = self.budget.patience();
+        let before = self.out.size();
         let served = lane.serve(&lane.inline, patience, &Frame(message), &mut self.out);
+        self.reply_len = self.out.size().saturating_sub(before);
         self.reply_memory.set(0);
         match served {
             Ok(ServeOutcome::Done) => Ok(()),

@@ -71,7 +71,7 @@ impl Engine {
             stop: StopSignal::new()?,
             connections: ConnectionLimits::new(&tuning),
             listeners: Arc::default(),
-            stats_registry: StatsRegistry::new(tuning.operation_stats),
+            stats_registry: StatsRegistry::new(tuning.operation_stats, tuning.slow),
             tuning,
             trust,
             refusals: Arc::default(),

@@ -30,6 +30,12 @@ pub trait FileSystem: Send + Sync {
     fn watch(&self, _cx: &Cx<'_>) -> Result<Box<dyn ChangeStream>> {
         Err(Errno::EOPNOTSUPP)
     }
+
+    /// Returns the name of the share that [`crate::Call::note_export`] notes as `number`, if this
+    /// is a tree of several shares and has that one.
+    fn share_name(&self, _number: u64) -> Option<String> {
+        None
+    }
 }
 
 /// The level of support for a feature.

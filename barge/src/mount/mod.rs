@@ -79,7 +79,7 @@ pub(crate) struct MountArgs {
     /// cache_dir_size=BYTES at most (default: 10G). As root, an image in an object store or a
     /// registry has one in /var/cache/barge/images by default, and is mounted from there with the
     /// kernel's EROFS; so is an image with --verify-key. http=ADDR serves the status page, as
-    /// `barge serve --http` does.
+    /// `barge serve --http` does, and slow_ms=MS is --slow-ms.
     ///
     /// sandbox=namespace|landlock|none and seccomp=kill|errno|log|trap|none confine the process
     /// that serves the mount, as the options of `barge serve` do (default: namespace as root,
@@ -113,6 +113,12 @@ pub(crate) struct MountArgs {
     /// have signed. Certificates and transparency logs are not consulted.
     #[arg(long, value_name = "FILE")]
     cosign_key: Vec<PathBuf>,
+    /// Log each request that takes longer than this, ms [default: off]
+    ///
+    /// As `barge serve --slow-ms`; slow_ms=MS as an option for fstab. Reads and writes of files that
+    /// the kernel does itself are no requests (passthrough). An image is mounted with FUSE then.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
+    slow_ms: Option<u32>,
     /// File to record accesses to, for barge pack --trace
     ///
     /// The parts of files that are read are recorded in order. An image is mounted with FUSE then.
@@ -153,7 +159,9 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     let source = args.source.clone().require_signature(&args.verify_key)?;
     let source = source.require_cosign_signature(&args.cosign_key)?;
     let overlaid = args.overlay.is_some();
-    let options = options::resolve(&args.options, &source, overlaid, args.helper.sloppy)?;
+    let mut given = args.options.clone();
+    given.extend(args.slow_ms.map(MountOption::SlowMs));
+    let options = options::resolve(&given, &source, overlaid, args.helper.sloppy)?;
     if let Some(holder) = Holder::of_this_process()? {
         if let Some(descriptors) = holder.lazy() {
             return lazy::serve(args, &options, holder, descriptors);

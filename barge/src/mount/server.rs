@@ -85,6 +85,7 @@ pub(super) fn serve(
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let tuning = Tuning {
         operation_stats: options.http.is_some(),
+        slow: options.slow,
         poll: POLL,
         ..Tuning::default()
     };

@@ -37,6 +37,11 @@ pub(crate) struct Status {
     /// Connections that were refused or closed by the server, by reason.
     #[serde(default)]
     pub(crate) refused: BTreeMap<String, u64>,
+    /// Slow requests, and those of them that were not logged, by protocol.
+    #[serde(default)]
+    pub(crate) slow: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub(crate) slow_suppressed: BTreeMap<String, u64>,
 }
 
 /// Counts of requests and bytes.
@@ -119,6 +124,7 @@ impl Status {
         let mut lanes = engine.lanes;
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.totals.requests));
         let operations = engine.operations.into_iter();
+        let slow = engine.slow.iter();
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -147,6 +153,13 @@ impl Status {
                 })
                 .collect(),
             refused: BTreeMap::new(),
+            slow: slow
+                .clone()
+                .map(|(protocol, slow)| ((*protocol).into(), slow.requests))
+                .collect(),
+            slow_suppressed: slow
+                .map(|(protocol, slow)| ((*protocol).into(), slow.suppressed))
+                .collect(),
         }
     }
 }
@@ -179,6 +192,8 @@ impl Status {
             sum.connections += part.connections;
             add_counts(&mut sum.denied, part.denied);
             add_counts(&mut sum.refused, part.refused);
+            add_counts(&mut sum.slow, part.slow);
+            add_counts(&mut sum.slow_suppressed, part.slow_suppressed);
             sum.clients.extend(part.clients);
             for operation in part.operations {
                 let key = (operation.protocol.clone(), operation.name.clone());

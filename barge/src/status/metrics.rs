@@ -81,9 +81,26 @@ impl Collector for StatusCollector {
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
         let help = "Clients denied access by export lists, by reason";
-        encode_by_reason(&mut to, "clients_denied", help, &self.0.denied)?;
+        encode_counts(&mut to, "clients_denied", help, "reason", &self.0.denied)?;
         let help = "Connections refused or closed by the server, by reason";
-        encode_by_reason(&mut to, "connections_refused", help, &self.0.refused)?;
+        encode_counts(
+            &mut to,
+            "connections_refused",
+            help,
+            "reason",
+            &self.0.refused,
+        )?;
+        let help = "Requests slower than --slow-ms, by protocol";
+        encode_counts(&mut to, "slow_requests", help, "protocol", &self.0.slow)?;
+        let help = "Slow requests without a line in the log because of its rate limit";
+        let suppressed = &self.0.slow_suppressed;
+        encode_counts(
+            &mut to,
+            "slow_requests_suppressed",
+            help,
+            "protocol",
+            suppressed,
+        )?;
         self.caches(&mut to)?;
         self.clients(&mut to)?;
         self.operations(&mut to)
@@ -168,16 +185,17 @@ impl StatusCollector {
     }
 }
 
-/// Encodes a counter with a label for the reason.
-fn encode_by_reason(
+/// Encodes a counter with one label.
+fn encode_counts(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
+    label: &'static str,
     counts: &BTreeMap<String, u64>,
 ) -> fmt::Result {
     let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (reason, count) in counts {
-        let labels: Labels<'_, 1> = [("reason", reason)];
+    for (value, count) in counts {
+        let labels: Labels<'_, 1> = [(label, value)];
         family
             .encode_family(&labels)?
             .encode_counter::<NoLabelSet, _, u64>(count, None)?;

@@ -340,6 +340,13 @@ pub(crate) struct ObservabilityArgs {
     /// In addition to addresses, localhost and the name of this host.
     #[arg(long, value_name = "NAME", requires = "http")]
     pub(in crate::serve) http_name: Vec<String>,
+    /// Log each request that takes longer than this, ms [default: off]
+    ///
+    /// A line has the protocol, request, share, client, inode number, path or name if known, bytes
+    /// and times. The wait for a worker counts, the wait for a lock does not. A client causes 8
+    /// lines at once, then one every 10 seconds; /metrics counts all.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(in crate::serve) slow_ms: Option<u32>,
     /// File to log every call of the sources to
     ///
     /// Times and results are included, one JSON object per line, for `barge bench replay`. A call

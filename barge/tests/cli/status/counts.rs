@@ -23,10 +23,15 @@ fn metrics(at: &str) -> HashMap<String, f64> {
 }
 
 /// A 9P connection with hand-made messages.
-struct Client(TcpStream);
+pub(super) struct Client(TcpStream);
 
 impl Client {
-    fn new(port: u16) -> Client {
+    pub(super) fn new(port: u16) -> Client {
+        Client::of_share(port, b"")
+    }
+
+    /// Returns a connection whose fid 0 is the root of the share `name`.
+    pub(super) fn of_share(port: u16, name: &[u8]) -> Client {
         let mut client = Client(TcpStream::connect(("127.0.0.1", port)).expect("connected"));
         client.call(Tmessage::Version {
             msize: 8192,
@@ -36,13 +41,13 @@ impl Client {
             fid: Fid(0),
             afid: Fid::NONE,
             uname: b"",
-            aname: b"",
+            aname: name,
             n_uname: Uid(0),
         });
         client
     }
 
-    fn call(&mut self, message: Tmessage<'_>) {
+    pub(super) fn call(&mut self, message: Tmessage<'_>) {
         let tag = match message {
             Tmessage::Version { .. } => Tag::NONE,
             _ => Tag(1),

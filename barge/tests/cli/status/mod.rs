@@ -4,6 +4,7 @@ mod counts;
 mod health;
 mod hostile;
 mod page;
+mod slow;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -8,8 +8,8 @@ use std::task::Waker;
 use parking_lot::Mutex;
 use vfs::{Call, Caller, Groups, Patience};
 use wire::{
-    Buffered, ClientInfo, Incoming, Malformed, MessageSender, Outgoing, Role, ServeOutcome,
-    TlsPeer, Vocabulary, XdrReader,
+    Buffered, ClientInfo, Incoming, Malformed, MessageSender, Outgoing, RequestTarget, Role,
+    ServeOutcome, TlsPeer, Vocabulary, XdrReader,
 };
 
 use super::gss::Authenticated;
@@ -175,6 +175,10 @@ impl wire::Session for Connection {
 
     fn vocabulary(&self) -> &'static Vocabulary {
         &call_names::VOCABULARY
+    }
+
+    fn target(&self, call: &Call, message: &[u8]) -> RequestTarget {
+        self.call_target(call.export_number(), message)
     }
 
     fn client_info(&self) -> ClientInfo {

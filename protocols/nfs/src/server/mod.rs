@@ -23,6 +23,7 @@ mod reply;
 mod reply_bound;
 mod request;
 mod security;
+mod target;
 mod v3;
 pub mod v4;
 mod write;
