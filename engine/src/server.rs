@@ -273,6 +273,11 @@ impl Engine {
         }
     }
 
+    /// Returns whether [`Engine::stop`] was called.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_raised()
+    }
+
     /// Returns the number of connections, and the totals of all connections and queues, including
     /// those that ended.
     pub fn stats(&self) -> (usize, Totals) {

@@ -31,6 +31,13 @@ pub trait FileSystem: Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// Asks the server that has the data of an image whether it answers, once and without a cache;
+    /// blocks until it does, or a time-out of the source. Returns `Ok` at once for any other tree,
+    /// whose root's attributes are read for that.
+    fn ping(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the name of the share that [`crate::Call::note_export`] notes as `number`, if this
     /// is a tree of several shares and has that one.
     fn share_name(&self, _number: u64) -> Option<String> {

@@ -24,7 +24,7 @@ use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::serve::modcaps;
 use crate::source::Source;
 use crate::stack::Stack;
-use crate::status::{ObservedSource, ObservedSources, Observer, SourceCache, StatusServer};
+use crate::status::{ObservedSource, ObservedSources, Observer, Serving, StatusServer};
 use crate::{CommandResult, Failure, child, service};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
@@ -64,10 +64,13 @@ pub(super) fn serve(
     })?;
     let pages = options.page_cache.map(PageCache::new).transpose();
     let pages = pages.map_err(Failure::new)?.map(Arc::new);
-    let cache = match &pages {
-        Some(pages) => SourceCache::Pages(pages.clone()),
-        None => SourceCache::Image(source.clone()),
-    };
+    // At the end, no other reference to the source may exist, unless its status is served.
+    let observed = options.http.as_ref().map(|_| ObservedSource {
+        name: String::new(),
+        source: options.source.to_string(),
+        fs: source.clone(),
+        pages: pages.clone(),
+    });
     let stack = Stack {
         disk_cache: match &options.source {
             Source::Tree(barge_client::Source::Remote(url)) => {
@@ -90,11 +93,8 @@ pub(super) fn serve(
         ..Tuning::default()
     };
     let engine = Engine::new(tuning).map_err(Failure::new)?;
-    match options.http {
-        Some(_) => serve_status(&engine, holder, &options.source, cache)?,
-        // At the end, no other reference to the source may exist.
-        None => drop(cache),
-    }
+    let observer = observed.map(|source| serve_status(&engine, holder, source));
+    let observer = observer.transpose()?;
     // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
     holder.mount(fs.capabilities().read_only)?;
     let mut session = server.session();
@@ -124,6 +124,9 @@ pub(super) fn serve(
         threads.into_iter().for_each(QueueThread::join);
         sender.send(Event::Unmounted)
     });
+    if let Some(observer) = observer {
+        observer.set_started(|| Serving::Accepting);
+    }
     holder.report_ready()?;
     if let Ok(Event::Stop) = receiver.recv() {
         // Either the session has ended or programs still have files open: they get errors.
@@ -214,21 +217,16 @@ fn confine(
     })
 }
 
-/// Serves the status page of the mount at the address that its holder listens at.
+/// Serves the status page of the mount of `source` at the address that its holder listens at.
 fn serve_status(
     engine: &Arc<Engine>,
     holder: &Holder,
-    source: &Source,
-    cache: SourceCache,
-) -> Result<(), Failure> {
-    let source = ObservedSource {
-        name: String::new(),
-        source: source.to_string(),
-        cache,
-    };
+    source: ObservedSource,
+) -> Result<Arc<Observer>, Failure> {
     let sources = Arc::new(ObservedSources::new(vec![source]));
-    let observer = Observer::new(engine.clone(), sources, holder.id());
-    StatusServer::new(engine.clone(), Arc::new(observer)).serve(holder.listener()?, &[])
+    let observer = Arc::new(Observer::new(engine.clone(), sources, holder.id()));
+    StatusServer::new(engine.clone(), observer.clone()).serve(holder.listener()?, &[])?;
+    Ok(observer)
 }
 
 /// Requests open files from a server of this host, so that the kernel can read and write them

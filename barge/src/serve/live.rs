@@ -34,7 +34,7 @@ use super::share::{Share, Sources};
 use crate::Failure;
 use crate::config::{Config, Setting};
 use crate::read_trace::TraceFile;
-use crate::status::{Figures, ObservedSources};
+use crate::status::{Figures, ObservedSources, Serving};
 
 /// The running set of a process.
 pub(super) struct LiveServer {
@@ -266,6 +266,23 @@ impl LiveServer {
         self.config.is_some()
     }
 
+    /// Returns whether further clients are accepted: not if all shares, or all endpoints of clients,
+    /// are being drained. A server without shares or endpoints waits for requests to add some.
+    pub(super) fn serving(&self) -> Serving {
+        let Listing { shares, endpoints } = self.listing();
+        let all_drain = |mut states: Vec<State>| {
+            states.dedup();
+            states == [State::Draining]
+        };
+        let shares = shares.iter().map(|share| share.state);
+        let endpoints = endpoints.iter().filter(|one| one.protocol != "http");
+        let endpoints = endpoints.map(|one| one.state);
+        match all_drain(shares.collect()) || all_drain(endpoints.collect()) {
+            true => Serving::Draining,
+            false => Serving::Accepting,
+        }
+    }
+
     /// Returns whether [`LiveServer::reload`] has any effect.
     pub(super) fn is_reloadable(&self) -> bool {
         let mut endpoints = self.endpoints().into_iter();
@@ -320,7 +337,7 @@ impl LiveServer {
             LiveRequest::Debug => Ok(json!({
                 "process": std::process::id(),
                 "status": self.figures.status(),
-                "troubles": self.figures.troubles(),
+                "checks": self.figures.checks(true),
                 "failed_listeners": self.engine.failed_listeners(),
             })),
         }

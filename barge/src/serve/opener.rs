@@ -130,7 +130,8 @@ impl Opener {
         let unlayered = status::ObservedSource {
             name: name.to_owned(),
             source: source.to_string(),
-            cache: status::SourceCache::Image(opened.clone()),
+            fs: opened.clone(),
+            pages: None,
         };
         let trace = share.read_trace.as_deref();
         let trace = trace.map(|path| TraceFile::new(path, host.create(path)));

@@ -10,7 +10,7 @@ mod metrics;
 mod page;
 pub(crate) mod top;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use engine::Engine;
@@ -20,7 +20,8 @@ use parking_lot::{Mutex, MutexGuard};
 use transports::{Addr, Listener};
 use vfs::FileSystem;
 
-use self::health::Probe;
+pub(crate) use self::health::{Check, CheckKind};
+use self::health::{Probe, Probes};
 use self::http::{HostNames, Request, Response};
 pub(crate) use self::json::Status;
 use self::json::{Cache, Export};
@@ -34,8 +35,9 @@ const DEFAULT_PORT: &str = "5641";
 pub(crate) trait Figures: Send + Sync {
     fn status(&self) -> Status;
 
-    /// Returns a line for each problem that keeps clients from being served.
-    fn troubles(&self) -> Vec<String>;
+    /// Runs the checks of health, those of sources only if `sources`: waits for the slowest one or
+    /// a timeout.
+    fn checks(&self, sources: bool) -> Vec<Check>;
 }
 
 /// The figures of an engine and its sources.
@@ -44,6 +46,16 @@ pub(crate) struct Observer {
     sources: Arc<ObservedSources>,
     started: Instant,
     process: u32,
+    /// The running set, once clients can connect.
+    serving: OnceLock<Box<dyn Fn() -> Serving + Send + Sync>>,
+}
+
+/// Whether a server that has started accepts further clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serving {
+    Accepting,
+    /// All its shares, or all its endpoints, are being drained.
+    Draining,
 }
 
 /// A server of the status page.
@@ -57,14 +69,9 @@ pub(crate) struct ObservedSource {
     pub(crate) name: String,
     /// SOURCE on the command line.
     pub(crate) source: String,
-    pub(crate) cache: SourceCache,
-}
-
-/// The cache of a source.
-pub(crate) enum SourceCache {
-    /// The cache of an image; other sources have none.
-    Image(Arc<dyn FileSystem>),
-    Pages(Arc<PageCache>),
+    pub(crate) fs: Arc<dyn FileSystem>,
+    /// The page cache over it, if there is one.
+    pub(crate) pages: Option<Arc<PageCache>>,
 }
 
 /// The sources that are being served.
@@ -73,15 +80,12 @@ pub(crate) struct ObservedSources(Mutex<Vec<ProbedSource>>);
 /// A source and its health check.
 struct ProbedSource {
     source: ObservedSource,
-    probe: Option<Arc<Probe>>,
+    probe: Arc<Probe>,
 }
 
 impl ProbedSource {
     fn new(source: ObservedSource) -> ProbedSource {
-        let probe = match &source.cache {
-            SourceCache::Image(fs) => Some(Probe::new(fs.clone())),
-            SourceCache::Pages(_) => None,
-        };
+        let probe = Probe::new(source.fs.clone());
         ProbedSource { source, probe }
     }
 }
@@ -93,17 +97,27 @@ impl ObservedSources {
         ))
     }
 
-    /// Probes all sources, and returns a line for each that fails. Waits for the slowest one or the
-    /// timeout.
-    fn probe_failures(&self) -> Vec<String> {
-        let probe = |seen: &ProbedSource| Some((seen.source.source.clone(), seen.probe.clone()?));
-        let probes: Vec<_> = self.lock().iter().filter_map(probe).collect();
-        probes.iter().for_each(|(_, probe)| probe.start());
-        let troubles = probes.iter().filter_map(|(source, probe)| {
-            let why = probe.result().err()?;
-            Some(format!("{source}: {why}"))
+    /// Probes all sources, and returns a check for each. Waits for the slowest one or the timeout.
+    fn checks(&self) -> Vec<Check> {
+        let probe = |seen: &ProbedSource| {
+            let source = &seen.source;
+            (
+                source.name.clone(),
+                source.source.clone(),
+                seen.probe.clone(),
+            )
+        };
+        let probes: Vec<_> = self.lock().iter().map(probe).collect();
+        probes.iter().for_each(|(.., probe)| probe.start());
+        let checks = probes.into_iter().map(|(name, source, probe)| {
+            let problem = probe.result().err().map(|why| format!("{source}: {why}"));
+            let name = match name.as_str() {
+                "" => "source".to_owned(),
+                name => format!("source/{name}"),
+            };
+            Check::new(CheckKind::Source, name, problem.into_iter().collect())
         });
-        troubles.collect()
+        checks.collect()
     }
 
     /// Adds `source`, replacing one of the same name.
@@ -141,31 +155,26 @@ impl ObservedSource {
         Export {
             name: self.name.clone(),
             source: self.source.clone(),
-            cache: self.cache.snapshot(),
+            cache: self.cache(),
         }
     }
-}
 
-impl SourceCache {
-    fn snapshot(&self) -> Option<Cache> {
-        match self {
-            SourceCache::Image(fs) => {
-                let figures = fs.as_any().downcast_ref::<ImageFs>()?.cache_stats();
-                Some(Cache {
-                    hits: figures.hits,
-                    misses: figures.misses,
-                    bytes: figures.bytes,
-                })
-            }
-            SourceCache::Pages(pages) => {
-                let figures = pages.stats();
-                Some(Cache {
-                    hits: figures.hits,
-                    misses: figures.misses,
-                    bytes: figures.bytes,
-                })
-            }
+    /// Returns the counts of its page cache, or of the cache of an image.
+    fn cache(&self) -> Option<Cache> {
+        if let Some(pages) = &self.pages {
+            let figures = pages.stats();
+            return Some(Cache {
+                hits: figures.hits,
+                misses: figures.misses,
+                bytes: figures.bytes,
+            });
         }
+        let figures = self.fs.as_any().downcast_ref::<ImageFs>()?.cache_stats();
+        Some(Cache {
+            hits: figures.hits,
+            misses: figures.misses,
+            bytes: figures.bytes,
+        })
     }
 }
 
@@ -182,6 +191,24 @@ impl Observer {
             sources,
             process,
             started: Instant::now(),
+            serving: OnceLock::new(),
+        }
+    }
+
+    /// Reports that clients can connect, as long as `serving` does not return otherwise. `serving`
+    /// must not own this.
+    pub(crate) fn set_started(&self, serving: impl Fn() -> Serving + Send + Sync + 'static) {
+        self.serving.get_or_init(|| Box::new(serving));
+    }
+
+    fn state_problem(&self) -> Option<&'static str> {
+        if self.engine.is_stopping() {
+            return Some("the server is stopping");
+        }
+        match self.serving.get().map(|serving| serving()) {
+            None => Some("the server is starting"),
+            Some(Serving::Draining) => Some("all shares or endpoints are being drained"),
+            Some(Serving::Accepting) => None,
         }
     }
 }
@@ -205,13 +232,18 @@ impl Figures for Observer {
         }
     }
 
-    fn troubles(&self) -> Vec<String> {
+    fn checks(&self, sources: bool) -> Vec<Check> {
+        let state = self.state_problem().map(str::to_owned);
         let lost = self.engine.failed_listeners().into_iter();
-        let mut troubles: Vec<_> = lost
-            .map(|addr| format!("no longer listening at {addr}"))
-            .collect();
-        troubles.extend(self.sources.probe_failures());
-        troubles
+        let lost = lost.map(|addr| format!("no longer listening at {addr}"));
+        let mut checks = vec![
+            Check::new(CheckKind::State, "state", state.into_iter().collect()),
+            Check::new(CheckKind::Listeners, "listeners", lost.collect()),
+        ];
+        if sources {
+            checks.extend(self.sources.checks());
+        }
+        checks
     }
 }
 
@@ -237,9 +269,12 @@ impl StatusServer {
     }
 
     fn respond(&self, request: &Request) -> Response {
+        if let Some(probes) = Probes::at(&request.path) {
+            let checks = self.figures.checks(probes.include_sources());
+            return probes.response(&checks, request.has_key("verbose"));
+        }
         match request.path.as_str() {
             "/" => page::response(),
-            "/healthz" => self.health(),
             "/status.json" => match serde_json::to_vec(&self.figures.status()) {
                 Ok(json) => Response::new("application/json", json),
                 Err(error) => internal_error(&error),
@@ -250,18 +285,8 @@ impl StatusServer {
             },
             _ => Response::error(
                 "404 Not Found",
-                "expected /, /healthz, /metrics or /status.json",
+                "expected /, /healthz, /livez, /metrics, /readyz or /status.json",
             ),
-        }
-    }
-
-    /// Returns 200 if clients can connect and all sources answer, otherwise 503 with one line per
-    /// problem.
-    fn health(&self) -> Response {
-        let troubles = self.figures.troubles();
-        match troubles.is_empty() {
-            true => Response::new("text/plain; charset=utf-8", "ok\n"),
-            false => Response::error("503 Service Unavailable", &troubles.join("\n")),
         }
     }
 }

@@ -166,4 +166,11 @@ impl FileSystem for ImageFs {
     fn capabilities(&self) -> Capabilities {
         self.tree.capabilities()
     }
+
+    fn ping(&self) -> Result<()> {
+        for source in &self.devices.sources {
+            source.ping()?;
+        }
+        Ok(())
+    }
 }

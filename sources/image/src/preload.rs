@@ -140,6 +140,10 @@ impl RangeSource for Preloaded {
         self.inner.readahead_len()
     }
 
+    fn ping(&self) -> io::Result<()> {
+        self.inner.ping()
+    }
+
     fn file(&self, at: u64, len: usize) -> Option<FileGuard<'_>> {
         self.inner.file(at, len)
     }

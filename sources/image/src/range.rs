@@ -27,6 +27,12 @@ pub trait RangeSource: Send + Sync {
     /// error if a range is beyond the end.
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()>;
 
+    /// Asks the server of a remote source whether it answers: one request, which is not repeated
+    /// and whose reply is not cached. Returns `Ok` at once for a local source.
+    fn ping(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Returns how many bytes to read ahead for a sequential reader.
     fn readahead_len(&self) -> u64;
 

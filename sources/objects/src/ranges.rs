@@ -228,6 +228,17 @@ impl RangeSource for Object {
         READAHEAD
     }
 
+    /// Requests the last byte.
+    fn ping(&self) -> io::Result<()> {
+        let Some(last) = self.len.checked_sub(1) else {
+            return Ok(());
+        };
+        let mut ignore = |_: &[u8]| Ok(());
+        let request = self.server.fetch(last..self.len, &mut ignore);
+        let done = self.requests.run(request);
+        done.map_err(|failed| failed.errno.into())
+    }
+
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let done = self.read_pieces(pieces);
         self.log_transition(done.as_ref().err());

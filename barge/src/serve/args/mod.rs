@@ -330,8 +330,9 @@ pub(crate) struct ObservabilityArgs {
     /// Address to serve the status page, metrics and health checks at
     ///
     /// PORT (of this host only), HOST:PORT, tcp:HOST:PORT or unix:PATH. / is the status page,
-    /// /status.json has its values, /metrics is for Prometheus, /healthz is the health check;
-    /// `barge top` shows the same. Every client of this address sees who the clients of the shares
+    /// /status.json has its values, /metrics is for Prometheus; `barge top` shows the same. /livez
+    /// fails if a listener has ended, /healthz also if a source does not answer, /readyz also while
+    /// the server starts or drains. Every client of this address sees who the clients of the shares
     /// are.
     #[arg(long, value_name = "ADDR", value_parser = crate::status::parse_addr)]
     pub(in crate::serve) http: Option<Addr>,

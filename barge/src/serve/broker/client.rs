@@ -22,7 +22,7 @@ use crate::child::message::{self, unexpected};
 use crate::child::{self, users};
 use crate::serve::live::LiveServer;
 use crate::serve::plan::Plan;
-use crate::status::{Figures, Status};
+use crate::status::{Check, CheckKind, Figures, Status};
 
 /// The options that the broker passes to a process that serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,7 +214,7 @@ impl BrokerClient {
             while let Ok((wanted, Some(to))) = message::receive::<Wanted>(broker.control.as_fd()) {
                 match wanted {
                     Wanted::Status => send_json(to, &live.figures().status()),
-                    Wanted::Troubles => send_json(to, &live.figures().troubles()),
+                    Wanted::Checks { sources } => send_json(to, &live.figures().checks(sources)),
                     // It may wait for requests in flight, or for another change.
                     Wanted::Live(request) => {
                         let live = live.clone();
@@ -280,19 +280,26 @@ impl Figures for PartFigures {
         }
     }
 
-    fn troubles(&self) -> Vec<String> {
+    fn checks(&self, sources: bool) -> Vec<Check> {
+        let processes = |problems| Check::new(CheckKind::Listeners, "processes", problems);
         let parts = match self.parts() {
             Ok(parts) => parts,
-            Err(error) => return vec![format!("the server's processes: {error}")],
+            Err(error) => return vec![processes(vec![format!("the server's processes: {error}")])],
         };
+        let mut problems = Vec::new();
         let mut all = Vec::new();
+        let several = parts.len() > 1;
         for part in parts {
             let title = part.title();
-            match self.of::<Vec<String>>(part, Wanted::Troubles) {
-                Ok(troubles) => all.extend(troubles),
-                Err(error) => all.push(format!("{title} does not answer: {error}")),
+            match self.of::<Vec<Check>>(part, Wanted::Checks { sources }) {
+                Ok(checks) => all.extend(checks.into_iter().map(|check| match several {
+                    true => check.of_process(&title),
+                    false => check,
+                })),
+                Err(error) => problems.push(format!("{title} does not answer: {error}")),
             }
         }
+        all.insert(0, processes(problems));
         all
     }
 }

@@ -48,6 +48,15 @@ impl Client {
     }
 
     pub(super) fn call(&mut self, message: Tmessage<'_>) {
+        self.send(message);
+        let mut size = [0; 4];
+        self.0.read_exact(&mut size).expect("a reply");
+        let mut rest = vec![0; u32::from_le_bytes(size) as usize - 4];
+        self.0.read_exact(&mut rest).expect("all of it");
+    }
+
+    /// Sends a request without waiting for its reply.
+    pub(super) fn send(&mut self, message: Tmessage<'_>) {
         let tag = match message {
             Tmessage::Version { .. } => Tag::NONE,
             _ => Tag(1),
@@ -55,10 +64,6 @@ impl Client {
         let mut bytes = Vec::new();
         message.encode(Dialect::Linux, tag, &mut bytes);
         self.0.write_all(&bytes).expect("sent");
-        let mut size = [0; 4];
-        self.0.read_exact(&mut size).expect("a reply");
-        let mut rest = vec![0; u32::from_le_bytes(size) as usize - 4];
-        self.0.read_exact(&mut rest).expect("all of it");
     }
 }
 

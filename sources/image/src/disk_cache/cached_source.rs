@@ -199,6 +199,10 @@ impl RangeSource for CachedSource {
         self.remote.readahead_len()
     }
 
+    fn ping(&self) -> io::Result<()> {
+        self.remote.ping()
+    }
+
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let mut wanted = BTreeSet::new();
         for piece in &*pieces {
