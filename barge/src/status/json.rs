@@ -11,11 +11,15 @@ use engine::{EngineStatus, LaneStatus};
 use serde::{Deserialize, Serialize};
 use vfs::peer::{Refusal, Refusals};
 
+use crate::version::{Build, VERSION};
+
 /// A snapshot of a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Status {
     /// Version of barge.
     pub(crate) version: String,
+    #[serde(default)]
+    pub(crate) build: Build,
     /// Process id.
     pub(crate) pid: u32,
     /// Seconds since the start of the server.
@@ -126,7 +130,8 @@ impl Status {
         let operations = engine.operations.into_iter();
         let slow = engine.slow.iter();
         Status {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: VERSION.into(),
+            build: Build::own(),
             pid: std::process::id(),
             uptime,
             done: engine.totals.into(),
@@ -178,7 +183,8 @@ impl Status {
     /// Returns the status of a server whose processes have the status of each of `parts`.
     pub(crate) fn sum(parts: impl IntoIterator<Item = Status>) -> Status {
         let mut sum = Status {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: VERSION.into(),
+            build: Build::own(),
             ..Status::default()
         };
         let mut operations: BTreeMap<(String, String), Operation> = BTreeMap::new();

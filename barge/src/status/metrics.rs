@@ -34,9 +34,15 @@ impl Collector for StatusCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let StatusCollector(status) = self;
         let done = &status.done;
-        let version: Labels<'_, 1> = [("version", &status.version)];
-        to.encode_descriptor("build", "Version of the program", None, MetricType::Info)?
-            .encode_info(&version)?;
+        let build: Labels<'_, 4> = [
+            ("version", &status.version),
+            ("commit", &status.build.commit),
+            ("features", &status.build.features),
+            ("rustc", &status.build.rustc),
+        ];
+        let help = "Version of the program, and its build";
+        to.encode_descriptor("build", help, None, MetricType::Info)?
+            .encode_info(&build)?;
         for (name, help, value) in [
             (
                 "uptime_seconds",

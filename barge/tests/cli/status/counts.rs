@@ -116,6 +116,35 @@ fn every_request_is_counted_once_and_for_ever() {
 }
 
 #[test]
+fn the_build_in_the_metrics_is_that_of_the_version() {
+    let run = |option: &str| Command::new(BARGE).arg(option).output().expect("runs");
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(stdout_of(&run("-V")), format!("barge {version}\n"));
+    let long = stdout_of(&run("--version"));
+    let lines: Vec<&str> = long.lines().collect();
+    let [name, commit, features, rustc] = lines[..] else {
+        panic!("{long}");
+    };
+    assert_eq!(name, format!("barge {version}"));
+    let value = |line: &str, key: &str, absent: &str| {
+        let value = line.strip_prefix(key).expect(key);
+        value.replace(absent, "")
+    };
+    let build = format!(
+        "barge_build_info{{version=\"{version}\",commit=\"{}\",features=\"{}\",rustc=\"{}\"}}",
+        value(commit, "commit: ", "unknown"),
+        value(features, "features: ", "none"),
+        value(rustc, "rustc: ", "")
+    );
+    let served = ServerProcess::start(&["mem:", "--http", "0"]);
+    let now = metrics(&http(&served));
+    assert_eq!(now.get(&build), Some(&1.0), "{build}");
+    // A page does not depend on the build.
+    let page = Command::new(BARGE).arg("man").output().expect("runs");
+    assert!(!stdout_of(&page).contains("rustc"));
+}
+
+#[test]
 fn each_protocol_has_its_words() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("file"), "contents").expect("written");
