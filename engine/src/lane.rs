@@ -363,6 +363,16 @@ impl Lane {
         self.close(ConnectionRefusals::PROTOCOL, error);
     }
 
+    /// Counts that the connection is not read for a while because of a limit.
+    pub(crate) fn count_throttle(&self, reason: &'static str) {
+        self.admission.limits().throttles().count(reason);
+    }
+
+    /// Closes the connection because its TLS handshake failed.
+    pub(crate) fn close_on_tls_error(&self, error: &io::Error) {
+        self.close(ConnectionRefusals::TLS, error);
+    }
+
     fn close(&self, reason: &'static str, error: &dyn Display) {
         if !self.disconnected.swap(true, Ordering::SeqCst)
             && let Some(suppressed) = self

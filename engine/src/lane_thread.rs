@@ -12,6 +12,7 @@ use vfs::Origin;
 use vfs::memory::{Need, Purpose, Reservation};
 use wire::{Malformed, Role, ServeOutcome};
 
+use crate::connection_limits::Throttles;
 use crate::inline_budget::InlineBudget;
 use crate::input::Input;
 use crate::lane::{ExcessMeter, Lane, invalid, timed_out};
@@ -157,6 +158,7 @@ impl<'a> LaneThread<'a> {
     /// client is gone.
     fn await_memory(&mut self, need: Need) -> io::Result<()> {
         let lane = self.lane;
+        lane.count_throttle(Throttles::MEMORY);
         self.out.shrink();
         if lane.has_backlog() {
             // Sending the backlog frees memory.
@@ -278,6 +280,7 @@ impl<'a> LaneThread<'a> {
             Ok(ServeOutcome::StartTls) => self.start_tls(),
             Ok(ServeOutcome::WouldBlock | ServeOutcome::Parked) => {
                 if !lane.in_flight.has_room(range.len()) || !self.input.may_detach(&range) {
+                    lane.count_throttle(Throttles::IN_FLIGHT);
                     self.flush()?;
                     let input = &self.input;
                     lane.wait_until(|lane| {
@@ -313,7 +316,8 @@ impl<'a> LaneThread<'a> {
         }
         self.flush()?;
         self.lane.drain()?;
-        let peer = self.lane.link.start_tls()?;
+        let started = self.lane.link.start_tls();
+        let peer = started.inspect_err(|error| self.lane.close_on_tls_error(error))?;
         self.lane.session.tls_started(peer);
         Ok(())
     }
@@ -335,6 +339,7 @@ impl<'a> LaneThread<'a> {
         // A client that does not read its replies gets no more: requests that it sent already may
         // produce thousands of times their length.
         if congested {
+            lane.count_throttle(Throttles::REPLIES);
             lane.wait_until(|lane| !lane.is_congested())?;
         }
         Ok(())

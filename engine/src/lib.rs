@@ -17,7 +17,6 @@
 mod connection_limits;
 mod consumer_lock;
 mod datagrams;
-mod histogram;
 mod in_flight;
 mod inline_budget;
 mod input;
@@ -40,7 +39,6 @@ mod tuning;
 mod workers;
 
 pub use connection_limits::ConnectionRefusals;
-pub use histogram::Latencies;
 pub use operation_stats::{Operation, Operations};
 pub use queue::{QueueThread, Queues};
 pub use server::{Engine, Service};
@@ -50,4 +48,5 @@ pub use stats::Totals;
 pub use stop_signal::StopSignal;
 pub use timeouts::Timeouts;
 pub use tuning::Tuning;
+pub use vfs::histogram::Latencies;
 pub use vfs::memory::{MemoryBudget, Purpose, Reservation};

@@ -157,6 +157,11 @@ impl Engine {
         self.connections.refusals().all()
     }
 
+    /// Returns how often connections were not read for a while because of a limit, by reason.
+    pub fn throttles(&self) -> Vec<(&'static str, u64)> {
+        self.connections.throttles().all()
+    }
+
     /// Creates the peer of a connection or datagram from `origin`.
     pub(crate) fn peer(&self, origin: Origin) -> Peer {
         let server = rustix::process::geteuid().as_raw();

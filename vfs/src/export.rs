@@ -4,7 +4,7 @@ use core::any::Any;
 use std::sync::Arc;
 
 use crate::lock::LockTable;
-use crate::{ChangeStream, Cx, Errno, Node, Result};
+use crate::{ChangeStream, Cx, Errno, Node, Result, SourceStats};
 
 /// A file tree: a source, or a layer over another tree.
 pub trait FileSystem: Send + Sync {
@@ -36,6 +36,11 @@ pub trait FileSystem: Send + Sync {
     /// whose root's attributes are read for that.
     fn ping(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns the statistics of a source; those of a layer are empty.
+    fn source_stats(&self) -> SourceStats {
+        SourceStats::default()
     }
 
     /// Returns the name of the share that [`crate::Call::note_export`] notes as `number`, if this

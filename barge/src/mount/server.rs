@@ -12,6 +12,7 @@ use layers::PageCache;
 use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
 use transports::fusedev::{Channels, PassthroughFiles};
+use vfs::source_stats::RemoteCounters;
 use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem};
 
 use super::notify;
@@ -64,20 +65,28 @@ pub(super) fn serve(
     })?;
     let pages = options.page_cache.map(PageCache::new).transpose();
     let pages = pages.map_err(Failure::new)?.map(Arc::new);
+    let url = match &options.source {
+        Source::Tree(barge_client::Source::Remote(url)) => Some(url),
+        _ => None,
+    };
+    let files = match (&options.disk_cache, url) {
+        (Some(cache), Some(url)) => Some(cache.open(&*source, url)?),
+        _ => None,
+    };
+    let remote = url.filter(|_| options.http.is_some());
+    let remote = remote.map(|_| Arc::<RemoteCounters>::default());
     // At the end, no other reference to the source may exist, unless its status is served.
     let observed = options.http.as_ref().map(|_| ObservedSource {
         name: String::new(),
         source: options.source.to_string(),
         fs: source.clone(),
         pages: pages.clone(),
+        files: files.clone(),
+        remote: remote.clone(),
     });
     let stack = Stack {
-        disk_cache: match &options.source {
-            Source::Tree(barge_client::Source::Remote(url)) => {
-                options.disk_cache.as_ref().map(|cache| (cache, url))
-            }
-            _ => None,
-        },
+        remote,
+        disk_cache: files,
         read_trace: trace.clone(),
         overlay: (args.overlay.clone()).map(|dir| (dir, hostdir::Options::default())),
         page_cache: pages,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{Clients, Gate, Hide};
+use vfs::source_stats::RemoteCounters;
 use vfs::{Export, FileSystem, HandleKey, Support};
 
 use super::handle_key;
@@ -34,6 +35,8 @@ pub(super) struct Opener {
     gated: bool,
     /// Whether clients of other hosts may connect.
     networked: bool,
+    /// Whether calls of sources on other servers are counted.
+    counts: bool,
 }
 
 /// The demands of the endpoints and the engine on the exports.
@@ -46,6 +49,8 @@ pub(super) struct ExportRequirements {
     pub(super) images: bool,
     /// Maximum number of connections.
     pub(super) connections: usize,
+    /// Whether calls of sources on other servers are counted, for the status page.
+    pub(super) counts: bool,
 }
 
 /// An opened share.
@@ -87,6 +92,7 @@ impl Opener {
             descriptors: descriptors / shares,
             gated,
             networked: demands.networked,
+            counts: demands.counts,
         })
     }
 
@@ -127,11 +133,15 @@ impl Opener {
                 "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
             )));
         }
+        let is_remote = matches!(source, Source::Tree(barge_client::Source::Remote(_)));
+        let remote = (self.counts && is_remote).then(Arc::<RemoteCounters>::default);
         let unlayered = status::ObservedSource {
             name: name.to_owned(),
             source: source.to_string(),
             fs: opened.clone(),
             pages: None,
+            files: None,
+            remote: remote.clone(),
         };
         let trace = share.read_trace.as_deref();
         let trace = trace.map(|path| TraceFile::new(path, host.create(path)));
@@ -142,6 +152,7 @@ impl Opener {
             overlay.is_some() || matches!(source, Source::Tree(barge_client::Source::HostDir(_)));
         let (stack, gate) = self.shared_layers(share, clients);
         let stack = Stack {
+            remote,
             read_trace: trace.clone(),
             overlay: overlay.map(|dir| (dir, options)),
             hidden,

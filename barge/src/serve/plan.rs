@@ -155,6 +155,7 @@ impl Plan {
             networked: by_default || self.is_networked(),
             images: self.endpoints.iter().any(|one| one.serves_images()),
             connections: self.tuning.connections,
+            counts: self.tuning.operation_stats,
         }
     }
 

@@ -14,17 +14,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use engine::Engine;
-use image::ImageFs;
-use layers::PageCache;
+use layers::{DiskCache, PageCache};
 use parking_lot::{Mutex, MutexGuard};
 use transports::{Addr, Listener};
 use vfs::FileSystem;
+use vfs::source_stats::RemoteCounters;
 
 pub(crate) use self::health::{Check, CheckKind};
 use self::health::{Probe, Probes};
 use self::http::{HostNames, Request, Response};
 pub(crate) use self::json::Status;
-use self::json::{Cache, Export};
+use self::json::{Cache, Export, Memory, Remote};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::Failure;
 
@@ -72,6 +72,10 @@ pub(crate) struct ObservedSource {
     pub(crate) fs: Arc<dyn FileSystem>,
     /// The page cache over it, if there is one.
     pub(crate) pages: Option<Arc<PageCache>>,
+    /// The disk cache of files over it, if there is one.
+    pub(crate) files: Option<Arc<DiskCache>>,
+    /// The counters of its calls, if it is on another server.
+    pub(crate) remote: Option<Arc<RemoteCounters>>,
 }
 
 /// The sources that are being served.
@@ -152,29 +156,23 @@ impl ObservedSources {
 
 impl ObservedSource {
     fn snapshot(&self) -> Export {
+        let mut stats = self.fs.source_stats();
+        if let Some(pages) = &self.pages {
+            stats.cache = Some(pages.stats());
+        }
+        if let Some(files) = &self.files {
+            stats.disk_cache = Some(files.stats());
+        }
+        if let Some(remote) = &self.remote {
+            stats.remote = Some(remote.stats());
+        }
         Export {
             name: self.name.clone(),
             source: self.source.clone(),
-            cache: self.cache(),
+            cache: stats.cache.map(Cache::from),
+            disk_cache: stats.disk_cache.map(Cache::from),
+            remote: stats.remote.map(Remote::from),
         }
-    }
-
-    /// Returns the counts of its page cache, or of the cache of an image.
-    fn cache(&self) -> Option<Cache> {
-        if let Some(pages) = &self.pages {
-            let figures = pages.stats();
-            return Some(Cache {
-                hits: figures.hits,
-                misses: figures.misses,
-                bytes: figures.bytes,
-            });
-        }
-        let figures = self.fs.as_any().downcast_ref::<ImageFs>()?.cache_stats();
-        Some(Cache {
-            hits: figures.hits,
-            misses: figures.misses,
-            bytes: figures.bytes,
-        })
     }
 }
 
@@ -218,11 +216,20 @@ impl Figures for Observer {
         let exports = self.sources.snapshot();
         let uptime = self.started.elapsed().as_secs_f64();
         let refused = self.engine.connection_refusals().into_iter();
+        let throttled = self.engine.throttles().into_iter();
+        let budget = self.engine.budget();
         Status {
             pid: self.process,
             refused: refused
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),
+            throttled: throttled
+                .map(|(reason, count)| (reason.to_owned(), count))
+                .collect(),
+            memory: Memory {
+                used: budget.used() as u64,
+                limit: budget.limit() as u64,
+            },
             ..Status::new(
                 self.engine.snapshot(),
                 self.engine.refusals(),

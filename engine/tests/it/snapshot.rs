@@ -127,3 +127,31 @@ fn lines_about_slow_requests_are_limited_and_those_left_out_are_counted() {
     let logged = slow.requests - slow.suppressed;
     assert!(slow.requests == 50 && (1..50).contains(&logged), "{slow:?}");
 }
+
+#[test]
+fn a_connection_that_is_not_read_because_of_a_limit_is_counted_by_the_limit() {
+    let rig = Rig::new(Tuning {
+        in_flight: 1,
+        ..Tuning::default()
+    });
+    let throttled = || -> BTreeMap<_, _> { rig.engine.throttles().into_iter().collect() };
+    let link = rig.connect();
+    send(&link, &[b"\x01w"]);
+    rig.fake.await_reached(1);
+    assert_eq!(
+        throttled(),
+        [("memory", 0), ("in-flight", 0), ("replies", 0)].into()
+    );
+    send(&link, &[b"\x02w"]);
+    while throttled()["in-flight"] == 0 {
+        std::thread::yield_now();
+    }
+    rig.fake.open(1);
+    rig.fake.open(2);
+    reply(&link);
+    reply(&link);
+    assert_eq!(
+        throttled(),
+        [("memory", 0), ("in-flight", 1), ("replies", 0)].into()
+    );
+}

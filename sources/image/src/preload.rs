@@ -140,6 +140,10 @@ impl RangeSource for Preloaded {
         self.inner.readahead_len()
     }
 
+    fn stats(&self) -> vfs::SourceStats {
+        self.inner.stats()
+    }
+
     fn ping(&self) -> io::Result<()> {
         self.inner.ping()
     }

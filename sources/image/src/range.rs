@@ -7,7 +7,7 @@ use std::path::Path;
 
 use parking_lot::RwLockReadGuard;
 use rustix::io::preadv;
-use vfs::Patience;
+use vfs::{Patience, SourceStats};
 
 /// An immutable byte sequence of known length, read in ranges.
 pub trait RangeSource: Send + Sync {
@@ -31,6 +31,12 @@ pub trait RangeSource: Send + Sync {
     /// and whose reply is not cached. Returns `Ok` at once for a local source.
     fn ping(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Returns the statistics of requests to another server, and of the disk cache; empty for a
+    /// local source.
+    fn stats(&self) -> SourceStats {
+        SourceStats::default()
     }
 
     /// Returns how many bytes to read ahead for a sequential reader.

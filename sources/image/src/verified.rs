@@ -176,6 +176,10 @@ impl RangeSource for Verified {
         self.inner.readahead_len()
     }
 
+    fn stats(&self) -> vfs::SourceStats {
+        self.inner.stats()
+    }
+
     fn ping(&self) -> io::Result<()> {
         self.inner.ping()
     }

@@ -145,6 +145,30 @@ fn the_build_in_the_metrics_is_that_of_the_version() {
 }
 
 #[test]
+fn requests_to_the_server_of_a_source_are_measured_and_their_failures_counted() {
+    let origin = ServerProcess::start(&["mem:"]);
+    let source = format!("far=9p://127.0.0.1:{}/?soft&timeo=5", origin.port());
+    let served = ServerProcess::start(&[&source, "near=mem:", "--http", "0"]);
+    let at = http(&served);
+    let value = |name: &str, export: &str| {
+        let name = format!("barge_remote_{name}{{export=\"{export}\"}}");
+        metrics(&at).get(&name).copied()
+    };
+    assert_eq!(value("request_seconds_count", "near"), None);
+    let list = |name: &str| served.barge(&["ls", "{}"], name);
+    assert_eq!(stdout_of(&list("far")), "");
+    let count = value("request_seconds_count", "far").expect("counted");
+    let sum = value("request_seconds_sum", "far").expect("counted");
+    assert!(count >= 2.0 && sum > 0.0 && sum < 60.0, "{count} {sum}");
+    assert_eq!(value("errors_total", "far"), Some(0.0));
+    drop(origin);
+    stderr_of(&list("far"));
+    let failed = value("errors_total", "far").expect("counted");
+    assert!(failed >= 1.0, "{failed}");
+    assert!(value("request_seconds_count", "far") > Some(count));
+}
+
+#[test]
 fn each_protocol_has_its_words() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("file"), "contents").expect("written");

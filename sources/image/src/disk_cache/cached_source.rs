@@ -6,13 +6,15 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, fallocate};
 use sidecar::Hash;
-use vfs::{Errno, Patience};
+use vfs::source_stats::CacheStats;
+use vfs::{Errno, Patience, SourceStats};
 
 use super::allowed_reads::AllowedReads;
 use super::cache_dir::{CacheDir, CacheFiles, DiskCacheOptions, ImageUser};
@@ -49,6 +51,26 @@ pub struct CachedSource {
     shared_chunks: OnceLock<Option<SharedChunks>>,
     /// Reads of the data file by the kernel, if it reads the file. Their ranges are not evicted.
     kernel_reads: Option<Arc<AllowedReads>>,
+    counters: Counters,
+}
+
+/// Counts of segments that were read, and of bytes that were evicted.
+#[derive(Default)]
+struct Counters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evicted: AtomicU64,
+}
+
+impl Counters {
+    fn stats(&self) -> CacheStats {
+        CacheStats {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            evicted: self.evicted.load(Ordering::Relaxed),
+            ..CacheStats::default()
+        }
+    }
 }
 
 struct State {
@@ -179,6 +201,7 @@ impl DiskCacheEntry {
             cache_dir: Mutex::new(cache_dir),
             shared_chunks: OnceLock::new(),
             kernel_reads: None,
+            counters: Counters::default(),
         })
     }
 }
@@ -199,15 +222,34 @@ impl RangeSource for CachedSource {
         self.remote.readahead_len()
     }
 
+    fn stats(&self) -> SourceStats {
+        let cache = CacheStats {
+            bytes: self.stored(),
+            limit: self.cache_dir.lock().options().limit(),
+            ..self.counters.stats()
+        };
+        let mut stats = self.remote.stats();
+        stats.add(&SourceStats {
+            disk_cache: Some(cache),
+            ..SourceStats::default()
+        });
+        stats
+    }
+
     fn ping(&self) -> io::Result<()> {
         self.remote.ping()
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let mut wanted = BTreeSet::new();
+        let mut all = 0;
         for piece in &*pieces {
-            wanted.extend(self.missing(segments(piece.offset, piece.buffer.len())));
+            let numbers = segments(piece.offset, piece.buffer.len());
+            all += numbers.end - numbers.start;
+            wanted.extend(self.missing(numbers));
         }
+        let verified = all.saturating_sub(wanted.len() as u64);
+        self.counters.hits.fetch_add(verified, Ordering::Relaxed);
         let fetched = self.segments(wanted, BTreeSet::new())?;
         for Piece {
             offset: at,
@@ -384,6 +426,7 @@ impl CachedSource {
         fetched: &mut BTreeMap<u64, Arc<[u8]>>,
     ) -> Vec<Load<u64>> {
         let mut missing = Vec::new();
+        let all = loads.len();
         for load in loads {
             match self.read_cached(load.key()) {
                 Some(segment) => {
@@ -394,6 +437,8 @@ impl CachedSource {
                 None => missing.push(load),
             }
         }
+        let found = (all - missing.len()) as u64;
+        self.counters.hits.fetch_add(found, Ordering::Relaxed);
         missing
     }
 
@@ -444,6 +489,8 @@ impl CachedSource {
         if loads.is_empty() {
             return Ok(());
         }
+        let misses = loads.len() as u64;
+        self.counters.misses.fetch_add(misses, Ordering::Relaxed);
         let mut segments: Vec<_> = loads
             .iter()
             .map(|(load, _)| vec![0; self.len_of(load.key())])
@@ -651,6 +698,7 @@ impl CachedSource {
                 self.disable_writes(&error);
                 return false;
             }
+            self.counters.evicted.fetch_add(freed, Ordering::Relaxed);
             excess = excess.saturating_sub(freed);
         }
         true

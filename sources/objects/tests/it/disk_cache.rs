@@ -24,6 +24,16 @@ fn a_restart_fetches_nothing_again() {
         let image = open(&server.url(), dir.path()).expect("opened");
         read(&*image, &bytes, &[(0, 100_000), (2 << 20, 50_000)]).expect("read");
         let requests = server.requests();
+        let stats = image.stats();
+        let cache = stats.disk_cache.expect("a disk cache");
+        let remote = stats.remote.expect("a server");
+        // Segments of 16 KiB: 0 to 6, and 128 to 131.
+        let expected = if start == 0 { (0, 11, 2) } else { (11, 0, 0) };
+        let counted = (cache.hits, cache.misses, remote.latencies.count());
+        assert_eq!(counted, expected);
+        assert_eq!((cache.bytes, remote.errors), (11 << 14, 0));
+        assert!(cache.limit > cache.bytes && cache.evicted == 0);
+        assert_eq!(remote.received > 0, start == 0);
         if start == 0 {
             assert_eq!(requests.len(), 3);
             continue;
