@@ -9,8 +9,8 @@
 //! It depends on no protocol (a [`wire::Session`]), transport ([`transports::Link`]) or source.
 //!
 //! Lock order: a lane's in-flight table, then its output or the workers' queue; the tally of all
-//! lanes, a lane's table of errors, and those of the log of slow requests, last. No thread blocks while it holds one of them, except a
-//! lane that sends while nothing else of it is in flight.
+//! lanes, a lane's table of errors, and those of the log of slow requests, last. No thread blocks
+//! while it holds one of them, except a lane that sends while nothing else of it is in flight.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! The log of slow requests: a line for each request that took longer than
-//! [`Tuning::slow`](crate::Tuning::slow), within the limits of [`LogLimit`], and the counts of them.
+//! [`Tuning::slow`](crate::Tuning::slow), within the limits of [`LogLimit`], and their counts.
 //!
 //! Time in which a request was parked does not count: a request that waits for a lock, or for
 //! another event that a client causes, is not slow. Time in the queue of the workers does.

@@ -115,8 +115,9 @@ pub(crate) struct MountArgs {
     cosign_key: Vec<PathBuf>,
     /// Log each request that takes longer than this, ms [default: off]
     ///
-    /// As `barge serve --slow-ms`; slow_ms=MS as an option for fstab. Reads and writes of files that
-    /// the kernel does itself are no requests (passthrough). An image is mounted with FUSE then.
+    /// As `barge serve --slow-ms`; slow_ms=MS as an option for fstab. Reads and writes of files
+    /// that the kernel does itself are no requests (passthrough). An image is mounted with FUSE
+    /// then.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
     slow_ms: Option<u32>,
     /// File to record accesses to, for barge pack --trace

@@ -107,8 +107,8 @@ impl Probes {
     }
 
     /// Returns the response for `checks`: 200 if all passed, otherwise 503. The text is `ok`, or
-    /// with `verbose` a line for each check, as Kubernetes writes it. A failure has these lines too,
-    /// except that of `/healthz`, which has a line for each problem.
+    /// with `verbose` a line for each check, as Kubernetes writes it. A failure has these lines
+    /// too, except that of `/healthz`, which has a line for each problem.
     pub(super) fn response(self, checks: &[Check], verbose: bool) -> Response {
         let own = || checks.iter().filter(|check| self.include(check.kind));
         let failed = own().any(|check| !check.problems.is_empty());
