@@ -267,7 +267,8 @@ impl LiveServer {
     }
 
     /// Returns whether further clients are accepted: not if all shares, or all endpoints of
-    /// clients, are being drained. A server without shares or endpoints waits for requests to add some.
+    /// clients, are being drained. A server without shares or endpoints waits for requests to add
+    /// some.
     pub(super) fn serving(&self) -> Serving {
         let Listing { shares, endpoints } = self.listing();
         let all_drain = |mut states: Vec<State>| {
