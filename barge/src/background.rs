@@ -45,8 +45,8 @@ pub(crate) fn start(json: bool) -> CommandResult {
     Ok(ExitCode::from(code.filter(|&code| code != 0).unwrap_or(1)))
 }
 
-/// Reports with `text` that the mount is ready. In the background, also detaches from the terminal and from the
-/// working directory.
+/// Reports with `text` that the mount is ready. In the background, also detaches from the terminal
+/// and from the working directory.
 pub(crate) fn report_ready(text: &str) -> Result<(), Failure> {
     print(text)?;
     if is_background() {

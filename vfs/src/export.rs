@@ -4,6 +4,7 @@ use core::any::Any;
 use std::sync::Arc;
 
 use crate::lock::LockTable;
+use crate::source_stats::Evicted;
 use crate::{ChangeStream, Cx, Errno, Node, Result, SourceStats};
 
 /// A file tree: a source, or a layer over another tree.
@@ -41,6 +42,12 @@ pub trait FileSystem: Send + Sync {
     /// Returns the statistics of a source; those of a layer are empty.
     fn source_stats(&self) -> SourceStats {
         SourceStats::default()
+    }
+
+    /// Releases what a source caches and no operation uses at the moment, and returns its size.
+    /// Later operations read it again. Does nothing for a layer, or a source without a cache.
+    fn evict(&self) -> Evicted {
+        Evicted::default()
     }
 
     /// Returns the name of the share that [`crate::Call::note_export`] notes as `number`, if this

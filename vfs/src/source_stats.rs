@@ -57,6 +57,25 @@ impl CacheStats {
     }
 }
 
+/// The contents of caches that [`crate::FileSystem::evict`] released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Bytes of the disk cache.
+    pub disk: u64,
+    /// Open descriptors.
+    pub descriptors: u64,
+}
+
+impl std::ops::AddAssign for Evicted {
+    fn add_assign(&mut self, other: Evicted) {
+        self.memory += other.memory;
+        self.disk += other.disk;
+        self.descriptors += other.descriptors;
+    }
+}
+
 /// Counters of the requests to another server. Any thread may count.
 #[derive(Default)]
 pub struct RemoteCounters {

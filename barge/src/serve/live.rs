@@ -122,6 +122,10 @@ pub(super) enum LiveRequest {
     Disconnect {
         client: u64,
     },
+    /// Releases what is cached of this share, or of all.
+    Evict {
+        share: Option<String>,
+    },
     Debug,
 }
 
@@ -335,6 +339,7 @@ impl LiveServer {
                     _ => Ok(json!({})),
                 }
             }
+            LiveRequest::Evict { share } => self.evict(share.as_deref()),
             LiveRequest::Debug => Ok(json!({
                 "process": std::process::id(),
                 "status": self.figures.status(),
@@ -362,6 +367,24 @@ impl LiveServer {
             shares: shares.collect(),
             endpoints,
         }
+    }
+
+    /// Releases what is cached of the share `name`, or of all shares.
+    fn evict(&self, name: Option<&str>) -> Result<Value, LiveError> {
+        let evicted = self.sources.evict(name);
+        if let (Some(name), true) = (name, evicted.is_empty()) {
+            let message = format!("expected the name of a share, got '{name}'");
+            return Err(LiveError::new(ErrorCode::NotFound, message));
+        }
+        let shares = evicted.into_iter().map(|(name, evicted)| {
+            json!({
+                "name": name,
+                "memory_bytes": evicted.memory,
+                "disk_bytes": evicted.disk,
+                "descriptors": evicted.descriptors,
+            })
+        });
+        Ok(json!({ "shares": shares.collect::<Vec<_>>() }))
     }
 
     fn clients(&self) -> Value {

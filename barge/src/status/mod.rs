@@ -18,7 +18,7 @@ use layers::{DiskCache, PageCache};
 use parking_lot::{Mutex, MutexGuard};
 use transports::{Addr, Listener};
 use vfs::FileSystem;
-use vfs::source_stats::RemoteCounters;
+use vfs::source_stats::{Evicted, RemoteCounters};
 
 pub(crate) use self::health::{Check, CheckKind};
 use self::health::{Probe, Probes};
@@ -122,6 +122,17 @@ impl ObservedSources {
             Check::new(CheckKind::Source, name, problem.into_iter().collect())
         });
         checks.collect()
+    }
+
+    /// Releases what the source called `name` caches, or all do. Returns the names of the sources,
+    /// each with the size of what it released.
+    pub(crate) fn evict(&self, name: Option<&str>) -> Vec<(String, Evicted)> {
+        let is_wanted = |seen: &&ProbedSource| name.is_none_or(|name| seen.source.name == name);
+        let source = |seen: &ProbedSource| (seen.source.name.clone(), seen.source.fs.clone());
+        let sources: Vec<_> = self.lock().iter().filter(is_wanted).map(source).collect();
+        // Without the lock, as it may take a while.
+        let sources = sources.into_iter();
+        sources.map(|(name, fs)| (name, fs.evict())).collect()
     }
 
     /// Adds `source`, replacing one of the same name.

@@ -239,6 +239,17 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
         }
     }
 
+    /// Releases all entries, except for loads in progress, and returns their size in bytes. Readers
+    /// of an entry keep it.
+    pub(crate) fn clear(&self) -> u64 {
+        let mut state = self.lock();
+        state
+            .slots
+            .retain(|_, slot| matches!(slot, Slot::Loading(_)));
+        state.order.clear();
+        std::mem::take(&mut state.bytes)
+    }
+
     fn count_evicted(&self, bytes: u64) {
         self.evicted.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use ::erofs::layout::{MAGIC, SUPERBLOCK_OFFSET};
 use ::erofs::read::Error;
 use sidecar::ReadaheadRange;
-use vfs::source_stats::CacheStats;
+use vfs::source_stats::{CacheStats, Evicted};
 use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, Patience, Result, SourceStats};
 
 use crate::cache::Cache;
@@ -177,6 +177,15 @@ impl FileSystem for ImageFs {
             stats.add(&source.stats());
         }
         stats
+    }
+
+    fn evict(&self) -> Evicted {
+        let sources = self.devices.sources.iter();
+        Evicted {
+            memory: self.devices.cache.clear(),
+            disk: sources.map(|source| source.evict()).sum(),
+            descriptors: 0,
+        }
     }
 
     fn ping(&self) -> Result<()> {

@@ -144,6 +144,10 @@ impl RangeSource for Preloaded {
         self.inner.stats()
     }
 
+    fn evict(&self) -> u64 {
+        self.inner.evict()
+    }
+
     fn ping(&self) -> io::Result<()> {
         self.inner.ping()
     }

@@ -39,6 +39,12 @@ pub trait RangeSource: Send + Sync {
         SourceStats::default()
     }
 
+    /// Releases the contents of the disk cache, unless another process uses them or they are being
+    /// read, and returns their size in bytes.
+    fn evict(&self) -> u64 {
+        0
+    }
+
     /// Returns how many bytes to read ahead for a sequential reader.
     fn readahead_len(&self) -> u64;
 

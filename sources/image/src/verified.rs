@@ -180,6 +180,10 @@ impl RangeSource for Verified {
         self.inner.stats()
     }
 
+    fn evict(&self) -> u64 {
+        self.inner.evict()
+    }
+
     fn ping(&self) -> io::Result<()> {
         self.inner.ping()
     }

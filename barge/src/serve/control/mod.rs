@@ -85,6 +85,7 @@ impl Controller {
             Method::ShareRemove(name, drain) => self.remove(&Target::Share(name), drain),
             Method::EndpointRemove(addr, drain) => self.remove(&Target::Endpoint(addr), drain),
             Method::ClientList => self.backend.request(LiveRequest::Clients),
+            Method::CacheEvict(share) => self.backend.request(LiveRequest::Evict { share }),
             Method::ClientDisconnect(client) => {
                 self.backend.request(LiveRequest::Disconnect { client })
             }

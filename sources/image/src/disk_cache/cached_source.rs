@@ -236,6 +236,12 @@ impl RangeSource for CachedSource {
         stats
     }
 
+    fn evict(&self) -> u64 {
+        // As long as it is locked, no other thread evicts.
+        let _cache_dir = self.cache_dir.lock();
+        self.evict_alone(u64::MAX)
+    }
+
     fn ping(&self) -> io::Result<()> {
         self.remote.ping()
     }
@@ -367,7 +373,7 @@ impl CachedSource {
         let mut cache_dir = self.cache_dir.lock();
         let own = self.lock().bytes;
         let excess = cache_dir.excess(own, 0);
-        if excess > 0 && self.evict_alone(excess) {
+        if excess > 0 && self.evict_for_room(excess) {
             return false;
         }
         let state = self.lock();
@@ -651,7 +657,7 @@ impl CachedSource {
         }
         let excess = cache_dir.excess(own, SEGMENT);
         // The kernel needs its segments, whatever the limit.
-        excess == 0 || self.evict_alone(excess) || is_mounted
+        excess == 0 || self.evict_for_room(excess) || is_mounted
     }
 
     /// Prevents eviction while the data file is used. Returns nothing during an eviction, unless
@@ -663,12 +669,20 @@ impl CachedSource {
         }
     }
 
-    /// Evicts extents of `excess` bytes, as the only user of the image. Returns whether there were
+    /// Evicts extents of `excess` bytes because the cache is too large. Returns whether there were
     /// as many.
-    fn evict_alone(&self, excess: u64) -> bool {
+    fn evict_for_room(&self, excess: u64) -> bool {
+        let evicted = self.evict_alone(excess);
+        self.counters.evicted.fetch_add(evicted, Ordering::Relaxed);
+        evicted >= excess
+    }
+
+    /// Evicts extents of `excess` bytes, as the only user of the image, or all if there are not as
+    /// many. Returns their size in bytes.
+    fn evict_alone(&self, excess: u64) -> u64 {
         let observed = |reads: &Arc<AllowedReads>| reads.are_observed();
         if !self.kernel_reads.as_ref().is_none_or(observed) {
-            return false;
+            return 0;
         }
         let gate = match self.kernel_reads {
             Some(_) => Some(self.eviction_lock.write()),
@@ -676,32 +690,35 @@ impl CachedSource {
         };
         // Other processes rely on the segments that they have verified.
         if gate.is_none() || self.files.lock_alone().is_err() {
-            return false;
+            return 0;
         }
-        let evicted = self.evict(excess);
-        evicted & self.files.share().is_ok()
+        let evicted = self.evict_extents(excess);
+        match self.files.share() {
+            Ok(()) => evicted,
+            Err(_) => 0,
+        }
     }
 
-    /// Evicts extents of `excess` bytes. Returns whether there were as many.
-    fn evict(&self, mut excess: u64) -> bool {
+    /// Evicts extents of `excess` bytes, or all that may be evicted, and returns their size.
+    fn evict_extents(&self, excess: u64) -> u64 {
         let may_evict = |number: u64| {
             let bytes = number * EXTENT * SEGMENT..(number + 1) * EXTENT * SEGMENT;
             let reads = self.kernel_reads.as_ref();
             reads.is_none_or(|reads| reads.permit_eviction(&bytes))
         };
-        while excess > 0 {
+        let mut evicted = 0;
+        while evicted < excess {
             // A read that begins after the check finds the segments missing.
             let Some((number, freed)) = self.lock().pop_victim(&may_evict) else {
-                return false;
+                break;
             };
             if let Err(error) = self.evict_extent(number) {
                 self.disable_writes(&error);
-                return false;
+                break;
             }
-            self.counters.evicted.fetch_add(freed, Ordering::Relaxed);
-            excess = excess.saturating_sub(freed);
+            evicted += freed;
         }
-        true
+        evicted
     }
 
     /// Evicts an extent; its tags are cleared first.

@@ -50,6 +50,32 @@ fn a_restart_fetches_nothing_again() {
 }
 
 #[test]
+fn blocks_are_released_on_request_unless_another_user_has_the_image() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bytes = object_of(1 << 20);
+    let server = Server::new(bytes.clone());
+    let image = open(&server.url(), dir.path()).expect("opened");
+    let ranges = [(0, 100_000), (500_000, 200_000)];
+    read(&*image, &bytes, &ranges).expect("read");
+    let stored = || image.stats().disk_cache.expect("a disk cache").bytes;
+    let before = stored();
+    assert!(before >= 300_000);
+    let other = open(&server.url(), dir.path()).expect("opened");
+    assert_eq!((image.evict(), stored()), (0, before));
+    drop(other);
+    let held = image.file(0, 4096).expect("on disk");
+    assert_eq!((image.evict(), stored()), (0, before), "while it is read");
+    drop(held);
+    assert_eq!((image.evict(), stored()), (before, 0));
+    assert_eq!(image.evict(), 0);
+    server.requests();
+    read(&*image, &bytes, &ranges).expect("read again");
+    assert!(!server.requests().is_empty() && stored() == before);
+    // A release on request does not mean that the cache is too small.
+    assert_eq!(image.stats().disk_cache.expect("a disk cache").evicted, 0);
+}
+
+#[test]
 fn two_queries_are_two_images_where_only_times_tell() {
     let dir = tempfile::tempdir().expect("a directory");
     let (bytes, other) = (object_of(100_000), object_of(100_001).split_off(1));
