@@ -106,12 +106,18 @@ impl Probes {
         }
     }
 
+    /// Returns whether all of `checks` passed that belong to it.
+    pub(super) fn passed(self, checks: &[Check]) -> bool {
+        let mut own = checks.iter().filter(|check| self.include(check.kind));
+        own.all(|check| check.problems.is_empty())
+    }
+
     /// Returns the response for `checks`: 200 if all passed, otherwise 503. The text is `ok`, or
     /// with `verbose` a line for each check, as Kubernetes writes it. A failure has these lines
     /// too, except that of `/healthz`, which has a line for each problem.
     pub(super) fn response(self, checks: &[Check], verbose: bool) -> Response {
         let own = || checks.iter().filter(|check| self.include(check.kind));
-        let failed = own().any(|check| !check.problems.is_empty());
+        let failed = !self.passed(checks);
         let mut text = String::new();
         if !verbose && !failed {
             text.push_str("ok");

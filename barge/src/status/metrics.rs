@@ -16,23 +16,23 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 /// Exponents of the histogram buckets, powers of two of nanoseconds: 1 µs to 17 s.
 const BUCKET_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=34;
 
-/// Formats `status`.
-pub(super) fn text(status: Status) -> Result<String, fmt::Error> {
+/// Formats `status`, and whether the server is ready.
+pub(super) fn text(status: Status, ready: bool) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("barge");
-    registry.register_collector(Box::new(StatusCollector(status)));
+    registry.register_collector(Box::new(StatusCollector(status, ready)));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
 #[derive(Debug)]
-struct StatusCollector(Status);
+struct StatusCollector(Status, bool);
 
 type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
 impl Collector for StatusCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        let StatusCollector(status) = self;
+        let StatusCollector(status, ready) = self;
         let done = &status.done;
         let build: Labels<'_, 4> = [
             ("version", &status.version),
@@ -44,6 +44,11 @@ impl Collector for StatusCollector {
         to.encode_descriptor("build", help, None, MetricType::Info)?
             .encode_info(&build)?;
         for (name, help, value) in [
+            (
+                "ready",
+                "Whether the checks of /readyz passed: 1, or 0",
+                f64::from(u8::from(*ready)),
+            ),
             (
                 "uptime_seconds",
                 "Seconds since the process started",
@@ -96,7 +101,7 @@ impl Collector for StatusCollector {
             to.encode_descriptor(name, help, None, MetricType::Counter)?
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
-        let help = "Clients denied access by export lists, by reason";
+        let help = "Clients denied access by export lists or because of credentials, by reason";
         encode_counts(&mut to, "clients_denied", help, "reason", &self.0.denied)?;
         let help = "Connections refused or closed by the server, by reason";
         encode_counts(
@@ -106,6 +111,9 @@ impl Collector for StatusCollector {
             "reason",
             &self.0.refused,
         )?;
+        let help = "Times that a connection was not read for a while, by the limit";
+        let throttled = &self.0.throttled;
+        encode_counts(&mut to, "connections_throttled", help, "reason", throttled)?;
         let help = "Requests slower than --slow-ms, by protocol";
         encode_counts(&mut to, "slow_requests", help, "protocol", &self.0.slow)?;
         let help = "Slow requests without a line in the log because of its rate limit";

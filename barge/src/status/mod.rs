@@ -297,7 +297,7 @@ impl StatusServer {
                 Ok(json) => Response::new("application/json", json),
                 Err(error) => internal_error(&error),
             },
-            "/metrics" => match metrics::text(self.figures.status()) {
+            "/metrics" => match self.metrics() {
                 Ok(text) => Response::new(metrics::CONTENT_TYPE, text),
                 Err(error) => internal_error(&error),
             },
@@ -306,6 +306,13 @@ impl StatusServer {
                 "expected /, /healthz, /livez, /metrics, /readyz or /status.json",
             ),
         }
+    }
+}
+
+impl StatusServer {
+    fn metrics(&self) -> Result<String, std::fmt::Error> {
+        let ready = Probes::Ready.passed(&self.figures.checks(true));
+        metrics::text(self.figures.status(), ready)
     }
 }
 

@@ -122,8 +122,10 @@ fn a_server_is_ready_while_its_source_on_another_server_answers() {
     assert!(body.ends_with("readyz check failed\n"), "{body}");
     assert_eq!(health(&at).0, "503");
     assert_eq!(probe(&at, "/livez"), ("200".into(), "ok\n".into()));
+    assert!(get(&at, "/metrics").contains("\nbarge_ready 0"));
     signal(Signal::CONT);
     wait_until("it answers again", || probe(&at, "/readyz").0 == "200");
+    assert!(get(&at, "/metrics").contains("\nbarge_ready 1"));
 }
 
 #[test]

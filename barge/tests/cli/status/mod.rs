@@ -3,6 +3,7 @@
 mod counts;
 mod health;
 mod hostile;
+mod monitoring;
 mod page;
 mod slow;
 
