@@ -141,7 +141,7 @@ fn the_dashboard_and_the_alerts_use_metrics_that_a_server_exports() {
             assert!(metrics.contains_key(*name), "{name} in {expression}");
             used.insert(*name);
         }
-        // What is grouped by are labels of the metrics that have samples here.
+        // Labels that are grouped by are those of metrics with samples here.
         let groups = expression.split(" by (").skip(1);
         let labels = groups.filter_map(|group| group.split(')').next());
         for label in labels.flat_map(words) {
