@@ -307,12 +307,11 @@ impl StatusServer {
             ),
         }
     }
-}
 
-impl StatusServer {
     fn metrics(&self) -> Result<String, std::fmt::Error> {
+        let status = self.figures.status();
         let ready = Probes::Ready.passed(&self.figures.checks(true));
-        metrics::text(self.figures.status(), ready)
+        metrics::text(status, ready)
     }
 }
 

@@ -676,47 +676,51 @@ fn what_is_cached_of_a_share_is_released_while_clients_read() {
         stdout_of(&packed.expect("runs"));
         command.args(["--9p", "tcp:127.0.0.1:0", "--ready", "json"]);
         command.arg(format!("--control=unix:{}", at("control")));
-        command.args([format!("image={image}"), format!("b={}", at("b"))]);
+        command.args([format!("image={image}"), format!("a={}", at("a"))]);
     });
     let endpoints = server.ready["endpoints"].as_array().expect("a list");
     let address = endpoints[0]["address"].as_str().expect("an address");
     let url = |path: &str| format!("9p://{}/{path}", address.trim_start_matches("tcp:"));
-    let client = Client::open(&url("image")).expect("connected");
-    let file = client.open_file("large").expect("opened");
+    let clients = ["image", "a"].map(|share| Client::open(&url(share)).expect("connected"));
+    let files = clients.each_ref();
+    let files = files.map(|client| client.open_file("large").expect("opened"));
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut buffer = vec![0; 50_000];
             for at in (0..LARGE - buffer.len()).step_by(37_003).cycle() {
-                let read = file.read_at(&mut buffer, at as u64).expect("read");
-                assert!(read > 0);
-                let mut bytes = buffer[..read].iter().enumerate();
-                assert!(bytes.all(|(more, found)| *found == byte(at + more)));
+                for file in &files {
+                    let read = file.read_at(&mut buffer, at as u64).expect("read");
+                    assert!(read > 0);
+                    let mut bytes = buffer[..read].iter().enumerate();
+                    assert!(bytes.all(|(more, found)| *found == byte(at + more)));
+                }
                 reads.fetch_add(1, Ordering::Relaxed);
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
             }
         });
-        let mut released = 0;
+        let (mut released, mut closed) = (0, 0);
         for _ in 0..5 {
             let before = reads.load(Ordering::Relaxed);
             while reads.load(Ordering::Relaxed) < before + 10 {
                 std::thread::yield_now();
             }
-            let row = evicted(&server.ctl(&["evict", "image", "--json"]), "image");
-            released += row["memory_bytes"].as_u64().expect("a number");
-            assert_eq!(row["disk_bytes"], 0);
+            let all = server.ctl(&["evict", "--json"]);
+            let (image, directory) = (evicted(&all, "image"), evicted(&all, "a"));
+            released += image["memory_bytes"].as_u64().expect("a number");
+            closed += directory["descriptors"].as_u64().expect("a number");
+            assert_eq!(image["disk_bytes"], 0);
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(released > 0);
+        assert!(released > 0 && closed > 0, "{released} {closed}");
     });
     // Once nobody reads, nothing is left.
     server.ctl(&["evict"]);
     let all = server.ctl(&["evict", "--json"]);
     assert_eq!(evicted(&all, "image")["memory_bytes"], 0);
-    assert!(evicted(&all, "b")["descriptors"].is_u64());
-    let text = stdout_of(&server.ctl(&["evict", "b"]));
+    let text = stdout_of(&server.ctl(&["evict", "a"]));
     assert!(
         text.starts_with("SHARE") && text.lines().count() == 2,
         "{text}"

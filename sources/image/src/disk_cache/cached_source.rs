@@ -51,6 +51,8 @@ pub struct CachedSource {
     shared_chunks: OnceLock<Option<SharedChunks>>,
     /// Reads of the data file by the kernel, if it reads the file. Their ranges are not evicted.
     kernel_reads: Option<Arc<AllowedReads>>,
+    /// The maximum size of the cache, which can be read while an eviction holds its lock.
+    limit: u64,
     counters: Counters,
 }
 
@@ -190,6 +192,7 @@ impl DiskCacheEntry {
         map::for_each_present(&pair.map, wanted.len().div_ceil(SEGMENT), &mut |number| {
             state.add(number);
         })?;
+        let limit = cache_dir.options().limit();
         Ok(CachedSource {
             remote,
             loads: Cache::new(0),
@@ -201,6 +204,7 @@ impl DiskCacheEntry {
             cache_dir: Mutex::new(cache_dir),
             shared_chunks: OnceLock::new(),
             kernel_reads: None,
+            limit,
             counters: Counters::default(),
         })
     }
@@ -225,7 +229,7 @@ impl RangeSource for CachedSource {
     fn stats(&self) -> SourceStats {
         let cache = CacheStats {
             bytes: self.stored(),
-            limit: self.cache_dir.lock().options().limit(),
+            limit: self.limit,
             ..self.counters.stats()
         };
         let mut stats = self.remote.stats();
