@@ -306,15 +306,20 @@ impl Figures for PartFigures {
         let mut all = Vec::new();
         let several = parts.len() > 1;
         let ask = |part: Part| {
+            // Short, and without spaces, as names of checks are.
+            let name = match &part {
+                Part::Share(name) => name.clone(),
+                Part::Whole | Part::Status => "main".into(),
+            };
             let title = part.title();
-            (title, self.ask(part, Wanted::Checks { sources }))
+            (name, title, self.ask(part, Wanted::Checks { sources }))
         };
         // All parts run their checks at the same time.
         let asked: Vec<_> = parts.into_iter().map(ask).collect();
-        for (title, socket) in asked {
+        for (name, title, socket) in asked {
             match socket.and_then(|socket| reply::<Vec<Check>>(socket, CHECKS_TIMEOUT)) {
                 Ok(checks) => all.extend(checks.into_iter().map(|check| match several {
-                    true => check.of_process(&title),
+                    true => check.of_process(&name),
                     false => check,
                 })),
                 Err(error) => problems.push(format!("{title} does not answer: {error}")),
