@@ -42,13 +42,8 @@ impl Connection {
             .ok_or(refused(AuthStat::CredProblem))?;
         let call = (context.number, credential.sequence);
         let was_admitted = self.admitted().remove(&call);
-        verify(&context, request).inspect_err(|stop| {
-            // A context that has expired is no refusal: the client makes another one.
-            let bad = CallRejection::Auth(AuthStat::BadVerf);
-            if matches!(stop, CallError::Rejected(why) if *why == bad) {
-                refuse(request);
-            }
-        })?;
+        // A context that has expired is not found, which is no refusal: the client makes another.
+        verify(&context, request).inspect_err(|_| refuse(request))?;
         if !was_admitted && !context.admit(credential.sequence) {
             tracing::debug!(?call, "sequence number repeated or below the window");
             return Err(CallError::Unanswered);
