@@ -11,11 +11,12 @@ use rustix::fs::{Mode, OFlags, open};
 
 use crate::{CommandResult, Failure};
 
-const READY: &str = "ready\n";
+/// The text of a mount that is ready, unless its command prints another one.
+pub(crate) const READY: &str = "ready\n";
 
 /// Runs this program again and waits until the new process is ready, or has failed and reported the
-/// error.
-pub(crate) fn start() -> CommandResult {
+/// error. With `json`, the new process reports with a line of JSON, which is printed.
+pub(crate) fn start(json: bool) -> CommandResult {
     let mut arguments = env::args_os();
     let mut command = Command::new(env::current_exe().map_err(Failure::new)?);
     if let Some(name) = arguments.next() {
@@ -32,6 +33,10 @@ pub(crate) fn start() -> CommandResult {
     if let Some(out) = &mut child.stdout {
         out.read_to_string(&mut output).map_err(Failure::new)?;
     }
+    if json && output.ends_with("}\n") {
+        print(&output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if output == READY {
         return Ok(ExitCode::SUCCESS);
     }
@@ -40,17 +45,21 @@ pub(crate) fn start() -> CommandResult {
     Ok(ExitCode::from(code.filter(|&code| code != 0).unwrap_or(1)))
 }
 
-/// Reports that the mount is ready. In the background, also detaches from the terminal and from the
-/// working directory.
-pub(crate) fn report_ready() -> Result<(), Failure> {
-    let mut out = stdout();
-    out.write_all(READY.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(format!("standard output: {error}")))?;
+/// Reports with `text` that the mount is ready. In the background, also detaches from the terminal
+/// and from the working directory.
+pub(crate) fn report_ready(text: &str) -> Result<(), Failure> {
+    print(text)?;
     if is_background() {
         detach().map_err(Failure::new)?;
     }
     Ok(())
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::new(format!("standard output: {error}")))
 }
 
 /// Detaches a child of a process in the background, whose standard output is /dev/null.

@@ -31,6 +31,7 @@ use crate::watch::WatchArgs;
 #[command(
     name = "barge",
     version,
+    long_version = crate::version::long(),
     propagate_version = true,
     max_term_width = 100
 )]

@@ -146,7 +146,7 @@ pub(crate) fn run(args: &ConnectArgs) -> CommandResult {
     if !signals::is_background() {
         diagnose::check_mount_point(&args.dir)?;
         if !args.foreground {
-            return background::start();
+            return background::start(false);
         }
     }
     let sandbox = options.sandbox;

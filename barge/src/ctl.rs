@@ -75,6 +75,14 @@ enum CtlCommand {
         /// Number of the client, as `clients` prints it
         client: u64,
     },
+    /// Release what the server caches of a share, or of all shares
+    ///
+    /// These are listings, blocks of images, blocks in the disk cache that no other process uses,
+    /// and open descriptors. Clients go on; what they read next is read again.
+    Evict {
+        /// Name of a share
+        share: Option<String>,
+    },
     /// Print the state of the server, for support
     Debug,
 }
@@ -198,6 +206,13 @@ pub(crate) fn run(args: &CtlArgs) -> CommandResult {
         CtlCommand::Disconnect { client } => {
             let params = json!({ "id": client });
             (call(&mut connection, "client.disconnect", params), no_text)
+        }
+        CtlCommand::Evict { share } => {
+            let params = match share {
+                Some(share) => json!({ "name": share }),
+                None => json!({}),
+            };
+            (call(&mut connection, "cache.evict", params), evicted_text)
         }
         CtlCommand::Debug => (call(&mut connection, "server.debug", json!({})), debug_text),
     };
@@ -383,6 +398,14 @@ fn drained_text(result: &Value) -> String {
         Some(false) => "removed with requests in flight\n".into(),
         _ => String::new(),
     }
+}
+
+fn evicted_text(result: &Value) -> String {
+    rows(
+        &result["shares"],
+        ["SHARE", "MEMORY", "DISK", "DESCRIPTORS"],
+        ["name", "memory_bytes", "disk_bytes", "descriptors"],
+    )
 }
 
 fn debug_text(result: &Value) -> String {

@@ -70,6 +70,11 @@ pub(crate) trait HeldMount {
     /// Is called when the mount is served.
     fn served(&self) {}
 
+    /// Returns the text that reports that the mount is ready.
+    fn ready_text(&self) -> String {
+        background::READY.to_owned()
+    }
+
     /// Unmounts, after a signal to stop. Open files may stay open.
     fn unmount(&mut self) -> Result<(), Failure>;
 }
@@ -236,7 +241,7 @@ impl State {
             }
             MountRequest::Ready if *self == State::Mounted => {
                 mount.served();
-                background::report_ready().map_err(refused)?;
+                background::report_ready(&mount.ready_text()).map_err(refused)?;
                 service::notify_ready("ready");
                 *self = State::Ready;
                 Ok((Reply::Done, None))

@@ -37,6 +37,7 @@ mod service;
 mod source;
 mod stack;
 mod status;
+mod version;
 mod watch;
 
 use std::process::ExitCode;

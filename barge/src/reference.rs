@@ -39,6 +39,8 @@ pub(crate) fn completions(args: &CompletionsArgs, cli: &mut Command) -> CommandR
 
 /// `barge man`; `cli` is the definition of the command line.
 pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
+    // The pages do not depend on the build.
+    let cli = cli.long_version(None);
     if let Some(dir) = &args.all {
         let file = dir.join(format!("{CONFIG_PAGE}.5"));
         return clap_mangen::generate_to(cli, dir)

@@ -10,23 +10,24 @@ use layers::call_log::Event;
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{
-    CallLog, DiskQuota, Gate, Hide, MapIds, OwnerOverride, PageCache, ReadOnly, SealedHandles,
-    Trace, XattrMap, stack,
+    CallLog, DiskCache, DiskQuota, Gate, Hide, Latency, MapIds, OwnerOverride, PageCache, ReadOnly,
+    SealedHandles, Trace, XattrMap, stack,
 };
-use remote::Url;
+use vfs::source_stats::RemoteCounters;
 use vfs::{FileSystem, HandleKey};
 
 use crate::Failure;
 use crate::call_log::CallLogFile;
-use crate::disk_cache::files::DiskCacheConfig;
 use crate::read_trace::TraceFile;
 use crate::source::open_overlay;
 
 /// The layers to stack on a source. A layer that is absent costs nothing.
 #[derive(Default)]
 pub(crate) struct Stack<'a> {
-    /// The disk cache for files of the server at the URL.
-    pub(crate) disk_cache: Option<(&'a DiskCacheConfig, &'a Url)>,
+    /// The counters of calls of a source on another server.
+    pub(crate) remote: Option<Arc<RemoteCounters>>,
+    /// The disk cache for files of another server.
+    pub(crate) disk_cache: Option<Arc<DiskCache>>,
     /// The trace of first accesses, which are those that reach the source.
     pub(crate) read_trace: Option<Arc<TraceFile>>,
     /// The directory that stores changes, and the options to open it with.
@@ -69,8 +70,15 @@ pub(crate) enum Access {
 impl Stack<'_> {
     /// Stacks the layers on `fs`. Returns an error if a directory of a layer cannot be used.
     pub(crate) fn wrap(self, mut fs: Arc<dyn FileSystem>) -> Result<Arc<dyn FileSystem>, Failure> {
-        if let Some((cache, url)) = self.disk_cache {
-            fs = cache.wrap(fs, url)?;
+        if let Some(counters) = self.remote {
+            let start = Instant::now();
+            fs = stack(
+                fs,
+                Latency::new(Arc::new(move || start.elapsed()), counters),
+            );
+        }
+        if let Some(cache) = self.disk_cache {
+            fs = stack(fs, cache);
         }
         if let Some(trace) = &self.read_trace {
             fs = trace.wrap(fs);

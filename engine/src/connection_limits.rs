@@ -25,6 +25,7 @@ pub(crate) struct ConnectionLimits<C> {
     budget: Arc<MemoryBudget>,
     trim: Arc<Trim>,
     refusals: ConnectionRefusals,
+    throttles: Throttles,
     /// The rate limit for log lines about refused clients and closed connections.
     log_limit: LogLimit<(PeerKey, &'static str)>,
 }
@@ -55,6 +56,7 @@ impl<C> ConnectionLimits<C> {
             budget: MemoryBudget::new(tuning.memory),
             trim: Arc::default(),
             refusals: ConnectionRefusals::default(),
+            throttles: Throttles::default(),
             log_limit: LogLimit::new(),
         })
     }
@@ -109,6 +111,11 @@ impl<C> ConnectionLimits<C> {
     /// Returns the number of connections that were refused or closed, by reason.
     pub(crate) fn refusals(&self) -> &ConnectionRefusals {
         &self.refusals
+    }
+
+    /// Returns how often connections were not read because of a limit.
+    pub(crate) fn throttles(&self) -> &Throttles {
+        &self.throttles
     }
 
     /// Returns the memory budget of all clients.
@@ -246,15 +253,18 @@ impl ConnectionRefusals {
     pub const TIMEOUT: &str = "timeout";
     /// The client sent a malformed message, or violated its protocol.
     pub const PROTOCOL: &str = "protocol";
+    /// A TLS handshake failed.
+    pub const TLS: &str = "tls";
 
     /// All reasons.
-    pub const REASONS: [&str; 6] = [
+    pub const REASONS: [&str; 7] = [
         ConnectionRefusals::CONNECTIONS,
         ConnectionRefusals::CLIENT_CONNECTIONS,
         ConnectionRefusals::MEMORY,
         ConnectionRefusals::SYSTEM,
         ConnectionRefusals::TIMEOUT,
         ConnectionRefusals::PROTOCOL,
+        ConnectionRefusals::TLS,
     ];
 
     pub(crate) fn count(&self, reason: &str) {
@@ -266,6 +276,35 @@ impl ConnectionRefusals {
 
     pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
         let all = ConnectionRefusals::REASONS.into_iter().zip(&self.0);
+        all.map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
+            .collect()
+    }
+}
+
+/// How often connections were not read for a while because of a limit, by reason.
+#[derive(Default)]
+pub(crate) struct Throttles([AtomicU64; Throttles::REASONS.len()]);
+
+impl Throttles {
+    /// The memory of all clients, or the client's share of it, was used up.
+    pub(crate) const MEMORY: &str = "memory";
+    /// The maximum number or size of requests of a connection was in flight.
+    pub(crate) const IN_FLIGHT: &str = "in-flight";
+    /// The client did not receive its replies.
+    pub(crate) const REPLIES: &str = "replies";
+
+    /// All reasons.
+    const REASONS: [&str; 3] = [Throttles::MEMORY, Throttles::IN_FLIGHT, Throttles::REPLIES];
+
+    pub(crate) fn count(&self, reason: &str) {
+        let all = Throttles::REASONS.iter().zip(&self.0);
+        for (_, count) in all.filter(|(name, _)| **name == reason) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
+        let all = Throttles::REASONS.into_iter().zip(&self.0);
         all.map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
             .collect()
     }

@@ -88,6 +88,11 @@ impl InlineBudget {
         took
     }
 
+    /// Returns the time that the request which is being served has taken so far.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.last.elapsed()
+    }
+
     /// Returns the patience for the next request.
     pub(crate) fn patience(&self) -> Patience {
         if self.exhausted_until.is_some() {

@@ -20,6 +20,7 @@ use crate::in_flight::{Entry, Follows, InFlight, Limits, complete, complete_foll
 use crate::input::DetachedMessage;
 use crate::request::{Job, Request, RunOutcome};
 use crate::serve::serve;
+use crate::slow_log::{Exchanged, SlowRequest, target};
 use crate::snapshot::ConnectionStatus;
 use crate::stats::{LaneStats, Monitored, Stats, StatsRegistry, add};
 use crate::tuning::Tuning;
@@ -336,14 +337,40 @@ impl Lane {
                 self.fail(&"a cancellation was not answered at once");
             }
         }
-        self.stats().record(&request.call, || request.age());
+        if let Some(slow) = self.stats().record(&request.call, || request.time()) {
+            self.log_slow(&slow, &request.call, &request.job.bytes, out.size());
+        }
         self.send_from_worker(out);
         out.clear();
+    }
+
+    /// Logs the slow request `message`, whose reply has `sent` bytes.
+    pub(crate) fn log_slow(&self, slow: &SlowRequest, call: &Call, message: &[u8], sent: usize) {
+        let exchanged = Exchanged {
+            client: self.admission.client(),
+            peer: self.link.peer(),
+            received: message.len(),
+            sent,
+        };
+        let session = &*self.session;
+        let target = || target(session, call, message);
+        let log = self.stats().slow_log();
+        log.record(session.vocabulary(), slow, &exchanged, target);
     }
 
     /// Closes the connection because of a protocol error of the client.
     pub(crate) fn fail(&self, error: &dyn Display) {
         self.close(ConnectionRefusals::PROTOCOL, error);
+    }
+
+    /// Counts that the connection is not read for a while because of a limit.
+    pub(crate) fn count_throttle(&self, reason: &'static str) {
+        self.admission.limits().throttles().count(reason);
+    }
+
+    /// Closes the connection because its TLS handshake failed.
+    pub(crate) fn close_on_tls_error(&self, error: &io::Error) {
+        self.close(ConnectionRefusals::TLS, error);
     }
 
     fn close(&self, reason: &'static str, error: &dyn Display) {

@@ -12,10 +12,12 @@ use vfs::Origin;
 use vfs::memory::{Need, Purpose, Reservation};
 use wire::{Malformed, Role, ServeOutcome};
 
+use crate::connection_limits::Throttles;
 use crate::inline_budget::InlineBudget;
 use crate::input::Input;
 use crate::lane::{ExcessMeter, Lane, invalid, timed_out};
 use crate::request::enter_span;
+use crate::slow_log::RequestTime;
 use crate::stats::add;
 use crate::stop_signal::StopSignal;
 use crate::timeouts::Deadlines;
@@ -58,6 +60,8 @@ struct LaneThread<'a> {
     deadlines: Deadlines,
     /// The reservation for the reply that is being made.
     reply_memory: Reservation,
+    /// The length of the last reply that it has made, in bytes.
+    reply_len: usize,
     /// Whether it has released the memory that only a busy connection needs.
     idle: bool,
 }
@@ -77,6 +81,7 @@ impl<'a> LaneThread<'a> {
             budget: InlineBudget::default(),
             deadlines: Deadlines::new(lane.tuning.timeouts),
             reply_memory: lane.reservation(Purpose::Reply),
+            reply_len: 0,
             idle: false,
         }
     }
@@ -153,6 +158,7 @@ impl<'a> LaneThread<'a> {
     /// client is gone.
     fn await_memory(&mut self, need: Need) -> io::Result<()> {
         let lane = self.lane;
+        lane.count_throttle(Throttles::MEMORY);
         self.out.shrink();
         if lane.has_backlog() {
             // Sending the backlog frees memory.
@@ -209,7 +215,14 @@ impl<'a> LaneThread<'a> {
             self.input.start += len;
             self.serve(start..start + len)?;
             let took = self.budget.end_request(len);
-            self.lane.stats().record(&self.lane.inline, || took);
+            let time = || RequestTime::inline(took);
+            if let Some(slow) = self.lane.stats().record(&self.lane.inline, time) {
+                // An answered message is still in the buffer.
+                let message = self.input.buffer.get(start..start + len);
+                let message = message.unwrap_or_default();
+                let lane = self.lane;
+                lane.log_slow(&slow, &lane.inline, message, self.reply_len);
+            }
             if self.out.size() >= Lane::BATCH
                 || self.out.has_pages()
                 || self.out.passed_file().is_some()
@@ -258,13 +271,16 @@ impl<'a> LaneThread<'a> {
             _ => usize::MAX,
         });
         let patience = self.budget.patience();
+        let before = self.out.size();
         let served = lane.serve(&lane.inline, patience, &Frame(message), &mut self.out);
+        self.reply_len = self.out.size().saturating_sub(before);
         self.reply_memory.set(0);
         match served {
             Ok(ServeOutcome::Done) => Ok(()),
             Ok(ServeOutcome::StartTls) => self.start_tls(),
             Ok(ServeOutcome::WouldBlock | ServeOutcome::Parked) => {
                 if !lane.in_flight.has_room(range.len()) || !self.input.may_detach(&range) {
+                    lane.count_throttle(Throttles::IN_FLIGHT);
                     self.flush()?;
                     let input = &self.input;
                     lane.wait_until(|lane| {
@@ -300,7 +316,8 @@ impl<'a> LaneThread<'a> {
         }
         self.flush()?;
         self.lane.drain()?;
-        let peer = self.lane.link.start_tls()?;
+        let started = self.lane.link.start_tls();
+        let peer = started.inspect_err(|error| self.lane.close_on_tls_error(error))?;
         self.lane.session.tls_started(peer);
         Ok(())
     }
@@ -322,6 +339,7 @@ impl<'a> LaneThread<'a> {
         // A client that does not read its replies gets no more: requests that it sent already may
         // produce thousands of times their length.
         if congested {
+            lane.count_throttle(Throttles::REPLIES);
             lane.wait_until(|lane| !lane.is_congested())?;
         }
         Ok(())

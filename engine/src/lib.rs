@@ -9,15 +9,14 @@
 //! It depends on no protocol (a [`wire::Session`]), transport ([`transports::Link`]) or source.
 //!
 //! Lock order: a lane's in-flight table, then its output or the workers' queue; the tally of all
-//! lanes, and a lane's table of errors, last. No thread blocks while it holds one of them, except a
-//! lane that sends while nothing else of it is in flight.
+//! lanes, a lane's table of errors, and those of the log of slow requests, last. No thread blocks
+//! while it holds one of them, except a lane that sends while nothing else of it is in flight.
 
 #![forbid(unsafe_code)]
 
 mod connection_limits;
 mod consumer_lock;
 mod datagrams;
-mod histogram;
 mod in_flight;
 mod inline_budget;
 mod input;
@@ -30,6 +29,7 @@ mod queue;
 mod request;
 mod serve;
 mod server;
+mod slow_log;
 mod snapshot;
 mod stats;
 mod stop_signal;
@@ -39,13 +39,14 @@ mod tuning;
 mod workers;
 
 pub use connection_limits::ConnectionRefusals;
-pub use histogram::Latencies;
 pub use operation_stats::{Operation, Operations};
 pub use queue::{QueueThread, Queues};
 pub use server::{Engine, Service};
+pub use slow_log::SlowRequests;
 pub use snapshot::{ConnectionStatus, EngineStatus, LaneStatus};
 pub use stats::Totals;
 pub use stop_signal::StopSignal;
 pub use timeouts::Timeouts;
 pub use tuning::Tuning;
+pub use vfs::histogram::Latencies;
 pub use vfs::memory::{MemoryBudget, Purpose, Reservation};

@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use vfs::cx::CallOutcome;
+use vfs::histogram::{Histogram, Latencies};
 use wire::Vocabulary;
-
-use crate::histogram::{Histogram, Latencies};
 
 /// The statistics of a lane.
 pub(crate) struct OperationStats {

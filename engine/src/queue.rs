@@ -18,7 +18,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tracing::trace_span;
 use transports::{Exchange, Outbox, Poller, Ring};
 use vfs::{Call, Patience, PeerKey};
-use wire::{ClientInfo, Role, ServeOutcome, Session, Vocabulary};
+use wire::{ClientInfo, RequestTarget, Role, ServeOutcome, Session, Vocabulary};
 
 use crate::consumer_lock::ConsumerLock;
 use crate::in_flight::{Entry, InFlight, Limits, complete, complete_follower};
@@ -27,6 +27,7 @@ use crate::kick_watcher::Registration;
 use crate::request::{Job, Request, RunOutcome, enter_span};
 use crate::serve::serve;
 use crate::server::Engine;
+use crate::slow_log::{Exchanged, RequestTime, SlowRequest, target};
 use crate::stats::{LaneStats, Monitored, Stats, add};
 use crate::workers::{Run, Workers};
 
@@ -175,10 +176,16 @@ struct QueueLane {
     in_flight: InFlight<QueueMessage>,
 }
 
+/// An answered request for the log of slow requests: its object, and the length of its reply.
+struct Answered {
+    target: RequestTarget,
+    sent: usize,
+}
+
 /// The state of a request after the attempt to serve it inline.
 enum InlineOutcome {
-    /// Answered and returned to the ring.
-    Answered,
+    /// Answered and returned to the ring; with the message's object if it seems to have been slow.
+    Answered(Option<Box<Answered>>),
     /// Queued for a worker.
     Queued,
     /// Allowed to run now, and may take long.
@@ -376,8 +383,12 @@ impl QueueLane {
         let mut unsignalled = 0;
         while let Some(mut exchange) = self.ring.pop(&frame)? {
             let len = exchange.split().0.size();
-            match self.try_inline(exchange, budget.patience()) {
-                InlineOutcome::Answered => unsignalled += 1,
+            let mut answered = None;
+            match self.try_inline(exchange, budget) {
+                InlineOutcome::Answered(slow) => {
+                    unsignalled += 1;
+                    answered = slow;
+                }
                 InlineOutcome::Queued => {}
                 InlineOutcome::MayBlock(request) => {
                     if unsignalled > 0 {
@@ -392,7 +403,12 @@ impl QueueLane {
                 }
             }
             let took = budget.end_request(len);
-            self.stats.record(&self.inline, || took);
+            let time = || RequestTime::inline(took);
+            if let Some(slow) = self.stats.record(&self.inline, time) {
+                let (target, sent) =
+                    answered.map_or_else(Default::default, |it| (it.target, it.sent));
+                self.log_slow(&slow, len, sent, || target);
+            }
             if unsignalled == QueueLane::BATCH {
                 self.ring.signal();
                 unsignalled = 0;
@@ -451,11 +467,11 @@ impl QueueLane {
         }
     }
 
-    /// Serves a request, if that is possible with `patience`.
+    /// Serves a request, if that is possible with the patience of `budget`.
     fn try_inline(
         self: &Arc<Self>,
         mut exchange: Box<dyn Exchange>,
-        patience: Patience,
+        budget: &InlineBudget,
     ) -> InlineOutcome {
         let message = exchange.split().0;
         add(&self.stats.requests, 1);
@@ -484,9 +500,17 @@ impl QueueLane {
             // The session answers it as malformed.
             Err(_) => 0,
         };
-        if self.serve(&self.inline, patience, &mut *exchange) == ServeOutcome::Done {
+        if self.serve(&self.inline, budget.patience(), &mut *exchange) == ServeOutcome::Done {
+            // The client may reuse the message's memory once it has the reply.
+            let log = self.stats.slow_log();
+            let is_slow = || log.is_slow(&RequestTime::inline(budget.elapsed()));
+            let slow = (log.is_on() && is_slow()).then(|| {
+                let target = self.target(&self.inline, &mut *exchange);
+                let sent = exchange.split().1.len();
+                Box::new(Answered { target, sent })
+            });
             self.push_used(exchange);
-            return InlineOutcome::Answered;
+            return InlineOutcome::Answered(slow);
         }
         add(&self.stats.offloaded, 1);
         // The note belongs to an unfinished attempt.
@@ -547,11 +571,41 @@ impl QueueLane {
             }
             Some(exchange)
         });
-        if let Some(exchange) = exchange {
-            lane.stats.record(&request.call, || request.age());
+        if let Some(mut exchange) = exchange {
+            if let Some(slow) = lane.stats.record(&request.call, || request.time()) {
+                let (message, out) = exchange.split();
+                let (received, sent) = (message.size(), out.len());
+                let target = || lane.target(&request.call, &mut *exchange);
+                lane.log_slow(&slow, received, sent, target);
+            }
             lane.push_used(exchange);
             lane.ring.signal();
         }
+    }
+
+    /// Returns the object of a request for the log.
+    fn target(&self, call: &Call, exchange: &mut dyn Exchange) -> RequestTarget {
+        target(&*self.queues.session, call, exchange.split().0.bytes())
+    }
+
+    /// Logs a slow request, whose message and reply have these lengths.
+    fn log_slow(
+        &self,
+        slow: &SlowRequest,
+        received: usize,
+        sent: usize,
+        target: impl FnOnce() -> RequestTarget,
+    ) {
+        let exchanged = Exchanged {
+            client: self.queues.owner,
+            peer: self.ring.name(),
+            received,
+            sent,
+        };
+        let words = self.queues.session.vocabulary();
+        self.stats
+            .slow_log()
+            .record(words, slow, &exchanged, target);
     }
 
     fn push_used(&self, mut exchange: Box<dyn Exchange>) {

@@ -1,6 +1,6 @@
 //! A request that left its lane: run by workers, parked, woken, cancelled, answered once.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -10,12 +10,36 @@ use tracing::{Level, Span, enabled};
 use transports::Outbox;
 use vfs::{Call, PeerKey};
 
+use crate::slow_log::RequestTime;
 use crate::stats::Stats;
 use crate::workers::{Run, Workers};
 
 /// Enters the span of a request for log messages, unless tracing is disabled.
 pub(crate) fn enter_span(span: impl FnOnce() -> Span) -> Option<EnteredSpan> {
     enabled!(Level::TRACE).then(|| span().entered())
+}
+
+/// The times that a request waited, in nanoseconds, if its lane logs slow requests. Only the thread
+/// that changes the request's state accesses them, so that the order of the state suffices.
+#[derive(Default)]
+struct Waits {
+    /// The begin of the current wait, after the start of the request.
+    since: AtomicU64,
+    queued: AtomicU64,
+    parked: AtomicU64,
+}
+
+impl Waits {
+    /// Begins a wait `now`.
+    fn begin(&self, now: u64) {
+        self.since.store(now, Ordering::Relaxed);
+    }
+
+    /// Adds the wait that ends `now` to `sum`, which is one of its own.
+    fn end(&self, now: u64, sum: &AtomicU64) {
+        let waited = now.saturating_sub(self.since.load(Ordering::Relaxed));
+        sum.fetch_add(waited, Ordering::Relaxed);
+    }
 }
 
 /// A request in flight. Its lane defines its contents.
@@ -25,6 +49,7 @@ pub(crate) struct Request<J> {
     state: AtomicU8,
     /// The time when its lane's thread offloaded it, if statistics need it.
     started: Option<Instant>,
+    waits: Waits,
     /// Its span in the log.
     span: Span,
 }
@@ -83,6 +108,7 @@ impl<J: Job> Request<J> {
                 call,
                 state: AtomicU8::new(QUEUED),
                 started,
+                waits: Waits::default(),
                 span: Span::current(),
             }
         })
@@ -95,16 +121,32 @@ impl<J: Job> Request<J> {
         first
     }
 
-    /// Returns the time that it has been in flight.
-    pub(crate) fn age(&self) -> Duration {
-        self.started
-            .map_or(Duration::ZERO, |started| started.elapsed())
+    /// Returns the time that it has been in flight, and the parts that it waited.
+    pub(crate) fn time(&self) -> RequestTime {
+        let waited = |sum: &AtomicU64| Duration::from_nanos(sum.load(Ordering::Relaxed));
+        RequestTime {
+            total: self
+                .started
+                .map_or(Duration::ZERO, |started| started.elapsed()),
+            queued: waited(&self.waits.queued),
+            parked: waited(&self.waits.parked),
+        }
+    }
+
+    /// Returns the nanoseconds since its start, if its lane logs slow requests.
+    fn clock(&self) -> Option<u64> {
+        let started = self.started?;
+        let logs = self.job.stats().slow_log().is_on();
+        logs.then(|| u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn park(self: &Arc<Self>) {
         let retry = self.call.take_wake_within();
         self.job.stats().parked.fetch_add(1, Ordering::Relaxed);
         self.job.leave_worker();
+        if let Some(now) = self.clock() {
+            self.waits.begin(now);
+        }
         if !self.exchange(RUNNING, PARKED) {
             self.unpark();
             self.state.store(QUEUED, Ordering::SeqCst);
@@ -129,6 +171,9 @@ impl<J: Job> Request<J> {
 impl<J: Job> Run for Request<J> {
     fn run(self: Arc<Self>, out: &mut Outbox) {
         self.state.store(RUNNING, Ordering::SeqCst);
+        if let Some(now) = self.clock() {
+            self.waits.end(now, &self.waits.queued);
+        }
         let span = self.span.clone();
         let _span = span.enter();
         if J::run(&self, out) == RunOutcome::Parked {
@@ -147,6 +192,10 @@ impl<J: Job> Run for Request<J> {
             .state
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, woken);
         if before == Ok(PARKED) {
+            if let Some(now) = self.clock() {
+                self.waits.end(now, &self.waits.parked);
+                self.waits.begin(now);
+            }
             self.unpark();
             J::schedule(self);
         }
@@ -218,8 +267,46 @@ mod tests {
     }
 
     #[test]
+    fn the_time_while_it_is_parked_is_known() {
+        let slow = Some(Duration::from_nanos(1));
+        let tally = StatsRegistry::new(false, slow);
+        let stats = tally.add_lane(Vocabulary::none());
+        let started = stats.start_time();
+        let request = Request::new(
+            started,
+            Waits {
+                stats,
+                runs: AtomicBool::default(),
+                scheduled: AtomicUsize::default(),
+            },
+        );
+        request.clone().run(&mut Outbox::default());
+        let parked = Instant::now();
+        while parked.elapsed() < Duration::from_millis(5) {
+            std::thread::yield_now();
+        }
+        request.clone().wake();
+        let woken = Instant::now();
+        while woken.elapsed() < Duration::from_millis(5) {
+            std::thread::yield_now();
+        }
+        // It waits for a worker from then on.
+        request.clone().run(&mut Outbox::default());
+        let time = request.time();
+        assert!(time.parked >= Duration::from_millis(5), "{time:?}");
+        assert!(time.queued >= Duration::from_millis(5), "{time:?}");
+        assert!(time.parked + time.queued <= time.total, "{time:?}");
+        let log = tally.slow_log();
+        let all_parked = RequestTime {
+            parked: time.total,
+            ..time
+        };
+        assert!(log.is_slow(&time) && !log.is_slow(&all_parked));
+    }
+
+    #[test]
     fn one_that_is_woken_while_it_parks_is_run_again() {
-        let tally = StatsRegistry::new(false);
+        let tally = StatsRegistry::new(false, None);
         for _ in 0..2000 {
             let request = Request::new(
                 None,

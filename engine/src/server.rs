@@ -71,7 +71,7 @@ impl Engine {
             stop: StopSignal::new()?,
             connections: ConnectionLimits::new(&tuning),
             listeners: Arc::default(),
-            stats_registry: StatsRegistry::new(tuning.operation_stats),
+            stats_registry: StatsRegistry::new(tuning.operation_stats, tuning.slow),
             tuning,
             trust,
             refusals: Arc::default(),
@@ -155,6 +155,11 @@ impl Engine {
     /// Returns the number of connections that were refused or closed, by reason.
     pub fn connection_refusals(&self) -> Vec<(&'static str, u64)> {
         self.connections.refusals().all()
+    }
+
+    /// Returns how often connections were not read for a while because of a limit, by reason.
+    pub fn throttles(&self) -> Vec<(&'static str, u64)> {
+        self.connections.throttles().all()
     }
 
     /// Creates the peer of a connection or datagram from `origin`.
@@ -271,6 +276,11 @@ impl Engine {
             }
             deadline = Some(Instant::now() + grace.max(Duration::from_secs(1)));
         }
+    }
+
+    /// Returns whether [`Engine::stop`] was called.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_raised()
     }
 
     /// Returns the number of connections, and the totals of all connections and queues, including

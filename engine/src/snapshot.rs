@@ -1,11 +1,13 @@
 //! Snapshots of an engine's state, for monitoring.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wire::ClientInfo;
 
 use crate::operation_stats::Operations;
 use crate::server::Engine;
+use crate::slow_log::SlowRequests;
 use crate::stats::Totals;
 
 /// A snapshot of an engine, whose counters need not be consistent with each other.
@@ -15,6 +17,8 @@ pub struct EngineStatus {
     pub totals: Totals,
     /// Statistics by type of request; empty unless [`crate::Tuning::operation_stats`] is set.
     pub operations: Operations,
+    /// Slow requests by protocol; empty unless [`crate::Tuning::slow`] is set.
+    pub slow: BTreeMap<&'static str, SlowRequests>,
     /// The current lanes: connections, and queues of devices.
     pub lanes: Vec<LaneStatus>,
 }
@@ -82,6 +86,7 @@ impl Engine {
             lanes: lanes.collect(),
             totals: tally.sum(),
             operations: tally.operations(),
+            slow: tally.slow_log().counts(),
         }
     }
 }

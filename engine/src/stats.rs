@@ -10,6 +10,7 @@ use vfs::Call;
 use wire::{ClientInfo, Vocabulary};
 
 use crate::operation_stats::{OperationStats, Operations};
+use crate::slow_log::{RequestTime, SlowLog, SlowRequest};
 
 /// A lane whose statistics are reported.
 pub(crate) trait Monitored: Send + Sync {
@@ -32,6 +33,10 @@ pub(crate) struct Stats {
     pub(crate) parked: AtomicUsize,
     /// Statistics by type of request, if enabled.
     operations: Option<OperationStats>,
+    /// The log of slow requests of the engine.
+    slow: Arc<SlowLog>,
+    /// Whether answered requests are recorded at all.
+    records: bool,
     /// The lane that the counters belong to.
     lane: OnceLock<Weak<dyn Monitored>>,
 }
@@ -52,8 +57,10 @@ pub struct Totals {
 }
 
 impl Stats {
-    fn new(operations: Option<OperationStats>) -> Stats {
+    fn new(operations: Option<OperationStats>, slow: Arc<SlowLog>) -> Stats {
         Stats {
+            records: operations.is_some() || slow.is_on(),
+            slow,
             started: Instant::now(),
             requests: AtomicU64::new(0),
             offloaded: AtomicU64::new(0),
@@ -66,19 +73,35 @@ impl Stats {
         }
     }
 
-    /// Records an answered request, with its latency `took`, if statistics by type are enabled.
+    /// Records an answered request that took `time`, if statistics by type or the log of slow
+    /// requests are enabled. Returns the request if it is slow, for [`Stats::slow_log`].
     #[inline]
-    pub(crate) fn record(&self, call: &Call, took: impl FnOnce() -> Duration) {
-        if let Some(operations) = &self.operations
-            && let Some(noted) = call.take_outcome()
-        {
-            operations.record(noted, took());
+    pub(crate) fn record(
+        &self,
+        call: &Call,
+        time: impl FnOnce() -> RequestTime,
+    ) -> Option<SlowRequest> {
+        if !self.records {
+            return None;
         }
+        let outcome = call.take_outcome()?;
+        let time = time();
+        if let Some(operations) = &self.operations {
+            operations.record(outcome, time.total);
+        }
+        self.slow
+            .is_slow(&time)
+            .then_some(SlowRequest { outcome, time })
     }
 
-    /// Returns the current time if statistics of requests need it.
+    /// Returns the current time if records of requests need it.
     pub(crate) fn start_time(&self) -> Option<Instant> {
-        self.operations.as_ref().map(|_| Instant::now())
+        self.records.then(Instant::now)
+    }
+
+    /// Returns the log of slow requests.
+    pub(crate) fn slow_log(&self) -> &SlowLog {
+        &self.slow
     }
 
     /// Sets the lane that these counters belong to.
@@ -128,6 +151,7 @@ pub(crate) struct StatsRegistry {
     lanes: Mutex<Lanes>,
     /// Whether lanes keep statistics by type of request.
     operation_stats: bool,
+    slow: Arc<SlowLog>,
 }
 
 #[derive(Default)]
@@ -139,17 +163,20 @@ struct Lanes {
 }
 
 impl StatsRegistry {
-    pub(crate) fn new(counts: bool) -> Arc<StatsRegistry> {
+    /// Returns an empty registry, whose lanes keep statistics by type of request if `counts`, and
+    /// log requests that take the time `slow`.
+    pub(crate) fn new(counts: bool, slow: Option<Duration>) -> Arc<StatsRegistry> {
         Arc::new(StatsRegistry {
             lanes: Mutex::default(),
             operation_stats: counts,
+            slow: Arc::new(SlowLog::new(slow)),
         })
     }
 
     /// Creates the statistics of a new lane, whose request types are `words`.
     pub(crate) fn add_lane(self: &Arc<Self>, words: &'static Vocabulary) -> LaneStats {
         let operations = self.operation_stats.then(|| OperationStats::new(words));
-        let stats = Arc::new(Stats::new(operations));
+        let stats = Arc::new(Stats::new(operations, self.slow.clone()));
         self.lanes().current.push(stats.clone());
         LaneStats {
             stats,
@@ -173,6 +200,11 @@ impl StatsRegistry {
             .filter_map(|stats| stats.operations.as_ref());
         operations.for_each(|lane| lane.add_to(&mut all));
         all
+    }
+
+    /// Returns the log of slow requests.
+    pub(crate) fn slow_log(&self) -> &SlowLog {
+        &self.slow
     }
 
     /// Returns the current lanes.

@@ -32,6 +32,9 @@ pub struct Tuning {
     pub memory: usize,
     /// Whether requests are counted by type and latency ([`crate::Engine::snapshot`]).
     pub operation_stats: bool,
+    /// The time from which on a request is slow, and is logged and counted; `None` disables that.
+    /// Time in which it was parked does not count.
+    pub slow: Option<Duration>,
     /// The grace period for requests in flight when the engine stops, before they are cancelled.
     pub grace: Duration,
 }
@@ -51,6 +54,7 @@ impl Default for Tuning {
             timeouts: Timeouts::default(),
             memory: 1 << 30,
             operation_stats: false,
+            slow: None,
             grace: Duration::from_secs(5),
         }
     }

@@ -311,6 +311,14 @@ impl FileSystem for Bundle {
         }
     }
 
+    fn share_name(&self, number: u64) -> Option<String> {
+        let tree = self.current.tree();
+        match tree.positions.get(&number) {
+            Some(&Position::Member(at)) => Some(tree.members[at].export.name.clone()),
+            _ => None,
+        }
+    }
+
     /// Syncs every member, even after errors of others.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         let mut done = Ok(());

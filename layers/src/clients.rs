@@ -156,6 +156,8 @@ fn log_refusal(peer: &Peer, why: Refusal) {
             "client denied: expected a port below 1024, or the option insecure in its export list"
         ),
         Refusal::Unlisted => tracing::debug!(peer, "client denied: not in the export list"),
+        // Of credentials, which this layer does not see.
+        Refusal::WeakAuth | Refusal::Kerberos => {}
     }
 }
 

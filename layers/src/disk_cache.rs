@@ -37,6 +37,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use vfs::lock::{HostLock, LockRange};
+use vfs::source_stats::CacheStats;
 use vfs::{
     Attr, AttrMask, Caller, Capabilities, CopyMode, Cx, DirSink, Entry, File, FileSystem, Kind,
     Name, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, Result, SetAttr, Support,
@@ -138,6 +139,11 @@ impl DiskCache {
         self.shared.workers.wait();
     }
 
+    /// Returns the statistics so far; a lookup is the first read of an open file.
+    pub fn stats(&self) -> CacheStats {
+        self.shared.store.stats()
+    }
+
     fn revalidate(&self, attr: &Attr) {
         if let Some(entry) = self.shared.table.find(attr.id) {
             entry.revalidate(attr);
@@ -211,13 +217,16 @@ impl Shared {
         if let Some(known) = &state.copy
             && known.checksums().version == version
         {
+            self.store.count_open(true);
             return ReadSource::Copy(known.clone());
         }
         if version.size > self.store.max_file_size() {
             return ReadSource::Source;
         }
         let key = Key::of(&self.source, entry.id);
-        if let Some(found) = self.store.find(key, version) {
+        let found = self.store.find(key, version);
+        self.store.count_open(found.is_some());
+        if let Some(found) = found {
             let copy = Arc::new(CachedCopy::new(
                 found.data,
                 self.shared_checksums(key, found.checksums),

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vfs::lock::{HostLock, LockRange};
+use vfs::source_stats::CacheStats;
 use vfs::{
     Attr, AttrMask, Capabilities, CopyMode, Cx, DirSink, Entry, File, FileSystem, Kind, Node,
     OpenFlags, ReaddirMode, RelaySink, Result, SetAttr, Support,
@@ -83,17 +84,6 @@ impl Default for Options {
     }
 }
 
-/// Statistics of a cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Reads served from the cache alone.
-    pub hits: u64,
-    /// Reads that needed data from below.
-    pub misses: u64,
-    /// Bytes of memory in use.
-    pub bytes: u64,
-}
-
 /// The layer.
 pub struct PageCache {
     table: Arc<Table>,
@@ -110,13 +100,15 @@ impl PageCache {
         })
     }
 
-    /// Returns the statistics so far.
+    /// Returns the statistics so far; a lookup is a read.
     pub fn stats(&self) -> CacheStats {
         let core = &self.table.core;
         CacheStats {
             hits: core.hits.load(Ordering::Relaxed),
             misses: core.misses.load(Ordering::Relaxed),
             bytes: core.memory.used(),
+            limit: core.memory.bytes(),
+            evicted: core.memory.evicted(),
         }
     }
 

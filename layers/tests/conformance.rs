@@ -11,8 +11,8 @@ use layers::hide::Rules;
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, SquashMode};
 use layers::{
-    Bundle, CallLog, Clients, DiskCache, DiskQuota, Gate, Hide, IdMap, IdRange, Layer, MapIds,
-    Noop, PageCache, ReadTrace, Trace, XattrMap, disk_cache, stack,
+    Bundle, CallLog, Clients, DiskCache, DiskQuota, Gate, Hide, IdMap, IdRange, Latency, Layer,
+    MapIds, Noop, PageCache, ReadTrace, Trace, XattrMap, disk_cache, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -153,6 +153,16 @@ mod trace {
 
     fn subject() -> TestSubject {
         over(Trace::new(still()))
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+mod latency {
+    use super::*;
+
+    fn subject() -> TestSubject {
+        over(Latency::new(still(), Arc::default()))
     }
 
     vfs_testkit::conformance!(subject);

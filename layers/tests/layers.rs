@@ -367,7 +367,7 @@ fn secure_refuses_high_ports_of_other_hosts_alone_and_each_client_is_counted_onc
     };
     assert_eq!(sync(local), None);
     let counts = vfs::peer::Refusal::ALL.map(|why| refusals.of(why));
-    assert_eq!(counts, [1, 2]);
+    assert_eq!(counts, [1, 2, 0, 0]);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use core::any::Any;
 use std::sync::Arc;
 
 use crate::lock::LockTable;
-use crate::{ChangeStream, Cx, Errno, Node, Result};
+use crate::source_stats::Evicted;
+use crate::{ChangeStream, Cx, Errno, Node, Result, SourceStats};
 
 /// A file tree: a source, or a layer over another tree.
 pub trait FileSystem: Send + Sync {
@@ -29,6 +30,30 @@ pub trait FileSystem: Send + Sync {
     /// suffice.
     fn watch(&self, _cx: &Cx<'_>) -> Result<Box<dyn ChangeStream>> {
         Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Asks the server that has the data of an image whether it answers, once and without a cache;
+    /// blocks until it does, or a time-out of the source. Returns `Ok` at once for any other tree,
+    /// whose root's attributes are read for that.
+    fn ping(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the statistics of a source; those of a layer are empty.
+    fn source_stats(&self) -> SourceStats {
+        SourceStats::default()
+    }
+
+    /// Releases what a source caches and no operation uses at the moment, and returns its size.
+    /// Later operations read it again. Does nothing for a layer, or a source without a cache.
+    fn evict(&self) -> Evicted {
+        Evicted::default()
+    }
+
+    /// Returns the name of the share that [`crate::Call::note_export`] notes as `number`, if this
+    /// is a tree of several shares and has that one.
+    fn share_name(&self, _number: u64) -> Option<String> {
+        None
     }
 }
 

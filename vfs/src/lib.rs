@@ -17,6 +17,7 @@ pub mod copies;
 pub mod cx;
 pub mod errno;
 pub mod export;
+pub mod histogram;
 pub mod holes;
 pub mod lease;
 pub mod listing;
@@ -34,6 +35,7 @@ pub mod ranges;
 pub mod relay;
 pub mod seal;
 pub mod siphash;
+pub mod source_stats;
 
 pub use acl::{Acl, AclEntry, AclSubject};
 pub use attr::{Attr, AttrMask, Device, Kind, Limited, SetAttr, SetTime, StatFs, Time};
@@ -56,6 +58,7 @@ pub use quota::{Account, Allotment, Charge, Portion, Quota, QuotaExceeded};
 pub use ranges::Ranges;
 pub use relay::RelaySink;
 pub use seal::HandleKey;
+pub use source_stats::SourceStats;
 
 /// The result of every operation: a value or a Linux errno.
 pub type Result<T> = core::result::Result<T, Errno>;

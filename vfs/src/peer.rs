@@ -195,17 +195,29 @@ pub enum Refusal {
     Unlisted,
     /// Its port is 1024 or above, and the entry of the export's list says `secure`.
     InsecurePort,
+    /// A request has no credentials, or weaker ones than the server demands: another flavor, or no
+    /// TLS.
+    WeakAuth,
+    /// Its Kerberos ticket or the signature of a request is not valid.
+    Kerberos,
 }
 
 impl Refusal {
     /// All reasons.
-    pub const ALL: [Refusal; 2] = [Refusal::Unlisted, Refusal::InsecurePort];
+    pub const ALL: [Refusal; 4] = [
+        Refusal::Unlisted,
+        Refusal::InsecurePort,
+        Refusal::WeakAuth,
+        Refusal::Kerberos,
+    ];
 
     /// Returns the name for metrics.
     pub fn name(self) -> &'static str {
         match self {
             Refusal::Unlisted => "unlisted",
             Refusal::InsecurePort => "insecure_port",
+            Refusal::WeakAuth => "weak_auth",
+            Refusal::Kerberos => "kerberos",
         }
     }
 }

@@ -60,6 +60,13 @@ pub trait Session: Send + Sync {
         Vocabulary::none()
     }
 
+    /// Returns the object of the request in `message`, as far as look-ups in memory tell, for the
+    /// log of slow requests. Called after `call` was served, so that the request may have removed
+    /// the object from the session's tables. `message` is complete or not, and not trusted.
+    fn target(&self, _call: &Call, _message: &[u8]) -> RequestTarget {
+        RequestTarget::default()
+    }
+
     /// Returns information about the client, for monitoring.
     fn client_info(&self) -> ClientInfo {
         ClientInfo::default()
@@ -112,6 +119,19 @@ pub struct ClientInfo {
     pub version: String,
     /// The user and what it has attached to; empty if unknown.
     pub user: String,
+}
+
+/// The object of a request, for the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestTarget {
+    /// The name of the share; `None` if unknown or if the share has no name.
+    pub share: Option<String>,
+    /// The inode number of the node; for requests with a name, usually that of the directory.
+    pub inode: Option<u64>,
+    /// The path of the node, or a name in the request, whichever is known; not escaped.
+    pub name: Option<String>,
+    /// The offset in bytes of a read or write.
+    pub offset: Option<u64>,
 }
 
 /// The authenticated peer of an encrypted connection.

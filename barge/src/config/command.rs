@@ -1,12 +1,15 @@
 //! `barge config`, which checks and prints configuration files.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use toml::de::{DeTable, DeValue};
 
 use super::DEFAULT_PATH;
+use crate::files::{ErrorReporter, finish_output};
 use crate::serve::plan::read_config;
 use crate::{CommandResult, Failure};
 
@@ -25,29 +28,83 @@ enum ConfigCommand {
         /// File to check
         #[arg(default_value = DEFAULT_PATH)]
         file: PathBuf,
+        /// Print an object with file, valid and errors as JSON, besides the errors
+        #[arg(long)]
+        json: bool,
     },
     /// Print a file with the defaults of all options filled in
     Show {
         /// File to print
         #[arg(default_value = DEFAULT_PATH)]
         file: PathBuf,
+        /// Print an object with the keys of the file as JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
 /// `barge config`
 pub(crate) fn run(args: &ConfigArgs) -> CommandResult {
-    let (ConfigCommand::Check { file } | ConfigCommand::Show { file }) = &args.command;
+    let (ConfigCommand::Check { file, json } | ConfigCommand::Show { file, json }) = &args.command;
+    let checks = matches!(args.command, ConfigCommand::Check { .. });
     let config = match read_config(file) {
         Ok(config) => config,
         Err(problems) => {
             eprintln!("{problems}");
+            if checks && *json {
+                let text = problems.to_string();
+                print(&checked(file, &text.lines().collect::<Vec<_>>()))?;
+            }
             return Ok(ExitCode::from(2));
         }
     };
-    if let ConfigCommand::Show { .. } = args.command {
-        stdout()
-            .write_all(config.to_toml().as_bytes())
-            .map_err(|error| Failure::new(format!("standard output: {error}")))?;
+    match (checks, json) {
+        (true, true) => print(&checked(file, &[])),
+        (true, false) => Ok(ExitCode::SUCCESS),
+        (false, true) => {
+            let text = config.to_toml();
+            let table = DeTable::parse(&text).map_err(Failure::new)?;
+            print(&format!("{}\n", table_as_json(table.get_ref())))
+        }
+        (false, false) => print(&config.to_toml()),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the object of `check --json`, as a line.
+fn checked(file: &Path, errors: &[&str]) -> String {
+    let object = json!({
+        "file": file.to_string_lossy(),
+        "valid": errors.is_empty(),
+        "errors": errors,
+    });
+    format!("{object}\n")
+}
+
+fn table_as_json(table: &DeTable<'_>) -> Value {
+    let pairs = table.iter();
+    let pairs = pairs.map(|(key, value)| (key.get_ref().to_string(), as_json(value.get_ref())));
+    Value::Object(pairs.collect())
+}
+
+fn as_json(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => json!(text),
+        DeValue::Boolean(flag) => json!(flag),
+        DeValue::Array(items) => items.iter().map(|item| as_json(item.get_ref())).collect(),
+        DeValue::Table(table) => table_as_json(table),
+        DeValue::Integer(number) => match number.as_str().parse::<i64>() {
+            Ok(number) => json!(number),
+            Err(_) => json!(number.as_str()),
+        },
+        // No key has such a value.
+        DeValue::Float(number) => json!(number.as_str()),
+        DeValue::Datetime(time) => json!(time.to_string()),
+    }
+}
+
+fn print(text: &str) -> CommandResult {
+    finish_output(
+        stdout().write_all(text.as_bytes()),
+        &ErrorReporter::default(),
+    )
 }

@@ -11,7 +11,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hostdir::{HostDir, Identity};
 use layers::disk_cache::{self, DiskCache};
-use layers::stack;
 use rustix::fs::{FileType, Mode, OFlags};
 use vfs::{Caller, FileSystem, Support};
 
@@ -26,12 +25,12 @@ pub(crate) struct DiskCacheConfig {
 }
 
 impl DiskCacheConfig {
-    /// Returns `fs`, the tree at `url`, with this disk cache.
-    pub(crate) fn wrap(
+    /// Opens this disk cache for `fs`, the tree at `url`.
+    pub(crate) fn open(
         &self,
-        fs: Arc<dyn FileSystem>,
+        fs: &dyn FileSystem,
         url: &remote::Url,
-    ) -> Result<Arc<dyn FileSystem>, Failure> {
+    ) -> Result<Arc<DiskCache>, Failure> {
         if fs.capabilities().change == Support::None {
             return Err(Failure::new(format!(
                 "cache_dir= requires a protocol with change times of files (9P2000.L, NFS or virtiofs), which {url} does not report"
@@ -54,7 +53,7 @@ impl DiskCacheConfig {
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         );
-        let source = disk_cache::identity(&*fs, &url.to_string(), &caller)
+        let source = disk_cache::identity(fs, &url.to_string(), &caller)
             .map_err(|errno| Failure::new(format!("{url}: {errno}")))?;
         let options = disk_cache::Options {
             dir,
@@ -67,7 +66,7 @@ impl DiskCacheConfig {
             }),
         };
         let cache = DiskCache::new(options).map_err(|error| failed(&error))?;
-        Ok(stack(fs, cache))
+        Ok(Arc::new(cache))
     }
 }
 

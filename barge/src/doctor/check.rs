@@ -16,7 +16,7 @@ pub(super) fn check(machine: &Machine) -> Report {
     findings.extend(peers(machine));
     findings.extend(guests(machine));
     Report {
-        version: env!("CARGO_PKG_VERSION"),
+        version: crate::version::VERSION,
         kernel: machine.kernel(),
         works: machine.loopback.is_ok() && machine.directory.is_ok(),
         findings,

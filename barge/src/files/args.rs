@@ -93,6 +93,12 @@ pub(crate) struct CpArgs {
     /// Do not show progress
     #[arg(short, long)]
     pub(super) quiet: bool,
+    /// Print an object as JSON at the end
+    ///
+    /// It has destination, the numbers of files, directories and others (links, pipes, devices)
+    /// that were copied, bytes of the files, and errors, the number of those that were not.
+    #[arg(long)]
+    pub(super) json: bool,
     #[command(flatten)]
     pub(super) disk_cache: DiskCacheArgs,
 }

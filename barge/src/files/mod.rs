@@ -19,7 +19,7 @@ mod tree;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use args::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
 pub(crate) use cat::cat;
@@ -30,19 +30,24 @@ pub(crate) use tree::tree;
 
 use crate::{CommandResult, Failure};
 
-/// Whether errors of single files have been reported.
+/// The number of errors of single files that have been reported.
 #[derive(Default)]
-pub(crate) struct ErrorReporter(AtomicBool);
+pub(crate) struct ErrorReporter(AtomicU64);
 
 impl ErrorReporter {
     /// Reports an error as a line on standard error.
     fn report(&self, shown: &str, what: impl Display) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.fetch_add(1, Ordering::Relaxed);
         eprintln!("barge: {shown}: {what}");
     }
 
     fn status(&self) -> ExitCode {
-        ExitCode::from(u8::from(self.0.load(Ordering::Relaxed)))
+        ExitCode::from(u8::from(self.count() > 0))
+    }
+
+    /// Returns the number of errors.
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -11,7 +11,7 @@ use barge_client::Image;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::MountArgs;
+use super::{Backend, MountArgs};
 use crate::{CommandResult, Failure, background, service, signals};
 
 /// Mounts `image` on `dir`. The kernel mounts files from Linux 6.12 on, and block devices.
@@ -62,7 +62,7 @@ pub(super) fn wait_for_unmount(args: &MountArgs) -> CommandResult {
         }
         let _ = sender.send(Event::Unmounted);
     });
-    background::report_ready()?;
+    background::report_ready(&args.ready_text(Backend::Erofs, true))?;
     service::notify_ready("ready");
     let done = match receiver.recv() {
         Ok(Event::Stop) => rustix::mount::unmount(&args.dir, UnmountFlags::DETACH)

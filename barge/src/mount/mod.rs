@@ -14,7 +14,7 @@ mod readahead;
 mod remount;
 mod server;
 
-use std::io;
+use std::io::{self, Write, stdout};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -22,10 +22,12 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 use transports::Listener;
 use transports::fusedev::{Mount, MountFlag, MountOptions};
 
 use self::options::MountOption;
+use crate::files::{ErrorReporter, finish_output};
 use crate::holder::{HeldMount, Holder, hold};
 use crate::listen::listen;
 use crate::source::Source;
@@ -79,7 +81,7 @@ pub(crate) struct MountArgs {
     /// cache_dir_size=BYTES at most (default: 10G). As root, an image in an object store or a
     /// registry has one in /var/cache/barge/images by default, and is mounted from there with the
     /// kernel's EROFS; so is an image with --verify-key. http=ADDR serves the status page, as
-    /// `barge serve --http` does.
+    /// `barge serve --http` does, and slow_ms=MS is --slow-ms.
     ///
     /// sandbox=namespace|landlock|none and seccomp=kill|errno|log|trap|none confine the process
     /// that serves the mount, as the options of `barge serve` do (default: namespace as root,
@@ -89,6 +91,12 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground and print 'ready' to standard output
     #[arg(short, long)]
     foreground: bool,
+    /// Print an object as JSON once it is mounted
+    ///
+    /// It has source, mountpoint, backend (fuse or erofs), read_only, and pid, which is null if no
+    /// process serves the mount.
+    #[arg(long)]
+    json: bool,
     /// Mount an image with FUSE even if the kernel could mount it itself
     ///
     /// So does any option that only FUSE supports.
@@ -113,6 +121,13 @@ pub(crate) struct MountArgs {
     /// have signed. Certificates and transparency logs are not consulted.
     #[arg(long, value_name = "FILE")]
     cosign_key: Vec<PathBuf>,
+    /// Log each request that takes longer than this, ms [default: off]
+    ///
+    /// As `barge serve --slow-ms`; slow_ms=MS as an option for fstab. Reads and writes of files
+    /// that the kernel does itself are no requests (passthrough). An image is mounted with FUSE
+    /// then.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
+    slow_ms: Option<u32>,
     /// File to record accesses to, for barge pack --trace
     ///
     /// The parts of files that are read are recorded in order. An image is mounted with FUSE then.
@@ -143,17 +158,59 @@ impl MountArgs {
     fn requires_fuse(&self) -> bool {
         self.fuse || self.record_trace.is_some()
     }
+
+    /// Returns the text that reports that this process holds the mount.
+    fn ready_text(&self, backend: Backend, read_only: bool) -> String {
+        match self.json {
+            true => self.report(backend, read_only, Some(std::process::id())),
+            false => background::READY.to_owned(),
+        }
+    }
+
+    /// Returns the object of --json, as a line. `process` holds the mount.
+    fn report(&self, backend: Backend, read_only: bool, process: Option<u32>) -> String {
+        let dir = std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone());
+        let object = json!({
+            "source": self.source.to_string(),
+            "mountpoint": dir.to_string_lossy(),
+            "backend": backend.name(),
+            "read_only": read_only,
+            "pid": process,
+        });
+        format!("{object}\n")
+    }
+}
+
+/// The file system of the kernel that a mount is of.
+#[derive(Clone, Copy)]
+enum Backend {
+    Fuse,
+    Erofs,
+}
+
+impl Backend {
+    fn name(self) -> &'static str {
+        match self {
+            Backend::Fuse => "fuse",
+            Backend::Erofs => "erofs",
+        }
+    }
 }
 
 /// `barge mount`
 pub(crate) fn run(args: &MountArgs) -> CommandResult {
     if args.options.contains(&MountOption::Remount) {
+        if args.json {
+            return Err(Failure::usage("--json describes a new mount, not remount"));
+        }
         return remount::remount(&args.dir, &args.options, args.helper.sloppy);
     }
     let source = args.source.clone().require_signature(&args.verify_key)?;
     let source = source.require_cosign_signature(&args.cosign_key)?;
     let overlaid = args.overlay.is_some();
-    let options = options::resolve(&args.options, &source, overlaid, args.helper.sloppy)?;
+    let mut given = args.options.clone();
+    given.extend(args.slow_ms.map(MountOption::SlowMs));
+    let options = options::resolve(&given, &source, overlaid, args.helper.sloppy)?;
     if let Some(holder) = Holder::of_this_process()? {
         if let Some(descriptors) = holder.lazy() {
             return lazy::serve(args, &options, holder, descriptors);
@@ -165,17 +222,23 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         if mount_with_kernel(args, &options) {
             return match args.foreground {
                 true => kernel::wait_for_unmount(args),
+                false if args.json => {
+                    let written =
+                        stdout().write_all(args.report(Backend::Erofs, true, None).as_bytes());
+                    finish_output(written, &ErrorReporter::default())
+                }
                 false => Ok(ExitCode::SUCCESS),
             };
         }
         if !args.foreground {
-            return background::start();
+            return background::start(args.json);
         }
     }
     if let Some(code) = lazy::hold(args, &options)? {
         return Ok(code);
     }
     let mut mount = FuseMount {
+        args,
         dir: &args.dir,
         options: options.mount,
         mount: None,
@@ -207,6 +270,7 @@ fn mount_with_kernel(args: &MountArgs, options: &options::ResolvedOptions) -> bo
 
 /// A FUSE mount as its holder sees it.
 struct FuseMount<'a> {
+    args: &'a MountArgs,
     dir: &'a Path,
     options: MountOptions,
     mount: Option<Mount>,
@@ -241,6 +305,11 @@ impl HeldMount for FuseMount<'_> {
 
     fn served(&self) {
         readahead::set(self.dir);
+    }
+
+    fn ready_text(&self) -> String {
+        let read_only = self.options.is_read_only();
+        self.args.ready_text(Backend::Fuse, read_only)
     }
 
     fn unmount(&mut self) -> Result<(), Failure> {

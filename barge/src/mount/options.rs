@@ -52,6 +52,8 @@ pub(super) enum MountOption {
     Gid(u32),
     /// Address of the status page.
     Http(Addr),
+    /// Time from which on a request is slow, ms.
+    SlowMs(u32),
     /// Confinement of the process that serves.
     Sandbox(Sandbox),
     Seccomp(Seccomp),
@@ -112,6 +114,12 @@ fn cache_size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("expected a size of at least 1M, such as 64M, got '{text}'"))
 }
 
+/// Parses the time from which on a request is slow, ms.
+fn slow_ms(text: &str) -> Result<u32, String> {
+    let ms = text.parse().ok().filter(|&ms| ms > 0);
+    ms.ok_or_else(|| format!("expected milliseconds, at least 1, got '{text}'"))
+}
+
 impl FromStr for MountOption {
     type Err = String;
 
@@ -151,6 +159,7 @@ impl FromStr for MountOption {
             ),
             ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
             ("http", value) => MountOption::Http(crate::status::parse_addr(value)?),
+            ("slow_ms", value) => MountOption::SlowMs(slow_ms(value)?),
             ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
             ("sandbox", value) => MountOption::Sandbox(Sandbox::from_str(value, false)?),
             ("seccomp", value) => MountOption::Seccomp(Seccomp::from_str(value, false)?),
@@ -195,6 +204,8 @@ pub(super) struct ResolvedOptions {
     pub(super) source: Source,
     /// Address of the status page.
     pub(super) http: Option<Addr>,
+    /// Time from which on a request is slow.
+    pub(super) slow: Option<Duration>,
     /// Confinement of the process that serves, or `None` for the default.
     pub(super) sandbox: Option<Sandbox>,
     pub(super) seccomp: Option<Seccomp>,
@@ -251,6 +262,7 @@ pub(super) fn resolve(
     let mut owned = OwnerOverride::default();
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
+    let mut slow = None;
     let mut passthrough = true;
     let mut notify = Some(WriteEvents::OnClose);
     let (mut sandbox, mut seccomp) = (None, None);
@@ -290,6 +302,7 @@ pub(super) fn resolve(
             MountOption::Uid(uid) => owned.uid = Some(*uid),
             MountOption::Gid(gid) => owned.gid = Some(*gid),
             MountOption::Http(addr) => http = Some(addr.clone()),
+            MountOption::SlowMs(ms) => slow = Some(Duration::from_millis((*ms).into())),
             MountOption::Sandbox(mode) => sandbox = Some(*mode),
             MountOption::Seccomp(action) => seccomp = Some(*action),
             // `remount` handles the former.
@@ -381,6 +394,7 @@ pub(super) fn resolve(
         owner: owned,
         source: from,
         http,
+        slow,
         sandbox,
         seccomp,
     })

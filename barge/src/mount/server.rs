@@ -12,6 +12,7 @@ use layers::PageCache;
 use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
 use transports::fusedev::{Channels, PassthroughFiles};
+use vfs::source_stats::RemoteCounters;
 use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem};
 
 use super::notify;
@@ -24,7 +25,7 @@ use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::serve::modcaps;
 use crate::source::Source;
 use crate::stack::Stack;
-use crate::status::{ObservedSource, ObservedSources, Observer, SourceCache, StatusServer};
+use crate::status::{ObservedSource, ObservedSources, Observer, Serving, StatusServer};
 use crate::{CommandResult, Failure, child, service};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
@@ -64,17 +65,28 @@ pub(super) fn serve(
     })?;
     let pages = options.page_cache.map(PageCache::new).transpose();
     let pages = pages.map_err(Failure::new)?.map(Arc::new);
-    let cache = match &pages {
-        Some(pages) => SourceCache::Pages(pages.clone()),
-        None => SourceCache::Image(source.clone()),
+    let url = match &options.source {
+        Source::Tree(barge_client::Source::Remote(url)) => Some(url),
+        _ => None,
     };
+    let files = match (&options.disk_cache, url) {
+        (Some(cache), Some(url)) => Some(cache.open(&*source, url)?),
+        _ => None,
+    };
+    let remote = url.filter(|_| options.http.is_some());
+    let remote = remote.map(|_| Arc::<RemoteCounters>::default());
+    // At the end, no other reference to the source may exist, unless its status is served.
+    let observed = options.http.as_ref().map(|_| ObservedSource {
+        name: String::new(),
+        source: options.source.to_string(),
+        fs: source.clone(),
+        pages: pages.clone(),
+        files: files.clone(),
+        remote: remote.clone(),
+    });
     let stack = Stack {
-        disk_cache: match &options.source {
-            Source::Tree(barge_client::Source::Remote(url)) => {
-                options.disk_cache.as_ref().map(|cache| (cache, url))
-            }
-            _ => None,
-        },
+        remote,
+        disk_cache: files,
         read_trace: trace.clone(),
         overlay: (args.overlay.clone()).map(|dir| (dir, hostdir::Options::default())),
         page_cache: pages,
@@ -85,15 +97,13 @@ pub(super) fn serve(
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let tuning = Tuning {
         operation_stats: options.http.is_some(),
+        slow: options.slow,
         poll: POLL,
         ..Tuning::default()
     };
     let engine = Engine::new(tuning).map_err(Failure::new)?;
-    match options.http {
-        Some(_) => serve_status(&engine, holder, &options.source, cache)?,
-        // At the end, no other reference to the source may exist.
-        None => drop(cache),
-    }
+    let observer = observed.map(|source| serve_status(&engine, holder, source));
+    let observer = observer.transpose()?;
     // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
     holder.mount(fs.capabilities().read_only)?;
     let mut session = server.session();
@@ -123,6 +133,9 @@ pub(super) fn serve(
         threads.into_iter().for_each(QueueThread::join);
         sender.send(Event::Unmounted)
     });
+    if let Some(observer) = observer {
+        observer.set_started(|| Serving::Accepting);
+    }
     holder.report_ready()?;
     if let Ok(Event::Stop) = receiver.recv() {
         // Either the session has ended or programs still have files open: they get errors.
@@ -213,21 +226,16 @@ fn confine(
     })
 }
 
-/// Serves the status page of the mount at the address that its holder listens at.
+/// Serves the status page of the mount of `source` at the address that its holder listens at.
 fn serve_status(
     engine: &Arc<Engine>,
     holder: &Holder,
-    source: &Source,
-    cache: SourceCache,
-) -> Result<(), Failure> {
-    let source = ObservedSource {
-        name: String::new(),
-        source: source.to_string(),
-        cache,
-    };
+    source: ObservedSource,
+) -> Result<Arc<Observer>, Failure> {
     let sources = Arc::new(ObservedSources::new(vec![source]));
-    let observer = Observer::new(engine.clone(), sources, holder.id());
-    StatusServer::new(engine.clone(), Arc::new(observer)).serve(holder.listener()?, &[])
+    let observer = Arc::new(Observer::new(engine.clone(), sources, holder.id()));
+    StatusServer::new(engine.clone(), observer.clone()).serve(holder.listener()?, &[])?;
+    Ok(observer)
 }
 
 /// Requests open files from a server of this host, so that the kernel can read and write them

@@ -88,6 +88,14 @@ pub(crate) struct PackArgs {
     /// Show neither progress nor what the format cannot store
     #[arg(short, long)]
     pub(super) quiet: bool,
+    /// Print an object about the image as JSON
+    ///
+    /// It has image, format, size (bytes), digest (SHA-256 of the image, which is read for that),
+    /// root (of its hashes) or null, signed, tree (numbers of files, directories and others, and
+    /// bytes of files), and oci: null, or an object with manifest (its digest) and reference (for
+    /// skopeo). Of an OCI layout, size and digest are those of its layer.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Image formats.
@@ -128,6 +136,12 @@ pub(crate) struct CheckArgs {
     /// For images in registries. With several keys, one of them must have signed.
     #[arg(long, value_name = "FILE")]
     pub(super) cosign_key: Vec<PathBuf>,
+    /// Print an object about the image as JSON
+    ///
+    /// It has image, format (erofs or rofs), size (bytes), digest (SHA-256), valid, and errors, the
+    /// number of errors that were found.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 impl PackArgs {

@@ -13,9 +13,11 @@ use erofs::read::FileStorage;
 
 use barge_client::Source;
 use objects::{Object, Tuning};
+use pack::oci::Algorithm;
+use serde_json::json;
 
 use self::download::download;
-use super::CheckArgs;
+use super::{CheckArgs, print_object};
 use crate::{CommandResult, Failure, confinement, diagnose};
 
 /// Checks an image, and writes its errors to standard error, one per line.
@@ -65,7 +67,8 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
             let line = "expected a signature, got a ROFS image, which has none";
             return Err(Failure::new(format!("{shown}: {line}")));
         }
-        return check_rofs(&file, &head).map_err(|what| Failure::new(format!("{shown}: {what}")));
+        check_rofs(&file, &head).map_err(|what| Failure::new(format!("{shown}: {what}")))?;
+        return report(args, file, "rofs", 0);
     }
     let mut count = 0;
     let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
@@ -78,7 +81,8 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         eprintln!("barge: {shown}: {what}");
     })
     .map_err(failed)?;
-    erofs::check::check(&FileStorage(file), &mut |finding| {
+    let copy = file.try_clone().map_err(failed)?;
+    erofs::check::check(&FileStorage(copy), &mut |finding| {
         let Finding {
             path,
             message: what,
@@ -91,14 +95,36 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
     if count >= MAX_FINDINGS {
         eprintln!("barge: {shown}: further errors are not listed");
     }
-    Ok(ExitCode::from(u8::from(count > 0)))
+    report(args, file, "erofs", count)
+}
+
+/// Ends the check of an image with `errors` errors, and prints the object of --json if wanted.
+fn report(args: &CheckArgs, mut file: File, format: &str, errors: usize) -> CommandResult {
+    let code = ExitCode::from(u8::from(errors > 0));
+    if !args.json {
+        return Ok(code);
+    }
+    let shown = &args.image;
+    let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
+    let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    let digest = Algorithm::Sha256.digest_of(&mut file).map_err(failed)?;
+    let object = json!({
+        "image": shown.to_string(),
+        "format": format,
+        "size": size,
+        "digest": digest.to_string(),
+        "valid": errors == 0,
+        "errors": errors,
+    });
+    print_object(&object, code)
 }
 
 /// Offset of the end of an EROFS superblock, which starts at 1024, bytes.
 const MIN_IMAGE_LEN: u64 = 1024 + 128;
 
 /// Checks an image of ROFS. The error is one line.
-fn check_rofs(file: &File, head: &[u8]) -> Result<ExitCode, String> {
+fn check_rofs(file: &File, head: &[u8]) -> Result<(), String> {
     let failed = |error: io::Error| error.to_string();
     let broken = |broken: rofs::Corrupt| broken.to_string();
     let size = file.metadata().map_err(failed)?.len();
@@ -110,5 +136,5 @@ fn check_rofs(file: &File, head: &[u8]) -> Result<ExitCode, String> {
     let mut tables = vec![0; len as usize];
     file.read_exact_at(&mut tables, at).map_err(failed)?;
     rofs::Tables::parse(&superblock, tables).map_err(broken)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -6,22 +6,23 @@ mod check;
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use barge_client::Source;
 use barge_client::tree::Tree;
 use pack::input::OciLayout;
-use pack::oci::{Config, Layout, Platform};
-use pack::{Output, Plan, SecretKey, Trace, TreeLimit, input};
+use pack::oci::{Algorithm, Config, Digest, Layout, Platform};
+use pack::{Kind, Output, Plan, SecretKey, Trace, TreeLimit, input};
+use serde_json::{Value, json};
 
 pub(crate) use args::{CheckArgs, PackArgs};
 pub(crate) use check::check;
 
 use self::args::Format;
 use crate::diagnose::open_error;
-use crate::files::Progress;
+use crate::files::{ErrorReporter, Progress, finish_output};
 use crate::{CommandResult, Failure, confinement};
 
 /// Writes an image of a tree.
@@ -38,6 +39,11 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
     let shown = args.image.display();
     let failed = |error: io::Error| Failure::new(format!("{shown}: {error}"));
     let to_stdout = args.image.as_os_str() == "-";
+    if args.json && to_stdout {
+        return Err(Failure::usage(
+            "--json requires a file for the image, not standard output",
+        ));
+    }
     if args.oci && to_stdout {
         return Err(Failure::usage(
             "--oci requires a directory, not standard output",
@@ -90,17 +96,89 @@ pub(crate) fn pack(args: &PackArgs) -> CommandResult {
         .write_sidecar(&readahead, key.as_ref())
         .map_err(failed)?;
     output.finish().map_err(failed)?;
+    let mut manifest = None;
     if let Some(layout) = layout {
         let config = config.unwrap_or_else(|| Config::new(&Platform::host()));
         let finished = layout.finish(config, root.as_ref(), epoch, key.as_ref());
-        finished.map_err(failed)?;
+        manifest = Some(finished.map_err(failed)?);
     }
     if !args.quiet {
         lines
             .iter()
             .for_each(|line| eprintln!("barge: {shown}: {line}"));
     }
-    Ok(ExitCode::SUCCESS)
+    if !args.json {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = match &manifest {
+        Some(manifest) => layer_of(&args.image, manifest).map_err(failed)?,
+        None => args.image.clone(),
+    };
+    let (size, digest) = size_and_digest(&file).map_err(failed)?;
+    let object = json!({
+        "image": shown.to_string(),
+        "format": match args.format {
+            Format::Erofs => "erofs",
+            Format::Rofs => "rofs",
+        },
+        "size": size,
+        "digest": digest,
+        "root": root.map(hex),
+        "signed": key.is_some(),
+        "tree": tree_counts(&plan).map_err(|error| Failure::new(format!("{shown}: {error}")))?,
+        "oci": manifest.map(|manifest| json!({
+            "manifest": manifest.to_string(),
+            "reference": format!("oci:{shown}"),
+        })),
+    });
+    print_object(&object, ExitCode::SUCCESS)
+}
+
+/// Prints an object as a line. Returns `code`, unless that fails.
+fn print_object(object: &Value, code: ExitCode) -> CommandResult {
+    let written = writeln!(stdout(), "{object}");
+    finish_output(written, &ErrorReporter::default()).map(|_| code)
+}
+
+fn hex(hash: pack::Hash) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the size in bytes and the SHA-256 digest of a file.
+fn size_and_digest(path: &Path) -> io::Result<(u64, String)> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let digest = Algorithm::Sha256.digest_of(&mut file)?;
+    Ok((size, digest.to_string()))
+}
+
+/// Returns the path of the only layer of the image `manifest` in the layout at `dir`.
+fn layer_of(dir: &Path, manifest: &Digest) -> io::Result<PathBuf> {
+    let text = std::fs::read(dir.join(manifest.blob_path()))?;
+    let manifest: Value = serde_json::from_slice(&text)?;
+    let layer = manifest["layers"][0]["digest"].as_str();
+    let layer = layer.and_then(|layer| layer.parse::<Digest>().ok());
+    let layer = layer.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(dir.join(layer.blob_path()))
+}
+
+/// Returns the numbers of nodes of a tree, by kind, and the bytes of its files.
+fn tree_counts(plan: &Plan) -> pack::Result<Value> {
+    let visits = plan.walk()?;
+    let (mut files, mut directories, mut others) = (0, 0, 0);
+    for visit in &visits {
+        match plan.kind(visit.node) {
+            Kind::File(_) => files += 1,
+            Kind::Directory(_) => directories += 1,
+            _ => others += 1,
+        }
+    }
+    Ok(json!({
+        "files": files,
+        "directories": directories,
+        "others": others,
+        "bytes": plan.contents_size(&visits),
+    }))
 }
 
 impl pack::Progress for Progress {

@@ -34,7 +34,7 @@ use super::share::{Share, Sources};
 use crate::Failure;
 use crate::config::{Config, Setting};
 use crate::read_trace::TraceFile;
-use crate::status::{Figures, ObservedSources};
+use crate::status::{Figures, ObservedSources, Serving};
 
 /// The running set of a process.
 pub(super) struct LiveServer {
@@ -121,6 +121,10 @@ pub(super) enum LiveRequest {
     /// Closes the connection with this number.
     Disconnect {
         client: u64,
+    },
+    /// Releases what is cached of this share, or of all.
+    Evict {
+        share: Option<String>,
     },
     Debug,
 }
@@ -266,6 +270,24 @@ impl LiveServer {
         self.config.is_some()
     }
 
+    /// Returns whether further clients are accepted: not if all shares, or all endpoints of
+    /// clients, are being drained. A server without shares or endpoints waits for requests to add
+    /// some.
+    pub(super) fn serving(&self) -> Serving {
+        let Listing { shares, endpoints } = self.listing();
+        let all_drain = |mut states: Vec<State>| {
+            states.dedup();
+            states == [State::Draining]
+        };
+        let shares = shares.iter().map(|share| share.state);
+        let endpoints = endpoints.iter().filter(|one| one.protocol != "http");
+        let endpoints = endpoints.map(|one| one.state);
+        match all_drain(shares.collect()) || all_drain(endpoints.collect()) {
+            true => Serving::Draining,
+            false => Serving::Accepting,
+        }
+    }
+
     /// Returns whether [`LiveServer::reload`] has any effect.
     pub(super) fn is_reloadable(&self) -> bool {
         let mut endpoints = self.endpoints().into_iter();
@@ -317,10 +339,11 @@ impl LiveServer {
                     _ => Ok(json!({})),
                 }
             }
+            LiveRequest::Evict { share } => self.evict(share.as_deref()),
             LiveRequest::Debug => Ok(json!({
                 "process": std::process::id(),
                 "status": self.figures.status(),
-                "troubles": self.figures.troubles(),
+                "checks": self.figures.checks(true),
                 "failed_listeners": self.engine.failed_listeners(),
             })),
         }
@@ -344,6 +367,24 @@ impl LiveServer {
             shares: shares.collect(),
             endpoints,
         }
+    }
+
+    /// Releases what is cached of the share `name`, or of all shares.
+    fn evict(&self, name: Option<&str>) -> Result<Value, LiveError> {
+        let evicted = self.sources.evict(name);
+        if let (Some(name), true) = (name, evicted.is_empty()) {
+            let message = format!("expected the name of a share, got '{name}'");
+            return Err(LiveError::new(ErrorCode::NotFound, message));
+        }
+        let shares = evicted.into_iter().map(|(name, evicted)| {
+            json!({
+                "name": name,
+                "memory_bytes": evicted.memory,
+                "disk_bytes": evicted.disk,
+                "descriptors": evicted.descriptors,
+            })
+        });
+        Ok(json!({ "shares": shares.collect::<Vec<_>>() }))
     }
 
     fn clients(&self) -> Value {

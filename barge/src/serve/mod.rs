@@ -53,7 +53,7 @@ use self::operation::Operation;
 use self::plan::Plan;
 use self::virtiofsd::Prepared;
 use crate::config::Config;
-use crate::status::{Figures, Observer};
+use crate::status::{Figures, Observer, Serving};
 use crate::{CommandResult, Failure, signals};
 
 /// Runs `barge serve`. `file` is the configuration file, if `args` name one.
@@ -117,8 +117,8 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let sources = exports.sources.clone();
     let own = Arc::new(Observer::new(engine.clone(), sources, host.server_id()));
     let figures: Arc<dyn Figures> = match &host {
-        Host::Direct { .. } => own,
-        Host::Brokered(broker) => broker.share_figures(own),
+        Host::Direct { .. } => own.clone(),
+        Host::Brokered(broker) => broker.share_figures(own.clone()),
     };
     let context = BindContext {
         figures: &figures,
@@ -151,6 +151,12 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     let stopped = engine.clone();
     let reload = reload::handler(live.clone(), operation.as_ref(), plan.control.is_some());
     let stop = move || stopped.stop();
+    let running = Arc::downgrade(&live);
+    own.set_started(move || {
+        running
+            .upgrade()
+            .map_or(Serving::Draining, |it| it.serving())
+    });
     let signals = match &host {
         Host::Direct { .. } => {
             let signals = signals::on_signal(stop, reload)?;

@@ -7,6 +7,7 @@ use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{Clients, DiskQuota, Gate, Hide};
+use vfs::source_stats::RemoteCounters;
 use vfs::{Call, Caller, Cx, Export, FileSystem, HandleKey, Support};
 
 use super::handle_key;
@@ -37,6 +38,8 @@ pub(super) struct Opener {
     gated: bool,
     /// Whether clients of other hosts may connect.
     networked: bool,
+    /// Whether calls of sources on other servers are counted.
+    counts: bool,
 }
 
 /// The demands of the endpoints and the engine on the exports.
@@ -49,6 +52,8 @@ pub(super) struct ExportRequirements {
     pub(super) images: bool,
     /// Maximum number of connections.
     pub(super) connections: usize,
+    /// Whether calls of sources on other servers are counted, for the status page.
+    pub(super) counts: bool,
 }
 
 /// An opened share.
@@ -90,6 +95,7 @@ impl Opener {
             descriptors: descriptors / shares,
             gated,
             networked: demands.networked,
+            counts: demands.counts,
         })
     }
 
@@ -130,10 +136,15 @@ impl Opener {
                 "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
             )));
         }
+        let is_remote = matches!(source, Source::Tree(barge_client::Source::Remote(_)));
+        let remote = (self.counts && is_remote).then(Arc::<RemoteCounters>::default);
         let unlayered = status::ObservedSource {
             name: name.to_owned(),
             source: source.to_string(),
-            cache: status::SourceCache::Image(opened.clone()),
+            fs: opened.clone(),
+            pages: None,
+            files: None,
+            remote: remote.clone(),
         };
         let quota = match share.quota {
             limits if limits == DiskLimits::default() => None,
@@ -148,6 +159,7 @@ impl Opener {
             overlay.is_some() || matches!(source, Source::Tree(barge_client::Source::HostDir(_)));
         let (stack, gate) = self.shared_layers(share, clients);
         let stack = Stack {
+            remote,
             read_trace: trace.clone(),
             overlay: overlay.map(|dir| (dir, options)),
             quota,

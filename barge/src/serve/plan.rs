@@ -155,6 +155,7 @@ impl Plan {
             networked: by_default || self.is_networked(),
             images: self.endpoints.iter().any(|one| one.serves_images()),
             connections: self.tuning.connections,
+            counts: self.tuning.operation_stats,
         }
     }
 
@@ -226,6 +227,7 @@ fn tuning(args: &ServeArgs) -> Tuning {
             .poll_us
             .map_or(default.poll, Duration::from_micros),
         operation_stats: args.observability.http.is_some(),
+        slow: (args.observability.slow_ms).map(|ms| Duration::from_millis(ms.into())),
         workers: args.limits.workers.map_or(default.workers, usize::from),
         connections: args.limits.max_connections,
         connections_per_client: args.limits.max_connections_per_client,

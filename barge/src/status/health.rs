@@ -1,4 +1,10 @@
-//! The health check: listeners accept connections and sources answer.
+//! Health checks, as Kubernetes uses them.
+//!
+//! | path | fails if |
+//! |---|---|
+//! | `/livez` | a listener has ended: a restart may help |
+//! | `/healthz` | the same, or a source does not answer |
+//! | `/readyz` | the same, or the server starts, drains or stops: clients should use another one |
 //!
 //! A source is probed on request, on a thread of its own, which may hang with the source. There is
 //! at most one probe of a source at a time.
@@ -7,14 +13,137 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 use vfs::cx::block_on;
 use vfs::{AttrMask, Caller, FileSystem};
+
+use super::http::Response;
 
 /// Timeout of a source to return its root.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time for which a result is reused.
 const MAX_AGE: Duration = Duration::from_secs(1);
+
+/// A check and its result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Check {
+    pub(super) kind: CheckKind,
+    /// The name, which no other check of a process has.
+    pub(super) name: String,
+    /// A line for each problem; empty if the check passed.
+    pub(super) problems: Vec<String>,
+}
+
+/// The subject of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum CheckKind {
+    /// Whether the start, or the end, of the server lets clients connect.
+    State,
+    /// Whether the listeners accept connections.
+    Listeners,
+    /// Whether a source answers.
+    Source,
+}
+
+impl Check {
+    pub(crate) fn new(kind: CheckKind, name: impl Into<String>, problems: Vec<String>) -> Check {
+        Check {
+            kind,
+            name: name.into(),
+            problems,
+        }
+    }
+
+    /// Returns the check with the name of its process, unless it is of a source, whose name is that
+    /// of a share.
+    pub(crate) fn of_process(mut self, process: &str) -> Check {
+        if self.kind != CheckKind::Source {
+            self.name = format!("{}/{process}", self.name);
+        }
+        self
+    }
+}
+
+/// A set of checks that is served at a path of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probes {
+    Live,
+    Health,
+    Ready,
+}
+
+impl Probes {
+    /// Returns those at `path`.
+    pub(super) fn at(path: &str) -> Option<Probes> {
+        Some(match path {
+            "/livez" => Probes::Live,
+            "/healthz" => Probes::Health,
+            "/readyz" => Probes::Ready,
+            _ => return None,
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Probes::Live => "livez",
+            Probes::Health => "healthz",
+            Probes::Ready => "readyz",
+        }
+    }
+
+    /// Returns whether sources are probed.
+    pub(super) fn include_sources(self) -> bool {
+        self.include(CheckKind::Source)
+    }
+
+    fn include(self, kind: CheckKind) -> bool {
+        match kind {
+            CheckKind::Listeners => true,
+            CheckKind::Source => self != Probes::Live,
+            CheckKind::State => self == Probes::Ready,
+        }
+    }
+
+    /// Returns whether all of `checks` passed that belong to it.
+    pub(super) fn passed(self, checks: &[Check]) -> bool {
+        let mut own = checks.iter().filter(|check| self.include(check.kind));
+        own.all(|check| check.problems.is_empty())
+    }
+
+    /// Returns the response for `checks`: 200 if all passed, otherwise 503. The text is `ok`, or
+    /// with `verbose` a line for each check, as Kubernetes writes it. A failure has these lines
+    /// too, except that of `/healthz`, which has a line for each problem.
+    pub(super) fn response(self, checks: &[Check], verbose: bool) -> Response {
+        let own = || checks.iter().filter(|check| self.include(check.kind));
+        let failed = !self.passed(checks);
+        let mut text = String::new();
+        if !verbose && !failed {
+            text.push_str("ok");
+        } else if !verbose && self == Probes::Health {
+            let problems = own().flat_map(|check| &check.problems);
+            let problems: Vec<_> = problems.map(String::as_str).collect();
+            text.push_str(&problems.join("\n"));
+        } else {
+            for check in own() {
+                let name = check.name.escape_debug();
+                match &check.problems[..] {
+                    [] => text.push_str(&format!("[+]{name} ok\n")),
+                    problems => {
+                        text.push_str(&format!("[-]{name} failed: {}\n", problems.join("; ")))
+                    }
+                }
+            }
+            let result = if failed { "failed" } else { "passed" };
+            text.push_str(&format!("{} check {result}", self.name()));
+        }
+        match failed {
+            false => Response::new("text/plain; charset=utf-8", format!("{text}\n")),
+            true => Response::error("503 Service Unavailable", &text),
+        }
+    }
+}
 
 /// A source and the result of its last probe.
 pub(super) struct Probe {
@@ -76,7 +205,7 @@ impl Probe {
         });
         let result = match attr {
             Ok(attr) if attr.nlink == 0 => Err("has been removed".to_owned()),
-            Ok(_) => Ok(()),
+            Ok(_) => self.fs.ping().map_err(|errno| errno.to_string()),
             Err(errno) => Err(errno.to_string()),
         };
         let mut state = self.state();
@@ -88,5 +217,43 @@ impl Probe {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_has_its_checks_and_kubernetes_form() {
+        let check = |kind, name: &str, problems: &[&str]| {
+            let problems = problems.iter().map(|&text| text.into()).collect();
+            Check::new(kind, name, problems)
+        };
+        let checks = [
+            check(CheckKind::State, "startup", &["the server is starting"]),
+            check(CheckKind::Listeners, "listeners", &[]),
+            check(CheckKind::Source, "source/a", &["a: EIO", "a: too late"]),
+        ];
+        let text = |probes: Probes, checks: &[Check], verbose| {
+            let response = probes.response(checks, verbose);
+            let (status, body) = response.parts();
+            (status[..3].to_owned(), body)
+        };
+        let answer = |status: &str, body: &str| (status.to_owned(), body.to_owned());
+        assert_eq!(text(Probes::Live, &checks, false), answer("200", "ok\n"));
+        let live = "[+]listeners ok\nlivez check passed\n";
+        assert_eq!(text(Probes::Live, &checks, true), answer("200", live));
+        let health = "a: EIO\na: too late\n";
+        assert_eq!(text(Probes::Health, &checks, false), answer("503", health));
+        let ready = "[-]startup failed: the server is starting\n[+]listeners ok\n\
+                     [-]source/a failed: a: EIO; a: too late\nreadyz check failed\n";
+        for verbose in [false, true] {
+            assert_eq!(text(Probes::Ready, &checks, verbose), answer("503", ready));
+        }
+        assert_eq!(
+            text(Probes::Ready, &checks[1..2], false),
+            answer("200", "ok\n")
+        );
     }
 }

@@ -37,8 +37,18 @@ const MAX_CLIENTS: usize = 16;
 pub(super) struct Request {
     /// Path without the query.
     pub(super) path: String,
+    /// The query after `?`; empty without one.
+    query: String,
     /// Whether the method is HEAD.
     head_only: bool,
+}
+
+impl Request {
+    /// Returns whether the query has the key `name`.
+    pub(super) fn has_key(&self, name: &str) -> bool {
+        let mut pairs = self.query.split('&');
+        pairs.any(|pair| pair.split('=').next() == Some(name))
+    }
 }
 
 /// A response.
@@ -72,6 +82,13 @@ impl Response {
             status,
             ..Response::new("text/plain; charset=utf-8", format!("{why}\n"))
         }
+    }
+
+    /// Returns the status line's status and the body.
+    #[cfg(test)]
+    pub(super) fn parts(&self) -> (&'static str, String) {
+        let body = String::from_utf8(self.body.clone());
+        (self.status, body.expect("text"))
     }
 
     fn encode(&self, head_only: bool) -> Vec<u8> {
@@ -355,10 +372,11 @@ fn parse(bytes: &[u8], names: &HostNames) -> Option<Result<Request, Response>> {
         }
         _ => return bad("expected one Host header"),
     }
-    let path = request.path.unwrap_or_default();
-    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    let target = request.path.unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     Some(Ok(Request {
         path: path.into(),
+        query: query.into(),
         head_only,
     }))
 }
@@ -385,8 +403,10 @@ mod tests {
         let whole = "GET /metrics?x=1 HTTP/1.1\r\nHost: localhost:9100\r\n\r\n";
         let request = Request {
             path: "/metrics".into(),
+            query: "x=1".into(),
             head_only: false,
         };
+        assert!(request.has_key("x") && !request.has_key("1"));
         assert_eq!(
             parse(whole.as_bytes(), &names()).and_then(Result::ok),
             Some(request)

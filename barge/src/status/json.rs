@@ -10,12 +10,17 @@ use std::collections::btree_map::Entry;
 use engine::{EngineStatus, LaneStatus};
 use serde::{Deserialize, Serialize};
 use vfs::peer::{Refusal, Refusals};
+use vfs::source_stats::{CacheStats, RemoteStats};
+
+use crate::version::{Build, VERSION};
 
 /// A snapshot of a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Status {
     /// Version of barge.
     pub(crate) version: String,
+    #[serde(default)]
+    pub(crate) build: Build,
     /// Process id.
     pub(crate) pid: u32,
     /// Seconds since the start of the server.
@@ -37,6 +42,16 @@ pub(crate) struct Status {
     /// Connections that were refused or closed by the server, by reason.
     #[serde(default)]
     pub(crate) refused: BTreeMap<String, u64>,
+    /// How often connections were not read for a while because of a limit, by reason.
+    #[serde(default)]
+    pub(crate) throttled: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub(crate) memory: Memory,
+    /// Slow requests, and those of them that were not logged, by protocol.
+    #[serde(default)]
+    pub(crate) slow: BTreeMap<String, u64>,
+    #[serde(default)]
+    pub(crate) slow_suppressed: BTreeMap<String, u64>,
 }
 
 /// Counts of requests and bytes.
@@ -58,6 +73,34 @@ pub(crate) struct Export {
     pub(crate) name: String,
     pub(crate) source: String,
     pub(crate) cache: Option<Cache>,
+    /// The cache on a disk of this host.
+    #[serde(default)]
+    pub(crate) disk_cache: Option<Cache>,
+    /// The requests to the server that has the source.
+    #[serde(default)]
+    pub(crate) remote: Option<Remote>,
+}
+
+/// Counts of requests to another server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Remote {
+    pub(crate) requests: u64,
+    /// Requests that failed because of the server or the connection.
+    pub(crate) errors: u64,
+    /// Bytes of contents received.
+    pub(crate) received: u64,
+    /// Sum of all times, and the number of requests by time, as in an [`Operation`].
+    pub(crate) nanos: u64,
+    pub(crate) buckets: Vec<(u64, u64)>,
+}
+
+/// Memory for clients.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Memory {
+    /// Bytes in use.
+    pub(crate) used: u64,
+    /// The limit, --memory.
+    pub(crate) limit: u64,
 }
 
 /// Counts of a cache.
@@ -67,6 +110,36 @@ pub(crate) struct Cache {
     pub(crate) misses: u64,
     /// Current contents.
     pub(crate) bytes: u64,
+    /// Maximum size of the contents.
+    #[serde(default)]
+    pub(crate) limit: u64,
+    /// Bytes that were evicted.
+    #[serde(default)]
+    pub(crate) evicted: u64,
+}
+
+impl From<CacheStats> for Cache {
+    fn from(stats: CacheStats) -> Cache {
+        Cache {
+            hits: stats.hits,
+            misses: stats.misses,
+            bytes: stats.bytes,
+            limit: stats.limit,
+            evicted: stats.evicted,
+        }
+    }
+}
+
+impl From<RemoteStats> for Remote {
+    fn from(stats: RemoteStats) -> Remote {
+        Remote {
+            requests: stats.latencies.count(),
+            errors: stats.errors,
+            received: stats.received,
+            nanos: stats.latencies.nanos,
+            buckets: stats.latencies.buckets,
+        }
+    }
 }
 
 /// A connection, or a queue of a device.
@@ -119,8 +192,10 @@ impl Status {
         let mut lanes = engine.lanes;
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.totals.requests));
         let operations = engine.operations.into_iter();
+        let slow = engine.slow.iter();
         Status {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: VERSION.into(),
+            build: Build::own(),
             pid: std::process::id(),
             uptime,
             done: engine.totals.into(),
@@ -147,6 +222,15 @@ impl Status {
                 })
                 .collect(),
             refused: BTreeMap::new(),
+            throttled: BTreeMap::new(),
+            memory: Memory::default(),
+            slow: slow
+                .clone()
+                .map(|(protocol, slow)| ((*protocol).into(), slow.requests))
+                .collect(),
+            slow_suppressed: slow
+                .map(|(protocol, slow)| ((*protocol).into(), slow.suppressed))
+                .collect(),
         }
     }
 }
@@ -165,7 +249,8 @@ impl Status {
     /// Returns the status of a server whose processes have the status of each of `parts`.
     pub(crate) fn sum(parts: impl IntoIterator<Item = Status>) -> Status {
         let mut sum = Status {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: VERSION.into(),
+            build: Build::own(),
             ..Status::default()
         };
         let mut operations: BTreeMap<(String, String), Operation> = BTreeMap::new();
@@ -179,6 +264,11 @@ impl Status {
             sum.connections += part.connections;
             add_counts(&mut sum.denied, part.denied);
             add_counts(&mut sum.refused, part.refused);
+            add_counts(&mut sum.throttled, part.throttled);
+            sum.memory.used += part.memory.used;
+            sum.memory.limit += part.memory.limit;
+            add_counts(&mut sum.slow, part.slow);
+            add_counts(&mut sum.slow_suppressed, part.slow_suppressed);
             sum.clients.extend(part.clients);
             for operation in part.operations {
                 let key = (operation.protocol.clone(), operation.name.clone());

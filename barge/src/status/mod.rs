@@ -10,20 +10,21 @@ mod metrics;
 mod page;
 pub(crate) mod top;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use engine::Engine;
-use image::ImageFs;
-use layers::PageCache;
+use layers::{DiskCache, PageCache};
 use parking_lot::{Mutex, MutexGuard};
 use transports::{Addr, Listener};
 use vfs::FileSystem;
+use vfs::source_stats::{Evicted, RemoteCounters};
 
-use self::health::Probe;
+pub(crate) use self::health::{Check, CheckKind};
+use self::health::{Probe, Probes};
 use self::http::{HostNames, Request, Response};
 pub(crate) use self::json::Status;
-use self::json::{Cache, Export};
+use self::json::{Cache, Export, Memory, Remote};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::Failure;
 
@@ -34,8 +35,9 @@ const DEFAULT_PORT: &str = "5641";
 pub(crate) trait Figures: Send + Sync {
     fn status(&self) -> Status;
 
-    /// Returns a line for each problem that keeps clients from being served.
-    fn troubles(&self) -> Vec<String>;
+    /// Runs the checks of health, those of sources only if `sources`: waits for the slowest one or
+    /// a timeout.
+    fn checks(&self, sources: bool) -> Vec<Check>;
 }
 
 /// The figures of an engine and its sources.
@@ -44,6 +46,16 @@ pub(crate) struct Observer {
     sources: Arc<ObservedSources>,
     started: Instant,
     process: u32,
+    /// The running set, once clients can connect.
+    serving: OnceLock<Box<dyn Fn() -> Serving + Send + Sync>>,
+}
+
+/// Whether a server that has started accepts further clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serving {
+    Accepting,
+    /// All its shares, or all its endpoints, are being drained.
+    Draining,
 }
 
 /// A server of the status page.
@@ -57,14 +69,13 @@ pub(crate) struct ObservedSource {
     pub(crate) name: String,
     /// SOURCE on the command line.
     pub(crate) source: String,
-    pub(crate) cache: SourceCache,
-}
-
-/// The cache of a source.
-pub(crate) enum SourceCache {
-    /// The cache of an image; other sources have none.
-    Image(Arc<dyn FileSystem>),
-    Pages(Arc<PageCache>),
+    pub(crate) fs: Arc<dyn FileSystem>,
+    /// The page cache over it, if there is one.
+    pub(crate) pages: Option<Arc<PageCache>>,
+    /// The disk cache of files over it, if there is one.
+    pub(crate) files: Option<Arc<DiskCache>>,
+    /// The counters of its calls, if it is on another server.
+    pub(crate) remote: Option<Arc<RemoteCounters>>,
 }
 
 /// The sources that are being served.
@@ -73,15 +84,12 @@ pub(crate) struct ObservedSources(Mutex<Vec<ProbedSource>>);
 /// A source and its health check.
 struct ProbedSource {
     source: ObservedSource,
-    probe: Option<Arc<Probe>>,
+    probe: Arc<Probe>,
 }
 
 impl ProbedSource {
     fn new(source: ObservedSource) -> ProbedSource {
-        let probe = match &source.cache {
-            SourceCache::Image(fs) => Some(Probe::new(fs.clone())),
-            SourceCache::Pages(_) => None,
-        };
+        let probe = Probe::new(source.fs.clone());
         ProbedSource { source, probe }
     }
 }
@@ -93,17 +101,38 @@ impl ObservedSources {
         ))
     }
 
-    /// Probes all sources, and returns a line for each that fails. Waits for the slowest one or the
-    /// timeout.
-    fn probe_failures(&self) -> Vec<String> {
-        let probe = |seen: &ProbedSource| Some((seen.source.source.clone(), seen.probe.clone()?));
-        let probes: Vec<_> = self.lock().iter().filter_map(probe).collect();
-        probes.iter().for_each(|(_, probe)| probe.start());
-        let troubles = probes.iter().filter_map(|(source, probe)| {
-            let why = probe.result().err()?;
-            Some(format!("{source}: {why}"))
+    /// Probes all sources, and returns a check for each. Waits for the slowest one or the timeout.
+    fn checks(&self) -> Vec<Check> {
+        let probe = |seen: &ProbedSource| {
+            let source = &seen.source;
+            (
+                source.name.clone(),
+                source.source.clone(),
+                seen.probe.clone(),
+            )
+        };
+        let probes: Vec<_> = self.lock().iter().map(probe).collect();
+        probes.iter().for_each(|(.., probe)| probe.start());
+        let checks = probes.into_iter().map(|(name, source, probe)| {
+            let problem = probe.result().err().map(|why| format!("{source}: {why}"));
+            let name = match name.as_str() {
+                "" => "source".to_owned(),
+                name => format!("source/{name}"),
+            };
+            Check::new(CheckKind::Source, name, problem.into_iter().collect())
         });
-        troubles.collect()
+        checks.collect()
+    }
+
+    /// Releases what the source called `name` caches, or all do. Returns the names of the sources,
+    /// each with the size of what it released.
+    pub(crate) fn evict(&self, name: Option<&str>) -> Vec<(String, Evicted)> {
+        let is_wanted = |seen: &&ProbedSource| name.is_none_or(|name| seen.source.name == name);
+        let source = |seen: &ProbedSource| (seen.source.name.clone(), seen.source.fs.clone());
+        let sources: Vec<_> = self.lock().iter().filter(is_wanted).map(source).collect();
+        // Without the lock, as it may take a while.
+        let sources = sources.into_iter();
+        sources.map(|(name, fs)| (name, fs.evict())).collect()
     }
 
     /// Adds `source`, replacing one of the same name.
@@ -138,33 +167,22 @@ impl ObservedSources {
 
 impl ObservedSource {
     fn snapshot(&self) -> Export {
+        let mut stats = self.fs.source_stats();
+        if let Some(pages) = &self.pages {
+            stats.cache = Some(pages.stats());
+        }
+        if let Some(files) = &self.files {
+            stats.disk_cache = Some(files.stats());
+        }
+        if let Some(remote) = &self.remote {
+            stats.remote = Some(remote.stats());
+        }
         Export {
             name: self.name.clone(),
             source: self.source.clone(),
-            cache: self.cache.snapshot(),
-        }
-    }
-}
-
-impl SourceCache {
-    fn snapshot(&self) -> Option<Cache> {
-        match self {
-            SourceCache::Image(fs) => {
-                let figures = fs.as_any().downcast_ref::<ImageFs>()?.cache_stats();
-                Some(Cache {
-                    hits: figures.hits,
-                    misses: figures.misses,
-                    bytes: figures.bytes,
-                })
-            }
-            SourceCache::Pages(pages) => {
-                let figures = pages.stats();
-                Some(Cache {
-                    hits: figures.hits,
-                    misses: figures.misses,
-                    bytes: figures.bytes,
-                })
-            }
+            cache: stats.cache.map(Cache::from),
+            disk_cache: stats.disk_cache.map(Cache::from),
+            remote: stats.remote.map(Remote::from),
         }
     }
 }
@@ -182,6 +200,24 @@ impl Observer {
             sources,
             process,
             started: Instant::now(),
+            serving: OnceLock::new(),
+        }
+    }
+
+    /// Reports that clients can connect, as long as `serving` does not return otherwise. `serving`
+    /// must not own this.
+    pub(crate) fn set_started(&self, serving: impl Fn() -> Serving + Send + Sync + 'static) {
+        self.serving.get_or_init(|| Box::new(serving));
+    }
+
+    fn state_problem(&self) -> Option<&'static str> {
+        if self.engine.is_stopping() {
+            return Some("the server is stopping");
+        }
+        match self.serving.get().map(|serving| serving()) {
+            None => Some("the server is starting"),
+            Some(Serving::Draining) => Some("all shares or endpoints are being drained"),
+            Some(Serving::Accepting) => None,
         }
     }
 }
@@ -191,11 +227,20 @@ impl Figures for Observer {
         let exports = self.sources.snapshot();
         let uptime = self.started.elapsed().as_secs_f64();
         let refused = self.engine.connection_refusals().into_iter();
+        let throttled = self.engine.throttles().into_iter();
+        let budget = self.engine.budget();
         Status {
             pid: self.process,
             refused: refused
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),
+            throttled: throttled
+                .map(|(reason, count)| (reason.to_owned(), count))
+                .collect(),
+            memory: Memory {
+                used: budget.used() as u64,
+                limit: budget.limit() as u64,
+            },
             ..Status::new(
                 self.engine.snapshot(),
                 self.engine.refusals(),
@@ -205,13 +250,18 @@ impl Figures for Observer {
         }
     }
 
-    fn troubles(&self) -> Vec<String> {
+    fn checks(&self, sources: bool) -> Vec<Check> {
+        let state = self.state_problem().map(str::to_owned);
         let lost = self.engine.failed_listeners().into_iter();
-        let mut troubles: Vec<_> = lost
-            .map(|addr| format!("no longer listening at {addr}"))
-            .collect();
-        troubles.extend(self.sources.probe_failures());
-        troubles
+        let lost = lost.map(|addr| format!("no longer listening at {addr}"));
+        let mut checks = vec![
+            Check::new(CheckKind::State, "state", state.into_iter().collect()),
+            Check::new(CheckKind::Listeners, "listeners", lost.collect()),
+        ];
+        if sources {
+            checks.extend(self.sources.checks());
+        }
+        checks
     }
 }
 
@@ -237,32 +287,31 @@ impl StatusServer {
     }
 
     fn respond(&self, request: &Request) -> Response {
+        if let Some(probes) = Probes::at(&request.path) {
+            let checks = self.figures.checks(probes.include_sources());
+            return probes.response(&checks, request.has_key("verbose"));
+        }
         match request.path.as_str() {
             "/" => page::response(),
-            "/healthz" => self.health(),
             "/status.json" => match serde_json::to_vec(&self.figures.status()) {
                 Ok(json) => Response::new("application/json", json),
                 Err(error) => internal_error(&error),
             },
-            "/metrics" => match metrics::text(self.figures.status()) {
+            "/metrics" => match self.metrics() {
                 Ok(text) => Response::new(metrics::CONTENT_TYPE, text),
                 Err(error) => internal_error(&error),
             },
             _ => Response::error(
                 "404 Not Found",
-                "expected /, /healthz, /metrics or /status.json",
+                "expected /, /healthz, /livez, /metrics, /readyz or /status.json",
             ),
         }
     }
 
-    /// Returns 200 if clients can connect and all sources answer, otherwise 503 with one line per
-    /// problem.
-    fn health(&self) -> Response {
-        let troubles = self.figures.troubles();
-        match troubles.is_empty() {
-            true => Response::new("text/plain; charset=utf-8", "ok\n"),
-            false => Response::error("503 Service Unavailable", &troubles.join("\n")),
-        }
+    fn metrics(&self) -> Result<String, std::fmt::Error> {
+        let status = self.figures.status();
+        let ready = Probes::Ready.passed(&self.figures.checks(true));
+        metrics::text(status, ready)
     }
 }
 

@@ -656,3 +656,76 @@ fn devices_come_and_go_while_others_are_read() {
         churn(shares() / 5, 20, true);
     }
 }
+
+/// Returns the row of the share `name` in the result of `evict`.
+fn evicted(output: &Output, name: &str) -> Value {
+    let result: Value = serde_json::from_str(&stdout_of(output)).expect("JSON");
+    let shares = result["shares"].as_array().expect("a list");
+    let mut rows = shares.iter().filter(|share| share["name"] == name);
+    rows.next().expect("the share").clone()
+}
+
+#[test]
+fn what_is_cached_of_a_share_is_released_while_clients_read() {
+    let server = Fixture::started(|dir, command| {
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let image = at("image");
+        let packed = Command::new(BARGE)
+            .args(["pack", &at("a"), &image, "--compress", "lz4", "-q"])
+            .output();
+        stdout_of(&packed.expect("runs"));
+        command.args(["--9p", "tcp:127.0.0.1:0", "--ready", "json"]);
+        command.arg(format!("--control=unix:{}", at("control")));
+        command.args([format!("image={image}"), format!("a={}", at("a"))]);
+    });
+    let endpoints = server.ready["endpoints"].as_array().expect("a list");
+    let address = endpoints[0]["address"].as_str().expect("an address");
+    let url = |path: &str| format!("9p://{}/{path}", address.trim_start_matches("tcp:"));
+    let clients = ["image", "a"].map(|share| Client::open(&url(share)).expect("connected"));
+    let files = clients.each_ref();
+    let files = files.map(|client| client.open_file("large").expect("opened"));
+    let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = vec![0; 50_000];
+            for at in (0..LARGE - buffer.len()).step_by(37_003).cycle() {
+                for file in &files {
+                    let read = file.read_at(&mut buffer, at as u64).expect("read");
+                    assert!(read > 0);
+                    let mut bytes = buffer[..read].iter().enumerate();
+                    assert!(bytes.all(|(more, found)| *found == byte(at + more)));
+                }
+                reads.fetch_add(1, Ordering::Relaxed);
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        let (mut released, mut closed) = (0, 0);
+        for _ in 0..5 {
+            let before = reads.load(Ordering::Relaxed);
+            while reads.load(Ordering::Relaxed) < before + 10 {
+                std::thread::yield_now();
+            }
+            let all = server.ctl(&["evict", "--json"]);
+            let (image, directory) = (evicted(&all, "image"), evicted(&all, "a"));
+            released += image["memory_bytes"].as_u64().expect("a number");
+            closed += directory["descriptors"].as_u64().expect("a number");
+            assert_eq!(image["disk_bytes"], 0);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(released > 0 && closed > 0, "{released} {closed}");
+    });
+    // Once nobody reads, nothing is left.
+    server.ctl(&["evict"]);
+    let all = server.ctl(&["evict", "--json"]);
+    assert_eq!(evicted(&all, "image")["memory_bytes"], 0);
+    let text = stdout_of(&server.ctl(&["evict", "a"]));
+    assert!(
+        text.starts_with("SHARE") && text.lines().count() == 2,
+        "{text}"
+    );
+    let missing = server.ctl(&["evict", "missing"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(stderr_of(&missing).contains("expected the name of a share, got 'missing'"));
+}

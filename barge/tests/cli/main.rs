@@ -19,6 +19,7 @@ mod hashes;
 mod hide;
 mod identity;
 mod images;
+mod json;
 mod layers;
 mod lazy;
 mod locks;

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
+use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of, wait_until};
+use crate::status::{get, http};
 
 /// Makes an authority's certificate in `dir`, one for this host and one for alice.
 fn certify(dir: &Path) {
@@ -61,7 +62,7 @@ fn who_comes_without_tls_is_refused_and_certificates_are_read_again() {
     for dir in [&old, &new] {
         certify(dir.path());
     }
-    let (served, port) = serve(old.path(), &["--nfs-xprtsec", "tls"]);
+    let (served, port) = serve(old.path(), &["--nfs-xprtsec", "tls", "--http", "0"]);
     assert!(
         served.output[0].contains(",xprtsec=tls "),
         "{:?}",
@@ -77,6 +78,15 @@ fn who_comes_without_tls_is_refused_and_certificates_are_read_again() {
     }
     let why = stderr_of(&ls(port, &trusting(new.path())));
     assert!(why.contains("certificate"), "{why}");
+    let counted = |line: &str| get(&http(&served), "/metrics").lines().any(|it| it == line);
+    wait_until("the failed handshake is counted", || {
+        counted("barge_connections_refused_total{reason=\"tls\"} 1")
+    });
+    // A connection for each version.
+    assert!(!counted(
+        "barge_clients_denied_total{reason=\"weak_auth\"} 0"
+    ));
+    assert!(counted("barge_clients_denied_total{reason=\"kerberos\"} 0"));
     for name in ["server.pem", "server.key"] {
         std::fs::copy(new.path().join(name), old.path().join(name)).expect("copied");
     }

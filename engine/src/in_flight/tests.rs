@@ -31,7 +31,7 @@ impl Lane {
         };
         Arc::new(Lane {
             in_flight: InFlight::new(workers, limits),
-            stats: StatsRegistry::new(false).add_lane(Vocabulary::none()),
+            stats: StatsRegistry::new(false, None).add_lane(Vocabulary::none()),
             open: AtomicBool::new(true),
             answered: Mutex::default(),
         })

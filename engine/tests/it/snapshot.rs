@@ -1,6 +1,7 @@
 //! Snapshots of an engine.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use engine::{EngineStatus, Tuning};
 
@@ -87,4 +88,70 @@ fn nothing_is_told_apart_unless_that_is_asked_for() {
     let status = rig.engine.snapshot();
     assert!(status.operations.is_empty());
     assert_eq!((status.totals.requests, status.lanes.len()), (1, 1));
+}
+
+#[test]
+fn slow_requests_are_counted_wherever_they_were_answered_and_only_if_that_is_asked_for() {
+    for (slow, expected) in [(Duration::from_nanos(1), 3), (Duration::MAX, 0)] {
+        let rig = Rig::new(Tuning {
+            slow: Some(slow),
+            ..Tuning::default()
+        });
+        let link = rig.connect();
+        send(&link, &[b"\x01e", b"\x02f", b"\x03w"]);
+        rig.fake.await_reached(3);
+        rig.fake.open(3);
+        for _ in 0..3 {
+            reply(&link);
+        }
+        let status = rig.engine.snapshot();
+        let counted = status.slow.get("fake").map_or(0, |slow| slow.requests);
+        assert_eq!(counted, expected);
+        assert!(status.operations.is_empty());
+    }
+}
+
+#[test]
+fn lines_about_slow_requests_are_limited_and_those_left_out_are_counted() {
+    let rig = Rig::new(Tuning {
+        slow: Some(Duration::from_nanos(1)),
+        ..Tuning::default()
+    });
+    let link = rig.connect();
+    for _ in 0..50 {
+        send(&link, &[b"\x01e"]);
+        reply(&link);
+    }
+    let slow = rig.engine.snapshot().slow["fake"];
+    // A burst of lines, and perhaps one more if the test takes long.
+    let logged = slow.requests - slow.suppressed;
+    assert!(slow.requests == 50 && (1..50).contains(&logged), "{slow:?}");
+}
+
+#[test]
+fn a_connection_that_is_not_read_because_of_a_limit_is_counted_by_the_limit() {
+    let rig = Rig::new(Tuning {
+        in_flight: 1,
+        ..Tuning::default()
+    });
+    let throttled = || -> BTreeMap<_, _> { rig.engine.throttles().into_iter().collect() };
+    let link = rig.connect();
+    send(&link, &[b"\x01w"]);
+    rig.fake.await_reached(1);
+    assert_eq!(
+        throttled(),
+        [("memory", 0), ("in-flight", 0), ("replies", 0)].into()
+    );
+    send(&link, &[b"\x02w"]);
+    while throttled()["in-flight"] == 0 {
+        std::thread::yield_now();
+    }
+    rig.fake.open(1);
+    rig.fake.open(2);
+    reply(&link);
+    reply(&link);
+    assert_eq!(
+        throttled(),
+        [("memory", 0), ("in-flight", 1), ("replies", 0)].into()
+    );
 }

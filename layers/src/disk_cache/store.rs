@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use vfs::attr::SetTime;
+use vfs::source_stats::CacheStats;
 use vfs::{
     AttrMask, Call, Caller, Cx, DirEntry, DirSink, Errno, File, FileSystem, Kind, Mode, Name, Node,
     OpenFlags, ReaddirMode, RenameFlags, Result, SetAttr, Time,
@@ -39,6 +40,10 @@ pub(super) struct Store {
     process: u64,
     serial: AtomicU64,
     state: Mutex<State>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    /// The bytes that this process has evicted.
+    evicted: AtomicU64,
 }
 
 struct State {
@@ -81,11 +86,33 @@ impl Store {
                 used: None,
                 added_since_scan: 0,
             }),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
         })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Counts an open of a file whose copy was found, or was not.
+    pub(super) fn count_open(&self, found: bool) {
+        let counter = if found { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the statistics so far. The size is that of the last scan and of files added here
+    /// since.
+    pub(super) fn stats(&self) -> CacheStats {
+        let state = self.state();
+        CacheStats {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            bytes: state.used.unwrap_or(0),
+            limit: state.max_bytes,
+            evicted: self.evicted.load(Ordering::Relaxed),
+        }
     }
 
     /// Returns the size of the largest file to cache: one file must not evict all others.
@@ -297,6 +324,7 @@ impl Store {
             self.unlink(&format!("{key}.sums"));
             self.unlink(&format!("{key}.data"));
             used -= copy.bytes;
+            self.evicted.fetch_add(copy.bytes, Ordering::Relaxed);
         }
         Ok(used)
     }

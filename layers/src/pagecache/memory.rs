@@ -12,7 +12,7 @@ use vfs::{Cx, Result};
 
 use super::cached::Cached;
 use super::units::{BLOCK, CacheUnit, PAGE};
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 pub(super) struct Memory {
@@ -20,6 +20,8 @@ pub(super) struct Memory {
     capacity: u64,
     /// The number of dirty blocks.
     dirty: AtomicUsize,
+    /// The bytes that were evicted.
+    evicted: AtomicU64,
     inner: Mutex<Inner>,
     /// Notified when a block is no longer dirty.
     less_dirty: Condvar,
@@ -61,6 +63,7 @@ impl Memory {
         Arc::new(Memory {
             capacity: (bytes as u64 / BLOCK).max(Memory::MIN_BLOCKS) * BLOCK,
             dirty: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
             inner: Mutex::default(),
             less_dirty: Condvar::new(),
         })
@@ -73,6 +76,16 @@ impl Memory {
     /// Returns the bytes in use.
     pub(super) fn used(&self) -> u64 {
         self.inner().used
+    }
+
+    /// Counts bytes that were evicted to make room.
+    pub(super) fn count_evicted(&self, bytes: u64) {
+        self.evicted.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that were evicted to make room.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
     }
 
     /// Returns the capacity in bytes.

@@ -406,6 +406,7 @@ impl Pages {
             CacheUnit::Page(number) | CacheUnit::ConsumedPage(number) if self.contains(held) => {
                 self.read_around.evict(number);
                 self.memory.free_pages(1);
+                self.memory.count_evicted(PAGE);
             }
             CacheUnit::Page(_) | CacheUnit::ConsumedPage(_) => {}
         }
@@ -426,6 +427,7 @@ impl Pages {
             return false;
         }
         self.blocks.remove(&number);
+        self.memory.count_evicted(BLOCK);
         true
     }
 

@@ -6,7 +6,9 @@
 use std::sync::{Arc, LazyLock};
 
 use vfs::{Call, Caller, Cx, Errno, Patience, Result};
-use wire::{Incoming, Malformed, Outgoing, Reader, Role, ServeOutcome, Session, Vocabulary};
+use wire::{
+    Incoming, Malformed, Outgoing, Reader, RequestTarget, Role, ServeOutcome, Session, Vocabulary,
+};
 
 use crate::Disk;
 use crate::requests::{Requests, vocabulary};
@@ -276,6 +278,20 @@ impl Session for Device {
             out.bytes(&[status::IOERR]);
         }
         capacity > 0
+    }
+
+    fn target(&self, _: &Call, message: &[u8]) -> RequestTarget {
+        let mut request = Reader::new(message);
+        let header = (request.u32(), request.u32(), request.u64());
+        let offset = match header {
+            (Ok(kind::IN | kind::OUT), Ok(_), Ok(sector)) => sector.checked_mul(SECTOR),
+            _ => None,
+        };
+        RequestTarget {
+            inode: Some(self.disk.id()),
+            offset,
+            ..RequestTarget::default()
+        }
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {

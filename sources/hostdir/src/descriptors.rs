@@ -97,6 +97,11 @@ impl Budget {
         evictor.is_some_and(|evictor| evictor.evict(self.open()))
     }
 
+    /// Closes all descriptors that can be opened again, and returns their number.
+    pub(crate) fn evict_all(&self) -> usize {
+        (0..self.open()).take_while(|_| self.evict()).count()
+    }
+
     /// Returns the limit.
     pub(crate) fn limit(&self) -> usize {
         self.limit

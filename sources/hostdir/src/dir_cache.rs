@@ -92,6 +92,14 @@ impl DirCache {
         Lookup::Uncached
     }
 
+    /// Releases all listings, and returns their size in bytes. An open directory that reads one
+    /// keeps it.
+    pub(crate) fn clear(&self) -> usize {
+        let listings = std::mem::take(&mut *self.listings.lock());
+        let sizes = listings.iter().map(|listing| listing.entries.capacity());
+        sizes.sum()
+    }
+
     fn get(&self, node: NodeId, change: u64) -> Option<Arc<Listing>> {
         let mut listings = self.listings.lock();
         let at = listings.iter().position(|listing| listing.node == node)?;

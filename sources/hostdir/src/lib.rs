@@ -76,6 +76,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
+use vfs::source_stats::Evicted;
 use vfs::{
     AttrMask, Capabilities, ChangeStream, Cx, FileSystem, Handle, HandleKey, Node, Result, Support,
 };
@@ -256,6 +257,14 @@ impl FileSystem for HostDir {
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    fn evict(&self) -> Evicted {
+        Evicted {
+            memory: self.tree.dir_cache.clear() as u64,
+            disk: 0,
+            descriptors: self.tree.host.budget.evict_all() as u64,
+        }
     }
 
     fn watch(&self, _: &Cx<'_>) -> Result<Box<dyn ChangeStream>> {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use vfs::source_stats::CacheStats;
 use vfs::{Errno, Result};
 
 /// The idle time after which an entry is evicted: a build or a boot is over by then, and another
@@ -33,6 +34,7 @@ pub(crate) struct Cache<K> {
     round: AtomicU32,
     hits: AtomicU64,
     misses: AtomicU64,
+    evicted: AtomicU64,
 }
 
 struct State<K> {
@@ -58,17 +60,6 @@ enum Slot {
 struct Loading {
     done: Mutex<Option<Result<Arc<[u8]>>>>,
     settled: Condvar,
-}
-
-/// Cache statistics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Bytes held.
-    pub bytes: u64,
-    /// Requests served from the cache.
-    pub hits: u64,
-    /// Requests that needed a load.
-    pub misses: u64,
 }
 
 /// The result of [`Cache::claim`].
@@ -140,6 +131,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
             round: AtomicU32::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
         })
     }
 
@@ -202,7 +194,9 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
             }
             Err(_) => state.slots.remove(&key),
         };
+        let before = state.bytes;
         state.shrink(self.cap);
+        self.count_evicted(before - state.bytes);
         let watch = !state.evictor_running && state.bytes >= MIN_EVICTOR_SIZE;
         state.evictor_running |= watch;
         drop(state);
@@ -220,6 +214,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
         let now = self.round.fetch_add(1, Ordering::Relaxed) + 1;
         let mut state = self.lock();
         let state = &mut *state;
+        let before = state.bytes;
         state.order.retain(|key| match state.slots.get(key) {
             Some(Slot::Ready { bytes, round, .. }) if now.wrapping_sub(*round) >= ROUNDS => {
                 state.bytes -= bytes.len() as u64;
@@ -228,6 +223,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
             }
             _ => true,
         });
+        self.count_evicted(before - state.bytes);
         state.evictor_running = state.bytes > 0;
         state.evictor_running
     }
@@ -238,7 +234,24 @@ impl<K: Copy + Eq + Hash + Send + 'static> Cache<K> {
             bytes: self.lock().bytes,
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
+            limit: self.cap,
+            evicted: self.evicted.load(Ordering::Relaxed),
         }
+    }
+
+    /// Releases all entries, except for loads in progress, and returns their size in bytes. Readers
+    /// of an entry keep it.
+    pub(crate) fn clear(&self) -> u64 {
+        let mut state = self.lock();
+        state
+            .slots
+            .retain(|_, slot| matches!(slot, Slot::Loading(_)));
+        state.order.clear();
+        std::mem::take(&mut state.bytes)
+    }
+
+    fn count_evicted(&self, bytes: u64) {
+        self.evicted.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {

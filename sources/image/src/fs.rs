@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use ::erofs::layout::{MAGIC, SUPERBLOCK_OFFSET};
 use ::erofs::read::Error;
 use sidecar::ReadaheadRange;
-use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, Patience, Result};
+use vfs::source_stats::{CacheStats, Evicted};
+use vfs::{Capabilities, Cx, Errno, FileSystem, Handle, Node, Patience, Result, SourceStats};
 
-use crate::cache::{Cache, CacheStats};
+use crate::cache::Cache;
 use crate::erofs::Erofs;
 use crate::format::Tree;
 use crate::range::{FileRanges, RangeSource};
@@ -165,5 +166,32 @@ impl FileSystem for ImageFs {
 
     fn capabilities(&self) -> Capabilities {
         self.tree.capabilities()
+    }
+
+    fn source_stats(&self) -> SourceStats {
+        let mut stats = SourceStats {
+            cache: Some(self.cache_stats()),
+            ..SourceStats::default()
+        };
+        for source in &self.devices.sources {
+            stats.add(&source.stats());
+        }
+        stats
+    }
+
+    fn evict(&self) -> Evicted {
+        let sources = self.devices.sources.iter();
+        Evicted {
+            memory: self.devices.cache.clear(),
+            disk: sources.map(|source| source.evict()).sum(),
+            descriptors: 0,
+        }
+    }
+
+    fn ping(&self) -> Result<()> {
+        for source in &self.devices.sources {
+            source.ping()?;
+        }
+        Ok(())
     }
 }

@@ -39,7 +39,6 @@ mod trust;
 mod verified;
 mod xattr;
 
-pub use cache::CacheStats;
 pub use disk_cache::{
     AllowedReads, CachedImage, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions,
     ImageIdentity, ImageUser, Verification,

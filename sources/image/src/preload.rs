@@ -140,6 +140,18 @@ impl RangeSource for Preloaded {
         self.inner.readahead_len()
     }
 
+    fn stats(&self) -> vfs::SourceStats {
+        self.inner.stats()
+    }
+
+    fn evict(&self) -> u64 {
+        self.inner.evict()
+    }
+
+    fn ping(&self) -> io::Result<()> {
+        self.inner.ping()
+    }
+
     fn file(&self, at: u64, len: usize) -> Option<FileGuard<'_>> {
         self.inner.file(at, len)
     }

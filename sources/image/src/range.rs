@@ -7,7 +7,7 @@ use std::path::Path;
 
 use parking_lot::RwLockReadGuard;
 use rustix::io::preadv;
-use vfs::Patience;
+use vfs::{Patience, SourceStats};
 
 /// An immutable byte sequence of known length, read in ranges.
 pub trait RangeSource: Send + Sync {
@@ -26,6 +26,24 @@ pub trait RangeSource: Send + Sync {
     /// remote source can issue the requests concurrently and merge adjacent pieces. Returns an
     /// error if a range is beyond the end.
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()>;
+
+    /// Asks the server of a remote source whether it answers: one request, which is not repeated
+    /// and whose reply is not cached. Returns `Ok` at once for a local source.
+    fn ping(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Returns the statistics of requests to another server, and of the disk cache; empty for a
+    /// local source.
+    fn stats(&self) -> SourceStats {
+        SourceStats::default()
+    }
+
+    /// Releases the contents of the disk cache, unless another process uses them or they are being
+    /// read, and returns their size in bytes.
+    fn evict(&self) -> u64 {
+        0
+    }
 
     /// Returns how many bytes to read ahead for a sequential reader.
     fn readahead_len(&self) -> u64;

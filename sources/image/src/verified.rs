@@ -176,6 +176,18 @@ impl RangeSource for Verified {
         self.inner.readahead_len()
     }
 
+    fn stats(&self) -> vfs::SourceStats {
+        self.inner.stats()
+    }
+
+    fn evict(&self) -> u64 {
+        self.inner.evict()
+    }
+
+    fn ping(&self) -> io::Result<()> {
+        self.inner.ping()
+    }
+
     /// Returns nothing for the first chunk, which has a header that is hashed as zeros.
     fn chunk_hash(&self, number: u64) -> Option<Hash> {
         self.hash(0, number).ok().filter(|_| number > 0)

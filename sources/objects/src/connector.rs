@@ -11,6 +11,7 @@ use object_store::client::{
 };
 use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
+use vfs::source_stats::RemoteCounters;
 
 /// Transfer statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,10 +23,18 @@ pub struct TransferStats {
 }
 
 /// Counters for [`TransferStats`].
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct TransferCounters {
     requests: AtomicU64,
     bytes: AtomicU64,
+    /// The times of requests for ranges, and their failures.
+    pub(crate) ranges: RemoteCounters,
+}
+
+impl std::fmt::Debug for TransferCounters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.stats().fmt(f)
+    }
 }
 
 impl TransferCounters {
@@ -36,6 +45,7 @@ impl TransferCounters {
 
     pub(crate) fn add_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.ranges.add_received(bytes);
     }
 
     /// Returns the sums so far.

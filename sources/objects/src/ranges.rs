@@ -3,12 +3,13 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt};
 use image::{DiskCacheEntry, FileGuard, ImageIdentity, LazyName, Piece, RangeSource};
 use parking_lot::Mutex;
-use vfs::{Errno, Patience};
+use vfs::{Errno, Patience, SourceStats};
 
 use crate::coalesce::{MAX_GAP, MAX_REQUEST, RangeRequest, coalesce};
 use crate::connector::{TransferCounters, TransferStats};
@@ -188,7 +189,11 @@ impl Object {
                 at += bytes.len() as u64;
                 Ok(())
             };
-            self.server.fetch(start..end, &mut receive).await?;
+            let begun = Instant::now();
+            let fetched = self.server.fetch(start..end, &mut receive).await;
+            let ranges = &self.counters.ranges;
+            ranges.count(begun.elapsed(), fetched.is_err());
+            fetched?;
             match at == end {
                 true => Ok(()),
                 false => wrong(at - start),
@@ -226,6 +231,24 @@ impl RangeSource for Object {
 
     fn readahead_len(&self) -> u64 {
         READAHEAD
+    }
+
+    fn stats(&self) -> SourceStats {
+        SourceStats {
+            remote: Some(self.counters.ranges.stats()),
+            ..SourceStats::default()
+        }
+    }
+
+    /// Requests the last byte.
+    fn ping(&self) -> io::Result<()> {
+        let Some(last) = self.len.checked_sub(1) else {
+            return Ok(());
+        };
+        let mut ignore = |_: &[u8]| Ok(());
+        let request = self.server.fetch(last..self.len, &mut ignore);
+        let done = self.requests.run(request);
+        done.map_err(|failed| failed.errno.into())
     }
 
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {

@@ -11,15 +11,18 @@ mod preserve;
 mod progress;
 
 use std::collections::HashMap;
+use std::io::{Write, stdout};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::Mutex;
+use serde_json::json;
 use vfs::{AttrMask, Entry, Errno, Kind, Mode, Name, NewNode, Node, NodeId, Result, Time};
 
-use super::ErrorReporter;
 use super::args::CpArgs;
 use super::operand::Operand;
+use super::{ErrorReporter, finish_output};
 use crate::disk_cache::DiskCacheArgs;
 use crate::{CommandResult, Failure, confinement};
 use barge_client::tree::Tree;
@@ -54,6 +57,7 @@ pub(crate) fn cp(args: &CpArgs) -> CommandResult {
         target: target.tree.clone(),
         errors: ErrorReporter::default(),
         progress: Progress::new(args.quiet),
+        copied: Copied::default(),
     };
     std::thread::scope(|scope| {
         // At most four files per thread wait: a queued file holds its node.
@@ -86,7 +90,37 @@ pub(crate) fn cp(args: &CpArgs) -> CommandResult {
     .rev()
     .for_each(|directory| directory.finish(&copier));
     copier.progress.finish();
-    Ok(copier.errors.status())
+    if !args.json {
+        return Ok(copier.errors.status());
+    }
+    let Copied {
+        files,
+        directories,
+        others,
+    } = &copier.copied;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let object = json!({
+        "destination": to.to_string(),
+        "files": count(files),
+        "directories": count(directories),
+        "others": count(others),
+        "bytes": copier.progress.bytes(),
+        "errors": copier.errors.count(),
+    });
+    finish_output(writeln!(stdout(), "{object}"), &copier.errors)
+}
+
+/// The numbers of copies.
+#[derive(Default)]
+struct Copied {
+    files: AtomicU64,
+    directories: AtomicU64,
+    /// Links, pipes, sockets and devices.
+    others: AtomicU64,
+}
+
+fn increment(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The destination.
@@ -129,6 +163,7 @@ struct Copier {
     target: Tree,
     errors: ErrorReporter,
     progress: Progress,
+    copied: Copied,
 }
 
 /// A file to copy.
@@ -179,6 +214,7 @@ impl Copier {
         if self.preserve.attributes {
             preserve_attributes(self, &file.tree, &file.from, &*copy)?;
         }
+        increment(&self.copied.files);
         Ok(copy)
     }
 }
@@ -323,7 +359,9 @@ impl Walk<'_> {
         let key = (from.attr.device, from.attr.id);
         let has_links = self.copier.hard_links && from.attr.nlink > 1;
         if has_links && let Some(copy) = self.linked_copies.get(&key) {
-            return self.make_link(to, &name, &**copy).map(|()| None);
+            self.make_link(to, &name, &**copy)?;
+            increment(&self.copier.copied.others);
+            return Ok(None);
         }
         match from.attr.kind {
             Kind::Directory if self.is_copy(tree, &from) => {
@@ -332,6 +370,7 @@ impl Walk<'_> {
             }
             Kind::Directory => {
                 let (made, new) = self.make_directory(to, &name)?;
+                increment(&self.copier.copied.directories);
                 if new && let Some(identity) = NodeIdentity::of(&self.copier.target, &*made) {
                     self.created.insert(made.id(), identity);
                 }
@@ -368,6 +407,7 @@ impl Walk<'_> {
             }
             _ => {
                 let copy = self.make_special(tree, &from, to, &name)?;
+                increment(&self.copier.copied.others);
                 if has_links {
                     self.linked_copies.insert(key, copy);
                 }

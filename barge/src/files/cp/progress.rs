@@ -46,6 +46,11 @@ impl Progress {
         }
     }
 
+    /// Returns the number of bytes copied.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bar.position()
+    }
+
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -22,6 +22,7 @@ fn args(operands: &[String], archive: bool) -> CpArgs {
         archive,
         jobs: 4,
         quiet: true,
+        json: false,
         disk_cache: DiskCacheArgs::default(),
     }
 }

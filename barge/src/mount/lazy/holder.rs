@@ -22,8 +22,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
 use sys::fanotify::Group;
 
-use super::super::MountArgs;
 use super::super::options::ResolvedOptions;
+use super::super::{Backend, MountArgs};
 use super::events::{Events, Waiting};
 use super::reads::Reads;
 use super::{Fill, LIMITS, Reply, Request, obstacle};
@@ -78,6 +78,7 @@ pub(crate) fn hold(
         dir: args.dir.clone(),
         cache_dir: cache.dir().to_owned(),
         flags,
+        ready: args.ready_text(Backend::Erofs, true),
         sender,
     };
     let namespaces = ChildNamespaces::new(options.sandbox)?;
@@ -112,6 +113,8 @@ struct Place {
     dir: PathBuf,
     cache_dir: PathBuf,
     flags: MountFlags,
+    /// The text that reports that it is ready.
+    ready: String,
     /// For all that happens there.
     sender: Sender<Happening>,
 }
@@ -474,7 +477,7 @@ impl Mount {
             Request::Ready => {
                 if matches!(self.state, State::Mounted) {
                     let failed = |failure: Failure| io::Error::other(failure.message);
-                    background::report_ready().map_err(failed)?;
+                    background::report_ready(&self.place.ready).map_err(failed)?;
                     service::notify_ready("ready");
                     self.state = State::Ready;
                 }

@@ -330,8 +330,9 @@ pub(crate) struct ObservabilityArgs {
     /// Address to serve the status page, metrics and health checks at
     ///
     /// PORT (of this host only), HOST:PORT, tcp:HOST:PORT or unix:PATH. / is the status page,
-    /// /status.json has its values, /metrics is for Prometheus, /healthz is the health check;
-    /// `barge top` shows the same. Every client of this address sees who the clients of the shares
+    /// /status.json has its values, /metrics is for Prometheus; `barge top` shows the same. /livez
+    /// fails if a listener has ended, /healthz also if a source does not answer, /readyz also while
+    /// the server starts or drains. Every client of this address sees who the clients of the shares
     /// are.
     #[arg(long, value_name = "ADDR", value_parser = crate::status::parse_addr)]
     pub(in crate::serve) http: Option<Addr>,
@@ -340,6 +341,13 @@ pub(crate) struct ObservabilityArgs {
     /// In addition to addresses, localhost and the name of this host.
     #[arg(long, value_name = "NAME", requires = "http")]
     pub(in crate::serve) http_name: Vec<String>,
+    /// Log each request that takes longer than this, ms [default: off]
+    ///
+    /// A line has the protocol, request, share, client, inode number, path or name if known, bytes
+    /// and times. The wait for a worker counts, the wait for a lock does not. A client causes 8
+    /// lines at once, then one every 10 seconds; /metrics counts all.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(in crate::serve) slow_ms: Option<u32>,
     /// File to log every call of the sources to
     ///
     /// Times and results are included, one JSON object per line, for `barge bench replay`. A call

@@ -22,7 +22,7 @@ use crate::child::message::{self, unexpected};
 use crate::child::{self, users};
 use crate::serve::live::LiveServer;
 use crate::serve::plan::Plan;
-use crate::status::{Figures, Status};
+use crate::status::{Check, CheckKind, Figures, Status};
 
 /// The options that the broker passes to a process that serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,7 +214,14 @@ impl BrokerClient {
             while let Ok((wanted, Some(to))) = message::receive::<Wanted>(broker.control.as_fd()) {
                 match wanted {
                     Wanted::Status => send_json(to, &live.figures().status()),
-                    Wanted::Troubles => send_json(to, &live.figures().troubles()),
+                    // It waits for sources that may hang; figures do not.
+                    Wanted::Checks { sources } => {
+                        let live = live.clone();
+                        let thread = std::thread::Builder::new().name("barge-checks".into());
+                        // As below.
+                        let _ =
+                            thread.spawn(move || send_json(to, &live.figures().checks(sources)));
+                    }
                     // It may wait for requests in flight, or for another change.
                     Wanted::Live(request) => {
                         let live = live.clone();
@@ -251,6 +258,9 @@ struct PartFigures(Arc<BrokerClient>);
 /// Time for a part to send its figures.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Time for a part to send the results of its checks: a source that hangs is known after 3 s.
+const CHECKS_TIMEOUT: Duration = Duration::from_secs(4);
+
 impl PartFigures {
     /// Returns the parts that serve.
     fn parts(&self) -> io::Result<Vec<Part>> {
@@ -260,39 +270,62 @@ impl PartFigures {
         }
     }
 
-    fn of<F: DeserializeOwned>(&self, part: Part, wanted: Wanted) -> io::Result<F> {
+    /// Asks a part, and returns the socket to read the reply from.
+    fn ask(&self, part: Part, wanted: Wanted) -> io::Result<UnixStream> {
         let socket = self.0.descriptor(&Request::Figures { part, wanted })?;
-        let socket = UnixStream::from(socket);
-        socket.set_read_timeout(Some(FIGURES_TIMEOUT))?;
-        let mut text = Vec::new();
-        socket.take(MAX_FIGURES).read_to_end(&mut text)?;
-        Ok(serde_json::from_slice(&text)?)
+        Ok(UnixStream::from(socket))
     }
+}
+
+/// Reads the reply of a part within `time`.
+fn reply<F: DeserializeOwned>(socket: UnixStream, time: Duration) -> io::Result<F> {
+    socket.set_read_timeout(Some(time))?;
+    let mut text = Vec::new();
+    socket.take(MAX_FIGURES).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
 }
 
 impl Figures for PartFigures {
     fn status(&self) -> Status {
         let parts = self.parts().unwrap_or_default().into_iter();
-        let all = parts.filter_map(|part| self.of(part, Wanted::Status).ok());
+        let status = |part| reply(self.ask(part, Wanted::Status)?, FIGURES_TIMEOUT);
+        let all = parts.filter_map(|part| status(part).ok());
         Status {
             pid: self.0.id(),
             ..Status::sum(all)
         }
     }
 
-    fn troubles(&self) -> Vec<String> {
+    fn checks(&self, sources: bool) -> Vec<Check> {
+        let processes = |problems| Check::new(CheckKind::Listeners, "processes", problems);
         let parts = match self.parts() {
             Ok(parts) => parts,
-            Err(error) => return vec![format!("the server's processes: {error}")],
+            Err(error) => return vec![processes(vec![format!("the server's processes: {error}")])],
         };
+        let mut problems = Vec::new();
         let mut all = Vec::new();
-        for part in parts {
+        let several = parts.len() > 1;
+        let ask = |part: Part| {
+            // Short, and without spaces, as names of checks are.
+            let name = match &part {
+                Part::Share(name) => name.clone(),
+                Part::Whole | Part::Status => "main".into(),
+            };
             let title = part.title();
-            match self.of::<Vec<String>>(part, Wanted::Troubles) {
-                Ok(troubles) => all.extend(troubles),
-                Err(error) => all.push(format!("{title} does not answer: {error}")),
+            (name, title, self.ask(part, Wanted::Checks { sources }))
+        };
+        // All parts run their checks at the same time.
+        let asked: Vec<_> = parts.into_iter().map(ask).collect();
+        for (name, title, socket) in asked {
+            match socket.and_then(|socket| reply::<Vec<Check>>(socket, CHECKS_TIMEOUT)) {
+                Ok(checks) => all.extend(checks.into_iter().map(|check| match several {
+                    true => check.of_process(&name),
+                    false => check,
+                })),
+                Err(error) => problems.push(format!("{title} does not answer: {error}")),
             }
         }
+        all.insert(0, processes(problems));
         all
     }
 }

@@ -44,7 +44,10 @@ pub(super) enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Wanted {
     Status,
-    Troubles,
+    /// The checks of health, those of sources only if `sources`.
+    Checks {
+        sources: bool,
+    },
     /// A request about the running set, whose reply is a result. Only the broker sends it.
     Live(LiveRequest),
 }

@@ -27,6 +27,7 @@ use super::endpoints::normalized;
 use super::live::{ErrorCode, LiveError, LiveRequest, LiveServer, Target};
 use super::plan::{self, Plan};
 use crate::config::{Config, Share};
+use crate::version::{Build, VERSION};
 
 /// A server that can be changed while it runs.
 pub(super) trait Backend: Send + Sync {
@@ -84,6 +85,7 @@ impl Controller {
             Method::ShareRemove(name, drain) => self.remove(&Target::Share(name), drain),
             Method::EndpointRemove(addr, drain) => self.remove(&Target::Endpoint(addr), drain),
             Method::ClientList => self.backend.request(LiveRequest::Clients),
+            Method::CacheEvict(share) => self.backend.request(LiveRequest::Evict { share }),
             Method::ClientDisconnect(client) => {
                 self.backend.request(LiveRequest::Disconnect { client })
             }
@@ -194,7 +196,8 @@ impl Controller {
         let running = without_credentials(&self.running.lock().text());
         let kernel = rustix::system::uname();
         Ok(json!({
-            "version": env!("CARGO_PKG_VERSION"),
+            "version": VERSION,
+            "build": Build::own(),
             "features": { "gss": cfg!(feature = "gss") },
             "process": std::process::id(),
             "user": rustix::process::geteuid().as_raw(),
@@ -213,7 +216,7 @@ impl Controller {
 /// Adds the version and the process id of the server to a listing.
 pub(super) fn with_server(mut listing: Value) -> Value {
     if let Some(object) = listing.as_object_mut() {
-        object.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
+        object.insert("version".into(), json!(VERSION));
         object.insert("pid".into(), json!(std::process::id()));
     }
     listing

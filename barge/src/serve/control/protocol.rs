@@ -37,6 +37,8 @@ pub(crate) enum Method {
     EndpointRemove(String, Option<Duration>),
     ClientList,
     ClientDisconnect(u64),
+    /// Of this share, or of all.
+    CacheEvict(Option<String>),
 }
 
 /// Parses a line. Returns the id of an invalid request as well, as far as it has one.
@@ -105,6 +107,7 @@ fn method(mut object: Map<String, Value>) -> Result<Method, LiveError> {
             Method::EndpointRemove(params.string("address")?, Some(params.timeout()?))
         }
         "client.list" => Method::ClientList,
+        "cache.evict" => Method::CacheEvict(params.optional_string("name")?),
         "client.disconnect" => Method::ClientDisconnect(params.number("id")?),
         _ => {
             let message = format!("method: expected one of docs/control.md, got '{name}'");
@@ -131,6 +134,14 @@ impl Params {
 
     fn string(&mut self, name: &str) -> Result<String, LiveError> {
         self.take(name, "a string", |value| value.as_str().map(str::to_owned))
+    }
+
+    /// Returns a string, or `None` if there is none.
+    fn optional_string(&mut self, name: &str) -> Result<Option<String>, LiveError> {
+        match self.0.contains_key(name) {
+            true => self.string(name).map(Some),
+            false => Ok(None),
+        }
     }
 
     fn number(&mut self, name: &str) -> Result<u64, LiveError> {

@@ -23,10 +23,15 @@ fn metrics(at: &str) -> HashMap<String, f64> {
 }
 
 /// A 9P connection with hand-made messages.
-struct Client(TcpStream);
+pub(super) struct Client(TcpStream);
 
 impl Client {
-    fn new(port: u16) -> Client {
+    pub(super) fn new(port: u16) -> Client {
+        Client::of_share(port, b"")
+    }
+
+    /// Returns a connection whose fid 0 is the root of the share `name`.
+    pub(super) fn of_share(port: u16, name: &[u8]) -> Client {
         let mut client = Client(TcpStream::connect(("127.0.0.1", port)).expect("connected"));
         client.call(Tmessage::Version {
             msize: 8192,
@@ -36,13 +41,22 @@ impl Client {
             fid: Fid(0),
             afid: Fid::NONE,
             uname: b"",
-            aname: b"",
+            aname: name,
             n_uname: Uid(0),
         });
         client
     }
 
-    fn call(&mut self, message: Tmessage<'_>) {
+    pub(super) fn call(&mut self, message: Tmessage<'_>) {
+        self.send(message);
+        let mut size = [0; 4];
+        self.0.read_exact(&mut size).expect("a reply");
+        let mut rest = vec![0; u32::from_le_bytes(size) as usize - 4];
+        self.0.read_exact(&mut rest).expect("all of it");
+    }
+
+    /// Sends a request without waiting for its reply.
+    pub(super) fn send(&mut self, message: Tmessage<'_>) {
         let tag = match message {
             Tmessage::Version { .. } => Tag::NONE,
             _ => Tag(1),
@@ -50,10 +64,6 @@ impl Client {
         let mut bytes = Vec::new();
         message.encode(Dialect::Linux, tag, &mut bytes);
         self.0.write_all(&bytes).expect("sent");
-        let mut size = [0; 4];
-        self.0.read_exact(&mut size).expect("a reply");
-        let mut rest = vec![0; u32::from_le_bytes(size) as usize - 4];
-        self.0.read_exact(&mut rest).expect("all of it");
     }
 }
 
@@ -103,6 +113,59 @@ fn every_request_is_counted_once_and_for_ever() {
     while !check(0.0) {
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn the_build_in_the_metrics_is_that_of_the_version() {
+    let run = |option: &str| Command::new(BARGE).arg(option).output().expect("runs");
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(stdout_of(&run("-V")), format!("barge {version}\n"));
+    let long = stdout_of(&run("--version"));
+    let lines: Vec<&str> = long.lines().collect();
+    let [name, commit, features, rustc] = lines[..] else {
+        panic!("{long}");
+    };
+    assert_eq!(name, format!("barge {version}"));
+    let value = |line: &str, key: &str, absent: &str| {
+        let value = line.strip_prefix(key).expect(key);
+        value.replace(absent, "")
+    };
+    let build = format!(
+        "barge_build_info{{version=\"{version}\",commit=\"{}\",features=\"{}\",rustc=\"{}\"}}",
+        value(commit, "commit: ", "unknown"),
+        value(features, "features: ", "none"),
+        value(rustc, "rustc: ", "")
+    );
+    let served = ServerProcess::start(&["mem:", "--http", "0"]);
+    let now = metrics(&http(&served));
+    assert_eq!(now.get(&build), Some(&1.0), "{build}");
+    // A page does not depend on the build.
+    let page = Command::new(BARGE).arg("man").output().expect("runs");
+    assert!(!stdout_of(&page).contains("rustc"));
+}
+
+#[test]
+fn requests_to_the_server_of_a_source_are_measured_and_their_failures_counted() {
+    let origin = ServerProcess::start(&["mem:"]);
+    let source = format!("far=9p://127.0.0.1:{}/?soft&timeo=5", origin.port());
+    let served = ServerProcess::start(&[&source, "near=mem:", "--http", "0"]);
+    let at = http(&served);
+    let value = |name: &str, export: &str| {
+        let name = format!("barge_remote_{name}{{export=\"{export}\"}}");
+        metrics(&at).get(&name).copied()
+    };
+    assert_eq!(value("request_seconds_count", "near"), None);
+    let list = |name: &str| served.barge(&["ls", "{}"], name);
+    assert_eq!(stdout_of(&list("far")), "");
+    let count = value("request_seconds_count", "far").expect("counted");
+    let sum = value("request_seconds_sum", "far").expect("counted");
+    assert!(count >= 2.0 && sum > 0.0 && sum < 60.0, "{count} {sum}");
+    assert_eq!(value("errors_total", "far"), Some(0.0));
+    drop(origin);
+    stderr_of(&list("far"));
+    let failed = value("errors_total", "far").expect("counted");
+    assert!(failed >= 1.0, "{failed}");
+    assert!(value("request_seconds_count", "far") > Some(count));
 }
 
 #[test]

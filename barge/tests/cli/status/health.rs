@@ -1,15 +1,24 @@
-//! `/healthz` with failures.
+//! `/healthz`, `/livez` and `/readyz`, with failures.
 
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
+use p9::{Fid, Names, Tmessage};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::counts::Client;
 use super::{ask, get, http};
-use crate::served::{BARGE, ServerProcess};
+use crate::served::{BARGE, ServerProcess, stdout_of, wait_until};
 
 /// Returns the status and the body of a health check.
 fn health(at: &str) -> (String, String) {
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {at}\r\n\r\n");
+    probe(at, "/healthz")
+}
+
+/// Returns the status and the body of the check at `path`.
+fn probe(at: &str, path: &str) -> (String, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n");
     let answer = ask(at, request.as_bytes());
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     let status = head.split(' ').nth(1).expect("a status");
@@ -82,4 +91,104 @@ fn refused_clients_are_counted_by_reason() {
     assert!(metrics.lines().any(|found| found == line), "{metrics}");
     let status = get(&at, "/status.json");
     assert!(status.contains("\"client-connections\":1"), "{status}");
+}
+
+#[test]
+fn a_server_is_ready_while_its_source_on_another_server_answers() {
+    let origin = ServerProcess::start(&["mem:"]);
+    let source = format!("far=9p://127.0.0.1:{}/", origin.port());
+    let served = ServerProcess::start(&[&source, "near=mem:", "--http", "0"]);
+    let at = http(&served);
+    let good = "[+]state ok\n[+]listeners ok\n[+]source/far ok\n[+]source/near ok\n\
+                readyz check passed\n";
+    assert_eq!(probe(&at, "/readyz"), ("200".into(), "ok\n".into()));
+    assert_eq!(probe(&at, "/readyz?verbose"), ("200".into(), good.into()));
+    let live = "[+]listeners ok\nlivez check passed\n";
+    assert_eq!(probe(&at, "/livez?verbose=1"), ("200".into(), live.into()));
+    let signal = |signal| {
+        let pid = Pid::from_raw(origin.serving_id() as i32).expect("a process");
+        kill_process(pid, signal).expect("sent");
+    };
+    signal(Signal::STOP);
+    // The results of the first checks may be recent enough.
+    wait_until("the source does not answer", || {
+        probe(&at, "/readyz").0 == "503"
+    });
+    let (status, body) = probe(&at, "/readyz");
+    assert_eq!(status, "503");
+    let problem = format!("[-]source/far failed: {}: ", &source[4..]);
+    assert!(body.contains(&problem), "{body}");
+    assert!(body.contains("[+]source/near ok\n"), "{body}");
+    assert!(body.ends_with("readyz check failed\n"), "{body}");
+    assert_eq!(health(&at).0, "503");
+    assert_eq!(probe(&at, "/livez"), ("200".into(), "ok\n".into()));
+    assert!(get(&at, "/metrics").contains("\nbarge_ready 0"));
+    signal(Signal::CONT);
+    wait_until("it answers again", || probe(&at, "/readyz").0 == "200");
+    assert!(get(&at, "/metrics").contains("\nbarge_ready 1"));
+}
+
+#[test]
+fn a_server_that_drains_is_not_ready() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = format!("unix:{}", dir.path().join("control").display());
+    let served = ServerProcess::start(&["a=mem:", "--http", "0", "--control", &socket]);
+    let at = http(&served);
+    assert_eq!(probe(&at, "/readyz").0, "200");
+    let ctl = |args: &[&str]| {
+        let mut command = Command::new(BARGE);
+        command.args(["ctl", "--control", &socket]).args(args);
+        command.stdout(Stdio::piped());
+        command
+    };
+    // The second lock waits for the first one, so that a request is in flight.
+    let mut clients = [0, 1].map(|_| Client::of_share(served.port(), b"a"));
+    let lock = |id: u32| Tmessage::Lock {
+        fid: Fid(1),
+        kind: 1,
+        flags: 1,
+        start: 0,
+        length: 0,
+        proc_id: id,
+        client_id: b"test",
+    };
+    for (at, client) in clients.iter_mut().enumerate() {
+        client.call(Tmessage::Walk {
+            fid: Fid(0),
+            newfid: Fid(1),
+            names: Names::new(&[&b"f"[..]][..at]),
+        });
+        client.call(match at {
+            0 => Tmessage::Lcreate {
+                fid: Fid(1),
+                name: b"f",
+                flags: 2,
+                mode: 0o600,
+                gid: 0,
+            },
+            _ => Tmessage::Lopen {
+                fid: Fid(1),
+                flags: 2,
+            },
+        });
+    }
+    let [holder, waiter] = &mut clients;
+    holder.call(lock(1));
+    waiter.send(lock(2));
+    let status = || get(&at, "/metrics");
+    wait_until("the lock waits", || {
+        status().contains("barge_requests_parked 1")
+    });
+    let mut drain = ctl(&["drain", "a", "--timeout", "60"]);
+    let drain = drain.spawn().expect("runs");
+    wait_until("it drains", || probe(&at, "/readyz").0 == "503");
+    let problem = "[-]state failed: all shares or endpoints are being drained\n";
+    let (_, body) = probe(&at, "/readyz");
+    assert!(body.starts_with(problem), "{body}");
+    assert_eq!(health(&at).0, "200");
+    drop(clients);
+    let drained = drain.wait_with_output().expect("ends");
+    assert_eq!(stdout_of(&drained), "");
+    // It waits for requests that add shares.
+    assert_eq!(probe(&at, "/readyz").0, "200");
 }

@@ -3,7 +3,9 @@
 mod counts;
 mod health;
 mod hostile;
+mod monitoring;
 mod page;
+mod slow;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

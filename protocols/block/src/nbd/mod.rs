@@ -14,7 +14,10 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use parking_lot::Mutex;
 use vfs::{Call, Caller, Cx, Errno, Export, Patience};
-use wire::{Incoming, Malformed, MessageSender, Outgoing, Role, ServeOutcome, Session, Vocabulary};
+use wire::{
+    Incoming, Malformed, MessageSender, Outgoing, RequestTarget, Role, ServeOutcome, Session,
+    Vocabulary,
+};
 
 use self::message::{HandshakeFlags, Message, command, frame, greeting};
 use crate::Disk;
@@ -170,6 +173,20 @@ impl Session for Connection {
 
     fn set_message_sender(&self, voice: Arc<dyn MessageSender>) {
         voice.send(&greeting());
+    }
+
+    fn target(&self, _: &Call, message: &[u8]) -> RequestTarget {
+        let offset = match message::decode(message) {
+            Ok(Message::Request(request)) => Some(request.offset),
+            _ => None,
+        };
+        let name = &self.server.export.name;
+        RequestTarget {
+            share: Some(name.clone()).filter(|name| !name.is_empty()),
+            inode: self.selected.get().map(|selected| selected.disk.id()),
+            offset,
+            ..RequestTarget::default()
+        }
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {

@@ -33,6 +33,7 @@ mod options;
 mod privileges;
 mod reply;
 mod table;
+mod target;
 mod xattr;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +41,9 @@ use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Patience, Result};
-use wire::{ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Vocabulary};
+use wire::{
+    ClientInfo, Incoming, Malformed, Outgoing, RequestTarget, Role, ServeOutcome, Vocabulary,
+};
 
 use self::handles::{Handles, Open};
 use self::init::Negotiated;
@@ -319,6 +322,10 @@ impl wire::Session for Session {
 
     fn vocabulary(&self) -> &'static Vocabulary {
         &VOCABULARY
+    }
+
+    fn target(&self, call: &Call, message: &[u8]) -> RequestTarget {
+        self.request_target(call.export_number(), message)
     }
 
     fn client_info(&self) -> ClientInfo {

@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use parking_lot::Mutex;
+use vfs::peer::Refusal;
 use vfs::{Call, Caller, Groups, Patience};
 use wire::{
-    Buffered, ClientInfo, Incoming, Malformed, MessageSender, Outgoing, Role, ServeOutcome,
-    TlsPeer, Vocabulary, XdrReader,
+    Buffered, ClientInfo, Incoming, Malformed, MessageSender, Outgoing, RequestTarget, Role,
+    ServeOutcome, TlsPeer, Vocabulary, XdrReader,
 };
 
 use super::gss::Authenticated;
@@ -122,6 +123,7 @@ impl wire::Session for Connection {
             Ok(answer) => answer,
             Err(CallError::Rejected(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
+                count_refusal(call, why);
                 out.truncate(0);
                 let to = &mut Buffered::new(out);
                 rpc::refuse(xid, self.marked, why, OpaqueAuth::NONE, to);
@@ -177,6 +179,10 @@ impl wire::Session for Connection {
         &call_names::VOCABULARY
     }
 
+    fn target(&self, call: &Call, message: &[u8]) -> RequestTarget {
+        self.call_target(call.export_number(), message)
+    }
+
     fn client_info(&self) -> ClientInfo {
         let version = match self.version.load(Ordering::Relaxed) {
             0 => String::new(),
@@ -186,6 +192,15 @@ impl wire::Session for Connection {
             version,
             user: String::new(),
         }
+    }
+}
+
+/// Counts the client of `call` as refused, if its credentials are too weak.
+pub(super) fn count_refusal(call: &Call, why: CallRejection) {
+    if matches!(why, CallRejection::Auth(AuthStat::TooWeak))
+        && let Some(peer) = call.peer()
+    {
+        peer.refuse(Refusal::WeakAuth);
     }
 }
 

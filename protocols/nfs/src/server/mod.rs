@@ -24,6 +24,7 @@ mod reply_bound;
 mod request;
 mod rquota;
 mod security;
+mod target;
 mod v3;
 pub mod v4;
 mod write;

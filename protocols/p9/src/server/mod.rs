@@ -30,6 +30,7 @@ mod qid;
 mod queue;
 mod request;
 mod step;
+mod target;
 mod users;
 mod walk;
 mod write_state;
@@ -40,7 +41,8 @@ use std::sync::LazyLock;
 
 use vfs::{Call, Errno, Patience};
 use wire::{
-    Buffered, ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Session, Vocabulary,
+    Buffered, ClientInfo, Incoming, Malformed, Outgoing, RequestTarget, Role, ServeOutcome,
+    Session, Vocabulary,
 };
 
 use self::request::{RequestContext, error_reply};
@@ -179,6 +181,10 @@ impl Session for Connection {
 
     fn vocabulary(&self) -> &'static Vocabulary {
         &VOCABULARY
+    }
+
+    fn target(&self, call: &Call, message: &[u8]) -> RequestTarget {
+        self.request_target(call.export_number(), message)
     }
 
     fn client_info(&self) -> ClientInfo {

@@ -6,13 +6,15 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, fallocate};
 use sidecar::Hash;
-use vfs::{Errno, Patience};
+use vfs::source_stats::CacheStats;
+use vfs::{Errno, Patience, SourceStats};
 
 use super::allowed_reads::AllowedReads;
 use super::cache_dir::{CacheDir, CacheFiles, DiskCacheOptions, ImageUser};
@@ -49,6 +51,28 @@ pub struct CachedSource {
     shared_chunks: OnceLock<Option<SharedChunks>>,
     /// Reads of the data file by the kernel, if it reads the file. Their ranges are not evicted.
     kernel_reads: Option<Arc<AllowedReads>>,
+    /// The maximum size of the cache, which can be read while an eviction holds its lock.
+    limit: u64,
+    counters: Counters,
+}
+
+/// Counts of segments that were read, and of bytes that were evicted.
+#[derive(Default)]
+struct Counters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evicted: AtomicU64,
+}
+
+impl Counters {
+    fn stats(&self) -> CacheStats {
+        CacheStats {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            evicted: self.evicted.load(Ordering::Relaxed),
+            ..CacheStats::default()
+        }
+    }
 }
 
 struct State {
@@ -168,6 +192,7 @@ impl DiskCacheEntry {
         map::for_each_present(&pair.map, wanted.len().div_ceil(SEGMENT), &mut |number| {
             state.add(number);
         })?;
+        let limit = cache_dir.options().limit();
         Ok(CachedSource {
             remote,
             loads: Cache::new(0),
@@ -179,6 +204,8 @@ impl DiskCacheEntry {
             cache_dir: Mutex::new(cache_dir),
             shared_chunks: OnceLock::new(),
             kernel_reads: None,
+            limit,
+            counters: Counters::default(),
         })
     }
 }
@@ -199,11 +226,40 @@ impl RangeSource for CachedSource {
         self.remote.readahead_len()
     }
 
+    fn stats(&self) -> SourceStats {
+        let cache = CacheStats {
+            bytes: self.stored(),
+            limit: self.limit,
+            ..self.counters.stats()
+        };
+        let mut stats = self.remote.stats();
+        stats.add(&SourceStats {
+            disk_cache: Some(cache),
+            ..SourceStats::default()
+        });
+        stats
+    }
+
+    fn evict(&self) -> u64 {
+        // As long as it is locked, no other thread evicts.
+        let _cache_dir = self.cache_dir.lock();
+        self.evict_alone(u64::MAX)
+    }
+
+    fn ping(&self) -> io::Result<()> {
+        self.remote.ping()
+    }
+
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let mut wanted = BTreeSet::new();
+        let mut all = 0;
         for piece in &*pieces {
-            wanted.extend(self.missing(segments(piece.offset, piece.buffer.len())));
+            let numbers = segments(piece.offset, piece.buffer.len());
+            all += numbers.end - numbers.start;
+            wanted.extend(self.missing(numbers));
         }
+        let verified = all.saturating_sub(wanted.len() as u64);
+        self.counters.hits.fetch_add(verified, Ordering::Relaxed);
         let fetched = self.segments(wanted, BTreeSet::new())?;
         for Piece {
             offset: at,
@@ -321,7 +377,7 @@ impl CachedSource {
         let mut cache_dir = self.cache_dir.lock();
         let own = self.lock().bytes;
         let excess = cache_dir.excess(own, 0);
-        if excess > 0 && self.evict_alone(excess) {
+        if excess > 0 && self.evict_for_room(excess) {
             return false;
         }
         let state = self.lock();
@@ -380,6 +436,7 @@ impl CachedSource {
         fetched: &mut BTreeMap<u64, Arc<[u8]>>,
     ) -> Vec<Load<u64>> {
         let mut missing = Vec::new();
+        let all = loads.len();
         for load in loads {
             match self.read_cached(load.key()) {
                 Some(segment) => {
@@ -390,6 +447,8 @@ impl CachedSource {
                 None => missing.push(load),
             }
         }
+        let found = (all - missing.len()) as u64;
+        self.counters.hits.fetch_add(found, Ordering::Relaxed);
         missing
     }
 
@@ -440,6 +499,8 @@ impl CachedSource {
         if loads.is_empty() {
             return Ok(());
         }
+        let misses = loads.len() as u64;
+        self.counters.misses.fetch_add(misses, Ordering::Relaxed);
         let mut segments: Vec<_> = loads
             .iter()
             .map(|(load, _)| vec![0; self.len_of(load.key())])
@@ -600,7 +661,7 @@ impl CachedSource {
         }
         let excess = cache_dir.excess(own, SEGMENT);
         // The kernel needs its segments, whatever the limit.
-        excess == 0 || self.evict_alone(excess) || is_mounted
+        excess == 0 || self.evict_for_room(excess) || is_mounted
     }
 
     /// Prevents eviction while the data file is used. Returns nothing during an eviction, unless
@@ -612,12 +673,20 @@ impl CachedSource {
         }
     }
 
-    /// Evicts extents of `excess` bytes, as the only user of the image. Returns whether there were
+    /// Evicts extents of `excess` bytes because the cache is too large. Returns whether there were
     /// as many.
-    fn evict_alone(&self, excess: u64) -> bool {
+    fn evict_for_room(&self, excess: u64) -> bool {
+        let evicted = self.evict_alone(excess);
+        self.counters.evicted.fetch_add(evicted, Ordering::Relaxed);
+        evicted >= excess
+    }
+
+    /// Evicts extents of `excess` bytes, as the only user of the image, or all if there are not as
+    /// many. Returns their size in bytes.
+    fn evict_alone(&self, excess: u64) -> u64 {
         let observed = |reads: &Arc<AllowedReads>| reads.are_observed();
         if !self.kernel_reads.as_ref().is_none_or(observed) {
-            return false;
+            return 0;
         }
         let gate = match self.kernel_reads {
             Some(_) => Some(self.eviction_lock.write()),
@@ -625,31 +694,35 @@ impl CachedSource {
         };
         // Other processes rely on the segments that they have verified.
         if gate.is_none() || self.files.lock_alone().is_err() {
-            return false;
+            return 0;
         }
-        let evicted = self.evict(excess);
-        evicted & self.files.share().is_ok()
+        let evicted = self.evict_extents(excess);
+        match self.files.share() {
+            Ok(()) => evicted,
+            Err(_) => 0,
+        }
     }
 
-    /// Evicts extents of `excess` bytes. Returns whether there were as many.
-    fn evict(&self, mut excess: u64) -> bool {
+    /// Evicts extents of `excess` bytes, or all that may be evicted, and returns their size.
+    fn evict_extents(&self, excess: u64) -> u64 {
         let may_evict = |number: u64| {
             let bytes = number * EXTENT * SEGMENT..(number + 1) * EXTENT * SEGMENT;
             let reads = self.kernel_reads.as_ref();
             reads.is_none_or(|reads| reads.permit_eviction(&bytes))
         };
-        while excess > 0 {
+        let mut evicted = 0;
+        while evicted < excess {
             // A read that begins after the check finds the segments missing.
             let Some((number, freed)) = self.lock().pop_victim(&may_evict) else {
-                return false;
+                break;
             };
             if let Err(error) = self.evict_extent(number) {
                 self.disable_writes(&error);
-                return false;
+                break;
             }
-            excess = excess.saturating_sub(freed);
+            evicted += freed;
         }
-        true
+        evicted
     }
 
     /// Evicts an extent; its tags are cleared first.

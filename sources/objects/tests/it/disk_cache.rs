@@ -24,6 +24,16 @@ fn a_restart_fetches_nothing_again() {
         let image = open(&server.url(), dir.path()).expect("opened");
         read(&*image, &bytes, &[(0, 100_000), (2 << 20, 50_000)]).expect("read");
         let requests = server.requests();
+        let stats = image.stats();
+        let cache = stats.disk_cache.expect("a disk cache");
+        let remote = stats.remote.expect("a server");
+        // Segments of 16 KiB: 0 to 6, and 128 to 131.
+        let expected = if start == 0 { (0, 11, 2) } else { (11, 0, 0) };
+        let counted = (cache.hits, cache.misses, remote.latencies.count());
+        assert_eq!(counted, expected);
+        assert_eq!((cache.bytes, remote.errors), (11 << 14, 0));
+        assert!(cache.limit > cache.bytes && cache.evicted == 0);
+        assert_eq!(remote.received > 0, start == 0);
         if start == 0 {
             assert_eq!(requests.len(), 3);
             continue;
@@ -37,6 +47,32 @@ fn a_restart_fetches_nothing_again() {
     server.replace(other.clone(), "second");
     let image = open(&server.url(), dir.path()).expect("opened");
     read(&*image, &other, &[(0, 100_000), (2 << 20, 50_000)]).expect("read");
+}
+
+#[test]
+fn blocks_are_released_on_request_unless_another_user_has_the_image() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bytes = object_of(1 << 20);
+    let server = Server::new(bytes.clone());
+    let image = open(&server.url(), dir.path()).expect("opened");
+    let ranges = [(0, 100_000), (500_000, 200_000)];
+    read(&*image, &bytes, &ranges).expect("read");
+    let stored = || image.stats().disk_cache.expect("a disk cache").bytes;
+    let before = stored();
+    assert!(before >= 300_000);
+    let other = open(&server.url(), dir.path()).expect("opened");
+    assert_eq!((image.evict(), stored()), (0, before));
+    drop(other);
+    let held = image.file(0, 4096).expect("on disk");
+    assert_eq!((image.evict(), stored()), (0, before), "while it is read");
+    drop(held);
+    assert_eq!((image.evict(), stored()), (before, 0));
+    assert_eq!(image.evict(), 0);
+    server.requests();
+    read(&*image, &bytes, &ranges).expect("read again");
+    assert!(!server.requests().is_empty() && stored() == before);
+    // A release on request does not mean that the cache is too small.
+    assert_eq!(image.stats().disk_cache.expect("a disk cache").evicted, 0);
 }
 
 #[test]

@@ -141,6 +141,17 @@ fn what_does_not_pass_is_an_error_after_few_requests() {
 }
 
 #[test]
+fn a_ping_asks_the_server_each_time_and_does_not_repeat_the_request() {
+    let server = Server::new(object_of(100));
+    let object = connect(&server);
+    assert!(object.ping().is_ok() && object.ping().is_ok());
+    assert_eq!(server.requests().len(), 2);
+    server.always(Answer::Status(503, None));
+    assert!(object.ping().is_err());
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
 fn what_cannot_be_opened_says_why() {
     let server = Server::new(object_of(100_000));
     for (answer, what) in [

@@ -2,8 +2,10 @@
 
 use parking_lot::MutexGuard;
 use vfs::Patience;
+use vfs::peer::Refusal;
 use wire::{Buffered, Malformed, Outgoing, ServeOutcome, Xdr as _, XdrReader, padding};
 
+use super::super::connection::count_refusal;
 use super::super::request::Request;
 use super::super::{CallError, Connection};
 use super::table::GssContext;
@@ -40,7 +42,8 @@ impl Connection {
             .ok_or(refused(AuthStat::CredProblem))?;
         let call = (context.number, credential.sequence);
         let was_admitted = self.admitted().remove(&call);
-        verify(&context, request)?;
+        // A context that has expired is not found, which is no refusal: the client makes another.
+        verify(&context, request).inspect_err(|_| refuse(request))?;
         if !was_admitted && !context.admit(credential.sequence) {
             tracing::debug!(?call, "sequence number repeated or below the window");
             return Err(CallError::Unanswered);
@@ -68,6 +71,7 @@ impl Connection {
             Ok(()) => {}
             Err(CallError::Rejected(why)) => {
                 tracing::debug!(connection = self.id, ?why, "refused");
+                count_refusal(request.call, why);
                 out.truncate(0);
                 let to = &mut Buffered::new(out);
                 rpc::refuse(request.xid, self.marked, why, verifier, to);
@@ -131,6 +135,7 @@ impl Connection {
                 (token, Some(mic))
             }
             Accepted::Failed(major, minor) => {
+                refuse(request);
                 (result.handle, result.major, result.minor) = (&[], major, minor);
                 (Vec::new(), None)
             }
@@ -331,6 +336,13 @@ impl ContextUse<'_> {
                 "the arguments have the sequence number of another call",
             )),
         }
+    }
+}
+
+/// Counts the client as refused because of Kerberos.
+fn refuse(request: &Request<'_>) {
+    if let Some(peer) = request.call.peer() {
+        peer.refuse(Refusal::Kerberos);
     }
 }
 

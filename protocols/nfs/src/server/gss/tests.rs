@@ -4,9 +4,12 @@
 mod net;
 mod v4;
 
+use std::sync::Arc;
+
 use hostdir::HostDir;
 use memory::Memory;
-use vfs::{FileSystem, Patience};
+use vfs::peer::{Refusal, Refusals};
+use vfs::{FileSystem, Patience, Peer};
 use vfs_testkit::clock;
 use wire::{Session as _, Xdr, XdrReader};
 
@@ -238,6 +241,31 @@ fn rfc2203_5_3_3_3_who_does_not_sign_has_no_context() {
     assert_eq!(short, Err(CRED_PROBLEM));
     client.skip(0x8000_0000);
     assert_eq!(client.call((program::NFS, 3, 0), &[]), Err(CTX_PROBLEM));
+}
+
+#[test]
+fn clients_whose_tickets_or_signatures_are_not_valid_are_counted_as_refused() {
+    let world = world();
+    let refusals = Arc::<Refusals>::default();
+    let mut port = 600;
+    let mut serve = |message: &[u8]| {
+        port += 1;
+        let peer = Peer::remote([10, 0, 0, 1].into(), port).with_refusals(refusals.clone());
+        net::serve_peer(&world.server.session(), message, peer);
+        [Refusal::Kerberos, Refusal::WeakAuth].map(|why| refusals.of(why))
+    };
+    let client = Client::new(&world, "alice", Service::None);
+    let mut good = client.message((program::NFS, 3, 0), &[]);
+    assert_eq!(serve(&good), [0, 0]);
+    // The signature is at the end.
+    let last = good.len() - 1;
+    good[last] ^= 1;
+    assert_eq!(serve(&good), [1, 0]);
+    let no_token = net::init_message(GssProcedure::Init, &[], b"", 0);
+    assert_eq!(serve(&no_token), [2, 0]);
+    // As after a restart of the server.
+    let unknown = client.with_handle(&[9; 8]);
+    assert_eq!(serve(&unknown.message((program::NFS, 3, 0), &[])), [2, 0]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use vfs::{Call, Caller, Export, FileSystem, Groups, Patience};
+use vfs::{Call, Caller, Export, FileSystem, Groups, Patience, Peer};
 use vfs_testkit::{Message, ReplyBuffer, session};
 use wire::{Incoming, Outgoing, ServeOutcome, Session as _, Xdr, XdrReader};
 
@@ -179,10 +179,22 @@ fn credential(procedure: u32, sequence: u32, service: u32, handle: &[u8]) -> Vec
     body
 }
 
+/// Serves a message of `peer`.
+pub(super) fn serve_peer(session: &Connection, message: &[u8], peer: Peer) {
+    serve_call(
+        session,
+        &Call::detached().with_peer(Arc::new(peer)),
+        message,
+    );
+}
+
 fn serve(session: &Connection, message: &[u8]) -> Vec<u8> {
+    serve_call(session, &Call::detached(), message)
+}
+
+fn serve_call(session: &Connection, call: &Call, message: &[u8]) -> Vec<u8> {
     const MOST: usize = 2 << 20;
-    let call = Call::detached();
-    let served = session::serve_patiently(session, &call, &Message::new(message), MOST);
+    let served = session::serve_patiently(session, call, &Message::new(message), MOST);
     match served.expect("a call") {
         (ServeOutcome::Done, reply) => reply,
         other => panic!("{other:?}"),

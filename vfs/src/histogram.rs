@@ -17,7 +17,7 @@ const MAX_EXPONENT: u32 = 34;
 const BUCKETS: usize = ((MAX_EXPONENT - MIN_EXPONENT) * SUB_BUCKETS) as usize + 2;
 
 /// A histogram of durations. Any thread may count.
-pub(crate) struct Histogram {
+pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     nanos: AtomicU64,
 }
@@ -32,13 +32,15 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    pub(crate) fn count(&self, time: Duration) {
+    /// Counts a duration.
+    pub fn count(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> Latencies {
+    /// Returns the counts so far.
+    pub fn snapshot(&self) -> Latencies {
         let counts = self.buckets.iter().enumerate().filter_map(|(at, count)| {
             let count = count.load(Ordering::Relaxed);
             (count > 0).then(|| (upper_bound(at), count))
