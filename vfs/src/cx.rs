@@ -1,5 +1,6 @@
 //! The context of a call: its caller, its patience and its cancellation.
 
+use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
 use std::net::IpAddr;
@@ -125,6 +126,12 @@ pub struct Call {
     operation: AtomicU16,
     /// The fault of [`Call::note_error`]; 0 is none.
     error: AtomicU16,
+    /// The limiter of [`Call::admit`]; 0 is none.
+    admitted_by: AtomicU64,
+    /// The bytes of [`Call::expect_bytes`].
+    expected_bytes: AtomicU64,
+    /// The state of [`Call::with_admission`].
+    admission: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 /// A number above those of all protocols' words.
@@ -155,6 +162,9 @@ impl Call {
             export_number: AtomicU64::new(0),
             operation: AtomicU16::new(NO_OPERATION),
             error: AtomicU16::new(0),
+            admitted_by: AtomicU64::new(0),
+            expected_bytes: AtomicU64::new(0),
+            admission: Mutex::new(None),
         }
     }
 
@@ -305,6 +315,58 @@ impl Call {
         })
     }
 
+    /// Notes that the limiter numbered `limiter`, never 0, has charged this request: it does so
+    /// once for each request. From now on no limiter makes the request wait, as it may have had an
+    /// effect.
+    pub fn admit(&self, limiter: u64) {
+        self.admitted_by.store(limiter, Ordering::Relaxed);
+    }
+
+    /// Returns the limiter that charged this request last; 0 is none.
+    pub fn admitted_by(&self) -> u64 {
+        self.admitted_by.load(Ordering::Relaxed)
+    }
+
+    /// Notes that limiters must not make this request wait any more: it has had an effect, or its
+    /// protocol cannot serve it again.
+    pub fn end_admission(&self) {
+        if self.admitted_by() == 0 {
+            self.admit(u64::MAX);
+        }
+    }
+
+    /// Notes how many bytes of files this request is about to read or write at most, for limiters
+    /// that charge it at an operation before that.
+    pub fn expect_bytes(&self, bytes: u64) {
+        self.expected_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of [`Call::expect_bytes`]; 0 if unknown.
+    pub fn expected_bytes(&self) -> u64 {
+        self.expected_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Calls `with` with the state that a limiter stores in this request until it is dropped, under
+    /// a lock.
+    pub fn with_admission<T>(&self, with: impl FnOnce(&mut Option<Box<dyn Any + Send>>) -> T) -> T {
+        with(&mut self.admission.lock())
+    }
+
+    /// Returns whether a limiter makes the request wait: it returned [`Errno::PARKED`].
+    pub fn awaits_admission(&self) -> bool {
+        self.admitted_by() == 0 && self.admission.lock().is_some()
+    }
+
+    /// Forgets the limiters' state of the request before, for a `Call` that serves one request after
+    /// the other.
+    pub fn forget_admission(&self) {
+        self.expected_bytes.store(0, Ordering::Relaxed);
+        if self.admitted_by() != 0 {
+            self.admit(0);
+            drop(self.admission.lock().take());
+        }
+    }
+
     /// Cancels the request: every operation that waits returns `EINTR`. Idempotent; returns whether
     /// this was the first call.
     pub fn cancel(&self) -> bool {
@@ -431,6 +493,30 @@ mod tests {
         assert!(ours.is_internal() && ours.addr() == call.addr() && ours.waker().is_none());
         let theirs = [&call, &ours].map(|call| call.woken_by(thread_waker()));
         assert!(!theirs.iter().any(Call::is_internal) && !call.is_internal());
+    }
+
+    #[test]
+    fn an_admission_is_forgotten_with_its_request() {
+        let dropped = Arc::new(());
+        let state = || -> Box<dyn Any + Send> { Box::new(dropped.clone()) };
+        let call = Call::detached();
+        call.with_admission(|slot| *slot = Some(state()));
+        assert!(call.awaits_admission());
+        // One that waits keeps its place.
+        call.forget_admission();
+        assert_eq!(
+            (call.awaits_admission(), Arc::strong_count(&dropped)),
+            (true, 2)
+        );
+        call.admit(7);
+        call.expect_bytes(5);
+        call.end_admission();
+        assert_eq!((call.admitted_by(), call.awaits_admission()), (7, false));
+        call.forget_admission();
+        assert_eq!((call.admitted_by(), call.expected_bytes()), (0, 0));
+        assert_eq!(Arc::strong_count(&dropped), 1);
+        call.end_admission();
+        assert_ne!(call.admitted_by(), 0);
     }
 
     #[test]
