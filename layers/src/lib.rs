@@ -10,8 +10,8 @@
 //! [`disk_cache`], [`pagecache`] and [`read_trace`].
 //!
 //! Lock order: no locks except in [`fault`], whose lock is held for a decision only, in
-//! [`read_trace`], and in [`disk_cache`] and [`pagecache`], which document theirs; [`bundle`]
-//! queries the lock tables of its members.
+//! [`read_trace`], and in [`disk_cache`], [`limit`] and [`pagecache`], which document theirs;
+//! [`bundle`] queries the lock tables of its members.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ pub mod gate;
 pub mod hide;
 pub mod idmap;
 mod layer;
+pub mod limit;
 mod noop;
 pub mod overlay;
 mod owner_override;
@@ -54,6 +55,7 @@ pub use gate::Gate;
 pub use hide::Hide;
 pub use idmap::{IdMap, IdRange, MapIds, Translation};
 pub use layer::{Below, Layer, Opened};
+pub use limit::Limiter;
 pub use noop::Noop;
 pub use overlay::Overlay;
 pub use owner_override::OwnerOverride;
