@@ -10,7 +10,7 @@ use layers::call_log::Event;
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{
-    CallLog, Gate, Hide, MapIds, OwnerOverride, PageCache, ReadOnly, SealedHandles, Trace,
+    CallLog, Gate, Hide, Limiter, MapIds, OwnerOverride, PageCache, ReadOnly, SealedHandles, Trace,
     XattrMap, stack,
 };
 use remote::Url;
@@ -46,6 +46,8 @@ pub(crate) struct Stack<'a> {
     pub(crate) log_requests: bool,
     /// The log of all calls, and the name of the export in it.
     pub(crate) call_log: Option<(CallLogFile, &'a str)>,
+    /// The limits of the share: above all others, which do not see requests that wait.
+    pub(crate) limiter: Option<Arc<Limiter>>,
 }
 
 /// The policy of access.
@@ -103,6 +105,9 @@ impl Stack<'_> {
             let (name, start) = (name.to_owned(), Instant::now());
             let write = Box::new(move |event: &Event<'_>| log.write(&name, event));
             fs = stack(fs, CallLog::new(Arc::new(move || start.elapsed()), write));
+        }
+        if let Some(limiter) = self.limiter {
+            fs = stack(fs, limiter);
         }
         Ok(fs)
     }

@@ -224,6 +224,7 @@ fn serve_status(
         name: String::new(),
         source: source.to_string(),
         cache,
+        limiter: None,
     };
     let sources = Arc::new(ObservedSources::new(vec![source]));
     let observer = Observer::new(engine.clone(), sources, holder.id());

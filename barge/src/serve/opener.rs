@@ -1,10 +1,12 @@
 //! Opens shares: sources with their layers, as exports.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use layers::gate::AccessPolicy;
+use layers::limit::Timer;
 use layers::squash::SquashMode;
-use layers::{Clients, Gate, Hide};
+use layers::{Clients, Gate, Hide, Limiter};
 use vfs::{Export, FileSystem, HandleKey, Support};
 
 use super::handle_key;
@@ -34,6 +36,8 @@ pub(super) struct Opener {
     gated: bool,
     /// Whether clients of other hosts may connect.
     networked: bool,
+    /// Admits requests that wait for a limit of their share.
+    timer: Arc<Timer>,
 }
 
 /// The demands of the endpoints and the engine on the exports.
@@ -53,6 +57,8 @@ pub(super) struct OpenedShare {
     pub(super) export: Arc<Export>,
     /// The gate with the terms, if they may change.
     pub(super) gate: Option<Arc<Gate>>,
+    /// The limits, if there are any or they may change.
+    pub(super) limiter: Option<Arc<Limiter>>,
     /// The source as it was opened, before layers, for the status page.
     pub(super) unlayered: status::ObservedSource,
     /// The read trace, if one is written.
@@ -87,6 +93,7 @@ impl Opener {
             descriptors: descriptors / shares,
             gated,
             networked: demands.networked,
+            timer: Timer::new(),
         })
     }
 
@@ -127,10 +134,12 @@ impl Opener {
                 "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
             )));
         }
+        let limiter = self.limiter(share);
         let unlayered = status::ObservedSource {
             name: name.to_owned(),
             source: source.to_string(),
             cache: status::SourceCache::Image(opened.clone()),
+            limiter: limiter.clone(),
         };
         let trace = share.read_trace.as_deref();
         let trace = trace.map(|path| TraceFile::new(path, host.create(path)));
@@ -139,7 +148,7 @@ impl Opener {
         // Directories seal their handles themselves.
         let seals =
             overlay.is_some() || matches!(source, Source::Tree(barge_client::Source::HostDir(_)));
-        let (stack, gate) = self.shared_layers(share, clients);
+        let (stack, gate) = self.shared_layers(share, clients, limiter.clone());
         let stack = Stack {
             read_trace: trace.clone(),
             overlay: overlay.map(|dir| (dir, options)),
@@ -152,21 +161,33 @@ impl Opener {
         Ok(OpenedShare {
             export: Arc::new(Export::new(name, fs).with_fd_passing(share.fd_passing)),
             gate,
+            limiter,
             unlayered,
             trace,
         })
     }
 
-    /// Stacks the layers of `share` on a directory that contains its image, without those of the
-    /// share's own files.
+    /// Stacks the layers of `share`, whose limits are `limiter`, on a directory that contains its
+    /// image, without those of the share's own files.
     pub(super) fn wrap_image_dir(
         &self,
         dir: Arc<dyn FileSystem>,
         share: &Share,
         clients: Option<&Arc<Clients>>,
+        limiter: Option<Arc<Limiter>>,
     ) -> Result<Arc<dyn FileSystem>, Failure> {
-        let (stack, _) = self.shared_layers(share, clients);
+        let (stack, _) = self.shared_layers(share, clients, limiter);
         stack.wrap(dir)
+    }
+
+    /// Returns the limits of `share`, if there are any or they may change.
+    fn limiter(&self, share: &Share) -> Option<Arc<Limiter>> {
+        if !self.gated && share.limits.is_unlimited() {
+            return None;
+        }
+        let start = Instant::now();
+        let clock = Arc::new(move || start.elapsed());
+        Some(Limiter::new(share.limits, clock, self.timer.clone()))
     }
 
     /// Returns the layers of everything that clients of `share` can access, and the gate, if the
@@ -175,6 +196,7 @@ impl Opener {
         &self,
         share: &'a Share,
         clients: Option<&Arc<Clients>>,
+        limiter: Option<Arc<Limiter>>,
     ) -> (Stack<'a>, Option<Arc<Gate>>) {
         let terms = terms(share, clients);
         let gate = self.gated.then(|| Arc::new(Gate::new(terms.clone())));
@@ -189,6 +211,7 @@ impl Opener {
                 },
             },
             log_requests: true,
+            limiter,
             ..Stack::default()
         };
         (stack, gate)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use layers::gate::AccessPolicy;
 use layers::hide::Rules;
+use layers::limit::Limits;
 use layers::{MapIds, XattrMap};
 
 use super::args::access::ClientList;
@@ -29,6 +30,7 @@ pub(super) struct Share {
     pub(super) xattrs: Option<XattrMap>,
     /// The terms of access without the clients, which are in [`Sources::client_lists`].
     pub(super) access: AccessPolicy,
+    pub(super) limits: Limits,
 }
 
 /// All sources, and the options that they have in common.

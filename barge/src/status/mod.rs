@@ -15,7 +15,8 @@ use std::time::Instant;
 
 use engine::Engine;
 use image::ImageFs;
-use layers::PageCache;
+use layers::limit::Rates;
+use layers::{Limiter, PageCache};
 use parking_lot::{Mutex, MutexGuard};
 use transports::{Addr, Listener};
 use vfs::FileSystem;
@@ -23,7 +24,7 @@ use vfs::FileSystem;
 use self::health::Probe;
 use self::http::{HostNames, Request, Response};
 pub(crate) use self::json::Status;
-use self::json::{Cache, Export};
+use self::json::{Cache, Export, Limit};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::Failure;
 
@@ -58,6 +59,8 @@ pub(crate) struct ObservedSource {
     /// SOURCE on the command line.
     pub(crate) source: String,
     pub(crate) cache: SourceCache,
+    /// The limits of the share, if there are any or they may change.
+    pub(crate) limiter: Option<Arc<Limiter>>,
 }
 
 /// The cache of a source.
@@ -142,8 +145,24 @@ impl ObservedSource {
             name: self.name.clone(),
             source: self.source.clone(),
             cache: self.cache.snapshot(),
+            limit: self.limiter.as_ref().and_then(|it| limit_of(it)),
         }
     }
+}
+
+/// Returns the limits of a share and their figures, unless it has none and never had any.
+fn limit_of(limiter: &Limiter) -> Option<Limit> {
+    let stats = limiter.stats();
+    let shown = |rates: Rates| (!rates.is_unlimited()).then(|| rates.to_string());
+    let unused = stats.limits.is_unlimited() && stats.delayed == 0;
+    (!unused).then(|| Limit {
+        limit: shown(stats.limits.share),
+        client_limit: shown(stats.limits.client),
+        delayed: stats.delayed,
+        waited: stats.waited.as_secs_f64(),
+        waiting: stats.waiting,
+        clients: stats.clients,
+    })
 }
 
 impl SourceCache {

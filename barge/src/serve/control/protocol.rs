@@ -37,6 +37,10 @@ pub(crate) enum Method {
     EndpointRemove(String, Option<Duration>),
     ClientList,
     ClientDisconnect(u64),
+    /// A share, or all.
+    LimitGet(Option<String>),
+    /// A share, its limit, and that of each of its clients; those that are `None` stay.
+    LimitSet(String, Option<String>, Option<String>),
 }
 
 /// Parses a line. Returns the id of an invalid request as well, as far as it has one.
@@ -106,6 +110,12 @@ fn method(mut object: Map<String, Value>) -> Result<Method, LiveError> {
         }
         "client.list" => Method::ClientList,
         "client.disconnect" => Method::ClientDisconnect(params.number("id")?),
+        "limit.get" => Method::LimitGet(params.optional_string("name")?),
+        "limit.set" => Method::LimitSet(
+            params.string("name")?,
+            params.optional_string("limit")?,
+            params.optional_string("client_limit")?,
+        ),
         _ => {
             let message = format!("method: expected one of docs/control.md, got '{name}'");
             return Err(error(ErrorCode::UnknownMethod, &message));
@@ -131,6 +141,13 @@ impl Params {
 
     fn string(&mut self, name: &str) -> Result<String, LiveError> {
         self.take(name, "a string", |value| value.as_str().map(str::to_owned))
+    }
+
+    fn optional_string(&mut self, name: &str) -> Result<Option<String>, LiveError> {
+        match self.0.contains_key(name) {
+            true => self.string(name).map(Some),
+            false => Ok(None),
+        }
     }
 
     fn number(&mut self, name: &str) -> Result<u64, LiveError> {
@@ -202,6 +219,10 @@ mod tests {
             request.method,
             Method::Add("[[share]]\n\"name\" = \"x\"\n".into())
         );
+        let line = r#"{"version":1,"method":"limit.set","params":{"name":"","limit":"ops=5"}}"#;
+        let request = parse(line.as_bytes()).expect("a request");
+        let limits = Method::LimitSet(String::new(), Some("ops=5".into()), None);
+        assert_eq!(request.method, limits);
         for (line, id, code, expected) in [
             (
                 "",
@@ -262,6 +283,12 @@ mod tests {
                 Value::Null,
                 ErrorCode::UnknownMethod,
                 "got 'x'",
+            ),
+            (
+                r#"{"version":1,"method":"limit.set","params":{"name":"x","limit":5}}"#,
+                Value::Null,
+                ErrorCode::InvalidParams,
+                "limit: expected a string",
             ),
             (
                 r#"{"version":1,"method":"share.remove"}"#,

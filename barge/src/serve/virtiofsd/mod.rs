@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use layers::gate::AccessPolicy;
 use layers::hide::Rules;
+use layers::limit::Limits;
 use layers::squash::SquashMode;
 use layers::{IdMap, MapIds, Squash, Translation};
 use rustix::thread::CapabilitySet;
@@ -158,6 +159,7 @@ impl VirtiofsdArgs {
                         read_only: self.readonly,
                         clients: None,
                     },
+                    limits: Limits::default(),
                 }],
                 client_lists: Vec::new(),
                 reloadable: false,
