@@ -6,12 +6,12 @@
 //! are those that reads, writes and copies moved. A request is charged for the bytes that it asks
 //! for, and gets back those that were not moved. `barge`'s own calls are free ([`Call::internal`]).
 //!
-//! A request over a limit waits before its first call, so that it had no effect: on a lane's thread
-//! it returns `WOULD_BLOCK`, on a worker `PARKED`. It holds no thread, can be cancelled, and keeps
-//! its place among the requests of its client; clients take turns ([`scheduler`]). It is charged
-//! when it is admitted, so that a rerun is not charged again. Requests that cannot wait any more
-//! leave a debt that later ones wait for: those that had an effect, and those of threads without an
-//! engine.
+//! A request over a limit waits, before its first call as an operation, and once more before it
+//! first moves bytes if there is a debt: on a lane's thread it returns `WOULD_BLOCK`, on a worker
+//! `PARKED`. It holds no thread, can be cancelled, and keeps its place among the requests of its
+//! client; clients take turns ([`scheduler`]). It is charged when it is admitted, so that a rerun is
+//! not charged again. Requests that cannot wait leave a debt that later ones wait for: those that
+//! had an effect ([`Call::end_admission`]), and those of threads without an engine.
 //!
 //! A request passes as long as there is no debt of bytes, whatever its size; so a rate can be lower
 //! than the size of a request. Requests that move no bytes do not wait for a debt of bytes.
@@ -29,6 +29,7 @@ mod rates;
 mod scheduler;
 mod timer;
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -92,16 +93,140 @@ pub struct LimitStats {
     pub clients: usize,
 }
 
-/// A request's state in its [`Call`].
+/// The state of a request in its [`Call`]: an entry for each share that it uses, of which there is
+/// hardly ever more than one.
+#[derive(Default)]
+struct Admissions {
+    first: Option<Admission>,
+    more: Vec<Admission>,
+}
+
+/// The state of a request with one limiter.
 struct Admission {
     limiter: Arc<Limiter>,
     client: PeerKey,
+    /// Whether it was charged as an operation, and whether it has waited for bytes.
+    ops: u64,
+    waited_for_bytes: bool,
     /// The bytes that it was charged for and has not moved yet.
     reserved: u64,
-    /// The position of a request that waits.
-    ticket: Option<Ticket>,
-    /// The operations that it gets back when it is dropped.
-    unused_ops: u64,
+    /// The charge that it waits for.
+    pending: Option<Pending>,
+}
+
+struct Pending {
+    ticket: Ticket,
+    ops: u64,
+    bytes: u64,
+}
+
+impl Admissions {
+    /// Returns the entry of `limiter`, which is added if there is none.
+    fn of(&mut self, limiter: &Arc<Limiter>, client: PeerKey) -> &mut Admission {
+        let is_own = |one: &Admission| Arc::ptr_eq(&one.limiter, limiter);
+        let new = || Admission {
+            limiter: limiter.clone(),
+            client,
+            ops: 0,
+            waited_for_bytes: false,
+            reserved: 0,
+            pending: None,
+        };
+        if self.first.as_ref().is_none_or(is_own) {
+            return self.first.get_or_insert_with(new);
+        }
+        let at = self.more.iter().position(is_own);
+        let at = at.unwrap_or_else(|| {
+            self.more.push(new());
+            self.more.len() - 1
+        });
+        &mut self.more[at]
+    }
+
+    /// Returns all charges: the attempt had no effect, and the next one is charged.
+    fn undo(self) {
+        for mut admission in self.first.into_iter().chain(self.more) {
+            admission.give_back(admission.ops);
+        }
+    }
+}
+
+impl Admission {
+    /// Charges the request for `ops` and `bytes`, if it may pass, or lets it wait.
+    fn arrive(&mut self, cx: &Cx<'_>, ops: u64, bytes: u64) -> Result<()> {
+        let wait = match (cx.patience, cx.call.waker()) {
+            _ if cx.call.admission_ended() => Wait::Never,
+            (Patience::None | Patience::Brief, _) => Wait::Refuse,
+            (Patience::Full, Some(waker)) => Wait::Until(waker),
+            (Patience::Full, None) => Wait::Never,
+        };
+        let arrival = Arrival {
+            client: self.client,
+            ops,
+            bytes,
+            wait,
+        };
+        let decision = self
+            .limiter
+            .with_scheduler(|scheduler, now, woken| scheduler.arrive(&arrival, now, woken));
+        match decision {
+            Decision::Refused => Err(Errno::WOULD_BLOCK),
+            Decision::Admitted => {
+                self.admitted(ops, bytes);
+                Ok(())
+            }
+            Decision::Waits(ticket) => {
+                self.pending = Some(Pending { ticket, ops, bytes });
+                self.wait(cx)
+            }
+        }
+    }
+
+    fn admitted(&mut self, ops: u64, bytes: u64) {
+        self.ops += ops;
+        self.reserved += bytes;
+        self.waited_for_bytes |= bytes > 0;
+    }
+
+    /// Returns the error of a request that waits, or that was cancelled meanwhile.
+    fn wait(&mut self, cx: &Cx<'_>) -> Result<()> {
+        if let Err(cancelled) = cx.call.check() {
+            self.give_back(0);
+            return Err(cancelled);
+        }
+        if self.limiter.state.lock().armed.is_none() {
+            cx.call.wake_within(RETRY);
+        }
+        cx.call.note_awaits_admission();
+        Err(Errno::PARKED)
+    }
+
+    /// Ends a wait, and returns `ops` operations and the bytes that were not moved.
+    fn give_back(&mut self, ops: u64) {
+        let pending = self.pending.take();
+        let bytes = std::mem::take(&mut self.reserved);
+        let client = self.client;
+        self.ops -= ops;
+        if pending.is_none() && ops == 0 && bytes == 0 {
+            return;
+        }
+        self.limiter.with_scheduler(|scheduler, now, woken| {
+            if let Some(Pending { ticket, ops, bytes }) = pending
+                && !scheduler.cancel(ticket, now)
+            {
+                // It was admitted meanwhile.
+                scheduler.refund(client, ops, bytes, now);
+            }
+            scheduler.refund(client, ops, bytes, now);
+            scheduler.pump(now, woken);
+        });
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.give_back(0);
+    }
 }
 
 /// The bytes that a copy is charged for in advance: it moves as many as it can within a step.
@@ -192,85 +317,36 @@ impl Limiter {
         call.account().client()
     }
 
-    /// Admits the request of `cx`, which moves at most `bytes` from here on, unless it was admitted
-    /// before. Returns `WOULD_BLOCK` or `PARKED` if it waits, and `EINTR` if it was cancelled.
+    /// Admits the request of `cx` as an operation and, unless `bytes` is 0, to move as many bytes.
+    /// Returns `WOULD_BLOCK` or `PARKED` if it waits, and `EINTR` if it was cancelled.
     fn admit(&self, client: PeerKey, cx: &Cx<'_>, bytes: u64) -> Result<()> {
-        let before = cx.call.admitted_by();
-        match before == self.number {
-            true => Ok(()),
-            false => self.admit_first(client, cx, bytes, before != 0),
+        if bytes == 0 && cx.call.admitted_by() == self.number {
+            return Ok(());
         }
-    }
-
-    fn admit_first(
-        &self,
-        client: PeerKey,
-        cx: &Cx<'_>,
-        bytes: u64,
-        must_not_wait: bool,
-    ) -> Result<()> {
         let Some(this) = self.this.upgrade() else {
             return Ok(());
         };
-        cx.call.with_admission(|slot| {
-            if let Some(admission) = slot
-                .as_mut()
-                .and_then(|slot| slot.downcast_mut::<Admission>())
-                && let Some(ticket) = admission.ticket
-                && Arc::ptr_eq(&admission.limiter, &this)
-            {
+        let admitted = cx.call.with_admission(|slot| {
+            let admission = admissions(slot).of(&this, client);
+            if let Some(Pending { ticket, ops, bytes }) = admission.pending {
                 if self.is_waiting(ticket) {
-                    return self.wait(cx, slot);
+                    return admission.wait(cx);
                 }
-                admission.ticket = None;
-                cx.call.admit(self.number);
-                return Ok(());
+                admission.pending = None;
+                admission.admitted(ops, bytes);
             }
-            let wait = match (cx.patience, cx.call.waker()) {
-                _ if must_not_wait => Wait::Never,
-                (Patience::None | Patience::Brief, _) => Wait::Refuse,
-                (Patience::Full, Some(waker)) => Wait::Until(waker),
-                (Patience::Full, None) => Wait::Never,
-            };
-            let arrival = Arrival {
-                client,
-                bytes,
-                wait,
-            };
-            let decision =
-                self.with_scheduler(|scheduler, now, woken| scheduler.arrive(&arrival, now, woken));
-            let ticket = match decision {
-                Decision::Refused => return Err(Errno::WOULD_BLOCK),
-                Decision::Admitted => None,
-                Decision::Waits(ticket) => Some(ticket),
-            };
-            *slot = Some(Box::new(Admission {
-                limiter: this,
-                client,
-                reserved: bytes,
-                ticket,
-                unused_ops: 0,
-            }));
-            match ticket {
-                None => {
-                    cx.call.admit(self.number);
-                    Ok(())
-                }
-                Some(_) => self.wait(cx, slot),
+            let ops = 1u64.saturating_sub(admission.ops);
+            match admission.waited_for_bytes {
+                false if ops > 0 || bytes > 0 => admission.arrive(cx, ops, bytes),
+                _ => Ok(()),
             }
-        })
-    }
-
-    /// Returns the error of a request that waits, or that was cancelled meanwhile.
-    fn wait(&self, cx: &Cx<'_>, slot: &mut Option<Box<dyn std::any::Any + Send>>) -> Result<()> {
-        if let Err(cancelled) = cx.call.check() {
-            *slot = None;
-            return Err(cancelled);
+        });
+        match admitted {
+            Ok(()) => cx.call.admit(self.number),
+            Err(Errno::WOULD_BLOCK) => undo(cx.call),
+            Err(_) => {}
         }
-        if self.state.lock().armed.is_none() {
-            cx.call.wake_within(RETRY);
-        }
-        Err(Errno::PARKED)
+        admitted
     }
 
     fn is_waiting(&self, ticket: Ticket) -> bool {
@@ -292,10 +368,10 @@ impl Limiter {
         let Some(client) = self.client_of(cx.call) else {
             return run();
         };
-        self.admit(client, cx, cx.call.expected_bytes())?;
+        self.admit(client, cx, 0)?;
         let result = run();
         if let Err(Errno::WOULD_BLOCK) = result {
-            self.undo(cx.call);
+            undo(cx.call);
         }
         result
     }
@@ -312,7 +388,7 @@ impl Limiter {
         let result = run();
         match result {
             Ok(moved) => self.settle(client, cx.call, moved.try_into().unwrap_or(u64::MAX)),
-            Err(Errno::WOULD_BLOCK) => self.undo(cx.call),
+            Err(Errno::WOULD_BLOCK) => undo(cx.call),
             // It is run again.
             Err(Errno::PARKED) => {}
             Err(_) => self.settle(client, cx.call, 0),
@@ -323,59 +399,39 @@ impl Limiter {
     /// Charges a request for the bytes that it moved beyond those that it was charged for already,
     /// or returns the rest of these.
     fn settle(&self, client: PeerKey, call: &Call, moved: u64) {
+        let Some(this) = self.this.upgrade() else {
+            return;
+        };
         let reserved = call.with_admission(|slot| {
-            let slot = slot.as_mut()?;
-            let admission = slot.downcast_mut::<Admission>()?;
-            let own = std::ptr::eq(&*admission.limiter, self);
-            own.then(|| std::mem::take(&mut admission.reserved))
+            let admission = admissions(slot).of(&this, client);
+            std::mem::take(&mut admission.reserved)
         });
-        let reserved = reserved.unwrap_or(0);
         if moved != reserved {
-            self.with_scheduler(|scheduler, now, _| match moved.checked_sub(reserved) {
-                Some(more) => scheduler.charge(client, more, now),
-                None => scheduler.refund(client, 0, reserved - moved, now),
+            self.with_scheduler(|scheduler, now, woken| {
+                match moved.checked_sub(reserved) {
+                    Some(more) => scheduler.charge(client, more, now),
+                    None => scheduler.refund(client, 0, reserved - moved, now),
+                }
+                scheduler.pump(now, woken);
             });
         }
     }
-
-    /// Returns what a request was charged for whose attempt ended without an effect: the next
-    /// attempt is charged.
-    fn undo(&self, call: &Call) {
-        call.with_admission(|slot| {
-            if let Some(admission) = slot
-                .as_mut()
-                .and_then(|slot| slot.downcast_mut::<Admission>())
-                && std::ptr::eq(&*admission.limiter, self)
-            {
-                admission.unused_ops = 1;
-                *slot = None;
-                call.admit(0);
-            }
-        });
-    }
 }
 
-impl Drop for Admission {
-    fn drop(&mut self) {
-        let Admission {
-            client, reserved, ..
-        } = *self;
-        let mut ops = self.unused_ops;
-        if self.ticket.is_none() && ops == 0 && reserved == 0 {
-            return;
-        }
-        let ticket = self.ticket;
-        self.limiter.with_scheduler(|scheduler, now, woken| {
-            if let Some(ticket) = ticket {
-                if scheduler.cancel(ticket, now) {
-                    return;
-                }
-                // It was admitted, and then cancelled.
-                ops = 1;
-            }
-            scheduler.refund(client, ops, reserved, now);
-            scheduler.pump(now, woken);
-        });
+/// Returns the admissions in the slot of a call.
+fn admissions(slot: &mut Option<Box<dyn Any + Send>>) -> &mut Admissions {
+    let slot = slot.get_or_insert_with(|| Box::new(Admissions::default()));
+    let admissions = slot.downcast_mut::<Admissions>();
+    admissions.expect("only limiters use the slot")
+}
+
+/// Returns what a request was charged for whose attempt ended without an effect: the next attempt
+/// is charged.
+fn undo(call: &Call) {
+    call.admit(0);
+    let taken = call.with_admission(Option::take);
+    if let Some(Ok(admissions)) = taken.map(|taken| taken.downcast::<Admissions>()) {
+        admissions.undo();
     }
 }
 

@@ -146,7 +146,7 @@ fn a_request_waits_without_a_thread_and_is_charged_once() {
     let attr = |call: &Call| world.root.attr(&full(call), AttrMask::STAT).map(drop);
     assert_eq!(attr(&first), Ok(()));
     assert_eq!(attr(&second), Err(Errno::PARKED));
-    assert!(second.awaits_admission());
+    assert!(second.take_awaits_admission());
     // A rerun without a reason keeps the place.
     assert_eq!(attr(&second), Err(Errno::PARKED));
     let stats = world.limiter.stats();
@@ -228,22 +228,60 @@ fn a_write_above_the_burst_passes_and_leaves_a_debt() {
 }
 
 #[test]
-fn expected_bytes_are_charged_at_the_first_operation() {
+fn a_request_that_first_moves_no_bytes_waits_for_them_later() {
     let world = World::new();
-    world.limiter.set(limits("bytes=1000", "none"));
-    let [first, second] = [1, 1].map(inline);
-    for (call, expected) in [(&first, Ok(())), (&second, Err(Errno::WOULD_BLOCK))] {
-        call.expect_bytes(1000);
-        let attr = world.root.attr(&brief(call), AttrMask::STAT).map(drop);
-        assert_eq!(attr, expected);
-    }
-    assert_eq!(world.read(&brief(&first), 0, 1000), Ok(1000));
-    // A request that moves none after all gets them back.
-    world.clock.set(1000);
-    second.expect_bytes(1 << 30);
-    assert!(world.root.attr(&brief(&second), AttrMask::STAT).is_ok());
-    drop(second);
+    world.limiter.set(limits("ops=10,bytes=1000", "none"));
+    let attr = |cx: &Cx<'_>| world.root.attr(cx, AttrMask::STAT).map(drop);
+    assert_eq!(world.read(&brief(&inline(1)), 0, 1000), Ok(1000));
+    world.clock.set(100);
+    let (call, _) = on_worker(1);
+    let cx = full(&call);
+    assert_eq!(attr(&cx), Ok(()));
+    assert_eq!(world.read(&cx, 0, 1000), Err(Errno::PARKED));
+    assert!(call.take_awaits_admission());
+    // It is served again from its beginning, and is the same operation.
+    assert_eq!((attr(&cx), attr(&cx)), (Ok(()), Ok(())));
+    assert_eq!(world.read(&cx, 0, 1000), Err(Errno::PARKED));
+    world.clock.set(901);
+    assert_eq!(world.read(&cx, 0, 1000), Ok(1000));
+    // Once it has waited, it does so no more, but owes.
+    assert_eq!(world.read(&cx, 0, 1000), Ok(1000));
+    assert_eq!(
+        world.read(&brief(&inline(1)), 0, 1),
+        Err(Errno::WOULD_BLOCK)
+    );
+    world.clock.set(2902);
     assert_eq!(world.read(&brief(&inline(1)), 0, 1), Ok(1));
+}
+
+#[test]
+fn a_request_that_uses_two_shares_is_limited_in_both() {
+    let worlds = [World::new(), World::new()];
+    for world in &worlds {
+        world.limiter.set(limits("ops=1", "none"));
+        assert!(world.root.attr(&brief(&inline(1)), AttrMask::STAT).is_ok());
+    }
+    worlds.iter().for_each(|world| world.clock.set(1000));
+    assert!(
+        worlds[1]
+            .root
+            .attr(&brief(&inline(2)), AttrMask::STAT)
+            .is_ok()
+    );
+    let (call, _) = on_worker(1);
+    let serve = || {
+        let one = |world: &World| world.root.attr(&full(&call), AttrMask::STAT).map(drop);
+        one(&worlds[0])
+            .and_then(|()| one(&worlds[1]))
+            .and_then(|()| one(&worlds[0]))
+    };
+    assert_eq!((serve(), serve()), (Err(Errno::PARKED), Err(Errno::PARKED)));
+    worlds[1].clock.set(2000);
+    assert_eq!((serve(), serve()), (Ok(()), Ok(())));
+    for world in &worlds {
+        let refused = world.root.attr(&brief(&inline(1)), AttrMask::STAT).err();
+        assert_eq!(refused, Some(Errno::WOULD_BLOCK));
+    }
 }
 
 #[test]

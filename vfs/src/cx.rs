@@ -128,8 +128,10 @@ pub struct Call {
     error: AtomicU16,
     /// The limiter of [`Call::admit`]; 0 is none.
     admitted_by: AtomicU64,
-    /// The bytes of [`Call::expect_bytes`].
-    expected_bytes: AtomicU64,
+    /// See [`Call::end_admission`].
+    admission_ended: AtomicBool,
+    /// See [`Call::note_awaits_admission`].
+    awaits_admission: AtomicBool,
     /// The state of [`Call::with_admission`].
     admission: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -163,7 +165,8 @@ impl Call {
             operation: AtomicU16::new(NO_OPERATION),
             error: AtomicU16::new(0),
             admitted_by: AtomicU64::new(0),
-            expected_bytes: AtomicU64::new(0),
+            admission_ended: AtomicBool::new(false),
+            awaits_admission: AtomicBool::new(false),
             admission: Mutex::new(None),
         }
     }
@@ -316,51 +319,47 @@ impl Call {
     }
 
     /// Notes that the limiter numbered `limiter`, never 0, has charged this request: it does so
-    /// once for each request. From now on no limiter makes the request wait, as it may have had an
-    /// effect.
+    /// once for each request.
     pub fn admit(&self, limiter: u64) {
         self.admitted_by.store(limiter, Ordering::Relaxed);
     }
 
-    /// Returns the limiter that charged this request last; 0 is none.
+    /// Returns the limiter that [`Call::admit`] noted last; 0 is none.
     pub fn admitted_by(&self) -> u64 {
         self.admitted_by.load(Ordering::Relaxed)
     }
 
-    /// Notes that limiters must not make this request wait any more: it has had an effect, or its
-    /// protocol cannot serve it again.
+    /// Notes that limiters must not make this request wait any more, as it has had an effect and
+    /// cannot be served again.
     pub fn end_admission(&self) {
-        if self.admitted_by() == 0 {
-            self.admit(u64::MAX);
-        }
+        self.admission_ended.store(true, Ordering::Relaxed);
     }
 
-    /// Notes how many bytes of files this request is about to read or write at most, for limiters
-    /// that charge it at an operation before that.
-    pub fn expect_bytes(&self, bytes: u64) {
-        self.expected_bytes.store(bytes, Ordering::Relaxed);
+    /// Returns whether [`Call::end_admission`] was called.
+    pub fn admission_ended(&self) -> bool {
+        self.admission_ended.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of [`Call::expect_bytes`]; 0 if unknown.
-    pub fn expected_bytes(&self) -> u64 {
-        self.expected_bytes.load(Ordering::Relaxed)
+    /// Notes that a limiter makes the request wait, with [`Errno::PARKED`].
+    pub fn note_awaits_admission(&self) {
+        self.awaits_admission.store(true, Ordering::Relaxed);
     }
 
-    /// Calls `with` with the state that a limiter stores in this request until it is dropped, under
-    /// a lock.
+    /// Returns whether a limiter has made the request wait since the last call.
+    pub fn take_awaits_admission(&self) -> bool {
+        self.awaits_admission.swap(false, Ordering::Relaxed)
+    }
+
+    /// Calls `with` with the state that limiters store in this request until it is dropped, under a
+    /// lock.
     pub fn with_admission<T>(&self, with: impl FnOnce(&mut Option<Box<dyn Any + Send>>) -> T) -> T {
         with(&mut self.admission.lock())
     }
 
-    /// Returns whether a limiter makes the request wait: it returned [`Errno::PARKED`].
-    pub fn awaits_admission(&self) -> bool {
-        self.admitted_by() == 0 && self.admission.lock().is_some()
-    }
-
     /// Forgets the limiters' state of the request before, for a `Call` that serves one request after
-    /// the other.
+    /// the other without waiting.
     pub fn forget_admission(&self) {
-        self.expected_bytes.store(0, Ordering::Relaxed);
+        self.admission_ended.store(false, Ordering::Relaxed);
         if self.admitted_by() != 0 {
             self.admit(0);
             drop(self.admission.lock().take());
@@ -501,22 +500,12 @@ mod tests {
         let state = || -> Box<dyn Any + Send> { Box::new(dropped.clone()) };
         let call = Call::detached();
         call.with_admission(|slot| *slot = Some(state()));
-        assert!(call.awaits_admission());
-        // One that waits keeps its place.
-        call.forget_admission();
-        assert_eq!(
-            (call.awaits_admission(), Arc::strong_count(&dropped)),
-            (true, 2)
-        );
         call.admit(7);
-        call.expect_bytes(5);
         call.end_admission();
-        assert_eq!((call.admitted_by(), call.awaits_admission()), (7, false));
+        assert_eq!((call.admitted_by(), call.admission_ended()), (7, true));
         call.forget_admission();
-        assert_eq!((call.admitted_by(), call.expected_bytes()), (0, 0));
+        assert_eq!((call.admitted_by(), call.admission_ended()), (0, false));
         assert_eq!(Arc::strong_count(&dropped), 1);
-        call.end_admission();
-        assert_ne!(call.admitted_by(), 0);
     }
 
     #[test]

@@ -74,6 +74,28 @@ pub(super) struct Buckets {
     bytes: Option<Bucket>,
 }
 
+/// The buckets that a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    Ops,
+    Both,
+    /// It has been charged as an operation already.
+    Bytes,
+}
+
+impl Need {
+    pub(super) const ALL: [Need; 3] = [Need::Ops, Need::Both, Need::Bytes];
+
+    /// Returns the need of a request of so many operations and bytes.
+    pub(super) fn of(ops: u64, bytes: u64) -> Need {
+        match (ops, bytes) {
+            (_, 0) => Need::Ops,
+            (0, _) => Need::Bytes,
+            _ => Need::Both,
+        }
+    }
+}
+
 /// The smallest level of bytes at which a request is admitted: any request passes, however large,
 /// and the ones after it wait for its debt.
 const POSITIVE: i128 = 1;
@@ -108,16 +130,17 @@ impl Buckets {
         both.for_each(|bucket| bucket.refill(now));
     }
 
-    /// Returns the time until a request is admitted that moves bytes, or none; zero if it is now.
-    pub(super) fn wait(&self, moves_bytes: bool) -> Duration {
-        let ops = self.ops.as_ref().map(|ops| ops.time_until(TOKEN));
-        let bytes = self.bytes.as_ref().filter(|_| moves_bytes);
+    /// Returns the time until a request with this need is admitted; zero if it is now.
+    pub(super) fn wait(&self, need: Need) -> Duration {
+        let ops = self.ops.as_ref().filter(|_| need != Need::Bytes);
+        let ops = ops.map(|ops| ops.time_until(TOKEN));
+        let bytes = self.bytes.as_ref().filter(|_| need != Need::Ops);
         let bytes = bytes.map(|bytes| bytes.time_until(POSITIVE));
         ops.max(bytes).unwrap_or_default()
     }
 
-    pub(super) fn admits(&self, moves_bytes: bool) -> bool {
-        self.wait(moves_bytes).is_zero()
+    pub(super) fn admits(&self, need: Need) -> bool {
+        self.wait(need).is_zero()
     }
 
     pub(super) fn take(&mut self, ops: u64, bytes: u64) {
@@ -169,31 +192,34 @@ mod tests {
     fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
         let mut buckets = Buckets::new(rates(10, 0, 500), Duration::ZERO);
         for _ in 0..5 {
-            assert!(buckets.admits(false));
+            assert!(buckets.admits(Need::Ops));
             buckets.take(1, 0);
         }
-        assert_eq!(buckets.wait(false), Duration::from_millis(100));
+        assert_eq!(buckets.wait(Need::Ops), Duration::from_millis(100));
         buckets.refill(Duration::from_millis(100));
-        assert!(buckets.admits(false));
+        assert!(buckets.admits(Need::Ops));
     }
 
     #[test]
     fn a_request_above_the_burst_passes_and_leaves_a_debt() {
         let mut buckets = Buckets::new(rates(0, 1000, 100), Duration::ZERO);
         buckets.take(1, 5100);
-        assert!(buckets.admits(false), "requests without bytes do not wait");
-        let wait = buckets.wait(true);
+        assert!(
+            buckets.admits(Need::Ops),
+            "requests without bytes do not wait"
+        );
+        let wait = buckets.wait(Need::Both);
         assert!(Duration::from_secs(5) < wait && wait < Duration::from_millis(5001));
         buckets.put_back(0, 5000);
-        assert!(!buckets.admits(true));
+        assert!(!buckets.admits(Need::Bytes));
     }
 
     #[test]
     fn less_than_a_token_of_burst_is_one() {
         let mut buckets = Buckets::new(rates(1, 0, 10), Duration::ZERO);
-        assert!(buckets.admits(false));
+        assert!(buckets.admits(Need::Ops));
         buckets.take(1, 0);
-        assert_eq!(buckets.wait(false), Duration::from_secs(1));
+        assert_eq!(buckets.wait(Need::Ops), Duration::from_secs(1));
     }
 
     #[test]
@@ -201,12 +227,12 @@ mod tests {
         let mut buckets = Buckets::new(rates(1, 1000, 100), Duration::ZERO);
         buckets.take(1, 10_000);
         buckets.set(rates(5, 1000, 100), Duration::ZERO);
-        assert!(buckets.admits(false) && !buckets.admits(true));
+        assert!(buckets.admits(Need::Ops) && !buckets.admits(Need::Both));
         buckets.set(rates(5, 2000, 100), Duration::ZERO);
-        assert!(buckets.admits(true) && buckets.is_full());
+        assert!(buckets.admits(Need::Both) && buckets.is_full());
         buckets.set(Rates::default(), Duration::ZERO);
         buckets.take(u64::MAX, u64::MAX);
-        assert!(buckets.admits(true));
+        assert!(buckets.admits(Need::Both));
     }
 
     #[test]
@@ -215,7 +241,7 @@ mod tests {
         for _ in 0..100 {
             buckets.take(u64::MAX, u64::MAX);
         }
-        assert_eq!(buckets.wait(true), MAX_WAIT);
+        assert_eq!(buckets.wait(Need::Both), MAX_WAIT);
         buckets.refill(Duration::from_secs(u32::MAX.into()));
         assert!(buckets.nanos_of(u64::MAX, u64::MAX) > 0);
     }
@@ -228,9 +254,9 @@ mod tests {
             let mut buckets = Buckets::new(rates(0, rate, 100), Duration::ZERO);
             let (mut now, mut sum, mut last) = (Duration::ZERO, 0, 0);
             for size in sizes {
-                now += buckets.wait(true);
+                now += buckets.wait(Need::Both);
                 buckets.refill(now);
-                prop_assert!(buckets.admits(true));
+                prop_assert!(buckets.admits(Need::Both));
                 buckets.take(1, size);
                 sum += size;
                 last = size;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use vfs::PeerKey;
 
 use super::Limits;
-use super::bucket::Buckets;
+use super::bucket::{Buckets, Need};
 
 /// The state of a share's limits.
 pub(super) struct Scheduler {
@@ -28,9 +28,8 @@ pub(super) struct Scheduler {
     next_ticket: u64,
     /// The start of the latest admission, in nanoseconds of use of the share's rates.
     virtual_time: u128,
-    /// The clients that wait for the share, by start: those whose next request moves no bytes, and
-    /// those whose next request does.
-    ready: [BTreeSet<(u128, u64)>; 2],
+    /// The clients that wait for the share, by the need of their next request and by start.
+    ready: [BTreeSet<(u128, u64)>; Need::ALL.len()],
     /// The clients that wait for their own limit, by its end.
     limited: BTreeSet<(Duration, u64)>,
     /// The number of waiting requests.
@@ -62,6 +61,7 @@ struct Client {
 }
 
 struct Waiting {
+    ops: u64,
     bytes: u64,
     waker: Waker,
     since: Duration,
@@ -72,8 +72,8 @@ struct Waiting {
 enum Place {
     /// None: it has no waiting request.
     Idle,
-    /// One of [`Scheduler::ready`], with its start.
-    Ready(bool, u128),
+    /// The one of [`Scheduler::ready`] for this need, with its start.
+    Ready(Need, u128),
     /// [`Scheduler::limited`], until this time.
     Limited(Duration),
 }
@@ -81,6 +81,8 @@ enum Place {
 /// A request to admit.
 pub(super) struct Arrival<'a> {
     pub(super) client: PeerKey,
+    /// 1, or 0 if it was charged as an operation before.
+    pub(super) ops: u64,
     /// The bytes that it moves, as far as known; 0 if it moves none.
     pub(super) bytes: u64,
     pub(super) wait: Wait<'a>,
@@ -162,25 +164,32 @@ impl Scheduler {
     ) -> Decision {
         // First those that could have been admitted before.
         self.pump(now, woken);
-        let Arrival { bytes, .. } = *arrival;
+        let Arrival { ops, bytes, .. } = *arrival;
+        let need = Need::of(ops, bytes);
         self.share.refill(now);
         let has_own_limit = !self.limits.client.is_unlimited();
         let known = match has_own_limit {
             true => Some(self.client(arrival.client, now)),
             false => self.number_of(arrival.client),
         };
-        let may = self.share.admits(bytes > 0)
-            && known.is_none_or(|number| self.may_pass(number, bytes > 0, now));
+        let may =
+            self.share.admits(need) && known.is_none_or(|number| self.may_pass(number, need, now));
         match arrival.wait {
             _ if may => {}
             Wait::Never => {}
             Wait::Refuse => return Decision::Refused,
             Wait::Until(waker) => {
                 let client = known.unwrap_or_else(|| self.client(arrival.client, now));
-                return Decision::Waits(self.enqueue(client, bytes, waker.clone(), now));
+                let request = Waiting {
+                    ops,
+                    bytes,
+                    waker: waker.clone(),
+                    since: now,
+                };
+                return Decision::Waits(self.enqueue(client, request, now));
             }
         }
-        self.take(known, 1, bytes);
+        self.take(known, ops, bytes);
         if let Some(number) = known.filter(|_| self.waiting > 0) {
             self.place(number, now);
         }
@@ -189,14 +198,14 @@ impl Scheduler {
 
     /// Returns whether a request of the client `number` may be admitted before all of its own that
     /// wait, which is so if there is none, and its limit allows it.
-    fn may_pass(&mut self, number: u64, moves_bytes: bool, now: Duration) -> bool {
+    fn may_pass(&mut self, number: u64, need: Need, now: Duration) -> bool {
         self.clients.get_mut(&number).is_none_or(|client| {
             client.buckets.refill(now);
-            client.queue.is_empty() && client.buckets.admits(moves_bytes)
+            client.queue.is_empty() && client.buckets.admits(need)
         })
     }
 
-    fn enqueue(&mut self, client: u64, bytes: u64, waker: Waker, now: Duration) -> Ticket {
+    fn enqueue(&mut self, client: u64, request: Waiting, now: Duration) -> Ticket {
         let number = self.next_ticket;
         self.next_ticket += 1;
         self.waiting += 1;
@@ -206,15 +215,7 @@ impl Scheduler {
                 // A client saves nothing up while it does not wait.
                 state.finish = state.finish.max(virtual_time);
             }
-            let since = now;
-            state.queue.insert(
-                number,
-                Waiting {
-                    bytes,
-                    waker,
-                    since,
-                },
-            );
+            state.queue.insert(number, request);
         }
         self.place(client, now);
         Ticket { client, number }
@@ -314,22 +315,18 @@ impl Scheduler {
             self.totals.delayed += 1;
             self.totals.waited += now.saturating_sub(request.since);
             woken.push(request.waker);
-            self.take(Some(number), 1, request.bytes);
+            self.take(Some(number), request.ops, request.bytes);
             self.place(number, now);
         }
     }
 
     /// Returns the client whose next request comes next, if the share admits any.
     fn next_ready(&self) -> Option<u64> {
-        let first = |moves_bytes: bool| {
-            let first = self.ready[usize::from(moves_bytes)].first().copied()?;
-            self.share.admits(moves_bytes).then_some(first)
+        let first = |need: Need| {
+            let first = self.ready[need as usize].first().copied()?;
+            self.share.admits(need).then_some(first)
         };
-        let (without, with) = (first(false), first(true));
-        let next = match (without, with) {
-            (Some(without), Some(with)) => Some(without.min(with)),
-            (without, with) => without.or(with),
-        };
+        let next = Need::ALL.into_iter().filter_map(first).min();
         next.map(|(_, number)| number)
     }
 
@@ -337,14 +334,12 @@ impl Scheduler {
     pub(super) fn next_due(&mut self, now: Duration) -> Option<Duration> {
         self.share.refill(now);
         let own = self.limited.first().map(|&(due, _)| due);
-        let of_share = |moves_bytes: bool| {
-            let waits = !self.ready[usize::from(moves_bytes)].is_empty();
-            waits.then(|| now + self.share.wait(moves_bytes))
+        let of_share = |need: Need| {
+            let waits = !self.ready[need as usize].is_empty();
+            waits.then(|| now + self.share.wait(need))
         };
-        own.into_iter()
-            .chain(of_share(false))
-            .chain(of_share(true))
-            .min()
+        let of_share = Need::ALL.into_iter().filter_map(of_share);
+        own.into_iter().chain(of_share).min()
     }
 
     /// Puts a client into the set that its oldest waiting request belongs to.
@@ -354,8 +349,8 @@ impl Scheduler {
         };
         match client.place {
             Place::Idle => {}
-            Place::Ready(moves_bytes, start) => {
-                self.ready[usize::from(moves_bytes)].remove(&(start, number));
+            Place::Ready(need, start) => {
+                self.ready[need as usize].remove(&(start, number));
             }
             Place::Limited(due) => {
                 self.limited.remove(&(due, number));
@@ -366,9 +361,9 @@ impl Scheduler {
         let Some((_, next)) = client.queue.first_key_value() else {
             return;
         };
-        let moves_bytes = next.bytes > 0;
+        let need = Need::of(next.ops, next.bytes);
         client.buckets.refill(now);
-        let wait = client.buckets.wait(moves_bytes);
+        let wait = client.buckets.wait(need);
         if !wait.is_zero() {
             let due = now + wait;
             client.place = Place::Limited(due);
@@ -379,8 +374,8 @@ impl Scheduler {
             // Nor does it while it waits for its own limit.
             client.finish = client.finish.max(self.virtual_time);
         }
-        client.place = Place::Ready(moves_bytes, client.finish);
-        self.ready[usize::from(moves_bytes)].insert((client.finish, number));
+        client.place = Place::Ready(need, client.finish);
+        self.ready[need as usize].insert((client.finish, number));
     }
 
     fn number_of(&self, key: PeerKey) -> Option<u64> {

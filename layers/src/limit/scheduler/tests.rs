@@ -82,6 +82,7 @@ impl Load {
                 *since = now;
                 let arrival = Arrival {
                     client: self.client,
+                    ops: 1,
                     bytes: self.bytes,
                     wait: Wait::Until(Waker::noop()),
                 };
@@ -209,6 +210,7 @@ fn a_client_that_waits_for_its_own_limit_delays_no_other() {
     simulate(&mut scheduler, &mut loads, Duration::ZERO, SECOND);
     let arrival = Arrival {
         client: PeerKey::User(2),
+        ops: 1,
         bytes: 0,
         wait: Wait::Refuse,
     };
@@ -220,9 +222,10 @@ fn a_client_that_waits_for_its_own_limit_delays_no_other() {
 fn requests_of_a_client_are_admitted_in_their_order() {
     let mut scheduler = Scheduler::new(share(10, 0), Duration::ZERO);
     let mut woken = Vec::new();
-    let mut arrive = |scheduler: &mut Scheduler, waker: &Waker, now| {
+    let arrive = |scheduler: &mut Scheduler, waker: &Waker, now| {
         let arrival = Arrival {
             client: PeerKey::User(1),
+            ops: 1,
             bytes: 0,
             wait: Wait::Until(waker),
         };
@@ -312,6 +315,7 @@ fn the_table_of_clients_is_bounded_and_drops_idle_ones() {
     let arrive = |scheduler: &mut Scheduler, client, now| {
         let arrival = Arrival {
             client: PeerKey::User(client),
+            ops: 1,
             bytes: 0,
             wait: Wait::Never,
         };
@@ -364,7 +368,8 @@ proptest! {
                         8 => Wait::Never,
                         _ => Wait::Until(Waker::noop()),
                     };
-                    let arrival = Arrival { client: key, bytes, wait };
+                    let ops = u64::from(bytes % 3 > 0);
+                    let arrival = Arrival { client: key, ops, bytes, wait };
                     if let Decision::Waits(ticket) = scheduler.arrive(&arrival, now, &mut woken) {
                         tickets.push(ticket);
                     }

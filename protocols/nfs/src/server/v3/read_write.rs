@@ -16,8 +16,6 @@ use crate::v3::{
 impl RequestContext<'_> {
     pub(super) fn read(&mut self) -> Result<(), CallError> {
         let args: ReadArgs = self.decode()?;
-        let most = args.count.min(self.server.options.max_io);
-        self.call.expect_bytes(most.into());
         let node = self.object(&args.file);
         self.fill(node, |request, node| request.read_into_reply(node, &args))
     }
@@ -51,7 +49,6 @@ impl RequestContext<'_> {
         let end = self.arguments.position();
         let start = end - args.data.len() - padding(args.data.len());
         let mut wcc = Wcc::default();
-        self.call.expect_bytes(len as u64);
         let result = self.object(&args.file).and_then(|node| {
             check_file(&node)?;
             let cx = self.cx();

@@ -207,7 +207,7 @@ impl RequestContext<'_, Compound> {
     /// share makes it wait, for which no other client has to act.
     pub(super) fn parked_by_limit(&self, error: OpError) -> OpError {
         match error {
-            OpError::Status(Status::Delay) if self.source_call.awaits_admission() => {
+            OpError::Status(Status::Delay) if self.source_call.take_awaits_admission() => {
                 OpError::Call(CallError::Retry(ServeOutcome::Parked))
             }
             error => error,

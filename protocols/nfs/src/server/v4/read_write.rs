@@ -18,7 +18,6 @@ use crate::v4::types::Stable;
 impl RequestContext<'_, Compound> {
     pub(super) fn read(&mut self, args: Read) -> OpResult {
         let node = self.regular()?;
-        self.source_call.expect_bytes(args.count.into());
         let file = self.file(&args.state, &node, OpenFlags::READ)?;
         let eof_at = self.reply.len();
         self.reply.value(&0u32);
@@ -59,7 +58,6 @@ impl RequestContext<'_, Compound> {
         let len = args.data.0.len();
         let start = end - len - padding(len);
         let node = self.regular()?;
-        self.source_call.expect_bytes(len as u64);
         let file = self.file(&args.state, &node, OpenFlags::WRITE)?;
         let durable = match args.stable {
             Stable::Unstable => Durable::No,
