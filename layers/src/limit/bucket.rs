@@ -86,6 +86,10 @@ pub(super) enum Need {
 impl Need {
     pub(super) const ALL: [Need; 3] = [Need::Ops, Need::Both, Need::Bytes];
 
+    pub(super) fn moves_bytes(self) -> bool {
+        self != Need::Ops
+    }
+
     /// Returns the need of a request of so many operations and bytes.
     pub(super) fn of(ops: u64, bytes: u64) -> Need {
         match (ops, bytes) {
@@ -134,7 +138,7 @@ impl Buckets {
     pub(super) fn wait(&self, need: Need) -> Duration {
         let ops = self.ops.as_ref().filter(|_| need != Need::Bytes);
         let ops = ops.map(|ops| ops.time_until(TOKEN));
-        let bytes = self.bytes.as_ref().filter(|_| need != Need::Ops);
+        let bytes = self.bytes.as_ref().filter(|_| need.moves_bytes());
         let bytes = bytes.map(|bytes| bytes.time_until(POSITIVE));
         ops.max(bytes).unwrap_or_default()
     }

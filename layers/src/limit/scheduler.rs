@@ -1,10 +1,11 @@
 //! The order in which a share's waiting requests are admitted: fair queueing by client.
 //!
-//! Each client's requests are admitted in their order. Among clients it is start-time fair
-//! queueing (Goyal, Vin and Cheng, 1996): a request costs the time that it uses of the share's
-//! rates, and the client whose requests have cost the least so far comes next. A client with small
-//! requests therefore gets as much of the rates as one with many large ones. A client that waits
-//! for its own limit delays no other.
+//! Each client has two queues, of requests that move bytes and of others, so that `ls` does not
+//! wait for the copies of the same user. Requests of a queue are admitted in their order. Among
+//! clients it is start-time fair queueing (Goyal, Vin and Cheng, 1996): a request costs the time
+//! that it uses of the share's rates, and the client whose requests have cost the least so far
+//! comes next. A client with small requests therefore gets as much of the rates as one with many
+//! large ones. A client that waits for its own limit delays no other.
 //!
 //! No clock and no threads: callers pass the time, and wake the requests that are admitted.
 
@@ -28,10 +29,11 @@ pub(super) struct Scheduler {
     next_ticket: u64,
     /// The start of the latest admission, in nanoseconds of use of the share's rates.
     virtual_time: u128,
-    /// The clients that wait for the share, by the need of their next request and by start.
-    ready: [BTreeSet<(u128, u64)>; Need::ALL.len()],
-    /// The clients that wait for their own limit, by its end.
-    limited: BTreeSet<(Duration, u64)>,
+    /// The queues that wait for the share, by the need of their next request, and by the client's
+    /// start and the request's age.
+    ready: [BTreeSet<(u128, Ticket)>; Need::ALL.len()],
+    /// The queues that wait for their client's limit, by its end.
+    limited: BTreeSet<(Duration, Ticket)>,
     /// The number of waiting requests.
     waiting: usize,
     /// The number of clients at which those are dropped that need no state.
@@ -55,8 +57,15 @@ struct Client {
     buckets: Buckets,
     /// The end of its latest admission, in the unit of [`Scheduler::virtual_time`].
     finish: u128,
-    /// Its waiting requests by ticket, oldest first.
-    queue: BTreeMap<u64, Waiting>,
+    /// Those of requests that move no bytes, and of those that do.
+    queues: [Queue; 2],
+}
+
+/// A queue of a client.
+#[derive(Default)]
+struct Queue {
+    /// The waiting requests by ticket, oldest first.
+    waiting: BTreeMap<u64, Waiting>,
     place: Place,
 }
 
@@ -67,15 +76,16 @@ struct Waiting {
     since: Duration,
 }
 
-/// The set that a client is in.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The set that a queue is in.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Place {
-    /// None: it has no waiting request.
+    /// None: it is empty.
+    #[default]
     Idle,
-    /// The one of [`Scheduler::ready`] for this need, with its start.
-    Ready(Need, u128),
-    /// [`Scheduler::limited`], until this time.
-    Limited(Duration),
+    /// The one of [`Scheduler::ready`] for this need, with this entry.
+    Ready(Need, (u128, Ticket)),
+    /// [`Scheduler::limited`], with this entry.
+    Limited((Duration, Ticket)),
 }
 
 /// A request to admit.
@@ -107,11 +117,12 @@ pub(super) enum Decision {
     Waits(Ticket),
 }
 
-/// The position of a waiting request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The position of a waiting request: the lower, the older.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket {
-    client: u64,
     number: u64,
+    client: u64,
+    moves_bytes: bool,
 }
 
 /// The maximum number of clients with a state of their own; further ones share one state. It takes
@@ -196,45 +207,60 @@ impl Scheduler {
         Decision::Admitted
     }
 
-    /// Returns whether a request of the client `number` may be admitted before all of its own that
-    /// wait, which is so if there is none, and its limit allows it.
+    /// Returns whether the queue of the client `number` for a request with this need is empty, and
+    /// its limit admits the request.
     fn may_pass(&mut self, number: u64, need: Need, now: Duration) -> bool {
         self.clients.get_mut(&number).is_none_or(|client| {
             client.buckets.refill(now);
-            client.queue.is_empty() && client.buckets.admits(need)
+            let queue = &client.queues[usize::from(need.moves_bytes())];
+            queue.waiting.is_empty() && client.buckets.admits(need)
         })
     }
 
     fn enqueue(&mut self, client: u64, request: Waiting, now: Duration) -> Ticket {
-        let number = self.next_ticket;
+        let ticket = Ticket {
+            number: self.next_ticket,
+            client,
+            moves_bytes: request.bytes > 0,
+        };
         self.next_ticket += 1;
         self.waiting += 1;
         let virtual_time = self.virtual_time;
         if let Some(state) = self.clients.get_mut(&client) {
-            if state.queue.is_empty() {
+            if !state.waits() {
                 // A client saves nothing up while it does not wait.
                 state.finish = state.finish.max(virtual_time);
             }
-            state.queue.insert(number, request);
+            let queue = &mut state.queues[usize::from(ticket.moves_bytes)];
+            queue.waiting.insert(ticket.number, request);
         }
         self.place(client, now);
-        Ticket { client, number }
+        ticket
     }
 
     /// Returns whether the request with `ticket` still waits: otherwise it was admitted.
     pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
-        let client = self.clients.get(&ticket.client);
-        client.is_some_and(|client| client.queue.contains_key(&ticket.number))
+        self.clients.get(&ticket.client).is_some_and(|client| {
+            let queue = &client.queues[usize::from(ticket.moves_bytes)];
+            queue.waiting.contains_key(&ticket.number)
+        })
+    }
+
+    /// Removes a request from its queue.
+    fn remove(&mut self, ticket: Ticket) -> Option<Waiting> {
+        let client = self.clients.get_mut(&ticket.client)?;
+        let queue = &mut client.queues[usize::from(ticket.moves_bytes)];
+        let removed = queue.waiting.remove(&ticket.number)?;
+        self.waiting -= 1;
+        Some(removed)
     }
 
     /// Removes a request that waits. Returns false if it was admitted before.
     pub(super) fn cancel(&mut self, ticket: Ticket, now: Duration) -> bool {
-        let client = self.clients.get_mut(&ticket.client);
-        let removed = client.and_then(|client| client.queue.remove(&ticket.number));
+        let removed = self.remove(ticket);
         if removed.is_none() {
             return false;
         }
-        self.waiting -= 1;
         self.place(ticket.client, now);
         true
     }
@@ -269,7 +295,7 @@ impl Scheduler {
         let virtual_time = self.virtual_time;
         if let Some(client) = number.and_then(|number| self.clients.get_mut(&number)) {
             client.buckets.take(ops, bytes);
-            if client.queue.is_empty() {
+            if !client.waits() {
                 client.finish = client.finish.max(virtual_time);
             }
             client.finish = client.finish.saturating_add(cost);
@@ -297,37 +323,31 @@ impl Scheduler {
         if self.waiting == 0 {
             return;
         }
-        while let Some(&(due, number)) = self.limited.first()
+        while let Some(&(due, ticket)) = self.limited.first()
             && due <= now
         {
-            self.place(number, now);
+            self.place(ticket.client, now);
         }
         self.share.refill(now);
-        while let Some(number) = self.next_ready() {
-            let Some(client) = self.clients.get_mut(&number) else {
-                return;
-            };
-            let Some((_, request)) = client.queue.pop_first() else {
-                return;
-            };
-            self.virtual_time = self.virtual_time.max(client.finish);
-            self.waiting -= 1;
+        while let Some((start, ticket)) = self.next_ready()
+            && let Some(request) = self.remove(ticket)
+        {
+            self.virtual_time = self.virtual_time.max(start);
             self.totals.delayed += 1;
             self.totals.waited += now.saturating_sub(request.since);
             woken.push(request.waker);
-            self.take(Some(number), request.ops, request.bytes);
-            self.place(number, now);
+            self.take(Some(ticket.client), request.ops, request.bytes);
+            self.place(ticket.client, now);
         }
     }
 
-    /// Returns the client whose next request comes next, if the share admits any.
-    fn next_ready(&self) -> Option<u64> {
+    /// Returns the request that comes next, with its client's start, if the share admits any.
+    fn next_ready(&self) -> Option<(u128, Ticket)> {
         let first = |need: Need| {
             let first = self.ready[need as usize].first().copied()?;
             self.share.admits(need).then_some(first)
         };
-        let next = Need::ALL.into_iter().filter_map(first).min();
-        next.map(|(_, number)| number)
+        Need::ALL.into_iter().filter_map(first).min()
     }
 
     /// Returns the time at which [`Scheduler::pump`] will admit a request; `None` if none waits.
@@ -342,40 +362,56 @@ impl Scheduler {
         own.into_iter().chain(of_share).min()
     }
 
-    /// Puts a client into the set that its oldest waiting request belongs to.
+    /// Puts the queues of a client into the sets that their oldest requests belong to.
     fn place(&mut self, number: u64, now: Duration) {
         let Some(client) = self.clients.get_mut(&number) else {
             return;
         };
-        match client.place {
-            Place::Idle => {}
-            Place::Ready(need, start) => {
-                self.ready[need as usize].remove(&(start, number));
-            }
-            Place::Limited(due) => {
-                self.limited.remove(&(due, number));
-            }
-        }
-        let was_limited = matches!(client.place, Place::Limited(_));
-        client.place = Place::Idle;
-        let Some((_, next)) = client.queue.first_key_value() else {
-            return;
-        };
-        let need = Need::of(next.ops, next.bytes);
         client.buckets.refill(now);
-        let wait = client.buckets.wait(need);
-        if !wait.is_zero() {
-            let due = now + wait;
-            client.place = Place::Limited(due);
-            self.limited.insert((due, number));
-            return;
+        let mut was_limited = false;
+        for queue in &mut client.queues {
+            match std::mem::take(&mut queue.place) {
+                Place::Idle => {}
+                Place::Ready(need, entry) => {
+                    self.ready[need as usize].remove(&entry);
+                }
+                Place::Limited(entry) => {
+                    self.limited.remove(&entry);
+                    was_limited = true;
+                }
+            }
         }
-        if was_limited {
-            // Nor does it while it waits for its own limit.
+        let wait_of = |buckets: &Buckets, queue: &Queue| {
+            let (ticket, next) = queue.waiting.first_key_value()?;
+            let need = Need::of(next.ops, next.bytes);
+            let ticket = Ticket {
+                number: *ticket,
+                client: number,
+                moves_bytes: need.moves_bytes(),
+            };
+            Some((ticket, need, buckets.wait(need)))
+        };
+        let heads = (client.queues.each_ref()).map(|queue| wait_of(&client.buckets, queue));
+        let is_ready = |head: &(Ticket, Need, Duration)| head.2.is_zero();
+        if was_limited && heads.iter().flatten().any(is_ready) {
+            // Nor does it save up while it waits for its own limit.
             client.finish = client.finish.max(self.virtual_time);
         }
-        client.place = Place::Ready(need, client.finish);
-        self.ready[need as usize].insert((client.finish, number));
+        for (queue, head) in client.queues.iter_mut().zip(heads) {
+            queue.place = match head {
+                None => Place::Idle,
+                Some((ticket, need, Duration::ZERO)) => {
+                    let entry = (client.finish, ticket);
+                    self.ready[need as usize].insert(entry);
+                    Place::Ready(need, entry)
+                }
+                Some((ticket, _, wait)) => {
+                    let entry = (now + wait, ticket);
+                    self.limited.insert(entry);
+                    Place::Limited(entry)
+                }
+            };
+        }
     }
 
     fn number_of(&self, key: PeerKey) -> Option<u64> {
@@ -402,8 +438,7 @@ impl Scheduler {
                 key,
                 buckets: Buckets::new(self.limits.client, now),
                 finish: self.virtual_time,
-                queue: BTreeMap::new(),
-                place: Place::Idle,
+                queues: Default::default(),
             };
             self.clients.insert(number, client);
         }
@@ -416,7 +451,7 @@ impl Scheduler {
         let numbers = &mut self.numbers;
         self.clients.retain(|_, client| {
             client.buckets.refill(now);
-            let is_new = client.queue.is_empty()
+            let is_new = !client.waits()
                 && client.buckets.is_full()
                 && (client.finish <= virtual_time || waiting == 0);
             if is_new {
@@ -432,6 +467,13 @@ impl Scheduler {
     /// Returns the number of clients with a state.
     pub(super) fn clients(&self) -> usize {
         self.clients.len()
+    }
+}
+
+impl Client {
+    /// Returns whether one of its requests waits.
+    fn waits(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.waiting.is_empty())
     }
 }
 

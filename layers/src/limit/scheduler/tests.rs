@@ -118,17 +118,18 @@ fn simulate(scheduler: &mut Scheduler, loads: &mut [Load], from: Duration, to: D
 
 /// Asserts what holds at all times.
 fn check(scheduler: &Scheduler) {
-    let waiting: usize = scheduler.clients.values().map(|it| it.queue.len()).sum();
+    let queues = scheduler.clients.values().flat_map(|it| &it.queues);
+    let waiting: usize = queues.map(|queue| queue.waiting.len()).sum();
     assert_eq!(waiting, scheduler.waiting);
     for (number, client) in &scheduler.clients {
-        let places = usize::from(scheduler.limited.iter().any(|(_, it)| it == number))
-            + scheduler
-                .ready
-                .iter()
-                .flatten()
-                .filter(|(_, it)| it == number)
-                .count();
-        assert_eq!(places, usize::from(!client.queue.is_empty()));
+        for (moves_bytes, queue) in [false, true].into_iter().zip(&client.queues) {
+            let own =
+                |ticket: &Ticket| (ticket.client, ticket.moves_bytes) == (*number, moves_bytes);
+            let limited = scheduler.limited.iter().filter(|(_, it)| own(it));
+            let ready = scheduler.ready.iter().flatten().filter(|(_, it)| own(it));
+            let places = limited.count() + ready.count();
+            assert_eq!(places, usize::from(!queue.waiting.is_empty()));
+        }
         assert_eq!(scheduler.numbers.get(&client.key), Some(number));
     }
 }
@@ -197,6 +198,20 @@ fn requests_without_bytes_do_not_wait_for_a_debt_of_bytes() {
     simulate(&mut scheduler, &mut loads, Duration::ZERO, SECOND);
     assert!(loads[1].admitted >= 999, "{}", loads[1].admitted);
     assert_eq!(loads[0].admitted, 1);
+}
+
+#[test]
+fn requests_without_bytes_do_not_wait_for_those_of_their_client_that_move_some() {
+    let mut scheduler = Scheduler::new(share(1000, 1024), Duration::ZERO);
+    let mut loads = [Load::new(1, 1 << 20, 64), Load::new(1, 0, 1)];
+    simulate(&mut scheduler, &mut loads, Duration::ZERO, SECOND);
+    assert!(loads[1].admitted >= 999, "{}", loads[1].admitted);
+    // Nor do they starve them.
+    let mut scheduler = Scheduler::new(share(1000, 1 << 30), Duration::ZERO);
+    let mut loads = [Load::new(1, 1024, 4), Load::new(1, 0, 4)];
+    simulate(&mut scheduler, &mut loads, Duration::ZERO, SECOND);
+    let counts = loads.each_ref().map(|load| load.admitted);
+    assert!(counts.iter().all(|count| *count > 300), "{counts:?}");
 }
 
 #[test]
