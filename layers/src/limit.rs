@@ -2,16 +2,17 @@
 //!
 //! An *operation* is a request of a client: a message of 9P or FUSE, a call of NFS (also a COMPOUND
 //! with all its operations), a request of a block device. It is charged when it first calls the
-//! tree, except to find a node by its handle; locks and requests that call nothing are free. *Bytes*
-//! are those that reads, writes and copies moved. A request is charged for the bytes that it asks
-//! for, and gets back those that were not moved. `barge`'s own calls are free ([`Call::internal`]).
+//! tree, except to find a node by its handle; locks and requests that call nothing are free.
+//! *Bytes* are those that reads, writes and copies moved. A request is charged for the bytes that
+//! it asks for, and gets back those that were not moved. `barge`'s own calls are free
+//! ([`Call::internal`]).
 //!
 //! A request over a limit waits, before its first call as an operation, and once more before it
 //! first moves bytes if there is a debt: on a lane's thread it returns `WOULD_BLOCK`, on a worker
 //! `PARKED`. It holds no thread, can be cancelled, and keeps its place among the requests of its
-//! client; clients take turns ([`scheduler`]). It is charged when it is admitted, so that a rerun is
-//! not charged again. Requests that cannot wait leave a debt that later ones wait for: those that
-//! had an effect ([`Call::end_admission`]), and those of threads without an engine.
+//! client; clients take turns ([`scheduler`]). It is charged when it is admitted, so that a rerun
+//! is not charged again. Requests that cannot wait leave a debt that later ones wait for: those
+//! that had an effect ([`Call::end_admission`]), and those of threads without an engine.
 //!
 //! A request passes as long as there is no debt of bytes, whatever its size; so a rate can be lower
 //! than the size of a request. Requests that move no bytes do not wait for a debt of bytes.

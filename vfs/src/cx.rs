@@ -356,8 +356,8 @@ impl Call {
         with(&mut self.admission.lock())
     }
 
-    /// Forgets the limiters' state of the request before, for a `Call` that serves one request after
-    /// the other without waiting.
+    /// Forgets the limiters' state of the request before, for a `Call` that serves one request
+    /// after the other without waiting.
     pub fn forget_admission(&self) {
         self.admission_ended.store(false, Ordering::Relaxed);
         if self.admitted_by() != 0 {

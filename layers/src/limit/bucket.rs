@@ -251,8 +251,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sizes, the bytes admitted until a time are those of the rate until then,
-        /// the burst, and the last request.
+        /// The bytes admitted until a time are those of the rate until then, the burst, and the
+        /// last request.
         #[test]
         fn the_rate_is_kept(sizes in proptest::collection::vec(1u64..5000, 1..200), rate in 1u64..100_000) {
             let mut buckets = Buckets::new(rates(0, rate, 100), Duration::ZERO);

@@ -356,8 +356,8 @@ fn the_table_of_clients_is_bounded_and_drops_idle_ones() {
 }
 
 proptest! {
-    /// Whatever arrives, is cancelled or changes, the sets stay consistent and all requests are
-    /// admitted in the end.
+    /// The sets stay consistent through any sequence of events, and all requests are admitted in
+    /// the end.
     #[test]
     fn no_request_is_lost(
         steps in proptest::collection::vec((0u32..5, 0u64..100_000, 0u8..12, 0u64..50), 1..200),
