@@ -356,13 +356,19 @@ impl Call {
         with(&mut self.admission.lock())
     }
 
+    /// Drops the limiters' state of a request that ends before its `Call` is dropped: it waits no
+    /// more.
+    pub fn abandon_admission(&self) {
+        drop(self.with_admission(Option::take));
+    }
+
     /// Forgets the limiters' state of the request before, for a `Call` that serves one request
     /// after the other without waiting.
     pub fn forget_admission(&self) {
         self.admission_ended.store(false, Ordering::Relaxed);
         if self.admitted_by() != 0 {
             self.admit(0);
-            drop(self.admission.lock().take());
+            self.abandon_admission();
         }
     }
 
