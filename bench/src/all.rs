@@ -24,7 +24,7 @@ use crate::{
 const TABLES: [(Table, [f64; 2]); 15] = [
     (Table::Coalescing, [110.0, 1000.0]),
     (Table::Crowd, [100.0, 150.0]),
-    (Table::Fairness, [70.0, 430.0]),
+    (Table::Fairness, [120.0, 640.0]),
     (Table::Limits, [60.0, 260.0]),
     (Table::Virtiofs, [35.0, 150.0]),
     (Table::Readplus, [40.0, 100.0]),

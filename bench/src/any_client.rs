@@ -93,6 +93,8 @@ impl AnyServer {
                 Box::new(move |depth, time, most| client.run(operation, depth, time, most))
             }
             AnyProtocol::Nfs(version) => {
+                // Its user may differ from that of a client of 9P, and so the owner of its file.
+                let number = number + AnyServer::DEVICES;
                 let mut client = NfsClient::connect(&self.nfs, version, operation, number)?;
                 Box::new(move |depth, time, most| client.run(depth, time, most))
             }

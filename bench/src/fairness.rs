@@ -1,6 +1,10 @@
-//! The table `fairness`: the latency of a client with one small request at a time, alone and beside
-//! another client that sends as much as it can.
+//! The table `fairness`: the latency of a client with one small request at a time, alone, beside
+//! busy loops, and beside another client that sends as much as it can.
+//!
+//! Busy loops show the part of the delay that is the kernel's: the greedy client and the server's
+//! threads for it use the processors, too.
 
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::{scope, sleep};
@@ -11,10 +15,10 @@ use command::Failure;
 use crate::any_client::{AnyClient, AnyProtocol, AnyServer, PROTOCOLS};
 use crate::context::Context;
 use crate::crowd::hostile::switch_user;
-use crate::process::require_root;
+use crate::process::{BusyLoops, require_root};
 use crate::protocol::Operation;
 use crate::report::results::{Results, Row};
-use crate::workspace::{FILE_COUNT, Workspace};
+use crate::workspace::{FILE_COUNT, SMALL_FILES_DIR, Workspace};
 
 /// The pause of the polite client after each operation.
 const PAUSE: Duration = Duration::from_millis(3);
@@ -43,6 +47,15 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
     require_root("fairness")?;
     let args = &args.with_default_runs(3);
     let workspace = Workspace::with_files(args)?;
+    // For the other user.
+    for dir in [
+        workspace.share.clone(),
+        workspace.share.join(SMALL_FILES_DIR),
+    ] {
+        let mode = std::fs::Permissions::from_mode(0o777);
+        let changed = std::fs::set_permissions(&dir, mode);
+        changed.map_err(|error| Failure::new(format!("{}: {error}", dir.display())))?;
+    }
     let server = AnyServer::start(&workspace, "fairness", &["--trust-uids"])?;
     let mut cells = Vec::new();
     for (protocol_name, protocol) in PROTOCOLS {
@@ -74,15 +87,16 @@ pub(super) fn run(args: &Context) -> Result<Results, Failure> {
                 PAUSE.as_millis()
             ),
             format!(
-                "{} runs of {} ms, alternately alone and beside it, after a warm-up; all options \
-                 have their defaults, except that local users may act as root",
+                "{} runs of {} ms, alternately alone, beside it and beside a busy loop on each \
+                 processor, after a warm-up; all options have their defaults, except that local \
+                 users may act as root",
                 args.runs(),
                 time(args).as_millis()
             ),
-            "ratio: the 99th percentile beside it, divided by that alone".into(),
+            "ratio: the 99th percentile, divided by that alone".into(),
         ],
         missing: Vec::new(),
-        servers: vec!["alone".into(), "beside".into()],
+        servers: vec!["alone".into(), "busy loops".into(), "greedy client".into()],
         peers: Vec::new(),
         limit: None,
         rows,
@@ -94,8 +108,8 @@ fn time(args: &Context) -> Duration {
     args.run_time() * 25
 }
 
-/// Measures a polite client alone and beside a greedy one: rows for its median, its 99th percentile
-/// and the ratio of the latter.
+/// Measures a polite client alone, beside busy loops and beside a greedy one: rows for its median,
+/// its 99th percentile and the ratio of the latter.
 fn measure(
     args: &Context,
     server: &AnyServer,
@@ -105,7 +119,9 @@ fn measure(
     (greedy, depth): (Operation, usize),
 ) -> Result<Vec<Row>, String> {
     let mut client = server.connect(protocol, polite, 0)?;
-    let row = |what: &str, unit| Row::new(format!("{name}: {what}"), unit, vec![Vec::new(); 2]);
+    let row = |what: &str, unit| Row::new(format!("{name}: {what}"), unit, vec![Vec::new(); 3]);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = u16::try_from(processors).unwrap_or(u16::MAX);
     let mut rows = vec![
         row("median", "µs"),
         row("99th percentile", "µs"),
@@ -114,19 +130,28 @@ fn measure(
     latencies(&mut client, time(args) / 5)?;
     for _ in 0..args.runs() {
         let alone = latencies(&mut client, time(args))?;
-        let connect = || server.connect(protocol, greedy, 1);
+        let connect = || {
+            // A device is a client of its own.
+            if !matches!(protocol, AnyProtocol::Virtiofs) {
+                switch_user().map_err(|error| error.to_string())?;
+            }
+            server.connect(protocol, greedy, 1)
+        };
         let beside = beside(connect, depth, || latencies(&mut client, time(args)))?;
-        for (column, all) in [&alone, &beside].into_iter().enumerate() {
+        let loops = BusyLoops::start(processors).map_err(|failure| failure.message)?;
+        let busy = latencies(&mut client, time(args))?;
+        drop(loops);
+        for (column, all) in [&alone, &busy, &beside].into_iter().enumerate() {
+            let slowest = quantile(all, 0.99);
             rows[0].runs[column].push(quantile(all, 0.5));
-            rows[1].runs[column].push(quantile(all, 0.99));
+            rows[1].runs[column].push(slowest);
+            rows[2].runs[column].push(slowest / quantile(&alone, 0.99));
         }
-        rows[2].runs[0].push(1.0);
-        rows[2].runs[1].push(quantile(&beside, 0.99) / quantile(&alone, 0.99));
     }
     Ok(rows)
 }
 
-/// Runs `measure` while a client of another user has `depth` operations in flight.
+/// Runs `measure` while the client that `connect` returns has `depth` operations in flight.
 fn beside<T>(
     connect: impl FnOnce() -> Result<AnyClient, String> + Send,
     depth: usize,
@@ -137,7 +162,6 @@ fn beside<T>(
     scope(|threads| {
         let stop = &stop;
         let greedy = threads.spawn(move || -> Result<usize, String> {
-            switch_user().map_err(|error| error.to_string())?;
             let mut client = connect()?;
             let _ = connected.send(());
             let mut done = 0;

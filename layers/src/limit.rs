@@ -37,6 +37,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use vfs::cx::AdmissionState;
 use vfs::{Call, CopyMode, Cx, Errno, File, NodeId, Op, Patience, Payload, PeerKey, Result, Sink};
 
 pub use self::rates::{BadRates, Rates};
@@ -123,36 +124,59 @@ struct Pending {
 
 impl Admissions {
     /// Returns the entry of `limiter`, which is added if there is none.
-    fn of(&mut self, limiter: &Arc<Limiter>, client: PeerKey) -> &mut Admission {
-        let is_own = |one: &Admission| Arc::ptr_eq(&one.limiter, limiter);
-        let new = || Admission {
-            limiter: limiter.clone(),
-            client,
-            ops: 0,
-            waited_for_bytes: false,
-            reserved: 0,
-            pending: None,
+    fn of(&mut self, limiter: &Limiter, client: PeerKey) -> Option<&mut Admission> {
+        let is_own = |one: &Admission| std::ptr::eq(&*one.limiter, limiter);
+        let new = || {
+            Some(Admission {
+                limiter: limiter.this.upgrade()?,
+                client,
+                ops: 0,
+                waited_for_bytes: false,
+                reserved: 0,
+                pending: None,
+            })
         };
-        if self.first.as_ref().is_none_or(is_own) {
-            return self.first.get_or_insert_with(new);
+        if self
+            .first
+            .as_ref()
+            .is_none_or(|one| !is_own(one) && one.is_unused())
+        {
+            self.first = new();
         }
-        let at = self.more.iter().position(is_own);
-        let at = at.unwrap_or_else(|| {
-            self.more.push(new());
-            self.more.len() - 1
-        });
-        &mut self.more[at]
+        if self.first.as_ref().is_some_and(is_own) {
+            return self.first.as_mut();
+        }
+        if !self.more.iter().any(is_own) {
+            self.more.push(new()?);
+        }
+        self.more.iter_mut().find(|one| is_own(one))
     }
 
     /// Returns all charges: the attempt had no effect, and the next one is charged.
-    fn undo(self) {
-        for mut admission in self.first.into_iter().chain(self.more) {
+    fn undo(&mut self) {
+        for admission in self.first.iter_mut().chain(&mut self.more) {
             admission.give_back(admission.ops);
+        }
+        self.reset();
+    }
+}
+
+impl AdmissionState for Admissions {
+    fn reset(&mut self) {
+        self.more.clear();
+        if let Some(admission) = &mut self.first {
+            admission.give_back(0);
+            admission.ops = 0;
+            admission.waited_for_bytes = false;
         }
     }
 }
 
 impl Admission {
+    fn is_unused(&self) -> bool {
+        self.ops == 0 && self.reserved == 0 && self.pending.is_none()
+    }
+
     /// Charges the request for `ops` and `bytes`, if it may pass, or lets it wait.
     fn arrive(&mut self, cx: &Cx<'_>, ops: u64, bytes: u64) -> Result<()> {
         let wait = match (cx.patience, cx.call.waker()) {
@@ -324,11 +348,10 @@ impl Limiter {
         if bytes == 0 && cx.call.admitted_by() == self.number {
             return Ok(());
         }
-        let Some(this) = self.this.upgrade() else {
-            return Ok(());
-        };
         let admitted = cx.call.with_admission(|slot| {
-            let admission = admissions(slot).of(&this, client);
+            let Some(admission) = admissions(slot).of(self, client) else {
+                return Ok(());
+            };
             if let Some(Pending { ticket, ops, bytes }) = admission.pending {
                 if self.is_waiting(ticket) {
                     return admission.wait(cx);
@@ -400,12 +423,9 @@ impl Limiter {
     /// Charges a request for the bytes that it moved beyond those that it was charged for already,
     /// or returns the rest of these.
     fn settle(&self, client: PeerKey, call: &Call, moved: u64) {
-        let Some(this) = self.this.upgrade() else {
-            return;
-        };
         let reserved = call.with_admission(|slot| {
-            let admission = admissions(slot).of(&this, client);
-            std::mem::take(&mut admission.reserved)
+            let admission = admissions(slot).of(self, client);
+            admission.map_or(0, |admission| std::mem::take(&mut admission.reserved))
         });
         if moved != reserved {
             self.with_scheduler(|scheduler, now, woken| {
@@ -420,20 +440,17 @@ impl Limiter {
 }
 
 /// Returns the admissions in the slot of a call.
-fn admissions(slot: &mut Option<Box<dyn Any + Send>>) -> &mut Admissions {
+fn admissions(slot: &mut Option<Box<dyn AdmissionState>>) -> &mut Admissions {
     let slot = slot.get_or_insert_with(|| Box::new(Admissions::default()));
-    let admissions = slot.downcast_mut::<Admissions>();
-    admissions.expect("only limiters use the slot")
+    let slot: &mut dyn Any = &mut **slot;
+    slot.downcast_mut().expect("only limiters use the slot")
 }
 
 /// Returns what a request was charged for whose attempt ended without an effect: the next attempt
 /// is charged.
 fn undo(call: &Call) {
     call.admit(0);
-    let taken = call.with_admission(Option::take);
-    if let Some(Ok(admissions)) = taken.map(|taken| taken.downcast::<Admissions>()) {
-        admissions.undo();
-    }
+    call.with_admission(|slot| admissions(slot).undo());
 }
 
 impl Layer for Limiter {

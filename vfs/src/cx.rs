@@ -133,7 +133,13 @@ pub struct Call {
     /// See [`Call::note_awaits_admission`].
     awaits_admission: AtomicBool,
     /// The state of [`Call::with_admission`].
-    admission: Mutex<Option<Box<dyn Any + Send>>>,
+    admission: Mutex<Option<Box<dyn AdmissionState>>>,
+}
+
+/// The state of limiters in a [`Call`].
+pub trait AdmissionState: Any + Send {
+    /// Forgets the request, and keeps what speeds up the next one of the same call.
+    fn reset(&mut self);
 }
 
 /// A number above those of all protocols' words.
@@ -352,7 +358,10 @@ impl Call {
 
     /// Calls `with` with the state that limiters store in this request until it is dropped, under a
     /// lock.
-    pub fn with_admission<T>(&self, with: impl FnOnce(&mut Option<Box<dyn Any + Send>>) -> T) -> T {
+    pub fn with_admission<T>(
+        &self,
+        with: impl FnOnce(&mut Option<Box<dyn AdmissionState>>) -> T,
+    ) -> T {
         with(&mut self.admission.lock())
     }
 
@@ -368,7 +377,9 @@ impl Call {
         self.admission_ended.store(false, Ordering::Relaxed);
         if self.admitted_by() != 0 {
             self.admit(0);
-            self.abandon_admission();
+            if let Some(state) = &mut *self.admission.lock() {
+                state.reset();
+            }
         }
     }
 
@@ -502,16 +513,31 @@ mod tests {
 
     #[test]
     fn an_admission_is_forgotten_with_its_request() {
-        let dropped = Arc::new(());
-        let state = || -> Box<dyn Any + Send> { Box::new(dropped.clone()) };
+        struct Uses(u32);
+        impl AdmissionState for Uses {
+            fn reset(&mut self) {
+                self.0 = 0;
+            }
+        }
         let call = Call::detached();
-        call.with_admission(|slot| *slot = Some(state()));
+        let uses = || {
+            call.with_admission(|slot| {
+                let state: &mut dyn Any = &mut **slot.as_mut()?;
+                state.downcast_ref().map(|Uses(uses)| *uses)
+            })
+        };
+        call.with_admission(|slot| *slot = Some(Box::new(Uses(5))));
+        // One that was not admitted may still wait.
+        call.forget_admission();
+        assert_eq!(uses(), Some(5));
         call.admit(7);
         call.end_admission();
         assert_eq!((call.admitted_by(), call.admission_ended()), (7, true));
         call.forget_admission();
         assert_eq!((call.admitted_by(), call.admission_ended()), (0, false));
-        assert_eq!(Arc::strong_count(&dropped), 1);
+        assert_eq!(uses(), Some(0));
+        call.abandon_admission();
+        assert_eq!(uses(), None);
     }
 
     #[test]

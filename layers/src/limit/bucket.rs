@@ -54,7 +54,10 @@ impl Bucket {
 
     /// Returns the time until the level is `level`; zero if it is.
     fn time_until(&self, level: i128) -> Duration {
-        let missing = (level - self.level).max(0);
+        let missing = level - self.level;
+        if missing <= 0 {
+            return Duration::ZERO;
+        }
         let rate = i128::from(self.rate.get());
         let nanos = (missing + rate - 1) / rate;
         u64::try_from(nanos).map_or(MAX_WAIT, |nanos| Duration::from_nanos(nanos).min(MAX_WAIT))
@@ -62,7 +65,11 @@ impl Bucket {
 
     /// Returns the time that `tokens` take to accrue, in nanoseconds.
     fn nanos_of(&self, tokens: u64) -> u128 {
-        u128::from(tokens) * TOKEN as u128 / u128::from(self.rate.get())
+        match tokens.checked_mul(TOKEN as u64) {
+            // A division of 64 bits is several times as fast.
+            Some(nanos) => (nanos / self.rate.get()).into(),
+            None => u128::from(tokens) * TOKEN as u128 / u128::from(self.rate.get()),
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! No clock and no threads: callers pass the time, and wake the requests that are admitted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use super::bucket::{Buckets, Need};
 pub(super) struct Scheduler {
     limits: Limits,
     share: Buckets,
-    clients: HashMap<u64, Client>,
+    clients: HashMap<u64, Client, BuildHasherDefault<NumberHasher>>,
     /// The number of each client; `None` stands for the clients for which there was no room.
     numbers: HashMap<Option<PeerKey>, u64>,
     next_client: u64,
@@ -41,6 +42,25 @@ pub(super) struct Scheduler {
     /// The time when that was done last.
     swept: Duration,
     totals: Totals,
+}
+
+/// A hash of numbers that clients cannot choose.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The golden ratio's fraction spreads successive numbers over all bits.
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// Sums over all requests that had to wait.
@@ -140,7 +160,7 @@ impl Scheduler {
         Scheduler {
             limits,
             share: Buckets::new(limits.share, now),
-            clients: HashMap::new(),
+            clients: HashMap::default(),
             numbers: HashMap::new(),
             next_client: 0,
             next_ticket: 0,
