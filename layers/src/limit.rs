@@ -10,7 +10,7 @@
 //! A request over a limit waits, before its first call as an operation, and once more before it
 //! first moves bytes if there is a debt: on a lane's thread it returns `WOULD_BLOCK`, on a worker
 //! `PARKED`. It holds no thread, can be cancelled, and keeps its place among the requests of its
-//! client; clients take turns ([`scheduler`]). It is charged when it is admitted, so that a rerun
+//! client; clients take turns (`scheduler`). It is charged when it is admitted, so that a rerun
 //! is not charged again. Requests that cannot wait leave a debt that later ones wait for: those
 //! that had an effect ([`Call::end_admission`]), and those of threads without an engine.
 //!

@@ -106,10 +106,13 @@ fn simulate(scheduler: &mut Scheduler, loads: &mut [Load], from: Duration, to: D
     while now < to {
         rounds += 1;
         scheduler.pump(now, &mut woken);
-        while loads
-            .iter_mut()
-            .fold(false, |any, load| load.step(scheduler, now) || any)
-        {}
+        let mut any = true;
+        while any {
+            any = false;
+            for load in &mut *loads {
+                any |= load.step(scheduler, now);
+            }
+        }
         check(scheduler);
         now = scheduler.next_due(now).expect("all wait").max(now);
     }
