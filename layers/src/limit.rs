@@ -282,9 +282,11 @@ impl Limiter {
     /// Replaces the limits for all later requests and for those that wait. A rate that changes
     /// starts without a debt.
     pub fn set(&self, limits: Limits) {
-        self.is_limited
-            .store(!limits.is_unlimited(), Ordering::Relaxed);
-        self.with_scheduler(|scheduler, now, woken| scheduler.set(limits, now, woken));
+        self.with_scheduler(|scheduler, now, woken| {
+            let is_limited = !limits.is_unlimited();
+            self.is_limited.store(is_limited, Ordering::Relaxed);
+            scheduler.set(limits, now, woken);
+        });
     }
 
     /// Returns the limits.

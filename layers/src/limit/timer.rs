@@ -5,6 +5,7 @@
 //! Lock order: the timer's alone; limiters are called without it.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -74,7 +75,11 @@ impl Timer {
                     let due = state.due.remove(&number);
                     drop(state);
                     if let Some(limiter) = due.and_then(|(_, limiter)| limiter.upgrade()) {
-                        limiter.admit_due();
+                        // A waker of a request must not end the thread that others wait for.
+                        let admit = AssertUnwindSafe(|| limiter.admit_due());
+                        if catch_unwind(admit).is_err() {
+                            tracing::error!("waking a request panicked");
+                        }
                     }
                     state = self.state.lock();
                 }

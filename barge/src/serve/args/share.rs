@@ -88,8 +88,8 @@ pub(crate) struct ShareArgs {
     ///
     /// The kernel of this host then reads and writes the files of a `barge mount` by root without
     /// requests. A client keeps a file open after the server or the share is gone, and root of this
-    /// host can write to a file that it may only read. Not with --read-only or --export; such reads
-    /// and writes are neither recorded nor counted.
+    /// host can write to a file that it may only read. Not with --read-only, --export, --limit or
+    /// --client-limit; such reads and writes are neither recorded nor counted.
     #[arg(long = "9p-fd-passing", alias = "hand-over-files", help_heading = "9P")]
     fd_passing: bool,
 }
