@@ -10,8 +10,8 @@ use layers::call_log::Event;
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{
-    CallLog, Gate, Hide, Limiter, MapIds, OwnerOverride, PageCache, ReadOnly, SealedHandles, Trace,
-    XattrMap, stack,
+    CallLog, DiskQuota, Gate, Hide, Limiter, MapIds, OwnerOverride, PageCache, ReadOnly,
+    SealedHandles, Trace, XattrMap, stack,
 };
 use remote::Url;
 use vfs::{FileSystem, HandleKey};
@@ -31,6 +31,8 @@ pub(crate) struct Stack<'a> {
     pub(crate) read_trace: Option<Arc<TraceFile>>,
     /// The directory that stores changes, and the options to open it with.
     pub(crate) overlay: Option<(PathBuf, hostdir::Options)>,
+    /// The layer that limits disk space: hidden files use some as well.
+    pub(crate) quota: Option<DiskQuota>,
     /// The layer that hides paths.
     pub(crate) hidden: Option<Hide>,
     /// The key that seals file handles.
@@ -77,6 +79,9 @@ impl Stack<'_> {
         }
         if let Some((dir, options)) = self.overlay {
             fs = open_overlay(fs, &dir, options)?;
+        }
+        if let Some(quota) = self.quota {
+            fs = stack(fs, quota);
         }
         if let Some(hidden) = self.hidden {
             fs = stack(fs, hidden);

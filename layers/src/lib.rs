@@ -7,11 +7,11 @@
 //! systems into one, with a layer over each.
 //!
 //! Deliberately absent: sources, clocks (they are injected), state per node or file except in
-//! [`disk_cache`], [`pagecache`] and [`read_trace`].
+//! [`disk_cache`], [`disk_quota`], [`hide`], [`pagecache`] and [`read_trace`].
 //!
 //! Lock order: no locks except in [`fault`], whose lock is held for a decision only, in
-//! [`read_trace`], and in [`disk_cache`], [`limit`] and [`pagecache`], which document theirs;
-//! [`bundle`] queries the lock tables of its members.
+//! [`read_trace`], and in [`disk_cache`], [`disk_quota`], [`hide`], [`limit`] and [`pagecache`],
+//! which document theirs; [`bundle`] queries the lock tables of its members.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ pub mod bundle;
 pub mod call_log;
 pub mod clients;
 pub mod disk_cache;
+pub mod disk_quota;
 pub mod fault;
 mod full_io;
 pub mod gate;
@@ -50,6 +51,7 @@ pub use bundle::Bundle;
 pub use call_log::CallLog;
 pub use clients::Clients;
 pub use disk_cache::DiskCache;
+pub use disk_quota::DiskQuota;
 pub use fault::Fault;
 pub use gate::Gate;
 pub use hide::Hide;

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use layers::disk_quota::DiskLimits;
 use layers::fault::{Fault, FaultKind, Trigger};
 use layers::gate::AccessPolicy;
 use layers::hide::Rules;
@@ -11,8 +12,8 @@ use layers::limit::{Limits, Timer};
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, SquashMode};
 use layers::{
-    Bundle, CallLog, Clients, DiskCache, Gate, Hide, IdMap, IdRange, Layer, Limiter, MapIds, Noop,
-    PageCache, ReadTrace, Trace, XattrMap, disk_cache, stack,
+    Bundle, CallLog, Clients, DiskCache, DiskQuota, Gate, Hide, IdMap, IdRange, Layer, Limiter,
+    MapIds, Noop, PageCache, ReadTrace, Trace, XattrMap, disk_cache, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -101,6 +102,23 @@ mod xattrmap {
                 .parse::<XattrMap>()
                 .expect("a map"),
         )
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// A quota that is not reached.
+mod disk_quota {
+    use super::*;
+
+    fn subject() -> TestSubject {
+        let fs: Arc<dyn FileSystem> = Memory::new(clock());
+        let limits = DiskLimits {
+            bytes: Some(1 << 40),
+            inodes: Some(1 << 20),
+        };
+        let quota = DiskQuota::new(&*fs, limits).expect("counted");
+        TestSubject::new(stack(fs, quota), Profile::posix())
     }
 
     vfs_testkit::conformance!(subject);

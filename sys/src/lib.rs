@@ -31,6 +31,7 @@ pub mod pages;
 pub mod path;
 pub mod peer;
 pub mod probes;
+pub mod project_quota;
 pub mod random;
 pub mod tsc;
 pub mod umask;

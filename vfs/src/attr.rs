@@ -209,6 +209,17 @@ pub struct StatFs {
     pub fsid: u64,
     /// The maximum length of a name in bytes.
     pub namelen: u32,
+    /// The counts that a quota limits.
+    pub quota: Limited,
+}
+
+/// The counts of [`StatFs`] that are those of a quota rather than of the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limited {
+    /// Blocks.
+    pub blocks: bool,
+    /// Inodes.
+    pub files: bool,
 }
 
 impl StatFs {

@@ -36,7 +36,7 @@ pub mod seal;
 pub mod siphash;
 
 pub use acl::{Acl, AclEntry, AclSubject};
-pub use attr::{Attr, AttrMask, Device, Kind, SetAttr, SetTime, StatFs, Time};
+pub use attr::{Attr, AttrMask, Device, Kind, Limited, SetAttr, SetTime, StatFs, Time};
 pub use change::{Change, ChangeKinds, ChangeStream, ChangedName};
 pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;

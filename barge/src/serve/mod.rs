@@ -26,6 +26,7 @@ mod notify;
 mod opener;
 mod operation;
 pub(crate) mod plan;
+mod project_quota;
 mod quickstart;
 pub(crate) mod recovery;
 mod reload;

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::limit::Timer;
 use layers::squash::SquashMode;
-use layers::{Clients, Gate, Hide, Limiter};
-use vfs::{Export, FileSystem, HandleKey, Support};
+use layers::{Clients, DiskQuota, Gate, Hide, Limiter};
+use vfs::{Call, Caller, Cx, Export, FileSystem, HandleKey, Support};
 
 use super::handle_key;
 use super::host::Host;
+use super::project_quota;
 use super::recovery::{ServerIdentity, handle_index_file};
 use super::share::{Share, Sources};
 use crate::call_log::CallLogFile;
@@ -141,6 +143,10 @@ impl Opener {
             cache: status::SourceCache::Image(opened.clone()),
             limiter: limiter.clone(),
         };
+        let quota = match share.quota {
+            limits if limits == DiskLimits::default() => None,
+            limits => open_quota(&*opened, name, limits)?,
+        };
         let trace = share.read_trace.as_deref();
         let trace = trace.map(|path| TraceFile::new(path, host.create(path)));
         let trace = trace.transpose()?;
@@ -152,6 +158,7 @@ impl Opener {
         let stack = Stack {
             read_trace: trace.clone(),
             overlay: overlay.map(|dir| (dir, options)),
+            quota,
             hidden,
             seal: key.filter(|_| !seals),
             call_log: self.call_log.clone().map(|log| (log, name)),
@@ -216,6 +223,32 @@ impl Opener {
         };
         (stack, gate)
     }
+}
+
+/// Counts the share `name`, whose source is `fs`, and returns its quota; `None` if the kernel
+/// enforces the limits.
+fn open_quota(
+    fs: &dyn FileSystem,
+    name: &str,
+    limits: DiskLimits,
+) -> Result<Option<DiskQuota>, Failure> {
+    let failed = |errno| Failure::new(format!("quota of '{name}': {errno}"));
+    let start = Instant::now();
+    let call = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let stat = fs.root(&cx).and_then(|root| root.statfs(&cx));
+    if project_quota::is_in_force(limits, &stat.map_err(failed)?) {
+        return Ok(None);
+    }
+    let quota = DiskQuota::new(fs, limits).map_err(failed)?;
+    let used = quota.used();
+    tracing::info!(
+        "quota of '{name}': {} bytes and {} files are used, counted in {:.1} s",
+        used.bytes,
+        used.inodes,
+        start.elapsed().as_secs_f64()
+    );
+    Ok(Some(quota))
 }
 
 /// Returns the terms of a share. With a list of clients, the list instead of the default says for

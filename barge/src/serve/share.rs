@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::hide::Rules;
 use layers::limit::Limits;
@@ -26,6 +27,8 @@ pub(super) struct Share {
     pub(super) files: Vec<PathBuf>,
     /// The rules that hide paths.
     pub(super) hidden: Rules,
+    /// The limits of its disk space and number of files.
+    pub(super) quota: DiskLimits,
     pub(super) ids: Vec<MapIds>,
     pub(super) xattrs: Option<XattrMap>,
     /// The terms of access without the clients, which are in [`Sources::client_lists`].

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::mount::{Mounted, unmount, until};
 use crate::objects::server::{Answer, Server};
 use crate::served::{BARGE, stdout_of};
+use crate::small_disk::SmallDisk;
 
 /// Size in bytes of the large file.
 const LARGE: usize = 24 << 20;
@@ -382,36 +383,6 @@ fn a_cache_is_listed_warmed_verified_and_emptied() {
     assert_eq!(stdout_of(&cache(&["ls"])).lines().count(), 1);
 }
 
-/// A small file system with a cache, on a loop device.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    /// Makes the file system with the command `mkfs`.
-    fn new(mkfs: &[&str], bytes: u64) -> SmallDisk {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (file, at) = (dir.path().join("disk"), dir.path().join("cache"));
-        let made = fs::File::create(&file).and_then(|file| file.set_len(bytes));
-        made.expect("made");
-        fs::create_dir(&at).expect("made");
-        for command in [
-            Command::new(mkfs[0]).args(&mkfs[1..]).arg(&file),
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .args([&file, &at]),
-        ] {
-            assert!(command.status().expect("runs").success(), "{command:?}");
-        }
-        SmallDisk(dir)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let at = self.0.path().join("cache");
-        let _ = Command::new("umount").arg("-l").arg(at).status();
-    }
-}
-
 #[test]
 fn what_two_images_have_is_fetched_and_stored_once() {
     for (mkfs, shares_blocks) in [("mkfs.xfs", true), ("mkfs.ext4", false)] {
@@ -424,7 +395,7 @@ fn what_two_images_have_is_fetched_and_stored_once() {
         let pack = ["pack", "-q", &text("tree"), &text("image")];
         stdout_of(&Command::new(BARGE).args(pack).output().expect("runs"));
         let disk = SmallDisk::new(&[mkfs, "-q"], 512 << 20);
-        let cache = disk.0.path().join("cache");
+        let cache = disk.path();
         for place in [&first, &second] {
             std::os::unix::fs::symlink(&cache, place.path("cache")).expect("made");
         }
@@ -492,7 +463,7 @@ fn images_with_the_same_contents_are_evicted_and_read_at_once() {
     let disk = SmallDisk::new(&["mkfs.xfs", "-q"], 512 << 20);
     let large = fs::read(first.path("tree/large")).expect("read");
     let servers = [&first, &second].map(|place| Server::new(place.image.clone()));
-    let cache = disk.0.path().join("cache").display().to_string();
+    let cache = disk.path().display().to_string();
     let options = format!("cache_dir={cache},cache_dir_size=16M");
     let mounts = servers.each_ref().map(|server| {
         let url = server.url();
@@ -521,7 +492,7 @@ fn a_full_disk_is_an_error_until_there_is_space() {
         return;
     };
     let disk = SmallDisk::new(&["mkfs.ext4", "-q", "-m", "0"], 64 << 20);
-    let cache = disk.0.path().join("cache");
+    let cache = disk.path();
     fs::write(cache.join("ballast"), vec![1; 40 << 20]).expect("written");
     std::os::unix::fs::symlink(&cache, place.path("cache")).expect("made");
     let server = Server::new(place.image.clone());

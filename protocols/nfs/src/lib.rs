@@ -11,6 +11,7 @@ pub mod nlm;
 pub mod nsm;
 pub mod portmap;
 mod rpc;
+pub mod rquota;
 pub mod server;
 pub mod v3;
 pub mod v4;

@@ -74,6 +74,7 @@ impl Node for HostNode {
             ffree: stat.f_ffree,
             fsid: stat.f_fsid,
             namelen: stat.f_namemax as u32,
+            ..StatFs::default()
         })
     }
 

@@ -121,6 +121,7 @@ impl Format for Rofs {
             ffree: 0,
             fsid: self.identity,
             namelen: Name::MAX as u32,
+            ..StatFs::default()
         }
     }
 

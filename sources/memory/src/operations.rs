@@ -58,6 +58,7 @@ impl Node for MemNode {
             ffree: budget.max_nodes.saturating_sub(budget.nodes()),
             fsid: self.shared.generation,
             namelen: Name::MAX as u32,
+            ..StatFs::default()
         })
     }
 

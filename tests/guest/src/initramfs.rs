@@ -119,7 +119,7 @@ fn modules_for_devices(qemu: &[String]) -> &'static [&'static str] {
     if has("-vsock-") {
         &["vmw_vsock_virtio_transport"]
     } else if has("-blk-") {
-        &["virtio_blk", "nbd", "crc32c_generic", "ext4"]
+        &["virtio_blk", "nbd", "crc32c_generic", "ext4", "quota_v2"]
     } else {
         &[]
     }

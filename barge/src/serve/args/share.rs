@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::hide::{PathList, Pattern, Rules};
 use layers::limit::{Limits, Rates};
@@ -58,6 +59,27 @@ pub(crate) struct ShareArgs {
     /// directory may begin with its own path, as in a list of `nix-store --query --requisites`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["block", "nbd"], help_heading = SOURCES)]
     only: Option<PathBuf>,
+    /// Maximum disk space of the share, which clients see as its size
+    ///
+    /// Writes beyond it fail with EDQUOT. All that the share contains counts, as with du(1): it is
+    /// read at the start. Changes by programs of this host are not counted until the next start.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = quota,
+        conflicts_with_all = ["block", "nbd", "overlay"],
+        help_heading = SOURCES
+    )]
+    quota: Option<u64>,
+    /// Maximum number of files and directories of the share
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..),
+        conflicts_with_all = ["block", "nbd", "overlay"],
+        help_heading = SOURCES
+    )]
+    quota_inodes: Option<u64>,
     /// File to record a read trace to, for `barge pack --trace`
     ///
     /// It lists the parts of files that clients read, in their order. For a single source.
@@ -176,6 +198,10 @@ impl ShareArgs {
             read_trace: self.record_trace.clone(),
             files: self.files(),
             hidden,
+            quota: DiskLimits {
+                bytes: self.quota,
+                inodes: self.quota_inodes,
+            },
             hostdir: hostdir::Options {
                 identity: self.identity(),
                 ..Default::default()
@@ -269,6 +295,13 @@ impl AccessArgs {
             clients: None,
         }
     }
+}
+
+/// Parses the value of `--quota`.
+fn quota(text: &str) -> Result<u64, String> {
+    remote::bytes(text)
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| format!("expected a size, such as 10G, got '{text}'"))
 }
 
 /// The maximum size in bytes of a list of paths.

@@ -31,7 +31,7 @@ use crate::serve::control::{Backend, Controller};
 use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest};
 use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
-use crate::serve::{activation, run as command, users};
+use crate::serve::{activation, project_quota, run as command, users};
 use crate::signals::Reload;
 use crate::{CommandResult, Failure, service, signals};
 use sandbox::VisiblePath;
@@ -175,6 +175,7 @@ impl Broker {
             channels.push(channel);
             let mut plan = again()?;
             part.limit(&mut plan, parts.len());
+            project_quota::apply(&plan.sources.shares);
             let permitted = Permitted::of(&plan, by_default, listen_fds);
             processes.push(Arc::new(Process {
                 part: part.clone(),
@@ -313,6 +314,7 @@ impl Broker {
             if uses_network(&new) && !process.network {
                 tracing::error!("a source on another server takes a restart");
             }
+            project_quota::apply(&new.sources.shares);
             let permitted = Permitted::of(&new, by_default, self.listen_fds);
             process.responder.begin_reload(permitted);
             let paths = visible_paths(&new, by_default);
@@ -605,6 +607,7 @@ impl Backend for Broker {
                     return Err(restart(error));
                 }
             }
+            project_quota::apply(&addition.sources.shares);
             process
                 .responder
                 .permit_also(Permitted::of_addition(addition));

@@ -11,6 +11,7 @@ use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::hide::Rules;
 use layers::limit::Limits;
@@ -148,6 +149,7 @@ impl VirtiofsdArgs {
                     fd_passing: false,
                     files: Vec::new(),
                     hidden: Rules::default(),
+                    quota: DiskLimits::default(),
                     xattrs: self.xattrmap.clone(),
                     ids: self
                         .namespace(root)?

@@ -57,6 +57,7 @@ pub fn statfs(stat: &layout::StatFs) -> StatFs {
         ffree: stat.ffree,
         fsid: 0,
         namelen: stat.namelen,
+        ..StatFs::default()
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) mod program {
     pub(crate) const PORTMAP: u32 = 100_000;
     /// NFS v3 and v4.
     pub(crate) const NFS: u32 = 100_003;
+    /// RQUOTA v1 and v2.
+    pub(crate) const RQUOTA: u32 = 100_011;
     /// MOUNT v3.
     pub(crate) const MOUNT: u32 = 100_005;
     /// NLM v4.

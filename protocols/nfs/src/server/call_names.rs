@@ -9,7 +9,7 @@ use wire::{Buffered, Put, Vocabulary};
 use crate::rpc::program;
 use crate::v3::{AclProcedure, Procedure};
 use crate::v4::{OPERATIONS, Status};
-use crate::{mount, nlm, nsm, portmap};
+use crate::{mount, nlm, nsm, portmap, rquota};
 
 /// The call names of a program, the first of which has the number `base`.
 struct Program {
@@ -24,7 +24,7 @@ struct Program {
 const COMPOUND: u16 = 32;
 
 /// The other programs' numbers follow those of the v4 operations, one for each procedure.
-const PROGRAMS: [Program; 7] = [
+const PROGRAMS: [Program; 8] = [
     Program {
         numbers: (program::NFS, 3),
         prefix: "NFS3_",
@@ -74,14 +74,21 @@ const PROGRAMS: [Program; 7] = [
         procedures: 24,
         name: |number| nlm::Procedure::from_number(number).map(|it| format!("{it:?}")),
     },
+    Program {
+        numbers: (program::RQUOTA, 2),
+        prefix: "RQUOTA_",
+        base: 184,
+        procedures: 5,
+        name: |number| rquota::Procedure::from_number(number).map(|it| format!("{it:?}")),
+    },
 ];
 
 /// Returns the number of the name of a procedure; for v4, that of a COMPOUND whose main operation
 /// is not known yet.
 pub(super) fn procedure(program: u32, version: u32, procedure: u32) -> u16 {
     let found = PROGRAMS.iter().find(|known| match known.numbers {
-        // Three versions with the same procedure numbers.
-        (program::PORTMAP, _) => program == program::PORTMAP,
+        // Versions with the same procedure numbers.
+        (of @ (program::PORTMAP | program::RQUOTA), _) => program == of,
         numbers => numbers == (program, version),
     });
     match found {
@@ -166,6 +173,7 @@ mod tests {
         assert_eq!(name_of(program::NFS, 4, 1), Some("NFS4_COMPOUND"));
         assert_eq!(name_of(program::MOUNT, 3, 1), Some("MOUNT_MNT"));
         assert_eq!(name_of(program::PORTMAP, 4, 3), Some("PMAP_GETPORT"));
+        assert_eq!(name_of(program::RQUOTA, 1, 1), Some("RQUOTA_GETQUOTA"));
         assert_eq!(name_of(program::NFS, 3, 99), None);
         let of = |number| VOCABULARY.operations[usize::from(operation(number))].as_str();
         assert_eq!(

@@ -17,7 +17,7 @@ use super::reply::Reply;
 use super::reply_bound;
 use super::request::{Request, RequestContext};
 use super::security::{self, TlsIdentity};
-use super::{CallError, Server, Transports, call_names, mount, nlm, portmap, v3, v4};
+use super::{CallError, Server, Transports, call_names, mount, nlm, portmap, rquota, v3, v4};
 use crate::rpc::{
     self, AuthStat, CALL, CallRejection, Credential, LAST, MARK, OpaqueAuth, REPLY, Record, flavor,
     program,
@@ -318,6 +318,8 @@ fn serve(
         (program::NLM, _) => Err(CallRejection::VersionMismatch(4, 4).into()),
         (program::NSM, 1) => nlm::serve_nsm(request, procedure),
         (program::NSM, _) => Err(CallRejection::VersionMismatch(1, 1).into()),
+        (program::RQUOTA, 1 | 2) => rquota::serve(request, version, procedure),
+        (program::RQUOTA, _) => Err(CallRejection::VersionMismatch(1, 2).into()),
         (program::PORTMAP, 2..=4) if request.server.options.ports.is_some() => {
             portmap::serve(request, version, procedure)
         }

@@ -22,6 +22,7 @@ mod portmap;
 mod reply;
 mod reply_bound;
 mod request;
+mod rquota;
 mod security;
 mod v3;
 pub mod v4;

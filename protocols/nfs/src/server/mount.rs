@@ -69,12 +69,25 @@ impl<'a> RequestContext<'a> {
 
     /// Returns the handle of the directory at `path`, for every caller that is let in: the handle
     /// grants nothing beyond the directory's mode, and the caller may have no access to the
-    /// directories above it. The path may begin with the export's name.
+    /// directories above it.
+    fn mounted(&self, path: &[u8]) -> vfs::Result<Handle> {
+        self.find_exported(path, |cx, directory| {
+            let handle = self.server.handle(cx, directory)?;
+            Handle::new(&handle.bytes()).ok_or(Errno::EIO)
+        })
+    }
+
+    /// Calls `use_it` with the directory at `path`, as the server itself. The path may begin with
+    /// the export's name.
     ///
     /// Symbolic links are followed as by mountd(8), within the export. Returns `EACCES` if a link
     /// leads out of the export by `..` or by an absolute target, which is a path of the host that
     /// is unknown here, and `ELOOP` after 40 links, as in path_resolution(7).
-    fn mounted(&self, path: &[u8]) -> vfs::Result<Handle> {
+    pub(super) fn find_exported<T>(
+        &self,
+        path: &[u8],
+        use_it: impl FnOnce(&Cx<'_>, &Arc<dyn Node>) -> vfs::Result<T>,
+    ) -> vfs::Result<T> {
         if path.len() > MAX_PATH {
             return Err(Errno::ENAMETOOLONG);
         }
@@ -113,8 +126,7 @@ impl<'a> RequestContext<'a> {
                 _ => return Err(Errno::ENOTDIR),
             }
         }
-        let handle = self.server.handle(&cx, way.last().unwrap_or(&root))?;
-        Handle::new(&handle.bytes()).ok_or(Errno::EIO)
+        use_it(&cx, way.last().unwrap_or(&root))
     }
 }
 

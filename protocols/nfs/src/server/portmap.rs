@@ -12,7 +12,7 @@ use crate::rpc::{CallRejection, program};
 use crate::v3::List;
 
 /// The programs served and their versions. NFS_ACL is reported only if the source has ACLs.
-const SERVED: [(u32, u32); 9] = [
+const SERVED: [(u32, u32); 11] = [
     (program::PORTMAP, 2),
     (program::PORTMAP, 3),
     (program::PORTMAP, 4),
@@ -22,6 +22,8 @@ const SERVED: [(u32, u32); 9] = [
     (program::MOUNT, 3),
     (program::NLM, 4),
     (program::NSM, 1),
+    (program::RQUOTA, 1),
+    (program::RQUOTA, 2),
 ];
 
 /// Serves a portmapper call.

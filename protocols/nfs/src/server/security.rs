@@ -81,9 +81,15 @@ pub(super) fn requires_flavor(program: u32, version: u32, procedure: u32) -> boo
     is_secured(program) && (program, version) != (program::NFS, 4) && procedure != 0
 }
 
-/// Returns whether `program` gives access to files or their locks.
+/// Returns whether `program` gives access to files, their locks or their quotas.
 fn is_secured(program: u32) -> bool {
-    [program::NFS, program::NFS_ACL, program::NLM].contains(&program)
+    [
+        program::NFS,
+        program::NFS_ACL,
+        program::NLM,
+        program::RQUOTA,
+    ]
+    .contains(&program)
 }
 
 /// Checks the connection of `call` against `accepted`; `secured` if it is under TLS. Returns

@@ -17,4 +17,5 @@ mod net;
 mod nodes;
 mod portmap;
 mod robust;
+mod rquota;
 mod security;

@@ -297,7 +297,7 @@ fn what_is_answered_goes_there_and_back() {
 
 #[test]
 fn what_belongs_to_v3_goes_there_and_back() {
-    use nfs::{mount, nlm, nsm, portmap};
+    use nfs::{mount, nlm, nsm, portmap, rquota};
     let list = AclList {
         count: 1,
         entries: vec![AclItem {
@@ -330,6 +330,31 @@ fn what_belongs_to_v3_goes_there_and_back() {
         flavors: vec![1, 0],
     }));
     round(mount::Mounted::Failed(mount::Status::Acces));
+    round(rquota::UserArgs {
+        path: b"/",
+        user: 1000,
+    });
+    round(rquota::IdArgs {
+        path: b"/",
+        kind: 1,
+        id: 1000,
+    });
+    let reply = round(rquota::Found::Quota(rquota::Quota {
+        block_size: 1024,
+        active: true,
+        block_limit: 100,
+        block_soft_limit: 0,
+        blocks: 4,
+        file_limit: 50,
+        file_soft_limit: 0,
+        files: 3,
+        block_time_left: 0,
+        file_time_left: 0,
+    }));
+    let want = b"\0\0\0\x01\0\0\x04\0\0\0\0\x01\0\0\0\x64\0\0\0\0\0\0\0\x04\
+        \0\0\0\x32\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\0";
+    assert_eq!(reply, want);
+    round(rquota::Found::None(rquota::Status::NoQuota));
     round(List(vec![mount::Export {
         path: b"/",
         groups: List(vec![&b"all"[..]]),

@@ -232,6 +232,7 @@ impl Format for Erofs {
             ffree: 0,
             fsid: self.identity,
             namelen: Name::MAX as u32,
+            ..StatFs::default()
         }
     }
 

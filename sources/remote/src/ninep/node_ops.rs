@@ -76,6 +76,7 @@ impl Node for RemoteNode {
                 ffree,
                 fsid,
                 namelen,
+                ..StatFs::default()
             }),
             _ => Err(Errno::EIO),
         }

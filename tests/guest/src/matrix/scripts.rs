@@ -238,6 +238,36 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "control",
+        file: "control.py",
+        quick: &[("SHARES", "40")],
+        full: &[("SHARES", "1000")],
+        setup: Setup::Control,
+        mounts: &["virtiofs-4q"],
+        ..DEFAULT
+    },
+    Script {
+        name: "quota",
+        file: "quota.py",
+        setup: Setup::Quota("virtiofs-never", "none"),
+        mounts: &["virtiofs-4q"],
+        ..DEFAULT
+    },
+    Script {
+        name: "quota-nfs",
+        file: "quota.py",
+        setup: Setup::Quota("nfs4.2", "nfs4.2"),
+        mounts: &["nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
+        name: "project-quota",
+        file: "project-quota.sh",
+        setup: Setup::BlockDevice,
+        mounts: &["mmap"],
+        ..DEFAULT
+    },
+    Script {
         name: "mapped",
         file: "mapped.py",
         setup: Setup::Mapped,

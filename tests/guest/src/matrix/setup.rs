@@ -12,6 +12,8 @@ pub(super) enum Setup {
     Mapped,
     /// Two guests with the share of one server, with these two mount configurations.
     TwoGuests(&'static str, &'static str),
+    /// The same, with a quota of [`QUOTA`] bytes.
+    Quota(&'static str, &'static str),
     /// A guest whose root is also served by barge, with the configuration of the share.
     Root,
     /// A guest whose root is a busybox image, made in `{run}/tree` and served by barge with the
@@ -41,6 +43,8 @@ pub(super) enum Setup {
     Reload,
     /// A guest with the share as the server's only export, named `share`.
     Named,
+    /// The same over virtiofs, with a control socket at `{run}/control`.
+    Control,
 }
 
 /// The servers and guests of a setup, as templates.
@@ -86,12 +90,16 @@ impl Setup {
         match self {
             Self::Default => {}
             Self::Mapped => qemu.extend(MAPPED.map(String::from)),
-            Self::TwoGuests(first, second) => {
+            Self::TwoGuests(first, second) | Self::Quota(first, second) => {
                 let (first, second) = (MountConfig::named(first), MountConfig::named(second));
                 let addresses =
                     format!("{} {}", first.address(), second_endpoint(second.address()));
+                let mut command = serve("{share}", &addresses, first);
+                if let Self::Quota(..) = self {
+                    command += &format!(" --quota {QUOTA}");
+                }
                 return SetupConfig {
-                    server_commands: vec![serve("{share}", &addresses, first)],
+                    server_commands: vec![command],
                     guests: vec![
                         first.guest_config(&[]),
                         second.guest_config(&[]).map(second_endpoint),
@@ -181,6 +189,11 @@ impl Setup {
             Self::Named => {
                 scene.server_commands = vec![serve("share={share}", mount.address(), mount)];
             }
+            Self::Control => {
+                let device = mount.address().replace("{socket}", "share={socket}");
+                let addresses = format!("{device} --control unix:{{run}}/control");
+                scene.server_commands = vec![serve("share={share}", &addresses, mount)];
+            }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
         scene
@@ -218,6 +231,9 @@ fn config_file_command(barge: &str, mount: &MountConfig, machine: &Machine) -> S
         "sh -ec 'cat >{{run}}/barge.toml <<END\nread-only = false\n{keys}[[share]]\nsource = \"{{share}}\"\nEND\necho $$ >{{run}}/server.pid\nexec {barge} serve --config {{run}}/barge.toml'"
     )
 }
+
+/// The quota of a share in bytes.
+const QUOTA: u64 = 24 << 20;
 
 /// The minimum lease time in seconds.
 const LEASE_TIME: &str = "10";

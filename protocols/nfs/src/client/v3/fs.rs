@@ -40,6 +40,7 @@ impl ClientCall for FsStat<'_> {
             ffree: ok.free_files,
             fsid: 0,
             namelen: 0,
+            ..StatFs::default()
         })
     }
 }

@@ -262,6 +262,7 @@ impl Operations for FsStat<'_> {
             ffree: attributes.files_free.unwrap_or(0),
             fsid: fsid(&attributes),
             namelen: attributes.max_name.unwrap_or(255),
+            ..StatFs::default()
         })
     }
 }

@@ -1,0 +1,81 @@
+//! Quotas that the kernel enforces: shares whose directory belongs to a project of ext4 or XFS.
+//!
+//! The first process, which has the privileges, sets the limits of the project. The process that
+//! serves finds them in statfs(2), and then counts nothing itself.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use layers::disk_quota::DiskLimits;
+use rustix::thread::CapabilitySet;
+use sys::project_quota::{inherited_project, set_limits};
+use vfs::StatFs;
+
+use super::share::Share;
+use crate::source::Source;
+
+/// Sets the limits of the projects of those of `shares` that have a quota and a project. Without
+/// project quotas or privileges, shares are counted by the process that serves.
+pub(super) fn apply(shares: &[Share]) {
+    for share in shares {
+        let Source::Tree(barge_client::Source::HostDir(path)) = &share.named.source else {
+            continue;
+        };
+        if share.quota == DiskLimits::default() {
+            continue;
+        }
+        let Ok(dir) = File::open(path) else {
+            continue;
+        };
+        let Ok(Some(project)) = inherited_project(dir.as_fd()) else {
+            continue;
+        };
+        let DiskLimits { bytes, inodes } = share.quota;
+        let set = set_limits(
+            dir.as_fd(),
+            project,
+            bytes.unwrap_or(0),
+            inodes.unwrap_or(0),
+        );
+        match set {
+            Ok(()) => tracing::info!("{}: limited project {project}", path.display()),
+            Err(error) => tracing::info!(
+                "{}: the limits of project {project} cannot be set, and the share is counted: {error}",
+                path.display()
+            ),
+        }
+    }
+}
+
+/// Returns whether the kernel enforces `limits`, as the statistics `stat` of a share show: the size
+/// of a file system is that of the project. CAP_SYS_RESOURCE would override them.
+pub(super) fn is_in_force(limits: DiskLimits, stat: &StatFs) -> bool {
+    let size = stat.blocks.saturating_mul(stat.bsize.into());
+    limits.bytes.is_none_or(|bytes| size <= bytes)
+        && limits.inodes.is_none_or(|inodes| stat.files <= inodes)
+        && !sys::caps::have_all(CapabilitySet::SYS_RESOURCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_show_the_limits_in_force() {
+        let stat = StatFs {
+            bsize: 4096,
+            blocks: 256,
+            files: 100,
+            ..StatFs::default()
+        };
+        let force = |bytes, inodes| {
+            let limits = DiskLimits { bytes, inodes };
+            let privileged = sys::caps::have_all(CapabilitySet::SYS_RESOURCE);
+            is_in_force(limits, &stat) || privileged
+        };
+        assert!(force(Some(1 << 20), Some(100)));
+        let privileged = sys::caps::have_all(CapabilitySet::SYS_RESOURCE);
+        assert_eq!(force(Some((1 << 20) - 1), None), privileged);
+        assert_eq!(force(None, Some(99)), privileged);
+    }
+}
