@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use layers::limit::Rates;
 use serde_json::{Map, Value, json};
 use transports::{Addr, dial_unix};
 
@@ -82,6 +83,19 @@ enum CtlCommand {
     Evict {
         /// Name of a share
         share: Option<String>,
+    },
+    /// Show or change the limits of a share
+    ///
+    /// Requests that wait follow the new limits. A reload restores those of the configuration file.
+    Limit {
+        /// Name of a share, '' for the only share without a name [default: show all]
+        share: Option<String>,
+        /// Limit of all clients together: ops=N,bytes=SIZE[,burst=TIME], or none
+        #[arg(long, value_name = "RATES", requires = "share")]
+        limit: Option<Rates>,
+        /// Limit of each client: ops=N,bytes=SIZE[,burst=TIME], or none
+        #[arg(long, value_name = "RATES", requires = "share")]
+        client_limit: Option<Rates>,
     },
     /// Print the state of the server, for support
     Debug,
@@ -213,6 +227,24 @@ pub(crate) fn run(args: &CtlArgs) -> CommandResult {
                 None => json!({}),
             };
             (call(&mut connection, "cache.evict", params), evicted_text)
+        }
+        CtlCommand::Limit {
+            share,
+            limit,
+            client_limit,
+        } => {
+            let given = [("limit", limit), ("client_limit", client_limit)];
+            let given = given.into_iter().filter_map(|(key, rates)| {
+                let rates = rates.as_ref()?;
+                Some((key.to_owned(), json!(rates.to_string())))
+            });
+            let mut params: Map<_, _> = given.collect();
+            let method = match params.is_empty() {
+                true => "limit.get",
+                false => "limit.set",
+            };
+            params.extend(share.iter().map(|name| ("name".to_owned(), json!(name))));
+            (call(&mut connection, method, params.into()), limits_text)
         }
         CtlCommand::Debug => (call(&mut connection, "server.debug", json!({})), debug_text),
     };
@@ -375,6 +407,35 @@ fn clients_text(result: &Value) -> String {
         ],
         [
             "id", "address", "protocol", "version", "user", "requests", "endpoint",
+        ],
+    )
+}
+
+fn limits_text(result: &Value) -> String {
+    // A change returns the share that it changed.
+    let shares = match result.get("shares") {
+        Some(shares) => shares.clone(),
+        None => json!([result]),
+    };
+    rows(
+        &shares,
+        [
+            "SHARE",
+            "LIMIT",
+            "CLIENT LIMIT",
+            "DELAYED",
+            "WAITED",
+            "WAITING",
+            "CLIENTS",
+        ],
+        [
+            "name",
+            "limit",
+            "client_limit",
+            "delayed",
+            "waited",
+            "waiting",
+            "clients",
         ],
     )
 }

@@ -10,8 +10,8 @@ use layers::call_log::Event;
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{
-    CallLog, DiskCache, DiskQuota, Gate, Hide, Latency, MapIds, OwnerOverride, PageCache, ReadOnly,
-    SealedHandles, Trace, XattrMap, stack,
+    CallLog, DiskCache, DiskQuota, Gate, Hide, Latency, Limiter, MapIds, OwnerOverride, PageCache,
+    ReadOnly, SealedHandles, Trace, XattrMap, stack,
 };
 use vfs::source_stats::RemoteCounters;
 use vfs::{FileSystem, HandleKey};
@@ -49,6 +49,8 @@ pub(crate) struct Stack<'a> {
     pub(crate) log_requests: bool,
     /// The log of all calls, and the name of the export in it.
     pub(crate) call_log: Option<(CallLogFile, &'a str)>,
+    /// The limits of the share: above all others, which do not see requests that wait.
+    pub(crate) limiter: Option<Arc<Limiter>>,
 }
 
 /// The policy of access.
@@ -116,6 +118,9 @@ impl Stack<'_> {
             let (name, start) = (name.to_owned(), Instant::now());
             let write = Box::new(move |event: &Event<'_>| log.write(&name, event));
             fs = stack(fs, CallLog::new(Arc::new(move || start.elapsed()), write));
+        }
+        if let Some(limiter) = self.limiter {
+            fs = stack(fs, limiter);
         }
         Ok(fs)
     }

@@ -15,15 +15,17 @@ use crate::report::machine::Machine;
 use crate::report::results::{Results, Unmeasured};
 use crate::zerocopy;
 use crate::{
-    coalescing, crowd, disk_cache, find, guest, image, mount, nfs, p9, pack, readplus, report,
-    virtiofs,
+    coalescing, crowd, disk_cache, fairness, find, guest, image, limits, mount, nfs, p9, pack,
+    readplus, report, virtiofs,
 };
 
 /// The tables of `all`, each with its duration in seconds when quick and when not, on two idle
 /// cores of 2023. The progress bar estimates the remaining time from them.
-const TABLES: [(Table, [f64; 2]); 13] = [
+const TABLES: [(Table, [f64; 2]); 15] = [
     (Table::Coalescing, [110.0, 1000.0]),
     (Table::Crowd, [100.0, 150.0]),
+    (Table::Fairness, [120.0, 640.0]),
+    (Table::Limits, [60.0, 260.0]),
     (Table::Virtiofs, [35.0, 150.0]),
     (Table::Readplus, [40.0, 100.0]),
     (Table::Zerocopy, [70.0, 205.0]),
@@ -189,6 +191,8 @@ fn measure(table: Table, args: &Context) -> Result<Results, Unmeasured> {
         Table::Crowd => crowd::run,
         Table::Image => image::run,
         Table::DiskCache => disk_cache::run,
+        Table::Fairness => fairness::run,
+        Table::Limits => limits::run,
         Table::Mount => mount::run,
         Table::Nfs => nfs::run,
         Table::Objects => image::object_store::run,

@@ -9,15 +9,18 @@
 #![forbid(unsafe_code)]
 
 mod all;
+mod any_client;
 mod coalescing;
 mod context;
 mod crowd;
 mod data;
 mod disk_cache;
+mod fairness;
 mod find;
 mod guest;
 mod hardware_limit;
 mod image;
+mod limits;
 mod mount;
 mod mounted;
 mod network;

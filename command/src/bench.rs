@@ -92,6 +92,10 @@ pub enum Table {
     /// `barge mount` of a 9P server 1 ms away, with and without cache_dir=; needs root
     #[value(alias = "kept")]
     DiskCache,
+    /// A client with small requests, alone and beside one with many large ones; needs root
+    Fairness,
+    /// Whether limits of a share are held, and the cost of one that is not reached
+    Limits,
     /// `barge mount` of a directory, compared with bindfs; needs root
     Mount,
     /// NFS over loopback TCP, compared with nfs-ganesha

@@ -128,6 +128,11 @@ impl<C> ConnectionLimits<C> {
         self.open().connections.len()
     }
 
+    /// Returns the number of open connections of the client with the most.
+    pub(crate) fn most_of_a_client(&self) -> usize {
+        self.open().by_client.values().copied().max().unwrap_or(0)
+    }
+
     /// Returns the open connections.
     pub(crate) fn all(&self) -> Vec<Arc<C>> {
         let open = self.open();

@@ -16,6 +16,10 @@ pub(crate) fn serve(
     peer: &str,
 ) -> Result<ServeOutcome, Malformed> {
     call.note_export(0);
+    if patience < Patience::Full {
+        // A lane has one call for all requests that it serves inline.
+        call.forget_admission();
+    }
     let served = catch_unwind(AssertUnwindSafe(|| {
         session.serve(call, patience, message, out)
     }));

@@ -325,8 +325,14 @@ impl Engine {
         &self.stats_registry
     }
 
-    pub(crate) fn tuning(&self) -> &Tuning {
+    /// Returns the limits and options.
+    pub fn tuning(&self) -> &Tuning {
         &self.tuning
+    }
+
+    /// Returns the number of open connections of the client with the most.
+    pub fn most_connections_of_a_client(&self) -> usize {
+        self.connections.most_of_a_client()
     }
 
     fn lock_failed_listeners(&self) -> MutexGuard<'_, Vec<String>> {

@@ -10,8 +10,8 @@
 //! [`disk_cache`], [`disk_quota`], [`hide`], [`pagecache`] and [`read_trace`].
 //!
 //! Lock order: no locks except in [`fault`], whose lock is held for a decision only, in
-//! [`read_trace`], and in [`disk_cache`], [`disk_quota`], [`hide`] and [`pagecache`], which
-//! document theirs; [`bundle`] queries the lock tables of its members.
+//! [`read_trace`], and in [`disk_cache`], [`disk_quota`], [`hide`], [`limit`] and [`pagecache`],
+//! which document theirs; [`bundle`] queries the lock tables of its members.
 
 #![forbid(unsafe_code)]
 
@@ -31,6 +31,7 @@ pub mod hide;
 pub mod idmap;
 pub mod latency;
 mod layer;
+pub mod limit;
 mod noop;
 pub mod overlay;
 mod owner_override;
@@ -58,6 +59,7 @@ pub use hide::Hide;
 pub use idmap::{IdMap, IdRange, MapIds, Translation};
 pub use latency::Latency;
 pub use layer::{Below, Layer, Opened};
+pub use limit::Limiter;
 pub use noop::Noop;
 pub use overlay::Overlay;
 pub use owner_override::OwnerOverride;

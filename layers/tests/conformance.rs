@@ -2,17 +2,18 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use layers::disk_quota::DiskLimits;
 use layers::fault::{Fault, FaultKind, Trigger};
 use layers::gate::AccessPolicy;
 use layers::hide::Rules;
+use layers::limit::{Limits, Timer};
 use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, SquashMode};
 use layers::{
     Bundle, CallLog, Clients, DiskCache, DiskQuota, Gate, Hide, IdMap, IdRange, Latency, Layer,
-    MapIds, Noop, PageCache, ReadTrace, Trace, XattrMap, disk_cache, stack,
+    Limiter, MapIds, Noop, PageCache, ReadTrace, Trace, XattrMap, disk_cache, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -314,6 +315,23 @@ mod gate {
             read_only: false,
             clients: "*(rw,no_root_squash)".parse().map(Arc::new).ok(),
         }))
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// A limit that makes most requests wait, though not for long.
+mod limit {
+    use super::*;
+
+    fn subject() -> TestSubject {
+        let start = Instant::now();
+        let limits = Limits {
+            share: "ops=2000,burst=10ms".parse().expect("rates"),
+            client: "bytes=8M,burst=10ms".parse().expect("rates"),
+        };
+        let clock = Arc::new(move || start.elapsed());
+        over(Limiter::new(limits, clock, Timer::new()))
     }
 
     vfs_testkit::conformance!(subject);

@@ -1,14 +1,16 @@
 //! The order in which layers see each operation: recorded for a stack of three, and checked.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use layers::{Layer, stack};
+use layers::limit::{Limits, Rates, Timer};
+use layers::{Layer, Limiter, stack};
 use parking_lot::Mutex;
 use vfs::lock::{HostLock, LockFamily, LockKind};
 use vfs::{
-    Access, AllocateMode, AttrMask, Call, Caller, Capabilities, CopyMode, Cx, DirEntry, File,
-    FileSystem, Handle, Kind, Mode, Name, NewNode, Node, NodeId, Op, OpenFlags, ReaddirMode,
-    RenameFlags, Result, SetAttr, Whence, XattrFlags,
+    Access, Account, AllocateMode, AttrMask, Call, Caller, Capabilities, CopyMode, Cx, DirEntry,
+    Errno, File, FileSystem, Handle, Kind, Mode, Name, NewNode, Node, NodeId, Op, OpenFlags,
+    Patience, PeerKey, ReaddirMode, RenameFlags, Result, SetAttr, Whence, XattrFlags,
 };
 use vfs_testkit::{Answer, ReplyBuffer, Script, TestPayload};
 
@@ -121,6 +123,60 @@ fn call(op: Op, top: &Top, cx: &Cx<'_>) -> Result<()> {
             let broken: vfs::BreakCallback = std::sync::Arc::new(|| {});
             file.lease(cx, vfs::LeaseKind::Read, &broken).map(drop)
         }
+    }
+}
+
+#[test]
+fn a_request_over_its_limit_reaches_no_layer_below_and_only_free_operations_do() {
+    let log = Log::default();
+    let script = Script::new();
+    script.next(Op::Lookup, Answer::Node(2, Kind::File));
+    let recorder = Recorder {
+        name: "a",
+        log: log.clone(),
+    };
+    let limits = Limits {
+        share: "ops=1,bytes=1".parse().expect("rates"),
+        client: Rates::UNLIMITED,
+    };
+    let limiter = Limiter::new(limits, Arc::new(|| Duration::ZERO), Timer::new());
+    let fs = stack(stack(script.clone(), recorder), limiter);
+    let client = Account::of(PeerKey::User(1));
+    let own = Call::detached();
+    let cx = Cx::new(&Caller::ROOT, &own);
+    let dir = fs.root(&cx).expect("a root");
+    let name = Name::new(b"file").expect("a name");
+    let node = dir.lookup(&cx, name).expect("a file").node;
+    let file = node.open(&cx, OpenFlags::READ).expect("opens");
+    let top = Top {
+        fs,
+        dir,
+        node,
+        file,
+    };
+    let call_as_client = |op| {
+        let request = Call::detached().with_account(client.clone());
+        let cx = Cx {
+            patience: Patience::Brief,
+            ..Cx::new(&Caller::ROOT, &request)
+        };
+        call(op, &top, &cx)
+    };
+    // The burst.
+    assert_ne!(call_as_client(Op::Write), Err(Errno::WOULD_BLOCK));
+    let free = [
+        Op::Root,
+        Op::Resolve,
+        Op::Capabilities,
+        Op::Handle,
+        Op::HostLock,
+        Op::HostLockHolder,
+        Op::Lease,
+    ];
+    for &op in Op::ALL {
+        log.lock().clear();
+        let limited = call_as_client(op) == Err(Errno::WOULD_BLOCK) && log.lock().is_empty();
+        assert_eq!(limited, !free.contains(&op), "{op}");
     }
 }
 

@@ -5,8 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use vfs::cx::{block_on_call, thread_waker};
 use vfs::{
-    Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Patience, Result, SetAttr, Time,
+    Account, Call, Caller, Capabilities, Cx, Errno, FileSystem, Handle, Patience, PeerKey, Result,
+    SetAttr, Time,
 };
 
 pub use crate::test_node::{AsName, ListedEntry, R, RW, TestFile, TestNode, W};
@@ -149,12 +151,15 @@ impl TestContext {
     }
 }
 
-/// Runs `operation` as `caller` with increasing patience until it does not return `WOULD_BLOCK`.
-/// With full patience it waits while the operation is parked.
+/// The client whose requests [`run`] makes.
+pub const CLIENT: PeerKey = PeerKey::User(1000);
+
+/// Runs `operation` as `caller`, a request of [`CLIENT`], with increasing patience until it does
+/// not return `WOULD_BLOCK`. With full patience it waits while the operation is parked.
 #[track_caller]
 pub fn run<T>(caller: &Caller, mut operation: impl FnMut(&Cx<'_>) -> Result<T>) -> Result<T> {
     for patience in [Patience::None, Patience::Brief] {
-        let call = Call::detached();
+        let call = Call::detached().with_account(Account::of(CLIENT));
         let cx = Cx {
             patience,
             ..Cx::new(caller, &call)
@@ -165,7 +170,8 @@ pub fn run<T>(caller: &Caller, mut operation: impl FnMut(&Cx<'_>) -> Result<T>) 
             done => return done,
         }
     }
-    match vfs::cx::block_on(caller, operation) {
+    let call = Call::parkable(thread_waker()).with_account(Account::of(CLIENT));
+    match block_on_call(caller, &call, operation) {
         Err(Errno::WOULD_BLOCK) => panic!("WOULD_BLOCK at full patience"),
         done => done,
     }

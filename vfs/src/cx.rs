@@ -1,5 +1,6 @@
 //! The context of a call: its caller, its patience and its cancellation.
 
+use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
 use std::net::IpAddr;
@@ -125,6 +126,20 @@ pub struct Call {
     operation: AtomicU16,
     /// The fault of [`Call::note_error`]; 0 is none.
     error: AtomicU16,
+    /// The limiter of [`Call::admit`]; 0 is none.
+    admitted_by: AtomicU64,
+    /// See [`Call::end_admission`].
+    admission_ended: AtomicBool,
+    /// See [`Call::note_awaits_admission`].
+    awaits_admission: AtomicBool,
+    /// The state of [`Call::with_admission`].
+    admission: Mutex<Option<Box<dyn AdmissionState>>>,
+}
+
+/// The state of limiters in a [`Call`].
+pub trait AdmissionState: Any + Send {
+    /// Forgets the request, and keeps what speeds up the next one of the same call.
+    fn reset(&mut self);
 }
 
 /// A number above those of all protocols' words.
@@ -155,6 +170,10 @@ impl Call {
             export_number: AtomicU64::new(0),
             operation: AtomicU16::new(NO_OPERATION),
             error: AtomicU16::new(0),
+            admitted_by: AtomicU64::new(0),
+            admission_ended: AtomicBool::new(false),
+            awaits_admission: AtomicBool::new(false),
+            admission: Mutex::new(None),
         }
     }
 
@@ -305,6 +324,65 @@ impl Call {
         })
     }
 
+    /// Notes that the limiter numbered `limiter`, never 0, has charged this request: it does so
+    /// once for each request.
+    pub fn admit(&self, limiter: u64) {
+        self.admitted_by.store(limiter, Ordering::Relaxed);
+    }
+
+    /// Returns the limiter that [`Call::admit`] noted last; 0 is none.
+    pub fn admitted_by(&self) -> u64 {
+        self.admitted_by.load(Ordering::Relaxed)
+    }
+
+    /// Notes that limiters must not make this request wait any more, as it has had an effect and
+    /// cannot be served again.
+    pub fn end_admission(&self) {
+        self.admission_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether [`Call::end_admission`] was called.
+    pub fn admission_ended(&self) -> bool {
+        self.admission_ended.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a limiter makes the request wait, with [`Errno::PARKED`].
+    pub fn note_awaits_admission(&self) {
+        self.awaits_admission.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a limiter has made the request wait since the last call.
+    pub fn take_awaits_admission(&self) -> bool {
+        self.awaits_admission.swap(false, Ordering::Relaxed)
+    }
+
+    /// Calls `with` with the state that limiters store in this request until it is dropped, under a
+    /// lock.
+    pub fn with_admission<T>(
+        &self,
+        with: impl FnOnce(&mut Option<Box<dyn AdmissionState>>) -> T,
+    ) -> T {
+        with(&mut self.admission.lock())
+    }
+
+    /// Drops the limiters' state of a request that ends before its `Call` is dropped: it waits no
+    /// more.
+    pub fn abandon_admission(&self) {
+        drop(self.with_admission(Option::take));
+    }
+
+    /// Forgets the limiters' state of the request before, for a `Call` that serves one request
+    /// after the other without waiting.
+    pub fn forget_admission(&self) {
+        self.admission_ended.store(false, Ordering::Relaxed);
+        if self.admitted_by() != 0 {
+            self.admit(0);
+            if let Some(state) = &mut *self.admission.lock() {
+                state.reset();
+            }
+        }
+    }
+
     /// Cancels the request: every operation that waits returns `EINTR`. Idempotent; returns whether
     /// this was the first call.
     pub fn cancel(&self) -> bool {
@@ -431,6 +509,35 @@ mod tests {
         assert!(ours.is_internal() && ours.addr() == call.addr() && ours.waker().is_none());
         let theirs = [&call, &ours].map(|call| call.woken_by(thread_waker()));
         assert!(!theirs.iter().any(Call::is_internal) && !call.is_internal());
+    }
+
+    #[test]
+    fn an_admission_is_forgotten_with_its_request() {
+        struct Uses(u32);
+        impl AdmissionState for Uses {
+            fn reset(&mut self) {
+                self.0 = 0;
+            }
+        }
+        let call = Call::detached();
+        let uses = || {
+            call.with_admission(|slot| {
+                let state: &mut dyn Any = &mut **slot.as_mut()?;
+                state.downcast_ref().map(|Uses(uses)| *uses)
+            })
+        };
+        call.with_admission(|slot| *slot = Some(Box::new(Uses(5))));
+        // One that was not admitted may still wait.
+        call.forget_admission();
+        assert_eq!(uses(), Some(5));
+        call.admit(7);
+        call.end_admission();
+        assert_eq!((call.admitted_by(), call.admission_ended()), (7, true));
+        call.forget_admission();
+        assert_eq!((call.admitted_by(), call.admission_ended()), (0, false));
+        assert_eq!(uses(), Some(0));
+        call.abandon_admission();
+        assert_eq!(uses(), None);
     }
 
     #[test]

@@ -168,6 +168,23 @@ impl Config {
         });
     }
 
+    /// Sets the option `key` of the share called `name`; the share without a name is "".
+    pub(crate) fn set_of_share(&mut self, name: &str, key: &str, value: String) {
+        let own = |share: &&mut Share| share.name.as_deref().unwrap_or_default() == name;
+        let Some(share) = self.shares.iter_mut().find(own) else {
+            return;
+        };
+        let key = key.to_owned();
+        share.settings.retain(|setting| setting.key != key);
+        if !share.keys.contains(&key) {
+            share.keys.push(key.clone());
+        }
+        share.settings.push(Setting {
+            key,
+            value: Some(value),
+        });
+    }
+
     /// Removes the settings with one of `keys` whose values `is_removed` selects.
     pub(crate) fn remove_settings(&mut self, is_removed: impl Fn(&str, &str) -> bool) {
         self.settings.retain(|setting| {

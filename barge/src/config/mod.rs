@@ -213,15 +213,15 @@ impl Config {
         rest.chain(&share.settings).collect()
     }
 
-    /// Returns the settings that determine how `share` is opened, without those of access. A share
-    /// of the same name is reopened only if these differ.
+    /// Returns the settings that determine how `share` is opened, without those of access and its
+    /// limits. A share of the same name is reopened only if these differ.
     pub(crate) fn opening_settings(&self, share: &Share) -> Vec<Setting> {
         let schema = Schema::get();
         let mut settings: Vec<Setting> = self
             .share_settings(share)
             .into_iter()
             .filter(|setting| {
-                schema.is_share_option(&setting.key) && !schema.is_access_option(&setting.key)
+                schema.is_share_option(&setting.key) && !schema.is_changeable_option(&setting.key)
             })
             .cloned()
             .collect();

@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Args, Command};
 
 use crate::serve::args::ServeArgs;
-use crate::serve::args::share::{AccessArgs, ShareArgs};
+use crate::serve::args::share::{AccessArgs, RateArgs, ShareArgs};
 use command::log::LogArgs;
 
 /// The options of `barge serve` by long name, which is the key in a file.
@@ -16,7 +16,7 @@ pub(super) struct Schema {
     command: Command,
     share_options: Vec<String>,
     /// Options of shares that can change while the share is served.
-    access_options: Vec<String>,
+    changeable_options: Vec<String>,
 }
 
 /// The type of a key.
@@ -59,7 +59,9 @@ impl Schema {
         Schema {
             command: serve,
             share_options: options(ShareArgs::augment_args(Command::new(SHARE))),
-            access_options: options(AccessArgs::augment_args(Command::new(SHARE))),
+            changeable_options: options(RateArgs::augment_args(AccessArgs::augment_args(
+                Command::new(SHARE),
+            ))),
         }
     }
 
@@ -85,10 +87,10 @@ impl Schema {
         self.share_options.iter().any(|share| share == key)
     }
 
-    /// Returns whether `key` is an option of access to a share, which may change while the share is
-    /// served.
-    pub(super) fn is_access_option(&self, key: &str) -> bool {
-        self.access_options.iter().any(|term| term == key)
+    /// Returns whether `key` is an option of access to a share or one of its limits, which may
+    /// change while the share is served.
+    pub(super) fn is_changeable_option(&self, key: &str) -> bool {
+        self.changeable_options.iter().any(|term| term == key)
     }
 
     /// Returns all keys of the top level.

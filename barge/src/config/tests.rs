@@ -212,7 +212,9 @@ fn what_takes_a_restart_is_what_is_no_share() {
     assert_eq!(new.changed_keys(&old), ["nfs", "workers"]);
     let opening = |config: &Config| config.opening_settings(&config.shares[0]);
     assert_eq!(opening(&old), opening(&new));
-    let terms = config("read-only = true\nsquash = 'all'\nanon-uid = 5\nanon-gid = 6");
+    let terms = "read-only = true\nsquash = 'all'\nanon-uid = 5\nanon-gid = 6";
+    let limits = "limit = 'ops=7'\nclient-limit = 'bytes=1M,burst=1s'";
+    let terms = config(&format!("{terms}\n{limits}"));
     assert_eq!(opening(&old), opening(&terms));
     assert_ne!(opening(&old), opening(&config("identity = 'fixed'")));
 }

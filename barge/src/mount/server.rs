@@ -83,6 +83,7 @@ pub(super) fn serve(
         pages: pages.clone(),
         files: files.clone(),
         remote: remote.clone(),
+        limiter: None,
     });
     let stack = Stack {
         remote,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use block::nbd::Image;
-use layers::{Bundle, Clients, Gate, ReadOnly, stack};
+use layers::{Bundle, Clients, Gate, Limiter, ReadOnly, stack};
 use nfs::server::Referral;
 use vfs::Export;
 
@@ -23,6 +23,8 @@ pub(super) struct Exports {
     pub(super) shares: Vec<Arc<Export>>,
     /// The gate of each source, if its terms may change.
     pub(super) gates: Vec<Option<Arc<Gate>>>,
+    /// The limits of each source, if there are any or they may change.
+    pub(super) limiters: Vec<Option<Arc<Limiter>>>,
     /// The export of clients that name none: the only source, or a tree with all sources as
     /// directories.
     pub(super) default: Arc<Export>,
@@ -74,6 +76,7 @@ impl Exports {
     pub(super) fn release(&mut self) {
         self.shares.clear();
         self.gates.clear();
+        self.limiters.clear();
     }
 }
 
@@ -142,11 +145,15 @@ pub(super) fn open(
         }
     };
     let images = match serves_images {
-        true => images(sources, &opener)?,
+        true => images(sources, &opener, |name| {
+            let opened = opened.iter().find(|one| one.export.name == name);
+            opened.and_then(|one| one.limiter.clone())
+        })?,
         false => Vec::new(),
     };
     Ok(Exports {
         gates: opened.iter().map(|opened| opened.gate.clone()).collect(),
+        limiters: opened.iter().map(|it| it.limiter.clone()).collect(),
         traces: opened
             .iter()
             .filter_map(|opened| opened.trace.clone())
@@ -165,8 +172,13 @@ pub(super) fn open(
     })
 }
 
-/// Returns the image files of those of `sources` that are images.
-pub(super) fn images(sources: &Sources, opener: &Opener) -> Result<Vec<Image>, Failure> {
+/// Returns the image files of those of `sources` that are images. `limiter` returns the limits of a
+/// share.
+pub(super) fn images(
+    sources: &Sources,
+    opener: &Opener,
+    limiter: impl Fn(&str) -> Option<Arc<Limiter>>,
+) -> Result<Vec<Image>, Failure> {
     let mut images = Vec::new();
     for share in &sources.shares {
         let name = share.named.name.clone().unwrap_or_default();
@@ -181,7 +193,7 @@ pub(super) fn images(sources: &Sources, opener: &Opener) -> Result<Vec<Image>, F
         let (dir, path) = dir.find().map_err(Failure::new)?;
         let dir = stack(dir, ReadOnly);
         let clients = clients_of(&sources.client_lists, &name);
-        let dir = opener.wrap_image_dir(dir, share, clients)?;
+        let dir = opener.wrap_image_dir(dir, share, clients, limiter(&name))?;
         images.push(Image {
             name: name.into_bytes(),
             export: Arc::new(Export::new("", dir)),

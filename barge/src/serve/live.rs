@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use engine::Engine;
 use layers::gate::AccessPolicy;
-use layers::{Bundle, Gate};
+use layers::limit::{LimitStats, Limits, Rates};
+use layers::{Bundle, Gate, Limiter};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -69,6 +70,8 @@ struct LiveShare {
     export: Arc<Export>,
     /// The gate, if shares can change.
     gate: Option<Arc<Gate>>,
+    /// The limits, if there are any or shares can change.
+    limiter: Option<Arc<Limiter>>,
     clients: Option<ClientList>,
     /// The read trace of an added share, if one is written.
     trace: Option<Arc<TraceFile>>,
@@ -125,6 +128,16 @@ pub(super) enum LiveRequest {
     /// Releases what is cached of this share, or of all.
     Evict {
         share: Option<String>,
+    },
+    /// Returns the limits of a share, or of all.
+    Limits {
+        share: Option<String>,
+    },
+    /// Replaces the limits of a share, in the syntax of their options; those that are `None` stay.
+    SetLimits {
+        share: String,
+        limit: Option<String>,
+        client_limit: Option<String>,
     },
     Debug,
 }
@@ -192,13 +205,21 @@ struct NewShare<'a> {
     clients: Option<ClientList>,
 }
 
+/// The terms of a share that stays.
+struct NewTerms {
+    export: Arc<Export>,
+    access: AccessPolicy,
+    clients: Option<ClientList>,
+    limits: Limits,
+}
+
 /// A change of the running set.
 #[derive(Default)]
 struct Change<'a> {
     added_shares: Vec<NewShare<'a>>,
     removed_shares: Vec<Arc<Export>>,
     /// Terms of shares that stay.
-    terms: Vec<(Arc<Export>, AccessPolicy, Option<ClientList>)>,
+    terms: Vec<NewTerms>,
     added_endpoints: Vec<Box<dyn Endpoint>>,
     removed_endpoints: Vec<Arc<dyn Endpoint>>,
     /// The order of all shares by name; additions come last without it.
@@ -227,17 +248,21 @@ impl LiveServer {
             shares.map(|share| config.opening_settings(share))
         });
         let settings = configured.chain(std::iter::repeat(Vec::new()));
-        let opened = exports.shares.iter().zip(&exports.gates);
+        let changeable = exports.gates.iter().zip(&exports.limiters);
+        let opened = exports.shares.iter().zip(changeable);
         let shares = opened.zip(&plan.sources.shares).zip(settings);
-        let shares = shares.map(|(((export, gate), share), opening_settings)| LiveShare {
-            opening_settings,
-            source: share.named.source.to_string(),
-            export: export.clone(),
-            gate: gate.clone(),
-            clients: list_of(&plan.sources.client_lists, &export.name),
-            trace: None,
-            state: State::Serving,
-        });
+        let shares = shares.map(
+            |(((export, changeable), share), opening_settings)| LiveShare {
+                opening_settings,
+                source: share.named.source.to_string(),
+                export: export.clone(),
+                gate: changeable.0.clone(),
+                limiter: changeable.1.clone(),
+                clients: list_of(&plan.sources.client_lists, &export.name),
+                trace: None,
+                state: State::Serving,
+            },
+        );
         let state = RunningSet {
             shares: shares.collect(),
             endpoints: endpoints.into_iter().map(LiveEndpoint::new).collect(),
@@ -340,8 +365,15 @@ impl LiveServer {
                 }
             }
             LiveRequest::Evict { share } => self.evict(share.as_deref()),
+            LiveRequest::Limits { share } => self.limits(share.as_deref()),
+            LiveRequest::SetLimits {
+                share,
+                limit,
+                client_limit,
+            } => self.set_limits(&share, limit.as_deref(), client_limit.as_deref()),
             LiveRequest::Debug => Ok(json!({
                 "process": std::process::id(),
+                "limits": engine_limits(&self.engine),
                 "status": self.figures.status(),
                 "checks": self.figures.checks(true),
                 "failed_listeners": self.engine.failed_listeners(),
@@ -404,6 +436,51 @@ impl LiveServer {
         json!({ "clients": connections.collect::<Vec<_>>() })
     }
 
+    /// Returns the limits of the share called `name`, or of all shares, and their figures.
+    fn limits(&self, name: Option<&str>) -> Result<Value, LiveError> {
+        let state = self.state.lock();
+        let is_selected = |share: &&LiveShare| name.is_none_or(|name| share.export.name == name);
+        let shares: Vec<_> = state.shares.iter().filter(is_selected).collect();
+        match name {
+            Some(name) if shares.is_empty() => Err(no_share(name)),
+            _ => Ok(json!({ "shares": shares.iter().map(|it| it.limits()).collect::<Vec<_>>() })),
+        }
+    }
+
+    /// Replaces limits of the share called `name`.
+    fn set_limits(
+        &self,
+        name: &str,
+        limit: Option<&str>,
+        client_limit: Option<&str>,
+    ) -> Result<Value, LiveError> {
+        let _changing = self.changing.lock();
+        let rates = |text: Option<&str>, old: Rates| match text {
+            None => Ok(old),
+            Some(text) => {
+                let parsed = text.parse::<Rates>();
+                parsed.map_err(|why| LiveError::new(ErrorCode::InvalidParams, why.to_string()))
+            }
+        };
+        let state = self.state.lock();
+        let share = state.shares.iter().find(|it| it.export.name == name);
+        let share = share.ok_or_else(|| no_share(name))?.clone();
+        drop(state);
+        let Some(limiter) = &share.limiter else {
+            let message = "the shares of this server cannot change";
+            return Err(LiveError::new(ErrorCode::RestartRequired, message));
+        };
+        let old = limiter.limits();
+        let limits = Limits {
+            share: rates(limit, old.share)?,
+            client: rates(client_limit, old.client)?,
+        };
+        limiter.set(limits);
+        let Limits { share: all, client } = limits;
+        tracing::info!(share = name, limit = %all, client_limit = %client, "changed the limits");
+        Ok(share.limits())
+    }
+
     /// Drops all shares and endpoints, and then writes the read traces of shares that were added.
     pub(super) fn end(&self) -> Result<(), Failure> {
         let ended = std::mem::take(&mut *self.state.lock());
@@ -449,7 +526,12 @@ impl LiveServer {
                 Some(served) => {
                     stay.insert(name.clone());
                     let terms = terms(share, clients.as_ref().map(|list| &list.clients));
-                    change.terms.push((served.export.clone(), terms, clients));
+                    change.terms.push(NewTerms {
+                        export: served.export.clone(),
+                        access: terms,
+                        clients,
+                        limits: share.limits,
+                    });
                 }
                 None => change.added_shares.push(NewShare {
                     name,
@@ -787,9 +869,7 @@ impl LiveServer {
             self.publish();
         })?;
         // Infallible from here on.
-        for (gate, terms) in change.new_terms(&shares) {
-            gate.set(terms);
-        }
+        change.set_terms(&shares);
         for (new, _) in opened {
             tracing::info!(
                 share = new.export.name,
@@ -847,6 +927,9 @@ impl LiveServer {
     fn end_share(&self, share: &LiveShare) {
         let name = &share.export.name;
         share.gate.iter().for_each(|gate| gate.close());
+        // Requests that wait get the error of the closed gate.
+        let limiter = share.limiter.iter();
+        limiter.for_each(|limiter| limiter.set(Limits::default()));
         if !self
             .state
             .lock()
@@ -872,6 +955,7 @@ impl LiveServer {
                 source: new.share.named.source.to_string(),
                 export: share.export.clone(),
                 gate: share.gate.clone(),
+                limiter: share.limiter.clone(),
                 clients: new.clients.clone(),
                 trace: share.trace.clone(),
                 state: State::Serving,
@@ -893,7 +977,10 @@ impl LiveServer {
         }
         let images = match sources {
             Some(sources) if endpoints.iter().any(|one| one.serves_images()) => {
-                exports::images(sources, &self.opener)?
+                exports::images(sources, &self.opener, |name| {
+                    let share = shares.iter().find(|share| share.export.name == name);
+                    share.and_then(|share| share.limiter.clone())
+                })?
             }
             _ => Vec::new(),
         };
@@ -901,6 +988,7 @@ impl LiveServer {
         let exports = Exports {
             shares: parts.shares,
             gates: Vec::new(),
+            limiters: Vec::new(),
             default: self.default.clone(),
             bundle: self.bundle.clone(),
             sources: self.sources.clone(),
@@ -951,17 +1039,21 @@ impl LiveServer {
 }
 
 impl Change<'_> {
-    /// Returns the gates of those of `shares` whose terms change, and their terms.
-    fn new_terms(&mut self, shares: &[LiveShare]) -> Vec<(Arc<Gate>, AccessPolicy)> {
-        let gates = shares.iter().filter_map(|share| {
-            let gate = share.gate.clone()?;
-            Some((Arc::as_ptr(&share.export), gate))
-        });
-        let mut gates: HashMap<_, _> = gates.collect();
-        let terms = std::mem::take(&mut self.terms).into_iter();
-        let terms = terms
-            .filter_map(|(export, terms, _)| Some((gates.remove(&Arc::as_ptr(&export))?, terms)));
-        terms.collect()
+    /// Sets the terms of those of `shares` that stay.
+    fn set_terms(&mut self, shares: &[LiveShare]) {
+        let shares = shares.iter().map(|it| (Arc::as_ptr(&it.export), it));
+        let shares: HashMap<_, _> = shares.collect();
+        for terms in std::mem::take(&mut self.terms) {
+            let Some(share) = shares.get(&Arc::as_ptr(&terms.export)) else {
+                continue;
+            };
+            if let Some(gate) = &share.gate {
+                gate.set(terms.access);
+            }
+            if let Some(limiter) = &share.limiter {
+                limiter.set(terms.limits);
+            }
+        }
     }
 
     /// Returns those of the shares `old` that end, and the shares after the change.
@@ -979,7 +1071,8 @@ impl Change<'_> {
             shares.sort_by_key(|share| positions.get(&share.export.name).copied());
         }
         let terms = self.terms.iter();
-        let lists: HashMap<_, _> = terms.map(|it| (Arc::as_ptr(&it.0), &it.2)).collect();
+        let lists = terms.map(|it| (Arc::as_ptr(&it.export), &it.clients));
+        let lists: HashMap<_, _> = lists.collect();
         for share in &mut shares {
             if let Some(clients) = lists.get(&Arc::as_ptr(&share.export)) {
                 share.clients.clone_from(clients);
@@ -996,6 +1089,27 @@ impl LiveShare {
             source: self.source.clone(),
             state: self.state,
         }
+    }
+
+    /// Returns the limits and their figures.
+    fn limits(&self) -> Value {
+        let stats = self.limiter.as_ref().map(|limiter| limiter.stats());
+        let LimitStats {
+            limits,
+            delayed,
+            waited,
+            waiting,
+            clients,
+        } = stats.unwrap_or_default();
+        json!({
+            "name": self.export.name,
+            "limit": limits.share.to_string(),
+            "client_limit": limits.client.to_string(),
+            "delayed": delayed,
+            "waited": waited.as_secs_f64(),
+            "waiting": waiting,
+            "clients": clients,
+        })
     }
 }
 
@@ -1030,6 +1144,38 @@ impl CatalogParts {
             client_lists: &self.client_lists,
         }
     }
+}
+
+/// Returns the limits of an engine, and how far they are used.
+fn engine_limits(engine: &Engine) -> Value {
+    let tuning = engine.tuning();
+    let seconds = |time: Duration| time.as_secs();
+    json!({
+        "connections": {
+            "max": tuning.connections,
+            // Half of what other clients leave.
+            "max_per_client": tuning.connections_per_client,
+            "open": engine.stats().0,
+            "most_of_a_client": engine.most_connections_of_a_client(),
+        },
+        "in_flight_per_connection": {
+            "max": tuning.in_flight,
+            "max_bytes": tuning.in_flight_bytes,
+        },
+        "memory": { "max": tuning.memory, "used": engine.budget().used() },
+        "workers": { "max": tuning.workers },
+        "timeouts": {
+            "handshake": seconds(tuning.timeouts.handshake),
+            "message": seconds(tuning.timeouts.message),
+            "send": seconds(tuning.timeouts.send),
+            "idle": tuning.timeouts.idle.map(seconds),
+        },
+    })
+}
+
+fn no_share(name: &str) -> LiveError {
+    let message = format!("expected the name of a share, got '{name}'");
+    LiveError::new(ErrorCode::NotFound, message)
 }
 
 fn list_of(lists: &[ClientList], name: &str) -> Option<ClientList> {

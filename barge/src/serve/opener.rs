@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
+use layers::limit::Timer;
 use layers::squash::SquashMode;
-use layers::{Clients, DiskQuota, Gate, Hide};
+use layers::{Clients, DiskQuota, Gate, Hide, Limiter};
 use vfs::source_stats::RemoteCounters;
 use vfs::{Call, Caller, Cx, Export, FileSystem, HandleKey, Support};
 
@@ -40,6 +41,8 @@ pub(super) struct Opener {
     networked: bool,
     /// Whether calls of sources on other servers are counted.
     counts: bool,
+    /// Admits requests that wait for a limit of their share.
+    timer: Arc<Timer>,
 }
 
 /// The demands of the endpoints and the engine on the exports.
@@ -61,6 +64,8 @@ pub(super) struct OpenedShare {
     pub(super) export: Arc<Export>,
     /// The gate with the terms, if they may change.
     pub(super) gate: Option<Arc<Gate>>,
+    /// The limits, if there are any or they may change.
+    pub(super) limiter: Option<Arc<Limiter>>,
     /// The source as it was opened, before layers, for the status page.
     pub(super) unlayered: status::ObservedSource,
     /// The read trace, if one is written.
@@ -96,6 +101,7 @@ impl Opener {
             gated,
             networked: demands.networked,
             counts: demands.counts,
+            timer: Timer::new(),
         })
     }
 
@@ -138,6 +144,7 @@ impl Opener {
         }
         let is_remote = matches!(source, Source::Tree(barge_client::Source::Remote(_)));
         let remote = (self.counts && is_remote).then(Arc::<RemoteCounters>::default);
+        let limiter = self.limiter(share);
         let unlayered = status::ObservedSource {
             name: name.to_owned(),
             source: source.to_string(),
@@ -145,6 +152,7 @@ impl Opener {
             pages: None,
             files: None,
             remote: remote.clone(),
+            limiter: limiter.clone(),
         };
         let quota = match share.quota {
             limits if limits == DiskLimits::default() => None,
@@ -157,7 +165,7 @@ impl Opener {
         // Directories seal their handles themselves.
         let seals =
             overlay.is_some() || matches!(source, Source::Tree(barge_client::Source::HostDir(_)));
-        let (stack, gate) = self.shared_layers(share, clients);
+        let (stack, gate) = self.shared_layers(share, clients, limiter.clone());
         let stack = Stack {
             remote,
             read_trace: trace.clone(),
@@ -172,21 +180,33 @@ impl Opener {
         Ok(OpenedShare {
             export: Arc::new(Export::new(name, fs).with_fd_passing(share.fd_passing)),
             gate,
+            limiter,
             unlayered,
             trace,
         })
     }
 
-    /// Stacks the layers of `share` on a directory that contains its image, without those of the
-    /// share's own files.
+    /// Stacks the layers of `share`, whose limits are `limiter`, on a directory that contains its
+    /// image, without those of the share's own files.
     pub(super) fn wrap_image_dir(
         &self,
         dir: Arc<dyn FileSystem>,
         share: &Share,
         clients: Option<&Arc<Clients>>,
+        limiter: Option<Arc<Limiter>>,
     ) -> Result<Arc<dyn FileSystem>, Failure> {
-        let (stack, _) = self.shared_layers(share, clients);
+        let (stack, _) = self.shared_layers(share, clients, limiter);
         stack.wrap(dir)
+    }
+
+    /// Returns the limits of `share`, if there are any or they may change.
+    fn limiter(&self, share: &Share) -> Option<Arc<Limiter>> {
+        if !self.gated && share.limits.is_unlimited() {
+            return None;
+        }
+        let start = Instant::now();
+        let clock = Arc::new(move || start.elapsed());
+        Some(Limiter::new(share.limits, clock, self.timer.clone()))
     }
 
     /// Returns the layers of everything that clients of `share` can access, and the gate, if the
@@ -195,6 +215,7 @@ impl Opener {
         &self,
         share: &'a Share,
         clients: Option<&Arc<Clients>>,
+        limiter: Option<Arc<Limiter>>,
     ) -> (Stack<'a>, Option<Arc<Gate>>) {
         let terms = terms(share, clients);
         let gate = self.gated.then(|| Arc::new(Gate::new(terms.clone())));
@@ -209,6 +230,7 @@ impl Opener {
                 },
             },
             log_requests: true,
+            limiter,
             ..Stack::default()
         };
         (stack, gate)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::hide::Rules;
+use layers::limit::Limits;
 use layers::{MapIds, XattrMap};
 
 use super::args::access::ClientList;
@@ -32,6 +33,7 @@ pub(super) struct Share {
     pub(super) xattrs: Option<XattrMap>,
     /// The terms of access without the clients, which are in [`Sources::client_lists`].
     pub(super) access: AccessPolicy,
+    pub(super) limits: Limits,
 }
 
 /// All sources, and the options that they have in common.

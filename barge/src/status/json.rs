@@ -79,6 +79,9 @@ pub(crate) struct Export {
     /// The requests to the server that has the source.
     #[serde(default)]
     pub(crate) remote: Option<Remote>,
+    /// Its limits, if it has or had any.
+    #[serde(default)]
+    pub(crate) limit: Option<Limit>,
 }
 
 /// Counts of requests to another server.
@@ -101,6 +104,23 @@ pub(crate) struct Memory {
     pub(crate) used: u64,
     /// The limit, --memory.
     pub(crate) limit: u64,
+}
+
+/// The limits of a share and the requests that waited for them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Limit {
+    /// The limit of all clients together, in the syntax of `--limit`.
+    pub(crate) limit: Option<String>,
+    /// The limit of each client.
+    pub(crate) client_limit: Option<String>,
+    /// Number of requests that had to wait.
+    pub(crate) delayed: u64,
+    /// Sum of the times that they waited, seconds.
+    pub(crate) waited: f64,
+    /// Requests that wait.
+    pub(crate) waiting: usize,
+    /// Clients with a state of their own.
+    pub(crate) clients: usize,
 }
 
 /// Counts of a cache.

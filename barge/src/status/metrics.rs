@@ -127,6 +127,7 @@ impl Collector for StatusCollector {
         )?;
         self.caches(&mut to)?;
         self.remotes(&mut to)?;
+        self.limits(&mut to)?;
         self.clients(&mut to)?;
         self.operations(&mut to)
     }
@@ -175,6 +176,40 @@ impl StatusCollector {
                     .encode_family(&labels)?
                     .encode_counter::<NoLabelSet, _, u64>(&value(remote), None)?;
             }
+        }
+        Ok(())
+    }
+
+    fn limits(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let limits = || {
+            let exports = self.0.exports.iter();
+            exports.filter_map(|export| {
+                let labels: Labels<'_, 1> = [("export", &export.name)];
+                Some((labels, export.limit.as_ref()?))
+            })
+        };
+        let help = "Requests that had to wait for a limit of their share or client";
+        let mut family =
+            to.encode_descriptor("limit_delayed_requests", help, None, MetricType::Counter)?;
+        for (labels, limit) in limits() {
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(&limit.delayed, None)?;
+        }
+        let help = "Seconds that requests waited for a limit of their share or client";
+        let mut family =
+            to.encode_descriptor("limit_wait_seconds", help, None, MetricType::Counter)?;
+        for (labels, limit) in limits() {
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, f64>(&limit.waited, None)?;
+        }
+        let help = "Requests waiting for a limit of their share or client";
+        let mut family =
+            to.encode_descriptor("limit_waiting_requests", help, None, MetricType::Gauge)?;
+        for (labels, limit) in limits() {
+            let waiting = limit.waiting as u64;
+            family.encode_family(&labels)?.encode_gauge(&waiting)?;
         }
         Ok(())
     }

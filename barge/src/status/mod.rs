@@ -14,7 +14,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use engine::Engine;
-use layers::{DiskCache, PageCache};
+use layers::limit::Rates;
+use layers::{DiskCache, Limiter, PageCache};
 use parking_lot::{Mutex, MutexGuard};
 use transports::{Addr, Listener};
 use vfs::FileSystem;
@@ -24,7 +25,7 @@ pub(crate) use self::health::{Check, CheckKind};
 use self::health::{Probe, Probes};
 use self::http::{HostNames, Request, Response};
 pub(crate) use self::json::Status;
-use self::json::{Cache, Export, Memory, Remote};
+use self::json::{Cache, Export, Limit, Memory, Remote};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::Failure;
 
@@ -76,6 +77,8 @@ pub(crate) struct ObservedSource {
     pub(crate) files: Option<Arc<DiskCache>>,
     /// The counters of its calls, if it is on another server.
     pub(crate) remote: Option<Arc<RemoteCounters>>,
+    /// The limits of the share, if there are any or they may change.
+    pub(crate) limiter: Option<Arc<Limiter>>,
 }
 
 /// The sources that are being served.
@@ -183,8 +186,24 @@ impl ObservedSource {
             cache: stats.cache.map(Cache::from),
             disk_cache: stats.disk_cache.map(Cache::from),
             remote: stats.remote.map(Remote::from),
+            limit: self.limiter.as_ref().and_then(|it| limit_of(it)),
         }
     }
+}
+
+/// Returns the limits of a share and their figures, unless it has none and never had any.
+fn limit_of(limiter: &Limiter) -> Option<Limit> {
+    let stats = limiter.stats();
+    let shown = |rates: Rates| (!rates.is_unlimited()).then(|| rates.to_string());
+    let unused = stats.limits.is_unlimited() && stats.delayed == 0;
+    (!unused).then(|| Limit {
+        limit: shown(stats.limits.share),
+        client_limit: shown(stats.limits.client),
+        delayed: stats.delayed,
+        waited: stats.waited.as_secs_f64(),
+        waiting: stats.waiting,
+        clients: stats.clients,
+    })
 }
 
 impl Observer {

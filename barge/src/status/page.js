@@ -126,10 +126,12 @@
       now.clients.map(c => [c.peer.replace(/^tcp:/, ""), c.version || c.protocol, c.user, age(c.age), count(c.done.requests), bytes(c.done.sent),
         bytes(c.done.received), String(c.in_flight), String(c.parked)]),
       "no clients");
-    table("exports", [["name"], ["source", "text"], ["cache hits"], ["cached", "wide"]],
+    const limits = ({ limit, client_limit }) => [limit, client_limit && client_limit + " per client"].filter(Boolean).join("; ") || "–";
+    table("exports", [["name"], ["source", "text"], ["cache hits"], ["cached", "wide"], ["limit", "text wide"], ["delayed", "wide"], ["waiting", "wide"]],
       now.exports.map(e => ["/" + e.name, e.source,
         e.cache && e.cache.hits + e.cache.misses > 0 ? (100 * e.cache.hits / (e.cache.hits + e.cache.misses)).toFixed(1) + " %" : "–",
-        e.cache ? bytes(e.cache.bytes) : "–"]),
+        e.cache ? bytes(e.cache.bytes) : "–", e.limit ? limits(e.limit) : "–", e.limit ? count(e.limit.delayed) : "–",
+        e.limit ? String(e.limit.waiting) : "–"]),
       "no exports");
     const why = operations.flatMap(o => Object.entries(o.errors).map(([errno, n]) => [errno, o.name, n]));
     why.sort((a, b) => b[2] - a[2]);

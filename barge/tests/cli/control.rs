@@ -2,6 +2,7 @@
 //! notice nothing.
 
 mod changes;
+mod limits;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;

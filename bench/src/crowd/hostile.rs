@@ -65,7 +65,7 @@ const OTHER_UID: u32 = 65534;
 
 /// Changes the user of the calling thread, and so of its sockets. Returns an error without
 /// privileges.
-pub(super) fn switch_user() -> io::Result<()> {
+pub(crate) fn switch_user() -> io::Result<()> {
     let other = UserId::from_raw(OTHER_UID);
     Ok(rustix::thread::set_thread_res_uid(other, other, other)?)
 }

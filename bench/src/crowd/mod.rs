@@ -1,7 +1,7 @@
 //! The table `crowd`: the effect on a client of thousands of hostile connections of another user,
 //! and the memory that they use.
 
-mod hostile;
+pub(super) mod hostile;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

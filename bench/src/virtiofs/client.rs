@@ -30,7 +30,7 @@ pub(super) fn steps(operation: Operation) -> usize {
 }
 
 /// The state of a thread: the nodes and files that its operations use.
-pub(super) struct ClientState {
+pub(crate) struct ClientState {
     channel: Arc<Channel>,
     queue: usize,
     small_files: u64,
@@ -51,7 +51,7 @@ struct Open {
 
 impl ClientState {
     /// Opens the files; `number` makes the file names of this thread unique.
-    pub(super) fn new(channel: Arc<Channel>, number: usize) -> Result<ClientState> {
+    pub(crate) fn new(channel: Arc<Channel>, number: usize) -> Result<ClientState> {
         let mut prepared = ClientState {
             queue: number % channel.queues(),
             small_files: 0,
@@ -109,7 +109,7 @@ impl ClientState {
 
     /// Repeats `operation`, `depth` at a time, for about `time` or `most` times; returns the count
     /// and the time taken.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         operation: Operation,
         depth: usize,

@@ -1,7 +1,7 @@
 //! The table `virtiofs`: barge and virtiofsd on the same directory, driven by barge's own driver
 //! without a virtual machine.
 
-mod client;
+pub(super) mod client;
 mod servers;
 
 use std::time::Duration;

@@ -33,6 +33,7 @@ use crate::source::NamedSource;
 pub(super) const SOURCES: &str = "Sources";
 pub(super) const IDENTITY: &str = "Identity and access";
 pub(super) const OBSERVABILITY: &str = "Observability";
+pub(super) const LIMITS: &str = "Limits";
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -280,7 +281,7 @@ pub(crate) struct IdentityArgs {
 }
 
 #[derive(Args)]
-#[command(next_help_heading = "Limits")]
+#[command(next_help_heading = LIMITS)]
 pub(crate) struct LimitArgs {
     /// Maximum memory for all clients together [default: 1G]
     ///

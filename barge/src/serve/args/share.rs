@@ -9,10 +9,11 @@ use clap::{Args, ValueEnum};
 use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::hide::{PathList, Pattern, Rules};
+use layers::limit::{Limits, Rates};
 use layers::squash::{NOBODY, SquashMode};
 use layers::{IdMap, IdRange, MapIds, Squash, XattrMap};
 
-use super::{IDENTITY, OBSERVABILITY, SOURCES};
+use super::{IDENTITY, LIMITS, OBSERVABILITY, SOURCES};
 use crate::Failure;
 use crate::disk_cache::DiskCacheArgs;
 use crate::serve::share::Share;
@@ -87,6 +88,8 @@ pub(crate) struct ShareArgs {
     record_trace: Option<PathBuf>,
     #[command(flatten)]
     access: AccessArgs,
+    #[command(flatten)]
+    limits: RateArgs,
     /// Range of user ids to map; may be repeated
     ///
     /// Ids outside of all ranges become 65534.
@@ -107,8 +110,8 @@ pub(crate) struct ShareArgs {
     ///
     /// The kernel of this host then reads and writes the files of a `barge mount` by root without
     /// requests. A client keeps a file open after the server or the share is gone, and root of this
-    /// host can write to a file that it may only read. Not with --read-only or --export; such reads
-    /// and writes are neither recorded nor counted.
+    /// host can write to a file that it may only read. Not with --read-only, --export, --limit or
+    /// --client-limit; such reads and writes are neither recorded nor counted.
     #[arg(long = "9p-fd-passing", alias = "hand-over-files", help_heading = "9P")]
     fd_passing: bool,
 }
@@ -130,6 +133,25 @@ pub(crate) struct AccessArgs {
     /// Group id of the anonymous user
     #[arg(long, value_name = "GID", default_value_t = NOBODY, help_heading = IDENTITY)]
     anon_gid: u32,
+}
+
+/// The limits of a share, which may change while it is served.
+#[derive(Args)]
+pub(crate) struct RateArgs {
+    /// Limit of all clients of a share together: ops=N,bytes=SIZE[,burst=TIME]
+    ///
+    /// N operations and SIZE bytes read and written per second; one of the two may be missing, and
+    /// 'none' is no limit. A request over the limit waits, and clients take turns. A share that is
+    /// not used saves up what it may do in TIME (10ms to 3600s) [default: 100ms]. Each share has
+    /// the limit for itself. While it is set, descriptors are not passed.
+    #[arg(long, value_name = "RATES", help_heading = LIMITS)]
+    limit: Option<Rates>,
+    /// Limit of each client of a share: ops=N,bytes=SIZE[,burst=TIME]
+    ///
+    /// A client is a host, a virtual machine's device, or a user of this host, with all its
+    /// connections.
+    #[arg(long, value_name = "RATES", help_heading = LIMITS)]
+    client_limit: Option<Rates>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -189,6 +211,10 @@ impl ShareArgs {
             ids: self.ids()?,
             xattrs: self.xattrmap.clone(),
             access: self.access.plan(read_only),
+            limits: Limits {
+                share: self.limits.limit.unwrap_or_default(),
+                client: self.limits.client_limit.unwrap_or_default(),
+            },
         })
     }
 

@@ -86,6 +86,10 @@ impl Controller {
             Method::EndpointRemove(addr, drain) => self.remove(&Target::Endpoint(addr), drain),
             Method::ClientList => self.backend.request(LiveRequest::Clients),
             Method::CacheEvict(share) => self.backend.request(LiveRequest::Evict { share }),
+            Method::LimitGet(share) => self.backend.request(LiveRequest::Limits { share }),
+            Method::LimitSet(share, limit, client_limit) => {
+                self.set_limits(share, limit, client_limit)
+            }
             Method::ClientDisconnect(client) => {
                 self.backend.request(LiveRequest::Disconnect { client })
             }
@@ -166,6 +170,28 @@ impl Controller {
         let names: Vec<_> = removed.shares.iter().map(String::as_str).collect();
         self.backend.revoke(&names, &removed.addrs);
         Ok(json!({ "drained": drained }))
+    }
+
+    fn set_limits(
+        &self,
+        share: String,
+        limit: Option<String>,
+        client_limit: Option<String>,
+    ) -> Result<Value, LiveError> {
+        let _changing = self.changing.lock();
+        let set = self.backend.request(LiveRequest::SetLimits {
+            share: share.clone(),
+            limit: limit.clone(),
+            client_limit: client_limit.clone(),
+        })?;
+        // For a process that serves after a crash of this one.
+        let mut running = self.running.lock();
+        for (key, value) in [("limit", limit), ("client-limit", client_limit)] {
+            if let Some(value) = value {
+                running.set_of_share(&share, key, value);
+            }
+        }
+        Ok(set)
     }
 
     fn reload(&self) -> Result<Value, LiveError> {

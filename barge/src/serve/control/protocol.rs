@@ -39,6 +39,10 @@ pub(crate) enum Method {
     ClientDisconnect(u64),
     /// Of this share, or of all.
     CacheEvict(Option<String>),
+    /// A share, or all.
+    LimitGet(Option<String>),
+    /// A share, its limit, and that of each of its clients; those that are `None` stay.
+    LimitSet(String, Option<String>, Option<String>),
 }
 
 /// Parses a line. Returns the id of an invalid request as well, as far as it has one.
@@ -109,6 +113,12 @@ fn method(mut object: Map<String, Value>) -> Result<Method, LiveError> {
         "client.list" => Method::ClientList,
         "cache.evict" => Method::CacheEvict(params.optional_string("name")?),
         "client.disconnect" => Method::ClientDisconnect(params.number("id")?),
+        "limit.get" => Method::LimitGet(params.optional_string("name")?),
+        "limit.set" => Method::LimitSet(
+            params.string("name")?,
+            params.optional_string("limit")?,
+            params.optional_string("client_limit")?,
+        ),
         _ => {
             let message = format!("method: expected one of docs/control.md, got '{name}'");
             return Err(error(ErrorCode::UnknownMethod, &message));
@@ -213,6 +223,10 @@ mod tests {
             request.method,
             Method::Add("[[share]]\n\"name\" = \"x\"\n".into())
         );
+        let line = r#"{"version":1,"method":"limit.set","params":{"name":"","limit":"ops=5"}}"#;
+        let request = parse(line.as_bytes()).expect("a request");
+        let limits = Method::LimitSet(String::new(), Some("ops=5".into()), None);
+        assert_eq!(request.method, limits);
         for (line, id, code, expected) in [
             (
                 "",
@@ -273,6 +287,12 @@ mod tests {
                 Value::Null,
                 ErrorCode::UnknownMethod,
                 "got 'x'",
+            ),
+            (
+                r#"{"version":1,"method":"limit.set","params":{"name":"x","limit":5}}"#,
+                Value::Null,
+                ErrorCode::InvalidParams,
+                "limit: expected a string",
             ),
             (
                 r#"{"version":1,"method":"share.remove"}"#,

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::hide::Rules;
+use layers::limit::Limits;
 use layers::squash::SquashMode;
 use layers::{IdMap, MapIds, Squash, Translation};
 use rustix::thread::CapabilitySet;
@@ -160,6 +161,7 @@ impl VirtiofsdArgs {
                         read_only: self.readonly,
                         clients: None,
                     },
+                    limits: Limits::default(),
                 }],
                 client_lists: Vec::new(),
                 reloadable: false,

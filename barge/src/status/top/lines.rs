@@ -1,7 +1,7 @@
 //! Formatting of figures.
 
 use crate::status::change::{OperationDelta, StatusDelta, quantile_of_all};
-use crate::status::json::{Client, Export};
+use crate::status::json::{Client, Export, Limit};
 
 /// Column headings of the table of operations.
 pub(super) const OPERATION_HEADINGS: [&str; 8] = [
@@ -63,14 +63,30 @@ fn export(export: &Export) -> String {
         without_controls(&export.name),
         without_controls(&export.source)
     );
-    match export.cache {
-        Some(cache) => format!(
-            "{served}, {} cached, {:.1} % cache hits",
+    let cached = export.cache.map(|cache| {
+        format!(
+            ", {} cached, {:.1} % cache hits",
             bytes(cache.bytes as f64),
             100.0 * cache.hits as f64 / (cache.hits + cache.misses).max(1) as f64
-        ),
-        None => served,
-    }
+        )
+    });
+    let limited = export.limit.as_ref().map(limit);
+    served + &cached.unwrap_or_default() + &limited.unwrap_or_default()
+}
+
+fn limit(limit: &Limit) -> String {
+    let rates = |name: &str, rates: &Option<String>| match rates {
+        Some(rates) => format!(", {name} {}", without_controls(rates)),
+        None => String::new(),
+    };
+    format!(
+        "{}{}, {} delayed by {} in total, {} waiting for a limit",
+        rates("limit", &limit.limit),
+        rates("client limit", &limit.client_limit),
+        count(limit.delayed as f64),
+        age(limit.waited),
+        limit.waiting
+    )
 }
 
 pub(super) fn operation(operation: &OperationDelta<'_>) -> [String; 8] {

@@ -62,7 +62,7 @@ fn write_config(dir: &TempDir, options: &[&str], text: &str) {
 }
 
 /// Kills the process that serves, and waits until the next one does.
-fn crash(place: &Fixture) {
+pub(super) fn crash(place: &Fixture) {
     let serving = place.served.serving_id();
     let pid = Pid::from_raw(serving as i32).expect("a process");
     kill_process(pid, Signal::KILL).expect("killed");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use vfs::{Errno, Kind, Node, Patience};
-use wire::Malformed;
+use wire::{Malformed, ServeOutcome};
 
 use super::open_file::ExportTree;
 use super::state::{NodeKey, SlotRequest};
@@ -203,8 +203,20 @@ impl RequestContext<'_, Compound> {
         }
     }
 
+    /// Returns the error of an operation: the call is to be served again later if a limit of the
+    /// share makes it wait, for which no other client has to act.
+    pub(super) fn parked_by_limit(&self, error: OpError) -> OpError {
+        match error {
+            OpError::Status(Status::Delay) if self.source_call.take_awaits_admission() => {
+                OpError::Call(CallError::Retry(ServeOutcome::Parked))
+            }
+            error => error,
+        }
+    }
+
     /// Records that the compound had an effect, so that it cannot be restarted.
     pub(super) fn forbid_restart(&mut self) {
         self.patience = Patience::Full;
+        self.source_call.end_admission();
     }
 }

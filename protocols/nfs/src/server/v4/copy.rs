@@ -5,16 +5,23 @@
 //! CB_OFFLOAD reports its completion. If the client has no callback channel or asked for a
 //! synchronous copy, the reply says how much was copied, and the client sends another COPY for the
 //! rest.
+//!
+//! Each step is a request of its own for limits of the share. A step that has to wait ends the
+//! synchronous part, and parks an asynchronous copy without a thread.
+//!
+//! Lock order: none. A parked copy is scheduled without its lock.
 
 use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use vfs::{AttrMask, Caller, CopyMode, Cx, Errno, File, Node, OpenFlags};
 
 use super::compound::{Compound, OpError, OpResult};
 use super::open_file::ExportTree;
 use super::state::{ClientRef, NodeKey, Offload, OffloadArgs, Share, Special, special};
-use crate::server::{CallError, RequestContext, Server};
+use crate::server::{RequestContext, Server};
 use crate::v4::op::{Clone, Copy};
 use crate::v4::reply::{Copied, OffloadState};
 use crate::v4::types::{Stable, WriteResponse};
@@ -93,8 +100,14 @@ impl RequestContext<'_, Compound> {
             && (clock().saturating_sub(began) < COPY_TIME
                 || progress.count == 0 && !may_continue_async)
         {
-            more = match progress.step(&cx) {
+            let next = self.call.woken_by(Waker::noop().clone());
+            let step = match progress.count {
+                0 => cx,
+                _ => Cx { call: &next, ..cx },
+            };
+            more = match progress.step(&step) {
                 Ok(more) => more,
+                Err(Errno::PARKED) if progress.count > 0 => break,
                 Err(errno) if progress.count == 0 => return Err(errno.into()),
                 // The client's next COPY, for the rest, gets the error.
                 Err(_) => false,
@@ -195,10 +208,14 @@ impl RequestContext<'_, Compound> {
             copy_stateid(&args.from, &source, Share::READ)?,
             copy_stateid(&args.to, &target, Share::WRITE)?,
         ];
+        let parked = Arc::new(ParkedCopy::default());
+        let waker = Waker::from(parked.clone());
+        let call = self.call.woken_by(waker.clone());
+        call.wake_on_cancel(&waker);
         let offload_args = OffloadArgs {
             key: self.key(&target),
             node: self.located(target),
-            call: self.call.sibling(),
+            call,
             count: progress.count,
             verifier,
         };
@@ -212,6 +229,7 @@ impl RequestContext<'_, Compound> {
             stateids,
             progress,
             offload,
+            parked,
             status: Status::Ok,
         };
         copy.schedule(server);
@@ -272,8 +290,61 @@ struct AsyncCopy {
     stateids: [CopyStateid; 2],
     progress: CopyProgress,
     offload: Arc<Offload>,
+    /// Its place while it waits.
+    parked: Arc<ParkedCopy>,
     /// The error that ended the copy.
     status: Status,
+}
+
+/// The state of an asynchronous copy after a step.
+enum AfterStep {
+    More,
+    /// The step is to be repeated once its call is woken.
+    Parked,
+    Complete,
+}
+
+/// The place of an asynchronous copy that waits, which is its call's waker.
+#[derive(Default)]
+struct ParkedCopy(Mutex<ParkedState>);
+
+#[derive(Default)]
+struct ParkedState {
+    copy: Option<AsyncCopy>,
+    /// Whether it was woken while it was not parked.
+    woken: bool,
+}
+
+impl ParkedCopy {
+    /// Parks `copy`, or returns it if it was woken meanwhile.
+    fn park(&self, copy: AsyncCopy) -> Option<AsyncCopy> {
+        let mut state = self.0.lock();
+        match std::mem::take(&mut state.woken) {
+            true => Some(copy),
+            false => {
+                state.copy = Some(copy);
+                None
+            }
+        }
+    }
+}
+
+impl Wake for ParkedCopy {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut state = self.0.lock();
+        let copy = state.copy.take();
+        state.woken = copy.is_none();
+        drop(state);
+        if let Some(copy) = copy
+            && let Some(server) = copy.server.upgrade()
+        {
+            copy.schedule(&server);
+        }
+    }
 }
 
 impl AsyncCopy {
@@ -289,29 +360,51 @@ impl AsyncCopy {
             return;
         };
         match self.step(&server) {
-            Ok(true) => self.schedule(&server),
-            Ok(false) => {}
+            Ok(AfterStep::More) => self.schedule(&server),
+            Ok(AfterStep::Parked) => {
+                if let Some(time) = self.offload.call().take_wake_within() {
+                    std::thread::sleep(time);
+                    return self.schedule(&server);
+                }
+                let parked = self.parked.clone();
+                if let Some(woken) = parked.park(self) {
+                    woken.schedule(&server);
+                }
+            }
+            Ok(AfterStep::Complete) => {}
             Err(status) => self.status = status,
         }
     }
 
-    fn step(&mut self, server: &Server) -> Result<bool, Status> {
-        self.offload.call().check()?;
+    fn step(&mut self, server: &Server) -> Result<AfterStep, Status> {
+        let call = self.offload.call();
+        call.check()?;
         for stateid in &self.stateids {
             stateid.check(server, &self.client)?;
         }
-        let cx = Cx::new(&self.caller, self.offload.call());
+        let cx = Cx::new(&self.caller, call);
         let more = self.progress.step(&cx);
         self.offload.set_progress(self.progress.count);
-        more.map_err(|errno| match CallError::retry(errno) {
-            Some(_) => Status::Delay,
-            None => errno.into(),
-        })
+        match more {
+            Ok(more) => {
+                call.forget_admission();
+                Ok(if more {
+                    AfterStep::More
+                } else {
+                    AfterStep::Complete
+                })
+            }
+            Err(Errno::PARKED) => Ok(AfterStep::Parked),
+            Err(Errno::WOULD_BLOCK) => Err(Status::Delay),
+            Err(errno) => Err(errno.into()),
+        }
     }
 }
 
 impl Drop for AsyncCopy {
     fn drop(&mut self) {
+        // The call lasts until the client has acknowledged the end.
+        self.offload.call().abandon_admission();
         if let Some(server) = self.server.upgrade()
             && let Some(client) = server.state.offload_ended(&self.offload, self.status)
         {

@@ -1,8 +1,9 @@
 //! Serves COMPOUND: runs the operations in order until one fails (RFC 8881 section 16.2).
 //!
 //! A compound may be restarted from its beginning as long as none of its operations had an effect:
-//! an operation that would block ends the attempt with `WOULD_BLOCK`. After the first effect there
-//! is no way back, and the rest runs with full patience.
+//! an operation that would block ends the attempt with `WOULD_BLOCK`, and so does a limit of the
+//! share that makes the compound wait. After the first effect there is no way back, and the rest
+//! runs with full patience.
 
 use vfs::Sink as _;
 use wire::{Outgoing as _, Xdr, XdrReader};
@@ -187,6 +188,7 @@ impl RequestContext<'_, Compound> {
             }
             self.dispatch(op)
         });
+        let done = done.map_err(|error| self.parked_by_limit(error));
         let done = match done {
             Ok(()) | Err(OpError::WithBody(_)) if self.reply.is_full() => {
                 Err(self.too_big().into())

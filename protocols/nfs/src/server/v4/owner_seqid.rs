@@ -56,6 +56,7 @@ impl RequestContext<'_, Compound> {
         };
         self.reply.copy_result();
         let done = body(self, &request.client());
+        let done = done.map_err(|error| self.parked_by_limit(error));
         let status = match &done {
             Ok(()) => Status::Ok,
             Err(OpError::Status(status)) => {

@@ -141,7 +141,7 @@ pub(super) struct Net {
     /// The caller's user ID.
     pub(super) uid: Cell<u32>,
     /// The peer, if it has an address.
-    peer: Option<Arc<Peer>>,
+    pub(super) peer: Option<Arc<Peer>>,
     xid: Cell<u32>,
 }
 

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use layers::Limiter;
+use layers::limit::{Limits, Rates, Timer};
 use vfs::{Attr, Errno, Kind};
 use vfs_testkit::script::{Answer, Script, default_attr};
 
@@ -51,6 +53,11 @@ impl Time {
 
 impl Scene {
     fn new() -> Scene {
+        Scene::over(|script| script)
+    }
+
+    /// Creates one whose clients use the tree that `layered` returns for the script.
+    fn over(layered: impl FnOnce(Arc<Script>) -> Arc<dyn vfs::FileSystem>) -> Scene {
         let script = Script::new();
         let size = Attr {
             size: 100 * MIB,
@@ -63,7 +70,7 @@ impl Scene {
         let time = Arc::<Mutex<Time>>::default();
         let work = Arc::<Mutex<VecDeque<Work>>>::default();
         let (of, by, to) = (script.clone(), time.clone(), work.clone());
-        let world = World::with(script.clone(), |options| {
+        let world = World::with(layered(script.clone()), |options| {
             options.clock = Arc::new(move || {
                 let mut time = by.lock().expect("no panic holds it");
                 time.look(&of.ops())
@@ -204,6 +211,50 @@ fn rfc7862_16_1_a_copy_goes_on_and_the_client_is_told_of_its_end() {
     assert_eq!(told(&client, state, Status::Ok), done(96 * MIB, verifier));
     // RFC 7862 section 4.8: the stateid is valid until that reply.
     assert_eq!(status(&client, state), Err(Status::BadStateid));
+}
+
+#[test]
+fn a_copy_waits_for_a_limit_without_a_thread() {
+    let limits = |rates: &str| Limits {
+        share: rates.parse().expect("rates"),
+        client: Rates::UNLIMITED,
+    };
+    let clock: layers::Clock = Arc::new(|| Duration::ZERO);
+    let limiter = Limiter::new(Limits::default(), clock, Timer::new());
+    let scene = Scene::over(|script| layers::stack(script, limiter.clone()));
+    let mut client = scene.client(b"client");
+    client.net.peer = Some(Arc::new(vfs::Peer::remote([10, 0, 0, 1].into(), 700)));
+    limiter.set(limits("bytes=1M,burst=1s"));
+    // The first step leaves a debt of 15 MiB, though a fast copy would be done within the second.
+    let copied = scene.copy(&client, &copy(false), vfs::Op::Copy, 1);
+    let [state] = copied.written.callback[..] else {
+        panic!("expected it to go on: {copied:?}");
+    };
+    assert_eq!(scene.work(9), 1);
+    assert_eq!((scene.copies(), limiter.stats().waiting), (1, 1));
+    limiter.set(limits("bytes=2M,burst=1s"));
+    assert_eq!(scene.work(9), 2, "a step, and an attempt of the next one");
+    assert_eq!((scene.copies(), limiter.stats().waiting), (2, 1));
+    limiter.set(Limits::default());
+    assert_eq!(scene.work(9), 4);
+    assert_eq!(
+        told(&client, state, Status::Ok),
+        done(96 * MIB, copied.written.verifier)
+    );
+
+    // A synchronous one ends with its first step.
+    limiter.set(limits("bytes=1M,burst=1s"));
+    let copied = scene.copy(&client, &copy(true), vfs::Op::Copy, 1);
+    assert_eq!((copied.synchronous, copied.written.count), (true, 16 * MIB));
+
+    // A copy that waits can be cancelled.
+    limiter.set(limits("bytes=2M,burst=1s"));
+    let (state, _) = scene.goes_on(&client);
+    assert_eq!(scene.work(9), 1);
+    assert_eq!(limiter.stats().waiting, 1);
+    assert_eq!(cancel(&client, state), Status::Delay);
+    assert_eq!((scene.work(9), limiter.stats().waiting), (1, 0));
+    assert_eq!(cancel(&client, state), Status::Ok);
 }
 
 #[test]
