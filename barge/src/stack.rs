@@ -10,7 +10,7 @@ use layers::call_log::Event;
 use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{
-    CallLog, Gate, Hide, MapIds, OwnerOverride, PageCache, ReadOnly, SealedHandles, Trace,
+    CallLog, Gate, Hide, MapIds, OwnerOverride, PageCache, Pokes, ReadOnly, SealedHandles, Trace,
     XattrMap, stack,
 };
 use remote::Url;
@@ -20,6 +20,7 @@ use crate::Failure;
 use crate::call_log::CallLogFile;
 use crate::disk_cache::files::DiskCacheConfig;
 use crate::read_trace::TraceFile;
+use crate::serve::agent::AgentShares;
 use crate::source::open_overlay;
 
 /// The layers to stack on a source. A layer that is absent costs nothing.
@@ -42,6 +43,9 @@ pub(crate) struct Stack<'a> {
     /// The right to use an attribute's name depends on the client's own ids: above the id maps.
     pub(crate) xattrs: Option<&'a XattrMap>,
     pub(crate) access: Access,
+    /// The shares with agents in guests, to add this one to, and its name. An agent is recognised
+    /// by the user that it claims: above all that maps users.
+    pub(crate) agents: Option<(&'a AgentShares, &'a str)>,
     /// Whether requests are logged at level TRACE.
     pub(crate) log_requests: bool,
     /// The log of all calls, and the name of the export in it.
@@ -95,6 +99,12 @@ impl Stack<'_> {
             fs = stack(fs, map.clone());
         }
         fs = self.access.wrap(fs);
+        if let Some((shares, name)) = self.agents {
+            let key = sys::random::bytes().map_err(Failure::new)?;
+            let pokes = Pokes::new(key);
+            shares.add(name, &fs, pokes.clone());
+            fs = stack(fs, pokes);
+        }
         if self.log_requests && tracing::enabled!(tracing::Level::TRACE) {
             let start = Instant::now();
             fs = stack(fs, Trace::new(Arc::new(move || start.elapsed())));

@@ -125,6 +125,8 @@ pub struct Call {
     operation: AtomicU16,
     /// The fault of [`Call::note_error`]; 0 is none.
     error: AtomicU16,
+    /// Whether [`Call::note_existing`] was called.
+    existing: AtomicBool,
 }
 
 /// A number above those of all protocols' words.
@@ -155,6 +157,7 @@ impl Call {
             export_number: AtomicU64::new(0),
             operation: AtomicU16::new(NO_OPERATION),
             error: AtomicU16::new(0),
+            existing: AtomicBool::new(false),
         }
     }
 
@@ -281,6 +284,17 @@ impl Call {
     /// Notes that it failed, with an errno or the protocol's own error number.
     pub fn note_error(&self, fault: u16) {
         self.error.store(fault, Ordering::Relaxed);
+    }
+
+    /// Notes that the node that this request creates existed before, so that its number is not that
+    /// of a removed node that is used again.
+    pub fn note_existing(&self) {
+        self.existing.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether [`Call::note_existing`] was called.
+    pub fn is_existing(&self) -> bool {
+        self.existing.load(Ordering::Relaxed)
     }
 
     /// Notes that this request uses the share numbered `share`, a number unique while the share is

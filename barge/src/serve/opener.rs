@@ -7,6 +7,7 @@ use layers::squash::SquashMode;
 use layers::{Clients, Gate, Hide};
 use vfs::{Export, FileSystem, HandleKey, Support};
 
+use super::agent::AgentShares;
 use super::handle_key;
 use super::host::Host;
 use super::recovery::{ServerIdentity, handle_index_file};
@@ -34,6 +35,8 @@ pub(super) struct Opener {
     gated: bool,
     /// Whether clients of other hosts may connect.
     networked: bool,
+    /// The shares whose changes agents may repeat, if there are agents.
+    agents: Option<Arc<AgentShares>>,
 }
 
 /// The demands of the endpoints and the engine on the exports.
@@ -46,6 +49,8 @@ pub(super) struct ExportRequirements {
     pub(super) images: bool,
     /// Maximum number of connections.
     pub(super) connections: usize,
+    /// Whether agents in guests may repeat changes.
+    pub(super) agents: bool,
 }
 
 /// An opened share.
@@ -87,7 +92,13 @@ impl Opener {
             descriptors: descriptors / shares,
             gated,
             networked: demands.networked,
+            agents: demands.agents.then(Arc::default),
         })
+    }
+
+    /// Returns the shares whose changes agents may repeat, if there are agents.
+    pub(super) fn agents(&self) -> Option<&Arc<AgentShares>> {
+        self.agents.as_ref()
     }
 
     /// Opens `share` under `name` for `clients`, or for all clients. Its read trace is a file of
@@ -146,6 +157,7 @@ impl Opener {
             hidden,
             seal: key.filter(|_| !seals),
             call_log: self.call_log.clone().map(|log| (log, name)),
+            agents: self.agents.as_deref().map(|shares| (shares, name)),
             ..stack
         };
         let fs = stack.wrap(opened)?;
