@@ -94,10 +94,13 @@ impl ShareMount {
             Action::Rename { path, to } => {
                 let (dir, name) = self.parent(path.as_bytes())?;
                 let (to_dir, to_name) = self.parent(to.as_bytes())?;
+                self.check_links(&dir, name, path.as_bytes())?;
+                self.check_links(&to_dir, to_name, to.as_bytes())?;
                 rustix::fs::renameat(&dir, name, &to_dir, to_name)?;
             }
             Action::Delete { path, is_dir } => {
                 let (dir, name) = self.parent(path.as_bytes())?;
+                self.check_links(&dir, name, path.as_bytes())?;
                 let flags = match is_dir {
                     true => AtFlags::REMOVEDIR,
                     false => AtFlags::empty(),
@@ -109,6 +112,25 @@ impl ShareMount {
             Action::None => {}
         }
         Ok(())
+    }
+
+    /// Ensures that the kernel knows a link of the object at `path`, which is `name` in `dir`, if it
+    /// knows the object: the number that it has cached may be newer than the name, and over 9P it
+    /// complains of a removal then. A change lets it ask again. Returns `ESTALE` if the number
+    /// stays 0.
+    fn check_links(&self, dir: &OwnedFd, name: &OsStr, path: &[u8]) -> io::Result<()> {
+        let is_unlinked = || {
+            let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+            stat.is_ok_and(|stat| stat.st_nlink == 0)
+        };
+        if !is_unlinked() {
+            return Ok(());
+        }
+        self.set_times(path, true)?;
+        match is_unlinked() {
+            true => Err(Errno::STALE.into()),
+            false => Ok(()),
+        }
     }
 
     /// Sets the time of last modification, with `both` the time of last access as well, to the

@@ -55,8 +55,9 @@ pub const MAX_AGENTS: usize = 64;
 /// object.
 pub const MAX_KNOWN: usize = 1 << 14;
 
-/// Number of words that remember the client of the last change.
-pub const WRITERS: usize = 1 << 12;
+/// Number of words that remember the client of the last change. A client gets events for its own
+/// changes twice if others have taken the words of these before the source reports them.
+pub const WRITERS: usize = 1 << 17;
 
 /// Time within which the request of an announced poke has to arrive.
 pub const POKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -84,6 +85,8 @@ struct Known {
     id: NodeId,
     node: Weak<dyn Node>,
     attr: Attr,
+    /// Its handle, if a client has got it.
+    handle: Option<Handle>,
 }
 
 /// A name by which a client has found a node.
@@ -106,6 +109,8 @@ pub enum Poke {
         dir: NodeId,
         /// The name in it.
         name: Vec<u8>,
+        /// The object, as the agent finds it, if the name does not exist after all.
+        stand_in: Option<Entry>,
     },
     /// The agent sets the times of the node.
     Change {
@@ -208,24 +213,23 @@ impl Pokes {
     /// Returns the entry by which an agent finds an object of `kind` that is gone: the node that
     /// clients know by the number `id`, or a stand-in.
     pub fn removed(&self, id: Option<NodeId>, kind: Kind) -> Entry {
-        if let Some(Entry { node, attr }) = id.and_then(|id| self.recall(id))
-            && node.kind() == kind
-        {
+        let recalled = id.and_then(|id| self.recall(id));
+        if let Some(Entry { node, attr }) = recalled.filter(|entry| entry.attr.kind == kind) {
             let call = Call::detached();
             let now = node.attr(&Cx::new(&Caller::ROOT, &call), AttrMask::STAT);
             // The client subtracts the removed name from the number of links.
             let attr = match now {
-                Ok(now) => Attr {
+                Ok(now) if node.as_any().downcast_ref::<StandIn>().is_none() => Attr {
                     nlink: now.nlink.saturating_add(1),
                     ..now
                 },
-                Err(_) => Attr { nlink: 1, ..attr },
+                _ => Attr { nlink: 1, ..attr },
             };
             return Entry { node, attr };
         }
         let number = self.stand_ins.fetch_add(1, Ordering::Relaxed);
         let hash = siphash::hash(&self.key, &number.to_le_bytes());
-        StandIn::entry(1 << 63 | hash, kind)
+        StandIn::unknown(1 << 63 | hash, kind)
     }
 
     /// Returns the entry by which clients have found `name` in the directory `dir`, if this layer
@@ -237,15 +241,24 @@ impl Pokes {
         self.recall(known.node)
     }
 
-    /// Returns the node that clients know by the number `id`, with its attributes when it was found
-    /// last.
+    /// Returns the node that clients know by the number `id`, or a stand-in of it, with its
+    /// attributes when it was found last.
     fn recall(&self, id: NodeId) -> Option<Entry> {
         let slot = self.known[slot_of(id)].lock();
         let known = slot.as_ref().filter(|known| known.id == id)?;
-        Some(Entry {
-            node: known.node.upgrade()?,
-            attr: known.attr,
+        Some(match known.node.upgrade() {
+            Some(node) => Entry {
+                node,
+                attr: known.attr,
+            },
+            None => StandIn::of(known.attr, known.handle),
         })
+    }
+
+    /// Returns the handle that a client has of the node `id`, if it is remembered.
+    fn known_handle(&self, id: NodeId) -> Option<Handle> {
+        let slot = self.known[slot_of(id)].lock();
+        slot.as_ref().filter(|known| known.id == id)?.handle
     }
 
     /// Returns whether the last change through this layer of the name `name` in the directory
@@ -272,7 +285,8 @@ impl Pokes {
         hash & !0xffff_ffff | self.hash(client) & 0xffff_ffff
     }
 
-    /// Records a change by the calling client.
+    /// Records a change by the calling client. Called before the change: the source may report it
+    /// at once.
     fn record(&self, cx: &Cx<'_>, dir: NodeId, name: Option<Name<'_>>) {
         let hash = self.change_hash(dir, name.map(Name::bytes));
         let word = self.word(hash, cx.call.account().client());
@@ -285,12 +299,19 @@ impl Pokes {
         let hash = self.hash((dir, name));
         let known = KnownName { hash, node: id };
         *self.names[hash as usize % MAX_KNOWN].lock() = Some(known);
-        let known = Known {
+        let mut known = Known {
             id,
             node: Arc::downgrade(&entry.node),
             attr: entry.attr,
+            handle: None,
         };
-        let old = self.known[slot_of(id)].lock().replace(known);
+        let mut slot = self.known[slot_of(id)].lock();
+        known.handle = slot
+            .as_ref()
+            .filter(|old| old.id == id)
+            .and_then(|old| old.handle);
+        let old = slot.replace(known);
+        drop(slot);
         // The last reference frees memory: not under the lock.
         drop(old);
     }
@@ -324,9 +345,8 @@ impl Pokes {
         run: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         refuse_agents(cx)?;
-        let done = run()?;
         self.record(cx, node, None);
-        Ok(done)
+        run()
     }
 
     /// Runs an operation that no poke consists of.
@@ -351,15 +371,18 @@ impl Pokes {
     ) -> Result<Entry> {
         let agent = self.agent(cx)?;
         let is_it = |poke: &Poke| match poke {
-            Poke::Create { dir, name: created } => {
-                *dir == inner.id() && created[..] == *name.bytes()
-            }
+            Poke::Create {
+                dir, name: created, ..
+            } => *dir == inner.id() && created[..] == *name.bytes(),
             _ => false,
         };
         if !agent.is_announced(is_it) {
             return Err(Errno::EPERM);
         }
-        let entry = inner.lookup(&cx.on_behalf_of(&Caller::ROOT), name)?;
+        let entry = match inner.lookup(&cx.on_behalf_of(&Caller::ROOT), name) {
+            Err(Errno::ENOENT) => agent.stand_in().ok_or(Errno::ENOENT)?,
+            found => found?,
+        };
         if entry.attr.kind != kind {
             return Err(Errno::EEXIST);
         }
@@ -434,7 +457,7 @@ impl AgentState {
         }
         let is_it = |other_dir: NodeId, other: &[u8]| other_dir == dir && other == name;
         match poke {
-            Poke::Create { dir, name } if is_it(*dir, name) => View::Absent,
+            Poke::Create { dir, name, .. } if is_it(*dir, name) => View::Absent,
             Poke::Rename { to, .. } if is_it(to.0, &to.1) => View::Absent,
             Poke::Rename { from, entry, .. } if is_it(from.0, &from.1) => {
                 View::As(Box::new(entry.clone()))
@@ -452,16 +475,38 @@ impl AgentState {
         }
     }
 
-    /// Returns the announced stand-in with this handle.
-    fn find(&self, wanted: &Handle) -> Option<Arc<dyn Node>> {
+    /// Returns the attributes of the node `id`, if its removal is announced, or that of something
+    /// below it.
+    fn attr_of_removed(&self, id: NodeId) -> Option<Attr> {
         let progress = self.progress.lock();
-        let (Poke::Rename { entry, .. } | Poke::Delete { entry, .. }, _) =
-            progress.announced.as_ref()?
-        else {
+        let (Poke::Delete { entry, above, .. }, _) = progress.announced.as_ref()? else {
             return None;
         };
-        let stand_in = entry.node.as_any().downcast_ref::<StandIn>()?;
-        (stand_in.handle() == *wanted).then(|| entry.node.clone())
+        let mut all = above.iter().map(|(_, entry)| entry).chain([entry]);
+        all.find(|entry| entry.node.id() == id)
+            .map(|entry| entry.attr)
+    }
+
+    /// Returns the stand-in of the object whose creation is announced, if there is one.
+    fn stand_in(&self) -> Option<Entry> {
+        let progress = self.progress.lock();
+        match &progress.announced {
+            Some((Poke::Create { stand_in, .. }, _)) => stand_in.clone(),
+            _ => None,
+        }
+    }
+
+    /// Returns the nodes that the announced poke shows although they are gone.
+    fn shown(&self) -> Vec<Arc<dyn Node>> {
+        let progress = self.progress.lock();
+        match &progress.announced {
+            Some((Poke::Rename { entry, .. }, _)) => vec![entry.node.clone()],
+            Some((Poke::Delete { entry, above, .. }, _)) => {
+                let above = above.iter().map(|(_, entry)| entry.node.clone());
+                above.chain([entry.node.clone()]).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -493,13 +538,32 @@ impl Layer for Pokes {
         cx: &Cx<'_>,
         handle: &Handle,
     ) -> Result<Arc<dyn Node>> {
-        if is_agent(cx)
-            && let Ok(agent) = self.agent(cx)
-            && let Some(node) = agent.find(handle)
-        {
-            return Ok(node);
+        if !is_agent(cx) {
+            return inner.resolve(cx, handle);
         }
-        inner.resolve(&cx.on_behalf_of(self.effective(cx)), handle)
+        let agent = self.agent(cx)?;
+        match inner.resolve(&cx.on_behalf_of(&Caller::ROOT), handle) {
+            Err(Errno::ESTALE) => {
+                let mut shown = agent.shown().into_iter();
+                let is_it = |node: &Arc<dyn Node>| match node.as_any().downcast_ref::<StandIn>() {
+                    Some(stand_in) => stand_in.handle() == *handle,
+                    None => self.known_handle(node.id()) == Some(*handle),
+                };
+                shown.find(is_it).ok_or(Errno::ESTALE)
+            }
+            resolved => resolved,
+        }
+    }
+
+    fn handle(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Handle> {
+        let handle = inner.handle(&cx.on_behalf_of(self.effective(cx)))?;
+        let id = inner.id();
+        if let Some(known) = &mut *self.known[slot_of(id)].lock()
+            && known.id == id
+        {
+            known.handle = Some(handle);
+        }
+        Ok(handle)
     }
 
     fn access(&self, inner: &dyn Node, cx: &Cx<'_>, want: Access) -> Result<Access> {
@@ -536,12 +600,11 @@ impl Layer for Pokes {
     /// client's further requests about an object that it has created again.
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         if !is_agent(cx) {
-            let attr = inner.setattr(cx, set)?;
             self.record(cx, inner.id(), None);
-            return Ok(attr);
+            return inner.setattr(cx, set);
         }
         let agent = self.agent(cx)?;
-        let attr = inner.attr(&cx.on_behalf_of(&Caller::ROOT), AttrMask::STAT)?;
+        let attr = Layer::attr(self, inner, cx, AttrMask::STAT)?;
         let id = inner.id();
         agent.consume(|poke| matches!(poke, Poke::Change { node } if *node == id));
         Ok(attr)
@@ -552,9 +615,8 @@ impl Layer for Pokes {
             self.agent(cx)?;
             return inner.attr(&cx.on_behalf_of(&Caller::ROOT), AttrMask::STAT);
         }
-        let attr = inner.setattr(cx, set)?;
         self.record(cx, inner.node.id(), None);
-        Ok(attr)
+        inner.setattr(cx, set)
     }
 
     fn create(
@@ -566,14 +628,18 @@ impl Layer for Pokes {
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
         if !is_agent(cx) {
+            self.record(cx, inner.id(), Some(name));
             let (entry, file) = inner.create(cx, name, flags, mode)?;
             self.remember(inner.id(), name.bytes(), &entry);
-            self.record(cx, inner.id(), Some(name));
             self.record(cx, entry.node.id(), None);
             return Ok((entry, file));
         }
+        let agent = self.agent(cx)?;
         let root = cx.on_behalf_of(&Caller::ROOT);
-        let found = inner.lookup(&root, name)?;
+        let found = match inner.lookup(&root, name) {
+            Err(Errno::ENOENT) => agent.stand_in().ok_or(Errno::ENOENT)?,
+            found => found?,
+        };
         // Before the request counts as arrived, since it may take more patience.
         let file = match found.attr.kind {
             Kind::File => found.node.open(&root, OpenFlags::READ)?,
@@ -597,9 +663,9 @@ impl Layer for Pokes {
         if is_agent(cx) {
             return self.create_again(inner, cx, name, kind_of(&what));
         }
+        self.record(cx, inner.id(), Some(name));
         let entry = inner.make(cx, name, what, mode)?;
         self.remember(inner.id(), name.bytes(), &entry);
-        self.record(cx, inner.id(), Some(name));
         self.record(cx, entry.node.id(), None);
         Ok(entry)
     }
@@ -612,18 +678,17 @@ impl Layer for Pokes {
         target: &dyn Node,
     ) -> Result<Entry> {
         refuse_agents(cx)?;
+        self.record(cx, inner.id(), Some(name));
+        self.record(cx, target.id(), None);
         let entry = inner.link(cx, name, target)?;
         self.remember(inner.id(), name.bytes(), &entry);
-        self.record(cx, inner.id(), Some(name));
-        self.record(cx, entry.node.id(), None);
         Ok(entry)
     }
 
     fn unlink(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         if !is_agent(cx) {
-            inner.unlink(cx, name, dir)?;
             self.record(cx, inner.id(), Some(name));
-            return Ok(());
+            return inner.unlink(cx, name, dir);
         }
         let agent = self.agent(cx)?;
         let is_it = |poke: &Poke| match poke {
@@ -643,6 +708,8 @@ impl Layer for Pokes {
         let silly = name.bytes().starts_with(SILLY_PREFIX) && !dir;
         match agent.consume(is_it) || silly {
             true => Ok(()),
+            // A protocol that does not say what it removes tries both.
+            false if !dir => Err(Errno::EISDIR),
             false => Err(Errno::EPERM),
         }
     }
@@ -657,10 +724,9 @@ impl Layer for Pokes {
         flags: RenameFlags,
     ) -> Result<()> {
         if !is_agent(cx) {
-            inner.rename(cx, name, to, to_name, flags)?;
             self.record(cx, inner.id(), Some(name));
             self.record(cx, to.id(), Some(to_name));
-            return Ok(());
+            return inner.rename(cx, name, to, to_name, flags);
         }
         let agent = self.agent(cx)?;
         let is_at = |at: &(NodeId, Vec<u8>), dir: &dyn Node, name: Name<'_>| {
@@ -688,11 +754,10 @@ impl Layer for Pokes {
 
     fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         refuse_agents(cx)?;
-        let file = inner.open(cx, flags)?;
         if flags.contains(OpenFlags::TRUNC) {
             self.record(cx, inner.id(), None);
         }
-        Ok(file)
+        inner.open(cx, flags)
     }
 
     fn readdir(
@@ -752,21 +817,29 @@ impl Layer for Pokes {
         inner.lease(cx, kind, broken)
     }
 
-    /// Returns the remembered attributes of a removed directory to an agent that walks through it.
+    /// Returns the attributes of a removed object to an agent as they were before: clients check
+    /// the number of links.
     fn attr(&self, inner: &dyn Node, cx: &Cx<'_>, want: AttrMask) -> Result<Attr> {
-        let attr = inner.attr(&cx.on_behalf_of(self.effective(cx)), want);
-        match attr {
-            Err(Errno::ESTALE | Errno::ENOENT) if is_agent(cx) => {
-                self.agent(cx)?;
-                let known = self.recall(inner.id());
-                known.map(|known| known.attr).ok_or(Errno::ESTALE)
-            }
-            attr => attr,
+        if !is_agent(cx) {
+            return inner.attr(cx, want);
         }
+        let agent = self.agent(cx)?;
+        if let Some(attr) = agent.attr_of_removed(inner.id()) {
+            return Ok(attr);
+        }
+        let attr = match inner.attr(&cx.on_behalf_of(&Caller::ROOT), want) {
+            Err(Errno::ESTALE | Errno::ENOENT) => self.recall(inner.id()).map(|known| known.attr),
+            attr => Some(attr?),
+        };
+        let attr = attr.ok_or(Errno::ESTALE)?;
+        Ok(Attr {
+            nlink: attr.nlink.max(1),
+            ..attr
+        })
     }
 
     forward! { by effective:
-        root sync handle statfs readlink parent xattr xattrs host_lock_holder
+        root sync statfs readlink parent xattr xattrs host_lock_holder
         file_attr fsync flush seek extents
     }
 

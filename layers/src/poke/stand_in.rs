@@ -16,53 +16,57 @@ const HANDLE_PREFIX: &[u8] = b"removed\0";
 /// The node.
 #[derive(Debug)]
 pub(super) struct StandIn {
-    id: NodeId,
-    kind: Kind,
+    attr: Attr,
+    handle: Handle,
 }
 
 impl StandIn {
-    /// Returns an entry with a new node. No other node has the number `id`.
-    pub(super) fn entry(id: NodeId, kind: Kind) -> Entry {
-        let node = StandIn { id, kind };
-        let attr = node.attributes();
-        Entry {
-            node: Arc::new(node),
-            attr,
-        }
-    }
-
-    /// Returns its handle.
-    pub(super) fn handle(&self) -> Handle {
-        let bytes = [HANDLE_PREFIX, &self.id.to_le_bytes()].concat();
-        Handle::new(&bytes).expect("16 bytes are less than a handle's")
-    }
-
-    fn attributes(&self) -> Attr {
-        Attr {
-            id: self.id,
+    /// Returns an entry with a new node of an object that no client knows. No other node has the
+    /// number `id`.
+    pub(super) fn unknown(id: NodeId, kind: Kind) -> Entry {
+        let none = Time { sec: 0, nsec: 0 };
+        let (mode, nlink) = match kind {
+            Kind::Directory => (0o755, 2),
+            _ => (0o644, 1),
+        };
+        let attr = Attr {
+            id,
             generation: 0,
-            kind: self.kind,
-            mode: match self.kind {
-                Kind::Directory => 0o755,
-                _ => 0o644,
-            },
-            nlink: match self.kind {
-                Kind::Directory => 2,
-                _ => 1,
-            },
+            kind,
+            mode,
+            nlink,
             uid: 0,
             gid: 0,
             rdev: Device::default(),
             size: 0,
             blksize: 4096,
             blocks: 0,
-            atime: Time { sec: 0, nsec: 0 },
-            mtime: Time { sec: 0, nsec: 0 },
-            ctime: Time { sec: 0, nsec: 0 },
+            atime: none,
+            mtime: none,
+            ctime: none,
             btime: None,
             change: 0,
             device: 0,
+        };
+        StandIn::of(attr, None)
+    }
+
+    /// Returns an entry with a new node of an object that had these attributes, and this handle.
+    pub(super) fn of(attr: Attr, handle: Option<Handle>) -> Entry {
+        let own = || {
+            let bytes = [HANDLE_PREFIX, &attr.id.to_le_bytes()].concat();
+            Handle::new(&bytes).expect("16 bytes are less than a handle's")
+        };
+        let handle = handle.unwrap_or_else(own);
+        Entry {
+            node: Arc::new(StandIn { attr, handle }),
+            attr,
         }
+    }
+
+    /// Returns its handle.
+    pub(super) fn handle(&self) -> Handle {
+        self.handle
     }
 }
 
@@ -72,11 +76,11 @@ impl Node for StandIn {
     }
 
     fn id(&self) -> NodeId {
-        self.id
+        self.attr.id
     }
 
     fn kind(&self) -> Kind {
-        self.kind
+        self.attr.kind
     }
 
     fn handle(&self, _: &Cx<'_>) -> Result<Handle> {
@@ -84,7 +88,7 @@ impl Node for StandIn {
     }
 
     fn attr(&self, _: &Cx<'_>, _: AttrMask) -> Result<Attr> {
-        Ok(self.attributes())
+        Ok(self.attr)
     }
 
     fn setattr(&self, _: &Cx<'_>, _: &SetAttr) -> Result<Attr> {

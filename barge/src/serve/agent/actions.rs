@@ -16,8 +16,8 @@ use super::queue::{Place, QueuedChange};
 pub(super) struct Step {
     pub(super) action: Action,
     pub(super) poke: Option<Poke>,
-    /// The operations instead of it, if the guest knows the name already (`EEXIST`).
-    pub(super) if_known: Option<Box<Step>>,
+    /// The operations after a failure with this error.
+    pub(super) fallback: Option<(Errno, Vec<Step>)>,
 }
 
 impl Step {
@@ -25,7 +25,7 @@ impl Step {
         Step {
             action,
             poke,
-            if_known: None,
+            fallback: None,
         }
     }
 
@@ -73,17 +73,42 @@ pub(super) fn steps(tree: &dyn FileSystem, pokes: &Pokes, change: &QueuedChange)
         };
         let entry = change.removed.clone();
         let entry = entry.unwrap_or_else(|| pokes.removed(change.node, kind));
-        let poke = Poke::Delete {
-            dir: at.0,
-            name: at.1.clone(),
-            entry,
-            above: found.gone,
+        let delete = |entry| {
+            let poke = Poke::Delete {
+                dir: at.0,
+                name: at.1.clone(),
+                entry,
+                above: found.gone.clone(),
+            };
+            let action = Action::Delete {
+                path: change.name.full().into(),
+                is_dir: change.is_dir,
+            };
+            Step::new(action, Some(poke))
         };
-        let action = Action::Delete {
-            path: change.name.full().into(),
-            is_dir: change.is_dir,
-        };
-        steps.push(Step::new(action, Some(poke)));
+        let mut step = delete(entry);
+        if found.gone.is_empty() && present.is_none() {
+            // The guest's kernel has noticed the removal, without an event, and does not ask: the
+            // name is created first. A socket cannot be opened meanwhile.
+            let (kind, object) = match change.is_dir {
+                true => (Kind::Directory, ObjectKind::Directory),
+                false => (Kind::Socket, ObjectKind::Socket),
+            };
+            let entry = pokes.removed(None, kind);
+            let create = Action::Create {
+                path: change.name.full().into(),
+                kind: object,
+                target: None,
+            };
+            let poke = Poke::Create {
+                dir: at.0,
+                name: at.1.clone(),
+                stand_in: Some(entry.clone()),
+            };
+            let create = Step::new(create, Some(poke));
+            step.fallback = Some((Errno::ENOENT, vec![create, delete(entry)]));
+        }
+        steps.push(step);
     }
     let Some(present) = present else {
         // It was created and is gone: with the removal merged, or to be reported.
@@ -99,11 +124,25 @@ pub(super) fn steps(tree: &dyn FileSystem, pokes: &Pokes, change: &QueuedChange)
             to: at.clone(),
             entry: present.clone(),
         };
-        let action = Action::Rename {
-            path: old.full().into(),
-            to: change.name.full().into(),
+        let rename = || {
+            let action = Action::Rename {
+                path: old.full().into(),
+                to: change.name.full().into(),
+            };
+            Step::new(action, Some(poke.clone()))
         };
-        steps.push(Step::new(action, Some(poke)));
+        let mut step = rename();
+        // The guest's kernel has noticed that the old name is gone, as for a removal.
+        if let Some(action) = creation_action(&cx, old.full(), &present) {
+            let poke = Poke::Create {
+                dir: from.dir.id(),
+                name: old.name.clone(),
+                stand_in: Some(present.clone()),
+            };
+            let create = Step::new(action, Some(poke));
+            step.fallback = Some((Errno::ENOENT, vec![create, rename()]));
+        }
+        steps.push(step);
     }
     if has(ChangeKinds::CREATED) {
         steps.extend(creation(&cx, change, at, &present));
@@ -118,21 +157,33 @@ fn creation(
     (dir, name): (NodeId, Vec<u8>),
     present: &Entry,
 ) -> Option<Step> {
+    let path = change.name.full();
+    let action = creation_action(cx, path.clone(), present)?;
+    let node = present.node.id();
+    let attributes = Action::Attributes { path: path.into() };
+    let attributes = Step::new(attributes, Some(Poke::Change { node }));
+    let poke = Poke::Create {
+        dir,
+        name,
+        stand_in: None,
+    };
+    Some(Step {
+        // The guest's kernel has the name already, and does not ask.
+        fallback: Some((Errno::EEXIST, vec![attributes])),
+        ..Step::new(action, Some(poke))
+    })
+}
+
+/// Returns the creation of an object like `present` at `path`; `None` for a device.
+fn creation_action(cx: &Cx<'_>, path: Vec<u8>, present: &Entry) -> Option<Action> {
     let target = match present.attr.kind {
         Kind::Symlink => Some(present.node.readlink(cx).ok()?.into()),
         _ => None,
     };
-    let path = change.name.full();
-    let action = Action::Create {
-        path: path.clone().into(),
+    Some(Action::Create {
+        path: path.into(),
         kind: object_kind(present.attr.kind)?,
         target,
-    };
-    let node = present.node.id();
-    let attributes = Action::Attributes { path: path.into() };
-    Some(Step {
-        if_known: Some(Box::new(Step::new(attributes, Some(Poke::Change { node })))),
-        ..Step::new(action, Some(Poke::Create { dir, name }))
     })
 }
 

@@ -1,5 +1,6 @@
 //! The conversation with an agent.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -206,8 +207,8 @@ impl Channel<'_> {
 
     /// Lets the agent carry out a step.
     fn poke(&mut self, agent: &Agent, step: Step, id: &mut u64) -> Result<(), Ended> {
-        let mut next = Some(step);
-        while let Some(step) = next.take() {
+        let mut todo = VecDeque::from([step]);
+        while let Some(step) = todo.pop_front() {
             *id += 1;
             if let Some(poke) = step.poke {
                 agent.announce(poke);
@@ -227,8 +228,13 @@ impl Channel<'_> {
             };
             let arrived = agent.withdraw();
             log(&action, &done, arrived);
-            if done.error == Some(i32::from(Errno::EEXIST.raw())) {
-                next = step.if_known.map(|step| *step);
+            match step.fallback {
+                Some((errno, steps)) if done.error == Some(i32::from(errno.raw())) => {
+                    todo = steps.into();
+                }
+                // Further steps of a fallback need the one before.
+                _ if done.error.is_some() => return Ok(()),
+                _ => {}
             }
         }
         Ok(())
