@@ -11,7 +11,7 @@ use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, SquashMode};
 use layers::{
     Bundle, CallLog, Clients, DiskCache, Gate, Hide, IdMap, IdRange, Layer, MapIds, Noop,
-    PageCache, ReadTrace, Trace, XattrMap, disk_cache, stack,
+    PageCache, Pokes, ReadTrace, Trace, XattrMap, disk_cache, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -100,6 +100,17 @@ mod xattrmap {
                 .parse::<XattrMap>()
                 .expect("a map"),
         )
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// No caller is an agent.
+mod poke {
+    use super::*;
+
+    fn subject() -> TestSubject {
+        over(Pokes::new([7; 16]))
     }
 
     vfs_testkit::conformance!(subject);
