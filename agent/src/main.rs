@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use agent::session;
+use agent::session::{self, Target};
 use clap::Parser;
 use command::agent::{AgentArgs, AgentMount};
 use command::{CommandResult, Failure, log, notify, signals};
@@ -74,7 +74,9 @@ fn run(args: AgentArgs) -> CommandResult {
         .into_iter()
         .map(|mount| {
             let (server, waiting) = (server.clone(), waiting.clone());
-            std::thread::spawn(move || serve(&server, &mount, &waiting, args.once))
+            std::thread::spawn(move || {
+                serve(&server, &mount, &waiting, (args.once, args.remount_rw))
+            })
         })
         .collect();
     // They end by a panic only, after which its mount is not notified.
@@ -85,14 +87,24 @@ fn run(args: AgentArgs) -> CommandResult {
 
 /// Repeats the changes of one mount, until the end of the process. `waiting` is the number of mounts
 /// whose changes have not been reported yet.
-fn serve(server: &Server, mount: &AgentMount, waiting: &AtomicUsize, once: bool) -> ! {
+fn serve(
+    server: &Server,
+    mount: &AgentMount,
+    waiting: &AtomicUsize,
+    (once, remount): (bool, bool),
+) -> ! {
+    let target = Target {
+        share: &mount.share,
+        path: &mount.dir,
+        remount,
+    };
     let mut pause = RETRY[0];
     let mut reported = false;
     let mut begun = false;
     loop {
         let why = match server.connect() {
             Ok(link) => {
-                let ended = session::run(&link, &mount.share, &mount.dir, &mut || {
+                let ended = session::run(&link, target, &mut || {
                     tracing::info!("{}: changes are reported", mount.dir.display());
                     begun = true;
                     if !std::mem::replace(&mut reported, true)

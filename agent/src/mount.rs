@@ -15,7 +15,7 @@ use rustix::fs::{
     Timestamps, UTIME_OMIT,
 };
 use rustix::io::Errno;
-use rustix::mount::OpenTreeFlags;
+use rustix::mount::{FsPickFlags, OpenTreeFlags};
 
 use crate::protocol::{Action, ObjectKind};
 
@@ -27,15 +27,13 @@ pub struct ShareMount {
 }
 
 impl ShareMount {
-    /// Opens the share that is mounted at `path`. Returns an error if `path` is no directory.
-    pub fn open(path: &Path) -> io::Result<ShareMount> {
+    /// Opens the share that is mounted at `path`. Returns an error if `path` is no directory. With
+    /// `remount`, a read-only file system becomes writable; its mounts stay read-only.
+    pub fn open(path: &Path, remount: bool) -> io::Result<ShareMount> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let root = match rustix::mount::open_tree(CWD, path, flags) {
             Ok(clone) => {
-                if is_read_only(&clone)? {
-                    // If the file system itself is read-only, the first poke fails.
-                    let _ = sys::mounts::set_writable(clone.as_fd());
-                }
+                make_writable(&clone, path, remount)?;
                 clone
             }
             // An old kernel, or one that forbids it: the mount itself.
@@ -188,6 +186,28 @@ impl ShareMount {
         let opened = rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve);
         Ok(opened?)
     }
+}
+
+/// Makes the private mount `clone` of `path` writable, and with `remount` its file system.
+fn make_writable(clone: &OwnedFd, path: &Path, remount: bool) -> io::Result<()> {
+    if !is_read_only(clone)? {
+        return Ok(());
+    }
+    sys::mounts::set_writable(clone.as_fd())?;
+    if !is_read_only(clone)? {
+        return Ok(());
+    }
+    if !remount {
+        tracing::warn!(
+            "{}: the file system is read-only: no changes are repeated without --remount-rw",
+            path.display()
+        );
+        return Ok(());
+    }
+    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+    let file_system = rustix::mount::fspick(clone, "", flags)?;
+    rustix::mount::fsconfig_set_flag(&file_system, "rw")?;
+    Ok(rustix::mount::fsconfig_reconfigure(&file_system)?)
 }
 
 /// Returns whether the mount, or its file system, is read-only.

@@ -39,11 +39,22 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Repeats the changes of `share`, which is mounted at `path`, until the connection ends or another
+/// The mount that a conversation is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The name of the share.
+    pub share: &'a str,
+    /// The directory where it is mounted.
+    pub path: &'a Path,
+    /// Whether a read-only file system is made writable ([`ShareMount::open`]).
+    pub remount: bool,
+}
+
+/// Repeats the changes of `target` until the connection ends or another
 /// file system is mounted there. Calls `ready` once all changes are reported. The calling thread is
 /// of the super-user, and acts as another user meanwhile.
-pub fn run(link: &dyn Link, share: &str, path: &Path, ready: &mut dyn FnMut()) -> Ended {
-    match converse(link, share, path, ready) {
+pub fn run(link: &dyn Link, target: Target<'_>, ready: &mut dyn FnMut()) -> Ended {
+    match converse(link, target, ready) {
         Ok(never) => match never {},
         Err(ended) => ended,
     }
@@ -51,11 +62,15 @@ pub fn run(link: &dyn Link, share: &str, path: &Path, ready: &mut dyn FnMut()) -
 
 fn converse(
     link: &dyn Link,
-    share: &str,
-    path: &Path,
+    target: Target<'_>,
     ready: &mut dyn FnMut(),
 ) -> Result<std::convert::Infallible, Ended> {
-    let mount = ShareMount::open(path).map_err(Ended::Mount)?;
+    let Target {
+        share,
+        path,
+        remount,
+    } = target;
+    let mount = ShareMount::open(path, remount).map_err(Ended::Mount)?;
     let random = sys::random::bytes::<16>().map_err(|error| Ended::Lost(error.into()))?;
     let session: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut channel = Channel {

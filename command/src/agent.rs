@@ -30,6 +30,13 @@ pub struct AgentArgs {
     /// Exit with status 1 if a connection or mount fails, instead of trying again
     #[arg(long)]
     pub once: bool,
+    /// Make file systems that were mounted read-only writable, while their mounts stay read-only
+    ///
+    /// The kernel refuses the agent's operations on a read-only file system. Programs still get
+    /// EROFS through the mounts that exist; further mounts of the same file system can be writable.
+    /// A mount that is read-only on a writable file system, such as a bind mount, does not need it.
+    #[arg(long)]
+    pub remount_rw: bool,
     /// Options of logging.
     #[command(flatten)]
     pub log: LogArgs,

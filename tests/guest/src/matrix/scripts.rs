@@ -254,6 +254,24 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "agent",
+        file: "agent.py",
+        quick: &[("CHANGES", "500")],
+        full: &[("CHANGES", "10000")],
+        setup: Setup::Agent,
+        mounts: &["virtiofs", "virtiofs-4q", "nfs3", "nfs4.1", "nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
+        name: "agent-9p",
+        file: "agent.py",
+        quick: &[("CHANGES", "500"), ("SELF", "no")],
+        full: &[("CHANGES", "10000"), ("SELF", "no")],
+        setup: Setup::Agent,
+        mounts: &["loose"],
+        ..DEFAULT
+    },
+    Script {
         name: "block",
         file: "block.py",
         quick: &[("SIZE", "8")],
