@@ -556,8 +556,15 @@ impl Layer for Pokes {
     }
 
     fn handle(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Handle> {
-        let handle = inner.handle(&cx.on_behalf_of(self.effective(cx)))?;
         let id = inner.id();
+        let handle = match inner.handle(&cx.on_behalf_of(self.effective(cx))) {
+            // A removed object may have no handle any more but that of its clients.
+            Err(errno) if is_agent(cx) && errno != Errno::WOULD_BLOCK => {
+                self.agent(cx)?;
+                return self.known_handle(id).ok_or(errno);
+            }
+            handle => handle?,
+        };
         if let Some(known) = &mut *self.known[slot_of(id)].lock()
             && known.id == id
         {

@@ -259,16 +259,16 @@ pub(super) const SCRIPTS: &[Script] = &[
         quick: &[("CHANGES", "500")],
         full: &[("CHANGES", "10000")],
         setup: Setup::Agent,
-        mounts: &["virtiofs", "virtiofs-4q", "nfs3", "nfs4.1", "nfs4.2"],
+        mounts: &["virtiofs", "virtiofs-4q"],
         ..DEFAULT
     },
     Script {
-        name: "agent-9p",
+        name: "agent-net",
         file: "agent.py",
         quick: &[("CHANGES", "500"), ("SELF", "no")],
         full: &[("CHANGES", "10000"), ("SELF", "no")],
         setup: Setup::Agent,
-        mounts: &["loose"],
+        mounts: &["loose", "nfs3", "nfs4.1", "nfs4.2"],
         ..DEFAULT
     },
     Script {
