@@ -85,8 +85,9 @@ fn run(args: AgentArgs) -> CommandResult {
     Err(Failure::new("a thread has panicked"))
 }
 
-/// Repeats the changes of one mount, until the end of the process. `waiting` is the number of mounts
-/// whose changes have not been reported yet.
+/// Repeats the changes of one mount, until the end of the process. `waiting` is the number of
+/// mounts whose changes have not been reported yet. The last parameters are `--once` and
+/// `--remount-rw`.
 fn serve(
     server: &Server,
     mount: &AgentMount,

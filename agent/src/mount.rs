@@ -112,9 +112,9 @@ impl ShareMount {
         Ok(())
     }
 
-    /// Ensures that the kernel knows a link of the object at `path`, which is `name` in `dir`, if it
-    /// knows the object: the number that it has cached may be newer than the name, and over 9P it
-    /// complains of a removal then. A change lets it ask again. Returns `ESTALE` if the number
+    /// Ensures that the kernel knows a link of the object at `path`, which is `name` in `dir`, if
+    /// it knows the object: the number that it has cached may be newer than the name, and over 9P
+    /// it complains of a removal then. A change lets it ask again. Returns `ESTALE` if the number
     /// stays 0.
     fn check_links(&self, dir: &OwnedFd, name: &OsStr, path: &[u8]) -> io::Result<()> {
         let is_unlinked = || {

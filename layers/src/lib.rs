@@ -10,8 +10,8 @@
 //! [`disk_cache`], [`pagecache`], [`poke`] and [`read_trace`].
 //!
 //! Lock order: no locks except in [`fault`], whose lock is held for a decision only, in
-//! [`read_trace`], and in [`disk_cache`], [`pagecache`] and [`poke`], which document theirs; [`bundle`]
-//! queries the lock tables of its members.
+//! [`read_trace`], and in [`disk_cache`], [`pagecache`] and [`poke`], which document theirs;
+//! [`bundle`] queries the lock tables of its members.
 
 #![forbid(unsafe_code)]
 

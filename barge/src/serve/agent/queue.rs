@@ -281,8 +281,11 @@ mod tests {
         ];
         assert_eq!(all(&queue), expected);
         assert_eq!(queue.state.lock().paths, 0);
-        for _ in 0..=MAX_PATHS / 255 {
-            queue.push(change(ChangeKinds::CREATED, &"x".repeat(255)));
+        // One more than there is room for.
+        for _ in 0..=MAX_PATHS / 1024 {
+            let mut deep = change(ChangeKinds::CREATED, "");
+            deep.name.path = vec![b'x'; 1024];
+            queue.push(deep);
         }
         assert_eq!(all(&queue), [(ChangeKinds::OVERFLOW, String::new())]);
     }
