@@ -94,10 +94,11 @@ fn serve(
     waiting: &AtomicUsize,
     (once, remount): (bool, bool),
 ) -> ! {
-    let target = Target {
+    let mut target = Target {
         share: &mount.share,
         path: &mount.dir,
         remount,
+        again: false,
     };
     let mut pause = RETRY[0];
     let mut reported = false;
@@ -118,6 +119,7 @@ fn serve(
             }
             Err(error) => format!("cannot connect: {error}"),
         };
+        target.again = reported;
         let message = format!("{}: {why}", mount.dir.display());
         if once {
             // The other mounts end with the process.

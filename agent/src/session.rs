@@ -48,6 +48,8 @@ pub struct Target<'a> {
     pub path: &'a Path,
     /// Whether a read-only file system is made writable ([`ShareMount::open`]).
     pub remount: bool,
+    /// Whether there was a conversation about it before, so that changes may have been missed.
+    pub again: bool,
 }
 
 /// Repeats the changes of `target` until the connection ends or another
@@ -69,6 +71,7 @@ fn converse(
         share,
         path,
         remount,
+        again,
     } = target;
     let mount = ShareMount::open(path, remount).map_err(Ended::Mount)?;
     let random = sys::random::bytes::<16>().map_err(|error| Ended::Lost(error.into()))?;
@@ -102,6 +105,12 @@ fn converse(
         FromServer::Ready(begun) if begun.session == session => ready(),
         FromServer::Error(refused) => return Err(Ended::Refused(refused.message)),
         other => return Err(Ended::Malformed(format!("{other:?}"))),
+    }
+    if again {
+        tracing::warn!("{}: changes may have been missed", path.display());
+        if let Err(error) = mount.perform(&Action::Overflow) {
+            tracing::debug!("overflow: {error}");
+        }
     }
     loop {
         let poke = match channel.next()? {

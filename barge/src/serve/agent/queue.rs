@@ -34,6 +34,8 @@ struct State {
     mergeable: HashMap<(NodeId, Vec<u8>), u64>,
     /// The size of all paths.
     paths: usize,
+    /// Whether no more changes are reported.
+    ended: bool,
 }
 
 /// A change to be repeated.
@@ -149,6 +151,16 @@ impl Queue {
         drop(dropped);
         // It fails only if the counter is at its end, and then it is readable.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Marks the end of the stream: no more changes are reported.
+    pub(super) fn end(&self) {
+        self.state.lock().ended = true;
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.state.lock().ended
     }
 
     pub(super) fn is_empty(&self) -> bool {

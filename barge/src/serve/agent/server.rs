@@ -84,7 +84,10 @@ fn connect(link: Arc<StreamLink>, shares: &Arc<AgentShares>, open: &Arc<Mutex<Co
     let thread = std::thread::Builder::new().name("barge-agent".into());
     let serve = move || {
         let _counted = counted;
-        let ended = session::serve(&*link, &shares);
+        // A monitor's port is connected before there is an agent.
+        let is_local = link.origin().addr().is_none();
+        let timeout = (!is_local).then_some(session::HELLO_TIMEOUT);
+        let ended = session::serve(&*link, &shares, timeout);
         tracing::debug!("connection of an agent closed: {ended}");
     };
     if let Err(error) = thread.spawn(serve) {

@@ -17,8 +17,8 @@ use super::actions::{Step, steps};
 use super::queue::Queue;
 use super::{AgentShares, NotifiedShare};
 
-/// Time for the first line, and for the challenge.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the first line over a network, and for the challenge.
+pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time between two lines to an agent. One that does not answer in [`POKE_TIMEOUT`] is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -41,16 +41,22 @@ impl From<io::Error> for Ended {
 
 /// Serves an agent until its connection ends. Over a port of a virtual machine an agent may be
 /// started any time later, and again.
-pub(super) fn serve(link: &dyn Link, shares: &AgentShares) -> io::Error {
+/// `timeout` is the time for each hello, if it is limited.
+pub(super) fn serve(link: &dyn Link, shares: &AgentShares, timeout: Option<Duration>) -> io::Error {
+    let never = match Queue::new() {
+        Ok(never) => never,
+        Err(error) => return error.into(),
+    };
     let mut channel = Channel {
         link,
         lines: Lines::default(),
+        never: Arc::new(never),
     };
     let mut hello = None;
     loop {
         let first = match hello.take() {
             Some(hello) => Ok(hello),
-            None => channel.hello(),
+            None => channel.hello(timeout),
         };
         let ended = first.and_then(|hello| channel.converse(shares, &hello));
         match ended {
@@ -70,6 +76,8 @@ pub(super) fn serve(link: &dyn Link, shares: &AgentShares) -> io::Error {
 struct Channel<'a> {
     link: &'a dyn Link,
     lines: Lines,
+    /// A queue without changes, to wait for lines alone.
+    never: Arc<Queue>,
 }
 
 impl Channel<'_> {
@@ -114,12 +122,18 @@ impl Channel<'_> {
         }
     }
 
+    /// Returns the next line, or an error if there is none within `timeout`.
+    fn reply(&mut self, timeout: Option<Duration>) -> Result<FromAgent, Ended> {
+        let never = self.never.clone();
+        let line = self.line(timeout, &never)?;
+        line.ok_or_else(|| io::Error::from(ErrorKind::TimedOut).into())
+    }
+
     /// Waits for the first line. Lines before it are of an earlier conversation.
-    fn hello(&mut self) -> Result<Hello, Ended> {
-        let never = Queue::new().map_err(io::Error::from)?;
+    fn hello(&mut self, timeout: Option<Duration>) -> Result<Hello, Ended> {
         loop {
-            match self.line(None, &never) {
-                Ok(Some(FromAgent::Hello(hello))) => return Ok(hello),
+            match self.reply(timeout) {
+                Ok(FromAgent::Hello(hello)) => return Ok(hello),
                 Ok(_) | Err(Ended::Refused(_)) => {}
                 Err(ended) => return Err(ended),
             }
@@ -162,6 +176,10 @@ impl Channel<'_> {
                     let tree = tree.ok_or_else(|| Ended::Refused("the share has ended".into()))?;
                     steps(&*tree, &share.pokes, &change)
                 }
+                None if queue.is_ended() => {
+                    let message = "changes of the share are no longer reported";
+                    return Err(Ended::Refused(message.into()));
+                }
                 None => match self.line(Some(PING_INTERVAL), &queue)? {
                     Some(line) => return Err(unexpected(line)),
                     None if queue.is_empty() => vec![Step::none()],
@@ -189,11 +207,9 @@ impl Channel<'_> {
             uid,
             name,
         }))?;
-        let never = Queue::new().map_err(io::Error::from)?;
-        match self.line(Some(HELLO_TIMEOUT), &never)? {
-            Some(FromAgent::Found(found)) if found.session == session => {}
-            Some(other) => return Err(unexpected(other)),
-            None => return Err(io::Error::from(ErrorKind::TimedOut).into()),
+        match self.reply(Some(HELLO_TIMEOUT))? {
+            FromAgent::Found(found) if found.session == session => {}
+            other => return Err(unexpected(other)),
         }
         match agent.client() {
             Some(_) => Ok(agent),
@@ -220,11 +236,9 @@ impl Channel<'_> {
                 action: action.clone(),
             };
             self.send(&FromServer::Poke(message))?;
-            let never = Queue::new().map_err(io::Error::from)?;
-            let done = match self.line(Some(POKE_TIMEOUT), &never)? {
-                Some(FromAgent::Done(done)) if done.id == *id => done,
-                Some(other) => return Err(unexpected(other)),
-                None => return Err(io::Error::from(ErrorKind::TimedOut).into()),
+            let done = match self.reply(Some(POKE_TIMEOUT))? {
+                FromAgent::Done(done) if done.id == *id => done,
+                other => return Err(unexpected(other)),
             };
             let arrived = agent.withdraw();
             log(&action, &done, arrived);

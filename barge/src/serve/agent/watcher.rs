@@ -86,10 +86,13 @@ impl NotifiedShare {
                 if errno != Errno::ESTALE {
                     tracing::warn!("notification of agents has ended: {errno}");
                 }
-                for (queue, _) in &queues {
-                    queue.push(QueuedChange::overflow());
-                }
+                // Agents begin another conversation, and another stream with it.
                 let mut watcher = self.watcher.lock();
+                for agent in watcher.agents.drain(..) {
+                    if let Some(queue) = agent.queue.upgrade() {
+                        queue.end();
+                    }
+                }
                 watcher.runs = false;
                 return;
             }
