@@ -1,6 +1,11 @@
 //! Options of `barge-agent`: the one definition for its help and for the man page, which
 //! `barge man` writes.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "brackets in help are no links"
+)]
+
 use std::path::PathBuf;
 use std::str::FromStr;
 

@@ -192,7 +192,7 @@ fn a_creation_returns_what_is_there() {
         .make(&cx, name("file"), NewNode::File, MODE)
         .expect("made");
     assert_eq!(created.node.id(), file.node.id());
-    assert!(scene.call.is_existing() && scene.look_up("file").is_ok());
+    assert!(scene.call.take_existing() && scene.look_up("file").is_ok());
     // As NFS does.
     announce(None);
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::EXCL;

@@ -292,9 +292,9 @@ impl Call {
         self.existing.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether [`Call::note_existing`] was called.
-    pub fn is_existing(&self) -> bool {
-        self.existing.load(Ordering::Relaxed)
+    /// Returns whether [`Call::note_existing`] was called since the last call.
+    pub fn take_existing(&self) -> bool {
+        self.existing.swap(false, Ordering::Relaxed)
     }
 
     /// Notes that this request uses the share numbered `share`, a number unique while the share is
