@@ -125,6 +125,8 @@ pub enum Poke {
         to: (NodeId, Vec<u8>),
         /// The object, as the agent finds it under the old name.
         entry: Entry,
+        /// The object that had the new name before, as the agent finds it.
+        replaced: Option<Entry>,
     },
     /// The agent removes the name.
     Delete {
@@ -458,7 +460,10 @@ impl AgentState {
         let is_it = |other_dir: NodeId, other: &[u8]| other_dir == dir && other == name;
         match poke {
             Poke::Create { dir, name, .. } if is_it(*dir, name) => View::Absent,
-            Poke::Rename { to, .. } if is_it(to.0, &to.1) => View::Absent,
+            Poke::Rename { to, replaced, .. } if is_it(to.0, &to.1) => match replaced {
+                Some(entry) => View::As(Box::new(entry.clone())),
+                None => View::Absent,
+            },
             Poke::Rename { from, entry, .. } if is_it(from.0, &from.1) => {
                 View::As(Box::new(entry.clone()))
             }
@@ -479,12 +484,16 @@ impl AgentState {
     /// below it.
     fn attr_of_removed(&self, id: NodeId) -> Option<Attr> {
         let progress = self.progress.lock();
-        let (Poke::Delete { entry, above, .. }, _) = progress.announced.as_ref()? else {
-            return None;
+        let is_it = |entry: &&Entry| entry.node.id() == id;
+        let found = match &progress.announced.as_ref()?.0 {
+            Poke::Delete { entry, above, .. } => {
+                let mut all = above.iter().map(|(_, entry)| entry).chain([entry]);
+                all.find(is_it)
+            }
+            Poke::Rename { replaced, .. } => replaced.as_ref().filter(is_it),
+            _ => None,
         };
-        let mut all = above.iter().map(|(_, entry)| entry).chain([entry]);
-        all.find(|entry| entry.node.id() == id)
-            .map(|entry| entry.attr)
+        found.map(|entry| entry.attr)
     }
 
     /// Returns the stand-in of the object whose creation is announced, if there is one.
@@ -500,7 +509,15 @@ impl AgentState {
     fn shown(&self) -> Vec<Arc<dyn Node>> {
         let progress = self.progress.lock();
         match &progress.announced {
-            Some((Poke::Rename { entry, .. }, _)) => vec![entry.node.clone()],
+            Some((
+                Poke::Rename {
+                    entry, replaced, ..
+                },
+                _,
+            )) => {
+                let replaced = replaced.iter().map(|entry| entry.node.clone());
+                replaced.chain([entry.node.clone()]).collect()
+            }
             Some((Poke::Delete { entry, above, .. }, _)) => {
                 let above = above.iter().map(|(_, entry)| entry.node.clone());
                 above.chain([entry.node.clone()]).collect()
@@ -739,6 +756,16 @@ impl Layer for Pokes {
         let is_at = |at: &(NodeId, Vec<u8>), dir: &dyn Node, name: Name<'_>| {
             at.0 == dir.id() && at.1[..] == *name.bytes()
         };
+        // The client keeps a replaced file that is open under a name of its own.
+        let keeps_replaced = |poke: &Poke| match poke {
+            Poke::Rename { to: into, .. } => {
+                is_at(into, inner, name) && to_name.bytes().starts_with(SILLY_PREFIX)
+            }
+            _ => false,
+        };
+        if agent.is_announced(keeps_replaced) {
+            return Ok(());
+        }
         let consumed = agent.consume(|poke| match poke {
             Poke::Rename { from, to: into, .. } => {
                 is_at(from, inner, name) && is_at(into, to, to_name)

@@ -221,6 +221,7 @@ fn a_rename_shows_the_old_name_until_it_is_answered() {
         from: (scene.dir(), b"old".to_vec()),
         to: (scene.dir(), b"new".to_vec()),
         entry: entry.clone(),
+        replaced: None,
     });
     assert_eq!(
         scene.look_up("old").map(|attr| attr.id),

@@ -122,7 +122,7 @@ def change(watch, command, *wanted, limit=LIMIT):
 
 def kinds():
     said("host", "mkdir -p d/sub")
-    os.listdir("d/sub")
+    settle()
     watch = Watch("d", "d/sub")
     change(watch, "touch d/a", ("CREATE", "d/a"))
     check("the file", os.path.getsize("d/a"), 0)

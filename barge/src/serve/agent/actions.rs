@@ -123,6 +123,7 @@ pub(super) fn steps(tree: &dyn FileSystem, pokes: &Pokes, change: &QueuedChange)
             from: (from.dir.id(), old.name.clone()),
             to: at.clone(),
             entry: present.clone(),
+            replaced: replaced(pokes, &at, &present),
         };
         let rename = || {
             let action = Action::Rename {
@@ -149,6 +150,15 @@ pub(super) fn steps(tree: &dyn FileSystem, pokes: &Pokes, change: &QueuedChange)
     }
     steps.extend(modifications(change, &present.node, present.attr.kind));
     steps
+}
+
+/// Returns the object that had the name `at` before `present`, if clients know it.
+fn replaced(pokes: &Pokes, at: &(NodeId, Vec<u8>), present: &Entry) -> Option<Entry> {
+    let known = pokes.remembered(at.0, &at.1)?;
+    let is_another = known.node.id() != present.node.id();
+    let is_directory = |entry: &Entry| entry.attr.kind == Kind::Directory;
+    let fits = is_directory(&known) == is_directory(present);
+    (is_another && fits).then(|| pokes.removed(Some(known.node.id()), known.attr.kind))
 }
 
 fn creation(
