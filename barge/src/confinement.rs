@@ -47,6 +47,7 @@ fn enter(capabilities: CapabilitySet, network: bool, directories: bool) {
         capabilities,
         network,
         directories,
+        changes: false,
         // Libraries that look up names may try other calls.
         seccomp: seccomp::Action::Errno,
     };

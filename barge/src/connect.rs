@@ -259,6 +259,7 @@ fn confine(holder: &Holder, seccomp: Option<Seccomp>) -> Result<(), Failure> {
             & sys::caps::effective(),
         network: true,
         directories: false,
+        changes: false,
         seccomp: Seccomp::action(seccomp, true),
     })
 }

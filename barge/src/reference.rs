@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
+use command::agent::AgentArgs;
 use command::csi::CsiArgs;
 use command::snapshotter::SnapshotterArgs;
 
@@ -23,8 +24,8 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// Command to print the man page of, barge.toml, barge-csi or barge-snapshotter [default: barge
-    /// itself]
+    /// Command to print the man page of, barge.toml, barge-agent, barge-csi or barge-snapshotter
+    /// [default: barge itself]
     command: Option<String>,
     /// Directory to write all man pages to
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
@@ -44,6 +45,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
     if let Some(dir) = &args.all {
         let file = dir.join(format!("{CONFIG_PAGE}.5"));
         return clap_mangen::generate_to(cli, dir)
+            .and_then(|()| clap_mangen::generate_to(AgentArgs::command(), dir))
             .and_then(|()| clap_mangen::generate_to(CsiArgs::command(), dir))
             .and_then(|()| clap_mangen::generate_to(SnapshotterArgs::command(), dir))
             .and_then(|()| std::fs::write(file, page()))
@@ -73,6 +75,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
 /// Returns the definition of the command line of another program of this workspace.
 fn other_program(name: &str) -> Option<Command> {
     match name {
+        "barge-agent" => Some(AgentArgs::command()),
         "barge-csi" => Some(CsiArgs::command()),
         "barge-snapshotter" => Some(SnapshotterArgs::command()),
         _ => None,

@@ -11,7 +11,7 @@ use layers::gate::AccessPolicy;
 use layers::squash::SquashMode;
 use layers::{
     CallLog, DiskCache, DiskQuota, Gate, Hide, Latency, Limiter, MapIds, OwnerOverride, PageCache,
-    ReadOnly, SealedHandles, Trace, XattrMap, stack,
+    Pokes, ReadOnly, SealedHandles, Trace, XattrMap, stack,
 };
 use vfs::source_stats::RemoteCounters;
 use vfs::{FileSystem, HandleKey};
@@ -19,6 +19,7 @@ use vfs::{FileSystem, HandleKey};
 use crate::Failure;
 use crate::call_log::CallLogFile;
 use crate::read_trace::TraceFile;
+use crate::serve::agent::AgentShares;
 use crate::source::open_overlay;
 
 /// The layers to stack on a source. A layer that is absent costs nothing.
@@ -45,6 +46,9 @@ pub(crate) struct Stack<'a> {
     /// The right to use an attribute's name depends on the client's own ids: above the id maps.
     pub(crate) xattrs: Option<&'a XattrMap>,
     pub(crate) access: Access,
+    /// The shares with agents in guests, to add this one to, and its name. An agent is recognised
+    /// by the user that it claims: above all that maps users.
+    pub(crate) agents: Option<(&'a AgentShares, &'a str)>,
     /// Whether requests are logged at level TRACE.
     pub(crate) log_requests: bool,
     /// The log of all calls, and the name of the export in it.
@@ -110,6 +114,12 @@ impl Stack<'_> {
             fs = stack(fs, map.clone());
         }
         fs = self.access.wrap(fs);
+        if let Some((shares, name)) = self.agents {
+            let key = sys::random::bytes().map_err(Failure::new)?;
+            let pokes = Pokes::new(key);
+            shares.add(name, &fs, pokes.clone());
+            fs = stack(fs, pokes);
+        }
         if self.log_requests && tracing::enabled!(tracing::Level::TRACE) {
             let start = Instant::now();
             fs = stack(fs, Trace::new(Arc::new(move || start.elapsed())));

@@ -60,6 +60,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("rofs", &[]),
     ("sidecar", &[]),
     ("command", &[]),
+    ("agent", &["command", "sys", "transports"]),
     ("grpc", &["command", "transports"]),
     ("snapshotter", &["command", "grpc", "sys"]),
     (

@@ -1,7 +1,8 @@
 //! Parts of a command line that the programs of this workspace share: exit status, logging options,
 //! signals, notifications, children, external programs, and the options of
-//! `barge bench`, `barge-csi` and `barge-snapshotter`.
+//! `barge bench`, `barge-agent`, `barge-csi` and `barge-snapshotter`.
 
+pub mod agent;
 pub mod bench;
 pub mod child;
 pub mod csi;

@@ -62,6 +62,7 @@ fn main() -> io::Result<()> {
         write("registry_text", name, text.as_bytes())?;
     }
     write("overlay_directory", "marks", &marks())?;
+    write("agent_lines", "conversation", AGENT.as_bytes())?;
     write("broker_requests", "all", &requests())?;
     write("change_events", "rename", &rename())?;
     write("config_file", "shares", CONFIG.as_bytes())?;
@@ -147,6 +148,29 @@ const SNAPSHOTS: &str = concat!(
     "remove\tc\n",
     "rebase\tc\tl\n",
     "remove\tv\n",
+);
+
+/// Lines of an agent and of its server. The first byte is the size of pieces.
+const AGENT: &str = concat!(
+    "!",
+    r#"{"hello":{"version":1,"share":"a","session":"00ff"}}"#,
+    "\n",
+    r#"{"challenge":{"session":"00ff","uid":1879048192,"name":".barge-agent-7"}}"#,
+    "\n",
+    r#"{"found":{"session":"00ff"}}"#,
+    "\n",
+    r#"{"ready":{"session":"00ff"}}"#,
+    "\n",
+    r#"{"poke":{"id":1,"action":"create","path":"a/b","kind":"symlink","target":[255,0]}}"#,
+    "\n",
+    r#"{"done":{"id":1,"error":17}}"#,
+    "\n",
+    r#"{"poke":{"id":2,"action":"rename","path":"a","to":[195]}}"#,
+    "\n",
+    r#"{"poke":{"id":3,"action":"delete","path":"a","is_dir":true}}"#,
+    "\n",
+    r#"{"error":{"message":"no"}}"#,
+    "\n",
 );
 
 /// Requests of the control socket.

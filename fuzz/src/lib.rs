@@ -1,5 +1,7 @@
 //! The fuzz targets, and the invariants that they check for any input.
 //!
+//! - [`agent`]: lines of an agent's channel are within their bound, and messages are refused or
+//!   read back as written.
 //! - [`block`]: a device and an NBD server answer each request once, and none beyond the disk.
 //! - [`broker`]: a process that serves gets the files and addresses that options name, and no
 //!   others.
@@ -42,6 +44,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod block;
 pub mod broker;
 pub mod changes;

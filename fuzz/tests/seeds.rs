@@ -33,6 +33,7 @@ macro_rules! targets {
 }
 
 targets! {
+    agent_lines: agent::lines,
     block_requests: block::script,
     broker_requests: broker::script,
     change_events: changes::events,

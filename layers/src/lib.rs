@@ -7,11 +7,11 @@
 //! systems into one, with a layer over each.
 //!
 //! Deliberately absent: sources, clocks (they are injected), state per node or file except in
-//! [`disk_cache`], [`disk_quota`], [`hide`], [`pagecache`] and [`read_trace`].
+//! [`disk_cache`], [`disk_quota`], [`hide`], [`limit`], [`pagecache`], [`poke`] and [`read_trace`].
 //!
 //! Lock order: no locks except in [`fault`], whose lock is held for a decision only, in
-//! [`read_trace`], and in [`disk_cache`], [`disk_quota`], [`hide`], [`limit`] and [`pagecache`],
-//! which document theirs; [`bundle`] queries the lock tables of its members.
+//! [`read_trace`], and in [`disk_cache`], [`disk_quota`], [`hide`], [`limit`], [`pagecache`] and
+//! [`poke`], which document theirs; [`bundle`] queries the lock tables of its members.
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +36,7 @@ mod noop;
 pub mod overlay;
 mod owner_override;
 pub mod pagecache;
+pub mod poke;
 pub mod read_trace;
 pub mod readonly;
 mod refuse_create;
@@ -64,6 +65,7 @@ pub use noop::Noop;
 pub use overlay::Overlay;
 pub use owner_override::OwnerOverride;
 pub use pagecache::PageCache;
+pub use poke::Pokes;
 pub use read_trace::ReadTrace;
 pub use readonly::ReadOnly;
 pub use sealed_handles::SealedHandles;

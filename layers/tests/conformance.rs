@@ -13,7 +13,7 @@ use layers::pagecache::{self, Mode};
 use layers::squash::{NOBODY, Squash, SquashMode};
 use layers::{
     Bundle, CallLog, Clients, DiskCache, DiskQuota, Gate, Hide, IdMap, IdRange, Latency, Layer,
-    Limiter, MapIds, Noop, PageCache, ReadTrace, Trace, XattrMap, disk_cache, stack,
+    Limiter, MapIds, Noop, PageCache, Pokes, ReadTrace, Trace, XattrMap, disk_cache, stack,
 };
 use memory::{Memory, Options};
 use vfs::{Caller, Capabilities, Cx, Export, FileSystem, Groups, Handle, Name, Node, Result, Time};
@@ -119,6 +119,17 @@ mod disk_quota {
         };
         let quota = DiskQuota::new(&*fs, limits).expect("counted");
         TestSubject::new(stack(fs, quota), Profile::posix())
+    }
+
+    vfs_testkit::conformance!(subject);
+}
+
+/// No caller is an agent.
+mod poke {
+    use super::*;
+
+    fn subject() -> TestSubject {
+        over(Pokes::new([7; 16]))
     }
 
     vfs_testkit::conformance!(subject);

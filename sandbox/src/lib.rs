@@ -66,6 +66,8 @@ pub struct Confinement {
     /// Whether the process changes directories, or writes files. Otherwise it opens files to read
     /// them only.
     pub directories: bool,
+    /// Whether the process watches directories for changes (fanotify(7)).
+    pub changes: bool,
     /// The reaction to a system call that serving does not use.
     pub seccomp: seccomp::Action,
 }
@@ -99,6 +101,14 @@ pub(crate) fn at<E: Into<io::Error>>(step: impl Into<String>) -> impl FnOnce(E) 
 }
 
 impl Confinement {
+    fn uses(&self) -> seccomp::Uses {
+        seccomp::Uses {
+            network: self.network,
+            directories: self.directories,
+            changes: self.changes,
+        }
+    }
+
     /// Confines the calling thread, which has to be the only one. Returns an error if a requested
     /// barrier cannot be put up; the process is then partly confined, and should end.
     pub fn enter(&self) -> Result<(), Error> {
@@ -115,6 +125,6 @@ impl Confinement {
             landlock::restrict(by_path.then_some(&self.paths[..]), self.network)
                 .map_err(at("Landlock"))?;
         }
-        seccomp::install(self.seccomp, self.network, self.directories).map_err(at("seccomp"))
+        seccomp::install(self.seccomp, self.uses()).map_err(at("seccomp"))
     }
 }

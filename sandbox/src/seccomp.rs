@@ -29,8 +29,19 @@ pub enum Action {
     Trap,
 }
 
+/// The uses of a process that take further calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uses {
+    /// See [`crate::Confinement::network`].
+    pub(crate) network: bool,
+    /// See [`crate::Confinement::directories`].
+    pub(crate) directories: bool,
+    /// See [`crate::Confinement::changes`].
+    pub(crate) changes: bool,
+}
+
 /// Installs the filter for the calling thread and those that it starts later.
-pub(crate) fn install(action: Action, network: bool, directories: bool) -> io::Result<()> {
+pub(crate) fn install(action: Action, uses: Uses) -> io::Result<()> {
     let action = match action {
         Action::None => return Ok(()),
         Action::Kill => SeccompAction::KillProcess,
@@ -47,7 +58,7 @@ pub(crate) fn install(action: Action, network: bool, directories: bool) -> io::R
     )?;
     seccompiler::apply_filter(&no_clone3).map_err(io::Error::other)?;
     let calls = compile(
-        calls(network, directories).map_err(io::Error::other)?,
+        calls(uses).map_err(io::Error::other)?,
         action,
         SeccompAction::Allow,
     )?;
@@ -68,14 +79,21 @@ fn compile(
 }
 
 /// Returns the permitted calls, with the conditions for their arguments.
-fn calls(network: bool, directories: bool) -> Result<Rules, seccompiler::BackendError> {
+fn calls(uses: Uses) -> Result<Rules, seccompiler::BackendError> {
+    let Uses {
+        network,
+        directories,
+        changes,
+    } = uses;
     let if_needed = |needed, calls: &'static [i64]| match needed {
         true => calls,
         false => &[],
     };
     let connecting = if_needed(network, CONNECTING);
     let writing = if_needed(directories, WRITING);
-    let permitted = PERMITTED.iter().chain(connecting).chain(writing);
+    let watching = if_needed(changes, WATCHING);
+    let permitted = PERMITTED.iter().chain(connecting);
+    let permitted = permitted.chain(writing).chain(watching);
     let mut rules: Rules = permitted.map(|call| (*call, Vec::new())).collect();
     let any_of = |argument, values: &[u64]| -> Result<Vec<SeccompRule>, _> {
         let one = |value: &u64| {
@@ -137,6 +155,9 @@ const IOCTL: [u64; 10] = [
     0x4010_E501,
     0x4004_E502,
 ];
+
+/// The calls that watch directories.
+const WATCHING: &[i64] = &[libc::SYS_fanotify_init, libc::SYS_fanotify_mark];
 
 /// The calls that open files to write them, and that change names and attributes. A process without
 /// directories opens files to read them only.

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -42,6 +43,34 @@ pub fn read() -> io::Result<Vec<MountEntry>> {
 pub fn at(target: &Path) -> io::Result<Option<MountEntry>> {
     let found = read()?.into_iter().rfind(|entry| entry.target == target);
     Ok(found)
+}
+
+/// Makes the mount of `root`, such as a clone by open_tree(2), writable: mount_setattr(2), Linux
+/// 5.12. The file system may be read-only nevertheless.
+pub fn set_writable(root: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: 0,
+        attr_clr: libc::MOUNT_ATTR_RDONLY,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: the empty path ends with a NUL, and the structure of that length outlives the call,
+    // which only reads it.
+    #[allow(unsafe_code)]
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            root.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(crate::last_error()),
+    }
 }
 
 /// Parses a table. Skips lines that are incomplete; replaces bytes that are no UTF-8 in fields

@@ -134,6 +134,8 @@ pub struct Call {
     awaits_admission: AtomicBool,
     /// The state of [`Call::with_admission`].
     admission: Mutex<Option<Box<dyn AdmissionState>>>,
+    /// Whether [`Call::note_existing`] was called.
+    existing: AtomicBool,
 }
 
 /// The state of limiters in a [`Call`].
@@ -174,6 +176,7 @@ impl Call {
             admission_ended: AtomicBool::new(false),
             awaits_admission: AtomicBool::new(false),
             admission: Mutex::new(None),
+            existing: AtomicBool::new(false),
         }
     }
 
@@ -300,6 +303,17 @@ impl Call {
     /// Notes that it failed, with an errno or the protocol's own error number.
     pub fn note_error(&self, fault: u16) {
         self.error.store(fault, Ordering::Relaxed);
+    }
+
+    /// Notes that the node that this request creates existed before, so that its number is not that
+    /// of a removed node that is used again.
+    pub fn note_existing(&self) {
+        self.existing.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether [`Call::note_existing`] was called since the last call.
+    pub fn take_existing(&self) -> bool {
+        self.existing.swap(false, Ordering::Relaxed)
     }
 
     /// Notes that this request uses the share numbered `share`, a number unique while the share is

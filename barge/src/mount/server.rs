@@ -223,6 +223,7 @@ fn confine(
             || remote_image
             || options.disk_cache.is_some()
             || args.overlay.is_some(),
+        changes: false,
         seccomp: Seccomp::action(options.seccomp, network),
     })
 }

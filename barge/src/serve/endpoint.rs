@@ -43,6 +43,11 @@ pub(super) trait Endpoint: Any + Send + Sync {
         false
     }
 
+    /// Returns whether agents in guests may repeat changes.
+    fn serves_agents(&self) -> bool {
+        false
+    }
+
     /// Returns the addresses at which [`Endpoint::bind`] may listen.
     fn sockets(&self) -> Vec<Addr> {
         let devices = self.devices().into_iter().map(|device| &device.addr);

@@ -6,6 +6,7 @@
 
 mod access;
 mod activation;
+pub(crate) mod agent;
 mod announce;
 pub(crate) mod args;
 mod async_copy;

@@ -11,6 +11,7 @@ use layers::{Clients, DiskQuota, Gate, Hide, Limiter};
 use vfs::source_stats::RemoteCounters;
 use vfs::{Call, Caller, Cx, Export, FileSystem, HandleKey, Support};
 
+use super::agent::AgentShares;
 use super::handle_key;
 use super::host::Host;
 use super::project_quota;
@@ -43,6 +44,8 @@ pub(super) struct Opener {
     counts: bool,
     /// Admits requests that wait for a limit of their share.
     timer: Arc<Timer>,
+    /// The shares whose changes agents may repeat, if there are agents.
+    agents: Option<Arc<AgentShares>>,
 }
 
 /// The demands of the endpoints and the engine on the exports.
@@ -57,6 +60,8 @@ pub(super) struct ExportRequirements {
     pub(super) connections: usize,
     /// Whether calls of sources on other servers are counted, for the status page.
     pub(super) counts: bool,
+    /// Whether agents in guests may repeat changes.
+    pub(super) agents: bool,
 }
 
 /// An opened share.
@@ -102,7 +107,13 @@ impl Opener {
             networked: demands.networked,
             counts: demands.counts,
             timer: Timer::new(),
+            agents: demands.agents.then(Arc::default),
         })
+    }
+
+    /// Returns the shares whose changes agents may repeat, if there are agents.
+    pub(super) fn agents(&self) -> Option<&Arc<AgentShares>> {
+        self.agents.as_ref()
     }
 
     /// Opens `share` under `name` for `clients`, or for all clients. Its read trace is a file of
@@ -174,6 +185,7 @@ impl Opener {
             hidden,
             seal: key.filter(|_| !seals),
             call_log: self.call_log.clone().map(|log| (log, name)),
+            agents: self.agents.as_deref().map(|shares| (shares, name)),
             ..stack
         };
         let fs = stack.wrap(opened)?;

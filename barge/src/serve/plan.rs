@@ -156,7 +156,13 @@ impl Plan {
             images: self.endpoints.iter().any(|one| one.serves_images()),
             connections: self.tuning.connections,
             counts: self.tuning.operation_stats,
+            agents: self.serves_agents(),
         }
+    }
+
+    /// Returns whether agents in guests may repeat changes.
+    pub(super) fn serves_agents(&self) -> bool {
+        self.endpoints.iter().any(|one| one.serves_agents())
     }
 
     /// Returns whether clients of other hosts may connect, as far as the plan says: to a TCP port,

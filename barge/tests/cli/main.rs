@@ -1,5 +1,6 @@
 //! Tests of the program: its options, its environment, and foreign clients.
 
+mod agent;
 mod bench;
 mod browser;
 mod bundle;

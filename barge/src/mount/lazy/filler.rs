@@ -112,6 +112,7 @@ fn confine(options: &ResolvedOptions, holder: &Holder) -> Result<(), Failure> {
         capabilities: kept,
         network,
         directories: true,
+        changes: false,
         seccomp: Seccomp::action(options.seccomp, network),
     })
 }

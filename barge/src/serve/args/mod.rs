@@ -69,6 +69,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(in crate::serve) block: BlockArgs,
     #[command(flatten)]
+    pub(in crate::serve) agent: AgentArgs,
+    #[command(flatten)]
     pub(in crate::serve) identity: IdentityArgs,
     #[command(flatten)]
     pub(in crate::serve) limits: LimitArgs,
@@ -110,6 +112,19 @@ pub(crate) struct NinePArgs {
     /// its locktimeout= (30 seconds), and signals end its wait, as flock -w needs.
     #[arg(long = "9p-no-lock-wait", alias = "no-lock-wait")]
     pub(in crate::serve) no_lock_wait: bool,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Notification")]
+pub(crate) struct AgentArgs {
+    /// Address for barge-agent in guests, which raises inotify events there; may be repeated
+    ///
+    /// tcp:HOST:PORT, unix:PATH (a monitor's virtio-serial port), vsock:[CID:]PORT,
+    /// vsock-uds:PATH:PORT or fd:N. An agent learns the names of changed files of a share that its
+    /// guest has mounted, as root of that guest would see them. All shares are served by one
+    /// process then.
+    #[arg(long, value_name = "ADDR")]
+    pub(in crate::serve) agent: Vec<Addr>,
 }
 
 #[derive(Args)]

@@ -166,6 +166,7 @@ pub(in crate::serve) fn enter(plan: &Plan, broker: &Arc<BrokerClient>) -> Result
         capabilities: kept,
         network,
         directories: uses_directories(plan, by_default),
+        changes: plan.serves_agents(),
         seccomp: Seccomp::action(plan.confinement.seccomp, network),
     };
     child::confine(&confinement)

@@ -30,6 +30,7 @@ impl Part {
             && !activation::is_activated()
             && !plan.uses_default_addrs()
             && plan.control.is_none()
+            && !plan.serves_agents()
             && plan.sources.record_calls.is_none();
         for endpoint in &plan.endpoints {
             status |= endpoint.shows_status();

@@ -4,6 +4,7 @@
 //! [`from_args`]. Each address of 9P and NBD, and each device, is an endpoint of its own, which can
 //! be added and removed while the server runs.
 
+mod agent;
 mod http;
 mod nbd;
 mod nfs;
@@ -47,6 +48,7 @@ pub(super) fn from_args(args: &ServeArgs) -> Result<Vec<Box<dyn Endpoint>>, Fail
     for addr in &args.block.nbd {
         all.push(Box::new(nbd::Nbd::new(addr.clone())));
     }
+    all.push(Box::new(agent::Agents::new(&args.agent.agent)));
     all.push(Box::new(http::Http::new(&args.observability)));
     Ok(all)
 }

@@ -37,6 +37,7 @@ impl VirtiofsdArgs {
             capabilities,
             network: false,
             directories: true,
+            changes: false,
             seccomp: self.seccomp.into(),
         };
         confinement.enter().map_err(Failure::new)

@@ -49,9 +49,10 @@ impl RequestContext<'_> {
         self.session.nodes.check_room()?;
         self.check_may_label()?;
         let entry = up.node.make(&self.cx, name, what, mode)?;
-        self.session
-            .nodes
-            .record_created(self.incarnation, &*entry.node);
+        if !self.cx.call.take_existing() {
+            let nodes = &self.session.nodes;
+            nodes.record_created(self.incarnation, &*entry.node);
+        }
         let entry = self.label(&*up.node, Some(name), entry)?;
         self.reply_entry(&up, &entry)
     }

@@ -284,6 +284,24 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "agent",
+        file: "agent.py",
+        quick: &[("CHANGES", "500")],
+        full: &[("CHANGES", "10000")],
+        setup: Setup::Agent,
+        mounts: &["virtiofs", "virtiofs-4q"],
+        ..DEFAULT
+    },
+    Script {
+        name: "agent-net",
+        file: "agent.py",
+        quick: &[("CHANGES", "500"), ("SELF", "no")],
+        full: &[("CHANGES", "10000"), ("SELF", "no")],
+        setup: Setup::Agent,
+        mounts: &["loose", "nfs3", "nfs4.1", "nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
         name: "block",
         file: "block.py",
         quick: &[("SIZE", "8")],

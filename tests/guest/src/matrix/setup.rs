@@ -41,6 +41,9 @@ pub(super) enum Setup {
     /// A guest with the share, whose server is configured by `{run}/barge.toml`; its process ID is
     /// in `{run}/server.pid`.
     Reload,
+    /// A guest with the share, whose agent connects over TCP, or over a port of virtio-serial if
+    /// the guest is on QEMU for its share.
+    Agent,
     /// A guest with the share as the server's only export, named `share`.
     Named,
     /// The same over virtiofs, with a control socket at `{run}/control`.
@@ -186,6 +189,15 @@ impl Setup {
                     "unshare -m sh -c '{disk} && {mounted} && exec {command}'"
                 )];
             }
+            Self::Agent => {
+                let (addr, device) = match mount.protocol {
+                    Protocol::Virtiofs { .. } => ("unix:{socket2}", &AGENT_PORT[..]),
+                    _ => ("tcp:{listen}:{port2}", &[][..]),
+                };
+                let addresses = format!("{} --agent {addr}", mount.address());
+                scene.server_commands = vec![serve("{share}", &addresses, mount)];
+                qemu.extend(device.iter().copied().map(String::from));
+            }
             Self::Named => {
                 scene.server_commands = vec![serve("share={share}", mount.address(), mount)];
             }
@@ -255,6 +267,14 @@ const VSOCK: [&str; 4] = [
     "socket,id=vsock,path={socket}",
     "-device",
     "vhost-user-vsock-pci,chardev=vsock",
+];
+
+/// A port of virtio-serial that is connected to the server's socket.
+const AGENT_PORT: [&str; 4] = [
+    "-chardev",
+    "socket,id=agent,path={socket2}",
+    "-device",
+    "virtserialport,chardev=agent,name=barge.agent",
 ];
 
 /// A disk with the device at the socket.

@@ -1,0 +1,144 @@
+//! The program `barge-agent`: options, a thread for each mount, and the end.
+
+#![forbid(unsafe_code)]
+
+use std::io::{Write, stdout};
+use std::process::{ExitCode, exit};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use agent::session::{self, Target};
+use clap::Parser;
+use command::agent::{AgentArgs, AgentMount};
+use command::{CommandResult, Failure, log, notify, signals};
+use rustix::fs::{Mode, OFlags};
+use transports::{Addr, StreamLink, dial};
+
+/// Pauses between two attempts to connect: at first, and at most.
+const RETRY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+
+fn main() -> ExitCode {
+    let args = AgentArgs::parse();
+    log::to_stderr(args.log.level(), args.log.log_format);
+    run(args).unwrap_or_else(|failure| {
+        eprintln!("barge-agent: {}", failure.message);
+        ExitCode::from(failure.status)
+    })
+}
+
+/// The server's end of the channel.
+#[derive(Clone)]
+enum Server {
+    At(Addr),
+    /// A device of virtio-serial.
+    Port(String),
+}
+
+impl Server {
+    fn parse(text: &str, mounts: usize) -> Result<Server, Failure> {
+        if !text.starts_with('/') {
+            let addr = text.parse();
+            return addr
+                .map(Server::At)
+                .map_err(|error| Failure::usage(format!("--connect: {error}")));
+        }
+        match mounts {
+            1 => Ok(Server::Port(text.into())),
+            _ => Err(Failure::usage(format!(
+                "--connect {text}: expected one --mount for a serial port, got {mounts}"
+            ))),
+        }
+    }
+
+    fn connect(&self) -> std::io::Result<StreamLink> {
+        match self {
+            Server::At(addr) => dial(addr),
+            Server::Port(path) => {
+                let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                StreamLink::new(rustix::fs::open(path, flags, Mode::empty())?, path)
+            }
+        }
+    }
+}
+
+fn run(args: AgentArgs) -> CommandResult {
+    let server = Server::parse(&args.connect, args.mounts.len())?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("expected to run as root"));
+    }
+    let _signals = signals::on_signal(|| exit(0), None)?;
+    let waiting = Arc::new(AtomicUsize::new(args.mounts.len()));
+    let threads: Vec<_> = args
+        .mounts
+        .into_iter()
+        .map(|mount| {
+            let (server, waiting) = (server.clone(), waiting.clone());
+            std::thread::spawn(move || {
+                serve(&server, &mount, &waiting, (args.once, args.remount_rw))
+            })
+        })
+        .collect();
+    // They end by a panic only, after which its mount is not notified.
+    let panicked = threads.into_iter().any(|thread| thread.join().is_err());
+    debug_assert!(panicked);
+    Err(Failure::new("a thread has panicked"))
+}
+
+/// Repeats the changes of one mount, until the end of the process. `waiting` is the number of
+/// mounts whose changes have not been reported yet. The last parameters are `--once` and
+/// `--remount-rw`.
+fn serve(
+    server: &Server,
+    mount: &AgentMount,
+    waiting: &AtomicUsize,
+    (once, remount): (bool, bool),
+) -> ! {
+    let mut target = Target {
+        share: &mount.share,
+        path: &mount.dir,
+        remount,
+        again: false,
+    };
+    let mut pause = RETRY[0];
+    let mut reported = false;
+    let mut begun = false;
+    loop {
+        let why = match server.connect() {
+            Ok(link) => {
+                let ended = session::run(&link, target, &mut || {
+                    tracing::info!("{}: changes are reported", mount.dir.display());
+                    begun = true;
+                    if !std::mem::replace(&mut reported, true)
+                        && waiting.fetch_sub(1, Ordering::SeqCst) == 1
+                    {
+                        announce();
+                    }
+                });
+                ended.to_string()
+            }
+            Err(error) => format!("cannot connect: {error}"),
+        };
+        target.again = reported;
+        let message = format!("{}: {why}", mount.dir.display());
+        if once {
+            // The other mounts end with the process.
+            eprintln!("barge-agent: {message}");
+            exit(1);
+        }
+        if std::mem::take(&mut begun) {
+            pause = RETRY[0];
+        }
+        tracing::warn!("{message}: next attempt in {:.1} s", pause.as_secs_f32());
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(RETRY[1]);
+    }
+}
+
+/// Reports that all mounts are notified.
+fn announce() {
+    let mut out = stdout();
+    // The output may be closed.
+    let _ = writeln!(out, "ready").and_then(|()| out.flush());
+    notify::send(&notify::ready("Reporting changes"));
+}

@@ -1,0 +1,258 @@
+//! The operations by which an agent repeats a change: those that the present state of the tree
+//! shows to be needed.
+
+use std::sync::Arc;
+
+use agent::protocol::{Action, ObjectKind};
+use layers::Pokes;
+use layers::poke::{Poke, ShownName};
+use vfs::{
+    Call, Caller, ChangeKinds, Cx, Entry, Errno, FileSystem, Kind, Name, Node, NodeId, Result,
+};
+
+use super::queue::{Place, QueuedChange};
+
+/// An operation, and the poke to announce before it.
+pub(super) struct Step {
+    pub(super) action: Action,
+    pub(super) poke: Option<Poke>,
+    /// The operations after a failure with this error.
+    pub(super) fallback: Option<(Errno, Vec<Step>)>,
+}
+
+impl Step {
+    fn new(action: Action, poke: Option<Poke>) -> Step {
+        Step {
+            action,
+            poke,
+            fallback: None,
+        }
+    }
+
+    /// An operation without effects.
+    pub(super) fn none() -> Step {
+        Step::new(Action::None, None)
+    }
+}
+
+/// A directory of the tree, or one that is gone.
+struct Found {
+    dir: Arc<dyn Node>,
+    /// The directories on the way that are gone.
+    gone: Vec<ShownName>,
+}
+
+/// Returns the operations that repeat `change`. Those whose names have changed again are left out,
+/// as further changes follow.
+pub(super) fn steps(tree: &dyn FileSystem, pokes: &Pokes, change: &QueuedChange) -> Vec<Step> {
+    let has = |kind| change.kinds.contains(kind);
+    if has(ChangeKinds::OVERFLOW) {
+        return vec![Step::new(Action::Overflow, None)];
+    }
+    let call = Call::detached().internal();
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let Ok(found) = find(tree, pokes, &cx, &change.name) else {
+        return Vec::new();
+    };
+    if change.name.name.is_empty() {
+        return modifications(change, &found.dir, found.dir.kind());
+    }
+    let Ok(name) = Name::new(&change.name.name) else {
+        return Vec::new();
+    };
+    let at = (found.dir.id(), change.name.name.clone());
+    let present = match found.gone.is_empty() {
+        true => found.dir.lookup(&cx, name).ok(),
+        false => None,
+    };
+    let mut steps = Vec::new();
+    if has(ChangeKinds::DELETED) {
+        let kind = match change.is_dir {
+            true => Kind::Directory,
+            false => Kind::File,
+        };
+        let entry = change.removed.clone();
+        let entry = entry.unwrap_or_else(|| pokes.removed(change.node, kind));
+        let delete = |entry| {
+            let poke = Poke::Delete {
+                dir: at.0,
+                name: at.1.clone(),
+                entry,
+                above: found.gone.clone(),
+            };
+            let action = Action::Delete {
+                path: change.name.full().into(),
+                is_dir: change.is_dir,
+            };
+            Step::new(action, Some(poke))
+        };
+        let mut step = delete(entry);
+        if found.gone.is_empty() && present.is_none() {
+            // The guest's kernel has noticed the removal, without an event, and does not ask: the
+            // name is created first. A socket cannot be opened meanwhile.
+            let (kind, object) = match change.is_dir {
+                true => (Kind::Directory, ObjectKind::Directory),
+                false => (Kind::Socket, ObjectKind::Socket),
+            };
+            let entry = pokes.removed(None, kind);
+            let create = Action::Create {
+                path: change.name.full().into(),
+                kind: object,
+                target: None,
+            };
+            let poke = Poke::Create {
+                dir: at.0,
+                name: at.1.clone(),
+                stand_in: Some(entry.clone()),
+            };
+            let create = Step::new(create, Some(poke));
+            step.fallback = Some((Errno::ENOENT, vec![create, delete(entry)]));
+        }
+        steps.push(step);
+    }
+    let Some(present) = present else {
+        // It was created and is gone: with the removal merged, or to be reported.
+        return steps;
+    };
+    if has(ChangeKinds::RENAMED)
+        && let Some(old) = &change.old_name
+        && let Ok(from) = find(tree, pokes, &cx, old)
+        && from.gone.is_empty()
+    {
+        let poke = Poke::Rename {
+            from: (from.dir.id(), old.name.clone()),
+            to: at.clone(),
+            entry: present.clone(),
+            replaced: replaced(pokes, &at, &present),
+        };
+        let rename = || {
+            let action = Action::Rename {
+                path: old.full().into(),
+                to: change.name.full().into(),
+            };
+            Step::new(action, Some(poke.clone()))
+        };
+        let mut step = rename();
+        // The guest's kernel has noticed that the old name is gone, as for a removal.
+        if let Some(action) = creation_action(&cx, old.full(), &present) {
+            let poke = Poke::Create {
+                dir: from.dir.id(),
+                name: old.name.clone(),
+                stand_in: Some(present.clone()),
+            };
+            let create = Step::new(action, Some(poke));
+            step.fallback = Some((Errno::ENOENT, vec![create, rename()]));
+        }
+        steps.push(step);
+    }
+    if has(ChangeKinds::CREATED) {
+        steps.extend(creation(&cx, change, at, &present));
+    }
+    steps.extend(modifications(change, &present.node, present.attr.kind));
+    steps
+}
+
+/// Returns the object that had the name `at` before `present`, if clients know it.
+fn replaced(pokes: &Pokes, at: &(NodeId, Vec<u8>), present: &Entry) -> Option<Entry> {
+    let known = pokes.remembered(at.0, &at.1)?;
+    let is_another = known.node.id() != present.node.id();
+    let is_directory = |entry: &Entry| entry.attr.kind == Kind::Directory;
+    let fits = is_directory(&known) == is_directory(present);
+    (is_another && fits).then(|| pokes.removed(Some(known.node.id()), known.attr.kind))
+}
+
+fn creation(
+    cx: &Cx<'_>,
+    change: &QueuedChange,
+    (dir, name): (NodeId, Vec<u8>),
+    present: &Entry,
+) -> Option<Step> {
+    let path = change.name.full();
+    let action = creation_action(cx, path.clone(), present)?;
+    let node = present.node.id();
+    let attributes = Action::Attributes { path: path.into() };
+    let attributes = Step::new(attributes, Some(Poke::Change { node }));
+    let poke = Poke::Create {
+        dir,
+        name,
+        stand_in: None,
+    };
+    Some(Step {
+        // The guest's kernel has the name already, and does not ask.
+        fallback: Some((Errno::EEXIST, vec![attributes])),
+        ..Step::new(action, Some(poke))
+    })
+}
+
+/// Returns the creation of an object like `present` at `path`; `None` for a device.
+fn creation_action(cx: &Cx<'_>, path: Vec<u8>, present: &Entry) -> Option<Action> {
+    let target = match present.attr.kind {
+        Kind::Symlink => Some(present.node.readlink(cx).ok()?.into()),
+        _ => None,
+    };
+    Some(Action::Create {
+        path: path.into(),
+        kind: object_kind(present.attr.kind)?,
+        target,
+    })
+}
+
+fn modifications(change: &QueuedChange, node: &Arc<dyn Node>, kind: Kind) -> Vec<Step> {
+    let poke = || Some(Poke::Change { node: node.id() });
+    let path = change.name.full();
+    let mut steps = Vec::new();
+    if change.kinds.contains(ChangeKinds::CONTENTS) && kind != Kind::Directory {
+        let path = path.clone().into();
+        steps.push(Step::new(Action::Modify { path }, poke()));
+    }
+    if change.kinds.contains(ChangeKinds::ATTRIBUTES) {
+        let path = path.into();
+        steps.push(Step::new(Action::Attributes { path }, poke()));
+    }
+    steps
+}
+
+/// Finds the directory of `place`. Directories on the way that are gone are those by which clients
+/// have found them. Returns `ESTALE` if another directory is there.
+fn find(tree: &dyn FileSystem, pokes: &Pokes, cx: &Cx<'_>, place: &Place) -> Result<Found> {
+    let mut found = Found {
+        dir: tree.root(cx)?,
+        gone: Vec::new(),
+    };
+    let parts = place.path.split(|&byte| byte == b'/');
+    for part in parts.filter(|part| !part.is_empty()) {
+        let present = match found.gone.is_empty() {
+            true => found.dir.lookup(cx, Name::new(part)?),
+            false => Err(Errno::ENOENT),
+        };
+        let entry = match present {
+            Err(Errno::ENOENT) => {
+                let up = found.dir.id();
+                let entry = pokes.remembered(up, part).ok_or(Errno::ENOENT)?;
+                found.gone.push(((up, part.to_vec()), entry.clone()));
+                entry
+            }
+            present => present?,
+        };
+        if entry.node.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        found.dir = entry.node;
+    }
+    match found.dir.id() == place.dir {
+        true => Ok(found),
+        false => Err(Errno::ESTALE),
+    }
+}
+
+/// Returns the kind, `None` for a device, which an agent does not create.
+fn object_kind(kind: Kind) -> Option<ObjectKind> {
+    match kind {
+        Kind::File => Some(ObjectKind::File),
+        Kind::Directory => Some(ObjectKind::Directory),
+        Kind::Symlink => Some(ObjectKind::Symlink),
+        Kind::Fifo => Some(ObjectKind::Fifo),
+        Kind::Socket => Some(ObjectKind::Socket),
+        Kind::CharDevice | Kind::BlockDevice => None,
+    }
+}

@@ -1,0 +1,60 @@
+//! Agents in guests, which repeat changes of a share so that the guest's kernel raises inotify(7)
+//! events for them (`--agent`).
+//!
+//! The layer [`layers::Pokes`] answers their requests, [`watcher`] passes the changes of a share to
+//! the queue of each of its agents ([`queue`]), and [`session`] tells an agent what to repeat. An
+//! agent learns changes only after a request through the share's layers has shown that it is a
+//! client of it.
+//!
+//! Lock order: the shares, then the watcher of a share, then a queue. Each is held for short times
+//! only, except that a watcher is held while a stream of changes begins.
+
+mod actions;
+mod queue;
+mod server;
+mod session;
+mod watcher;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use layers::Pokes;
+use parking_lot::Mutex;
+use vfs::FileSystem;
+
+pub(super) use self::server::AgentServer;
+use self::watcher::Watcher;
+
+/// The shares whose changes agents may repeat, by name.
+#[derive(Default)]
+pub(crate) struct AgentShares {
+    shares: Mutex<HashMap<String, Arc<NotifiedShare>>>,
+}
+
+/// A share with agents.
+struct NotifiedShare {
+    /// The tree below the layer, which does not stay open for agents.
+    tree: Weak<dyn FileSystem>,
+    pokes: Arc<Pokes>,
+    watcher: Mutex<Watcher>,
+}
+
+impl AgentShares {
+    /// Adds the share `name`, with `tree` below the layer `pokes`. It replaces one of that name.
+    pub(crate) fn add(&self, name: &str, tree: &Arc<dyn FileSystem>, pokes: Arc<Pokes>) {
+        let share = Arc::new(NotifiedShare {
+            tree: Arc::downgrade(tree),
+            pokes,
+            watcher: Mutex::default(),
+        });
+        let mut shares = self.shares.lock();
+        // Removed shares are gone with their clients.
+        shares.retain(|_, share| share.tree.strong_count() > 0);
+        shares.insert(name.to_owned(), share);
+    }
+
+    fn get(&self, name: &str) -> Option<Arc<NotifiedShare>> {
+        let found = self.shares.lock().get(name).cloned();
+        found.filter(|share| share.tree.strong_count() > 0)
+    }
+}
