@@ -25,6 +25,9 @@ use crate::source::open_overlay;
 /// The layers to stack on a source. A layer that is absent costs nothing.
 #[derive(Default)]
 pub(crate) struct Stack<'a> {
+    /// The layer that limits disk space. It lies on the source itself, whose nodes live as long as
+    /// any client uses them; hidden files use space as well.
+    pub(crate) quota: Option<DiskQuota>,
     /// The counters of calls of a source on another server.
     pub(crate) remote: Option<Arc<RemoteCounters>>,
     /// The disk cache for files of another server.
@@ -33,8 +36,6 @@ pub(crate) struct Stack<'a> {
     pub(crate) read_trace: Option<Arc<TraceFile>>,
     /// The directory that stores changes, and the options to open it with.
     pub(crate) overlay: Option<(PathBuf, hostdir::Options)>,
-    /// The layer that limits disk space: hidden files use some as well.
-    pub(crate) quota: Option<DiskQuota>,
     /// The layer that hides paths.
     pub(crate) hidden: Option<Hide>,
     /// The key that seals file handles.
@@ -76,6 +77,9 @@ pub(crate) enum Access {
 impl Stack<'_> {
     /// Stacks the layers on `fs`. Returns an error if a directory of a layer cannot be used.
     pub(crate) fn wrap(self, mut fs: Arc<dyn FileSystem>) -> Result<Arc<dyn FileSystem>, Failure> {
+        if let Some(quota) = self.quota {
+            fs = stack(fs, quota);
+        }
         if let Some(counters) = self.remote {
             let start = Instant::now();
             fs = stack(
@@ -91,9 +95,6 @@ impl Stack<'_> {
         }
         if let Some((dir, options)) = self.overlay {
             fs = open_overlay(fs, &dir, options)?;
-        }
-        if let Some(quota) = self.quota {
-            fs = stack(fs, quota);
         }
         if let Some(hidden) = self.hidden {
             fs = stack(fs, hidden);

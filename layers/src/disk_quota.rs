@@ -38,7 +38,7 @@ use vfs::{
 pub use usage::{Amount, DiskLimits};
 
 use crate::{Layer, Opened, forward};
-use count::Measure;
+use count::{Measure, Space};
 use usage::{Reservation, Usage};
 
 /// The layer.
@@ -80,7 +80,7 @@ const CHECKED_UNLINKED: usize = 4;
 
 /// The number of objects without a name to check when space is short or shown: a client may have
 /// many, and others wait for the lock meanwhile.
-const MOST_CHECKED_UNLINKED: usize = 4096;
+const MOST_CHECKED_UNLINKED: usize = 256;
 
 /// The use of an object's charge by an operation in progress.
 struct Entered<'a> {
@@ -129,7 +129,7 @@ impl DiskQuota {
     }
 
     /// Returns the present usage, without reservations. It may include objects that nobody uses any
-    /// more if there are more than 4,096 without a name.
+    /// more if there are more than 256 without a name.
     pub fn used(&self) -> Amount {
         self.objects
             .lock()
@@ -153,7 +153,7 @@ impl DiskQuota {
         // A measurement before this could be older than that of a change which ends meanwhile.
         let entered = self.enter(object.id(cx)?);
         let attr = object.attr(cx)?;
-        let before = self.measure.bytes(object, &attr, cx)?;
+        let before = self.measure.space(object, &attr, cx)?.bytes();
         lock(&entered.charged, cx)?.get_or_insert(before);
         Ok(Change {
             entered,
@@ -280,7 +280,8 @@ impl DiskQuota {
             return;
         };
         if charged.is_none() {
-            *charged = self.measure.bytes(object, &attr, cx).ok();
+            let space = self.measure.space(object, &attr, cx).ok();
+            *charged = space.map(Space::bytes);
         }
         let unlinked = (attr.nlink == 0).then(|| Arc::downgrade(node));
         self.objects.lock().set_unlinked(node.id(), unlinked);
@@ -378,8 +379,13 @@ impl Change<'_> {
         let quota = self.entered.quota;
         let mut charged = self.entered.charged.lock();
         let before = charged.unwrap_or(self.before);
-        let measured = quota.measure.bytes_after(object, cx);
-        let now = measured.unwrap_or(before + reserved.amount().bytes);
+        let measured = quota.measure.space_after(object, cx);
+        let now = match measured {
+            Some(Space::All(now)) => now,
+            // So much more, or less if another request has counted it as well.
+            Some(Space::Contents(now)) => before + now.saturating_sub(self.before),
+            None => before + reserved.amount().bytes,
+        };
         *charged = Some(now);
         quota.usage.replace(before, now);
     }
@@ -559,6 +565,7 @@ impl Layer for DiskQuota {
     ) -> Result<(Entry, Arc<dyn File>)> {
         let exclusive = flags.contains(OpenFlags::EXCL);
         loop {
+            cx.call.check()?;
             // So it is certain whether a file was created.
             let create = || inner.create(cx, name, flags | OpenFlags::EXCL, mode);
             let refused = match self.add(inner, cx, 0, create, |(entry, _)| entry) {
@@ -718,8 +725,7 @@ impl Layer for DiskQuota {
         // allocated in advance.
         let within = match how {
             AllocateMode::KeepSize | AllocateMode::ZeroKeepSize => {
-                let size = inner.attr(cx, AttrMask::SIZE)?.size;
-                self.measure.round_up(size).saturating_sub(offset)
+                inner.attr(cx, AttrMask::SIZE)?.size.saturating_sub(offset)
             }
             _ => len,
         };
@@ -728,6 +734,12 @@ impl Layer for DiskQuota {
             // The range beyond the end of the file is zero.
             AllocateMode::ZeroKeepSize if within == 0 => return Ok(()),
             _ => len.min(within),
+        };
+        // A file that another request makes shorter meanwhile grows again, which is counted.
+        let how = match how {
+            AllocateMode::KeepSize => AllocateMode::Extend,
+            AllocateMode::ZeroKeepSize => AllocateMode::Zero,
+            how => how,
         };
         let allocate = || inner.allocate(cx, how, offset, len);
         match how {

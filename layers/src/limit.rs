@@ -11,8 +11,9 @@
 //! first moves bytes if there is a debt: on a lane's thread it returns `WOULD_BLOCK`, on a worker
 //! `PARKED`. It holds no thread, can be cancelled, and keeps its place among the requests of its
 //! client; clients take turns (`scheduler`). It is charged when it is admitted, so that a rerun
-//! is not charged again. Requests that cannot wait leave a debt that later ones wait for: those
-//! that had an effect ([`Call::end_admission`]), and those of threads without an engine.
+//! is not charged again. A request that had an effect ([`Call::end_admission`]) does not wait: if
+//! it would move bytes while there is a debt it gets `EAGAIN` (`NFS4ERR_DELAY`). Requests of
+//! threads without an engine leave a debt that later ones wait for.
 //!
 //! A request passes as long as there is no debt of bytes, whatever its size; so a rate can be lower
 //! than the size of a request. Requests that move no bytes do not wait for a debt of bytes.
@@ -180,7 +181,8 @@ impl Admission {
     /// Charges the request for `ops` and `bytes`, if it may pass, or lets it wait.
     fn arrive(&mut self, cx: &Cx<'_>, ops: u64, bytes: u64) -> Result<()> {
         let wait = match (cx.patience, cx.call.waker()) {
-            _ if cx.call.admission_ended() => Wait::Never,
+            _ if cx.call.admission_ended() && bytes == 0 => Wait::Never,
+            _ if cx.call.admission_ended() => Wait::Refuse,
             (Patience::None | Patience::Brief, _) => Wait::Refuse,
             (Patience::Full, Some(waker)) => Wait::Until(waker),
             (Patience::Full, None) => Wait::Never,
@@ -195,6 +197,8 @@ impl Admission {
             .limiter
             .with_scheduler(|scheduler, now, woken| scheduler.arrive(&arrival, now, woken));
         match decision {
+            // A request that had an effect cannot be run again.
+            Decision::Refused if cx.call.admission_ended() => Err(Errno::EAGAIN),
             Decision::Refused => Err(Errno::WOULD_BLOCK),
             Decision::Admitted => {
                 self.admitted(ops, bytes);
@@ -256,6 +260,10 @@ impl Drop for Admission {
 
 /// The bytes that a copy is charged for in advance: it moves as many as it can within a step.
 const COPY_STEP: u64 = 1 << 20;
+
+/// The most bytes that a copy moves at once: a source that shares blocks could copy any number, for
+/// which all other clients would wait.
+const MAX_COPY: u64 = 16 << 20;
 
 /// The time after which a request checks whether it is admitted if there is no timer.
 const RETRY: Duration = Duration::from_millis(10);
@@ -500,12 +508,17 @@ impl Layer for Limiter {
         len: u64,
         how: CopyMode,
     ) -> Result<u64> {
-        let copy = || inner.copy(cx, offset, to, to_offset, len, how);
+        let copy = |len| inner.copy(cx, offset, to, to_offset, len, how);
         match self.client_of(cx.call) {
-            None => copy(),
+            None => copy(len),
             // It moves no bytes.
-            Some(_) if how == CopyMode::Clone => self.limited(Op::Copy, inner.node.id(), cx, copy),
-            Some(client) => self.transfer(client, cx, len.min(COPY_STEP), copy),
+            Some(_) if how == CopyMode::Clone => {
+                self.limited(Op::Copy, inner.node.id(), cx, || copy(len))
+            }
+            Some(client) => {
+                let len = len.min(MAX_COPY);
+                self.transfer(client, cx, len.min(COPY_STEP), || copy(len))
+            }
         }
     }
 

@@ -302,7 +302,7 @@ fn an_attempt_that_would_block_is_not_charged() {
 }
 
 #[test]
-fn requests_that_had_an_effect_do_not_wait_but_owe() {
+fn requests_that_had_an_effect_do_not_wait() {
     let world = World::new();
     world.limiter.set(limits("ops=1", "none"));
     let attr = |call: &Call| world.root.attr(&full(call), AttrMask::STAT).map(drop);
@@ -311,6 +311,10 @@ fn requests_that_had_an_effect_do_not_wait_but_owe() {
         call.end_admission();
         assert_eq!(attr(&call), Ok(()));
     }
+    // One that would move bytes is refused while there is a debt.
+    let (call, _) = on_worker(1);
+    call.end_admission();
+    assert_eq!(world.read(&full(&call), 0, 1000), Err(Errno::EAGAIN));
     // Nor do those of a thread without an engine.
     assert_eq!(attr(&inline(1)), Ok(()));
     world.clock.set(3500);

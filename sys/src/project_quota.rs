@@ -17,8 +17,9 @@ const PROJECT: i32 = 2;
 /// `Q_SETQUOTA` of `linux/quota.h`.
 const SET_QUOTA: i32 = 0x80_0008;
 
-/// `QIF_BLIMITS | QIF_ILIMITS`: the limits are valid, the other fields are not.
-const LIMITS_ARE_VALID: u32 = 1 | 4;
+/// `QIF_BLIMITS` and `QIF_ILIMITS`: these limits are valid, other fields are not.
+const SPACE_IS_VALID: u32 = 1;
+const INODES_ARE_VALID: u32 = 4;
 
 /// `struct fsxattr`.
 #[repr(C)]
@@ -66,14 +67,20 @@ pub fn inherited_project(dir: BorrowedFd<'_>) -> Result<Option<u32>> {
 }
 
 /// Sets the hard limits of `project` on the file system of `file`, in bytes, rounded down to 1 KiB,
-/// and in inodes; 0 is unlimited. There are no soft limits (quotactl_fd(2), Linux 5.14). Returns
-/// `EPERM` without CAP_SYS_ADMIN, and `ESRCH` or `ENOSYS` if the file system does not enforce
-/// project quotas.
-pub fn set_limits(file: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64) -> Result<()> {
+/// and in inodes, without soft ones (quotactl_fd(2), Linux 5.14). `None` leaves a limit as it is.
+/// Returns `EPERM` without CAP_SYS_ADMIN, and `ESRCH` or `ENOSYS` if the file system does not
+/// enforce project quotas.
+pub fn set_limits(
+    file: BorrowedFd<'_>,
+    project: u32,
+    bytes: Option<u64>,
+    inodes: Option<u64>,
+) -> Result<()> {
+    let valid = |limit: Option<u64>, flag| if limit.is_some() { flag } else { 0 };
     let quota = DiskQuota {
-        block_limit: bytes / 1024,
-        inode_limit: inodes,
-        valid: LIMITS_ARE_VALID,
+        block_limit: bytes.unwrap_or(0) / 1024,
+        inode_limit: inodes.unwrap_or(0),
+        valid: valid(bytes, SPACE_IS_VALID) | valid(inodes, INODES_ARE_VALID),
         ..DiskQuota::default()
     };
     // `QCMD` of `linux/quota.h`.
@@ -105,6 +112,6 @@ mod tests {
         let dir = std::fs::File::open(dir.path()).expect("open");
         let found = inherited_project(dir.as_fd());
         assert!(!matches!(found, Ok(Some(_))), "{found:?}");
-        assert!(set_limits(dir.as_fd(), 1 << 30, 1 << 40, 0).is_err());
+        assert!(set_limits(dir.as_fd(), 1 << 30, Some(1 << 40), None).is_err());
     }
 }

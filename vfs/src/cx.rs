@@ -401,9 +401,8 @@ impl Call {
     /// this was the first call.
     pub fn cancel(&self) -> bool {
         let first = !self.cancelled.swap(true, Ordering::SeqCst);
-        for waker in std::mem::take(&mut *self.on_cancel.lock()) {
-            waker.wake();
-        }
+        let wakers = std::mem::take(&mut *self.on_cancel.lock());
+        wakers.into_iter().for_each(Waker::wake);
         first
     }
 

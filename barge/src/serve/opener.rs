@@ -167,7 +167,7 @@ impl Opener {
         };
         let quota = match share.quota {
             limits if limits == DiskLimits::default() => None,
-            limits => open_quota(&*opened, name, limits)?,
+            limits => open_quota(&*opened, source, name, limits)?,
         };
         let trace = share.read_trace.as_deref();
         let trace = trace.map(|path| TraceFile::new(path, host.create(path)));
@@ -249,10 +249,22 @@ impl Opener {
     }
 }
 
-/// Counts the share `name`, whose source is `fs`, and returns its quota; `None` if the kernel
-/// enforces the limits.
+/// The file systems whose `st_blocks` has the space of data as soon as it is written: ext4, XFS,
+/// btrfs, F2FS, tmpfs and overlayfs (`include/uapi/linux/magic.h`). ZFS and NFS count it later.
+const COUNTABLE: [u32; 6] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0x0102_1994,
+    0x794c_7630,
+];
+
+/// Counts the share `name`, whose source `source` is opened as `fs`, and returns its quota; `None`
+/// if the kernel enforces the limits.
 fn open_quota(
     fs: &dyn FileSystem,
+    source: &Source,
     name: &str,
     limits: DiskLimits,
 ) -> Result<Option<DiskQuota>, Failure> {
@@ -261,8 +273,20 @@ fn open_quota(
     let call = Call::detached();
     let cx = Cx::new(&Caller::ROOT, &call);
     let stat = fs.root(&cx).and_then(|root| root.statfs(&cx));
-    if project_quota::is_in_force(limits, &stat.map_err(failed)?) {
+    let stat = stat.map_err(failed)?;
+    if project_quota::is_in_force(limits, &stat) {
         return Ok(None);
+    }
+    let is_local = matches!(
+        source,
+        Source::Tree(barge_client::Source::HostDir(_) | barge_client::Source::Memory)
+    );
+    if !is_local || !COUNTABLE.contains(&stat.magic) {
+        return Err(Failure::new(format!(
+            "quota of '{name}': expected a directory on ext4, XFS, btrfs, F2FS, tmpfs or \
+             overlayfs, whose blocks can be counted, got {source} on a file system of type {:#x}",
+            stat.magic
+        )));
     }
     let quota = DiskQuota::new(fs, limits).map_err(failed)?;
     let used = quota.used();

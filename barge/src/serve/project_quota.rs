@@ -31,12 +31,7 @@ pub(super) fn apply(shares: &[Share]) {
             continue;
         };
         let DiskLimits { bytes, inodes } = share.quota;
-        let set = set_limits(
-            dir.as_fd(),
-            project,
-            bytes.unwrap_or(0),
-            inodes.unwrap_or(0),
-        );
+        let set = set_limits(dir.as_fd(), project, bytes, inodes);
         match set {
             Ok(()) => tracing::info!("{}: limited project {project}", path.display()),
             Err(error) => tracing::info!(
@@ -52,7 +47,9 @@ pub(super) fn apply(shares: &[Share]) {
 pub(super) fn is_in_force(limits: DiskLimits, stat: &StatFs) -> bool {
     let size = stat.blocks.saturating_mul(stat.bsize.into());
     limits.bytes.is_none_or(|bytes| size <= bytes)
-        && limits.inodes.is_none_or(|inodes| stat.files <= inodes)
+        && limits
+            .inodes
+            .is_none_or(|inodes| (1..=inodes).contains(&stat.files))
         && !sys::caps::have_all(CapabilitySet::SYS_RESOURCE)
 }
 

@@ -14,6 +14,23 @@ use super::{Amount, Measured, bytes_of, patient};
 /// a request as that of a block.
 const MAX_GRANULE: u64 = 64 << 10;
 
+/// The measured space of an object in bytes.
+#[derive(Clone, Copy)]
+pub(super) enum Space {
+    /// All of it.
+    All(u64),
+    /// That of its contents: the node is unknown, and so are its extended attributes.
+    Contents(u64),
+}
+
+impl Space {
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            Space::All(bytes) | Space::Contents(bytes) => bytes,
+        }
+    }
+}
+
 /// Estimates and measures the space of objects.
 pub(super) struct Measure {
     /// The unit of space in bytes.
@@ -30,34 +47,36 @@ impl Measure {
     }
 
     /// Returns the space of `object`, which has the attributes `attr`.
-    pub(super) fn bytes(&self, object: Measured<'_>, attr: &Attr, cx: &Cx<'_>) -> Result<u64> {
+    pub(super) fn space(&self, object: Measured<'_>, attr: &Attr, cx: &Cx<'_>) -> Result<Space> {
         let (all, contents) = (bytes_of(attr), self.round_up(attr.size));
         if attr.kind != Kind::File || all <= contents {
-            return Ok(all);
+            return Ok(Space::All(all));
         }
-        let xattrs = match object.node() {
-            Some(node) => self.xattr_bytes(node, cx)?,
-            None => u64::MAX,
-        };
-        Ok(contents + xattrs.min(all - contents))
+        match object.node() {
+            Some(node) => {
+                let xattrs = self.xattr_bytes(node, cx)?;
+                Ok(Space::All(contents + xattrs.min(all - contents)))
+            }
+            None => Ok(Space::Contents(contents)),
+        }
     }
 
     /// Returns the space of a new object: without contents that another client may have written
     /// since, which that client's operation counts.
     pub(super) fn initial_bytes(&self, new: &Entry, cx: &Cx<'_>) -> u64 {
         let all = bytes_of(&new.attr);
-        let bytes = self.bytes(Measured::from(&*new.node), &new.attr, cx);
+        let space = self.space(Measured::from(&*new.node), &new.attr, cx);
         let contents = match new.attr.kind {
             Kind::File => all.min(self.round_up(new.attr.size)),
             _ => 0,
         };
-        bytes.unwrap_or(all) - contents
+        space.map_or(all, Space::bytes) - contents
     }
 
     /// Returns the space of `object` after an operation, or `None` if it cannot be measured.
-    pub(super) fn bytes_after(&self, object: Measured<'_>, cx: &Cx<'_>) -> Option<u64> {
+    pub(super) fn space_after(&self, object: Measured<'_>, cx: &Cx<'_>) -> Option<Space> {
         let cx = &patient(cx);
-        self.bytes(object, &object.attr(cx).ok()?, cx).ok()
+        self.space(object, &object.attr(cx).ok()?, cx).ok()
     }
 
     /// Returns the most space that a file with `attr` needs in addition for `len` bytes at
@@ -161,8 +180,8 @@ impl Counted<'_> {
                     return true;
                 }
                 let object = Measured::from(&*entry.node);
-                let bytes = self.measure.bytes(object, &entry.attr, cx);
-                self.used.bytes += bytes.unwrap_or(bytes_of(&entry.attr));
+                let space = self.measure.space(object, &entry.attr, cx);
+                self.used.bytes += space.map_or(bytes_of(&entry.attr), Space::bytes);
                 self.used.inodes += 1;
                 true
             };

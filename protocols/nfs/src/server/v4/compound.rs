@@ -214,6 +214,16 @@ impl RequestContext<'_, Compound> {
         }
     }
 
+    /// Runs an operation after whose success the compound cannot be restarted.
+    pub(super) fn with_effect(
+        &mut self,
+        operation: impl FnOnce(&mut Self) -> OpResult,
+    ) -> OpResult {
+        operation(self)?;
+        self.forbid_restart();
+        Ok(())
+    }
+
     /// Records that the compound had an effect, so that it cannot be restarted.
     pub(super) fn forbid_restart(&mut self) {
         self.patience = Patience::Full;
