@@ -42,9 +42,10 @@ use vfs::{
 use self::stand_in::StandIn;
 use crate::{Layer, Opened, forward};
 
-/// The user ids of agents. Neither accounts nor containers have such an id (systemd's table of
-/// UIDs): a guest's programs must not be taken for its agent.
-pub const AGENT_UIDS: Range<u32> = 0x7000_0000..0x7f00_0000;
+/// The user ids of agents: above those that SSSD and FreeIPA assign by default (up to 2000200000)
+/// and those of containers, below those that systemd reserves (from 0x7ffe0000). A guest's programs
+/// must not be taken for its agent.
+pub const AGENT_UIDS: Range<u32> = 0x7740_0000..0x7f00_0000;
 
 /// Maximum number of agents of a tree.
 pub const MAX_AGENTS: usize = 64;
