@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use layers::Pokes;
 use vfs::peer::PeerKey;
-use vfs::{Call, Caller, Change, ChangeKinds, ChangeStream, Cx, Errno, Kind, Result};
+use vfs::{Call, Caller, Change, ChangeKinds, ChangeStream, Cx, Errno, FileSystem, Kind, Result};
 
 use super::NotifiedShare;
 use super::queue::{Queue, QueuedChange};
@@ -69,7 +69,10 @@ impl NotifiedShare {
                 watcher
                     .agents
                     .retain(|agent| agent.queue.strong_count() > 0);
-                if watcher.agents.is_empty() || self.tree.strong_count() == 0 {
+                if self.tree.strong_count() == 0 {
+                    return watcher.end();
+                }
+                if watcher.agents.is_empty() {
                     watcher.runs = false;
                     return;
                 }
@@ -80,35 +83,47 @@ impl NotifiedShare {
                 .filter_map(|agent| Some((agent.queue.upgrade()?, agent.client)))
                 .collect();
             let read = changes.next(INTERVAL, &mut |change| {
-                pass(&self.pokes, &queues, change);
+                if let Some(tree) = self.tree.upgrade() {
+                    pass(&*tree, &self.pokes, &queues, change);
+                }
             });
             if let Err(errno) = read {
                 if errno != Errno::ESTALE {
                     tracing::warn!("notification of agents has ended: {errno}");
                 }
-                // Agents begin another conversation, and another stream with it.
-                let mut watcher = self.watcher.lock();
-                for agent in watcher.agents.drain(..) {
-                    if let Some(queue) = agent.queue.upgrade() {
-                        queue.end();
-                    }
-                }
-                watcher.runs = false;
-                return;
+                return self.watcher.lock().end();
             }
         }
     }
 }
 
+impl Watcher {
+    /// Ends all queues, as the thread ends. Agents begin another conversation, and another stream
+    /// with it.
+    fn end(&mut self) {
+        for agent in self.agents.drain(..) {
+            if let Some(queue) = agent.queue.upgrade() {
+                queue.end();
+            }
+        }
+        self.runs = false;
+    }
+}
+
 /// Passes a change to the queues of those that need it.
-fn pass(pokes: &Pokes, queues: &[(Arc<Queue>, Option<PeerKey>)], change: &Change<'_>) {
+fn pass(
+    tree: &dyn FileSystem,
+    pokes: &Pokes,
+    queues: &[(Arc<Queue>, Option<PeerKey>)],
+    change: &Change<'_>,
+) {
     // While the object exists, so that its number is not that of another one.
     let removed = change.kinds.contains(ChangeKinds::DELETED).then(|| {
         let kind = match change.is_dir {
             true => Kind::Directory,
             false => Kind::File,
         };
-        pokes.removed(change.node, kind)
+        pokes.removed(tree, change.node, kind)
     });
     for (queue, client) in queues {
         let kinds = match change.by_this_process {
