@@ -194,6 +194,11 @@ mod tests {
         assert!(is_source(Stack::default()));
         assert!(is_source(access(SquashMode::None, true, false)));
         assert!(is_source(access(SquashMode::RemoteRoot, false, false)));
+        let shares = AgentShares::default();
+        assert!(is_source(Stack {
+            agents: Some((&shares, "share")),
+            ..Stack::default()
+        }));
         assert!(!is_source(access(SquashMode::RemoteRoot, true, false)));
         assert!(!is_source(access(SquashMode::Root, false, false)));
         let read_only = over(access(SquashMode::None, false, true));
