@@ -215,8 +215,8 @@ impl Pokes {
         })
     }
 
-    /// Returns the entry by which an agent finds an object of `kind` whose name is gone from `tree`,
-    /// the one below: the node that clients know by the number `id`, or a stand-in. May block.
+    /// Returns the entry by which an agent finds an object of `kind` whose name is gone from the
+    /// tree below: the node that clients know by the number `id`, or a stand-in. May block.
     pub fn removed(&self, tree: &dyn FileSystem, id: Option<NodeId>, kind: Kind) -> Entry {
         let recalled = id.and_then(|id| self.recall(tree, id));
         if let Some(Entry { node, attr }) = recalled.filter(|entry| entry.attr.kind == kind) {
@@ -253,22 +253,23 @@ impl Pokes {
 
     /// Returns the node that clients know by the number `id`, or a stand-in of it, with its
     /// attributes when it was found last. A stand-in has the number and the handle of the object
-    /// only if no other name can lead to it.
+    /// only if it is gone, as far as its handle or its number of links shows.
     fn recall(&self, tree: &dyn FileSystem, id: NodeId) -> Option<Entry> {
         let (node, attr, handle) = {
             let slot = self.known[slot_of(id)].lock();
             let known = slot.as_ref().filter(|known| known.id == id)?;
             (known.node.upgrade(), known.attr, known.handle)
         };
-        let resolved = || {
-            let call = Call::detached().internal();
-            let node = tree.resolve(&Cx::new(&Caller::ROOT, &call), &handle?);
-            node.ok().filter(|node| node.id() == id)
-        };
-        Some(match node.or_else(resolved) {
-            Some(node) => Entry { node, attr },
-            None if attr.nlink > 1 && attr.kind != Kind::Directory => self.unknown(attr.kind),
-            None => StandIn::of(attr, handle),
+        if let Some(node) = node {
+            return Some(Entry { node, attr });
+        }
+        let call = Call::detached().internal();
+        let resolved = handle.map(|handle| tree.resolve(&Cx::new(&Caller::ROOT, &call), &handle));
+        Some(match resolved {
+            Some(Ok(node)) if node.id() == id => Entry { node, attr },
+            Some(Err(Errno::ESTALE)) => StandIn::of(attr, handle),
+            _ if attr.nlink > 1 && attr.kind != Kind::Directory => self.unknown(attr.kind),
+            _ => StandIn::of(attr, handle),
         })
     }
 
@@ -385,8 +386,8 @@ impl Pokes {
     }
 
     /// Returns whether `name` leads to an object again, and the calling agent's client itself
-    /// changed the name last: its kernel must not remove or rename that object for an earlier change
-    /// by others.
+    /// changed the name last: its kernel must not remove or rename that object for an earlier
+    /// change by others.
     fn is_own_again(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<bool> {
         let client = cx.call.account().client();
         if !self.is_own(client, inner.id(), Some(name.bytes())) {
