@@ -61,3 +61,63 @@ impl AgentShares {
         found.map(|(_, share)| share.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use vfs::{Change, ChangeStream};
+
+    use super::queue::Queue;
+    use super::*;
+
+    fn tree() -> Arc<dyn FileSystem> {
+        memory::Memory::new(Arc::new(barge_client::source::now))
+    }
+
+    #[test]
+    fn the_newest_share_that_exists_is_found() {
+        let shares = AgentShares::default();
+        let is_found = |tree: &Arc<dyn FileSystem>| {
+            let found = shares.get("share").and_then(|share| share.tree.upgrade());
+            found.is_some_and(|found| Arc::ptr_eq(&found, tree))
+        };
+        let (old, new) = (tree(), tree());
+        shares.add("share", &old, Pokes::new([7; 16]));
+        assert!(is_found(&old) && shares.get("other").is_none());
+        shares.add("share", &new, Pokes::new([7; 16]));
+        assert!(is_found(&new));
+        drop(new);
+        assert!(is_found(&old));
+        drop(old);
+        assert!(shares.get("share").is_none());
+        shares.add("other", &tree(), Pokes::new([7; 16]));
+        assert_eq!(shares.shares.lock().len(), 1, "those that are gone");
+    }
+
+    struct NoChanges;
+
+    impl ChangeStream for NoChanges {
+        fn next(&mut self, _: Duration, _: &mut dyn FnMut(&Change<'_>)) -> vfs::Result<()> {
+            Ok(())
+        }
+
+        fn covers(&self, _: u64) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn queues_end_with_the_tree() {
+        let shares = AgentShares::default();
+        let tree = tree();
+        shares.add("share", &tree, Pokes::new([7; 16]));
+        let share = shares.get("share").expect("a share");
+        let queue = Arc::new(Queue::new().expect("an eventfd"));
+        assert!(share.subscribe(&queue, None).is_err(), "no changes");
+        share.watcher.lock().add(&queue, None);
+        drop(tree);
+        share.pass_on(Box::new(NoChanges));
+        assert!(queue.is_ended());
+    }
+}

@@ -37,10 +37,7 @@ impl NotifiedShare {
         client: Option<PeerKey>,
     ) -> Result<()> {
         let mut watcher = self.watcher.lock();
-        watcher.agents.push(Subscription {
-            queue: Arc::downgrade(queue),
-            client,
-        });
+        watcher.add(queue, client);
         if watcher.runs {
             return Ok(());
         }
@@ -62,7 +59,7 @@ impl NotifiedShare {
         started.map(drop).map_err(|_| Errno::EAGAIN)
     }
 
-    fn pass_on(&self, mut changes: Box<dyn ChangeStream>) {
+    pub(super) fn pass_on(&self, mut changes: Box<dyn ChangeStream>) {
         loop {
             let agents = {
                 let mut watcher = self.watcher.lock();
@@ -98,6 +95,13 @@ impl NotifiedShare {
 }
 
 impl Watcher {
+    pub(super) fn add(&mut self, queue: &Arc<Queue>, client: Option<PeerKey>) {
+        self.agents.push(Subscription {
+            queue: Arc::downgrade(queue),
+            client,
+        });
+    }
+
     /// Ends all queues, as the thread ends. Agents begin another conversation, and another stream
     /// with it.
     fn end(&mut self) {
