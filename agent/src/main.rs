@@ -13,7 +13,7 @@ use clap::Parser;
 use command::agent::{AgentArgs, AgentMount};
 use command::{CommandResult, Failure, log, notify, signals};
 use rustix::fs::{Mode, OFlags};
-use transports::{Addr, StreamLink, dial};
+use transports::{Addr, Link, StreamLink, dial};
 
 /// Pauses between two attempts to connect: at first, and at most.
 const RETRY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
@@ -56,7 +56,10 @@ impl Server {
             Server::At(addr) => dial(addr),
             Server::Port(path) => {
                 let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-                StreamLink::new(rustix::fs::open(path, flags, Mode::empty())?, path)
+                let link = StreamLink::new(rustix::fs::open(path, flags, Mode::empty())?, path)?;
+                // A dialled connection has timeouts of its own.
+                link.set_timeouts(session::SILENCE, session::SILENCE)?;
+                Ok(link)
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::protocol::{
 };
 
 /// Time for the server to answer at the beginning, and between two lines: it sends one every 30 s.
-const SILENCE: Duration = Duration::from_secs(100);
+pub const SILENCE: Duration = Duration::from_secs(100);
 
 /// The reason why a conversation ended.
 #[derive(Debug)]

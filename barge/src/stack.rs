@@ -14,7 +14,7 @@ use layers::{
     Pokes, ReadOnly, SealedHandles, Trace, XattrMap, stack,
 };
 use vfs::source_stats::RemoteCounters;
-use vfs::{FileSystem, HandleKey};
+use vfs::{FileSystem, HandleKey, Support};
 
 use crate::Failure;
 use crate::call_log::CallLogFile;
@@ -47,8 +47,8 @@ pub(crate) struct Stack<'a> {
     /// The right to use an attribute's name depends on the client's own ids: above the id maps.
     pub(crate) xattrs: Option<&'a XattrMap>,
     pub(crate) access: Access,
-    /// The shares with agents in guests, to add this one to, and its name. An agent is recognised
-    /// by the user that it claims: above all that maps users.
+    /// The shares with agents in guests, to add this one to if it reports changes, and its name. An
+    /// agent is recognised by the user that it claims: above all that maps users.
     pub(crate) agents: Option<(&'a AgentShares, &'a str)>,
     /// Whether requests are logged at level TRACE.
     pub(crate) log_requests: bool,
@@ -115,7 +115,8 @@ impl Stack<'_> {
             fs = stack(fs, map.clone());
         }
         fs = self.access.wrap(fs);
-        if let Some((shares, name)) = self.agents {
+        let reports_changes = fs.capabilities().changes != Support::None;
+        if let Some((shares, name)) = self.agents.filter(|_| reports_changes) {
             let key = sys::random::bytes().map_err(Failure::new)?;
             let pokes = Pokes::new(key);
             shares.add(name, &fs, pokes.clone());
@@ -194,6 +195,11 @@ mod tests {
         assert!(is_source(Stack::default()));
         assert!(is_source(access(SquashMode::None, true, false)));
         assert!(is_source(access(SquashMode::RemoteRoot, false, false)));
+        let shares = AgentShares::default();
+        assert!(is_source(Stack {
+            agents: Some((&shares, "share")),
+            ..Stack::default()
+        }));
         assert!(!is_source(access(SquashMode::RemoteRoot, true, false)));
         assert!(!is_source(access(SquashMode::Root, false, false)));
         let read_only = over(access(SquashMode::None, false, true));

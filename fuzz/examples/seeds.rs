@@ -155,7 +155,7 @@ const AGENT: &str = concat!(
     "!",
     r#"{"hello":{"version":1,"share":"a","session":"00ff"}}"#,
     "\n",
-    r#"{"challenge":{"session":"00ff","uid":1879048192,"name":".barge-agent-7"}}"#,
+    r#"{"challenge":{"session":"00ff","uid":2061008128,"name":".barge-agent-7"}}"#,
     "\n",
     r#"{"found":{"session":"00ff"}}"#,
     "\n",

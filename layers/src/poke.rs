@@ -42,9 +42,10 @@ use vfs::{
 use self::stand_in::StandIn;
 use crate::{Layer, Opened, forward};
 
-/// The user ids of agents. Neither accounts nor containers have such an id (systemd's table of
-/// UIDs): a guest's programs must not be taken for its agent.
-pub const AGENT_UIDS: Range<u32> = 0x7000_0000..0x7f00_0000;
+/// The user ids of agents: above those that SSSD and FreeIPA assign by default (up to 2000200000)
+/// and those of containers, below those that systemd reserves (from 0x7ffe0000). A guest's programs
+/// must not be taken for its agent.
+pub const AGENT_UIDS: Range<u32> = 0x7740_0000..0x7f00_0000;
 
 /// Maximum number of agents of a tree.
 pub const MAX_AGENTS: usize = 64;
@@ -170,6 +171,8 @@ enum View {
     Absent,
     /// This entry.
     As(Box<Entry>),
+    /// This entry, of a name that is gone.
+    Gone(Box<Entry>),
 }
 
 impl Pokes {
@@ -212,10 +215,10 @@ impl Pokes {
         })
     }
 
-    /// Returns the entry by which an agent finds an object of `kind` that is gone: the node that
-    /// clients know by the number `id`, or a stand-in.
-    pub fn removed(&self, id: Option<NodeId>, kind: Kind) -> Entry {
-        let recalled = id.and_then(|id| self.recall(id));
+    /// Returns the entry by which an agent finds an object of `kind` whose name is gone from the
+    /// tree below: the node that clients know by the number `id`, or a stand-in. May block.
+    pub fn removed(&self, tree: &dyn FileSystem, id: Option<NodeId>, kind: Kind) -> Entry {
+        let recalled = id.and_then(|id| self.recall(tree, id));
         if let Some(Entry { node, attr }) = recalled.filter(|entry| entry.attr.kind == kind) {
             let call = Call::detached();
             let now = node.attr(&Cx::new(&Caller::ROOT, &call), AttrMask::STAT);
@@ -229,32 +232,51 @@ impl Pokes {
             };
             return Entry { node, attr };
         }
+        self.unknown(kind)
+    }
+
+    /// Returns a stand-in with a number of its own.
+    fn unknown(&self, kind: Kind) -> Entry {
         let number = self.stand_ins.fetch_add(1, Ordering::Relaxed);
         let hash = siphash::hash(&self.key, &number.to_le_bytes());
         StandIn::unknown(1 << 63 | hash, kind)
     }
 
-    /// Returns the entry by which clients have found `name` in the directory `dir`, if this layer
-    /// remembers it: the name may be gone.
-    pub fn remembered(&self, dir: NodeId, name: &[u8]) -> Option<Entry> {
+    /// Returns the entry by which clients have found `name` in the directory `dir` of `tree`, the
+    /// one below, if this layer remembers it: the name may be gone. May block.
+    pub fn remembered(&self, tree: &dyn FileSystem, dir: NodeId, name: &[u8]) -> Option<Entry> {
         let hash = self.hash((dir, name));
         let known = *self.names[hash as usize % MAX_KNOWN].lock();
         let known = known.filter(|known| known.hash == hash)?;
-        self.recall(known.node)
+        self.recall(tree, known.node)
     }
 
     /// Returns the node that clients know by the number `id`, or a stand-in of it, with its
-    /// attributes when it was found last.
-    fn recall(&self, id: NodeId) -> Option<Entry> {
-        let slot = self.known[slot_of(id)].lock();
-        let known = slot.as_ref().filter(|known| known.id == id)?;
-        Some(match known.node.upgrade() {
-            Some(node) => Entry {
-                node,
-                attr: known.attr,
-            },
-            None => StandIn::of(known.attr, known.handle),
+    /// attributes when it was found last. A stand-in has the number and the handle of the object
+    /// only if it is gone, as far as its handle or its number of links shows.
+    fn recall(&self, tree: &dyn FileSystem, id: NodeId) -> Option<Entry> {
+        let (node, attr, handle) = {
+            let slot = self.known[slot_of(id)].lock();
+            let known = slot.as_ref().filter(|known| known.id == id)?;
+            (known.node.upgrade(), known.attr, known.handle)
+        };
+        if let Some(node) = node {
+            return Some(Entry { node, attr });
+        }
+        let call = Call::detached().internal();
+        let resolved = handle.map(|handle| tree.resolve(&Cx::new(&Caller::ROOT, &call), &handle));
+        Some(match resolved {
+            Some(Ok(node)) if node.id() == id => Entry { node, attr },
+            Some(Err(Errno::ESTALE)) => StandIn::of(attr, handle),
+            _ if attr.nlink > 1 && attr.kind != Kind::Directory => self.unknown(attr.kind),
+            _ => StandIn::of(attr, handle),
         })
+    }
+
+    /// Returns the attributes of the node `id` when a client found it last, if they are remembered.
+    fn known_attr(&self, id: NodeId) -> Option<Attr> {
+        let slot = self.known[slot_of(id)].lock();
+        Some(slot.as_ref().filter(|known| known.id == id)?.attr)
     }
 
     /// Returns the handle that a client has of the node `id`, if it is remembered.
@@ -363,6 +385,21 @@ impl Pokes {
         run()
     }
 
+    /// Returns whether `name` leads to an object again, and the calling agent's client itself
+    /// changed the name last: its kernel must not remove or rename that object for an earlier
+    /// change by others.
+    fn is_own_again(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<bool> {
+        let client = cx.call.account().client();
+        if !self.is_own(client, inner.id(), Some(name.bytes())) {
+            return Ok(false);
+        }
+        match inner.lookup(&cx.on_behalf_of(&Caller::ROOT), name) {
+            Ok(_) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Returns the object at `name`, which an agent creates as `kind`.
     fn create_again(
         &self,
@@ -465,15 +502,15 @@ impl AgentState {
                 None => View::Absent,
             },
             Poke::Rename { from, entry, .. } if is_it(from.0, &from.1) => {
-                View::As(Box::new(entry.clone()))
+                View::Gone(Box::new(entry.clone()))
             }
             Poke::Delete {
                 dir, name, entry, ..
-            } if is_it(*dir, name) => View::As(Box::new(entry.clone())),
+            } if is_it(*dir, name) => View::Gone(Box::new(entry.clone())),
             Poke::Delete { above, .. } => {
                 let shown = above.iter().find(|(at, _)| is_it(at.0, &at.1));
                 shown.map_or(View::Present, |(_, entry)| {
-                    View::As(Box::new(entry.clone()))
+                    View::Gone(Box::new(entry.clone()))
                 })
             }
             _ => View::Present,
@@ -605,18 +642,35 @@ impl Layer for Pokes {
         }
         let agent = self.agent(cx)?;
         if agent.challenge == name.bytes() {
-            let client = cx.call.account().client();
-            agent.progress.lock().client.get_or_insert(client);
-            return Err(Errno::ENOENT);
+            // The list of clients may refuse this one; its users do not matter.
+            let call = cx.call.internal();
+            let below = Cx {
+                caller: &Caller::ROOT,
+                call: &call,
+                ..*cx
+            };
+            return match inner.lookup(&below, name) {
+                Err(Errno::ENOENT) => {
+                    let client = cx.call.account().client();
+                    agent.progress.lock().client.get_or_insert(client);
+                    Err(Errno::ENOENT)
+                }
+                Err(errno) => Err(errno),
+                Ok(_) => Err(Errno::EACCES),
+            };
         }
-        match agent.view(inner.id(), name.bytes()) {
+        let view = match agent.view(inner.id(), name.bytes()) {
+            View::Gone(_) if self.is_own_again(inner, cx, name)? => View::Present,
+            view => view,
+        };
+        match view {
             View::Present => {
                 let entry = inner.lookup(&cx.on_behalf_of(&Caller::ROOT), name)?;
                 self.remember(inner.id(), name.bytes(), &entry);
                 Ok(entry)
             }
             View::Absent => Err(Errno::ENOENT),
-            View::As(entry) => Ok(*entry),
+            View::As(entry) | View::Gone(entry) => Ok(*entry),
         }
     }
 
@@ -728,6 +782,9 @@ impl Layer for Pokes {
             }
             _ => false,
         };
+        if agent.is_announced(is_it) && self.is_own_again(inner, cx, name)? {
+            return Err(Errno::EPERM);
+        }
         // The client removes the name that a rename of its own has made.
         let silly = name.bytes().starts_with(SILLY_PREFIX) && !dir;
         match agent.consume(is_it) || silly {
@@ -766,7 +823,7 @@ impl Layer for Pokes {
         if agent.is_announced(keeps_replaced) {
             return Ok(());
         }
-        let consumed = agent.consume(|poke| match poke {
+        let is_it = |poke: &Poke| match poke {
             Poke::Rename { from, to: into, .. } => {
                 is_at(from, inner, name) && is_at(into, to, to_name)
             }
@@ -779,8 +836,11 @@ impl Layer for Pokes {
                     && to_name.bytes().starts_with(SILLY_PREFIX)
             }
             _ => false,
-        });
-        match consumed {
+        };
+        if agent.is_announced(is_it) && self.is_own_again(inner, cx, name)? {
+            return Err(Errno::EPERM);
+        }
+        match agent.consume(is_it) {
             true => Ok(()),
             false => Err(Errno::EPERM),
         }
@@ -862,7 +922,7 @@ impl Layer for Pokes {
             return Ok(attr);
         }
         let attr = match inner.attr(&cx.on_behalf_of(&Caller::ROOT), want) {
-            Err(Errno::ESTALE | Errno::ENOENT) => self.recall(inner.id()).map(|known| known.attr),
+            Err(Errno::ESTALE | Errno::ENOENT) => self.known_attr(inner.id()),
             attr => Some(attr?),
         };
         let attr = attr.ok_or(Errno::ESTALE)?;

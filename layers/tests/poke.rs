@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use layers::poke::{AGENT_UIDS, Agent, MAX_AGENTS, Poke, Pokes};
-use layers::stack;
+use layers::{Clients, stack};
 use memory::Memory;
 use vfs::{
     Attr, AttrMask, Call, Caller, Cx, Entry, Errno, FileSystem, Kind, Mode, Name, NewNode, Node,
@@ -98,7 +98,7 @@ impl Scene {
             name: text.into(),
             entry: self
                 .pokes
-                .removed(Some(removed.node.id()), removed.attr.kind),
+                .removed(&*self.below, Some(removed.node.id()), removed.attr.kind),
             above: Vec::new(),
         });
     }
@@ -151,10 +151,93 @@ fn a_removal_is_answered_once_and_without_effect() {
 }
 
 #[test]
+fn an_object_that_the_client_has_made_again_is_left_to_it() {
+    let scene = Scene::new();
+    let file = scene.make("file", NewNode::File);
+    let (root, cx) = (scene.root(), scene.cx());
+    let guest = Cx::new(&Caller::ROOT, &scene.call);
+    root.lookup(&guest, name("file")).expect("found");
+    scene.host(|root, cx| root.unlink(cx, name("file"), false));
+    let own = root
+        .make(&guest, name("file"), NewNode::File, MODE)
+        .expect("made");
+    scene.announce_delete("file", &file);
+    assert_eq!(scene.look_up("file").map(|attr| attr.id), Ok(own.node.id()));
+    let removed = root.unlink(&cx, name("file"), false);
+    assert_eq!(removed, Err(Errno::EPERM));
+    let new = scene.make("new", NewNode::File);
+    scene.agent.announce(Poke::Rename {
+        from: (scene.dir(), b"file".to_vec()),
+        to: (scene.dir(), b"new".to_vec()),
+        entry: new,
+        replaced: None,
+    });
+    assert_eq!(scene.look_up("file").map(|attr| attr.id), Ok(own.node.id()));
+    let renamed = root.rename(&cx, name("file"), &*root, name("new"), RenameFlags::empty());
+    assert_eq!(renamed, Err(Errno::EPERM));
+    // The client removes it: the old name is gone, and the poke goes on.
+    root.unlink(&guest, name("file"), false).expect("removed");
+    let renamed = root.rename(&cx, name("file"), &*root, name("new"), RenameFlags::empty());
+    assert_eq!(renamed, Ok(()));
+}
+
+#[test]
+fn an_object_that_may_have_another_name_has_no_stand_in_of_its_number() {
+    let scene = Scene::new();
+    let root = scene.root();
+    let call = Call::detached();
+    let program = Cx::new(&Caller::ROOT, &call);
+    let make = || {
+        let id = scene.make("one", NewNode::File).node.id();
+        scene.host(|root, cx| {
+            let one = root.lookup(cx, name("one"))?.node;
+            root.link(cx, name("two"), &*one)
+        });
+        (id, root.lookup(&program, name("one")).expect("found"))
+    };
+    let remove = |text| scene.host(|root, cx| root.unlink(cx, name(text), false));
+    let removed = |id| {
+        scene
+            .pokes
+            .removed(&*scene.below, Some(id), Kind::File)
+            .node
+    };
+    let (id, found) = make();
+    drop(found);
+    remove("one");
+    remove("two");
+    assert!(removed(id).id() >> 63 == 1, "its attributes have two links");
+    let (id, found) = make();
+    found.node.handle(&program).expect("a handle");
+    drop(found);
+    remove("one");
+    assert_eq!(removed(id).id(), id);
+    remove("two");
+    assert_eq!(removed(id).id(), id, "its handle shows that it is gone");
+}
+
+#[test]
+fn a_client_that_the_list_refuses_is_not_authorised() {
+    let clients: Clients = "10.0.0.1(rw,insecure)".parse().expect("a list");
+    let below = stack(Memory::new(clock()), clients);
+    let pokes = Pokes::new([7; 16]);
+    let above = stack(below, pokes.clone());
+    let agent = pokes.add(UID, b"challenge".to_vec()).expect("room");
+    let call = Call::detached();
+    let root = above.root(&Cx::new(&Caller::ROOT, &call)).expect("a root");
+    for (host, answer) in [(2, Errno::EACCES), (1, Errno::ENOENT)] {
+        let call = call_from(host);
+        let asked = root.lookup(&Cx::new(&Caller::new(UID, 0), &call), name("challenge"));
+        assert_eq!(asked.map(drop), Err(answer));
+        assert_eq!(agent.client().is_some(), answer == Errno::ENOENT);
+    }
+}
+
+#[test]
 fn an_unknown_object_has_a_stand_in() {
     let scene = Scene::new();
     for (kind, dir) in [(Kind::File, false), (Kind::Directory, true)] {
-        let entry = scene.pokes.removed(None, kind);
+        let entry = scene.pokes.removed(&*scene.below, None, kind);
         scene.announce_delete("gone", &entry);
         let shown = scene.look_up("gone").expect("shown");
         assert_eq!(shown.kind, kind);
@@ -207,7 +290,7 @@ fn a_creation_returns_what_is_there() {
     announce(None);
     let created = root.make(&cx, name("file"), NewNode::File, MODE);
     assert_eq!(created.map(drop), Err(Errno::ENOENT));
-    announce(Some(scene.pokes.removed(None, Kind::Socket)));
+    announce(Some(scene.pokes.removed(&*scene.below, None, Kind::Socket)));
     let created = root.make(&cx, name("file"), NewNode::Socket, MODE);
     assert!(created.is_ok() && !scene.has("file"));
 }
@@ -323,12 +406,14 @@ fn directories_that_are_gone_are_shown_on_the_way() {
     });
     let shown = scene
         .pokes
-        .remembered(scene.dir(), b"dir")
+        .remembered(&*scene.below, scene.dir(), b"dir")
         .expect("remembered");
     scene.agent.announce(Poke::Delete {
         dir: dir.node.id(),
         name: b"file".to_vec(),
-        entry: scene.pokes.removed(Some(file.node.id()), Kind::File),
+        entry: scene
+            .pokes
+            .removed(&*scene.below, Some(file.node.id()), Kind::File),
         above: vec![((scene.dir(), b"dir".to_vec()), shown)],
     });
     let cx = scene.cx();

@@ -123,6 +123,9 @@ fn calls(uses: Uses) -> Result<Rules, seccompiler::BackendError> {
         rules.insert(libc::SYS_mprotect, without(2, libc::PROT_EXEC)?);
         rules.insert(libc::SYS_prctl, any_of(0, &PRCTL)?);
     }
+    if changes {
+        rules.insert(libc::SYS_fanotify_init, any_of(0, &[GROUP_FLAGS.into()])?);
+    }
     // A thread's own umask, root and working directory.
     rules.insert(libc::SYS_unshare, any_of(0, &[libc::CLONE_FS as u64])?);
     rules.insert(libc::SYS_ioctl, any_of(1, &IOCTL)?);
@@ -156,8 +159,19 @@ const IOCTL: [u64; 10] = [
     0x4004_E502,
 ];
 
-/// The calls that watch directories.
-const WATCHING: &[i64] = &[libc::SYS_fanotify_init, libc::SYS_fanotify_mark];
+/// The call that watches directories with a group of [`GROUP_FLAGS`].
+const WATCHING: &[i64] = &[libc::SYS_fanotify_mark];
+
+/// The flags of the groups that report changes: with these, events name objects and carry no
+/// descriptors, and no process waits for an answer (`FAN_CLASS_NOTIF` has no bits).
+const GROUP_FLAGS: u32 = libc::FAN_CLOEXEC
+    | libc::FAN_NONBLOCK
+    | libc::FAN_REPORT_FID
+    | libc::FAN_REPORT_DFID_NAME
+    | FAN_REPORT_TARGET_FID;
+
+/// `linux/fanotify.h`.
+const FAN_REPORT_TARGET_FID: u32 = 0x1000;
 
 /// The calls that open files to write them, and that change names and attributes. A process without
 /// directories opens files to read them only.

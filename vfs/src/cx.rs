@@ -311,7 +311,12 @@ impl Call {
         self.existing.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether [`Call::note_existing`] was called since the last call.
+    /// Returns whether [`Call::note_existing`] was called since the last [`Call::take_existing`].
+    pub fn is_existing(&self) -> bool {
+        self.existing.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether [`Call::note_existing`] was called since the last call, and clears the note.
     pub fn take_existing(&self) -> bool {
         self.existing.swap(false, Ordering::Relaxed)
     }

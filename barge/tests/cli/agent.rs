@@ -130,7 +130,7 @@ fn an_agent_that_is_no_client_learns_nothing() {
     agent.send(&json!({"hello": {"version": 2, "share": "", "session": "s"}}));
     assert!(refused(&mut agent).contains("expected version 1"));
     agent.send(&json!({"hello": {"version": 1, "share": "other", "session": "s"}}));
-    assert!(refused(&mut agent).contains("expected the name of a share"));
+    assert!(refused(&mut agent).contains("expected the name of a share that reports changes"));
     agent.hello("");
     agent.send(&json!({"found": {"session": "s"}}));
     assert!(refused(&mut agent).contains("no mount of this share"));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use agent::protocol::{Action, ObjectKind};
 use layers::Pokes;
 use layers::poke::{Poke, ShownName};
+use vfs::peer::PeerKey;
 use vfs::{
     Call, Caller, ChangeKinds, Cx, Entry, Errno, FileSystem, Kind, Name, Node, NodeId, Result,
 };
@@ -44,7 +45,15 @@ struct Found {
 
 /// Returns the operations that repeat `change`. Those whose names have changed again are left out,
 /// as further changes follow.
-pub(super) fn steps(tree: &dyn FileSystem, pokes: &Pokes, change: &QueuedChange) -> Vec<Step> {
+///
+/// An object of the agent's `client` that has the old name of a rename, or the name of a removal,
+/// again is not renamed or removed in the guest: it is the guest's own new object.
+pub(super) fn steps(
+    tree: &dyn FileSystem,
+    pokes: &Pokes,
+    client: Option<PeerKey>,
+    change: &QueuedChange,
+) -> Vec<Step> {
     let has = |kind| change.kinds.contains(kind);
     if has(ChangeKinds::OVERFLOW) {
         return vec![Step::new(Action::Overflow, None)];
@@ -65,14 +74,16 @@ pub(super) fn steps(tree: &dyn FileSystem, pokes: &Pokes, change: &QueuedChange)
         true => found.dir.lookup(&cx, name).ok(),
         false => None,
     };
+    let is_own = |(dir, name): &(NodeId, Vec<u8>)| pokes.is_own(client, *dir, Some(name));
+    let is_own_again = present.is_some() && is_own(&at);
     let mut steps = Vec::new();
-    if has(ChangeKinds::DELETED) {
+    if has(ChangeKinds::DELETED) && !is_own_again {
         let kind = match change.is_dir {
             true => Kind::Directory,
             false => Kind::File,
         };
         let entry = change.removed.clone();
-        let entry = entry.unwrap_or_else(|| pokes.removed(change.node, kind));
+        let entry = entry.unwrap_or_else(|| pokes.removed(tree, change.node, kind));
         let delete = |entry| {
             let poke = Poke::Delete {
                 dir: at.0,
@@ -94,7 +105,7 @@ pub(super) fn steps(tree: &dyn FileSystem, pokes: &Pokes, change: &QueuedChange)
                 true => (Kind::Directory, ObjectKind::Directory),
                 false => (Kind::Socket, ObjectKind::Socket),
             };
-            let entry = pokes.removed(None, kind);
+            let entry = pokes.removed(tree, None, kind);
             let create = Action::Create {
                 path: change.name.full().into(),
                 kind: object,
@@ -114,51 +125,84 @@ pub(super) fn steps(tree: &dyn FileSystem, pokes: &Pokes, change: &QueuedChange)
         // It was created and is gone: with the removal merged, or to be reported.
         return steps;
     };
+    let mut created = has(ChangeKinds::CREATED);
     if has(ChangeKinds::RENAMED)
         && let Some(old) = &change.old_name
         && let Ok(from) = find(tree, pokes, &cx, old)
         && from.gone.is_empty()
     {
-        let poke = Poke::Rename {
-            from: (from.dir.id(), old.name.clone()),
-            to: at.clone(),
-            entry: present.clone(),
-            replaced: replaced(pokes, &at, &present),
-        };
-        let rename = || {
-            let action = Action::Rename {
-                path: old.full().into(),
-                to: change.name.full().into(),
-            };
-            Step::new(action, Some(poke.clone()))
-        };
-        let mut step = rename();
-        // The guest's kernel has noticed that the old name is gone, as for a removal.
-        if let Some(action) = creation_action(&cx, old.full(), &present) {
-            let poke = Poke::Create {
-                dir: from.dir.id(),
-                name: old.name.clone(),
-                stand_in: Some(present.clone()),
-            };
-            let create = Step::new(action, Some(poke));
-            step.fallback = Some((Errno::ENOENT, vec![create, rename()]));
+        let old_at = (from.dir.id(), old.name.clone());
+        let again = Name::new(&old.name).and_then(|name| from.dir.lookup(&cx, name));
+        if again.is_ok() && is_own(&old_at) {
+            created = true;
+        } else {
+            steps.push(renaming(
+                tree,
+                pokes,
+                &cx,
+                change,
+                (old, old_at),
+                &at,
+                &present,
+            ));
         }
-        steps.push(step);
     }
-    if has(ChangeKinds::CREATED) {
+    if created {
         steps.extend(creation(&cx, change, at, &present));
     }
     steps.extend(modifications(change, &present.node, present.attr.kind));
     steps
 }
 
+/// Returns the rename of `present` from the old place and name to `at`.
+fn renaming(
+    tree: &dyn FileSystem,
+    pokes: &Pokes,
+    cx: &Cx<'_>,
+    change: &QueuedChange,
+    (old, from): (&Place, (NodeId, Vec<u8>)),
+    at: &(NodeId, Vec<u8>),
+    present: &Entry,
+) -> Step {
+    let poke = Poke::Rename {
+        from: from.clone(),
+        to: at.clone(),
+        entry: present.clone(),
+        replaced: replaced(tree, pokes, at, present),
+    };
+    let rename = || {
+        let action = Action::Rename {
+            path: old.full().into(),
+            to: change.name.full().into(),
+        };
+        Step::new(action, Some(poke.clone()))
+    };
+    let mut step = rename();
+    // The guest's kernel has noticed that the old name is gone, as for a removal.
+    if let Some(action) = creation_action(cx, old.full(), present) {
+        let poke = Poke::Create {
+            dir: from.0,
+            name: from.1,
+            stand_in: Some(present.clone()),
+        };
+        let create = Step::new(action, Some(poke));
+        step.fallback = Some((Errno::ENOENT, vec![create, rename()]));
+    }
+    step
+}
+
 /// Returns the object that had the name `at` before `present`, if clients know it.
-fn replaced(pokes: &Pokes, at: &(NodeId, Vec<u8>), present: &Entry) -> Option<Entry> {
-    let known = pokes.remembered(at.0, &at.1)?;
+fn replaced(
+    tree: &dyn FileSystem,
+    pokes: &Pokes,
+    at: &(NodeId, Vec<u8>),
+    present: &Entry,
+) -> Option<Entry> {
+    let known = pokes.remembered(tree, at.0, &at.1)?;
     let is_another = known.node.id() != present.node.id();
     let is_directory = |entry: &Entry| entry.attr.kind == Kind::Directory;
     let fits = is_directory(&known) == is_directory(present);
-    (is_another && fits).then(|| pokes.removed(Some(known.node.id()), known.attr.kind))
+    (is_another && fits).then(|| pokes.removed(tree, Some(known.node.id()), known.attr.kind))
 }
 
 fn creation(
@@ -228,7 +272,7 @@ fn find(tree: &dyn FileSystem, pokes: &Pokes, cx: &Cx<'_>, place: &Place) -> Res
         let entry = match present {
             Err(Errno::ENOENT) => {
                 let up = found.dir.id();
-                let entry = pokes.remembered(up, part).ok_or(Errno::ENOENT)?;
+                let entry = pokes.remembered(tree, up, part).ok_or(Errno::ENOENT)?;
                 found.gone.push(((up, part.to_vec()), entry.clone()));
                 entry
             }

@@ -151,7 +151,7 @@ impl Channel<'_> {
         }
         let share = shares.get(&hello.share).ok_or_else(|| {
             Ended::Refused(format!(
-                "expected the name of a share, got '{}'",
+                "expected the name of a share that reports changes, got '{}'",
                 hello.share
             ))
         })?;
@@ -174,7 +174,7 @@ impl Channel<'_> {
                 Some(change) => {
                     let tree = share.tree.upgrade();
                     let tree = tree.ok_or_else(|| Ended::Refused("the share has ended".into()))?;
-                    steps(&*tree, &share.pokes, &change)
+                    steps(&*tree, &share.pokes, client, &change)
                 }
                 None if queue.is_ended() => {
                     let message = "changes of the share are no longer reported";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use layers::Pokes;
 use vfs::peer::PeerKey;
-use vfs::{Call, Caller, Change, ChangeKinds, ChangeStream, Cx, Errno, Kind, Result};
+use vfs::{Call, Caller, Change, ChangeKinds, ChangeStream, Cx, Errno, FileSystem, Kind, Result};
 
 use super::NotifiedShare;
 use super::queue::{Queue, QueuedChange};
@@ -37,10 +37,7 @@ impl NotifiedShare {
         client: Option<PeerKey>,
     ) -> Result<()> {
         let mut watcher = self.watcher.lock();
-        watcher.agents.push(Subscription {
-            queue: Arc::downgrade(queue),
-            client,
-        });
+        watcher.add(queue, client);
         if watcher.runs {
             return Ok(());
         }
@@ -62,14 +59,17 @@ impl NotifiedShare {
         started.map(drop).map_err(|_| Errno::EAGAIN)
     }
 
-    fn pass_on(&self, mut changes: Box<dyn ChangeStream>) {
+    pub(super) fn pass_on(&self, mut changes: Box<dyn ChangeStream>) {
         loop {
             let agents = {
                 let mut watcher = self.watcher.lock();
                 watcher
                     .agents
                     .retain(|agent| agent.queue.strong_count() > 0);
-                if watcher.agents.is_empty() || self.tree.strong_count() == 0 {
+                if self.tree.strong_count() == 0 {
+                    return watcher.end();
+                }
+                if watcher.agents.is_empty() {
                     watcher.runs = false;
                     return;
                 }
@@ -80,35 +80,54 @@ impl NotifiedShare {
                 .filter_map(|agent| Some((agent.queue.upgrade()?, agent.client)))
                 .collect();
             let read = changes.next(INTERVAL, &mut |change| {
-                pass(&self.pokes, &queues, change);
+                if let Some(tree) = self.tree.upgrade() {
+                    pass(&*tree, &self.pokes, &queues, change);
+                }
             });
             if let Err(errno) = read {
                 if errno != Errno::ESTALE {
                     tracing::warn!("notification of agents has ended: {errno}");
                 }
-                // Agents begin another conversation, and another stream with it.
-                let mut watcher = self.watcher.lock();
-                for agent in watcher.agents.drain(..) {
-                    if let Some(queue) = agent.queue.upgrade() {
-                        queue.end();
-                    }
-                }
-                watcher.runs = false;
-                return;
+                return self.watcher.lock().end();
             }
         }
     }
 }
 
+impl Watcher {
+    pub(super) fn add(&mut self, queue: &Arc<Queue>, client: Option<PeerKey>) {
+        self.agents.push(Subscription {
+            queue: Arc::downgrade(queue),
+            client,
+        });
+    }
+
+    /// Ends all queues, as the thread ends. Agents begin another conversation, and another stream
+    /// with it.
+    fn end(&mut self) {
+        for agent in self.agents.drain(..) {
+            if let Some(queue) = agent.queue.upgrade() {
+                queue.end();
+            }
+        }
+        self.runs = false;
+    }
+}
+
 /// Passes a change to the queues of those that need it.
-fn pass(pokes: &Pokes, queues: &[(Arc<Queue>, Option<PeerKey>)], change: &Change<'_>) {
+fn pass(
+    tree: &dyn FileSystem,
+    pokes: &Pokes,
+    queues: &[(Arc<Queue>, Option<PeerKey>)],
+    change: &Change<'_>,
+) {
     // While the object exists, so that its number is not that of another one.
     let removed = change.kinds.contains(ChangeKinds::DELETED).then(|| {
         let kind = match change.is_dir {
             true => Kind::Directory,
             false => Kind::File,
         };
-        pokes.removed(change.node, kind)
+        pokes.removed(tree, change.node, kind)
     });
     for (queue, client) in queues {
         let kinds = match change.by_this_process {

@@ -17,14 +17,15 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Labels the new file `name` in `dir`; an unnamed file has no `name`.
+    /// Labels the new file `name` in `dir`; an unnamed file has no `name`. A file that the call
+    /// notes as existing keeps its label. Called before the note is taken.
     pub(super) fn label(
         &self,
         dir: &dyn Node,
         name: Option<Name<'_>>,
         mut made: Entry,
     ) -> Result<Entry> {
-        if self.labels.is_empty() {
+        if self.labels.is_empty() || self.cx.call.is_existing() {
             return Ok(made);
         }
         match self.set_labels(&*made.node) {

@@ -49,11 +49,12 @@ impl RequestContext<'_> {
         self.session.nodes.check_room()?;
         self.check_may_label()?;
         let entry = up.node.make(&self.cx, name, what, mode)?;
-        if !self.cx.call.take_existing() {
+        if !self.cx.call.is_existing() {
             let nodes = &self.session.nodes;
             nodes.record_created(self.incarnation, &*entry.node);
         }
         let entry = self.label(&*up.node, Some(name), entry)?;
+        self.cx.call.take_existing();
         self.reply_entry(&up, &entry)
     }
 

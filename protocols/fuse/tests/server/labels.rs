@@ -1,11 +1,17 @@
 //! Security contexts of new files, and file capabilities, as the client's kernel handles them.
 
+use std::sync::Arc;
+
 use fuse::Request as R;
 use fuse::layout::*;
 use fuse::message::{Rest, SetxattrIn, Text};
 use fuse::numbers::{InitFlags, ROOT_ID};
-use fuse::server::Options;
-use vfs::{Errno, Result};
+use fuse::server::{Options, Server};
+use layers::Pokes;
+use layers::poke::{AGENT_UIDS, Poke};
+use memory::Memory;
+use vfs::{Call, Caller, Cx, Errno, Export, Result};
+use vfs_testkit::clock;
 
 use crate::net::{FORM, Net, OFFERED, create, entry, init, lookup, server};
 
@@ -130,6 +136,30 @@ fn what_is_there_keeps_its_label() {
     labelled(&net, &mkdir("dir"), SELINUX, b"x").expect("made");
     let onto = labelled(&net, &create("dir", 0o102), SELINUX, b"x");
     assert_eq!(onto, Err(Errno::EISDIR));
+}
+
+#[test]
+fn what_an_agent_makes_again_keeps_its_label() {
+    let pokes = Pokes::new([7; 16]);
+    let tree = layers::stack(Memory::new(clock()), pokes.clone());
+    let root = tree.root(&Cx::new(&Caller::ROOT, &Call::detached()));
+    let root = root.expect("a root").id();
+    let mut net = Net::on(&Server::new(Arc::new(Export::new("", tree)), labelling()));
+    let made = labelled(&net, &mkdir("dir"), SELINUX, b"first").expect("made");
+    let agent = pokes.add(AGENT_UIDS.start, Vec::new()).expect("room");
+    agent.announce(Poke::Create {
+        dir: root,
+        name: b"dir".to_vec(),
+        stand_in: None,
+    });
+    net.uid = agent.uid();
+    let again = labelled(&net, &mkdir("dir"), SELINUX, b"second").expect("made again");
+    assert_eq!(entry(&again).nodeid, entry(&made).nodeid);
+    net.uid = 0;
+    assert_eq!(label(&net, entry(&made).nodeid), Ok(b"first".into()));
+    // The next node is a new one.
+    let made = labelled(&net, &mkdir("next"), SELINUX, b"next").expect("made");
+    assert_eq!(label(&net, entry(&made).nodeid), Ok(b"next".into()));
 }
 
 #[test]

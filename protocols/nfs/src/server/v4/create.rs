@@ -76,14 +76,18 @@ impl RequestContext<'_, Compound> {
         Ok((mode, change))
     }
 
-    /// Sets the remaining attributes of a new node. The node stays even if that fails. Returns the
-    /// attributes that were set.
+    /// Sets the remaining attributes of a new node. The node stays even if that fails. A node that
+    /// the call notes as existing keeps its ACLs and its label, which the server would set with its
+    /// own privileges. Returns the attributes that were set.
     pub(super) fn finish_new(&self, node: &Arc<dyn Node>, rest: &Change) -> Bitmap {
         use crate::v4::attr::number as n;
         const MADE_WITH: Bitmap = Bitmap::of(&[n::MODE, n::MODE_UMASK]);
         let mut done = rest.attributes;
         if rest.set != SetAttr::default() && node.setattr(&self.cx(), &rest.set).is_err() {
             done = done.and(&MADE_WITH.or(&XATTR_BACKED));
+        }
+        if self.cx().call.take_existing() {
+            return done.without(&XATTR_BACKED);
         }
         match self.set_xattr_backed(node, rest.acls.as_ref(), rest.label.as_deref()) {
             Ok(()) => done,

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use vfs::{Capabilities, Errno, Support};
+use layers::Pokes;
+use layers::poke::{AGENT_UIDS, Poke};
+use vfs::{Call, Caller, Capabilities, Cx, Errno, Support};
 use vfs_testkit::script::{Answer, Script};
 
 use super::*;
@@ -143,6 +145,41 @@ fn what_is_made_gets_the_label_that_it_is_to_have() {
         assert_eq!(set, want);
         assert_eq!(changes(&script), [labelled()]);
     }
+}
+
+#[test]
+fn what_an_agent_makes_again_keeps_its_label() {
+    let script = Script::new();
+    script.set_capabilities(Capabilities {
+        xattr: Support::Native,
+        ..Capabilities::default()
+    });
+    let pokes = Pokes::new([7; 16]);
+    let tree = layers::stack(script.clone(), pokes.clone());
+    let root = tree.root(&Cx::new(&Caller::ROOT, &Call::detached()));
+    let root = root.expect("a root").id();
+    let world = World::with(tree, |options| options.security_labels = true);
+    let mut client = Client41::new(&world, b"client");
+    client.net.minor = 2;
+    let agent = pokes.add(AGENT_UIDS.start, Vec::new()).expect("room");
+    agent.announce(Poke::Create {
+        dir: root,
+        name: b"made".to_vec(),
+        stand_in: None,
+    });
+    client.net.uid.set(agent.uid());
+    script.take_calls();
+    script.next(vfs::Op::Lookup, Answer::Node(5, vfs::Kind::Directory));
+    let create = Op::Create(Create {
+        what: CreateWhat::Directory,
+        name: b"made",
+        attributes: with(0, LABEL),
+    });
+    let reply = client.send(&[Op::Putrootfh, create]).done();
+    let () = reply.ok();
+    let Created { set, .. } = reply.ok();
+    assert_eq!(set, Bitmap::default());
+    assert!(changes(&script).is_empty() && agent.withdraw());
 }
 
 #[test]
