@@ -8,12 +8,13 @@
 //!
 //! An operation that may need space or a file first reserves the most that it can take, and is
 //! refused with `EDQUOT`, without effect, if the quota has no room for that. Afterwards the objects
-//! are measured again. So the quota can be exceeded by metadata alone, which `st_blocks` does not
-//! show in advance. Overwriting allocated space always succeeds.
+//! are measured again. So the quota can be exceeded by metadata, which `st_blocks` does not show in
+//! advance, and by what requests in flight truncate meanwhile. Overwriting allocated space always
+//! succeeds.
 //!
 //! The tree is counted once ([`DiskQuota::new`]). Changes by other programs of the host are not
-//! noticed, except those of an object that a client changes at the same time. An estimate that
-//! remains after a failed measurement is too high, never too low.
+//! noticed, except those of an object that a client changes at the same time.
+//! `docs/design/quota.md` lists the errors of the count.
 //!
 //! Deliberately absent: users and groups, soft limits, allocation beyond the end of a file
 //! (`EOPNOTSUPP`).
@@ -118,23 +119,16 @@ impl DiskQuota {
         })
     }
 
-    /// Returns the limits.
-    pub fn limits(&self) -> DiskLimits {
-        self.usage.limits()
-    }
-
-    /// Replaces the limits. Those below the present usage refuse all further use.
-    pub fn set_limits(&self, limits: DiskLimits) {
-        self.usage.set_limits(limits);
-    }
-
     /// Returns the present usage, without reservations. It may include objects that nobody uses any
     /// more if there are more than 256 without a name.
     pub fn used(&self) -> Amount {
-        self.objects
-            .lock()
-            .release(&self.usage, MOST_CHECKED_UNLINKED);
+        self.release(MOST_CHECKED_UNLINKED);
         self.usage.used()
+    }
+
+    /// Returns the space of up to `count` objects that have neither a name nor a user.
+    fn release(&self, count: usize) {
+        self.objects.lock().release(&self.usage, count);
     }
 
     /// Reserves `wanted`. Returns `EDQUOT` if there is no room.
@@ -142,9 +136,7 @@ impl DiskQuota {
         if let Some(reserved) = self.usage.reserve(wanted) {
             return Ok(reserved);
         }
-        self.objects
-            .lock()
-            .release(&self.usage, MOST_CHECKED_UNLINKED);
+        self.release(MOST_CHECKED_UNLINKED);
         self.usage.reserve(wanted).ok_or(Errno::EDQUOT)
     }
 
@@ -176,11 +168,11 @@ impl DiskQuota {
         &self,
         object: Measured<'_>,
         cx: &Cx<'_>,
-        bytes: impl FnOnce(&Change<'_>) -> u64,
+        bytes: u64,
         operate: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let change = self.begin(object, cx)?;
-        let reserved = self.reserve(Amount::bytes(bytes(&change)))?;
+        let reserved = self.reserve(Amount::bytes(bytes))?;
         let done = operate();
         change.end(object, cx, &reserved, &done);
         done
@@ -264,7 +256,7 @@ impl DiskQuota {
         if let Some(victim) = victim {
             self.note_links(&victim, cx);
             drop(victim);
-            self.objects.lock().release(&self.usage, CHECKED_UNLINKED);
+            self.release(CHECKED_UNLINKED);
         }
         Ok(())
     }
@@ -451,11 +443,6 @@ impl<'a> Measured<'a> {
     }
 }
 
-/// Returns the bytes of an object's blocks.
-fn bytes_of(attr: &Attr) -> u64 {
-    attr.blocks.saturating_mul(512)
-}
-
 /// Returns a context for work after an operation, which must not be interrupted.
 fn patient<'a>(cx: &Cx<'a>) -> Cx<'a> {
     Cx {
@@ -528,14 +515,14 @@ impl Layer for DiskQuota {
     fn setattr(&self, inner: &dyn Node, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         match set.size {
             // A file grows by a hole.
-            Some(_) => self.change(inner.into(), cx, |_| 0, || inner.setattr(cx, set)),
+            Some(_) => self.change(inner.into(), cx, 0, || inner.setattr(cx, set)),
             None => inner.setattr(cx, set),
         }
     }
 
     fn file_setattr(&self, inner: Opened<'_>, cx: &Cx<'_>, set: &SetAttr) -> Result<Attr> {
         match set.size {
-            Some(_) => self.change(inner.into(), cx, |_| 0, || inner.setattr(cx, set)),
+            Some(_) => self.change(inner.into(), cx, 0, || inner.setattr(cx, set)),
             None => inner.setattr(cx, set),
         }
     }
@@ -543,13 +530,13 @@ impl Layer for DiskQuota {
     /// Shows the limits as the size of the file system, if they are smaller.
     fn statfs(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<StatFs> {
         let stat = inner.statfs(cx)?;
-        Ok(self.limits().shown(stat, self.used()))
+        Ok(self.usage.limits().shown(stat, self.used()))
     }
 
     fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let open = || inner.open(cx, flags);
         let file = match flags.contains(OpenFlags::TRUNC) {
-            true => self.change(inner.into(), cx, |_| 0, open),
+            true => self.change(inner.into(), cx, 0, open),
             false => open(),
         }?;
         Ok(opened_with(flags, file))
@@ -619,7 +606,7 @@ impl Layer for DiskQuota {
         let make = || inner.tmpfile(cx, flags, mode);
         let (entry, file) = self.add(inner, cx, 0, make, |(entry, _)| entry)?;
         self.note_links(&entry.node, cx);
-        self.objects.lock().release(&self.usage, CHECKED_UNLINKED);
+        self.release(CHECKED_UNLINKED);
         Ok((entry, opened_with(flags, file)))
     }
 
@@ -633,7 +620,7 @@ impl Layer for DiskQuota {
         let _names = self.lock_names([inner, inner], cx)?;
         let granule = self.measure.granule();
         let link = || inner.link(cx, name, target);
-        let entry = self.change(inner.into(), cx, |_| granule, link)?;
+        let entry = self.change(inner.into(), cx, granule, link)?;
         // A temporary file may have got its first name.
         self.note_links(&entry.node, cx);
         Ok(entry)
@@ -642,7 +629,7 @@ impl Layer for DiskQuota {
     fn unlink(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         let _names = self.lock_names([inner, inner], cx)?;
         let victim = child(inner, cx, name)?;
-        let unlink = || self.change(inner.into(), cx, |_| 0, || inner.unlink(cx, name, dir));
+        let unlink = || self.change(inner.into(), cx, 0, || inner.unlink(cx, name, dir));
         self.remove(victim, cx, unlink)
     }
 
@@ -694,11 +681,11 @@ impl Layer for DiskQuota {
     ) -> Result<()> {
         let bytes = self.measure.round_up((name.len() + value.len()) as u64);
         let set = || inner.set_xattr(cx, name, value, flags);
-        self.change(inner.into(), cx, |_| bytes, set)
+        self.change(inner.into(), cx, bytes, set)
     }
 
     fn remove_xattr(&self, inner: &dyn Node, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.change(inner.into(), cx, |_| 0, || inner.remove_xattr(cx, name))
+        self.change(inner.into(), cx, 0, || inner.remove_xattr(cx, name))
     }
 
     fn write(
@@ -722,37 +709,28 @@ impl Layer for DiskQuota {
         len: u64,
     ) -> Result<()> {
         // Space beyond the end of the file could not be told from that which the file system has
-        // allocated in advance.
-        let within = match how {
+        // allocated in advance. If another request makes the file shorter meanwhile, it grows
+        // again, which is counted.
+        let (how, len) = match how {
             AllocateMode::KeepSize | AllocateMode::ZeroKeepSize => {
-                inner.attr(cx, AttrMask::SIZE)?.size.saturating_sub(offset)
+                let size = inner.attr(cx, AttrMask::SIZE)?.size;
+                let within = len.min(size.saturating_sub(offset));
+                match how {
+                    AllocateMode::KeepSize if within < len => return Err(Errno::EOPNOTSUPP),
+                    AllocateMode::KeepSize => (AllocateMode::Extend, len),
+                    // The range beyond the end of the file is zero.
+                    _ if within == 0 => return Ok(()),
+                    _ => (AllocateMode::Zero, within),
+                }
             }
-            _ => len,
-        };
-        let len = match how {
-            AllocateMode::KeepSize if len > within => return Err(Errno::EOPNOTSUPP),
-            // The range beyond the end of the file is zero.
-            AllocateMode::ZeroKeepSize if within == 0 => return Ok(()),
-            _ => len.min(within),
-        };
-        // A file that another request makes shorter meanwhile grows again, which is counted.
-        let how = match how {
-            AllocateMode::KeepSize => AllocateMode::Extend,
-            AllocateMode::ZeroKeepSize => AllocateMode::Zero,
-            how => how,
+            _ => (how, len),
         };
         let allocate = || inner.allocate(cx, how, offset, len);
         match how {
-            AllocateMode::Extend
-            | AllocateMode::KeepSize
-            | AllocateMode::Zero
-            | AllocateMode::ZeroKeepSize => {
+            AllocateMode::Extend | AllocateMode::Zero => {
                 self.write_range(inner.into(), cx, offset, len, allocate)
             }
-            AllocateMode::Punch
-            | AllocateMode::Collapse
-            | AllocateMode::Insert
-            | AllocateMode::Unshare => self.change(inner.into(), cx, |_| 0, allocate),
+            _ => self.change(inner.into(), cx, 0, allocate),
         }
     }
 

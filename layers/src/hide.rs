@@ -22,10 +22,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
+use vfs::listing::for_each_entry;
 use vfs::{
-    Caller, Capabilities, Cx, DirEntry, DirSink, Entry, Errno, File, FileSystem, Handle, Kind,
-    Mode, Name, NewNode, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, RenameFlags, Result,
-    Support,
+    Caller, Capabilities, Cx, DirSink, Entry, Errno, File, FileSystem, Handle, Kind, Mode, Name,
+    NewNode, Node, NodeId, OpenFlags, ReaddirMode, RelaySink, RenameFlags, Result, Support,
 };
 
 pub use rules::{PathList, Pattern, Rules};
@@ -128,30 +128,21 @@ impl Hide {
         // Only an entry that is looked up has the number of a file system that is mounted there.
         for mode in [ReaddirMode::Names, ReaddirMode::Entries] {
             let mut found = Err(Errno::ESTALE);
-            let mut cookie = 0;
-            loop {
-                let before = cookie;
-                let mut each = Each(|entry: DirEntry<'_>| {
-                    cookie = entry.cookie;
-                    let node = entry.entry.as_ref().map(|entry| &entry.node);
-                    let id = node.map_or(entry.id, |node| node.id());
-                    if id != wanted && entry.kind != Some(Kind::Directory) {
-                        return;
-                    }
-                    let Some(below) = self.rules.child(place, entry.name) else {
-                        return;
-                    };
-                    let below = Arc::new(below);
-                    self.remember(id, &below);
-                    if id == wanted {
-                        found = Ok(below);
-                    }
-                });
-                file.readdir(cx, before, mode, &mut each)?;
-                if cookie == before {
-                    break;
+            for_each_entry(cx, &*file, mode, |entry| {
+                let node = entry.entry.as_ref().map(|entry| &entry.node);
+                let id = node.map_or(entry.id, |node| node.id());
+                if id != wanted && entry.kind != Some(Kind::Directory) {
+                    return;
                 }
-            }
+                let Some(below) = self.rules.child(place, entry.name) else {
+                    return;
+                };
+                let below = Arc::new(below);
+                self.remember(id, &below);
+                if id == wanted {
+                    found = Ok(below);
+                }
+            })?;
             if found.is_ok() {
                 return found;
             }
@@ -185,16 +176,6 @@ impl Hide {
     fn child(&self, dir: &dyn Node, cx: &Cx<'_>, name: Name<'_>, hidden: Errno) -> Result<Place> {
         let place = self.place_of_found(dir, cx)?.ok_or(Errno::ENOENT)?;
         self.rules.child(&place, name.bytes()).ok_or(hidden)
-    }
-}
-
-/// Passes each entry of a directory to a function.
-struct Each<F>(F);
-
-impl<F: FnMut(DirEntry<'_>)> DirSink for Each<F> {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        (self.0)(entry);
-        true
     }
 }
 

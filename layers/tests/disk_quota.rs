@@ -220,10 +220,12 @@ fn statfs_shows_the_limits() {
     assert_eq!(stat.bavail * size, (1 << 20) - used.bytes);
     assert_eq!((stat.files, stat.ffree), (100, 100 - used.inodes));
     // Limits below the usage show an empty, full tree.
-    tree.quota.set_limits(DiskLimits {
+    let limits = DiskLimits {
         bytes: Some(4096),
         inodes: Some(1),
-    });
+    };
+    let tree = Limited::over(tree.below, limits);
+    let file = tree.create("f").expect("opened");
     let stat = tree.root.statfs(&cx()).expect("statistics");
     assert_eq!((stat.bavail, stat.ffree), (0, 0));
     assert_eq!(write(&*file, 256 * KIB, 1), Err(Errno::EDQUOT));

@@ -124,6 +124,12 @@ pub struct Attr {
 }
 
 impl Attr {
+    /// Returns the space used in bytes. A block of `st_blocks` has 512 bytes, whatever the file
+    /// system's own block size (stat(2)).
+    pub const fn allocated(&self) -> u64 {
+        self.blocks.saturating_mul(512)
+    }
+
     /// Returns kind and permissions as `st_mode`.
     pub const fn st_mode(&self) -> u32 {
         self.kind.mode_bits() | self.mode

@@ -17,9 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use vfs::attr::SetTime;
+use vfs::listing::for_each_entry;
 use vfs::source_stats::CacheStats;
 use vfs::{
-    AttrMask, Call, Caller, Cx, DirEntry, DirSink, Errno, File, FileSystem, Kind, Mode, Name, Node,
+    AttrMask, Call, Caller, Cx, DirEntry, Errno, File, FileSystem, Kind, Mode, Name, Node,
     OpenFlags, ReaddirMode, RenameFlags, Result, SetAttr, Time,
 };
 
@@ -279,21 +280,17 @@ impl Store {
     /// Evicts the least recently used copies if `bytes` more would not fit, and returns the size of
     /// the rest in bytes. It frees a 16th more than necessary, or each new file would need a scan.
     fn make_room(&self, most: u64, bytes: u64) -> Result<u64> {
-        let mut looking = DirScan::default();
+        let mut files = Vec::new();
         as_root(|cx| {
             let dir = self.dir.open(cx, OpenFlags::READ)?;
-            loop {
-                let cookie = looking.cookie;
-                dir.readdir(cx, cookie, ReaddirMode::Entries, &mut looking)?;
-                if looking.cookie == cookie {
-                    return Ok(());
-                }
-            }
+            for_each_entry(cx, &*dir, ReaddirMode::Entries, |entry| {
+                files.extend(parse_entry(&entry));
+            })
         })?;
-        let newest = looking.files.iter().map(|file| file.used).max();
+        let newest = files.iter().map(|file| file.used).max();
         let mut copies = HashMap::<[u8; 32], CopyUsage>::new();
         let (mut used, mut parts) = (0, Vec::new());
-        for file in looking.files {
+        for file in files {
             used += file.bytes;
             match file.unfinished {
                 true if newest.is_some_and(|newest| file.used.sec + STALE_AGE < newest.sec) => {
@@ -366,23 +363,6 @@ struct CacheEntry {
     used: Time,
 }
 
-/// A scan of the directory.
-#[derive(Default)]
-struct DirScan {
-    cookie: u64,
-    files: Vec<CacheEntry>,
-}
-
-impl DirSink for DirScan {
-    fn entry(&mut self, entry: DirEntry<'_>) -> bool {
-        self.cookie = entry.cookie;
-        if let Some(ours) = parse_entry(&entry) {
-            self.files.push(ours);
-        }
-        true
-    }
-}
-
 /// Returns the file of a copy that `entry` names, `None` for any other file.
 fn parse_entry(entry: &DirEntry<'_>) -> Option<CacheEntry> {
     let attr = entry.entry.as_ref()?.attr;
@@ -399,8 +379,7 @@ fn parse_entry(entry: &DirEntry<'_>) -> Option<CacheEntry> {
         name: String::from_utf8_lossy(entry.name).into_owned(),
         key: *key,
         unfinished: part,
-        // In units of 512 bytes, whatever the file system's block size (stat(2)).
-        bytes: attr.blocks.saturating_mul(512),
+        bytes: attr.allocated(),
         used: attr.mtime,
     })
 }

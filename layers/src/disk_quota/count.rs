@@ -3,16 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use vfs::listing::for_each_entry;
 use vfs::{
-    Attr, AttrMask, Call, Caller, Cx, DirEntry, Entry, Errno, FileSystem, Kind, Node, OpenFlags,
-    ReaddirMode, Result,
+    Attr, AttrMask, Call, Caller, Cx, Entry, Errno, FileSystem, Kind, Node, OpenFlags, ReaddirMode,
+    Result,
 };
 
-use super::{Amount, Measured, bytes_of, patient};
-
-/// The largest unit of space that is assumed. Network file systems report their preferred size of
-/// a request as that of a block.
-const MAX_GRANULE: u64 = 64 << 10;
+use super::{Amount, Measured, patient};
 
 /// The measured space of an object in bytes.
 #[derive(Clone, Copy)]
@@ -48,7 +45,7 @@ impl Measure {
 
     /// Returns the space of `object`, which has the attributes `attr`.
     pub(super) fn space(&self, object: Measured<'_>, attr: &Attr, cx: &Cx<'_>) -> Result<Space> {
-        let (all, contents) = (bytes_of(attr), self.round_up(attr.size));
+        let (all, contents) = (attr.allocated(), self.round_up(attr.size));
         if attr.kind != Kind::File || all <= contents {
             return Ok(Space::All(all));
         }
@@ -64,7 +61,7 @@ impl Measure {
     /// Returns the space of a new object: without contents that another client may have written
     /// since, which that client's operation counts.
     pub(super) fn initial_bytes(&self, new: &Entry, cx: &Cx<'_>) -> u64 {
-        let all = bytes_of(&new.attr);
+        let all = new.attr.allocated();
         let space = self.space(Measured::from(&*new.node), &new.attr, cx);
         let contents = match new.attr.kind {
             Kind::File => all.min(self.round_up(new.attr.size)),
@@ -85,7 +82,7 @@ impl Measure {
         let end = self.round_up(offset.saturating_add(len));
         let range = end - offset / self.granule * self.granule;
         let size = self.round_up(attr.size);
-        let has = bytes_of(attr).min(size);
+        let has = attr.allocated().min(size);
         match len {
             0 => 0,
             _ => range.min(size.max(end) - has),
@@ -120,13 +117,13 @@ pub(super) fn count(fs: &dyn FileSystem) -> Result<(Measure, Amount)> {
     let call = Call::detached();
     let cx = &Cx::new(&Caller::ROOT, &call);
     let root = fs.root(cx)?;
-    let granule = u64::from(root.statfs(cx)?.bsize).clamp(512, MAX_GRANULE);
+    let granule = u64::from(root.statfs(cx)?.bsize).max(512);
     let measure = Measure { granule };
     let attr = root.attr(cx, AttrMask::STAT)?;
     let mut counted = Counted {
         measure: &measure,
         used: Amount {
-            bytes: bytes_of(&attr),
+            bytes: attr.allocated(),
             inodes: 1,
         },
         several_names: HashSet::new(),
@@ -166,29 +163,20 @@ impl Counted<'_> {
         dirs: &mut Vec<Arc<dyn Node>>,
     ) -> Result<()> {
         let file = dir.open(cx, OpenFlags::READ)?;
-        let mut cookie = 0;
-        loop {
-            let before = cookie;
-            let mut each = |entry: DirEntry<'_>| {
-                cookie = entry.cookie;
-                let Some(entry) = entry.entry else {
-                    return true;
-                };
-                if entry.node.kind() == Kind::Directory {
-                    dirs.push(entry.node.clone());
-                } else if entry.attr.nlink > 1 && !self.several_names.insert(entry.attr.id) {
-                    return true;
-                }
-                let object = Measured::from(&*entry.node);
-                let space = self.measure.space(object, &entry.attr, cx);
-                self.used.bytes += space.map_or(bytes_of(&entry.attr), Space::bytes);
-                self.used.inodes += 1;
-                true
+        for_each_entry(cx, &*file, ReaddirMode::Entries, |entry| {
+            let Some(Entry { node, attr }) = entry.entry else {
+                return;
             };
-            file.readdir(cx, before, ReaddirMode::Entries, &mut each)?;
-            if cookie == before {
-                return Ok(());
+            let is_dir = node.kind() == Kind::Directory;
+            if !is_dir && attr.nlink > 1 && !self.several_names.insert(attr.id) {
+                return;
             }
-        }
+            let space = self.measure.space(Measured::from(&*node), &attr, cx);
+            self.used.bytes += space.map_or(attr.allocated(), Space::bytes);
+            self.used.inodes += 1;
+            if is_dir {
+                dirs.push(node);
+            }
+        })
     }
 }

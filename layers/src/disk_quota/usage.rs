@@ -90,10 +90,6 @@ impl Usage {
         self.0.lock().limits
     }
 
-    pub(super) fn set_limits(&self, limits: DiskLimits) {
-        self.0.lock().limits = limits;
-    }
-
     pub(super) fn used(&self) -> Amount {
         self.0.lock().used
     }

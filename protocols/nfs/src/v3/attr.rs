@@ -217,7 +217,7 @@ impl From<&Attr> for Attributes {
             uid: attr.uid,
             gid: attr.gid,
             size: attr.size,
-            used: attr.blocks.saturating_mul(512),
+            used: attr.allocated(),
             rdev: SpecData {
                 major: attr.rdev.major,
                 minor: attr.rdev.minor,

@@ -220,7 +220,7 @@ impl<'a> AttributeSource<'a> {
             SPACE_AVAIL space_available: blocks(figures.bavail),
             SPACE_FREE space_free: blocks(figures.bfree),
             SPACE_TOTAL space_total: blocks(figures.blocks),
-            SPACE_USED space_used: attr.blocks.saturating_mul(512),
+            SPACE_USED space_used: attr.allocated(),
             TIME_ACCESS accessed: NfsTime::from(attr.atime),
             TIME_DELTA time_delta: NfsTime { seconds: 0, nseconds: 1 },
             TIME_METADATA changed: NfsTime::from(attr.ctime),
