@@ -2,9 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+use std::convert::Infallible;
 use std::io::{Write, stdout};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{ExitCode, exit};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -28,7 +29,6 @@ fn main() -> ExitCode {
 }
 
 /// The server's end of the channel.
-#[derive(Clone)]
 enum Server {
     At(Addr),
     /// A device of virtio-serial.
@@ -71,36 +71,36 @@ fn run(args: AgentArgs) -> CommandResult {
         return Err(Failure::new("expected to run as root"));
     }
     let _signals = signals::on_signal(|| exit(0), None)?;
-    let waiting = Arc::new(AtomicUsize::new(args.mounts.len()));
-    let threads: Vec<_> = args
-        .mounts
-        .into_iter()
-        .map(|mount| {
-            let (server, waiting) = (server.clone(), waiting.clone());
-            std::thread::spawn(move || {
-                serve(&server, &mount, &waiting, (args.once, args.remount_rw))
-            })
-        })
-        .collect();
-    // They end by a panic only, after which its mount is not notified.
-    let panicked = threads.into_iter().any(|thread| thread.join().is_err());
-    debug_assert!(panicked);
-    Err(Failure::new("a thread has panicked"))
+    let waiting = AtomicUsize::new(args.mounts.len());
+    std::thread::scope(|scope| {
+        for mount in &args.mounts {
+            scope.spawn(|| {
+                let serve = || serve(&server, mount, &waiting, &args);
+                let Err(_) = catch_unwind(AssertUnwindSafe(serve));
+                // Without this thread, its mount would not be notified.
+                eprintln!(
+                    "barge-agent: {}: a thread has panicked",
+                    mount.dir.display()
+                );
+                exit(1)
+            });
+        }
+    });
+    unreachable!("the process ends with the first thread")
 }
 
 /// Repeats the changes of one mount, until the end of the process. `waiting` is the number of
-/// mounts whose changes have not been reported yet. The last parameters are `--once` and
-/// `--remount-rw`.
+/// mounts whose changes have not been reported yet.
 fn serve(
     server: &Server,
     mount: &AgentMount,
     waiting: &AtomicUsize,
-    (once, remount): (bool, bool),
-) -> ! {
+    args: &AgentArgs,
+) -> Infallible {
     let mut target = Target {
         share: &mount.share,
         path: &mount.dir,
-        remount,
+        remount: args.remount_rw,
         again: false,
     };
     let mut pause = RETRY[0];
@@ -124,7 +124,7 @@ fn serve(
         };
         target.again = reported;
         let message = format!("{}: {why}", mount.dir.display());
-        if once {
+        if args.once {
             // The other mounts end with the process.
             eprintln!("barge-agent: {message}");
             exit(1);

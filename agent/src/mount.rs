@@ -58,9 +58,8 @@ impl ShareMount {
         rustix::fs::stat(path).is_ok_and(|stat| stat.st_dev == self.device)
     }
 
-    /// Looks up `name` in the root of the share. Returns whether the server was asked: there is no
-    /// such name.
-    pub fn look_up(&self, name: &str) -> io::Result<bool> {
+    /// Looks up `name` in the root of the share. Returns whether there is no such name.
+    pub fn is_absent(&self, name: &str) -> io::Result<bool> {
         match rustix::fs::statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(true),
             Ok(_) => Ok(false),

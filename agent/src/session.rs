@@ -94,7 +94,7 @@ fn converse(
         }
     };
     let _identity = AgentIdentity::assume(challenge.uid).map_err(Ended::Mount)?;
-    match mount.look_up(&challenge.name).map_err(Ended::Mount)? {
+    match mount.is_absent(&challenge.name).map_err(Ended::Mount)? {
         true => {}
         false => return Err(Ended::Malformed("a challenge that exists".into())),
     }

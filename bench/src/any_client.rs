@@ -42,7 +42,8 @@ pub(crate) struct AnyServer {
     devices: Vec<PathBuf>,
 }
 
-/// A connected client: repeats its operation, so many at a time, for about a time or so many times.
+/// A connected client, which repeats its operation. The arguments are the number of requests in
+/// flight, the time to go on for, and the maximum number of operations.
 pub(crate) type AnyClient = Box<dyn FnMut(usize, Duration, usize) -> Measurement + Send>;
 
 impl AnyServer {

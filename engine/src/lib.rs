@@ -48,5 +48,4 @@ pub use stats::Totals;
 pub use stop_signal::StopSignal;
 pub use timeouts::Timeouts;
 pub use tuning::Tuning;
-pub use vfs::histogram::Latencies;
 pub use vfs::memory::{MemoryBudget, Purpose, Reservation};

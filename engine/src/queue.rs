@@ -71,7 +71,7 @@ impl Engine {
         self.queues_at(session, "")
     }
 
-    /// Does the same for a device whose monitor the listener `listener` has accepted.
+    /// Creates the queues of a device whose monitor the listener `listener` has accepted.
     pub fn queues_at(self: &Arc<Self>, session: Arc<dyn Session>, listener: &str) -> Arc<Queues> {
         let owner = self.next_device();
         Arc::new(Queues {

@@ -108,8 +108,9 @@ struct Admissions {
 struct Admission {
     limiter: Arc<Limiter>,
     client: PeerKey,
-    /// Whether it was charged as an operation, and whether it has waited for bytes.
+    /// The operations that it was charged for.
     ops: u64,
+    /// Whether it may move bytes without waiting again.
     waited_for_bytes: bool,
     /// The bytes that it was charged for and has not moved yet.
     reserved: u64,
@@ -456,8 +457,7 @@ fn admissions(slot: &mut Option<Box<dyn AdmissionState>>) -> &mut Admissions {
     slot.downcast_mut().expect("only limiters use the slot")
 }
 
-/// Returns what a request was charged for whose attempt ended without an effect: the next attempt
-/// is charged.
+/// Refunds all charges of an attempt without an effect: the next attempt is charged.
 fn undo(call: &Call) {
     call.admit(0);
     call.with_admission(|slot| admissions(slot).undo());

@@ -14,11 +14,11 @@
 //! if this layer remembers it ([`MAX_KNOWN`]), else as a stand-in. Other users see the tree as it
 //! is.
 //!
-//! The layer also remembers who changed an object last, with a word for each of [`WRITERS`] hashes,
-//! since a client needs no event for its own change.
+//! The layer also remembers the client that changed an object last, with a word for each of
+//! [`WRITERS`] hashes, since a client needs no event for its own change.
 //!
-//! Lock order: `agents`, then an agent's state; a slot of `known`. Each is held for a look-up or an
-//! insertion only, and no call is made below meanwhile.
+//! Lock order: no two locks are held together. Each is held for a look-up or an insertion only, and
+//! no call is made below meanwhile.
 
 mod stand_in;
 
@@ -50,7 +50,7 @@ pub const AGENT_UIDS: Range<u32> = 0x7740_0000..0x7f00_0000;
 /// Maximum number of agents of a tree.
 pub const MAX_AGENTS: usize = 64;
 
-/// Maximum number of nodes that clients have found and that are remembered, about 200 bytes each.
+/// Maximum number of nodes that clients have found and that are remembered, about 300 bytes each.
 /// A removed object whose slot another one has taken is shown as a stand-in: the guest's kernel
 /// then reports the removal to those that watch the directory, and not to those that watch the
 /// object.
@@ -163,6 +163,14 @@ struct Progress {
     announced: Option<(Poke, Instant)>,
 }
 
+impl Progress {
+    /// Returns the announced poke, unless its time is over.
+    fn poke(&self) -> Option<&Poke> {
+        let (poke, end) = self.announced.as_ref()?;
+        (Instant::now() < *end).then_some(poke)
+    }
+}
+
 /// The answer to an agent's look-up.
 enum View {
     /// That of the source.
@@ -188,7 +196,7 @@ impl Pokes {
         })
     }
 
-    /// Adds an agent whose requests have the user id `uid` of [`AGENT_UIDS`], and who proves that
+    /// Adds an agent whose requests have the user id `uid` of [`AGENT_UIDS`], and which proves that
     /// it is a client of this tree by a look-up of the name `challenge` in any directory. Returns
     /// `ENFILE` if there are [`MAX_AGENTS`], `EEXIST` if `uid` is taken, `EINVAL` if it is not of
     /// these ids.
@@ -470,17 +478,17 @@ impl AgentState {
     /// Returns whether a poke is announced for which `is_it` returns true.
     fn is_announced(&self, is_it: impl Fn(&Poke) -> bool) -> bool {
         let progress = self.progress.lock();
-        let announced = progress.announced.as_ref();
-        announced.is_some_and(|(poke, end)| is_it(poke) && Instant::now() < *end)
+        progress.poke().is_some_and(is_it)
     }
 
     /// Withdraws the announced poke if `is_it` returns true for it, as its request has arrived.
     /// Returns whether it was announced.
     fn consume(&self, is_it: impl Fn(&Poke) -> bool) -> bool {
         let mut progress = self.progress.lock();
-        let now = Instant::now();
-        let is_it = |(poke, end): &mut (Poke, Instant)| is_it(poke) && now < *end;
-        let consumed = progress.announced.take_if(is_it);
+        let consumed = match progress.poke().is_some_and(is_it) {
+            true => progress.announced.take(),
+            false => None,
+        };
         drop(progress);
         consumed.is_some()
     }
@@ -488,12 +496,9 @@ impl AgentState {
     /// Returns the answer to a look-up of `name` in the directory `dir`.
     fn view(&self, dir: NodeId, name: &[u8]) -> View {
         let progress = self.progress.lock();
-        let Some((poke, end)) = &progress.announced else {
+        let Some(poke) = progress.poke() else {
             return View::Present;
         };
-        if Instant::now() >= *end {
-            return View::Present;
-        }
         let is_it = |other_dir: NodeId, other: &[u8]| other_dir == dir && other == name;
         match poke {
             Poke::Create { dir, name, .. } if is_it(*dir, name) => View::Absent,
@@ -522,7 +527,7 @@ impl AgentState {
     fn attr_of_removed(&self, id: NodeId) -> Option<Attr> {
         let progress = self.progress.lock();
         let is_it = |entry: &&Entry| entry.node.id() == id;
-        let found = match &progress.announced.as_ref()?.0 {
+        let found = match progress.poke()? {
             Poke::Delete { entry, above, .. } => {
                 let mut all = above.iter().map(|(_, entry)| entry).chain([entry]);
                 all.find(is_it)
@@ -536,8 +541,8 @@ impl AgentState {
     /// Returns the stand-in of the object whose creation is announced, if there is one.
     fn stand_in(&self) -> Option<Entry> {
         let progress = self.progress.lock();
-        match &progress.announced {
-            Some((Poke::Create { stand_in, .. }, _)) => stand_in.clone(),
+        match progress.poke() {
+            Some(Poke::Create { stand_in, .. }) => stand_in.clone(),
             _ => None,
         }
     }
@@ -545,17 +550,14 @@ impl AgentState {
     /// Returns the nodes that the announced poke shows although they are gone.
     fn shown(&self) -> Vec<Arc<dyn Node>> {
         let progress = self.progress.lock();
-        match &progress.announced {
-            Some((
-                Poke::Rename {
-                    entry, replaced, ..
-                },
-                _,
-            )) => {
+        match progress.poke() {
+            Some(Poke::Rename {
+                entry, replaced, ..
+            }) => {
                 let replaced = replaced.iter().map(|entry| entry.node.clone());
                 replaced.chain([entry.node.clone()]).collect()
             }
-            Some((Poke::Delete { entry, above, .. }, _)) => {
+            Some(Poke::Delete { entry, above, .. }) => {
                 let above = above.iter().map(|(_, entry)| entry.node.clone());
                 above.chain([entry.node.clone()]).collect()
             }

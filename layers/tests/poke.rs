@@ -338,14 +338,14 @@ fn agents_change_nothing_at_all() {
     };
     let node_id = node.id();
     scene.agent.announce(Poke::Change { node: node_id });
-    for consumed in [true, true] {
+    for _ in 0..2 {
         let attr = node.setattr(&cx, &set).expect("answered");
         assert_eq!(
             (attr.mode, attr.size, attr.mtime),
             (0o644, 0, file.attr.mtime)
         );
-        assert_eq!(scene.agent.withdraw(), consumed);
     }
+    assert!(scene.agent.withdraw(), "its request has arrived");
     let refused = [
         node.open(&cx, OpenFlags::READ).map(drop),
         node.open(&cx, OpenFlags::WRITE | OpenFlags::TRUNC)

@@ -318,7 +318,7 @@ impl Call {
 
     /// Returns whether [`Call::note_existing`] was called since the last call, and clears the note.
     pub fn take_existing(&self) -> bool {
-        self.existing.swap(false, Ordering::Relaxed)
+        self.is_existing() && self.existing.swap(false, Ordering::Relaxed)
     }
 
     /// Notes that this request uses the share numbered `share`, a number unique while the share is

@@ -165,6 +165,13 @@ pub struct Export {
 }
 
 impl Export {
+    /// Returns the name of the share that a request noted as `number`
+    /// ([`crate::Call::note_export`]), or that of this export; `None` if it has no name.
+    pub fn share_name(&self, number: u64) -> Option<String> {
+        let name = self.fs.share_name(number);
+        Some(name.unwrap_or_else(|| self.name.clone())).filter(|name| !name.is_empty())
+    }
+
     /// Creates an export of `fs` under `name`.
     pub fn new(name: impl Into<String>, fs: Arc<dyn FileSystem>) -> Export {
         Export {

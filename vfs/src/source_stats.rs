@@ -68,14 +68,6 @@ pub struct Evicted {
     pub descriptors: u64,
 }
 
-impl std::ops::AddAssign for Evicted {
-    fn add_assign(&mut self, other: Evicted) {
-        self.memory += other.memory;
-        self.disk += other.disk;
-        self.descriptors += other.descriptors;
-    }
-}
-
 /// Counters of the requests to another server. Any thread may count.
 #[derive(Default)]
 pub struct RemoteCounters {
@@ -96,12 +88,17 @@ impl RemoteCounters {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Returns the bytes of contents that were received.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
     /// Returns the values so far.
     pub fn stats(&self) -> RemoteStats {
         RemoteStats {
             latencies: self.latencies.snapshot(),
             errors: self.errors.load(Ordering::Relaxed),
-            received: self.received.load(Ordering::Relaxed),
+            received: self.received(),
         }
     }
 }

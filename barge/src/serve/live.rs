@@ -300,14 +300,11 @@ impl LiveServer {
     /// some.
     pub(super) fn serving(&self) -> Serving {
         let Listing { shares, endpoints } = self.listing();
-        let all_drain = |mut states: Vec<State>| {
-            states.dedup();
-            states == [State::Draining]
-        };
-        let shares = shares.iter().map(|share| share.state);
-        let endpoints = endpoints.iter().filter(|one| one.protocol != "http");
-        let endpoints = endpoints.map(|one| one.state);
-        match all_drain(shares.collect()) || all_drain(endpoints.collect()) {
+        let is_of_clients = |one: &&EndpointEntry| !["http", "agent"].contains(&&*one.protocol);
+        let endpoints: Vec<_> = endpoints.iter().filter(is_of_clients).collect();
+        let shares_drain = shares.iter().all(|it| it.state == State::Draining);
+        let endpoints_drain = endpoints.iter().all(|it| it.state == State::Draining);
+        match !shares.is_empty() && shares_drain || !endpoints.is_empty() && endpoints_drain {
             true => Serving::Draining,
             false => Serving::Accepting,
         }
@@ -405,8 +402,7 @@ impl LiveServer {
     fn evict(&self, name: Option<&str>) -> Result<Value, LiveError> {
         let evicted = self.sources.evict(name);
         if let (Some(name), true) = (name, evicted.is_empty()) {
-            let message = format!("expected the name of a share, got '{name}'");
-            return Err(LiveError::new(ErrorCode::NotFound, message));
+            return Err(no_share(name));
         }
         let shares = evicted.into_iter().map(|(name, evicted)| {
             json!({
@@ -1153,7 +1149,7 @@ fn engine_limits(engine: &Engine) -> Value {
     json!({
         "connections": {
             "max": tuning.connections,
-            // Half of what other clients leave.
+            // Null is half of what other clients leave.
             "max_per_client": tuning.connections_per_client,
             "open": engine.stats().0,
             "most_of_a_client": engine.most_connections_of_a_client(),

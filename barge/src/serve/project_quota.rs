@@ -42,15 +42,20 @@ pub(super) fn apply(shares: &[Share]) {
     }
 }
 
-/// Returns whether the kernel enforces `limits`, as the statistics `stat` of a share show: the size
-/// of a file system is that of the project. CAP_SYS_RESOURCE would override them.
+/// Returns whether the kernel enforces `limits` on the share with the statistics `stat`, for this
+/// process: CAP_SYS_RESOURCE would override them.
 pub(super) fn is_in_force(limits: DiskLimits, stat: &StatFs) -> bool {
+    shows(limits, stat) && !sys::caps::have_all(CapabilitySet::SYS_RESOURCE)
+}
+
+/// Returns whether the statistics of a share show `limits`: the size of a file system is that of
+/// the project.
+fn shows(limits: DiskLimits, stat: &StatFs) -> bool {
     let size = stat.blocks.saturating_mul(stat.bsize.into());
     limits.bytes.is_none_or(|bytes| size <= bytes)
         && limits
             .inodes
             .is_none_or(|inodes| (1..=inodes).contains(&stat.files))
-        && !sys::caps::have_all(CapabilitySet::SYS_RESOURCE)
 }
 
 #[cfg(test)]
@@ -65,14 +70,15 @@ mod tests {
             files: 100,
             ..StatFs::default()
         };
-        let force = |bytes, inodes| {
-            let limits = DiskLimits { bytes, inodes };
-            let privileged = sys::caps::have_all(CapabilitySet::SYS_RESOURCE);
-            is_in_force(limits, &stat) || privileged
+        let shown = |bytes, inodes| shows(DiskLimits { bytes, inodes }, &stat);
+        assert!(shown(Some(1 << 20), Some(100)));
+        assert!(!shown(Some((1 << 20) - 1), None));
+        assert!(!shown(None, Some(99)));
+        // btrfs has no number of inodes.
+        let limits = DiskLimits {
+            bytes: None,
+            inodes: Some(5),
         };
-        assert!(force(Some(1 << 20), Some(100)));
-        let privileged = sys::caps::have_all(CapabilitySet::SYS_RESOURCE);
-        assert_eq!(force(Some((1 << 20) - 1), None), privileged);
-        assert_eq!(force(None, Some(99)), privileged);
+        assert!(!shows(limits, &StatFs::default()));
     }
 }

@@ -231,7 +231,7 @@ mod tests {
             Check::new(kind, name, problems)
         };
         let checks = [
-            check(CheckKind::State, "startup", &["the server is starting"]),
+            check(CheckKind::State, "state", &["the server is starting"]),
             check(CheckKind::Listeners, "listeners", &[]),
             check(CheckKind::Source, "source/a", &["a: EIO", "a: too late"]),
         ];
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(text(Probes::Live, &checks, true), answer("200", live));
         let health = "a: EIO\na: too late\n";
         assert_eq!(text(Probes::Health, &checks, false), answer("503", health));
-        let ready = "[-]startup failed: the server is starting\n[+]listeners ok\n\
+        let ready = "[-]state failed: the server is starting\n[+]listeners ok\n\
                      [-]source/a failed: a: EIO; a: too late\nreadyz check failed\n";
         for verbose in [false, true] {
             assert_eq!(text(Probes::Ready, &checks, verbose), answer("503", ready));

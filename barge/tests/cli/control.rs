@@ -80,15 +80,18 @@ impl Fixture {
         serde_json::from_str(&listing).expect("JSON")
     }
 
-    /// Returns the URL of the share `name` over a protocol at its first address.
-    fn url(&self, protocol: &str, name: &str) -> String {
+    /// Returns the host and port of the first endpoint of a protocol.
+    fn addr(&self, protocol: &str) -> &str {
         let endpoints = self.ready["endpoints"].as_array().expect("endpoints");
         let endpoint = endpoints.iter().find(|one| one["protocol"] == protocol);
-        let addr = endpoint.expect("one")["address"]
-            .as_str()
-            .expect("an address");
-        let addr = addr.strip_prefix("tcp:").expect("TCP");
-        format!("{protocol}://{addr}/{name}")
+        let addr = endpoint.expect("one")["address"].as_str();
+        let addr = addr.and_then(|addr| addr.strip_prefix("tcp:"));
+        addr.expect("a TCP address")
+    }
+
+    /// Returns the URL of the share `name` over a protocol at its first address.
+    fn url(&self, protocol: &str, name: &str) -> String {
+        format!("{protocol}://{}/{name}", self.addr(protocol))
     }
 
     fn connect(&self) -> BufReader<UnixStream> {

@@ -86,7 +86,7 @@ struct Client {
 struct Queue {
     /// The waiting requests by ticket, oldest first.
     waiting: BTreeMap<u64, Waiting>,
-    place: Place,
+    place: QueueState,
 }
 
 struct Waiting {
@@ -98,7 +98,7 @@ struct Waiting {
 
 /// The set that a queue is in.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Place {
+enum QueueState {
     /// None: it is empty.
     #[default]
     Idle,
@@ -145,8 +145,8 @@ pub(super) struct Ticket {
     moves_bytes: bool,
 }
 
-/// The maximum number of clients with a state of their own; further ones share one state. It takes
-/// about a MiB.
+/// The maximum number of clients with a state of their own, about 400 bytes each; further ones
+/// share one state.
 pub(super) const MAX_CLIENTS: usize = 4096;
 
 /// The number of clients below which none is dropped.
@@ -391,11 +391,11 @@ impl Scheduler {
         let mut was_limited = false;
         for queue in &mut client.queues {
             match std::mem::take(&mut queue.place) {
-                Place::Idle => {}
-                Place::Ready(need, entry) => {
+                QueueState::Idle => {}
+                QueueState::Ready(need, entry) => {
                     self.ready[need as usize].remove(&entry);
                 }
-                Place::Limited(entry) => {
+                QueueState::Limited(entry) => {
                     self.limited.remove(&entry);
                     was_limited = true;
                 }
@@ -419,16 +419,16 @@ impl Scheduler {
         }
         for (queue, head) in client.queues.iter_mut().zip(heads) {
             queue.place = match head {
-                None => Place::Idle,
+                None => QueueState::Idle,
                 Some((ticket, need, Duration::ZERO)) => {
                     let entry = (client.finish, ticket);
                     self.ready[need as usize].insert(entry);
-                    Place::Ready(need, entry)
+                    QueueState::Ready(need, entry)
                 }
                 Some((ticket, _, wait)) => {
                     let entry = (now + wait, ticket);
                     self.limited.insert(entry);
-                    Place::Limited(entry)
+                    QueueState::Limited(entry)
                 }
             };
         }

@@ -26,8 +26,7 @@ pub struct TransferStats {
 #[derive(Default)]
 pub struct TransferCounters {
     requests: AtomicU64,
-    bytes: AtomicU64,
-    /// The times of requests for ranges, and their failures.
+    /// The times of requests for ranges, their failures, and the bytes received.
     pub(crate) ranges: RemoteCounters,
 }
 
@@ -43,16 +42,11 @@ impl TransferCounters {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_bytes(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.ranges.add_received(bytes);
-    }
-
     /// Returns the sums so far.
     pub fn stats(&self) -> TransferStats {
         TransferStats {
             requests: self.requests.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
+            bytes: self.ranges.received(),
         }
     }
 }

@@ -181,7 +181,7 @@ impl Object {
         let request = async || {
             let mut at = start;
             let mut receive = |bytes: &[u8]| {
-                self.counters.add_bytes(bytes.len());
+                self.counters.ranges.add_received(bytes.len());
                 if bytes.len() as u64 > end - at {
                     return wrong(at - start + bytes.len() as u64);
                 }

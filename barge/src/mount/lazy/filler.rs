@@ -143,7 +143,8 @@ struct Filler {
 }
 
 impl Filler {
-    /// Opens the image, and has it mounted, unless the file `mounted` is mounted already.
+    /// Opens the image, and asks the holder to mount it, unless the file `mounted` is mounted
+    /// already.
     fn start(&self, options: &ResolvedOptions, mounted: Option<MountedFile>) -> io::Result<()> {
         let tree = options.source.tree();
         let opened = tree.map(|tree| tree.open_lazy(&options.image_cache));

@@ -11,7 +11,7 @@ use vfs::{
     Call, Caller, ChangeKinds, Cx, Entry, Errno, FileSystem, Kind, Name, Node, NodeId, Result,
 };
 
-use super::queue::{Place, QueuedChange};
+use super::queue::{ChangedPath, QueuedChange};
 
 /// An operation, and the poke to announce before it.
 pub(super) struct Step {
@@ -77,13 +77,10 @@ pub(super) fn steps(
     let is_own = |(dir, name): &(NodeId, Vec<u8>)| pokes.is_own(client, *dir, Some(name));
     let is_own_again = present.is_some() && is_own(&at);
     let mut steps = Vec::new();
-    if has(ChangeKinds::DELETED) && !is_own_again {
-        let kind = match change.is_dir {
-            true => Kind::Directory,
-            false => Kind::File,
-        };
-        let entry = change.removed.clone();
-        let entry = entry.unwrap_or_else(|| pokes.removed(tree, change.node, kind));
+    if has(ChangeKinds::DELETED)
+        && !is_own_again
+        && let Some(entry) = change.removed.clone()
+    {
         let delete = |entry| {
             let poke = Poke::Delete {
                 dir: at.0,
@@ -160,7 +157,7 @@ fn renaming(
     pokes: &Pokes,
     cx: &Cx<'_>,
     change: &QueuedChange,
-    (old, from): (&Place, (NodeId, Vec<u8>)),
+    (old, from): (&ChangedPath, (NodeId, Vec<u8>)),
     at: &(NodeId, Vec<u8>),
     present: &Entry,
 ) -> Step {
@@ -258,7 +255,7 @@ fn modifications(change: &QueuedChange, node: &Arc<dyn Node>, kind: Kind) -> Vec
 
 /// Finds the directory of `place`. Directories on the way that are gone are those by which clients
 /// have found them. Returns `ESTALE` if another directory is there.
-fn find(tree: &dyn FileSystem, pokes: &Pokes, cx: &Cx<'_>, place: &Place) -> Result<Found> {
+fn find(tree: &dyn FileSystem, pokes: &Pokes, cx: &Cx<'_>, place: &ChangedPath) -> Result<Found> {
     let mut found = Found {
         dir: tree.root(cx)?,
         gone: Vec::new(),

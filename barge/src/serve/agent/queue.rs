@@ -10,8 +10,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use vfs::{Change, ChangeKinds, ChangedName, Entry, NodeId};
 
-/// Maximum number of changes: as many as the kernel queues for a stream by default. A change takes
-/// the memory of its paths, 4 KiB each at most.
+/// Maximum number of changes: as many as the kernel queues for a stream by default.
 const MAX_CHANGES: usize = 1 << 14;
 
 /// Maximum size of the paths of all changes, bytes.
@@ -42,26 +41,25 @@ struct State {
 #[derive(Clone)]
 pub(super) struct QueuedChange {
     pub(super) kinds: ChangeKinds,
-    pub(super) node: Option<NodeId>,
     pub(super) is_dir: bool,
-    pub(super) name: Place,
+    pub(super) name: ChangedPath,
     /// Of [`ChangeKinds::RENAMED`].
-    pub(super) old_name: Option<Place>,
-    /// The object, if its name was removed.
+    pub(super) old_name: Option<ChangedPath>,
+    /// The object, of [`ChangeKinds::DELETED`].
     pub(super) removed: Option<Entry>,
 }
 
 /// A name, as [`ChangedName`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ChangedPath {
     pub(super) dir: NodeId,
     pub(super) path: Vec<u8>,
     pub(super) name: Vec<u8>,
 }
 
-impl From<ChangedName<'_>> for Place {
-    fn from(name: ChangedName<'_>) -> Place {
-        Place {
+impl From<ChangedName<'_>> for ChangedPath {
+    fn from(name: ChangedName<'_>) -> ChangedPath {
+        ChangedPath {
             dir: name.dir,
             path: name.path.to_vec(),
             name: name.name.to_vec(),
@@ -69,7 +67,7 @@ impl From<ChangedName<'_>> for Place {
     }
 }
 
-impl Place {
+impl ChangedPath {
     /// Returns the path below the root of the share.
     pub(super) fn full(&self) -> Vec<u8> {
         match (&*self.path, &*self.name) {
@@ -93,9 +91,8 @@ impl QueuedChange {
     pub(super) fn overflow() -> QueuedChange {
         QueuedChange {
             kinds: ChangeKinds::OVERFLOW,
-            node: None,
             is_dir: false,
-            name: Place::default(),
+            name: ChangedPath::default(),
             old_name: None,
             removed: None,
         }
@@ -112,16 +109,15 @@ impl QueuedChange {
         }
         Some(QueuedChange {
             kinds,
-            node: change.node,
             is_dir: change.is_dir,
             name: change.name?.into(),
-            old_name: change.old_name.map(Place::from),
+            old_name: change.old_name.map(ChangedPath::from),
             removed,
         })
     }
 
     fn size(&self) -> usize {
-        self.name.size() + self.old_name.as_ref().map_or(0, Place::size)
+        self.name.size() + self.old_name.as_ref().map_or(0, ChangedPath::size)
     }
 
     /// Returns whether names stay as they are.
@@ -240,7 +236,7 @@ mod tests {
     fn change(kinds: ChangeKinds, name: &str) -> QueuedChange {
         QueuedChange {
             kinds,
-            name: Place {
+            name: ChangedPath {
                 dir: 1,
                 path: Vec::new(),
                 name: name.into(),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use engine::StopSignal;
@@ -27,6 +28,7 @@ const RECV_TIMEOUT: Duration = Duration::MAX;
 pub(in crate::serve) struct AgentServer {
     stop: Arc<StopSignal>,
     open: Arc<Mutex<Connections>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
@@ -45,9 +47,10 @@ impl AgentServer {
         listener: Listener,
         shares: Arc<AgentShares>,
     ) -> Result<AgentServer, Failure> {
-        let server = AgentServer {
+        let mut server = AgentServer {
             stop: Arc::new(StopSignal::new().map_err(Failure::new)?),
             open: Arc::default(),
+            thread: None,
         };
         let (stop, open) = (server.stop.clone(), server.open.clone());
         let thread = std::thread::Builder::new().name("barge-agents".into());
@@ -60,7 +63,7 @@ impl AgentServer {
                 }
             }
         };
-        thread.spawn(accept).map_err(Failure::new)?;
+        server.thread = Some(thread.spawn(accept).map_err(Failure::new)?);
         Ok(server)
     }
 }
@@ -71,6 +74,9 @@ impl Drop for AgentServer {
         let mut open = self.open.lock();
         open.ended = true;
         open.links.values().for_each(|link| link.hang_up());
+        drop(open);
+        // It has the listener, which removes the file of its socket.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

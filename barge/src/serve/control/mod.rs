@@ -224,7 +224,6 @@ impl Controller {
         Ok(json!({
             "version": VERSION,
             "build": Build::own(),
-            "features": { "gss": cfg!(feature = "gss") },
             "process": std::process::id(),
             "user": rustix::process::geteuid().as_raw(),
             "kernel": {

@@ -104,11 +104,7 @@ struct Disk(TcpStream);
 
 impl Disk {
     fn open(place: &Fixture, name: &str) -> Disk {
-        let endpoints = place.ready["endpoints"].as_array().expect("endpoints");
-        let nbd = endpoints.iter().find(|one| one["protocol"] == "nbd");
-        let addr = nbd.expect("one")["address"].as_str().expect("an address");
-        let addr = addr.strip_prefix("tcp:").expect("TCP");
-        let mut socket = TcpStream::connect(addr).expect("connected");
+        let mut socket = TcpStream::connect(place.addr("nbd")).expect("connected");
         let timeout = Some(Duration::from_secs(60));
         socket.set_read_timeout(timeout).expect("set");
         socket.read_exact(&mut [0; 18]).expect("a greeting");
@@ -330,23 +326,12 @@ fn the_status_shows_the_limits_of_shares_that_have_any() {
     );
     assert_eq!(limits["in_flight_per_connection"]["max"], 256);
     assert!(limits["memory"]["used"].as_u64() < limits["memory"]["max"].as_u64());
-    let endpoints = place.ready["endpoints"]
-        .as_array()
-        .expect("endpoints")
-        .iter();
-    let mut pages = endpoints.filter(|one| one["protocol"] == "http");
-    let page = pages.next().expect("a page")["address"]
-        .as_str()
-        .expect("an address");
-    let top = Command::new(BARGE).args(["top", "--once", page]).output();
+    let addr = place.addr("http");
+    let page = format!("tcp:{addr}");
+    let top = Command::new(BARGE).args(["top", "--once", &page]).output();
     let text = stdout_of(&top.expect("runs"));
     assert!(text.contains(", limit ops=100,bytes=8M, "), "{text}");
-    let addr = page.strip_prefix("tcp:").expect("TCP");
-    let mut socket = TcpStream::connect(addr).expect("connected");
-    let request = format!("GET /metrics HTTP/1.0\r\nHost: {addr}\r\n\r\n");
-    socket.write_all(request.as_bytes()).expect("sent");
-    let mut metrics = String::new();
-    socket.read_to_string(&mut metrics).expect("a reply");
+    let metrics = crate::status::get(addr, "/metrics");
     for name in [
         "barge_limit_delayed_requests_total{export=\"a\"} ",
         "barge_limit_wait_seconds_total{export=\"a\"} ",

@@ -175,14 +175,13 @@ impl Session for Connection {
         voice.send(&greeting());
     }
 
-    fn target(&self, _: &Call, message: &[u8]) -> RequestTarget {
+    fn target(&self, call: &Call, message: &[u8]) -> RequestTarget {
         let offset = match message::decode(message) {
             Ok(Message::Request(request)) => Some(request.offset),
             _ => None,
         };
-        let name = &self.server.export.name;
         RequestTarget {
-            share: Some(name.clone()).filter(|name| !name.is_empty()),
+            share: self.server.export.share_name(call.export_number()),
             inode: self.selected.get().map(|selected| selected.disk.id()),
             offset,
             ..RequestTarget::default()

@@ -18,7 +18,7 @@ impl RequestContext<'_> {
     }
 
     /// Labels the new file `name` in `dir`; an unnamed file has no `name`. A file that the call
-    /// notes as existing keeps its label. Called before the note is taken.
+    /// notes as existing keeps its label.
     pub(super) fn label(
         &self,
         dir: &dyn Node,

@@ -54,7 +54,6 @@ impl RequestContext<'_> {
             nodes.record_created(self.incarnation, &*entry.node);
         }
         let entry = self.label(&*up.node, Some(name), entry)?;
-        self.cx.call.take_existing();
         self.reply_entry(&up, &entry)
     }
 

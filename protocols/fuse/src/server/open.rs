@@ -155,7 +155,7 @@ impl RequestContext<'_> {
         }
         let ((entry, file), flags) =
             self.open_for_writeback(flags, |flags| make(self, &*up.node, flags))?;
-        if flags.contains(OpenFlags::EXCL) && !self.cx.call.take_existing() {
+        if flags.contains(OpenFlags::EXCL) && !self.cx.call.is_existing() {
             self.session
                 .nodes
                 .record_created(self.incarnation, &*entry.node);

@@ -20,10 +20,8 @@ impl Session {
             .map_or(WireFormat::default(), Negotiated::wire_format);
         let request = Request::decode(format, message).ok();
         let (name, offset) = request.map_or((None, None), |(_, request)| details(&request));
-        let share = self.export.fs.share_name(export);
-        let share = share.unwrap_or_else(|| self.export.name.clone());
         RequestTarget {
-            share: Some(share).filter(|share| !share.is_empty()),
+            share: self.export.share_name(export),
             // Of INIT, for example, there is none.
             inode: Some(header.nodeid).filter(|&nodeid| nodeid != 0),
             name: name.map(|name| String::from_utf8_lossy(name).into_owned()),

@@ -3,6 +3,7 @@
 //! The arguments of a call that RPCSEC_GSS encrypts are not readable here: only the share is
 //! reported.
 
+use vfs::Name;
 use wire::{Malformed, RequestTarget, Xdr, XdrReader};
 
 use super::filehandle::FileHandle;
@@ -10,9 +11,6 @@ use super::{Connection, v4};
 use crate::rpc::{self, CALL, Record, flavor, program};
 use crate::v3::{Handle, Procedure};
 use crate::v4::op::{Claim, Op};
-
-/// The maximum length of a name in bytes.
-const MAX_NAME: usize = 255;
 
 /// The arguments that identify an object.
 #[derive(Default)]
@@ -37,11 +35,8 @@ impl Connection {
         let node = found
             .handle
             .and_then(|handle| self.server.nodes.get(&handle));
-        let served = &self.server.export;
-        let share = served.fs.share_name(export);
-        let share = share.unwrap_or_else(|| served.name.clone());
         RequestTarget {
-            share: Some(share).filter(|share| !share.is_empty()),
+            share: self.server.export.share_name(export),
             inode: node.map(|node| node.id()),
             name: found
                 .name
@@ -84,7 +79,7 @@ fn of_procedure(procedure: u32, mut from: XdrReader<'_>) -> Result<Arguments<'_>
         | Procedure::MkNod
         | Procedure::Remove
         | Procedure::RmDir
-        | Procedure::Rename => found.name = Some(from.opaque(MAX_NAME)?),
+        | Procedure::Rename => found.name = Some(from.opaque(Name::MAX)?),
         Procedure::Read | Procedure::Write | Procedure::Commit => found.offset = Some(from.u64()?),
         _ => {}
     }

@@ -35,10 +35,7 @@ impl Connection {
             return target;
         };
         let step = state.step();
-        let attached = &step.attach.export;
-        let share = attached.fs.share_name(export);
-        let share = share.or_else(|| Some(attached.name.clone()));
-        target.share = share.filter(|name| !name.is_empty());
+        target.share = step.attach.export.share_name(export);
         target.inode = Some(step.node.id());
         target.name = Some(joined(Some(step), &names));
         target

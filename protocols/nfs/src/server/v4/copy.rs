@@ -7,7 +7,8 @@
 //! rest.
 //!
 //! Each step is a request of its own for limits of the share. A step that has to wait ends the
-//! synchronous part, and parks an asynchronous copy without a thread.
+//! synchronous part, and parks an asynchronous copy without a thread. A wait that nothing ends with
+//! a wake-up, such as that for a lease, sleeps on the worker.
 //!
 //! Lock order: none. A parked copy is scheduled without its lock.
 
