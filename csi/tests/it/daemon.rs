@@ -56,6 +56,12 @@ impl Scratch {
         self.path(name).display().to_string()
     }
 
+    /// Returns a name that no other test uses.
+    pub(crate) fn unique(&self, name: &str) -> String {
+        let dir = self.0.path().file_name().expect("a directory of its own");
+        format!("{name}{}", dir.display())
+    }
+
     /// Makes a directory and returns its path as text.
     pub(crate) fn dir(&self, name: &str) -> String {
         fs::create_dir_all(self.path(name)).expect("made");

@@ -26,23 +26,25 @@ pub(crate) fn map(entries: &[(&str, &str)]) -> HashMap<String, String> {
 /// A volume and its directories.
 pub(crate) struct Volume<'a> {
     pub(crate) daemon: &'a Daemon,
-    pub(crate) id: &'a str,
+    pub(crate) id: String,
     pub(crate) staging: String,
     pub(crate) context: HashMap<String, String>,
     pub(crate) secrets: HashMap<String, String>,
 }
 
 impl<'a> Volume<'a> {
+    /// Returns the volume `name` of a test. Volumes of other tests, which run on the same node,
+    /// have other IDs.
     pub(crate) fn new(
         daemon: &'a Daemon,
         scratch: &Scratch,
-        id: &'a str,
+        name: &str,
         context: &[(&str, &str)],
     ) -> Self {
         Volume {
             daemon,
-            id,
-            staging: scratch.dir(&format!("staging-{id}")),
+            id: scratch.unique(name),
+            staging: scratch.dir(&format!("staging-{name}")),
             context: map(context),
             secrets: HashMap::new(),
         }
@@ -50,7 +52,7 @@ impl<'a> Volume<'a> {
 
     fn stage_request(&self) -> NodeStageVolumeRequest {
         NodeStageVolumeRequest {
-            volume_id: self.id.into(),
+            volume_id: self.id.clone(),
             staging_target_path: self.staging.clone(),
             volume_capability: Some(capability(Mode::MultiNodeMultiWriter)),
             secrets: self.secrets.clone(),
@@ -65,7 +67,7 @@ impl<'a> Volume<'a> {
 
     pub(crate) fn unstage(&self) -> Result<Empty, Status> {
         let request = NodeUnstageVolumeRequest {
-            volume_id: self.id.into(),
+            volume_id: self.id.clone(),
             staging_target_path: self.staging.clone(),
         };
         self.daemon.call("Node/NodeUnstageVolume", request)
@@ -73,7 +75,7 @@ impl<'a> Volume<'a> {
 
     fn publish_request(&self, target: &str, readonly: bool) -> NodePublishVolumeRequest {
         NodePublishVolumeRequest {
-            volume_id: self.id.into(),
+            volume_id: self.id.clone(),
             staging_target_path: self.staging.clone(),
             target_path: target.into(),
             volume_capability: Some(capability(Mode::MultiNodeMultiWriter)),
@@ -99,7 +101,7 @@ impl<'a> Volume<'a> {
 
     pub(crate) fn unpublish(&self, target: &str) -> Result<Empty, Status> {
         let request = NodeUnpublishVolumeRequest {
-            volume_id: self.id.into(),
+            volume_id: self.id.clone(),
             target_path: target.into(),
         };
         self.daemon.call("Node/NodeUnpublishVolume", request)
@@ -107,7 +109,7 @@ impl<'a> Volume<'a> {
 
     fn stats(&self, path: &str) -> Result<NodeGetVolumeStatsResponse, Status> {
         let request = NodeGetVolumeStatsRequest {
-            volume_id: self.id.into(),
+            volume_id: self.id.clone(),
             volume_path: path.into(),
         };
         self.daemon.call("Node/NodeGetVolumeStats", request)
@@ -116,7 +118,7 @@ impl<'a> Volume<'a> {
     /// Returns the reasons for which the volume is inaccessible.
     fn problems(&self) -> Result<Vec<String>, Status> {
         let request = NodeGetVolumeHealthRequest {
-            volume_id: self.id.into(),
+            volume_id: self.id.clone(),
             ..NodeGetVolumeHealthRequest::default()
         };
         let health: NodeGetVolumeHealthResponse =
@@ -360,8 +362,23 @@ impl Stopped {
         for &pid in &processes {
             kill_process(pid, Signal::STOP).expect("it runs");
         }
+        // A thread that runs may answer a request before it stops.
+        until("all threads have stopped", || {
+            processes.iter().all(|&pid| has_stopped(pid))
+        });
         Stopped(processes)
     }
+}
+
+/// Returns whether all threads of a process are stopped, as proc_pid_stat(5) says.
+fn has_stopped(pid: Pid) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).expect("it runs");
+    let mut stats = tasks.map(|task| fs::read_to_string(task.expect("listed").path().join("stat")));
+    stats.all(|stat| {
+        let stat = stat.expect("read");
+        let (_, rest) = stat.rsplit_once(") ").expect("a name");
+        rest.starts_with('T')
+    })
 }
 
 impl Drop for Stopped {
@@ -385,7 +402,7 @@ fn a_volume_that_does_not_answer_can_be_unpublished() {
     let next = scratch.text("next");
     let stopped = Stopped::new(processes_with(&volume.staging));
     let stats = NodeGetVolumeStatsRequest {
-        volume_id: volume.id.into(),
+        volume_id: volume.id.clone(),
         volume_path: target.clone(),
     };
     let stats =
@@ -486,7 +503,7 @@ fn hostile_requests_are_refused() {
     let long = "x".repeat(5000);
     for id in ["", "a\nb", &long] {
         let mut volume = Volume::new(&daemon, &scratch, "v", &good);
-        volume.id = id;
+        volume.id = id.to_owned();
         assert_eq!(code(volume.stage()), Code::InvalidArgument, "{id:?}");
     }
     for path in ["", "relative", "/", "/a/../etc", "/..", &long] {
