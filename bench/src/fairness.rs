@@ -11,6 +11,7 @@ use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use command::Failure;
+use rustix::process::setpriority_process;
 
 use crate::any_client::{AnyClient, AnyProtocol, AnyServer, PROTOCOLS};
 use crate::context::Context;
@@ -28,6 +29,9 @@ const SETTLE_TIME: Duration = Duration::from_millis(200);
 
 /// The duration of a batch of the greedy client, after which it checks whether to end.
 const BATCH: Duration = Duration::from_millis(50);
+
+/// The nice value of the greedy client's threads, see setpriority(2).
+const LOWEST_PRIORITY: i32 = 19;
 
 /// The operations of the polite client: one that reads, and one that looks a file up.
 const POLITE: [(&str, Operation); 2] = [
@@ -162,6 +166,9 @@ fn beside<T>(
     scope(|threads| {
         let stop = &stop;
         let greedy = threads.spawn(move || -> Result<usize, String> {
+            // Stands for a client of another machine: it takes no processor from the others.
+            let lowered = setpriority_process(None, LOWEST_PRIORITY);
+            lowered.map_err(|errno| format!("setpriority: {errno}"))?;
             let mut client = connect()?;
             let _ = connected.send(());
             let mut done = 0;
