@@ -37,7 +37,7 @@ impl DiskCacheArgs {
     pub(crate) fn apply_to(&self, source: &Source) -> Source {
         match source {
             Source::Tree(tree) => Source::Tree(self.apply(tree)),
-            referral @ Source::Referral { .. } => referral.clone(),
+            referral @ Source::Referral(_) => referral.clone(),
         }
     }
 }

@@ -10,7 +10,7 @@ use barge_client::source::now;
 use hostdir::HostDir;
 use layers::{Overlay, ReadOnly, stack};
 use rustix::fs::{FlockOperation, flock};
-use vfs::{Errno, FileSystem};
+use vfs::{BadLocation, Errno, FileSystem, Location};
 
 use crate::diagnose::open_error;
 use crate::{Failure, confinement};
@@ -21,7 +21,7 @@ pub(crate) enum Source {
     /// A tree that the client library can open.
     Tree(barge_client::Source),
     /// `refer:/PATH@HOST+HOST…`: an NFSv4 referral to another server.
-    Referral { path: String, hosts: Vec<String> },
+    Referral(Location),
 }
 
 /// The source that is served if none is given: the current directory.
@@ -39,9 +39,12 @@ impl FromStr for Source {
 
     fn from_str(text: &str) -> Result<Source, String> {
         match text.strip_prefix("refer:") {
-            Some(location) => parse_referral(location).ok_or_else(|| {
-                format!("expected refer:/PATH@HOST or refer:/PATH@HOST+HOST, got '{text}'")
-            }),
+            Some(location) => location
+                .parse()
+                .map(Source::Referral)
+                .map_err(|BadLocation| {
+                    format!("expected refer:/PATH@HOST or refer:/PATH@HOST+HOST, got '{text}'")
+                }),
             None => text
                 .parse()
                 .map(Source::Tree)
@@ -50,22 +53,11 @@ impl FromStr for Source {
     }
 }
 
-/// Parses a referral in the format of `refer=` in exports(5).
-fn parse_referral(text: &str) -> Option<Source> {
-    let (path, hosts) = text.rsplit_once('@')?;
-    let hosts: Vec<String> = hosts.split('+').map(str::to_owned).collect();
-    let good = path.starts_with('/') && !hosts.iter().any(String::is_empty);
-    good.then(|| Source::Referral {
-        path: path.into(),
-        hosts,
-    })
-}
-
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Tree(tree) => tree.fmt(f),
-            Source::Referral { path, hosts } => write!(f, "refer:{path}@{}", hosts.join("+")),
+            Source::Referral(location) => write!(f, "refer:{location}"),
         }
     }
 }
@@ -126,7 +118,7 @@ impl Source {
     pub(crate) fn tree(&self) -> Option<&barge_client::Source> {
         match self {
             Source::Tree(tree) => Some(tree),
-            Source::Referral { .. } => None,
+            Source::Referral(_) => None,
         }
     }
 
@@ -161,7 +153,7 @@ impl Source {
                 .open(hostdir)
                 .map_err(|error| Failure::new(format!("{self}: {}", open_error(tree, &error)))),
             // The tree for clients without referrals: an empty directory.
-            Source::Referral { .. } => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
+            Source::Referral(_) => Ok(stack(memory::Memory::new(Arc::new(now)), ReadOnly)),
         }
     }
 }

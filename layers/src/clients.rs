@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use vfs::peer::Refusal;
-use vfs::{Caller, Capabilities, Cx, Errno, Node, Origin, Peer, Result, SetAttr};
+use vfs::{Caller, Capabilities, Cx, Errno, Location, Node, Origin, Peer, Result, SetAttr};
 
 use crate::squash::SquashMode;
 use crate::{Layer, Noop, Opened, ReadOnly, Squash, forward};
@@ -39,7 +39,7 @@ pub struct Clients {
 }
 
 /// Some clients, and the options that apply to them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The clients that it matches.
     pub pattern: Pattern,
@@ -50,6 +50,8 @@ pub struct Entry {
     /// Whether clients of other hosts must use ports below 1024, which only the super-user of their
     /// host can bind.
     pub secure: bool,
+    /// Where other servers have the same file system.
+    pub replicas: Vec<Location>,
 }
 
 impl Entry {
@@ -60,6 +62,7 @@ impl Entry {
             read_only: true,
             squash: Squash::new(SquashMode::Root),
             secure: true,
+            replicas: Vec::new(),
         }
     }
 }

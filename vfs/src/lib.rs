@@ -21,6 +21,7 @@ pub mod histogram;
 pub mod holes;
 pub mod lease;
 pub mod listing;
+pub mod location;
 pub mod lock;
 pub mod log_limit;
 pub mod memory;
@@ -44,6 +45,7 @@ pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;
 pub use export::{Capabilities, Export, FileSystem, Handle, Support};
 pub use lease::{BreakCallback, Lease, LeaseKind};
+pub use location::{BadLocation, Location};
 pub use log_limit::LogLimit;
 pub use name::Name;
 pub use node::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::nbd::Image;
 use layers::{Bundle, Clients, Gate, Limiter, ReadOnly, stack};
-use nfs::server::Referral;
+use nfs::server::Locations;
 use vfs::Export;
 
 use super::args::access::ClientList;
@@ -39,7 +39,7 @@ pub(super) struct Exports {
     /// The read traces that are written.
     pub(super) traces: Vec<Arc<TraceFile>>,
     /// Referrals to other servers.
-    pub(super) referrals: Vec<Referral>,
+    pub(super) referrals: Vec<Locations>,
     /// The image files of sources that are images, by the names of the sources; empty unless disks
     /// are served.
     pub(super) images: Vec<Image>,
@@ -203,12 +203,11 @@ pub(super) fn images(
     Ok(images)
 }
 
-fn referrals(shares: &[Share]) -> Vec<Referral> {
+fn referrals(shares: &[Share]) -> Vec<Locations> {
     let referral = |share: &Share| match &share.named.source {
-        Source::Referral { path, hosts } => Some(Referral {
+        Source::Referral(location) => Some(Locations {
             name: share.named.name.clone()?,
-            path: path.clone(),
-            hosts: hosts.clone(),
+            locations: vec![location.clone()],
         }),
         _ => None,
     };
@@ -256,7 +255,7 @@ fn names(shares: &[Share]) -> Result<Vec<String>, Failure> {
     for Share { named: source, .. } in shares {
         let name = match &source.name {
             Some(name) => name.clone(),
-            None if shares.len() == 1 && !matches!(source.source, Source::Referral { .. }) => {
+            None if shares.len() == 1 && !matches!(source.source, Source::Referral(_)) => {
                 String::new()
             }
             None => {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use vfs::{BadLocation, Location};
+
 use super::{Clients, Entry, Pattern};
 use crate::squash::SquashMode;
 
@@ -17,6 +19,9 @@ impl fmt::Display for BadList {
 }
 
 impl std::error::Error for BadList {}
+
+/// The maximum number of locations in `replicas=`, and of hosts in one of them.
+const MAX_REPLICAS: usize = 16;
 
 /// Parses one or more `CLIENT(OPTION,…)`, separated by blanks, as after the path in a line of
 /// exports(5).
@@ -71,7 +76,10 @@ fn entry(word: &str) -> Result<Entry, String> {
             "no_all_squash" => all = false,
             "secure" => entry.secure = true,
             "insecure" => entry.secure = false,
-            _ => number(&mut entry, option)?,
+            _ => match option.strip_prefix("replicas=") {
+                Some(list) => entry.replicas = replicas(list)?,
+                None => number(&mut entry, option)?,
+            },
         }
     }
     entry.squash.mode = match (all, root) {
@@ -82,6 +90,28 @@ fn entry(word: &str) -> Result<Entry, String> {
     Ok(entry)
 }
 
+/// Parses `/PATH@HOST[+HOST…][:/PATH@HOST…]`.
+fn replicas(list: &str) -> Result<Vec<Location>, String> {
+    // A colon within an address is not followed by a slash.
+    let mut rest = Some(list);
+    let mut found = Vec::new();
+    while let Some(text) = rest {
+        let (location, after) = match text.find(":/") {
+            Some(at) => (&text[..at], Some(&text[at + 1..])),
+            None => (text, None),
+        };
+        let location: Location = location.parse().map_err(|BadLocation| {
+            format!("expected replicas=/PATH@HOST[+HOST...][:/PATH@HOST...], got 'replicas={list}'")
+        })?;
+        if found.len() == MAX_REPLICAS || location.hosts.len() > MAX_REPLICAS {
+            return Err(format!("replicas=: expected at most {MAX_REPLICAS}"));
+        }
+        found.push(location);
+        rest = after;
+    }
+    Ok(found)
+}
+
 fn number(entry: &mut Entry, option: &str) -> Result<(), String> {
     let (field, id) = match option.split_once('=') {
         Some(("anonuid", id)) => (&mut entry.squash.uid, id),
@@ -90,7 +120,7 @@ fn number(entry: &mut Entry, option: &str) -> Result<(), String> {
         None if ["sync", "no_subtree_check"].contains(&option) => return Ok(()),
         _ => {
             return Err(format!(
-                "expected ro, rw, root_squash, no_root_squash, all_squash, secure, insecure, anonuid=UID or anongid=GID, got '{option}'"
+                "expected ro, rw, root_squash, no_root_squash, all_squash, secure, insecure, anonuid=UID, anongid=GID or replicas=/PATH@HOST, got '{option}'"
             ));
         }
     };
@@ -151,6 +181,21 @@ mod tests {
     }
 
     #[test]
+    fn replicas_are_paths_on_one_or_more_servers() {
+        let list = parse("*(ro,replicas=/a@h1+fd00::2:/b@10.0.0.3)").expect("a list");
+        let replicas: Vec<_> = list.entries()[0]
+            .replicas
+            .iter()
+            .map(Location::to_string)
+            .collect();
+        assert_eq!(replicas, ["/a@h1+fd00::2", "/b@10.0.0.3"]);
+        let many = |host: &str| format!("*(replicas={host})");
+        let text = many(&vec!["/a@h"; MAX_REPLICAS].join(":"));
+        assert!(parse(&text).is_ok());
+        parse(&many(&vec!["/a@h"; MAX_REPLICAS + 1].join(":"))).expect_err("too many");
+    }
+
+    #[test]
     fn what_is_no_list_says_what_was_expected() {
         let many: Vec<String> = (0..=Clients::MAX_ENTRIES)
             .map(|i| format!("10.0.{}.{}", i / 256, i % 256))
@@ -166,6 +211,10 @@ mod tests {
             "*(anonuid=x)",
             "*(anonuid=-1)",
             "*(sec=krb5)",
+            "*(replicas=)",
+            "*(replicas=/a@)",
+            "*(replicas=a@b)",
+            "*(replicas=/a@b:/c)",
             "* (rw)",
             "* *",
             &many.join(" "),

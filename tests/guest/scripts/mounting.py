@@ -1,4 +1,4 @@
-"""Mounts of 9P for the time of a block."""
+"""Mounts for the time of a block."""
 
 import ctypes
 import os
@@ -10,12 +10,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 class Mounted:
     """A mount for as long as a block lasts."""
 
-    def __init__(self, device, options):
-        self.device, self.options = device, options
+    def __init__(self, device, options, kind="9p"):
+        self.device, self.options, self.kind = device, options, kind
         self.at = tempfile.mkdtemp(dir="/run")
 
     def __enter__(self):
-        if libc.mount(self.device.encode(), self.at.encode(), b"9p", 0, self.options.encode()) != 0:
+        if libc.mount(self.device.encode(), self.at.encode(), self.kind.encode(), 0, self.options.encode()) != 0:
             raise OSError(ctypes.get_errno(), f"mount -o {self.options}: {os.strerror(ctypes.get_errno())}")
         return self.at
 

@@ -7,18 +7,13 @@ import fcntl
 import os
 import socket
 import stat
-import subprocess
 import tempfile
 
-from checking import all_passed, check, end, skip, tests
+from checking import check, end, tests
 from mounting import Mounted
-
-BARGE = os.environ.get("BARGE")
-if not BARGE:
-    skip("BARGE is not set")
+from serving import Served, print_log_on_failure
 
 top = tempfile.mkdtemp(dir="/run")
-log = open(f"{top}/log", "w+")
 
 
 def attempt(function, *args):
@@ -26,24 +21,6 @@ def attempt(function, *args):
         return function(*args)
     except OSError as error:
         return error.strerror
-
-
-class Served:
-    """`barge serve` for as long as a block lasts."""
-
-    def __init__(self, *args, fds=()):
-        self.args, self.fds = args, fds
-
-    def __enter__(self):
-        self.process = subprocess.Popen([BARGE, "serve", *self.args], stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=self.fds)
-        for line in self.process.stdout:
-            if line == "ready\n":
-                return self
-        raise RuntimeError(f"barge serve {' '.join(self.args)}: not ready")
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        check(f"status of barge serve {' '.join(self.args)}", self.process.wait(), 0)
 
 
 def work(label, at, links=True, locks=True):
@@ -153,7 +130,5 @@ def exports():
 
 
 tests(unix_socket, descriptors, options, exports)
-if not all_passed():
-    log.seek(0)
-    print(log.read())
+print_log_on_failure()
 end("by socket, by descriptor, by each dialect and option")

@@ -289,8 +289,10 @@ pub(crate) struct IdentityArgs {
     /// NAME CLIENT(OPTION,...)... NAME is / for a single source without a name. CLIENT is an
     /// address, a network such as 10.0.0.0/8, localhost (Unix sockets included) or *. OPTION is ro,
     /// rw, root_squash, no_root_squash, all_squash, secure (clients of other hosts use ports below
-    /// 1024, for 9P as well as NFS), insecure, anonuid=UID or anongid=GID [default:
-    /// ro,root_squash,secure]. A source that no line names is open to all clients.
+    /// 1024, for 9P as well as NFS), insecure, anonuid=UID, anongid=GID or
+    /// replicas=/PATH@HOST[+HOST...], where other servers, or other addresses of this one, have the
+    /// same tree [default: ro,root_squash,secure]. A source that no line names is open to all
+    /// clients.
     #[arg(long, value_name = "LINE")]
     pub(in crate::serve) export: Vec<ClientList>,
 }

@@ -79,7 +79,7 @@ fn uses_directories(plan: &Plan, by_default: bool) -> bool {
             let image = tree.image().is_some() || matches!(tree, barge_client::Source::Memory);
             !image || share.overlay.is_some()
         }
-        Source::Referral { .. } => false,
+        Source::Referral(_) => false,
     };
     // A directory may be added.
     if plan.control.is_some() {

@@ -9,6 +9,7 @@ use ::nfs::server::{Listed, Options, Ports, Server, Transports};
 use engine::{Engine, Service};
 use tls::{Acceptor, TlsLink};
 use transports::{Addr, DatagramSocket, Link, Listener, StreamLink};
+use vfs::Location;
 
 use crate::Failure;
 use crate::serve::args::NfsArgs;
@@ -301,14 +302,23 @@ fn list_exports(catalog: &Catalog<'_>) -> Vec<Listed> {
     let whole = catalog.is_bundle().then(|| Listed {
         path: "/".into(),
         clients: Vec::new(),
+        replicas: Vec::new(),
     });
-    let each = catalog.shares.iter().map(|export| Listed {
-        path: format!("/{}", export.name),
-        clients: clients_of(catalog.client_lists, &export.name)
-            .iter()
-            .flat_map(|list| list.entries())
-            .map(|entry| entry.pattern.to_string())
-            .collect(),
+    let each = catalog.shares.iter().map(|export| {
+        let list = clients_of(catalog.client_lists, &export.name);
+        let entries = list.map_or(&[][..], |list| list.entries());
+        let clients = entries.iter().map(|entry| entry.pattern.to_string());
+        let mut replicas: Vec<Location> = Vec::new();
+        for replica in entries.iter().flat_map(|entry| &entry.replicas) {
+            if !replicas.contains(replica) {
+                replicas.push(replica.clone());
+            }
+        }
+        Listed {
+            path: format!("/{}", export.name),
+            clients: clients.collect(),
+            replicas,
+        }
     });
     whole.into_iter().chain(each).collect()
 }

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use vfs::{Call, Caller, Capabilities, Cx, Export, Node};
+use vfs::{Call, Caller, Capabilities, Cx, Export, Location, Node};
 use wire::MessageSender;
 
 use self::cache::Cache;
@@ -48,7 +48,7 @@ pub use self::gss::{Accepted, Context, Flavor, Mechanism, Principal};
 pub use self::nlm::{Monitored, NlmCallback};
 pub(crate) use self::request::{CallError, RequestContext};
 pub use self::security::{CertifiedUser, Transports};
-pub use self::v4::referral::Referral;
+pub use self::v4::locations::Locations;
 use self::v4::referral::Referrals;
 use self::v4::state::{Config, InMemory, Limits, Released, Stable, State};
 
@@ -65,8 +65,8 @@ pub struct Options {
     pub anonymous: (u32, u32),
     /// The exports that MOUNT lists.
     pub listed: Vec<Listed>,
-    /// The v4 referrals to other servers.
-    pub referrals: Vec<Referral>,
+    /// File systems that only other servers have, to which v4 clients are referred.
+    pub referrals: Vec<Locations>,
     /// The transport security that NFS calls require. If TLS is offered, the driver must be able to
     /// secure connections.
     pub transports: Transports,
@@ -120,6 +120,7 @@ impl Options {
             listed: vec![Listed {
                 path: "/".into(),
                 clients: Vec::new(),
+                replicas: Vec::new(),
             }],
             referrals: Vec::new(),
             transports: Transports::PLAIN,
@@ -152,6 +153,8 @@ pub struct Listed {
     pub path: String,
     /// The clients that it is exported to, as in exports(5); empty for all clients.
     pub clients: Vec<String>,
+    /// Where other servers have the same file system, which v4 clients may ask for.
+    pub replicas: Vec<Location>,
 }
 
 /// The ports that serve all programs; 0 if a protocol is not served.

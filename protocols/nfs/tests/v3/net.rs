@@ -51,6 +51,7 @@ impl Host {
             udp: 2050,
         });
         options.listed = vec![Listed {
+            replicas: Vec::new(),
             path: "/data".into(),
             clients: vec!["10.0.0.0/8".into(), "*".into()],
         }];

@@ -268,6 +268,12 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "several-servers",
+        file: "several-servers.py",
+        mounts: &["nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
         name: "mapped",
         file: "mapped.py",
         setup: Setup::Mapped,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use vfs::{Attr, AttrMask, Cx, Errno, Kind, Node, StatFs, Support};
 
-use super::referral::{self, Referral};
+use super::locations::Locations;
+use super::referral;
 use super::security_label;
 use crate::server::{self, Server};
 use crate::v4::Status;
@@ -115,8 +116,10 @@ pub(super) struct AttributeSource<'a> {
     acls: Option<NodeAcls>,
     /// The security label, if requested and present.
     label: Option<Vec<u8>>,
-    /// The referral, if the file system is absent: then few attributes are available.
-    referral: Option<&'a Referral>,
+    /// Whether the file system is absent: then few attributes are available.
+    absent: bool,
+    /// Where other servers have the file system, if requested.
+    locations: Option<Arc<Locations>>,
 }
 
 impl<'a> AttributeSource<'a> {
@@ -129,6 +132,7 @@ impl<'a> AttributeSource<'a> {
         attr: &'a Attr,
         want: &Bitmap,
     ) -> Result<AttributeSource<'a>, Errno> {
+        let referral = server.referrals.of(node);
         let mut described = AttributeSource {
             node,
             at_name,
@@ -137,10 +141,14 @@ impl<'a> AttributeSource<'a> {
             statfs: None,
             acls: None,
             label: None,
-            referral: server.referrals.of(node),
+            absent: referral.is_some(),
+            locations: referral.cloned(),
         };
-        if described.referral.is_some() {
+        if described.absent {
             return Ok(described);
+        }
+        if want.has(n::FS_LOCATIONS) {
+            described.locations = server.replicas_of(attr.device).map(Arc::new);
         }
         if want.has(n::FILEHANDLE) {
             described.handle = Some(server.handle_in(cx, node, at_name)?.bytes());
@@ -160,9 +168,9 @@ impl<'a> AttributeSource<'a> {
     /// Returns the attributes in `want`, all of which the minor version must support.
     pub(super) fn attributes(&self, server: &Server, minor: u32, want: &Bitmap) -> Attributes<'_> {
         let attr = self.attr;
-        let want = match self.referral {
-            Some(_) => &want.and(&referral::ABSENT_ATTRIBUTES),
-            None => want,
+        let want = match self.absent {
+            true => &want.and(&referral::ABSENT_ATTRIBUTES),
+            false => want,
         };
         let figures = self.statfs.unwrap_or_default();
         let blocks = |count: u64| count.saturating_mul(figures.bsize.into());
@@ -193,7 +201,7 @@ impl<'a> AttributeSource<'a> {
             FSID fsid: fsid(attr.device, self.at_name),
             UNIQUE_HANDLES unique_handles: true,
             LEASE_TIME lease_time: server.options.lease.as_secs() as u32,
-            RDATTR_ERROR read_error: self.referral.map_or(Status::Ok, |_| Status::Moved) as u32,
+            RDATTR_ERROR read_error: (if self.absent { Status::Moved } else { Status::Ok }) as u32,
             ACLSUPPORT acl_support: if can.acl == Support::None { 0 } else { acl::SUPPORT },
             CANSETTIME can_set_time: true,
             CASE_INSENSITIVE case_insensitive: false,
@@ -204,7 +212,7 @@ impl<'a> AttributeSource<'a> {
             FILES_AVAIL files_available: figures.ffree,
             FILES_FREE files_free: figures.ffree,
             FILES_TOTAL files_total: figures.files,
-            FS_LOCATIONS locations: self.referral.map(Referral::locations).unwrap_or_default(),
+            FS_LOCATIONS locations: self.locations.as_deref().map(Locations::value).unwrap_or_default(),
             HOMOGENEOUS homogeneous: true,
             MAXFILESIZE max_file_size: i64::MAX as u64,
             MAXLINK max_link: figures.link_max(),

@@ -15,6 +15,7 @@ mod directory;
 mod dispatch;
 mod filehandle;
 mod getattr;
+pub(super) mod locations;
 mod lock;
 mod lookup;
 mod open;

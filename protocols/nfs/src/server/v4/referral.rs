@@ -9,38 +9,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use vfs::{Call, Caller, Cx, Export, Name, Node, NodeId};
+use vfs::{Export, Node, NodeId};
 
+use super::locations::Locations;
 use super::opnum;
-use crate::v4::attr::{Bitmap, FsLocation, FsLocations, number as n};
-
-/// An export on another server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Referral {
-    /// The export's name here: an entry of the root.
-    pub name: String,
-    /// The export's path on the other servers.
-    pub path: String,
-    /// The servers' host names or addresses, in order of preference.
-    pub hosts: Vec<String>,
-}
-
-impl Referral {
-    /// Returns the value of `fs_locations`.
-    pub(super) fn locations(&self) -> FsLocations<'_> {
-        fn components(path: &str) -> Vec<&[u8]> {
-            let names = path.split('/').filter(|name| !name.is_empty());
-            names.map(str::as_bytes).collect()
-        }
-        FsLocations {
-            root: components(&self.name),
-            locations: vec![FsLocation {
-                servers: self.hosts.iter().map(String::as_bytes).collect(),
-                path: components(&self.path),
-            }],
-        }
-    }
-}
+use crate::v4::attr::{Bitmap, number as n};
 
 /// The attributes that an absent file system has.
 pub(super) const ABSENT_ATTRIBUTES: Bitmap = Bitmap::of(&[
@@ -75,35 +48,27 @@ pub(super) fn is_independent_of_file_system(number: u32) -> bool {
     )
 }
 
-/// The referrals, by the nodes that stand for them.
+/// The locations of absent file systems, by the nodes that stand for them.
 #[derive(Default)]
-pub(in crate::server) struct Referrals(HashMap<NodeId, Referral>);
+pub(in crate::server) struct Referrals(HashMap<NodeId, Arc<Locations>>);
 
 impl Referrals {
     /// Returns the referrals in `all` whose names exist in the root of `export`.
-    pub(in crate::server) fn new(export: &Export, all: &[Referral]) -> Referrals {
-        let call = Call::detached();
-        let cx = Cx::new(&Caller::ROOT, &call);
-        let find = |referral: &Referral| {
-            let root = export.fs.root(&cx)?;
-            let entry = root.lookup(&cx, Name::new(referral.name.as_bytes())?)?;
-            Ok(entry.node.id())
-        };
-        let found = all.iter().filter_map(|referral| {
-            let found: vfs::Result<NodeId> = find(referral);
-            match found {
-                Ok(id) => Some((id, referral.clone())),
+    pub(in crate::server) fn new(export: &Export, all: &[Locations]) -> Referrals {
+        let found = all
+            .iter()
+            .filter_map(|referral| match referral.root(export) {
+                Ok(node) => Some((node.id(), Arc::new(referral.clone()))),
                 Err(errno) => {
                     tracing::warn!(name = referral.name, "cannot create a referral: {errno}");
                     None
                 }
-            }
-        });
+            });
         Referrals(found.collect())
     }
 
-    /// Returns the referral of `node`, if it is one.
-    pub(super) fn of(&self, node: &Arc<dyn Node>) -> Option<&Referral> {
+    /// Returns the locations of `node`'s file system, if it is absent.
+    pub(super) fn of(&self, node: &Arc<dyn Node>) -> Option<&Arc<Locations>> {
         match self.0.is_empty() {
             true => None,
             false => self.0.get(&node.id()),

@@ -8,7 +8,7 @@ use vfs::{Export, Time};
 use vfs_testkit::clock;
 
 use super::*;
-use crate::server::{Options, Referral};
+use crate::server::{Listed, Locations, Options};
 use crate::v4::attr::{Bitmap, FsLocation, FsLocations, number as n};
 use crate::v4::op::{Readdir, Rename};
 
@@ -16,10 +16,9 @@ use crate::v4::op::{Readdir, Rename};
 fn world() -> World {
     let members = ["here", "there"].map(|name| Arc::new(Export::new(name, Memory::new(clock()))));
     let bundle = Bundle::new(&members, Time { sec: 1, nsec: 0 }).expect("a tree");
-    let referral = Referral {
+    let referral = Locations {
         name: "there".into(),
-        path: "/srv/a".into(),
-        hosts: vec!["one".into(), "10.0.0.2".into()],
+        locations: vec!["/srv/a@one+10.0.0.2".parse().expect("a location")],
     };
     World::with(bundle, |options: &mut Options| {
         options.referrals = vec![referral]
@@ -91,6 +90,42 @@ fn rfc8881_11_4_what_is_elsewhere_says_where_and_nothing_else() {
         assert!(here.kind.is_some() && here.fsid != told.fsid);
         there(Op::LookupParent).done();
     }
+}
+
+#[test]
+fn rfc8881_11_5_replicas_are_those_of_the_file_system_of_the_object() {
+    let members = ["one", "two"].map(|name| {
+        let tree = Memory::new(clock());
+        Arc::new(Export::new(name, tree))
+    });
+    let bundle = Bundle::new(&members, Time { sec: 1, nsec: 0 }).expect("a tree");
+    let replicas: Vec<_> = ["/a@h1+h2", "/b@h3"]
+        .map(|text| text.parse().expect("a location"))
+        .into();
+    let listed = |replicas| Listed {
+        path: "/one".into(),
+        clients: Vec::new(),
+        replicas,
+    };
+    let world = World::with(bundle, |options: &mut Options| {
+        options.listed = vec![listed(replicas.clone())];
+    });
+    let net = world.net(0);
+    let told = |ops: &[Op<'_>]| {
+        let get = [Op::Getattr(Bitmap::of(&[n::FS_LOCATIONS]))];
+        let reply = net.send(&[ops, &get].concat()).done();
+        ops.iter().for_each(|_| reply.ok());
+        let told: Attributes<'_> = reply.ok();
+        let locations = told.locations.expect("requested").locations;
+        locations.len()
+    };
+    let one = [Op::Putrootfh, Op::Lookup(b"one")];
+    assert_eq!(told(&one), 2);
+    assert_eq!(told(&[Op::Putrootfh, Op::Lookup(b"two")]), 0);
+    assert_eq!(told(&[Op::Putrootfh]), 0);
+    // A reload changes them.
+    world.server.set_exports(vec![listed(Vec::new())]);
+    assert_eq!(told(&one), 0);
 }
 
 #[test]
