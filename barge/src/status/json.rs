@@ -52,6 +52,10 @@ pub(crate) struct Status {
     pub(crate) slow: BTreeMap<String, u64>,
     #[serde(default)]
     pub(crate) slow_suppressed: BTreeMap<String, u64>,
+    /// Spans for an OpenTelemetry collector, by result.
+    #[cfg(feature = "otel")]
+    #[serde(default)]
+    pub(crate) spans: BTreeMap<String, u64>,
 }
 
 /// Counts of requests and bytes.
@@ -251,6 +255,8 @@ impl Status {
             slow_suppressed: slow
                 .map(|(protocol, slow)| ((*protocol).into(), slow.suppressed))
                 .collect(),
+            #[cfg(feature = "otel")]
+            spans: BTreeMap::new(),
         }
     }
 }
@@ -289,6 +295,8 @@ impl Status {
             sum.memory.limit += part.memory.limit;
             add_counts(&mut sum.slow, part.slow);
             add_counts(&mut sum.slow_suppressed, part.slow_suppressed);
+            #[cfg(feature = "otel")]
+            add_counts(&mut sum.spans, part.spans);
             sum.clients.extend(part.clients);
             for operation in part.operations {
                 let key = (operation.protocol.clone(), operation.name.clone());

@@ -6,7 +6,7 @@ mod change;
 mod health;
 mod http;
 mod json;
-mod metrics;
+pub(crate) mod metrics;
 mod page;
 pub(crate) mod top;
 
@@ -49,6 +49,9 @@ pub(crate) struct Observer {
     process: u32,
     /// The running set, once clients can connect.
     serving: OnceLock<Box<dyn Fn() -> Serving + Send + Sync>>,
+    /// The numbers of exported spans, if there is an exporter.
+    #[cfg(feature = "otel")]
+    spans: OnceLock<Arc<crate::otel::SpanCounts>>,
 }
 
 /// Whether a server that has started accepts further clients.
@@ -220,6 +223,8 @@ impl Observer {
             process,
             started: Instant::now(),
             serving: OnceLock::new(),
+            #[cfg(feature = "otel")]
+            spans: OnceLock::new(),
         }
     }
 
@@ -227,6 +232,12 @@ impl Observer {
     /// must not own this.
     pub(crate) fn set_started(&self, serving: impl Fn() -> Serving + Send + Sync + 'static) {
         self.serving.get_or_init(|| Box::new(serving));
+    }
+
+    /// Adds the numbers of exported spans to the figures.
+    #[cfg(feature = "otel")]
+    pub(crate) fn set_spans(&self, counts: Arc<crate::otel::SpanCounts>) {
+        self.spans.get_or_init(|| counts);
     }
 
     fn state_problem(&self) -> Option<&'static str> {
@@ -260,6 +271,11 @@ impl Figures for Observer {
                 used: budget.used() as u64,
                 limit: budget.limit() as u64,
             },
+            #[cfg(feature = "otel")]
+            spans: self
+                .spans
+                .get()
+                .map_or_else(Default::default, |counts| counts.by_result()),
             ..Status::new(
                 self.engine.snapshot(),
                 self.engine.refusals(),
@@ -329,9 +345,13 @@ impl StatusServer {
 
     fn metrics(&self) -> Result<String, std::fmt::Error> {
         let status = self.figures.status();
-        let ready = Probes::Ready.passed(&self.figures.checks(true));
-        metrics::text(status, ready)
+        metrics::text(&status, is_ready(&*self.figures))
     }
+}
+
+/// Returns whether the checks of `/readyz` pass. Runs them.
+pub(crate) fn is_ready(figures: &dyn Figures) -> bool {
+    Probes::Ready.passed(&figures.checks(true))
 }
 
 fn internal_error(error: &dyn std::fmt::Display) -> Response {

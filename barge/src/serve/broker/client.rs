@@ -176,6 +176,18 @@ impl BrokerClient {
         self.descriptor(&Request::ConnectUdp { to }).map(Into::into)
     }
 
+    /// Connects to an OpenTelemetry collector.
+    #[cfg(feature = "otel")]
+    pub(in crate::serve) fn connect_collector(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> io::Result<std::net::TcpStream> {
+        let host = host.to_owned();
+        let request = Request::ConnectCollector { host, port };
+        self.descriptor(&request).map(Into::into)
+    }
+
     pub(in crate::serve) fn open(&self, path: &Path) -> io::Result<File> {
         let path = path.into();
         self.descriptor(&Request::Read { path }).map(Into::into)
