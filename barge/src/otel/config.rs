@@ -47,7 +47,7 @@ pub(crate) struct Config {
 }
 
 /// The address for a signal, and how to send to it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Endpoint {
     pub(super) url: Url,
     /// Header lines, each with its end.
@@ -55,6 +55,13 @@ pub(crate) struct Endpoint {
     pub(super) timeout: Duration,
     /// `None` without TLS.
     pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+}
+
+/// Without the headers, which may be secret.
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.debug_tuple("Endpoint").field(&self.url).finish()
+    }
 }
 
 impl FromStr for Url {

@@ -41,6 +41,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between attempts to send spans: the first one, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// The longest time between attempts that a collector may ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+
 /// Connects to a host and port of the configuration.
 pub(crate) type Connect = Box<dyn Fn(&str, u16) -> io::Result<TcpStream> + Send>;
 
@@ -294,7 +297,10 @@ impl Worker {
                     let backoff = BACKOFF.0 * 2_u32.pow(next.attempts.min(10));
                     next.attempts += 1;
                     *batch = Some(next);
-                    let backoff = after.unwrap_or(backoff).min(BACKOFF.1);
+                    let backoff = match after {
+                        Some(after) => after.min(MAX_RETRY_AFTER),
+                        None => backoff.min(BACKOFF.1),
+                    };
                     // Servers do not all return at the same time.
                     return backoff.mul_f64(1.0 + fastrand::f64() / 2.0);
                 }

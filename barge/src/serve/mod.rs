@@ -214,7 +214,9 @@ fn start_exporter(
     figures: &Arc<dyn Figures>,
 ) -> Result<Option<crate::otel::Exporter>, Failure> {
     use crate::otel::{Exported, Exporter};
-    let Some(config) = plan.otlp.clone() else {
+    let exports =
+        |config: &crate::otel::Config| config.metrics.is_some() || engine.traces().is_some();
+    let Some(config) = plan.otlp.clone().filter(exports) else {
         return Ok(None);
     };
     let exported = Exported {

@@ -298,9 +298,11 @@ fn reply<F: DeserializeOwned>(mut socket: UnixStream, deadline: Instant) -> io::
             Duration::ZERO => socket.set_nonblocking(true)?,
             left => socket.set_read_timeout(Some(left))?,
         }
-        match socket.read(&mut buffer)? {
-            0 => return Ok(serde_json::from_slice(&text)?),
-            len => text.extend_from_slice(&buffer[..len]),
+        match socket.read(&mut buffer) {
+            Ok(0) => return Ok(serde_json::from_slice(&text)?),
+            Ok(len) => text.extend_from_slice(&buffer[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
         if text.len() > MAX_FIGURES as usize {
             return Err(io::ErrorKind::InvalidData.into());

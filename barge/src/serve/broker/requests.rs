@@ -91,6 +91,13 @@ impl Permitted {
         permitted
     }
 
+    /// Adds the collectors of `other`.
+    #[cfg(feature = "otel")]
+    fn with_collectors_of(mut self, other: &Permitted) -> Permitted {
+        self.collectors.extend(other.collectors.iter().cloned());
+        self
+    }
+
     /// Adds the files and sockets of `other`. An address may be listened at as often as `count`
     /// returns for the two numbers.
     fn extend(&mut self, other: Permitted, count: impl Fn(usize, usize) -> usize) {
@@ -147,6 +154,9 @@ impl Responder {
     /// [`Responder::end_reload`].
     pub(super) fn begin_reload(&self, after: Permitted) {
         let mut permitted = self.permitted.lock();
+        // A process that runs keeps its collector, and one that replaces it has the new one.
+        #[cfg(feature = "otel")]
+        let after = after.with_collectors_of(&permitted);
         let mut reloading = self.reloading.lock();
         // Another reload may not have ended.
         let before = reloading.take().map(|(before, _)| before);
