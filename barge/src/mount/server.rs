@@ -87,6 +87,7 @@ pub(super) fn serve(
         files: files.clone(),
         remote: remote.clone(),
         limiter: None,
+        quota: None,
     });
     let stack = Stack {
         remote,

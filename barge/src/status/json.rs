@@ -86,6 +86,20 @@ pub(crate) struct Export {
     /// Its limits, if it has or had any.
     #[serde(default)]
     pub(crate) limit: Option<Limit>,
+    /// Its quota, if it has one.
+    #[serde(default)]
+    pub(crate) quota: Option<Quota>,
+}
+
+/// The usage of a quota, and its limits.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Quota {
+    /// Bytes in use.
+    pub(crate) bytes: u64,
+    pub(crate) limit_bytes: Option<u64>,
+    /// Files, directories and other objects.
+    pub(crate) inodes: u64,
+    pub(crate) limit_inodes: Option<u64>,
 }
 
 /// Counts of requests to another server.

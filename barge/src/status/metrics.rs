@@ -9,7 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::json::{Cache, Export, Remote, Status};
+use super::json::{Cache, Export, Quota, Remote, Status};
 
 /// Content type of the text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -267,6 +267,7 @@ impl Families {
         all.add_cache(&status.exports, &|export| export.disk_cache, &DISK_CACHE);
         all.add_remotes(&status.exports);
         all.add_limits(&status.exports);
+        all.add_quotas(&status.exports);
         all.add_clients(status);
         all.add_operations(status);
         all
@@ -375,6 +376,37 @@ impl Families {
             Kind::Gauge,
             limits().map(|(labels, limit)| Sample::new(labels, limit.waiting as u64)),
         );
+    }
+
+    fn add_quotas(&mut self, exports: &[Export]) {
+        for (name, help, value) in [
+            (
+                "quota_bytes",
+                "Bytes of shares with a quota",
+                (|quota| Some(quota.bytes)) as fn(&Quota) -> Option<u64>,
+            ),
+            (
+                "quota_limit_bytes",
+                "Maximum bytes of shares, --quota",
+                |quota| quota.limit_bytes,
+            ),
+            (
+                "quota_inodes",
+                "Files and directories of shares with a quota",
+                |quota| Some(quota.inodes),
+            ),
+            (
+                "quota_limit_inodes",
+                "Maximum number of files and directories of shares, --quota-inodes",
+                |quota| quota.limit_inodes,
+            ),
+        ] {
+            let values = exports.iter().filter_map(|export| {
+                let value = value(export.quota.as_ref()?)?;
+                Some(Sample::new([("export", &*export.name)], value))
+            });
+            self.add(name, help, Kind::Gauge, values);
+        }
     }
 
     fn add_clients(&mut self, status: &Status) {

@@ -112,8 +112,8 @@ impl Collector {
 
     /// Returns the last metrics.
     fn metrics(&self) -> Option<Metrics> {
-        let all = self.received().into_iter();
-        let last = all.filter(|it| it.path == "/v1/metrics").next_back()?;
+        let mut all = self.received().into_iter();
+        let last = all.rfind(|it| it.path == "/v1/metrics")?;
         let request = ExportMetricsServiceRequest::decode(&*last.body);
         Some(Metrics::of(
             request.expect("an ExportMetricsServiceRequest"),
