@@ -508,7 +508,7 @@ impl QueueLane {
             let log = self.stats.slow_log();
             let is_slow = || log.is_slow(&RequestTime::inline(budget.elapsed()));
             let sampled = log.sample();
-            let recorded = (sampled || log.is_on() && is_slow()).then(|| {
+            let recorded = (sampled || log.has_threshold() && is_slow()).then(|| {
                 let target = self.target(&self.inline, &mut *exchange);
                 let sent = exchange.split().1.len();
                 Box::new(Answered {

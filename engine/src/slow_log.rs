@@ -100,6 +100,11 @@ impl SlowLog {
         if self.traces.is_some() {
             return true;
         }
+        self.has_threshold()
+    }
+
+    /// Returns whether requests can be slow.
+    pub(crate) fn has_threshold(&self) -> bool {
         self.after.is_some()
     }
 

@@ -209,7 +209,6 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        let far = Duration::from_secs(86_400);
         let mut next_metrics = Instant::now() + self.config.interval;
         let mut next_spans = Instant::now() + self.config.delay;
         let mut batch: Option<Batch> = None;
@@ -223,7 +222,7 @@ impl Worker {
                 Some(_) => usize::MAX,
                 None => self.config.wake_at(),
             };
-            self.queue.wait(next.min(Instant::now() + far), enough);
+            self.queue.wait(next, enough);
             let end = *self.end.lock();
             let now = Instant::now();
             if end.is_some() || now >= next_metrics {

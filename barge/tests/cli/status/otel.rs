@@ -312,6 +312,27 @@ fn metric(served: &ServerProcess, line: &str) -> f64 {
     value.map_or(0.0, |value| value.expect("a number"))
 }
 
+/// Returns the names of the metrics in the text `page` that have values, as OTLP has them.
+fn families(page: &str) -> BTreeSet<String> {
+    let types = page.lines().filter_map(|it| it.strip_prefix("# TYPE "));
+    let names = types.filter_map(|it| {
+        let (family, kind) = it.split_once(' ')?;
+        let (in_text, name) = match kind {
+            "info" => ("_info", format!("{family}_info")),
+            "counter" => ("_total", family.to_owned()),
+            "histogram" => ("_bucket", family.to_owned()),
+            _ => ("", family.to_owned()),
+        };
+        let in_text = format!("{family}{in_text}");
+        let has_values = page.lines().any(|line| {
+            let rest = line.strip_prefix(&in_text);
+            rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+        });
+        has_values.then_some(name)
+    });
+    names.collect()
+}
+
 #[test]
 fn metrics_arrive_with_the_values_of_the_requests() {
     let collector = Collector::start(Answer::Ok);
@@ -370,26 +391,12 @@ fn metrics_arrive_with_the_values_of_the_requests() {
     let request = &collector.received()[0];
     assert_eq!(request.headers["api-key"], "secret");
     assert_eq!(request.headers["content-type"], "application/x-protobuf");
-    // No family of the page is absent.
-    let page = get(&http(&served), "/metrics");
-    let types = page.lines().filter_map(|it| it.strip_prefix("# TYPE "));
-    let families = types.filter_map(|it| {
-        let (name, kind) = it.split_once(' ')?;
-        let has_values = page.lines().any(|line| {
-            let rest = line.strip_prefix(name).unwrap_or_default();
-            !line.starts_with('#') && (rest.starts_with(['{', ' ', '_']))
-        });
-        let name = match kind {
-            "info" => format!("{name}_info"),
-            _ => name.to_owned(),
-        };
-        has_values.then_some(name)
+    // They are those of the page.
+    wait_until("the metrics of the page", || {
+        let exported = collector.metrics().expect("metrics").all;
+        let exported: BTreeSet<_> = exported.into_keys().collect();
+        exported == families(&get(&http(&served), "/metrics")) && exported.len() > 15
     });
-    let families: BTreeSet<_> = families.collect();
-    let exported = collector.metrics().expect("metrics");
-    let exported: BTreeSet<_> = exported.all.into_keys().collect();
-    let absent: Vec<_> = exported.difference(&families).collect();
-    assert!(absent.is_empty() && exported.len() > 15, "{absent:?}");
     let requests_as_text = metric(&served, "barge_requests_total ");
     assert_eq!(requests_as_text, 43.0);
 }
