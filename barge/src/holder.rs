@@ -27,6 +27,9 @@ const QUERIES: (usize, usize) = (8, 256);
 enum Request {
     /// Queries the user database. The reply is a [`users::Found`].
     Users(Query),
+    /// Connects to an OpenTelemetry collector of the options. The reply is a [`Reply`].
+    #[cfg(feature = "otel")]
+    ConnectCollector { host: String, port: u16 },
     /// The reply is a [`Reply`].
     Mount(MountRequest),
 }
@@ -65,6 +68,13 @@ pub(crate) trait HeldMount {
     /// Returns the listener of the status page, if the mount has one.
     fn listener(&self) -> Option<&Listener> {
         None
+    }
+
+    /// Returns the hosts and ports of OpenTelemetry collectors that the process that serves may be
+    /// connected to.
+    #[cfg(feature = "otel")]
+    fn collectors(&self) -> Vec<(String, u16)> {
+        Vec::new()
     }
 
     /// Is called when the mount is served.
@@ -140,7 +150,12 @@ pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> Comma
     let stop = sender.clone();
     // Fails only if the receiver is gone, when the mount has ended anyway.
     let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
-    receive_requests(channel.clone(), sender)?;
+    receive_requests(
+        channel.clone(),
+        sender,
+        #[cfg(feature = "otel")]
+        mount.collectors(),
+    )?;
     let mut state = State::Starting;
     for event in receiver {
         match event {
@@ -191,7 +206,11 @@ pub(crate) fn start(
 }
 
 /// Starts a thread that receives the requests of the process that serves.
-fn receive_requests(channel: Arc<OwnedFd>, sender: Sender<Event>) -> Result<(), Failure> {
+fn receive_requests(
+    channel: Arc<OwnedFd>,
+    sender: Sender<Event>,
+    #[cfg(feature = "otel")] collectors: Vec<(String, u16)>,
+) -> Result<(), Failure> {
     let queries = ThreadPool::new("barge-users", QUERIES.0, QUERIES.1);
     let receive = move || {
         while let Ok((request, to)) = message::next_request(channel.as_fd()) {
@@ -201,6 +220,16 @@ fn receive_requests(channel: Arc<OwnedFd>, sender: Sender<Event>) -> Result<(), 
                 Request::Users(query) => queries.try_run(move || {
                     to.reply(users::find(query).map(|found| (found, None)));
                 }),
+                #[cfg(feature = "otel")]
+                Request::ConnectCollector { host, port } => {
+                    match collectors.contains(&(host.clone(), port)) {
+                        true => queries.try_run(move || {
+                            let connected = crate::otel::connect(&host, port);
+                            to.reply(connected.map(|it| (Reply::Descriptor, Some(it.into()))));
+                        }),
+                        false => to.reply::<Reply>(Err(Errno::PERM.into())),
+                    }
+                }
                 Request::Mount(request) => drop(sender.send(Event::Request(request, to))),
             }
         }
@@ -325,6 +354,21 @@ impl Holder {
         };
         let addr = addr.parse().map_err(Failure::new)?;
         Listener::from_fd(socket, &addr).map_err(Failure::new)
+    }
+
+    /// Connects to an OpenTelemetry collector.
+    #[cfg(feature = "otel")]
+    pub(crate) fn connect_collector(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> io::Result<std::net::TcpStream> {
+        let host = host.to_owned();
+        let request = Request::ConnectCollector { host, port };
+        match message::ask(self.channel.as_fd(), &request)? {
+            (Reply::Descriptor, Some(fd)) => Ok(fd.into()),
+            (other, _) => Err(unexpected(&other)),
+        }
     }
 
     /// Reports that the mount is served. In the background, also detaches from the terminal and

@@ -28,6 +28,8 @@ mod holder;
 mod listen;
 mod log;
 mod mount;
+#[cfg(feature = "otel")]
+mod otel;
 mod pack;
 mod private_file;
 mod read_trace;

@@ -27,7 +27,7 @@ use crate::source::open_overlay;
 pub(crate) struct Stack<'a> {
     /// The layer that limits disk space. It lies on the source itself, whose nodes live as long as
     /// any client uses them; hidden files use space as well.
-    pub(crate) quota: Option<DiskQuota>,
+    pub(crate) quota: Option<Arc<DiskQuota>>,
     /// The counters of calls of a source on another server.
     pub(crate) remote: Option<Arc<RemoteCounters>>,
     /// The disk cache for files of another server.

@@ -6,7 +6,12 @@ use serde::{Deserialize, Serialize};
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Optional features of the program, with commas between.
-const FEATURES: &str = if cfg!(feature = "gss") { "gss" } else { "" };
+const FEATURES: &str = match (cfg!(feature = "gss"), cfg!(feature = "otel")) {
+    (true, true) => "gss,otel",
+    (true, false) => "gss",
+    (false, true) => "otel",
+    (false, false) => "",
+};
 
 /// The build of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

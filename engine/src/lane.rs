@@ -20,7 +20,7 @@ use crate::in_flight::{Entry, Follows, InFlight, Limits, complete, complete_foll
 use crate::input::DetachedMessage;
 use crate::request::{Job, Request, RunOutcome};
 use crate::serve::serve;
-use crate::slow_log::{Exchanged, SlowRequest, target};
+use crate::slow_log::{Exchanged, RecordedRequest, target};
 use crate::snapshot::ConnectionStatus;
 use crate::stats::{LaneStats, Monitored, Stats, StatsRegistry, add};
 use crate::tuning::Tuning;
@@ -337,15 +337,16 @@ impl Lane {
                 self.fail(&"a cancellation was not answered at once");
             }
         }
-        if let Some(slow) = self.stats().record(&request.call, || request.time()) {
-            self.log_slow(&slow, &request.call, &request.job.bytes, out.size());
+        let stats = self.stats();
+        if let Some(recorded) = stats.record(&request.call, || stats.sample(), || request.time()) {
+            self.log(&recorded, &request.call, &request.job.bytes, out.size());
         }
         self.send_from_worker(out);
         out.clear();
     }
 
-    /// Logs the slow request `message`, whose reply has `sent` bytes.
-    pub(crate) fn log_slow(&self, slow: &SlowRequest, call: &Call, message: &[u8], sent: usize) {
+    /// Logs the request `message`, whose reply has `sent` bytes.
+    pub(crate) fn log(&self, recorded: &RecordedRequest, call: &Call, message: &[u8], sent: usize) {
         let exchanged = Exchanged {
             client: self.admission.client(),
             peer: self.link.peer(),
@@ -355,7 +356,7 @@ impl Lane {
         let session = &*self.session;
         let target = || target(session, call, message);
         let log = self.stats().slow_log();
-        log.record(session.vocabulary(), slow, &exchanged, target);
+        log.record(session.vocabulary(), recorded, &exchanged, target);
     }
 
     /// Closes the connection because of a protocol error of the client.

@@ -216,12 +216,13 @@ impl<'a> LaneThread<'a> {
             self.serve(start..start + len)?;
             let took = self.budget.end_request(len);
             let time = || RequestTime::inline(took);
-            if let Some(slow) = self.lane.stats().record(&self.lane.inline, time) {
+            let stats = self.lane.stats();
+            if let Some(recorded) = stats.record(&self.lane.inline, || stats.sample(), time) {
                 // An answered message is still in the buffer.
                 let message = self.input.buffer.get(start..start + len);
                 let message = message.unwrap_or_default();
                 let lane = self.lane;
-                lane.log_slow(&slow, &lane.inline, message, self.reply_len);
+                lane.log(&recorded, &lane.inline, message, self.reply_len);
             }
             if self.out.size() >= Lane::BATCH
                 || self.out.has_pages()

@@ -34,6 +34,8 @@ mod snapshot;
 mod stats;
 mod stop_signal;
 mod timeouts;
+#[cfg(feature = "traces")]
+mod traces;
 mod trim;
 mod tuning;
 mod workers;
@@ -47,5 +49,7 @@ pub use snapshot::{ConnectionStatus, EngineStatus, LaneStatus};
 pub use stats::Totals;
 pub use stop_signal::StopSignal;
 pub use timeouts::Timeouts;
+#[cfg(feature = "traces")]
+pub use traces::{RequestTrace, TraceOptions, TraceQueue};
 pub use tuning::Tuning;
 pub use vfs::memory::{MemoryBudget, Purpose, Reservation};

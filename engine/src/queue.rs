@@ -27,7 +27,7 @@ use crate::kick_watcher::Registration;
 use crate::request::{Job, Request, RunOutcome, enter_span};
 use crate::serve::serve;
 use crate::server::Engine;
-use crate::slow_log::{Exchanged, RequestTime, SlowRequest, target};
+use crate::slow_log::{Exchanged, RecordedRequest, RequestTime, target};
 use crate::stats::{LaneStats, Monitored, Stats, add};
 use crate::workers::{Run, Workers};
 
@@ -176,15 +176,17 @@ struct QueueLane {
     in_flight: InFlight<QueueMessage>,
 }
 
-/// An answered request for the log of slow requests: its object, and the length of its reply.
+/// An answered request for the log of slow requests: its object, the length of its reply, and
+/// whether it is one of the random share for traces.
 struct Answered {
     target: RequestTarget,
     sent: usize,
+    sampled: bool,
 }
 
 /// The state of a request after the attempt to serve it inline.
 enum InlineOutcome {
-    /// Answered and returned to the ring; with the message's object if it seems to have been slow.
+    /// Answered and returned to the ring; with the message's object if it may be recorded.
     Answered(Option<Box<Answered>>),
     /// Queued for a worker.
     Queued,
@@ -385,9 +387,9 @@ impl QueueLane {
             let len = exchange.split().0.size();
             let mut answered = None;
             match self.try_inline(exchange, budget) {
-                InlineOutcome::Answered(slow) => {
+                InlineOutcome::Answered(recorded) => {
                     unsignalled += 1;
-                    answered = slow;
+                    answered = recorded;
                 }
                 InlineOutcome::Queued => {}
                 InlineOutcome::MayBlock(request) => {
@@ -404,10 +406,11 @@ impl QueueLane {
             }
             let took = budget.end_request(len);
             let time = || RequestTime::inline(took);
-            if let Some(slow) = self.stats.record(&self.inline, time) {
+            let sampled = || answered.as_ref().is_some_and(|it| it.sampled);
+            if let Some(recorded) = self.stats.record(&self.inline, sampled, time) {
                 let (target, sent) =
                     answered.map_or_else(Default::default, |it| (it.target, it.sent));
-                self.log_slow(&slow, len, sent, || target);
+                self.log(&recorded, len, sent, || target);
             }
             if unsignalled == QueueLane::BATCH {
                 self.ring.signal();
@@ -504,13 +507,18 @@ impl QueueLane {
             // The client may reuse the message's memory once it has the reply.
             let log = self.stats.slow_log();
             let is_slow = || log.is_slow(&RequestTime::inline(budget.elapsed()));
-            let slow = (log.is_on() && is_slow()).then(|| {
+            let sampled = log.sample();
+            let recorded = (sampled || log.has_threshold() && is_slow()).then(|| {
                 let target = self.target(&self.inline, &mut *exchange);
                 let sent = exchange.split().1.len();
-                Box::new(Answered { target, sent })
+                Box::new(Answered {
+                    target,
+                    sent,
+                    sampled,
+                })
             });
             self.push_used(exchange);
-            return InlineOutcome::Answered(slow);
+            return InlineOutcome::Answered(recorded);
         }
         add(&self.stats.offloaded, 1);
         // The note belongs to an unfinished attempt.
@@ -572,11 +580,12 @@ impl QueueLane {
             Some(exchange)
         });
         if let Some(mut exchange) = exchange {
-            if let Some(slow) = lane.stats.record(&request.call, || request.time()) {
+            let (stats, call) = (&lane.stats, &request.call);
+            if let Some(recorded) = stats.record(call, || stats.sample(), || request.time()) {
                 let (message, out) = exchange.split();
                 let (received, sent) = (message.size(), out.len());
                 let target = || lane.target(&request.call, &mut *exchange);
-                lane.log_slow(&slow, received, sent, target);
+                lane.log(&recorded, received, sent, target);
             }
             lane.push_used(exchange);
             lane.ring.signal();
@@ -588,10 +597,10 @@ impl QueueLane {
         target(&*self.queues.session, call, exchange.split().0.bytes())
     }
 
-    /// Logs a slow request, whose message and reply have these lengths.
-    fn log_slow(
+    /// Logs a request, whose message and reply have these lengths.
+    fn log(
         &self,
-        slow: &SlowRequest,
+        recorded: &RecordedRequest,
         received: usize,
         sent: usize,
         target: impl FnOnce() -> RequestTarget,
@@ -605,7 +614,7 @@ impl QueueLane {
         let words = self.queues.session.vocabulary();
         self.stats
             .slow_log()
-            .record(words, slow, &exchanged, target);
+            .record(words, recorded, &exchanged, target);
     }
 
     fn push_used(&self, mut exchange: Box<dyn Exchange>) {

@@ -19,7 +19,7 @@ pub(crate) fn enter_span(span: impl FnOnce() -> Span) -> Option<EnteredSpan> {
     enabled!(Level::TRACE).then(|| span().entered())
 }
 
-/// The times that a request waited, in nanoseconds, if its lane logs slow requests. Only the thread
+/// The times that a request waited, in nanoseconds, if its lane records requests. Only the thread
 /// that changes the request's state accesses them, so that the order of the state suffices.
 #[derive(Default)]
 struct Waits {
@@ -133,7 +133,7 @@ impl<J: Job> Request<J> {
         }
     }
 
-    /// Returns the nanoseconds since its start, if its lane logs slow requests.
+    /// Returns the nanoseconds since its start, if its lane records requests.
     fn clock(&self) -> Option<u64> {
         let started = self.started?;
         let logs = self.job.stats().slow_log().is_on();
@@ -232,6 +232,8 @@ mod tests {
     use wire::Vocabulary;
 
     use super::*;
+    use crate::Tuning;
+    use crate::slow_log::SlowLog;
     use crate::stats::{LaneStats, StatsRegistry};
 
     /// A job that parks each time it runs.
@@ -268,8 +270,11 @@ mod tests {
 
     #[test]
     fn the_time_while_it_is_parked_is_known() {
-        let slow = Some(Duration::from_nanos(1));
-        let tally = StatsRegistry::new(false, slow);
+        let tuning = Tuning {
+            slow: Some(Duration::from_nanos(1)),
+            ..Tuning::default()
+        };
+        let tally = StatsRegistry::new(false, SlowLog::new(&tuning));
         let stats = tally.add_lane(Vocabulary::none());
         let started = stats.start_time();
         let request = Request::new(
@@ -306,7 +311,7 @@ mod tests {
 
     #[test]
     fn one_that_is_woken_while_it_parks_is_run_again() {
-        let tally = StatsRegistry::new(false, None);
+        let tally = StatsRegistry::new(false, SlowLog::new(&Tuning::default()));
         for _ in 0..2000 {
             let request = Request::new(
                 None,

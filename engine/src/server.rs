@@ -19,6 +19,7 @@ use crate::kick_watcher::KickWatcher;
 use crate::lane::Lane;
 use crate::lane_thread;
 use crate::listeners::{ListenerEntry, Listeners};
+use crate::slow_log::SlowLog;
 use crate::snapshot::ConnectionStatus;
 use crate::stats::{StatsRegistry, Totals};
 use crate::stop_signal::StopSignal;
@@ -71,7 +72,7 @@ impl Engine {
             stop: StopSignal::new()?,
             connections: ConnectionLimits::new(&tuning),
             listeners: Arc::default(),
-            stats_registry: StatsRegistry::new(tuning.operation_stats, tuning.slow),
+            stats_registry: StatsRegistry::new(tuning.operation_stats, SlowLog::new(&tuning)),
             tuning,
             trust,
             refusals: Arc::default(),
@@ -145,6 +146,12 @@ impl Engine {
     pub fn report_failed_listener(&self, name: &dyn Display, error: &dyn Display) {
         tracing::error!("no longer listening at {name}: {error}");
         self.lock_failed_listeners().push(name.to_string());
+    }
+
+    /// Returns the queue of requests for traces, if [`Tuning::traces`] is set.
+    #[cfg(feature = "traces")]
+    pub fn traces(&self) -> Option<Arc<crate::TraceQueue>> {
+        self.stats_registry.slow_log().traces().cloned()
     }
 
     /// Returns the listeners that failed: clients can no longer connect there.

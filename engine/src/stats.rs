@@ -3,14 +3,14 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use vfs::Call;
 use wire::{ClientInfo, Vocabulary};
 
 use crate::operation_stats::{OperationStats, Operations};
-use crate::slow_log::{RequestTime, SlowLog, SlowRequest};
+use crate::slow_log::{RecordedRequest, RequestTime, SlowLog};
 
 /// A lane whose statistics are reported.
 pub(crate) trait Monitored: Send + Sync {
@@ -74,13 +74,15 @@ impl Stats {
     }
 
     /// Records an answered request that took `time`, if statistics by type or the log of slow
-    /// requests are enabled. Returns the request if it is slow, for [`Stats::slow_log`].
+    /// requests are enabled. Returns the request if it is slow, or one of the random share for
+    /// traces (`sampled`), for [`Stats::slow_log`].
     #[inline]
     pub(crate) fn record(
         &self,
         call: &Call,
+        sampled: impl FnOnce() -> bool,
         time: impl FnOnce() -> RequestTime,
-    ) -> Option<SlowRequest> {
+    ) -> Option<RecordedRequest> {
         if !self.records {
             return None;
         }
@@ -89,9 +91,12 @@ impl Stats {
         if let Some(operations) = &self.operations {
             operations.record(outcome, time.total);
         }
-        self.slow
-            .is_slow(&time)
-            .then_some(SlowRequest { outcome, time })
+        let (slow, sampled) = (self.slow.is_slow(&time), sampled());
+        (slow || sampled).then_some(RecordedRequest {
+            outcome,
+            time,
+            slow,
+        })
     }
 
     /// Returns the current time if records of requests need it.
@@ -102,6 +107,12 @@ impl Stats {
     /// Returns the log of slow requests.
     pub(crate) fn slow_log(&self) -> &SlowLog {
         &self.slow
+    }
+
+    /// Returns whether a request is one of the random share for traces.
+    #[inline]
+    pub(crate) fn sample(&self) -> bool {
+        self.slow.sample()
     }
 
     /// Sets the lane that these counters belong to.
@@ -164,12 +175,12 @@ struct Lanes {
 
 impl StatsRegistry {
     /// Returns an empty registry, whose lanes keep statistics by type of request if `counts`, and
-    /// log requests that take the time `slow`.
-    pub(crate) fn new(counts: bool, slow: Option<Duration>) -> Arc<StatsRegistry> {
+    /// record slow requests in `slow`.
+    pub(crate) fn new(counts: bool, slow: SlowLog) -> Arc<StatsRegistry> {
         Arc::new(StatsRegistry {
             lanes: Mutex::default(),
             operation_stats: counts,
-            slow: Arc::new(SlowLog::new(slow)),
+            slow: Arc::new(slow),
         })
     }
 

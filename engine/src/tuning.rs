@@ -35,6 +35,10 @@ pub struct Tuning {
     /// The time from which on a request is slow, and is logged and counted; `None` disables that.
     /// Time in which it was parked does not count.
     pub slow: Option<Duration>,
+    /// Whether slow requests, and a share of all, are recorded for traces
+    /// ([`crate::Engine::traces`]).
+    #[cfg(feature = "traces")]
+    pub traces: Option<crate::TraceOptions>,
     /// The grace period for requests in flight when the engine stops, before they are cancelled.
     pub grace: Duration,
 }
@@ -55,6 +59,8 @@ impl Default for Tuning {
             memory: 1 << 30,
             operation_stats: false,
             slow: None,
+            #[cfg(feature = "traces")]
+            traces: None,
             grace: Duration::from_secs(5),
         }
     }

@@ -128,6 +128,13 @@ pub(crate) struct MountArgs {
     /// then.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
     slow_ms: Option<u32>,
+    /// OpenTelemetry collector to send metrics and traces to
+    ///
+    /// As `barge serve --otlp`; otlp=URL as an option for fstab. An image is mounted with FUSE
+    /// then.
+    #[cfg(feature = "otel")]
+    #[arg(long, value_name = "URL")]
+    otlp: Option<crate::otel::Url>,
     /// File to record accesses to, for barge pack --trace
     ///
     /// The parts of files that are read are recorded in order. An image is mounted with FUSE then.
@@ -210,6 +217,8 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     let overlaid = args.overlay.is_some();
     let mut given = args.options.clone();
     given.extend(args.slow_ms.map(MountOption::SlowMs));
+    #[cfg(feature = "otel")]
+    given.extend(args.otlp.clone().map(MountOption::Otlp));
     let options = options::resolve(&given, &source, overlaid, args.helper.sloppy)?;
     if let Some(holder) = Holder::of_this_process()? {
         if let Some(descriptors) = holder.lazy() {
@@ -243,6 +252,8 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         options: options.mount,
         mount: None,
         listener: options.http.map(|addr| listen(&addr, None)).transpose()?,
+        #[cfg(feature = "otel")]
+        collectors: options.otlp.map_or_else(Vec::new, |otlp| otlp.addresses()),
         limit: shutdown_timeout(&options.source),
     };
     hold(&mut mount, options.sandbox)
@@ -276,6 +287,9 @@ struct FuseMount<'a> {
     mount: Option<Mount>,
     /// The socket of the status page.
     listener: Option<Listener>,
+    /// Hosts and ports of OpenTelemetry collectors.
+    #[cfg(feature = "otel")]
+    collectors: Vec<(String, u16)>,
     /// Maximum time for the sync before the unmount.
     limit: Duration,
 }
@@ -301,6 +315,11 @@ impl HeldMount for FuseMount<'_> {
 
     fn listener(&self) -> Option<&Listener> {
         self.listener.as_ref()
+    }
+
+    #[cfg(feature = "otel")]
+    fn collectors(&self) -> Vec<(String, u16)> {
+        self.collectors.clone()
     }
 
     fn served(&self) {

@@ -54,6 +54,9 @@ pub(super) enum MountOption {
     Http(Addr),
     /// Time from which on a request is slow, ms.
     SlowMs(u32),
+    /// OpenTelemetry collector.
+    #[cfg(feature = "otel")]
+    Otlp(crate::otel::Url),
     /// Confinement of the process that serves.
     Sandbox(Sandbox),
     Seccomp(Seccomp),
@@ -160,6 +163,8 @@ impl FromStr for MountOption {
             ("uid", value) => MountOption::Uid(remote::id("uid", value)?),
             ("http", value) => MountOption::Http(crate::status::parse_addr(value)?),
             ("slow_ms", value) => MountOption::SlowMs(slow_ms(value)?),
+            #[cfg(feature = "otel")]
+            ("otlp", value) => MountOption::Otlp(value.parse()?),
             ("gid", value) => MountOption::Gid(remote::id("gid", value)?),
             ("sandbox", value) => MountOption::Sandbox(Sandbox::from_str(value, false)?),
             ("seccomp", value) => MountOption::Seccomp(Seccomp::from_str(value, false)?),
@@ -206,6 +211,9 @@ pub(super) struct ResolvedOptions {
     pub(super) http: Option<Addr>,
     /// Time from which on a request is slow.
     pub(super) slow: Option<Duration>,
+    /// Export to an OpenTelemetry collector.
+    #[cfg(feature = "otel")]
+    pub(super) otlp: Option<crate::otel::Config>,
     /// Confinement of the process that serves, or `None` for the default.
     pub(super) sandbox: Option<Sandbox>,
     pub(super) seccomp: Option<Seccomp>,
@@ -263,6 +271,8 @@ pub(super) fn resolve(
     let mut from = source.clone();
     let (mut dir, mut size, mut http) = (None, None, None);
     let mut slow = None;
+    #[cfg(feature = "otel")]
+    let mut otlp = None;
     let mut passthrough = true;
     let mut notify = Some(WriteEvents::OnClose);
     let (mut sandbox, mut seccomp) = (None, None);
@@ -303,6 +313,8 @@ pub(super) fn resolve(
             MountOption::Gid(gid) => owned.gid = Some(*gid),
             MountOption::Http(addr) => http = Some(addr.clone()),
             MountOption::SlowMs(ms) => slow = Some(Duration::from_millis((*ms).into())),
+            #[cfg(feature = "otel")]
+            MountOption::Otlp(url) => otlp = Some(url),
             MountOption::Sandbox(mode) => sandbox = Some(*mode),
             MountOption::Seccomp(action) => seccomp = Some(*action),
             // `remount` handles the former.
@@ -370,6 +382,11 @@ pub(super) fn resolve(
         fuse::server::Cache::Never | fuse::server::Cache::Auto
     );
     passthrough &= moments && !fuse.writeback && http.is_none() && !overlaid;
+    // So does otlp=; an environment that is common to all programs changes no mount.
+    #[cfg(feature = "otel")]
+    {
+        passthrough &= otlp.is_none();
+    }
     passthrough = match &mut from {
         // A server of this host may pass its files; the page cache does not store data of those.
         Source::Tree(barge_client::Source::Remote(url)) => {
@@ -395,6 +412,8 @@ pub(super) fn resolve(
         source: from,
         http,
         slow,
+        #[cfg(feature = "otel")]
+        otlp: crate::otel::Config::new(otlp)?,
         sandbox,
         seccomp,
     })

@@ -73,10 +73,13 @@ pub(super) fn serve(
         (Some(cache), Some(url)) => Some(cache.open(&*source, url)?),
         _ => None,
     };
-    let remote = url.filter(|_| options.http.is_some());
+    let observed = options.http.is_some();
+    #[cfg(feature = "otel")]
+    let observed = observed || options.otlp.is_some();
+    let remote = url.filter(|_| observed);
     let remote = remote.map(|_| Arc::<RemoteCounters>::default());
     // At the end, no other reference to the source may exist, unless its status is served.
-    let observed = options.http.as_ref().map(|_| ObservedSource {
+    let source_figures = observed.then(|| ObservedSource {
         name: String::new(),
         source: options.source.to_string(),
         fs: source.clone(),
@@ -84,6 +87,7 @@ pub(super) fn serve(
         files: files.clone(),
         remote: remote.clone(),
         limiter: None,
+        quota: None,
     });
     let stack = Stack {
         remote,
@@ -97,14 +101,27 @@ pub(super) fn serve(
     let fs = stack.wrap(source)?;
     let server = Server::new(Arc::new(Export::new("", fs.clone())), options.fuse);
     let tuning = Tuning {
-        operation_stats: options.http.is_some(),
+        operation_stats: observed,
         slow: options.slow,
+        #[cfg(feature = "otel")]
+        traces: options
+            .otlp
+            .as_ref()
+            .and_then(|otlp| otlp.trace_options(options.slow.is_some())),
         poll: POLL,
         ..Tuning::default()
     };
     let engine = Engine::new(tuning).map_err(Failure::new)?;
-    let observer = observed.map(|source| serve_status(&engine, holder, source));
-    let observer = observer.transpose()?;
+    let observer = source_figures.map(|source| observer(&engine, holder, source));
+    if let (Some(observer), true) = (&observer, options.http.is_some()) {
+        let page = StatusServer::new(engine.clone(), observer.clone());
+        page.serve(holder.listener()?, &[])?;
+    }
+    #[cfg(feature = "otel")]
+    let exporter = match (&observer, options.otlp.take()) {
+        (Some(observer), Some(config)) => Some(start_exporter(config, observer, &engine, holder)?),
+        _ => None,
+    };
     // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
     holder.mount(fs.capabilities().read_only)?;
     let mut session = server.session();
@@ -160,8 +177,33 @@ pub(super) fn serve(
         Some(Err(errno)) => warn_not_synced(&args.dir, &errno),
         None => warn_not_synced(&args.dir, &"the server does not answer"),
     }
+    #[cfg(feature = "otel")]
+    if let Some(exporter) = exporter {
+        exporter.finish();
+    }
     trace.map_or(Ok(()), |trace| trace.finish())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the export to an OpenTelemetry collector, to which `holder` connects.
+#[cfg(feature = "otel")]
+fn start_exporter(
+    config: crate::otel::Config,
+    observer: &Arc<Observer>,
+    engine: &Arc<Engine>,
+    holder: &Arc<Holder>,
+) -> Result<crate::otel::Exporter, Failure> {
+    let exported = crate::otel::Exported {
+        figures: observer.clone(),
+        own: true,
+        traces: engine.traces(),
+        process: holder.id(),
+    };
+    let holder = holder.clone();
+    let connect = move |host: &str, port| holder.connect_collector(host, port);
+    let exporter = crate::otel::Exporter::start(config, exported, Box::new(connect))?;
+    observer.set_spans(exporter.counts());
+    Ok(exporter)
 }
 
 /// Returns the changes of the tree, and the device of the root, of which all are reported.
@@ -228,16 +270,10 @@ fn confine(
     })
 }
 
-/// Serves the status page of the mount of `source` at the address that its holder listens at.
-fn serve_status(
-    engine: &Arc<Engine>,
-    holder: &Holder,
-    source: ObservedSource,
-) -> Result<Arc<Observer>, Failure> {
+/// Returns the figures of the mount of `source`.
+fn observer(engine: &Arc<Engine>, holder: &Holder, source: ObservedSource) -> Arc<Observer> {
     let sources = Arc::new(ObservedSources::new(vec![source]));
-    let observer = Arc::new(Observer::new(engine.clone(), sources, holder.id()));
-    StatusServer::new(engine.clone(), observer.clone()).serve(holder.listener()?, &[])?;
-    Ok(observer)
+    Arc::new(Observer::new(engine.clone(), sources, holder.id()))
 }
 
 /// Requests open files from a server of this host, so that the kernel can read and write them

@@ -61,6 +61,19 @@ impl Host {
         }
     }
 
+    /// Connects to an OpenTelemetry collector.
+    #[cfg(feature = "otel")]
+    pub(super) fn connect_collector(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> io::Result<std::net::TcpStream> {
+        match self {
+            Host::Direct { .. } => crate::otel::connect(host, port),
+            Host::Brokered(broker) => broker.connect_collector(host, port),
+        }
+    }
+
     /// Reads a file that the options name.
     pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         match self {

@@ -45,7 +45,7 @@ use engine::Engine;
 use self::args::ServeArgs;
 use self::args::confinement::Sandbox;
 use self::args::control::ReadyFormat;
-use self::broker::BrokerClient;
+use self::broker::{BrokerClient, Part};
 use self::control::Backend;
 use self::endpoint::BindContext;
 use self::host::Host;
@@ -121,6 +121,8 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         Host::Direct { .. } => own.clone(),
         Host::Brokered(broker) => broker.share_figures(own.clone()),
     };
+    #[cfg(feature = "otel")]
+    let exporter = start_exporter(&plan, &host, &engine, &own, &figures)?;
     let context = BindContext {
         figures: &figures,
         exports: &exports,
@@ -182,11 +184,16 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         }
         _ => ExitCode::SUCCESS,
     };
-    if live.can_change() {
+    // The process of the status page may have no endpoint.
+    if live.can_change() || plan.part == Part::Status {
         // The last endpoint may be removed, and another one added.
         engine.wait_for_stop().map_err(Failure::new)?;
     }
     engine.wait();
+    #[cfg(feature = "otel")]
+    if let Some(exporter) = exporter {
+        exporter.finish();
+    }
     if let Some(call_log) = &exports.call_log {
         call_log.finish();
     }
@@ -195,4 +202,32 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     exports.traces.iter().try_for_each(|trace| trace.finish())?;
     added?;
     Ok(status)
+}
+
+/// Starts the export to an OpenTelemetry collector, if `plan` has one.
+#[cfg(feature = "otel")]
+fn start_exporter(
+    plan: &Plan,
+    host: &Host,
+    engine: &Arc<Engine>,
+    own: &Arc<Observer>,
+    figures: &Arc<dyn Figures>,
+) -> Result<Option<crate::otel::Exporter>, Failure> {
+    use crate::otel::{Exported, Exporter};
+    let exports =
+        |config: &crate::otel::Config| config.metrics.is_some() || engine.traces().is_some();
+    let Some(config) = plan.otlp.clone().filter(exports) else {
+        return Ok(None);
+    };
+    let exported = Exported {
+        figures: figures.clone(),
+        own: plan.part != Part::Status,
+        traces: engine.traces(),
+        process: host.server_id(),
+    };
+    let host = host.clone();
+    let connect = move |name: &str, port| host.connect_collector(name, port);
+    let exporter = Exporter::start(config, exported, Box::new(connect))?;
+    own.set_spans(exporter.counts());
+    Ok(Some(exporter))
 }

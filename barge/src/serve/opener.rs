@@ -156,6 +156,10 @@ impl Opener {
         let is_remote = matches!(source, Source::Tree(barge_client::Source::Remote(_)));
         let remote = (self.counts && is_remote).then(Arc::<RemoteCounters>::default);
         let limiter = self.limiter(share);
+        let quota = match share.quota {
+            limits if limits == DiskLimits::default() => None,
+            limits => Some(open_quota(&*opened, source, name, limits)?),
+        };
         let unlayered = status::ObservedSource {
             name: name.to_owned(),
             source: source.to_string(),
@@ -164,10 +168,7 @@ impl Opener {
             files: None,
             remote: remote.clone(),
             limiter: limiter.clone(),
-        };
-        let quota = match share.quota {
-            limits if limits == DiskLimits::default() => None,
-            limits => open_quota(&*opened, source, name, limits)?,
+            quota: quota.clone(),
         };
         let trace = share.read_trace.as_deref();
         let trace = trace.map(|path| TraceFile::new(path, host.create(path)));
@@ -181,7 +182,7 @@ impl Opener {
             remote,
             read_trace: trace.clone(),
             overlay: overlay.map(|dir| (dir, options)),
-            quota,
+            quota: quota.and_then(|quota| quota.counted),
             hidden,
             seal: key.filter(|_| !seals),
             call_log: self.call_log.clone().map(|log| (log, name)),
@@ -260,14 +261,14 @@ const COUNTABLE: [u32; 6] = [
     0x794c_7630,
 ];
 
-/// Counts the share `name`, whose source `source` is opened as `fs`, and returns its quota; `None`
-/// if the kernel enforces the limits.
+/// Returns the quota of the share `name`, whose source `source` is opened as `fs`. Counts the share
+/// unless the kernel enforces the limits.
 fn open_quota(
     fs: &dyn FileSystem,
     source: &Source,
     name: &str,
     limits: DiskLimits,
-) -> Result<Option<DiskQuota>, Failure> {
+) -> Result<status::ObservedQuota, Failure> {
     let failed = |errno| Failure::new(format!("quota of '{name}': {errno}"));
     let start = Instant::now();
     let call = Call::detached();
@@ -275,7 +276,10 @@ fn open_quota(
     let stat = fs.root(&cx).and_then(|root| root.statfs(&cx));
     let stat = stat.map_err(failed)?;
     if project_quota::is_in_force(limits, &stat) {
-        return Ok(None);
+        return Ok(status::ObservedQuota {
+            limits,
+            counted: None,
+        });
     }
     let is_local = matches!(
         source,
@@ -296,7 +300,10 @@ fn open_quota(
         used.inodes,
         start.elapsed().as_secs_f64()
     );
-    Ok(Some(quota))
+    Ok(status::ObservedQuota {
+        limits,
+        counted: Some(Arc::new(quota)),
+    })
 }
 
 /// Returns the terms of a share. With a list of clients, the list instead of the default says for

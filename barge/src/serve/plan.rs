@@ -47,6 +47,9 @@ pub(super) struct Plan {
     pub(super) default_addrs: Option<bool>,
     /// The part of the server that this is the plan of.
     pub(super) part: Part,
+    /// The export to an OpenTelemetry collector, if there is one.
+    #[cfg(feature = "otel")]
+    pub(super) otlp: Option<crate::otel::Config>,
 }
 
 impl Plan {
@@ -109,7 +112,20 @@ impl Plan {
         shares: Vec<Share>,
         file: Option<&Config>,
     ) -> Result<Plan, Failure> {
+        #[cfg(feature = "otel")]
+        let otlp = crate::otel::Config::new(args.observability.otlp.as_ref())?;
+        let tuning = tuning(args);
+        #[cfg(feature = "otel")]
+        let tuning = Tuning {
+            operation_stats: tuning.operation_stats || otlp.is_some(),
+            traces: otlp
+                .as_ref()
+                .and_then(|otlp| otlp.trace_options(tuning.slow.is_some())),
+            ..tuning
+        };
         Ok(Plan {
+            #[cfg(feature = "otel")]
+            otlp,
             confinement: ConfinementPlan::new(args),
             default_addrs: None,
             part: Part::Whole,
@@ -128,7 +144,7 @@ impl Plan {
                 .trust_uids
                 .clone()
                 .map_or(Trust::default(), Trust::from),
-            tuning: tuning(args),
+            tuning,
             run: args.run.clone(),
             control: args.control.control.clone(),
             ready: args.control.ready,

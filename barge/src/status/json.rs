@@ -52,6 +52,10 @@ pub(crate) struct Status {
     pub(crate) slow: BTreeMap<String, u64>,
     #[serde(default)]
     pub(crate) slow_suppressed: BTreeMap<String, u64>,
+    /// Spans for an OpenTelemetry collector, by result.
+    #[cfg(feature = "otel")]
+    #[serde(default)]
+    pub(crate) spans: BTreeMap<String, u64>,
 }
 
 /// Counts of requests and bytes.
@@ -82,6 +86,20 @@ pub(crate) struct Export {
     /// Its limits, if it has or had any.
     #[serde(default)]
     pub(crate) limit: Option<Limit>,
+    /// Its quota, if it has one.
+    #[serde(default)]
+    pub(crate) quota: Option<Quota>,
+}
+
+/// The usage of a quota, and its limits.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Quota {
+    /// Bytes in use.
+    pub(crate) bytes: u64,
+    pub(crate) limit_bytes: Option<u64>,
+    /// Files, directories and other objects.
+    pub(crate) inodes: u64,
+    pub(crate) limit_inodes: Option<u64>,
 }
 
 /// Counts of requests to another server.
@@ -251,6 +269,8 @@ impl Status {
             slow_suppressed: slow
                 .map(|(protocol, slow)| ((*protocol).into(), slow.suppressed))
                 .collect(),
+            #[cfg(feature = "otel")]
+            spans: BTreeMap::new(),
         }
     }
 }
@@ -289,6 +309,8 @@ impl Status {
             sum.memory.limit += part.memory.limit;
             add_counts(&mut sum.slow, part.slow);
             add_counts(&mut sum.slow_suppressed, part.slow_suppressed);
+            #[cfg(feature = "otel")]
+            add_counts(&mut sum.spans, part.spans);
             sum.clients.extend(part.clients);
             for operation in part.operations {
                 let key = (operation.protocol.clone(), operation.name.clone());

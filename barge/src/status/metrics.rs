@@ -1,53 +1,173 @@
-//! The status in the text format of OpenMetrics, for Prometheus.
+//! The metrics of a status: their one definition, and the text format of OpenMetrics, for
+//! Prometheus.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::json::{Cache, Export, Remote, Status};
+use super::json::{Cache, Export, Quota, Remote, Status};
 
 /// Content type of the text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// The beginning of all names, without the underscore after it.
+pub(crate) const PREFIX: &str = "barge";
+
 /// Exponents of the histogram buckets, powers of two of nanoseconds: 1 µs to 17 s.
 const BUCKET_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=34;
 
+/// A metric family of OpenMetrics.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Family {
+    /// The name, without [`PREFIX`] and without the suffix of its type (`_total`, `_info`).
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) kind: Kind,
+    /// The values, each with other labels.
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// The type of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Constant labels, with the value 1.
+    Info,
+    Gauge,
+    /// A sum that only grows.
+    Counter,
+    Histogram,
+}
+
+/// A value of a family.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) labels: Vec<(&'static str, String)>,
+    pub(crate) value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Integer(u64),
+    Float(f64),
+    Histogram {
+        sum: f64,
+        count: u64,
+        /// Upper bounds, the last of which is infinite, and the number of values from the bound
+        /// before, exclusive, to this one, inclusive.
+        buckets: Vec<(f64, u64)>,
+    },
+}
+
 /// Formats `status`, and whether the server is ready.
-pub(super) fn text(status: Status, ready: bool) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("barge");
-    registry.register_collector(Box::new(StatusCollector(status, ready)));
+pub(super) fn text(status: &Status, ready: bool) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Families::of(status, ready)));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
+/// Returns the metrics of `status`, and of whether the server is ready.
+#[cfg(feature = "otel")]
+pub(crate) fn families(status: &Status, ready: bool) -> Vec<Family> {
+    Families::of(status, ready).0
+}
+
 #[derive(Debug)]
-struct StatusCollector(Status, bool);
+struct Families(Vec<Family>);
 
-type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
-
-impl Collector for StatusCollector {
+impl Collector for Families {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        let StatusCollector(status, ready) = self;
-        let done = &status.done;
-        let build: Labels<'_, 4> = [
-            ("version", &status.version),
-            ("commit", &status.build.commit),
-            ("features", &status.build.features),
-            ("rustc", &status.build.rustc),
+        for family in &self.0 {
+            let kind = match family.kind {
+                Kind::Info => MetricType::Info,
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Counter => MetricType::Counter,
+                Kind::Histogram => MetricType::Histogram,
+            };
+            let mut encoder = to.encode_descriptor(family.name, family.help, None, kind)?;
+            for Sample { labels, value } in &family.samples {
+                match labels.as_slice() {
+                    labels if family.kind == Kind::Info => encoder.encode_info(&labels)?,
+                    [] => encode_value(&mut encoder, family.kind, value)?,
+                    labels => {
+                        let mut encoder = encoder.encode_family(&labels)?;
+                        encode_value(&mut encoder, family.kind, value)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode_value(to: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> fmt::Result {
+    match (kind, value) {
+        (Kind::Counter, Value::Integer(count)) => {
+            to.encode_counter::<NoLabelSet, _, u64>(count, None)
+        }
+        (Kind::Counter, Value::Float(sum)) => to.encode_counter::<NoLabelSet, _, u64>(sum, None),
+        (_, Value::Integer(number)) => to.encode_gauge(number),
+        (_, Value::Float(number)) => to.encode_gauge(number),
+        (
+            _,
+            Value::Histogram {
+                sum,
+                count,
+                buckets,
+            },
+        ) => to.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None),
+    }
+}
+
+impl Sample {
+    /// Returns a value without labels.
+    fn plain(value: impl Into<Value>) -> Sample {
+        Sample::new([], value)
+    }
+
+    fn new<const N: usize>(labels: [(&'static str, &str); N], value: impl Into<Value>) -> Sample {
+        let labels = labels.into_iter();
+        Sample {
+            labels: labels.map(|(name, text)| (name, text.to_owned())).collect(),
+            value: value.into(),
+        }
+    }
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Value {
+        Value::Integer(number)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Value {
+        Value::Float(number)
+    }
+}
+
+impl Families {
+    fn of(status: &Status, ready: bool) -> Families {
+        let mut all = Families(Vec::new());
+        let build = &status.build;
+        let labels = [
+            ("version", &*status.version),
+            ("commit", &*build.commit),
+            ("features", &*build.features),
+            ("rustc", &*build.rustc),
         ];
         let help = "Version of the program, and its build";
-        to.encode_descriptor("build", help, None, MetricType::Info)?
-            .encode_info(&build)?;
+        all.add("build", help, Kind::Info, [Sample::new(labels, 1)]);
         for (name, help, value) in [
             (
                 "ready",
                 "Whether the checks of /readyz passed: 1, or 0",
-                f64::from(u8::from(*ready)),
+                f64::from(u8::from(ready)),
             ),
             (
                 "uptime_seconds",
@@ -80,9 +200,9 @@ impl Collector for StatusCollector {
                 status.memory.limit as f64,
             ),
         ] {
-            to.encode_descriptor(name, help, None, MetricType::Gauge)?
-                .encode_gauge(&value)?;
+            all.add(name, help, Kind::Gauge, [Sample::plain(value)]);
         }
+        let done = &status.done;
         for (name, help, value) in [
             ("requests", "Requests received", done.requests),
             (
@@ -98,65 +218,123 @@ impl Collector for StatusCollector {
             ("received_bytes", "Bytes received", done.received),
             ("sent_bytes", "Bytes sent", done.sent),
         ] {
-            to.encode_descriptor(name, help, None, MetricType::Counter)?
-                .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            all.add(name, help, Kind::Counter, [Sample::plain(value)]);
         }
-        let help = "Clients denied access by export lists or because of credentials, by reason";
-        encode_counts(&mut to, "clients_denied", help, "reason", &self.0.denied)?;
-        let help = "Connections refused or closed by the server, by reason";
-        encode_counts(
-            &mut to,
-            "connections_refused",
-            help,
-            "reason",
-            &self.0.refused,
-        )?;
-        let help = "Times that a connection was not read for a while, by the limit";
-        let throttled = &self.0.throttled;
-        encode_counts(&mut to, "connections_throttled", help, "reason", throttled)?;
-        let help = "Requests slower than --slow-ms, by protocol";
-        encode_counts(&mut to, "slow_requests", help, "protocol", &self.0.slow)?;
-        let help = "Slow requests without a line in the log because of its rate limit";
-        let suppressed = &self.0.slow_suppressed;
-        encode_counts(
-            &mut to,
-            "slow_requests_suppressed",
-            help,
-            "protocol",
-            suppressed,
-        )?;
-        self.caches(&mut to)?;
-        self.remotes(&mut to)?;
-        self.limits(&mut to)?;
-        self.clients(&mut to)?;
-        self.operations(&mut to)
+        for (name, help, label, counts) in [
+            (
+                "clients_denied",
+                "Clients denied access by export lists or because of credentials, by reason",
+                "reason",
+                &status.denied,
+            ),
+            (
+                "connections_refused",
+                "Connections refused or closed by the server, by reason",
+                "reason",
+                &status.refused,
+            ),
+            (
+                "connections_throttled",
+                "Times that a connection was not read for a while, by the limit",
+                "reason",
+                &status.throttled,
+            ),
+            (
+                "slow_requests",
+                "Requests slower than --slow-ms, by protocol",
+                "protocol",
+                &status.slow,
+            ),
+            (
+                "slow_requests_suppressed",
+                "Slow requests without a line in the log because of its rate limit",
+                "protocol",
+                &status.slow_suppressed,
+            ),
+            #[cfg(feature = "otel")]
+            (
+                "otlp_spans",
+                "Spans for the OpenTelemetry collector, by result",
+                "result",
+                &status.spans,
+            ),
+        ] {
+            let counts = counts.iter();
+            let counts = counts.map(|(value, count)| Sample::new([(label, value)], *count));
+            all.add(name, help, Kind::Counter, counts);
+        }
+        all.add_cache(&status.exports, &|export| export.cache, &CACHE);
+        all.add_cache(&status.exports, &|export| export.disk_cache, &DISK_CACHE);
+        all.add_remotes(&status.exports);
+        all.add_limits(&status.exports);
+        all.add_quotas(&status.exports);
+        all.add_clients(status);
+        all.add_operations(status);
+        all
     }
-}
 
-impl StatusCollector {
-    fn caches(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let cache = |export: &Export| export.cache;
-        encode_cache(to, &self.0.exports, &cache, &CACHE)?;
-        let disk_cache = |export: &Export| export.disk_cache;
-        encode_cache(to, &self.0.exports, &disk_cache, &DISK_CACHE)
+    fn add(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        kind: Kind,
+        samples: impl IntoIterator<Item = Sample>,
+    ) {
+        self.0.push(Family {
+            name,
+            help,
+            kind,
+            samples: samples.into_iter().collect(),
+        });
     }
 
-    fn remotes(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    /// Adds the caches of `exports` that `of` returns.
+    fn add_cache(
+        &mut self,
+        exports: &[Export],
+        of: &dyn Fn(&Export) -> Option<Cache>,
+        metrics: &CacheMetrics,
+    ) {
+        let caches = || {
+            let caches = exports.iter();
+            caches.filter_map(|export| Some((&*export.name, of(export)?)))
+        };
+        let (name, help) = metrics.lookups;
+        let lookups = caches().flat_map(|(export, cache)| {
+            [("hit", cache.hits), ("miss", cache.misses)]
+                .map(|(found, count)| Sample::new([("export", export), ("found", found)], count))
+        });
+        self.add(name, help, Kind::Counter, lookups);
+        for ((name, help), kind, value) in [
+            (
+                metrics.bytes,
+                Kind::Gauge,
+                (|cache| cache.bytes) as fn(&Cache) -> u64,
+            ),
+            (metrics.limit, Kind::Gauge, |cache| cache.limit),
+            (metrics.evicted, Kind::Counter, |cache| cache.evicted),
+        ] {
+            let values =
+                caches().map(|(export, cache)| Sample::new([("export", export)], value(&cache)));
+            self.add(name, help, kind, values);
+        }
+    }
+
+    fn add_remotes(&mut self, exports: &[Export]) {
         let remotes = || {
-            let exports = self.0.exports.iter();
+            let exports = exports.iter();
             exports.filter_map(|export| Some((&*export.name, export.remote.as_ref()?)))
         };
-        let help = "Seconds that requests to the server of a source took";
-        let name = "remote_request_seconds";
-        let mut family = to.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for (export, remote) in remotes() {
-            let labels: Labels<'_, 1> = [("export", export)];
-            let sum = remote.nanos as f64 / 1e9;
-            let buckets = buckets(&remote.buckets);
-            family
-                .encode_family(&labels)?
-                .encode_histogram::<NoLabelSet>(sum, remote.requests, &buckets, None)?;
-        }
+        let times = remotes().map(|(export, remote)| {
+            let times = histogram(remote.nanos, remote.requests, &remote.buckets);
+            Sample::new([("export", export)], times)
+        });
+        self.add(
+            "remote_request_seconds",
+            "Seconds that requests to the server of a source took",
+            Kind::Histogram,
+            times,
+        );
         for (name, help, value) in [
             (
                 "remote_errors",
@@ -169,101 +347,115 @@ impl StatusCollector {
                 |remote| remote.received,
             ),
         ] {
-            let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (export, remote) in remotes() {
-                let labels: Labels<'_, 1> = [("export", export)];
-                family
-                    .encode_family(&labels)?
-                    .encode_counter::<NoLabelSet, _, u64>(&value(remote), None)?;
-            }
+            let counts =
+                remotes().map(|(export, remote)| Sample::new([("export", export)], value(remote)));
+            self.add(name, help, Kind::Counter, counts);
         }
-        Ok(())
     }
 
-    fn limits(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn add_limits(&mut self, exports: &[Export]) {
         let limits = || {
-            let exports = self.0.exports.iter();
-            exports.filter_map(|export| {
-                let labels: Labels<'_, 1> = [("export", &export.name)];
-                Some((labels, export.limit.as_ref()?))
-            })
+            let exports = exports.iter();
+            exports.filter_map(|export| Some(([("export", &*export.name)], export.limit.as_ref()?)))
         };
-        let help = "Requests that had to wait for a limit of their share or client";
-        let mut family =
-            to.encode_descriptor("limit_delayed_requests", help, None, MetricType::Counter)?;
-        for (labels, limit) in limits() {
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(&limit.delayed, None)?;
-        }
-        let help = "Seconds that requests waited for a limit of their share or client";
-        let mut family =
-            to.encode_descriptor("limit_wait_seconds", help, None, MetricType::Counter)?;
-        for (labels, limit) in limits() {
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, f64>(&limit.waited, None)?;
-        }
-        let help = "Requests waiting for a limit of their share or client";
-        let mut family =
-            to.encode_descriptor("limit_waiting_requests", help, None, MetricType::Gauge)?;
-        for (labels, limit) in limits() {
-            let waiting = limit.waiting as u64;
-            family.encode_family(&labels)?.encode_gauge(&waiting)?;
-        }
-        Ok(())
+        self.add(
+            "limit_delayed_requests",
+            "Requests that had to wait for a limit of their share or client",
+            Kind::Counter,
+            limits().map(|(labels, limit)| Sample::new(labels, limit.delayed)),
+        );
+        self.add(
+            "limit_wait_seconds",
+            "Seconds that requests waited for a limit of their share or client",
+            Kind::Counter,
+            limits().map(|(labels, limit)| Sample::new(labels, limit.waited)),
+        );
+        self.add(
+            "limit_waiting_requests",
+            "Requests waiting for a limit of their share or client",
+            Kind::Gauge,
+            limits().map(|(labels, limit)| Sample::new(labels, limit.waiting as u64)),
+        );
     }
 
-    fn clients(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut by_version = std::collections::BTreeMap::<_, u64>::new();
-        for client in &self.0.clients {
+    fn add_quotas(&mut self, exports: &[Export]) {
+        for (name, help, value) in [
+            (
+                "quota_bytes",
+                "Bytes of shares with a quota",
+                (|quota| Some(quota.bytes)) as fn(&Quota) -> Option<u64>,
+            ),
+            (
+                "quota_limit_bytes",
+                "Maximum bytes of shares, --quota",
+                |quota| quota.limit_bytes,
+            ),
+            (
+                "quota_inodes",
+                "Files and directories of shares with a quota",
+                |quota| Some(quota.inodes),
+            ),
+            (
+                "quota_limit_inodes",
+                "Maximum number of files and directories of shares, --quota-inodes",
+                |quota| quota.limit_inodes,
+            ),
+        ] {
+            let values = exports.iter().filter_map(|export| {
+                let value = value(export.quota.as_ref()?)?;
+                Some(Sample::new([("export", &*export.name)], value))
+            });
+            self.add(name, help, Kind::Gauge, values);
+        }
+    }
+
+    fn add_clients(&mut self, status: &Status) {
+        let mut by_version = BTreeMap::<_, u64>::new();
+        for client in &status.clients {
             *by_version
                 .entry((&*client.protocol, &*client.version))
                 .or_default() += 1;
         }
-        let help = "Clients among the 256 with the most requests, by protocol and version";
-        let mut family = to.encode_descriptor("clients", help, None, MetricType::Gauge)?;
-        for ((protocol, version), count) in by_version {
-            let labels: Labels<'_, 2> = [("protocol", protocol), ("version", version)];
-            family.encode_family(&labels)?.encode_gauge(&count)?;
-        }
-        Ok(())
+        let counts = by_version.into_iter().map(|((protocol, version), count)| {
+            Sample::new([("protocol", protocol), ("version", version)], count)
+        });
+        self.add(
+            "clients",
+            "Clients among the 256 with the most requests, by protocol and version",
+            Kind::Gauge,
+            counts,
+        );
     }
 
-    fn operations(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help =
-            "Seconds from the receipt of a request until its reply is complete, by operation";
-        let mut family =
-            to.encode_descriptor("operation_seconds", help, None, MetricType::Histogram)?;
-        for operation in &self.0.operations {
-            let labels: Labels<'_, 2> =
-                [("protocol", &operation.protocol), ("op", &operation.name)];
-            let sum = operation.nanos as f64 / 1e9;
-            family
-                .encode_family(&labels)?
-                .encode_histogram::<NoLabelSet>(
-                    sum,
-                    operation.count,
-                    &buckets(&operation.buckets),
-                    None,
-                )?;
-        }
-        let help = "Failed requests, by operation and error";
-        let mut family =
-            to.encode_descriptor("operation_errors", help, None, MetricType::Counter)?;
-        for operation in &self.0.operations {
-            for (errno, count) in &operation.errors {
-                let labels: Labels<'_, 3> = [
-                    ("protocol", &operation.protocol),
-                    ("op", &operation.name),
-                    ("errno", errno),
+    fn add_operations(&mut self, status: &Status) {
+        let operations = status.operations.iter();
+        let times = operations.clone().map(|operation| {
+            let labels = [("protocol", &*operation.protocol), ("op", &*operation.name)];
+            let times = histogram(operation.nanos, operation.count, &operation.buckets);
+            Sample::new(labels, times)
+        });
+        self.add(
+            "operation_seconds",
+            "Seconds from the receipt of a request until its reply is complete, by operation",
+            Kind::Histogram,
+            times,
+        );
+        let errors = operations.flat_map(|operation| {
+            operation.errors.iter().map(|(errno, count)| {
+                let labels = [
+                    ("protocol", &*operation.protocol),
+                    ("op", &*operation.name),
+                    ("errno", &**errno),
                 ];
-                family
-                    .encode_family(&labels)?
-                    .encode_counter::<NoLabelSet, _, u64>(count, None)?;
-            }
-        }
-        Ok(())
+                Sample::new(labels, *count)
+            })
+        });
+        self.add(
+            "operation_errors",
+            "Failed requests, by operation and error",
+            Kind::Counter,
+            errors,
+        );
     }
 }
 
@@ -298,66 +490,13 @@ const DISK_CACHE: CacheMetrics = CacheMetrics {
     ),
 };
 
-/// Encodes the caches of `exports` that `of` returns.
-fn encode_cache(
-    to: &mut DescriptorEncoder<'_>,
-    exports: &[Export],
-    of: &dyn Fn(&Export) -> Option<Cache>,
-    metrics: &CacheMetrics,
-) -> fmt::Result {
-    let caches = || {
-        let caches = exports.iter();
-        caches.filter_map(|export| Some((&*export.name, of(export)?)))
-    };
-    let (name, help) = metrics.lookups;
-    let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (export, cache) in caches() {
-        for (found, value) in [("hit", cache.hits), ("miss", cache.misses)] {
-            let labels: Labels<'_, 2> = [("export", export), ("found", found)];
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
-        }
+/// Returns a histogram of `count` times, which have the sum `nanos` and are in the buckets `fine`.
+fn histogram(nanos: u64, count: u64, fine: &[(u64, u64)]) -> Value {
+    Value::Histogram {
+        sum: nanos as f64 / 1e9,
+        count,
+        buckets: buckets(fine),
     }
-    for ((name, help), value) in [
-        (metrics.bytes, (|cache| cache.bytes) as fn(&Cache) -> u64),
-        (metrics.limit, |cache| cache.limit),
-    ] {
-        let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (export, cache) in caches() {
-            let labels: Labels<'_, 1> = [("export", export)];
-            family
-                .encode_family(&labels)?
-                .encode_gauge(&value(&cache))?;
-        }
-    }
-    let (name, help) = metrics.evicted;
-    let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (export, cache) in caches() {
-        let labels: Labels<'_, 1> = [("export", export)];
-        family
-            .encode_family(&labels)?
-            .encode_counter::<NoLabelSet, _, u64>(&cache.evicted, None)?;
-    }
-    Ok(())
-}
-
-/// Encodes a counter with one label.
-fn encode_counts(
-    to: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    label: &'static str,
-    counts: &BTreeMap<String, u64>,
-) -> fmt::Result {
-    let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (value, count) in counts {
-        let labels: Labels<'_, 1> = [(label, value)];
-        family
-            .encode_family(&labels)?
-            .encode_counter::<NoLabelSet, _, u64>(count, None)?;
-    }
-    Ok(())
 }
 
 /// Returns histogram buckets with powers of two as upper bounds, in seconds. The last has no bound.
@@ -387,5 +526,24 @@ mod tests {
         assert_eq!(coarse.iter().map(|(_, count)| count).sum::<u64>(), 31);
         assert_eq!((coarse[0].1, coarse[1].1), (3, 4));
         assert_eq!(coarse.last().map(|last| last.1), Some(16));
+    }
+
+    #[test]
+    fn values_have_the_format_of_their_type() {
+        let status = Status {
+            slow: [("9p".to_owned(), 3)].into(),
+            uptime: 2.0,
+            ..Status::default()
+        };
+        let text = text(&status, true).expect("text");
+        for line in [
+            "# TYPE barge_build info",
+            "barge_ready 1.0",
+            "barge_uptime_seconds 2.0",
+            "barge_requests_total 0",
+            "barge_slow_requests_total{protocol=\"9p\"} 3",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} in {text}");
+        }
     }
 }

@@ -6,7 +6,7 @@ mod change;
 mod health;
 mod http;
 mod json;
-mod metrics;
+pub(crate) mod metrics;
 mod page;
 pub(crate) mod top;
 
@@ -14,18 +14,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use engine::Engine;
+use layers::disk_quota::{Amount, DiskLimits};
 use layers::limit::Rates;
-use layers::{DiskCache, Limiter, PageCache};
+use layers::{DiskCache, DiskQuota, Limiter, PageCache};
 use parking_lot::{Mutex, MutexGuard};
 use transports::{Addr, Listener};
-use vfs::FileSystem;
 use vfs::source_stats::{Evicted, RemoteCounters};
+use vfs::{Call, Caller, Cx, FileSystem};
 
 pub(crate) use self::health::{Check, CheckKind};
 use self::health::{Probe, Probes};
 use self::http::{HostNames, Request, Response};
 pub(crate) use self::json::Status;
-use self::json::{Cache, Export, Limit, Memory, Remote};
+use self::json::{Cache, Export, Limit, Memory, Quota, Remote};
 pub(crate) use self::top::{TopArgs, run as top};
 use crate::Failure;
 
@@ -49,6 +50,9 @@ pub(crate) struct Observer {
     process: u32,
     /// The running set, once clients can connect.
     serving: OnceLock<Box<dyn Fn() -> Serving + Send + Sync>>,
+    /// The numbers of exported spans, if there is an exporter.
+    #[cfg(feature = "otel")]
+    spans: OnceLock<Arc<crate::otel::SpanCounts>>,
 }
 
 /// Whether a server that has started accepts further clients.
@@ -79,6 +83,16 @@ pub(crate) struct ObservedSource {
     pub(crate) remote: Option<Arc<RemoteCounters>>,
     /// The limits of the share, if there are any or they may change.
     pub(crate) limiter: Option<Arc<Limiter>>,
+    /// The quota of the share, if it has one.
+    pub(crate) quota: Option<ObservedQuota>,
+}
+
+/// The quota of a share.
+#[derive(Clone)]
+pub(crate) struct ObservedQuota {
+    pub(crate) limits: DiskLimits,
+    /// The layer that counts; `None` if the kernel does.
+    pub(crate) counted: Option<Arc<DiskQuota>>,
 }
 
 /// The sources that are being served.
@@ -187,7 +201,34 @@ impl ObservedSource {
             disk_cache: stats.disk_cache.map(Cache::from),
             remote: stats.remote.map(Remote::from),
             limit: self.limiter.as_ref().and_then(|it| limit_of(it)),
+            quota: self.quota.as_ref().and_then(|it| it.snapshot(&*self.fs)),
         }
+    }
+}
+
+impl ObservedQuota {
+    /// Returns the usage of the share, whose source is `fs`; `None` if it is unknown.
+    fn snapshot(&self, fs: &dyn FileSystem) -> Option<Quota> {
+        let used = match &self.counted {
+            Some(quota) => quota.used(),
+            // The size of the file system is that of the project. The kernel knows it without I/O.
+            None => {
+                let call = Call::detached();
+                let cx = Cx::new(&Caller::ROOT, &call);
+                let stat = fs.root(&cx).and_then(|root| root.statfs(&cx)).ok()?;
+                let blocks = stat.blocks.saturating_sub(stat.bfree);
+                Amount {
+                    bytes: blocks.saturating_mul(stat.bsize.into()),
+                    inodes: stat.files.saturating_sub(stat.ffree),
+                }
+            }
+        };
+        Some(Quota {
+            bytes: used.bytes,
+            limit_bytes: self.limits.bytes,
+            inodes: used.inodes,
+            limit_inodes: self.limits.inodes,
+        })
     }
 }
 
@@ -220,6 +261,8 @@ impl Observer {
             process,
             started: Instant::now(),
             serving: OnceLock::new(),
+            #[cfg(feature = "otel")]
+            spans: OnceLock::new(),
         }
     }
 
@@ -227,6 +270,12 @@ impl Observer {
     /// must not own this.
     pub(crate) fn set_started(&self, serving: impl Fn() -> Serving + Send + Sync + 'static) {
         self.serving.get_or_init(|| Box::new(serving));
+    }
+
+    /// Adds the numbers of exported spans to the figures.
+    #[cfg(feature = "otel")]
+    pub(crate) fn set_spans(&self, counts: Arc<crate::otel::SpanCounts>) {
+        self.spans.get_or_init(|| counts);
     }
 
     fn state_problem(&self) -> Option<&'static str> {
@@ -260,6 +309,11 @@ impl Figures for Observer {
                 used: budget.used() as u64,
                 limit: budget.limit() as u64,
             },
+            #[cfg(feature = "otel")]
+            spans: self
+                .spans
+                .get()
+                .map_or_else(Default::default, |counts| counts.by_result()),
             ..Status::new(
                 self.engine.snapshot(),
                 self.engine.refusals(),
@@ -329,9 +383,13 @@ impl StatusServer {
 
     fn metrics(&self) -> Result<String, std::fmt::Error> {
         let status = self.figures.status();
-        let ready = Probes::Ready.passed(&self.figures.checks(true));
-        metrics::text(status, ready)
+        metrics::text(&status, is_ready(&*self.figures))
     }
+}
+
+/// Returns whether the checks of `/readyz` pass. Runs them.
+pub(crate) fn is_ready(figures: &dyn Figures) -> bool {
+    Probes::Ready.passed(&figures.checks(true))
 }
 
 fn internal_error(error: &dyn std::fmt::Display) -> Response {

@@ -11,6 +11,7 @@ use barge_client::{Client, OpenOptions};
 
 use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 use crate::small_disk::SmallDisk;
+use crate::status::{get, http};
 
 const MIB: u64 = 1 << 20;
 
@@ -176,4 +177,31 @@ fn bad_quotas_are_refused() {
         let error = stderr_of(&refused);
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn the_metrics_have_the_usage_and_the_limits_of_shares() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).expect("made");
+    fs::write(tree.join("before"), vec![1; 8192]).expect("written");
+    let mut command = Command::new(BARGE);
+    command.args(["serve", "--9p", "tcp:127.0.0.1:0", "--http", "0"]);
+    command.args(["--sandbox", "none", "--quota", "1M", "--squash", "none"]);
+    command.arg(&tree);
+    let served = ServerProcess::run(command);
+    let url = format!("9p://127.0.0.1:{}/", served.port());
+    let client = Client::open(&url).expect("connects");
+    client.write("/after", vec![2; 65536]).expect("written");
+    let page = get(&http(&served), "/metrics");
+    let value = |name: &str| {
+        let line = format!("barge_{name}{{export=\"\"}} ");
+        let mut values = page.lines().filter_map(|it| it.strip_prefix(&line));
+        values.next().map(|it| it.parse::<u64>().expect("a number"))
+    };
+    let (bytes, inodes) = usage(&tree);
+    assert_eq!(value("quota_bytes"), Some(bytes));
+    assert_eq!(value("quota_limit_bytes"), Some(MIB));
+    assert_eq!(value("quota_inodes"), Some(inodes));
+    assert_eq!(value("quota_limit_inodes"), None);
 }

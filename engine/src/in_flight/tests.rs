@@ -6,7 +6,9 @@ use vfs::PeerKey;
 use wire::Vocabulary;
 
 use super::*;
+use crate::Tuning;
 use crate::request::RunOutcome;
+use crate::slow_log::SlowLog;
 use crate::stats::{LaneStats, Stats, StatsRegistry};
 use crate::workers::Run;
 
@@ -31,7 +33,8 @@ impl Lane {
         };
         Arc::new(Lane {
             in_flight: InFlight::new(workers, limits),
-            stats: StatsRegistry::new(false, None).add_lane(Vocabulary::none()),
+            stats: StatsRegistry::new(false, SlowLog::new(&Tuning::default()))
+                .add_lane(Vocabulary::none()),
             open: AtomicBool::new(true),
             answered: Mutex::default(),
         })

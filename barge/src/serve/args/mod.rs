@@ -366,6 +366,16 @@ pub(crate) struct ObservabilityArgs {
     /// lines at once, then one every 10 seconds; /metrics counts all.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(in crate::serve) slow_ms: Option<u32>,
+    /// OpenTelemetry collector to send metrics and traces to
+    ///
+    /// http://HOST[:PORT] or https://HOST[:PORT], usually with port 4318 (OTLP as protobuf over
+    /// HTTP). Metrics are those of --http, once a minute. Requests slower than --slow-ms become
+    /// spans. Variables of the environment set the rest, such as OTEL_SERVICE_NAME,
+    /// OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER [default:
+    /// $OTEL_EXPORTER_OTLP_ENDPOINT]
+    #[cfg(feature = "otel")]
+    #[arg(long, value_name = "URL")]
+    pub(in crate::serve) otlp: Option<crate::otel::Url>,
     /// File to log every call of the sources to
     ///
     /// Times and results are included, one JSON object per line, for `barge bench replay`. A call

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -176,6 +176,18 @@ impl BrokerClient {
         self.descriptor(&Request::ConnectUdp { to }).map(Into::into)
     }
 
+    /// Connects to an OpenTelemetry collector.
+    #[cfg(feature = "otel")]
+    pub(in crate::serve) fn connect_collector(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> io::Result<std::net::TcpStream> {
+        let host = host.to_owned();
+        let request = Request::ConnectCollector { host, port };
+        self.descriptor(&request).map(Into::into)
+    }
+
     pub(in crate::serve) fn open(&self, path: &Path) -> io::Result<File> {
         let path = path.into();
         self.descriptor(&Request::Read { path }).map(Into::into)
@@ -255,10 +267,10 @@ fn send_json(to: OwnedFd, reply: &impl Serialize) {
 /// The figures of all parts of the server.
 struct PartFigures(Arc<BrokerClient>);
 
-/// Time for a part to send its figures.
+/// Time for all parts to send their figures.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for a part to send the results of its checks: a source that hangs is known after 3 s.
+/// Time for all parts to send the results of their checks: a source that hangs is known after 3 s.
 const CHECKS_TIMEOUT: Duration = Duration::from_secs(4);
 
 impl PartFigures {
@@ -277,19 +289,38 @@ impl PartFigures {
     }
 }
 
-/// Reads the reply of a part within `time`.
-fn reply<F: DeserializeOwned>(socket: UnixStream, time: Duration) -> io::Result<F> {
-    socket.set_read_timeout(Some(time))?;
+/// Reads the reply of a part until `deadline`. After that, only a reply that is there already.
+fn reply<F: DeserializeOwned>(mut socket: UnixStream, deadline: Instant) -> io::Result<F> {
     let mut text = Vec::new();
-    socket.take(MAX_FIGURES).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => socket.set_nonblocking(true)?,
+            left => socket.set_read_timeout(Some(left))?,
+        }
+        match socket.read(&mut buffer) {
+            Ok(0) => return Ok(serde_json::from_slice(&text)?),
+            Ok(len) => text.extend_from_slice(&buffer[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if text.len() > MAX_FIGURES as usize {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
 }
 
 impl Figures for PartFigures {
     fn status(&self) -> Status {
         let parts = self.parts().unwrap_or_default().into_iter();
-        let status = |part| reply(self.ask(part, Wanted::Status)?, FIGURES_TIMEOUT);
-        let all = parts.filter_map(|part| status(part).ok());
+        // All parts reply at the same time.
+        let asked: Vec<_> = parts
+            .filter_map(|part| self.ask(part, Wanted::Status).ok())
+            .collect();
+        let deadline = Instant::now() + FIGURES_TIMEOUT;
+        let all = asked
+            .into_iter()
+            .filter_map(|socket| reply(socket, deadline).ok());
         Status {
             pid: self.0.id(),
             ..Status::sum(all)
@@ -316,8 +347,9 @@ impl Figures for PartFigures {
         };
         // All parts run their checks at the same time.
         let asked: Vec<_> = parts.into_iter().map(ask).collect();
+        let deadline = Instant::now() + CHECKS_TIMEOUT;
         for (name, title, socket) in asked {
-            match socket.and_then(|socket| reply::<Vec<Check>>(socket, CHECKS_TIMEOUT)) {
+            match socket.and_then(|socket| reply::<Vec<Check>>(socket, deadline)) {
                 Ok(checks) => all.extend(checks.into_iter().map(|check| match several {
                     true => check.of_process(&name),
                     false => check,
@@ -333,6 +365,21 @@ impl Figures for PartFigures {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_that_hang_take_no_time_of_others() {
+        let pairs: Vec<_> = (0..3)
+            .map(|_| UnixStream::pair().expect("a pair"))
+            .collect();
+        let (mut here, there): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        here[2].write_all(b"7").expect("sent");
+        let answered = here.pop();
+        drop(answered);
+        let deadline = Instant::now() + Duration::from_millis(50);
+        let replies = there.into_iter().map(|it| reply::<u32>(it, deadline).ok());
+        assert_eq!(replies.collect::<Vec<_>>(), [None, None, Some(7)]);
+        drop(here);
+    }
 
     #[test]
     fn options_arrive_as_they_were_given() {

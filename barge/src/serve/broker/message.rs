@@ -34,6 +34,9 @@ pub(super) enum Request {
     Ready { environment: Vec<(String, String)> },
     /// The configuration has been read again, with this result.
     Reloaded { status: String },
+    /// Connects to an OpenTelemetry collector of the configuration.
+    #[cfg(feature = "otel")]
+    ConnectCollector { host: String, port: u16 },
     /// Asks for the names of the parts whose figures the status page shows.
     Parts,
     /// Asks for figures of a part, which are read from the passed descriptor.

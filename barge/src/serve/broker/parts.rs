@@ -37,6 +37,10 @@ impl Part {
             separable &= endpoint.requested().is_empty();
             devices.extend(endpoint.devices());
         }
+        #[cfg(feature = "otel")]
+        {
+            status |= plan.otlp.as_ref().is_some_and(|it| it.metrics.is_some());
+        }
         let mut parts = Vec::new();
         for device in devices {
             let Some(name) = &device.name else {
@@ -72,6 +76,14 @@ impl Part {
                 plan.sources.shares.clear();
                 plan.sources.client_lists.clear();
                 plan.endpoints.retain(|one| one.shows_status());
+            }
+        }
+        // One process exports the metrics of all, and each its own traces.
+        #[cfg(feature = "otel")]
+        if let Some(otlp) = &mut plan.otlp {
+            match self {
+                Part::Status => otlp.traces = None,
+                _ => otlp.metrics = None,
             }
         }
         if let Some(config) = &mut plan.file {

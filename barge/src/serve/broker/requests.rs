@@ -36,6 +36,9 @@ pub(super) struct Permitted {
     created: HashSet<PathBuf>,
     /// Whether NFS is served, whose clients are called.
     calls_clients: bool,
+    /// Hosts and ports of OpenTelemetry collectors.
+    #[cfg(feature = "otel")]
+    collectors: HashSet<(String, u16)>,
 }
 
 impl Permitted {
@@ -64,6 +67,10 @@ impl Permitted {
                 .filter_map(|file| file.file())
                 .map(Path::to_owned),
         );
+        #[cfg(feature = "otel")]
+        if let Some(otlp) = &plan.otlp {
+            permitted.collectors.extend(otlp.addresses());
+        }
         let shares = plan.sources.shares.iter();
         permitted
             .created
@@ -84,6 +91,13 @@ impl Permitted {
         permitted
     }
 
+    /// Adds the collectors of `other`.
+    #[cfg(feature = "otel")]
+    fn with_collectors_of(mut self, other: &Permitted) -> Permitted {
+        self.collectors.extend(other.collectors.iter().cloned());
+        self
+    }
+
     /// Adds the files and sockets of `other`. An address may be listened at as often as `count`
     /// returns for the two numbers.
     fn extend(&mut self, other: Permitted, count: impl Fn(usize, usize) -> usize) {
@@ -95,6 +109,8 @@ impl Permitted {
         self.read.extend(other.read);
         self.created.extend(other.created);
         self.calls_clients |= other.calls_clients;
+        #[cfg(feature = "otel")]
+        self.collectors.extend(other.collectors);
     }
 
     /// Removes each of `addrs` once, and `created`.
@@ -138,6 +154,9 @@ impl Responder {
     /// [`Responder::end_reload`].
     pub(super) fn begin_reload(&self, after: Permitted) {
         let mut permitted = self.permitted.lock();
+        // A process that runs keeps its collector, and one that replaces it has the new one.
+        #[cfg(feature = "otel")]
+        let after = after.with_collectors_of(&permitted);
         let mut reloading = self.reloading.lock();
         // Another reload may not have ended.
         let before = reloading.take().map(|(before, _)| before);
@@ -189,6 +208,8 @@ impl Responder {
                 true => connect_udp(to).map(descriptor),
                 false => Err(refused()),
             },
+            #[cfg(feature = "otel")]
+            Request::ConnectCollector { host, port } => self.connect_collector(&host, port),
             Request::Read { path } => self.open(Path::new(&path), false),
             Request::Create { path } => self.open(Path::new(&path), true),
             Request::Ready { environment } => {
@@ -240,6 +261,17 @@ impl Responder {
             true => UdpSocket::bind((host, port)).map(descriptor),
             false => Err(refused()),
         }
+    }
+
+    #[cfg(feature = "otel")]
+    fn connect_collector(&self, host: &str, port: u16) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let address = (host.to_owned(), port);
+        match self.permitted.lock().collectors.contains(&address) {
+            true => {}
+            false => return Err(refused()),
+        }
+        // Without the lock, as it may take a while.
+        crate::otel::connect(host, port).map(descriptor)
     }
 
     fn open(&self, path: &Path, create: bool) -> io::Result<(Reply, Option<OwnedFd>)> {

@@ -120,6 +120,8 @@ impl VirtiofsdArgs {
         let default = engine::Tuning::default();
         let translated = self.translated()?;
         Ok(Plan {
+            #[cfg(feature = "otel")]
+            otlp: None,
             default_addrs: None,
             sources: Sources {
                 shares: vec![Share {

@@ -4,6 +4,8 @@ mod counts;
 mod health;
 mod hostile;
 mod monitoring;
+#[cfg(feature = "otel")]
+mod otel;
 mod page;
 mod slow;
 

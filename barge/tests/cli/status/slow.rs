@@ -19,7 +19,7 @@ const DELAY: Duration = Duration::from_millis(20);
 
 /// Forwards connections to the server at `port`, and each reply after [`DELAY`]. Returns the port
 /// to connect to.
-fn slow_path(port: u16) -> u16 {
+pub(super) fn slow_path(port: u16) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let own = listener.local_addr().expect("an address").port();
     let forward = |mut from: TcpStream, mut to: TcpStream, delay: Duration| {
