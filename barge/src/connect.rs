@@ -3,28 +3,24 @@
 //!
 //! There are two processes: the holder mounts and unmounts, and the other one relays.
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
+use ::connect::{ConnectOption, MountSettings};
 use clap::{Args, ValueEnum};
-use remote::ninep::{Retry, Url, relay};
-use rustix::mount::{MountFlags, UnmountFlags};
+use remote::ninep::{Url, relay};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::thread::CapabilitySet;
 use sandbox::Confinement;
 use transports::StreamLink;
-use transports::fusedev::MountFlag;
 
 use crate::holder::{HeldMount, Holder, hold};
 use crate::mount::HelperArgs;
-use crate::mount::options::is_fstab_only;
 use crate::serve::args::confinement::{Sandbox, Seccomp};
 use crate::{CommandResult, Failure, background, child, diagnose, service, signals};
 
@@ -34,7 +30,7 @@ use crate::{CommandResult, Failure, background, child, diagnose, service, signal
     reason = "brackets in help are no links"
 )]
 pub(crate) struct ConnectArgs {
-    /// Server to mount: 9p://HOST[:PORT]/ANAME or 9p+unix:SOCKET
+    /// Server to mount: 9p://HOST[:PORT]/ANAME, 9p+unix:SOCKET or 9p+vsock:[CID:]PORT
     source: Url,
     /// Directory to mount it on
     dir: PathBuf,
@@ -46,7 +42,7 @@ pub(crate) struct ConnectArgs {
     /// seccomp=kill|errno|log|trap|none confine it, as the options of `barge serve` do. Options for
     /// fstab alone are ignored.
     #[arg(short, long = "options", value_name = "OPTION", value_delimiter = ',')]
-    options: Vec<ConnectOption>,
+    options: Vec<MountOption>,
     /// Stay in the foreground and print 'ready' to standard output
     #[arg(short, long)]
     foreground: bool,
@@ -56,85 +52,53 @@ pub(crate) struct ConnectArgs {
 }
 
 /// An option after `-o`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum ConnectOption {
-    /// A flag of every file system.
-    Flag(MountFlag),
-    Retry(Retry),
+#[derive(Clone, Debug)]
+enum MountOption {
+    /// An option that `barge-connect` has as well.
+    Mount(ConnectOption),
     /// Confinement of the process that relays.
     Sandbox(Sandbox),
     Seccomp(Seccomp),
-    /// An option of the kernel's 9P client.
-    Client(String),
-    /// An option for fstab, or the default.
-    Ignored,
 }
 
-impl FromStr for ConnectOption {
+impl FromStr for MountOption {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<ConnectOption, String> {
-        if let Some(flag) = MountFlag::named(text) {
-            return Ok(ConnectOption::Flag(flag));
-        }
-        let (name, value) = text.split_once('=').unwrap_or((text, ""));
-        Ok(match name {
-            "hard" if text == name => ConnectOption::Retry(Retry::Forever),
-            "retry" => {
-                let seconds = value.parse().map_err(|_| "expected retry=SECONDS")?;
-                ConnectOption::Retry(Retry::For(Duration::from_secs(seconds)))
-            }
-            "sandbox" => ConnectOption::Sandbox(Sandbox::from_str(value, false)?),
-            "seccomp" => ConnectOption::Seccomp(Seccomp::from_str(value, false)?),
-            "trans" | "rfdno" | "wfdno" | "port" | "version" | "aname" | "uname" => {
-                return Err(format!("unexpected {name}=: the source determines it"));
-            }
-            "" => return Err("expected a mount option, got an empty one".into()),
-            "defaults" | "relatime" | "norelatime" => ConnectOption::Ignored,
-            name if is_fstab_only(name) => ConnectOption::Ignored,
-            _ => ConnectOption::Client(text.into()),
+    fn from_str(text: &str) -> Result<MountOption, String> {
+        Ok(match text.split_once('=') {
+            Some(("sandbox", value)) => MountOption::Sandbox(Sandbox::from_str(value, false)?),
+            Some(("seccomp", value)) => MountOption::Seccomp(Seccomp::from_str(value, false)?),
+            _ => MountOption::Mount(text.parse()?),
         })
     }
 }
 
 /// The result of all options.
 struct ResolvedOptions {
-    flags: MountFlags,
-    retry: Retry,
+    mount: MountSettings,
     sandbox: Option<Sandbox>,
     seccomp: Option<Seccomp>,
-    /// Options of the kernel's client, except for its descriptors.
-    client: Vec<String>,
 }
 
 /// Combines the options. The last of conflicting options takes precedence.
-fn resolve(url: &Url, options: &[ConnectOption]) -> ResolvedOptions {
-    let mut settled = ResolvedOptions {
-        flags: MountFlags::empty(),
-        // A mount must not end because the server was not restarted in time.
-        retry: Retry::Forever,
+fn resolve(url: &Url, options: &[MountOption]) -> ResolvedOptions {
+    let of_mount = options.iter().filter_map(|option| match option {
+        MountOption::Mount(option) => Some(option),
+        _ => None,
+    });
+    let mut resolved = ResolvedOptions {
+        mount: MountSettings::new(url, of_mount),
         sandbox: None,
         seccomp: None,
-        client: vec!["version=9p2000.L".into()],
     };
-    for (name, value) in [("aname", &url.options.aname), ("uname", &url.options.uname)] {
-        if !value.is_empty() {
-            settled.client.push(format!("{name}={value}"));
-        }
-    }
-    // The maximum of the kernel's client for descriptors; its default is an eighth of it.
-    settled.client.push("msize=1048576".into());
     for option in options {
         match option {
-            ConnectOption::Flag(flag) => flag.apply(&mut settled.flags),
-            ConnectOption::Retry(retry) => settled.retry = *retry,
-            ConnectOption::Sandbox(mode) => settled.sandbox = Some(*mode),
-            ConnectOption::Seccomp(action) => settled.seccomp = Some(*action),
-            ConnectOption::Client(option) => settled.client.push(option.clone()),
-            ConnectOption::Ignored => {}
+            MountOption::Sandbox(mode) => resolved.sandbox = Some(*mode),
+            MountOption::Seccomp(action) => resolved.seccomp = Some(*action),
+            MountOption::Mount(_) => {}
         }
     }
-    settled
+    resolved
 }
 
 /// `barge connect`
@@ -171,17 +135,9 @@ impl HeldMount for NinePMount<'_> {
         // The kernel holds its own reference to the socket.
         let kernels_end = self.kernels_end.take();
         let kernels_end = kernels_end.ok_or_else(|| Failure::new("expected a socket first"))?;
-        let fd = kernels_end.as_raw_fd();
-        let client = self.options.client.join(",");
-        let data = CString::new(format!("trans=fd,rfdno={fd},wfdno={fd},{client}"));
-        rustix::mount::mount(
-            self.args.source.to_string(),
-            &self.args.dir,
-            "9p",
-            self.options.flags,
-            data.map_err(Failure::usage)?.as_c_str(),
-        )
-        .map_err(|error| Failure::new(diagnose::mount_error(&self.args.dir, "9p", &error.into())))
+        let (url, dir) = (&self.args.source, &self.args.dir);
+        let mounted = self.options.mount.mount(url, dir, kernels_end.as_fd());
+        mounted.map_err(|error| Failure::new(diagnose::mount_error(dir, "9p", &error)))
     }
 
     fn descriptor(&mut self) -> io::Result<OwnedFd> {
@@ -192,7 +148,7 @@ impl HeldMount for NinePMount<'_> {
     }
 
     fn unmount(&mut self) -> Result<(), Failure> {
-        rustix::mount::unmount(&self.args.dir, UnmountFlags::DETACH)
+        ::connect::unmount(&self.args.dir)
             .map_err(|error| Failure::new(format!("{}: {error}", self.args.dir.display())))
     }
 }
@@ -213,7 +169,7 @@ fn relay_for(holder: &Arc<Holder>, args: &ConnectArgs, options: &ResolvedOptions
         _ => confine(holder, options.seccomp)?,
     }
     let source = Url {
-        retry: options.retry,
+        retry: options.mount.retry,
         ..args.source.clone()
     };
     let server = Arc::new(source.dial().map_err(failed)?);
@@ -262,27 +218,4 @@ fn confine(holder: &Holder, seccomp: Option<Seccomp>) -> Result<(), Failure> {
         changes: false,
         seccomp: Seccomp::action(seccomp, true),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_are_mounts_and_ours_and_the_clients() {
-        let url: Url = "9p://h/srv".parse().expect("a url");
-        let all = "ro,nosuid,cache=mmap,msize=65536,retry=5,_netdev,x-systemd.automount";
-        let options: Result<Vec<_>, String> = all.split(',').map(str::parse).collect();
-        let settled = resolve(&url, &options.expect("all known"));
-        assert_eq!(settled.flags, MountFlags::RDONLY | MountFlags::NOSUID);
-        assert_eq!(settled.retry, Retry::For(Duration::from_secs(5)));
-        assert_eq!(
-            settled.client.join(","),
-            "version=9p2000.L,aname=/srv,msize=1048576,cache=mmap,msize=65536"
-        );
-        assert_eq!(resolve(&url, &[]).retry, Retry::Forever);
-        for bad in ["", "trans=tcp", "port=564", "aname=x", "retry=ever"] {
-            assert!(bad.parse::<ConnectOption>().is_err(), "{bad}");
-        }
-    }
 }

@@ -8,7 +8,6 @@
 
 #![forbid(unsafe_code)]
 
-mod background;
 mod bench;
 mod cache;
 mod call_log;
@@ -45,7 +44,7 @@ mod watch;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use command::{CommandResult, Failure, signals, tools};
+use command::{CommandResult, Failure, background, signals, tools};
 
 use crate::cli::{Cli, Command};
 

@@ -4,6 +4,7 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ::connect::ConnectArgs;
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use command::agent::AgentArgs;
@@ -24,8 +25,8 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// Command to print the man page of, barge.toml, barge-agent, barge-csi or barge-snapshotter
-    /// [default: barge itself]
+    /// Command to print the man page of, barge.toml, barge-agent, barge-connect, barge-csi or
+    /// barge-snapshotter [default: barge itself]
     command: Option<String>,
     /// Directory to write all man pages to
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
@@ -46,6 +47,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
         let file = dir.join(format!("{CONFIG_PAGE}.5"));
         return clap_mangen::generate_to(cli, dir)
             .and_then(|()| clap_mangen::generate_to(AgentArgs::command(), dir))
+            .and_then(|()| clap_mangen::generate_to(ConnectArgs::command(), dir))
             .and_then(|()| clap_mangen::generate_to(CsiArgs::command(), dir))
             .and_then(|()| clap_mangen::generate_to(SnapshotterArgs::command(), dir))
             .and_then(|()| std::fs::write(file, page()))
@@ -76,6 +78,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
 fn other_program(name: &str) -> Option<Command> {
     match name {
         "barge-agent" => Some(AgentArgs::command()),
+        "barge-connect" => Some(ConnectArgs::command()),
         "barge-csi" => Some(CsiArgs::command()),
         "barge-snapshotter" => Some(SnapshotterArgs::command()),
         _ => None,

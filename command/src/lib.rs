@@ -3,6 +3,7 @@
 //! `barge bench`, `barge-agent`, `barge-csi` and `barge-snapshotter`.
 
 pub mod agent;
+pub mod background;
 pub mod bench;
 pub mod child;
 pub mod csi;

@@ -12,7 +12,7 @@ use layers::pagecache::{self, Mode};
 use remote::{Retry, Timeouts};
 use rustix::mount::MountFlags;
 use transports::Addr;
-use transports::fusedev::{MountFlag, MountOptions};
+use transports::fusedev::{MountFlag, MountOptions, is_fstab_only};
 
 use crate::Failure;
 use crate::cache::IMAGE_CACHE;
@@ -177,15 +177,6 @@ impl FromStr for MountOption {
             _ => MountOption::Unknown(text.into()),
         })
     }
-}
-
-/// Returns whether an option is for fstab alone.
-pub(crate) fn is_fstab_only(name: &str) -> bool {
-    let known = [
-        "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev",
-        "comment",
-    ];
-    known.contains(&name) || name.starts_with("x-")
 }
 
 /// The result of all options.

@@ -1,12 +1,16 @@
 #!/usr/bin/python3 -B
-"""9P over vsock, both ways: mounted by the command that barge prints, by a client in the guest, and from the host. SIZE: MiB of a large file.
+"""9P over vsock, both ways: mounted by the command that barge prints, by a client in the guest, and from the host; a mount of barge-connect outlives its connections.
+SIZE: MiB of a large file. KILLS: how often the server is killed.
 
 BARGE: the program."""
 
 import fcntl
 import hashlib
 import os
+import signal
 import subprocess
+import threading
+import time
 
 from checking import check, end, said, skip, tests
 
@@ -15,6 +19,7 @@ PORT = 5640
 # vhost-device-vsock 0.3.0 drops packets of a guest's whose data is in several descriptors, as Linux 6.12 sends them from 32 KiB on (docs/design/guests.md).
 MSIZE = 16384
 IN_PIECES = not os.uname().release.startswith("6.1.")
+KILLS = int(os.environ.get("KILLS", "3"))
 SIZE = int(os.environ.get("SIZE", "4")) << 20
 BARGE = os.environ.get("BARGE")
 if os.environ.get("BARGE_LOCAL") or not BARGE:
@@ -63,6 +68,65 @@ def mounted():
     os.rmdir(at)
 
 
+def outlived():
+    """A mount of barge-connect, with a file that is written, outlives its server. The server is in the guest: vhost-device-vsock 0.3.0 does not reset all connections."""
+    os.mkdir(at)
+    os.mkdir("/run/served")
+    connect = os.path.join(os.path.dirname(BARGE), "barge-connect")
+    address = "vsock:1:5641"
+
+    def serve():
+        server = subprocess.Popen([BARGE, "serve", "/run/served", "--trust-uids", "--9p", address], stdout=subprocess.PIPE, stderr=open("/run/served.log", "a"), text=True)
+        while server.stdout.readline() not in ("ready\n", ""):
+            pass
+        return server
+
+    server = serve()
+    said(connect, "-o", "cache=mmap", f"9p+{address}", at)
+    over = threading.Event()
+    failures, lines = [], 0
+
+    def write_lines():
+        nonlocal lines
+        try:
+            with open(f"{at}/journal", "ab", buffering=0) as file:
+                fcntl.lockf(file, fcntl.LOCK_EX)
+                while not over.is_set():
+                    file.write(b"%07d\n" % lines)
+                    os.fsync(file.fileno())
+                    lines += 1
+                with open("/run/served/journal", "ab") as other:
+                    try:
+                        fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        failures.append("the lock is lost")
+                    except BlockingIOError:
+                        pass
+        except OSError as error:
+            failures.append(error.strerror)
+
+    writer = threading.Thread(target=write_lines, daemon=True)
+    writer.start()
+    for _ in range(KILLS):
+        before = lines
+        while lines < before + 10 and writer.is_alive():
+            time.sleep(0.01)
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+        server = serve()
+    before = lines
+    while lines < before + 10 and writer.is_alive():
+        time.sleep(0.01)
+    over.set()
+    writer.join()
+    check("writing", failures, [])
+    written = open("/run/served/journal").read().split()
+    check("journal", written == [f"{number:07d}" for number in range(lines)], True)
+    said("umount", at)
+    os.rmdir(at)
+    server.terminate()
+    check("status of the server", server.wait(), 0)
+
+
 def by_our_client():
     """The kernel's sockets, by barge in the guest."""
     with open("text", "w") as file:
@@ -108,5 +172,5 @@ def asked_by_the_host(port):
     check("written by the host", open("/run/tree/back").read(), "text of the host")
 
 
-tests(mounted, by_our_client, from_the_host)
+tests(mounted, outlived, by_our_client, from_the_host)
 end("9P both ways")

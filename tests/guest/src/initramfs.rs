@@ -117,7 +117,7 @@ fn modules_for_fs(kind: &str) -> &'static [&'static str] {
 fn modules_for_devices(qemu: &[String]) -> &'static [&'static str] {
     let has = |device: &str| qemu.iter().any(|word| word.contains(device));
     if has("-vsock-") {
-        &["vmw_vsock_virtio_transport"]
+        &["vmw_vsock_virtio_transport", "vsock_loopback"]
     } else if has("-blk-") {
         &["virtio_blk", "nbd", "crc32c_generic", "ext4", "quota_v2"]
     } else {

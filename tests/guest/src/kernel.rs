@@ -46,7 +46,12 @@ const MODULES: &[&str] = &[
 ];
 
 /// Modules of devices that a guest may have in QEMU, besides those that every machine has.
-const DEVICE_MODULES: &[&str] = &["quota_v2", "virtio_blk", "vmw_vsock_virtio_transport"];
+const DEVICE_MODULES: &[&str] = &[
+    "quota_v2",
+    "virtio_blk",
+    "vmw_vsock_virtio_transport",
+    "vsock_loopback",
+];
 
 /// A kernel ready to boot.
 pub struct Kernel {

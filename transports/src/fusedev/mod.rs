@@ -12,6 +12,6 @@ mod passthrough;
 mod thread_group;
 
 pub use channel::{Channel, Channels};
-pub use mount::{Mount, MountFlag, MountOptions};
+pub use mount::{Mount, MountFlag, MountOptions, is_fstab_only};
 pub use notifier::Notifier;
 pub use passthrough::PassthroughFiles;

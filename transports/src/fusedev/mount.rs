@@ -143,6 +143,15 @@ impl MountFlag {
     }
 }
 
+/// Returns whether the mount option `name` is for fstab(5) alone, so that helpers ignore it.
+pub fn is_fstab_only(name: &str) -> bool {
+    let known = [
+        "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev",
+        "comment",
+    ];
+    known.contains(&name) || name.starts_with("x-")
+}
+
 fn mount(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let device = sys::fuse::open_device()?;
     let mode = rustix::fs::stat(at)?.st_mode;

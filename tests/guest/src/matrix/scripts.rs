@@ -284,7 +284,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "vsock",
         file: "vsock.py",
         quick: &[("SIZE", "4")],
-        full: &[("SIZE", "64")],
+        full: &[("SIZE", "64"), ("KILLS", "30")],
         setup: Setup::Vsock,
         mounts: &["mmap"],
         ..DEFAULT

@@ -6,17 +6,17 @@ use std::io::{Read, Write, stdout};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
-use command::signals::{IN_BACKGROUND, is_background};
 use rustix::fs::{Mode, OFlags, open};
 
+use crate::signals::{IN_BACKGROUND, is_background};
 use crate::{CommandResult, Failure};
 
 /// The text of a mount that is ready, unless its command prints another one.
-pub(crate) const READY: &str = "ready\n";
+pub const READY: &str = "ready\n";
 
 /// Runs this program again and waits until the new process is ready, or has failed and reported the
 /// error. With `json`, the new process reports with a line of JSON, which is printed.
-pub(crate) fn start(json: bool) -> CommandResult {
+pub fn start(json: bool) -> CommandResult {
     let mut arguments = env::args_os();
     let mut command = Command::new(env::current_exe().map_err(Failure::new)?);
     if let Some(name) = arguments.next() {
@@ -47,7 +47,7 @@ pub(crate) fn start(json: bool) -> CommandResult {
 
 /// Reports with `text` that the mount is ready. In the background, also detaches from the terminal
 /// and from the working directory.
-pub(crate) fn report_ready(text: &str) -> Result<(), Failure> {
+pub fn report_ready(text: &str) -> Result<(), Failure> {
     print(text)?;
     if is_background() {
         detach().map_err(Failure::new)?;
@@ -63,7 +63,7 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Detaches a child of a process in the background, whose standard output is /dev/null.
-pub(crate) fn detach_child() -> rustix::io::Result<()> {
+pub fn detach_child() -> rustix::io::Result<()> {
     rustix::process::chdir("/")?;
     rustix::stdio::dup2_stderr(rustix::stdio::stdout())
 }
