@@ -54,7 +54,7 @@ pub(crate) struct ConnectArgs {
 /// An option after `-o`.
 #[derive(Clone, Debug)]
 enum MountOption {
-    /// An option that `barge-connect` has as well.
+    /// An option that `barge-mount-9p` has as well.
     Mount(ConnectOption),
     /// Confinement of the process that relays.
     Sandbox(Sandbox),

@@ -25,7 +25,7 @@ pub(crate) struct CompletionsArgs {
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// Command to print the man page of, barge.toml, barge-agent, barge-connect, barge-csi or
+    /// Command to print the man page of, barge.toml, barge-agent, barge-mount-9p, barge-csi or
     /// barge-snapshotter [default: barge itself]
     command: Option<String>,
     /// Directory to write all man pages to
@@ -78,7 +78,7 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
 fn other_program(name: &str) -> Option<Command> {
     match name {
         "barge-agent" => Some(AgentArgs::command()),
-        "barge-connect" => Some(ConnectArgs::command()),
+        "barge-mount-9p" => Some(ConnectArgs::command()),
         "barge-csi" => Some(CsiArgs::command()),
         "barge-snapshotter" => Some(SnapshotterArgs::command()),
         _ => None,

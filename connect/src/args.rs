@@ -1,4 +1,4 @@
-//! Options of `barge-connect`: the one definition for its help and for the man page, which
+//! Options of `barge-mount-9p`: the one definition for its help and for the man page, which
 //! `barge man` writes.
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::ConnectOption;
 /// machine was restored from a snapshot. It has one process and needs no other file. `barge
 /// connect` does the same, and confines itself.
 #[derive(Parser)]
-#[command(name = "barge-connect", version, max_term_width = 100)]
+#[command(name = "barge-mount-9p", version, max_term_width = 100)]
 #[allow(
     rustdoc::broken_intra_doc_links,
     reason = "brackets in help are no links"

@@ -2,7 +2,7 @@
 //! whose other end is a relay to the server. If the connection to the server is lost, the kernel
 //! only waits until the relay has restored it.
 //!
-//! `barge connect` relays in a confined process. `barge-connect` is a small program for guests,
+//! `barge connect` relays in a confined process. `barge-mount-9p` is a small program for guests,
 //! with one process.
 
 #![forbid(unsafe_code)]

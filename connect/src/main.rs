@@ -1,4 +1,4 @@
-//! The program `barge-connect`.
+//! The program `barge-mount-9p`.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     let args = ConnectArgs::parse();
     log::to_stderr(args.log.level(), args.log.log_format);
     run(&args).unwrap_or_else(|failure| {
-        eprintln!("barge-connect: {}", failure.message);
+        eprintln!("barge-mount-9p: {}", failure.message);
         ExitCode::from(failure.status)
     })
 }

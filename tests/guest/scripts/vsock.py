@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -B
-"""9P over vsock, both ways: mounted by the command that barge prints, by a client in the guest, and from the host; a mount of barge-connect outlives its connections.
+"""9P over vsock, both ways: mounted by the command that barge prints, by a client in the guest, and from the host; a mount of barge-mount-9p outlives its connections.
 SIZE: MiB of a large file. KILLS: how often the server is killed.
 
 BARGE: the program."""
@@ -69,10 +69,10 @@ def mounted():
 
 
 def outlived():
-    """A mount of barge-connect, with a file that is written, outlives its server. The server is in the guest: vhost-device-vsock 0.3.0 does not reset all connections."""
+    """A mount of barge-mount-9p, with a file that is written, outlives its server. The server is in the guest: vhost-device-vsock 0.3.0 does not reset all connections."""
     os.mkdir(at)
     os.mkdir("/run/served")
-    connect = os.path.join(os.path.dirname(BARGE), "barge-connect")
+    connect = os.path.join(os.path.dirname(BARGE), "barge-mount-9p")
     address = "vsock:1:5641"
 
     def serve():
