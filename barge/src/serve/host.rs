@@ -11,6 +11,8 @@ use transports::{Addr, DatagramSocket, Listener};
 
 use super::broker::BrokerClient;
 use super::plan::Plan;
+use super::recovery::SharedState;
+use super::recovery::etcd::ActiveServer;
 use crate::listen::listen;
 use crate::{Failure, private_file, service};
 
@@ -21,6 +23,8 @@ pub(super) enum Host {
     Direct {
         /// The group whose members may connect to Unix sockets.
         socket_group: Option<u32>,
+        /// This server as the active one of several.
+        active: Option<Arc<ActiveServer>>,
     },
     Brokered(Arc<BrokerClient>),
 }
@@ -29,7 +33,7 @@ impl Host {
     /// Listens at `addr`.
     pub(super) fn listen(&self, addr: &Addr) -> Result<Listener, Failure> {
         match self {
-            Host::Direct { socket_group } => listen(addr, *socket_group),
+            Host::Direct { socket_group, .. } => listen(addr, *socket_group),
             Host::Brokered(broker) => broker.listen(addr),
         }
     }
@@ -58,6 +62,19 @@ impl Host {
         match self {
             Host::Direct { .. } => connect_udp(to),
             Host::Brokered(broker) => broker.connect_udp(to),
+        }
+    }
+
+    /// Returns the state that this server, which is the active one of several, shares with the
+    /// others.
+    pub(super) fn nfs_state(&self) -> Result<SharedState, Failure> {
+        match self {
+            Host::Direct {
+                active: Some(active),
+                ..
+            } => Ok(active.state()),
+            Host::Direct { active: None, .. } => Err(Failure::new("no shared state")),
+            Host::Brokered(broker) => broker.nfs_state(),
         }
     }
 

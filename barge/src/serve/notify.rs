@@ -185,7 +185,10 @@ fn unregistered() -> io::Error {
 mod tests {
     use super::*;
 
-    const HERE: Host = Host::Direct { socket_group: None };
+    const HERE: Host = Host::Direct {
+        socket_group: None,
+        active: None,
+    };
 
     /// Replies to the next call with `results`, and returns the call from the program number on.
     fn answer(socket: &UdpSocket, results: &[u8]) -> Vec<u8> {

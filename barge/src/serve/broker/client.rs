@@ -22,6 +22,7 @@ use crate::child::message::{self, unexpected};
 use crate::child::{self, users};
 use crate::serve::live::LiveServer;
 use crate::serve::plan::Plan;
+use crate::serve::recovery::{SharedState, brokered};
 use crate::status::{Check, CheckKind, Figures, Status};
 
 /// The options that the broker passes to a process that serves.
@@ -174,6 +175,12 @@ impl BrokerClient {
 
     pub(in crate::serve) fn connect_udp(&self, to: SocketAddr) -> io::Result<UdpSocket> {
         self.descriptor(&Request::ConnectUdp { to }).map(Into::into)
+    }
+
+    /// Returns the state of NFS in etcd, which this server is the active one of.
+    pub(in crate::serve) fn nfs_state(&self) -> Result<SharedState, Failure> {
+        let socket = self.descriptor(&Request::NfsState).map_err(Failure::new)?;
+        brokered::connect(socket)
     }
 
     pub(in crate::serve) fn open(&self, path: &Path) -> io::Result<File> {

@@ -28,6 +28,8 @@ pub(super) enum Request {
     Read { path: OsString },
     /// Creates a file that the configuration names.
     Create { path: OsString },
+    /// Asks for a socket to the state of NFS in etcd.
+    NfsState,
     /// Queries the user database.
     Users(Query),
     /// Clients are served: sets the environment of the command of `--run`.

@@ -189,6 +189,7 @@ impl Responder {
                 true => connect_udp(to).map(descriptor),
                 false => Err(refused()),
             },
+            Request::NfsState => broker.nfs_state().map(descriptor),
             Request::Read { path } => self.open(Path::new(&path), false),
             Request::Create { path } => self.open(Path::new(&path), true),
             Request::Ready { environment } => {

@@ -38,6 +38,8 @@ pub(super) struct Nfs {
     delegations: bool,
     /// The directory of the state that clients need after a restart, if it is not the default.
     state_dir: Option<PathBuf>,
+    /// Whether the state is in etcd instead, for several servers.
+    is_shared: bool,
     /// The options of TLS, if TLS is offered.
     tls: Option<Tls>,
     /// The security flavors, if others than AUTH_SYS are configured.
@@ -72,6 +74,7 @@ impl Nfs {
             security_labels: args.nfs_security_label,
             delegations: args.delegations,
             state_dir: args.state_dir.clone(),
+            is_shared: args.state.is_shared(),
             tls: args.tls.plan()?,
             #[cfg(feature = "gss")]
             security: args.sec.plan(),
@@ -202,7 +205,11 @@ impl Endpoint for Nfs {
             return Ok(());
         };
         let start = Instant::now();
-        let recovery = Recovery::open(&self.bound_identity(first.addr()))?;
+        let recovery = match self.is_shared {
+            true => Recovery::shared(context.host.nfs_state()?)
+                .map_err(|error| Failure::new(format!("--nfs-state: {error}")))?,
+            false => Recovery::open(&self.bound_identity(first.addr()))?,
+        };
         let mut options = Options {
             name: recovery.name,
             stable: recovery.stable,
@@ -215,6 +222,7 @@ impl Endpoint for Nfs {
             listed: list_exports(&context.exports.catalog()),
             referrals: context.exports.referrals.clone(),
             delegations: self.delegations,
+            may_act: recovery.may_act,
             ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
         };
         if let Some(tls) = &self.tls {

@@ -2,8 +2,11 @@
 //! number, and the clients that may reclaim. Each server has a file, identified by the server's
 //! address.
 //!
-//! Opens and locks are not stored: clients reclaim them.
+//! Opens and locks are not stored: clients reclaim them. The state is in a file ([`file`]), or, for
+//! several servers of which one is active, in etcd ([`etcd`]), through the broker ([`brokered`]).
 
+pub(super) mod brokered;
+pub(super) mod etcd;
 mod file;
 mod store;
 
@@ -40,6 +43,14 @@ pub(crate) struct Recovery {
     pub(crate) stable: Arc<dyn Stable>,
     /// The NLM clients to notify of a restart.
     pub(super) monitored: Arc<dyn Stable>,
+    /// Returns whether the server may act now, if another one may take over.
+    pub(super) may_act: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+}
+
+/// The state of the active one of several servers.
+pub(super) struct SharedState {
+    pub(super) store: Arc<dyn StateStore>,
+    pub(super) fence: Arc<::etcd::Fence>,
 }
 
 impl Recovery {
@@ -89,8 +100,17 @@ impl Recovery {
         Ok(Recovery {
             name,
             boot: number,
-            stable: StoredRecords::new(&store, RecordList::Clients),
-            monitored: StoredRecords::new(&store, RecordList::Monitored),
+            stable: StoredRecords::open(&store, RecordList::Clients)?,
+            monitored: StoredRecords::open(&store, RecordList::Monitored)?,
+            may_act: None,
+        })
+    }
+
+    /// Begins a run of the server whose state is shared with standby servers.
+    pub(super) fn shared(SharedState { store, fence }: SharedState) -> io::Result<Recovery> {
+        Ok(Recovery {
+            may_act: Some(Arc::new(move || fence.allows(etcd::now()))),
+            ..Recovery::begin(store)?
         })
     }
 
@@ -100,6 +120,7 @@ impl Recovery {
             boot: valid_boot(random() as u32),
             stable: Arc::new(InMemory::default()),
             monitored: Arc::new(InMemory::default()),
+            may_act: None,
         }
     }
 }

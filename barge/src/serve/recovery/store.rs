@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use nfs::server::v4::state::Stable;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use vfs::Errno;
 
@@ -39,23 +40,46 @@ pub(in crate::serve) trait StateStore: Send + Sync {
 
     /// Removes `record` from `list`. A record that is not there is no error.
     fn remove(&self, list: RecordList, record: &[u8]) -> io::Result<()>;
+
+    /// Returns whether another server may take over at any time.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 /// A list of records in a store.
 pub(super) struct StoredRecords {
     store: Arc<dyn StateStore>,
     list: RecordList,
+    /// The records at the start, until they are asked for.
+    first: Mutex<Option<Vec<Box<[u8]>>>>,
 }
 
 impl StoredRecords {
-    pub(super) fn new(store: &Arc<dyn StateStore>, list: RecordList) -> Arc<dyn Stable> {
-        let store = store.clone();
-        Arc::new(StoredRecords { store, list })
+    /// Returns the records of `list` in `store`. If they cannot be read, no client may reclaim
+    /// state, unless the store is shared: then that is an error, as locks that other clients hold
+    /// would be granted at once.
+    pub(super) fn open(
+        store: &Arc<dyn StateStore>,
+        list: RecordList,
+    ) -> io::Result<Arc<dyn Stable>> {
+        let first = match store.is_shared() {
+            true => Some(store.list(list)?),
+            false => None,
+        };
+        Ok(Arc::new(StoredRecords {
+            store: store.clone(),
+            list,
+            first: Mutex::new(first),
+        }))
     }
 }
 
 impl Stable for StoredRecords {
     fn list(&self) -> Vec<Box<[u8]>> {
+        if let Some(first) = self.first.lock().take() {
+            return first;
+        }
         self.store.list(self.list).unwrap_or_else(|error| {
             tracing::warn!("no client may reclaim state: {error}");
             Vec::new()
@@ -68,6 +92,10 @@ impl Stable for StoredRecords {
 
     fn remove(&self, record: &[u8]) -> vfs::Result<()> {
         stored(self.store.remove(self.list, record))
+    }
+
+    fn is_required(&self) -> bool {
+        self.store.is_shared()
     }
 }
 

@@ -120,6 +120,7 @@ impl VirtiofsdArgs {
         let default = engine::Tuning::default();
         let translated = self.translated()?;
         Ok(Plan {
+            nfs_state: None,
             default_addrs: None,
             sources: Sources {
                 shares: vec![Share {
