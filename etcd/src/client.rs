@@ -191,7 +191,7 @@ impl Client {
         })
     }
 
-    /// Makes a call with one attempt, and one more after a new login if the token has expired.
+    /// Makes a call with one attempt. If its token has expired it fails, and the next call logs in.
     fn call<Q, R>(&self, path: &'static str, message: &Q, timeout: Duration) -> Result<R, CallError>
     where
         Q: Message + Clone + 'static,
@@ -318,7 +318,6 @@ impl Cluster for Client {
         match granted {
             Some(seconds) if reply.error.is_empty() && reply.id != 0 => Ok(Granted {
                 id: reply.id,
-                // No longer than asked for, as a fence that is far away would do harm.
                 ttl: Duration::from_secs(seconds.min(MAX_TTL)),
             }),
             _ => Err(CallError(format!(
@@ -354,7 +353,8 @@ impl Cluster for Client {
     }
 }
 
-/// Maximum time to live that is believed, in seconds.
+/// Maximum time to live that is used, in seconds, so that times do not overflow. etcd grants more
+/// than requested if its members need more for an election.
 const MAX_TTL: u64 = 3600;
 
 fn compare(condition: &Condition) -> Compare {

@@ -238,11 +238,11 @@ impl Active {
         let mut failure = None;
         loop {
             let (sent, ttl) = self.renewed;
-            let now = self.clock.now();
+            let (now, end) = (self.clock.now(), sent + ttl);
             if stop.load(Ordering::SeqCst) {
                 return End::Stopped;
             }
-            if now >= sent + ttl {
+            if now >= end {
                 self.fence.close();
                 let why = failure.unwrap_or_else(|| "this host was suspended".to_owned());
                 return End::Lost(format!("the lease was not renewed in time: {why}"));
@@ -252,7 +252,7 @@ impl Active {
                 self.clock.sleep((due - now).min(self.lease.pause()));
                 continue;
             }
-            match self.renew() {
+            match self.renew(end) {
                 Ok(true) => failure = None,
                 Ok(false) => {
                     self.fence.close();
@@ -263,20 +263,23 @@ impl Active {
                         tracing::warn!("etcd: cannot renew the lease of the server: {error}");
                     }
                     failure = Some(error.to_string());
-                    self.clock.sleep(self.lease.pause() / 4);
+                    let left = end.saturating_sub(self.clock.now());
+                    self.clock.sleep(left.min(self.lease.pause() / 4));
                 }
             }
         }
     }
 
-    /// Attaches the key to a new lease. Returns `false` if the key is another server's or gone.
+    /// Attaches the key to a new lease, until `end` at most. Returns `false` if the key is another
+    /// server's or gone.
     ///
     /// The key has to be as it was last seen, or an attempt that arrives late would attach it to a
     /// lease that expires earlier than a newer one.
-    fn renew(&mut self) -> Result<bool, CallError> {
-        let timeout = self.lease.call_timeout();
+    fn renew(&mut self, end: Duration) -> Result<bool, CallError> {
+        let longest = self.lease.call_timeout();
+        let timeout = |now: Duration| longest.min(end.saturating_sub(now));
         let sent = self.clock.now();
-        let Granted { id, ttl } = self.cluster.grant(self.lease.ttl, timeout)?;
+        let Granted { id, ttl } = self.cluster.grant(self.lease.ttl, timeout(sent))?;
         let now = self.clock.now();
         self.attempts
             .retain(|attempt| now < attempt.sent + attempt.ttl);
@@ -293,7 +296,7 @@ impl Active {
             }],
             otherwise: vec![Operation::Get(self.key.clone())],
         };
-        let outcome = self.cluster.transact(&attach, timeout)?;
+        let outcome = self.cluster.transact(&attach, timeout(now))?;
         let (modified, attached) = match outcome.first(0) {
             _ if outcome.succeeded => (outcome.revision, id),
             Some(entry) if entry.created == self.created => (entry.modified, entry.lease),

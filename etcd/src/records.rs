@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Maximum number of records of a list. A list with more is an error.
-pub const MAX_RECORDS: usize = 16_384;
+pub const MAX_RECORDS: usize = 32_768;
 
 /// Maximum length of a record, and of what one server leaves to the next, in bytes. A longer one is
 /// an error.

@@ -57,11 +57,15 @@ impl Host {
         bound.map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")))
     }
 
-    /// Connects a new UDP socket to `to`.
-    pub(super) fn connect_udp(&self, to: SocketAddr) -> io::Result<UdpSocket> {
+    /// Connects a new UDP socket to `to`, from the address `from` if it is one of NFS.
+    pub(super) fn connect_udp(
+        &self,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+    ) -> io::Result<UdpSocket> {
         match self {
-            Host::Direct { .. } => connect_udp(to),
-            Host::Brokered(broker) => broker.connect_udp(to),
+            Host::Direct { .. } => connect_udp(from, to),
+            Host::Brokered(broker) => broker.connect_udp(from, to),
         }
     }
 
@@ -142,13 +146,14 @@ impl Host {
     }
 }
 
-/// Connects a new UDP socket to `to`.
-pub(super) fn connect_udp(to: SocketAddr) -> io::Result<UdpSocket> {
+/// Connects a new UDP socket to `to`, from the address `from` if it is of the same family.
+pub(super) fn connect_udp(from: Option<IpAddr>, to: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    let from = from.filter(|from| from.is_ipv4() == any.is_ipv4());
+    let socket = UdpSocket::bind(SocketAddr::new(from.unwrap_or(any), 0))?;
     socket.connect(to)?;
     Ok(socket)
 }

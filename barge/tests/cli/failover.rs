@@ -17,7 +17,8 @@ use vfs::Errno;
 use vfs::lock::{HostLock, LockFamily, LockRange};
 
 use crate::restart::free_port;
-use crate::served::{BARGE, has, wait_until};
+use crate::served::{BARGE, has, serving_id, wait_until};
+use crate::tls::certify;
 
 /// Time to live of leases: the shortest that is an option.
 const TTL: Duration = Duration::from_secs(2);
@@ -29,13 +30,20 @@ const TAKEOVER: Duration = Duration::from_secs(5);
 struct Etcd {
     members: Vec<Child>,
     ports: Vec<u16>,
-    _dir: TempDir,
+    /// Options of etcdctl.
+    options: Vec<String>,
+    dir: TempDir,
 }
 
 impl Etcd {
     /// Starts a cluster, and waits until it has agreed on a leader. Returns `None` if there is no
     /// etcd on this host.
     fn start() -> Option<Etcd> {
+        Etcd::start_with(false)
+    }
+
+    /// Does the same for a cluster that demands certificates of its clients.
+    fn start_with(certificates: bool) -> Option<Etcd> {
         if !has("etcd") || !has("etcdctl") {
             eprintln!("skipped: this takes etcd (packages etcd-server and etcd-client)");
             return None;
@@ -44,6 +52,14 @@ impl Etcd {
         let names = ["a", "b", "c"];
         let ports: Vec<(u16, u16)> = names.iter().map(|_| (free_port(), free_port())).collect();
         let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let secured = |port: u16| match certificates {
+            true => url(port).replace("http", "https"),
+            false => url(port),
+        };
+        let file = |name: &str| dir.path().join(name).display().to_string();
+        if certificates {
+            certify(dir.path());
+        }
         let peers = names.iter().zip(&ports);
         let peers = peers.map(|(name, (_, peer))| format!("{name}={}", url(*peer)));
         let peers = peers.collect::<Vec<_>>().join(",");
@@ -53,8 +69,8 @@ impl Etcd {
             command.args(["--name", name, "--data-dir"]);
             command.arg(dir.path().join(name));
             for (option, url) in [
-                ("listen-client-urls", url(*client)),
-                ("advertise-client-urls", url(*client)),
+                ("listen-client-urls", secured(*client)),
+                ("advertise-client-urls", secured(*client)),
                 ("listen-peer-urls", url(*peer)),
                 ("initial-advertise-peer-urls", url(*peer)),
                 ("initial-cluster", peers.clone()),
@@ -62,14 +78,29 @@ impl Etcd {
                 command.args([format!("--{option}"), url]);
             }
             command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
+            if certificates {
+                command.args(["--client-cert-auth", "--trusted-ca-file", &file("ca.pem")]);
+                command.args(["--cert-file", &file("server.pem")]);
+                command.args(["--key-file", &file("server.key")]);
+            }
             let log = (log.try_clone().expect("a copy"), log);
             command.stdout(log.0).stderr(log.1).spawn().expect("starts")
         };
         let members = names.iter().zip(&ports).map(member).collect();
+        let ctl = [
+            "--cacert",
+            "ca.pem",
+            "--cert",
+            "alice.pem",
+            "--key",
+            "alice.key",
+        ];
+        let ctl = ctl.chunks(2).flat_map(|it| [it[0].to_owned(), file(it[1])]);
         let etcd = Etcd {
             members,
             ports: ports.into_iter().map(|(client, _)| client).collect(),
-            _dir: dir,
+            options: ctl.filter(|_| certificates).collect(),
+            dir,
         };
         wait_until("etcd has a leader", || etcd.ctl(&["get", "/"]).is_some());
         Some(etcd)
@@ -90,6 +121,7 @@ impl Etcd {
             .env("ETCDCTL_API", "3")
             .args(["--dial-timeout", "500ms", "--command-timeout", "1s"])
             .args(["--endpoints", &Etcd::hosts(&self.ports)])
+            .args(&self.options)
             .args(args)
             .output()
             .expect("runs");
@@ -122,6 +154,10 @@ struct Server {
 
 impl Server {
     fn start(bed: &Bed, url: &str, port: u16) -> Server {
+        Server::start_with(bed, url, port, &[])
+    }
+
+    fn start_with(bed: &Bed, url: &str, port: u16, more: &[&str]) -> Server {
         let mut command = Command::new(BARGE);
         command.arg("serve").arg(&bed.share);
         command.args([
@@ -131,7 +167,7 @@ impl Server {
             "10",
         ]);
         command.args(["--nfs-state", url, "--nfs-state-ttl", "2"]);
-        command.arg("--nfs-state-dir").arg(&bed.state);
+        command.arg("--nfs-state-dir").arg(&bed.state).args(more);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("starts");
         let (seen, lines) = channel();
@@ -442,6 +478,38 @@ fn a_server_that_is_cut_off_from_etcd_has_stopped_before_another_one_answers() {
 }
 
 #[test]
+fn a_process_that_is_started_again_has_the_state_and_another_verifier() {
+    let Some(etcd) = Etcd::start() else {
+        return;
+    };
+    let (bed, port) = (Bed::new(), free_port());
+    let boot = || etcd.ctl(&["get", "--print-value-only", "/barge/test/server"]);
+    for sandbox in ["namespace", "none"] {
+        let mut active = Server::start_with(&bed, &etcd.url(), port, &["--sandbox", sandbox]);
+        active.until("ready");
+        let one = Locker::open(port, "4.2");
+        assert_eq!(one.lock((0, 9), HostLock::Exclusive), Ok(()));
+        let (first, broker) = (boot(), active.child.id());
+        let serving = serving_id(broker);
+        if serving != broker {
+            let pid = Pid::from_raw(serving as i32).expect("a process");
+            kill_process(pid, Signal::KILL).expect("sent");
+            let other = Locker::open(port, "4.2");
+            assert_eq!(other.lock((0, 9), HostLock::Exclusive), Err(Errno::EAGAIN));
+            assert_eq!(one.lock((0, 9), HostLock::Unlocked), Ok(()));
+            assert_ne!(boot(), first);
+        }
+        drop(one);
+        kill_process(Pid::from_child(&active.child), Signal::TERM).expect("sent");
+        assert_eq!(active.ended().0, Some(0));
+        assert_eq!(
+            etcd.ctl(&["get", "/barge/test/active"]).as_deref(),
+            Some("")
+        );
+    }
+}
+
+#[test]
 fn servers_with_different_secrets_do_not_share_state() {
     let Some(etcd) = Etcd::start() else {
         return;
@@ -491,6 +559,93 @@ fn values_that_no_server_has_written_are_an_error() {
     assert!(
         lines.iter().any(|line| line.contains("at most 4096")),
         "{lines:#?}"
+    );
+}
+
+#[test]
+fn certificates_and_a_password_open_a_cluster_that_demands_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(mut etcd) = Etcd::start_with(true) else {
+        return;
+    };
+    for change in [
+        &["user", "add", "root:top"][..],
+        &["user", "add", "barge:secret"],
+        &["role", "add", "state"],
+        &[
+            "role",
+            "grant-permission",
+            "state",
+            "--prefix",
+            "readwrite",
+            "/barge/test/",
+        ],
+        &["user", "grant-role", "barge", "state"],
+        &["auth", "enable"],
+    ] {
+        etcd.ctl(change).unwrap_or_else(|| panic!("{change:?}"));
+    }
+    etcd.options.extend(["--user".into(), "root:top".into()]);
+    let (bed, port) = (Bed::new(), free_port());
+    let file = |name: &str| etcd.dir.path().join(name).display().to_string();
+    let (ca, cert, key, auth) = (
+        file("ca.pem"),
+        file("alice.pem"),
+        file("alice.key"),
+        file("auth"),
+    );
+    let tls = [
+        "--nfs-state-ca",
+        &ca,
+        "--nfs-state-cert",
+        &cert,
+        "--nfs-state-key",
+        &key,
+    ];
+    let login = ["--nfs-state-auth", &auth];
+    fs::write(&auth, "barge:secret\n").expect("written");
+    let all = [&tls[..], &login].concat();
+
+    let mut refused = Server::start_with(&bed, &etcd.url(), port, &all);
+    let (status, lines) = refused.ended();
+    assert_eq!(status, Some(1), "{lines:#?}");
+    assert!(
+        lines.iter().any(|line| line.contains("mode 0600")),
+        "{lines:#?}"
+    );
+    let private = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(&auth, private).expect("changed");
+
+    let mut active = Server::start_with(&bed, &etcd.url(), port, &all);
+    active.until("ready");
+    let locker = Locker::open(port, "4.2");
+    assert_eq!(locker.lock((0, 9), HostLock::Exclusive), Ok(()));
+    assert!(
+        etcd.ctl(&["get", "/barge/test/active"])
+            .is_some_and(|text| text.contains("process"))
+    );
+    // A change of users makes its token invalid.
+    etcd.ctl(&["user", "add", "other:secret"]).expect("added");
+    let changed = Instant::now();
+    wait_until("the lease would have expired", || {
+        changed.elapsed() > TTL * 2
+    });
+    assert!(answers(port));
+    kill_process(Pid::from_child(&active.child), Signal::TERM).expect("sent");
+    assert_eq!(active.ended().0, Some(0));
+
+    let standby = Server::start_with(&bed, &etcd.url(), port, &tls);
+    let line = standby.until("standby: 127.0.0.1");
+    assert!(
+        line.contains("user name is empty") || line.contains("permission denied"),
+        "{line}"
+    );
+    fs::write(&auth, "barge:wrong").expect("written");
+    let standby = Server::start_with(&bed, &etcd.url(), port, &all);
+    let line = standby.until("standby: 127.0.0.1");
+    assert!(
+        line.contains("authentication failed") && !line.contains("wrong"),
+        "{line}"
     );
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -173,8 +173,13 @@ impl BrokerClient {
         DatagramSocket::from_socket(socket.into())
     }
 
-    pub(in crate::serve) fn connect_udp(&self, to: SocketAddr) -> io::Result<UdpSocket> {
-        self.descriptor(&Request::ConnectUdp { to }).map(Into::into)
+    pub(in crate::serve) fn connect_udp(
+        &self,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+    ) -> io::Result<UdpSocket> {
+        let request = Request::ConnectUdp { from, to };
+        self.descriptor(&request).map(Into::into)
     }
 
     /// Returns the state of NFS in etcd, which this server is the active one of.

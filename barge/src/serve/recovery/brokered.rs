@@ -98,7 +98,7 @@ fn done(_: ()) -> (Reply, Option<OwnedFd>) {
 struct BrokerStore(Mutex<OwnedFd>);
 
 /// Returns the state that the broker serves at the other end of `socket`. Starts a thread that
-/// reads the ends of the fence.
+/// reads the ends of the fence, and ends the process when there are no more.
 pub(in crate::serve) fn connect(socket: OwnedFd) -> Result<SharedState, Failure> {
     let store = BrokerStore(Mutex::new(socket));
     let stream = store.descriptor(&Request::Fence).map_err(Failure::new)?;
@@ -109,24 +109,24 @@ pub(in crate::serve) fn connect(socket: OwnedFd) -> Result<SharedState, Failure>
     let thread = std::thread::Builder::new().name("barge-fence".into());
     let follow_all = move || {
         while follow(&followed, &mut stream).is_ok() {}
+        // The broker has ended, or this process was stopped for long: it can never act again.
         followed.close();
+        std::process::exit(1);
     };
     thread.spawn(follow_all).map_err(Failure::new)?;
     let store = Arc::new(store);
     Ok(SharedState { store, fence })
 }
 
-/// Reads the next end of the fence.
+/// Reads the next end of the fence. Zero closes it: the broker is about to end this process.
 fn follow(fence: &Fence, stream: &mut UnixStream) -> io::Result<()> {
     let mut nanos = [0; 8];
     stream.read_exact(&mut nanos)?;
     match u64::from_le_bytes(nanos) {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        nanos => {
-            fence.extend(Duration::from_nanos(nanos));
-            Ok(())
-        }
+        0 => fence.close(),
+        nanos => fence.extend(Duration::from_nanos(nanos)),
     }
+    Ok(())
 }
 
 impl BrokerStore {
@@ -210,14 +210,13 @@ mod tests {
 
     #[test]
     fn the_fence_of_a_process_follows_that_of_the_broker() {
-        let (here, there) = UnixStream::pair().expect("a pair");
-        let (mut here, mut there) = (here, there);
+        let (mut here, mut there) = UnixStream::pair().expect("a pair");
         let fence = Fence::default();
-        for (nanos, allows) in [(5u64, true), (0, false)] {
+        for (nanos, until) in [(5u64, 5), (9, 9), (0, 0)] {
             here.write_all(&nanos.to_le_bytes()).expect("sent");
-            assert_eq!(follow(&fence, &mut there).is_ok(), allows);
+            assert!(follow(&fence, &mut there).is_ok());
+            assert_eq!(fence.until(), Duration::from_nanos(until));
         }
-        assert_eq!(fence.until(), Duration::from_nanos(5));
         drop(here);
         assert!(follow(&fence, &mut there).is_err());
     }
