@@ -3,7 +3,7 @@
 //! | key below the prefix | value |
 //! |---|---|
 //! | `active` | the description of the active server; attached to its lease |
-//! | `server` | what each active server leaves to the next; written by [`Records::set_server`] |
+//! | `server` | the value that each active server leaves to the next ([`Records::set_server`]) |
 //! | `serial` | the number of the last write, see [`records`] |
 //! | `LIST/RECORD` | empty: the records of a list, in their own bytes |
 //!
@@ -14,7 +14,7 @@
 //! from the request that granted it.
 //!
 //! [`Cluster`] is the interface to etcd: [`Client`] is the one over gRPC, tests simulate another.
-//! The async runtime stays internal. What etcd returns is bounded ([`MAX_RECORDS`],
+//! The async runtime stays internal. Replies of etcd are bounded ([`MAX_RECORDS`],
 //! [`MAX_RECORD`], [`client::MAX_REPLY`]).
 
 pub mod client;

@@ -20,8 +20,8 @@ use crate::{
 /// Maximum number of records of a list. A list with more is an error.
 pub const MAX_RECORDS: usize = 32_768;
 
-/// Maximum length of a record, and of what one server leaves to the next, in bytes. A longer one is
-/// an error.
+/// Maximum length of a record, and of the value that one server leaves to the next, in bytes. A
+/// longer one is an error.
 pub const MAX_RECORD: usize = 4096;
 
 /// Number of records that a call returns.

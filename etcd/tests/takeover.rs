@@ -233,12 +233,12 @@ struct World {
     store: Mutex<Store>,
     servers: Vec<Server>,
     fault: Fault,
-    /// What each client believes: the end of its lease, if it has the file.
+    /// The belief of each client: the end of its lease, if it has the file.
     beliefs: Mutex<[Option<Duration>; CLIENTS]>,
     counts: Mutex<Counts>,
 }
 
-/// What happened.
+/// The events of a run.
 #[derive(Debug, Default)]
 struct Counts {
     active: usize,
@@ -397,8 +397,6 @@ fn begin(world: &Arc<World>, number: usize, active: &Active) -> std::io::Result<
         text.parse::<u32>().expect("a number")
     });
     records.set_server((last + 1).to_string().as_bytes())?;
-    // As the list is read again below, and that must not fail.
-    records.list("clients")?;
     let clock = ServerClock(world.clone(), number);
     let listed = loop {
         match records.list("clients") {

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use vfs::Errno;
 use vfs::lock::{HostLock, LockFamily, LockRange};
 
-use crate::restart::free_port;
+use crate::restart::{self, free_port};
 use crate::served::{BARGE, has, serving_id, wait_until};
 use crate::tls::certify;
 
@@ -322,8 +322,22 @@ fn takes_over(version: &'static str) {
     let (bed, port) = (Bed::new(), free_port());
     let active = Server::start(&bed, &etcd.url(), port);
     active.until("ready");
+    // Another host has a state directory of its own, with a copy of the secret.
+    let other = bed.state.with_file_name("other");
+    fs::create_dir(&other).expect("made");
+    fs::copy(bed.state.join("handle-key"), other.join("handle-key")).expect("copied");
+    let bed = Bed {
+        state: other,
+        ..bed
+    };
     let standby = Server::start(&bed, &etcd.url(), port);
     standby.until("standby: the active server is");
+    let (handle, verifier) = {
+        let mut client = restart::Client::connect(port);
+        let handle = client.handle();
+        let verifier = client.write(&handle);
+        (handle, verifier)
+    };
 
     let (one, two) = (Locker::open(port, version), Locker::open(port, version));
     let (first, second) = ((0, 9), (10, 19));
@@ -344,13 +358,16 @@ fn takes_over(version: &'static str) {
     let took = killed.elapsed();
     assert!(took < TTL + TAKEOVER, "{took:?}");
     println!("serving {took:?} after the kill");
-    // Both reclaim; no lock is granted twice, whoever comes first.
+    // Both reclaim; no lock is granted twice, in whatever order they come.
     assert_eq!(two.lock(first, HostLock::Exclusive), Err(Errno::EAGAIN));
     assert_eq!(one.lock(second, HostLock::Exclusive), Err(Errno::EAGAIN));
     let new = Locker::open(port, version);
     assert_eq!(new.lock(first, HostLock::Shared), Err(Errno::EAGAIN));
     assert_eq!(one.lock(first, HostLock::Unlocked), Ok(()));
     assert_eq!(new.lock(first, HostLock::Exclusive), Ok(()));
+    // Handles are the same, and clients send again what they had not committed.
+    let mut client = restart::Client::connect(port);
+    assert_ne!(client.write(&handle), verifier);
     let before = written();
     wait_until("the writer goes on", || {
         written() > before + (1 << 20) || writing.is_finished()
@@ -359,7 +376,7 @@ fn takes_over(version: &'static str) {
     let blocks = writing.join().expect("verified");
     println!("{blocks} blocks");
 
-    // A server that is stopped hands over without waiting for the lease.
+    // A server that is stopped lets the next one act before the lease has expired.
     let third = Server::start(&bed, &etcd.url(), port);
     third.until("standby: the active server is");
     let (mut stopped, before) = (standby, Instant::now());

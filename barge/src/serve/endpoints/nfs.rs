@@ -330,8 +330,7 @@ fn first_tcp(addrs: &[Addr]) -> Option<Addr> {
     addrs.iter().find(tcp).cloned()
 }
 
-/// Returns the address of this host that calls to clients come from: the only one that NFS is served
-/// at.
+/// Returns the source address of calls to clients: the only address that NFS is served at.
 fn source(bound: &[Addr]) -> Option<IpAddr> {
     let [Addr::Tcp { host, .. }] = bound else {
         return None;

@@ -140,7 +140,7 @@ impl Clock for HostClock {
     }
 }
 
-/// What an active server leaves to the next one: the value of the key `server`.
+/// The value of the key `server`, which an active server leaves to the next one.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredServer {
     name: String,

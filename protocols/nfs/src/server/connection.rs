@@ -120,7 +120,7 @@ impl wire::Session for Connection {
                 self.execute(&request, caller, None, out)?;
                 Ok(ServeOutcome::Done)
             });
-        // What was granted meanwhile may be another client's by now.
+        // A grant that was made meanwhile may be too late.
         if let Err(why) = self.server.check_may_act() {
             out.truncate(0);
             return Err(why);
