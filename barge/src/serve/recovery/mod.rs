@@ -2,8 +2,9 @@
 //! number, and the clients that may reclaim. Each server has a file, identified by the server's
 //! address.
 //!
-//! Opens and locks are not stored: clients reclaim them. The state is in a file ([`file`]), or, for
-//! several servers of which one is active, in etcd ([`etcd`]), through the broker ([`brokered`]).
+//! Opens and locks are not stored: clients reclaim them. The state is in a file ([`mod@file`]), or,
+//! for several servers of which one is active, in etcd ([`mod@etcd`]), through the broker
+//! ([`brokered`]).
 
 pub(super) mod brokered;
 pub(super) mod etcd;
