@@ -10,10 +10,10 @@
 //! |---|---|
 //! | a quarter of its time to live | the next lease is requested |
 //! | three quarters | the [`Fence`] closes |
-//! | all of it | the server is no longer active, for good ([`Active::hold`] returns) |
+//! | seven eighths | the server is no longer active, for good ([`Active::hold`] returns) |
 //!
-//! The last quarter is for clocks that run at different speeds, and for what was begun before the
-//! fence closed.
+//! The rest is for clocks that run at different speeds, and for operations that were begun before
+//! the fence closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -238,7 +238,7 @@ impl Active {
         let mut failure = None;
         loop {
             let (sent, ttl) = self.renewed;
-            let (now, end) = (self.clock.now(), sent + ttl);
+            let (now, end) = (self.clock.now(), sent + ttl * 7 / 8);
             if stop.load(Ordering::SeqCst) {
                 return End::Stopped;
             }

@@ -872,7 +872,7 @@ fn no_file_is_granted_twice() {
 
 /// Checks that at least one seed shows a fault.
 fn is_found(fault: Fault) {
-    let found = (0..100).find(|seed| simulate(*seed, fault).violations > 0);
+    let found = (0..400).find(|seed| simulate(*seed, fault).violations > 0);
     println!("{fault:?}: seed {found:?}");
     assert!(found.is_some(), "{fault:?} was not found");
 }

@@ -263,8 +263,8 @@ const LEASE_TIME: &str = "10";
 /// A shell command that restarts its argument whenever it is killed; on SIGTERM it stops it.
 const RESTART: &str = r#"sh -c 'trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & echo $! >{run}/server.pid; do wait $!; [ $? = 137 ] || exit 1; done' again"#;
 
-/// A shell command that starts an etcd, and its argument twice, each again whenever it is killed; on
-/// SIGTERM it stops them.
+/// A shell command that starts an etcd, and its argument twice, each again whenever it is killed.
+/// On SIGTERM it stops them.
 const TAKEOVER: &str = r#"sh -c 'etcd --data-dir {run}/etcd --listen-client-urls http://127.0.0.1:{port3} --advertise-client-urls http://127.0.0.1:{port3} --listen-peer-urls http://127.0.0.1:{port4} --initial-advertise-peer-urls http://127.0.0.1:{port4} --initial-cluster default=http://127.0.0.1:{port4} >{run}/etcd.log 2>&1 & etcd=$!; echo "kill -KILL \$(ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:{port3} get --print-value-only /guest/active | sed s/.*process.//)" >{run}/kill-active; again() { trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & do wait $!; [ $? = 137 ] || exit 1; done; }; again "$@" & one=$!; again "$@" & two=$!; trap "kill $one $two; wait $one; wait $two; kill $etcd; wait $etcd; exit 0" TERM; wait $one $two' again"#;
 
 /// QEMU's own server of the share, with mapped owners.
