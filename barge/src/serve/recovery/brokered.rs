@@ -6,6 +6,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use etcd::Fence;
@@ -42,15 +43,41 @@ enum Reply {
 /// Maximum size of a file of records: those that the store returns at most.
 const MAX_RECORDS_FILE: u64 = (etcd::MAX_RECORDS * (etcd::MAX_RECORD + 4)) as u64;
 
-/// Serves the state of `server` at a new socket, on a thread, and returns the other end.
+/// Maximum number of sockets at a time: a process has one, and its successor may start before the
+/// thread of that has ended.
+const MAX_SOCKETS: usize = 4;
+
+/// A socket that counts.
+struct Counted(Arc<ActiveServer>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.sockets.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Serves the state of `server` at a new socket, on a thread, and returns the other end. Returns
+/// `EMFILE` if there are [`MAX_SOCKETS`].
 pub(in crate::serve) fn serve(server: Arc<ActiveServer>) -> io::Result<OwnedFd> {
+    let others = server.sockets.fetch_add(1, Ordering::SeqCst);
+    let counted = Counted(server);
+    if others >= MAX_SOCKETS {
+        return Err(rustix::io::Errno::MFILE.into());
+    }
     let (here, there) = message::pair()?;
     let thread = std::thread::Builder::new().name("barge-state".into());
     thread.spawn(move || {
+        let Counted(server) = &counted;
+        let mut has_fence = false;
         // The other end is closed when the process ends.
         while let Ok((request, _)) = message::receive::<Request>(here.as_fd()) {
-            let (reply, passed) = answer(&server, request)
-                .unwrap_or_else(|error| (Reply::Failed(error.to_string()), None));
+            let is_fence = matches!(request, Request::Fence);
+            let answered = match is_fence && std::mem::replace(&mut has_fence, true) {
+                true => Err(io::Error::other("there is one stream for a socket")),
+                false => answer(server, request),
+            };
+            let (reply, passed) =
+                answered.unwrap_or_else(|error| (Reply::Failed(error.to_string()), None));
             let passed = passed.as_ref().map(AsFd::as_fd);
             if message::send(here.as_fd(), &reply, passed).is_err() {
                 return;

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(in crate::serve) struct Settings {
 const MAX_FILE: u64 = 1 << 20;
 
 impl Settings {
-    /// Checks what can be checked before a file is read.
+    /// Checks the options as far as that takes no file.
     pub(in crate::serve) fn check(&self) -> Result<(), Failure> {
         let Settings {
             ca,
@@ -73,7 +73,7 @@ impl Settings {
         };
         if tls.is_none() && !self.endpoints.is_local() {
             tracing::warn!(
-                "{}: without TLS (--nfs-state-ca), whoever controls the network can change the state of NFS",
+                "{}: without TLS (--nfs-state-ca), other hosts of the network can change the state of NFS",
                 self.endpoints
             );
         }
@@ -84,26 +84,30 @@ impl Settings {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    let failed = |error: io::Error| Failure::new(format!("{}: {error}", path.display()));
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(MAX_FILE)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    Ok(bytes)
+    read_if(path, |_| Ok(()))
+}
+
+/// Reads a file, if `check` returns no error for its mode.
+fn read_if(path: &Path, check: impl Fn(u32) -> Result<(), String>) -> Result<Vec<u8>, Failure> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path)?;
+        check(file.metadata()?.mode() & 0o7777).map_err(io::Error::other)?;
+        file.take(MAX_FILE).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
 /// Reads a file with a line `USER:PASSWORD`, which other users must not be able to read.
 fn read_login(path: &Path) -> Result<Login, Failure> {
-    let text = read(path)?;
-    let failed = |why: String| Failure::new(format!("{}: {why}", path.display()));
-    let meta = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
-    if meta.mode() & 0o077 != 0 {
-        return Err(failed(format!(
-            "expected a file with mode 0600, got mode {:04o}: it has a password",
-            meta.mode() & 0o7777
-        )));
-    }
+    let text = read_if(path, |mode| match mode & 0o077 {
+        0 => Ok(()),
+        _ => Err(format!(
+            "expected a file with mode 0600, got mode {mode:04o}: it has a password"
+        )),
+    })?;
+    let failed = |why: &str| Failure::new(format!("{}: {why}", path.display()));
     let text = String::from_utf8(text).ok();
     let pair = text
         .as_deref()
@@ -114,7 +118,7 @@ fn read_login(path: &Path) -> Result<Login, Failure> {
             user: user.into(),
             password: password.into(),
         }),
-        _ => Err(failed("expected one line USER:PASSWORD".into())),
+        _ => Err(failed("expected one line USER:PASSWORD")),
     }
 }
 
@@ -184,6 +188,8 @@ pub(in crate::serve) struct ActiveServer {
     handle_key: String,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<Active>>>,
+    /// Number of sockets at which its state is served ([`super::brokered`]).
+    pub(super) sockets: AtomicUsize,
 }
 
 impl ActiveServer {
@@ -260,6 +266,7 @@ impl ActiveServer {
             handle_key,
             stop: end,
             thread: Mutex::new(Some(thread)),
+            sockets: AtomicUsize::new(0),
         })))
     }
 
