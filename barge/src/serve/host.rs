@@ -11,6 +11,8 @@ use transports::{Addr, DatagramSocket, Listener};
 
 use super::broker::BrokerClient;
 use super::plan::Plan;
+use super::recovery::SharedState;
+use super::recovery::etcd::ActiveServer;
 use crate::listen::listen;
 use crate::{Failure, private_file, service};
 
@@ -21,6 +23,8 @@ pub(super) enum Host {
     Direct {
         /// The group whose members may connect to Unix sockets.
         socket_group: Option<u32>,
+        /// This server as the active one of several.
+        active: Option<Arc<ActiveServer>>,
     },
     Brokered(Arc<BrokerClient>),
 }
@@ -29,7 +33,7 @@ impl Host {
     /// Listens at `addr`.
     pub(super) fn listen(&self, addr: &Addr) -> Result<Listener, Failure> {
         match self {
-            Host::Direct { socket_group } => listen(addr, *socket_group),
+            Host::Direct { socket_group, .. } => listen(addr, *socket_group),
             Host::Brokered(broker) => broker.listen(addr),
         }
     }
@@ -53,11 +57,28 @@ impl Host {
         bound.map_err(|error| Failure::new(format!("udp:{host}:{port}: {error}")))
     }
 
-    /// Connects a new UDP socket to `to`.
-    pub(super) fn connect_udp(&self, to: SocketAddr) -> io::Result<UdpSocket> {
+    /// Connects a new UDP socket to `to`, from the address `from` if it is one of NFS.
+    pub(super) fn connect_udp(
+        &self,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+    ) -> io::Result<UdpSocket> {
         match self {
-            Host::Direct { .. } => connect_udp(to),
-            Host::Brokered(broker) => broker.connect_udp(to),
+            Host::Direct { .. } => connect_udp(from, to),
+            Host::Brokered(broker) => broker.connect_udp(from, to),
+        }
+    }
+
+    /// Returns the state that this server, which is the active one of several, shares with the
+    /// others.
+    pub(super) fn nfs_state(&self) -> Result<SharedState, Failure> {
+        match self {
+            Host::Direct {
+                active: Some(active),
+                ..
+            } => Ok(active.state()),
+            Host::Direct { active: None, .. } => Err(Failure::new("no shared state")),
+            Host::Brokered(broker) => broker.nfs_state(),
         }
     }
 
@@ -138,13 +159,14 @@ impl Host {
     }
 }
 
-/// Connects a new UDP socket to `to`.
-pub(super) fn connect_udp(to: SocketAddr) -> io::Result<UdpSocket> {
+/// Connects a new UDP socket to `to`, from the address `from` if it is of the same family.
+pub(super) fn connect_udp(from: Option<IpAddr>, to: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    let from = from.filter(|from| from.is_ipv4() == any.is_ipv4());
+    let socket = UdpSocket::bind(SocketAddr::new(from.unwrap_or(any), 0))?;
     socket.connect(to)?;
     Ok(socket)
 }

@@ -39,6 +39,7 @@ pub(crate) mod virtiofsd;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use engine::Engine;
 
@@ -52,6 +53,7 @@ use self::host::Host;
 use self::live::LiveServer;
 use self::operation::Operation;
 use self::plan::Plan;
+use self::recovery::etcd::ActiveServer;
 use self::virtiofsd::Prepared;
 use crate::config::Config;
 use crate::status::{Figures, Observer, Serving};
@@ -90,7 +92,32 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
 /// Serves in this process.
 fn serve_here(plan: Plan) -> CommandResult {
     let socket_group = users::socket_group(plan.socket_group.as_deref())?;
-    serve(plan, Host::Direct { socket_group })
+    let active = active_server(&plan)?;
+    let host = Host::Direct {
+        socket_group,
+        active: active.clone(),
+    };
+    let status = serve(plan, host);
+    if let Some(active) = active {
+        active.release();
+    }
+    status
+}
+
+/// Waits until this server is the active one of several, if `plan` has standby servers. The process
+/// ends when it no longer is.
+fn active_server(plan: &Plan) -> Result<Option<Arc<ActiveServer>>, Failure> {
+    let identity = plan.export_requirements(plan.uses_default_addrs()).identity;
+    let (Some(settings), Some(identity)) = (&plan.nfs_state, identity) else {
+        return Ok(None);
+    };
+    let key = handle_key::server_key(&identity)?;
+    let on_loss = |why: String| {
+        tracing::error!("no longer the active server: {why}");
+        // Without the time that a stop takes.
+        std::process::exit(1);
+    };
+    ActiveServer::wait(settings, &key, &AtomicBool::new(false), on_loss)
 }
 
 /// Runs `barge virtiofsd`.

@@ -2,7 +2,7 @@
 //! restart, as statd sends it, and results of asynchronous NLM calls (`*_RES`).
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -28,28 +28,37 @@ const MAX_ATTEMPTS: usize = 5;
 /// Time after which no further client is notified.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The sender of calls to clients.
+#[derive(Clone)]
+pub(super) struct Sender {
+    pub(super) host: Host,
+    /// The source address of calls, if NFS is served at one: clients identify the server by it.
+    pub(super) from: Option<IpAddr>,
+}
+
 /// Notifies the clients that `server` lists, on threads of their own.
-pub(super) fn start(server: &Arc<Server>, host: &Host) {
+pub(super) fn start(server: &Arc<Server>, sender: &Sender) {
     let clients = server.to_notify();
     let pool = ThreadPool::new("barge-nsm", THREADS, clients.len());
     let state = server.nsm_state();
     let end = Instant::now() + NOTIFY_TIMEOUT;
     for client in clients {
-        let (server, host) = (Arc::downgrade(server), host.clone());
+        let (server, sender) = (Arc::downgrade(server), sender.clone());
         pool.run(move || {
             if Instant::now() < end {
-                notify_client(&server, &host, &client, state);
+                notify_client(&server, &sender, &client, state);
             }
         });
     }
 }
 
 /// Notifies `client`, unless the server has been dropped meanwhile.
-fn notify_client(server: &Weak<Server>, host: &Host, client: &Monitored, state: i32) {
+fn notify_client(server: &Weak<Server>, sender: &Sender, client: &Monitored, state: i32) {
     let system = rustix::system::uname();
     let name = system.nodename().to_string_lossy();
     let portmapper = SocketAddr::new(client.addr, portmap::PORT);
-    let notified = (0..MAX_ATTEMPTS).find_map(|_| send_notify(host, portmapper, &name, state).ok());
+    let notified =
+        (0..MAX_ATTEMPTS).find_map(|_| send_notify(sender, portmapper, &name, state).ok());
     let Some(server) = server.upgrade() else {
         return;
     };
@@ -66,8 +75,8 @@ fn notify_client(server: &Weak<Server>, host: &Host, client: &Monitored, state: 
 }
 
 /// Notifies the client whose portmapper is at `portmapper`, with one attempt.
-fn send_notify(host: &Host, portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
-    let socket = connect(host, portmapper, name, &GetPort::NSM)?;
+fn send_notify(sender: &Sender, portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
+    let socket = connect(sender, portmapper, name, &GetPort::NSM)?;
     let name_of = name.as_bytes();
     ask(
         &socket,
@@ -82,18 +91,19 @@ fn send_notify(host: &Host, portmapper: SocketAddr, name: &str, state: i32) -> i
 
 /// Returns a socket that is connected to the port that the portmapper returns for `program`.
 fn connect(
-    host: &Host,
+    sender: &Sender,
     portmapper: SocketAddr,
     machine: &str,
     program: &GetPort,
 ) -> io::Result<UdpSocket> {
-    let socket = host.connect_udp(portmapper)?;
+    let Sender { host, from } = sender;
+    let socket = host.connect_udp(*from, portmapper)?;
     socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let port = ask(&socket, machine, program, |port| port)?;
     if port == 0 {
         return Err(unregistered());
     }
-    let socket = host.connect_udp(SocketAddr::new(portmapper.ip(), port))?;
+    let socket = host.connect_udp(*from, SocketAddr::new(portmapper.ip(), port))?;
     socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     Ok(socket)
 }
@@ -103,14 +113,14 @@ const MAX_QUEUED_CALLS: usize = 1024;
 
 /// Returns a function that sends NLM calls to clients on a pool of threads, which end when the
 /// function is dropped.
-pub(super) fn caller(host: Host) -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
+pub(super) fn caller(sender: Sender) -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
     const THREADS: usize = 4;
     let pool = ThreadPool::new("barge-nlm", THREADS, MAX_QUEUED_CALLS);
     Arc::new(move |call: NlmCallback| {
-        let host = host.clone();
+        let sender = sender.clone();
         pool.try_run(move || {
             let portmapper = SocketAddr::new(call.addr, portmap::PORT);
-            if let Err(error) = send_callback(&host, portmapper, &call) {
+            if let Err(error) = send_callback(&sender, portmapper, &call) {
                 tracing::debug!(addr = %call.addr, "NLM call failed: {error}");
             }
         });
@@ -118,9 +128,9 @@ pub(super) fn caller(host: Host) -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
 }
 
 /// Sends a call to the client whose portmapper is at `portmapper`.
-fn send_callback(host: &Host, portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
+fn send_callback(sender: &Sender, portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
     let machine = "";
-    let socket = connect(host, portmapper, machine, &GetPort::NLM)?;
+    let socket = connect(sender, portmapper, machine, &GetPort::NLM)?;
     let arguments = &call.arguments;
     macro_rules! by {
         ($procedure:ident) => {
@@ -183,9 +193,17 @@ fn unregistered() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
-    const HERE: Host = Host::Direct { socket_group: None };
+    const HERE: Sender = Sender {
+        host: Host::Direct {
+            socket_group: None,
+            active: None,
+        },
+        from: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+    };
 
     /// Replies to the next call with `results`, and returns the call from the program number on.
     fn answer(socket: &UdpSocket, results: &[u8]) -> Vec<u8> {

@@ -18,6 +18,7 @@ use super::endpoints;
 use super::exports;
 use super::host::Host;
 use super::opener::ExportRequirements;
+use super::recovery::etcd;
 use super::share::{Share, Sources};
 use crate::Failure;
 use crate::config::{Config, ConfigErrors};
@@ -42,6 +43,8 @@ pub(super) struct Plan {
     /// The file for the process id.
     pub(super) pidfile: Option<PathBuf>,
     pub(super) confinement: ConfinementPlan,
+    /// The state of NFS that this server shares with standby servers, if it has any.
+    pub(super) nfs_state: Option<etcd::Settings>,
     /// Whether default addresses are used, if that is decided: a change of the addresses after the
     /// start does not change it.
     pub(super) default_addrs: Option<bool>,
@@ -127,6 +130,7 @@ impl Plan {
             #[cfg(feature = "otel")]
             otlp,
             confinement: ConfinementPlan::new(args),
+            nfs_state: args.nfs.state.plan()?,
             default_addrs: None,
             part: Part::Whole,
             sources: Sources {

@@ -12,6 +12,7 @@ mod diagnose;
 mod disk_cache;
 mod doctor;
 mod exports;
+mod failover;
 mod foreign;
 #[cfg(feature = "gss")]
 mod gss;

@@ -15,10 +15,10 @@ const OK: u32 = 0;
 const STALE: u32 = 70;
 
 /// A v3 client that sends hand-made calls.
-struct Client(TcpStream);
+pub(crate) struct Client(TcpStream);
 
 impl Client {
-    fn connect(port: u16) -> Client {
+    pub(crate) fn connect(port: u16) -> Client {
         Client(TcpStream::connect(("127.0.0.1", port)).expect("connected"))
     }
 
@@ -45,7 +45,7 @@ impl Client {
     }
 
     /// Returns the handle of the file `f`.
-    fn handle(&mut self) -> Vec<u8> {
+    pub(crate) fn handle(&mut self) -> Vec<u8> {
         let (status, root) = self.call(MOUNT, 1, &[&opaque(b"/")]);
         assert_eq!(status, OK);
         let (status, found) = self.call(NFS, 3, &[&field(&root), &opaque(b"f")]);
@@ -54,7 +54,7 @@ impl Client {
     }
 
     /// Returns the verifier of an unstable write, the last field of the result.
-    fn write(&mut self, handle: &[u8]) -> Vec<u8> {
+    pub(crate) fn write(&mut self, handle: &[u8]) -> Vec<u8> {
         let numbers = [0, 0, 1, 0].map(u32::to_be_bytes).concat();
         let (status, written) = self.call(NFS, 7, &[handle, &numbers, &opaque(b"x")]);
         assert_eq!(status, OK);

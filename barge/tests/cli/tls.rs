@@ -10,7 +10,7 @@ use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of, wait_until};
 use crate::status::{get, http};
 
 /// Makes an authority's certificate in `dir`, one for this host and one for alice.
-fn certify(dir: &Path) {
+pub(crate) fn certify(dir: &Path) {
     let write = |name: &str, text: String| {
         std::fs::write(dir.join(name), text).expect("written");
     };

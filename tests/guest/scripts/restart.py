@@ -1,6 +1,6 @@
 #!/usr/bin/python3 -B
 """The server is killed in the midst of work and begins again: no program sees an error, what was synchronized is there, and who had a lock has it, also to programs
-on the host. KILLS: how often."""
+on the host. KILLS: how often. KILL: the command that kills the server, by default that of server.pid."""
 
 import fcntl
 import multiprocessing
@@ -17,6 +17,7 @@ if os.environ.get("BARGE_LOCAL"):
     skip("this takes a guest")
 
 KILLS = int(os.environ.get("KILLS", "3"))
+KILL = os.environ.get("KILL", 'kill -KILL "$(cat "$RUN/server.pid")"')
 HOST_LOCKS = os.environ.get("HOST_LOCKS", "yes") == "yes"
 # By v4.0 no client says that it has reclaimed all, so that grace lasts for a lease of 10 s, and Linux asks again after 15 s at most.
 GRACE = 40 if "vers=4.0" in open("/proc/mounts").read() else 8
@@ -81,7 +82,7 @@ def make(name):
 
 
 def kill(number):
-    check("killed", subprocess.run(["host", 'kill -KILL "$(cat "$RUN/server.pid")"']).returncode, 0)
+    check("killed", subprocess.run(["host", KILL]).returncode, 0)
     began = time.monotonic()
     check("a write of what is locked", attempt(write_locked, file), "written")
     back = time.monotonic() - began

@@ -10,6 +10,7 @@ pub(crate) mod access;
 pub(crate) mod confinement;
 pub(crate) mod control;
 pub(crate) mod device;
+pub(crate) mod nfs_state;
 pub(crate) mod share;
 pub(crate) mod virtiofs;
 
@@ -22,6 +23,7 @@ use self::access::{ClientList, TrustedUsers};
 use self::confinement::ConfinementArgs;
 use self::control::ControlArgs;
 use self::device::{Affinity, Drive, NinePDevice, SocketArg};
+use self::nfs_state::StateArgs;
 use self::share::ShareArgs;
 use self::virtiofs::{Cache, Negotiate};
 #[cfg(feature = "gss")]
@@ -174,6 +176,8 @@ pub(crate) struct NfsArgs {
     /// users]
     #[arg(long = "nfs-state-dir", alias = "state-dir", value_name = "DIR")]
     pub(in crate::serve) state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::serve) state: StateArgs,
     #[command(flatten)]
     pub(in crate::serve) tls: TlsArgs,
     #[cfg(feature = "gss")]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -22,6 +22,7 @@ use crate::child::message::{self, unexpected};
 use crate::child::{self, users};
 use crate::serve::live::LiveServer;
 use crate::serve::plan::Plan;
+use crate::serve::recovery::{SharedState, brokered};
 use crate::status::{Check, CheckKind, Figures, Status};
 
 /// The options that the broker passes to a process that serves.
@@ -172,8 +173,19 @@ impl BrokerClient {
         DatagramSocket::from_socket(socket.into())
     }
 
-    pub(in crate::serve) fn connect_udp(&self, to: SocketAddr) -> io::Result<UdpSocket> {
-        self.descriptor(&Request::ConnectUdp { to }).map(Into::into)
+    pub(in crate::serve) fn connect_udp(
+        &self,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+    ) -> io::Result<UdpSocket> {
+        let request = Request::ConnectUdp { from, to };
+        self.descriptor(&request).map(Into::into)
+    }
+
+    /// Returns the state of NFS in etcd, which this server is the active one of.
+    pub(in crate::serve) fn nfs_state(&self) -> Result<SharedState, Failure> {
+        let socket = self.descriptor(&Request::NfsState).map_err(Failure::new)?;
+        brokered::connect(socket)
     }
 
     /// Connects to an OpenTelemetry collector.

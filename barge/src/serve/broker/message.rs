@@ -1,7 +1,7 @@
 //! Requests of the process that serves to the broker, and replies.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +22,17 @@ pub(super) enum Request {
     RunningSet,
     /// Binds a UDP socket at a host of the configuration.
     BindUdp { host: String, port: u16 },
-    /// Connects a UDP socket to an NFS client.
-    ConnectUdp { to: SocketAddr },
+    /// Connects a UDP socket to an NFS client, from an address that NFS is served at.
+    ConnectUdp {
+        from: Option<IpAddr>,
+        to: SocketAddr,
+    },
     /// Opens a file of the configuration to read it.
     Read { path: OsString },
     /// Creates a file that the configuration names.
     Create { path: OsString },
+    /// Asks for a socket to the state of NFS in etcd.
+    NfsState,
     /// Queries the user database.
     Users(Query),
     /// Clients are served: sets the environment of the command of `--run`.

@@ -47,9 +47,13 @@ impl Process {
         if self.serving.load(Ordering::SeqCst) {
             self.signal(Signal::TERM);
         } else {
-            self.killed.store(true, Ordering::SeqCst);
-            self.signal(Signal::KILL);
+            self.kill();
         }
+    }
+
+    pub(super) fn kill(&self) {
+        self.killed.store(true, Ordering::SeqCst);
+        self.signal(Signal::KILL);
     }
 
     /// Returns whether Landlock refuses files to it that its sources do not have.

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,6 +81,18 @@ impl Permitted {
 }
 
 impl Permitted {
+    /// Returns whether NFS clients may be called from the address `from`.
+    fn may_call(&self, from: Option<IpAddr>) -> bool {
+        let listens = |from: IpAddr| {
+            let mut addrs = self.addrs.keys().map(|addr| addr.parse());
+            addrs.any(|addr| match addr {
+                Ok(Addr::Tcp { host, .. }) => host.parse() == Ok(from),
+                _ => false,
+            })
+        };
+        self.calls_clients && from.is_none_or(listens)
+    }
+
     /// Returns those of `addition`, shares and endpoints to add to a running server.
     pub(super) fn of_addition(addition: &Plan) -> Permitted {
         let mut permitted = Permitted::of(addition, false, 0);
@@ -204,12 +216,13 @@ impl Responder {
             }
             Request::RunningSet => broker.running_set().map(descriptor),
             Request::BindUdp { host, port } => self.bind_udp(&host, port),
-            Request::ConnectUdp { to } => match self.permitted.lock().calls_clients {
-                true => connect_udp(to).map(descriptor),
+            Request::ConnectUdp { from, to } => match self.permitted.lock().may_call(from) {
+                true => connect_udp(from, to).map(descriptor),
                 false => Err(refused()),
             },
             #[cfg(feature = "otel")]
             Request::ConnectCollector { host, port } => self.connect_collector(&host, port),
+            Request::NfsState => broker.nfs_state().map(descriptor),
             Request::Read { path } => self.open(Path::new(&path), false),
             Request::Create { path } => self.open(Path::new(&path), true),
             Request::Ready { environment } => {
@@ -320,6 +333,16 @@ mod tests {
             responder.end_reload(succeeded);
             assert_eq!(addrs(&responder), [after]);
         }
+    }
+
+    #[test]
+    fn clients_are_called_from_addresses_of_the_server_alone() {
+        let mut permitted = at("tcp:10.0.0.7:2049", "/t");
+        let [own, other] = ["10.0.0.7", "10.0.0.8"].map(|addr| addr.parse().ok());
+        assert!(!permitted.may_call(None));
+        permitted.calls_clients = true;
+        assert!(permitted.may_call(None) && permitted.may_call(own));
+        assert!(!permitted.may_call(other));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,9 @@ use crate::serve::control::{Backend, Controller};
 use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest};
 use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
-use crate::serve::{activation, project_quota, run as command, users};
+use crate::serve::recovery::brokered;
+use crate::serve::recovery::etcd::ActiveServer;
+use crate::serve::{activation, handle_key, project_quota, run as command, users};
 use crate::signals::Reload;
 use crate::{CommandResult, Failure, service, signals};
 use sandbox::VisiblePath;
@@ -62,6 +64,10 @@ pub(in crate::serve) fn run(
     let (stopped, reloaded) = (broker.clone(), broker.clone());
     let reload: Reload = Box::new(move || reloaded.reload());
     let signals = signals::on_signal(move || stopped.stop(), reloads.then_some(reload))?;
+    if !broker.wait_until_active()? {
+        drop(signals);
+        return Ok(ExitCode::SUCCESS);
+    }
     let others = broker.processes.iter().skip(1).map(|process| {
         let (broker, process) = (broker.clone(), process.clone());
         let thread = std::thread::Builder::new().name("barge-process".into());
@@ -80,6 +86,9 @@ pub(in crate::serve) fn run(
     }
     drop(signals);
     drop(broker.operation.lock().take());
+    if let Some(active) = broker.active.get() {
+        active.release();
+    }
     if let Some(failure) = broker.failure.lock().take() {
         status = status.and(Err(failure));
     }
@@ -138,6 +147,8 @@ pub(super) struct Broker {
     grants: Mutex<HashMap<String, Grant>>,
     /// The reason to stop, if it is not that of a process.
     failure: Mutex<Option<Failure>>,
+    /// This server as the active one of several.
+    active: OnceLock<Arc<ActiveServer>>,
 }
 
 /// The paths that a share reaches, and the file that it creates.
@@ -203,6 +214,7 @@ impl Broker {
             operation: Mutex::new(Some(operation)),
             grants: Mutex::new(Grant::all(&plan).collect()),
             failure: Mutex::default(),
+            active: OnceLock::new(),
             plan,
         });
         for (process, channel) in broker.processes.iter().zip(channels) {
@@ -234,6 +246,42 @@ impl Broker {
         };
         let thread = std::thread::Builder::new().name("barge-broker".into());
         thread.spawn(serve).map(drop).map_err(Failure::new)
+    }
+
+    /// Waits until this server is the active one of several, if it has standby servers. Returns
+    /// `false` if it was stopped meanwhile.
+    fn wait_until_active(self: &Arc<Self>) -> Result<bool, Failure> {
+        let by_default = self.plan.uses_default_addrs();
+        let identity = self.plan.export_requirements(by_default).identity;
+        let (Some(settings), Some(identity)) = (&self.plan.nfs_state, identity) else {
+            return Ok(true);
+        };
+        let key = handle_key::server_key(&identity)?;
+        let broker = Arc::downgrade(self);
+        let on_loss = move |why: String| {
+            if let Some(broker) = broker.upgrade() {
+                broker.abort(Failure::new(format!("no longer the active server: {why}")));
+            }
+        };
+        let active = ActiveServer::wait(settings, &key, &self.stopping, on_loss)?;
+        Ok(active.is_some_and(|active| self.active.set(active).is_ok()))
+    }
+
+    /// Returns a socket to the state that the active server has.
+    pub(super) fn nfs_state(&self) -> io::Result<OwnedFd> {
+        match self.active.get() {
+            Some(active) => brokered::serve(active.clone()),
+            None => Err(rustix::io::Errno::PERM.into()),
+        }
+    }
+
+    /// Kills all processes: they must not go on for the time that a stop takes.
+    fn abort(&self, failure: Failure) {
+        self.failure.lock().get_or_insert(failure);
+        self.stopping.store(true, Ordering::SeqCst);
+        for process in &self.processes {
+            process.kill();
+        }
     }
 
     /// Stops all processes.

@@ -1,5 +1,6 @@
 //! NFS: v3 with MOUNT, and v4, all of them on each port.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -18,7 +19,6 @@ use crate::serve::environment::variables;
 use crate::serve::exports::{Catalog, clients_of};
 #[cfg(feature = "gss")]
 use crate::serve::gss::Security;
-use crate::serve::host::Host;
 use crate::serve::nfs_tls::{self, Tls};
 use crate::serve::recovery::{Recovery, ServerIdentity};
 use crate::serve::{async_copy, notify};
@@ -39,6 +39,8 @@ pub(super) struct Nfs {
     delegations: bool,
     /// The directory of the state that clients need after a restart, if it is not the default.
     state_dir: Option<PathBuf>,
+    /// Whether the state is in etcd instead, for several servers.
+    is_shared: bool,
     /// The options of TLS, if TLS is offered.
     tls: Option<Tls>,
     /// The security flavors, if others than AUTH_SYS are configured.
@@ -49,8 +51,8 @@ pub(super) struct Nfs {
     /// The server, if it has sockets.
     server: Option<Arc<Server>>,
     acceptor: Option<Arc<Acceptor>>,
-    /// The host, whose sockets reach clients that are notified of a restart.
-    host: Option<Host>,
+    /// The sender of calls to clients, such as those that are notified of a restart.
+    sender: Option<notify::Sender>,
     maintenance: Option<Maintenance>,
 }
 
@@ -73,6 +75,7 @@ impl Nfs {
             security_labels: args.nfs_security_label,
             delegations: args.delegations,
             state_dir: args.state_dir.clone(),
+            is_shared: args.state.is_shared(),
             tls: args.tls.plan()?,
             #[cfg(feature = "gss")]
             security: args.sec.plan(),
@@ -80,7 +83,7 @@ impl Nfs {
             bound: Vec::new(),
             server: None,
             acceptor: None,
-            host: None,
+            sender: None,
             maintenance: None,
         })
     }
@@ -202,13 +205,22 @@ impl Endpoint for Nfs {
         let Some(first) = listeners.first() else {
             return Ok(());
         };
+        self.bound = addrs(&listeners);
+        let sender = notify::Sender {
+            host: context.host.clone(),
+            from: source(&self.bound),
+        };
         let start = Instant::now();
-        let recovery = Recovery::open(&self.bound_identity(first.addr()))?;
+        let recovery = match self.is_shared {
+            true => Recovery::shared(context.host.nfs_state()?)
+                .map_err(|error| Failure::new(format!("--nfs-state: {error}")))?,
+            false => Recovery::open(&self.bound_identity(first.addr()))?,
+        };
         let mut options = Options {
             name: recovery.name,
             stable: recovery.stable,
             monitored: recovery.monitored,
-            call_back: notify::caller(context.host.clone()),
+            call_back: notify::caller(sender.clone()),
             run: Some(async_copy::executor()),
             lease: self.lease,
             read_plus: self.read_plus,
@@ -216,6 +228,7 @@ impl Endpoint for Nfs {
             listed: list_exports(&context.exports.catalog()),
             referrals: context.exports.referrals.clone(),
             delegations: self.delegations,
+            may_act: recovery.may_act,
             ..Options::new(recovery.boot, Arc::new(move || start.elapsed()))
         };
         if let Some(tls) = &self.tls {
@@ -228,10 +241,9 @@ impl Endpoint for Nfs {
             options.flavors = security.flavors.clone();
             options.mechanism = security.mechanism()?;
         }
-        self.bound = addrs(&listeners);
         self.sockets.listeners = listeners;
         options.ports = self.bind_portmapper(context)?;
-        self.host = Some(context.host.clone());
+        self.sender = Some(sender);
         self.server = Some(Server::new(context.exports.default.clone(), options));
         Ok(())
     }
@@ -241,8 +253,8 @@ impl Endpoint for Nfs {
             return Ok(());
         };
         self.maintenance = Some(Maintenance::start(server).map_err(Failure::new)?);
-        if let Some(host) = &self.host {
-            notify::start(server, host);
+        if let Some(sender) = &self.sender {
+            notify::start(server, sender);
         }
         let sockets = std::mem::take(&mut self.sockets);
         for datagrams in sockets.datagrams {
@@ -326,6 +338,15 @@ fn list_exports(catalog: &Catalog<'_>) -> Vec<Listed> {
 fn first_tcp(addrs: &[Addr]) -> Option<Addr> {
     let tcp = |addr: &&Addr| matches!(addr, Addr::Tcp { .. });
     addrs.iter().find(tcp).cloned()
+}
+
+/// Returns the source address of calls to clients: the only address that NFS is served at.
+fn source(bound: &[Addr]) -> Option<IpAddr> {
+    let [Addr::Tcp { host, .. }] = bound else {
+        return None;
+    };
+    let addr: IpAddr = host.parse().ok()?;
+    (!addr.is_unspecified() && !addr.is_loopback()).then_some(addr)
 }
 
 /// Returns the usual address of a portmapper beside NFS at `addr`.

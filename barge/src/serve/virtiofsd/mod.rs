@@ -122,6 +122,7 @@ impl VirtiofsdArgs {
         Ok(Plan {
             #[cfg(feature = "otel")]
             otlp: None,
+            nfs_state: None,
             default_addrs: None,
             sources: Sources {
                 shares: vec![Share {

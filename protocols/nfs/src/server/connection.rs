@@ -69,6 +69,7 @@ impl wire::Session for Connection {
         message: &dyn Incoming,
         out: &mut dyn Outgoing,
     ) -> Result<ServeOutcome, Malformed> {
+        self.server.check_may_act()?;
         let record = match self.marked {
             true => Record::new(message.bytes())?,
             false => Record::unmarked(message.bytes()),
@@ -119,6 +120,11 @@ impl wire::Session for Connection {
                 self.execute(&request, caller, None, out)?;
                 Ok(ServeOutcome::Done)
             });
+        // A grant that was made meanwhile may be too late.
+        if let Err(why) = self.server.check_may_act() {
+            out.truncate(0);
+            return Err(why);
+        }
         let answer = match done {
             Ok(answer) => answer,
             Err(CallError::Rejected(why)) => {

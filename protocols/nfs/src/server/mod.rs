@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use vfs::{Call, Caller, Capabilities, Cx, Export, Location, Node};
-use wire::MessageSender;
+use wire::{Malformed, MessageSender};
 
 use self::cache::Cache;
 pub use self::connection::Connection;
@@ -106,6 +106,10 @@ pub struct Options {
     pub lease: Duration,
     /// A monotonic clock: the time since an arbitrary moment.
     pub clock: Arc<dyn Fn() -> Duration + Send + Sync>,
+    /// Returns whether the server may act now; `None` if it always may. It is asked before and
+    /// after each call. If it may not, the call gets no reply and its connection is closed: another
+    /// server may be active for the same clients.
+    pub may_act: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl Options {
@@ -139,6 +143,7 @@ impl Options {
             delegations: true,
             lease: Duration::from_secs(90),
             clock,
+            may_act: None,
         }
     }
 }
@@ -278,6 +283,16 @@ impl Server {
         *self.listed.write() = listed;
         self.nodes.retain(|_, _| false);
         self.files.forget_all();
+    }
+
+    /// Checks that the server may act now.
+    fn check_may_act(&self) -> Result<(), Malformed> {
+        match &self.options.may_act {
+            Some(may_act) if !may_act() => {
+                Err(Malformed::new("this server is no longer the active one"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the channel for callbacks over `connection`.

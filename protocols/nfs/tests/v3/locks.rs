@@ -371,3 +371,44 @@ impl Xdr<'_> for Raw<'_> {
         wire::Put::put(to, self.0);
     }
 }
+
+/// Storage that cannot be written to.
+struct Unwritable {
+    is_required: bool,
+}
+
+impl Stable for Unwritable {
+    fn list(&self) -> Vec<Box<[u8]>> {
+        Vec::new()
+    }
+
+    fn put(&self, _: &[u8]) -> vfs::Result<()> {
+        Err(vfs::Errno::EIO)
+    }
+
+    fn remove(&self, _: &[u8]) -> vfs::Result<()> {
+        Err(vfs::Errno::EIO)
+    }
+
+    fn is_required(&self) -> bool {
+        self.is_required
+    }
+}
+
+#[test]
+fn a_client_without_a_record_gets_a_lock_only_if_no_other_server_may_take_over() {
+    for (is_required, expected) in [(false, Status::Granted), (true, Status::DeniedNoLocks)] {
+        let stable = Arc::new(Unwritable { is_required });
+        let host = Host::with(Memory::new(clock()), |options| options.monitored = stable);
+        let net = Net::from(&host, "10.0.0.1");
+        let file = net.file(b"f", 0o644);
+        assert_eq!(exclusive(&net, lock(&file, 1, 0, 10)), expected);
+        // A lock that was not granted is not held.
+        let near = Net::from(&host, "127.0.0.1");
+        let other = match is_required {
+            true => Status::Granted,
+            false => Status::Denied,
+        };
+        assert_eq!(exclusive(&near, lock(&file, 2, 0, 10)), other);
+    }
+}

@@ -77,3 +77,34 @@ proptest! {
         let _ = session::serve(&datagrams, &Call::detached(), Patience::Full, &message, 1 << 16);
     }
 }
+
+#[test]
+fn a_server_that_may_not_act_sends_no_reply_also_if_that_ends_during_a_call() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use memory::Memory;
+    use vfs_testkit::clock;
+
+    use crate::net::Host;
+
+    // The number of checks that succeed.
+    let checks = Arc::new(AtomicU32::new(0));
+    let left = checks.clone();
+    let may_act = move || {
+        let take = |left: u32| left.checked_sub(1);
+        left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
+            .is_ok()
+    };
+    let host = Host::with(Memory::new(clock()), |options| {
+        options.may_act = Some(Arc::new(may_act));
+    });
+    let net = Net::on(&host);
+    for (count, answers) in [(0, false), (1, false), (2, true)] {
+        checks.store(count, Ordering::SeqCst);
+        let record = net.bytes((NFS, 3, 0), &());
+        let message = Message::new(&record);
+        let served = session::serve_patiently(&net.session, &Call::detached(), &message, 1 << 20);
+        assert_eq!(served.is_ok(), answers, "{count}: {served:?}");
+    }
+}

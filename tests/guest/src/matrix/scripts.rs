@@ -373,6 +373,15 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "takeover",
+        file: "restart.py",
+        quick: &[("KILLS", "3"), ("KILL", "sh $RUN/kill-active")],
+        full: &[("KILLS", "30"), ("KILL", "sh $RUN/kill-active")],
+        setup: Setup::Takeover,
+        mounts: &["nfs3", "nfs4.0", "nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
         name: "named",
         file: "named.py",
         quick: &[("ROUNDS", "5")],

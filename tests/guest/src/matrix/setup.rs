@@ -38,6 +38,9 @@ pub(super) enum Setup {
     /// A guest with the share, whose server is restarted when it is killed. Its process ID is in
     /// `{run}/server.pid`, its lease time is [`LEASE_TIME`] seconds.
     Restart,
+    /// The same with two servers, which share their state in an etcd of one member: one of them is
+    /// active. `{run}/kill-active` is a shell script that kills that one.
+    Takeover,
     /// A guest with the share, whose server is configured by `{run}/barge.toml`; its process ID is
     /// in `{run}/server.pid`.
     Reload,
@@ -178,6 +181,13 @@ impl Setup {
                 scene.server_commands =
                     vec![format!("{RESTART} {}{lease}", scene.server_commands[0])];
             }
+            Self::Takeover => {
+                let state = format!(
+                    "--nfs-lease {LEASE_TIME} --nfs-state etcd://127.0.0.1:{{port3}}/guest --nfs-state-ttl 2"
+                );
+                scene.server_commands =
+                    vec![format!("{TAKEOVER} {} {state}", scene.server_commands[0])];
+            }
             Self::Reload => {
                 scene.server_commands = vec![config_file_command(barge, mount, machine)]
             }
@@ -252,6 +262,10 @@ const LEASE_TIME: &str = "10";
 
 /// A shell command that restarts its argument whenever it is killed; on SIGTERM it stops it.
 const RESTART: &str = r#"sh -c 'trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & echo $! >{run}/server.pid; do wait $!; [ $? = 137 ] || exit 1; done' again"#;
+
+/// A shell command that starts an etcd, and its argument twice, each again whenever it is killed.
+/// On SIGTERM it stops them.
+const TAKEOVER: &str = r#"sh -c 'etcd --data-dir {run}/etcd --listen-client-urls http://127.0.0.1:{port3} --advertise-client-urls http://127.0.0.1:{port3} --listen-peer-urls http://127.0.0.1:{port4} --initial-advertise-peer-urls http://127.0.0.1:{port4} --initial-cluster default=http://127.0.0.1:{port4} >{run}/etcd.log 2>&1 & etcd=$!; echo "kill -KILL \$(ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:{port3} get --print-value-only /guest/active | sed s/.*process.//)" >{run}/kill-active; again() { trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & do wait $!; [ $? = 137 ] || exit 1; done; }; again "$@" & one=$!; again "$@" & two=$!; trap "kill $one $two; wait $one; wait $two; kill $etcd; wait $etcd; exit 0" TERM; wait $one $two' again"#;
 
 /// QEMU's own server of the share, with mapped owners.
 const MAPPED: [&str; 4] = [

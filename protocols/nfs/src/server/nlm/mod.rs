@@ -93,6 +93,8 @@ pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<
     };
     match call.zip(addr) {
         None => request.reply.out.bytes(&answer),
+        // As a reply.
+        Some(_) if request.server.check_may_act().is_err() => return Err(CallError::Unanswered),
         Some((procedure, addr)) => (request.server.options.call_back)(NlmCallback {
             addr,
             procedure,
@@ -168,11 +170,10 @@ impl RequestContext<'_> {
         let request = request.and_then(|()| self.lock_request(&args.lock, args.exclusive));
         let status = match request {
             Ok(request) => {
-                if monitored {
-                    self.monitor(args.lock.caller)?;
-                }
+                let recorded = !monitored || self.monitor(args.lock.caller)?;
                 let client = request.lock.owner.client;
                 let status = match self.server.clients.record_node(client, &request.node) {
+                    _ if !recorded => Status::DeniedNoLocks,
                     false => Status::DeniedNoLocks,
                     true if args.block => self.wait_for(&request)?,
                     true => self

@@ -109,7 +109,7 @@ impl Recovery {
 
     /// Records a client on stable storage, which may wait for the disk. Returns `WOULD_BLOCK` if
     /// that is necessary and `may_wait` is false. A client for which there is no room cannot
-    /// reclaim.
+    /// reclaim. Returns the error of the storage if clients without a record must not lock.
     fn record(&self, client: Monitored, now: Duration, may_wait: bool) -> vfs::Result<()> {
         let mut records = self.records();
         let name = client.name();
@@ -130,11 +130,15 @@ impl Recovery {
             return Err(Errno::WOULD_BLOCK);
         }
         // The storage logs a failure to write; the client then cannot reclaim.
-        if self.stable.put(&client.record()).is_ok() {
-            records.earlier.retain(|earlier| *earlier != client);
-            records.current.insert(name, now);
+        match self.stable.put(&client.record()) {
+            Ok(()) => {
+                records.earlier.retain(|earlier| *earlier != client);
+                records.current.insert(name, now);
+                Ok(())
+            }
+            Err(_) if !self.stable.is_required() => Ok(()),
+            Err(errno) => Err(errno),
         }
-        Ok(())
     }
 
     /// Removes the clients that have had no locks for a while and, after the grace period, those of
@@ -206,11 +210,12 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Records the client `name` before it is granted a lock.
-    pub(super) fn monitor(&self, name: &[u8]) -> Result<(), CallError> {
+    /// Records the client `name` before it is granted a lock. Returns whether it may be granted
+    /// one.
+    pub(super) fn monitor(&self, name: &[u8]) -> Result<bool, CallError> {
         let addr = self.call.addr().filter(|addr| !addr.is_loopback());
         let Some(addr) = addr else {
-            return Ok(());
+            return Ok(true);
         };
         let client = Monitored {
             name: name.into(),
@@ -221,7 +226,8 @@ impl RequestContext<'_> {
         let recorded = self.server.recovery.record(client, now, may_wait);
         match recorded.map_err(CallError::retry) {
             Err(Some(stop)) => Err(stop),
-            _ => Ok(()),
+            Err(None) => Ok(false),
+            Ok(()) => Ok(true),
         }
     }
 }

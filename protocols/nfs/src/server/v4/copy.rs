@@ -380,6 +380,8 @@ impl AsyncCopy {
     fn step(&mut self, server: &Server) -> Result<AfterStep, Status> {
         let call = self.offload.call();
         call.check()?;
+        // The client requests the rest, of the server that may act then.
+        server.check_may_act().map_err(|_| Status::Delay)?;
         for stateid in &self.stateids {
             stateid.check(server, &self.client)?;
         }

@@ -331,10 +331,12 @@ impl<T: Tree> PendingOpen<'_, T> {
     }
 
     /// Completes the OPEN: `file` is open as requested. Fails only if the client was destroyed
-    /// meanwhile, or its tables became full.
+    /// meanwhile, its tables became full, or it cannot be recorded ([`Stable::is_required`]).
+    ///
+    /// [`Stable::is_required`]: super::Stable::is_required
     pub fn commit(mut self, file: T::File) -> Result<Opened, Status> {
         let client = self.client.clone();
-        self.state.record(&client);
+        self.state.record(&client)?;
         let mut spare = None;
         let opened = {
             let mut client_state = client.client_state.lock();

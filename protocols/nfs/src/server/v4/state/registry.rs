@@ -310,14 +310,17 @@ impl<T: Tree> State<T> {
     }
 
     /// Records that the client may reclaim after a restart, before its first open is answered.
-    pub(super) fn record(&self, client: &Client<T>) {
+    /// Returns `DELAY` if that fails and clients need a record.
+    pub(super) fn record(&self, client: &Client<T>) -> Result<(), Status> {
         let mut recorded = client.recorded.lock();
         // A client that has lost state must not reclaim it.
-        if *recorded == Recorded::No
-            && client.client_state.lock().revoked == 0
-            && self.stable.put(&client.record).is_ok()
-        {
-            *recorded = Recorded::Yes;
+        if *recorded == Recorded::No && client.client_state.lock().revoked == 0 {
+            match self.stable.put(&client.record) {
+                Ok(()) => *recorded = Recorded::Yes,
+                Err(_) if self.stable.is_required() => return Err(Status::Delay),
+                Err(_) => {}
+            }
         }
+        Ok(())
     }
 }

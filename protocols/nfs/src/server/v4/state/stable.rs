@@ -11,12 +11,19 @@ pub trait Stable: Send + Sync {
     /// Returns all records.
     fn list(&self) -> Vec<Box<[u8]>>;
 
-    /// Stores `record`, durably when this returns. If it fails, the client cannot reclaim.
+    /// Stores `record`, durably when this returns. If it fails, the client cannot reclaim, and
+    /// gets no open or lock if [`Stable::is_required`].
     fn put(&self, record: &[u8]) -> vfs::Result<()>;
 
     /// Removes `record`, durably when this returns. If it fails, the client's state is not given to
     /// other clients.
     fn remove(&self, record: &[u8]) -> vfs::Result<()>;
+
+    /// Returns whether clients whose records cannot be stored get neither opens nor locks: another
+    /// server, which takes over at any time, would grant the same to others.
+    fn is_required(&self) -> bool {
+        false
+    }
 }
 
 /// Records in memory, with the lifetime of the [`super::State`].

@@ -225,3 +225,46 @@ fn xnfs_11_while_clients_of_v3_reclaim_nobody_gets_another_lock() {
     world.pass(Duration::from_secs(1));
     assert_eq!(lock(), None);
 }
+
+/// Storage that cannot be written to.
+struct Unwritable {
+    is_required: bool,
+}
+
+impl Stable for Unwritable {
+    fn list(&self) -> Vec<Box<[u8]>> {
+        Vec::new()
+    }
+
+    fn put(&self, _: &[u8]) -> vfs::Result<()> {
+        Err(vfs::Errno::EIO)
+    }
+
+    fn remove(&self, _: &[u8]) -> vfs::Result<()> {
+        Err(vfs::Errno::EIO)
+    }
+
+    fn is_required(&self) -> bool {
+        self.is_required
+    }
+}
+
+#[test]
+fn a_client_without_a_record_opens_files_only_if_no_other_server_may_take_over() {
+    for (is_required, expected) in [(false, None), (true, Some(Status::Delay))] {
+        let world = World::new();
+        let time = world.clock.clone();
+        let state = State::new(Config {
+            boot: 2,
+            lease: LEASE,
+            clock: Arc::new(move || Duration::from_millis(time.load(Ordering::SeqCst))),
+            limits: Limits::default(),
+            stable: Arc::new(Unwritable { is_required }),
+            release: Arc::new(drop),
+        });
+        let world = World { state, ..world };
+        let client = world.v41("a").client(&world);
+        assert_eq!(world.open(&client, "o", A, RW, RW).err(), expected);
+        assert_eq!(world.state.is_held(A), !is_required);
+    }
+}

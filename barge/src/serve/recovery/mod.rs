@@ -2,27 +2,31 @@
 //! number, and the clients that may reclaim. Each server has a file, identified by the server's
 //! address.
 //!
-//! Opens and locks are not stored: clients reclaim them.
+//! Opens and locks are not stored: clients reclaim them. The state is in a file ([`mod@file`]), or,
+//! for several servers of which one is active, in etcd ([`mod@etcd`]), through the broker
+//! ([`brokered`]).
+
+pub(super) mod brokered;
+pub(super) mod etcd;
+mod file;
+mod store;
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::DirBuilder;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::ops::Deref;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::panic::{self, AssertUnwindSafe};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nfs::server::v4::state::{InMemory, Stable};
-use redb::backends::FileBackend;
-use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 use transports::Addr;
-use vfs::Errno;
 
+use self::file::{OpenError, StateFile, unless_damaged};
+use self::store::{Boot, RecordList, StateStore, StoredRecords};
+use crate::Failure;
 use crate::listen::retry_while;
-use crate::{Failure, private_file};
 
 /// The identity of a server in its state directory.
 pub(crate) struct ServerIdentity {
@@ -40,6 +44,14 @@ pub(crate) struct Recovery {
     pub(crate) stable: Arc<dyn Stable>,
     /// The NLM clients to notify of a restart.
     pub(super) monitored: Arc<dyn Stable>,
+    /// Returns whether the server may act now, if another one may take over.
+    pub(super) may_act: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+}
+
+/// The state of the active one of several servers.
+pub(super) struct SharedState {
+    pub(super) store: Arc<dyn StateStore>,
+    pub(super) fence: Arc<::etcd::Fence>,
 }
 
 impl Recovery {
@@ -59,13 +71,13 @@ impl Recovery {
         };
         let path = path.join(file);
         let in_use = |opened: &Result<_, OpenError>| matches!(opened, Err(OpenError::InUse));
-        match retry_while(in_use, || unless_damaged(|| StateFile::open(&path))) {
-            Ok((records, name, boot)) => Ok(Recovery {
-                name,
-                boot,
-                stable: records.table(CLIENTS),
-                monitored: records.table(MONITORED),
-            }),
+        let opened = retry_while(in_use, || unless_damaged(|| StateFile::open(&path)));
+        let begun = opened.and_then(|file| {
+            let failed = |error: io::Error| OpenError::Failed(error.to_string());
+            Recovery::begin(Arc::new(file)).map_err(failed)
+        });
+        match begun {
+            Ok(recovery) => Ok(recovery),
             Err(OpenError::InUse) => Err(Failure::new(format!(
                 "{}: in use by another server (--nfs-state-dir sets another directory)",
                 path.display()
@@ -83,12 +95,33 @@ impl Recovery {
         }
     }
 
+    /// Begins a run of the server whose state is in `store`.
+    fn begin(store: Arc<dyn StateStore>) -> io::Result<Recovery> {
+        let Boot { name, number } = store.begin()?;
+        Ok(Recovery {
+            name,
+            boot: number,
+            stable: StoredRecords::open(&store, RecordList::Clients)?,
+            monitored: StoredRecords::open(&store, RecordList::Monitored)?,
+            may_act: None,
+        })
+    }
+
+    /// Begins a run of the server whose state is shared with standby servers.
+    pub(super) fn shared(SharedState { store, fence }: SharedState) -> io::Result<Recovery> {
+        Ok(Recovery {
+            may_act: Some(Arc::new(move || fence.allows(etcd::now()))),
+            ..Recovery::begin(store)?
+        })
+    }
+
     fn in_memory() -> Recovery {
         Recovery {
             name: new_name(),
             boot: valid_boot(random() as u32),
             stable: Arc::new(InMemory::default()),
             monitored: Arc::new(InMemory::default()),
+            may_act: None,
         }
     }
 }
@@ -171,170 +204,9 @@ fn valid_boot(number: u32) -> u32 {
     number.clamp(2, u32::MAX - 1)
 }
 
-/// The server's name and last boot number.
-const SERVER: TableDefinition<'_, (), (&str, u32)> = TableDefinition::new("server");
-
-/// The clients that may reclaim.
-const CLIENTS: Table = TableDefinition::new("clients");
-
-/// The clients to notify of a restart.
-const MONITORED: Table = TableDefinition::new("monitored");
-
-type Table = TableDefinition<'static, &'static [u8], ()>;
-
-/// Cache size of the database in bytes; the records of a thousand clients are a tenth of it.
-const CACHE_SIZE: usize = 1 << 20;
-
-/// A database file. It is locked against other processes.
-struct StateFile(Arc<OpenDatabase>);
-
-/// An open database.
-struct OpenDatabase(Option<Database>);
-
-impl Deref for OpenDatabase {
-    type Target = Database;
-
-    fn deref(&self) -> &Database {
-        self.0.as_ref().expect("it is open until it is dropped")
-    }
-}
-
-impl Drop for OpenDatabase {
-    fn drop(&mut self) {
-        let database = self.0.take();
-        // The next start reports a damaged file.
-        let _ = unless_damaged::<_, redb::Error>(|| {
-            drop(database);
-            Ok(())
-        });
-    }
-}
-
-/// One table of a database.
-struct RecordTable {
-    database: Arc<OpenDatabase>,
-    table: Table,
-}
-
-enum OpenError {
-    InUse,
-    Failed(String),
-}
-
-impl<E: Into<redb::Error>> From<E> for OpenError {
-    fn from(error: E) -> OpenError {
-        match error.into() {
-            redb::Error::DatabaseAlreadyOpen => OpenError::InUse,
-            other => OpenError::Failed(other.to_string()),
-        }
-    }
-}
-
-/// Calls a function that uses a database, and returns an error if that panics, as the database does
-/// with some damaged files.
-fn unless_damaged<T, E: From<redb::Error>>(access: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    // A panic leaves the database as a crash would.
-    panic::catch_unwind(AssertUnwindSafe(access))
-        .unwrap_or_else(|_| Err(redb::Error::Corrupted("the file is damaged".into()).into()))
-}
-
-impl StateFile {
-    /// Opens the database at `path`. Returns it with the server's name and a new boot number.
-    fn open(path: &Path) -> Result<(StateFile, String, u32), OpenError> {
-        let made = path.parent().map_or(Ok(()), create_private_dir);
-        made.map_err(redb::Error::Io)?;
-        let file = open_private(path).map_err(redb::Error::Io)?;
-        let records = Builder::new()
-            .set_cache_size(CACHE_SIZE)
-            .create_with_backend(FileBackend::new(file)?)?;
-        let records = StateFile(Arc::new(OpenDatabase(Some(records))));
-        let sync = |dir: &Path| File::open(dir)?.sync_all();
-        path.parent()
-            .map_or(Ok(()), sync)
-            .map_err(redb::Error::Io)?;
-        let start = records.0.begin_write()?;
-        start.open_table(CLIENTS)?;
-        start.open_table(MONITORED)?;
-        let (name, boot) = {
-            let mut server = start.open_table(SERVER)?;
-            let (name, last) = match server.get(())? {
-                Some(stored) => (stored.value().0.to_owned(), stored.value().1),
-                None => (new_name(), 0),
-            };
-            let boot = next_boot(last);
-            server.insert((), (name.as_str(), boot))?;
-            (name, boot)
-        };
-        start.commit()?;
-        Ok((records, name, boot))
-    }
-
-    fn table(&self, table: Table) -> Arc<dyn Stable> {
-        let file = self.0.clone();
-        Arc::new(RecordTable {
-            database: file,
-            table,
-        })
-    }
-}
-
-impl RecordTable {
-    fn read(&self) -> Result<Vec<Box<[u8]>>, redb::Error> {
-        unless_damaged(|| {
-            let clients = self.database.begin_read()?.open_table(self.table)?;
-            let keys = clients.iter()?;
-            keys.map(|entry| Ok(entry?.0.value().into())).collect()
-        })
-    }
-
-    fn update(&self, record: &[u8], keep: bool) -> vfs::Result<()> {
-        let change = || -> Result<(), redb::Error> {
-            let change = self.database.begin_write()?;
-            {
-                let mut clients = change.open_table(self.table)?;
-                match keep {
-                    true => clients.insert(record, ())?,
-                    false => clients.remove(record)?,
-                };
-            }
-            Ok(change.commit()?)
-        };
-        unless_damaged(change).map_err(|error| {
-            tracing::warn!("cannot store which clients may reclaim state after a restart: {error}");
-            Errno::EIO
-        })
-    }
-}
-
-/// Opens or creates a file, and makes it accessible to this user only, also if it existed.
-fn open_private(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    let file = options.mode(private_file::MODE).open(path)?;
-    file.set_permissions(Permissions::from_mode(private_file::MODE))?;
-    Ok(file)
-}
-
 /// Creates a directory that only this user can access, if there is none.
 pub(super) fn create_private_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
-}
-
-impl Stable for RecordTable {
-    fn list(&self) -> Vec<Box<[u8]>> {
-        self.read().unwrap_or_else(|error| {
-            tracing::warn!("no client may reclaim state: {error}");
-            Vec::new()
-        })
-    }
-
-    fn put(&self, record: &[u8]) -> vfs::Result<()> {
-        self.update(record, true)
-    }
-
-    fn remove(&self, record: &[u8]) -> vfs::Result<()> {
-        self.update(record, false)
-    }
 }
 
 #[cfg(test)]
