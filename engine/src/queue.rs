@@ -86,6 +86,11 @@ impl Engine {
 }
 
 impl Queues {
+    /// Returns a call of the device's guest, for operations that no request asks for.
+    pub fn call(&self) -> Call {
+        Call::detached().with_account(self.account.clone())
+    }
+
     /// Serves the requests of `ring` with a new thread, pinned to `processor` if given.
     pub fn start(
         self: &Arc<Self>,

@@ -16,6 +16,7 @@ use transports::{Exchange, Ring};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 
 use crate::chain::Chain;
+use crate::dirty_log::DirtyLog;
 use crate::memory::Memory;
 
 /// A virtqueue between its start and its stop.
@@ -43,9 +44,19 @@ struct Inner {
     call_pending: bool,
     /// The number of requests that were popped and not returned.
     in_flight: u16,
+    /// The log of written pages, during a migration.
+    log: Option<QueueLog>,
     /// Returned chains, for reuse.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Chain>>,
+}
+
+/// The dirty log as a queue uses it.
+#[derive(Clone)]
+pub(crate) struct QueueLog {
+    pub(crate) pages: Arc<DirtyLog>,
+    /// The guest address under which writes of the used ring are logged, if they are.
+    pub(crate) used: Option<u64>,
 }
 
 impl RunningQueue {
@@ -69,6 +80,7 @@ impl RunningQueue {
                 call: call.map(Event::new).transpose()?.map(Arc::new),
                 call_pending: false,
                 in_flight: 0,
+                log: None,
                 spare: Vec::new(),
             }),
             kick,
@@ -128,6 +140,11 @@ impl RunningQueue {
         Arc::into_inner(call).map(|call| call.fd)
     }
 
+    /// Replaces the log of written pages.
+    pub(crate) fn set_log(&self, log: Option<QueueLog>) {
+        self.inner().log = log;
+    }
+
     pub(crate) fn set_memory(&self, memory: &Arc<Memory>) {
         self.inner().memory = memory.clone();
     }
@@ -144,12 +161,29 @@ impl Inner {
     /// Enables notifications from the guest; returns whether there is a request already.
     fn enable_notification(&mut self) -> io::Result<bool> {
         let memory = self.memory.map_ref();
-        self.queue.enable_notification(memory).map_err(queue_error)
+        let more = self.queue.enable_notification(memory);
+        self.log_used();
+        more.map_err(queue_error)
     }
 
     fn disable_notification(&mut self) -> io::Result<()> {
         let memory = self.memory.map_ref();
-        self.queue.disable_notification(memory).map_err(queue_error)
+        let done = self.queue.disable_notification(memory);
+        self.log_used();
+        done.map_err(queue_error)
+    }
+
+    /// Marks the used ring in the log: it has at most three pages.
+    fn log_used(&self) {
+        /// The size of flags, index and event index.
+        const HEAD: u64 = 6;
+        const ELEMENT: u64 = 8;
+        if let Some(log) = &self.log
+            && let Some(used) = log.used
+        {
+            let entries = u64::from(self.queue.size());
+            log.pages.mark(used, HEAD + ELEMENT * entries);
+        }
     }
 
     fn has_more(&self) -> io::Result<bool> {
@@ -219,14 +253,19 @@ impl Ring for RunningQueue {
             queue,
             memory,
             spare,
+            log,
             ..
         } = &mut *inner;
         if let Err(error) = queue.add_used(memory.map_ref(), chain.head, len) {
             tracing::warn!(queue = self.name, "cannot return a reply: {error}");
         }
+        if let Some(log) = log {
+            chain.mark_dirty(&log.pages);
+        }
         if spare.len() < Inner::MAX_SPARE {
             spare.push(chain);
         }
+        inner.log_used();
     }
 
     fn signal(&self) {
