@@ -73,8 +73,8 @@ impl Chain {
         }
     }
 
-    /// Marks its device-writable buffers in `log`: all of them, as a reply that failed may have been
-    /// longer before.
+    /// Marks its device-writable buffers in `log`: all of them, as a reply that failed may have
+    /// been longer before.
     pub(crate) fn mark_dirty(&self, log: &DirtyLog) {
         let area = &self.reply.area;
         for piece in &area.pieces.0 {

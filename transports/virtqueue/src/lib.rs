@@ -3,8 +3,9 @@
 //! A [`Device`] is the back end of one vhost-user connection: a virtual machine monitor sends
 //! descriptors of the guest's memory and of events over a Unix socket, and the queues are in that
 //! memory. `control` serves the monitor's messages, `queue` is a queue, `chain` a request and its
-//! reply in guest memory, `memory` the guest's memory, `mem_table` a message about it, `dirty_log` the
-//! pages that the device wrote during a migration, `state_transfer` the device's state in one. A
+//! reply in guest memory, `memory` the guest's memory, `mem_table` a message about it,
+//! `dirty_log` the pages that the device wrote during a migration, `state_transfer` the device's
+//! state in one. A
 //! [`driver::Driver`] is the front end: it sends requests to the queues of a device, without a
 //! virtual machine.
 //!

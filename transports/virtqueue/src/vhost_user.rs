@@ -246,6 +246,8 @@ struct QueueSetup {
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     enabled: bool,
+    /// The head descriptors of requests that were popped and not answered before the last stop.
+    put_back: Vec<u16>,
     running: Option<(Arc<RunningQueue>, JoinRing)>,
 }
 
@@ -264,7 +266,7 @@ const MAX_REGIONS: usize = 509;
 const MAX_FILES: usize = 32;
 
 /// The maximum queue size.
-const MAX_QUEUE_SIZE: u16 = 1024;
+pub(crate) const MAX_QUEUE_SIZE: u16 = 1024;
 
 impl Control {
     /// The features of every device.
@@ -294,7 +296,11 @@ impl Control {
     /// Waits for the end of a transfer, and returns its result; of no transfer, an error.
     fn end_transfer(&mut self) -> io::Result<()> {
         let none = || io::Error::other("no state was transferred");
-        self.transfer.take().ok_or_else(none)?.join()
+        let requests = self.transfer.take().ok_or_else(none)?.join()?;
+        for (slot, heads) in self.queues.iter_mut().zip(requests) {
+            slot.put_back = heads;
+        }
+        Ok(())
     }
 
     /// Ends the migration before a queue starts: the device continues here.
@@ -339,6 +345,7 @@ impl Control {
             RunningQueue::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
         let running = Arc::new(running);
         running.set_log(log);
+        running.set_put_back(std::mem::take(&mut slot.put_back));
         // For the next start, if the queue is disabled and enabled again.
         slot.kick = Some(again);
         let stop = drive(index as usize, running.clone()).map_err(Error::ReqHandlerError)?;
@@ -352,6 +359,7 @@ impl Control {
             running.stop();
             stop();
             slot.next_avail = running.next_avail();
+            slot.put_back = running.take_put_back();
             slot.call = running.take_call();
         }
         Ok(())
@@ -630,7 +638,15 @@ impl VhostUserBackendReqHandlerMut for Control {
             ));
         }
         let stop = self.stop.as_ref().ok_or(Error::InvalidParam)?.try_clone();
-        let transfer = stop.and_then(|stop| Transfer::start(state, direction, pipe, stop));
+        let requests = self
+            .queues
+            .iter()
+            .map(|slot| slot.put_back.clone())
+            .collect();
+        let transfer = stop.and_then(|stop| {
+            let ends = (pipe, stop);
+            Transfer::start(state, direction, ends, requests)
+        });
         self.transfer = Some(transfer.map_err(Error::ReqHandlerError)?);
         self.saved |= direction == VhostTransferStateDirection::SAVE;
         Ok(None)
@@ -834,5 +850,102 @@ mod tests {
             let control = bench.control.lock().expect("free");
             assert_eq!(control.memory.regions(), 0, "{body:x?}");
         }
+    }
+
+    struct Text(Mutex<(Vec<u8>, usize)>);
+
+    impl DeviceState for Text {
+        fn save(&self, to: &mut dyn io::Write) -> io::Result<()> {
+            to.write_all(&self.0.lock().expect("free").0)
+        }
+
+        fn load(&self, from: &mut dyn Read) -> io::Result<()> {
+            let mut state = self.0.lock().expect("free");
+            state.0.clear();
+            from.read_to_end(&mut state.0).map(drop)
+        }
+
+        fn resume(&self) {
+            self.0.lock().expect("free").1 += 1;
+        }
+    }
+
+    const SET_DEVICE_STATE_FD: u32 = 42;
+    const CHECK_DEVICE_STATE: u32 = 43;
+
+    #[test]
+    fn a_device_with_state_transfers_it() {
+        let mut bench = bench();
+        bench.agree();
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let (mut reader, writer) = (File::from(reader), File::from(writer));
+        const NO_FILE: u64 = 1 << 8;
+        const SAVE: u64 = 0;
+        const LOAD: u64 = 1;
+        // Without state.
+        bench.send(SET_DEVICE_STATE_FD, 1, &[SAVE], &[&writer]);
+        assert_ne!(bench.answer(SET_DEVICE_STATE_FD) & 0xff, 0);
+        bench.send(CHECK_DEVICE_STATE, 1, &[], &[]);
+        assert_ne!(bench.answer(CHECK_DEVICE_STATE), 0);
+        bench.send(1, 1, &[], &[]);
+        assert_eq!(bench.answer(1) & LOG_ALL, 0);
+
+        let text = Arc::new(Text(Mutex::new((b"state".to_vec(), 0))));
+        bench.control.lock().expect("free").state = Some(text.clone());
+        bench.send(1, 1, &[], &[]);
+        assert_ne!(bench.answer(1) & LOG_ALL, 0);
+        bench.send(SET_DEVICE_STATE_FD, 1, &[SAVE], &[&writer]);
+        assert_eq!(bench.answer(SET_DEVICE_STATE_FD), NO_FILE);
+        drop(writer);
+        let mut saved = Vec::new();
+        reader.read_to_end(&mut saved).expect("read");
+        assert!(saved.ends_with(b"state"));
+        bench.send(CHECK_DEVICE_STATE, 1, &[], &[]);
+        assert_eq!(bench.answer(CHECK_DEVICE_STATE), 0);
+        // The result is returned once.
+        bench.send(CHECK_DEVICE_STATE, 1, &[], &[]);
+        assert_ne!(bench.answer(CHECK_DEVICE_STATE), 0);
+        // The guest continues here.
+        let mut control = bench.control.lock().expect("free");
+        assert!(control.saved);
+        control.resume();
+        control.resume();
+        drop(control);
+        assert_eq!(text.0.lock().expect("free").1, 1);
+
+        for (bytes, valid) in [(&saved[..], true), (b"barge-vq", false), (b"", false)] {
+            let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+            let reader = File::from(reader);
+            bench.send(SET_DEVICE_STATE_FD, 1, &[LOAD], &[&reader]);
+            assert_eq!(bench.answer(SET_DEVICE_STATE_FD), NO_FILE);
+            rustix::io::write(&writer, bytes).expect("written");
+            drop(writer);
+            bench.send(CHECK_DEVICE_STATE, 1, &[], &[]);
+            assert_eq!(bench.answer(CHECK_DEVICE_STATE) == 0, valid);
+        }
+        assert_eq!(text.0.lock().expect("free").0, b"state");
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_mapped_ends_the_connection() {
+        const SET_LOG_BASE: u32 = 6;
+        let mut bench = bench();
+        let state = Arc::new(Text(Mutex::default()));
+        bench.control.lock().expect("free").state = Some(state);
+        bench.send(1, 1, &[], &[]);
+        bench.answer(1);
+        let features = VhostUserProtocolFeatures::LOG_SHMFD.bits();
+        bench.send(16, 1, &[features], &[]);
+        let file = memory();
+        bench.send(SET_LOG_BASE, 1, &[8192, 0], &[&file]);
+        let mut answer = [0; 28];
+        bench.monitor.read_exact(&mut answer).expect("an answer");
+        assert!(bench.control.lock().expect("free").log.is_some());
+        bench.send(SET_LOG_BASE, 1, &[8192, 4096], &[&file]);
+        bench
+            .device
+            .join()
+            .expect("no panic")
+            .expect_err("beyond the end of its file");
     }
 }
