@@ -311,6 +311,10 @@ impl wire::Session for Session {
         })
     }
 
+    fn was_interrupted(&self, call: &Call) -> bool {
+        call.noted_error() == Errno::EINTR.raw()
+    }
+
     fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
         let Ok(header) = Header::decode(message.bytes()) else {
             return false;

@@ -24,6 +24,7 @@ use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use vfs::lock::{Lock, LockFamily, Owner};
 use vfs::{AttrMask, Call, Caller, Cx, Errno, File, Kind, Name, Node, NodeId, OpenFlags, Patience};
@@ -74,6 +75,12 @@ pub struct Migration {
 /// Locks that were released for a migration, each with its node.
 pub(super) type ReleasedLocks = Vec<(Arc<dyn Node>, Lock)>;
 
+/// The time for a failed server to release the locks of its guest, which does not run meanwhile.
+const RELOCK_TIME: Duration = Duration::from_secs(5);
+
+/// The interval of attempts.
+const RELOCK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// The most entries of a list that an error names.
 const NAMED: usize = 3;
 
@@ -122,7 +129,9 @@ impl Session {
         writer.end()
     }
 
-    /// Continues after [`Session::save`]: acquires the locks again that it has released.
+    /// Continues after [`Session::save`]: acquires the locks again that it has released. The server
+    /// that the migration failed at may hold them a little longer; a lock that somebody else has
+    /// taken meanwhile is lost, which is logged.
     pub fn resume(&self, call: &Call) {
         let call = call.sibling();
         let cx = Cx {
@@ -130,9 +139,20 @@ impl Session {
             patience: Patience::Full,
             call: &call,
         };
+        let deadline = Instant::now() + RELOCK_TIME;
         for (node, lock) in std::mem::take(&mut *self.released.lock()) {
             let (inode, range) = (node.id(), lock.start..=lock.end);
-            if let Err(errno) = self.export.locks.lock(&cx, &*node, lock, false) {
+            let lock = || self.export.locks.lock(&cx, &*node, lock.clone(), false);
+            let locked = loop {
+                match lock() {
+                    // Its release is not reported.
+                    Err(Errno::EAGAIN) if Instant::now() < deadline => {
+                        std::thread::sleep(RELOCK_INTERVAL);
+                    }
+                    done => break done,
+                }
+            };
+            if let Err(errno) = locked {
                 let client = self.client;
                 tracing::error!(
                     client,
@@ -571,7 +591,7 @@ impl Load<'_> {
         let flags = state.flags - OpenFlags::TRUNC - OpenFlags::EXCL - OpenFlags::OWNER;
         let file = match node.open(self.cx, flags) {
             Err(Errno::EPERM) => node.open(self.cx, flags - OpenFlags::NOATIME),
-            // Nobody may execute it any more.
+            // Its mode no longer permits to execute it.
             Err(Errno::EACCES) if flags == OpenFlags::EXEC => node.open(self.cx, OpenFlags::READ),
             opened => opened,
         }?;
