@@ -131,7 +131,8 @@ fn a_mount_that_stays_has_its_locks_again() {
     let net = Net::on(&server);
     let (file, open) = net.create(ROOT_ID, "file");
     net.ok(ROOT_ID, &lock(open.fh, 7, lock_kind::WRLCK));
-    save(&net).expect("saved");
+    let state = save(&net).expect("saved");
+    assert_eq!(save(&net).expect("saved again"), state, "with the lock");
     net.session.resume(&Call::detached());
     let other = Net::on(&server);
     other.lookup(ROOT_ID, "file");

@@ -38,7 +38,7 @@ use super::io_modes::IoMode;
 use super::lock::LockOwnerId;
 use super::nodes::{NodeRef, SavedNode};
 use super::table::Incarnation;
-use crate::numbers::{InitFlags, ROOT_ID};
+use crate::numbers::{InitFlags, MINOR, OLDEST_MINOR, ROOT_ID};
 
 /// The way in which nodes are found again after a migration, with virtiofsd's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,6 +96,8 @@ impl Session {
     /// Returns an error, with its reason for the log, if a node cannot be migrated and
     /// [`Migration::on_error`] is to abort, or if `to` fails.
     pub fn save(&self, call: &Call, to: &mut dyn Write) -> io::Result<()> {
+        // An earlier save may have released locks.
+        self.resume(call);
         let call = call.internal();
         let cx = &Cx {
             caller: &Caller::ROOT,
@@ -433,6 +435,9 @@ impl Load<'_> {
 
     /// Checks that this session grants all that the client was granted.
     fn check_features(&self, agreed: Negotiated, max_write: u32) -> io::Result<()> {
+        if !(OLDEST_MINOR..=MINOR).contains(&agreed.minor()) {
+            return Err(invalid("a supported version of FUSE"));
+        }
         let options = &self.session.options;
         let fewer = agreed.flags - self.session.grants();
         if !fewer.is_empty() {
