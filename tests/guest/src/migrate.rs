@@ -1,6 +1,6 @@
 //! Live migration of guests whose root and share are virtiofs devices.
 //!
-//! A guest works on its share ([`SCRIPT`]) while it moves from one QEMU to the next on this host,
+//! A guest works on its share (`migrate.py`) while it moves from one QEMU to the next on this host,
 //! each with servers of its own, and then checks that it has lost nothing. A snapshot is a
 //! migration to a file, from which the guest is restored twice, each time with a copy of the share.
 //!
@@ -124,7 +124,9 @@ impl Parts<'_> {
                 "unix:{}",
                 scratch.dir.join(format!("move-{number}")).display()
             );
-            let next = self.start(&first, number, Some(&socket), &sender)?;
+            let mut next = self.start(&first, number, Some(&socket), &sender)?;
+            machine.set_return_path(true)?;
+            next.set_return_path(true)?;
             let (total, downtime) = machine.migrate(&socket, self.deadline)?;
             println!("migrated in {total} ms, downtime {downtime} ms");
             machine.stop()?;
@@ -135,6 +137,7 @@ impl Parts<'_> {
             return self.finish(&news, machine, &first);
         }
         let file = scratch.dir.join("snapshot");
+        machine.set_return_path(false)?;
         let (total, _) =
             machine.migrate(&format!("exec:cat >{}", file.display()), self.deadline)?;
         println!("saved in {total} ms, {} bytes", fs::metadata(&file)?.len());
@@ -350,6 +353,15 @@ impl Parts<'_> {
 }
 
 impl Machinery {
+    /// Sets whether the source of a move learns if the destination has accepted the guest.
+    fn set_return_path(&mut self, on: bool) -> Result<()> {
+        let capability = format!(r#"{{"capability": "return-path", "state": {on}}}"#);
+        let arguments = format!(r#""arguments": {{"capabilities": [{capability}]}}"#);
+        self.monitor
+            .execute("migrate-set-capabilities", &arguments)?;
+        Ok(())
+    }
+
     /// Moves the guest to `to`, and returns the milliseconds of the move and of the guest's stop.
     fn migrate(&mut self, to: &str, deadline: Instant) -> Result<(u64, u64)> {
         let fast = r#""arguments": {"max-bandwidth": 8589934592, "downtime-limit": 2000}"#;
