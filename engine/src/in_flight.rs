@@ -42,8 +42,8 @@ pub(crate) trait Entry: Job {
         0
     }
 
-    /// Asks that it be put back into its ring, and not answered, if that is possible: its lane
-    /// ends. Called before a cancellation takes effect.
+    /// Asks that it be put back into its ring, and not answered, if that is possible, because its
+    /// lane ends. Called after its cancellation, before it is woken.
     fn put_back(&self) {}
 
     /// Returns whether it may start now, if the share allows; see [`InFlight::start_queued`].
