@@ -24,7 +24,7 @@ use vfs::cx::thread_waker;
 
 use crate::request::{Job, Request};
 use crate::stats::add;
-use crate::workers::Workers;
+use crate::workers::{Run, Workers};
 
 #[cfg(test)]
 mod tests;
@@ -41,6 +41,10 @@ pub(crate) trait Entry: Job {
     fn bytes(&self) -> usize {
         0
     }
+
+    /// Asks that it be put back into its ring, and not answered, if that is possible, because its
+    /// lane ends. Called after its cancellation, before it is woken.
+    fn put_back(&self) {}
 
     /// Returns whether it may start now, if the share allows; see [`InFlight::start_queued`].
     fn may_start(&self) -> bool {
@@ -193,7 +197,7 @@ impl<J: Entry> InFlight<J> {
         self.start(&mut table);
         drop(table);
         if cancels {
-            cancel(&request);
+            stop(&request);
         }
     }
 
@@ -209,7 +213,7 @@ impl<J: Entry> InFlight<J> {
         }
         drop(table);
         if cancels {
-            cancel(request);
+            stop(request);
         }
         here
     }
@@ -274,9 +278,14 @@ impl<J: Entry> InFlight<J> {
     }
 
     /// Cancels all requests in flight, and from now on each that begins.
+    /// See [`Entry::put_back`].
     pub(crate) fn cancel_all_from_now_on(&self) {
-        self.table().cancels = true;
-        self.cancel_all();
+        let mut table = self.table();
+        table.cancels = true;
+        let flights = table.by_id.values().chain(&table.displaced);
+        let requests: Vec<_> = flights.filter_map(InFlightEntry::unanswered).collect();
+        drop(table);
+        requests.iter().for_each(stop);
     }
 
     /// Runs a request that was parked on a worker, as soon as the share allows.
@@ -365,6 +374,16 @@ impl<J: Entry> InFlight<J> {
     fn table(&self) -> MutexGuard<'_, Table<J>> {
         self.table.lock()
     }
+}
+
+/// Cancels a request because its lane ends.
+fn stop<J: Entry>(request: &Arc<Request<J>>) {
+    // A request that its client has cancelled is answered.
+    if request.call.cancel() {
+        request.job.put_back();
+        add(&request.job.stats().cancelled, 1);
+    }
+    request.clone().wake();
 }
 
 fn cancel<J: Job>(request: &Arc<Request<J>>) {

@@ -44,8 +44,8 @@ impl QueueThread {
         let _ = self.thread.join();
     }
 
-    /// Cancels the requests in flight, and waits until they are answered and the thread ends, which
-    /// it does once its ring is stopped.
+    /// Cancels the requests in flight, and waits until they are answered, or put back into a ring
+    /// that may start again, and the thread ends, which it does once its ring is stopped.
     pub fn cancel_and_join(self) {
         self.lane.in_flight.cancel_all_from_now_on();
         self.join();
@@ -86,6 +86,11 @@ impl Engine {
 }
 
 impl Queues {
+    /// Returns a call of the device's guest, for operations that no request asks for.
+    pub fn call(&self) -> Call {
+        Call::detached().with_account(self.account.clone())
+    }
+
     /// Serves the requests of `ring` with a new thread, pinned to `processor` if given.
     pub fn start(
         self: &Arc<Self>,
@@ -252,20 +257,41 @@ struct QueueMessage {
     exchange: Mutex<Option<Box<dyn Exchange>>>,
     /// Whether the thread that runs it next locks the ring again afterwards.
     relocks_ring: AtomicBool,
+    /// Whether it is put back into the ring if it has had no effect.
+    put_back: AtomicBool,
+    /// Whether it was parked.
+    parked: AtomicBool,
 }
 
 impl Job for QueueMessage {
     fn run(request: &Arc<Request<QueueMessage>>, _: &mut Outbox) -> RunOutcome {
-        let QueueMessage { lane, exchange, .. } = &request.job;
+        let QueueMessage {
+            lane,
+            exchange,
+            put_back,
+            parked,
+            ..
+        } = &request.job;
         // Only once: if it is parked, a worker runs it next.
         let resumes = request.job.relocks_ring.swap(false, Ordering::Relaxed);
         let mut held = exchange.lock();
         let Some(mut exchange) = held.take() else {
             return RunOutcome::Answered;
         };
-        if lane.serve(&request.call, Patience::Full, &mut *exchange) == ServeOutcome::Parked {
-            *held = Some(exchange);
-            return RunOutcome::Parked;
+        let was_parked = parked.load(Ordering::Relaxed);
+        // One that was never served in full has had no effect. One that was parked has not either,
+        // but the source may remember it.
+        let mut unserved = put_back.load(Ordering::SeqCst) && !was_parked;
+        if !unserved {
+            if lane.serve(&request.call, Patience::Full, &mut *exchange) == ServeOutcome::Parked {
+                parked.store(true, Ordering::Relaxed);
+                *held = Some(exchange);
+                return RunOutcome::Parked;
+            }
+            let session = &lane.queues.session;
+            unserved = was_parked
+                && put_back.load(Ordering::SeqCst)
+                && session.was_interrupted(&request.call);
         }
         if resumes {
             // The client may send more after the reply before this thread is back, which needs no
@@ -274,8 +300,12 @@ impl Job for QueueMessage {
         }
         drop(held);
         let mut served = Some(exchange);
-        complete(request, |request, _| {
-            QueueLane::reply(request, served.take())
+        complete(request, |request, _| match served.take() {
+            Some(mut exchange) if unserved => {
+                exchange.split().1.truncate(0);
+                lane.ring.put_back(exchange);
+            }
+            served => QueueLane::reply(request, served),
         });
         RunOutcome::Answered
     }
@@ -313,6 +343,11 @@ impl Entry for QueueMessage {
     fn id(&self) -> u64 {
         self.id
     }
+
+    fn put_back(&self) {
+        let restarts = self.lane.ring.restarts();
+        self.put_back.store(restarts, Ordering::SeqCst);
+    }
 }
 
 impl QueueLane {
@@ -337,7 +372,8 @@ impl QueueLane {
             }
         }
         self.consumer.unlock();
-        self.cancel_and_drain();
+        self.in_flight.cancel_all_from_now_on();
+        self.in_flight.wait_until_idle();
     }
 
     /// Serves requests while the lane's own thread is busy.
@@ -543,6 +579,8 @@ impl QueueLane {
                 id,
                 exchange: Mutex::new(Some(exchange)),
                 relocks_ring: AtomicBool::new(false),
+                put_back: AtomicBool::new(false),
+                parked: AtomicBool::new(false),
             },
         )
     }

@@ -69,6 +69,7 @@ fn main() -> io::Result<()> {
     write("control_requests", "share", CONTROL[0].as_bytes())?;
     write("control_requests", "drain", CONTROL[1].as_bytes())?;
     write("snapshotter_requests", "image", SNAPSHOTS.as_bytes())?;
+    write("fuse_state", "mount", &barge_fuzz::fuse_state::saved())?;
     write("state_files", "clients", &[1, 0, 0, 3, 2, 7, 8])?;
     write("state_files", "names", &[0, 0, 0, 20, 2, 7, 8, 0, 0, 40, 0])?;
     write("gss_records", "services", &gss::services())?;

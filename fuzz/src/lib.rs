@@ -13,6 +13,7 @@
 //! - [`disk_cache`]: files have their source's contents, whatever happens to copies on a local
 //!   disk.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it contains.
+//! - [`fuse_state`]: a state of a guest that migrates is refused, or used and saved again.
 //! - [`gss`]: an NFS server carries out calls that a context's client signed, once, and no others.
 //! - [`image`]: an EROFS image with any contents can be read completely, within bounds of time and
 //!   memory.
@@ -55,6 +56,7 @@ pub mod decode;
 pub mod disk_cache;
 mod files;
 pub mod fuse;
+pub mod fuse_state;
 pub mod gss;
 pub mod image;
 pub mod nfs;

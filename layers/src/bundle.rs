@@ -356,6 +356,7 @@ const OWN_CAPABILITIES: Capabilities = Capabilities {
     tmpfile: Support::Native,
     devices: Support::Native,
     owners: Support::Native,
+    persistent: true,
     stable_cookies: true,
     no_birth_times: false,
 };
@@ -376,6 +377,7 @@ fn common_capabilities(one: Capabilities, other: Capabilities) -> Capabilities {
         tmpfile: one.tmpfile.min(other.tmpfile),
         devices: one.devices.min(other.devices),
         owners: one.owners.min(other.owners),
+        persistent: one.persistent && other.persistent,
         stable_cookies: one.stable_cookies && other.stable_cookies,
         no_birth_times: one.no_birth_times && other.no_birth_times,
     }

@@ -16,6 +16,18 @@ pub trait Ring: Send + Sync {
     /// see [`Ring::signal`].
     fn push_used(&self, exchange: Box<dyn Exchange>);
 
+    /// Returns whether the ring may be started again after a stop, with the requests that were
+    /// [put back](Ring::put_back).
+    fn restarts(&self) -> bool {
+        false
+    }
+
+    /// Puts a request back that was popped and not answered, because the ring is stopped: it is
+    /// popped again after the next start. Only for rings that [restart](Ring::restarts).
+    fn put_back(&self, exchange: Box<dyn Exchange>) {
+        self.push_used(exchange);
+    }
+
     /// Signals the peer that there are used requests, unless it suppressed notifications.
     fn signal(&self);
 

@@ -305,6 +305,11 @@ impl Call {
         self.error.store(fault, Ordering::Relaxed);
     }
 
+    /// Returns the error of the last [`Call::note_error`]; 0 for success.
+    pub fn noted_error(&self) -> u16 {
+        self.error.load(Ordering::Relaxed)
+    }
+
     /// Notes that the node that this request creates existed before, so that its number is not that
     /// of a removed node that is used again.
     pub fn note_existing(&self) {

@@ -101,6 +101,8 @@ pub struct Capabilities {
     pub changes: Support,
     /// Directory cookies stay valid across opens.
     pub stable_cookies: bool,
+    /// The tree outlives this process: a server that is started later has the same one.
+    pub persistent: bool,
     /// No node has or will have a birth time, so clients need not request one again.
     pub no_birth_times: bool,
 }

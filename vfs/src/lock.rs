@@ -395,6 +395,18 @@ impl LockTable {
         }))
     }
 
+    /// Returns the locks on a node that the owners of a client hold.
+    pub fn held_by(&self, node: NodeId, client: u64) -> Vec<Lock> {
+        let Some(locks) = self.find_node(node) else {
+            return Vec::new();
+        };
+        let locks = locks.lock();
+        let held = locks.held.iter();
+        held.filter(|lock| lock.owner.client == client)
+            .cloned()
+            .collect()
+    }
+
     /// Returns whether the table has neither locks nor waiters.
     pub fn is_empty(&self) -> bool {
         self.nodes().is_empty()

@@ -42,6 +42,12 @@ pub trait Session: Send + Sync {
         out: &mut dyn Outgoing,
     ) -> Result<ServeOutcome, Malformed>;
 
+    /// Returns whether the request that was served last with `call` ended because the call was
+    /// cancelled, without an effect: it can be served again.
+    fn was_interrupted(&self, _call: &Call) -> bool {
+        false
+    }
+
     /// Writes the protocol's general error (`EIO`, `SYSTEM_ERR`) to `out`, which is empty, as the
     /// reply to `message`, whose service failed unexpectedly. Returns false, and leaves `out`
     /// empty, if the protocol has none: then the connection is closed. Has no side effects, takes

@@ -142,6 +142,8 @@ impl Opener {
         let options = hostdir::Options {
             descriptors: Some(self.descriptors),
             key: key.clone(),
+            // Only the state of a guest that migrates has handles then.
+            public_handle_key: key.is_none(),
             ..share.hostdir.clone()
         };
         let opened = source.open(hostdir::Options {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use engine::Engine;
 use transports::{Addr, Listener};
-use virtqueue::{Device, DeviceConfig, JoinRing};
+use vfs::Call;
+use virtqueue::{Device, DeviceConfig, DeviceState, JoinRing};
 use wire::Session;
 
 use super::args::device::{Affinity, SocketArg};
@@ -27,10 +28,48 @@ pub(super) struct VhostOptions {
 /// A kind of device.
 pub(super) struct DeviceKind {
     /// Creates a session for the guest of each monitor that connects.
-    pub(super) session: Box<dyn Fn() -> Arc<dyn Session> + Send + Sync>,
+    pub(super) session: Box<dyn Fn() -> DeviceSession + Send + Sync>,
     pub(super) config: DeviceConfig,
     /// Number of queues, from the first on, whose threads are not pinned.
     pub(super) unpinned: usize,
+}
+
+/// The session of a device.
+pub(super) struct DeviceSession {
+    pub(super) session: Arc<dyn Session>,
+    /// The same session, if it can be migrated.
+    pub(super) migrates: Option<Arc<fuse::server::Session>>,
+}
+
+impl DeviceSession {
+    /// Returns a session that cannot be migrated.
+    pub(super) fn fixed(session: impl Session + 'static) -> DeviceSession {
+        DeviceSession {
+            session: Arc::new(session),
+            migrates: None,
+        }
+    }
+}
+
+/// The state of a virtiofs device that a monitor migrates.
+struct FuseState {
+    session: Arc<fuse::server::Session>,
+    /// The guest's call, for its account.
+    call: Call,
+}
+
+impl DeviceState for FuseState {
+    fn save(&self, to: &mut dyn io::Write) -> io::Result<()> {
+        self.session.save(&self.call, to)
+    }
+
+    fn load(&self, from: &mut dyn io::Read) -> io::Result<()> {
+        self.session.load(&self.call, from)
+    }
+
+    fn resume(&self) {
+        self.session.resume(&self.call);
+    }
 }
 
 /// A bound socket, and the kind of its devices.
@@ -84,13 +123,20 @@ impl DeviceSocket {
         stop: BorrowedFd<'_>,
     ) -> io::Result<()> {
         // All queues of a device share one session.
-        let queues = engine.queues_at((self.kind.session)(), name);
+        let DeviceSession { session, migrates } = (self.kind.session)();
+        let queues = engine.queues_at(session, name);
+        let call = queues.call();
         let (affinity, free) = (self.options.affinity.clone(), self.kind.unpinned);
         let drive = move |index, ring| -> io::Result<JoinRing> {
             let queue = queues.start(ring, affinity.processor_of(index, free))?;
             Ok(Box::new(|| queue.cancel_and_join()))
         };
-        Device::new(socket, name, self.kind.config.clone(), Arc::new(drive))?.run(stop)
+        let device = Device::new(socket, name, self.kind.config.clone(), Arc::new(drive))?;
+        let device = match migrates {
+            Some(session) => device.with_state(Arc::new(FuseState { session, call })),
+            None => device,
+        };
+        device.run(stop)
     }
 }
 

@@ -43,7 +43,7 @@ fn a_link_named_virtiofsd_says_what_it_can_do() {
     assert_eq!(told["type"], "fs");
     let features = told["features"].as_array().expect("a list");
     assert!(features.contains(&"separate-options".into()), "{told}");
-    assert!(!features.contains(&"migrate-precopy".into()), "{told}");
+    assert!(features.contains(&"migrate-precopy".into()), "{told}");
     let named = Command::new(BARGE).arg0("/x/virtiofsd").arg("-V").output();
     assert!(stdout_of(&named.expect("runs")).contains("virtiofsd"));
 }

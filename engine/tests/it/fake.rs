@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::{Engine, Service, Tuning};
 use transports::{StreamLink, pair};
-use vfs::{Call, Patience};
+use vfs::{Call, Errno, Patience};
 use wire::{
     ClientInfo, Incoming, Malformed, MessageSender, Outgoing, Role, ServeOutcome, Session,
     Vocabulary,
@@ -149,6 +149,7 @@ impl Session for FakeSession {
                 gate.reached = true;
                 fake.opened.notify_all();
                 if call.check().is_err() {
+                    call.note_error(Errno::EINTR.raw());
                     out.bytes(&[3, id, b'i']);
                     return Ok(ServeOutcome::Done);
                 }
@@ -183,6 +184,10 @@ impl Session for FakeSession {
     fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
         out.bytes(&[3, message.bytes()[1], b'!']);
         true
+    }
+
+    fn was_interrupted(&self, call: &Call) -> bool {
+        call.noted_error() == Errno::EINTR.raw()
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {

@@ -40,6 +40,9 @@ struct State {
     /// The number of those that the peer was notified of.
     signalled: usize,
     stopped: bool,
+    /// Whether requests can be put back.
+    restarts: bool,
+    put_back: Vec<Vec<u8>>,
     broken: bool,
     /// Whether notifications are enabled, because no thread pops requests.
     notifications: bool,
@@ -131,6 +134,17 @@ impl Ring for Memory {
             // Gives a stand-in the time to start.
             std::thread::yield_now();
         }
+    }
+
+    fn restarts(&self) -> bool {
+        self.state.lock().expect("no panic holds it").restarts
+    }
+
+    fn put_back(&self, exchange: Box<dyn Exchange>) {
+        let pair: Box<Pair> = exchange.into_any().downcast().expect("ours");
+        assert!(pair.reply.bytes().is_empty());
+        let mut state = self.state.lock().expect("no panic holds it");
+        state.put_back.push(pair.message.bytes()[1..].to_vec());
     }
 
     fn signal(&self) {
@@ -281,6 +295,37 @@ fn a_cancellation_that_waits_is_answered_before_the_queue_ends() {
     assert_eq!(other.replies(2)[1], b"\x02c\x01");
     one.stop();
     first.join();
+}
+
+#[test]
+fn what_waits_when_a_queue_stops_is_put_back_if_the_ring_starts_again() {
+    for restarts in [false, true] {
+        let rig = Rig::new(Tuning::default());
+        let (ring, queue) = started(&rig);
+        ring.state.lock().expect("no panic holds it").restarts = restarts;
+        // One is parked, one sleeps in a worker, one is cancelled by its client before the stop.
+        ring.ask(&[b"\x01p", b"\x02s", b"\x03p"]);
+        for id in 1..=3 {
+            rig.fake.await_reached(id);
+        }
+        ring.ask(&[b"\x04c\x03"]);
+        assert_eq!(ring.replies(2), [&b"\x03i"[..], b"\x04c\x03"]);
+        ring.stop();
+        queue.cancel_and_join();
+        let state = ring.state.lock().expect("no panic holds it");
+        let mut answered: Vec<_> = state.used[2..].iter().map(|reply| reply[1]).collect();
+        answered.sort_unstable();
+        match restarts {
+            true => {
+                assert_eq!(answered, [2]);
+                assert_eq!(state.put_back, [b"\x01p"]);
+            }
+            false => {
+                assert_eq!(answered, [1, 2]);
+                assert!(state.put_back.is_empty());
+            }
+        }
+    }
 }
 
 #[test]

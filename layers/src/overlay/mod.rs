@@ -139,6 +139,7 @@ impl FileSystem for Overlay {
             handles: over.handles.min(lower.handles),
             change: over.change.min(lower.change),
             holes: over.holes.min(lower.holes),
+            persistent: over.persistent && lower.persistent,
             stable_cookies: true,
             no_birth_times: over.no_birth_times && lower.no_birth_times,
             ..over

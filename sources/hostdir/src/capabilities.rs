@@ -85,6 +85,7 @@ pub(crate) fn capabilities(
             true => Support::Emulated,
             false => native_if(root.host().identity.switches()),
         },
+        persistent: true,
         stable_cookies: root.device().has_stable_cookies(),
         no_birth_times: false,
     })

@@ -116,6 +116,10 @@ pub struct Options {
     /// then the same after a restart; a user who chooses inode numbers on the host can then give
     /// two files one number.
     pub key: Option<HandleKey>,
+    /// Without a [`Options::key`], seals handles with a key that anybody can compute, so that they
+    /// survive a restart: for exports whose handles no client presents. They still resolve only to
+    /// objects below the root.
+    pub public_handle_key: bool,
     /// Does without kernel handles, even where they are permitted.
     pub no_kernel_handles: bool,
     /// A file that records the locations of nodes with handles: without kernel handles, it makes
@@ -161,6 +165,7 @@ impl HostDir {
         });
         let secrets = match options.key {
             Some(key) => [key.clone(), key],
+            None if options.public_handle_key => [[0; 32]; 2].map(HandleKey::new),
             None => [sys::random::bytes()?, [0; 32]].map(HandleKey::new),
         };
         let host_options = HostOptions {

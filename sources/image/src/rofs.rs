@@ -104,6 +104,7 @@ impl Format for Rofs {
             read_only: true,
             handles: Support::Native,
             change: Support::Native,
+            persistent: true,
             stable_cookies: true,
             no_birth_times: true,
             ..Capabilities::default()

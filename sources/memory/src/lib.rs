@@ -135,6 +135,7 @@ impl FileSystem for Memory {
             changes: Support::None,
             devices: Support::Native,
             owners: Support::Native,
+            persistent: false,
             stable_cookies: true,
             no_birth_times: false,
         }

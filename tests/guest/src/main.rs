@@ -16,7 +16,9 @@ use barge_guest::host_mount::{self, HostMount};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::machine::Machine;
 use barge_guest::run::Plan;
-use barge_guest::{Dirs, TimedOut, Unavailable, erofs_utils, local, matrix, run, tlshd, tools};
+use barge_guest::{
+    Dirs, TimedOut, Unavailable, erofs_utils, local, matrix, migrate, run, tlshd, tools,
+};
 use clap::{Args, Parser, Subcommand};
 
 /// Boots a Linux guest on a served tree and runs scripts in it.
@@ -35,6 +37,8 @@ enum Subcommands {
     Local(LocalArgs),
     /// Run every script with every kernel and kind of mount
     Matrix(MatrixArgs),
+    /// Migrate a guest that works on a virtiofs share from one QEMU to the next
+    Migrate(MigrateArgs),
     /// Measure servers with default options through plain mounts, alternating: virtiofs, 9P, NFS
     #[command(alias = "fio")]
     Defaults(DefaultsArgs),
@@ -178,6 +182,34 @@ struct MatrixArgs {
 }
 
 #[derive(Args)]
+struct MigrateArgs {
+    /// Kernel line
+    #[arg(short, long, default_value = "6.12")]
+    kernel: String,
+    /// Number of migrations in a row
+    #[arg(long, default_value_t = 2)]
+    rounds: u16,
+    /// Then save the guest to a file, and restore it twice, each time on a copy of the share
+    #[arg(long)]
+    snapshot: bool,
+    /// How the servers find the guest's files again: find-paths or file-handles
+    #[arg(long, value_name = "MODE", default_value = "find-paths")]
+    mode: String,
+    /// The barge to test [default: the one beside this program]
+    #[arg(long, value_name = "PATH")]
+    barge: Option<PathBuf>,
+    /// Debian mirror [default: that of this host's apt]
+    #[arg(long, value_name = "URI")]
+    mirror: Option<String>,
+    /// Time until the test fails, seconds
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    timeout: u64,
+    /// Keep the directory of the run
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Args)]
 struct DefaultsArgs {
     /// Only this protocol
     #[arg(long, value_name = "PROTOCOL")]
@@ -231,6 +263,7 @@ fn main() -> ExitCode {
         Subcommands::Run(args) => run_one(args),
         Subcommands::Local(args) => run_local(args),
         Subcommands::Matrix(args) => run_matrix(args),
+        Subcommands::Migrate(args) => run_migrate(args),
         Subcommands::Defaults(args) => run_defaults(args),
         Subcommands::Readplus(args) => run_bench(Table::Readplus, args),
         Subcommands::Caches(args) => run_bench(Table::Caches, args),
@@ -337,6 +370,22 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
     } else {
         1
     })
+}
+
+fn run_migrate(args: MigrateArgs) -> Result<u8> {
+    let dirs = Dirs::find()?;
+    let options = migrate::Options {
+        kernel: args.kernel,
+        rounds: args.rounds,
+        snapshot: args.snapshot,
+        mode: args.mode,
+        barge: dirs.barge(args.barge.as_deref())?,
+        mirror: args.mirror,
+        timeout: Duration::from_secs(args.timeout),
+        keep: args.keep,
+    };
+    migrate::run(&dirs, &options)?;
+    Ok(0)
 }
 
 fn run_defaults(args: DefaultsArgs) -> Result<u8> {

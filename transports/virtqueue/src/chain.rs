@@ -15,6 +15,7 @@ use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
 use vm_memory::GuestAddress;
 use wire::{Incoming, Outgoing};
 
+use crate::dirty_log::DirtyLog;
 use crate::memory::Memory;
 
 /// A descriptor chain that the device owns until it is returned as used. The first bytes of the
@@ -69,6 +70,17 @@ impl Chain {
         for area in [&mut self.request.area, &mut self.reply.area] {
             area.pieces.0.clear();
             area.len = 0;
+        }
+    }
+
+    /// Marks its device-writable buffers in `log`: all of them, as a reply that failed may have
+    /// been longer before.
+    pub(crate) fn mark_dirty(&self, log: &DirtyLog) {
+        let area = &self.reply.area;
+        for piece in &area.pieces.0 {
+            let start = piece.iov_base.cast::<u8>();
+            let mark = |address, len| log.mark(address, len);
+            area.memory.each_guest_range(start, piece.iov_len, mark);
         }
     }
 

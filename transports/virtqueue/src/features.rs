@@ -8,3 +8,6 @@ pub(crate) const EVENT_IDX: u64 = 1 << 29;
 
 /// `VIRTIO_F_VERSION_1`
 pub(crate) const VERSION_1: u64 = 1 << 32;
+
+/// `VHOST_F_LOG_ALL`, of vhost and not of virtio: the device marks the pages it writes.
+pub(crate) const LOG_ALL: u64 = 1 << 26;

@@ -3,7 +3,9 @@
 //! A [`Device`] is the back end of one vhost-user connection: a virtual machine monitor sends
 //! descriptors of the guest's memory and of events over a Unix socket, and the queues are in that
 //! memory. `control` serves the monitor's messages, `queue` is a queue, `chain` a request and its
-//! reply in guest memory, `memory` the guest's memory, `mem_table` a message about it. A
+//! reply in guest memory, `memory` the guest's memory, `mem_table` a message about it,
+//! `dirty_log` the pages that the device wrote during a migration, `state_transfer` the device's
+//! state in one. A
 //! [`driver::Driver`] is the front end: it sends requests to the queues of a device, without a
 //! virtual machine.
 //!
@@ -17,11 +19,14 @@
 //! virtqueues 2.7, file system device 5.11).
 
 mod chain;
+mod dirty_log;
 pub mod driver;
 mod features;
 mod mem_table;
 mod memory;
 mod queue;
+mod state_transfer;
 mod vhost_user;
 
+pub use state_transfer::DeviceState;
 pub use vhost_user::{Device, DeviceConfig, JoinRing, ServeRing};

@@ -90,6 +90,25 @@ impl Memory {
         })
     }
 
+    /// Passes the guest addresses of the mapped memory from `start` on, `len` bytes, to `each`:
+    /// address and length of each part.
+    pub(crate) fn each_guest_range(
+        &self,
+        start: *const u8,
+        len: usize,
+        mut each: impl FnMut(u64, u64),
+    ) {
+        let (start, end) = (start.addr(), start.addr().saturating_add(len));
+        for region in self.map.iter() {
+            let base = region.as_ptr().addr();
+            let (from, to) = (start.max(base), end.min(base + region.size()));
+            if from < to {
+                let offset = (from - base) as u64;
+                each(region.start_addr().0 + offset, (to - from) as u64);
+            }
+        }
+    }
+
     /// Adds the memory of `len` bytes at `address` to `pieces`, as few as possible; returns false
     /// if it is not all mapped.
     pub(crate) fn pieces(

@@ -1,5 +1,6 @@
 //! A running queue.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,9 +14,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use transports::{Exchange, Ring};
+use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::chain::Chain;
+use crate::dirty_log::DirtyLog;
 use crate::memory::Memory;
 
 /// A virtqueue between its start and its stop.
@@ -43,9 +47,22 @@ struct Inner {
     call_pending: bool,
     /// The number of requests that were popped and not returned.
     in_flight: u16,
+    /// The head descriptors of requests to pop before the available ones: those that were put back
+    /// before the start, or, once the queue is stopped, since.
+    put_back: VecDeque<u16>,
+    /// The log of written pages, during a migration.
+    log: Option<QueueLog>,
     /// Returned chains, for reuse.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Chain>>,
+}
+
+/// The dirty log as a queue uses it.
+#[derive(Clone)]
+pub(crate) struct QueueLog {
+    pub(crate) pages: Arc<DirtyLog>,
+    /// The guest address under which writes of the used ring are logged, if they are.
+    pub(crate) used: Option<u64>,
 }
 
 impl RunningQueue {
@@ -69,6 +86,8 @@ impl RunningQueue {
                 call: call.map(Event::new).transpose()?.map(Arc::new),
                 call_pending: false,
                 in_flight: 0,
+                put_back: VecDeque::new(),
+                log: None,
                 spare: Vec::new(),
             }),
             kick,
@@ -128,6 +147,32 @@ impl RunningQueue {
         Arc::into_inner(call).map(|call| call.fd)
     }
 
+    /// Sets the requests to pop first, by their head descriptors, before the queue is driven. They
+    /// must be all that the guest waits for: otherwise the guest has reset the queue meanwhile, and
+    /// they are ignored.
+    pub(crate) fn set_put_back(&self, heads: Vec<u16>) {
+        let mut inner = self.inner();
+        let outstanding = inner
+            .queue
+            .next_avail()
+            .wrapping_sub(inner.queue.next_used());
+        let size = inner.queue.size();
+        if usize::from(outstanding) == heads.len() && heads.iter().all(|&head| head < size) {
+            inner.put_back = heads.into();
+        }
+    }
+
+    /// Takes the requests that were put back, by their head descriptors, after a stop and the end
+    /// of all requests.
+    pub(crate) fn take_put_back(&self) -> Vec<u16> {
+        std::mem::take(&mut self.inner().put_back).into()
+    }
+
+    /// Replaces the log of written pages.
+    pub(crate) fn set_log(&self, log: Option<QueueLog>) {
+        self.inner().log = log;
+    }
+
     pub(crate) fn set_memory(&self, memory: &Arc<Memory>) {
         self.inner().memory = memory.clone();
     }
@@ -144,12 +189,29 @@ impl Inner {
     /// Enables notifications from the guest; returns whether there is a request already.
     fn enable_notification(&mut self) -> io::Result<bool> {
         let memory = self.memory.map_ref();
-        self.queue.enable_notification(memory).map_err(queue_error)
+        let more = self.queue.enable_notification(memory);
+        self.log_used();
+        Ok(more.map_err(queue_error)? || !self.put_back.is_empty())
     }
 
     fn disable_notification(&mut self) -> io::Result<()> {
         let memory = self.memory.map_ref();
-        self.queue.disable_notification(memory).map_err(queue_error)
+        let done = self.queue.disable_notification(memory);
+        self.log_used();
+        done.map_err(queue_error)
+    }
+
+    /// Marks the used ring in the log: it has at most three pages.
+    fn log_used(&self) {
+        /// The size of flags, index and event index.
+        const HEAD: u64 = 6;
+        const ELEMENT: u64 = 8;
+        if let Some(log) = &self.log
+            && let Some(used) = log.used
+        {
+            let entries = u64::from(self.queue.size());
+            log.pages.mark(used, HEAD + ELEMENT * entries);
+        }
     }
 
     fn has_more(&self) -> io::Result<bool> {
@@ -158,7 +220,7 @@ impl Inner {
             .queue
             .avail_idx(memory, Ordering::Acquire)
             .map_err(queue_error)?;
-        Ok(there.0 != self.queue.next_avail())
+        Ok(there.0 != self.queue.next_avail() || !self.put_back.is_empty())
     }
 }
 
@@ -173,36 +235,38 @@ impl Ring for RunningQueue {
             memory,
             in_flight,
             spare,
+            put_back,
             ..
         } = &mut *inner;
         let longest = queue.size();
-        let mut available = queue.iter(memory.map_ref()).map_err(queue_error)?;
-        let Some(descriptors) = available.next() else {
-            return Ok(None);
-        };
         // Each uses at least one descriptor until it is returned.
-        if *in_flight == longest {
+        let full = *in_flight == longest;
+        let too_many = || {
             let why = "expected at most as many requests as the queue has entries";
-            return Err(io::Error::new(ErrorKind::InvalidData, why));
-        }
+            Err(io::Error::new(ErrorKind::InvalidData, why))
+        };
+        let mut chain = || spare.pop().unwrap_or_else(|| Box::new(Chain::new(memory)));
+        let chain = if let Some(head) = put_back.pop_front() {
+            if full {
+                return too_many();
+            }
+            let table = GuestAddress(queue.desc_table());
+            let descriptors = descriptors_of(memory.map_ref(), table, longest, head);
+            fill(chain(), memory, head, descriptors.into_iter())
+        } else {
+            let mut available = queue.iter(memory.map_ref()).map_err(queue_error)?;
+            let Some(descriptors) = available.next() else {
+                return Ok(None);
+            };
+            if full {
+                return too_many();
+            }
+            let head = descriptors.head_index();
+            // An indirect table must not be longer than the queue either (virtio 1.3, 2.7.5.3.1).
+            fill(chain(), memory, head, descriptors.take(longest.into()))
+        };
         *in_flight += 1;
-        let mut chain = spare.pop().unwrap_or_else(|| Box::new(Chain::new(memory)));
-        chain.begin(descriptors.head_index(), memory);
-        let mut written = false;
-        // An indirect table must not be longer than the queue either (virtio 1.3, 2.7.5.3.1).
-        for descriptor in descriptors.take(longest.into()) {
-            // Device-readable buffers precede device-writable ones.
-            if written && !descriptor.is_write_only() {
-                break;
-            }
-            written = descriptor.is_write_only();
-            if !chain.add(descriptor.addr(), descriptor.len() as usize, written) {
-                // A chain with a buffer outside the memory becomes an empty request without room
-                // for a reply.
-                chain.clear();
-                break;
-            }
-        }
+        let mut chain = chain;
         drop(inner);
         chain.complete(frame);
         Ok(Some(chain))
@@ -219,14 +283,32 @@ impl Ring for RunningQueue {
             queue,
             memory,
             spare,
+            log,
             ..
         } = &mut *inner;
         if let Err(error) = queue.add_used(memory.map_ref(), chain.head, len) {
             tracing::warn!(queue = self.name, "cannot return a reply: {error}");
         }
+        if let Some(log) = log {
+            chain.mark_dirty(&log.pages);
+        }
         if spare.len() < Inner::MAX_SPARE {
             spare.push(chain);
         }
+        inner.log_used();
+    }
+
+    fn restarts(&self) -> bool {
+        true
+    }
+
+    fn put_back(&self, exchange: Box<dyn Exchange>) {
+        let Ok(chain) = exchange.into_any().downcast::<Chain>() else {
+            return;
+        };
+        let mut inner = self.inner();
+        inner.in_flight -= 1;
+        inner.put_back.push_back(chain.head);
     }
 
     fn signal(&self) {
@@ -304,6 +386,66 @@ impl Ring for RunningQueue {
     fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// Sets `chain` to these descriptors in `memory`.
+fn fill(
+    mut chain: Box<Chain>,
+    memory: &Arc<Memory>,
+    head: u16,
+    descriptors: impl Iterator<Item = Descriptor>,
+) -> Box<Chain> {
+    chain.begin(head, memory);
+    let mut written = false;
+    for descriptor in descriptors {
+        // Device-readable buffers precede device-writable ones.
+        if written && !descriptor.is_write_only() {
+            break;
+        }
+        written = descriptor.is_write_only();
+        if !chain.add(descriptor.addr(), descriptor.len() as usize, written) {
+            // A chain with a buffer outside the memory becomes an empty request without room for a
+            // reply.
+            chain.clear();
+            break;
+        }
+    }
+    chain
+}
+
+/// Returns the descriptors of the chain that begins at `head` of a descriptor table with `size`
+/// entries, at most as many; none if the chain is invalid. A [`Queue`] only follows chains that its
+/// available ring refers to.
+fn descriptors_of(
+    memory: &GuestMemoryMmap<()>,
+    table: GuestAddress,
+    size: u16,
+    head: u16,
+) -> Vec<Descriptor> {
+    let (mut table, mut size, mut next) = (table, size, Some(head));
+    let (most, mut indirect, mut found) = (usize::from(size), false, Vec::new());
+    while let Some(index) = next.filter(|_| found.len() < most) {
+        let offset = u64::from(index) * size_of::<Descriptor>() as u64;
+        let at = table.checked_add(offset).filter(|_| index < size);
+        let Some(Ok(descriptor)) = at.map(|at| memory.read_obj::<Descriptor>(at)) else {
+            return Vec::new();
+        };
+        if descriptor.refers_to_indirect_table() {
+            let entries = descriptor.len() as usize / size_of::<Descriptor>();
+            // The table is the rest of the chain.
+            match u16::try_from(entries) {
+                Ok(entries) if !indirect && entries > 0 => {
+                    (table, size, next) = (descriptor.addr(), entries, Some(0));
+                    indirect = true;
+                }
+                _ => return Vec::new(),
+            }
+            continue;
+        }
+        found.push(descriptor);
+        next = descriptor.has_next().then(|| descriptor.next());
+    }
+    found
 }
 
 /// An eventfd or a pipe of the front end, which may do anything with it at any time: read it, fill
@@ -838,5 +980,161 @@ mod tests {
         busy.stop();
         assert!(busy.pop(&|_| None).expect("not broken").is_none());
         assert!(!busy.enable_notifications().expect("not broken"));
+    }
+
+    /// Returns a log of the guest's memory, and its file.
+    fn log() -> (Arc<DirtyLog>, File) {
+        let size = (START + SIZES[0] + SIZES[1]) / 4096 / 8;
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(size).expect("room");
+        let again = file.try_clone().expect("a descriptor");
+        (
+            Arc::new(DirtyLog::map(again, 0, size).expect("mapped")),
+            file,
+        )
+    }
+
+    /// Returns the marked pages, and clears the log.
+    fn marked(file: &File) -> Vec<u64> {
+        let len = file.metadata().expect("a size").len();
+        let mut bytes = vec![0; len as usize];
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        file.write_all_at(&vec![0; len as usize], 0)
+            .expect("written");
+        let is_marked = |page: &u64| bytes[*page as usize / 8] & 1 << (page % 8) != 0;
+        (0..len * 8).filter(is_marked).collect()
+    }
+
+    #[test]
+    fn pages_of_replies_and_of_the_used_ring_are_logged() {
+        let memory = memory();
+        // The last buffer extends over both regions.
+        let (request, reply, last) = (START + 0x8000, START + 0x9ffe, START + SIZES[0] - 4);
+        let buffers = [
+            (request, 4, NEXT, 1),
+            (reply, 4, NEXT | WRITE, 2),
+            (last, 8, WRITE, 0),
+        ];
+        for used in [Some(START + 0x2_0ffa), None] {
+            let running = running(&memory, &buffers);
+            let (pages, file) = log();
+            running.set_log(Some(QueueLog { pages, used }));
+            let mut exchange = pop(&running);
+            exchange.split().1.bytes(b"longer");
+            running.push_used(exchange);
+            let page = |at: u64| at / 4096;
+            let mut expected = vec![page(reply), page(reply) + 1, page(last), page(last) + 1];
+            if let Some(used) = used {
+                expected.extend([page(used), page(used) + 1]);
+            }
+            expected.sort_unstable();
+            assert_eq!(marked(&file), expected);
+            running.enable_notifications().expect("not broken");
+            assert_eq!(marked(&file).len(), if used.is_some() { 2 } else { 0 });
+            running.set_log(None);
+            running.disable_notifications().expect("not broken");
+            assert!(marked(&file).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_request_that_was_put_back_is_popped_first_after_the_next_start() {
+        let memory = memory();
+        let (one, other, table) = (START + 0x8000, START + 0x9000, START + 0xa000);
+        for (at, bytes) in [(one, b"one"), (other, b"two")] {
+            let written = memory.map_ref().write_slice(bytes, GuestAddress(at));
+            written.expect("written");
+        }
+        // The first request is in an indirect table.
+        let inner = RawDescriptor::from(Descriptor::new(one, 3, 0, 0));
+        memory
+            .map_ref()
+            .write_obj(inner, GuestAddress(table))
+            .expect("written");
+        let all = [(table, 16, INDIRECT, 0), (other, 3, 0, 0)];
+        let running = running(&memory, &all);
+        let text = |exchange: &mut Box<dyn Exchange>| exchange.split().0.bytes().to_vec();
+        let (mut first, mut second) = (pop(&running), pop(&running));
+        assert_eq!(
+            (text(&mut first), text(&mut second)),
+            (b"one".into(), b"two".into())
+        );
+        running.stop();
+        running.push_used(second);
+        running.put_back(first);
+        assert!(running.pop(&|_| None).expect("not broken").is_none());
+        let heads = running.take_put_back();
+        assert_eq!(heads, [0]);
+
+        let start = |base: u16, heads: Vec<u16>| {
+            let inner = running.inner();
+            let mut queue = Queue::new(16).expect("a queue");
+            queue.set_size(inner.queue.size());
+            queue.set_desc_table_address(Some(inner.queue.desc_table() as u32), None);
+            queue.set_avail_ring_address(Some(inner.queue.avail_ring() as u32), None);
+            queue.set_used_ring_address(Some(inner.queue.used_ring() as u32), None);
+            queue.set_ready(true);
+            queue.set_next_avail(base);
+            let used = queue
+                .used_idx(memory.map_ref(), Ordering::Acquire)
+                .expect("an index");
+            queue.set_next_used(used.0);
+            let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+            let again = RunningQueue::new("again".into(), queue, memory.clone(), kick, None);
+            let again = again.expect("running");
+            again.set_put_back(heads);
+            again
+        };
+        let again = start(2, heads.clone());
+        assert!(again.wait(false).expect("not broken"));
+        let mut exchange = pop(&again);
+        assert_eq!(text(&mut exchange), b"one");
+        assert!(again.pop(&|_| None).expect("not broken").is_none());
+        again.push_used(exchange);
+        assert!(again.wait(false).is_err(), "no more");
+        // The guest waits for no more requests, or for others.
+        for (base, heads) in [(2, heads), (2, vec![99]), (1, vec![0, 0])] {
+            assert!(start(base, heads).take_put_back().is_empty());
+        }
+    }
+
+    #[test]
+    fn descriptors_of_a_broken_chain_are_none_or_bounded() {
+        let memory = memory();
+        let table = START + 0x8000;
+        let descriptors = |all: &[(u64, u32, u16, u16)], head: u16| {
+            for (number, &(at, len, flags, next)) in (0u64..).zip(all) {
+                let raw = RawDescriptor::from(Descriptor::new(at, len, flags, next));
+                let at = GuestAddress(table + 16 * number);
+                memory.map_ref().write_obj(raw, at).expect("written");
+            }
+            descriptors_of(memory.map_ref(), GuestAddress(table), 4, head).len()
+        };
+        assert_eq!(
+            descriptors(&[(START, 1, NEXT, 1), (START, 1, NEXT, 0)], 0),
+            4,
+            "a circle"
+        );
+        assert_eq!(
+            descriptors(&[(START, 1, NEXT, 4)], 0),
+            0,
+            "beyond the table"
+        );
+        assert_eq!(descriptors(&[(START, 1, 0, 0)], 4), 0, "beyond the table");
+        assert_eq!(
+            descriptors(&[(table, 64, INDIRECT, 0)], 0),
+            0,
+            "a table in a table"
+        );
+        assert_eq!(
+            descriptors(&[(table, 15, INDIRECT, 0)], 0),
+            0,
+            "an empty table"
+        );
+        assert_eq!(
+            descriptors(&[(1, 64, INDIRECT, 0)], 0),
+            0,
+            "outside the memory"
+        );
     }
 }

@@ -22,10 +22,12 @@ use vhost::vhost_user::{
 };
 use virtio_queue::{Queue, QueueT};
 
-use crate::features::{EVENT_IDX, INDIRECT_DESC, VERSION_1};
+use crate::dirty_log::DirtyLog;
+use crate::features::{EVENT_IDX, INDIRECT_DESC, LOG_ALL, VERSION_1};
 use crate::mem_table::{HEADER, PaddedMemTable};
 use crate::memory::{Memory, invalid};
-use crate::queue::RunningQueue;
+use crate::queue::{QueueLog, RunningQueue};
+use crate::state_transfer::{DeviceState, Transfer};
 
 /// The configuration of a device.
 #[derive(Clone, Debug)]
@@ -71,6 +73,11 @@ impl Device {
             features: 0,
             reply_ack: false,
             memory: Arc::new(Memory::map([]).expect("no region fails")),
+            log: None,
+            state: None,
+            transfer: None,
+            saved: false,
+            stop: None,
             queues,
         }));
         Ok(Device {
@@ -80,9 +87,16 @@ impl Device {
         })
     }
 
+    /// Lets the monitor migrate the device, with `state` in addition to its queues.
+    pub fn with_state(self, state: Arc<dyn DeviceState>) -> Device {
+        self.control.lock().expect("no panic holds it").state = Some(state);
+        self
+    }
+
     /// Serves the monitor's messages until it disconnects or `stop` is readable. Stops all queues
     /// before it returns.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        self.control.lock().expect("no panic holds it").stop = Some(stop.try_clone_to_owned()?);
         let end = loop {
             match self.next_event(stop) {
                 Ok(ControlEvent::Message) => {}
@@ -102,7 +116,13 @@ impl Device {
                 Err(error) => break Err(io::Error::other(error.to_string())),
             }
         };
-        self.control.lock().expect("no panic holds it").stop_all();
+        let mut control = self.control.lock().expect("no panic holds it");
+        control
+            .transfer
+            .take()
+            .into_iter()
+            .for_each(Transfer::cancel);
+        control.stop_all();
         end
     }
 
@@ -202,6 +222,16 @@ struct Control {
     /// Whether messages that request a reply are answered (`REPLY_ACK`).
     reply_ack: bool,
     memory: Arc<Memory>,
+    /// The dirty log, used while [`LOG_ALL`] is negotiated.
+    log: Option<Arc<DirtyLog>>,
+    /// The state to migrate; without one the device cannot.
+    state: Option<Arc<dyn DeviceState>>,
+    /// The last transfer of the state, until its result is requested.
+    transfer: Option<Transfer>,
+    /// Whether the state was saved since a queue was last started.
+    saved: bool,
+    /// Readable to end the connection.
+    stop: Option<OwnedFd>,
     queues: Vec<QueueSetup>,
 }
 
@@ -210,10 +240,14 @@ struct Control {
 struct QueueSetup {
     size: u16,
     addresses: Option<Addresses>,
+    /// The guest address of the used ring for the dirty log, if its writes are logged.
+    log_used: Option<u64>,
     next_avail: u16,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     enabled: bool,
+    /// The head descriptors of requests that were popped and not answered before the last stop.
+    put_back: Vec<u16>,
     running: Option<(Arc<RunningQueue>, JoinRing)>,
 }
 
@@ -232,7 +266,7 @@ const MAX_REGIONS: usize = 509;
 const MAX_FILES: usize = 32;
 
 /// The maximum queue size.
-const MAX_QUEUE_SIZE: u16 = 1024;
+pub(crate) const MAX_QUEUE_SIZE: u16 = 1024;
 
 impl Control {
     /// The features of every device.
@@ -240,7 +274,43 @@ impl Control {
         VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() | VERSION_1 | EVENT_IDX | INDIRECT_DESC;
 
     fn offered(&self) -> u64 {
-        Control::FEATURES | self.config.features
+        let log = self.state.as_ref().map_or(0, |_| LOG_ALL);
+        Control::FEATURES | self.config.features | log
+    }
+
+    /// Returns the log for a queue that logs its used ring at `used`, if pages are logged.
+    fn queue_log(&self, used: Option<u64>) -> Option<QueueLog> {
+        let pages = self.log.clone().filter(|_| self.features & LOG_ALL != 0)?;
+        Some(QueueLog { pages, used })
+    }
+
+    /// Gives each running queue the current log.
+    fn update_logs(&self) {
+        for slot in &self.queues {
+            if let Some((running, _)) = &slot.running {
+                running.set_log(self.queue_log(slot.log_used));
+            }
+        }
+    }
+
+    /// Waits for the end of a transfer, and returns its result; of no transfer, an error.
+    fn end_transfer(&mut self) -> io::Result<()> {
+        let none = || io::Error::other("no state was transferred");
+        let requests = self.transfer.take().ok_or_else(none)?.join()?;
+        for (slot, heads) in self.queues.iter_mut().zip(requests) {
+            slot.put_back = heads;
+        }
+        Ok(())
+    }
+
+    /// Ends the migration before a queue starts: the device continues here.
+    fn resume(&mut self) {
+        self.transfer.take().into_iter().for_each(Transfer::cancel);
+        if let Some(state) = &self.state
+            && std::mem::take(&mut self.saved)
+        {
+            state.resume();
+        }
     }
 
     fn queue_setup(&mut self, index: u32) -> Result<&mut QueueSetup> {
@@ -261,6 +331,10 @@ impl Control {
         if slot.kick.is_none() || slot.size == 0 {
             return Ok(());
         }
+        let log_used = slot.log_used;
+        self.resume();
+        let log = self.queue_log(log_used);
+        let slot = self.queue_setup(index)?;
         let queue = queue(&memory, slot, addresses, event_idx)?;
         let Some(kick) = slot.kick.take() else {
             return Ok(());
@@ -270,6 +344,8 @@ impl Control {
         let running =
             RunningQueue::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
         let running = Arc::new(running);
+        running.set_log(log);
+        running.set_put_back(std::mem::take(&mut slot.put_back));
         // For the next start, if the queue is disabled and enabled again.
         slot.kick = Some(again);
         let stop = drive(index as usize, running.clone()).map_err(Error::ReqHandlerError)?;
@@ -283,6 +359,7 @@ impl Control {
             running.stop();
             stop();
             slot.next_avail = running.next_avail();
+            slot.put_back = running.take_put_back();
             slot.call = running.take_call();
         }
         Ok(())
@@ -350,6 +427,7 @@ impl VhostUserBackendReqHandlerMut for Control {
     fn reset_device(&mut self) -> Result<()> {
         self.stop_all();
         self.features = 0;
+        self.log = None;
         self.queues
             .iter_mut()
             .for_each(|slot| *slot = QueueSetup::default());
@@ -365,6 +443,7 @@ impl VhostUserBackendReqHandlerMut for Control {
             return Err(Error::InvalidParam);
         }
         self.features = features;
+        self.update_logs();
         // Without this feature there is no message to enable a queue.
         if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
             for index in 0..self.queues.len() as u32 {
@@ -382,6 +461,9 @@ impl VhostUserBackendReqHandlerMut for Control {
             | VhostUserProtocolFeatures::RESET_DEVICE;
         let configured = !self.config.config_space.is_empty();
         features.set(VhostUserProtocolFeatures::CONFIG, configured);
+        let migration =
+            VhostUserProtocolFeatures::LOG_SHMFD | VhostUserProtocolFeatures::DEVICE_STATE;
+        features.set(migration, self.state.is_some());
         Ok(features)
     }
 
@@ -443,17 +525,21 @@ impl VhostUserBackendReqHandlerMut for Control {
     fn set_vring_addr(
         &mut self,
         index: u32,
-        _: VhostUserVringAddrFlags,
+        flags: VhostUserVringAddrFlags,
         descriptors: u64,
         used: u64,
         available: u64,
-        _: u64,
+        log: u64,
     ) -> Result<()> {
-        self.queue_setup(index)?.addresses = Some(Addresses {
+        let logged = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG);
+        let slot = self.queue_setup(index)?;
+        slot.addresses = Some(Addresses {
             descriptors,
             available,
             used,
         });
+        slot.log_used = logged.then_some(log);
+        self.update_logs();
         self.start_if_ready(index)
     }
 
@@ -535,31 +621,57 @@ impl VhostUserBackendReqHandlerMut for Control {
         ))
     }
 
+    /// Starts the transfer of the state: the monitor reads or writes it after the reply.
     fn set_device_state_fd(
         &mut self,
-        _: VhostTransferStateDirection,
+        direction: VhostTransferStateDirection,
         _: VhostTransferStatePhase,
-        _: File,
+        pipe: File,
     ) -> Result<Option<File>> {
-        Err(Error::InvalidOperation(
-            "device state transfer is not supported",
-        ))
+        let Some(state) = self.state.clone() else {
+            return Err(Error::InvalidOperation("the device cannot migrate"));
+        };
+        let stopped = self.queues.iter().all(|slot| slot.running.is_none());
+        if !stopped || self.transfer.is_some() {
+            return Err(Error::InvalidOperation(
+                "the state is transferred once, while all queues are stopped",
+            ));
+        }
+        let stop = self.stop.as_ref().ok_or(Error::InvalidParam)?.try_clone();
+        let requests = self
+            .queues
+            .iter()
+            .map(|slot| slot.put_back.clone())
+            .collect();
+        let transfer = stop.and_then(|stop| {
+            let ends = (pipe, stop);
+            Transfer::start(state, direction, ends, requests)
+        });
+        self.transfer = Some(transfer.map_err(Error::ReqHandlerError)?);
+        self.saved |= direction == VhostTransferStateDirection::SAVE;
+        Ok(None)
     }
 
+    /// Returns the result of the transfer. The monitor requests it after the end of the pipe.
     fn check_device_state(&mut self) -> Result<()> {
-        Err(Error::InvalidOperation(
-            "device state transfer is not supported",
-        ))
+        let done = self.end_transfer();
+        if let Err(error) = &done {
+            tracing::error!(device = self.name, "migration failed: {error}");
+        }
+        done.map_err(Error::ReqHandlerError)
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
         Ok(VhostUserShMemConfig::new(0, &[]))
     }
 
-    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
-        Err(Error::InvalidOperation(
-            "dirty page logging is not supported",
-        ))
+    /// The handler replies to no request that failed with `ReqHandlerError`, and the monitor waits
+    /// for this reply: any other error ends the connection.
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let map = DirtyLog::map(file, log.mmap_offset, log.mmap_size);
+        self.log = Some(Arc::new(map.map_err(|_| Error::InvalidParam)?));
+        self.update_logs();
+        Ok(())
     }
 }
 
@@ -738,5 +850,102 @@ mod tests {
             let control = bench.control.lock().expect("free");
             assert_eq!(control.memory.regions(), 0, "{body:x?}");
         }
+    }
+
+    struct Text(Mutex<(Vec<u8>, usize)>);
+
+    impl DeviceState for Text {
+        fn save(&self, to: &mut dyn io::Write) -> io::Result<()> {
+            to.write_all(&self.0.lock().expect("free").0)
+        }
+
+        fn load(&self, from: &mut dyn Read) -> io::Result<()> {
+            let mut state = self.0.lock().expect("free");
+            state.0.clear();
+            from.read_to_end(&mut state.0).map(drop)
+        }
+
+        fn resume(&self) {
+            self.0.lock().expect("free").1 += 1;
+        }
+    }
+
+    const SET_DEVICE_STATE_FD: u32 = 42;
+    const CHECK_DEVICE_STATE: u32 = 43;
+
+    #[test]
+    fn a_device_with_state_transfers_it() {
+        let mut bench = bench();
+        bench.agree();
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let (mut reader, writer) = (File::from(reader), File::from(writer));
+        const NO_FILE: u64 = 1 << 8;
+        const SAVE: u64 = 0;
+        const LOAD: u64 = 1;
+        // Without state.
+        bench.send(SET_DEVICE_STATE_FD, 1, &[SAVE], &[&writer]);
+        assert_ne!(bench.answer(SET_DEVICE_STATE_FD) & 0xff, 0);
+        bench.send(CHECK_DEVICE_STATE, 1, &[], &[]);
+        assert_ne!(bench.answer(CHECK_DEVICE_STATE), 0);
+        bench.send(1, 1, &[], &[]);
+        assert_eq!(bench.answer(1) & LOG_ALL, 0);
+
+        let text = Arc::new(Text(Mutex::new((b"state".to_vec(), 0))));
+        bench.control.lock().expect("free").state = Some(text.clone());
+        bench.send(1, 1, &[], &[]);
+        assert_ne!(bench.answer(1) & LOG_ALL, 0);
+        bench.send(SET_DEVICE_STATE_FD, 1, &[SAVE], &[&writer]);
+        assert_eq!(bench.answer(SET_DEVICE_STATE_FD), NO_FILE);
+        drop(writer);
+        let mut saved = Vec::new();
+        reader.read_to_end(&mut saved).expect("read");
+        assert!(saved.ends_with(b"state"));
+        bench.send(CHECK_DEVICE_STATE, 1, &[], &[]);
+        assert_eq!(bench.answer(CHECK_DEVICE_STATE), 0);
+        // The result is returned once.
+        bench.send(CHECK_DEVICE_STATE, 1, &[], &[]);
+        assert_ne!(bench.answer(CHECK_DEVICE_STATE), 0);
+        // The guest continues here.
+        let mut control = bench.control.lock().expect("free");
+        assert!(control.saved);
+        control.resume();
+        control.resume();
+        drop(control);
+        assert_eq!(text.0.lock().expect("free").1, 1);
+
+        for (bytes, valid) in [(&saved[..], true), (b"barge-vq", false), (b"", false)] {
+            let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+            let reader = File::from(reader);
+            bench.send(SET_DEVICE_STATE_FD, 1, &[LOAD], &[&reader]);
+            assert_eq!(bench.answer(SET_DEVICE_STATE_FD), NO_FILE);
+            rustix::io::write(&writer, bytes).expect("written");
+            drop(writer);
+            bench.send(CHECK_DEVICE_STATE, 1, &[], &[]);
+            assert_eq!(bench.answer(CHECK_DEVICE_STATE) == 0, valid);
+        }
+        assert_eq!(text.0.lock().expect("free").0, b"state");
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_mapped_ends_the_connection() {
+        const SET_LOG_BASE: u32 = 6;
+        let mut bench = bench();
+        let state = Arc::new(Text(Mutex::default()));
+        bench.control.lock().expect("free").state = Some(state);
+        bench.send(1, 1, &[], &[]);
+        bench.answer(1);
+        let features = VhostUserProtocolFeatures::LOG_SHMFD.bits();
+        bench.send(16, 1, &[features], &[]);
+        let file = memory();
+        bench.send(SET_LOG_BASE, 1, &[8192, 0], &[&file]);
+        let mut answer = [0; 28];
+        bench.monitor.read_exact(&mut answer).expect("an answer");
+        assert!(bench.control.lock().expect("free").log.is_some());
+        bench.send(SET_LOG_BASE, 1, &[8192, 4096], &[&file]);
+        bench
+            .device
+            .join()
+            .expect("no panic")
+            .expect_err("beyond the end of its file");
     }
 }

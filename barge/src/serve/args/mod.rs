@@ -25,7 +25,7 @@ use self::control::ControlArgs;
 use self::device::{Affinity, Drive, NinePDevice, SocketArg};
 use self::nfs_state::StateArgs;
 use self::share::ShareArgs;
-use self::virtiofs::{Cache, Negotiate};
+use self::virtiofs::{Cache, MigrationMode, MigrationOnError, Negotiate};
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
 use super::nfs_tls::TlsArgs;
@@ -233,6 +233,29 @@ pub(crate) struct VirtiofsArgs {
         overrides_with = "no_killpriv_v2"
     )]
     _killpriv_v2: bool,
+    /// How to find the files of a virtiofs guest again after its live migration
+    ///
+    /// The source of the migration decides. find-paths serves copies of a directory, too.
+    #[arg(
+        long = "virtiofs-migration-mode",
+        value_name = "MODE",
+        default_value = "find-paths"
+    )]
+    pub(in crate::serve) migration_mode: MigrationMode,
+    /// Reaction to files of a virtiofs guest that cannot be migrated
+    ///
+    /// Both ends of the migration apply it.
+    #[arg(
+        long = "virtiofs-migration-on-error",
+        value_name = "ACTION",
+        default_value = "abort"
+    )]
+    pub(in crate::serve) migration_on_error: MigrationOnError,
+    /// With find-paths, check by file handles that the migrated files are the same ones
+    ///
+    /// Source and destination must share the same directory of the same file system.
+    #[arg(long = "virtiofs-migration-verify-handles")]
+    pub(in crate::serve) migration_verify_handles: bool,
     /// When to offer POSIX ACLs to virtiofs guests
     ///
     /// auto offers them if the source has them, always also refuses guests that do not enforce

@@ -56,6 +56,42 @@ impl From<Cache> for fuse::server::Cache {
     }
 }
 
+/// How a guest's files are found again after a live migration, with virtiofsd's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MigrationMode {
+    /// By their paths, which the source finds when the guest is stopped
+    FindPaths,
+    /// By their file handles: both ends share the same directory of the same file system
+    FileHandles,
+}
+
+impl From<MigrationMode> for fuse::server::MigrationMode {
+    fn from(mode: MigrationMode) -> fuse::server::MigrationMode {
+        match mode {
+            MigrationMode::FindPaths => fuse::server::MigrationMode::FindPaths,
+            MigrationMode::FileHandles => fuse::server::MigrationMode::FileHandles,
+        }
+    }
+}
+
+/// The reaction to files that cannot be migrated, with virtiofsd's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MigrationOnError {
+    /// The migration fails, and the guest continues where it was
+    Abort,
+    /// The guest gets errors for these files
+    GuestError,
+}
+
+impl From<MigrationOnError> for fuse::server::MigrationOnError {
+    fn from(action: MigrationOnError) -> fuse::server::MigrationOnError {
+        match action {
+            MigrationOnError::Abort => fuse::server::MigrationOnError::Abort,
+            MigrationOnError::GuestError => fuse::server::MigrationOnError::GuestError,
+        }
+    }
+}
+
 /// When the device offers a feature, with virtiofsd's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Negotiate {

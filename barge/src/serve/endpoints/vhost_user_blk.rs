@@ -12,7 +12,7 @@ use crate::Failure;
 use crate::serve::args::device::{Drive, SocketArg};
 use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
 use crate::serve::exports::{Catalog, Exports};
-use crate::serve::vhost::{self, DeviceKind, DeviceSocket, VhostOptions};
+use crate::serve::vhost::{self, DeviceKind, DeviceSession, DeviceSocket, VhostOptions};
 
 /// Block devices.
 pub(super) struct VhostUserBlk {
@@ -42,7 +42,7 @@ impl VhostUserBlk {
             config_space: virtio::config_space(&disk, QUEUES, DEPTH),
         };
         let kind = DeviceKind {
-            session: Box::new(move || Arc::new(virtio::Device::new(disk.clone()))),
+            session: Box::new(move || DeviceSession::fixed(virtio::Device::new(disk.clone()))),
             config,
             unpinned: 0,
         };

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use engine::Engine;
 use vfs::Export;
 use virtqueue::DeviceConfig;
-use wire::Session;
 
 use super::p9::NinePServer;
 use crate::Failure;
 use crate::serve::args::device::{NinePDevice, SocketArg};
 use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
 use crate::serve::exports::Catalog;
-use crate::serve::vhost::{self, DeviceKind, DeviceSocket, VhostOptions};
+use crate::serve::vhost::{self, DeviceKind, DeviceSession, DeviceSocket, VhostOptions};
 
 /// The feature bit of a tag in the configuration (`VIRTIO_9P_F_MOUNT_TAG`).
 const MOUNT_TAG: u64 = 1;
@@ -50,7 +49,7 @@ impl Virtio9p {
                 self.p9.server_of(Arc::new(SingleExport(only)))
             }
         };
-        let session = move || -> Arc<dyn Session> { Arc::new(server.queue_session()) };
+        let session = move || DeviceSession::fixed(server.queue_session());
         let kind = DeviceKind {
             session: Box::new(session),
             config: DeviceConfig {

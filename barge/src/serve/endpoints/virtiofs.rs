@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::Engine;
-use fuse::server::{Options, Server};
+use fuse::server::{Migration, Options, Server};
 use virtqueue::DeviceConfig;
 
 use crate::Failure;
@@ -13,7 +13,7 @@ use crate::serve::args::device::SocketArg;
 use crate::serve::args::virtiofs::{POSIX_ACL, Tag};
 use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
 use crate::serve::exports::Catalog;
-use crate::serve::vhost::{self, DeviceKind, DeviceSocket, VhostOptions};
+use crate::serve::vhost::{self, DeviceKind, DeviceSession, DeviceSocket, VhostOptions};
 
 /// virtiofs devices.
 pub(in crate::serve) struct Virtiofs {
@@ -40,6 +40,11 @@ impl Virtiofs {
             posix_acl: args.posix_acl.is_offered(),
             required: args.posix_acl.required(POSIX_ACL),
             announce_submounts: !args.no_announce_submounts,
+            migration: Migration {
+                mode: args.migration_mode.into(),
+                on_error: args.migration_on_error.into(),
+                verify_handles: args.migration_verify_handles,
+            },
             ..Default::default()
         };
         Virtiofs::new(vec![share], options, Some(Tag::NONE), vhost)
@@ -69,7 +74,13 @@ impl Virtiofs {
         let export = context.exports.named(share.name.as_deref(), "--virtiofs")?;
         let server = Server::new(export, self.options.clone());
         let kind = DeviceKind {
-            session: Box::new(move || Arc::new(server.session())),
+            session: Box::new(move || {
+                let session = Arc::new(server.session());
+                DeviceSession {
+                    migrates: Some(session.clone()).filter(|session| session.can_migrate()),
+                    session,
+                }
+            }),
             config: DeviceConfig {
                 // Request queues and the high-priority queue.
                 queues: 1 + REQUEST_QUEUES,

@@ -5,7 +5,7 @@ use layers::{Translation, XattrMap};
 
 use super::ids::NamespaceRange;
 use crate::serve::args::confinement::Seccomp;
-use crate::serve::args::virtiofs::{Cache, Negotiate, Tag};
+use crate::serve::args::virtiofs::{Cache, MigrationMode, MigrationOnError, Negotiate, Tag};
 use crate::serve::modcaps::Modcaps;
 
 /// Options of virtiofsd; the help of each says what barge does with it
@@ -155,18 +155,24 @@ pub(crate) struct VirtiofsdArgs {
     /// The host refuses it for files that the caller does not own.
     #[arg(long)]
     pub(super) preserve_noatime: bool,
-    /// Accepted without effect: the device reports to the monitor that it cannot migrate
-    #[arg(long, value_name = "MODE")]
-    migration_mode: Option<MigrationMode>,
-    /// Accepted without effect: migration is not supported
-    #[arg(long, value_name = "WHAT")]
-    migration_on_error: Option<MigrationOnError>,
-    /// Accepted without effect: migration is not supported
+    /// How to find the guest's files again after a live migration
+    ///
+    /// The source of the migration decides. find-paths serves copies of a directory, too.
+    #[arg(long, value_name = "MODE", default_value = "find-paths")]
+    pub(super) migration_mode: MigrationMode,
+    /// Reaction to files that cannot be migrated
+    ///
+    /// Both ends of the migration apply it.
+    #[arg(long, value_name = "ACTION", default_value = "abort")]
+    pub(super) migration_on_error: MigrationOnError,
+    /// With find-paths, check by file handles that the files found are the same ones
+    ///
+    /// Source and destination must share the same directory of the same file system.
     #[arg(long)]
-    migration_verify_handles: bool,
-    /// Accepted without effect: migration is not supported
-    #[arg(long)]
-    migration_confirm_paths: bool,
+    pub(super) migration_verify_handles: bool,
+    /// Always done: paths are confirmed when the guest is stopped
+    #[arg(long = "migration-confirm-paths")]
+    _migration_confirm_paths: bool,
     /// Options of the older virtiofsd: source=DIR, cache=none, xattr, no_posix_lock
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub(super) compat: Vec<String>,
@@ -203,14 +209,6 @@ impl VirtiofsdArgs {
     /// Returns whether to log to syslog.
     pub(crate) fn syslog(&self) -> bool {
         self.syslog
-    }
-
-    /// Returns whether any option of migration was given.
-    pub(super) fn migrates(&self) -> bool {
-        self.migration_mode.is_some()
-            || self.migration_on_error.is_some()
-            || self.migration_verify_handles
-            || self.migration_confirm_paths
     }
 }
 
@@ -255,16 +253,4 @@ pub(super) enum Level {
     Info,
     Debug,
     Trace,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum MigrationMode {
-    FindPaths,
-    FileHandles,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum MigrationOnError {
-    Abort,
-    GuestError,
 }

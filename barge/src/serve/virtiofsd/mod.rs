@@ -11,6 +11,7 @@ use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use fuse::server::Migration;
 use layers::disk_quota::DiskLimits;
 use layers::gate::AccessPolicy;
 use layers::hide::Rules;
@@ -56,7 +57,6 @@ pub(super) fn prepare(args: &VirtiofsdArgs) -> Result<Prepared, Failure> {
     if args.confined_fd.is_some() {
         confinement::end_with_parent()?;
     } else {
-        args.log_unsupported_options();
         args.plan(&dir, &addr)?;
         let group = users::socket_group(args.socket_group.as_deref())?;
         let listener = listen(&addr, group)?;
@@ -77,7 +77,8 @@ pub(super) fn prepare(args: &VirtiofsdArgs) -> Result<Prepared, Failure> {
 
 /// The supported features beyond the options that every vhost-user file system program has (QEMU's
 /// `docs/interop/vhost-user.json`, virtiofsd's README).
-const FEATURES: [&str; 3] = [
+const FEATURES: [&str; 4] = [
+    "migrate-precopy",
     "posix-acl-negotiation-mode",
     "security-label-negotiation-mode",
     "separate-options",
@@ -229,6 +230,11 @@ impl VirtiofsdArgs {
             killpriv_v2: !self.no_killpriv_v2,
             allow_mmap: self.allow_mmap,
             noatime: self.preserve_noatime,
+            migration: Migration {
+                mode: self.migration_mode.into(),
+                on_error: self.migration_on_error.into(),
+                verify_handles: self.migration_verify_handles,
+            },
             ..Default::default()
         }
     }
@@ -257,15 +263,6 @@ impl VirtiofsdArgs {
             uids: map("--translate-uid", &self.translate_uid)?,
             gids: map("--translate-gid", &self.translate_gid)?,
         }))
-    }
-
-    /// Logs the requested options and defaults of virtiofsd that are accepted without their effect.
-    fn log_unsupported_options(&self) {
-        if self.migrates() {
-            tracing::info!(
-                "--migration options have no effect: the device does not offer migration"
-            );
-        }
     }
 
     fn limit_descriptors(&self) -> Result<(), Failure> {

@@ -98,11 +98,11 @@ struct Entries<'a, 'b> {
 
 impl Entries<'_, '_> {
     /// Adds an entry with node id 0, which does not count as a look-up.
-    fn dot(&mut self, ino: NodeId, off: u64, name: &[u8]) {
+    fn dot(&mut self, id: NodeId, off: u64, name: &[u8]) {
         if self.fits(name) {
             self.put(&Dirent {
                 entry: self.plus.then(EntryOut::default),
-                ino,
+                ino: self.request.session.nodes.inode_number(id),
                 off,
                 kind: Kind::Directory.d_type(),
                 name,
@@ -149,7 +149,7 @@ impl DirSink for Entries<'_, '_> {
             .extend(looked.map(|looked| looked.nodeid).filter(|&id| id != 0));
         self.put(&Dirent {
             entry: looked,
-            ino: entry.id,
+            ino: self.request.session.nodes.inode_number(entry.id),
             off: offset_of(entry.cookie),
             kind: entry.kind.map_or(0, Kind::d_type),
             name: entry.name,

@@ -123,6 +123,26 @@ impl Handles {
         Ok(removed.open)
     }
 
+    /// Returns the results of `map` for all handles.
+    pub(super) fn snapshot<T>(
+        &self,
+        incarnation: Incarnation,
+        map: impl Fn(u64, &Arc<Open>) -> T,
+    ) -> Vec<T> {
+        self.table
+            .snapshot(incarnation, |fh, handle| map(fh, &handle.open))
+    }
+
+    /// Returns the number of the next handle.
+    pub(super) fn next(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Lets numbers continue at `next` or later.
+    pub(super) fn set_next(&self, next: u64) {
+        self.next.fetch_max(next, Ordering::Relaxed);
+    }
+
     /// Begins an incarnation with an empty table, and returns the previous one's handles to be
     /// closed.
     pub(super) fn begin(&self, incarnation: Incarnation) -> Vec<Entries<Handle>> {
@@ -140,10 +160,19 @@ impl Handles {
 
 impl ReservedHandle<'_> {
     /// Stores `open` and returns its handle, or `ESTALE` if its incarnation is over.
-    pub(super) fn store(mut self, incarnation: Incarnation, open: Open) -> Result<u64> {
+    pub(super) fn store(self, incarnation: Incarnation, open: Open) -> Result<u64> {
+        let fh = self.handles.next.fetch_add(1, Ordering::Relaxed);
+        self.store_as(incarnation, fh, open)
+    }
+
+    /// Stores `open` as the handle `fh`. Returns `EEXIST` if it exists, and `ESTALE` if its
+    /// incarnation is over.
+    pub(super) fn store_as(mut self, incarnation: Incarnation, fh: u64, open: Open) -> Result<u64> {
         let handles = self.handles;
-        let fh = handles.next.fetch_add(1, Ordering::Relaxed);
         let mut shard = handles.table.shard(incarnation, fh).ok_or(Errno::ESTALE)?;
+        if shard.entries.contains_key(&fh) {
+            return Err(Errno::EEXIST);
+        }
         let charge = self.charge.take().ok_or(Errno::ESTALE)?;
         let open = Arc::new(open);
         shard.entries.insert(

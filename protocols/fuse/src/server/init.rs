@@ -35,7 +35,7 @@ impl Negotiated {
     /// No granted flag is this high.
     const MINOR_AT: u32 = 56;
 
-    fn pack(self) -> u64 {
+    pub(super) fn pack(self) -> u64 {
         u64::from(self.minor) << Negotiated::MINOR_AT | self.flags.bits()
     }
 
@@ -150,7 +150,7 @@ impl RequestContext<'_> {
 
 impl Session {
     /// Returns the flags to grant if the client offers them.
-    fn grants(&self) -> InitFlags {
+    pub(super) fn grants(&self) -> InitFlags {
         let options = &self.options;
         let mut flags = InitFlags::ASYNC_READ
             | InitFlags::ATOMIC_O_TRUNC

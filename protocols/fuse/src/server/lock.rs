@@ -47,7 +47,7 @@ impl MountLocks {
 
 impl HandleLocks {
     /// Records that a lock is requested through this handle.
-    fn record_request(&self) {
+    pub(super) fn record_request(&self) {
         if self.requested.load(Ordering::Acquire) {
             return;
         }
@@ -85,6 +85,17 @@ impl LockOwnerId {
 
     pub(super) fn flock(number: u64) -> LockOwnerId {
         LockOwnerId::of(LockFamily::Flock, number)
+    }
+
+    /// Returns the bytes for the lock table.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Returns the client's number in the lock table's id of one of its owners.
+    pub(super) fn number_of(id: &[u8]) -> Option<u64> {
+        let id: &[u8; 9] = id.try_into().ok()?;
+        id.last_chunk().map(|number| u64::from_le_bytes(*number))
     }
 
     fn of(space: LockFamily, number: u64) -> LockOwnerId {

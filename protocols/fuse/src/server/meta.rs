@@ -41,7 +41,7 @@ impl RequestContext<'_> {
                 uid: attr.uid,
                 gid: attr.gid,
                 mode: attr.st_mode() as u16,
-                ino: attr.id,
+                ino: self.session.nodes.inode_number(attr.id),
                 size: attr.size,
                 blocks: attr.blocks,
                 atime: time(attr.atime),

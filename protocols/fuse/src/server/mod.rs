@@ -26,6 +26,7 @@ mod lock;
 mod lookup;
 mod make;
 mod meta;
+mod migration;
 mod nodes;
 mod notify;
 mod open;
@@ -49,6 +50,7 @@ use self::handles::{Handles, Open};
 use self::init::Negotiated;
 use self::io_modes::IoModes;
 use self::lock::MountLocks;
+use self::migration::ReleasedLocks;
 use self::nodes::{NodeRef, Nodes};
 use self::notify::Coherence;
 use self::privileges::Restored;
@@ -61,6 +63,7 @@ use crate::numbers::InitFlags;
 use crate::{DecodeError, WireFormat};
 
 pub use self::io_modes::BackingRegistry;
+pub use self::migration::{Migration, MigrationMode, MigrationOnError};
 pub use self::notify::{Coverage, Notification, Repeat};
 pub use self::options::{Cache, Options};
 
@@ -93,6 +96,7 @@ impl Server {
             handles: Handles::new(options.max_handles),
             nodes: Nodes::new(options.max_nodes),
             restored: Restored::default(),
+            released: Mutex::default(),
             client: lockers.client,
             mount_locks: Mutex::new(lockers),
             capabilities: export.fs.capabilities(),
@@ -122,6 +126,8 @@ pub struct Session {
     handles: Handles,
     nodes: Nodes,
     restored: Restored,
+    /// The locks that were released for a migration.
+    released: Mutex<ReleasedLocks>,
     /// The I/O modes of open files, if any file may bypass the client's page cache.
     io_modes: Option<Arc<IoModes>>,
     /// The validity of caches while changes by others are reported.
@@ -176,6 +182,7 @@ impl Session {
         self.negotiated.store(incarnation, Ordering::Release);
         self.incarnation.store(incarnation, Ordering::Release);
         *lockers = MountLocks::new(&self.export);
+        self.released.lock().clear();
         if let Some(ways) = &self.io_modes {
             ways.begin(incarnation);
         }
@@ -302,6 +309,10 @@ impl wire::Session for Session {
                 ServeOutcome::Done
             }
         })
+    }
+
+    fn was_interrupted(&self, call: &Call) -> bool {
+        call.noted_error() == Errno::EINTR.raw()
     }
 
     fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {

@@ -4,10 +4,12 @@
 //! node. Only the root's id is 1; if the source numbers another node 1, that node gets the root's
 //! number instead.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::RwLock;
 use vfs::{Entry, Errno, Node, NodeId, Result};
 
 use super::table::{Entries, Incarnation, Table};
@@ -20,6 +22,10 @@ pub(super) struct Nodes {
     count: AtomicUsize,
     max: usize,
     generations: AtomicU32,
+    /// The inode numbers that the client knows from the server it was migrated from.
+    migrated: RwLock<MigratedNumbers>,
+    /// Whether any of them differs from the source's here.
+    has_migrated: AtomicBool,
 }
 
 pub(super) struct NodeEntry {
@@ -39,6 +45,51 @@ pub(super) struct NodeRef {
     pub(super) device: u64,
 }
 
+/// A node of a client that migrates.
+#[derive(Clone)]
+pub(super) struct SavedNode {
+    pub(super) nodeid: u64,
+    pub(super) node: NodeRef,
+    pub(super) lookups: u32,
+    pub(super) generation: u32,
+}
+
+/// The inode numbers of migrated nodes that the source numbers differently here.
+///
+/// The numbers of all other nodes change places with them, so that numbers stay unique: the map
+/// is completed to a permutation.
+#[derive(Default)]
+struct MigratedNumbers {
+    /// The client's numbers, by the source's.
+    clients: HashMap<NodeId, u64>,
+    /// The source's numbers, by the client's.
+    sources: HashMap<u64, NodeId>,
+}
+
+impl MigratedNumbers {
+    /// Records a number. Returns false if either is recorded already.
+    fn insert(&mut self, source: NodeId, client: u64) -> bool {
+        if self.clients.contains_key(&source) || self.sources.contains_key(&client) {
+            return false;
+        }
+        self.clients.insert(source, client);
+        self.sources.insert(client, source);
+        true
+    }
+
+    fn client_number(&self, id: NodeId) -> u64 {
+        if let Some(&number) = self.clients.get(&id) {
+            return number;
+        }
+        // The client's number `id` belongs to another node, whose own number may as well.
+        let mut free = id;
+        while let Some(&source) = self.sources.get(&free) {
+            free = source;
+        }
+        free
+    }
+}
+
 /// A node's id and generation, as sent to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
@@ -54,6 +105,8 @@ impl Nodes {
             count: AtomicUsize::new(0),
             max: most,
             generations: AtomicU32::new(1),
+            migrated: RwLock::default(),
+            has_migrated: AtomicBool::new(false),
         }
     }
 
@@ -179,7 +232,77 @@ impl Nodes {
         let past = self.table.begin(incarnation);
         let count = past.iter().map(Entries::len).sum();
         self.count.fetch_sub(count, Ordering::Relaxed);
+        self.has_migrated.store(false, Ordering::Relaxed);
+        *self.migrated.write() = MigratedNumbers::default();
         past
+    }
+
+    /// Returns all nodes.
+    pub(super) fn snapshot(&self, incarnation: Incarnation) -> Vec<SavedNode> {
+        self.table
+            .snapshot(incarnation, |nodeid, looked| SavedNode {
+                nodeid,
+                node: looked.node.clone(),
+                lookups: looked.lookups,
+                generation: looked.generation,
+            })
+    }
+
+    /// Adds a node that the client has looked up at another server, where the root had the number
+    /// `root`. The root comes first. Returns `EEXIST` if the client has another id for it, `ENFILE`
+    /// if the table is full, and `ESTALE` if its incarnation is over.
+    pub(super) fn restore(
+        &self,
+        incarnation: Incarnation,
+        root: u64,
+        saved: SavedNode,
+    ) -> Result<()> {
+        let number = match saved.nodeid {
+            ROOT_ID => root,
+            nodeid if nodeid == root => ROOT_ID,
+            nodeid => nodeid,
+        };
+        let id = saved.node.node.id();
+        if !self.migrated.write().insert(id, number) {
+            return Err(Errno::EEXIST);
+        }
+        if id != number {
+            self.has_migrated.store(true, Ordering::Release);
+        }
+        if saved.nodeid == ROOT_ID {
+            self.root.store(root, Ordering::Relaxed);
+        }
+        let nodeid = saved.nodeid;
+        let mut shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
+        if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Errno::ENFILE);
+        }
+        let entry = NodeEntry {
+            node: saved.node,
+            lookups: saved.lookups,
+            generation: saved.generation,
+        };
+        shard.entries.insert(nodeid, entry);
+        Ok(())
+    }
+
+    /// Returns the inode number of the root, as the client sees it.
+    pub(super) fn root_number(&self) -> u64 {
+        self.root.load(Ordering::Relaxed)
+    }
+
+    /// Returns the next generation.
+    pub(super) fn next_generation(&self) -> u32 {
+        self.generations.load(Ordering::Relaxed)
+    }
+
+    /// Ends a sequence of [`Nodes::restore`]. Generations continue at `next`.
+    pub(super) fn end_restore(&self, next: u32) {
+        self.generations.store(next, Ordering::Relaxed);
+        if !self.has_migrated.load(Ordering::Relaxed) {
+            *self.migrated.write() = MigratedNumbers::default();
+        }
     }
 
     /// Passes the id of each node to `each`, without a lock.
@@ -194,10 +317,19 @@ impl Nodes {
 
     /// Returns the id for a node of this number.
     pub(super) fn nodeid_of(&self, id: NodeId) -> u64 {
+        let id = self.inode_number(id);
         match self.root.load(Ordering::Relaxed) {
             root if id == root => ROOT_ID,
             root if id == ROOT_ID => root,
             _ => id,
+        }
+    }
+
+    /// Returns the inode number that the client sees for the source's.
+    pub(super) fn inode_number(&self, id: NodeId) -> u64 {
+        match self.has_migrated.load(Ordering::Acquire) {
+            true => self.migrated.read().client_number(id),
+            false => id,
         }
     }
 

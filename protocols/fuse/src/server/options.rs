@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::migration::Migration;
 use crate::numbers::{Fopen, InitFlags, PAGE};
 
 /// Validity of the client's caches, named as virtiofsd's `--cache` policies.
@@ -77,6 +78,8 @@ pub struct Options {
     pub max_nodes: usize,
     /// The most files and directories that are open at once.
     pub max_handles: usize,
+    /// The migration of a client to another server.
+    pub migration: Migration,
 }
 
 impl Default for Options {
@@ -107,6 +110,7 @@ impl Default for Options {
             max_nodes: 16 << 20,
             // As many as a process's descriptors on common systems.
             max_handles: 1 << 20,
+            migration: Migration::default(),
         }
     }
 }

@@ -82,7 +82,7 @@ impl RequestContext<'_> {
     /// Returns the reply to a look-up of `entry` in `up`, and counts the look-up.
     pub(super) fn entry_out(&self, up: &NodeRef, entry: &Entry) -> Result<EntryOut> {
         let id = self.session.nodes.add_lookup(self.incarnation, entry)?;
-        let mut attr = attr_out(&entry.attr);
+        let mut attr = self.attr_out(&entry.attr);
         if self.negotiated.has(InitFlags::SUBMOUNTS) && entry.attr.device != up.device {
             attr.flags |= ATTR_SUBMOUNT;
         }
@@ -118,29 +118,29 @@ impl RequestContext<'_> {
         let answer = AttrOut {
             attr_valid: validity.as_secs(),
             attr_valid_nsec: validity.subsec_nanos(),
-            attr: attr_out(attr),
+            attr: self.attr_out(attr),
         };
         self.reply(&[&answer.encode()])
     }
-}
 
-fn attr_out(attr: &Attr) -> layout::Attr {
-    layout::Attr {
-        ino: attr.id,
-        size: attr.size,
-        blocks: attr.blocks,
-        atime: attr.atime.sec as u64,
-        mtime: attr.mtime.sec as u64,
-        ctime: attr.ctime.sec as u64,
-        atimensec: attr.atime.nsec,
-        mtimensec: attr.mtime.nsec,
-        ctimensec: attr.ctime.nsec,
-        mode: attr.st_mode(),
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: encode_device(attr.rdev),
-        blksize: attr.blksize,
-        flags: 0,
+    fn attr_out(&self, attr: &Attr) -> layout::Attr {
+        layout::Attr {
+            ino: self.session.nodes.inode_number(attr.id),
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: attr.atime.sec as u64,
+            mtime: attr.mtime.sec as u64,
+            ctime: attr.ctime.sec as u64,
+            atimensec: attr.atime.nsec,
+            mtimensec: attr.mtime.nsec,
+            ctimensec: attr.ctime.nsec,
+            mode: attr.st_mode(),
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: encode_device(attr.rdev),
+            blksize: attr.blksize,
+            flags: 0,
+        }
     }
 }

@@ -56,6 +56,23 @@ impl<V> Table<V> {
         }
     }
 
+    /// Returns the results of `map` for all entries, if `incarnation` is the current one. `map` is
+    /// called with a shard locked.
+    pub(super) fn snapshot<T>(
+        &self,
+        incarnation: Incarnation,
+        map: impl Fn(u64, &V) -> T,
+    ) -> Vec<T> {
+        let mut all = Vec::new();
+        for shard in self.0.all() {
+            let shard = shard.lock();
+            if shard.incarnation == incarnation {
+                all.extend(shard.entries.iter().map(|(&key, value)| map(key, value)));
+            }
+        }
+        all
+    }
+
     /// Begins an incarnation, and returns the previous one's entries.
     pub(super) fn begin(&self, incarnation: Incarnation) -> Vec<Entries<V>> {
         let begin = |shard: &Mutex<Shard<V>>| {

@@ -6,6 +6,7 @@ mod incarnations;
 mod io_modes;
 mod labels;
 mod locks;
+mod migration;
 mod mount;
 mod names;
 mod net;

@@ -215,6 +215,7 @@ impl Format for Erofs {
             changes: Support::None,
             devices: Support::Native,
             owners: Support::Native,
+            persistent: true,
             stable_cookies: true,
             no_birth_times: true,
         }

@@ -176,6 +176,7 @@ impl ProtocolVersion for V3 {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             handles: Support::Native,
+            persistent: true,
             // The time in nanoseconds.
             change: Support::Emulated,
             devices: Support::Native,

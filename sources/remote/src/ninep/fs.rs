@@ -119,6 +119,7 @@ impl FileSystem for Remote9p {
         let linux = self.shared.session.is_linux();
         let native = |has| if has { Support::Native } else { Support::None };
         Capabilities {
+            persistent: true,
             xattr: native(linux),
             host_locks: native(linux),
             // The change attribute is the time in nanoseconds on servers without a counter.

@@ -104,6 +104,7 @@ impl FileSystem for RemoteFuse {
         let client = self.shared.channel.client();
         let native = |has| if has { Support::Native } else { Support::None };
         Capabilities {
+            persistent: true,
             xattr: Support::Native,
             acl: native(client.has(InitFlags::POSIX_ACL)),
             host_locks: native(client.has(InitFlags::POSIX_LOCKS)),

@@ -78,6 +78,7 @@ impl ProtocolVersion for V4 {
             xattr: if_any(self.xattr),
             host_locks: Support::Native,
             handles: Support::Native,
+            persistent: true,
             change: Support::Native,
             holes: if_any(self.core.minor >= 2),
             // The server may still refuse the operation.

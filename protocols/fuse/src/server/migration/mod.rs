@@ -1,0 +1,693 @@
+//! The state of a session for the live migration of its client.
+//!
+//! [`Session::save`] writes the result of INIT, the nodes that the client has looked up, its open
+//! files and its locks; [`Session::load`] continues with them in another process, with the numbers
+//! that the client knows. Nodes are found again by their names or by their handles
+//! ([`MigrationMode`]), beneath the root and as any request would, so that a state of unknown
+//! origin reaches nothing outside the export.
+//!
+//! The client is stopped while its state is saved or loaded: no request is served.
+//!
+//! - A node without a name, whose file is not open, is left out: each use of it returns `ESTALE`,
+//!   as the client's FORGET may be on its way.
+//! - Locks are released before they are written, as the next process acquires them from the same
+//!   host; [`Session::resume`] acquires them again if the client stays.
+//! - Not migrated: the list of nodes with restored privileges (`privileges.rs`), without which a
+//!   file that is being copied up loses its set-id bits.
+//!
+//! Lock order: `released`, then the lock table's.
+
+mod format;
+mod paths;
+
+use std::collections::HashMap;
+use std::io::{self, BufReader, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use vfs::lock::{Lock, LockFamily, Owner};
+use vfs::{AttrMask, Call, Caller, Cx, Errno, File, Kind, Name, Node, NodeId, OpenFlags, Patience};
+
+use self::format::{Fixed, Location, LockState, NodeState, OpenState, Reader, Writer, invalid};
+use self::paths::{Names, is_removed};
+use super::Session;
+use super::handles::{HandleLocks, Open};
+use super::init::Negotiated;
+use super::io_modes::IoMode;
+use super::lock::LockOwnerId;
+use super::nodes::{NodeRef, SavedNode};
+use super::table::Incarnation;
+use crate::numbers::{InitFlags, MINOR, OLDEST_MINOR, ROOT_ID};
+
+/// The way in which nodes are found again after a migration, with virtiofsd's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MigrationMode {
+    /// By their paths below the root: source and destination may be copies of each other.
+    #[default]
+    FindPaths,
+    /// By their file handles: both serve the same directory of the same file system.
+    FileHandles,
+}
+
+/// The reaction to nodes and files that cannot be migrated, with virtiofsd's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MigrationOnError {
+    /// The migration fails, and the client continues where it was.
+    #[default]
+    Abort,
+    /// The client gets an error for each use of them.
+    GuestError,
+}
+
+/// The options of migrations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Migration {
+    /// Used when the state is saved; a load accepts both.
+    pub mode: MigrationMode,
+    /// Used when the state is saved, and when it is loaded.
+    pub on_error: MigrationOnError,
+    /// Also saves the handle of each node that is found by its path: a load fails for nodes with
+    /// another one.
+    pub verify_handles: bool,
+}
+
+/// Locks that were released for a migration, each with its node.
+pub(super) type ReleasedLocks = Vec<(Arc<dyn Node>, Lock)>;
+
+/// The time for a failed server to release the locks of its guest, which does not run meanwhile.
+const RELOCK_TIME: Duration = Duration::from_secs(5);
+
+/// The interval of attempts.
+const RELOCK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The most entries of a list that an error names.
+const NAMED: usize = 3;
+
+impl Session {
+    /// Returns whether the session can be migrated: its tree outlives the process.
+    pub fn can_migrate(&self) -> bool {
+        self.capabilities.persistent
+    }
+
+    /// Writes the state of the session. No request is in progress, and none is served before
+    /// [`Session::resume`].
+    ///
+    /// Returns an error, with its reason for the log, if a node cannot be migrated and
+    /// [`Migration::on_error`] is to abort, or if `to` fails.
+    pub fn save(&self, call: &Call, to: &mut dyn Write) -> io::Result<()> {
+        // An earlier save may have released locks.
+        self.resume(call);
+        let call = call.internal();
+        let cx = &Cx {
+            caller: &Caller::ROOT,
+            patience: Patience::Full,
+            call: &call,
+        };
+        let incarnation = self.incarnation.load(Ordering::Acquire);
+        let mut bytes = io::BufWriter::new(to);
+        let mut writer = Writer(&mut bytes);
+        let Some(negotiated) = self.negotiated() else {
+            writer.head(0)?;
+            return writer.end();
+        };
+        let opens = self.saved_opens(incarnation);
+        let (nodes, lost) = self.saved_nodes(cx, incarnation, &opens)?;
+        self.report(&lost, "node", "has no name below the root, or no handle")?;
+        writer.head(negotiated.pack())?;
+        writer.fixed(&Fixed {
+            max_write: self.options.max_write,
+            generations: self.nodes.next_generation(),
+            root: self.nodes.root_number(),
+            next_handle: self.handles.next(),
+        })?;
+        writer.count(nodes.len())?;
+        nodes.iter().try_for_each(|node| writer.node(node))?;
+        writer.count(opens.len())?;
+        opens.iter().try_for_each(|(open, _)| writer.open(open))?;
+        let locks = self.release_for_migration(cx, &opens);
+        writer.count(locks.len())?;
+        locks.iter().try_for_each(|lock| writer.lock(lock))?;
+        writer.end()
+    }
+
+    /// Continues after [`Session::save`]: acquires the locks again that it has released. The server
+    /// that the migration failed at may hold them a little longer; a lock that somebody else has
+    /// taken meanwhile is lost, which is logged.
+    pub fn resume(&self, call: &Call) {
+        let call = call.sibling();
+        let cx = Cx {
+            caller: &Caller::ROOT,
+            patience: Patience::Full,
+            call: &call,
+        };
+        let deadline = Instant::now() + RELOCK_TIME;
+        for (node, lock) in std::mem::take(&mut *self.released.lock()) {
+            let (inode, range) = (node.id(), lock.start..=lock.end);
+            let lock = || self.export.locks.lock(&cx, &*node, lock.clone(), false);
+            let locked = loop {
+                match lock() {
+                    // Its release is not reported.
+                    Err(Errno::EAGAIN) if Instant::now() < deadline => {
+                        std::thread::sleep(RELOCK_INTERVAL);
+                    }
+                    done => break done,
+                }
+            };
+            if let Err(errno) = locked {
+                let client = self.client;
+                tracing::error!(
+                    client,
+                    inode,
+                    ?range,
+                    "a lock of the guest is lost: {errno:?}"
+                );
+            }
+        }
+    }
+
+    /// Reads a state and continues with it. No request is in progress.
+    ///
+    /// Returns an error, with its reason for the log, if the state is invalid or needs features
+    /// that this session does not have, or if a node is missing and [`Migration::on_error`] is to
+    /// abort. The session is then as before INIT.
+    pub fn load(&self, call: &Call, from: &mut dyn Read) -> io::Result<()> {
+        let incarnation = self.reset();
+        let loaded = Load {
+            session: self,
+            incarnation,
+            cx: &Cx {
+                caller: &Caller::ROOT,
+                patience: Patience::Full,
+                call: &call.internal(),
+            },
+            call,
+            nodes: HashMap::new(),
+            lost: Vec::new(),
+        }
+        .run(&mut Reader(&mut BufReader::new(from)));
+        if loaded.is_err() {
+            self.reset();
+        }
+        loaded
+    }
+
+    fn saved_opens(&self, incarnation: Incarnation) -> Vec<(OpenState, Arc<Open>)> {
+        let mut opens = self.handles.snapshot(incarnation, |fh, open| {
+            let state = OpenState {
+                fh,
+                nodeid: self.nodes.nodeid_of(open.node().id()),
+                flags: open.flags,
+                direct: open
+                    .io_mode
+                    .as_ref()
+                    .is_some_and(|way| way.mode() == IoMode::Direct),
+                locks: open.locks.requested.load(Ordering::Acquire),
+            };
+            (state, open.clone())
+        });
+        opens.sort_by_key(|(open, _)| open.fh);
+        opens
+    }
+
+    /// Returns the nodes to write, parents first, and the ids of those that cannot be migrated.
+    fn saved_nodes(
+        &self,
+        cx: &Cx<'_>,
+        incarnation: Incarnation,
+        opens: &[(OpenState, Arc<Open>)],
+    ) -> io::Result<(Vec<NodeState>, Vec<u64>)> {
+        let known = self.nodes.snapshot(incarnation);
+        let root = known.iter().find(|node| node.nodeid == ROOT_ID);
+        let root = root.ok_or_else(|| invalid("a root"))?.clone();
+        let mut list = NodeList {
+            migration: self.options.migration,
+            cx,
+            nodes: Vec::with_capacity(known.len()),
+            numbers: HashMap::new(),
+            root: root.node.node.id(),
+        };
+        list.push(Location::Root, &root);
+        let names = match self.options.migration.mode {
+            MigrationMode::FileHandles => Names::default(),
+            MigrationMode::FindPaths => {
+                let wanted = known.iter().map(|known| &known.node.node);
+                let wanted = wanted.map(|node| (node.id(), node.clone())).collect();
+                Names::find(cx, &root.node.node, &wanted)
+            }
+        };
+        let by_id: HashMap<NodeId, &SavedNode> = known
+            .iter()
+            .map(|node| (node.node.node.id(), node))
+            .collect();
+        let opened: std::collections::HashSet<u64> =
+            opens.iter().map(|(open, _)| open.nodeid).collect();
+        let mut lost = Vec::new();
+        for node in known.iter().filter(|node| node.nodeid != ROOT_ID) {
+            let found = match self.options.migration.mode {
+                MigrationMode::FindPaths => list.push_path(&names, &by_id, node),
+                MigrationMode::FileHandles => {
+                    !is_removed(cx, &*node.node.node) && list.push(Location::Handle, node)
+                }
+            };
+            let forgotten = || !opened.contains(&node.nodeid) && is_removed(cx, &*node.node.node);
+            if !found && !forgotten() {
+                lost.push(node.nodeid);
+            }
+        }
+        Ok((list.nodes, lost))
+    }
+
+    /// Releases the client's locks, and returns them.
+    fn release_for_migration(
+        &self,
+        cx: &Cx<'_>,
+        opens: &[(OpenState, Arc<Open>)],
+    ) -> Vec<LockState> {
+        let mut locks = Vec::new();
+        let mut released = self.released.lock();
+        let mut seen = std::collections::HashSet::new();
+        for (state, open) in opens.iter().filter(|(state, _)| state.locks) {
+            if !seen.insert(state.nodeid) {
+                continue;
+            }
+            let client = open.locks.mount_locks.client;
+            for lock in self.export.locks.held_by(open.node().id(), client) {
+                let Some(owner) = LockOwnerId::number_of(&lock.owner.id) else {
+                    continue;
+                };
+                locks.push(LockState {
+                    nodeid: state.nodeid,
+                    family: lock.family,
+                    kind: lock.kind,
+                    start: lock.start,
+                    end: lock.end,
+                    owner,
+                    pid: lock.owner.pid,
+                });
+                released.push((open.locks.node.clone(), lock));
+            }
+            let ours = |owner: &Owner| owner.client == client;
+            self.export.locks.release(cx, open.node(), ours);
+        }
+        locks
+    }
+
+    /// Logs nodes or files that cannot be migrated, or returns an error, as the options say.
+    fn report(&self, lost: &[u64], what: &str, why: &str) -> io::Result<()> {
+        let Some(first) = lost
+            .get(..lost.len().min(NAMED))
+            .filter(|some| !some.is_empty())
+        else {
+            return Ok(());
+        };
+        let count = lost.len();
+        let text = format!("{count} cannot be migrated: {what} {first:?} {why}");
+        match self.options.migration.on_error {
+            MigrationOnError::Abort => Err(io::Error::other(text)),
+            MigrationOnError::GuestError => {
+                tracing::warn!(client = self.client, "{text}");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The list of nodes that is written.
+struct NodeList<'a> {
+    migration: Migration,
+    cx: &'a Cx<'a>,
+    nodes: Vec<NodeState>,
+    /// The numbers of nodes in the list, by the source's numbers.
+    numbers: HashMap<NodeId, u32>,
+    root: NodeId,
+}
+
+impl NodeList<'_> {
+    /// Adds a node. Returns false if it has no handle and needs one.
+    fn push(&mut self, at: Location, node: &SavedNode) -> bool {
+        let needs_handle = at == Location::Handle;
+        let verified = self.migration.verify_handles && matches!(at, Location::Child(..));
+        let handle = match needs_handle || verified {
+            true => node.node.node.handle(self.cx).ok(),
+            false => None,
+        };
+        if (needs_handle || verified) && handle.is_none() {
+            return false;
+        }
+        let id = node.node.node.id();
+        self.numbers.insert(id, self.nodes.len() as u32);
+        self.nodes.push(NodeState {
+            at,
+            kind: node.node.node.kind(),
+            nodeid: node.nodeid,
+            lookups: node.lookups,
+            generation: node.generation,
+            handle,
+        });
+        true
+    }
+
+    /// Adds a node with the directories above it. Returns false if a name is missing.
+    fn push_path(
+        &mut self,
+        names: &Names,
+        known: &HashMap<NodeId, &SavedNode>,
+        node: &SavedNode,
+    ) -> bool {
+        let mut above: Vec<(NodeId, NodeId, Vec<u8>)> = Vec::new();
+        let mut id = node.node.node.id();
+        while id != self.root && !self.numbers.contains_key(&id) {
+            let Some((parent, name)) = names.get(id) else {
+                return false;
+            };
+            // Names that were found while directories moved may form a circle.
+            if above.iter().any(|&(above, ..)| above == id) {
+                return false;
+            }
+            above.push((id, *parent, name.clone()));
+            id = *parent;
+        }
+        for (id, parent, name) in above.into_iter().rev() {
+            let Some(&parent) = self.numbers.get(&parent) else {
+                return false;
+            };
+            let at = Location::Child(parent, name);
+            let added = match known.get(&id) {
+                Some(node) => self.push(at, node),
+                None => {
+                    self.numbers.insert(id, self.nodes.len() as u32);
+                    self.nodes.push(NodeState {
+                        at,
+                        kind: Kind::Directory,
+                        nodeid: 0,
+                        lookups: 0,
+                        generation: 0,
+                        handle: None,
+                    });
+                    true
+                }
+            };
+            if !added {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// A state that is being loaded.
+struct Load<'a> {
+    session: &'a Session,
+    incarnation: Incarnation,
+    /// The context of walks and opens.
+    cx: &'a Cx<'a>,
+    /// The client's own call.
+    call: &'a Call,
+    /// The nodes that were found, by the client's ids.
+    nodes: HashMap<u64, Arc<dyn Node>>,
+    /// The ids of those that were not.
+    lost: Vec<u64>,
+}
+
+impl Load<'_> {
+    fn run(mut self, reader: &mut Reader<'_>) -> io::Result<()> {
+        let packed = reader.head()?;
+        if packed == 0 {
+            return reader.end();
+        }
+        let agreed = Negotiated::unpack(packed).ok_or_else(|| invalid("a version of FUSE"))?;
+        let fixed = reader.fixed()?;
+        self.check_features(agreed, fixed.max_write)?;
+        self.load_nodes(reader, &fixed)?;
+        self.load_opens(reader, agreed, &fixed)?;
+        self.load_locks(reader)?;
+        reader.end()?;
+        let (incarnation, packed) = (self.incarnation, agreed.pack());
+        let negotiated = &self.session.negotiated;
+        negotiated
+            .compare_exchange(incarnation, packed, Ordering::AcqRel, Ordering::Relaxed)
+            .map_err(|_| io::Error::other("the session was reset meanwhile"))?;
+        let nodes = self.nodes.len();
+        tracing::info!(client = self.session.client, nodes, "migrated");
+        Ok(())
+    }
+
+    /// Checks that this session grants all that the client was granted.
+    fn check_features(&self, agreed: Negotiated, max_write: u32) -> io::Result<()> {
+        if !(OLDEST_MINOR..=MINOR).contains(&agreed.minor()) {
+            return Err(invalid("a supported version of FUSE"));
+        }
+        let options = &self.session.options;
+        let fewer = agreed.flags - self.session.grants();
+        if !fewer.is_empty() {
+            let why = format!("the guest uses features that this server lacks: {fewer:?}");
+            return Err(io::Error::other(why));
+        }
+        let missing = options.required - agreed.flags;
+        if !missing.is_empty() {
+            let why = format!("the guest lacks features that this server requires: {missing:?}");
+            return Err(io::Error::other(why));
+        }
+        if max_write > options.max_write {
+            let most = options.max_write;
+            let why = format!("the guest writes {max_write} bytes at once, this server {most}");
+            return Err(io::Error::other(why));
+        }
+        Ok(())
+    }
+
+    fn load_nodes(&mut self, reader: &mut Reader<'_>, fixed: &Fixed) -> io::Result<()> {
+        let root = self
+            .session
+            .export
+            .fs
+            .root(self.cx)
+            .map_err(failed("the root"))?;
+        let most = self.session.options.max_nodes.saturating_mul(2);
+        let count = reader.count(most, "nodes")?;
+        // The nodes of the list, for those below them.
+        let mut list: Vec<Option<Arc<dyn Node>>> = Vec::new();
+        for number in 0..count {
+            let state = reader.node()?;
+            let is_root = state.at == Location::Root;
+            if is_root != (number == 0) || is_root != (state.nodeid == ROOT_ID) {
+                return Err(invalid("one root"));
+            }
+            let found = self.find(&state, &root, &list);
+            let stored = match &found {
+                Some(node) if state.nodeid != 0 => self.store(&state, fixed, node)?,
+                found => found.is_some(),
+            };
+            if !stored && state.nodeid != 0 {
+                self.lost.push(state.nodeid);
+            }
+            list.push(found.filter(|_| stored));
+        }
+        if count == 0 {
+            return Err(invalid("a root"));
+        }
+        self.session.nodes.end_restore(fixed.generations);
+        self.session
+            .report(&self.lost, "node", "was not found, or is another one")
+    }
+
+    /// Returns the node in question, unless it is gone or has become another one.
+    fn find(
+        &self,
+        state: &NodeState,
+        root: &Arc<dyn Node>,
+        list: &[Option<Arc<dyn Node>>],
+    ) -> Option<Arc<dyn Node>> {
+        let node = match &state.at {
+            Location::Root => root.clone(),
+            Location::Child(parent, name) => {
+                let parent = list.get(*parent as usize)?.as_ref()?;
+                let name = Name::new(name).ok()?;
+                parent.lookup(self.cx, name).ok()?.node
+            }
+            Location::Handle => {
+                let fs = &self.session.export.fs;
+                fs.resolve(self.cx, state.handle.as_ref()?).ok()?
+            }
+        };
+        let same = node.kind() == state.kind
+            && match (&state.at, &state.handle) {
+                (Location::Child(..), Some(handle)) => node.handle(self.cx).ok()? == *handle,
+                _ => true,
+            };
+        same.then_some(node)
+    }
+
+    /// Adds a node to the session's table. Returns false if the node has another id already: two
+    /// of the client's nodes have become one.
+    fn store(
+        &mut self,
+        state: &NodeState,
+        fixed: &Fixed,
+        node: &Arc<dyn Node>,
+    ) -> io::Result<bool> {
+        let nodes = &self.session.nodes;
+        let Ok(attr) = node.attr(self.cx, AttrMask::BASIC) else {
+            return Ok(false);
+        };
+        let saved = SavedNode {
+            nodeid: state.nodeid,
+            node: NodeRef {
+                node: node.clone(),
+                device: attr.device,
+            },
+            lookups: state.lookups,
+            generation: state.generation,
+        };
+        match nodes.restore(self.incarnation, fixed.root, saved) {
+            Ok(()) => {
+                self.nodes.insert(state.nodeid, node.clone());
+                Ok(true)
+            }
+            Err(Errno::EEXIST) => Ok(false),
+            Err(errno) => Err(failed("the table of nodes")(errno)),
+        }
+    }
+
+    fn load_opens(
+        &mut self,
+        reader: &mut Reader<'_>,
+        agreed: Negotiated,
+        fixed: &Fixed,
+    ) -> io::Result<()> {
+        let handles = &self.session.handles;
+        let mut lost = Vec::new();
+        for _ in 0..reader.count(self.session.options.max_handles, "open files")? {
+            let state = reader.open()?;
+            let opened = match self.nodes.get(&state.nodeid) {
+                Some(node) => self.open(agreed, &state, node),
+                None => Err(Errno::ESTALE),
+            };
+            match opened {
+                Ok(open) => {
+                    let reserved = handles.reserve(self.call.account());
+                    let stored =
+                        reserved.and_then(|slot| slot.store_as(self.incarnation, state.fh, open));
+                    stored.map_err(failed("the table of open files"))?;
+                }
+                Err(errno) => {
+                    tracing::debug!(client = self.session.client, ?state, ?errno, "not opened");
+                    lost.push(state.nodeid);
+                }
+            }
+        }
+        if fixed.next_handle > MAX_HANDLE {
+            return Err(invalid("a number of open files"));
+        }
+        handles.set_next(fixed.next_handle);
+        self.session
+            .report(&lost, "open file of node", "cannot be opened again")
+    }
+
+    /// Opens a file as it was open, without a permission check: the client was permitted to, and
+    /// the mode may have changed since.
+    fn open(
+        &self,
+        agreed: Negotiated,
+        state: &OpenState,
+        node: &Arc<dyn Node>,
+    ) -> vfs::Result<Open> {
+        let flags = state.flags - OpenFlags::TRUNC - OpenFlags::EXCL - OpenFlags::OWNER;
+        let file = match node.open(self.cx, flags) {
+            Err(Errno::EPERM) => node.open(self.cx, flags - OpenFlags::NOATIME),
+            // Its mode no longer permits to execute it.
+            Err(Errno::EACCES) if flags == OpenFlags::EXEC => node.open(self.cx, OpenFlags::READ),
+            opened => opened,
+        }?;
+        let appends = node.kind() == Kind::File
+            && flags.contains(OpenFlags::WRITE | OpenFlags::APPEND)
+            && !agreed.has(InitFlags::WRITEBACK_CACHE);
+        let in_place: Option<Arc<dyn File>> = match appends {
+            true => {
+                let sync = flags & (OpenFlags::SYNC | OpenFlags::DSYNC);
+                Some(node.open(self.cx, OpenFlags::WRITE | sync)?)
+            }
+            false => None,
+        };
+        let io_mode = match &self.session.io_modes {
+            Some(ways) => {
+                let mode = match state.direct {
+                    true => IoMode::Direct,
+                    false => IoMode::Cached,
+                };
+                let choose = |_: Option<&dyn super::BackingRegistry>| (mode, None);
+                ways.acquire(self.incarnation, state.nodeid, flags, choose, || None)?
+            }
+            None => None,
+        };
+        let locks = HandleLocks {
+            node: node.clone(),
+            mount_locks: self.session.mount_locks(),
+            requested: Default::default(),
+        };
+        if state.locks {
+            locks.record_request();
+        }
+        Ok(Open {
+            locks,
+            file,
+            flags: state.flags,
+            in_place,
+            io_mode,
+        })
+    }
+
+    fn load_locks(&self, reader: &mut Reader<'_>) -> io::Result<()> {
+        let mut lost = Vec::new();
+        let cx = Cx {
+            call: self.call,
+            ..*self.cx
+        };
+        let opens = self.session.saved_opens(self.incarnation);
+        let locked = opens.iter().filter(|(open, _)| open.locks);
+        let locked: HashMap<u64, &Arc<Open>> =
+            locked.map(|(state, open)| (state.nodeid, open)).collect();
+        for _ in 0..reader.count(MAX_LOCKS, "locks")? {
+            let state = reader.lock()?;
+            // Locks end with the open files through which they were requested.
+            let Some(open) = locked.get(&state.nodeid) else {
+                lost.push(state.nodeid);
+                continue;
+            };
+            let id = match state.family {
+                LockFamily::Posix => LockOwnerId::posix(state.owner),
+                LockFamily::Flock => LockOwnerId::flock(state.owner),
+            };
+            let lock = Lock {
+                family: state.family,
+                start: state.start,
+                end: state.end,
+                kind: state.kind,
+                owner: Owner {
+                    client: open.locks.mount_locks.client,
+                    id: id.bytes().into(),
+                    pid: state.pid,
+                },
+            };
+            let locks = &self.session.export.locks;
+            if let Err(errno) = locks.lock(&cx, open.node(), lock, false) {
+                tracing::debug!(client = self.session.client, ?state, ?errno, "not locked");
+                lost.push(state.nodeid);
+            }
+        }
+        self.session
+            .report(&lost, "lock of node", "cannot be acquired again")
+    }
+}
+
+/// The largest number of an open file: more than a client opens in the life of a server.
+const MAX_HANDLE: u64 = 1 << 62;
+
+/// The most locks of a client, as the lock table's.
+const MAX_LOCKS: usize = 1 << 20;
+
+/// Returns a function that describes a failure with `what`.
+fn failed(what: &str) -> impl Fn(Errno) -> io::Error {
+    move |errno| io::Error::other(format!("{what}: {errno:?}"))
+}

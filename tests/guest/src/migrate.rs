@@ -1,0 +1,502 @@
+//! Live migration of guests whose root and share are virtiofs devices.
+//!
+//! A guest works on its share (`migrate.py`) while it moves from one QEMU to the next on this host,
+//! each with servers of its own, and then checks that it has lost nothing. A snapshot is a
+//! migration to a file, from which the guest is restored twice, each time with a copy of the share.
+//!
+//! Not supported: user-mode Linux, and QEMU before 8.2.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::barrier::GuestBarrier;
+use crate::channel::{self, Event, Host};
+use crate::config::{GuestConfig, MEMORY, Mount};
+use crate::guest::{Case, GuestSpec};
+use crate::kernel::{self, Kernel};
+use crate::machine::Machine;
+use crate::process_group::ProcessGroup;
+use crate::qemu_tree::QemuTree;
+use crate::run::Scratch;
+use crate::server::{Server, TemplateValues};
+use crate::{Dirs, console, initramfs, tail};
+
+/// The script that the guest runs.
+const SCRIPT: &str = "migrate.py";
+
+/// The options of a test.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The kernel line.
+    pub kernel: String,
+    /// The number of migrations in a row.
+    pub rounds: u16,
+    /// Whether to restore the guest twice from a snapshot afterwards.
+    pub snapshot: bool,
+    /// `--migration-mode` of the servers.
+    pub mode: String,
+    /// The barge to test.
+    pub barge: String,
+    /// The Debian mirror, if not the machine's own.
+    pub mirror: Option<String>,
+    /// Timeout of the whole test.
+    pub timeout: Duration,
+    /// Keep the run directory even on success.
+    pub keep: bool,
+}
+
+/// Runs the test, and prints a line for each migration. Returns an error if the guest loses
+/// anything.
+pub fn run(dirs: &Dirs, options: &Options) -> Result<()> {
+    let mirror = options.mirror.as_deref();
+    let machine = Machine::qemu();
+    let parts = Parts {
+        kernel: Kernel::get(&dirs.cache, &options.kernel, &machine, mirror)?,
+        busybox: kernel::busybox(&dirs.cache, mirror)?,
+        qemu: QemuTree::get(&dirs.cache, mirror)?,
+        dirs,
+        options,
+        deadline: Instant::now() + options.timeout,
+    };
+    let mut scratch = Scratch::new(dirs, options.keep)?;
+    let outcome = parts.run(&scratch);
+    if outcome.is_err() {
+        scratch.keep = true;
+        eprintln!("barge-guest: logs are in {}", scratch.dir.display());
+    }
+    outcome
+}
+
+struct Parts<'a> {
+    kernel: Kernel,
+    busybox: Vec<u8>,
+    qemu: QemuTree,
+    dirs: &'a Dirs,
+    options: &'a Options,
+    deadline: Instant,
+}
+
+/// A virtual machine with its servers.
+struct Machinery {
+    process: Child,
+    monitor: Monitor,
+    servers: Vec<Server>,
+    threads: Vec<JoinHandle<()>>,
+    dir: PathBuf,
+}
+
+/// News of the guest.
+enum News {
+    Event(Event),
+    /// A line of the script's output.
+    Line(String),
+}
+
+impl Parts<'_> {
+    fn run(&self, scratch: &Scratch) -> Result<()> {
+        let host = |share| -> Result<Arc<Host>> {
+            Ok(Arc::new(Host {
+                share,
+                run: scratch.dir.clone(),
+                process_group: ProcessGroup::new()?,
+                barrier: GuestBarrier::new(1),
+            }))
+        };
+        let first = host(scratch.create_share()?)?;
+        let (sender, news) = channel();
+        let mut number = 1;
+        let mut machine = self.start(&first, number, None, &sender)?;
+        self.wait_for_turns(&news, &machine, 2)?;
+        for _ in 0..self.options.rounds {
+            number += 1;
+            let socket = format!(
+                "unix:{}",
+                scratch.dir.join(format!("move-{number}")).display()
+            );
+            let mut next = self.start(&first, number, Some(&socket), &sender)?;
+            machine.set_return_path(true)?;
+            next.set_return_path(true)?;
+            let (total, downtime) = machine.migrate(&socket, self.deadline)?;
+            println!("migrated in {total} ms, downtime {downtime} ms");
+            machine.stop()?;
+            machine = next;
+            self.wait_for_turns(&news, &machine, 2)?;
+        }
+        if !self.options.snapshot {
+            return self.finish(&news, machine, &first);
+        }
+        let file = scratch.dir.join("snapshot");
+        machine.set_return_path(false)?;
+        let (total, _) =
+            machine.migrate(&format!("exec:cat >{}", file.display()), self.deadline)?;
+        println!("saved in {total} ms, {} bytes", fs::metadata(&file)?.len());
+        let copies = ["copy-1", "copy-2"].map(|name| scratch.dir.join(name));
+        for copy in &copies {
+            let copied = Command::new("cp")
+                .arg("-a")
+                .arg(&first.share)
+                .arg(copy)
+                .status()?;
+            ensure!(copied.success(), "cp ended with {copied}");
+        }
+        machine.stop()?;
+        for copy in copies {
+            number += 1;
+            let host = host(copy)?;
+            let (sender, news) = channel();
+            let from = format!("exec:cat {}", file.display());
+            let machine = self.start(&host, number, Some(&from), &sender)?;
+            self.wait_for_turns(&news, &machine, 2)?;
+            self.finish(&news, machine, &host)?;
+            println!("restored");
+        }
+        Ok(())
+    }
+
+    /// Starts servers of the share and a machine, which waits for a migration if `incoming` is
+    /// given.
+    fn start(
+        &self,
+        host: &Arc<Host>,
+        number: usize,
+        incoming: Option<&str>,
+        news: &Sender<News>,
+    ) -> Result<Machinery> {
+        let dir = host.run.join(format!("machine-{number}"));
+        fs::create_dir(&dir)?;
+        let values = TemplateValues::allocate(&host.share, &dir, &dir, &dir, "127.0.0.1")?;
+        let Options { barge, mode, .. } = self.options;
+        let mut servers = Vec::new();
+        for (name, options) in [
+            (
+                "share",
+                format!("--migration-mode {mode} --shared-dir {{share}} --socket-path {{socket}}"),
+            ),
+            // It has file systems without handles, and overlayfs does not accept submounts.
+            (
+                "root",
+                "--shared-dir / --socket-path {socket2} --readonly --no-announce-submounts".into(),
+            ),
+        ] {
+            let command = format!("{barge} virtiofsd {options}");
+            let log = dir.join(format!("{name}.log"));
+            servers.push(Server::start(&command, &values, &host.process_group, &log)?);
+        }
+        let initramfs = dir.join("initramfs");
+        fs::write(&initramfs, self.initramfs(&dir)?)?;
+
+        let (control, control_machine) = UnixStream::pair()?;
+        let (output, output_machine) = UnixStream::pair()?;
+        let ports = [("ctl", &control_machine), ("out", &output_machine)];
+        for (_, inherited) in ports {
+            fcntl_setfd(inherited.as_fd(), FdFlags::empty())?;
+        }
+        let monitor = dir.join("monitor");
+        let mut command = self.qemu.command();
+        command
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(["-m", MEMORY, "-smp", "2", "-cpu", "Nehalem"])
+            .args(["-accel", "tcg,thread=multi,tb-size=512"])
+            .args(["-machine", "q35,memory-backend=memory", "-object"])
+            .arg(format!("memory-backend-memfd,id=memory,size={MEMORY}M,share=on"))
+            .arg("-kernel")
+            .arg(self.kernel.image())
+            .arg("-initrd")
+            .arg(&initramfs)
+            .args(["-append", "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable watchdog_thresh=60 audit=0"])
+            .arg("-serial")
+            .arg(format!("file:{}", dir.join("console.log").display()))
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", monitor.display()))
+            .args(["-device", "virtio-serial-pci"]);
+        for (name, port) in ports {
+            let fd = port.as_raw_fd();
+            command.args(["-chardev", &format!("socket,id={name},fd={fd}")]);
+            command.args([
+                "-device",
+                &format!("virtserialport,chardev={name},name={name}"),
+            ]);
+        }
+        for (tag, socket) in [("share", "{socket}"), ("root", "{socket2}")] {
+            let socket = values.fill(socket);
+            command.args(["-chardev", &format!("socket,id={tag},path={socket}")]);
+            let device = format!("vhost-user-fs-pci,chardev={tag},tag={tag},queue-size=1024");
+            command.args(["-device", &device]);
+        }
+        if let Some(from) = incoming {
+            command.args(["-incoming", from]);
+        }
+        let log = fs::File::create(dir.join("machine.log"))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let process = host.process_group.spawn(&mut command)?;
+        drop((control_machine, output_machine));
+        Ok(Machinery {
+            process,
+            monitor: Monitor::connect(&monitor, self.deadline)
+                .with_context(|| tail(&dir.join("machine.log"), 5))?,
+            servers,
+            threads: forward(control, output, host, news),
+            dir,
+        })
+    }
+
+    fn initramfs(&self, dir: &Path) -> Result<Vec<u8>> {
+        let script = self.dirs.scripts.join(SCRIPT);
+        let env = [(
+            "SNAPSHOT".into(),
+            u8::from(self.options.snapshot).to_string(),
+        )];
+        let virtiofs = |tag: &str, options: &str| Mount {
+            fs_type: "virtiofs".into(),
+            options: options.into(),
+            device: tag.into(),
+        };
+        let spec = GuestSpec {
+            config: GuestConfig {
+                mount: virtiofs("share", "rw"),
+                extra_fs_types: Vec::new(),
+                cpus: 2,
+                qemu: Vec::new(),
+            },
+            number: 1,
+            guests: 1,
+            root: virtiofs("root", "ro"),
+            cases: vec![Case::program("migrate", &script, &[], &env)],
+            case_timeout: self.options.timeout,
+            timeout: self.options.timeout,
+            machine: Machine::qemu(),
+            path: self.dirs.path(),
+            scripts: self.dirs.scripts.display().to_string(),
+            tls: String::new(),
+        };
+        initramfs::build(&spec, &self.kernel, &self.busybox, dir)
+    }
+
+    /// Waits until the script has completed `turns` more turns.
+    fn wait_for_turns(
+        &self,
+        news: &Receiver<News>,
+        machine: &Machinery,
+        turns: usize,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < turns {
+            match self.next(news, machine)? {
+                News::Line(line) if line.starts_with("turn ") => done += 1,
+                News::Line(line) if line.starts_with("failed: ") => bail!("{line}"),
+                News::Line(_) | News::Event(Event::Ready | Event::Begin(_)) => {}
+                News::Event(Event::Fault(text)) => bail!("{text}"),
+                News::Event(event) => bail!("the script ended early: {event:?}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the script end, and returns an error unless it succeeds.
+    fn finish(
+        &self,
+        news: &Receiver<News>,
+        mut machine: Machinery,
+        host: &Arc<Host>,
+    ) -> Result<()> {
+        fs::write(host.share.join("stop"), [])?;
+        let mut lines = Vec::new();
+        let status = loop {
+            match self.next(news, &machine)? {
+                News::Line(line) => lines.push(line),
+                News::Event(Event::End(_, status)) => break status,
+                News::Event(Event::Fault(text)) => bail!("{text}"),
+                News::Event(_) => {}
+            }
+        };
+        while let Ok(News::Line(line)) = news.try_recv() {
+            lines.push(line);
+        }
+        let last = lines.split_off(lines.len().saturating_sub(10)).join("\n");
+        ensure!(status == 0, "the script ended with {status}\n{last}");
+        loop {
+            match self.next(news, &machine)? {
+                News::Event(Event::Done) => break,
+                News::Event(Event::Fault(text)) => bail!("{text}"),
+                _ => {}
+            }
+        }
+        let text = fs::read(machine.dir.join("console.log"))?;
+        let complaints = console::kernel_errors_in(&String::from_utf8_lossy(&text), None);
+        ensure!(complaints.is_empty(), "kernel: {}", complaints.join("\n"));
+        machine.process.wait()?;
+        machine.end()
+    }
+
+    fn next(&self, news: &Receiver<News>, machine: &Machinery) -> Result<News> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        news.recv_timeout(left).map_err(|_| {
+            let log = |name: &str| tail(&machine.dir.join(name), 10);
+            let logs = ["console.log", "machine.log", "share.log", "root.log"].map(log);
+            anyhow!("no news of the guest in time\n{}", logs.join("\n"))
+        })
+    }
+}
+
+impl Machinery {
+    /// Sets whether the source of a move learns if the destination has accepted the guest.
+    fn set_return_path(&mut self, on: bool) -> Result<()> {
+        let capability = format!(r#"{{"capability": "return-path", "state": {on}}}"#);
+        let arguments = format!(r#""arguments": {{"capabilities": [{capability}]}}"#);
+        self.monitor
+            .execute("migrate-set-capabilities", &arguments)?;
+        Ok(())
+    }
+
+    /// Moves the guest to `to`, and returns the milliseconds of the move and of the guest's stop.
+    fn migrate(&mut self, to: &str, deadline: Instant) -> Result<(u64, u64)> {
+        let fast = r#""arguments": {"max-bandwidth": 8589934592, "downtime-limit": 2000}"#;
+        self.monitor.execute("migrate-set-parameters", fast)?;
+        self.monitor
+            .execute("migrate", &format!(r#""arguments": {{"uri": "{to}"}}"#))?;
+        loop {
+            let answer = self
+                .monitor
+                .execute("query-migrate", r#""arguments": {}"#)?;
+            let is = |status: &str| answer.contains(&format!(r#""status": "{status}""#));
+            if is("completed") {
+                return Ok((number(&answer, "total-time"), number(&answer, "downtime")));
+            }
+            let log = |name: &str| tail(&self.dir.join(name), 5);
+            ensure!(
+                !is("failed") && Instant::now() < deadline,
+                "the migration failed: {answer}\n{}\n{}\n{}",
+                log("share.log"),
+                log("root.log"),
+                log("machine.log")
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends the machine that its guest has left, and its servers.
+    fn stop(mut self) -> Result<()> {
+        // The connection may end before the reply.
+        let _ = self.monitor.execute("quit", r#""arguments": {}"#);
+        self.process.wait()?;
+        self.end()
+    }
+
+    fn end(self) -> Result<()> {
+        for server in self.servers {
+            server.stop()?;
+        }
+        for thread in self.threads {
+            thread
+                .join()
+                .map_err(|_| anyhow!("a port's thread panicked"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Forwards the events and the output of a guest.
+fn forward(
+    control: UnixStream,
+    output: UnixStream,
+    host: &Arc<Host>,
+    news: &Sender<News>,
+) -> Vec<JoinHandle<()>> {
+    let (sender, events) = channel();
+    let host = host.clone();
+    let (of_events, of_lines) = (news.clone(), news.clone());
+    vec![
+        std::thread::spawn(move || {
+            // The error is that of a machine that was stopped.
+            let _ = channel::serve(control, &host, None, &sender);
+        }),
+        std::thread::spawn(move || {
+            while let Ok((_, event)) = events.recv() {
+                let _ = of_events.send(News::Event(event));
+            }
+        }),
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = of_lines.send(News::Line(line));
+            }
+        }),
+    ]
+}
+
+/// QEMU's monitor (QMP).
+struct Monitor {
+    stream: BufReader<UnixStream>,
+}
+
+impl Monitor {
+    fn connect(socket: &Path, deadline: Instant) -> Result<Self> {
+        let stream = loop {
+            match UnixStream::connect(socket) {
+                Ok(stream) => break stream,
+                Err(error) if Instant::now() > deadline => return Err(error.into()),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let mut monitor = Self {
+            stream: BufReader::new(stream),
+        };
+        monitor.line()?;
+        monitor.execute("qmp_capabilities", r#""arguments": {}"#)?;
+        Ok(monitor)
+    }
+
+    /// Executes a command, and returns the line of its result.
+    fn execute(&mut self, command: &str, arguments: &str) -> Result<String> {
+        let line = format!("{{\"execute\": \"{command}\", {arguments}}}\n");
+        self.stream.get_mut().write_all(line.as_bytes())?;
+        loop {
+            let line = self.line()?;
+            if line.starts_with(r#"{"return""#) {
+                return Ok(line);
+            }
+            ensure!(!line.starts_with(r#"{"error""#), "{command}: {line}");
+        }
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        // An answer has some kilobytes.
+        let most = self.stream.by_ref().take(1 << 20).read_line(&mut line)?;
+        ensure!(most > 0, "QEMU closed its monitor");
+        Ok(line)
+    }
+}
+
+/// Returns the number under `key` in a line of JSON, 0 without one.
+fn number(json: &str, key: &str) -> u64 {
+    let after = json.split(&format!(r#""{key}": "#)).nth(1).unwrap_or("");
+    let digits = after.split(|letter: char| !letter.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_reply() {
+        let reply = r#"{"return": {"status": "completed", "total-time": 1803, "downtime": 12}}"#;
+        assert_eq!(number(reply, "total-time"), 1803);
+        assert_eq!(number(reply, "downtime"), 12);
+        assert_eq!(number(reply, "setup-time"), 0);
+    }
+}
