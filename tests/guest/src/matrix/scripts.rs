@@ -37,11 +37,16 @@ impl Script {
     /// usual setup.
     pub(super) fn fits(&self, mount: &MountConfig, options: &Options) -> bool {
         (self.mounts.is_empty() || self.mounts.contains(&mount.name))
-            && (self.shares_boot() || options.serve.is_none())
+            && (self.has_usual_setup() || options.serve.is_none())
     }
 
-    pub(super) fn shares_boot(&self) -> bool {
+    fn has_usual_setup(&self) -> bool {
         self.setup == Setup::Default
+    }
+
+    /// Returns whether it may run in the same boot as `other`, after it.
+    pub(super) fn shares_boot(&self, other: &Script) -> bool {
+        self.setup == other.setup && matches!(self.setup, Setup::Default | Setup::Agent)
     }
 
     /// Returns the case. May read a file of this workspace, for a guest that does not have it.
@@ -293,12 +298,28 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "watchers",
+        file: "watchers.py",
+        setup: Setup::Agent,
+        mounts: &["virtiofs", "virtiofs-4q"],
+        ..DEFAULT
+    },
+    Script {
         name: "agent-net",
         file: "agent.py",
         quick: &[("CHANGES", "500"), ("SELF", "no")],
         full: &[("CHANGES", "10000"), ("SELF", "no")],
         setup: Setup::Agent,
         mounts: &["loose", "nfs3", "nfs4.1", "nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
+        name: "watchers-net",
+        file: "watchers.py",
+        quick: &[("SELF", "no")],
+        full: &[("SELF", "no")],
+        setup: Setup::Agent,
+        mounts: &["loose", "nfs4.2"],
         ..DEFAULT
     },
     Script {
