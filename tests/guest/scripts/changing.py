@@ -1,8 +1,8 @@
 #!/usr/bin/python3 -B
 """Runs on the host: changes files in the directory `DIRECTORY`, and measures when the guest has seen each change.
 
-changing.py ADDRESS FILES DIRECTORY: prints a port of ADDRESS. The guest connects and sends a byte for each change that it has seen; the next change follows. Each file is
-made, written, renamed and removed. In the end the guest gets the times of each kind, from the beginning of the change on the host to the arrival of the byte, as a line of
+changing.py ADDRESS FILES DIRECTORY: prints a port of ADDRESS. The guest connects and sends a byte for each change that it has seen; the next change follows. Each file
+is made, written, renamed and removed. In the end the guest gets the times of each kind, from the beginning of the change on the host to the arrival of the byte, as a line of
 JSON: they include the way back."""
 
 import json
@@ -32,8 +32,12 @@ def main(address, files, directory):
     listener.settimeout(60)
     guest, _ = listener.accept()
     guest.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    times = {kind: [] for kind in CHANGES}
+    times = {kind: [] for kind in ["ECHO", *CHANGES]}
     for number in range(files):
+        began = time.monotonic()
+        guest.sendall(b"?")
+        guest.recv(1)
+        times["ECHO"].append(time.monotonic() - began)
         for kind, change in CHANGES.items():
             began = time.monotonic()
             change(f"{directory}/{number % 4}/{number}")

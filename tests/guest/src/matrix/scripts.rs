@@ -254,15 +254,29 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "quota",
         file: "quota.py",
-        setup: Setup::Quota("virtiofs-never", "none"),
+        setup: Setup::Quota("ext4 -q", "virtiofs-never", "none"),
         mounts: &["virtiofs-4q"],
         ..DEFAULT
     },
     Script {
         name: "quota-nfs",
         file: "quota.py",
-        setup: Setup::Quota("nfs4.2", "nfs4.2"),
+        setup: Setup::Quota("xfs -q", "nfs4.2", "nfs4.2"),
         mounts: &["nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
+        name: "quota-xfs",
+        file: "quota.py",
+        setup: Setup::Quota("xfs -q", "virtiofs-never", "none"),
+        mounts: &["virtiofs"],
+        ..DEFAULT
+    },
+    Script {
+        name: "quota-ext4",
+        file: "quota.py",
+        setup: Setup::Quota("ext4 -q", "nfs4.2", "none"),
+        mounts: &["nfs4.1"],
         ..DEFAULT
     },
     Script {
