@@ -2,8 +2,8 @@
 """Runs on the host: changes files in the directory `DIRECTORY`, and measures when the guest has seen each change.
 
 changing.py ADDRESS FILES DIRECTORY: prints a port of ADDRESS. The guest connects and sends a byte for each change that it has seen; the next change follows. Each file
-is made, written, renamed and removed. In the end the guest gets the times of each kind, from the beginning of the change on the host to the arrival of the byte, as a line of
-JSON: they include the way back."""
+is made, written, renamed and removed, after a byte that the guest returns at once. In the end the guest gets the times of each kind, from the beginning of the change on the
+host to the arrival of the byte, as a line of JSON: they include the way back, and ECHO is both ways alone."""
 
 import json
 import os

@@ -252,6 +252,15 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "limits",
+        file: "limits.py",
+        quick: &[("RUNTIME", "1"), ("LEAST", "0.5"), ("OPTIONS", "--limit")],
+        full: &[("RUNTIME", "8")],
+        setup: Setup::Limits,
+        mounts: &["none", "virtiofs", "nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
         name: "quota",
         file: "quota.py",
         setup: Setup::Quota("ext4 -q", "virtiofs-never", "none"),
