@@ -16,8 +16,9 @@ if LOCAL:
     skip("this takes a guest")
 CHANGES = int(os.environ.get("CHANGES", "1000"))
 MEASURED = int(os.environ.get("MEASURED", "400"))
-# Half of the events are to come within this, seconds, and all within that.
+# Half of the events are to come within this, seconds.
 MEDIAN = float(os.environ.get("MEDIAN", "0.2"))
+# Those of single changes within this, and 95 % of many.
 LIMIT = float(os.environ.get("LIMIT", "1"))
 # 9P's cache=loose does not read again what it has. SELF: objects that are gone are reported themselves, and those below them, also if the guest may have noticed that
 # already, as NFS clients do.
@@ -182,7 +183,7 @@ def latency():
     said("host", "rm -r l port")
     for kind, each in measured.items():
         check(f"{kind}: half of the events within {MEDIAN} s", statistics.median(each) < MEDIAN, True)
-        check(f"{kind}: all events within {LIMIT} s", max(each) < LIMIT, True)
+        check(f"{kind}: 95 % of the events within {LIMIT} s", sorted(each)[len(each) * 95 // 100] < LIMIT, True)
     if os.environ.get("VERBOSE"):
         for kind, each in [*measured.items(), ("all", sum(measured.values(), [])), ("network", network)]:
             each = sorted(time * 1000 for time in each)

@@ -315,7 +315,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "agent",
         file: "agent.py",
         quick: &[("CHANGES", "500")],
-        full: &[("CHANGES", "10000")],
+        full: &[("CHANGES", "10000"), ("MEASURED", "10000")],
         setup: Setup::Agent,
         mounts: &["virtiofs", "virtiofs-4q"],
         ..DEFAULT
@@ -331,7 +331,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "agent-net",
         file: "agent.py",
         quick: &[("CHANGES", "500"), ("SELF", "no")],
-        full: &[("CHANGES", "10000"), ("SELF", "no")],
+        full: &[("CHANGES", "10000"), ("MEASURED", "10000"), ("SELF", "no")],
         setup: Setup::Agent,
         mounts: &["loose", "nfs3", "nfs4.1", "nfs4.2"],
         ..DEFAULT
