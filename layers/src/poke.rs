@@ -323,9 +323,9 @@ impl Pokes {
         word == self.word(hash, client)
     }
 
-    /// Returns whether `entry`, the object of the name `name` in the directory `dir`, is the one
-    /// to which `client` has given the name, with the last change of the name through this layer: a
-    /// change by others outside of it has given the name to another object since, if it is not.
+    /// Returns whether `client` has made the last change of the name `name` in the directory `dir`
+    /// through this layer, and has given the name to the object `entry`. If it has given the name
+    /// to another object, a change by the host has replaced that since.
     pub fn is_own_object(
         &self,
         client: Option<PeerKey>,
