@@ -63,6 +63,13 @@ pub const WRITERS: usize = 1 << 17;
 /// Time within which the request of an announced poke has to arrive.
 pub const POKE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The state of a name whose change by a client is in progress.
+const PENDING: u32 = 0;
+
+/// The state of a name that a client has removed, or that leads to an object that the layer does
+/// not know.
+const GONE: u32 = 1;
+
 /// The prefix of the names to which the NFS client of Linux renames a file that is open when it is
 /// removed.
 const SILLY_PREFIX: &[u8] = b".nfs";
@@ -76,6 +83,9 @@ pub struct Pokes {
     names: Box<[Mutex<Option<KnownName>>]>,
     /// The client of the last change of an object or name: a hash of each.
     writers: Box<[AtomicU64]>,
+    /// The state of a name after the last change of it by a client: a hash of the name, and
+    /// [`PENDING`], [`GONE`] or that of the object.
+    placed: Box<[AtomicU64]>,
     /// The key of the numbers of stand-ins, and of the hashes of clients.
     key: Key,
     stand_ins: AtomicU64,
@@ -191,6 +201,7 @@ impl Pokes {
             known: (0..MAX_KNOWN).map(|_| Mutex::default()).collect(),
             names: (0..MAX_KNOWN).map(|_| Mutex::default()).collect(),
             writers: (0..WRITERS).map(|_| AtomicU64::new(0)).collect(),
+            placed: (0..WRITERS).map(|_| AtomicU64::new(0)).collect(),
             key,
             stand_ins: AtomicU64::new(0),
         })
@@ -281,6 +292,17 @@ impl Pokes {
         })
     }
 
+    /// Returns the identity of the object that a client has found as `name` in the directory
+    /// `dir`, [`GONE`] if it is not remembered.
+    fn known_identity(&self, dir: NodeId, name: Name<'_>) -> u32 {
+        let hash = self.hash((dir, name.bytes()));
+        let known = *self.names[hash as usize % MAX_KNOWN].lock();
+        let attr = known
+            .filter(|known| known.hash == hash)
+            .and_then(|known| self.known_attr(known.node));
+        attr.map_or(GONE, |attr| self.identity(&attr))
+    }
+
     /// Returns the attributes of the node `id` when a client found it last, if they are remembered.
     fn known_attr(&self, id: NodeId) -> Option<Attr> {
         let slot = self.known[slot_of(id)].lock();
@@ -299,6 +321,31 @@ impl Pokes {
         let hash = self.change_hash(dir, name);
         let word = self.writers[hash as usize % WRITERS].load(Ordering::Relaxed);
         word == self.word(hash, client)
+    }
+
+    /// Returns whether `client` has made the last change of the name `name` in the directory `dir`
+    /// through this layer, and has given the name to the object `entry`. If it has given the name
+    /// to another object, a change by the host has replaced that since.
+    pub fn is_own_object(
+        &self,
+        client: Option<PeerKey>,
+        dir: NodeId,
+        name: &[u8],
+        entry: &Entry,
+    ) -> bool {
+        if !self.is_own(client, dir, Some(name)) {
+            return false;
+        }
+        let hash = self.change_hash(dir, Some(name));
+        let word = self.placed[hash as usize % WRITERS].load(Ordering::Relaxed);
+        let state = word as u32;
+        word >> 32 != hash >> 32 || state == PENDING || state == self.identity(&entry.attr)
+    }
+
+    /// Returns the hash of an object. The number alone may be used again.
+    fn identity(&self, attr: &Attr) -> u32 {
+        let birth = attr.btime.map(|time| (time.sec, time.nsec));
+        (self.hash((attr.id, birth)) as u32).max(GONE + 1)
     }
 
     fn hash(&self, of: impl Hash) -> u64 {
@@ -323,6 +370,32 @@ impl Pokes {
         let hash = self.change_hash(dir, name.map(Name::bytes));
         let word = self.word(hash, cx.call.account().client());
         self.writers[hash as usize % WRITERS].store(word, Ordering::Relaxed);
+    }
+
+    /// Runs a change of the name `name` in the directory `dir` by the calling client, and records
+    /// it with the object that has the name after it, as `placed` returns it.
+    fn change_name<T>(
+        &self,
+        cx: &Cx<'_>,
+        dir: NodeId,
+        name: Name<'_>,
+        run: impl FnOnce() -> Result<T>,
+        placed: impl FnOnce(&T) -> u32,
+    ) -> Result<T> {
+        self.record(cx, dir, Some(name));
+        let hash = self.change_hash(dir, Some(name.bytes()));
+        let slot = &self.placed[hash as usize % WRITERS];
+        let word = |state: u32| hash & !0xffff_ffff | u64::from(state);
+        let old = slot.swap(word(PENDING), Ordering::Relaxed);
+        let done = run();
+        let new = match &done {
+            Ok(done) => word(placed(done)),
+            Err(_) => old,
+        };
+        // Not if another change has begun meanwhile.
+        let current = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = slot.compare_exchange(word(PENDING), new, current.0, current.1);
+        done
     }
 
     /// Remembers a node that a client has found as `name` in the directory `dir`.
@@ -393,16 +466,15 @@ impl Pokes {
         run()
     }
 
-    /// Returns whether `name` leads to an object again, and the calling agent's client itself
-    /// changed the name last: its kernel must not remove or rename that object for an earlier
-    /// change by others.
+    /// Returns whether `name` leads to an object to which the calling agent's client itself has
+    /// given it: its kernel must not remove or rename that object for an earlier change by others.
     fn is_own_again(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<bool> {
         let client = cx.call.account().client();
         if !self.is_own(client, inner.id(), Some(name.bytes())) {
             return Ok(false);
         }
         match inner.lookup(&cx.on_behalf_of(&Caller::ROOT), name) {
-            Ok(_) => Ok(true),
+            Ok(entry) => Ok(self.is_own_object(client, inner.id(), name.bytes(), &entry)),
             Err(Errno::ENOENT) => Ok(false),
             Err(errno) => Err(errno),
         }
@@ -708,8 +780,13 @@ impl Layer for Pokes {
         mode: Mode,
     ) -> Result<(Entry, Arc<dyn File>)> {
         if !is_agent(cx) {
-            self.record(cx, inner.id(), Some(name));
-            let (entry, file) = inner.create(cx, name, flags, mode)?;
+            let (entry, file) = self.change_name(
+                cx,
+                inner.id(),
+                name,
+                || inner.create(cx, name, flags, mode),
+                |(entry, _)| self.identity(&entry.attr),
+            )?;
             self.remember(inner.id(), name.bytes(), &entry);
             self.record(cx, entry.node.id(), None);
             return Ok((entry, file));
@@ -743,8 +820,13 @@ impl Layer for Pokes {
         if is_agent(cx) {
             return self.create_again(inner, cx, name, kind_of(&what));
         }
-        self.record(cx, inner.id(), Some(name));
-        let entry = inner.make(cx, name, what, mode)?;
+        let entry = self.change_name(
+            cx,
+            inner.id(),
+            name,
+            || inner.make(cx, name, what, mode),
+            |entry| self.identity(&entry.attr),
+        )?;
         self.remember(inner.id(), name.bytes(), &entry);
         self.record(cx, entry.node.id(), None);
         Ok(entry)
@@ -758,17 +840,22 @@ impl Layer for Pokes {
         target: &dyn Node,
     ) -> Result<Entry> {
         refuse_agents(cx)?;
-        self.record(cx, inner.id(), Some(name));
         self.record(cx, target.id(), None);
-        let entry = inner.link(cx, name, target)?;
+        let entry = self.change_name(
+            cx,
+            inner.id(),
+            name,
+            || inner.link(cx, name, target),
+            |entry| self.identity(&entry.attr),
+        )?;
         self.remember(inner.id(), name.bytes(), &entry);
         Ok(entry)
     }
 
     fn unlink(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         if !is_agent(cx) {
-            self.record(cx, inner.id(), Some(name));
-            return inner.unlink(cx, name, dir);
+            let run = || inner.unlink(cx, name, dir);
+            return self.change_name(cx, inner.id(), name, run, |()| GONE);
         }
         let agent = self.agent(cx)?;
         let is_it = |poke: &Poke| match poke {
@@ -807,9 +894,18 @@ impl Layer for Pokes {
         flags: RenameFlags,
     ) -> Result<()> {
         if !is_agent(cx) {
-            self.record(cx, inner.id(), Some(name));
-            self.record(cx, to.id(), Some(to_name));
-            return inner.rename(cx, name, to, to_name, flags);
+            // The objects as the client has found them.
+            let (moved, replaced) = (
+                self.known_identity(inner.id(), name),
+                self.known_identity(to.id(), to_name),
+            );
+            let left = match flags.contains(RenameFlags::EXCHANGE) {
+                true => replaced,
+                false => GONE,
+            };
+            let run = || inner.rename(cx, name, to, to_name, flags);
+            let run = || self.change_name(cx, to.id(), to_name, run, |()| moved);
+            return self.change_name(cx, inner.id(), name, run, |()| left);
         }
         let agent = self.agent(cx)?;
         let is_at = |at: &(NodeId, Vec<u8>), dir: &dyn Node, name: Name<'_>| {

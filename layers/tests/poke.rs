@@ -182,6 +182,51 @@ fn an_object_that_the_client_has_made_again_is_left_to_it() {
 }
 
 #[test]
+fn an_object_that_the_host_has_made_again_is_not_the_clients() {
+    let scene = Scene::new();
+    let (root, cx) = (scene.root(), scene.cx());
+    let guest = Cx::new(&Caller::ROOT, &scene.call);
+    let own = root
+        .make(&guest, name("file"), NewNode::File, MODE)
+        .expect("made");
+    root.make(&guest, name("old"), NewNode::File, MODE)
+        .expect("made");
+    root.lookup(&guest, name("old")).expect("found");
+    let moved = root.rename(
+        &guest,
+        name("old"),
+        &*root,
+        name("renamed"),
+        RenameFlags::empty(),
+    );
+    moved.expect("renamed");
+    let client = scene.call.account().client();
+    let is_own = |text: &str| {
+        let object = root.lookup(&guest, name(text)).expect("found");
+        let dir = scene.dir();
+        scene
+            .pokes
+            .is_own_object(client, dir, text.as_bytes(), &object)
+    };
+    assert!(is_own("file") && is_own("renamed"));
+    // As git checkout does: a removal, and a new file with the old name.
+    for text in ["file", "renamed"] {
+        scene.host(|root, cx| root.unlink(cx, name(text), false));
+        scene.make(text, NewNode::File);
+        assert!(!is_own(text), "{text}");
+    }
+    scene.announce_delete("file", &own);
+    assert_eq!(root.unlink(&cx, name("file"), false), Ok(()));
+    assert!(scene.has("file"));
+    // A change that fails leaves the name to its owner.
+    root.make(&guest, name("kept"), NewNode::File, MODE)
+        .expect("made");
+    let again = root.make(&guest, name("kept"), NewNode::Directory, MODE);
+    assert_eq!(again.map(drop), Err(Errno::EEXIST));
+    assert!(is_own("kept"));
+}
+
+#[test]
 fn an_object_that_may_have_another_name_has_no_stand_in_of_its_number() {
     let scene = Scene::new();
     let root = scene.root();

@@ -1,110 +1,30 @@
 #!/usr/bin/python3 -B
-"""inotify in the guest for changes on the host, with barge-agent: each kind of change, what comes back, what must stay, and many changes. CHANGES: how many. READ_ONLY: the guest cannot write.
+"""inotify in the guest for changes on the host, with barge-agent: each kind of change, what comes back, what must stay, many changes, and the time until each of them is seen. CHANGES, MEASURED: how many. READ_ONLY: the guest cannot write."""
 
-AGENT: the program. BARGE is not needed."""
-
-import ctypes
+import json
 import os
-import select
-import struct
+import socket
+import statistics
 import subprocess
 import time
 
+from agents import HOST, LOCAL, PORT, READ_ONLY, Watch, listen_address, start
+from changing import CHANGES as KINDS
 from checking import check, end, said, skip, tests
 
+if LOCAL:
+    skip("this takes a guest")
 CHANGES = int(os.environ.get("CHANGES", "1000"))
-AGENT = os.environ.get("AGENT") or os.path.join(os.path.dirname(os.environ.get("BARGE", "/")), "barge-agent")
-if os.environ.get("BARGE_LOCAL") or not os.access(AGENT, os.X_OK):
-    skip("this takes a guest and barge-agent")
-# Events are to come within this, seconds.
+MEASURED = int(os.environ.get("MEASURED", "400"))
+# Half of the events are to come within this, seconds.
+MEDIAN = float(os.environ.get("MEDIAN", "0.2"))
+# Those of single changes within this, and 95 % of many.
 LIMIT = float(os.environ.get("LIMIT", "1"))
 # 9P's cache=loose does not read again what it has. SELF: objects that are gone are reported themselves, and those below them, also if the guest may have noticed that
 # already, as NFS clients do.
-READ_ONLY = os.environ.get("READ_ONLY") == "yes"
 RENAMED = os.environ.get("UNLINKED") == "renamed"
 STALE = os.environ.get("CACHE") == "loose"
 SELF = os.environ.get("SELF", "yes") == "yes"
-
-NAMES = {
-    0x2: "MODIFY", 0x4: "ATTRIB", 0x8: "CLOSE_WRITE", 0x40: "MOVED_FROM", 0x80: "MOVED_TO", 0x100: "CREATE", 0x200: "DELETE", 0x400: "DELETE_SELF", 0x800: "MOVE_SELF",
-    0x4000: "Q_OVERFLOW", 0x8000: "IGNORED",
-}  # fmt: skip
-MASK = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
-# The host, in every network of a guest.
-HOST = "10.0.2.2"
-# A port of virtio-serial, which one agent can open.
-PORT = "/run/barge/barge.agent"
-ISDIR = 0x40000000
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Watch:
-    """Watches directories and files."""
-
-    def __init__(self, *paths):
-        self.fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.paths = {}
-        self.seen = []
-        for path in paths:
-            self.add(path)
-
-    def add(self, path):
-        wd = libc.inotify_add_watch(self.fd, path.encode(), MASK)
-        if wd < 0:
-            raise OSError(ctypes.get_errno(), path)
-        self.paths[wd] = path
-
-    def read(self, timeout):
-        """Adds the events of the next read to those seen: (kind, path, cookie)."""
-        if not select.select([self.fd], [], [], timeout)[0]:
-            return False
-        data, at = os.read(self.fd, 1 << 20), 0
-        while at < len(data):
-            wd, mask, cookie, length = struct.unpack_from("iIII", data, at)
-            name = data[at + 16 : at + 16 + length].rstrip(b"\0").decode()
-            at += 16 + length
-            path = os.path.normpath(os.path.join(self.paths.get(wd, "?"), name))
-            for bit, kind in NAMES.items():
-                if mask & bit and kind != "IGNORED":
-                    self.seen.append((kind + (",DIR" if mask & ISDIR else ""), path, cookie))
-        return True
-
-    def wait(self, wanted, limit=10):
-        """Waits for these events, in any order. Returns how long it took, seconds, and all events; drops them."""
-        began = time.monotonic()
-        missing = set(wanted) - {event[:2] for event in self.seen}
-        while missing and time.monotonic() - began < limit:
-            known = len(self.seen)
-            self.read(0.1)
-            missing -= {event[:2] for event in self.seen[known:]}
-        took = time.monotonic() - began
-        if missing:
-            raise RuntimeError(f"no event {sorted(missing)[:20]}, but {self.seen[-20:]}")
-        self.seen, seen = [], self.seen
-        return took, seen
-
-    def close(self):
-        os.close(self.fd)
-
-
-def address():
-    """The agent's address, and the share."""
-    if os.path.exists(PORT):
-        return PORT
-    for line in said("host", "cat $RUN/server-1.log").splitlines():
-        if "barge-agent --connect" in line:
-            return line.split("--connect ")[1].split()[0].replace("127.0.0.1", HOST).replace("0.0.0.0", HOST)
-    raise RuntimeError("the server names no address for agents")
-
-
-def start(at="/mnt"):
-    log = open("/run/agent.log", "w")
-    options = ["--remount-rw"] if READ_ONLY else []
-    agent = subprocess.Popen([AGENT, "--connect", address(), "--mount", f"={at}", "-v", *options], stdout=subprocess.PIPE, stderr=log, text=True)
-    if agent.stdout.readline() != "ready\n":
-        raise RuntimeError("the agent is not ready: " + open("/run/agent.log").read())
-    return agent
-
 
 times = []
 
@@ -239,6 +159,38 @@ def many():
         print(f"agent: {CHANGES} files created and removed in {time.monotonic() - began:.1f} s")
 
 
+def latency():
+    """One change after the other: the time until the guest has seen it."""
+    files = MEASURED // len(KINDS)
+    said("host", "mkdir -p l/0 l/1 l/2 l/3 && mkfifo port")
+    settle()
+    directory = os.path.dirname(os.path.abspath(__file__))
+    watch = Watch(*(f"l/{number}" for number in range(4)))
+    said("host", f"{{ {directory}/changing.py {listen_address()} {files} l >port; }} >changing.log 2>&1 &")
+    port = int(said("host", "head -n 1 port"))
+    with socket.create_connection((HOST, port), 60) as host:
+        host.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(files):
+            host.sendall(host.recv(1))
+            path = f"l/{number % 4}/{number}"
+            for kind in KINDS:
+                renamed = ".renamed" if kind in ("MOVED_TO", "DELETE") else ""
+                watch.wait([(kind, path + renamed)])
+                host.sendall(b".")
+        measured = json.loads(host.makefile().readline())
+    watch.close()
+    network = measured.pop("ECHO")
+    said("host", "rm -r l port")
+    for kind, each in measured.items():
+        check(f"{kind}: half of the events within {MEDIAN} s", statistics.median(each) < MEDIAN, True)
+        check(f"{kind}: 95 % of the events within {LIMIT} s", sorted(each)[len(each) * 95 // 100] < LIMIT, True)
+    if os.environ.get("VERBOSE"):
+        for kind, each in [*measured.items(), ("all", sum(measured.values(), [])), ("network", network)]:
+            each = sorted(time * 1000 for time in each)
+            late = sum(time > 200 for time in each)
+            print(f"agent: {kind}: {len(each)} times, {statistics.median(each):.1f} ms (median), {each[len(each) * 99 // 100]:.1f} ms (99 %), {each[-1]:.1f} ms (largest), {late} over 200 ms")
+
+
 def read_only_mount():
     """The agent's mount is read-only, and the file system is not."""
     at = "/run/read-only"
@@ -258,16 +210,19 @@ def read_only_mount():
         agent.wait()
 
 
-if not READ_ONLY and not os.path.exists(PORT):
+checks = [kinds, known, removed_tree, safe, *([] if READ_ONLY else [own]), many, latency]
+if ONLY := os.environ.get("ONLY"):
+    checks = [each for each in checks if each.__name__ in ONLY.split()]
+elif not READ_ONLY and not os.path.exists(PORT):
     tests(read_only_mount)
 agent = start()
 try:
-    tests(kinds, known, removed_tree, safe, *([] if READ_ONLY else [own]), many)
+    tests(*checks)
     check("the agent", agent.poll(), None)
 finally:
     agent.terminate()
     agent.wait()
 if os.environ.get("VERBOSE"):
-    times.sort()
+    times = sorted(times) or [0]
     print(f"agent: events after {times[len(times) // 2] * 1000:.0f} ms (median), {times[-1] * 1000:.0f} ms (largest)", open("/run/agent.log").read())
 end(f"changes of the host within {LIMIT} s, {CHANGES} created and removed")

@@ -74,8 +74,10 @@ pub(super) fn steps(
         true => found.dir.lookup(&cx, name).ok(),
         false => None,
     };
-    let is_own = |(dir, name): &(NodeId, Vec<u8>)| pokes.is_own(client, *dir, Some(name));
-    let is_own_again = present.is_some() && is_own(&at);
+    let is_own = |(dir, name): &(NodeId, Vec<u8>), object: &Entry| {
+        pokes.is_own_object(client, *dir, name, object)
+    };
+    let is_own_again = present.as_ref().is_some_and(|object| is_own(&at, object));
     let mut steps = Vec::new();
     if has(ChangeKinds::DELETED)
         && !is_own_again
@@ -130,7 +132,7 @@ pub(super) fn steps(
     {
         let old_at = (from.dir.id(), old.name.clone());
         let again = Name::new(&old.name).and_then(|name| from.dir.lookup(&cx, name));
-        if again.is_ok() && is_own(&old_at) {
+        if again.is_ok_and(|object| is_own(&old_at, &object)) {
             created = true;
         } else {
             steps.push(renaming(

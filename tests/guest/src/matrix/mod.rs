@@ -230,7 +230,7 @@ fn column(
         .copied()
         .filter(|script| script.fits(mount, options) && (part == ScriptSubset::All || script.core))
         .collect();
-    for group in scripts.chunk_by(|one, next| one.shares_boot() && next.shares_boot()) {
+    for group in scripts.chunk_by(|one, next| one.shares_boot(next)) {
         let mut rest = group;
         while !rest.is_empty() {
             let mut outcome = boot(dirs, options, barge, kernel, mount, rest)?;

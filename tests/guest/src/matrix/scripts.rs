@@ -37,11 +37,16 @@ impl Script {
     /// usual setup.
     pub(super) fn fits(&self, mount: &MountConfig, options: &Options) -> bool {
         (self.mounts.is_empty() || self.mounts.contains(&mount.name))
-            && (self.shares_boot() || options.serve.is_none())
+            && (self.has_usual_setup() || options.serve.is_none())
     }
 
-    pub(super) fn shares_boot(&self) -> bool {
+    fn has_usual_setup(&self) -> bool {
         self.setup == Setup::Default
+    }
+
+    /// Returns whether it may run in the same boot as `other`, after it.
+    pub(super) fn shares_boot(&self, other: &Script) -> bool {
+        self.setup == other.setup && matches!(self.setup, Setup::Default | Setup::Agent)
     }
 
     /// Returns the case. May read a file of this workspace, for a guest that does not have it.
@@ -247,17 +252,40 @@ pub(super) const SCRIPTS: &[Script] = &[
         ..DEFAULT
     },
     Script {
+        name: "limits",
+        file: "limits.py",
+        quick: &[("RUNTIME", "1"), ("LEAST", "0.5"), ("OPTIONS", "--limit")],
+        full: &[("RUNTIME", "8")],
+        setup: Setup::Limits,
+        mounts: &["none", "virtiofs", "nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
         name: "quota",
         file: "quota.py",
-        setup: Setup::Quota("virtiofs-never", "none"),
+        setup: Setup::Quota("ext4 -q", "virtiofs-never", "none"),
         mounts: &["virtiofs-4q"],
         ..DEFAULT
     },
     Script {
         name: "quota-nfs",
         file: "quota.py",
-        setup: Setup::Quota("nfs4.2", "nfs4.2"),
+        setup: Setup::Quota("xfs -q", "nfs4.2", "nfs4.2"),
         mounts: &["nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
+        name: "quota-xfs",
+        file: "quota.py",
+        setup: Setup::Quota("xfs -q", "virtiofs-never", "none"),
+        mounts: &["virtiofs"],
+        ..DEFAULT
+    },
+    Script {
+        name: "quota-ext4",
+        file: "quota.py",
+        setup: Setup::Quota("ext4 -q", "nfs4.2", "none"),
+        mounts: &["nfs4.1"],
         ..DEFAULT
     },
     Script {
@@ -293,7 +321,14 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "agent",
         file: "agent.py",
         quick: &[("CHANGES", "500")],
-        full: &[("CHANGES", "10000")],
+        full: &[("CHANGES", "10000"), ("MEASURED", "10000")],
+        setup: Setup::Agent,
+        mounts: &["virtiofs", "virtiofs-4q"],
+        ..DEFAULT
+    },
+    Script {
+        name: "watchers",
+        file: "watchers.py",
         setup: Setup::Agent,
         mounts: &["virtiofs", "virtiofs-4q"],
         ..DEFAULT
@@ -302,9 +337,18 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "agent-net",
         file: "agent.py",
         quick: &[("CHANGES", "500"), ("SELF", "no")],
-        full: &[("CHANGES", "10000"), ("SELF", "no")],
+        full: &[("CHANGES", "10000"), ("MEASURED", "10000"), ("SELF", "no")],
         setup: Setup::Agent,
         mounts: &["loose", "nfs3", "nfs4.1", "nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
+        name: "watchers-net",
+        file: "watchers.py",
+        quick: &[("SELF", "no")],
+        full: &[("SELF", "no")],
+        setup: Setup::Agent,
+        mounts: &["loose", "nfs4.2"],
         ..DEFAULT
     },
     Script {

@@ -12,8 +12,10 @@ pub(super) enum Setup {
     Mapped,
     /// Two guests with the share of one server, with these two mount configurations.
     TwoGuests(&'static str, &'static str),
-    /// The same, with a quota of [`QUOTA`] bytes.
-    Quota(&'static str, &'static str),
+    /// The same, with a quota of [`QUOTA`] bytes, and with a share that is a separate file system,
+    /// made by this mkfs with these arguments and mounted only in the namespace of the process in
+    /// `{run}/server.pid`.
+    Quota(&'static str, &'static str, &'static str),
     /// A guest whose root is also served by barge, with the configuration of the share.
     Root,
     /// A guest whose root is a busybox image, made in `{run}/tree` and served by barge with the
@@ -51,6 +53,8 @@ pub(super) enum Setup {
     Named,
     /// The same over virtiofs, with a control socket at `{run}/control`.
     Control,
+    /// A guest with the share, without a name, whose server has a control socket there.
+    Limits,
 }
 
 /// The servers and guests of a setup, as templates.
@@ -96,13 +100,13 @@ impl Setup {
         match self {
             Self::Default => {}
             Self::Mapped => qemu.extend(MAPPED.map(String::from)),
-            Self::TwoGuests(first, second) | Self::Quota(first, second) => {
+            Self::TwoGuests(first, second) | Self::Quota(_, first, second) => {
                 let (first, second) = (MountConfig::named(first), MountConfig::named(second));
                 let addresses =
                     format!("{} {}", first.address(), second_endpoint(second.address()));
                 let mut command = serve("{share}", &addresses, first);
-                if let Self::Quota(..) = self {
-                    command += &format!(" --quota {QUOTA}");
+                if let Self::Quota(mkfs, ..) = self {
+                    command = on_disk(mkfs, &format!("{command} --quota {QUOTA}"));
                 }
                 return SetupConfig {
                     server_commands: vec![command],
@@ -192,12 +196,7 @@ impl Setup {
                 scene.server_commands = vec![config_file_command(barge, mount, machine)]
             }
             Self::Disk(mkfs) => {
-                let disk = "truncate -s 1G {run}/disk && mkfs.".to_owned() + mkfs + " {run}/disk";
-                let mounted = "mount -o loop {run}/disk {share} && chmod 755 {share}";
-                let command = &scene.server_commands[0];
-                scene.server_commands = vec![format!(
-                    "unshare -m sh -c '{disk} && {mounted} && exec {command}'"
-                )];
+                scene.server_commands = vec![on_disk(mkfs, &scene.server_commands[0])];
             }
             Self::Agent => {
                 let (addr, device) = match mount.protocol {
@@ -216,10 +215,21 @@ impl Setup {
                 let addresses = format!("{device} --control unix:{{run}}/control");
                 scene.server_commands = vec![serve("share={share}", &addresses, mount)];
             }
+            Self::Limits => scene.server_commands[0] += " --control unix:{run}/control",
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
         scene
     }
+}
+
+/// Returns a server command whose share is a file system made by this mkfs with these arguments. It
+/// is mounted in the server's namespace; the process ID is in `{run}/server.pid`.
+fn on_disk(mkfs: &str, command: &str) -> String {
+    let disk = "truncate -s 1G {run}/disk && mkfs.".to_owned() + mkfs + " {run}/disk";
+    let mounted = "mount -o loop {run}/disk {share} && chmod 755 {share}";
+    format!(
+        "unshare -m sh -c '{disk} && {mounted} && echo $$ >{{run}}/server.pid && exec {command}'"
+    )
 }
 
 /// Returns a server command preceded by packing an image: busybox with a link for each applet, the
