@@ -35,7 +35,7 @@ impl Negotiated {
     /// No granted flag is this high.
     const MINOR_AT: u32 = 56;
 
-    fn pack(self) -> u64 {
+    pub(super) fn pack(self) -> u64 {
         u64::from(self.minor) << Negotiated::MINOR_AT | self.flags.bits()
     }
 
@@ -119,6 +119,9 @@ impl RequestContext<'_> {
                 Ordering::Relaxed,
             )
             .map_err(|_| Errno::EIO)?;
+        if let Some(records) = &self.session.records {
+            records.set_negotiated(agreed.pack());
+        }
         let (minor, flags) = (agreed.minor, agreed.flags);
         tracing::debug!(client = self.session.client, minor, ?flags, "mounted");
         let max_write = self.session.options.max_write;
@@ -150,7 +153,7 @@ impl RequestContext<'_> {
 
 impl Session {
     /// Returns the flags to grant if the client offers them.
-    fn grants(&self) -> InitFlags {
+    pub(super) fn grants(&self) -> InitFlags {
         let options = &self.options;
         let mut flags = InitFlags::ASYNC_READ
             | InitFlags::ATOMIC_O_TRUNC
@@ -185,6 +188,7 @@ impl Session {
                     && !options.writeback,
                 InitFlags::PASSTHROUGH,
             ),
+            (self.records.is_some(), InitFlags::HAS_RESEND),
             (options.announce_submounts, InitFlags::SUBMOUNTS),
             (
                 options.posix_locks && !options.without_open,
