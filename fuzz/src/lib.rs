@@ -12,7 +12,8 @@
 //! - [`client`]: the client half accepts valid replies of a server, and refuses others.
 //! - [`disk_cache`]: files have their source's contents, whatever happens to copies on a local
 //!   disk.
-//! - [`fuse`]: the FUSE server half answers each request once, whatever it contains.
+//! - [`fuse`]: the FUSE server half answers each request once, whatever it contains, and whatever
+//!   records a process has left that served the mount before.
 //! - [`gss`]: an NFS server carries out calls that a context's client signed, once, and no others.
 //! - [`image`]: an EROFS image with any contents can be read completely, within bounds of time and
 //!   memory.

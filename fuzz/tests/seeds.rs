@@ -42,6 +42,7 @@ targets! {
     disk_cache: disk_cache::directory,
     erofs_image: image::run,
     fuse_session: fuse::script,
+    fuse_takeover: fuse::takeover,
     gss_records: gss::script,
     nfs_client: nfs_client::script,
     nfs_session: nfs::script,

@@ -110,6 +110,10 @@ impl Records {
     /// The size of the memory in words. Only what is written takes space.
     pub const WORDS: usize = JOURNAL_AT + journal::ENTRIES * journal::WIDTH;
 
+    /// The words at which the header and the kinds of records begin: nodes, open files, locks, and
+    /// the journal.
+    pub const REGIONS: [usize; 5] = [0, NODES.first, FILES.first, LOCKS.first, JOURNAL_AT];
+
     /// Returns the records in `memory` of [`Records::WORDS`] words: those of another process, or
     /// none, with `secret`, if the memory is zero. Returns `None` if the memory has another size,
     /// or records of another format.
