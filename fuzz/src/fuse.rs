@@ -114,7 +114,7 @@ fn play_takeover(input: &mut Unstructured<'_>) -> Result<()> {
         let resent = u64::from(input.arbitrary::<bool>()?) << 63;
         let (opcode, node) = (input.arbitrary::<u8>()?, input.arbitrary::<u8>()?);
         let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
-        let unique = 2 * number | resent;
+        let unique = (2 * number) | resent;
         answer(&next, unique, opcode.into(), node.into(), input.bytes(len)?);
     }
     Ok(())

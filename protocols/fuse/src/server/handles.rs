@@ -159,6 +159,7 @@ impl Handles {
         let past = self.table.begin(incarnation);
         let count = past.iter().map(Entries::len).sum();
         self.count.fetch_sub(count, Ordering::Relaxed);
+        self.open_nodes.clear();
         past
     }
 
@@ -199,9 +200,14 @@ impl ReservedHandle<'_> {
         open: Open,
         record: Option<Place>,
     ) -> Result<()> {
-        let mut shard = (self.handles.table.shard(incarnation, fh)).ok_or(Errno::ESTALE)?;
+        let (handles, nodeid) = (self.handles, open.nodeid);
+        // Not under the shard's lock.
+        handles.open_nodes.add(nodeid, fh);
+        let Some(mut shard) = handles.table.shard(incarnation, fh) else {
+            handles.open_nodes.remove(nodeid, fh);
+            return Err(Errno::ESTALE);
+        };
         let charge = self.charge.take().ok_or(Errno::ESTALE)?;
-        self.handles.open_nodes.add(open.nodeid, fh);
         let open = Arc::new(open);
         shard.entries.insert(
             fh,

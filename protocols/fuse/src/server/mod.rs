@@ -14,7 +14,7 @@
 //! Lock order: `mount_locks`, held while an incarnation ends, then a shard of a table. A shard is
 //! otherwise held for a look-up only and never together with another lock, as is the list of
 //! restored nodes. The table of handles with locks (`lock.rs`) is held across the lock table's own
-//! lock.
+//! lock. The locks of records (`takeover`) are the innermost.
 
 mod dir;
 mod handles;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use concurrency::{FastRandomState, Shards};
 use vfs::{AttrMask, Errno, Kind, Name, Node, Result};
 
 use super::super::RequestContext;
@@ -23,9 +23,18 @@ pub trait FileKeeper: Send + Sync {
 /// The open files of each node.
 #[derive(Default)]
 pub(in super::super) struct OpenNodes {
-    keeper: Option<Arc<dyn FileKeeper>>,
-    nodes: Mutex<HashMap<u64, OpenNode>>,
+    /// `None` if no files are kept.
+    kept: Option<KeptNodes>,
 }
+
+/// A keeper, and the open files of each node.
+struct KeptNodes {
+    keeper: Arc<dyn FileKeeper>,
+    nodes: Shards<HashMap<u64, OpenNode, FastRandomState>, SHARDS>,
+}
+
+/// More than the threads that work for one mount.
+const SHARDS: usize = 64;
 
 /// A node that is open.
 #[derive(Default)]
@@ -38,57 +47,69 @@ struct OpenNode {
 impl OpenNodes {
     /// Uses `keeper`, which has files of the nodes `kept` already.
     pub(in super::super) fn new(keeper: Arc<dyn FileKeeper>, kept: &[u64]) -> OpenNodes {
-        let node = |&nodeid| {
-            let kept = OpenNode {
+        let nodes = Shards::new(HashMap::default);
+        for &nodeid in kept {
+            let node = OpenNode {
                 handles: Vec::new(),
                 is_kept: true,
             };
-            (nodeid, kept)
-        };
+            nodes.lock(&nodeid).insert(nodeid, node);
+        }
         OpenNodes {
-            keeper: Some(keeper),
-            nodes: Mutex::new(kept.iter().map(node).collect()),
+            kept: Some(KeptNodes { keeper, nodes }),
         }
     }
 
     /// Adds the open file `fh` of a node.
     pub(in super::super) fn add(&self, nodeid: u64, fh: u64) {
-        if self.keeper.is_some() {
-            self.nodes
-                .lock()
-                .entry(nodeid)
-                .or_default()
-                .handles
-                .push(fh);
+        if let Some(kept) = &self.kept {
+            let mut shard = kept.nodes.lock(&nodeid);
+            shard.entry(nodeid).or_default().handles.push(fh);
         }
     }
 
     /// Removes the open file `fh` of a node.
     pub(in super::super) fn remove(&self, nodeid: u64, fh: u64) {
-        let Some(keeper) = &self.keeper else {
+        let Some(KeptNodes { keeper, nodes }) = &self.kept else {
             return;
         };
-        let mut nodes = self.nodes.lock();
-        let Some(node) = nodes.get_mut(&nodeid) else {
+        let mut shard = nodes.lock(&nodeid);
+        let Some(node) = shard.get_mut(&nodeid) else {
             return;
         };
         node.handles.retain(|&one| one != fh);
-        if node.handles.is_empty() && nodes.remove(&nodeid).is_some_and(|node| node.is_kept) {
+        // Under the lock: a later request may keep a file of the same number.
+        if node.handles.is_empty() && shard.remove(&nodeid).is_some_and(|node| node.is_kept) {
             keeper.release(nodeid);
+        }
+    }
+
+    /// Removes all open files, at the end of an incarnation.
+    pub(in super::super) fn clear(&self) {
+        if let Some(kept) = &self.kept {
+            for shard in kept.nodes.all() {
+                shard
+                    .lock()
+                    .values_mut()
+                    .for_each(|node| node.handles.clear());
+            }
+            self.release_closed();
         }
     }
 
     /// Releases the files of nodes that are not open.
     pub(super) fn release_closed(&self) {
-        let Some(keeper) = &self.keeper else {
+        let Some(KeptNodes { keeper, nodes }) = &self.kept else {
             return;
         };
-        self.nodes.lock().retain(|&nodeid, node| {
-            if node.handles.is_empty() {
-                keeper.release(nodeid);
-            }
-            !node.handles.is_empty()
-        });
+        for shard in nodes.all() {
+            shard.lock().retain(|&nodeid, node| {
+                if node.handles.is_empty() && node.is_kept {
+                    keeper.release(nodeid);
+                }
+                !node.handles.is_empty()
+            });
+        }
     }
 }
 
@@ -96,13 +117,11 @@ impl RequestContext<'_> {
     /// Keeps the file `name` in `dir`, if it is open and this is its last name, which is about to
     /// be removed.
     pub(in super::super) fn keep_open_file(&self, dir: &dyn Node, name: Name<'_>) -> Result<()> {
-        let open_nodes = &self.session.handles.open_nodes;
-        let Some(keeper) = &open_nodes.keeper else {
+        let handles = &self.session.handles;
+        let kept = handles.open_nodes.kept.as_ref();
+        let Some(KeptNodes { keeper, nodes }) = kept.filter(|_| handles.count() > 0) else {
             return Ok(());
         };
-        if open_nodes.nodes.lock().is_empty() {
-            return Ok(());
-        }
         let cx = self.observer();
         let Ok(entry) = dir.lookup(&cx, name) else {
             return Ok(());
@@ -112,14 +131,14 @@ impl RequestContext<'_> {
         }
         let nodeid = self.session.nodes.nodeid_of(entry.node.id());
         let fh = {
-            let nodes = open_nodes.nodes.lock();
-            let node = nodes.get(&nodeid).filter(|node| !node.is_kept);
+            let shard = nodes.lock(&nodeid);
+            let node = shard.get(&nodeid).filter(|node| !node.is_kept);
             node.and_then(|node| node.handles.first().copied())
         };
         let Some(fh) = fh else {
             return Ok(());
         };
-        let Ok(open) = self.session.handles.get(self.incarnation, fh) else {
+        let Ok(open) = handles.get(self.incarnation, fh) else {
             return Ok(());
         };
         // The number may have been another object's.
@@ -134,7 +153,7 @@ impl RequestContext<'_> {
             (Ok(_) | Err(Errno::ESTALE), _) => return Ok(()),
             (Err(errno), _) => return Err(errno),
         }
-        match open_nodes.nodes.lock().get_mut(&nodeid) {
+        match nodes.lock(&nodeid).get_mut(&nodeid) {
             Some(node) => node.is_kept = true,
             // It was closed meanwhile.
             None => keeper.release(nodeid),
