@@ -259,8 +259,13 @@ pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> Comma
     held.start(None).map_err(Failure::new)?;
     let end = held.run(&receiver)?;
     drop(signals);
+    // Otherwise it was unmounted, or its descriptors end with the process that served.
     if held.state == State::Ready && held.mount.has_records() && !matches!(end, End::Exit(0)) {
-        held.mount.abort();
+        match held.stopping {
+            // No process could serve the unmount.
+            true => drop(held.mount.unmount(&AtomicBool::new(true))),
+            false => held.mount.abort(),
+        }
     }
     if held.state == State::Mounted {
         // The process has reported its error.

@@ -558,6 +558,17 @@ fn a_server_that_does_not_start_ends_the_mount() {
     let error = fs::write(place.at().join("g"), "").expect_err("no server");
     assert_eq!(error.raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
     unmount(&place.at());
+    // A signal to stop unmounts even so.
+    fs::rename(place.dir.path().join("moved"), place.source()).expect("renamed");
+    let mounted = place.mount(&[]);
+    fs::rename(place.source(), place.dir.path().join("moved")).expect("renamed");
+    let server = mounted.serving_id();
+    let pid = Pid::from_raw(server as i32).expect("a process");
+    kill_process(pid, Signal::KILL).expect("it runs");
+    until("the server has ended", || mounted.serving_id() != server);
+    mounted.signal();
+    assert_eq!(mounted.ended().code(), Some(1));
+    assert_eq!(fs::read_dir(place.at()).expect("listed").count(), 0);
 }
 
 #[test]
