@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 
 use ::connect::{ConnectOption, MountSettings};
@@ -147,7 +148,7 @@ impl HeldMount for NinePMount<'_> {
         Ok(there)
     }
 
-    fn unmount(&mut self) -> Result<(), Failure> {
+    fn unmount(&mut self, _ended: &AtomicBool) -> Result<(), Failure> {
         ::connect::unmount(&self.args.dir)
             .map_err(|error| Failure::new(format!("{}: {error}", self.args.dir.display())))
     }
@@ -178,7 +179,7 @@ fn relay_for(holder: &Arc<Holder>, args: &ConnectArgs, options: &ResolvedOptions
     let (sender, receiver) = channel();
     let stop = sender.clone();
     // Fails only if the receiver is gone, when the mount has ended anyway.
-    holder.on_stop(move || drop(stop.send(Event::Stop)))?;
+    holder.on_order(move || drop(stop.send(Event::Stop)), || {})?;
     let passed = {
         let server = server.clone();
         move || relay(client, server)

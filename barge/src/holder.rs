@@ -1,16 +1,28 @@
 //! The two processes of a mount. The first one, the *holder*, mounts, unmounts and handles signals.
 //! It starts the second one, which confines itself, opens the source and serves the mount.
+//!
+//! If the second process keeps records of the mount ([`HeldMount::records`]), the holder starts
+//! another one when it ends early, or when another version of the program is to serve. The new one
+//! gets the same descriptors, and the records, which the holder itself never reads.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::process::{Child, ExitCode, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use concurrency::ThreadPool;
+use fuse::server::FileKeeper;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use transports::Listener;
+use transports::fusedev::{Notifier, relay};
 
 use crate::child::message::{self, ReplySocket, unexpected};
 use crate::child::users::{self, Query};
@@ -45,6 +57,21 @@ enum MountRequest {
     Listener,
     /// The mount is served.
     Ready,
+    /// Asks for the descriptor with this number, which a successor gets again.
+    Channel(usize),
+    /// Asks for the memory of the records.
+    Records,
+    /// Asks for the socket for notifications of the kernel.
+    Notifier,
+    /// Asks for the socket for descriptors to be kept ([`Keep`]).
+    Keeper,
+    /// Asks for the descriptor of this position in the order of nodes that was kept for an earlier
+    /// process.
+    Kept(usize),
+    /// The mount of an earlier process is served.
+    TakenOver,
+    /// The mount of an earlier process cannot be taken over, or that of this process by another.
+    Decline(String),
 }
 
 /// The reply to a [`MountRequest`].
@@ -53,9 +80,27 @@ enum Reply {
     Done,
     /// The requested descriptor is passed.
     Descriptor,
+    /// The passed descriptor was kept for this node.
+    Kept(u64),
     /// The passed socket listens at this address.
     Listening(String),
 }
+
+/// A packet to the holder about a descriptor that is kept for a node.
+#[derive(Serialize, Deserialize)]
+enum Keep {
+    /// The passed descriptor is kept.
+    File(u64),
+    /// It is closed.
+    Release(u64),
+}
+
+/// Maximum number of descriptors that are kept. Further ones are not, nor those beyond a quarter of
+/// this process's limit.
+const MAX_KEPT: usize = 4096;
+
+/// The descriptors that are kept for nodes.
+type Kept = Arc<Mutex<BTreeMap<u64, OwnedFd>>>;
 
 /// A mount as its holder sees it.
 pub(crate) trait HeldMount {
@@ -77,6 +122,34 @@ pub(crate) trait HeldMount {
         Vec::new()
     }
 
+    /// Returns whether a process that serves may be replaced by another one, with the records of
+    /// the first.
+    fn can_be_taken_over(&self) -> bool {
+        false
+    }
+
+    /// Returns the descriptor with this number, the same for each process that serves. It stays
+    /// open here, so that requests that were read from it stay unanswered if a process ends.
+    fn channel(&mut self, _number: usize) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Returns the memory of the records, the same for each process that serves.
+    fn records(&mut self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Returns whether a process that serves keeps records.
+    fn has_records(&self) -> bool {
+        false
+    }
+
+    /// Makes all requests fail from now on. The mount stays.
+    fn abort(&self) {}
+
+    /// Closes the descriptors for another process that serves: there will be none.
+    fn forget_records(&mut self) {}
+
     /// Is called when the mount is served.
     fn served(&self) {}
 
@@ -85,8 +158,9 @@ pub(crate) trait HeldMount {
         background::READY.to_owned()
     }
 
-    /// Unmounts, after a signal to stop. Open files may stay open.
-    fn unmount(&mut self) -> Result<(), Failure>;
+    /// Unmounts, after a signal to stop. Open files may stay open. `ended` tells whether the
+    /// process that serves has ended: no request is answered then.
+    fn unmount(&mut self, ended: &AtomicBool) -> Result<(), Failure>;
 }
 
 /// The options of the process that serves.
@@ -101,6 +175,9 @@ struct ChildOptions {
     /// The descriptors of a process that fills an image for the kernel's EROFS, instead of serving
     /// requests.
     lazy: Option<LazyDescriptors>,
+    /// Whether the process continues the mount of an earlier one.
+    #[serde(default)]
+    takes_over: bool,
 }
 
 /// The descriptors of a process that fills an image, which it inherits.
@@ -130,58 +207,367 @@ pub(crate) struct LazyFile {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Stop;
 
+/// An order for the process that serves.
+#[derive(Serialize, Deserialize)]
+enum Order {
+    /// Finish: it is no longer mounted.
+    Stop,
+    /// Finish in favour of another process.
+    HandOver,
+}
+
 /// An event for the holder.
 enum Event {
     Request(MountRequest, ReplySocket),
     /// A signal to stop.
     Stop,
+    /// A signal to continue with the program that is installed now.
+    Upgrade,
     /// The process that serves has ended.
     Ended,
 }
 
+/// Pause before another process is started if the last one has not served for [`HEALTHY`]. It
+/// doubles each time.
+const RESTART: Duration = Duration::from_millis(50);
+
+/// Number of processes in a row that may end before they have served for [`HEALTHY`]. With the
+/// pauses, programs wait for some 6 seconds.
+const MAX_FAILURES: u32 = 8;
+
+/// Time after which a process that serves is no failure. A request that ends the process does so at
+/// once, when it is sent again.
+const HEALTHY: Duration = Duration::from_millis(100);
+
 /// Starts the process that serves `mount`, and waits until that ends. `sandbox` determines its
 /// namespaces.
 pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> CommandResult {
-    let (channel, childs_end) = message::pair().map_err(Failure::new)?;
-    let channel = Arc::new(channel);
-    let namespaces = ChildNamespaces::new(sandbox)?;
-    let mut child = start(childs_end, namespaces, None).map_err(Failure::new)?;
     let (sender, receiver) = mpsc::channel();
-    let stop = sender.clone();
+    let (stop, upgrade) = (sender.clone(), sender.clone());
+    let upgrade: signals::Reload = Box::new(move || drop(upgrade.send(Event::Upgrade)));
+    // On a terminal, SIGHUP means that it was closed.
+    let upgrade = (signals::is_background() && mount.can_be_taken_over()).then_some(upgrade);
     // Fails only if the receiver is gone, when the mount has ended anyway.
-    let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), None)?;
-    receive_requests(
-        channel.clone(),
+    let signals = signals::on_signal(move || drop(stop.send(Event::Stop)), upgrade)?;
+    if mount.can_be_taken_over() {
+        // For the descriptors that are kept.
+        sys::limits::raise_descriptors();
+    }
+    let mut held = Held {
+        mount,
+        namespaces: ChildNamespaces::new(sandbox)?,
         sender,
-        #[cfg(feature = "otel")]
-        mount.collectors(),
-    )?;
-    let mut state = State::Starting;
-    for event in receiver {
-        match event {
-            Event::Request(request, to) => to.reply(state.serve(request, mount)),
-            Event::Stop if state == State::Starting => {
-                child.kill().map_err(Failure::new)?;
-                child.wait().map_err(Failure::new)?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            Event::Stop => {
-                mount.unmount()?;
-                // It may have ended.
-                let _ = message::send(channel.as_fd(), &Stop, None);
-            }
-            Event::Ended => break,
+        program: std::env::current_exe().ok(),
+        state: State::Starting,
+        server: None,
+        failures: 0,
+        stopping: false,
+        upgrading: false,
+        declined: None,
+        kept: Kept::default(),
+    };
+    held.start(None).map_err(Failure::new)?;
+    let end = held.run(&receiver)?;
+    drop(signals);
+    // Otherwise it was unmounted, or its descriptors end with the process that served.
+    if held.state == State::Ready && held.mount.has_records() && !matches!(end, End::Exit(0)) {
+        match held.stopping {
+            // No process could serve the unmount.
+            true => drop(held.mount.unmount(&AtomicBool::new(true))),
+            false => held.mount.abort(),
         }
     }
-    let end = End::of(child.wait().map_err(Failure::new)?);
-    drop(signals);
-    if state == State::Mounted {
+    if held.state == State::Mounted {
         // The process has reported its error.
-        let _ = mount.unmount();
+        let _ = held.mount.unmount(&AtomicBool::new(true));
     }
     match end {
         End::Exit(code) => Ok(ExitCode::from(code)),
         End::Crash(why) => Err(Failure::new(format!("the process that serves {why}"))),
+    }
+}
+
+/// A mount and the process that serves it.
+struct Held<'a> {
+    mount: &'a mut dyn HeldMount,
+    namespaces: ChildNamespaces,
+    /// For all that happens to it.
+    sender: Sender<Event>,
+    /// The program, by its path: another one may be installed there later.
+    program: Option<PathBuf>,
+    state: State,
+    server: Option<ServerProcess>,
+    /// Number of processes in a row that have ended early.
+    failures: u32,
+    /// Whether there was a signal to stop.
+    stopping: bool,
+    /// Whether the process was told to end in favour of the installed program.
+    upgrading: bool,
+    /// The reason why the mount cannot be taken over.
+    declined: Option<String>,
+    kept: Kept,
+}
+
+/// A process that serves.
+struct ServerProcess {
+    /// The thread that receives descriptors to be kept.
+    keeper: Option<JoinHandle<()>>,
+    child: Child,
+    channel: Arc<OwnedFd>,
+    /// Whether its end of the socket is closed.
+    ended: Arc<AtomicBool>,
+    /// The time since which it serves.
+    serves_since: Option<Instant>,
+}
+
+impl Held<'_> {
+    /// Starts a process that serves: `program`, or this one.
+    fn start(&mut self, program: Option<&Path>) -> io::Result<()> {
+        let (channel, childs_end) = message::pair()?;
+        let channel = Arc::new(channel);
+        let command = program.map_or_else(child::command, child::command_of);
+        let takes_over = self.state == State::Ready;
+        let child = start_with(command, childs_end, self.namespaces, None, takes_over)?;
+        let ended = Arc::<AtomicBool>::default();
+        receive_requests(
+            channel.clone(),
+            self.sender.clone(),
+            ended.clone(),
+            #[cfg(feature = "otel")]
+            self.mount.collectors(),
+        )
+        .map_err(|failure| io::Error::other(failure.message))?;
+        self.server = Some(ServerProcess {
+            keeper: None,
+            child,
+            channel,
+            ended,
+            serves_since: None,
+        });
+        Ok(())
+    }
+
+    /// Handles events until the mount has ended, and returns the end of the last process.
+    fn run(&mut self, events: &Receiver<Event>) -> Result<End, Failure> {
+        let mut start = Instant::now();
+        loop {
+            let event = match self.server {
+                Some(_) => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                None => events.recv_timeout(start.saturating_duration_since(Instant::now())),
+            };
+            match event {
+                Ok(Event::Request(request, to)) => {
+                    let taken_over = matches!(request, MountRequest::TakenOver);
+                    let reply = self.serve(request);
+                    to.reply(reply);
+                    if taken_over && self.stopping {
+                        self.stop()?;
+                    }
+                }
+                Ok(Event::Stop) if self.state == State::Starting => {
+                    if let Some(server) = &mut self.server {
+                        server.child.kill().map_err(Failure::new)?;
+                        server.child.wait().map_err(Failure::new)?;
+                    }
+                    return Ok(End::Exit(0));
+                }
+                Ok(Event::Stop) => {
+                    self.stopping = true;
+                    // Otherwise once the next process serves: the unmount takes one.
+                    if self.serves() || self.state != State::Ready {
+                        self.stop()?;
+                    }
+                }
+                Ok(Event::Upgrade) => self.upgrade(),
+                Ok(Event::Ended) => {
+                    let Some(server) = self.server.take() else {
+                        continue;
+                    };
+                    let serves_since = server.serves_since;
+                    let end = server.wait();
+                    match self.pause_after(end, serves_since) {
+                        Ok(pause) => start = Instant::now() + pause,
+                        Err(end) => return Ok(end),
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let program = self.program.clone().filter(|_| self.upgrading);
+                    if let Err(error) = self.start(program.as_deref()) {
+                        tracing::error!("the process that serves does not start: {error}");
+                        let end = End::Crash(format!("does not start: {error}"));
+                        match self.pause_after(end, None) {
+                            Ok(pause) => start = Instant::now() + pause,
+                            Err(end) => return Ok(end),
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the mount has a sender"),
+            }
+        }
+    }
+
+    /// Returns whether a process serves the mount.
+    fn serves(&self) -> bool {
+        let server = self.server.as_ref();
+        server.is_some_and(|server| server.serves_since.is_some())
+    }
+
+    /// Returns the pause until another process is to be started after one that has ended, or the
+    /// end of the mount.
+    fn pause_after(&mut self, end: End, serves_since: Option<Instant>) -> Result<Duration, End> {
+        let replaced = self.upgrading && serves_since.is_some();
+        let finished = matches!(end, End::Exit(0)) && !replaced;
+        let continues = self.state == State::Ready && self.mount.has_records();
+        if finished || !continues {
+            return Err(end);
+        }
+        let why = match end {
+            End::Exit(code) => format!("has ended with status {code}"),
+            End::Crash(why) => why,
+        };
+        if let Some(obstacle) = self.declined.take() {
+            return Err(End::Crash(format!(
+                "{why} and has no successor: {obstacle}"
+            )));
+        }
+        if replaced {
+            return Ok(Duration::ZERO);
+        }
+        if self.upgrading {
+            // The installed program does not serve: this one does.
+            tracing::error!("the installed program {why}; the mount continues with the old one");
+            self.upgrading = false;
+            return Ok(Duration::ZERO);
+        }
+        if serves_since.is_some_and(|since| since.elapsed() >= HEALTHY) {
+            self.failures = 0;
+        }
+        self.failures += 1;
+        if self.failures >= MAX_FAILURES {
+            return Err(End::Crash(format!("{why}, as did those before it")));
+        }
+        tracing::error!("the process that serves {why}; it is started again");
+        Ok(match self.failures {
+            1 => Duration::ZERO,
+            failures => RESTART * 2u32.pow(failures - 2),
+        })
+    }
+
+    /// Unmounts, and tells the process that serves to finish.
+    fn stop(&mut self) -> Result<(), Failure> {
+        // If the process ends meanwhile, requests fail, as the unmount waits for them.
+        self.mount.forget_records();
+        let ended = self.server.as_ref().map(|server| server.ended.clone());
+        self.mount.unmount(&ended.unwrap_or_default())?;
+        if let Some(server) = &self.server {
+            // It may have ended.
+            let _ = message::send(server.channel.as_fd(), &Order::Stop, None);
+        }
+        Ok(())
+    }
+
+    /// Tells the process that serves to end in favour of the installed program.
+    fn upgrade(&mut self) {
+        if !self.mount.has_records() || !self.serves() || self.program.is_none() {
+            tracing::warn!("SIGHUP ignored: this mount continues with the program that serves it");
+            return;
+        }
+        let server = self.server.as_ref();
+        if let Some(server) = server {
+            self.upgrading = true;
+            // It may have ended, and is replaced then, too.
+            let _ = message::send(server.channel.as_fd(), &Order::HandOver, None);
+        }
+    }
+
+    /// Serves a request. Returns the reply and the descriptor to pass.
+    fn serve(&mut self, request: MountRequest) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let is_successor = self.state == State::Ready;
+        let reply = match request {
+            MountRequest::Keeper => return self.start_keeper(),
+            MountRequest::Kept(position) => {
+                let kept = self.kept.lock();
+                let (node, file) = kept.iter().nth(position).ok_or(io::ErrorKind::NotFound)?;
+                return Ok((Reply::Kept(*node), Some(file.try_clone()?)));
+            }
+            MountRequest::TakenOver if is_successor && !self.serves() => {
+                self.upgrading = false;
+                tracing::info!("another process serves the mount");
+                Ok((Reply::Done, None))
+            }
+            MountRequest::Decline(why) if is_successor => {
+                match self.serves() {
+                    true => self.upgrading = false,
+                    false => self.declined = Some(why),
+                }
+                return Ok((Reply::Done, None));
+            }
+            other => return self.serve_first(other),
+        };
+        self.note_serving();
+        reply
+    }
+
+    /// Starts the thread that receives descriptors to be kept, and returns the socket for them.
+    fn start_keeper(&mut self) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let server = self
+            .server
+            .as_mut()
+            .filter(|server| server.keeper.is_none());
+        let server = server.ok_or(Errno::PERM)?;
+        let (here, there) = message::pair()?;
+        let kept = self.kept.clone();
+        let limit = usize::try_from(sys::limits::descriptors() / 4).unwrap_or(MAX_KEPT);
+        let limit = limit.min(MAX_KEPT);
+        let receive = move || {
+            loop {
+                match message::receive(here.as_fd()) {
+                    Ok((Keep::File(node), Some(file))) => {
+                        let mut kept = kept.lock();
+                        if kept.len() < limit || kept.contains_key(&node) {
+                            kept.insert(node, file);
+                        }
+                    }
+                    Ok((Keep::Release(node), _)) => drop(kept.lock().remove(&node)),
+                    Ok((Keep::File(_), None)) => {}
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("barge-keeper".into());
+        server.keeper = Some(thread.spawn(receive)?);
+        Ok((Reply::Descriptor, Some(there)))
+    }
+
+    fn serve_first(&mut self, request: MountRequest) -> io::Result<(Reply, Option<OwnedFd>)> {
+        let is_ready = matches!(request, MountRequest::Ready);
+        let reply = self.state.serve(request, self.mount)?;
+        if is_ready {
+            self.note_serving();
+        }
+        Ok(reply)
+    }
+
+    fn note_serving(&mut self) {
+        if let Some(server) = &mut self.server {
+            server.serves_since = Some(Instant::now());
+        }
+    }
+}
+
+impl ServerProcess {
+    /// Waits for the end of the process, which has closed its socket.
+    fn wait(mut self) -> End {
+        // A process that keeps running without its socket is of no use.
+        let _ = self.child.kill();
+        let end = match self.child.wait() {
+            Ok(status) => End::of(status),
+            Err(error) => End::Crash(format!("is lost: {error}")),
+        };
+        // All that it has sent is received. A panic is reported by its thread.
+        let _ = self.keeper.map(JoinHandle::join);
+        end
     }
 }
 
@@ -192,23 +578,35 @@ pub(crate) fn start(
     namespaces: ChildNamespaces,
     lazy: Option<LazyDescriptors>,
 ) -> io::Result<Child> {
+    start_with(child::command(), childs_end, namespaces, lazy, false)
+}
+
+fn start_with(
+    mut command: Command,
+    childs_end: OwnedFd,
+    namespaces: ChildNamespaces,
+    lazy: Option<LazyDescriptors>,
+    takes_over: bool,
+) -> io::Result<Child> {
     // Inherited, unlike the original.
     let inherited = rustix::io::dup(&childs_end)?;
     drop(childs_end);
-    let mut command = child::command();
     command.stdout(Stdio::null());
     namespaces.start(command, |namespaces| ChildOptions {
         channel: inherited.as_raw_fd(),
         holder: std::process::id(),
         namespaces,
         lazy: lazy.clone(),
+        takes_over,
     })
 }
 
-/// Starts a thread that receives the requests of the process that serves.
+/// Starts a thread that receives the requests of the process that serves, and sets `ended` after
+/// them.
 fn receive_requests(
     channel: Arc<OwnedFd>,
     sender: Sender<Event>,
+    ended: Arc<AtomicBool>,
     #[cfg(feature = "otel")] collectors: Vec<(String, u16)>,
 ) -> Result<(), Failure> {
     let queries = ThreadPool::new("barge-users", QUERIES.0, QUERIES.1);
@@ -233,6 +631,7 @@ fn receive_requests(
                 Request::Mount(request) => drop(sender.send(Event::Request(request, to))),
             }
         }
+        ended.store(true, Ordering::Release);
         let _ = sender.send(Event::Ended);
     };
     let thread = std::thread::Builder::new().name("barge-requests".into());
@@ -263,6 +662,16 @@ impl State {
                 Ok((Reply::Done, None))
             }
             MountRequest::Descriptor => Ok((Reply::Descriptor, Some(mount.descriptor()?))),
+            MountRequest::Channel(number) => Ok((Reply::Descriptor, Some(mount.channel(number)?))),
+            MountRequest::Notifier => {
+                let device = mount.descriptor()?;
+                let (here, there) = message::pair()?;
+                let relay = move || relay(here.as_fd(), device.as_fd());
+                let thread = std::thread::Builder::new().name("barge-notify".into());
+                thread.spawn(relay)?;
+                Ok((Reply::Descriptor, Some(there)))
+            }
+            MountRequest::Records => Ok((Reply::Descriptor, Some(mount.records()?))),
             MountRequest::Listener => {
                 let listener = mount.listener().ok_or(io::ErrorKind::NotFound)?;
                 let addr = listener.addr().to_string();
@@ -275,7 +684,12 @@ impl State {
                 *self = State::Ready;
                 Ok((Reply::Done, None))
             }
-            MountRequest::Mount { .. } | MountRequest::Ready => Err(Errno::PERM.into()),
+            MountRequest::Mount { .. }
+            | MountRequest::Ready
+            | MountRequest::Keeper
+            | MountRequest::Kept(_)
+            | MountRequest::TakenOver
+            | MountRequest::Decline(_) => Err(Errno::PERM.into()),
         }
     }
 }
@@ -340,10 +754,62 @@ impl Holder {
 
     /// Returns a descriptor to serve.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
-        match self.ask(MountRequest::Descriptor)? {
+        self.ask_for_descriptor(MountRequest::Descriptor)
+    }
+
+    /// Returns the descriptor to serve with this number, which is the one of an earlier process if
+    /// this one [takes over](Holder::takes_over).
+    pub(crate) fn serving_channel(&self, number: usize) -> io::Result<OwnedFd> {
+        self.ask_for_descriptor(MountRequest::Channel(number))
+    }
+
+    /// Returns the memory for records of the mount, those of an earlier process if this one takes
+    /// over.
+    pub(crate) fn records(&self) -> io::Result<OwnedFd> {
+        self.ask_for_descriptor(MountRequest::Records)
+    }
+
+    fn ask_for_descriptor(&self, request: MountRequest) -> io::Result<OwnedFd> {
+        match self.ask(request)? {
             (Reply::Descriptor, Some(fd)) => Ok(fd),
             (other, _) => Err(unexpected(&other)),
         }
+    }
+
+    /// Returns whether this process continues the mount of an earlier one.
+    pub(crate) fn takes_over(&self) -> bool {
+        self.options.takes_over
+    }
+
+    /// Returns a notifier of the kernel that does not keep this process from ending.
+    pub(crate) fn notifier(&self) -> io::Result<Notifier> {
+        let socket = self.ask_for_descriptor(MountRequest::Notifier)?;
+        Ok(Notifier::relayed(socket))
+    }
+
+    /// Returns a keeper of descriptors.
+    pub(crate) fn keeper(&self) -> io::Result<Keeper> {
+        self.ask_for_descriptor(MountRequest::Keeper).map(Keeper)
+    }
+
+    /// Returns the descriptors that were kept for an earlier process, with their nodes.
+    pub(crate) fn kept(&self) -> io::Result<Vec<(u64, OwnedFd)>> {
+        let mut kept = Vec::new();
+        loop {
+            match self.ask(MountRequest::Kept(kept.len())) {
+                Ok((Reply::Kept(node), Some(file))) => kept.push((node, file)),
+                Ok((other, _)) => return Err(unexpected(&other)),
+                // There are no more.
+                Err(error) if error.raw_os_error().is_none() => return Ok(kept),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reports that the mount of an earlier process cannot be taken over, or that of this process
+    /// by another one, because of `why`.
+    pub(crate) fn decline(&self, why: &str) -> io::Result<()> {
+        self.ask(MountRequest::Decline(why.to_owned())).map(drop)
     }
 
     /// Returns the listener of the status page.
@@ -374,28 +840,51 @@ impl Holder {
     /// Reports that the mount is served. In the background, also detaches from the terminal and
     /// from the working directory.
     pub(crate) fn report_ready(&self) -> Result<(), Failure> {
-        self.ask(MountRequest::Ready).map_err(Failure::new)?;
+        let report = match self.takes_over() {
+            true => MountRequest::TakenOver,
+            false => MountRequest::Ready,
+        };
+        self.ask(report).map_err(Failure::new)?;
         if signals::is_background() {
             background::detach_child().map_err(Failure::new)?;
         }
         Ok(())
     }
 
-    /// Calls `stop` when the holder has unmounted after a signal to stop. Signals to this process
-    /// have no effect: service managers send them to all processes of a service.
-    pub(crate) fn on_stop(
+    /// Calls `stop` when the holder has unmounted after a signal to stop, and `hand_over` when
+    /// another process is to continue. Signals to this process have no effect: service managers
+    /// send them to all processes of a service.
+    pub(crate) fn on_order(
         self: &Arc<Self>,
         stop: impl FnOnce() + Send + 'static,
+        hand_over: impl Fn() + Send + 'static,
     ) -> Result<(), Failure> {
         signals::ignore().map_err(Failure::new)?;
         let holder = self.clone();
-        let wait = move || {
-            if message::receive::<Stop>(holder.channel.as_fd()).is_ok() {
-                stop();
+        let wait = move || loop {
+            match message::receive(holder.channel.as_fd()) {
+                Ok((Order::Stop, _)) => return stop(),
+                // Returns if it is refused.
+                Ok((Order::HandOver, _)) => hand_over(),
+                Err(_) => return,
             }
         };
         let thread = std::thread::Builder::new().name("barge-stop".into());
         thread.spawn(wait).map(drop).map_err(Failure::new)
+    }
+}
+
+/// Descriptors that the holder keeps. They have arrived there once they are in the socket.
+pub(crate) struct Keeper(OwnedFd);
+
+impl FileKeeper for Keeper {
+    fn keep(&self, nodeid: u64, file: BorrowedFd<'_>) {
+        // The holder may have ended, and then so does this process.
+        let _ = message::send(self.0.as_fd(), &Keep::File(nodeid), Some(file));
+    }
+
+    fn release(&self, nodeid: u64) {
+        let _ = message::send(self.0.as_fd(), &Keep::Release(nodeid), None);
     }
 }
 
@@ -416,7 +905,7 @@ mod tests {
             Ok(message::pair()?.0)
         }
 
-        fn unmount(&mut self) -> Result<(), Failure> {
+        fn unmount(&mut self, _ended: &AtomicBool) -> Result<(), Failure> {
             Ok(())
         }
     }

@@ -72,6 +72,7 @@ fn main() -> io::Result<()> {
     write("fuse_state", "mount", &barge_fuzz::fuse_state::saved())?;
     write("state_files", "clients", &[1, 0, 0, 3, 2, 7, 8])?;
     write("state_files", "names", &[0, 0, 0, 20, 2, 7, 8, 0, 0, 40, 0])?;
+    write("fuse_takeover", "resent", &taken_over())?;
     write("gss_records", "services", &gss::services())?;
     write("gss_records", "changed", &gss::changed())?;
     write("gss_records", "fragments", &gss::fragments())?;
@@ -98,6 +99,31 @@ fn main() -> io::Result<()> {
     write("p9_session", "9P2000.L-locks", &linux_locks())?;
     write("p9_session", "9P2000.u", &old(Dialect::Unix))?;
     write("p9_session", "9P2000", &old(Dialect::Plan9))
+}
+
+/// A script of `barge_fuzz::fuse::takeover`: a directory is made and a file is created and locked,
+/// a record changes, and the client sends all of it again.
+fn taken_over() -> Vec<u8> {
+    let request =
+        |opcode: u8, node: u8, args: &[u8]| [&[opcode, node, args.len() as u8], args].concat();
+    let lock = [&[1][..], &[0; 15], &[0; 8], &[9], &[0; 7], &[1], &[0; 15]].concat();
+    let requests = [
+        request(9, 1, b"\xff\x01\0\0\0\0\0\0d\0"),
+        request(35, 1, b"\x42\0\0\0\xa4\x81\0\0\0\0\0\0\0\0\0\0f\0"),
+        request(32, 3, &lock),
+        request(1, 1, b"f\0"),
+    ];
+    let mut script = vec![requests.len() as u8];
+    script.extend(requests.concat());
+    // The flags of the open file, and the state of a request.
+    script.push(2);
+    script.extend([2, 2, 3, 0, 0, 0, 0, 0, 0, 0]);
+    script.extend([4, 25, 0, 0, 0, 0, 1, 0, 0, 0]);
+    for request in requests {
+        script.push(1);
+        script.extend(request);
+    }
+    script
 }
 
 /// A script of `barge_fuzz::recovery`: all requests are made and answered, then the server is lost

@@ -3,12 +3,15 @@
 //! A script is a sequence of requests, each with its opcode, node, length and arguments; INIT
 //! precedes them.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arbitrary::{Result, Unstructured};
-use fuse::server::{Options, Server};
+use fuse::server::{Options, Records, Server};
 use hostile::guest::fuse_request;
 use memory::Memory;
+use sys::shared_memory::{self, SharedMemory};
 use vfs::{Call, Export, Patience};
 use vfs_testkit::{Message, clock, session};
 use wire::{ServeOutcome, Session};
@@ -52,6 +55,67 @@ fn play(input: &mut Unstructured<'_>) -> Result<()> {
             node.into(),
             input.bytes(len)?,
         );
+    }
+    Ok(())
+}
+
+/// Plays the script `data` with a mount that another process continues: requests to the first
+/// process, changes of the records that it leaves, and requests to the second one, which the client
+/// may have sent before. The second process continues or not, and answers each request once.
+pub fn takeover(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    // The end of the input is the end of the script.
+    let _ = play_takeover(&mut input);
+}
+
+fn play_takeover(input: &mut Unstructured<'_>) -> Result<()> {
+    /// A number of records that were ever used: all of them are read.
+    const MAX_USED: u64 = 1 << 10;
+    let memory = shared_memory::create("fuzz", Records::WORDS).expect("memory");
+    let map = || SharedMemory::map(memory.as_fd(), Records::WORDS).expect("mapped");
+    let tree = Memory::new(clock());
+    let start = || {
+        let export = Arc::new(Export::new("", tree.clone()));
+        let records = Records::new(Box::new(map()), [7; 32])?;
+        let server = Server::new(export, Options::default());
+        Some(server.session().with_records(records))
+    };
+    let first = start().expect("new records");
+    answer(&first, 1, INIT.0, 1, &INIT.1);
+    for number in 1..=u64::from(input.arbitrary::<u8>()? % 16) {
+        let (opcode, node) = (input.arbitrary::<u8>()?, input.arbitrary::<u8>()?);
+        let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
+        answer(
+            &first,
+            2 * number,
+            opcode.into(),
+            node.into(),
+            input.bytes(len)?,
+        );
+    }
+    let words = map();
+    for _ in 0..input.arbitrary::<u8>()? % 32 {
+        let region = usize::from(input.arbitrary::<u8>()?) % Records::REGIONS.len();
+        let at = Records::REGIONS[region] + usize::from(input.arbitrary::<u8>()?);
+        let mut value = input.arbitrary::<u64>()?;
+        if region == 0 && at > 8 {
+            value %= MAX_USED;
+        }
+        words[at].store(value, Ordering::Relaxed);
+    }
+    let Some(next) = start() else {
+        return Ok(());
+    };
+    let _ = next.take_over();
+    for number in 1.. {
+        if input.is_empty() {
+            break;
+        }
+        let resent = u64::from(input.arbitrary::<bool>()?) << 63;
+        let (opcode, node) = (input.arbitrary::<u8>()?, input.arbitrary::<u8>()?);
+        let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
+        let unique = (2 * number) | resent;
+        answer(&next, unique, opcode.into(), node.into(), input.bytes(len)?);
     }
     Ok(())
 }

@@ -14,6 +14,8 @@
 //!   disk.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it contains.
 //! - [`fuse_state`]: a state of a guest that migrates is refused, or used and saved again.
+//! - [`fuse`]: the FUSE server half answers each request once, whatever it contains, and whatever
+//!   records a process has left that served the mount before.
 //! - [`gss`]: an NFS server carries out calls that a context's client signed, once, and no others.
 //! - [`image`]: an EROFS image with any contents can be read completely, within bounds of time and
 //!   memory.

@@ -43,6 +43,7 @@ targets! {
     erofs_image: image::run,
     fuse_session: fuse::script,
     fuse_state: fuse_state::load,
+    fuse_takeover: fuse::takeover,
     gss_records: gss::script,
     nfs_client: nfs_client::script,
     nfs_session: nfs::script,

@@ -33,6 +33,7 @@ pub mod peer;
 pub mod probes;
 pub mod project_quota;
 pub mod random;
+pub mod shared_memory;
 pub mod tsc;
 pub mod umask;
 pub mod usage;

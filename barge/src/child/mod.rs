@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use rustix::process::Signal;
@@ -36,8 +37,14 @@ pub(crate) fn inherited(number: i32) -> Result<OwnedFd, Failure> {
 
 /// Returns the command that starts this program again with the same arguments.
 pub(crate) fn command() -> Command {
+    command_of(Path::new("/proc/self/exe"))
+}
+
+/// Returns the command that starts `program`, this one or another version of it, with the same
+/// arguments.
+pub(crate) fn command_of(program: &Path) -> Command {
     let mut arguments = env::args_os();
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(program);
     if let Some(name) = arguments.next() {
         command.arg0(name);
     }

@@ -13,15 +13,18 @@ mod passthrough;
 mod readahead;
 mod remount;
 mod server;
+mod takeover;
 
 use std::io::{self, Write, stdout};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use fuse::server::Records;
 use serde_json::json;
 use transports::Listener;
 use transports::fusedev::{Mount, MountFlag, MountOptions};
@@ -255,6 +258,9 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         #[cfg(feature = "otel")]
         collectors: options.otlp.map_or_else(Vec::new, |otlp| otlp.addresses()),
         limit: shutdown_timeout(&options.source),
+        can_be_taken_over: options.can_be_taken_over && args.record_trace.is_none(),
+        channels: Vec::new(),
+        records: None,
     };
     hold(&mut mount, options.sandbox)
 }
@@ -292,7 +298,16 @@ struct FuseMount<'a> {
     collectors: Vec<(String, u16)>,
     /// Maximum time for the sync before the unmount.
     limit: Duration,
+    /// Whether another process can continue the mount.
+    can_be_taken_over: bool,
+    /// The descriptors that each process serves, by number.
+    channels: Vec<OwnedFd>,
+    /// The memory of the records.
+    records: Option<OwnedFd>,
 }
+
+/// Maximum number of descriptors to serve: more than processors.
+const MAX_CHANNELS: usize = 8192;
 
 impl HeldMount for FuseMount<'_> {
     fn mount(&mut self, read_only: bool) -> Result<(), Failure> {
@@ -322,6 +337,51 @@ impl HeldMount for FuseMount<'_> {
         self.collectors.clone()
     }
 
+    fn can_be_taken_over(&self) -> bool {
+        self.can_be_taken_over
+    }
+
+    fn channel(&mut self, number: usize) -> io::Result<OwnedFd> {
+        if number >= MAX_CHANNELS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        while self.channels.len() <= number {
+            let device = self.descriptor()?;
+            self.channels.push(device);
+        }
+        self.channels[number].try_clone()
+    }
+
+    fn records(&mut self) -> io::Result<OwnedFd> {
+        if !self.can_be_taken_over {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let records = match self.records.take() {
+            Some(records) => records,
+            None => sys::shared_memory::create("barge-records", Records::WORDS)?,
+        };
+        self.records.insert(records).try_clone()
+    }
+
+    fn has_records(&self) -> bool {
+        // The first process may have found that it can keep none.
+        self.records.is_some() && !self.channels.is_empty()
+    }
+
+    fn abort(&self) {
+        if let Some(mount) = &self.mount
+            && let Err(error) = mount.abort()
+        {
+            tracing::error!("{}: {error}", self.dir.display());
+        }
+    }
+
+    fn forget_records(&mut self) {
+        self.channels.clear();
+        self.records = None;
+        self.can_be_taken_over = false;
+    }
+
     fn served(&self) {
         readahead::set(self.dir);
     }
@@ -331,9 +391,9 @@ impl HeldMount for FuseMount<'_> {
         self.args.ready_text(Backend::Fuse, read_only)
     }
 
-    fn unmount(&mut self) -> Result<(), Failure> {
+    fn unmount(&mut self, ended: &AtomicBool) -> Result<(), Failure> {
         match &self.mount {
-            Some(mount) => sync_and_unmount(mount, self.dir, self.limit),
+            Some(mount) => sync_and_unmount(mount, self.dir, self.limit, ended),
             None => Ok(()),
         }
     }
@@ -362,13 +422,30 @@ fn warn_not_synced(dir: &Path, why: &dyn std::fmt::Display) {
     tracing::warn!("{}: not synchronized: {why}", dir.display());
 }
 
-/// Unmounts after a sync of the file system. If the sync takes longer than `limit`, requests of
-/// programs fail at once.
-fn sync_and_unmount(mount: &Mount, dir: &Path, limit: Duration) -> Result<(), Failure> {
+/// Interval of checks whether the process that serves has ended.
+const CHECK_ENDED: Duration = Duration::from_millis(50);
+
+/// Unmounts after a sync of the file system. If the sync takes longer than `limit`, or the process
+/// that serves has `ended`, requests of programs fail at once.
+fn sync_and_unmount(
+    mount: &Mount,
+    dir: &Path,
+    limit: Duration,
+    ended: &AtomicBool,
+) -> Result<(), Failure> {
     // A process of its own: a thread that waits in the kernel for replies could not be killed.
     let mut sync = Command::new("sync");
     sync.arg("-f").arg(dir).stderr(Stdio::null());
-    let synced = with_timeout(limit, move || sync.status());
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || sender.send(sync.status()));
+    let start = Instant::now();
+    let synced = loop {
+        match receiver.recv_timeout(CHECK_ENDED) {
+            Ok(status) => break Some(status),
+            Err(_) if start.elapsed() >= limit || ended.load(Ordering::Acquire) => break None,
+            Err(_) => {}
+        }
+    };
     match &synced {
         Some(Ok(status)) if status.success() => {}
         Some(Ok(status)) => warn_not_synced(dir, status),

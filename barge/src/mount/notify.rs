@@ -7,7 +7,6 @@
 //! process.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use hostdir::{FileSystemWatch, WriteEvents};
 use rustix::io::Errno as Raw;
 use rustix::thread::CapabilitySet;
 use transports::fusedev::Notifier;
-use vfs::{ChangeStream, Errno};
+use vfs::{Change, ChangeStream, Errno};
 
 use super::options::ResolvedOptions;
 
@@ -66,19 +65,27 @@ pub(super) fn coverage(device: u64, writes: WriteEvents) -> Coverage {
     }
 }
 
-/// Starts the thread, which sends messages about `changes` for `session` to `device`.
+/// Starts the thread, which sends messages about `changes` for `session` with `notifier`. If the
+/// session was `taken_over`, changes may have been missed: the kernel drops its caches first.
 pub(super) fn start(
     changes: Box<dyn ChangeStream>,
     session: &Arc<Session>,
-    device: OwnedFd,
+    notifier: Notifier,
+    taken_over: bool,
 ) -> std::io::Result<()> {
     let mut state = State {
         session: Arc::downgrade(session),
-        notifier: Notifier::new(device),
+        notifier,
         repeated: Default::default(),
     };
     let thread = std::thread::Builder::new().name("barge-notify".into());
-    thread.spawn(move || state.run(changes)).map(drop)
+    let run = move || {
+        if taken_over {
+            state.notify(&Change::OVERFLOW);
+        }
+        state.run(changes);
+    };
+    thread.spawn(run).map(drop)
 }
 
 /// A message to be sent again.
@@ -97,11 +104,7 @@ struct State {
 impl State {
     fn run(&mut self, mut changes: Box<dyn ChangeStream>) {
         loop {
-            let read = changes.next(self.wait(), &mut |change| {
-                if let Some(session) = self.session.upgrade() {
-                    session.notify(change, &mut |notification| self.send(notification, 0));
-                }
-            });
+            let read = changes.next(self.wait(), &mut |change| self.notify(change));
             match read {
                 Ok(()) => self.repeat(),
                 Err(Errno::ESTALE) => return,
@@ -113,6 +116,13 @@ impl State {
         }
         if let Some(session) = self.session.upgrade() {
             session.end_notification(&mut |notification| self.send(notification, DELAYS.len()));
+        }
+    }
+
+    /// Sends the messages about a change.
+    fn notify(&mut self, change: &Change<'_>) {
+        if let Some(session) = self.session.upgrade() {
+            session.notify(change, &mut |notification| self.send(notification, 0));
         }
     }
 

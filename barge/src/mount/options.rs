@@ -188,6 +188,9 @@ pub(super) struct ResolvedOptions {
     /// The writes by others of which the kernel is notified, if it is notified of changes and
     /// caches longer.
     pub(super) notify: Option<WriteEvents>,
+    /// Whether another process can continue the mount: all of its state is the kernel's or the
+    /// directory's.
+    pub(super) can_be_taken_over: bool,
     /// Page cache, if enabled.
     pub(super) page_cache: Option<pagecache::Options>,
     /// Disk cache for files of another server.
@@ -388,10 +391,12 @@ pub(super) fn resolve(
     // The next open revalidates what was written in any case.
     fuse.writers_bypass_cache = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
     let changes = directory && pages.is_none() && !overlaid;
+    let can_be_taken_over = changes && !image;
     let notify = notify.filter(|_| changes && fuse.cache == fuse::server::Cache::Auto);
     Ok(ResolvedOptions {
         passthrough,
         notify,
+        can_be_taken_over,
         mount,
         fuse,
         page_cache: pages,

@@ -7,17 +7,18 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use engine::{Engine, QueueThread, Tuning};
-use fuse::server::{Server, Session};
+use fuse::server::{Records, Server, Session};
 use layers::PageCache;
 use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
-use transports::fusedev::{Channels, PassthroughFiles};
+use transports::fusedev::{Channels, Notifier, PassthroughFiles};
 use vfs::source_stats::RemoteCounters;
 use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem};
 
 use super::notify;
 use super::options::ResolvedOptions;
 use super::passthrough::Passthrough;
+use super::takeover;
 use super::{MountArgs, shutdown_timeout, warn_not_synced, with_timeout};
 use crate::holder::Holder;
 use crate::read_trace::TraceFile;
@@ -59,10 +60,14 @@ pub(super) fn serve(
         request_fd_passing(&mut options.source);
     }
     let limit = shutdown_timeout(&options.source);
+    let records = takeover::records(args, &options, holder)?;
     let source = options.source.open(hostdir::Options {
         watch: watch.clone(),
+        key: records.as_ref().map(Records::key),
         ..hostdir::Options::default()
     })?;
+    let records = takeover::usable(records, &*source, holder)?;
+    let kept = takeover::kept_files(&*source, holder)?;
     let pages = options.page_cache.map(PageCache::new).transpose();
     let pages = pages.map_err(Failure::new)?.map(Arc::new);
     let url = match &options.source {
@@ -122,8 +127,10 @@ pub(super) fn serve(
         (Some(observer), Some(config)) => Some(start_exporter(config, observer, &engine, holder)?),
         _ => None,
     };
-    // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
-    holder.mount(fs.capabilities().read_only)?;
+    if !holder.takes_over() {
+        // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
+        holder.mount(fs.capabilities().read_only)?;
+    }
     let mut session = server.session();
     if options.passthrough {
         let files = PassthroughFiles::new(holder.descriptor().map_err(Failure::new)?);
@@ -133,20 +140,48 @@ pub(super) fn serve(
     if let (Some((device, _)), Some(writes)) = (&changes, options.notify) {
         session = session.with_notification(notify::coverage(*device, writes));
     }
+    let is_recorded = records.is_some();
+    if let Some(records) = records {
+        let keeper = holder.keeper().map_err(Failure::new)?;
+        let session_with = session.with_records(records);
+        session = session_with.with_keeper(Arc::new(keeper), &kept.nodes);
+    }
     let session = Arc::new(session);
+    if holder.takes_over() {
+        takeover::continue_session(&session, holder)?;
+    }
+    drop(kept);
     if let Some((_, changes)) = changes {
-        let device = holder.descriptor();
-        device
-            .and_then(|device| notify::start(changes, &session, device))
+        let notifier = match is_recorded {
+            true => holder.notifier(),
+            false => holder.descriptor().map(Notifier::new),
+        };
+        let taken_over = holder.takes_over();
+        notifier
+            .and_then(|notifier| notify::start(changes, &session, notifier, taken_over))
             .map_err(Failure::new)?;
     }
     let dir = args.dir.display().to_string();
-    let threads = serve_requests(&engine, session, server.max_request(), dir, holder);
+    let served = session.clone();
+    if holder.takes_over() {
+        // Before the first request is read: that would be sent again, too.
+        takeover::request_unanswered(holder)?;
+    }
+    let threads = serve_requests(
+        &engine,
+        session,
+        server.max_request(),
+        dir,
+        holder,
+        is_recorded,
+    );
     let threads = threads.map_err(Failure::new)?;
     let (sender, receiver) = channel();
     let stop = sender.clone();
     // Fails only if the receiver is gone, when the mount has ended anyway.
-    holder.on_stop(move || drop(stop.send(Event::Stop)))?;
+    let stop = move || drop(stop.send(Event::Stop));
+    let held = holder.clone();
+    holder.on_order(stop, move || takeover::hand_over(&served, &held))?;
     std::thread::spawn(move || {
         threads.into_iter().for_each(QueueThread::join);
         sender.send(Event::Unmounted)
@@ -294,12 +329,21 @@ fn serve_requests(
     longest: usize,
     name: String,
     holder: &Holder,
+    is_recorded: bool,
 ) -> std::io::Result<Vec<QueueThread>> {
+    let mut channels = Channels::new(name);
+    if is_recorded {
+        let session = session.clone();
+        channels = channels.with_sent(Arc::new(move |request: &[u8]| session.sent(request)));
+    }
     let queues = engine.queues(session);
-    let channels = Channels::new(name);
     (0..available_parallelism()?.get())
-        .map(|_| {
-            let channel = channels.open(holder.descriptor()?, longest)?;
+        .map(|number| {
+            let device = match is_recorded {
+                true => holder.serving_channel(number)?,
+                false => holder.descriptor()?,
+            };
+            let channel = channels.open(device, longest)?;
             queues.start(Arc::new(channel), None)
         })
         .collect()

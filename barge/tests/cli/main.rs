@@ -41,6 +41,7 @@ mod served;
 mod service;
 mod small_disk;
 mod status;
+mod takeover;
 mod tls;
 mod units;
 mod virtiofs;

@@ -49,7 +49,7 @@ impl Mounted {
         kill_process(pid, Signal::KILL).expect("it runs");
     }
 
-    fn signal(&self) {
+    pub(crate) fn signal(&self) {
         let pid = Pid::from_raw(self.0.id() as i32).expect("a process");
         kill_process(pid, Signal::TERM).expect("asked");
     }
@@ -535,7 +535,7 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Returns whether a process has a removed file of the file system of `dir` open.
-fn holds_removed(process: u32, dir: &Path) -> bool {
+pub(crate) fn holds_removed(process: u32, dir: &Path) -> bool {
     let of = fs::metadata(dir).expect("it exists").dev();
     let fds = fs::read_dir(format!("/proc/{process}/fd")).expect("a process");
     fds.flatten().any(|fd| {

@@ -27,6 +27,8 @@ pub enum Notify {
     InvalEntry = 3,
     /// Removes a name and its node, as after unlink(2) or rmdir(2).
     Delete = 6,
+    /// Sends requests without a reply again.
+    Resend = 7,
     /// Drops all cached names.
     IncEpoch = 8,
 }
@@ -34,6 +36,9 @@ pub enum Notify {
 /// The flag of [`Notify::InvalEntry`] for which the name stays and is looked up when it is used
 /// next: mounts on it stay too (`FUSE_EXPIRE_ONLY`).
 pub const EXPIRE_ONLY: u32 = 1;
+
+/// The bit of a request's number that says that the request is sent again.
+pub const UNIQUE_RESEND: u64 = 1 << 63;
 
 /// The root's node id.
 pub const ROOT_ID: u64 = 1;
@@ -101,6 +106,8 @@ bitflags! {
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         /// The client may read and write a backing file directly.
         const PASSTHROUGH = 1 << 37;
+        /// The client sends requests again on request ([`Notify::Resend`]).
+        const HAS_RESEND = 1 << 39;
 
         const _ = !0;
     }

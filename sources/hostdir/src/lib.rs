@@ -70,7 +70,7 @@ mod xattr;
 
 use std::any::Any;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -224,6 +224,17 @@ impl HostDir {
         }
         let attr = node.attr(cx, AttrMask::STAT)?;
         Ok(MappedNode::entry(node, attr)?.node)
+    }
+
+    /// Returns the node of `file`, which may have no name any more. Handles of such an object are
+    /// found as long as the node lives.
+    pub fn adopt(&self, file: BorrowedFd<'_>) -> Result<Arc<dyn Node>> {
+        let fd = self
+            .tree
+            .host
+            .open(|| rustix::io::fcntl_dupfd_cloexec(file, 0))?;
+        let (node, _) = self.tree.enter(None, fd, None)?;
+        Ok(node)
     }
 
     /// Returns the number of open descriptors.

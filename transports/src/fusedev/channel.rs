@@ -29,6 +29,8 @@ pub struct Channel {
     /// The maximum size of a request in bytes.
     max_request: usize,
     name: String,
+    /// Is called after a reply was sent.
+    sent: Option<Sent>,
     /// Whether the mount is gone.
     closed: AtomicBool,
     inner: Mutex<Inner>,
@@ -71,11 +73,15 @@ impl Inner {
     }
 }
 
+/// A function that is called with each request whose reply was sent.
+pub type Sent = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
 /// The channels of a mount, whose threads share its requests.
 pub struct Channels {
     threads: Arc<ThreadGroup>,
     /// The mount, for messages.
     name: String,
+    sent: Option<Sent>,
 }
 
 impl Channels {
@@ -84,7 +90,14 @@ impl Channels {
         Channels {
             threads: Arc::default(),
             name,
+            sent: None,
         }
+    }
+
+    /// Calls `sent` with each request whose reply was sent, from the thread that has sent it.
+    pub fn with_sent(mut self, sent: Sent) -> Channels {
+        self.sent = Some(sent);
+        self
     }
 
     /// Opens a channel for requests of up to `longest` bytes, headers included, from `device`,
@@ -100,6 +113,7 @@ impl Channels {
             threads: self.threads.clone(),
             max_request: longest,
             name: self.name.clone(),
+            sent: self.sent.clone(),
             closed: AtomicBool::new(false),
             inner: Mutex::default(),
         })
@@ -199,6 +213,9 @@ impl Ring for Channel {
                 Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
                 Err(error) => tracing::warn!(mount = self.name, "cannot send a reply: {error}"),
             }
+        }
+        if let Some(sent) = &self.sent {
+            sent(request.message.bytes());
         }
         request.reply.clear();
         let mut inner = self.inner();

@@ -11,7 +11,7 @@ mod notifier;
 mod passthrough;
 mod thread_group;
 
-pub use channel::{Channel, Channels};
+pub use channel::{Channel, Channels, Sent};
 pub use mount::{Mount, MountFlag, MountOptions, is_fstab_only};
-pub use notifier::Notifier;
+pub use notifier::{Notifier, relay};
 pub use passthrough::PassthroughFiles;

@@ -6,7 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{getgid, getuid};
@@ -86,6 +87,18 @@ impl Mount {
             &self.mountpoint,
             UnmountFlags::DETACH,
         )?)
+    }
+
+    /// Makes accesses in progress and all later ones fail, even if a thread of this process waits
+    /// in the kernel for one of them. The mount stays. Returns `EPERM` without `CAP_SYS_ADMIN`.
+    pub fn abort(&self) -> io::Result<()> {
+        // A mount in use is not unmounted.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let _in_use = rustix::fs::open(&self.mountpoint, flags, Mode::empty())?;
+        match rustix::mount::unmount(&self.mountpoint, UnmountFlags::FORCE) {
+            Ok(()) | Err(Errno::BUSY) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Detaches the mount without waiting: accesses in progress and to open files fail. Those to a

@@ -8,6 +8,7 @@ use vfs::{Account, Allotment, Errno, File, Kind, Node, OpenFlags, Portion, Quota
 use super::io_modes::IoModeRef;
 use super::lock::MountLocks;
 use super::table::{Entries, Incarnation, Table};
+use super::takeover::{FileRecord, OpenNodes, OptionalRecords, Place, Records};
 
 /// An open file or directory. Its locks are released before the file is dropped.
 pub(super) struct Open {
@@ -18,6 +19,8 @@ pub(super) struct Open {
     pub(super) in_place: Option<Arc<dyn File>>,
     /// The file's share in its node's I/O mode, if there are several modes.
     pub(super) io_mode: Option<IoModeRef>,
+    /// The node's id.
+    pub(super) nodeid: u64,
 }
 
 /// An open node, and whether locks were requested through this handle.
@@ -25,6 +28,17 @@ pub(super) struct HandleLocks {
     pub(super) node: Arc<dyn Node>,
     pub(super) mount_locks: Arc<MountLocks>,
     pub(super) requested: AtomicBool,
+}
+
+impl HandleLocks {
+    /// Returns those of an open file of `node`, without locks.
+    pub(super) fn new(node: Arc<dyn Node>, mount_locks: Arc<MountLocks>) -> HandleLocks {
+        HandleLocks {
+            node,
+            mount_locks,
+            requested: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Open {
@@ -57,6 +71,9 @@ pub(super) struct Handles {
     max: usize,
     /// The memory of the handles, on the client's account.
     bytes: OnceLock<Arc<Allotment>>,
+    records: OptionalRecords,
+    /// The open files of each node, for those that lose their last name.
+    pub(super) open_nodes: OpenNodes,
 }
 
 /// The estimated size of an open file in bytes, with the source's part.
@@ -65,6 +82,8 @@ const OPEN_BYTES: usize = 640;
 /// An entry of the table.
 pub(super) struct Handle {
     open: Arc<Open>,
+    /// The file's record, if it has one.
+    record: Option<Place>,
     /// The [`OPEN_BYTES`] bytes.
     _charge: Portion,
 }
@@ -84,7 +103,14 @@ impl Handles {
             count: AtomicUsize::new(0),
             max: most,
             bytes: OnceLock::new(),
+            records: None,
+            open_nodes: OpenNodes::default(),
         }
+    }
+
+    /// Records open files from now on.
+    pub(super) fn set_records(&mut self, records: Arc<Records>) {
+        self.records = Some(records);
     }
 
     /// Returns the open file `fh`, or `EBADF` if there is none.
@@ -119,6 +145,10 @@ impl Handles {
         let mut shard = self.table.shard(incarnation, fh).ok_or(Errno::EBADF)?;
         let removed = shard.entries.remove(&fh).ok_or(Errno::EBADF)?;
         drop(shard);
+        if let (Some(records), Some(record)) = (&self.records, removed.record) {
+            records.remove_file(record);
+            self.open_nodes.remove(removed.open.nodeid, fh);
+        }
         self.count.fetch_sub(1, Ordering::Relaxed);
         Ok(removed.open)
     }
@@ -149,6 +179,7 @@ impl Handles {
         let past = self.table.begin(incarnation);
         let count = past.iter().map(Entries::len).sum();
         self.count.fetch_sub(count, Ordering::Relaxed);
+        self.open_nodes.clear();
         past
     }
 
@@ -159,18 +190,50 @@ impl Handles {
 }
 
 impl ReservedHandle<'_> {
-    /// Stores `open` and returns its handle, or `ESTALE` if its incarnation is over.
-    pub(super) fn store(self, incarnation: Incarnation, open: Open) -> Result<u64> {
-        let fh = self.handles.next.fetch_add(1, Ordering::Relaxed);
-        self.store_as(incarnation, fh, open)
+    /// Stores `open` and returns its handle, or `ESTALE` if its incarnation is over. `unique` is
+    /// the request that opened it.
+    pub(super) fn store(self, incarnation: Incarnation, open: Open, unique: u64) -> Result<u64> {
+        let handles = self.handles;
+        let Some(records) = &handles.records else {
+            let fh = handles.next.fetch_add(1, Ordering::Relaxed);
+            self.insert(incarnation, fh, open, None)?;
+            return Ok(fh);
+        };
+        let fh = records.next_file();
+        let place = records.add_file(&FileRecord::new(fh, &open, unique));
+        if place.is_none() {
+            records.set_incomplete();
+        }
+        self.insert(incarnation, fh, open, place).inspect_err(|_| {
+            if let Some(place) = place {
+                records.remove_file(place);
+            }
+        })?;
+        Ok(fh)
     }
 
-    /// Stores `open` as the handle `fh`. Returns `EEXIST` if it exists, and `ESTALE` if its
-    /// incarnation is over.
-    pub(super) fn store_as(mut self, incarnation: Incarnation, fh: u64, open: Open) -> Result<u64> {
-        let handles = self.handles;
-        let mut shard = handles.table.shard(incarnation, fh).ok_or(Errno::ESTALE)?;
-        if shard.entries.contains_key(&fh) {
+    /// Stores `open` as the handle `fh`, with its record. Returns `EEXIST` if the handle exists,
+    /// and `ESTALE` if its incarnation is over.
+    pub(super) fn insert(
+        mut self,
+        incarnation: Incarnation,
+        fh: u64,
+        open: Open,
+        record: Option<Place>,
+    ) -> Result<()> {
+        let (handles, nodeid) = (self.handles, open.nodeid);
+        // Not under the shard's lock.
+        handles.open_nodes.add(nodeid, fh);
+        let Some(mut shard) = handles.table.shard(incarnation, fh) else {
+            handles.open_nodes.remove(nodeid, fh);
+            return Err(Errno::ESTALE);
+        };
+        if let Some(found) = shard.entries.get(&fh) {
+            let is_same = found.open.nodeid == nodeid;
+            drop(shard);
+            if !is_same {
+                handles.open_nodes.remove(nodeid, fh);
+            }
             return Err(Errno::EEXIST);
         }
         let charge = self.charge.take().ok_or(Errno::ESTALE)?;
@@ -179,10 +242,11 @@ impl ReservedHandle<'_> {
             fh,
             Handle {
                 open,
+                record,
                 _charge: charge,
             },
         );
-        Ok(fh)
+        Ok(())
     }
 }
 

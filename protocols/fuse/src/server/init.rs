@@ -119,6 +119,9 @@ impl RequestContext<'_> {
                 Ordering::Relaxed,
             )
             .map_err(|_| Errno::EIO)?;
+        if let Some(records) = &self.session.records {
+            records.set_negotiated(agreed.pack());
+        }
         let (minor, flags) = (agreed.minor, agreed.flags);
         tracing::debug!(client = self.session.client, minor, ?flags, "mounted");
         let max_write = self.session.options.max_write;
@@ -185,6 +188,7 @@ impl Session {
                     && !options.writeback,
                 InitFlags::PASSTHROUGH,
             ),
+            (self.records.is_some(), InitFlags::HAS_RESEND),
             (options.announce_submounts, InitFlags::SUBMOUNTS),
             (
                 options.posix_locks && !options.without_open,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{CopyMode, Errno, OpenFlags, Result, Support, Whence};
+use vfs::{AllocateMode, CopyMode, Errno, OpenFlags, Result, Support, Whence};
 
 use super::RequestContext;
 use super::handles::Open;
@@ -41,6 +41,10 @@ impl RequestContext<'_> {
         let file = open.writer(appends)?;
         let cx = self.cx;
         let range = WRITE_HEAD..WRITE_HEAD + size;
+        if appends && let Some(count) = self.appended(&open, range.clone())? {
+            let size = count.min(size) as u32;
+            return self.reply(&[&WriteOut { size }.encode()]);
+        }
         let count = self
             .message
             .payload(range, &mut |payload| file.write(&cx, args.offset, payload))?;
@@ -81,6 +85,9 @@ impl RequestContext<'_> {
         check_offset(end).map_err(|_| Errno::EFBIG)?;
         let how = allocate_from_mode(args.mode).ok_or(Errno::EOPNOTSUPP)?;
         self.kill_for_callers(&open)?;
+        if matches!(how, AllocateMode::Collapse | AllocateMode::Insert) && self.is_moved(&open)? {
+            return self.reply(&[]);
+        }
         open.file
             .allocate(&self.cx, how, args.offset, args.length)?;
         self.reply(&[])

@@ -15,6 +15,7 @@ use vfs::{Call, Caller, Cx, Errno, Export, Node, NodeId, Result};
 
 use super::RequestContext;
 use super::handles::{HandleLocks, Open};
+use super::takeover::{OptionalRecords, Place, Records};
 use crate::layout::{LkIn, LkOut};
 use crate::numbers::{LK_FLOCK, lock_kind};
 
@@ -26,22 +27,84 @@ pub(super) struct MountLocks {
     /// The number of handles of each node through which locks were requested. Held while the last
     /// handle's locks are released, so that a lock requested meanwhile is not released with them.
     handles: Mutex<HashMap<NodeId, usize>>,
+    /// The records of all locks.
+    recorded: Option<RecordedLocks>,
 }
 
 impl MountLocks {
-    pub(super) fn new(export: &Arc<Export>) -> Arc<MountLocks> {
+    pub(super) fn new(export: &Arc<Export>, records: OptionalRecords) -> Arc<MountLocks> {
         Arc::new(MountLocks {
             export: export.clone(),
             client: Owner::new_client(),
             handles: Mutex::default(),
+            recorded: records.map(RecordedLocks::new),
         })
     }
 
-    fn release(&self, node: &dyn Node, whose: impl Fn(&Owner) -> bool) {
+    /// Releases the locks of `owner` on a node, or those of all owners.
+    fn release(&self, node: &dyn Node, owner: Option<&LockOwnerId>) {
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
-        let whose = |owner: &Owner| owner.client == self.client && whose(owner);
+        let whose =
+            |one: &Owner| one.client == self.client && owner.is_none_or(|owner| *one.id == owner.0);
+        // First, because others get the locks at once.
+        if let Some(recorded) = &self.recorded {
+            recorded.remove(node.id(), owner);
+        }
         self.export.locks.release(&cx, node, whose);
+    }
+
+    /// Records the result of a request for `lock`: it is held, or released.
+    fn record(&self, node: NodeId, lock: &Lock, held: bool) {
+        if let Some(recorded) = &self.recorded {
+            recorded.set(node, lock, held);
+        }
+    }
+
+    /// Records what is left of an owner's locks while `lock` is requested: others may get the rest
+    /// before the request has a result. Returns the locks to record again if it fails.
+    fn weaken(&self, node: NodeId, lock: &Lock) -> Vec<Lock> {
+        let Some(recorded) = &self.recorded else {
+            return Vec::new();
+        };
+        let request = LockRecord::of(node, lock);
+        let stronger = recorded.of_owner(&request, |held| match lock.family {
+            // One of another mode is released before the request waits or is refused.
+            LockFamily::Flock => held.kind != lock.kind,
+            LockFamily::Posix => lock.kind == LockKind::Shared && held.kind == LockKind::Exclusive,
+        });
+        let mut restored = Vec::new();
+        for held in stronger {
+            let held = held.lock(self.client);
+            if lock.family == LockFamily::Flock {
+                recorded.set(node, &held, false);
+                continue;
+            }
+            let part = Lock {
+                start: held.start.max(lock.start),
+                end: held.end.min(lock.end),
+                ..lock.clone()
+            };
+            recorded.set(node, &part, true);
+            restored.push(held);
+        }
+        restored
+    }
+
+    /// Takes a lock that an earlier process has recorded. Returns false if that is not possible.
+    pub(super) fn restore(&self, open: &Open, record: &LockRecord) -> bool {
+        let lock = record.lock(self.client);
+        let call = Call::detached();
+        let cx = Cx::new(&Caller::ROOT, &call);
+        open.locks.record_request();
+        let taken = self
+            .export
+            .locks
+            .lock(&cx, open.node(), lock.clone(), false);
+        if taken.is_ok() {
+            self.record(open.node().id(), &lock, true);
+        }
+        taken.is_ok()
     }
 }
 
@@ -68,7 +131,7 @@ impl Drop for HandleLocks {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
-                self.mount_locks.release(&*self.node, |_| true);
+                self.mount_locks.release(&*self.node, None);
             }
         }
     }
@@ -112,15 +175,18 @@ impl LockOwnerId {
 impl RequestContext<'_> {
     pub(super) fn release_locks(&self, open: &Open, owners: LockOwnerId) {
         let lockers = &open.locks.mount_locks;
-        lockers.release(open.node(), |owner| *owner.id == owners.0);
+        lockers.release(open.node(), Some(&owners));
     }
 
     pub(super) fn setlk(&mut self, args: &LkIn, wait: bool) -> Result<()> {
         let open = self.opened(args.fh)?;
         let lock = requested_lock(&open, args)?;
         let locks = &self.session.export.locks;
+        let recorded = &open.locks.mount_locks;
+        let node = open.node().id();
         match args.kind {
             lock_kind::UNLCK => {
+                let unlocked = lock.clone();
                 let Lock {
                     family: space,
                     start,
@@ -128,11 +194,23 @@ impl RequestContext<'_> {
                     owner,
                     ..
                 } = lock;
+                // First, because others get the lock at once.
+                recorded.record(node, &unlocked, false);
                 locks.unlock(&self.cx, open.node(), space, start, end, &owner)?;
             }
             _ => {
                 open.locks.record_request();
-                locks.lock(&self.cx, open.node(), lock, wait)?;
+                let stronger = recorded.weaken(node, &lock);
+                let taken = locks.lock(&self.cx, open.node(), lock.clone(), wait);
+                match taken {
+                    Ok(()) => recorded.record(node, &lock, true),
+                    Err(_) => {
+                        for lock in &stronger {
+                            recorded.record(node, lock, true);
+                        }
+                    }
+                }
+                taken?;
             }
         }
         self.reply(&[])
@@ -191,6 +269,176 @@ fn requested_lock(open: &Open, args: &LkIn) -> Result<Lock> {
             pid: args.pid,
         },
     })
+}
+
+/// The records of locks, as the lock table merges and splits them. One that is granted is recorded
+/// after the table has changed and before the reply, one that is released before the table changes:
+/// two owners never have records that conflict. A request whose reply is lost is carried out again.
+struct RecordedLocks {
+    records: Arc<Records>,
+    /// The locks of each node with their places.
+    nodes: Mutex<HashMap<NodeId, Vec<(LockRecord, Place)>>>,
+}
+
+/// A recorded lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LockRecord {
+    pub(super) node: NodeId,
+    family: LockFamily,
+    kind: LockKind,
+    /// The owner's number.
+    owner: u64,
+    start: u64,
+    end: u64,
+    pid: u32,
+}
+
+impl LockRecord {
+    const FLOCK: u64 = 1;
+    const EXCLUSIVE: u64 = 2;
+
+    /// Decodes a record. Returns `None` if it is not one that this server writes.
+    pub(super) fn decode(words: &[u64; 6]) -> Option<LockRecord> {
+        let [node, bits, owner, start, end, pid] = *words;
+        (bits <= 3 && start <= end).then_some(LockRecord {
+            node,
+            family: match bits & LockRecord::FLOCK {
+                0 => LockFamily::Posix,
+                _ => LockFamily::Flock,
+            },
+            kind: match bits & LockRecord::EXCLUSIVE {
+                0 => LockKind::Shared,
+                _ => LockKind::Exclusive,
+            },
+            owner,
+            start,
+            end,
+            pid: u32::try_from(pid).ok()?,
+        })
+    }
+
+    fn encode(&self) -> [u64; 6] {
+        let mut bits = 0;
+        if self.family == LockFamily::Flock {
+            bits |= LockRecord::FLOCK;
+        }
+        if self.kind == LockKind::Exclusive {
+            bits |= LockRecord::EXCLUSIVE;
+        }
+        let pid = self.pid.into();
+        [self.node, bits, self.owner, self.start, self.end, pid]
+    }
+
+    fn of(node: NodeId, lock: &Lock) -> LockRecord {
+        let number = lock.owner.id.get(1..).and_then(|id| id.try_into().ok());
+        LockRecord {
+            node,
+            family: lock.family,
+            kind: lock.kind,
+            owner: number.map_or(0, u64::from_le_bytes),
+            start: lock.start,
+            end: lock.end,
+            pid: lock.owner.pid,
+        }
+    }
+
+    fn lock(&self, client: u64) -> Lock {
+        Lock {
+            family: self.family,
+            start: self.start,
+            end: self.end,
+            kind: self.kind,
+            owner: Owner {
+                client,
+                id: LockOwnerId::of(self.family, self.owner).0[..].into(),
+                pid: self.pid,
+            },
+        }
+    }
+
+    fn has_owner_of(&self, other: &LockRecord) -> bool {
+        (self.family, self.owner) == (other.family, other.owner)
+    }
+
+    /// Returns the parts of this lock that are left without the range of `other`.
+    fn without(&self, other: &LockRecord) -> Vec<LockRecord> {
+        let before = other.start.checked_sub(1).filter(|&end| end >= self.start);
+        let after = other.end.checked_add(1).filter(|&start| start <= self.end);
+        let before = before.map(|end| LockRecord {
+            end: end.min(self.end),
+            ..self.clone()
+        });
+        let after = after.map(|start| LockRecord {
+            start: start.max(self.start),
+            ..self.clone()
+        });
+        before.into_iter().chain(after).collect()
+    }
+}
+
+impl RecordedLocks {
+    fn new(records: Arc<Records>) -> RecordedLocks {
+        RecordedLocks {
+            records,
+            nodes: Mutex::default(),
+        }
+    }
+
+    /// Records that the range of `lock` is held in its mode, or not held, by its owner.
+    fn set(&self, node: NodeId, lock: &Lock, held: bool) {
+        let lock = LockRecord::of(node, lock);
+        let mut nodes = self.nodes.lock();
+        let locks = nodes.entry(node).or_default();
+        let concerned = |one: &LockRecord| {
+            one.has_owner_of(&lock) && one.start <= lock.end && lock.start <= one.end
+        };
+        let replaced: Vec<_> = locks.extract_if(.., |(one, _)| concerned(one)).collect();
+        let parts = replaced.iter().flat_map(|(one, _)| one.without(&lock));
+        let parts: Vec<LockRecord> = parts.chain(held.then_some(lock.clone())).collect();
+        for part in parts {
+            match self.records.add_lock(&part.encode()) {
+                Some(place) => locks.push((part, place)),
+                None => self.records.set_incomplete(),
+            }
+        }
+        for (_, place) in replaced {
+            self.records.remove_lock(place);
+        }
+        if locks.is_empty() {
+            nodes.remove(&node);
+        }
+    }
+
+    /// Returns the locks of the owner of `request` in its range that `select` selects.
+    fn of_owner(
+        &self,
+        request: &LockRecord,
+        select: impl Fn(&LockRecord) -> bool,
+    ) -> Vec<LockRecord> {
+        let nodes = self.nodes.lock();
+        let locks = nodes.get(&request.node).into_iter().flatten();
+        let locks = locks.map(|(one, _)| one).filter(|one| {
+            one.has_owner_of(request) && one.start <= request.end && request.start <= one.end
+        });
+        locks.filter(|one| select(one)).cloned().collect()
+    }
+
+    /// Removes the locks of `owner`, or of all owners, on a node.
+    fn remove(&self, node: NodeId, owner: Option<&LockOwnerId>) {
+        let mut nodes = self.nodes.lock();
+        let Some(locks) = nodes.get_mut(&node) else {
+            return;
+        };
+        let is_released = |one: &LockRecord| {
+            owner.is_none_or(|owner| LockOwnerId::of(one.family, one.owner).0 == owner.0)
+        };
+        for (_, place) in locks.extract_if(.., |(one, _)| is_released(one)) {
+            self.records.remove_lock(place);
+        }
+        if locks.is_empty() {
+            nodes.remove(&node);
+        }
+    }
 }
 
 /// The largest offset in a file (`OFFSET_MAX`): a lock that ends there has no end.

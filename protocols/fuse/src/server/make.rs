@@ -48,7 +48,10 @@ impl RequestContext<'_> {
         let name = Name::new(name)?;
         self.session.nodes.check_room()?;
         self.check_may_label()?;
-        let entry = up.node.make(&self.cx, name, what, mode)?;
+        let entry = match up.node.make(&self.cx, name, what, mode) {
+            Err(Errno::EEXIST) => self.own_entry(&*up.node, name, &what)?,
+            made => made?,
+        };
         if !self.cx.call.is_existing() {
             let nodes = &self.session.nodes;
             nodes.record_created(self.incarnation, &*entry.node);
@@ -61,13 +64,25 @@ impl RequestContext<'_> {
         self.check_room(EntryOut::SIZE)?;
         let up = self.directory()?;
         let target = self.session.nodes.get(self.incarnation, target)?.node;
-        let entry = up.node.link(&self.cx, Name::new(name)?, &*target)?;
+        let name = Name::new(name)?;
+        let entry = match up.node.link(&self.cx, name, &*target) {
+            Err(Errno::EEXIST) => self.own_link(&*up.node, name, &*target)?,
+            linked => linked?,
+        };
         self.reply_entry(&up, &entry)
     }
 
     pub(super) fn unlink(&mut self, name: &[u8], dir: bool) -> Result<()> {
         let up = self.directory()?;
-        up.node.unlink(&self.cx, checked_name(name)?, dir)?;
+        let name = checked_name(name)?;
+        if !dir {
+            self.keep_open_file(&*up.node, name)?;
+        }
+        match up.node.unlink(&self.cx, name, dir) {
+            // It was removed before the reply was lost.
+            Err(Errno::ENOENT) if self.attempt.is_some() => {}
+            removed => removed?,
+        }
         self.reply(&[])
     }
 
@@ -85,6 +100,12 @@ impl RequestContext<'_> {
             return Err(Errno::ENOTDIR);
         }
         let (name, newname) = (checked_name(name)?, checked_name(newname)?);
+        if self.is_renamed((&*from.node, name), (&*to, newname), flags)? {
+            return self.reply(&[]);
+        }
+        if flags.is_empty() {
+            self.keep_open_file(&*to, newname)?;
+        }
         from.node.rename(&self.cx, name, &*to, newname, flags)?;
         self.reply(&[])
     }

@@ -14,7 +14,7 @@
 //! Lock order: `mount_locks`, held while an incarnation ends, then a shard of a table. A shard is
 //! otherwise held for a look-up only and never together with another lock, as is the list of
 //! restored nodes. The table of handles with locks (`lock.rs`) is held across the lock table's own
-//! lock.
+//! lock. The locks of records (`takeover`) are the innermost.
 
 mod dir;
 mod handles;
@@ -34,10 +34,11 @@ mod options;
 mod privileges;
 mod reply;
 mod table;
+mod takeover;
 mod target;
 mod xattr;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
@@ -55,17 +56,19 @@ use self::nodes::{NodeRef, Nodes};
 use self::notify::Coherence;
 use self::privileges::Restored;
 use self::table::Incarnation;
+use self::takeover::{Attempt, BegunRequest, JournalEntry, JournaledReply, OptionalRecords};
 use crate::layout::{InterruptIn, OutHeader};
 use crate::message::{
     self, Extensions, HEADER, Header, Opcode, REPLY_HEADER, Request, SecurityContext, WRITE_HEAD,
 };
-use crate::numbers::InitFlags;
+use crate::numbers::{InitFlags, UNIQUE_RESEND};
 use crate::{DecodeError, WireFormat};
 
 pub use self::io_modes::BackingRegistry;
 pub use self::migration::{Migration, MigrationMode, MigrationOnError};
 pub use self::notify::{Coverage, Notification, Repeat};
 pub use self::options::{Cache, Options};
+pub use self::takeover::{FileKeeper, Records, TakenOver, Words, resend_message};
 
 /// Serves an exported tree over FUSE.
 #[derive(Clone)]
@@ -91,7 +94,7 @@ impl Server {
     /// Returns a session for a new mount.
     pub fn session(&self) -> Session {
         let (export, options) = (self.export.clone(), self.options.clone());
-        let lockers = MountLocks::new(&export);
+        let lockers = MountLocks::new(&export, None);
         Session {
             handles: Handles::new(options.max_handles),
             nodes: Nodes::new(options.max_nodes),
@@ -103,6 +106,8 @@ impl Server {
             incarnation: AtomicU64::new(0),
             negotiated: AtomicU64::new(0),
             coherence: None,
+            records: None,
+            has_lost: AtomicBool::new(false),
             io_modes: options
                 .writers_bypass_cache
                 .then(|| Arc::new(IoModes::new(None))),
@@ -134,6 +139,10 @@ pub struct Session {
     coherence: Option<Coherence>,
     /// The locks of this incarnation.
     mount_locks: Mutex<Arc<MountLocks>>,
+    /// The records for another process that continues the mount.
+    records: OptionalRecords,
+    /// Whether open files of an earlier process could not be taken over.
+    has_lost: AtomicBool,
 }
 
 /// The resources that a client holds at a moment.
@@ -181,8 +190,11 @@ impl Session {
         let incarnation = self.incarnation.load(Ordering::Relaxed) + 1;
         self.negotiated.store(incarnation, Ordering::Release);
         self.incarnation.store(incarnation, Ordering::Release);
-        *lockers = MountLocks::new(&self.export);
+        *lockers = MountLocks::new(&self.export, self.records.clone());
         self.released.lock().clear();
+        if let Some(records) = &self.records {
+            records.clear();
+        }
         if let Some(ways) = &self.io_modes {
             ways.begin(incarnation);
         }
@@ -289,9 +301,14 @@ impl wire::Session for Session {
             limit: out.room(),
             message,
             out,
+            journaled: None,
+            attempt: None,
         };
         let done = request.and_then(|request| match agreed {
-            Some(_) => context.dispatch(&request),
+            Some(_) => match context.begin_journaled(bytes)? {
+                Some(reply) => context.reply(&[&reply?]),
+                None => context.dispatch(&request),
+            },
             None => context.serve_before_init(&request),
         });
         call.note_operation(u16::try_from(header.opcode).unwrap_or(0));
@@ -299,6 +316,11 @@ impl wire::Session for Session {
             return Ok(ServeOutcome::Done);
         };
         context.out.truncate(0);
+        if let Some((records, entry)) = context.journaled
+            && errno.is_signal()
+        {
+            context.cancel_journaled(records, entry);
+        }
         Ok(match errno {
             Errno::WOULD_BLOCK => ServeOutcome::WouldBlock,
             Errno::PARKED => ServeOutcome::Parked,
@@ -402,9 +424,43 @@ struct RequestContext<'a> {
     limit: usize,
     message: &'a dyn Incoming,
     out: &'a mut dyn Outgoing,
+    /// The request's entry in the journal, if it must not be carried out twice.
+    journaled: Option<(&'a Records, JournalEntry)>,
+    /// An earlier process's attempt to carry out the request, if it is in the journal.
+    attempt: Option<Attempt>,
 }
 
-impl RequestContext<'_> {
+impl<'a> RequestContext<'a> {
+    /// Enters the request into the journal, if it must not be carried out twice. Returns its reply
+    /// if an earlier process has carried it out.
+    fn begin_journaled(&mut self, message: &[u8]) -> Result<Option<JournaledReply>> {
+        let session: &'a Session = self.session;
+        let Some(records) = session.records.as_deref() else {
+            return Ok(None);
+        };
+        match records.begin(&self.header, message)? {
+            None => Ok(None),
+            Some(BegunRequest::Before(reply)) => Ok(Some(reply)),
+            Some(BegunRequest::Now(entry, attempt)) => {
+                (self.journaled, self.attempt) = (Some((records, entry)), attempt);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes back the entry of a request that was not carried out now. That of an earlier attempt
+    /// stays.
+    fn cancel_journaled(&self, records: &Records, entry: JournalEntry) {
+        if self.attempt.is_none() {
+            records.cancel(entry);
+        }
+    }
+
+    /// Returns whether the client has sent the request again.
+    fn is_resent(&self) -> bool {
+        self.header.unique & UNIQUE_RESEND != 0
+    }
+
     /// Answers a request before INIT.
     fn serve_before_init(&mut self, request: &Request<'_>) -> Result<()> {
         match request {
@@ -503,9 +559,13 @@ impl RequestContext<'_> {
         self.session.nodes.get(self.incarnation, self.header.nodeid)
     }
 
-    /// Returns the open file `fh`, or `EBADF` if it is not open.
+    /// Returns the open file `fh`, or `EBADF` if it is not open. Returns `EIO` if it may be one
+    /// that was lost with an earlier process.
     fn opened(&self, fh: u64) -> Result<Arc<Open>> {
-        self.session.handles.get(self.incarnation, fh)
+        match self.session.handles.get(self.incarnation, fh) {
+            Err(Errno::EBADF) if self.session.has_lost.load(Ordering::Relaxed) => Err(Errno::EIO),
+            opened => opened,
+        }
     }
 }
 

@@ -6,13 +6,15 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
-use vfs::{Entry, Errno, Node, NodeId, Result};
+use vfs::{Call, Caller, Cx, Entry, Errno, FileSystem, Handle, Node, NodeId, Result};
 
 use super::table::{Entries, Incarnation, Table};
+use super::takeover::{NodeRecord, Place, Records};
 use crate::numbers::ROOT_ID;
 
 pub(super) struct Nodes {
@@ -26,6 +28,8 @@ pub(super) struct Nodes {
     migrated: RwLock<MigratedNumbers>,
     /// Whether any of them differs from the source's here.
     has_migrated: AtomicBool,
+    /// The records of the nodes, and the tree in which their handles are found.
+    records: Option<(Arc<Records>, Arc<dyn FileSystem>)>,
 }
 
 pub(super) struct NodeEntry {
@@ -35,6 +39,25 @@ pub(super) struct NodeEntry {
     lookups: u32,
     /// Distinguishes successive uses of an id for the duration of the mount.
     generation: u32,
+    /// The node's record, if it has one.
+    record: Option<RecordPlace>,
+    /// Whether the node of an earlier process was not found by its handle yet. `node` is another
+    /// one then.
+    unresolved: bool,
+}
+
+/// The place of a record, as a number that is not 0.
+#[derive(Clone, Copy)]
+struct RecordPlace(NonZeroU32);
+
+impl RecordPlace {
+    fn new(place: Place) -> Option<RecordPlace> {
+        NonZeroU32::new(place.wrapping_add(1)).map(RecordPlace)
+    }
+
+    fn place(self) -> Place {
+        self.0.get() - 1
+    }
 }
 
 /// A node that the client has looked up.
@@ -107,6 +130,38 @@ impl Nodes {
             generations: AtomicU32::new(1),
             migrated: RwLock::default(),
             has_migrated: AtomicBool::new(false),
+            records: None,
+        }
+    }
+
+    /// Records nodes from now on, which a successor finds in `fs` by their handles.
+    pub(super) fn set_records(&mut self, records: Arc<Records>, fs: Arc<dyn FileSystem>) {
+        self.records = Some((records, fs));
+    }
+
+    /// Inserts a node of an earlier process, which is found by its handle when it is first used.
+    /// `any` is some node.
+    pub(super) fn restore_recorded(
+        &self,
+        incarnation: Incarnation,
+        any: &Arc<dyn Node>,
+        (place, node): (Place, &NodeCounts),
+    ) {
+        let Some(mut shard) = self.table.shard(incarnation, node.nodeid) else {
+            return;
+        };
+        let restored = NodeEntry {
+            node: NodeRef {
+                node: any.clone(),
+                device: node.device,
+            },
+            lookups: node.lookups,
+            generation: node.generation,
+            record: RecordPlace::new(place),
+            unresolved: true,
+        };
+        if shard.entries.insert(node.nodeid, restored).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -125,6 +180,9 @@ impl Nodes {
             lookups: 1,
             // Linux requires this.
             generation: 0,
+            // A successor finds it without one.
+            record: None,
+            unresolved: false,
         };
         if shard.entries.insert(ROOT_ID, root).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
@@ -137,7 +195,42 @@ impl Nodes {
     pub(super) fn get(&self, incarnation: Incarnation, nodeid: u64) -> Result<NodeRef> {
         let shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
         let looked = shard.entries.get(&nodeid).ok_or(Errno::ESTALE)?;
+        if !looked.unresolved {
+            return Ok(looked.node.clone());
+        }
+        let record = looked.record.ok_or(Errno::ESTALE)?;
+        drop(shard);
+        self.resolve(incarnation, nodeid, record)
+    }
+
+    /// Finds a node of an earlier process by its handle.
+    #[cold]
+    fn resolve(
+        &self,
+        incarnation: Incarnation,
+        nodeid: u64,
+        record: RecordPlace,
+    ) -> Result<NodeRef> {
+        let (records, fs) = self.records.as_ref().ok_or(Errno::ESTALE)?;
+        let call = Call::detached();
+        let cx = Cx::new(&Caller::ROOT, &call);
+        let node = fs.resolve(&cx, &records.node_handle(record.place())?)?;
+        if self.nodeid_of(node.id()) != nodeid {
+            return Err(Errno::ESTALE);
+        }
+        let mut shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
+        let looked = shard.entries.get_mut(&nodeid).ok_or(Errno::ESTALE)?;
+        // Another request may have found it meanwhile.
+        if looked.unresolved {
+            (looked.node.node, looked.unresolved) = (node, false);
+        }
         Ok(looked.node.clone())
+    }
+
+    /// Returns whether the client has looked up the node `nodeid`.
+    pub(super) fn contains(&self, incarnation: Incarnation, nodeid: u64) -> bool {
+        let shard = self.table.shard(incarnation, nodeid);
+        shard.is_some_and(|shard| shard.entries.contains_key(&nodeid))
     }
 
     /// Returns `ENFILE` if the table is full. Called before a node is made.
@@ -149,25 +242,56 @@ impl Nodes {
     }
 
     /// Counts a look-up. Returns `ENFILE` if the table is full, `ESTALE` if its incarnation is
-    /// over.
-    pub(super) fn add_lookup(&self, incarnation: Incarnation, entry: &Entry) -> Result<Id> {
+    /// over. `handle` returns the node's handle, for its record.
+    pub(super) fn add_lookup(
+        &self,
+        incarnation: Incarnation,
+        entry: &Entry,
+        handle: impl Fn() -> Result<Handle>,
+    ) -> Result<Id> {
         let nodeid = self.nodeid_of(entry.node.id());
         let known = NodeRef {
             node: entry.node.clone(),
             device: entry.attr.device,
         };
         let mut shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
+        // A handle takes a system call: not under the shard's lock.
+        let is_recorded = |looked: &NodeEntry| {
+            nodeid == ROOT_ID
+                || looked.record.is_some()
+                    && !looked.unresolved
+                    && Arc::ptr_eq(&looked.node.node, &known.node)
+        };
+        let looked = shard.entries.get(&nodeid);
+        let mut found = None;
+        if self.records.is_some() && !looked.is_some_and(is_recorded) {
+            let unresolved = looked.filter(|looked| looked.unresolved);
+            let unresolved = unresolved.and_then(|looked| looked.record);
+            drop(shard);
+            if let Some(record) = unresolved {
+                // If it fails, the number belongs to another object now.
+                let _ = self.resolve(incarnation, nodeid, record);
+            }
+            found = Some(handle().ok());
+            shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
+        }
         let (id, old) = match shard.entries.entry(nodeid) {
             Slot::Occupied(mut slot) => {
                 let looked = slot.get_mut();
                 looked.lookups = looked.lookups.saturating_add(1);
                 // A source that has lost an object may reuse its number.
-                if looked.node.node.kind() != known.node.kind() && nodeid != ROOT_ID {
+                let other = looked.unresolved || looked.node.node.kind() != known.node.kind();
+                if other && nodeid != ROOT_ID {
                     looked.generation = self.new_generation();
                 }
+                looked.unresolved = false;
                 let generation = looked.generation;
                 // The newer one is at least as good.
                 let old = std::mem::replace(&mut looked.node, known);
+                match found {
+                    Some(handle) => self.record(nodeid, looked, handle),
+                    None => self.count_recorded(looked),
+                }
                 (Id { nodeid, generation }, Some(old))
             }
             Slot::Vacant(slot) => {
@@ -176,11 +300,17 @@ impl Nodes {
                     return Err(Errno::ENFILE);
                 }
                 let generation = self.new_generation();
-                slot.insert(NodeEntry {
+                let mut looked = NodeEntry {
                     node: known,
                     lookups: 1,
                     generation,
-                });
+                    record: None,
+                    unresolved: false,
+                };
+                if let Some(handle) = found {
+                    self.record(nodeid, &mut looked, handle);
+                }
+                slot.insert(looked);
                 (Id { nodeid, generation }, None)
             }
         };
@@ -188,6 +318,34 @@ impl Nodes {
         drop(shard);
         drop(old);
         Ok(id)
+    }
+
+    /// Writes the record of a node, in place of an older one. A node without a handle gets none: a
+    /// successor returns `ESTALE` for it.
+    fn record(&self, nodeid: u64, looked: &mut NodeEntry, handle: Option<Handle>) {
+        let Some((records, _)) = &self.records else {
+            return;
+        };
+        let place = handle.and_then(|handle| {
+            records.add_node(&NodeRecord {
+                nodeid,
+                lookups: looked.lookups,
+                generation: looked.generation,
+                device: looked.node.device,
+                handle,
+            })
+        });
+        let older = std::mem::replace(&mut looked.record, place.and_then(RecordPlace::new));
+        if let Some(older) = older {
+            records.remove_node(older.place());
+        }
+    }
+
+    /// Updates the counts in a node's record.
+    fn count_recorded(&self, looked: &NodeEntry) {
+        if let (Some((records, _)), Some(record)) = (&self.records, looked.record) {
+            records.count_node(record.place(), looked.lookups, looked.generation);
+        }
     }
 
     /// Records that `node` was just made. If its id is in the table, the entry is of a removed node
@@ -200,6 +358,7 @@ impl Nodes {
             && let Some(looked) = shard.entries.get_mut(&nodeid)
         {
             looked.generation = self.new_generation();
+            self.count_recorded(looked);
         }
     }
 
@@ -218,6 +377,10 @@ impl Nodes {
         if looked.lookups != u32::MAX {
             let fewer = u32::try_from(lookups).unwrap_or(u32::MAX);
             looked.lookups = looked.lookups.saturating_sub(fewer);
+        }
+        match (looked.lookups, &self.records, looked.record) {
+            (0, Some((records, _)), Some(record)) => records.remove_node(record.place()),
+            _ => self.count_recorded(looked),
         }
         let removed = (looked.lookups == 0).then(|| slot.remove());
         drop(shard);
@@ -282,6 +445,8 @@ impl Nodes {
             node: saved.node,
             lookups: saved.lookups,
             generation: saved.generation,
+            record: None,
+            unresolved: false,
         };
         shard.entries.insert(nodeid, entry);
         Ok(())
@@ -334,8 +499,19 @@ impl Nodes {
     }
 
     fn new_generation(&self) -> u32 {
-        self.generations.fetch_add(1, Ordering::Relaxed)
+        match &self.records {
+            Some((records, _)) => records.next_generation(),
+            None => self.generations.fetch_add(1, Ordering::Relaxed),
+        }
     }
+}
+
+/// The counts of a node of an earlier process.
+pub(super) struct NodeCounts {
+    pub(super) nodeid: u64,
+    pub(super) lookups: u32,
+    pub(super) generation: u32,
+    pub(super) device: u64,
 }
 
 #[cfg(test)]
@@ -352,6 +528,10 @@ mod tests {
         }
     }
 
+    fn add(nodes: &Nodes, incarnation: Incarnation, entry: &Entry) -> Result<Id> {
+        nodes.add_lookup(incarnation, entry, || Err(Errno::EOPNOTSUPP))
+    }
+
     #[test]
     fn the_root_and_whatever_has_its_id_change_places() {
         let script = Script::new();
@@ -359,7 +539,7 @@ mod tests {
         nodes
             .set_root(0, script.node(7, Kind::Directory), 0)
             .expect("alive");
-        let ids = [7, 1, 2].map(|id| nodes.add_lookup(0, &entry(&script, id)).map(|id| id.nodeid));
+        let ids = [7, 1, 2].map(|id| add(&nodes, 0, &entry(&script, id)).map(|id| id.nodeid));
         assert_eq!(ids, [Ok(1), Ok(7), Ok(2)]);
         assert_eq!(nodes.get(0, 7).map(|known| known.node.id()), Ok(1));
         nodes.forget(0, 1, u64::MAX);
@@ -373,14 +553,14 @@ mod tests {
         nodes
             .set_root(0, script.node(1, Kind::Directory), 0)
             .expect("alive");
-        let one = nodes.add_lookup(0, &entry(&script, 5)).expect("room");
-        assert_eq!(nodes.add_lookup(0, &entry(&script, 5)), Ok(one));
+        let one = add(&nodes, 0, &entry(&script, 5)).expect("room");
+        assert_eq!(add(&nodes, 0, &entry(&script, 5)), Ok(one));
         nodes.forget(0, 5, 1);
         assert!(nodes.get(0, 5).is_ok());
         nodes.forget(0, 5, 99);
         assert_eq!(nodes.get(0, 5).map(drop), Err(Errno::ESTALE));
         nodes.forget(0, 5, 1);
-        let other = nodes.add_lookup(0, &entry(&script, 5)).expect("room");
+        let other = add(&nodes, 0, &entry(&script, 5)).expect("room");
         assert_ne!(one.generation, other.generation);
         assert_eq!(nodes.count.load(Ordering::Relaxed), 2);
     }
@@ -391,10 +571,10 @@ mod tests {
         let nodes = Nodes::new(9);
         let new = entry(&script, 5);
         nodes.record_created(0, &*new.node);
-        let one = nodes.add_lookup(0, &new).expect("room");
-        assert_eq!(nodes.add_lookup(0, &new), Ok(one));
+        let one = add(&nodes, 0, &new).expect("room");
+        assert_eq!(add(&nodes, 0, &new), Ok(one));
         nodes.record_created(0, &*new.node);
-        let other = nodes.add_lookup(0, &new).expect("room");
+        let other = add(&nodes, 0, &new).expect("room");
         assert_eq!(one.nodeid, other.nodeid);
         assert_ne!(one.generation, other.generation);
         // The client forgets both under the one id.
@@ -406,14 +586,14 @@ mod tests {
     fn a_node_that_was_looked_up_too_often_to_count_stays() {
         let script = Script::new();
         let nodes = Nodes::new(9);
-        let id = nodes.add_lookup(0, &entry(&script, 5)).expect("room");
+        let id = add(&nodes, 0, &entry(&script, 5)).expect("room");
         let lookups = |lookups| {
             let mut shard = nodes.table.shard(0, 5).expect("alive");
             shard.entries.get_mut(&5).expect("known").lookups = lookups;
         };
         lookups(u32::MAX - 1);
-        assert_eq!(nodes.add_lookup(0, &entry(&script, 5)), Ok(id));
-        assert_eq!(nodes.add_lookup(0, &entry(&script, 5)), Ok(id));
+        assert_eq!(add(&nodes, 0, &entry(&script, 5)), Ok(id));
+        assert_eq!(add(&nodes, 0, &entry(&script, 5)), Ok(id));
         nodes.forget(0, 5, u64::MAX);
         assert!(nodes.get(0, 5).is_ok());
         lookups(u32::MAX - 1);
@@ -429,18 +609,18 @@ mod tests {
             .set_root(0, script.node(1, Kind::Directory), 0)
             .expect("alive");
         assert_eq!(nodes.check_room(), Ok(()));
-        assert!(nodes.add_lookup(0, &entry(&script, 2)).is_ok());
+        assert!(add(&nodes, 0, &entry(&script, 2)).is_ok());
         assert_eq!(nodes.check_room(), Err(Errno::ENFILE));
-        assert!(nodes.add_lookup(0, &entry(&script, 2)).is_ok());
-        assert_eq!(nodes.add_lookup(0, &entry(&script, 3)), Err(Errno::ENFILE));
+        assert!(add(&nodes, 0, &entry(&script, 2)).is_ok());
+        assert_eq!(add(&nodes, 0, &entry(&script, 3)), Err(Errno::ENFILE));
         drop(nodes.begin(1));
         assert_eq!((nodes.check_room(), nodes.count()), (Ok(()), 0));
-        assert_eq!(nodes.add_lookup(0, &entry(&script, 2)), Err(Errno::ESTALE));
-        assert!(nodes.add_lookup(1, &entry(&script, 2)).is_ok());
+        assert_eq!(add(&nodes, 0, &entry(&script, 2)), Err(Errno::ESTALE));
+        assert!(add(&nodes, 1, &entry(&script, 2)).is_ok());
     }
 
     #[test]
     fn an_entry_is_small() {
-        assert!(size_of::<(u64, NodeEntry)>() <= 40);
+        assert!(size_of::<(u64, NodeEntry)>() <= 48);
     }
 }

@@ -195,7 +195,7 @@ struct Messages<'a> {
 
 impl Messages<'_> {
     fn knows(&self, nodeid: u64) -> bool {
-        self.nodes.get(self.incarnation, nodeid).is_ok()
+        self.nodes.contains(self.incarnation, nodeid)
     }
 
     /// Drops the attributes of a node, and its contents or listing if `contents` is set.

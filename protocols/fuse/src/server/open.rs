@@ -3,7 +3,6 @@
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use vfs::{
     AttrMask, BackingRestrictions, Caller, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags,
@@ -41,7 +40,7 @@ impl RequestContext<'_> {
         })?;
         let open = self.with_io_mode(
             self.header.nodeid,
-            self.open_of(node, file, flags, in_place),
+            self.open_of(self.header.nodeid, node, file, flags, in_place),
         )?;
         let opened = self.store_handle(reserved, open)?;
         self.reply(&[&opened.encode()])
@@ -75,14 +74,14 @@ impl RequestContext<'_> {
     pub(super) fn open_directory(&self) -> Result<Open> {
         let node = self.directory()?.node;
         let file = node.open(&self.cx, OpenFlags::READ)?;
-        Ok(self.open_of(node, file, OpenFlags::READ, None))
+        Ok(self.open_of(self.header.nodeid, node, file, OpenFlags::READ, None))
     }
 
     /// Opens the request's file without a permission check: the client has made its own.
     pub(super) fn open_unchecked(&self) -> Result<Open> {
         let node = self.node()?.node;
         let file = node.open(&self.cx.on_behalf_of(&Caller::ROOT), OpenFlags::READ)?;
-        Ok(self.open_of(node, file, OpenFlags::READ, None))
+        Ok(self.open_of(self.header.nodeid, node, file, OpenFlags::READ, None))
     }
 
     pub(super) fn create(&mut self, args: &CreateIn, name: &[u8]) -> Result<()> {
@@ -92,10 +91,16 @@ impl RequestContext<'_> {
         let kill = kills_privileges(flags, args.open_flags);
         self.make_open(flags, |context, dir, flags| {
             if context.labels.is_empty() && !kill {
-                return dir.create(&context.cx, name, flags, mode);
+                return match dir.create(&context.cx, name, flags, mode) {
+                    Err(Errno::EEXIST) => context.open_own(dir, name, flags),
+                    created => created,
+                };
             }
             match dir.create(&context.cx, name, flags | OpenFlags::EXCL, mode) {
-                Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {
+                Err(Errno::EEXIST) if flags.contains(OpenFlags::EXCL) => {
+                    context.open_own(dir, name, flags)
+                }
+                Err(Errno::EEXIST) => {
                     // The file existed: its label and set-id bits were settled when it was made.
                     let entry = dir.lookup(&context.cx, name)?;
                     match kill {
@@ -162,7 +167,7 @@ impl RequestContext<'_> {
         }
         let in_place = self.open_in_place(&*entry.node, flags)?;
         let looked = self.entry_out(&up, &entry)?;
-        let open = self.open_of(entry.node, file, flags, in_place);
+        let open = self.open_of(looked.nodeid, entry.node, file, flags, in_place);
         let open = self.with_io_mode(looked.nodeid, open)?;
         let opened = self.store_handle(reserved, open)?;
         self.reply(&[&looked.encode(), &opened.encode()])
@@ -197,8 +202,9 @@ impl RequestContext<'_> {
         Ok(None)
     }
 
-    fn open_of(
+    pub(super) fn open_of(
         &self,
+        nodeid: u64,
         node: Arc<dyn Node>,
         file: Arc<dyn File>,
         flags: OpenFlags,
@@ -206,14 +212,11 @@ impl RequestContext<'_> {
     ) -> Open {
         Open {
             in_place,
-            locks: HandleLocks {
-                node,
-                mount_locks: self.session.mount_locks(),
-                requested: AtomicBool::new(false),
-            },
+            locks: HandleLocks::new(node, self.session.mount_locks()),
             file,
             flags,
             io_mode: None,
+            nodeid,
         }
     }
 
@@ -279,7 +282,7 @@ impl RequestContext<'_> {
             IoMode::Cached => (self.session.options.open_flags(open.is_directory()), None),
         };
         Ok(OpenOut {
-            fh: reserved.store(self.incarnation, open)?,
+            fh: reserved.store(self.incarnation, open, self.header.unique)?,
             open_flags: open_flags.bits(),
             backing_id: backing.map_or(0, |number| number.get() as i32),
         })
@@ -364,11 +367,16 @@ impl RequestContext<'_> {
     }
 
     pub(super) fn release(&mut self, args: &ReleaseIn) -> Result<()> {
-        let open = self.session.handles.remove(self.incarnation, args.fh)?;
+        let open = match self.opened(args.fh) {
+            // It was closed before the reply was lost.
+            Err(Errno::EBADF | Errno::EIO) if self.is_resent() => return self.reply(&[]),
+            open => open?,
+        };
         if args.release_flags & RELEASE_FLOCK_UNLOCK != 0 {
             self.release_locks(&open, LockOwnerId::flock(args.lock_owner));
         }
         drop(open);
+        drop(self.session.handles.remove(self.incarnation, args.fh)?);
         self.reply(&[])
     }
 }

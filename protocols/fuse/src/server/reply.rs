@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use vfs::{Attr, Entry, Errno, Result};
+use vfs::{Attr, Caller, Cx, Entry, Errno, Patience, Result};
 
 use super::RequestContext;
 use super::nodes::NodeRef;
@@ -17,6 +17,9 @@ impl RequestContext<'_> {
         let len = REPLY_HEADER + arguments.iter().map(|piece| piece.len()).sum::<usize>();
         if len > self.limit {
             return Err(Errno::EIO);
+        }
+        if let Some((records, entry)) = self.journaled {
+            records.finish(entry, Ok(arguments));
         }
         let header = self.header(len).encode();
         let mut buffer = [0; REPLY_HEADER + StatxOut::SIZE];
@@ -39,6 +42,9 @@ impl RequestContext<'_> {
             raw if raw > MAX_ERRNO => Errno::EIO,
             _ => errno,
         };
+        if let Some((records, entry)) = self.journaled {
+            records.finish(entry, Err(errno));
+        }
         let header = OutHeader {
             error: -i32::from(errno.raw()),
             ..self.header(REPLY_HEADER)
@@ -81,7 +87,15 @@ impl RequestContext<'_> {
 
     /// Returns the reply to a look-up of `entry` in `up`, and counts the look-up.
     pub(super) fn entry_out(&self, up: &NodeRef, entry: &Entry) -> Result<EntryOut> {
-        let id = self.session.nodes.add_lookup(self.incarnation, entry)?;
+        let handle = || {
+            let cx = self.cx.on_behalf_of(&Caller::ROOT);
+            entry.node.handle(&Cx {
+                patience: Patience::Full,
+                ..cx
+            })
+        };
+        let nodes = &self.session.nodes;
+        let id = nodes.add_lookup(self.incarnation, entry, handle)?;
         let mut attr = self.attr_out(&entry.attr);
         if self.negotiated.has(InitFlags::SUBMOUNTS) && entry.attr.device != up.device {
             attr.flags |= ATTR_SUBMOUNT;

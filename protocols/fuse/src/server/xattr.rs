@@ -71,7 +71,13 @@ impl RequestContext<'_> {
             // Two changes: an operation that would block must leave neither as a trace.
             self.cx.check_may_block()?;
         }
-        node.set_xattr(&self.cx, name, value, flags)?;
+        match node.set_xattr(&self.cx, name, value, flags) {
+            // It was set before the reply was lost.
+            Err(Errno::EEXIST)
+                if self.attempt.is_some()
+                    && node.xattr(&self.cx, name).is_ok_and(|now| now == value) => {}
+            set => set?,
+        }
         if kill {
             self.kill_set_gid(&*node)?;
         }
@@ -107,6 +113,8 @@ impl RequestContext<'_> {
                 let kernel = Caller::ROOT;
                 node.remove_xattr(&self.cx.on_behalf_of(&kernel), name)?;
             }
+            // It was removed before the reply was lost.
+            Err(Errno::ENODATA) if self.attempt.is_some() => {}
             removed => removed?,
         }
         self.reply(&[])

@@ -567,8 +567,8 @@ impl Load<'_> {
             match opened {
                 Ok(open) => {
                     let reserved = handles.reserve(self.call.account());
-                    let stored =
-                        reserved.and_then(|slot| slot.store_as(self.incarnation, state.fh, open));
+                    let stored = reserved
+                        .and_then(|slot| slot.insert(self.incarnation, state.fh, open, None));
                     stored.map_err(failed("the table of open files"))?;
                 }
                 Err(errno) => {
@@ -621,11 +621,7 @@ impl Load<'_> {
             }
             None => None,
         };
-        let locks = HandleLocks {
-            node: node.clone(),
-            mount_locks: self.session.mount_locks(),
-            requested: Default::default(),
-        };
+        let locks = HandleLocks::new(node.clone(), self.session.mount_locks());
         if state.locks {
             locks.record_request();
         }
@@ -635,6 +631,7 @@ impl Load<'_> {
             flags: state.flags,
             in_place,
             io_mode,
+            nodeid: state.nodeid,
         })
     }
 

@@ -1,0 +1,143 @@
+//! A mount that another process continues, after a crash of the one that serves or with another
+//! version of the program.
+//!
+//! The process that serves writes records of the mount (`fuse::server::Records`) into memory of the
+//! holder. A successor gets them with the same descriptors of /dev/fuse, takes over, and makes the
+//! kernel send the unanswered requests again.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuse::server::{Records, Session, resend_message};
+use hostdir::HostDir;
+use rustix::thread::CapabilitySet;
+use sys::shared_memory::SharedMemory;
+use transports::fusedev::Notifier;
+use vfs::{FileSystem, Node, Support};
+
+use super::MountArgs;
+use super::options::ResolvedOptions;
+use crate::Failure;
+use crate::holder::Holder;
+
+/// Maximum time for requests to finish before another process continues. A request that takes
+/// longer is sent to that one again, which finds out whether it was carried out.
+const HAND_OVER: Duration = Duration::from_secs(5);
+
+/// Returns the records of the mount, or none if no other process can continue it.
+pub(super) fn records(
+    args: &MountArgs,
+    options: &ResolvedOptions,
+    holder: &Holder,
+) -> Result<Option<Records>, Failure> {
+    // Nodes are found again by their kernel handles.
+    let privileged = sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH);
+    if !options.can_be_taken_over || !privileged || args.record_trace.is_some() {
+        return declined(
+            holder,
+            "the source, an option or a lack of privileges excludes it",
+        );
+    }
+    let memory = holder.records().map_err(Failure::new)?;
+    let memory = SharedMemory::map(memory.as_fd(), Records::WORDS).map_err(Failure::new)?;
+    let secret = sys::random::bytes().map_err(Failure::new)?;
+    match Records::new(Box::new(memory), secret) {
+        Some(records) => Ok(Some(records)),
+        None => declined(holder, "the records have another format"),
+    }
+}
+
+/// Returns the records if nodes of `source` can be found again.
+pub(super) fn usable(
+    records: Option<Records>,
+    source: &dyn FileSystem,
+    holder: &Holder,
+) -> Result<Option<Records>, Failure> {
+    match records {
+        Some(_) if source.capabilities().handles != Support::Native => {
+            declined(holder, "the file system has no handles")
+        }
+        records => Ok(records),
+    }
+}
+
+/// Reports that there are no records because of `why`, if an earlier process had some.
+fn declined(holder: &Holder, why: &str) -> Result<Option<Records>, Failure> {
+    if !holder.takes_over() {
+        tracing::info!("no other process can continue the mount: {why}");
+        return Ok(None);
+    }
+    holder.decline(why).map_err(Failure::new)?;
+    Err(Failure::new(format!("cannot continue the mount: {why}")))
+}
+
+/// Files without a name that an earlier process had open.
+#[derive(Default)]
+pub(super) struct KeptFiles {
+    pub(super) nodes: Vec<u64>,
+    /// Handles of them are found as long as these live.
+    _found: Vec<Arc<dyn Node>>,
+}
+
+/// Finds the files without a name that an earlier process had open in `source`.
+pub(super) fn kept_files(source: &dyn FileSystem, holder: &Holder) -> Result<KeptFiles, Failure> {
+    let Some(dir) = source.as_any().downcast_ref::<HostDir>() else {
+        return Ok(KeptFiles::default());
+    };
+    if !holder.takes_over() {
+        return Ok(KeptFiles::default());
+    }
+    let kept = holder.kept().map_err(Failure::new)?;
+    let found = kept.iter().filter_map(|(node, file)| {
+        let adopted = dir.adopt(file.as_fd());
+        adopted
+            .inspect_err(|errno| tracing::warn!(node, "an open file is lost: {errno}"))
+            .ok()
+    });
+    let found = found.collect();
+    Ok(KeptFiles {
+        nodes: kept.into_iter().map(|(node, _)| node).collect(),
+        _found: found,
+    })
+}
+
+/// Continues the mount of an earlier process.
+pub(super) fn continue_session(session: &Arc<Session>, holder: &Holder) -> Result<(), Failure> {
+    match session.take_over() {
+        Ok(Some(taken)) => {
+            tracing::info!(
+                nodes = taken.nodes,
+                files = taken.files,
+                locks = taken.locks,
+                "continues the mount"
+            );
+            if taken.lost > 0 {
+                tracing::error!("{} open files are lost", taken.lost);
+            }
+            Ok(())
+        }
+        Ok(None) => declined(holder, "its records do not permit that").map(drop),
+        // The next process may succeed.
+        Err(errno) => Err(Failure::new(format!("cannot continue the mount: {errno}"))),
+    }
+}
+
+/// Makes the kernel send the requests again that the earlier process has left unanswered.
+pub(super) fn request_unanswered(holder: &Holder) -> Result<(), Failure> {
+    let device = holder.descriptor().map_err(Failure::new)?;
+    let sent = Notifier::new(device).send(&resend_message());
+    sent.map_err(Failure::new)
+}
+
+/// Ends this process, so that another one continues. The kernel sends unanswered requests to that.
+/// Returns if that is not possible.
+pub(super) fn hand_over(session: &Session, holder: &Holder) {
+    if session.hand_over(HAND_OVER) {
+        std::process::exit(0);
+    }
+    let why = "no other process can continue this mount";
+    tracing::warn!("{why}");
+    // It may have ended.
+    let _ = holder.decline(why);
+}

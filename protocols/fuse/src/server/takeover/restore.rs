@@ -1,0 +1,293 @@
+//! The restoration of a session from the records of an earlier process.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use vfs::{AttrMask, Call, Caller, Cx, Errno, File, Kind, NodeId, OpenFlags, Result};
+
+use super::super::Session;
+use super::super::handles::{HandleLocks, Open};
+use super::super::init::Negotiated;
+use super::super::io_modes::{IoMode, IoModeRef};
+use super::super::lock::{LockRecord, MountLocks};
+use super::super::nodes::NodeCounts;
+use super::{
+    FILE_WORDS, FileKeeper, FileRecord, LOCK_WORDS, NODE_WORDS, OpenNodes, Place, Records,
+};
+use crate::numbers::{InitFlags, ROOT_ID};
+
+/// The incarnation of a session in which no INIT was served.
+const FIRST: u64 = 0;
+
+/// The state that a session has taken over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenOver {
+    /// Nodes that the client has looked up.
+    pub nodes: usize,
+    /// Open files and directories.
+    pub files: usize,
+    /// Open files and directories that could not be opened again, or whose locks others have now:
+    /// requests for them return `EIO`.
+    pub lost: usize,
+    /// Locks.
+    pub locks: usize,
+}
+
+impl FileRecord {
+    /// Returns the record of the open file `fh`, which the request `unique` has opened.
+    pub(in super::super) fn new(fh: u64, open: &Open, unique: u64) -> FileRecord {
+        let mode = open.io_mode.as_ref().map(IoModeRef::mode);
+        let (io_mode, backing) = match mode.unwrap_or_default() {
+            IoMode::Cached => (0, 0),
+            IoMode::Direct => (1, 0),
+            IoMode::Passthrough(number) => (2, number.get()),
+        };
+        FileRecord {
+            fh,
+            nodeid: open.nodeid,
+            flags: open.flags.bits(),
+            io_mode,
+            backing,
+            opened_by: unique & !crate::numbers::UNIQUE_RESEND,
+        }
+    }
+
+    /// Decodes a record. Returns `None` if it is not one that this server writes.
+    fn decode(words: &[u64; FILE_WORDS]) -> Option<FileRecord> {
+        let [fh, nodeid, flags, io_mode, backing, opened_by] = *words;
+        Some(FileRecord {
+            fh,
+            nodeid,
+            flags: u32::try_from(flags).ok()?,
+            io_mode,
+            backing: u32::try_from(backing).ok()?,
+            opened_by,
+        })
+    }
+
+    /// Returns the flags to open the file with again: it exists, and keeps its contents.
+    fn open_flags(&self) -> Option<OpenFlags> {
+        let once = OpenFlags::TRUNC | OpenFlags::EXCL | OpenFlags::OWNER;
+        OpenFlags::from_bits(self.flags).map(|flags| flags - once)
+    }
+
+    fn io_mode(&self) -> Option<IoMode> {
+        match self.io_mode {
+            0 => Some(IoMode::Cached),
+            1 => Some(IoMode::Direct),
+            2 => NonZeroU32::new(self.backing).map(IoMode::Passthrough),
+            _ => None,
+        }
+    }
+}
+
+impl Session {
+    /// Writes down the client's state in `records`, from which another process can continue the
+    /// mount. Requires a tree whose handles outlive the process.
+    pub fn with_records(mut self, records: Records) -> Session {
+        let records = Arc::new(records);
+        let fs = self.export.fs.clone();
+        self.nodes.set_records(records.clone(), fs);
+        self.handles.set_records(records.clone());
+        let locks = MountLocks::new(&self.export, Some(records.clone()));
+        self.client = locks.client;
+        *self.mount_locks.get_mut() = locks;
+        self.records = Some(records);
+        self
+    }
+
+    /// Lets `keeper` keep descriptors of open files without a name. It has those of the nodes
+    /// `kept` already, which the source has to find by their handles in [`Session::take_over`].
+    pub fn with_keeper(mut self, keeper: Arc<dyn FileKeeper>, kept: &[u64]) -> Session {
+        self.handles.open_nodes = OpenNodes::new(keeper, kept);
+        self
+    }
+
+    /// Notes that the reply to `message` was sent: no client sends it again. The driver calls it
+    /// for each request of a session [with records](Session::with_records).
+    pub fn sent(&self, message: &[u8]) {
+        if let Some(records) = &self.records {
+            records.sent(message);
+        }
+    }
+
+    /// Prepares the end of the process in favour of a successor: lets no further request begin that
+    /// must not be carried out twice, and waits until those that were begun have a reply, `limit`
+    /// at most. Threads that serve requests may stop for good: the process has to exit. Returns
+    /// false, without effect, if no successor could continue.
+    pub fn hand_over(&self, limit: Duration) -> bool {
+        match &self.records {
+            Some(records) if self.agreed_to_continue(records).is_some() => {
+                records.journal.close(&records.memory, limit);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the result of INIT in the records, if they permit that the mount is continued.
+    fn agreed_to_continue(&self, records: &Records) -> Option<Negotiated> {
+        let agreed = Negotiated::unpack(records.negotiated())?;
+        let is_granted = (agreed.flags - self.grants()).is_empty();
+        let continues = agreed.has(InitFlags::HAS_RESEND) && is_granted;
+        (continues && !records.is_incomplete()).then_some(agreed)
+    }
+
+    /// Continues the mount that the records describe, before any request is served. Returns `None`
+    /// if they do not permit it: no INIT was served, the client sends no request again, or
+    /// something is not in them.
+    pub fn take_over(&self) -> Result<Option<TakenOver>> {
+        let Some(records) = &self.records else {
+            return Ok(None);
+        };
+        let Some(agreed) = self.agreed_to_continue(records) else {
+            return Ok(None);
+        };
+        let call = Call::detached();
+        let cx = Cx::new(&Caller::ROOT, &call);
+        let root = self.export.fs.root(&cx)?;
+        if root.kind() != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        let attr = root.attr(&cx, AttrMask::BASIC)?;
+        self.nodes.set_root(FIRST, root, attr.device)?;
+        self.negotiated.store(agreed.pack(), Ordering::Release);
+        self.restore_nodes(records)?;
+        let mut taken = TakenOver::default();
+        let files = self.restore_files(&cx, records, agreed, &mut taken);
+        self.restore_locks(records, files, &mut taken);
+        self.handles.open_nodes.release_closed();
+        self.has_lost.store(taken.lost > 0, Ordering::Relaxed);
+        taken.nodes = self.nodes.count();
+        taken.files = self.handles.count();
+        Ok(Some(taken))
+    }
+
+    fn restore_nodes(&self, records: &Records) -> Result<()> {
+        let any = self.nodes.get(FIRST, ROOT_ID)?.node;
+        // A node whose record was being replaced has two.
+        let mut found: HashMap<u64, (Place, NodeCounts)> = HashMap::new();
+        for (place, words) in records.nodes.all::<NODE_WORDS>(&records.memory) {
+            let counts = NodeCounts {
+                nodeid: words[0],
+                lookups: (words[1] >> 32) as u32,
+                generation: words[1] as u32,
+                device: words[2],
+            };
+            let newer = |(_, older): &(Place, NodeCounts)| counts.lookups >= older.lookups;
+            if counts.nodeid == ROOT_ID
+                || counts.lookups == 0
+                || !found.get(&counts.nodeid).is_none_or(newer)
+            {
+                records.remove_node(place);
+            } else if let Some((older, _)) = found.insert(counts.nodeid, (place, counts)) {
+                records.remove_node(older);
+            }
+        }
+        for (place, counts) in found.into_values() {
+            self.nodes.restore_recorded(FIRST, &any, (place, &counts));
+        }
+        Ok(())
+    }
+
+    /// Opens files again. Returns them by the number of their node, with their handles.
+    fn restore_files(
+        &self,
+        cx: &Cx<'_>,
+        records: &Records,
+        agreed: Negotiated,
+        taken: &mut TakenOver,
+    ) -> HashMap<NodeId, Vec<u64>> {
+        let mut files: HashMap<NodeId, Vec<u64>> = HashMap::new();
+        for (place, words) in records.files.all::<FILE_WORDS>(&records.memory) {
+            let record = FileRecord::decode(&words);
+            let record = record.filter(|record| {
+                // Its number was not sent, and the request opens another one.
+                !records.journal.is_begun(&records.memory, record.opened_by)
+            });
+            let Some(record) = record else {
+                records.remove_file(place);
+                continue;
+            };
+            let opened = self.open_again(cx, &record, agreed).and_then(|open| {
+                let node = open.node().id();
+                let reserved = self.handles.reserve(cx.call.account())?;
+                reserved.insert(FIRST, record.fh, open, Some(place))?;
+                Ok(node)
+            });
+            match opened {
+                Ok(node) => files.entry(node).or_default().push(record.fh),
+                Err(errno) => {
+                    tracing::warn!(node = record.nodeid, "an open file is lost: {errno}");
+                    taken.lost += 1;
+                    records.remove_file(place);
+                }
+            }
+        }
+        files
+    }
+
+    fn open_again(&self, cx: &Cx<'_>, record: &FileRecord, agreed: Negotiated) -> Result<Open> {
+        let node = self.nodes.get(FIRST, record.nodeid)?.node;
+        let flags = record.open_flags().ok_or(Errno::EINVAL)?;
+        let mode = record.io_mode().ok_or(Errno::EINVAL)?;
+        let file = node.open(cx, flags)?;
+        let appends = flags.contains(OpenFlags::WRITE | OpenFlags::APPEND);
+        let in_place = appends && !agreed.has(InitFlags::WRITEBACK_CACHE);
+        let in_place = in_place.then(|| -> Result<Arc<dyn File>> {
+            let durable = flags & (OpenFlags::SYNC | OpenFlags::DSYNC);
+            node.open(cx, OpenFlags::WRITE | durable)
+        });
+        let io_mode = match &self.io_modes {
+            Some(modes) => modes.acquire(FIRST, record.nodeid, flags, |_| (mode, None), || None)?,
+            None => None,
+        };
+        Ok(Open {
+            locks: HandleLocks::new(node, self.mount_locks()),
+            file,
+            flags,
+            in_place: in_place.transpose()?,
+            io_mode,
+            nodeid: record.nodeid,
+        })
+    }
+
+    /// Takes locks again. The files of a node of which others have locked a part are lost: their
+    /// programs rely on locks that they do not have.
+    fn restore_locks(
+        &self,
+        records: &Records,
+        mut files: HashMap<NodeId, Vec<u64>>,
+        taken: &mut TakenOver,
+    ) {
+        for (place, words) in records.locks.all::<LOCK_WORDS>(&records.memory) {
+            let lock = LockRecord::decode(&words);
+            if let Some(lock) = lock
+                && let Some(handles) = files.get(&lock.node)
+            {
+                let opens = handles.iter().map(|&fh| self.handles.get(FIRST, fh));
+                let opens: Vec<Arc<Open>> = opens.filter_map(Result::ok).collect();
+                // The locks end with the last of the files.
+                opens.iter().for_each(|open| open.locks.record_request());
+                let locks = self.mount_locks();
+                match opens.first().is_some_and(|open| locks.restore(open, &lock)) {
+                    true => taken.locks += 1,
+                    false => {
+                        tracing::warn!(node = lock.node, "a lock is lost: others have locked it");
+                        drop(opens);
+                        for fh in files.remove(&lock.node).unwrap_or_default() {
+                            taken.lost += 1;
+                            // It is there.
+                            let _ = self.handles.remove(FIRST, fh);
+                        }
+                    }
+                }
+            }
+            // There is a new one, if it is held.
+            records.remove_lock(place);
+        }
+    }
+}

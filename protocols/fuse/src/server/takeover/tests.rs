@@ -1,0 +1,377 @@
+//! A session that ends in the middle of a request, and its successor.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hostdir::HostDir;
+use sys::shared_memory::{self, SharedMemory};
+use vfs::{Call, Errno, Export, FileSystem, Patience};
+use vfs_testkit::{Message, session};
+use wire::ServeOutcome;
+
+use super::super::{Options, Server, Session};
+use super::journal::{ENTRIES, WIDTH};
+use super::*;
+use crate::numbers::ROOT_ID;
+
+/// A directory, and the memory of the records of its mount.
+struct Host {
+    dir: tempfile::TempDir,
+    fs: Arc<dyn FileSystem>,
+    memory: OwnedFd,
+}
+
+/// The state of a request when its process ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// It has a reply, which was not sent.
+    Answered,
+    /// It was carried out, and has no reply.
+    CarriedOut,
+    /// It was begun and not carried out.
+    Begun,
+}
+
+impl Host {
+    fn new() -> Host {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fs = HostDir::open(dir.path(), hostdir::Options::default()).expect("opened");
+        let memory = shared_memory::create("test", Records::WORDS).expect("memory");
+        Host { dir, fs, memory }
+    }
+
+    fn memory(&self) -> SharedMemory {
+        SharedMemory::map(self.memory.as_fd(), Records::WORDS).expect("mapped")
+    }
+
+    /// Returns a session of a process of its own, which has no locks of others.
+    fn session(&self) -> Session {
+        let records = Records::new(Box::new(self.memory()), [7; 32]).expect("records");
+        let export = Arc::new(Export::new("", self.fs.clone()));
+        let server = Server::new(export, Options::default());
+        server.session().with_records(records)
+    }
+
+    /// Returns the session of a new mount.
+    fn first(&self) -> Session {
+        let session = self.session();
+        let mut init = [0; 64];
+        (init[0], init[4]) = (7, 45);
+        init[12..20].fill(0xff);
+        assert_eq!(ask(&session, 26, 2, 0, &init).0, 0);
+        session
+    }
+
+    /// Returns the session that continues the mount.
+    fn next(&self) -> (Session, TakenOver) {
+        let session = self.session();
+        let taken = session.take_over().expect("no error");
+        (session, taken.expect("it is permitted"))
+    }
+
+    /// Returns all names with the contents of files and the targets of links.
+    fn tree(&self) -> Vec<(String, String)> {
+        let entries = fs::read_dir(self.dir.path()).expect("opened");
+        let mut tree: Vec<_> = entries
+            .map(|entry| {
+                let entry = entry.expect("listed");
+                let text = match entry.file_type().expect("a type") {
+                    kind if kind.is_dir() => "/".to_owned(),
+                    kind if kind.is_symlink() => fs::read_link(entry.path())
+                        .expect("read")
+                        .display()
+                        .to_string(),
+                    _ => fs::read_to_string(entry.path()).expect("read"),
+                };
+                (entry.file_name().into_string().expect("text"), text)
+            })
+            .collect();
+        tree.sort();
+        tree
+    }
+
+    /// Gives the only request in the journal the state of one that was begun.
+    fn set_begun(&self) {
+        let memory = self.memory();
+        let entries = (0..ENTRIES).map(|at| &memory[JOURNAL_AT + at * WIDTH..]);
+        let entry = entries
+            .into_iter()
+            .find(|entry| entry[0].load(Ordering::Relaxed) != 0);
+        entry.expect("a request")[1].store(1 << 32, Ordering::Relaxed);
+    }
+}
+
+/// Sends a request. Returns the error of the reply and its arguments.
+fn ask(session: &Session, opcode: u32, unique: u64, node: u64, args: &[u8]) -> (i32, Vec<u8>) {
+    let message = message(opcode, unique, node, args);
+    let queued = Message::with_separate_payload(&message, message.len());
+    let served = session::serve(session, &Call::detached(), Patience::Full, &queued, 1 << 16);
+    let (outcome, reply) = served.expect("well-formed");
+    assert_eq!(outcome, ServeOutcome::Done);
+    assert_eq!(reply[8..16], unique.to_le_bytes());
+    let error = i32::from_le_bytes(*reply[4..].first_chunk().expect("a header"));
+    (-error, reply[16..].to_vec())
+}
+
+fn message(opcode: u32, unique: u64, node: u64, args: &[u8]) -> Vec<u8> {
+    let len = (HEADER + args.len()) as u32;
+    let mut message = Vec::new();
+    message.extend(len.to_le_bytes());
+    message.extend(opcode.to_le_bytes());
+    message.extend(unique.to_le_bytes());
+    message.extend(node.to_le_bytes());
+    let user = rustix_uid();
+    message.extend(user.to_le_bytes());
+    message.extend([0; 12]);
+    message.extend(args);
+    message
+}
+
+/// Returns the user of this process, as which requests are made.
+fn rustix_uid() -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&fs::metadata("/proc/self").expect("a process"))
+}
+
+fn words(numbers: &[u32], text: &[u8]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = numbers.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.extend(text);
+    bytes
+}
+
+/// Sends a request whose process ends in the state `end`, and again to the successor. Both have to
+/// succeed, and the tree has to be as after one request.
+fn check(what: &str, end: End, opcode: u32, args: &dyn Fn(&Session) -> Vec<u8>) {
+    let prepare = || {
+        let host = Host::new();
+        let (dir, write) = (host.dir.path(), |name: &str, text: &str| {
+            fs::write(host.dir.path().join(name), text).expect("written");
+        });
+        write("a", "first");
+        write("b", "second");
+        fs::create_dir(dir.join("d")).expect("made");
+        let session = host.first();
+        let args = args(&session);
+        (host, session, args)
+    };
+    let (host, session, args_once) = prepare();
+    let expected = ask(&session, opcode, 100, ROOT_ID, &args_once);
+    assert_eq!(expected.0, 0, "{what}");
+    let tree = host.tree();
+
+    let (host, session, args) = prepare();
+    match end {
+        End::Answered => drop(ask(&session, opcode, 100, ROOT_ID, &args)),
+        End::CarriedOut => {
+            ask(&session, opcode, 100, ROOT_ID, &args);
+            host.set_begun();
+        }
+        End::Begun => {
+            let message = message(opcode, 100, ROOT_ID, &args);
+            let header = Header::decode(&message).expect("whole");
+            let records = session.records.as_ref().expect("records");
+            assert!(records.begin(&header, &message).expect("room").is_some());
+        }
+    }
+    // Killed: it closes and releases nothing.
+    std::mem::forget(session);
+    let (next, _) = host.next();
+    let resent = 100 | UNIQUE_RESEND;
+    let (error, reply) = ask(&next, opcode, resent, ROOT_ID, &args);
+    assert_eq!(error, 0, "{what}, {end:?}");
+    assert_eq!(reply.len(), expected.1.len(), "{what}, {end:?}");
+    assert_eq!(host.tree(), tree, "{what}, {end:?}");
+    // A third process finds the same.
+    std::mem::forget(next);
+    let (next, _) = host.next();
+    let again = ask(&next, opcode, resent, ROOT_ID, &args);
+    assert_eq!(again, (0, reply), "{what}, {end:?}");
+    assert_eq!(host.tree(), tree, "{what}, {end:?}");
+}
+
+/// Returns the id of the node `name` in the root.
+fn look_up(session: &Session, name: &[u8]) -> u64 {
+    let (error, entry) = ask(session, 1, 90, ROOT_ID, &[name, b"\0"].concat());
+    assert_eq!(error, 0);
+    u64::from_le_bytes(*entry.first_chunk().expect("an id"))
+}
+
+/// Opens `name` with these flags of open(2), and returns the handle.
+fn open(session: &Session, name: &[u8], flags: u32) -> u64 {
+    let node = look_up(session, name);
+    let (error, opened) = ask(session, 14, 92, node, &words(&[flags, 0], b""));
+    assert_eq!(error, 0);
+    session.sent(&message(14, 92, node, &words(&[flags, 0], b"")));
+    u64::from_le_bytes(*opened.first_chunk().expect("a handle"))
+}
+
+#[test]
+fn a_request_is_carried_out_once() {
+    let fixed = |args: Vec<u8>| move |_: &Session| args.clone();
+    let link = |session: &Session| {
+        let target = look_up(session, b"a");
+        [&target.to_le_bytes()[..], b"n\0"].concat()
+    };
+    let rename = |name: &str, newname: &str, flags: u32| {
+        let names = format!("{name}\0{newname}\0");
+        fixed(words(&[ROOT_ID as u32, 0, flags, 0], names.as_bytes()))
+    };
+    let append = |session: &Session| {
+        let fh = open(session, b"a", 0o2001);
+        let mut args = fh.to_le_bytes().to_vec();
+        args.extend(words(&[5, 0, 3, 0, 0, 0, 0o2001, 0], b"end"));
+        args
+    };
+    for end in [End::Answered, End::CarriedOut, End::Begun] {
+        let mode = 0o644u32;
+        check("mkdir", end, 9, &fixed(words(&[mode, 0], b"n\0")));
+        check(
+            "mknod",
+            end,
+            8,
+            &fixed(words(&[0o100_644, 0, 0, 0], b"n\0")),
+        );
+        check("symlink", end, 6, &fixed(b"n\0target\0".to_vec()));
+        check("link", end, 13, &link);
+        // Exclusive, for reading and writing, with a mode that permits neither.
+        check("create", end, 35, &fixed(words(&[0o302, 0, 0, 0], b"n\0")));
+        check("unlink", end, 10, &fixed(b"a\0".to_vec()));
+        check("rmdir", end, 11, &fixed(b"d\0".to_vec()));
+        check("rename", end, 45, &rename("a", "n", 0));
+        check("rename over", end, 45, &rename("a", "b", 0));
+        check("rename noreplace", end, 45, &rename("a", "n", 1));
+        if end != End::Begun {
+            // An observation precedes it.
+            check("exchange", end, 45, &rename("a", "b", 2));
+            check("append", end, 16, &append);
+        }
+    }
+}
+
+#[test]
+fn an_object_of_others_is_not_taken_for_ones_own() {
+    let host = Host::new();
+    fs::create_dir(host.dir.path().join("n")).expect("made");
+    std::thread::sleep(GRANULARITY * 3);
+    let session = host.first();
+    let args = words(&[0o755, 0], b"n\0");
+    let message = message(9, 100, ROOT_ID, &args);
+    let header = Header::decode(&message).expect("whole");
+    let records = session.records.as_ref().expect("records");
+    assert!(records.begin(&header, &message).expect("room").is_some());
+    std::mem::forget(session);
+    let (next, _) = host.next();
+    let (error, _) = ask(&next, 9, 100 | UNIQUE_RESEND, ROOT_ID, &args);
+    assert_eq!(error, i32::from(Errno::EEXIST.raw()));
+}
+
+#[test]
+fn data_that_others_have_appended_are_an_error() {
+    let host = Host::new();
+    fs::write(host.dir.path().join("a"), "first").expect("written");
+    let session = host.first();
+    let fh = open(&session, b"a", 0o2001);
+    let mut args = fh.to_le_bytes().to_vec();
+    args.extend(words(&[5, 0, 3, 0, 0, 0, 0o2001, 0], b"end"));
+    ask(&session, 16, 100, ROOT_ID, &args);
+    host.set_begun();
+    fs::write(host.dir.path().join("a"), "first???").expect("written");
+    std::mem::forget(session);
+    let (next, taken) = host.next();
+    assert_eq!((taken.files, taken.lost), (1, 0));
+    let (error, _) = ask(&next, 16, 100 | UNIQUE_RESEND, ROOT_ID, &args);
+    assert_eq!(error, i32::from(Errno::EIO.raw()));
+}
+
+#[test]
+fn nodes_files_and_locks_are_taken_over() {
+    let host = Host::new();
+    fs::write(host.dir.path().join("a"), "first").expect("written");
+    fs::write(host.dir.path().join("b"), "second").expect("written");
+    let session = host.first();
+    let (a, b) = (look_up(&session, b"a"), look_up(&session, b"b"));
+    let (kept, closed) = (open(&session, b"a", 2), open(&session, b"b", 0));
+    // Bytes 0 to 9 exclusively, then 3 to 4 are released.
+    let lock = |kind: u32, start: u64, end: u64| {
+        let mut args = kept.to_le_bytes().to_vec();
+        args.extend(
+            [7u64, start, end]
+                .iter()
+                .flat_map(|word| word.to_le_bytes()),
+        );
+        args.extend(words(&[kind, 1, 0, 0], b""));
+        args
+    };
+    for (kind, start, end) in [(1, 0, 9), (2, 3, 4)] {
+        assert_eq!(ask(&session, 32, 200, a, &lock(kind, start, end)).0, 0);
+    }
+    let release = [&closed.to_le_bytes()[..], &[0; 16]].concat();
+    assert_eq!(ask(&session, 18, 202, b, &release).0, 0);
+    // Looked up three times altogether.
+    look_up(&session, b"a");
+    std::mem::forget(session);
+    let (next, taken) = host.next();
+    let expected = TakenOver {
+        nodes: 3,
+        files: 1,
+        lost: 0,
+        locks: 2,
+    };
+    assert_eq!(taken, expected);
+    let read = [
+        &kept.to_le_bytes()[..],
+        &[0; 8],
+        &words(&[9, 0, 0, 0, 0, 0], b""),
+    ]
+    .concat();
+    assert_eq!(ask(&next, 15, 204, a, &read), (0, b"first".to_vec()));
+    assert_eq!(ask(&next, 3, 206, b, &[0; 16]).0, 0, "found by its handle");
+    // A lock of another owner conflicts with what is held.
+    let conflict = |start: u64| {
+        let mut args = lock(1, start, start);
+        args[8] = 8;
+        let (error, held) = ask(&next, 31, 208, a, &args);
+        assert_eq!(error, 0);
+        held[16] != 2
+    };
+    assert!(conflict(0) && conflict(9) && !conflict(3) && !conflict(10));
+    // A RELEASE whose reply was lost.
+    assert_eq!(ask(&next, 18, 202 | UNIQUE_RESEND, b, &release).0, 0);
+    let count = || next.stats().nodes;
+    let forget = |lookups: u64| {
+        let message = message(2, 210, a, &lookups.to_le_bytes());
+        let queued = Message::with_separate_payload(&message, message.len());
+        let call = Call::detached();
+        session::serve(&next, &call, Patience::Full, &queued, 0).expect("well-formed");
+    };
+    forget(2);
+    assert_eq!(count(), 3);
+    forget(1);
+    assert_eq!(count(), 2);
+}
+
+#[test]
+fn records_that_are_incomplete_are_not_taken_over() {
+    let host = Host::new();
+    assert_eq!(host.session().take_over(), Ok(None), "no INIT");
+    let session = host.first();
+    session.records.as_ref().expect("records").set_incomplete();
+    std::mem::forget(session);
+    assert_eq!(host.session().take_over(), Ok(None));
+    let memory = host.memory();
+    memory[FORMAT_AT].store(1, Ordering::Relaxed);
+    assert!(Records::new(Box::new(memory), [7; 32]).is_none());
+}
+
+#[test]
+fn a_table_without_room_ends_the_records() {
+    let host = Host::new();
+    let session = host.first();
+    let records = session.records.as_ref().expect("records");
+    records.memory[FILES_USED_AT].store(FILES.capacity as u64, Ordering::Relaxed);
+    fs::write(host.dir.path().join("a"), "").expect("written");
+    open(&session, b"a", 0);
+    assert!(records.is_incomplete());
+    assert!(!session.hand_over(Duration::ZERO));
+}
