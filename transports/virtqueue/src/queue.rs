@@ -298,8 +298,10 @@ impl Ring for RunningQueue {
         inner.log_used();
     }
 
+    /// A queue that ends because its ring is broken is not stopped: a request that was put back
+    /// into it would be popped again.
     fn restarts(&self) -> bool {
-        true
+        self.stopped.load(Ordering::SeqCst)
     }
 
     fn put_back(&self, exchange: Box<dyn Exchange>) {
@@ -1059,7 +1061,9 @@ mod tests {
             (text(&mut first), text(&mut second)),
             (b"one".into(), b"two".into())
         );
+        assert!(!running.restarts(), "not stopped");
         running.stop();
+        assert!(running.restarts());
         running.push_used(second);
         running.put_back(first);
         assert!(running.pop(&|_| None).expect("not broken").is_none());
