@@ -24,7 +24,7 @@ use vfs::cx::thread_waker;
 
 use crate::request::{Job, Request};
 use crate::stats::add;
-use crate::workers::{Run, Workers};
+use crate::workers::Workers;
 
 #[cfg(test)]
 mod tests;
