@@ -24,7 +24,7 @@ use vfs::cx::thread_waker;
 
 use crate::request::{Job, Request};
 use crate::stats::add;
-use crate::workers::{Run, Workers};
+use crate::workers::Workers;
 
 #[cfg(test)]
 mod tests;
@@ -43,8 +43,12 @@ pub(crate) trait Entry: Job {
     }
 
     /// Asks that it be put back into its ring, and not answered, if that is possible, because its
-    /// lane ends. Called after its cancellation, before it is woken.
+    /// lane ends. Called before its cancellation, so that a run that sees the latter sees both.
     fn put_back(&self) {}
+
+    /// Notes that its client cancels it, so that it is answered in any case. Called before its
+    /// cancellation.
+    fn note_client_cancel(&self) {}
 
     /// Returns whether it may start now, if the share allows; see [`InFlight::start_queued`].
     fn may_start(&self) -> bool {
@@ -378,15 +382,16 @@ impl<J: Entry> InFlight<J> {
 
 /// Cancels a request because its lane ends.
 fn stop<J: Entry>(request: &Arc<Request<J>>) {
-    // A request that its client has cancelled is answered.
-    if request.call.cancel() {
-        request.job.put_back();
-        add(&request.job.stats().cancelled, 1);
-    }
-    request.clone().wake();
+    request.job.put_back();
+    add(
+        &request.job.stats().cancelled,
+        usize::from(request.cancel()),
+    );
 }
 
-fn cancel<J: Job>(request: &Arc<Request<J>>) {
+/// Cancels a request for its client.
+fn cancel<J: Entry>(request: &Arc<Request<J>>) {
+    request.job.note_client_cancel();
     add(
         &request.job.stats().cancelled,
         usize::from(request.cancel()),

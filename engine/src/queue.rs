@@ -259,6 +259,8 @@ struct QueueMessage {
     relocks_ring: AtomicBool,
     /// Whether it is put back into the ring if it has had no effect.
     put_back: AtomicBool,
+    /// Whether its client has cancelled it: then it is answered, and not put back.
+    client_cancels: AtomicBool,
     /// Whether it was parked.
     parked: AtomicBool,
 }
@@ -268,7 +270,6 @@ impl Job for QueueMessage {
         let QueueMessage {
             lane,
             exchange,
-            put_back,
             parked,
             ..
         } = &request.job;
@@ -281,7 +282,7 @@ impl Job for QueueMessage {
         let was_parked = parked.load(Ordering::Relaxed);
         // One that was never served in full has had no effect. One that was parked has not either,
         // but the source may remember it.
-        let mut unserved = put_back.load(Ordering::SeqCst) && !was_parked;
+        let mut unserved = request.job.is_to_put_back() && !was_parked;
         if !unserved {
             if lane.serve(&request.call, Patience::Full, &mut *exchange) == ServeOutcome::Parked {
                 parked.store(true, Ordering::Relaxed);
@@ -290,7 +291,7 @@ impl Job for QueueMessage {
             }
             let session = &lane.queues.session;
             unserved = was_parked
-                && put_back.load(Ordering::SeqCst)
+                && request.job.is_to_put_back()
                 && session.was_interrupted(&request.call);
         }
         if resumes {
@@ -347,6 +348,16 @@ impl Entry for QueueMessage {
     fn put_back(&self) {
         let restarts = self.lane.ring.restarts();
         self.put_back.store(restarts, Ordering::SeqCst);
+    }
+
+    fn note_client_cancel(&self) {
+        self.client_cancels.store(true, Ordering::SeqCst);
+    }
+}
+
+impl QueueMessage {
+    fn is_to_put_back(&self) -> bool {
+        self.put_back.load(Ordering::SeqCst) && !self.client_cancels.load(Ordering::SeqCst)
     }
 }
 
@@ -580,6 +591,7 @@ impl QueueLane {
                 exchange: Mutex::new(Some(exchange)),
                 relocks_ring: AtomicBool::new(false),
                 put_back: AtomicBool::new(false),
+                client_cancels: AtomicBool::new(false),
                 parked: AtomicBool::new(false),
             },
         )

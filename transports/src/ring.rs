@@ -16,7 +16,7 @@ pub trait Ring: Send + Sync {
     /// see [`Ring::signal`].
     fn push_used(&self, exchange: Box<dyn Exchange>);
 
-    /// Returns whether the ring may be started again after a stop, with the requests that were
+    /// Returns whether the ring is stopped and may be started again, with the requests that were
     /// [put back](Ring::put_back).
     fn restarts(&self) -> bool {
         false

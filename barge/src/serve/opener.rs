@@ -142,8 +142,9 @@ impl Opener {
         let options = hostdir::Options {
             descriptors: Some(self.descriptors),
             key: key.clone(),
-            // Only the state of a guest that migrates has handles then.
-            public_handle_key: key.is_none(),
+            // Only the state of a guest that migrates has handles then. Files that rules hide are
+            // out of reach because nobody can make a handle of them.
+            public_handle_key: key.is_none() && hidden.is_none(),
             ..share.hostdir.clone()
         };
         let opened = source.open(hostdir::Options {

@@ -19,6 +19,8 @@ struct Lane {
     open: AtomicBool,
     /// The ids of answered requests, in order.
     answered: Mutex<Vec<u64>>,
+    /// The ids of requests that were to be put back, and those that their client has cancelled.
+    noted: Mutex<[Vec<u64>; 2]>,
 }
 
 impl Lane {
@@ -37,6 +39,7 @@ impl Lane {
                 .add_lane(Vocabulary::none()),
             open: AtomicBool::new(true),
             answered: Mutex::default(),
+            noted: Mutex::default(),
         })
     }
 
@@ -120,6 +123,48 @@ impl Entry for Test {
     fn may_start(&self) -> bool {
         self.lane.open.load(Ordering::SeqCst)
     }
+
+    fn put_back(&self) {
+        self.lane.noted.lock()[0].push(self.id);
+    }
+
+    fn note_client_cancel(&self) {
+        self.lane.noted.lock()[1].push(self.id);
+    }
+}
+
+/// Records what is noted of a lane's requests when a cancellation becomes visible.
+struct AtCancel {
+    lane: Arc<Lane>,
+    seen: Mutex<Vec<[Vec<u64>; 2]>>,
+}
+
+impl Wake for AtCancel {
+    fn wake(self: Arc<Self>) {
+        self.seen.lock().push(self.lane.noted.lock().clone());
+    }
+}
+
+#[test]
+fn a_request_knows_why_it_is_cancelled_before_it_is() {
+    let lane = Lane::new();
+    let seen = Arc::new(AtCancel {
+        lane: lane.clone(),
+        seen: Mutex::default(),
+    });
+    let requests = [lane.begin(1), lane.begin(2)];
+    for request in &requests {
+        request.call.wake_on_cancel(&Waker::from(seen.clone()));
+    }
+    lane.in_flight.cancel(1);
+    lane.in_flight.cancel_all_from_now_on();
+    // The second cancellation of the first request wakes nobody.
+    let seen = std::mem::take(&mut *seen.seen.lock());
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[0], [vec![], vec![1]]);
+    assert!(seen[1][0].contains(&2) && !seen[1][1].contains(&2));
+    assert_eq!(lane.stats.totals().cancelled, 2);
+    requests.iter().for_each(run);
 }
 
 fn reply(request: &Arc<Request<Test>>, _: Follows) {

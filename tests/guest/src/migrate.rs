@@ -131,6 +131,10 @@ impl Parts<'_> {
             println!("migrated in {total} ms, downtime {downtime} ms");
             machine.stop()?;
             machine = next;
+            // Those of the guest before it moved do not show that it continues.
+            while let Ok(old) = news.try_recv() {
+                is_turn(old)?;
+            }
             self.wait_for_turns(&news, &machine, 2)?;
         }
         if !self.options.snapshot {
@@ -295,13 +299,7 @@ impl Parts<'_> {
     ) -> Result<()> {
         let mut done = 0;
         while done < turns {
-            match self.next(news, machine)? {
-                News::Line(line) if line.starts_with("turn ") => done += 1,
-                News::Line(line) if line.starts_with("failed: ") => bail!("{line}"),
-                News::Line(_) | News::Event(Event::Ready | Event::Begin(_)) => {}
-                News::Event(Event::Fault(text)) => bail!("{text}"),
-                News::Event(event) => bail!("the script ended early: {event:?}"),
-            }
+            done += usize::from(is_turn(self.next(news, machine)?)?);
         }
         Ok(())
     }
@@ -349,6 +347,17 @@ impl Parts<'_> {
             let logs = ["console.log", "machine.log", "share.log", "root.log"].map(log);
             anyhow!("no news of the guest in time\n{}", logs.join("\n"))
         })
+    }
+}
+
+/// Returns whether the script has completed a turn. Returns an error if it has failed or ended.
+fn is_turn(news: News) -> Result<bool> {
+    match news {
+        News::Line(line) if line.starts_with("failed: ") => bail!("{line}"),
+        News::Line(line) => Ok(line.starts_with("turn ")),
+        News::Event(Event::Ready | Event::Begin(_)) => Ok(false),
+        News::Event(Event::Fault(text)) => bail!("{text}"),
+        News::Event(event) => bail!("the script ended early: {event:?}"),
     }
 }
 

@@ -298,8 +298,10 @@ impl Ring for RunningQueue {
         inner.log_used();
     }
 
+    /// A queue that ends because its ring is broken is not stopped: a request that was put back
+    /// into it would be popped again.
     fn restarts(&self) -> bool {
-        true
+        self.stopped.load(Ordering::SeqCst)
     }
 
     fn put_back(&self, exchange: Box<dyn Exchange>) {
@@ -371,12 +373,20 @@ impl Ring for RunningQueue {
     fn enable_notifications(&self) -> io::Result<bool> {
         // All requests signalled so far are known.
         self.clear_kick()?;
-        let more = self.inner().enable_notification()?;
-        Ok(more && !self.stopped.load(Ordering::SeqCst))
+        let mut inner = self.inner();
+        // A stand-in may come after the stop, when the used ring belongs to the next start.
+        if self.stopped.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        inner.enable_notification()
     }
 
     fn disable_notifications(&self) -> io::Result<()> {
-        self.inner().disable_notification()
+        let mut inner = self.inner();
+        match self.stopped.load(Ordering::SeqCst) {
+            true => Ok(()),
+            false => inner.disable_notification(),
+        }
     }
 
     fn notifier(&self) -> BorrowedFd<'_> {
@@ -982,6 +992,23 @@ mod tests {
         assert!(!busy.enable_notifications().expect("not broken"));
     }
 
+    #[test]
+    fn a_stopped_queue_leaves_the_used_ring_alone() {
+        let memory = memory();
+        for stopped in [false, true] {
+            let running = running(&memory, &[]);
+            let flags = || load(&memory, running.inner().queue.used_ring(), 2);
+            let before = flags();
+            if stopped {
+                running.stop();
+            }
+            running.disable_notifications().expect("not broken");
+            assert_eq!(flags() != before, !stopped);
+            running.enable_notifications().expect("not broken");
+            assert_eq!(flags(), before);
+        }
+    }
+
     /// Returns a log of the guest's memory, and its file.
     fn log() -> (Arc<DirtyLog>, File) {
         let size = (START + SIZES[0] + SIZES[1]) / 4096 / 8;
@@ -1059,7 +1086,9 @@ mod tests {
             (text(&mut first), text(&mut second)),
             (b"one".into(), b"two".into())
         );
+        assert!(!running.restarts(), "not stopped");
         running.stop();
+        assert!(running.restarts());
         running.push_used(second);
         running.put_back(first);
         assert!(running.pop(&|_| None).expect("not broken").is_none());

@@ -303,6 +303,21 @@ fn no_path_leads_out_of_the_tree() {
     }
 }
 
+#[test]
+fn an_open_file_whose_number_is_yet_to_come_is_refused() {
+    let server = server(Options::default());
+    let net = Net::on(&server);
+    let (_, open) = net.create(ROOT_ID, "file");
+    let mut state = save(&net).expect("saved");
+    // After the head, the longest write, the next generation and the root's number.
+    let next = 20 + 4 + 4 + 8;
+    assert_eq!(state[next..next + 8], (open.fh + 1).to_le_bytes());
+    load(&server, &state).expect("unchanged");
+    state[next..next + 8].copy_from_slice(&open.fh.to_le_bytes());
+    let error = load(&server, &state).err().expect("refused").to_string();
+    assert!(error.contains("open file"), "{error}");
+}
+
 /// Every state is loaded or refused, and the session works afterwards.
 #[test]
 fn a_damaged_state_does_no_harm() {

@@ -201,7 +201,7 @@ impl Session {
                 direct: open
                     .io_mode
                     .as_ref()
-                    .is_some_and(|way| way.mode() == IoMode::Direct),
+                    .is_some_and(|io_mode| io_mode.mode() == IoMode::Direct),
                 locks: open.locks.requested.load(Ordering::Acquire),
             };
             (state, open.clone())
@@ -361,7 +361,7 @@ impl NodeList<'_> {
             let Some((parent, name)) = names.get(id) else {
                 return false;
             };
-            // Names that were found while directories moved may form a circle.
+            // Names that were found while directories moved may form a cycle.
             if above.iter().any(|&(above, ..)| above == id) {
                 return false;
             }
@@ -557,9 +557,15 @@ impl Load<'_> {
         fixed: &Fixed,
     ) -> io::Result<()> {
         let handles = &self.session.handles;
+        if fixed.next_handle > MAX_HANDLE {
+            return Err(invalid("a number of open files"));
+        }
         let mut lost = Vec::new();
         for _ in 0..reader.count(self.session.options.max_handles, "open files")? {
             let state = reader.open()?;
+            if state.fh >= fixed.next_handle {
+                return Err(invalid("open files with numbers below the next one"));
+            }
             let opened = match self.nodes.get(&state.nodeid) {
                 Some(node) => self.open(agreed, &state, node),
                 None => Err(Errno::ESTALE),
@@ -576,9 +582,6 @@ impl Load<'_> {
                     lost.push(state.nodeid);
                 }
             }
-        }
-        if fixed.next_handle > MAX_HANDLE {
-            return Err(invalid("a number of open files"));
         }
         handles.set_next(fixed.next_handle);
         self.session
@@ -611,13 +614,13 @@ impl Load<'_> {
             false => None,
         };
         let io_mode = match &self.session.io_modes {
-            Some(ways) => {
+            Some(io_modes) => {
                 let mode = match state.direct {
                     true => IoMode::Direct,
                     false => IoMode::Cached,
                 };
                 let choose = |_: Option<&dyn super::BackingRegistry>| (mode, None);
-                ways.acquire(self.incarnation, state.nodeid, flags, choose, || None)?
+                io_modes.acquire(self.incarnation, state.nodeid, flags, choose, || None)?
             }
             None => None,
         };

@@ -40,13 +40,13 @@ impl Names {
             let mut visited = HashSet::from([root.id()]);
             let mut directories = VecDeque::from([root.clone()]);
             while let Some(directory) = directories.pop_front() {
-                let late = deadline.is_some_and(|deadline| Instant::now() > deadline);
-                if missing.is_empty() || late {
+                if missing.is_empty() || is_over(deadline) {
                     break;
                 }
                 let mut listing = Listing {
                     directory: directory.id(),
                     everywhere,
+                    deadline,
                     wanted,
                     missing: &mut missing,
                     names: &mut found.names,
@@ -68,11 +68,17 @@ impl Names {
     }
 }
 
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() > deadline)
+}
+
 /// The entries of one directory.
 struct Listing<'a> {
     directory: NodeId,
     /// Whether to go into directories that are not wanted.
     everywhere: bool,
+    /// The end of the search, also within a long listing.
+    deadline: Option<Instant>,
     wanted: &'a HashMap<NodeId, Arc<dyn Node>>,
     missing: &'a mut HashSet<NodeId>,
     names: &'a mut HashMap<NodeId, (NodeId, Vec<u8>)>,
@@ -88,7 +94,7 @@ impl Listing<'_> {
         loop {
             self.progress = false;
             file.readdir(cx, self.cookie, what, self)?;
-            if !self.progress {
+            if !self.progress || is_over(self.deadline) {
                 return Ok(());
             }
         }
@@ -97,6 +103,9 @@ impl Listing<'_> {
 
 impl DirSink for Listing<'_> {
     fn entry(&mut self, entry: DirEntry<'_>) -> bool {
+        if is_over(self.deadline) {
+            return false;
+        }
         (self.cookie, self.progress) = (entry.cookie, true);
         let (id, node) = match &entry.entry {
             Some(found) => (found.node.id(), Some(&found.node)),
