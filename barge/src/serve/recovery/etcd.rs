@@ -216,7 +216,7 @@ impl ActiveServer {
             description: format!("{host}, process {}", std::process::id()),
         };
         let mut reported = None;
-        let mut refused = None;
+        let (mut refused, mut is_checked) = (None, false);
         let report = |waiting: Waiting<'_>| {
             // Errors of members differ, and are reported once.
             let (reason, text) = match waiting {
@@ -230,13 +230,15 @@ impl ActiveServer {
                 tracing::info!("{}: {text}", settings.endpoints);
                 service::notify(&service::ready(&text));
                 reported = Some(reason);
-                // A wrong secret is an error now, not when this server becomes active.
-                if let Ok(Some(value)) = Records::peek_server(&lease, &*cluster)
-                    && let Err(error) = StoredServer::parse(&value, &handle_key)
-                {
+            }
+            // A wrong secret is an error now, not when this server becomes active. The first active
+            // server stores the fingerprint only after it has become active.
+            if !is_checked && let Ok(Some(value)) = Records::peek_server(&lease, &*cluster) {
+                if let Err(error) = StoredServer::parse(&value, &handle_key) {
                     refused = Some(error);
                     return false;
                 }
+                is_checked = true;
             }
             !stop.load(Ordering::SeqCst)
         };
