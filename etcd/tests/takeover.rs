@@ -6,7 +6,7 @@
 //! time, the one that sleeps shortest, so that a seed has the same course, except for the order of
 //! hash tables in the grant logic. `SEEDS` sets the number of seeds.
 //!
-//! A violation is that two clients believe to have the same file. A client believes so from the
+//! A violation is that two clients believe that they have the same file. A client believes so from the
 //! reply to its open until it closes the file, learns from a server that it lost it, or its lease
 //! (RFC 8881 section 8.3) may have expired. Faults are put into the servers to show that the
 //! simulation finds them.
@@ -118,6 +118,16 @@ impl Schedule {
 
     fn chance(&self, percent: u32) -> bool {
         self.lock().rng.u32(0..100) < percent
+    }
+}
+
+/// Ends a thread when it is dropped, also by a panic: the others go on, and the test fails instead
+/// of waiting for it.
+struct EndOfThread<'a>(&'a Schedule);
+
+impl Drop for EndOfThread<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -820,6 +830,7 @@ fn simulate(seed: u64, fault: Fault) -> Counts {
                         .expect("no panic");
                 }
             }
+            let _end = EndOfThread(&world.schedule);
             match number {
                 0 | 1 => serve(&world, number),
                 2 => disturb(&world),
@@ -832,7 +843,6 @@ fn simulate(seed: u64, fault: Fault) -> Counts {
                 }
                 .run(),
             }
-            world.schedule.end();
         })
     };
     let threads: Vec<_> = (0..count).map(spawn).collect();
