@@ -6,9 +6,9 @@
 //! time, the one that sleeps shortest, so that a seed has the same course, except for the order of
 //! hash tables in the grant logic. `SEEDS` sets the number of seeds.
 //!
-//! A violation is that two clients believe that they have the same file. A client believes so from the
-//! reply to its open until it closes the file, learns from a server that it lost it, or its lease
-//! (RFC 8881 section 8.3) may have expired. Faults are put into the servers to show that the
+//! A violation is that two clients believe that they have the same file. A client believes so from
+//! the reply to its open until it closes the file, learns from a server that it lost it, or its
+//! lease (RFC 8881 section 8.3) may have expired. Faults are put into the servers to show that the
 //! simulation finds them.
 
 use std::cell::Cell;
