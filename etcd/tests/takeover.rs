@@ -901,3 +901,55 @@ fn a_server_without_a_grace_period_is_found() {
 fn a_server_that_writes_when_another_is_active_is_found() {
     is_found(Fault::WritesUnconditionally);
 }
+
+/// An etcd that replies at once.
+#[derive(Default)]
+struct Prompt(Mutex<Store>);
+
+impl Cluster for Prompt {
+    fn grant(&self, ttl: Duration, _: Duration) -> Result<Granted, CallError> {
+        let mut store = self.0.lock().expect("no panic");
+        store.leases.insert(1, ttl);
+        Ok(Granted { id: 1, ttl })
+    }
+
+    fn transact(&self, transaction: &Transaction, _: Duration) -> Result<Outcome, CallError> {
+        self.0.lock().expect("no panic").apply(transaction)
+    }
+}
+
+/// A clock that stands still.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, _: Duration) {}
+}
+
+#[test]
+fn lists_are_read_in_pages() {
+    let lease = Lease {
+        prefix: b"/test".into(),
+        ttl: TTL,
+        description: String::new(),
+    };
+    let cluster = Arc::new(Prompt::default());
+    let active = acquire(lease, cluster, Arc::new(Still), |_| false).expect("active");
+    let records = Records::new(&active);
+    let mut expected: Vec<Box<[u8]>> = Vec::new();
+    // A page has 256 keys.
+    for count in [0, 255, 256, 257, 512, 513] {
+        for number in expected.len()..count {
+            let record = u16::try_from(number).expect("small").to_be_bytes();
+            assert!(records.put("clients", &record).is_ok());
+            assert!(records.put("monitored", &record).is_ok());
+            expected.push(record[..].into());
+        }
+        assert_eq!(records.list("clients").expect("read"), expected, "{count}");
+    }
+    assert!(records.remove("clients", &expected.remove(300)).is_ok());
+    assert_eq!(records.list("clients").expect("read"), expected);
+}

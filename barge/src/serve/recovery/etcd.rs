@@ -218,6 +218,7 @@ impl ActiveServer {
         let mut reported = None;
         let (mut refused, mut is_checked) = (None, false);
         let report = |waiting: Waiting<'_>| {
+            let is_held = matches!(waiting, Waiting::Held(_));
             // Errors of members differ, and are reported once.
             let (reason, text) = match waiting {
                 Waiting::Held(by) => {
@@ -233,7 +234,10 @@ impl ActiveServer {
             }
             // A wrong secret is an error now, not when this server becomes active. The first active
             // server stores the fingerprint only after it has become active.
-            if !is_checked && let Ok(Some(value)) = Records::peek_server(&lease, &*cluster) {
+            if is_held
+                && !is_checked
+                && let Ok(Some(value)) = Records::peek_server(&lease, &*cluster)
+            {
                 if let Err(error) = StoredServer::parse(&value, &handle_key) {
                     refused = Some(error);
                     return false;
