@@ -61,6 +61,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sidecar", &[]),
     ("command", &[]),
     ("agent", &["command", "sys", "transports"]),
+    ("connect", &["command", "remote", "transports"]),
     ("etcd", &[]),
     ("grpc", &["command", "transports"]),
     ("snapshotter", &["command", "grpc", "sys"]),

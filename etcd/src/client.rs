@@ -235,7 +235,9 @@ impl Client {
         let path = "/etcdserverpb.Auth/Authenticate";
         let reply: AuthenticateResponse = unary(channel, path, request, None).await?;
         let token = AsciiMetadataValue::try_from(reply.token);
-        let token = token.map_err(|_| Status::internal("an invalid token"))?;
+        let mut token = token.map_err(|_| Status::internal("an invalid token"))?;
+        // It does not appear in the debug output of requests.
+        token.set_sensitive(true);
         *self.token.lock() = Some(token);
         Ok(())
     }
@@ -383,7 +385,6 @@ fn operation(operation: &Operation) -> RequestOp {
             key: from,
             range_end: until,
             limit,
-            sort_order: 1,
             keys_only: true,
         }),
     };

@@ -38,7 +38,8 @@ impl Lease {
         (self.ttl / 8).max(Duration::from_millis(100))
     }
 
-    /// Returns the pause between the looks of a waiting server, and after a failed call.
+    /// Returns the pause between attempts of a waiting server. An active server looks at its clock
+    /// as often.
     fn pause(&self) -> Duration {
         (self.ttl / 10).min(Duration::from_secs(1))
     }
@@ -232,8 +233,8 @@ impl Active {
         Condition::Created(self.key.clone(), self.created)
     }
 
-    /// Renews the lease until `stop` is set, or the server is no longer active. Its fence is closed
-    /// then.
+    /// Renews the lease until `stop` is set, or the server is no longer active: its fence is closed
+    /// in that case, and otherwise by [`Active::release`].
     pub fn hold(&mut self, stop: &AtomicBool) -> End {
         let mut failure = None;
         loop {

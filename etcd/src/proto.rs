@@ -26,6 +26,8 @@ pub(crate) struct KeyValue {
     pub(crate) lease: i64,
 }
 
+/// Its keys are returned in ascending order. With a sort order (field 5), a member would read the
+/// whole range for each page.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
@@ -34,9 +36,6 @@ pub(crate) struct RangeRequest {
     pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) limit: i64,
-    /// 1 for ascending; the target of 0 is the key.
-    #[prost(int32, tag = "5")]
-    pub(crate) sort_order: i32,
     #[prost(bool, tag = "8")]
     pub(crate) keys_only: bool,
 }

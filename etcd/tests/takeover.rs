@@ -6,9 +6,9 @@
 //! time, the one that sleeps shortest, so that a seed has the same course, except for the order of
 //! hash tables in the grant logic. `SEEDS` sets the number of seeds.
 //!
-//! A violation is that two clients believe to have the same file. A client believes so from the
-//! reply to its open until it closes the file, learns from a server that it lost it, or its lease
-//! (RFC 8881 section 8.3) may have expired. Faults are put into the servers to show that the
+//! A violation is that two clients believe that they have the same file. A client believes so from
+//! the reply to its open until it closes the file, learns from a server that it lost it, or its
+//! lease (RFC 8881 section 8.3) may have expired. Faults are put into the servers to show that the
 //! simulation finds them.
 
 use std::cell::Cell;
@@ -118,6 +118,16 @@ impl Schedule {
 
     fn chance(&self, percent: u32) -> bool {
         self.lock().rng.u32(0..100) < percent
+    }
+}
+
+/// Ends a thread when it is dropped, also by a panic: the others go on, and the test fails instead
+/// of waiting for it.
+struct EndOfThread<'a>(&'a Schedule);
+
+impl Drop for EndOfThread<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -820,6 +830,7 @@ fn simulate(seed: u64, fault: Fault) -> Counts {
                         .expect("no panic");
                 }
             }
+            let _end = EndOfThread(&world.schedule);
             match number {
                 0 | 1 => serve(&world, number),
                 2 => disturb(&world),
@@ -832,7 +843,6 @@ fn simulate(seed: u64, fault: Fault) -> Counts {
                 }
                 .run(),
             }
-            world.schedule.end();
         })
     };
     let threads: Vec<_> = (0..count).map(spawn).collect();
@@ -890,4 +900,56 @@ fn a_server_without_a_grace_period_is_found() {
 #[test]
 fn a_server_that_writes_when_another_is_active_is_found() {
     is_found(Fault::WritesUnconditionally);
+}
+
+/// An etcd that replies at once.
+#[derive(Default)]
+struct Prompt(Mutex<Store>);
+
+impl Cluster for Prompt {
+    fn grant(&self, ttl: Duration, _: Duration) -> Result<Granted, CallError> {
+        let mut store = self.0.lock().expect("no panic");
+        store.leases.insert(1, ttl);
+        Ok(Granted { id: 1, ttl })
+    }
+
+    fn transact(&self, transaction: &Transaction, _: Duration) -> Result<Outcome, CallError> {
+        self.0.lock().expect("no panic").apply(transaction)
+    }
+}
+
+/// A clock that stands still.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, _: Duration) {}
+}
+
+#[test]
+fn lists_are_read_in_pages() {
+    let lease = Lease {
+        prefix: b"/test".into(),
+        ttl: TTL,
+        description: String::new(),
+    };
+    let cluster = Arc::new(Prompt::default());
+    let active = acquire(lease, cluster, Arc::new(Still), |_| false).expect("active");
+    let records = Records::new(&active);
+    let mut expected: Vec<Box<[u8]>> = Vec::new();
+    // A page has 256 keys.
+    for count in [0, 255, 256, 257, 512, 513] {
+        for number in expected.len()..count {
+            let record = u16::try_from(number).expect("small").to_be_bytes();
+            assert!(records.put("clients", &record).is_ok());
+            assert!(records.put("monitored", &record).is_ok());
+            expected.push(record[..].into());
+        }
+        assert_eq!(records.list("clients").expect("read"), expected, "{count}");
+    }
+    assert!(records.remove("clients", &expected.remove(300)).is_ok());
+    assert_eq!(records.list("clients").expect("read"), expected);
 }

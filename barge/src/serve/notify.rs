@@ -22,8 +22,9 @@ const THREADS: usize = 16;
 /// Timeout of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Attempts per client.
-const MAX_ATTEMPTS: usize = 5;
+/// Attempts per client, of about a second each: fewer than the seconds of the grace period for
+/// clients to be notified, and enough for an address that moves to this host after a takeover.
+const MAX_ATTEMPTS: usize = 8;
 
 /// Time after which no further client is notified.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -97,7 +98,9 @@ fn connect(
     program: &GetPort,
 ) -> io::Result<UdpSocket> {
     let Sender { host, from } = sender;
-    let socket = host.connect_udp(*from, portmapper)?;
+    let socket = host.connect_udp(*from, portmapper);
+    // The host may not have the source address, or a route, yet; it may soon.
+    let socket = socket.inspect_err(|_| std::thread::sleep(REPLY_TIMEOUT))?;
     socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let port = ask(&socket, machine, program, |port| port)?;
     if port == 0 {
@@ -229,6 +232,18 @@ mod tests {
         let name = [&word(6)[..], b"server\0\0", &word(7)].concat();
         assert!(notify.ends_with(&name), "{notify:?}");
         assert!(telling.join().expect("no panic").is_ok());
+    }
+
+    #[test]
+    fn an_attempt_from_an_address_that_is_not_here_yet_takes_the_time_of_one_without_a_reply() {
+        let portmapper = "127.0.0.1:111".parse().expect("an address");
+        let sender = Sender {
+            from: "192.0.2.1".parse().ok(),
+            ..HERE
+        };
+        let start = Instant::now();
+        assert!(send_notify(&sender, portmapper, "server", 7).is_err());
+        assert!(start.elapsed() >= REPLY_TIMEOUT);
     }
 
     #[test]

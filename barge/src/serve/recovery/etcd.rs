@@ -216,8 +216,9 @@ impl ActiveServer {
             description: format!("{host}, process {}", std::process::id()),
         };
         let mut reported = None;
-        let mut refused = None;
+        let (mut refused, mut is_checked) = (None, false);
         let report = |waiting: Waiting<'_>| {
+            let is_held = matches!(waiting, Waiting::Held(_));
             // Errors of members differ, and are reported once.
             let (reason, text) = match waiting {
                 Waiting::Held(by) => {
@@ -230,13 +231,18 @@ impl ActiveServer {
                 tracing::info!("{}: {text}", settings.endpoints);
                 service::notify(&service::ready(&text));
                 reported = Some(reason);
-                // A wrong secret is an error now, not when this server becomes active.
-                if let Ok(Some(value)) = Records::peek_server(&lease, &*cluster)
-                    && let Err(error) = StoredServer::parse(&value, &handle_key)
-                {
+            }
+            // A wrong secret is an error now, not when this server becomes active. The first active
+            // server stores the fingerprint only after it has become active.
+            if is_held
+                && !is_checked
+                && let Ok(Some(value)) = Records::peek_server(&lease, &*cluster)
+            {
+                if let Err(error) = StoredServer::parse(&value, &handle_key) {
                     refused = Some(error);
                     return false;
                 }
+                is_checked = true;
             }
             !stop.load(Ordering::SeqCst)
         };

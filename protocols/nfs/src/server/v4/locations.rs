@@ -49,13 +49,17 @@ impl Server {
     /// Returns where other servers have the file system `device`. Roots are looked up each time,
     /// because a reload may replace a source.
     pub(super) fn replicas_of(&self, device: u64) -> Option<Locations> {
-        let listed = self.listed.read();
-        let replicated = listed.iter().filter(|export| !export.replicas.is_empty());
-        let mut all = replicated.map(|export| Locations {
-            name: export.path.trim_start_matches('/').into(),
-            locations: export.replicas.clone(),
-        });
-        all.find(|locations| {
+        // The lock is not held during the lookups: a source may take long to reply.
+        let replicated: Vec<Locations> = {
+            let listed = self.listed.read();
+            let replicated = listed.iter().filter(|export| !export.replicas.is_empty());
+            let locations = replicated.map(|export| Locations {
+                name: export.path.trim_start_matches('/').into(),
+                locations: export.replicas.clone(),
+            });
+            locations.collect()
+        };
+        replicated.into_iter().find(|locations| {
             let call = Call::detached();
             let cx = Cx::new(&Caller::ROOT, &call);
             let root = locations.root(&self.export);

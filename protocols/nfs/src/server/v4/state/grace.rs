@@ -18,6 +18,8 @@ use super::{State, Tree};
 
 pub(super) struct Grace {
     active: AtomicBool,
+    /// Whether a thread ends the period.
+    ending: AtomicBool,
     until: Duration,
     /// The latest end: reclaims extend the period, but not beyond this.
     latest_end: Duration,
@@ -36,6 +38,7 @@ impl Grace {
         let listed: HashSet<_> = listed.into_iter().collect();
         Grace {
             active: AtomicBool::new(!listed.is_empty()),
+            ending: AtomicBool::new(false),
             until: now + lease,
             latest_end: now + lease * 2,
             reclaimed: AtomicU64::new(0),
@@ -65,8 +68,7 @@ impl<T: Tree> State<T> {
         if self.grace.is_active(self.now()) {
             return true;
         }
-        self.end_grace();
-        false
+        !self.end_grace()
     }
 
     /// Lets v3 clients reclaim their locks for at least this long from now.
@@ -127,20 +129,37 @@ impl<T: Tree> State<T> {
         }
     }
 
-    /// Removes the records of the clients that have not returned or had nothing to reclaim.
-    fn end_grace(&self) {
-        if !self.grace.active.swap(false, Ordering::AcqRel) {
-            return;
+    /// Removes the records of the clients that have not returned or had nothing to reclaim, and
+    /// then ends the period: as long as such a client has a record, it may reclaim after the next
+    /// restart, and others must not get its state. Returns whether the period has ended. It has not
+    /// while another thread removes the records, or if that fails ([`super::Stable::is_required`]).
+    fn end_grace(&self) -> bool {
+        if self.grace.ending.swap(true, Ordering::AcqRel) {
+            return !self.grace.active.load(Ordering::Acquire);
         }
+        let ended = self.remove_unclaimed();
+        match ended {
+            true => self.grace.active.store(false, Ordering::Release),
+            false => self.grace.ending.store(false, Ordering::Release),
+        }
+        ended
+    }
+
+    /// Removes those records. Returns whether the grace period may end.
+    fn remove_unclaimed(&self) -> bool {
         let registry = self.registry.lock();
         for record in &self.grace.listed {
             let known = registry.confirmed(record);
             let recorded = known.as_ref().map(|known| known.client.recorded.lock());
             if recorded.as_deref() != Some(&Recorded::Yes) {
-                // If the record stays, the client may reclaim after the next restart, as it could
-                // after this one.
-                let _ = self.stable.remove(record);
+                // If the record stays in a file, the client may reclaim after the next restart, as
+                // it could after this one.
+                let removed = self.stable.remove(record);
+                if removed.is_err() && self.stable.is_required() {
+                    return false;
+                }
             }
         }
+        true
     }
 }
