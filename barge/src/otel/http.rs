@@ -49,8 +49,10 @@ pub(super) fn post(
     let mut stream = DeadlineStream { stream, deadline };
     match &endpoint.tls {
         None => exchange(endpoint, &mut stream, body),
-        Some((config, name)) => {
-            let client = ClientConnection::new(config.clone(), name.clone());
+        Some(tls) => {
+            let config = tls.client.clone();
+            let config = config.ok_or_else(|| PostError::Refused("no authorities".into()))?;
+            let client = ClientConnection::new(config, tls.name.clone());
             let client = client.map_err(io::Error::other)?;
             exchange(endpoint, &mut StreamOwned::new(client, stream), body)
         }
