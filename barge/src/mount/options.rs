@@ -381,6 +381,14 @@ pub(super) fn resolve(
     {
         passthrough &= otlp.is_none();
     }
+    #[cfg(feature = "otel")]
+    let otlp = {
+        let mut config = crate::otel::Config::new(otlp)?;
+        if let Some(config) = &mut config {
+            config.load_certificates()?;
+        }
+        config
+    };
     passthrough = match &mut from {
         // A server of this host may pass its files; the page cache does not store data of those.
         Source::Tree(barge_client::Source::Remote(url)) => {
@@ -409,7 +417,7 @@ pub(super) fn resolve(
         http,
         slow,
         #[cfg(feature = "otel")]
-        otlp: crate::otel::Config::new(otlp)?,
+        otlp,
         sandbox,
         seccomp,
     })

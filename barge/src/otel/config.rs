@@ -22,7 +22,7 @@ pub(crate) struct Url {
     https: bool,
     host: String,
     port: u16,
-    /// With the query; begins with a slash.
+    /// Begins with a slash.
     path: String,
 }
 
@@ -54,7 +54,17 @@ pub(crate) struct Endpoint {
     pub(super) headers: String,
     pub(super) timeout: Duration,
     /// `None` without TLS.
-    pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub(super) tls: Option<Tls>,
+}
+
+/// TLS of an endpoint.
+#[derive(Clone)]
+pub(super) struct Tls {
+    /// `None` until [`Config::load_certificates`].
+    pub(super) client: Option<Arc<ClientConfig>>,
+    pub(super) name: ServerName<'static>,
+    /// The variable that names the file of authorities, and the file; `None` for the system's.
+    authorities: Option<(String, String)>,
 }
 
 /// Without the headers, which may be secret.
@@ -155,7 +165,7 @@ type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Config {
     /// Returns the configuration of this process's environment and of `--otlp`, or `None` if they
-    /// name no collector. Reads the certificates of authorities if it uses TLS.
+    /// name no collector. Reads no file, because a confined process needs the configuration, too.
     pub(crate) fn new(option: Option<&Url>) -> Result<Option<Config>, Failure> {
         let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Config::of(option, &read).map_err(Failure::usage)
@@ -192,6 +202,17 @@ impl Config {
             ratio: ratio(read)?,
             attributes,
         }))
+    }
+
+    /// Reads the certificates of authorities for endpoints with TLS, which export nothing before.
+    pub(crate) fn load_certificates(&mut self) -> Result<(), Failure> {
+        for endpoint in self.metrics.iter_mut().chain(&mut self.traces) {
+            if let Some(tls) = &mut endpoint.tls {
+                let client = client_config(&endpoint.url, tls.authorities.as_ref());
+                tls.client = Some(client.map_err(Failure::usage)?);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the options of the engine whose requests become spans. `slow` is set if it knows
@@ -292,17 +313,24 @@ fn endpoint(
     }))
 }
 
-/// Returns the configuration of TLS and the server's name. `file` has the authorities, and the
-/// name of the variable that names it; without one, they are the system's.
-fn tls(
-    url: &Url,
-    file: Option<(String, String)>,
-) -> Result<(Arc<ClientConfig>, ServerName<'static>), String> {
+/// Returns TLS for `url`, with the authorities of a file or the system's.
+fn tls(url: &Url, authorities: Option<(String, String)>) -> Result<Tls, String> {
+    let name = ServerName::try_from(url.host.clone());
+    Ok(Tls {
+        client: None,
+        name: name.map_err(|why| format!("{url}: {why}"))?,
+        authorities,
+    })
+}
+
+/// Returns the configuration of TLS. `file` is the variable that names the authorities, and their
+/// file; without it, they are the system's.
+fn client_config(url: &Url, file: Option<&(String, String)>) -> Result<Arc<ClientConfig>, String> {
     let mut roots = RootCertStore::empty();
     match file {
         Some((name, path)) => {
             let failed = |why: &dyn std::fmt::Display| format!("{name}: {path}: {why}");
-            let all = CertificateDer::pem_file_iter(&path).map_err(|why| failed(&why))?;
+            let all = CertificateDer::pem_file_iter(path).map_err(|why| failed(&why))?;
             for certificate in all {
                 let certificate = certificate.map_err(|why| failed(&why))?;
                 roots.add(certificate).map_err(|why| failed(&why))?;
@@ -315,15 +343,13 @@ fn tls(
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
     }
-    let name = ServerName::try_from(url.host.clone());
-    let name = name.map_err(|why| format!("{url}: {why}"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|why| format!("{url}: {why}"))?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Ok((Arc::new(config), name))
+    Ok(Arc::new(config))
 }
 
 /// Returns the share of requests to trace besides slow ones. The samplers that follow a parent do

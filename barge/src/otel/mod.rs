@@ -26,7 +26,7 @@ use prost::Message;
 
 pub(crate) use self::config::{Config, Endpoint, Url};
 use self::http::PostError;
-use self::metrics::Times;
+use self::metrics::{Sums, Times};
 use self::proto::{KeyValue, Resource, Response};
 use crate::Failure;
 use crate::status::{Figures, metrics::families};
@@ -131,6 +131,7 @@ impl Exporter {
             counts: counts.clone(),
             end: end.clone(),
             started: None,
+            sums: Sums::default(),
             failing: [false; 2],
             _ended: sender,
         };
@@ -202,6 +203,8 @@ struct Worker {
     end: Arc<Mutex<Option<Instant>>>,
     /// The start of the server.
     started: Option<SystemTime>,
+    /// Those of the last export of metrics.
+    sums: Sums,
     /// Whether the last export of metrics, and of traces, has failed.
     failing: [bool; 2],
     _ended: Sender<()>,
@@ -261,7 +264,8 @@ impl Worker {
             start: spans::nanos(started),
             now: spans::nanos(now),
         };
-        let request = metrics::request(families(&status, ready), times, self.resource.clone());
+        let (families, resource) = (families(&status, ready), self.resource.clone());
+        let request = metrics::request(families, &mut self.sums, times, resource);
         // The next export has these values as well, so there is no second attempt.
         let _ = self.send(Signal::Metrics, &request.encode_to_vec(), end);
     }

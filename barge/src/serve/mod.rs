@@ -69,6 +69,8 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
         None => Plan::from_args(args),
     };
     let mut plan = make_plan()?;
+    #[cfg(feature = "otel")]
+    plan.load_certificates()?;
     match broker {
         Some(broker) => {
             if plan.control.is_some()
@@ -78,6 +80,8 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
                 let running = config.with_text(broker.running_set());
                 let running = running.map_err(|why| Failure::new(why.to_string()))?;
                 plan = Plan::from_config(&running)?;
+                #[cfg(feature = "otel")]
+                plan.load_certificates()?;
             }
             plan.default_addrs = Some(broker.uses_default_addrs());
             broker.limit(&mut plan);

@@ -108,6 +108,14 @@ impl Plan {
         Plan::from_shares(&all, shares, Some(config))
     }
 
+    /// Reads the certificates for the export to an OpenTelemetry collector, before confinement.
+    #[cfg(feature = "otel")]
+    pub(super) fn load_certificates(&mut self) -> Result<(), Failure> {
+        self.otlp
+            .as_mut()
+            .map_or(Ok(()), crate::otel::Config::load_certificates)
+    }
+
     /// Returns the plan to serve `shares` with the options `args`, which `file` has if it is not
     /// `None`.
     fn from_shares(

@@ -17,6 +17,7 @@ use opentelemetry_proto::tonic::metrics::v1::{metric::Data, number_data_point};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use p9::{Fid, Names, Tmessage};
 use prost::Message;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::counts::Client;
 use super::slow::slow_path;
@@ -612,6 +613,32 @@ fn a_collector_with_tls_needs_a_trusted_certificate() {
     assert!(collector.received().is_empty());
     run(true);
     assert!(collector.metrics().is_some());
+}
+
+#[test]
+fn a_server_with_tls_reads_its_file_again_without_the_certificates() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("made");
+    let certificate = dir.path().join("ca.pem");
+    std::fs::write(&certificate, made.cert.pem()).expect("written");
+    let file = dir.path().join("barge.toml");
+    let one = "otlp = 'https://127.0.0.1:1'\n9p = 'tcp:127.0.0.1:0'\n\
+               [[share]]\nname = 'one'\nsource = 'mem:'\n";
+    std::fs::write(&file, one).expect("written");
+    let mut command = Command::new(BARGE);
+    command.args(["serve", "--config"]).arg(&file);
+    command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", &certificate);
+    let served = ServerProcess::run(command);
+    // The process that serves is confined, and its parent does not need them either.
+    std::fs::remove_file(&certificate).expect("removed");
+    let two = format!("{one}[[share]]\nname = 'two'\nsource = 'mem:'\n");
+    std::fs::write(&file, two).expect("written");
+    let pid = Pid::from_raw(served.id() as i32).expect("a process");
+    kill_process(pid, Signal::HUP).expect("asked");
+    wait_until("the new share", || {
+        served.barge(&["ls", "{}"], "two").status.success()
+    });
+    assert!(served.stop().success());
 }
 
 #[test]
