@@ -425,19 +425,21 @@ impl Held<'_> {
             End::Exit(code) => format!("has ended with status {code}"),
             End::Crash(why) => why,
         };
-        if let Some(obstacle) = self.declined.take() {
-            return Err(End::Crash(format!(
-                "{why} and has no successor: {obstacle}"
-            )));
-        }
+        let declined = self.declined.take();
         if replaced {
             return Ok(Duration::ZERO);
         }
         if self.upgrading {
-            // The installed program does not serve: this one does.
+            // The installed program does not serve, because it declined for example: this one does.
+            let why = declined.map_or(why.clone(), |obstacle| format!("{why}: {obstacle}"));
             tracing::error!("the installed program {why}; the mount continues with the old one");
             self.upgrading = false;
             return Ok(Duration::ZERO);
+        }
+        if let Some(obstacle) = declined {
+            return Err(End::Crash(format!(
+                "{why} and has no successor: {obstacle}"
+            )));
         }
         if serves_since.is_some_and(|since| since.elapsed() >= HEALTHY) {
             self.failures = 0;
@@ -905,9 +907,38 @@ mod tests {
             Ok(message::pair()?.0)
         }
 
+        fn has_records(&self) -> bool {
+            true
+        }
+
         fn unmount(&mut self, _ended: &AtomicBool) -> Result<(), Failure> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn an_installed_program_that_declines_is_replaced_by_the_old_one() {
+        let mut mount = Counter(1);
+        let mut held = Held {
+            mount: &mut mount,
+            namespaces: ChildNamespaces::new(None).expect("none"),
+            sender: mpsc::channel().0,
+            program: None,
+            state: State::Ready,
+            server: None,
+            failures: 0,
+            stopping: false,
+            upgrading: true,
+            declined: None,
+            kept: Kept::default(),
+        };
+        let mut decline = || {
+            let why = "the records have another format".to_owned();
+            assert!(held.serve(MountRequest::Decline(why)).is_ok());
+            held.pause_after(End::Exit(1), None)
+        };
+        assert!(matches!(decline(), Ok(Duration::ZERO)));
+        assert!(decline().is_err(), "the old program declines, too");
     }
 
     #[test]
