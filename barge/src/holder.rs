@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use concurrency::ThreadPool;
 use fuse::server::FileKeeper;
 use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FileType, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use transports::Listener;
@@ -101,6 +102,15 @@ const MAX_KEPT: usize = 4096;
 
 /// The descriptors that are kept for nodes.
 type Kept = Arc<Mutex<BTreeMap<u64, OwnedFd>>>;
+
+/// Returns whether a descriptor is of a regular file. One of a socket could be the other end of the
+/// holder's own: the holder would wait for its end forever.
+fn is_regular(file: &OwnedFd) -> bool {
+    // A file server is not queried.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(file, c"", flags, StatxFlags::TYPE)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile)
+}
 
 /// A mount as its holder sees it.
 pub(crate) trait HeldMount {
@@ -312,6 +322,8 @@ struct Held<'a> {
 struct ServerProcess {
     /// The thread that receives descriptors to be kept.
     keeper: Option<JoinHandle<()>>,
+    /// Whether it has requested the socket for notifications: each one takes a thread.
+    has_notifier: bool,
     child: Child,
     channel: Arc<OwnedFd>,
     /// Whether its end of the socket is closed.
@@ -339,6 +351,7 @@ impl Held<'_> {
         .map_err(|failure| io::Error::other(failure.message))?;
         self.server = Some(ServerProcess {
             keeper: None,
+            has_notifier: false,
             child,
             channel,
             ended,
@@ -487,6 +500,13 @@ impl Held<'_> {
         let is_successor = self.state == State::Ready;
         let reply = match request {
             MountRequest::Keeper => return self.start_keeper(),
+            MountRequest::Notifier => {
+                let server = self.server.as_mut().ok_or(Errno::PERM)?;
+                if std::mem::replace(&mut server.has_notifier, true) {
+                    return Err(Errno::PERM.into());
+                }
+                return self.serve_first(MountRequest::Notifier);
+            }
             MountRequest::Kept(position) => {
                 let kept = self.kept.lock();
                 let (node, file) = kept.iter().nth(position).ok_or(io::ErrorKind::NotFound)?;
@@ -524,14 +544,14 @@ impl Held<'_> {
         let receive = move || {
             loop {
                 match message::receive(here.as_fd()) {
-                    Ok((Keep::File(node), Some(file))) => {
+                    Ok((Keep::File(node), Some(file))) if is_regular(&file) => {
                         let mut kept = kept.lock();
                         if kept.len() < limit || kept.contains_key(&node) {
                             kept.insert(node, file);
                         }
                     }
                     Ok((Keep::Release(node), _)) => drop(kept.lock().remove(&node)),
-                    Ok((Keep::File(_), None)) => {}
+                    Ok((Keep::File(_), _)) => {}
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
                     Err(_) => return,
                 }
@@ -939,6 +959,15 @@ mod tests {
         };
         assert!(matches!(decline(), Ok(Duration::ZERO)));
         assert!(decline().is_err(), "the old program declines, too");
+    }
+
+    #[test]
+    fn only_regular_files_are_kept() {
+        assert!(is_regular(&tempfile::tempfile().expect("a file").into()));
+        let (here, there) = message::pair().expect("a pair");
+        assert!(!is_regular(&here) && !is_regular(&there));
+        let root = std::fs::File::open("/").expect("opened");
+        assert!(!is_regular(&root.into()));
     }
 
     #[test]
