@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use concurrency::ThreadPool;
 use fuse::server::FileKeeper;
 use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FileType, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use transports::Listener;
@@ -101,6 +102,15 @@ const MAX_KEPT: usize = 4096;
 
 /// The descriptors that are kept for nodes.
 type Kept = Arc<Mutex<BTreeMap<u64, OwnedFd>>>;
+
+/// Returns whether a descriptor is of a regular file. One of a socket could be the other end of the
+/// holder's own: the holder would wait for its end forever.
+fn is_regular(file: &OwnedFd) -> bool {
+    // A file server is not queried.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(file, c"", flags, StatxFlags::TYPE)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile)
+}
 
 /// A mount as its holder sees it.
 pub(crate) trait HeldMount {
@@ -312,6 +322,8 @@ struct Held<'a> {
 struct ServerProcess {
     /// The thread that receives descriptors to be kept.
     keeper: Option<JoinHandle<()>>,
+    /// Whether it has requested the socket for notifications: each one takes a thread.
+    has_notifier: bool,
     child: Child,
     channel: Arc<OwnedFd>,
     /// Whether its end of the socket is closed.
@@ -339,6 +351,7 @@ impl Held<'_> {
         .map_err(|failure| io::Error::other(failure.message))?;
         self.server = Some(ServerProcess {
             keeper: None,
+            has_notifier: false,
             child,
             channel,
             ended,
@@ -425,19 +438,21 @@ impl Held<'_> {
             End::Exit(code) => format!("has ended with status {code}"),
             End::Crash(why) => why,
         };
-        if let Some(obstacle) = self.declined.take() {
-            return Err(End::Crash(format!(
-                "{why} and has no successor: {obstacle}"
-            )));
-        }
+        let declined = self.declined.take();
         if replaced {
             return Ok(Duration::ZERO);
         }
         if self.upgrading {
-            // The installed program does not serve: this one does.
+            // The installed program does not serve, because it declined for example: this one does.
+            let why = declined.map_or(why.clone(), |obstacle| format!("{why}: {obstacle}"));
             tracing::error!("the installed program {why}; the mount continues with the old one");
             self.upgrading = false;
             return Ok(Duration::ZERO);
+        }
+        if let Some(obstacle) = declined {
+            return Err(End::Crash(format!(
+                "{why} and has no successor: {obstacle}"
+            )));
         }
         if serves_since.is_some_and(|since| since.elapsed() >= HEALTHY) {
             self.failures = 0;
@@ -485,6 +500,13 @@ impl Held<'_> {
         let is_successor = self.state == State::Ready;
         let reply = match request {
             MountRequest::Keeper => return self.start_keeper(),
+            MountRequest::Notifier => {
+                let server = self.server.as_mut().ok_or(Errno::PERM)?;
+                if std::mem::replace(&mut server.has_notifier, true) {
+                    return Err(Errno::PERM.into());
+                }
+                return self.serve_first(MountRequest::Notifier);
+            }
             MountRequest::Kept(position) => {
                 let kept = self.kept.lock();
                 let (node, file) = kept.iter().nth(position).ok_or(io::ErrorKind::NotFound)?;
@@ -522,14 +544,14 @@ impl Held<'_> {
         let receive = move || {
             loop {
                 match message::receive(here.as_fd()) {
-                    Ok((Keep::File(node), Some(file))) => {
+                    Ok((Keep::File(node), Some(file))) if is_regular(&file) => {
                         let mut kept = kept.lock();
                         if kept.len() < limit || kept.contains_key(&node) {
                             kept.insert(node, file);
                         }
                     }
                     Ok((Keep::Release(node), _)) => drop(kept.lock().remove(&node)),
-                    Ok((Keep::File(_), None)) => {}
+                    Ok((Keep::File(_), _)) => {}
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
                     Err(_) => return,
                 }
@@ -905,9 +927,47 @@ mod tests {
             Ok(message::pair()?.0)
         }
 
+        fn has_records(&self) -> bool {
+            true
+        }
+
         fn unmount(&mut self, _ended: &AtomicBool) -> Result<(), Failure> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn an_installed_program_that_declines_is_replaced_by_the_old_one() {
+        let mut mount = Counter(1);
+        let mut held = Held {
+            mount: &mut mount,
+            namespaces: ChildNamespaces::new(None).expect("none"),
+            sender: mpsc::channel().0,
+            program: None,
+            state: State::Ready,
+            server: None,
+            failures: 0,
+            stopping: false,
+            upgrading: true,
+            declined: None,
+            kept: Kept::default(),
+        };
+        let mut decline = || {
+            let why = "the records have another format".to_owned();
+            assert!(held.serve(MountRequest::Decline(why)).is_ok());
+            held.pause_after(End::Exit(1), None)
+        };
+        assert!(matches!(decline(), Ok(Duration::ZERO)));
+        assert!(decline().is_err(), "the old program declines, too");
+    }
+
+    #[test]
+    fn only_regular_files_are_kept() {
+        assert!(is_regular(&tempfile::tempfile().expect("a file").into()));
+        let (here, there) = message::pair().expect("a pair");
+        assert!(!is_regular(&here) && !is_regular(&there));
+        let root = std::fs::File::open("/").expect("opened");
+        assert!(!is_regular(&root.into()));
     }
 
     #[test]

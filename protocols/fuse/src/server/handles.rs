@@ -147,8 +147,8 @@ impl Handles {
         drop(shard);
         if let (Some(records), Some(record)) = (&self.records, removed.record) {
             records.remove_file(record);
-            self.open_nodes.remove(removed.open.nodeid, fh);
         }
+        self.open_nodes.remove(removed.open.nodeid, fh);
         self.count.fetch_sub(1, Ordering::Relaxed);
         Ok(removed.open)
     }

@@ -8,6 +8,7 @@
 //! more. The client sends unanswered requests again before all new ones, so such entries are
 //! removed when the journal is full, some time after the first new request.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -285,12 +286,18 @@ impl Journal {
         }
     }
 
-    /// Lets no further request begin: the threads that serve them stop. Returns when all begun ones
-    /// have a reply, or after `limit`.
+    /// Lets no further request begin: the threads that serve them stop. Returns when all that began
+    /// in this process have a reply, or after `limit`. Those of an earlier process that were not
+    /// sent again may never be: their programs were killed.
     pub(super) fn close(&self, memory: &[AtomicU64], limit: Duration) {
         self.closed.store(true, Ordering::SeqCst);
         let start = Instant::now();
+        // After `closed`: a request that begins again leaves the list before it reads that.
+        let left: HashSet<usize> = self.left.lock().requests.iter().map(|one| one.0).collect();
         let is_begun = |at| {
+            if left.contains(&at) {
+                return false;
+            }
             let entry = self.entry(memory, at);
             entry[STATE].load(Ordering::SeqCst) & !LOW == BEGUN
                 && entry[UNIQUE].load(Ordering::SeqCst) != 0
@@ -379,6 +386,21 @@ mod tests {
         assert_eq!(more(&next), None);
         assert!(next.find(&memory, unique(0)).is_some(), "it is carried out");
         assert!(next.find(&memory, unique(1)).is_none());
+    }
+
+    #[test]
+    fn a_request_that_is_not_sent_again_does_not_delay_the_end() {
+        let memory = memory();
+        entry(Journal::new(0, &memory).begin(&memory, 2, false, 0));
+        let (start, limit) = (Instant::now(), Duration::from_secs(60));
+        Journal::new(0, &memory).close(&memory, limit);
+        assert!(start.elapsed() < limit);
+        let next = Journal::new(0, &memory);
+        assert!(next.is_begun(&memory, 2), "it may be sent again later");
+        assert!(next.begin(&memory, 2, true, 0).is_ok());
+        let (start, limit) = (Instant::now(), Duration::from_millis(20));
+        next.close(&memory, limit);
+        assert!(start.elapsed() >= limit, "it is carried out");
     }
 
     #[test]

@@ -335,7 +335,7 @@ fn is_journaled(opcode: u32, message: &[u8]) -> bool {
         }),
         Some(Opcode::Setattr) => SetattrIn::decode(arguments())
             .is_ok_and(|args| Fattr::from_bits_retain(args.valid).contains(Fattr::SIZE)),
-        // Some modes move the bytes behind the range.
+        // Some modes move the bytes after the range.
         Some(Opcode::Fallocate) => {
             FallocateIn::decode(arguments()).is_ok_and(|args| args.mode & !1 != 0)
         }

@@ -64,9 +64,14 @@ impl RequestContext<'_> {
         flags: OpenFlags,
     ) -> Result<(Entry, Arc<dyn File>)> {
         let entry = self.own_object(dir, name, Kind::File)?;
-        // The permissions of the new file do not apply to its creator's open file.
         let flags = flags - OpenFlags::EXCL - OpenFlags::TRUNC;
-        let file = entry.node.open(&self.observer(), flags)?;
+        let cx = match entry.attr.uid == self.cx.caller.uid {
+            // The permissions of the new file do not apply to its creator's open file.
+            true => self.observer(),
+            // A program of the host may have made it.
+            false => self.cx,
+        };
+        let file = entry.node.open(&cx, flags)?;
         Ok((entry, file))
     }
 

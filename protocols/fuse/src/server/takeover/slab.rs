@@ -1,7 +1,7 @@
 //! Records of one kind in shared memory: a fixed number of places, each of a few words.
 //!
 //! The first word of a record is not 0; it is written last and cleared first, so that a record is
-//! complete whenever its writer is killed. Memory behind the highest place that was ever used is
+//! complete whenever its writer is killed. Memory beyond the highest place that was ever used is
 //! untouched and takes no space.
 
 use std::sync::atomic::{AtomicU64, Ordering};
