@@ -36,6 +36,8 @@ pub(crate) struct RunningQueue {
     /// Readable once the queue is stopped.
     stop: OwnedFd,
     stopped: AtomicBool,
+    /// Whether it may start again after the stop.
+    may_start_again: AtomicBool,
 }
 
 struct Inner {
@@ -95,13 +97,18 @@ impl RunningQueue {
             unread: AtomicU32::new(RunningQueue::MAX_UNREAD),
             stop,
             stopped: AtomicBool::new(false),
+            may_start_again: AtomicBool::new(false),
         })
     }
 
-    /// Stops the queue: its threads end after the requests in flight. Returns once no thread
-    /// notifies the guest any more: [`RunningQueue::take_call`] does so for later replies.
-    pub(crate) fn stop(&self) {
+    /// Stops the queue: its threads end after the requests in flight. Those that wait are put back
+    /// if the queue `may_start_again`; at the end of the device, and at a reset, they are answered.
+    /// Returns once no thread notifies the guest any more: [`RunningQueue::take_call`] does so for
+    /// later replies.
+    pub(crate) fn stop(&self, may_start_again: bool) {
         let inner = self.inner();
+        self.may_start_again
+            .store(may_start_again, Ordering::SeqCst);
         self.stopped.store(true, Ordering::SeqCst);
         let call = inner.call.clone();
         drop(inner);
@@ -301,7 +308,7 @@ impl Ring for RunningQueue {
     /// A queue that ends because its ring is broken is not stopped: a request that was put back
     /// into it would be popped again.
     fn restarts(&self) -> bool {
-        self.stopped.load(Ordering::SeqCst)
+        self.may_start_again.load(Ordering::SeqCst)
     }
 
     fn put_back(&self, exchange: Box<dyn Exchange>) {
@@ -852,7 +859,7 @@ mod tests {
     fn a_full_eventfd_holds_up_a_queue_until_it_is_replaced_or_the_queue_stops() {
         let releases: [fn(&RunningQueue); 2] = [
             |running| running.set_call(None).expect("set"),
-            |running| running.stop(),
+            |running| running.stop(true),
         ];
         for release in releases {
             let running = with_call(&memory(), &full_eventfd());
@@ -881,7 +888,7 @@ mod tests {
         ] {
             let running = with_call(&memory(), &call);
             let exchange = pop(&running);
-            running.stop();
+            running.stop(true);
             let (queue, ours) = (running.clone(), call.try_clone().expect("cloned"));
             Ending::of(move || {
                 queue.push_used(exchange);
@@ -984,10 +991,10 @@ mod tests {
             let idle = idle.clone();
             move || idle.wait(true).expect("not broken")
         });
-        idle.stop();
+        idle.stop(true);
         assert!(!waiting.join().expect("no panic"));
         let busy = running(&memory, &[(START + 0x8000, 4, 0, 0)]);
-        busy.stop();
+        busy.stop(true);
         assert!(busy.pop(&|_| None).expect("not broken").is_none());
         assert!(!busy.enable_notifications().expect("not broken"));
     }
@@ -1000,7 +1007,7 @@ mod tests {
             let flags = || load(&memory, running.inner().queue.used_ring(), 2);
             let before = flags();
             if stopped {
-                running.stop();
+                running.stop(true);
             }
             running.disable_notifications().expect("not broken");
             assert_eq!(flags() != before, !stopped);
@@ -1087,7 +1094,7 @@ mod tests {
             (b"one".into(), b"two".into())
         );
         assert!(!running.restarts(), "not stopped");
-        running.stop();
+        running.stop(true);
         assert!(running.restarts());
         running.push_used(second);
         running.put_back(first);

@@ -353,10 +353,15 @@ impl Control {
         Ok(())
     }
 
+    /// Stops a queue, which may start again.
     fn stop(&mut self, index: u32) -> Result<()> {
+        self.halt(index, true)
+    }
+
+    fn halt(&mut self, index: u32, may_start_again: bool) -> Result<()> {
         let slot = self.queue_setup(index)?;
         if let Some((running, stop)) = slot.running.take() {
-            running.stop();
+            running.stop(may_start_again);
             stop();
             slot.next_avail = running.next_avail();
             slot.put_back = running.take_put_back();
@@ -365,10 +370,11 @@ impl Control {
         Ok(())
     }
 
+    /// Stops all queues at the end of the device or at a reset.
     fn stop_all(&mut self) {
         for index in 0..self.queues.len() {
             // Cannot fail: the index is valid.
-            let _ = self.stop(index as u32);
+            let _ = self.halt(index as u32, false);
         }
     }
 
