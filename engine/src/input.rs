@@ -86,6 +86,8 @@ impl Input {
             .into_iter()
             .find(|&until| self.reserve(until))
         else {
+            // Spare buffers may hold the memory that this connection and others wait for.
+            self.release_spares();
             let more = least - Input::SMALL_BUFFER - self.memory.bytes();
             return Ok(Err(Need::Request(more)));
         };
@@ -147,8 +149,13 @@ impl Input {
         if self.is_empty() {
             self.buffer = PageBuffer::new();
             self.memory.set(0);
-            *self.spares.all() = None;
+            self.release_spares();
         }
+    }
+
+    /// Drops the spare buffers, and those of messages in flight once they are answered.
+    fn release_spares(&self) {
+        *self.spares.all() = None;
     }
 }
 
@@ -299,6 +306,32 @@ mod tests {
         input.shrink();
         drop(detached);
         assert!(!input.is_large() && input.spares.all().is_none());
+    }
+
+    #[test]
+    fn an_input_that_waits_for_memory_keeps_no_spare_buffers() {
+        let frame = |head: &[u8]| Ok((!head.is_empty()).then_some(LARGE));
+        let budget = MemoryBudget::new(LARGE);
+        let memory = budget.reservation(vfs::peer::PeerKey::Inherited, Purpose::Request);
+        let mut input = Input::new(memory);
+        // A request beyond the client's share: there is no other one meanwhile.
+        let range = received(&mut input, b"");
+        drop(input.detach(range));
+        assert!(budget.used() > 0, "a spare buffer");
+        input.space(frame).expect("room").expect("memory")[0] = 7;
+        input.end += 1;
+        assert!(input.space(frame).expect("room").is_err());
+        assert_eq!(budget.used(), 0);
+        assert!(input.space(frame).expect("room").is_ok());
+        // A message that is answered only then leaves no spare buffer, either.
+        input.end = 0;
+        let range = received(&mut input, b"");
+        let in_flight = input.detach(range);
+        input.space(frame).expect("room").expect("memory")[0] = 7;
+        input.end += 1;
+        assert!(input.space(frame).expect("room").is_err());
+        drop(in_flight);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
