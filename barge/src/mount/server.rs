@@ -162,7 +162,8 @@ pub(super) fn serve(
             .map_err(Failure::new)?;
     }
     let dir = args.dir.display().to_string();
-    let served = session.clone();
+    // The last reference ends the source's session and writes its disk cache, after the mount.
+    let served = Arc::downgrade(&session);
     if holder.takes_over() {
         // Before the first request is read: that would be sent again, too.
         takeover::request_unanswered(holder)?;
@@ -181,7 +182,9 @@ pub(super) fn serve(
     // Fails only if the receiver is gone, when the mount has ended anyway.
     let stop = move || drop(stop.send(Event::Stop));
     let held = holder.clone();
-    holder.on_order(stop, move || takeover::hand_over(&served, &held))?;
+    holder.on_order(stop, move || {
+        takeover::hand_over(served.upgrade().as_deref(), &held);
+    })?;
     std::thread::spawn(move || {
         threads.into_iter().for_each(QueueThread::join);
         sender.send(Event::Unmounted)

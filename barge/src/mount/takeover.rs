@@ -131,9 +131,9 @@ pub(super) fn request_unanswered(holder: &Holder) -> Result<(), Failure> {
 }
 
 /// Ends this process, so that another one continues. The kernel sends unanswered requests to that.
-/// Returns if that is not possible.
-pub(super) fn hand_over(session: &Session, holder: &Holder) {
-    if session.hand_over(HAND_OVER) {
+/// Returns if that is not possible, or if the mount has ended and there is no session.
+pub(super) fn hand_over(session: Option<&Session>, holder: &Holder) {
+    if session.is_some_and(|session| session.hand_over(HAND_OVER)) {
         std::process::exit(0);
     }
     let why = "no other process can continue this mount";

@@ -15,6 +15,11 @@ const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 
 /// Returns the number of read requests that the server received.
 fn reads(http: &str) -> u64 {
+    requests(http, &["Tread", "NFS4_READ", "NFS4_READ_PLUS", "FUSE_READ"])
+}
+
+/// Returns the number of requests called one of `names` that the server received.
+fn requests(http: &str, names: &[&str]) -> u64 {
     let mut top = Command::new(BARGE);
     let json = stdout_of(
         &top.args(["top", http, "--json", "--once"])
@@ -23,11 +28,11 @@ fn reads(http: &str) -> u64 {
     );
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let operations = json["operations"].as_array().expect("a list").iter();
-    let reads = operations.filter(|operation| {
+    let named = operations.filter(|operation| {
         let name = operation["name"].as_str().expect("a name");
-        ["Tread", "NFS4_READ", "NFS4_READ_PLUS", "FUSE_READ"].contains(&name)
+        names.contains(&name)
     });
-    reads
+    named
         .map(|operation| operation["count"].as_u64().expect("a number"))
         .sum()
 }
@@ -96,6 +101,8 @@ fn kept_files_are_not_read_of_their_server_again() {
         }
     }
     assert!(reads(&http) > 0, "it was read once");
+    // Each mount ended its session, when the last reference to its source was dropped.
+    assert_eq!(requests(&http, &["NFS4_DESTROY_SESSION"]), 6);
     let private = fs::metadata(dir.path().join("cache/files")).expect("made");
     assert_eq!(private.permissions().mode() & 0o7777, 0o700);
     for entry in fs::read_dir(dir.path().join("cache/files")).expect("listed") {
