@@ -736,3 +736,13 @@ fn options_of_shared_state_that_cannot_be_right_are_refused() {
     let text = usage_error(&["--nfs-state", remote], &bed.share);
     assert!(text.contains("--nfs"), "{text}");
 }
+        (
+            &["--nfs-state-cert", "c", "--nfs-state-key", "k"],
+            "--nfs-state <URL>",
+        ),
+        (&["--nfs-state-ttl", "5"], "--nfs-state <URL>"),
+        (
+            &["--nfs-state", "etcd://u:secret@h:1/p"],
+            "expected etcd://HOST:PORT",
+        ),
+        assert!(!text.contains("secret"), "{text}");
