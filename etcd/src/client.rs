@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -131,7 +132,7 @@ pub struct Login {
 
 /// A client of a cluster.
 pub struct Client {
-    runtime: Runtime,
+    runtime: ClientRuntime,
     members: Vec<(String, Channel)>,
     /// The number of the member that the next call goes to.
     current: AtomicUsize,
@@ -145,6 +146,26 @@ impl Client {
     /// or key is invalid.
     pub fn new(
         endpoints: &Endpoints,
+/// A runtime, which is `None` only while it is dropped.
+struct ClientRuntime(Option<Runtime>);
+
+impl Deref for ClientRuntime {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("it runs until it is dropped")
+    }
+}
+
+impl Drop for ClientRuntime {
+    fn drop(&mut self) {
+        // Without waiting for a thread that resolves a name, as a server that stops would.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
         tls: Option<&Tls>,
         login: Option<Login>,
     ) -> Result<Client, String> {
@@ -154,7 +175,8 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|error| error.to_string())?;
-        let _in_runtime = runtime.enter();
+        let runtime = ClientRuntime(Some(runtime));
+        let in_runtime = runtime.enter();
         let scheme = if tls.is_some() { "https" } else { "http" };
         let member = |(host, port): &(String, u16)| {
             let at = match host.contains(':') {
@@ -182,7 +204,7 @@ impl Client {
         };
         let members = endpoints.members.iter().map(member);
         let members = members.collect::<Result<_, String>>()?;
-        drop(_in_runtime);
+        drop(in_runtime);
         Ok(Client {
             runtime,
             members,
