@@ -103,12 +103,17 @@ impl fmt::Display for Endpoints {
         f.write_str("etcd://")?;
         for (number, (host, port)) in self.members.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
-            match host.contains(':') {
-                true => write!(f, "{comma}[{host}]:{port}")?,
-                false => write!(f, "{comma}{host}:{port}")?,
-            }
+            write!(f, "{comma}{}", authority(host, *port))?;
         }
         f.write_str(&self.prefix)
+    }
+}
+
+/// Returns a host and a port as they stand in a URL.
+fn authority(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
     }
 }
 
@@ -141,11 +146,6 @@ pub struct Client {
     token: Mutex<Option<AsciiMetadataValue>>,
 }
 
-impl Client {
-    /// Returns a client, which connects at its first call. Starts a thread. Fails if a certificate
-    /// or key is invalid.
-    pub fn new(
-        endpoints: &Endpoints,
 /// A runtime, which is `None` only while it is dropped.
 struct ClientRuntime(Option<Runtime>);
 
@@ -166,6 +166,11 @@ impl Drop for ClientRuntime {
     }
 }
 
+impl Client {
+    /// Returns a client, which connects at its first call. Starts a thread. Fails if a certificate
+    /// or key is invalid.
+    pub fn new(
+        endpoints: &Endpoints,
         tls: Option<&Tls>,
         login: Option<Login>,
     ) -> Result<Client, String> {
@@ -179,10 +184,7 @@ impl Drop for ClientRuntime {
         let in_runtime = runtime.enter();
         let scheme = if tls.is_some() { "https" } else { "http" };
         let member = |(host, port): &(String, u16)| {
-            let at = match host.contains(':') {
-                true => format!("[{host}]:{port}"),
-                false => format!("{host}:{port}"),
-            };
+            let at = authority(host, *port);
             let endpoint = Endpoint::from_shared(format!("{scheme}://{at}"));
             let mut endpoint = endpoint
                 .map_err(|error| error.to_string())?
