@@ -33,7 +33,7 @@ use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
 use crate::serve::recovery::brokered;
 use crate::serve::recovery::etcd::ActiveServer;
-use crate::serve::{activation, handle_key, project_quota, run as command, users};
+use crate::serve::{activation, project_quota, run as command, users};
 use crate::signals::Reload;
 use crate::{CommandResult, Failure, service, signals};
 use sandbox::VisiblePath;
@@ -251,12 +251,9 @@ impl Broker {
     /// Waits until this server is the active one of several, if it has standby servers. Returns
     /// `false` if it was stopped meanwhile.
     fn wait_until_active(self: &Arc<Self>) -> Result<bool, Failure> {
-        let by_default = self.plan.uses_default_addrs();
-        let identity = self.plan.export_requirements(by_default).identity;
-        let (Some(settings), Some(identity)) = (&self.plan.nfs_state, identity) else {
+        let Some((settings, key)) = self.plan.shared_state()? else {
             return Ok(true);
         };
-        let key = handle_key::server_key(&identity)?;
         let broker = Arc::downgrade(self);
         let on_loss = move |why: String| {
             if let Some(broker) = broker.upgrade() {
