@@ -85,10 +85,11 @@ pub(in crate::serve) fn run(
         });
     }
     drop(signals);
-    drop(broker.operation.lock().take());
+    // First of all: clients wait for the next server.
     if let Some(active) = broker.active.get() {
         active.release();
     }
+    drop(broker.operation.lock().take());
     if let Some(failure) = broker.failure.lock().take() {
         status = status.and(Err(failure));
     }
