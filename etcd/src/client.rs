@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -68,7 +69,8 @@ impl FromStr for Endpoints {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Endpoints, String> {
-        let expected = || format!("expected etcd://HOST:PORT[,HOST:PORT...]/PREFIX, got '{text}'");
+        // Without the text, which may have a password.
+        let expected = || "expected etcd://HOST:PORT[,HOST:PORT...]/PREFIX".to_owned();
         let rest = text.strip_prefix("etcd://").ok_or_else(expected)?;
         let (members, prefix) = rest.split_once('/').ok_or_else(expected)?;
         let prefix = prefix.trim_end_matches('/');
@@ -101,12 +103,17 @@ impl fmt::Display for Endpoints {
         f.write_str("etcd://")?;
         for (number, (host, port)) in self.members.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
-            match host.contains(':') {
-                true => write!(f, "{comma}[{host}]:{port}")?,
-                false => write!(f, "{comma}{host}:{port}")?,
-            }
+            write!(f, "{comma}{}", authority(host, *port))?;
         }
         f.write_str(&self.prefix)
+    }
+}
+
+/// Returns a host and a port as they stand in a URL.
+fn authority(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
     }
 }
 
@@ -130,13 +137,33 @@ pub struct Login {
 
 /// A client of a cluster.
 pub struct Client {
-    runtime: Runtime,
+    runtime: ClientRuntime,
     members: Vec<(String, Channel)>,
     /// The number of the member that the next call goes to.
     current: AtomicUsize,
     login: Option<Login>,
     /// The token of the login.
     token: Mutex<Option<AsciiMetadataValue>>,
+}
+
+/// A runtime, which is `None` only while it is dropped.
+struct ClientRuntime(Option<Runtime>);
+
+impl Deref for ClientRuntime {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("it runs until it is dropped")
+    }
+}
+
+impl Drop for ClientRuntime {
+    fn drop(&mut self) {
+        // Without waiting for a thread that resolves a name, as a server that stops would.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Client {
@@ -153,13 +180,11 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|error| error.to_string())?;
-        let _in_runtime = runtime.enter();
+        let runtime = ClientRuntime(Some(runtime));
+        let in_runtime = runtime.enter();
         let scheme = if tls.is_some() { "https" } else { "http" };
         let member = |(host, port): &(String, u16)| {
-            let at = match host.contains(':') {
-                true => format!("[{host}]:{port}"),
-                false => format!("{host}:{port}"),
-            };
+            let at = authority(host, *port);
             let endpoint = Endpoint::from_shared(format!("{scheme}://{at}"));
             let mut endpoint = endpoint
                 .map_err(|error| error.to_string())?
@@ -181,7 +206,7 @@ impl Client {
         };
         let members = endpoints.members.iter().map(member);
         let members = members.collect::<Result<_, String>>()?;
-        drop(_in_runtime);
+        drop(in_runtime);
         Ok(Client {
             runtime,
             members,
@@ -424,7 +449,7 @@ mod tests {
             "etcd://a:1/p q",
         ] {
             let error = invalid.parse::<Endpoints>().expect_err(invalid);
-            assert!(error.starts_with("expected etcd://"), "{error}");
+            assert_eq!(error, "expected etcd://HOST:PORT[,HOST:PORT...]/PREFIX");
         }
     }
 }

@@ -48,7 +48,7 @@ impl Fence {
         self.notify();
     }
 
-    /// Calls `watcher` now and at each change, which must not block, until it returns `false`.
+    /// Calls `watcher`, which must not block, now and at each change until it returns `false`.
     pub fn watch(&self, watcher: impl Fn(Duration) -> bool + Send + 'static) {
         let mut watchers = self.watchers.lock();
         if watcher(self.until()) {

@@ -48,9 +48,30 @@ impl Lease {
         [&self.prefix[..], b"/", name.as_bytes()].concat()
     }
 
-    /// Returns the time until which the server may act with a lease that was requested at `sent`.
-    fn fence_end(sent: Duration, ttl: Duration) -> Duration {
-        sent + ttl * 3 / 4
+    /// Returns the operation that attaches the key of the active server to the lease `id`.
+    fn attach(&self, id: i64) -> Operation {
+        Operation::Put {
+            key: self.key("active"),
+            value: self.description.clone().into(),
+            lease: id,
+        }
+    }
+
+    /// Requests a lease, and adds it to `granted` in place of those that have expired.
+    fn request(
+        &self,
+        cluster: &dyn Cluster,
+        clock: &dyn Clock,
+        granted: &mut Vec<LeaseAttempt>,
+        timeout: Duration,
+    ) -> Result<LeaseAttempt, CallError> {
+        let sent = clock.now();
+        let Granted { id, ttl } = cluster.grant(self.ttl, timeout)?;
+        let now = clock.now();
+        granted.retain(|attempt| now < attempt.sent + attempt.ttl);
+        let attempt = LeaseAttempt { id, sent, ttl };
+        granted.push(attempt);
+        Ok(attempt)
     }
 }
 
@@ -81,10 +102,10 @@ pub fn acquire(
             Ok(Attempt::Active {
                 created,
                 modified,
-                with: LeaseAttempt { sent, ttl, .. },
+                with,
             }) => {
                 let fence = Arc::new(Fence::default());
-                fence.extend(Lease::fence_end(sent, ttl));
+                fence.extend(with.fence_end());
                 return Some(Active {
                     lease,
                     key,
@@ -93,7 +114,7 @@ pub fn acquire(
                     created,
                     modified,
                     fence,
-                    renewed: (sent, ttl),
+                    renewed: with,
                     attempts: own,
                 });
             }
@@ -129,27 +150,17 @@ fn attempt(
     let (key, timeout) = (lease.key("active"), lease.call_timeout());
     let absent = Condition::Created(key.clone(), 0);
     let look = Transaction {
-        conditions: vec![absent.clone()],
-        otherwise: vec![Operation::Get(key.clone())],
+        conditions: vec![absent],
+        otherwise: vec![Operation::Get(key)],
         ..Transaction::default()
     };
     let mut found = cluster.transact(&look, timeout)?;
     if found.succeeded {
-        let sent = clock.now();
-        let Granted { id, ttl } = cluster.grant(lease.ttl, timeout)?;
+        let with = lease.request(cluster, clock, own, timeout)?;
         let create = Transaction {
-            then: vec![Operation::Put {
-                key,
-                value: lease.description.clone().into(),
-                lease: id,
-            }],
+            then: vec![lease.attach(with.id)],
             ..look
         };
-        // Those that have expired are of no more use.
-        let now = clock.now();
-        own.retain(|attempt| now < attempt.sent + attempt.ttl);
-        let with = LeaseAttempt { id, sent, ttl };
-        own.push(with);
         found = cluster.transact(&create, timeout)?;
         if found.succeeded {
             return Ok(Attempt::Active {
@@ -163,7 +174,7 @@ fn attempt(
     // An earlier attempt may have succeeded, and its reply was lost.
     let known = own.iter().find(|attempt| attempt.id == entry.lease);
     if let Some(&with) = known
-        && clock.now() < Lease::fence_end(with.sent, with.ttl)
+        && clock.now() < with.fence_end()
     {
         return Ok(Attempt::Active {
             created: entry.created,
@@ -186,8 +197,8 @@ pub struct Active {
     fence: Arc<Fence>,
     /// The revision that changed its key last.
     modified: i64,
-    /// The time of the request for its lease, and the time to live of that.
-    renewed: (Duration, Duration),
+    /// The lease that its key was last seen attached to.
+    renewed: LeaseAttempt,
     /// The leases that its key is attached to, or may be.
     attempts: Vec<LeaseAttempt>,
 }
@@ -199,6 +210,13 @@ struct LeaseAttempt {
     /// The time of the request for it.
     sent: Duration,
     ttl: Duration,
+}
+
+impl LeaseAttempt {
+    /// Returns the time until which the server may act with this lease.
+    fn fence_end(&self) -> Duration {
+        self.sent + self.ttl * 3 / 4
+    }
 }
 
 /// The reason why [`Active::hold`] returns.
@@ -238,7 +256,7 @@ impl Active {
     pub fn hold(&mut self, stop: &AtomicBool) -> End {
         let mut failure = None;
         loop {
-            let (sent, ttl) = self.renewed;
+            let LeaseAttempt { sent, ttl, .. } = self.renewed;
             let (now, end) = (self.clock.now(), sent + ttl * 7 / 8);
             if stop.load(Ordering::SeqCst) {
                 return End::Stopped;
@@ -279,25 +297,19 @@ impl Active {
     fn renew(&mut self, end: Duration) -> Result<bool, CallError> {
         let longest = self.lease.call_timeout();
         let timeout = |now: Duration| longest.min(end.saturating_sub(now));
-        let sent = self.clock.now();
-        let Granted { id, ttl } = self.cluster.grant(self.lease.ttl, timeout(sent))?;
-        let now = self.clock.now();
-        self.attempts
-            .retain(|attempt| now < attempt.sent + attempt.ttl);
-        self.attempts.push(LeaseAttempt { id, sent, ttl });
+        let (cluster, clock) = (&*self.cluster, &*self.clock);
+        let granted = &mut self.attempts;
+        let left = timeout(clock.now());
+        let LeaseAttempt { id, .. } = self.lease.request(cluster, clock, granted, left)?;
         let attach = Transaction {
             conditions: vec![
                 self.condition(),
                 Condition::Modified(self.key.clone(), self.modified),
             ],
-            then: vec![Operation::Put {
-                key: self.key.clone(),
-                value: self.lease.description.clone().into(),
-                lease: id,
-            }],
+            then: vec![self.lease.attach(id)],
             otherwise: vec![Operation::Get(self.key.clone())],
         };
-        let outcome = self.cluster.transact(&attach, timeout(now))?;
+        let outcome = cluster.transact(&attach, timeout(clock.now()))?;
         let (modified, attached) = match outcome.first(0) {
             _ if outcome.succeeded => (outcome.revision, id),
             Some(entry) if entry.created == self.created => (entry.modified, entry.lease),
@@ -306,9 +318,9 @@ impl Active {
         self.modified = modified;
         // Otherwise it is the lease of an earlier attempt, whose reply was lost.
         let of = |attempt: &&LeaseAttempt| attempt.id == attached;
-        if let Some(&LeaseAttempt { sent, ttl, .. }) = self.attempts.iter().find(of) {
-            self.renewed = (sent, ttl);
-            self.fence.extend(Lease::fence_end(sent, ttl));
+        if let Some(&attempt) = self.attempts.iter().find(of) {
+            self.renewed = attempt;
+            self.fence.extend(attempt.fence_end());
         }
         Ok(true)
     }

@@ -5,7 +5,7 @@
 
 use prost::{Message, Oneof};
 
-/// A response, whose revision is of interest.
+/// The header of a response.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Header {
     #[prost(int64, tag = "3")]

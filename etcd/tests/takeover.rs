@@ -376,22 +376,25 @@ impl Cluster for Connection {
 }
 
 /// The records of clients.
-struct Clients(Records, bool);
+struct Clients {
+    records: Records,
+    /// Those at the start of a run.
+    listed: Vec<Box<[u8]>>,
+}
 
 impl Stable for Clients {
     fn list(&self) -> Vec<Box<[u8]>> {
-        if self.1 {
-            return Vec::new();
-        }
-        self.0.list("clients").expect("read before it serves")
+        self.listed.clone()
     }
 
     fn put(&self, record: &[u8]) -> vfs::Result<()> {
-        self.0.put("clients", record).map_err(|_| Errno::EIO)
+        self.records.put("clients", record).map_err(|_| Errno::EIO)
     }
 
     fn remove(&self, record: &[u8]) -> vfs::Result<()> {
-        self.0.remove("clients", record).map_err(|_| Errno::EIO)
+        self.records
+            .remove("clients", record)
+            .map_err(|_| Errno::EIO)
     }
 
     fn is_required(&self) -> bool {
@@ -415,14 +418,16 @@ fn begin(world: &Arc<World>, number: usize, active: &Active) -> std::io::Result<
             Err(_) => {}
         }
     };
-    let no_grace = world.fault == Fault::HasNoGrace;
-    let stable = Listed(Clients(records, no_grace), Mutex::new(Some(listed)));
+    let listed = match world.fault {
+        Fault::HasNoGrace => Vec::new(),
+        _ => listed,
+    };
     let state = State::new(Config {
         boot: last + 1,
         lease: LEASE,
         clock: Arc::new(move || clock.now()),
         limits: Limits::default(),
-        stable: Arc::new(stable),
+        stable: Arc::new(Clients { records, listed }),
         release: Arc::new(drop),
     });
     Ok(Run {
@@ -430,31 +435,6 @@ fn begin(world: &Arc<World>, number: usize, active: &Active) -> std::io::Result<
         fence: active.fence().clone(),
         state,
     })
-}
-
-/// The records, of which those at the start are read already.
-struct Listed(Clients, Mutex<Option<Vec<Box<[u8]>>>>);
-
-impl Stable for Listed {
-    fn list(&self) -> Vec<Box<[u8]>> {
-        let first = self.1.lock().expect("no panic").take();
-        match first {
-            Some(first) if !self.0.1 => first,
-            _ => self.0.list(),
-        }
-    }
-
-    fn put(&self, record: &[u8]) -> vfs::Result<()> {
-        self.0.put(record)
-    }
-
-    fn remove(&self, record: &[u8]) -> vfs::Result<()> {
-        self.0.remove(record)
-    }
-
-    fn is_required(&self) -> bool {
-        self.0.is_required()
-    }
 }
 
 /// A server: waits until it is active, serves until it is killed or loses its lease, and starts

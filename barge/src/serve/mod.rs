@@ -111,11 +111,9 @@ fn serve_here(plan: Plan) -> CommandResult {
 /// Waits until this server is the active one of several, if `plan` has standby servers. The process
 /// ends when it no longer is.
 fn active_server(plan: &Plan) -> Result<Option<Arc<ActiveServer>>, Failure> {
-    let identity = plan.export_requirements(plan.uses_default_addrs()).identity;
-    let (Some(settings), Some(identity)) = (&plan.nfs_state, identity) else {
+    let Some((settings, key)) = plan.shared_state()? else {
         return Ok(None);
     };
-    let key = handle_key::server_key(&identity)?;
     let on_loss = |why: String| {
         tracing::error!("no longer the active server: {why}");
         // Without the time that a stop takes.

@@ -22,8 +22,8 @@ const THREADS: usize = 16;
 /// Timeout of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Attempts per client, of about a second each: fewer than the seconds of the grace period for
-/// clients to be notified, and enough for an address that moves to this host after a takeover.
+/// Attempts per client, of about a second each: they end within the ten seconds of grace that
+/// clients have to be notified, and outlast the move of an address to this host after a takeover.
 const MAX_ATTEMPTS: usize = 8;
 
 /// Time after which no further client is notified.
@@ -35,6 +35,15 @@ pub(super) struct Sender {
     pub(super) host: Host,
     /// The source address of calls, if NFS is served at one: clients identify the server by it.
     pub(super) from: Option<IpAddr>,
+}
+
+impl Sender {
+    /// Returns a socket that is connected to `to`.
+    fn socket(&self, to: SocketAddr) -> io::Result<UdpSocket> {
+        let socket = self.host.connect_udp(self.from, to)?;
+        socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        Ok(socket)
+    }
 }
 
 /// Notifies the clients that `server` lists, on threads of their own.
@@ -77,7 +86,10 @@ fn notify_client(server: &Weak<Server>, sender: &Sender, client: &Monitored, sta
 
 /// Notifies the client whose portmapper is at `portmapper`, with one attempt.
 fn send_notify(sender: &Sender, portmapper: SocketAddr, name: &str, state: i32) -> io::Result<()> {
-    let socket = connect(sender, portmapper, name, &GetPort::NSM)?;
+    let portmapper = sender.socket(portmapper);
+    // The host may not have the source address, or a route, yet; it may soon.
+    let portmapper = portmapper.inspect_err(|_| std::thread::sleep(REPLY_TIMEOUT))?;
+    let socket = connect(sender, &portmapper, name, &GetPort::NSM)?;
     let name_of = name.as_bytes();
     ask(
         &socket,
@@ -90,25 +102,18 @@ fn send_notify(sender: &Sender, portmapper: SocketAddr, name: &str, state: i32) 
     )
 }
 
-/// Returns a socket that is connected to the port that the portmapper returns for `program`.
+/// Returns a socket that is connected to the port that `portmapper` returns for `program`.
 fn connect(
     sender: &Sender,
-    portmapper: SocketAddr,
+    portmapper: &UdpSocket,
     machine: &str,
     program: &GetPort,
 ) -> io::Result<UdpSocket> {
-    let Sender { host, from } = sender;
-    let socket = host.connect_udp(*from, portmapper);
-    // The host may not have the source address, or a route, yet; it may soon.
-    let socket = socket.inspect_err(|_| std::thread::sleep(REPLY_TIMEOUT))?;
-    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
-    let port = ask(&socket, machine, program, |port| port)?;
+    let port = ask(portmapper, machine, program, |port| port)?;
     if port == 0 {
         return Err(unregistered());
     }
-    let socket = host.connect_udp(*from, SocketAddr::new(portmapper.ip(), port))?;
-    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
-    Ok(socket)
+    sender.socket(SocketAddr::new(portmapper.peer_addr()?.ip(), port))
 }
 
 /// Maximum number of queued calls. Further calls are dropped: the client retransmits its request.
@@ -133,7 +138,7 @@ pub(super) fn caller(sender: Sender) -> Arc<dyn Fn(NlmCallback) + Send + Sync> {
 /// Sends a call to the client whose portmapper is at `portmapper`.
 fn send_callback(sender: &Sender, portmapper: SocketAddr, call: &NlmCallback) -> io::Result<()> {
     let machine = "";
-    let socket = connect(sender, portmapper, machine, &GetPort::NLM)?;
+    let socket = connect(sender, &sender.socket(portmapper)?, machine, &GetPort::NLM)?;
     let arguments = &call.arguments;
     macro_rules! by {
         ($procedure:ident) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::FromArgMatches;
 use engine::{Timeouts, Tuning};
 use transports::Addr;
-use vfs::Trust;
+use vfs::{HandleKey, Trust};
 
 use super::activation;
 use super::args::control::ReadyFormat;
@@ -16,6 +16,7 @@ use super::broker::confinement::ConfinementPlan;
 use super::endpoint::Endpoint;
 use super::endpoints;
 use super::exports;
+use super::handle_key;
 use super::host::Host;
 use super::opener::ExportRequirements;
 use super::recovery::etcd;
@@ -185,6 +186,18 @@ impl Plan {
             connections: self.tuning.connections,
             counts: self.tuning.operation_stats,
             agents: self.serves_agents(),
+        }
+    }
+
+    /// Returns the state of NFS that this server shares with standby servers, and the secret that
+    /// seals its file handles, or `None` if it has no standby servers.
+    pub(super) fn shared_state(&self) -> Result<Option<(&etcd::Settings, HandleKey)>, Failure> {
+        let identity = self.export_requirements(self.uses_default_addrs()).identity;
+        match (&self.nfs_state, identity) {
+            (Some(settings), Some(identity)) => {
+                Ok(Some((settings, handle_key::server_key(&identity)?)))
+            }
+            _ => Ok(None),
         }
     }
 

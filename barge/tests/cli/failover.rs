@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use barge_client::{Client, File, OpenOptions};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 use vfs::Errno;
 use vfs::lock::{HostLock, LockFamily, LockRange};
@@ -51,6 +52,23 @@ impl Etcd {
             eprintln!("skipped: this takes etcd (packages etcd-server and etcd-client)");
             return None;
         }
+        for _ in 0..5 {
+            let mut etcd = Etcd::spawn(certificates);
+            // Another program may have taken one of the free ports.
+            let (mut has_leader, mut has_ended) = (false, false);
+            wait_until("etcd has a leader", || {
+                has_ended = etcd.has_ended();
+                has_leader = !has_ended && etcd.ctl(&["get", "/"]).is_some();
+                has_ended || has_leader
+            });
+            if has_leader && !etcd.has_ended() {
+                return Some(etcd);
+            }
+        }
+        panic!("a member of etcd ended at each of five starts")
+    }
+
+    fn spawn(certificates: bool) -> Etcd {
         // In memory: a disk that other programs write to delays each renewal of a lease.
         let in_memory = tempfile::tempdir_in("/dev/shm");
         let dir = in_memory.or_else(|_| tempfile::tempdir());
@@ -102,14 +120,18 @@ impl Etcd {
             "alice.key",
         ];
         let ctl = ctl.chunks(2).flat_map(|it| [it[0].to_owned(), file(it[1])]);
-        let etcd = Etcd {
+        Etcd {
             members,
             ports: ports.into_iter().map(|(client, _)| client).collect(),
             options: ctl.filter(|_| certificates).collect(),
             dir,
-        };
-        wait_until("etcd has a leader", || etcd.ctl(&["get", "/"]).is_some());
-        Some(etcd)
+        }
+    }
+
+    /// Returns whether a member has ended.
+    fn has_ended(&mut self) -> bool {
+        let mut members = self.members.iter_mut();
+        members.any(|member| member.try_wait().expect("a child").is_some())
     }
 
     fn hosts(ports: &[u16]) -> String {
@@ -125,7 +147,7 @@ impl Etcd {
     fn ctl(&self, args: &[&str]) -> Option<String> {
         let output = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
-            .args(["--dial-timeout", "500ms", "--command-timeout", "1s"])
+            .args(["--dial-timeout", "5s", "--command-timeout", "5s"])
             .args(["--endpoints", &Etcd::hosts(&self.ports)])
             .args(&self.options)
             .args(args)
@@ -133,6 +155,15 @@ impl Etcd {
             .expect("runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         output.status.success().then_some(text)
+    }
+
+    /// Returns the revisions that created and last changed the key of the active server.
+    fn active(&self) -> Option<(i64, i64)> {
+        let text = self.ctl(&["get", "--write-out", "json", "/barge/test/active"])?;
+        let found: Value = serde_json::from_str(&text).expect("JSON");
+        let entry = &found["kvs"][0];
+        let revision = |name: &str| entry[name].as_i64();
+        Some((revision("create_revision")?, revision("mod_revision")?))
     }
 
     fn signal(&self, signal: Signal) {
@@ -416,13 +447,22 @@ fn a_server_without_etcd_stops_answering_and_ends() {
     let (bed, port) = (Bed::new(), free_port());
     let mut active = Server::start(&bed, &etcd.url(), port);
     active.until("ready");
-    assert!(answers(port));
     let locker = Locker::open(port, "4.2");
     assert_eq!(locker.lock((0, 9), HostLock::Exclusive), Ok(()));
+    wait_until("it answers", || answers(port));
     etcd.signal(Signal::STOP);
     let stopped = Instant::now();
-    wait_until("it stops answering", || !answers(port));
-    assert!(stopped.elapsed() < TTL, "{:?}", stopped.elapsed());
+    // The last call that got a reply: a test that is held up sends the next one later.
+    let mut last = stopped;
+    wait_until("it stops answering", || {
+        let asked = Instant::now();
+        let answered = answers(port);
+        if answered {
+            last = asked;
+        }
+        !answered
+    });
+    assert!(last - stopped < TTL, "{:?}", last - stopped);
     let (status, lines) = active.ended();
     assert_eq!(status, Some(1), "{lines:#?}");
     let why = "no longer the active server: the lease was not renewed in time";
@@ -433,7 +473,6 @@ fn a_server_without_etcd_stops_answering_and_ends() {
     assert!(!answers(port));
     etcd.signal(Signal::CONT);
     standby.until("ready");
-    assert!(answers(port));
     assert_eq!(locker.lock((10, 19), HostLock::Exclusive), Ok(()));
     let other = Locker::open(port, "4.2");
     assert_eq!(other.lock((0, 9), HostLock::Exclusive), Err(Errno::EAGAIN));
@@ -481,7 +520,9 @@ fn a_server_that_is_cut_off_from_etcd_has_stopped_before_another_one_answers() {
     let Some(etcd) = Etcd::start() else {
         return;
     };
-    let (bed, cut) = (Bed::new(), Arc::new(AtomicBool::new(false)));
+    // Time enough to see that the server is fenced before it is killed.
+    let ttl = TTL * 2;
+    let (bed, cut) = (Bed { ttl, ..Bed::new() }, Arc::new(AtomicBool::new(false)));
     let [one, two] = [free_port(), free_port()];
     let forwarded: Vec<u16> = etcd.ports.iter().map(|port| forward(*port, &cut)).collect();
     let url = format!("etcd://{}/barge/test", Etcd::hosts(&forwarded));
@@ -506,7 +547,7 @@ fn a_server_that_is_cut_off_from_etcd_has_stopped_before_another_one_answers() {
     // before the process is killed.
     let gap = last.elapsed();
     println!("no answer for {gap:?}");
-    assert!(gap > TTL / 8, "{gap:?}");
+    assert!(gap > ttl / 8, "{gap:?}");
     assert!(is_fenced, "it answered until it was killed");
     let (status, lines) = active.ended();
     assert_eq!(status, Some(1), "{lines:#?}");
@@ -522,7 +563,10 @@ fn a_process_that_is_started_again_has_the_state_and_another_verifier() {
         return;
     };
     let (bed, port) = (Bed::new(), free_port());
-    let boot = || etcd.ctl(&["get", "--print-value-only", "/barge/test/server"]);
+    let boot = || {
+        let value = etcd.ctl(&["get", "--print-value-only", "/barge/test/server"]);
+        value.expect("read")
+    };
     for sandbox in ["namespace", "none"] {
         let mut active = Server::start_with(&bed, &etcd.url(), port, &["--sandbox", sandbox]);
         active.until("ready");
@@ -663,13 +707,17 @@ fn certificates_and_a_password_open_a_cluster_that_demands_them() {
         etcd.ctl(&["get", "/barge/test/active"])
             .is_some_and(|text| text.contains("process"))
     );
-    // A change of users makes its token invalid.
+    // A change of users makes its token invalid. It goes on with another one.
     etcd.ctl(&["user", "add", "other:secret"]).expect("added");
-    let changed = Instant::now();
-    wait_until("the lease would have expired", || {
-        changed.elapsed() > TTL * 2
-    });
-    assert!(answers(port));
+    let (created, mut modified) = etcd.active().expect("it is active");
+    for _ in 0..8 {
+        wait_until("the lease is renewed", || {
+            let now = etcd.active().expect("it is active");
+            assert_eq!(now.0, created, "it has been active all the time");
+            std::mem::replace(&mut modified, now.1) != now.1
+        });
+    }
+    wait_until("it answers", || answers(port));
     kill_process(Pid::from_child(&active.child), Signal::TERM).expect("sent");
     assert_eq!(active.ended().0, Some(0));
 
@@ -729,9 +777,19 @@ fn options_of_shared_state_that_cannot_be_right_are_refused() {
             &["--nfs-state", remote, "--nfs-state-auth", "a"],
             "--nfs-state-ca",
         ),
+        (
+            &["--nfs-state-cert", "c", "--nfs-state-key", "k"],
+            "--nfs-state <URL>",
+        ),
+        (&["--nfs-state-ttl", "5"], "--nfs-state <URL>"),
+        (
+            &["--nfs-state", "etcd://u:secret@h:1/p"],
+            "expected etcd://HOST:PORT",
+        ),
     ] {
         let text = usage_error(&[&nfs[..], args].concat(), &bed.share);
         assert!(text.contains(why), "{text}");
+        assert!(!text.contains("secret"), "{text}");
     }
     let text = usage_error(&["--nfs-state", remote], &bed.share);
     assert!(text.contains("--nfs"), "{text}");

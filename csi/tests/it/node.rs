@@ -375,7 +375,10 @@ fn has_stopped(pid: Pid) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).expect("it runs");
     let mut stats = tasks.map(|task| fs::read_to_string(task.expect("listed").path().join("stat")));
     stats.all(|stat| {
-        let stat = stat.expect("read");
+        // A thread may have ended meanwhile.
+        let Ok(stat) = stat else {
+            return true;
+        };
         let (_, rest) = stat.rsplit_once(") ").expect("a name");
         rest.starts_with('T')
     })

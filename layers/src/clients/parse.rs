@@ -104,7 +104,9 @@ fn replicas(list: &str) -> Result<Vec<Location>, String> {
             format!("expected replicas=/PATH@HOST[+HOST...][:/PATH@HOST...], got 'replicas={list}'")
         })?;
         if found.len() == MAX_REPLICAS || location.hosts.len() > MAX_REPLICAS {
-            return Err(format!("replicas=: expected at most {MAX_REPLICAS}"));
+            return Err(format!(
+                "replicas=: expected at most {MAX_REPLICAS} locations with {MAX_REPLICAS} hosts each"
+            ));
         }
         found.push(location);
         rest = after;

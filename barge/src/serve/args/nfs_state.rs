@@ -1,9 +1,13 @@
 //! The options of NFS state that several servers share.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::builder::TypedValueParser;
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, Args, Command};
 use etcd::Endpoints;
 
 use crate::Failure;
@@ -17,63 +21,72 @@ pub(crate) struct StateArgs {
     /// without listening, and one takes over when the lease has expired: clients then reclaim opens
     /// and locks. All servers need the same file system and the same file handle-key in their state
     /// directories.
-    #[arg(
-        long = "nfs-state",
-        id = "nfs-state",
-        value_name = "URL",
-        requires = "nfs"
-    )]
-    url: Option<Endpoints>,
+    #[arg(long, value_name = "URL", requires = "nfs", value_parser = UrlParser)]
+    nfs_state: Option<Endpoints>,
     /// Time to live of the active server's lease, seconds
     ///
     /// A standby server takes over that long after the active one ends without a message. A server
     /// that does not reach etcd for three quarters of it no longer answers, and then ends.
-    #[arg(long = "nfs-state-ttl", value_name = "SECONDS", default_value_t = 10,
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "nfs_state",
           value_parser = clap::value_parser!(u16).range(2..=120))]
-    ttl: u16,
+    nfs_state_ttl: u16,
     /// Authorities of etcd's certificates, PEM; its use means TLS
-    #[arg(long = "nfs-state-ca", value_name = "FILE", requires = "nfs-state")]
-    ca: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "nfs_state")]
+    nfs_state_ca: Option<PathBuf>,
     /// Client certificate chain for etcd, PEM
-    #[arg(
-        long = "nfs-state-cert",
-        id = "nfs-state-cert",
-        value_name = "FILE",
-        requires = "nfs-state-key"
-    )]
-    cert: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires_all = ["nfs_state", "nfs_state_key"])]
+    nfs_state_cert: Option<PathBuf>,
     /// Key of the client certificate for etcd, PEM
-    #[arg(
-        long = "nfs-state-key",
-        id = "nfs-state-key",
-        value_name = "FILE",
-        requires = "nfs-state-cert"
-    )]
-    key: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "nfs_state_cert")]
+    nfs_state_key: Option<PathBuf>,
     /// File with a line USER:PASSWORD of etcd
     ///
     /// Other users must not be able to read it.
-    #[arg(long = "nfs-state-auth", value_name = "FILE", requires = "nfs-state")]
-    auth: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "nfs_state")]
+    nfs_state_auth: Option<PathBuf>,
+}
+
+/// The parser of the URL. Its errors do not quote one with a user and a password.
+#[derive(Clone)]
+struct UrlParser;
+
+impl TypedValueParser for UrlParser {
+    type Value = Endpoints;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Endpoints, clap::Error> {
+        let parsed = Endpoints::from_str.parse_ref(command, arg, value);
+        parsed.map_err(|mut error| {
+            if value.as_encoded_bytes().contains(&b'@') {
+                let hidden = ContextValue::String("etcd://...".into());
+                error.insert(ContextKind::InvalidValue, hidden);
+            }
+            error
+        })
+    }
 }
 
 impl StateArgs {
     /// Returns whether the state is shared.
     pub(in crate::serve) fn is_shared(&self) -> bool {
-        self.url.is_some()
+        self.nfs_state.is_some()
     }
 
     /// Returns the settings, if the state is shared.
     pub(in crate::serve) fn plan(&self) -> Result<Option<Settings>, Failure> {
-        let Some(url) = &self.url else {
+        let Some(endpoints) = self.nfs_state.clone() else {
             return Ok(None);
         };
         let settings = Settings {
-            endpoints: url.clone(),
-            ttl: Duration::from_secs(self.ttl.into()),
-            ca: self.ca.clone(),
-            client: self.cert.clone().zip(self.key.clone()),
-            auth: self.auth.clone(),
+            endpoints,
+            ttl: Duration::from_secs(self.nfs_state_ttl.into()),
+            ca: self.nfs_state_ca.clone(),
+            client: self.nfs_state_cert.clone().zip(self.nfs_state_key.clone()),
+            auth: self.nfs_state_auth.clone(),
         };
         settings.check()?;
         Ok(Some(settings))

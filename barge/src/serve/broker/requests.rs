@@ -279,9 +279,8 @@ impl Responder {
     #[cfg(feature = "otel")]
     fn connect_collector(&self, host: &str, port: u16) -> io::Result<(Reply, Option<OwnedFd>)> {
         let address = (host.to_owned(), port);
-        match self.permitted.lock().collectors.contains(&address) {
-            true => {}
-            false => return Err(refused()),
+        if !self.permitted.lock().collectors.contains(&address) {
+            return Err(refused());
         }
         // Without the lock, as it may take a while.
         crate::otel::connect(host, port).map(descriptor)

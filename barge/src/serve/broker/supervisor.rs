@@ -33,7 +33,7 @@ use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
 use crate::serve::recovery::brokered;
 use crate::serve::recovery::etcd::ActiveServer;
-use crate::serve::{activation, handle_key, project_quota, run as command, users};
+use crate::serve::{activation, project_quota, run as command, users};
 use crate::signals::Reload;
 use crate::{CommandResult, Failure, service, signals};
 use sandbox::VisiblePath;
@@ -85,10 +85,11 @@ pub(in crate::serve) fn run(
         });
     }
     drop(signals);
-    drop(broker.operation.lock().take());
+    // First of all: clients wait for the next server.
     if let Some(active) = broker.active.get() {
         active.release();
     }
+    drop(broker.operation.lock().take());
     if let Some(failure) = broker.failure.lock().take() {
         status = status.and(Err(failure));
     }
@@ -251,12 +252,9 @@ impl Broker {
     /// Waits until this server is the active one of several, if it has standby servers. Returns
     /// `false` if it was stopped meanwhile.
     fn wait_until_active(self: &Arc<Self>) -> Result<bool, Failure> {
-        let by_default = self.plan.uses_default_addrs();
-        let identity = self.plan.export_requirements(by_default).identity;
-        let (Some(settings), Some(identity)) = (&self.plan.nfs_state, identity) else {
+        let Some((settings, key)) = self.plan.shared_state()? else {
             return Ok(true);
         };
-        let key = handle_key::server_key(&identity)?;
         let broker = Arc::downgrade(self);
         let on_loss = move |why: String| {
             if let Some(broker) = broker.upgrade() {

@@ -39,7 +39,7 @@ pub(in crate::serve) struct Settings {
 const MAX_FILE: u64 = 1 << 20;
 
 impl Settings {
-    /// Checks the options as far as that takes no file.
+    /// Checks the options without reading files.
     pub(in crate::serve) fn check(&self) -> Result<(), Failure> {
         let Settings {
             ca,

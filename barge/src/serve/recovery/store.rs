@@ -51,7 +51,7 @@ pub(in crate::serve) trait StateStore: Send + Sync {
 pub(super) struct StoredRecords {
     store: Arc<dyn StateStore>,
     list: RecordList,
-    /// The records at the start, until they are asked for.
+    /// The records at the start, until [`Stable::list`] returns them.
     first: Mutex<Option<Vec<Box<[u8]>>>>,
 }
 

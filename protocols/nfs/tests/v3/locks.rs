@@ -15,7 +15,11 @@ use vfs_testkit::clock;
 use vfs_testkit::session::Served;
 use wire::Xdr;
 
+use self::faulty::Faulty;
 use crate::net::{Host, NLM, NSM, Net, Replied, whole};
+
+#[path = "../../src/server/v4/state/tests/faulty.rs"]
+mod faulty;
 
 fn lock(file: &Handle, process: i32, offset: u64, len: u64) -> Lock<'_> {
     Lock {
@@ -372,33 +376,10 @@ impl Xdr<'_> for Raw<'_> {
     }
 }
 
-/// Storage that cannot be written to.
-struct Unwritable {
-    is_required: bool,
-}
-
-impl Stable for Unwritable {
-    fn list(&self) -> Vec<Box<[u8]>> {
-        Vec::new()
-    }
-
-    fn put(&self, _: &[u8]) -> vfs::Result<()> {
-        Err(vfs::Errno::EIO)
-    }
-
-    fn remove(&self, _: &[u8]) -> vfs::Result<()> {
-        Err(vfs::Errno::EIO)
-    }
-
-    fn is_required(&self) -> bool {
-        self.is_required
-    }
-}
-
 #[test]
 fn a_client_without_a_record_gets_a_lock_only_if_no_other_server_may_take_over() {
     for (is_required, expected) in [(false, Status::Granted), (true, Status::DeniedNoLocks)] {
-        let stable = Arc::new(Unwritable { is_required });
+        let stable = Arc::new(Faulty::new(is_required));
         let host = Host::with(Memory::new(clock()), |options| options.monitored = stable);
         let net = Net::from(&host, "10.0.0.1");
         let file = net.file(b"f", 0o644);

@@ -93,7 +93,7 @@ pub(super) fn serve(request: &mut RequestContext<'_>, procedure: u32) -> Result<
     };
     match call.zip(addr) {
         None => request.reply.out.bytes(&answer),
-        // As a reply.
+        // The result must not reach the client either, as a reply must not.
         Some(_) if request.server.check_may_act().is_err() => return Err(CallError::Unanswered),
         Some((procedure, addr)) => (request.server.options.call_back)(NlmCallback {
             addr,
@@ -172,8 +172,8 @@ impl RequestContext<'_> {
             Ok(request) => {
                 let recorded = !monitored || self.monitor(args.lock.caller)?;
                 let client = request.lock.owner.client;
-                let status = match self.server.clients.record_node(client, &request.node) {
-                    _ if !recorded => Status::DeniedNoLocks,
+                let clients = &self.server.clients;
+                let status = match recorded && clients.record_node(client, &request.node) {
                     false => Status::DeniedNoLocks,
                     true if args.block => self.wait_for(&request)?,
                     true => self

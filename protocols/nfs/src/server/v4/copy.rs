@@ -7,8 +7,8 @@
 //! rest.
 //!
 //! Each step is a request of its own for limits of the share. A step that has to wait ends the
-//! synchronous part, and parks an asynchronous copy without a thread. A wait that nothing ends with
-//! a wake-up, such as that for a lease, sleeps on the worker.
+//! synchronous part, and parks an asynchronous copy without a thread. A wait that no wake-up ends,
+//! such as that for a lease, sleeps on the worker.
 //!
 //! Lock order: none. A parked copy is scheduled without its lock.
 
@@ -380,7 +380,7 @@ impl AsyncCopy {
     fn step(&mut self, server: &Server) -> Result<AfterStep, Status> {
         let call = self.offload.call();
         call.check()?;
-        // The client requests the rest, of the server that may act then.
+        // The client requests the rest from the server that is active then.
         server.check_may_act().map_err(|_| Status::Delay)?;
         for stateid in &self.stateids {
             stateid.check(server, &self.client)?;

@@ -33,7 +33,7 @@ impl Locations {
         }
     }
 
-    /// Returns the root of the file system in `export`. The server itself asks, not a client.
+    /// Returns the root of the file system in `export`. The lookup is the server's own.
     pub(super) fn root(&self, export: &Export) -> vfs::Result<Arc<dyn Node>> {
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);

@@ -1,7 +1,6 @@
 //! Restarts and reclaims.
 
-use std::sync::atomic::AtomicBool;
-
+use super::faulty::Faulty;
 use super::*;
 
 fn reclaim(world: &World, client: &ClientRef<TestTree>, key: NodeKey) -> Result<StateId, Status> {
@@ -228,98 +227,27 @@ fn xnfs_11_while_clients_of_v3_reclaim_nobody_gets_another_lock() {
     assert_eq!(lock(), None);
 }
 
-/// Storage that cannot be written to.
-struct Unwritable {
-    is_required: bool,
-}
-
-impl Stable for Unwritable {
-    fn list(&self) -> Vec<Box<[u8]>> {
-        Vec::new()
-    }
-
-    fn put(&self, _: &[u8]) -> vfs::Result<()> {
-        Err(vfs::Errno::EIO)
-    }
-
-    fn remove(&self, _: &[u8]) -> vfs::Result<()> {
-        Err(vfs::Errno::EIO)
-    }
-
-    fn is_required(&self) -> bool {
-        self.is_required
-    }
-}
-
 #[test]
 fn a_client_without_a_record_opens_files_only_if_no_other_server_may_take_over() {
     for (is_required, expected) in [(false, None), (true, Some(Status::Delay))] {
-        let world = World::new();
-        let time = world.clock.clone();
-        let state = State::new(Config {
-            boot: 2,
-            lease: LEASE,
-            clock: Arc::new(move || Duration::from_millis(time.load(Ordering::SeqCst))),
-            limits: Limits::default(),
-            stable: Arc::new(Unwritable { is_required }),
-            release: Arc::new(drop),
-        });
-        let world = World { state, ..world };
+        let stable = Arc::new(Faulty::new(is_required));
+        let world = World::boot(2, Limits::default(), stable);
         let client = world.v41("a").client(&world);
         assert_eq!(world.open(&client, "o", A, RW, RW).err(), expected);
         assert_eq!(world.state.is_held(A), !is_required);
     }
 }
 
-/// Storage with a record that can only be removed later.
-struct Unremovable {
-    records: InMemory,
-    may_remove: AtomicBool,
-}
-
-impl Stable for Unremovable {
-    fn list(&self) -> Vec<Box<[u8]>> {
-        self.records.list()
-    }
-
-    fn put(&self, record: &[u8]) -> vfs::Result<()> {
-        self.records.put(record)
-    }
-
-    fn remove(&self, record: &[u8]) -> vfs::Result<()> {
-        match self.may_remove.load(Ordering::SeqCst) {
-            true => self.records.remove(record),
-            false => Err(vfs::Errno::EIO),
-        }
-    }
-
-    fn is_required(&self) -> bool {
-        true
-    }
-}
-
 #[test]
 fn rfc8881_8_4_2_1_grace_ends_when_those_that_did_not_return_have_no_record() {
-    let stable = Arc::new(Unremovable {
-        records: InMemory::default(),
-        may_remove: AtomicBool::new(false),
-    });
-    assert_eq!(stable.put(b"one that does not return"), Ok(()));
-    let world = World::new();
-    let time = world.clock.clone();
-    let state = State::new(Config {
-        boot: 2,
-        lease: LEASE,
-        clock: Arc::new(move || Duration::from_millis(time.load(Ordering::SeqCst))),
-        limits: Limits::default(),
-        stable: stable.clone(),
-        release: Arc::new(drop),
-    });
-    let world = World { state, ..world };
+    let stable = Arc::new(Faulty::new(true));
+    let record = b"one that does not return";
+    assert_eq!(stable.records.put(record), Ok(()));
+    let world = World::boot(2, Limits::default(), stable.clone());
     let client = world.v41("a").client(&world);
     world.pass(LEASE);
     assert_eq!(world.open(&client, "o", A, R, NONE), Err(Status::Grace));
-    stable.may_remove.store(true, Ordering::SeqCst);
+    stable.fails.store(false, Ordering::SeqCst);
     assert!(!world.state.in_grace());
     assert!(stable.list().is_empty());
     assert!(world.open(&client, "o", A, R, NONE).is_ok());

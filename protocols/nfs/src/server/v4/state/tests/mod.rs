@@ -2,6 +2,7 @@
 
 mod clients;
 mod delegations;
+mod faulty;
 mod grace;
 mod leases;
 mod locks;
@@ -49,7 +50,7 @@ impl Tree for TestTree {
 /// A state, with its clock and storage, and the files and locks that it released.
 struct World {
     state: State<TestTree>,
-    stable: Arc<InMemory>,
+    stable: Arc<dyn Stable>,
     clock: Arc<AtomicU64>,
     gone: Arc<Mutex<Vec<Released<TestTree>>>>,
 }
@@ -60,10 +61,10 @@ impl World {
     }
 
     fn with(limits: Limits) -> World {
-        World::boot(1, limits, Arc::default())
+        World::boot(1, limits, Arc::new(InMemory::default()))
     }
 
-    fn boot(boot: u32, limits: Limits, stable: Arc<InMemory>) -> World {
+    fn boot(boot: u32, limits: Limits, stable: Arc<dyn Stable>) -> World {
         let clock = Arc::new(AtomicU64::new(1_000_000));
         let gone = Arc::new(Mutex::new(Vec::new()));
         let (time, bin) = (clock.clone(), gone.clone());
