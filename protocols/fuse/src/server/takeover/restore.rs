@@ -13,7 +13,7 @@ use super::super::handles::{HandleLocks, Open};
 use super::super::init::Negotiated;
 use super::super::io_modes::{IoMode, IoModeRef};
 use super::super::lock::{LockRecord, MountLocks};
-use super::super::nodes::NodeCounts;
+use super::super::nodes::{NodeRef, SavedNode};
 use super::{
     FILE_WORDS, FileKeeper, FileRecord, LOCK_WORDS, NODE_WORDS, OpenNodes, Place, Records,
 };
@@ -169,26 +169,29 @@ impl Session {
     fn restore_nodes(&self, records: &Records) -> Result<()> {
         let any = self.nodes.get(FIRST, ROOT_ID)?.node;
         // A node whose record was being replaced has two.
-        let mut found: HashMap<u64, (Place, NodeCounts)> = HashMap::new();
+        let mut found: HashMap<u64, (Place, SavedNode)> = HashMap::new();
         for (place, words) in records.nodes.all::<NODE_WORDS>(&records.memory) {
-            let counts = NodeCounts {
+            let saved = SavedNode {
                 nodeid: words[0],
+                node: NodeRef {
+                    node: any.clone(),
+                    device: words[2],
+                },
                 lookups: (words[1] >> 32) as u32,
                 generation: words[1] as u32,
-                device: words[2],
             };
-            let newer = |(_, older): &(Place, NodeCounts)| counts.lookups >= older.lookups;
-            if counts.nodeid == ROOT_ID
-                || counts.lookups == 0
-                || !found.get(&counts.nodeid).is_none_or(newer)
+            let newer = |(_, older): &(Place, SavedNode)| saved.lookups >= older.lookups;
+            if saved.nodeid == ROOT_ID
+                || saved.lookups == 0
+                || !found.get(&saved.nodeid).is_none_or(newer)
             {
                 records.remove_node(place);
-            } else if let Some((older, _)) = found.insert(counts.nodeid, (place, counts)) {
+            } else if let Some((older, _)) = found.insert(saved.nodeid, (place, saved)) {
                 records.remove_node(older);
             }
         }
-        for (place, counts) in found.into_values() {
-            self.nodes.restore_recorded(FIRST, &any, (place, &counts));
+        for (place, saved) in found.into_values() {
+            self.nodes.restore_recorded(FIRST, place, saved);
         }
         Ok(())
     }
