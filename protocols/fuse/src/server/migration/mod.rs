@@ -20,25 +20,26 @@
 mod format;
 mod paths;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use vfs::lock::{Lock, LockFamily, Owner};
-use vfs::{AttrMask, Call, Caller, Cx, Errno, File, Kind, Name, Node, NodeId, OpenFlags, Patience};
+use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, Name, Node, NodeId, Patience};
 
 use self::format::{Fixed, Location, LockState, NodeState, OpenState, Reader, Writer, invalid};
 use self::paths::{Names, is_removed};
 use super::Session;
-use super::handles::{HandleLocks, Open};
+use super::handles::Open;
 use super::init::Negotiated;
 use super::io_modes::IoMode;
 use super::lock::LockOwnerId;
 use super::nodes::{NodeRef, SavedNode};
+use super::open::Reopened;
 use super::table::Incarnation;
-use crate::numbers::{InitFlags, MINOR, OLDEST_MINOR, ROOT_ID};
+use crate::numbers::{MINOR, OLDEST_MINOR, ROOT_ID};
 
 /// The way in which nodes are found again after a migration, with virtiofsd's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,7 +197,7 @@ impl Session {
         let mut opens = self.handles.snapshot(incarnation, |fh, open| {
             let state = OpenState {
                 fh,
-                nodeid: self.nodes.nodeid_of(open.node().id()),
+                nodeid: open.nodeid,
                 flags: open.flags,
                 direct: open
                     .io_mode
@@ -240,8 +241,7 @@ impl Session {
             .iter()
             .map(|node| (node.node.node.id(), node))
             .collect();
-        let opened: std::collections::HashSet<u64> =
-            opens.iter().map(|(open, _)| open.nodeid).collect();
+        let opened: HashSet<u64> = opens.iter().map(|(open, _)| open.nodeid).collect();
         let mut lost = Vec::new();
         for node in known.iter().filter(|node| node.nodeid != ROOT_ID) {
             let found = match self.options.migration.mode {
@@ -266,7 +266,7 @@ impl Session {
     ) -> Vec<LockState> {
         let mut locks = Vec::new();
         let mut released = self.released.lock();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         for (state, open) in opens.iter().filter(|(state, _)| state.locks) {
             if !seen.insert(state.nodeid) {
                 continue;
@@ -588,54 +588,26 @@ impl Load<'_> {
             .report(&lost, "open file of node", "cannot be opened again")
     }
 
-    /// Opens a file as it was open, without a permission check: the client was permitted to, and
-    /// the mode may have changed since.
     fn open(
         &self,
         agreed: Negotiated,
         state: &OpenState,
         node: &Arc<dyn Node>,
     ) -> vfs::Result<Open> {
-        let flags = state.flags - OpenFlags::TRUNC - OpenFlags::EXCL - OpenFlags::OWNER;
-        let file = match node.open(self.cx, flags) {
-            Err(Errno::EPERM) => node.open(self.cx, flags - OpenFlags::NOATIME),
-            // Its mode no longer permits to execute it.
-            Err(Errno::EACCES) if flags == OpenFlags::EXEC => node.open(self.cx, OpenFlags::READ),
-            opened => opened,
-        }?;
-        let appends = node.kind() == Kind::File
-            && flags.contains(OpenFlags::WRITE | OpenFlags::APPEND)
-            && !agreed.has(InitFlags::WRITEBACK_CACHE);
-        let in_place: Option<Arc<dyn File>> = match appends {
-            true => {
-                let sync = flags & (OpenFlags::SYNC | OpenFlags::DSYNC);
-                Some(node.open(self.cx, OpenFlags::WRITE | sync)?)
-            }
-            false => None,
-        };
-        let io_mode = match &self.session.io_modes {
-            Some(io_modes) => {
-                let mode = match state.direct {
-                    true => IoMode::Direct,
-                    false => IoMode::Cached,
-                };
-                let choose = |_: Option<&dyn super::BackingRegistry>| (mode, None);
-                io_modes.acquire(self.incarnation, state.nodeid, flags, choose, || None)?
-            }
-            None => None,
-        };
-        let locks = HandleLocks::new(node.clone(), self.session.mount_locks());
-        if state.locks {
-            locks.record_request();
-        }
-        Ok(Open {
-            locks,
-            file,
-            flags: state.flags,
-            in_place,
-            io_mode,
+        let reopened = Reopened {
             nodeid: state.nodeid,
-        })
+            flags: state.flags,
+            io_mode: match state.direct {
+                true => IoMode::Direct,
+                false => IoMode::Cached,
+            },
+        };
+        let session = self.session;
+        let open = session.reopen(self.cx, self.incarnation, agreed, node.clone(), &reopened)?;
+        if state.locks {
+            open.locks.record_request();
+        }
+        Ok(open)
     }
 
     fn load_locks(&self, reader: &mut Reader<'_>) -> io::Result<()> {

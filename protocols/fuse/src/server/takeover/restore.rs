@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use vfs::{AttrMask, Call, Caller, Cx, Errno, File, Kind, NodeId, OpenFlags, Result};
+use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, NodeId, OpenFlags, Result};
 
 use super::super::Session;
-use super::super::handles::{HandleLocks, Open};
+use super::super::handles::Open;
 use super::super::init::Negotiated;
 use super::super::io_modes::{IoMode, IoModeRef};
 use super::super::lock::{LockRecord, MountLocks};
 use super::super::nodes::{NodeRef, SavedNode};
+use super::super::open::Reopened;
 use super::{
     FILE_WORDS, FileKeeper, FileRecord, LOCK_WORDS, NODE_WORDS, OpenNodes, Place, Records,
 };
@@ -66,12 +67,6 @@ impl FileRecord {
             backing: u32::try_from(backing).ok()?,
             opened_by,
         })
-    }
-
-    /// Returns the flags to open the file with again: it exists, and keeps its contents.
-    fn open_flags(&self) -> Option<OpenFlags> {
-        let once = OpenFlags::TRUNC | OpenFlags::EXCL | OpenFlags::OWNER;
-        OpenFlags::from_bits(self.flags).map(|flags| flags - once)
     }
 
     fn io_mode(&self) -> Option<IoMode> {
@@ -235,27 +230,12 @@ impl Session {
 
     fn open_again(&self, cx: &Cx<'_>, record: &FileRecord, agreed: Negotiated) -> Result<Open> {
         let node = self.nodes.get(FIRST, record.nodeid)?.node;
-        let flags = record.open_flags().ok_or(Errno::EINVAL)?;
-        let mode = record.io_mode().ok_or(Errno::EINVAL)?;
-        let file = node.open(cx, flags)?;
-        let appends = flags.contains(OpenFlags::WRITE | OpenFlags::APPEND);
-        let in_place = appends && !agreed.has(InitFlags::WRITEBACK_CACHE);
-        let in_place = in_place.then(|| -> Result<Arc<dyn File>> {
-            let durable = flags & (OpenFlags::SYNC | OpenFlags::DSYNC);
-            node.open(cx, OpenFlags::WRITE | durable)
-        });
-        let io_mode = match &self.io_modes {
-            Some(modes) => modes.acquire(FIRST, record.nodeid, flags, |_| (mode, None), || None)?,
-            None => None,
-        };
-        Ok(Open {
-            locks: HandleLocks::new(node, self.mount_locks()),
-            file,
-            flags,
-            in_place: in_place.transpose()?,
-            io_mode,
+        let reopened = Reopened {
             nodeid: record.nodeid,
-        })
+            flags: OpenFlags::from_bits(record.flags).ok_or(Errno::EINVAL)?,
+            io_mode: record.io_mode().ok_or(Errno::EINVAL)?,
+        };
+        self.reopen(cx, FIRST, agreed, node, &reopened)
     }
 
     /// Takes locks again. The files of a node of which others have locked a part are lost: their
