@@ -26,16 +26,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use vfs::lock::{Lock, LockFamily, Owner};
+use vfs::lock::{Lock, Owner};
 use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, Name, Node, NodeId, Patience};
 
-use self::format::{Fixed, Location, LockState, NodeState, OpenState, Reader, Writer, invalid};
+use self::format::{Fixed, Location, NodeState, OpenState, Reader, Writer, invalid};
 use self::paths::{Names, is_removed};
 use super::Session;
 use super::handles::Open;
 use super::init::Negotiated;
 use super::io_modes::IoMode;
-use super::lock::LockOwnerId;
+use super::lock::LockRecord;
 use super::nodes::{NodeRef, SavedNode};
 use super::open::Reopened;
 use super::table::Incarnation;
@@ -263,7 +263,7 @@ impl Session {
         &self,
         cx: &Cx<'_>,
         opens: &[(OpenState, Arc<Open>)],
-    ) -> Vec<LockState> {
+    ) -> Vec<LockRecord> {
         let mut locks = Vec::new();
         let mut released = self.released.lock();
         let mut seen = HashSet::new();
@@ -273,18 +273,7 @@ impl Session {
             }
             let client = open.locks.mount_locks.client;
             for lock in self.export.locks.held_by(open.node().id(), client) {
-                let Some(owner) = LockOwnerId::number_of(&lock.owner.id) else {
-                    continue;
-                };
-                locks.push(LockState {
-                    nodeid: state.nodeid,
-                    family: lock.family,
-                    kind: lock.kind,
-                    start: lock.start,
-                    end: lock.end,
-                    owner,
-                    pid: lock.owner.pid,
-                });
+                locks.push(LockRecord::of(state.nodeid, &lock));
                 released.push((open.locks.node.clone(), lock));
             }
             let ours = |owner: &Owner| owner.client == client;
@@ -623,29 +612,15 @@ impl Load<'_> {
         for _ in 0..reader.count(MAX_LOCKS, "locks")? {
             let state = reader.lock()?;
             // Locks end with the open files through which they were requested.
-            let Some(open) = locked.get(&state.nodeid) else {
-                lost.push(state.nodeid);
+            let Some(open) = locked.get(&state.node) else {
+                lost.push(state.node);
                 continue;
             };
-            let id = match state.family {
-                LockFamily::Posix => LockOwnerId::posix(state.owner),
-                LockFamily::Flock => LockOwnerId::flock(state.owner),
-            };
-            let lock = Lock {
-                family: state.family,
-                start: state.start,
-                end: state.end,
-                kind: state.kind,
-                owner: Owner {
-                    client: open.locks.mount_locks.client,
-                    id: id.bytes().into(),
-                    pid: state.pid,
-                },
-            };
+            let lock = state.lock(open.locks.mount_locks.client);
             let locks = &self.session.export.locks;
             if let Err(errno) = locks.lock(&cx, open.node(), lock, false) {
                 tracing::debug!(client = self.session.client, ?state, ?errno, "not locked");
-                lost.push(state.nodeid);
+                lost.push(state.node);
             }
         }
         self.session
