@@ -24,7 +24,6 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fuse::server::Records;
 use serde_json::json;
 use transports::Listener;
 use transports::fusedev::{Mount, MountFlag, MountOptions};
@@ -259,8 +258,6 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         collectors: options.otlp.map_or_else(Vec::new, |otlp| otlp.addresses()),
         limit: shutdown_timeout(&options.source),
         can_be_taken_over: options.can_be_taken_over && args.record_trace.is_none(),
-        channels: Vec::new(),
-        records: None,
     };
     hold(&mut mount, options.sandbox)
 }
@@ -300,14 +297,7 @@ struct FuseMount<'a> {
     limit: Duration,
     /// Whether another process can continue the mount.
     can_be_taken_over: bool,
-    /// The descriptors that each process serves, by number.
-    channels: Vec<OwnedFd>,
-    /// The memory of the records.
-    records: Option<OwnedFd>,
 }
-
-/// Maximum number of descriptors to serve: more than processors.
-const MAX_CHANNELS: usize = 8192;
 
 impl HeldMount for FuseMount<'_> {
     fn mount(&mut self, read_only: bool) -> Result<(), Failure> {
@@ -341,45 +331,12 @@ impl HeldMount for FuseMount<'_> {
         self.can_be_taken_over
     }
 
-    fn channel(&mut self, number: usize) -> io::Result<OwnedFd> {
-        if number >= MAX_CHANNELS {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        while self.channels.len() <= number {
-            let device = self.descriptor()?;
-            self.channels.push(device);
-        }
-        self.channels[number].try_clone()
-    }
-
-    fn records(&mut self) -> io::Result<OwnedFd> {
-        if !self.can_be_taken_over {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        let records = match self.records.take() {
-            Some(records) => records,
-            None => sys::shared_memory::create("barge-records", Records::WORDS)?,
-        };
-        self.records.insert(records).try_clone()
-    }
-
-    fn has_records(&self) -> bool {
-        // The first process may have found that it can keep none.
-        self.records.is_some() && !self.channels.is_empty()
-    }
-
     fn abort(&self) {
         if let Some(mount) = &self.mount
             && let Err(error) = mount.abort()
         {
             tracing::error!("{}: {error}", self.dir.display());
         }
-    }
-
-    fn forget_records(&mut self) {
-        self.channels.clear();
-        self.records = None;
-        self.can_be_taken_over = false;
     }
 
     fn served(&self) {
