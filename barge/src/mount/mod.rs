@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -364,23 +364,32 @@ fn shutdown_timeout(source: &Source) -> Duration {
     }
 }
 
-/// Runs `what` on a thread. Returns `None` if that takes longer than `time`; the thread then
-/// continues until this process exits.
+/// Interval of checks whether a wait is over.
+const CHECK_OVER: Duration = Duration::from_millis(50);
+
+/// Runs `what` on a thread. Returns `None` if that takes longer than `time`, or soon after
+/// `is_over` returns true; the thread then continues until this process exits.
 fn with_timeout<T: Send + 'static>(
     time: Duration,
+    is_over: impl Fn() -> bool,
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || sender.send(what()));
-    receiver.recv_timeout(time).ok()
+    let start = Instant::now();
+    loop {
+        let left = time.saturating_sub(start.elapsed());
+        match receiver.recv_timeout(left.min(CHECK_OVER)) {
+            Ok(result) => return Some(result),
+            Err(RecvTimeoutError::Timeout) if !left.is_zero() && !is_over() => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 fn warn_not_synced(dir: &Path, why: &dyn std::fmt::Display) {
     tracing::warn!("{}: not synchronized: {why}", dir.display());
 }
-
-/// Interval of checks whether the process that serves has ended.
-const CHECK_ENDED: Duration = Duration::from_millis(50);
 
 /// Unmounts after a sync of the file system. If the sync takes longer than `limit`, or the process
 /// that serves has `ended`, requests of programs fail at once.
@@ -393,16 +402,8 @@ fn sync_and_unmount(
     // A process of its own: a thread that waits in the kernel for replies could not be killed.
     let mut sync = Command::new("sync");
     sync.arg("-f").arg(dir).stderr(Stdio::null());
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || sender.send(sync.status()));
-    let start = Instant::now();
-    let synced = loop {
-        match receiver.recv_timeout(CHECK_ENDED) {
-            Ok(status) => break Some(status),
-            Err(_) if start.elapsed() >= limit || ended.load(Ordering::Acquire) => break None,
-            Err(_) => {}
-        }
-    };
+    let has_ended = || ended.load(Ordering::Acquire);
+    let synced = with_timeout(limit, has_ended, move || sync.status());
     match &synced {
         Some(Ok(status)) if status.success() => {}
         Some(Ok(status)) => warn_not_synced(dir, status),
