@@ -1,7 +1,7 @@
 //! The two processes of a mount. The first one, the *holder*, mounts, unmounts and handles signals.
 //! It starts the second one, which confines itself, opens the source and serves the mount.
 //!
-//! If the second process keeps records of the mount ([`HeldMount::records`]), the holder starts
+//! If the second process keeps records of the mount ([`fuse::server::Records`]), the holder starts
 //! another one when it ends early, or when another version of the program is to serve. The new one
 //! gets the same descriptors, and the records, which the holder itself never reads.
 
@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use concurrency::ThreadPool;
-use fuse::server::FileKeeper;
+use fuse::server::{FileKeeper, Records};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 use rustix::io::Errno;
@@ -138,27 +138,8 @@ pub(crate) trait HeldMount {
         false
     }
 
-    /// Returns the descriptor with this number, the same for each process that serves. It stays
-    /// open here, so that requests that were read from it stay unanswered if a process ends.
-    fn channel(&mut self, _number: usize) -> io::Result<OwnedFd> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Returns the memory of the records, the same for each process that serves.
-    fn records(&mut self) -> io::Result<OwnedFd> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Returns whether a process that serves keeps records.
-    fn has_records(&self) -> bool {
-        false
-    }
-
     /// Makes all requests fail from now on. The mount stays.
     fn abort(&self) {}
-
-    /// Closes the descriptors for another process that serves: there will be none.
-    fn forget_records(&mut self) {}
 
     /// Is called when the mount is served.
     fn served(&self) {}
@@ -171,6 +152,41 @@ pub(crate) trait HeldMount {
     /// Unmounts, after a signal to stop. Open files may stay open. `ended` tells whether the
     /// process that serves has ended: no request is answered then.
     fn unmount(&mut self, ended: &AtomicBool) -> Result<(), Failure>;
+}
+
+/// The descriptors that each process that serves gets, so that another one can replace it.
+#[derive(Default)]
+struct SharedDescriptors {
+    /// The descriptors to serve, by number. They stay open here, so that requests that were read
+    /// from them stay unanswered if a process ends.
+    channels: Vec<OwnedFd>,
+    /// The memory of the records.
+    records: Option<OwnedFd>,
+}
+
+/// Maximum number of descriptors to serve: more than processors.
+const MAX_CHANNELS: usize = 8192;
+
+impl SharedDescriptors {
+    /// Returns the descriptor of `mount` with this number.
+    fn channel(&mut self, number: usize, mount: &mut dyn HeldMount) -> io::Result<OwnedFd> {
+        if number >= MAX_CHANNELS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        while self.channels.len() <= number {
+            self.channels.push(mount.descriptor()?);
+        }
+        self.channels[number].try_clone()
+    }
+
+    /// Returns the memory of the records.
+    fn records(&mut self) -> io::Result<OwnedFd> {
+        let records = match self.records.take() {
+            Some(records) => records,
+            None => sys::shared_memory::create("barge-records", Records::WORDS)?,
+        };
+        self.records.insert(records).try_clone()
+    }
 }
 
 /// The options of the process that serves.
@@ -264,6 +280,7 @@ pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> Comma
         sys::limits::raise_descriptors();
     }
     let mut held = Held {
+        shared: mount.can_be_taken_over().then(SharedDescriptors::default),
         mount,
         namespaces: ChildNamespaces::new(sandbox)?,
         sender,
@@ -280,7 +297,7 @@ pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> Comma
     let end = held.run(&receiver)?;
     drop(signals);
     // Otherwise it was unmounted, or its descriptors end with the process that served.
-    if held.state == State::Ready && held.mount.has_records() && !matches!(end, End::Exit(0)) {
+    if held.state == State::Ready && held.has_records() && !matches!(end, End::Exit(0)) {
         match held.stopping {
             // No process could serve the unmount.
             true => drop(held.mount.unmount(&AtomicBool::new(true))),
@@ -300,6 +317,8 @@ pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> Comma
 /// A mount and the process that serves it.
 struct Held<'a> {
     mount: &'a mut dyn HeldMount,
+    /// The descriptors for another process that serves, if there may be one.
+    shared: Option<SharedDescriptors>,
     namespaces: ChildNamespaces,
     /// For all that happens to it.
     sender: Sender<Event>,
@@ -419,6 +438,13 @@ impl Held<'_> {
         }
     }
 
+    /// Returns whether a process that serves keeps records. The first one may have found that it
+    /// can keep none, and requests no channel then.
+    fn has_records(&self) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_some_and(|all| all.records.is_some() && !all.channels.is_empty())
+    }
+
     /// Returns whether a process serves the mount.
     fn serves(&self) -> bool {
         let server = self.server.as_ref();
@@ -430,7 +456,7 @@ impl Held<'_> {
     fn pause_after(&mut self, end: End, serves_since: Option<Instant>) -> Result<Duration, End> {
         let replaced = self.upgrading && serves_since.is_some();
         let finished = matches!(end, End::Exit(0)) && !replaced;
-        let continues = self.state == State::Ready && self.mount.has_records();
+        let continues = self.state == State::Ready && self.has_records();
         if finished || !continues {
             return Err(end);
         }
@@ -471,7 +497,7 @@ impl Held<'_> {
     /// Unmounts, and tells the process that serves to finish.
     fn stop(&mut self) -> Result<(), Failure> {
         // If the process ends meanwhile, requests fail, as the unmount waits for them.
-        self.mount.forget_records();
+        self.shared = None;
         let ended = self.server.as_ref().map(|server| server.ended.clone());
         self.mount.unmount(&ended.unwrap_or_default())?;
         if let Some(server) = &self.server {
@@ -483,16 +509,14 @@ impl Held<'_> {
 
     /// Tells the process that serves to end in favour of the installed program.
     fn upgrade(&mut self) {
-        if !self.mount.has_records() || !self.serves() || self.program.is_none() {
+        let can_be_replaced = self.has_records() && self.serves() && self.program.is_some();
+        let Some(server) = self.server.as_ref().filter(|_| can_be_replaced) else {
             tracing::warn!("SIGHUP ignored: this mount continues with the program that serves it");
             return;
-        }
-        let server = self.server.as_ref();
-        if let Some(server) = server {
-            self.upgrading = true;
-            // It may have ended, and is replaced then, too.
-            let _ = message::send(server.channel.as_fd(), &Order::HandOver, None);
-        }
+        };
+        self.upgrading = true;
+        // It may have ended, and is replaced then, too.
+        let _ = message::send(server.channel.as_fd(), &Order::HandOver, None);
     }
 
     /// Serves a request. Returns the reply and the descriptor to pass.
@@ -500,6 +524,18 @@ impl Held<'_> {
         let is_successor = self.state == State::Ready;
         let reply = match request {
             MountRequest::Keeper => return self.start_keeper(),
+            MountRequest::Channel(number) => {
+                let channel = match &mut self.shared {
+                    Some(shared) => shared.channel(number, self.mount)?,
+                    None => self.mount.descriptor()?,
+                };
+                return Ok((Reply::Descriptor, Some(channel)));
+            }
+            MountRequest::Records => {
+                let shared = self.shared.as_mut();
+                let records = shared.ok_or(io::ErrorKind::Unsupported)?.records()?;
+                return Ok((Reply::Descriptor, Some(records)));
+            }
             MountRequest::Notifier => {
                 let server = self.server.as_mut().ok_or(Errno::PERM)?;
                 if std::mem::replace(&mut server.has_notifier, true) {
@@ -684,7 +720,6 @@ impl State {
                 Ok((Reply::Done, None))
             }
             MountRequest::Descriptor => Ok((Reply::Descriptor, Some(mount.descriptor()?))),
-            MountRequest::Channel(number) => Ok((Reply::Descriptor, Some(mount.channel(number)?))),
             MountRequest::Notifier => {
                 let device = mount.descriptor()?;
                 let (here, there) = message::pair()?;
@@ -693,7 +728,6 @@ impl State {
                 thread.spawn(relay)?;
                 Ok((Reply::Descriptor, Some(there)))
             }
-            MountRequest::Records => Ok((Reply::Descriptor, Some(mount.records()?))),
             MountRequest::Listener => {
                 let listener = mount.listener().ok_or(io::ErrorKind::NotFound)?;
                 let addr = listener.addr().to_string();
@@ -708,6 +742,8 @@ impl State {
             }
             MountRequest::Mount { .. }
             | MountRequest::Ready
+            | MountRequest::Channel(_)
+            | MountRequest::Records
             | MountRequest::Keeper
             | MountRequest::Kept(_)
             | MountRequest::TakenOver
@@ -927,10 +963,6 @@ mod tests {
             Ok(message::pair()?.0)
         }
 
-        fn has_records(&self) -> bool {
-            true
-        }
-
         fn unmount(&mut self, _ended: &AtomicBool) -> Result<(), Failure> {
             Ok(())
         }
@@ -939,8 +971,11 @@ mod tests {
     #[test]
     fn an_installed_program_that_declines_is_replaced_by_the_old_one() {
         let mut mount = Counter(1);
+        let mut shared = SharedDescriptors::default();
+        assert!(shared.channel(0, &mut mount).is_ok() && shared.records().is_ok());
         let mut held = Held {
             mount: &mut mount,
+            shared: Some(shared),
             namespaces: ChildNamespaces::new(None).expect("none"),
             sender: mpsc::channel().0,
             program: None,

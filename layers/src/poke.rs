@@ -818,7 +818,7 @@ impl Layer for Pokes {
         mode: Mode,
     ) -> Result<Entry> {
         if is_agent(cx) {
-            return self.create_again(inner, cx, name, kind_of(&what));
+            return self.create_again(inner, cx, name, what.kind());
         }
         let entry = self.change_name(
             cx,
@@ -1040,17 +1040,4 @@ impl Layer for Pokes {
     forward! { with refuse: tmpfile copy }
 
     forward! { capabilities id above }
-}
-
-/// Returns the kind of a new node.
-fn kind_of(what: &NewNode<'_>) -> Kind {
-    match what {
-        NewNode::File => Kind::File,
-        NewNode::Directory => Kind::Directory,
-        NewNode::Symlink(_) => Kind::Symlink,
-        NewNode::Fifo => Kind::Fifo,
-        NewNode::Socket => Kind::Socket,
-        NewNode::CharDevice(_) => Kind::CharDevice,
-        NewNode::BlockDevice(_) => Kind::BlockDevice,
-    }
 }

@@ -317,6 +317,21 @@ pub enum NewNode<'a> {
     BlockDevice(Device),
 }
 
+impl NewNode<'_> {
+    /// Returns the kind of the node.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            NewNode::File => Kind::File,
+            NewNode::Directory => Kind::Directory,
+            NewNode::Symlink(_) => Kind::Symlink,
+            NewNode::Fifo => Kind::Fifo,
+            NewNode::Socket => Kind::Socket,
+            NewNode::CharDevice(_) => Kind::CharDevice,
+            NewNode::BlockDevice(_) => Kind::BlockDevice,
+        }
+    }
+}
+
 /// The permissions of a new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {

@@ -20,11 +20,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fuse::server::Records;
 use serde_json::json;
 use transports::Listener;
 use transports::fusedev::{Mount, MountFlag, MountOptions};
@@ -259,8 +258,6 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
         collectors: options.otlp.map_or_else(Vec::new, |otlp| otlp.addresses()),
         limit: shutdown_timeout(&options.source),
         can_be_taken_over: options.can_be_taken_over && args.record_trace.is_none(),
-        channels: Vec::new(),
-        records: None,
     };
     hold(&mut mount, options.sandbox)
 }
@@ -300,14 +297,7 @@ struct FuseMount<'a> {
     limit: Duration,
     /// Whether another process can continue the mount.
     can_be_taken_over: bool,
-    /// The descriptors that each process serves, by number.
-    channels: Vec<OwnedFd>,
-    /// The memory of the records.
-    records: Option<OwnedFd>,
 }
-
-/// Maximum number of descriptors to serve: more than processors.
-const MAX_CHANNELS: usize = 8192;
 
 impl HeldMount for FuseMount<'_> {
     fn mount(&mut self, read_only: bool) -> Result<(), Failure> {
@@ -341,45 +331,12 @@ impl HeldMount for FuseMount<'_> {
         self.can_be_taken_over
     }
 
-    fn channel(&mut self, number: usize) -> io::Result<OwnedFd> {
-        if number >= MAX_CHANNELS {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        while self.channels.len() <= number {
-            let device = self.descriptor()?;
-            self.channels.push(device);
-        }
-        self.channels[number].try_clone()
-    }
-
-    fn records(&mut self) -> io::Result<OwnedFd> {
-        if !self.can_be_taken_over {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        let records = match self.records.take() {
-            Some(records) => records,
-            None => sys::shared_memory::create("barge-records", Records::WORDS)?,
-        };
-        self.records.insert(records).try_clone()
-    }
-
-    fn has_records(&self) -> bool {
-        // The first process may have found that it can keep none.
-        self.records.is_some() && !self.channels.is_empty()
-    }
-
     fn abort(&self) {
         if let Some(mount) = &self.mount
             && let Err(error) = mount.abort()
         {
             tracing::error!("{}: {error}", self.dir.display());
         }
-    }
-
-    fn forget_records(&mut self) {
-        self.channels.clear();
-        self.records = None;
-        self.can_be_taken_over = false;
     }
 
     fn served(&self) {
@@ -407,23 +364,32 @@ fn shutdown_timeout(source: &Source) -> Duration {
     }
 }
 
-/// Runs `what` on a thread. Returns `None` if that takes longer than `time`; the thread then
-/// continues until this process exits.
+/// Interval of checks whether a wait is over.
+const CHECK_OVER: Duration = Duration::from_millis(50);
+
+/// Runs `what` on a thread. Returns `None` if that takes longer than `time`, or soon after
+/// `is_over` returns true; the thread then continues until this process exits.
 fn with_timeout<T: Send + 'static>(
     time: Duration,
+    is_over: impl Fn() -> bool,
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || sender.send(what()));
-    receiver.recv_timeout(time).ok()
+    let start = Instant::now();
+    loop {
+        let left = time.saturating_sub(start.elapsed());
+        match receiver.recv_timeout(left.min(CHECK_OVER)) {
+            Ok(result) => return Some(result),
+            Err(RecvTimeoutError::Timeout) if !left.is_zero() && !is_over() => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 fn warn_not_synced(dir: &Path, why: &dyn std::fmt::Display) {
     tracing::warn!("{}: not synchronized: {why}", dir.display());
 }
-
-/// Interval of checks whether the process that serves has ended.
-const CHECK_ENDED: Duration = Duration::from_millis(50);
 
 /// Unmounts after a sync of the file system. If the sync takes longer than `limit`, or the process
 /// that serves has `ended`, requests of programs fail at once.
@@ -436,16 +402,8 @@ fn sync_and_unmount(
     // A process of its own: a thread that waits in the kernel for replies could not be killed.
     let mut sync = Command::new("sync");
     sync.arg("-f").arg(dir).stderr(Stdio::null());
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || sender.send(sync.status()));
-    let start = Instant::now();
-    let synced = loop {
-        match receiver.recv_timeout(CHECK_ENDED) {
-            Ok(status) => break Some(status),
-            Err(_) if start.elapsed() >= limit || ended.load(Ordering::Acquire) => break None,
-            Err(_) => {}
-        }
-    };
+    let has_ended = || ended.load(Ordering::Acquire);
+    let synced = with_timeout(limit, has_ended, move || sync.status());
     match &synced {
         Some(Ok(status)) if status.success() => {}
         Some(Ok(status)) => warn_not_synced(dir, status),

@@ -198,7 +198,7 @@ pub(super) fn serve(
         let _ = receiver.recv_timeout(service::CLOSE_TIMEOUT);
     }
     let pages = options.page_cache.is_some();
-    let synced = with_timeout(limit, move || {
+    let finish = move || {
         // Writes through memory maps may arrive after the last close.
         let synced = match pages {
             true => fs.sync(&Cx::new(&Caller::ROOT, &Call::detached())),
@@ -209,7 +209,8 @@ pub(super) fn serve(
         // The source closes its session with the server and may wait for it.
         drop((fs, server, engine));
         synced
-    });
+    };
+    let synced = with_timeout(limit, || false, finish);
     match synced {
         Some(Ok(())) => {}
         Some(Err(errno)) => warn_not_synced(&args.dir, &errno),

@@ -5,15 +5,15 @@
 //! memory. `control` serves the monitor's messages, `queue` is a queue, `chain` a request and its
 //! reply in guest memory, `memory` the guest's memory, `mem_table` a message about it,
 //! `dirty_log` the pages that the device wrote during a migration, `state_transfer` the device's
-//! state in one. A
-//! [`driver::Driver`] is the front end: it sends requests to the queues of a device, without a
-//! virtual machine.
+//! state in one. A [`driver::Driver`] is the front end: it sends requests to the queues of a
+//! device, without a virtual machine.
 //!
 //! Guest memory is shared and changes while it is accessed. It never becomes a `&[u8]`: data that
 //! is interpreted is copied once, and payloads are transferred between guest memory and files
 //! without being interpreted. This is one of the crates that may be unsafe, for that reason alone.
 //!
-//! Deliberately absent: any knowledge of the requests' meaning, and threads.
+//! Deliberately absent: any knowledge of the requests' meaning, and threads, except the one that
+//! transfers a device's state.
 //!
 //! Sources: the vhost-user protocol (QEMU, `docs/interop/vhost-user.rst`), virtio 1.3 (split
 //! virtqueues 2.7, file system device 5.11).

@@ -252,14 +252,14 @@ impl Ring for RunningQueue {
             let why = "expected at most as many requests as the queue has entries";
             Err(io::Error::new(ErrorKind::InvalidData, why))
         };
-        let mut chain = || spare.pop().unwrap_or_else(|| Box::new(Chain::new(memory)));
-        let chain = if let Some(head) = put_back.pop_front() {
+        let mut new_chain = || spare.pop().unwrap_or_else(|| Box::new(Chain::new(memory)));
+        let mut chain = if let Some(head) = put_back.pop_front() {
             if full {
                 return too_many();
             }
             let table = GuestAddress(queue.desc_table());
             let descriptors = descriptors_of(memory.map_ref(), table, longest, head);
-            fill(chain(), memory, head, descriptors.into_iter())
+            fill(new_chain(), memory, head, descriptors.into_iter())
         } else {
             let mut available = queue.iter(memory.map_ref()).map_err(queue_error)?;
             let Some(descriptors) = available.next() else {
@@ -270,10 +270,9 @@ impl Ring for RunningQueue {
             }
             let head = descriptors.head_index();
             // An indirect table must not be longer than the queue either (virtio 1.3, 2.7.5.3.1).
-            fill(chain(), memory, head, descriptors.take(longest.into()))
+            fill(new_chain(), memory, head, descriptors.take(longest.into()))
         };
         *in_flight += 1;
-        let mut chain = chain;
         drop(inner);
         chain.complete(frame);
         Ok(Some(chain))

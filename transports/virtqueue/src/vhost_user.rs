@@ -251,6 +251,20 @@ struct QueueSetup {
     running: Option<(Arc<RunningQueue>, JoinRing)>,
 }
 
+impl QueueSetup {
+    /// Stops the queue if it runs. Requests that wait are put back if it `may_start_again`, and
+    /// answered otherwise.
+    fn stop(&mut self, may_start_again: bool) {
+        if let Some((running, join)) = self.running.take() {
+            running.stop(may_start_again);
+            join();
+            self.next_avail = running.next_avail();
+            self.put_back = running.take_put_back();
+            self.call = running.take_call();
+        }
+    }
+}
+
 /// The addresses of its parts in the monitor's address space.
 #[derive(Clone, Copy)]
 struct Addresses {
@@ -355,27 +369,13 @@ impl Control {
 
     /// Stops a queue, which may start again.
     fn stop(&mut self, index: u32) -> Result<()> {
-        self.halt(index, true)
-    }
-
-    fn halt(&mut self, index: u32, may_start_again: bool) -> Result<()> {
-        let slot = self.queue_setup(index)?;
-        if let Some((running, stop)) = slot.running.take() {
-            running.stop(may_start_again);
-            stop();
-            slot.next_avail = running.next_avail();
-            slot.put_back = running.take_put_back();
-            slot.call = running.take_call();
-        }
+        self.queue_setup(index)?.stop(true);
         Ok(())
     }
 
     /// Stops all queues at the end of the device or at a reset.
     fn stop_all(&mut self) {
-        for index in 0..self.queues.len() {
-            // Cannot fail: the index is valid.
-            let _ = self.halt(index as u32, false);
-        }
+        self.queues.iter_mut().for_each(|slot| slot.stop(false));
     }
 
     fn set_memory(&mut self, memory: Memory) {
@@ -697,10 +697,15 @@ mod tests {
         control: Arc<Mutex<Control>>,
         device: std::thread::JoinHandle<io::Result<()>>,
         /// Stops the device when dropped.
-        _stop: UnixStream,
+        stop: UnixStream,
     }
 
     fn bench() -> Bench {
+        bench_with(Arc::new(|_, _| Ok(Box::new(|| {}))))
+    }
+
+    /// Returns a device whose rings `drive` serves.
+    fn bench_with(drive: Arc<ServeRing>) -> Bench {
         let (monitor, socket) = UnixStream::pair().expect("a pair");
         let (ours, stop) = UnixStream::pair().expect("a pair");
         let config = DeviceConfig {
@@ -708,14 +713,13 @@ mod tests {
             features: 0,
             config_space: Vec::new(),
         };
-        let drive: Arc<ServeRing> = Arc::new(|_, _| Ok(Box::new(|| {})));
         let device = Device::new(socket, "test", config, drive).expect("a device");
         let control = device.control.clone();
         Bench {
             monitor,
             control,
             device: std::thread::spawn(move || device.run(stop.as_fd())),
-            _stop: ours,
+            stop: ours,
         }
     }
 
@@ -856,6 +860,59 @@ mod tests {
             let control = bench.control.lock().expect("free");
             assert_eq!(control.memory.regions(), 0, "{body:x?}");
         }
+    }
+
+    #[test]
+    fn only_a_queue_that_may_start_again_gets_requests_back() {
+        // Whether the ring restarts, at each of its stops.
+        let stops = Arc::new(Mutex::new(Vec::new()));
+        let seen = stops.clone();
+        let bench = bench_with(Arc::new(move |_, ring| {
+            let seen = seen.clone();
+            Ok(Box::new(move || {
+                seen.lock().expect("free").push(ring.restarts());
+            }))
+        }));
+        bench.send(SET_MEM_TABLE, 1, &table(1, &[REGION]), &[&memory()]);
+        let started = || {
+            let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
+            let mut control = bench.control.lock().expect("free");
+            control.set_vring_num(0, 4)?;
+            let flags = VhostUserVringAddrFlags::empty();
+            control.set_vring_addr(0, flags, 0x5000, 0x5200, 0x5100, 0)?;
+            control.set_vring_kick(0, Some(kick.expect("an event").into()))?;
+            control.set_vring_enable(0, true)?;
+            assert!(control.queues[0].running.is_some());
+            Ok::<_, Error>(control)
+        };
+        let wait_for_memory = || {
+            while bench.guest_address(0x5000).is_none() {
+                std::thread::yield_now();
+            }
+        };
+        wait_for_memory();
+        let running = |what: fn(&mut Control) -> Result<()>| {
+            what(&mut started().expect("started")).expect("stopped");
+            std::mem::take(&mut *stops.lock().expect("free"))
+        };
+        assert_eq!(
+            running(|control| control.get_vring_base(0).map(drop)),
+            [true]
+        );
+        assert_eq!(
+            running(|control| control.set_vring_enable(0, false)),
+            [true]
+        );
+        assert_eq!(running(|control| control.set_vring_kick(0, None)), [true]);
+        assert_eq!(
+            running(VhostUserBackendReqHandlerMut::reset_device),
+            [false]
+        );
+        assert_eq!(running(|_| Ok(())), []);
+        // The end of the device.
+        drop(bench.stop);
+        bench.device.join().expect("no panic").expect("stopped");
+        assert_eq!(*stops.lock().expect("free"), [false]);
     }
 
     struct Text(Mutex<(Vec<u8>, usize)>);

@@ -91,12 +91,12 @@ impl MountLocks {
         restored
     }
 
-    /// Takes a lock that an earlier process has recorded. Returns false if that is not possible.
+    /// Takes a lock that an earlier process has recorded, after [`HandleLocks::record_request`].
+    /// Returns false if that is not possible.
     pub(super) fn restore(&self, open: &Open, record: &LockRecord) -> bool {
         let lock = record.lock(self.client);
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
-        open.locks.record_request();
         let taken = self
             .export
             .locks
@@ -150,17 +150,6 @@ impl LockOwnerId {
         LockOwnerId::of(LockFamily::Flock, number)
     }
 
-    /// Returns the bytes for the lock table.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// Returns the client's number in the lock table's id of one of its owners.
-    pub(super) fn number_of(id: &[u8]) -> Option<u64> {
-        let id: &[u8; 9] = id.try_into().ok()?;
-        id.last_chunk().map(|number| u64::from_le_bytes(*number))
-    }
-
     fn of(space: LockFamily, number: u64) -> LockOwnerId {
         let mut id = [0; 9];
         id[0] = match space {
@@ -186,17 +175,10 @@ impl RequestContext<'_> {
         let node = open.node().id();
         match args.kind {
             lock_kind::UNLCK => {
-                let unlocked = lock.clone();
-                let Lock {
-                    family: space,
-                    start,
-                    end,
-                    owner,
-                    ..
-                } = lock;
                 // First, because others get the lock at once.
-                recorded.record(node, &unlocked, false);
-                locks.unlock(&self.cx, open.node(), space, start, end, &owner)?;
+                recorded.record(node, &lock, false);
+                let (family, start, end) = (lock.family, lock.start, lock.end);
+                locks.unlock(&self.cx, open.node(), family, start, end, &lock.owner)?;
             }
             _ => {
                 open.locks.record_request();
@@ -280,17 +262,18 @@ struct RecordedLocks {
     nodes: Mutex<HashMap<NodeId, Vec<(LockRecord, Place)>>>,
 }
 
-/// A recorded lock.
+/// A lock for another process or another server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LockRecord {
-    pub(super) node: NodeId,
-    family: LockFamily,
-    kind: LockKind,
-    /// The owner's number.
-    owner: u64,
-    start: u64,
-    end: u64,
-    pid: u32,
+    /// The source's number of the node for another process, the client's for another server.
+    pub(super) node: u64,
+    pub(super) family: LockFamily,
+    pub(super) kind: LockKind,
+    /// The client's number of the owner.
+    pub(super) owner: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) pid: u32,
 }
 
 impl LockRecord {
@@ -329,7 +312,8 @@ impl LockRecord {
         [self.node, bits, self.owner, self.start, self.end, pid]
     }
 
-    fn of(node: NodeId, lock: &Lock) -> LockRecord {
+    /// Returns the record of `lock`, which an owner of this module has.
+    pub(super) fn of(node: u64, lock: &Lock) -> LockRecord {
         let number = lock.owner.id.get(1..).and_then(|id| id.try_into().ok());
         LockRecord {
             node,
@@ -342,7 +326,8 @@ impl LockRecord {
         }
     }
 
-    fn lock(&self, client: u64) -> Lock {
+    /// Returns the lock of the client with the number `client`.
+    pub(super) fn lock(&self, client: u64) -> Lock {
         Lock {
             family: self.family,
             start: self.start,

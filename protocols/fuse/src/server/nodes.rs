@@ -68,13 +68,26 @@ pub(super) struct NodeRef {
     pub(super) device: u64,
 }
 
-/// A node of a client that migrates.
+/// A node that the client has looked up at another server or process.
 #[derive(Clone)]
 pub(super) struct SavedNode {
     pub(super) nodeid: u64,
     pub(super) node: NodeRef,
     pub(super) lookups: u32,
     pub(super) generation: u32,
+}
+
+impl NodeEntry {
+    /// Returns an entry without a record.
+    fn new(node: NodeRef, lookups: u32, generation: u32) -> NodeEntry {
+        NodeEntry {
+            node,
+            lookups,
+            generation,
+            record: None,
+            unresolved: false,
+        }
+    }
 }
 
 /// The inode numbers of migrated nodes that the source numbers differently here.
@@ -139,28 +152,23 @@ impl Nodes {
         self.records = Some((records, fs));
     }
 
-    /// Inserts a node of an earlier process, which is found by its handle when it is first used.
-    /// `any` is some node.
+    /// Inserts a node of an earlier process, which is found by the handle in its record when it is
+    /// first used. Until then `saved` has another node.
     pub(super) fn restore_recorded(
         &self,
         incarnation: Incarnation,
-        any: &Arc<dyn Node>,
-        (place, node): (Place, &NodeCounts),
+        place: Place,
+        saved: SavedNode,
     ) {
-        let Some(mut shard) = self.table.shard(incarnation, node.nodeid) else {
+        let Some(mut shard) = self.table.shard(incarnation, saved.nodeid) else {
             return;
         };
         let restored = NodeEntry {
-            node: NodeRef {
-                node: any.clone(),
-                device: node.device,
-            },
-            lookups: node.lookups,
-            generation: node.generation,
             record: RecordPlace::new(place),
             unresolved: true,
+            ..NodeEntry::new(saved.node, saved.lookups, saved.generation)
         };
-        if shard.entries.insert(node.nodeid, restored).is_none() {
+        if shard.entries.insert(saved.nodeid, restored).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -175,15 +183,8 @@ impl Nodes {
     ) -> Result<()> {
         let mut shard = self.table.shard(incarnation, ROOT_ID).ok_or(Errno::EIO)?;
         self.root.store(node.id(), Ordering::Relaxed);
-        let root = NodeEntry {
-            node: NodeRef { node, device },
-            lookups: 1,
-            // Linux requires this.
-            generation: 0,
-            // A successor finds it without one.
-            record: None,
-            unresolved: false,
-        };
+        // Linux requires the generation 0. A successor finds the root without a record.
+        let root = NodeEntry::new(NodeRef { node, device }, 1, 0);
         if shard.entries.insert(ROOT_ID, root).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
@@ -300,13 +301,7 @@ impl Nodes {
                     return Err(Errno::ENFILE);
                 }
                 let generation = self.new_generation();
-                let mut looked = NodeEntry {
-                    node: known,
-                    lookups: 1,
-                    generation,
-                    record: None,
-                    unresolved: false,
-                };
+                let mut looked = NodeEntry::new(known, 1, generation);
                 if let Some(handle) = found {
                     self.record(nodeid, &mut looked, handle);
                 }
@@ -441,13 +436,7 @@ impl Nodes {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::ENFILE);
         }
-        let entry = NodeEntry {
-            node: saved.node,
-            lookups: saved.lookups,
-            generation: saved.generation,
-            record: None,
-            unresolved: false,
-        };
+        let entry = NodeEntry::new(saved.node, saved.lookups, saved.generation);
         shard.entries.insert(nodeid, entry);
         Ok(())
     }
@@ -504,14 +493,6 @@ impl Nodes {
             None => self.generations.fetch_add(1, Ordering::Relaxed),
         }
     }
-}
-
-/// The counts of a node of an earlier process.
-pub(super) struct NodeCounts {
-    pub(super) nodeid: u64,
-    pub(super) lookups: u32,
-    pub(super) generation: u32,
-    pub(super) device: u64,
 }
 
 #[cfg(test)]

@@ -5,15 +5,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use vfs::{
-    AttrMask, BackingRestrictions, Caller, Entry, Errno, File, Kind, Mode, Name, Node, OpenFlags,
-    Result, SetAttr,
+    AttrMask, BackingRestrictions, Caller, Cx, Entry, Errno, File, Kind, Mode, Name, Node,
+    OpenFlags, Result, SetAttr,
 };
 
-use super::RequestContext;
 use super::handles::{HandleLocks, Open, ReservedHandle};
+use super::init::Negotiated;
 use super::io_modes::{BackingRegistry, IoMode, IoModeRef};
 use super::lock::LockOwnerId;
 use super::nodes::NodeRef;
+use super::table::Incarnation;
+use super::{RequestContext, Session};
 use crate::convert;
 use crate::layout::{CreateIn, EntryOut, FlushIn, OpenIn, OpenOut, ReleaseIn};
 use crate::numbers::{Flags, Fopen, InitFlags, OPEN_KILL_SUIDGID, RELEASE_FLOCK_UNLOCK};
@@ -38,10 +40,8 @@ impl RequestContext<'_> {
             true => self.open_truncated(&*node, flags),
             false => node.open(&self.cx, flags),
         })?;
-        let open = self.with_io_mode(
-            self.header.nodeid,
-            self.open_of(self.header.nodeid, node, file, flags, in_place),
-        )?;
+        let open = self.open_of(self.header.nodeid, node, file, flags, in_place);
+        let open = self.with_io_mode(open)?;
         let opened = self.store_handle(reserved, open)?;
         self.reply(&[&opened.encode()])
     }
@@ -168,7 +168,7 @@ impl RequestContext<'_> {
         let in_place = self.open_in_place(&*entry.node, flags)?;
         let looked = self.entry_out(&up, &entry)?;
         let open = self.open_of(looked.nodeid, entry.node, file, flags, in_place);
-        let open = self.with_io_mode(looked.nodeid, open)?;
+        let open = self.with_io_mode(open)?;
         let opened = self.store_handle(reserved, open)?;
         self.reply(&[&looked.encode(), &opened.encode()])
     }
@@ -185,14 +185,9 @@ impl RequestContext<'_> {
     /// Opens the file without append for [`Open::writer`], if the client opens it with these flags.
     /// The other open has checked that the caller may write.
     fn open_in_place(&self, node: &dyn Node, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
-        let behind = self.negotiated.has(InitFlags::WRITEBACK_CACHE);
-        if behind
-            || node.kind() != Kind::File
-            || !flags.contains(OpenFlags::WRITE | OpenFlags::APPEND)
-        {
+        let Some(flags) = in_place_flags(self.negotiated, node, flags) else {
             return Ok(None);
-        }
-        let flags = OpenFlags::WRITE | (flags & (OpenFlags::SYNC | OpenFlags::DSYNC));
+        };
         for cx in [self.cx.on_behalf_of(&Caller::ROOT), self.cx] {
             match node.open(&cx, flags) {
                 Err(errno) if !errno.is_signal() => {}
@@ -202,7 +197,7 @@ impl RequestContext<'_> {
         Ok(None)
     }
 
-    pub(super) fn open_of(
+    fn open_of(
         &self,
         nodeid: u64,
         node: Arc<dyn Node>,
@@ -222,7 +217,7 @@ impl RequestContext<'_> {
 
     /// Assigns the file its node's I/O mode, which the first open file of the node determines.
     /// Without `ways` every file goes through the client's page cache.
-    fn with_io_mode(&self, nodeid: u64, mut open: Open) -> Result<Open> {
+    fn with_io_mode(&self, mut open: Open) -> Result<Open> {
         let Some(ways) = &self.session.io_modes else {
             return Ok(open);
         };
@@ -234,7 +229,7 @@ impl RequestContext<'_> {
             None => (IoMode::Cached, None),
         };
         let own = || open.file.backing(&self.cx)?.restrictions();
-        open.io_mode = ways.acquire(self.incarnation, nodeid, open.flags, choose, own)?;
+        open.io_mode = ways.acquire(self.incarnation, open.nodeid, open.flags, choose, own)?;
         Ok(open)
     }
 
@@ -385,4 +380,61 @@ impl RequestContext<'_> {
 /// set-id bits.
 fn kills_privileges(flags: OpenFlags, open_flags: u32) -> bool {
     open_flags & OPEN_KILL_SUIDGID != 0 && flags.contains(OpenFlags::TRUNC | OpenFlags::WRITE)
+}
+
+/// Returns the flags of the file without append for [`Open::writer`], if the client opens `node`
+/// with `flags` and needs one.
+fn in_place_flags(negotiated: Negotiated, node: &dyn Node, flags: OpenFlags) -> Option<OpenFlags> {
+    let needed = !negotiated.has(InitFlags::WRITEBACK_CACHE)
+        && node.kind() == Kind::File
+        && flags.contains(OpenFlags::WRITE | OpenFlags::APPEND);
+    needed.then_some(OpenFlags::WRITE | (flags & (OpenFlags::SYNC | OpenFlags::DSYNC)))
+}
+
+/// An open file of an earlier process or another server.
+pub(super) struct Reopened {
+    pub(super) nodeid: u64,
+    pub(super) flags: OpenFlags,
+    /// Its I/O mode, unless open files of the node have another one already.
+    pub(super) io_mode: IoMode,
+}
+
+impl Session {
+    /// Opens `node` again as a client has it open that has agreed on `negotiated`. It keeps its
+    /// contents. The caller of `cx` is root: the client was permitted to open it, and the mode may
+    /// have changed since.
+    pub(super) fn reopen(
+        &self,
+        cx: &Cx<'_>,
+        incarnation: Incarnation,
+        negotiated: Negotiated,
+        node: Arc<dyn Node>,
+        reopened: &Reopened,
+    ) -> Result<Open> {
+        let once = OpenFlags::TRUNC | OpenFlags::EXCL | OpenFlags::OWNER;
+        let flags = reopened.flags - once;
+        let file = match node.open(cx, flags) {
+            Err(Errno::EPERM) => node.open(cx, flags - OpenFlags::NOATIME),
+            // Its mode no longer permits to execute it.
+            Err(Errno::EACCES) if flags == OpenFlags::EXEC => node.open(cx, OpenFlags::READ),
+            opened => opened,
+        }?;
+        let in_place = in_place_flags(negotiated, &*node, flags);
+        let in_place = in_place.map(|flags| node.open(cx, flags)).transpose()?;
+        let io_mode = match &self.io_modes {
+            Some(modes) => {
+                let choose = |_: Option<&dyn BackingRegistry>| (reopened.io_mode, None);
+                modes.acquire(incarnation, reopened.nodeid, flags, choose, || None)?
+            }
+            None => None,
+        };
+        Ok(Open {
+            locks: HandleLocks::new(node, self.mount_locks()),
+            file,
+            flags,
+            in_place,
+            io_mode,
+            nodeid: reopened.nodeid,
+        })
+    }
 }

@@ -28,6 +28,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use vfs::lock::{LockFamily, LockKind};
 use vfs::{Handle, Kind, OpenFlags};
 
+use super::super::lock::LockRecord;
+
 const MAGIC: &[u8; 8] = b"barge-fs";
 const VERSION: u32 = 1;
 const END: &[u8; 4] = b"end\n";
@@ -87,19 +89,6 @@ pub(super) struct OpenState {
     pub(super) locks: bool,
 }
 
-/// A lock that the client holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LockState {
-    pub(super) nodeid: u64,
-    pub(super) family: LockFamily,
-    pub(super) kind: LockKind,
-    pub(super) start: u64,
-    pub(super) end: u64,
-    /// The client's number of the owner.
-    pub(super) owner: u64,
-    pub(super) pid: u32,
-}
-
 /// Writes a state.
 pub(super) struct Writer<'a>(pub(super) &'a mut dyn Write);
 
@@ -146,8 +135,8 @@ impl Writer<'_> {
         self.0.write_all(&[bits])
     }
 
-    pub(super) fn lock(&mut self, lock: &LockState) -> io::Result<()> {
-        self.u64(lock.nodeid)?;
+    pub(super) fn lock(&mut self, lock: &LockRecord) -> io::Result<()> {
+        self.u64(lock.node)?;
         let family = u8::from(lock.family == LockFamily::Flock);
         let kind = u8::from(lock.kind == LockKind::Exclusive);
         self.0.write_all(&[family, kind])?;
@@ -245,14 +234,14 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn lock(&mut self) -> io::Result<LockState> {
-        let nodeid = self.u64()?;
+    pub(super) fn lock(&mut self) -> io::Result<LockRecord> {
+        let node = self.u64()?;
         let (family, kind) = match self.bytes()? {
             [family @ 0..=1, kind @ 0..=1] => (family, kind),
             _ => return Err(invalid("a kind of lock")),
         };
-        Ok(LockState {
-            nodeid,
+        Ok(LockRecord {
+            node,
             family: match family {
                 0 => LockFamily::Posix,
                 _ => LockFamily::Flock,
@@ -348,8 +337,8 @@ mod tests {
         locks: true,
     };
 
-    const LOCK: LockState = LockState {
-        nodeid: 78,
+    const LOCK: LockRecord = LockRecord {
+        node: 78,
         family: LockFamily::Flock,
         kind: LockKind::Exclusive,
         start: 0,

@@ -20,25 +20,26 @@
 mod format;
 mod paths;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use vfs::lock::{Lock, LockFamily, Owner};
-use vfs::{AttrMask, Call, Caller, Cx, Errno, File, Kind, Name, Node, NodeId, OpenFlags, Patience};
+use vfs::lock::{Lock, Owner};
+use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, Name, Node, NodeId, Patience};
 
-use self::format::{Fixed, Location, LockState, NodeState, OpenState, Reader, Writer, invalid};
+use self::format::{Fixed, Location, NodeState, OpenState, Reader, Writer, invalid};
 use self::paths::{Names, is_removed};
 use super::Session;
-use super::handles::{HandleLocks, Open};
+use super::handles::Open;
 use super::init::Negotiated;
 use super::io_modes::IoMode;
-use super::lock::LockOwnerId;
+use super::lock::LockRecord;
 use super::nodes::{NodeRef, SavedNode};
+use super::open::Reopened;
 use super::table::Incarnation;
-use crate::numbers::{InitFlags, MINOR, OLDEST_MINOR, ROOT_ID};
+use crate::numbers::{MINOR, OLDEST_MINOR, ROOT_ID};
 
 /// The way in which nodes are found again after a migration, with virtiofsd's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,7 +197,7 @@ impl Session {
         let mut opens = self.handles.snapshot(incarnation, |fh, open| {
             let state = OpenState {
                 fh,
-                nodeid: self.nodes.nodeid_of(open.node().id()),
+                nodeid: open.nodeid,
                 flags: open.flags,
                 direct: open
                     .io_mode
@@ -240,8 +241,7 @@ impl Session {
             .iter()
             .map(|node| (node.node.node.id(), node))
             .collect();
-        let opened: std::collections::HashSet<u64> =
-            opens.iter().map(|(open, _)| open.nodeid).collect();
+        let opened: HashSet<u64> = opens.iter().map(|(open, _)| open.nodeid).collect();
         let mut lost = Vec::new();
         for node in known.iter().filter(|node| node.nodeid != ROOT_ID) {
             let found = match self.options.migration.mode {
@@ -263,28 +263,17 @@ impl Session {
         &self,
         cx: &Cx<'_>,
         opens: &[(OpenState, Arc<Open>)],
-    ) -> Vec<LockState> {
+    ) -> Vec<LockRecord> {
         let mut locks = Vec::new();
         let mut released = self.released.lock();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         for (state, open) in opens.iter().filter(|(state, _)| state.locks) {
             if !seen.insert(state.nodeid) {
                 continue;
             }
             let client = open.locks.mount_locks.client;
             for lock in self.export.locks.held_by(open.node().id(), client) {
-                let Some(owner) = LockOwnerId::number_of(&lock.owner.id) else {
-                    continue;
-                };
-                locks.push(LockState {
-                    nodeid: state.nodeid,
-                    family: lock.family,
-                    kind: lock.kind,
-                    start: lock.start,
-                    end: lock.end,
-                    owner,
-                    pid: lock.owner.pid,
-                });
+                locks.push(LockRecord::of(state.nodeid, &lock));
                 released.push((open.locks.node.clone(), lock));
             }
             let ours = |owner: &Owner| owner.client == client;
@@ -588,54 +577,26 @@ impl Load<'_> {
             .report(&lost, "open file of node", "cannot be opened again")
     }
 
-    /// Opens a file as it was open, without a permission check: the client was permitted to, and
-    /// the mode may have changed since.
     fn open(
         &self,
         agreed: Negotiated,
         state: &OpenState,
         node: &Arc<dyn Node>,
     ) -> vfs::Result<Open> {
-        let flags = state.flags - OpenFlags::TRUNC - OpenFlags::EXCL - OpenFlags::OWNER;
-        let file = match node.open(self.cx, flags) {
-            Err(Errno::EPERM) => node.open(self.cx, flags - OpenFlags::NOATIME),
-            // Its mode no longer permits to execute it.
-            Err(Errno::EACCES) if flags == OpenFlags::EXEC => node.open(self.cx, OpenFlags::READ),
-            opened => opened,
-        }?;
-        let appends = node.kind() == Kind::File
-            && flags.contains(OpenFlags::WRITE | OpenFlags::APPEND)
-            && !agreed.has(InitFlags::WRITEBACK_CACHE);
-        let in_place: Option<Arc<dyn File>> = match appends {
-            true => {
-                let sync = flags & (OpenFlags::SYNC | OpenFlags::DSYNC);
-                Some(node.open(self.cx, OpenFlags::WRITE | sync)?)
-            }
-            false => None,
-        };
-        let io_mode = match &self.session.io_modes {
-            Some(io_modes) => {
-                let mode = match state.direct {
-                    true => IoMode::Direct,
-                    false => IoMode::Cached,
-                };
-                let choose = |_: Option<&dyn super::BackingRegistry>| (mode, None);
-                io_modes.acquire(self.incarnation, state.nodeid, flags, choose, || None)?
-            }
-            None => None,
-        };
-        let locks = HandleLocks::new(node.clone(), self.session.mount_locks());
-        if state.locks {
-            locks.record_request();
-        }
-        Ok(Open {
-            locks,
-            file,
-            flags: state.flags,
-            in_place,
-            io_mode,
+        let reopened = Reopened {
             nodeid: state.nodeid,
-        })
+            flags: state.flags,
+            io_mode: match state.direct {
+                true => IoMode::Direct,
+                false => IoMode::Cached,
+            },
+        };
+        let session = self.session;
+        let open = session.reopen(self.cx, self.incarnation, agreed, node.clone(), &reopened)?;
+        if state.locks {
+            open.locks.record_request();
+        }
+        Ok(open)
     }
 
     fn load_locks(&self, reader: &mut Reader<'_>) -> io::Result<()> {
@@ -651,29 +612,15 @@ impl Load<'_> {
         for _ in 0..reader.count(MAX_LOCKS, "locks")? {
             let state = reader.lock()?;
             // Locks end with the open files through which they were requested.
-            let Some(open) = locked.get(&state.nodeid) else {
-                lost.push(state.nodeid);
+            let Some(open) = locked.get(&state.node) else {
+                lost.push(state.node);
                 continue;
             };
-            let id = match state.family {
-                LockFamily::Posix => LockOwnerId::posix(state.owner),
-                LockFamily::Flock => LockOwnerId::flock(state.owner),
-            };
-            let lock = Lock {
-                family: state.family,
-                start: state.start,
-                end: state.end,
-                kind: state.kind,
-                owner: Owner {
-                    client: open.locks.mount_locks.client,
-                    id: id.bytes().into(),
-                    pid: state.pid,
-                },
-            };
+            let lock = state.lock(open.locks.mount_locks.client);
             let locks = &self.session.export.locks;
             if let Err(errno) = locks.lock(&cx, open.node(), lock, false) {
                 tracing::debug!(client = self.session.client, ?state, ?errno, "not locked");
-                lost.push(state.nodeid);
+                lost.push(state.node);
             }
         }
         self.session

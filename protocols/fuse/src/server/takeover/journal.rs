@@ -134,7 +134,28 @@ impl Journal {
         resent: bool,
         now: u64,
     ) -> Result<Begun, Errno> {
-        let begun = self.enter(memory, unique, resent, now)?;
+        let known = match resent {
+            true => self.find(memory, unique),
+            false => None,
+        };
+        let begun = match known {
+            Some(at) => {
+                self.left.lock().requests.retain(|left| left.0 != at);
+                self.begin_again(memory, at, now)
+            }
+            None => {
+                if !resent && self.has_left.load(Ordering::Relaxed) {
+                    self.left.lock().new_since.get_or_insert_with(Instant::now);
+                }
+                let claimed = self.claim(memory, unique).or_else(|| {
+                    self.remove_left(memory);
+                    self.claim(memory, unique)
+                });
+                let at = claimed.ok_or(Errno::ENOMEM)?;
+                self.start(memory, at, now);
+                Begun::Now(JournalEntry(at), None)
+            }
+        };
         // After the entry: either this thread finds the journal closed, or the thread that closes
         // it finds the entry.
         if self.closed.load(Ordering::SeqCst)
@@ -151,34 +172,13 @@ impl Journal {
         Ok(begun)
     }
 
-    fn enter(
-        &self,
-        memory: &[AtomicU64],
-        unique: u64,
-        resent: bool,
-        now: u64,
-    ) -> Result<Begun, Errno> {
-        if resent && let Some(at) = self.find(memory, unique) {
-            self.left.lock().requests.retain(|left| left.0 != at);
-            return Ok(self.begin_again(memory, at, now));
-        }
-        if !resent && self.has_left.load(Ordering::Relaxed) {
-            self.left.lock().new_since.get_or_insert_with(Instant::now);
-        }
-        let claim = || {
-            Journal::candidates(unique).find(|&at| {
-                let word = &self.entry(memory, at)[UNIQUE];
-                let claimed = word.compare_exchange(0, unique, Ordering::AcqRel, Ordering::Relaxed);
-                claimed.is_ok()
-            })
-        };
-        let claimed = claim().or_else(|| {
-            self.remove_left(memory);
-            claim()
-        });
-        let at = claimed.ok_or(Errno::ENOMEM)?;
-        self.start(memory, at, now);
-        Ok(Begun::Now(JournalEntry(at), None))
+    /// Claims a free entry for the request `unique`.
+    fn claim(&self, memory: &[AtomicU64], unique: u64) -> Option<usize> {
+        Journal::candidates(unique).find(|&at| {
+            let word = &self.entry(memory, at)[UNIQUE];
+            let claimed = word.compare_exchange(0, unique, Ordering::AcqRel, Ordering::Relaxed);
+            claimed.is_ok()
+        })
     }
 
     fn start(&self, memory: &[AtomicU64], at: usize, now: u64) {

@@ -83,16 +83,7 @@ impl RequestContext<'_> {
         name: Name<'_>,
         what: &NewNode<'_>,
     ) -> Result<Entry> {
-        let kind = match what {
-            NewNode::File => Kind::File,
-            NewNode::Directory => Kind::Directory,
-            NewNode::Symlink(_) => Kind::Symlink,
-            NewNode::Fifo => Kind::Fifo,
-            NewNode::Socket => Kind::Socket,
-            NewNode::CharDevice(_) => Kind::CharDevice,
-            NewNode::BlockDevice(_) => Kind::BlockDevice,
-        };
-        let entry = self.own_object(dir, name, kind)?;
+        let entry = self.own_object(dir, name, what.kind())?;
         match what {
             NewNode::Symlink(target) if entry.node.readlink(&self.observer())? != *target => {
                 Err(Errno::EEXIST)

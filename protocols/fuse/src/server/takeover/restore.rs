@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use vfs::{AttrMask, Call, Caller, Cx, Errno, File, Kind, NodeId, OpenFlags, Result};
+use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, NodeId, OpenFlags, Result};
 
 use super::super::Session;
-use super::super::handles::{HandleLocks, Open};
+use super::super::handles::Open;
 use super::super::init::Negotiated;
 use super::super::io_modes::{IoMode, IoModeRef};
 use super::super::lock::{LockRecord, MountLocks};
-use super::super::nodes::NodeCounts;
+use super::super::nodes::{NodeRef, SavedNode};
+use super::super::open::Reopened;
 use super::{
     FILE_WORDS, FileKeeper, FileRecord, LOCK_WORDS, NODE_WORDS, OpenNodes, Place, Records,
 };
@@ -66,12 +67,6 @@ impl FileRecord {
             backing: u32::try_from(backing).ok()?,
             opened_by,
         })
-    }
-
-    /// Returns the flags to open the file with again: it exists, and keeps its contents.
-    fn open_flags(&self) -> Option<OpenFlags> {
-        let once = OpenFlags::TRUNC | OpenFlags::EXCL | OpenFlags::OWNER;
-        OpenFlags::from_bits(self.flags).map(|flags| flags - once)
     }
 
     fn io_mode(&self) -> Option<IoMode> {
@@ -169,26 +164,29 @@ impl Session {
     fn restore_nodes(&self, records: &Records) -> Result<()> {
         let any = self.nodes.get(FIRST, ROOT_ID)?.node;
         // A node whose record was being replaced has two.
-        let mut found: HashMap<u64, (Place, NodeCounts)> = HashMap::new();
+        let mut found: HashMap<u64, (Place, SavedNode)> = HashMap::new();
         for (place, words) in records.nodes.all::<NODE_WORDS>(&records.memory) {
-            let counts = NodeCounts {
+            let saved = SavedNode {
                 nodeid: words[0],
+                node: NodeRef {
+                    node: any.clone(),
+                    device: words[2],
+                },
                 lookups: (words[1] >> 32) as u32,
                 generation: words[1] as u32,
-                device: words[2],
             };
-            let newer = |(_, older): &(Place, NodeCounts)| counts.lookups >= older.lookups;
-            if counts.nodeid == ROOT_ID
-                || counts.lookups == 0
-                || !found.get(&counts.nodeid).is_none_or(newer)
+            let newer = |(_, older): &(Place, SavedNode)| saved.lookups >= older.lookups;
+            if saved.nodeid == ROOT_ID
+                || saved.lookups == 0
+                || !found.get(&saved.nodeid).is_none_or(newer)
             {
                 records.remove_node(place);
-            } else if let Some((older, _)) = found.insert(counts.nodeid, (place, counts)) {
+            } else if let Some((older, _)) = found.insert(saved.nodeid, (place, saved)) {
                 records.remove_node(older);
             }
         }
-        for (place, counts) in found.into_values() {
-            self.nodes.restore_recorded(FIRST, &any, (place, &counts));
+        for (place, saved) in found.into_values() {
+            self.nodes.restore_recorded(FIRST, place, saved);
         }
         Ok(())
     }
@@ -232,27 +230,12 @@ impl Session {
 
     fn open_again(&self, cx: &Cx<'_>, record: &FileRecord, agreed: Negotiated) -> Result<Open> {
         let node = self.nodes.get(FIRST, record.nodeid)?.node;
-        let flags = record.open_flags().ok_or(Errno::EINVAL)?;
-        let mode = record.io_mode().ok_or(Errno::EINVAL)?;
-        let file = node.open(cx, flags)?;
-        let appends = flags.contains(OpenFlags::WRITE | OpenFlags::APPEND);
-        let in_place = appends && !agreed.has(InitFlags::WRITEBACK_CACHE);
-        let in_place = in_place.then(|| -> Result<Arc<dyn File>> {
-            let durable = flags & (OpenFlags::SYNC | OpenFlags::DSYNC);
-            node.open(cx, OpenFlags::WRITE | durable)
-        });
-        let io_mode = match &self.io_modes {
-            Some(modes) => modes.acquire(FIRST, record.nodeid, flags, |_| (mode, None), || None)?,
-            None => None,
-        };
-        Ok(Open {
-            locks: HandleLocks::new(node, self.mount_locks()),
-            file,
-            flags,
-            in_place: in_place.transpose()?,
-            io_mode,
+        let reopened = Reopened {
             nodeid: record.nodeid,
-        })
+            flags: OpenFlags::from_bits(record.flags).ok_or(Errno::EINVAL)?,
+            io_mode: record.io_mode().ok_or(Errno::EINVAL)?,
+        };
+        self.reopen(cx, FIRST, agreed, node, &reopened)
     }
 
     /// Takes locks again. The files of a node of which others have locked a part are lost: their
