@@ -5,25 +5,23 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::channel;
 
-use ::connect::{ConnectOption, MountSettings};
+use ::connect::{ConnectOption, MountSettings, Relay};
 use clap::{Args, ValueEnum};
-use remote::ninep::{Url, relay};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use remote::ninep::Url;
 use rustix::thread::CapabilitySet;
 use sandbox::Confinement;
-use transports::StreamLink;
 
 use crate::holder::{HeldMount, Holder, hold};
 use crate::mount::HelperArgs;
 use crate::serve::args::confinement::{Sandbox, Seccomp};
-use crate::{CommandResult, Failure, background, child, diagnose, service, signals};
+use crate::{CommandResult, Failure, background, child, diagnose, signals};
 
 #[derive(Args)]
 #[allow(
@@ -142,10 +140,9 @@ impl HeldMount for NinePMount<'_> {
     }
 
     fn descriptor(&mut self) -> io::Result<OwnedFd> {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
-        let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
-        self.kernels_end = Some(here);
-        Ok(there)
+        let (here, there) = UnixStream::pair()?;
+        self.kernels_end = Some(here.into());
+        Ok(there.into())
     }
 
     fn unmount(&mut self, _ended: &AtomicBool) -> Result<(), Failure> {
@@ -154,53 +151,21 @@ impl HeldMount for NinePMount<'_> {
     }
 }
 
-/// The end of a mount.
-enum Event {
-    /// The holder has unmounted after a signal to stop.
-    Stop,
-    /// umount(8), or a server that was not restored in time.
-    Ended(io::Result<()>),
-}
-
 /// Connects to the server, and relays between it and the kernel's client until the mount ends.
 fn relay_for(holder: &Arc<Holder>, args: &ConnectArgs, options: &ResolvedOptions) -> CommandResult {
-    let failed = |error: io::Error| Failure::new(format!("{}: {error}", args.source));
     match options.sandbox {
         Some(Sandbox::None) => child::end_with_parent()?,
         _ => confine(holder, options.seccomp)?,
     }
-    let source = Url {
-        retry: options.mount.retry,
-        ..args.source.clone()
-    };
-    let server = Arc::new(source.dial().map_err(failed)?);
+    let relay = Relay::connect(&args.source, &options.mount)?;
     let kernel = holder.descriptor().map_err(Failure::new)?;
-    let client = Arc::new(StreamLink::new(kernel, "the kernel").map_err(Failure::new)?);
-    let (sender, receiver) = channel();
-    let stop = sender.clone();
-    // Fails only if the receiver is gone, when the mount has ended anyway.
-    holder.on_order(move || drop(stop.send(Event::Stop)), || {})?;
-    let passed = {
-        let server = server.clone();
-        move || relay(client, server)
-    };
-    // The kernel's client sends requests during mount(2).
-    std::thread::spawn(move || sender.send(Event::Ended(passed())));
+    holder.on_order(relay.stopper(), || {})?;
+    relay.start(kernel)?;
     holder.mount(false)?;
     holder.report_ready()?;
-    let mut event = receiver.recv();
-    if let Ok(Event::Stop) = event {
-        let Ok(ended) = receiver.recv_timeout(service::CLOSE_TIMEOUT) else {
-            // Programs still have files open: they get errors.
-            transports::Link::hang_up(&*server);
-            return Ok(ExitCode::SUCCESS);
-        };
-        event = Ok(ended);
-    }
-    match event {
-        Ok(Event::Ended(Err(error))) => Err(failed(error)),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    // The holder has unmounted before it orders a stop.
+    relay.wait(|| Ok(()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Confines this process, which relays.

@@ -1,12 +1,7 @@
 //! Notifications to the service manager (sd_notify(3)).
 
-use std::time::Duration;
-
 pub(crate) use command::notify::{ready, send as notify};
 use rustix::time::{ClockId, clock_gettime};
-
-/// Time for open files of a mount to be closed after a signal to stop.
-pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sends the text of [`ready`].
 pub(crate) fn notify_ready(status: &str) {

@@ -11,6 +11,7 @@ use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -20,6 +21,9 @@ use crate::Failure;
 
 /// The environment variable that marks a process in the background.
 pub const IN_BACKGROUND: &str = "BARGE_IN_BACKGROUND";
+
+/// Time for open files of a mount to be closed after a signal to stop.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A function that reads the configuration again.
 pub type Reload = Box<dyn Fn() + Send>;

@@ -12,9 +12,8 @@ use crate::ConnectOption;
 /// Mount a 9P server in a guest, and keep the mount when the connection is lost
 ///
 /// The kernel's 9P client mounts; this program relays between it and the server. It restores a lost
-/// connection with all open files and locks, such as after the server was restarted or a virtual
-/// machine was restored from a snapshot. It has one process and needs no other file. `barge
-/// connect` does the same, and confines itself.
+/// connection with all open files and locks, such as after a restart of the server. It has one
+/// process and needs no other file. `barge connect` does the same, and confines itself.
 #[derive(Parser)]
 #[command(name = "barge-mount-9p", version, max_term_width = 100)]
 #[allow(

@@ -9,6 +9,8 @@
 
 mod args;
 mod options;
+mod relay;
 
 pub use self::args::ConnectArgs;
 pub use self::options::{ConnectOption, MountSettings, unmount};
+pub use self::relay::Relay;

@@ -30,6 +30,12 @@ pub(crate) fn options<O: DeserializeOwned>() -> Option<Result<O, Failure>> {
     Some(options.map_err(|error| Failure::new(format!("{OPTIONS}: {error}"))))
 }
 
+/// Returns whether a process of this program has started this one.
+#[cfg(feature = "otel")]
+pub(crate) fn is_child() -> bool {
+    env::var_os(OPTIONS).is_some()
+}
+
 /// Takes over a descriptor that the options of this process name.
 pub(crate) fn inherited(number: i32) -> Result<OwnedFd, Failure> {
     sys::inherit::fd(number).map_err(|error| Failure::new(format!("{OPTIONS}: {error}")))

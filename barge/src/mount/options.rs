@@ -383,7 +383,7 @@ pub(super) fn resolve(
     }
     #[cfg(feature = "otel")]
     let otlp = {
-        let mut config = crate::otel::Config::new(otlp)?;
+        let mut config = crate::otel::Config::new(otlp);
         if let Some(config) = &mut config {
             config.load_certificates()?;
         }

@@ -27,7 +27,7 @@ use crate::serve::modcaps;
 use crate::source::Source;
 use crate::stack::Stack;
 use crate::status::{ObservedSource, ObservedSources, Observer, Serving, StatusServer};
-use crate::{CommandResult, Failure, child, service};
+use crate::{CommandResult, Failure, child, signals};
 
 /// Maximum time that a thread polls for the next request before it sleeps. A program sends its next
 /// request after it was woken, and on idle processors of a virtual machine that and the wake-up of
@@ -195,7 +195,7 @@ pub(super) fn serve(
     holder.report_ready()?;
     if let Ok(Event::Stop) = receiver.recv() {
         // Either the session has ended or programs still have files open: they get errors.
-        let _ = receiver.recv_timeout(service::CLOSE_TIMEOUT);
+        let _ = receiver.recv_timeout(signals::CLOSE_TIMEOUT);
     }
     let pages = options.page_cache.is_some();
     let finish = move || {

@@ -1,11 +1,13 @@
 //! The configuration of the export: `--otlp`, and the environment variables of OpenTelemetry's
 //! specification.
 //!
-//! A variable that is empty counts as absent. An invalid value is an error of the command line, as
-//! one of an option is, and not ignored.
+//! A variable that is empty counts as absent. An invalid one is ignored with a warning, as the
+//! specification demands: the environment may be that of all programs of a host or a pod. One that
+//! demands another exporter or protocol disables the export.
 
+use std::ops::RangeInclusive;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use engine::TraceOptions;
@@ -13,13 +15,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::Failure;
+use crate::{Failure, child, signals};
 
 /// The value of `--otlp`: the URL of a collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
     text: String,
-    https: bool,
+    /// The name for TLS; `None` without TLS.
+    tls_name: Option<ServerName<'static>>,
     host: String,
     port: u16,
     /// Begins with a slash.
@@ -112,9 +115,10 @@ impl FromStr for Url {
         if host.is_empty() || !host.bytes().all(is_host) || !path.bytes().all(is_plain) {
             return Err(expected());
         }
+        let tls_name = https.then(|| ServerName::try_from(host.to_owned()));
         Ok(Url {
             text: text.to_owned(),
-            https,
+            tls_name: tls_name.transpose().map_err(|_| expected())?,
             host: host.to_owned(),
             port,
             path: path.to_owned(),
@@ -160,48 +164,104 @@ impl Url {
     }
 }
 
-/// Reads a variable of the environment.
-type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// The environment, and the warnings about it.
+struct Environment<'a> {
+    read: &'a dyn Fn(&str) -> Option<String>,
+    /// Each is one line, and begins with the name of the variable.
+    warnings: Vec<String>,
+}
 
-impl Config {
-    /// Returns the configuration of this process's environment and of `--otlp`, or `None` if they
-    /// name no collector. Reads no file, because a confined process needs the configuration, too.
-    pub(crate) fn new(option: Option<&Url>) -> Result<Option<Config>, Failure> {
-        let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Config::of(option, &read).map_err(Failure::usage)
+impl Environment<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        (self.read)(name)
     }
 
-    fn of(option: Option<&Url>, read: Read<'_>) -> Result<Option<Config>, String> {
-        if read("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true")) {
-            return Ok(None);
+    /// Returns the name of the variable of `signal`, or if that is not set, of the one for all
+    /// signals.
+    fn name_for(&self, signal: &str, end: &str) -> String {
+        let own = format!("OTEL_EXPORTER_OTLP_{signal}_{end}");
+        match self.get(&own) {
+            Some(_) => own,
+            None => format!("OTEL_EXPORTER_OTLP_{end}"),
         }
-        let metrics = endpoint(option, "metrics", read)?;
-        let traces = endpoint(option, "traces", read)?;
-        if metrics.is_none() && traces.is_none() {
-            return Ok(None);
+    }
+
+    /// Returns the value of a variable, or `None` if it is not set or invalid.
+    fn parsed<T>(
+        &mut self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let parsed = parse(&self.get(name)?);
+        let warn = |why| self.warn(format!("{name}: {why}: ignored"));
+        parsed.map_err(warn).ok()
+    }
+
+    fn warn(&mut self, warning: String) {
+        // Both signals have the variables for all.
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
         }
-        let queue = number("OTEL_BSP_MAX_QUEUE_SIZE", 1..=1 << 16, read)?.unwrap_or(2048);
-        let batch = number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1..=1 << 16, read)?.unwrap_or(512);
-        let interval = milliseconds("OTEL_METRIC_EXPORT_INTERVAL", read)?;
-        let delay = milliseconds("OTEL_BSP_SCHEDULE_DELAY", read)?;
-        let mut attributes = match read("OTEL_RESOURCE_ATTRIBUTES") {
-            Some(text) => pairs("OTEL_RESOURCE_ATTRIBUTES", &text)?,
-            None => Vec::new(),
+    }
+}
+
+impl Config {
+    /// Returns the configuration of this process's environment and of `--otlp`, or `None` if there
+    /// is no export. Reads no file, because a confined process needs the configuration, too. Logs
+    /// the warnings about the environment once.
+    pub(crate) fn new(option: Option<&Url>) -> Option<Config> {
+        static WARNED: Once = Once::new();
+        let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let mut environment = Environment {
+            read: &read,
+            warnings: Vec::new(),
         };
-        if let Some(name) = read("OTEL_SERVICE_NAME") {
+        let config = Config::of(option, &mut environment);
+        // The processes that this one starts have the same environment.
+        if !child::is_child() && !signals::is_background() {
+            WARNED.call_once(|| {
+                for warning in environment.warnings {
+                    tracing::warn!("OpenTelemetry: {warning}");
+                }
+            });
+        }
+        config
+    }
+
+    fn of(option: Option<&Url>, environment: &mut Environment<'_>) -> Option<Config> {
+        let disabled = environment.get("OTEL_SDK_DISABLED");
+        if disabled.is_some_and(|text| text.eq_ignore_ascii_case("true")) {
+            return None;
+        }
+        let metrics = endpoint(option, "metrics", environment);
+        let traces = endpoint(option, "traces", environment);
+        if metrics.is_none() && traces.is_none() {
+            return None;
+        }
+        let mut spans = |name, default| {
+            let number = environment.parsed(name, |text| number(text, 1..=1 << 16));
+            number.unwrap_or(default)
+        };
+        let queue = spans("OTEL_BSP_MAX_QUEUE_SIZE", 2048);
+        let batch = spans("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512);
+        let interval = environment.parsed("OTEL_METRIC_EXPORT_INTERVAL", milliseconds);
+        let delay = environment.parsed("OTEL_BSP_SCHEDULE_DELAY", milliseconds);
+        let attributes = environment.parsed("OTEL_RESOURCE_ATTRIBUTES", pairs);
+        let mut attributes = attributes.unwrap_or_default();
+        if let Some(name) = environment.get("OTEL_SERVICE_NAME") {
             attributes.retain(|(key, _)| key != "service.name");
             attributes.push(("service.name".into(), name));
         }
-        Ok(Some(Config {
+        Some(Config {
             metrics,
             traces,
             interval: interval.unwrap_or(Duration::from_secs(60)),
             delay: delay.unwrap_or(Duration::from_secs(5)),
             batch: batch.min(queue) as usize,
             queue: queue as usize,
-            ratio: ratio(read)?,
+            ratio: ratio(environment),
             attributes,
-        }))
+        })
     }
 
     /// Reads the certificates of authorities for endpoints with TLS, which export nothing before.
@@ -245,82 +305,72 @@ impl Config {
 fn endpoint(
     option: Option<&Url>,
     signal: &str,
-    read: Read<'_>,
-) -> Result<Option<Endpoint>, String> {
+    environment: &mut Environment<'_>,
+) -> Option<Endpoint> {
     let upper = signal.to_ascii_uppercase();
     // The option replaces all variables with addresses.
     let url = match option {
         Some(base) => base.of_signal(signal),
         None => {
-            let url = |name: &str| -> Result<Option<Url>, String> {
-                let parsed = read(name).map(|text| text.parse::<Url>());
-                parsed.transpose().map_err(|why| format!("{name}: {why}"))
-            };
-            let own = url(&format!("OTEL_EXPORTER_OTLP_{upper}_ENDPOINT"))?;
-            let base = url("OTEL_EXPORTER_OTLP_ENDPOINT")?;
-            match own.or_else(|| base.map(|base| base.of_signal(signal))) {
-                Some(url) => url,
-                None => return Ok(None),
-            }
+            let mut url = |name: &str| environment.parsed(name, str::parse::<Url>);
+            let own = url(&format!("OTEL_EXPORTER_OTLP_{upper}_ENDPOINT"));
+            own.or_else(|| Some(url("OTEL_EXPORTER_OTLP_ENDPOINT")?.of_signal(signal)))?
         }
     };
     let exporter = format!("OTEL_{upper}_EXPORTER");
-    match read(&exporter).as_deref() {
+    match environment.get(&exporter).as_deref() {
         None | Some("otlp") => {}
-        Some("none") => return Ok(None),
-        Some(other) => return Err(format!("{exporter}: expected otlp or none, got '{other}'")),
-    }
-    // The variable of the signal, or else that of all.
-    let of_signal = |end: &str| {
-        let names = [
-            format!("OTEL_EXPORTER_OTLP_{upper}_{end}"),
-            format!("OTEL_EXPORTER_OTLP_{end}"),
-        ];
-        let mut values = names.into_iter().map(|name| (read(&name), name));
-        values.find_map(|(value, name)| Some((name, value?)))
-    };
-    if let Some((name, protocol)) = of_signal("PROTOCOL")
-        && protocol != "http/protobuf"
-    {
-        return Err(format!("{name}: expected http/protobuf, got '{protocol}'"));
-    }
-    let mut headers = String::new();
-    if let Some((name, text)) = of_signal("HEADERS") {
-        for (key, value) in pairs(&name, &text)? {
-            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            let is_value = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
-            if !key.bytes().all(is_name) || !value.bytes().all(is_value) {
-                return Err(format!(
-                    "{name}: expected NAME=VALUE,..., got an invalid header"
-                ));
-            }
-            headers.push_str(&format!("{key}: {value}\r\n"));
+        Some("none") => return None,
+        Some(other) => {
+            environment.warn(format!(
+                "{exporter}: expected otlp or none, got '{other}': {signal} are not exported"
+            ));
+            return None;
         }
     }
-    let timeout = match of_signal("TIMEOUT") {
-        Some((name, _)) => milliseconds(&name, read)?,
-        None => None,
-    };
-    let tls = match url.https {
-        true => Some(tls(&url, of_signal("CERTIFICATE"))?),
-        false => None,
-    };
-    Ok(Some(Endpoint {
+    let name = environment.name_for(&upper, "PROTOCOL");
+    if let Some(protocol) = environment.get(&name)
+        && protocol != "http/protobuf"
+    {
+        let expected = format!("{name}: expected http/protobuf, got '{protocol}'");
+        if option.is_none() {
+            // The collector at the address of the environment expects that protocol.
+            environment.warn(format!("{expected}: {signal} are not exported"));
+            return None;
+        }
+        environment.warn(format!("{expected}: ignored"));
+    }
+    let name = environment.name_for(&upper, "HEADERS");
+    let headers = environment.parsed(&name, header_lines);
+    let name = environment.name_for(&upper, "TIMEOUT");
+    let timeout = environment.parsed(&name, milliseconds);
+    let name = environment.name_for(&upper, "CERTIFICATE");
+    let authorities = environment.get(&name).map(|path| (name, path));
+    let tls = url.tls_name.clone().map(|name| Tls {
+        client: None,
+        name,
+        authorities,
+    });
+    Some(Endpoint {
         url,
-        headers,
+        headers: headers.unwrap_or_default(),
         timeout: timeout.unwrap_or(Duration::from_secs(10)),
         tls,
-    }))
+    })
 }
 
-/// Returns TLS for `url`, with the authorities of a file or the system's.
-fn tls(url: &Url, authorities: Option<(String, String)>) -> Result<Tls, String> {
-    let name = ServerName::try_from(url.host.clone());
-    Ok(Tls {
-        client: None,
-        name: name.map_err(|why| format!("{url}: {why}"))?,
-        authorities,
-    })
+/// Returns the header lines of `NAME=VALUE,...`, each with its end.
+fn header_lines(text: &str) -> Result<String, String> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_value = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+    let mut lines = String::new();
+    for (key, value) in pairs(text)? {
+        if !key.bytes().all(is_name) || !value.bytes().all(is_value) {
+            return Err("expected NAME=VALUE,..., got an invalid header".into());
+        }
+        lines.push_str(&format!("{key}: {value}\r\n"));
+    }
+    Ok(lines)
 }
 
 /// Returns the configuration of TLS. `file` is the variable that names the authorities, and their
@@ -354,53 +404,46 @@ fn client_config(url: &Url, file: Option<&(String, String)>) -> Result<Arc<Clien
 
 /// Returns the share of requests to trace besides slow ones. The samplers that follow a parent do
 /// the same as the others, as requests have none.
-fn ratio(read: Read<'_>) -> Result<f64, String> {
-    let sampler = read("OTEL_TRACES_SAMPLER");
-    let name = sampler.as_deref().unwrap_or("always_off");
-    match name.strip_prefix("parentbased_").unwrap_or(name) {
-        "always_off" => Ok(0.0),
-        "always_on" => Ok(1.0),
-        "traceidratio" => {
-            let Some(text) = read("OTEL_TRACES_SAMPLER_ARG") else {
-                return Ok(1.0);
-            };
-            let ratio = text.parse().ok();
-            let ratio = ratio.filter(|ratio| (0.0..=1.0).contains(ratio));
-            ratio.ok_or_else(|| {
-                format!("OTEL_TRACES_SAMPLER_ARG: expected a number from 0 to 1, got '{text}'")
-            })
+fn ratio(environment: &mut Environment<'_>) -> f64 {
+    let sampler = environment.parsed("OTEL_TRACES_SAMPLER", |text| {
+        match text.strip_prefix("parentbased_").unwrap_or(text) {
+            "always_off" => Ok(Some(0.0)),
+            "always_on" => Ok(Some(1.0)),
+            "traceidratio" => Ok(None),
+            _ => Err(format!(
+                "expected always_on, always_off or traceidratio, got '{text}'"
+            )),
         }
-        _ => Err(format!(
-            "OTEL_TRACES_SAMPLER: expected always_on, always_off or traceidratio, got '{name}'"
-        )),
-    }
-}
-
-fn number(
-    name: &str,
-    range: std::ops::RangeInclusive<u32>,
-    read: Read<'_>,
-) -> Result<Option<u32>, String> {
-    let Some(text) = read(name) else {
-        return Ok(None);
+    });
+    let argument = |text: &str| {
+        let ratio = text.parse().ok();
+        let ratio = ratio.filter(|ratio| (0.0..=1.0).contains(ratio));
+        ratio.ok_or_else(|| format!("expected a number from 0 to 1, got '{text}'"))
     };
-    let number = text.parse().ok().filter(|number| range.contains(number));
-    number.map(Some).ok_or_else(|| {
-        let (from, to) = range.into_inner();
-        format!("{name}: expected a number from {from} to {to}, got '{text}'")
+    sampler.unwrap_or(Some(0.0)).unwrap_or_else(|| {
+        let ratio = environment.parsed("OTEL_TRACES_SAMPLER_ARG", argument);
+        ratio.unwrap_or(1.0)
     })
 }
 
-fn milliseconds(name: &str, read: Read<'_>) -> Result<Option<Duration>, String> {
-    // A day, so that sums of times never overflow.
-    let number = number(name, 1..=86_400_000, read)?;
-    Ok(number.map(|ms| Duration::from_millis(ms.into())))
+fn number(text: &str, range: RangeInclusive<u32>) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| {
+        let (from, to) = range.into_inner();
+        format!("expected a number from {from} to {to}, got '{text}'")
+    })
 }
 
-/// Parses `KEY=VALUE,...`, whose values are percent-encoded (W3C Baggage).
-fn pairs(name: &str, text: &str) -> Result<Vec<(String, String)>, String> {
-    let expected =
-        || format!("{name}: expected NAME=VALUE,..., with % before two digits of a byte");
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    // A day, so that sums of times never overflow.
+    let number = number(text, 1..=86_400_000)?;
+    Ok(Duration::from_millis(number.into()))
+}
+
+/// Parses `KEY=VALUE,...`, whose values are percent-encoded (W3C Baggage). The error does not have
+/// the values, which may be secret.
+fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+    let expected = || "expected NAME=VALUE,..., with % before two digits of a byte".to_owned();
     let pairs = text.split(',').map(str::trim).filter(|it| !it.is_empty());
     let pairs = pairs.map(|pair| {
         let (key, value) = pair.split_once('=').ok_or_else(expected)?;
@@ -434,13 +477,26 @@ fn percent_decoded(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn config(option: Option<&str>, set: &[(&str, &str)]) -> Result<Option<Config>, String> {
+    /// Returns the configuration, and the warnings.
+    fn read(option: Option<&str>, set: &[(&str, &str)]) -> (Option<Config>, Vec<String>) {
         let url = option.map(|text| text.parse::<Url>().expect("a URL"));
         let read = |name: &str| {
             let value = set.iter().find(|(other, _)| *other == name);
             value.map(|(_, value)| (*value).to_owned())
         };
-        Config::of(url.as_ref(), &read)
+        let mut environment = Environment {
+            read: &read,
+            warnings: Vec::new(),
+        };
+        let config = Config::of(url.as_ref(), &mut environment);
+        (config, environment.warnings)
+    }
+
+    /// Returns the configuration of variables that are all valid.
+    fn config(option: Option<&str>, set: &[(&str, &str)]) -> Option<Config> {
+        let (config, warnings) = read(option, set);
+        assert_eq!(warnings, [""; 0]);
+        config
     }
 
     #[test]
@@ -468,6 +524,7 @@ mod tests {
             "http://a b",
             "http://a/\r\nX: y",
             "http://a/#b",
+            "https://a..b",
         ] {
             assert!(parsed(bad).is_err(), "{bad}");
         }
@@ -475,11 +532,10 @@ mod tests {
 
     #[test]
     fn without_an_address_there_is_no_export() {
-        let none = |result: Result<Option<Config>, String>| result.expect("valid").is_none();
-        assert!(none(config(None, &[])));
-        assert!(none(config(None, &[("OTEL_SERVICE_NAME", "x")])));
+        assert!(config(None, &[]).is_none());
+        assert!(config(None, &[("OTEL_SERVICE_NAME", "x")]).is_none());
         let off = [("OTEL_SDK_DISABLED", "True")];
-        assert!(none(config(Some("http://a"), &off)));
+        assert!(config(Some("http://a"), &off).is_none());
     }
 
     #[test]
@@ -496,7 +552,7 @@ mod tests {
             ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
             ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
         ];
-        let all = config(None, &set).expect("valid").expect("an export");
+        let all = config(None, &set).expect("an export");
         let (metrics, traces) = (all.metrics.expect("metrics"), all.traces.expect("traces"));
         assert_eq!(metrics.url.to_string(), "http://all:1/base/v1/metrics");
         assert_eq!(traces.url.to_string(), "http://traces:2/x");
@@ -509,37 +565,68 @@ mod tests {
         assert_eq!(attributes, ["team=b", "service.name=files"]);
         assert_eq!(all.ratio, 0.25);
         // The option replaces both addresses.
-        let all = config(Some("http://b:3"), &set).expect("valid");
-        let all = all.expect("an export").addresses();
-        assert_eq!(all, vec![("b".to_owned(), 3); 2]);
+        let all = config(Some("http://b:3"), &set).expect("an export");
+        assert_eq!(all.addresses(), vec![("b".to_owned(), 3); 2]);
     }
 
     #[test]
-    fn an_invalid_value_is_one_line_about_its_variable() {
+    fn an_invalid_value_is_ignored_with_a_warning_about_its_variable() {
+        let valid = config(Some("http://a"), &[]).expect("an export");
         for (name, value) in [
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "key"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "key=a%0d%0ab"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "1s"),
-            ("OTEL_METRICS_EXPORTER", "console"),
             ("OTEL_RESOURCE_ATTRIBUTES", "a=%zz"),
             ("OTEL_TRACES_SAMPLER", "sometimes"),
         ] {
-            let option = (name != "OTEL_EXPORTER_OTLP_ENDPOINT").then_some("http://a");
-            let error = config(option, &[(name, value)]).expect_err(name);
-            assert!(error.starts_with(name) && !error.contains('\n'), "{error}");
+            let (all, warnings) = read(Some("http://a"), &[(name, value)]);
+            let [warning] = &warnings[..] else {
+                panic!("{name}: {warnings:?}");
+            };
+            assert!(warning.starts_with(&format!("{name}: ")), "{warning}");
+            assert!(!warning.contains('\n') && !warning.contains("key"));
+            let all = all.expect(name);
+            assert_eq!(all.interval, valid.interval);
+            assert_eq!((all.ratio, &all.attributes), (0.0, &valid.attributes));
+            let traces = all.traces.expect(name);
+            assert_eq!((&*traces.headers, traces.timeout.as_secs()), ("", 10));
         }
+        let set = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:1"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "localhost:4318"),
+        ];
+        let (all, warnings) = read(None, &set);
+        assert_eq!(warnings.len(), 1);
+        let traces = all.and_then(|it| it.traces).expect("traces");
+        assert_eq!(traces.url.to_string(), "http://all:1/v1/traces");
+    }
+
+    #[test]
+    fn another_exporter_or_protocol_disables_the_export_of_its_signal() {
+        let at = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a");
+        for (option, variable) in [
+            (Some("http://a"), ("OTEL_METRICS_EXPORTER", "prometheus")),
+            (None, ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc")),
+        ] {
+            let (all, warnings) = read(option, &[at, variable]);
+            let all = all.expect("an export");
+            assert!(all.metrics.is_none() && all.traces.is_some());
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+        }
+        let (all, warnings) = read(None, &[at, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
+        assert!(all.is_none());
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
     }
 
     #[test]
     fn spans_are_of_slow_requests_unless_a_sampler_is_set() {
-        let all = config(Some("http://a"), &[]).expect("valid").expect("one");
+        let all = config(Some("http://a"), &[]).expect("one");
         assert_eq!(all.trace_options(false), None);
         assert_eq!(all.trace_options(true).map(|it| it.ratio), Some(0.0));
         let set = [("OTEL_TRACES_SAMPLER", "always_on")];
-        let all = config(Some("http://a"), &set).expect("valid").expect("one");
+        let all = config(Some("http://a"), &set).expect("one");
         assert_eq!(all.trace_options(false).map(|it| it.ratio), Some(1.0));
     }
 }

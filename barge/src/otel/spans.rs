@@ -115,3 +115,15 @@ fn client(peer: &str) -> Vec<KeyValue> {
         None => vec![KeyValue::new("client.address", peer)],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_the_errors_of_the_alert() {
+        let rules = include_str!("../../../packaging/monitoring/alerts.yaml");
+        let errors = format!("{{errno=~\"{}\"}}", FAULTS.join("|"));
+        assert!(rules.contains(&errors), "no {errors} in alerts.yaml");
+    }
+}

@@ -125,7 +125,7 @@ impl Plan {
         file: Option<&Config>,
     ) -> Result<Plan, Failure> {
         #[cfg(feature = "otel")]
-        let otlp = crate::otel::Config::new(args.observability.otlp.as_ref())?;
+        let otlp = crate::otel::Config::new(args.observability.otlp.as_ref());
         let tuning = tuning(args);
         #[cfg(feature = "otel")]
         let tuning = Tuning {

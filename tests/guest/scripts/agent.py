@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import time
 
-from agents import HOST, LOCAL, PORT, READ_ONLY, Watch, listen_address, start
+from agents import HOST, LOCAL, PORT, READ_ONLY, Agent, Watch, listen_address
 from changing import CHANGES as KINDS
 from checking import check, end, said, skip, tests
 
@@ -197,17 +197,13 @@ def read_only_mount():
     os.mkdir(at)
     said("mount", "--bind", "/mnt", at)
     said("mount", "-o", "remount,bind,ro", at)
-    agent = start(at)
-    try:
+    with Agent(at):
         watch = Watch(".")
         change(watch, "touch by-read-only", ("CREATE", "by-read-only"))
         change(watch, "rm by-read-only", ("DELETE", "by-read-only"))
         watch.close()
         # The agent does not keep it busy.
         said("umount", at)
-    finally:
-        agent.terminate()
-        agent.wait()
 
 
 checks = [kinds, known, removed_tree, safe, *([] if READ_ONLY else [own]), many, latency]
@@ -215,13 +211,8 @@ if ONLY := os.environ.get("ONLY"):
     checks = [each for each in checks if each.__name__ in ONLY.split()]
 elif not READ_ONLY and not os.path.exists(PORT):
     tests(read_only_mount)
-agent = start()
-try:
+with Agent():
     tests(*checks)
-    check("the agent", agent.poll(), None)
-finally:
-    agent.terminate()
-    agent.wait()
 if os.environ.get("VERBOSE"):
     times = sorted(times) or [0]
     print(f"agent: events after {times[len(times) // 2] * 1000:.0f} ms (median), {times[-1] * 1000:.0f} ms (largest)", open("/run/agent.log").read())

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import time
 
-from checking import said, skip
+from checking import check, said, skip
 
 AGENT = os.environ.get("AGENT") or os.path.join(os.path.dirname(os.environ.get("BARGE", "/")), "barge-agent")
 LOCAL = bool(os.environ.get("BARGE_LOCAL"))
@@ -92,10 +92,20 @@ def listen_address():
     return HOST if HOST in said("host", "ip -4 addr || :") else "127.0.0.1"
 
 
-def start(at="/mnt"):
-    log = open("/run/agent.log", "w")
-    options = ["--remount-rw"] if READ_ONLY else []
-    agent = subprocess.Popen([AGENT, "--connect", address(), "--mount", f"={at}", "-v", *options], stdout=subprocess.PIPE, stderr=log, text=True)
-    if agent.stdout.readline() != "ready\n":
-        raise RuntimeError("the agent is not ready: " + open("/run/agent.log").read())
-    return agent
+class Agent:
+    """barge-agent for the mount at `at`, for as long as a block lasts. It must not end before."""
+
+    def __init__(self, at="/mnt"):
+        self.at = at
+
+    def __enter__(self):
+        options = ["--remount-rw"] if READ_ONLY else []
+        command = [AGENT, "--connect", address(), "--mount", f"={self.at}", "-v", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=open("/run/agent.log", "w"), text=True)
+        if self.process.stdout.readline() != "ready\n":
+            raise RuntimeError("the agent is not ready: " + open("/run/agent.log").read())
+
+    def __exit__(self, *_):
+        check("the agent", self.process.poll(), None)
+        self.process.terminate()
+        self.process.wait()

@@ -37,11 +37,11 @@ def flock(fd, how):
         return "refused" if error.errno == errno.EAGAIN else errno.errorcode[error.errno]
 
 
-def on_host(kind, start, length):
-    """Tries an OFD lock of `file` on the host: what a program there would meet."""
+def on_host(kind, start, length, name="file"):
+    """Tries an OFD lock of the file `name` on the host: what a program there would meet."""
     program = f"""import fcntl, struct
 try:
-    fcntl.fcntl(open("file", "r+b"), {OFD_SETLK}, struct.pack("hhqqi4x", {kind}, 0, {start}, {length}, 0))
+    fcntl.fcntl(open("{name}", "r+b"), {OFD_SETLK}, struct.pack("hhqqi4x", {kind}, 0, {start}, {length}, 0))
     print("got")
 except OSError:
     print("refused")"""

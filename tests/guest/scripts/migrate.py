@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3 -B
 """Works on the share while the guest migrates, until the file `stop` exists, and then checks that nothing was lost.
 
 Prints a line for each turn. SNAPSHOT=1: the share of a restored guest is a copy, in which the host sees no locks of it.
@@ -11,7 +11,8 @@ import random
 import sqlite3
 import subprocess
 import sys
-import time
+
+from locking import WRITE, on_host
 
 # More than a process reads at once.
 NAMES = 3000
@@ -22,12 +23,6 @@ def expect(condition, *what):
     if not condition:
         print("failed:", *what, flush=True)
         os._exit(1)
-
-
-def locked(name):
-    """Whether a program of the host finds the file locked."""
-    program = f"import fcntl; fcntl.lockf(open('{name}', 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-    return subprocess.run(["host", f'python3 -c "{program}" 2>/dev/null']).returncode != 0
 
 
 os.makedirs("open")
@@ -112,8 +107,8 @@ if not snapshot:
     listed += [entry.name for entry in listing]
     expect(sorted(listed) == [f"{number:04}" for number in range(NAMES)], "listing", len(listed))
 expect(os.waitpid(waiter, os.WNOHANG) == (0, 0), "the lock was lost")
-expect(locked("open/kept"), "the host sees no lock")
+expect(on_host(WRITE, 0, 100, "open/kept") == "refused", "the host sees no lock")
 fcntl.lockf(kept, fcntl.LOCK_UN, 100)
 expect(os.waitpid(waiter, 0)[1] == 0, "the waiting lock")
-expect(not locked("open/kept"), "the host still sees a lock")
+expect(on_host(WRITE, 0, 100, "open/kept") == "got", "the host still sees a lock")
 print("turns:", turn, file=sys.stderr, flush=True)

@@ -16,17 +16,24 @@ log = tempfile.TemporaryFile("w+", dir="/run")
 
 
 class Served:
-    """`barge serve` for as long as a block lasts."""
+    """`barge serve` for as long as a block lasts. `output` has the lines that it printed before it was ready."""
 
     def __init__(self, *args, fds=()):
         self.args, self.fds = args, fds
 
     def __enter__(self):
         self.process = subprocess.Popen([BARGE, "serve", *self.args], stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=self.fds)
+        self.output = []
         for line in self.process.stdout:
             if line == "ready\n":
                 return self
+            self.output.append(line)
         raise RuntimeError(f"barge serve {' '.join(self.args)}: not ready")
+
+    def kill_and_restart(self):
+        self.process.kill()
+        self.process.wait()
+        self.__enter__()
 
     def __exit__(self, *_):
         self.process.terminate()

@@ -8,11 +8,11 @@ import fcntl
 import hashlib
 import multiprocessing
 import os
-import signal
 import subprocess
 import time
 
 from checking import check, end, said, skip, tests
+from serving import BARGE, Served, print_log_on_failure
 
 PORT = 5640
 
@@ -21,10 +21,8 @@ MSIZE = 16384
 IN_PIECES = not os.uname().release.startswith("6.1.")
 KILLS = int(os.environ.get("KILLS", "3"))
 SIZE = int(os.environ.get("SIZE", "4")) << 20
-BARGE = os.environ.get("BARGE")
-if os.environ.get("BARGE_LOCAL") or not BARGE:
+if os.environ.get("BARGE_LOCAL"):
     skip("this takes a guest")
-
 
 
 def digest(path):
@@ -74,15 +72,6 @@ def outlived():
     os.mkdir("/run/served")
     connect = os.path.join(os.path.dirname(BARGE), "barge-mount-9p")
     address = "vsock:1:5641"
-
-    def serve():
-        server = subprocess.Popen([BARGE, "serve", "/run/served", "--trust-uids", "--9p", address], stdout=subprocess.PIPE, stderr=open("/run/served.log", "a"), text=True)
-        while server.stdout.readline() not in ("ready\n", ""):
-            pass
-        return server
-
-    server = serve()
-    said(connect, "-o", "cache=mmap", f"9p+{address}", at)
     over, lines, status = multiprocessing.Event(), multiprocessing.Value("i", 0), multiprocessing.Array("c", 100)
 
     def write_lines():
@@ -108,23 +97,21 @@ def outlived():
         while lines.value < before + 10 and writer.is_alive():
             time.sleep(0.01)
 
-    writer = multiprocessing.Process(target=write_lines)
-    writer.start()
-    for _ in range(KILLS):
+    with Served("/run/served", "--trust-uids", "--9p", address) as server:
+        said(connect, "-o", "cache=mmap", f"9p+{address}", at)
+        writer = multiprocessing.Process(target=write_lines)
+        writer.start()
+        for _ in range(KILLS):
+            ten_more()
+            server.kill_and_restart()
         ten_more()
-        server.send_signal(signal.SIGKILL)
-        server.wait()
-        server = serve()
-    ten_more()
-    over.set()
-    writer.join()
-    check("writing", status.value, b"done")
-    written = open("/run/served/journal").read().split()
-    check("journal", written == [f"{number:07d}" for number in range(lines.value)], True)
-    said("umount", at)
-    os.rmdir(at)
-    server.terminate()
-    check("status of the server", server.wait(), 0)
+        over.set()
+        writer.join()
+        check("writing", status.value, b"done")
+        written = open("/run/served/journal").read().split()
+        check("journal", written == [f"{number:07d}" for number in range(lines.value)], True)
+        said("umount", at)
+        os.rmdir(at)
 
 
 def by_our_client():
@@ -147,18 +134,9 @@ def from_the_host():
         file.write("text of the guest")
     with open("/run/tree/large", "wb") as file:
         file.write(os.urandom(SIZE))
-    server = subprocess.Popen([BARGE, "serve", "/run/tree", "--9p", "vsock:0"], stdout=subprocess.PIPE, stderr=open("/run/tree.log", "w"), text=True)
-    port = None
-    for line in server.stdout:
-        if "connect((2," in line:
-            port = line.split("connect((2,")[1].split(")")[0]
-        if line == "ready\n":
-            break
-    try:
+    with Served("/run/tree", "--9p", "vsock:0") as server:
+        [port] = [line.split("connect((2,")[1].split(")")[0] for line in server.output if "connect((2," in line]
         asked_by_the_host(port)
-    finally:
-        server.terminate()
-        check("status of the guest's server", server.wait(), 0)
 
 
 def asked_by_the_host(port):
@@ -173,4 +151,5 @@ def asked_by_the_host(port):
 
 
 tests(mounted, outlived, by_our_client, from_the_host)
+print_log_on_failure()
 end("9P both ways")

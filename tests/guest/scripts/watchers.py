@@ -4,6 +4,7 @@
 MODULES: a directory with node_modules of vite and chokidar, and maybe of another typescript: these watch as well. AGENT: the program."""
 
 import collections
+import contextlib
 import json
 import os
 import selectors
@@ -12,7 +13,7 @@ import subprocess
 import tempfile
 import time
 
-from agents import LOCAL, start
+from agents import LOCAL, Agent
 from checking import check, end, said, skip, tests
 
 if not shutil.which("node"):
@@ -23,9 +24,9 @@ PATIENCE = float(os.environ.get("PATIENCE", "60"))
 # NFS clients may notice by themselves that a file has been replaced, and do not report that to those that watch the file. The recursive watcher of node 20 watches each file.
 REPLACED = ["by-rename", "anew"] if os.environ.get("SELF") == "no" else []
 # 9P's cache=loose does not read a file again that is written in place.
+STALE = ["in-place"] if os.environ.get("CACHE") == "loose" else []
 # Not in the share.
 OUTPUT = tempfile.mkdtemp()
-STALE = ["in-place"] if os.environ.get("CACHE") == "loose" else []
 times = collections.defaultdict(list)
 
 
@@ -255,16 +256,8 @@ recursive = int(said("node", "--version")[1:].split(".")[0]) >= 20
 programs = [*([fs_watch] if recursive else []), node_watch, tsc_watch, *([chokidar, vite] if MODULES else [])]
 if ONLY := os.environ.get("ONLY"):
     programs = [program for program in programs if program.__name__ in ONLY.split()]
-if LOCAL:
+with contextlib.nullcontext() if LOCAL else Agent():
     tests(*programs)
-else:
-    agent = start()
-    try:
-        tests(*programs)
-        check("the agent", agent.poll(), None)
-    finally:
-        agent.terminate()
-        agent.wait()
 if os.environ.get("VERBOSE"):
     for kind, each in times.items():
         each.sort()

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -22,10 +22,10 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::barrier::GuestBarrier;
 use crate::channel::{self, Event, Host};
-use crate::config::{GuestConfig, MEMORY, Mount};
+use crate::config::{GuestConfig, Mount};
 use crate::guest::{Case, GuestSpec};
 use crate::kernel::{self, Kernel};
-use crate::machine::Machine;
+use crate::machine::{Files, Machine, TCG, add_machine};
 use crate::process_group::ProcessGroup;
 use crate::qemu_tree::QemuTree;
 use crate::run::Scratch;
@@ -34,6 +34,9 @@ use crate::{Dirs, console, initramfs, tail};
 
 /// The script that the guest runs.
 const SCRIPT: &str = "migrate.py";
+
+/// The number of processors of the guest.
+const CPUS: u16 = 2;
 
 /// The options of a test.
 #[derive(Clone, Debug)]
@@ -202,36 +205,24 @@ impl Parts<'_> {
 
         let (control, control_machine) = UnixStream::pair()?;
         let (output, output_machine) = UnixStream::pair()?;
-        let ports = [("ctl", &control_machine), ("out", &output_machine)];
-        for (_, inherited) in ports {
+        for inherited in [&control_machine, &output_machine] {
             fcntl_setfd(inherited.as_fd(), FdFlags::empty())?;
         }
         let monitor = dir.join("monitor");
+        let files = Files {
+            control: control_machine.as_raw_fd(),
+            output: output_machine.as_raw_fd(),
+            initramfs: &initramfs,
+            console: &dir.join("console.log"),
+            log: fs::File::create(dir.join("machine.log"))?,
+            dir: &dir,
+            number,
+        };
         let mut command = self.qemu.command();
+        add_machine(&mut command, CPUS, TCG, &self.kernel.image(), files)?;
         command
-            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-            .args(["-m", MEMORY, "-smp", "2", "-cpu", "Nehalem"])
-            .args(["-accel", "tcg,thread=multi,tb-size=512"])
-            .args(["-machine", "q35,memory-backend=memory", "-object"])
-            .arg(format!("memory-backend-memfd,id=memory,size={MEMORY}M,share=on"))
-            .arg("-kernel")
-            .arg(self.kernel.image())
-            .arg("-initrd")
-            .arg(&initramfs)
-            .args(["-append", "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable watchdog_thresh=60 audit=0"])
-            .arg("-serial")
-            .arg(format!("file:{}", dir.join("console.log").display()))
             .arg("-qmp")
-            .arg(format!("unix:{},server=on,wait=off", monitor.display()))
-            .args(["-device", "virtio-serial-pci"]);
-        for (name, port) in ports {
-            let fd = port.as_raw_fd();
-            command.args(["-chardev", &format!("socket,id={name},fd={fd}")]);
-            command.args([
-                "-device",
-                &format!("virtserialport,chardev={name},name={name}"),
-            ]);
-        }
+            .arg(format!("unix:{},server=on,wait=off", monitor.display()));
         for (tag, socket) in [("share", "{socket}"), ("root", "{socket2}")] {
             let socket = values.fill(socket);
             command.args(["-chardev", &format!("socket,id={tag},path={socket}")]);
@@ -241,11 +232,6 @@ impl Parts<'_> {
         if let Some(from) = incoming {
             command.args(["-incoming", from]);
         }
-        let log = fs::File::create(dir.join("machine.log"))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
         let process = host.process_group.spawn(&mut command)?;
         drop((control_machine, output_machine));
         Ok(Machinery {
@@ -273,7 +259,7 @@ impl Parts<'_> {
             config: GuestConfig {
                 mount: virtiofs("share", "rw"),
                 extra_fs_types: Vec::new(),
-                cpus: 2,
+                cpus: CPUS,
                 qemu: Vec::new(),
             },
             number: 1,

@@ -664,6 +664,26 @@ fn the_environment_alone_enables_it_and_may_disable_it() {
 }
 
 #[test]
+fn an_environment_for_another_protocol_is_reported_once_and_exports_nothing() {
+    let collector = Collector::start(Answer::Ok);
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("log");
+    let mut command = Command::new(BARGE);
+    command.args(["serve", "--9p", "tcp:127.0.0.1:0", "mem:"]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url());
+    command.env("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json");
+    command.env("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc");
+    command.stderr(std::fs::File::create(&log).expect("made"));
+    assert!(ServerProcess::run(command).stop().success());
+    assert!(collector.received().is_empty());
+    let text = std::fs::read_to_string(&log).expect("read");
+    for (signal, protocol) in [("METRICS", "grpc"), ("TRACES", "http/json")] {
+        let warning = format!("{signal}_PROTOCOL: expected http/protobuf, got '{protocol}'");
+        assert_eq!(text.matches(&warning).count(), 1, "{text}");
+    }
+}
+
+#[test]
 fn one_process_exports_the_metrics_of_all() {
     let dir = tempfile::tempdir().expect("a directory");
     let collector = Collector::start(Answer::Ok);
@@ -731,15 +751,15 @@ fn a_mount_exports_its_metrics_and_spans() {
 }
 
 #[test]
-fn a_bad_url_or_variable_is_one_line_and_status_2() {
+fn a_bad_url_is_one_line_and_status_2() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("barge.toml");
     let text = "otlp = \"localhost:4318\"\n[[share]]\nsource = \"mem:\"\n";
     std::fs::write(&file, text).expect("written");
-    let check = |args: &[&str], variables: &[(&str, &str)], word: &str| {
+    let check = |args: &[&str], word: &str| {
         let mut command = Command::new(BARGE);
-        command.args(args).envs(variables.iter().copied());
-        let output = command.stdin(Stdio::null()).output().expect("runs");
+        command.args(args).stdin(Stdio::null());
+        let output = command.output().expect("runs");
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         let text = stderr_of(&output);
         assert!(text.contains(word), "{text}");
@@ -749,14 +769,7 @@ fn a_bad_url_or_variable_is_one_line_and_status_2() {
     };
     let at = |path: &Path| path.to_str().expect("text").to_owned();
     let expected = "expected http://HOST[:PORT]";
-    check(&["serve", "mem:", "--otlp", "grpc://a"], &[], expected);
-    check(&["mount", "mem:", "/x", "-o", "otlp=a:1"], &[], expected);
-    check(&["serve", "--config", &at(&file)], &[], expected);
-    let variable = [("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")];
-    let args = ["serve", "mem:", "--otlp", "http://127.0.0.1:1"];
-    check(
-        &args,
-        &variable,
-        "OTEL_EXPORTER_OTLP_PROTOCOL: expected http/protobuf",
-    );
+    check(&["serve", "mem:", "--otlp", "grpc://a"], expected);
+    check(&["mount", "mem:", "/x", "-o", "otlp=a:1"], expected);
+    check(&["serve", "--config", &at(&file)], expected);
 }

@@ -14,7 +14,7 @@ use anyhow::Result;
 
 use crate::config::{GuestConfig, Mount};
 
-pub(crate) use qemu::has_device;
+pub(crate) use qemu::{TCG, add_machine, has_device};
 
 /// A machine for guests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl FromStr for Machine {
 impl Machine {
     /// Returns QEMU with the accelerator that works everywhere.
     pub fn qemu() -> Self {
-        Self::Qemu("tcg,thread=multi,tb-size=512".into())
+        Self::Qemu(TCG.into())
     }
 
     /// Returns the fastest machine that runs here, or QEMU if a guest needs its devices or network.

@@ -12,6 +12,9 @@ use crate::config::{GuestConfig, MEMORY};
 
 const QEMU: &str = "qemu-system-x86_64";
 
+/// The accelerator that works everywhere.
+pub(crate) const TCG: &str = "tcg,thread=multi,tb-size=512";
+
 /// The modules of its devices.
 pub(super) const MODULES: &[&str] = &[
     "virtio_pci",
@@ -34,6 +37,31 @@ pub(super) fn command(
     files: Files,
 ) -> Result<Command> {
     let mut command = Command::new(QEMU);
+    add_machine(&mut command, config.cpus, accel, kernel, files)?;
+    command.args([
+        "-fsdev",
+        "local,id=root,path=/,security_model=passthrough,readonly=on,multidevs=remap",
+    ]);
+    command.args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]);
+    command.args([
+        "-netdev",
+        "user,id=net",
+        "-device",
+        "virtio-net-pci,netdev=net,romfile=",
+    ]);
+    command.args(["-device", "virtio-rng-pci"]).args(&config.qemu);
+    Ok(command)
+}
+
+/// Adds arguments for processors, memory, the kernel, the console, and the ports of the harness to
+/// a QEMU, and its standard streams.
+pub(crate) fn add_machine(
+    command: &mut Command,
+    cpus: u16,
+    accel: &str,
+    kernel: &Path,
+    files: Files,
+) -> Result<()> {
     command.args([
         "-nodefaults",
         "-no-user-config",
@@ -43,7 +71,7 @@ pub(super) fn command(
         "-m",
         MEMORY,
         "-smp",
-        &config.cpus.to_string(),
+        &cpus.to_string(),
     ]);
     // Under TCG a basic CPU is faster than the largest: the guest's C library then does not use
     // AVX, which is emulated.
@@ -67,18 +95,7 @@ pub(super) fn command(
     command
         .arg("-serial")
         .arg(format!("file:{}", files.console.display()));
-    command.args([
-        "-fsdev",
-        "local,id=root,path=/,security_model=passthrough,readonly=on,multidevs=remap",
-    ]);
-    command.args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]);
-    command.args([
-        "-netdev",
-        "user,id=net",
-        "-device",
-        "virtio-net-pci,netdev=net,romfile=",
-    ]);
-    command.args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
+    command.args(["-device", "virtio-serial-pci"]);
     for (name, fd) in [("ctl", files.control), ("out", files.output)] {
         command.args(["-chardev", &format!("socket,id={name},fd={fd}")]);
         command.args([
@@ -87,11 +104,10 @@ pub(super) fn command(
         ]);
     }
     command
-        .args(&config.qemu)
         .stdin(Stdio::null())
         .stdout(files.log.try_clone()?)
         .stderr(files.log);
-    Ok(command)
+    Ok(())
 }
 
 /// Returns the kernel command line, with the frequency of the time stamp counter if QEMU uses this
