@@ -137,7 +137,7 @@ pub(crate) enum Command {
     /// Share a directory with a virtual machine, with the options of virtiofsd 1.14
     Virtiofsd(Box<VirtiofsdArgs>),
     /// Mount a source on a directory of this host
-    Mount(MountArgs),
+    Mount(Box<MountArgs>),
     /// Mount a 9P server with the kernel's client, through a proxy that reconnects to it
     Connect(ConnectArgs),
     /// List directories of a source
