@@ -39,6 +39,15 @@ impl Input {
         }
     }
 
+    /// Adds bytes that another process has received. The input is empty.
+    pub(crate) fn prepend(&mut self, bytes: &[u8]) {
+        self.buffer.grow(bytes.len().max(Input::SMALL_BUFFER));
+        self.buffer[..bytes.len()].copy_from_slice(bytes);
+        (self.start, self.end) = (0, bytes.len());
+        self.memory
+            .set(bytes.len().saturating_sub(Input::SMALL_BUFFER));
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }

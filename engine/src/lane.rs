@@ -660,6 +660,11 @@ impl Lane {
         &self.stats
     }
 
+    /// Returns the name of the listener that accepted the connection.
+    pub(crate) fn listener(&self) -> &str {
+        self.admission.listener()
+    }
+
     /// Returns the connection's number.
     pub(crate) fn id(&self) -> u64 {
         self.admission.id()

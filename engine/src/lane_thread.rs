@@ -13,6 +13,7 @@ use vfs::memory::{Need, Purpose, Reservation};
 use wire::{Malformed, Role, ServeOutcome};
 
 use crate::connection_limits::Throttles;
+use crate::handover::{HandedConnection, Handover};
 use crate::inline_budget::InlineBudget;
 use crate::input::Input;
 use crate::lane::{ExcessMeter, Lane, invalid, timed_out};
@@ -22,9 +23,18 @@ use crate::stats::add;
 use crate::stop_signal::StopSignal;
 use crate::timeouts::Deadlines;
 
+/// The end of a lane.
+enum End {
+    /// The client or [`transports::Link::end_input`] has ended the input.
+    Closed,
+    /// The connection continues in another process, with these bytes that were not served.
+    HandedOver(Vec<u8>),
+}
+
 /// Serves `lane` on the calling thread, its own, until the client or
-/// [`transports::Link::end_input`] ends the input, and everything in flight is answered.
-pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
+/// [`transports::Link::end_input`] ends the input, and everything in flight is answered. `received`
+/// arrived before, at another process. If the engine hands over, so does the lane.
+pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal, handover: &Handover, received: &[u8]) {
     // Done here because it may query a directory service over the network.
     if let Origin::Local { owner, .. } = lane.peer.origin() {
         lane.peer.set_owner(transports::caller_of(owner));
@@ -35,8 +45,18 @@ pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
             "the user of a local client is unknown: its requests run as nobody"
         );
     }
-    if let Err(error) = LaneThread::new(lane, stop).run() {
-        lane.close_on_link_error(&error);
+    let mut thread = LaneThread::new(lane, stop, handover);
+    if !received.is_empty() {
+        thread.input.prepend(received);
+    }
+    match thread.run() {
+        Ok(End::Closed) => {}
+        Ok(End::HandedOver(input)) => {
+            if let Some(connection) = hand_over(lane, input) {
+                return handover.add(connection);
+            }
+        }
+        Err(error) => lane.close_on_link_error(&error),
     }
     if !stop.is_raised() {
         lane.in_flight.cancel_all();
@@ -49,10 +69,24 @@ pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal) {
     lane.link.hang_up();
 }
 
+/// Waits until everything in flight is answered. Returns the connection, or `None` if it cannot
+/// continue in another process.
+fn hand_over(lane: &Lane, input: Vec<u8>) -> Option<HandedConnection> {
+    lane.drain().ok()?;
+    Some(HandedConnection {
+        listener: lane.listener().to_owned(),
+        peer: lane.link.peer().to_owned(),
+        fds: vec![lane.link.socket()?],
+        state: lane.session.save()?,
+        input,
+    })
+}
+
 /// The state of a lane that only its own thread accesses.
 struct LaneThread<'a> {
     lane: &'a Arc<Lane>,
     stop: &'a StopSignal,
+    handover: &'a Handover,
     input: Input,
     out: Outbox,
     poller: Poller,
@@ -71,10 +105,15 @@ impl<'a> LaneThread<'a> {
     /// Thousands of connections of one client may wait: each check costs some microseconds.
     const RECHECK: Duration = Duration::from_secs(10);
 
-    fn new(lane: &'a Arc<Lane>, stop: &'a StopSignal) -> LaneThread<'a> {
+    fn new(
+        lane: &'a Arc<Lane>,
+        stop: &'a StopSignal,
+        handover: &'a Handover,
+    ) -> LaneThread<'a> {
         LaneThread {
             lane,
             stop,
+            handover,
             input: Input::new(lane.reservation(Purpose::Request)),
             out: Outbox::metered(Box::new(ExcessMeter(lane.reservation(Purpose::Reply)))),
             poller: Poller::new(lane.tuning.poll),
@@ -86,20 +125,24 @@ impl<'a> LaneThread<'a> {
         }
     }
 
-    /// Runs until the client disconnects, or makes no progress for too long.
-    fn run(mut self) -> io::Result<()> {
+    /// Runs until the client disconnects, or makes no progress for too long, or the engine hands
+    /// over.
+    fn run(mut self) -> io::Result<End> {
         loop {
             match self.serve_all()? {
                 0 => self.deadlines.incomplete(!self.input.is_empty()),
                 _ => self.deadlines.received(!self.input.is_empty()),
             }
             self.flush()?;
+            if self.handover.is_requested() {
+                return Ok(End::HandedOver(self.input.bytes().to_vec()));
+            }
             let Some(received) = self.receive()? else {
                 continue;
             };
             if received == 0 {
                 return match self.input.is_empty() {
-                    true => Ok(()),
+                    true => Ok(End::Closed),
                     false => Err(ErrorKind::UnexpectedEof.into()),
                 };
             }
@@ -108,9 +151,9 @@ impl<'a> LaneThread<'a> {
         }
     }
 
-    /// Receives at least a byte; 0 at the end of the connection. Returns `None` if none arrived for
-    /// a while, after releasing the memory that only a busy connection needs, and `TimedOut` if a
-    /// deadline passed.
+    /// Receives at least a byte; 0 at the end of the connection. Returns `None` if the engine hands
+    /// over, or if none arrived for a while, after releasing the memory that only a busy connection
+    /// needs, and `TimedOut` if a deadline passed.
     fn receive(&mut self) -> io::Result<Option<usize>> {
         let lane = self.lane;
         let frame = |head: &[u8]| lane.session.frame(head);
@@ -124,6 +167,9 @@ impl<'a> LaneThread<'a> {
             let time = left.map(|(left, _)| left);
             // If the engine stops, the input ends.
             let ready = lane.link.wait(interest, self.stop.fd(), time)?;
+            if self.handover.is_requested() {
+                return Ok(None);
+            }
             self.idle = ready == Ready::default();
             if self.idle {
                 return self.check_deadline();
@@ -133,7 +179,11 @@ impl<'a> LaneThread<'a> {
         let buffer = match self.input.space(frame).map_err(invalid)? {
             Ok(buffer) => buffer,
             Err(need) => {
-                self.await_memory(need)?;
+                let waited = self.await_memory(need);
+                if self.handover.is_requested() {
+                    return Ok(None);
+                }
+                waited?;
                 // The client is not responsible for this delay.
                 self.deadlines.restart_message();
                 return Ok(None);

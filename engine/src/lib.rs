@@ -17,6 +17,7 @@
 mod connection_limits;
 mod consumer_lock;
 mod datagrams;
+mod handover;
 mod in_flight;
 mod inline_budget;
 mod input;
@@ -41,6 +42,7 @@ mod tuning;
 mod workers;
 
 pub use connection_limits::ConnectionRefusals;
+pub use handover::HandedConnection;
 pub use operation_stats::{Operation, Operations};
 pub use queue::{QueueThread, Queues};
 pub use server::{Engine, Service};

@@ -11,10 +11,11 @@ use parking_lot::{Mutex, MutexGuard};
 use transports::{Link, Listener, StreamLink};
 use vfs::memory::MemoryBudget;
 use vfs::peer::{PeerKey, Refusals};
-use vfs::{Origin, Peer, Trust};
+use vfs::{Call, Origin, Peer, Trust};
 use wire::Session;
 
 use crate::connection_limits::{Admission, ConnectionLimits, ConnectionRefusals};
+use crate::handover::{HandedConnection, Handover};
 use crate::kick_watcher::KickWatcher;
 use crate::lane::Lane;
 use crate::lane_thread;
@@ -31,6 +32,14 @@ pub trait Service: Send + Sync {
     /// Creates the session of a client that has just connected.
     fn session(&self) -> Box<dyn Session>;
 
+    /// Continues the session of a client of another process, which has saved `state`
+    /// ([`Session::save`]). `call` is a call of the client. Returns the reason if that is not
+    /// possible: the connection is closed then.
+    fn resume(&self, state: &[u8], call: &Call) -> Result<Box<dyn Session>, String> {
+        let _ = (state, call);
+        Err("its session cannot continue in another process".into())
+    }
+
     /// Wraps the link of its connection.
     fn link(&self, link: StreamLink) -> Box<dyn Link> {
         Box::new(link)
@@ -46,6 +55,7 @@ pub struct Engine {
     trust: Trust,
     refusals: Arc<Refusals>,
     stop: StopSignal,
+    handover: Handover,
     connections: Arc<ConnectionLimits<Lane>>,
     listeners: Arc<Listeners>,
     /// Listeners that ended although the engine was not stopped.
@@ -70,6 +80,7 @@ impl Engine {
             kick_watcher: KickWatcher::new(&workers)?,
             workers,
             stop: StopSignal::new()?,
+            handover: Handover::default(),
             connections: ConnectionLimits::new(&tuning),
             listeners: Arc::default(),
             stats_registry: StatsRegistry::new(tuning.operation_stats, SlowLog::new(&tuning)),
@@ -81,8 +92,8 @@ impl Engine {
         }))
     }
 
-    /// Serves the clients that connect to `listener`, until the engine stops or
-    /// [`Engine::close_listener`] is called with the listener's address.
+    /// Serves the clients that connect to `listener`, and before these the adopted ones, until the
+    /// engine stops or [`Engine::close_listener`] is called with the listener's address.
     pub fn listen(
         self: &Arc<Self>,
         listener: Listener,
@@ -91,6 +102,12 @@ impl Engine {
         let engine = self.clone();
         let name: Arc<str> = listener.addr().to_string().into();
         let own_name = name.clone();
+        for connection in self.adopted_at(&name) {
+            let peer = connection.peer.clone();
+            if let Err(error) = self.resume(connection, &listener, &*service) {
+                tracing::warn!(peer, "connection closed: {error}");
+            }
+        }
         self.spawn_listener(&name, move |stop| {
             engine.accept(&listener, &own_name, &*service, stop);
         })
@@ -199,15 +216,37 @@ impl Engine {
         listener: Arc<str>,
     ) -> io::Result<()> {
         let peer = Arc::new(self.peer(link.origin()));
+        let admission = self.admit(&peer, listener)?;
         let client = peer.key();
-        let admission = match self.connections.admit(client) {
-            Ok(admission) => admission,
-            Err((reason, error)) => {
-                return Err(self.refuse(client, reason, error));
-            }
-        };
-        self.start(link, service, peer, admission.with_listener(listener))
+        self.start(link, service.session(), peer, admission, Vec::new())
             .map_err(|error| self.refuse(client, ConnectionRefusals::SYSTEM, error))
+    }
+
+    /// Serves a client that another process has accepted at `listener`.
+    fn resume(
+        self: &Arc<Self>,
+        mut connection: HandedConnection,
+        listener: &Listener,
+        service: &dyn Service,
+    ) -> io::Result<()> {
+        let socket = connection.fds.drain(..).next();
+        let socket = socket.ok_or_else(|| io::Error::other("its descriptor is missing"))?;
+        let link = service.link(listener.adopt(socket, connection.peer)?);
+        let peer = Arc::new(self.peer(link.origin()));
+        let admission = self.admit(&peer, connection.listener.into())?;
+        let call = Call::detached().with_peer(peer.clone());
+        let session = service.resume(&connection.state, &call);
+        let session = session.map_err(io::Error::other)?;
+        self.start(link, session, peer, admission, connection.input)
+    }
+
+    /// Admits a connection of `peer` that `listener` has accepted.
+    fn admit(&self, peer: &Peer, listener: Arc<str>) -> io::Result<Admission<Lane>> {
+        let client = peer.key();
+        match self.connections.admit(client) {
+            Ok(admission) => Ok(admission.with_listener(listener)),
+            Err((reason, error)) => Err(self.refuse(client, reason, error)),
+        }
     }
 
     /// Counts a refusal, and logs it within the rate limit.
@@ -221,11 +260,11 @@ impl Engine {
     fn start(
         self: &Arc<Self>,
         link: Box<dyn Link>,
-        service: &dyn Service,
+        session: Box<dyn Session>,
         peer: Arc<Peer>,
         admission: Admission<Lane>,
+        received: Vec<u8>,
     ) -> io::Result<()> {
-        let session = service.session();
         let id = admission.id();
         let lane = Lane::new(
             link,
@@ -242,10 +281,10 @@ impl Engine {
             .name(format!("barge-lane-{id}"))
             .stack_size(Engine::STACK)
             .spawn(move || {
-                if engine.stop.is_raised() {
+                if engine.stop.is_raised() && !engine.handover.is_requested() {
                     lane.link.end_input();
                 }
-                lane_thread::run(&lane, &engine.stop);
+                lane_thread::run(&lane, &engine.stop, &engine.handover, &received);
             })
             .map(drop)
     }
@@ -260,6 +299,42 @@ impl Engine {
         }
         self.budget().close();
         self.connections.recheck_deadline();
+    }
+
+    /// Stops the engine like [`Engine::stop`], but keeps the connections whose sessions can continue
+    /// in another process: [`Engine::handed_over`] returns them after [`Engine::wait`].
+    pub fn hand_over(&self) {
+        self.handover.request();
+        self.stop.raise();
+        self.listeners.stop(None);
+        self.budget().close();
+        self.connections.recheck_deadline();
+    }
+
+    /// Returns whether [`Engine::hand_over`] was called.
+    pub fn is_handing_over(&self) -> bool {
+        self.handover.is_requested()
+    }
+
+    /// Adds a connection to those that are handed over.
+    pub fn hand_over_connection(&self, connection: HandedConnection) {
+        self.handover.add(connection);
+    }
+
+    /// Removes and returns the connections that were handed over so far.
+    pub fn handed_over(&self) -> Vec<HandedConnection> {
+        self.handover.take()
+    }
+
+    /// Takes the connections of another process. Those of a listener that starts later are served
+    /// there. Called before any listener starts.
+    pub fn adopt(&self, connections: Vec<HandedConnection>) {
+        self.handover.adopt(connections);
+    }
+
+    /// Removes and returns the adopted connections of the listener `name`.
+    pub fn adopted_at(&self, name: &str) -> Vec<HandedConnection> {
+        self.handover.adopted_at(name)
     }
 
     /// Waits until [`Engine::stop`] is called, also while there is no listener and no connection.

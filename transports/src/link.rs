@@ -126,6 +126,12 @@ pub trait Link: Send + Sync {
         Err(ErrorKind::Unsupported.into())
     }
 
+    /// Duplicates the connection's descriptor for another process, where it continues. Returns
+    /// `None` if the link has state of its own, such as keys.
+    fn socket(&self) -> Option<OwnedFd> {
+        None
+    }
+
     /// Returns the name of the peer, for logs.
     fn peer(&self) -> &str;
 
@@ -528,6 +534,13 @@ impl Link for StreamLink {
         }
         self.map_timeout(true, pages.send(self.output(), !tail.is_empty()))?;
         self.send(tail, true).map(drop)
+    }
+
+    fn socket(&self) -> Option<OwnedFd> {
+        match self.kind {
+            Kind::Socket => rustix::io::fcntl_dupfd_cloexec(&self.input, 0).ok(),
+            Kind::Descriptors { .. } => None,
+        }
     }
 
     fn peer(&self) -> &str {

@@ -164,10 +164,20 @@ impl Listener {
                 Err(error) => tracing::debug!("connection lost: {error}"),
             }
         };
-        Ok(Some(match self.guest {
+        Ok(Some(self.of_guest(link)))
+    }
+
+    /// Returns the link of a connection that another process has accepted at the same address, from
+    /// the peer with the name `peer`.
+    pub fn adopt(&self, connection: OwnedFd, peer: String) -> io::Result<StreamLink> {
+        Ok(self.of_guest(StreamLink::new(connection, peer)?))
+    }
+
+    fn of_guest(&self, link: StreamLink) -> StreamLink {
+        match self.guest {
             Some(guest) => link.with_guest(guest),
             None => link,
-        }))
+        }
     }
 
     /// Does the same as [`Listener::accept`], and returns the socket and the peer's name.

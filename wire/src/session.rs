@@ -78,6 +78,14 @@ pub trait Session: Send + Sync {
         ClientInfo::default()
     }
 
+    /// Returns the state with which the service continues this session in another process that
+    /// serves the same tree, or `None` if that is not possible. Called while no message is being
+    /// served, and none is served afterwards. The session is dropped soon, which releases its opens
+    /// and locks.
+    fn save(&self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Provides a channel for messages without a request: called once, before the first message, if
     /// the transport supports them. Most protocols have no such messages.
     fn set_message_sender(&self, _voice: Arc<dyn MessageSender>) {}
