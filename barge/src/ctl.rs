@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Write, stdout};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use layers::limit::Rates;
@@ -69,6 +69,11 @@ enum CtlCommand {
     ///
     /// Shares and endpoints that were added and are not in the file end.
     Reload,
+    /// Continue with the installed program, without disconnecting clients
+    ///
+    /// The program at the server's path takes over its process id, sockets, and the connections of
+    /// 9P clients and virtual machines. NFS clients connect again and reclaim their state.
+    Upgrade,
     /// List connected clients
     Clients,
     /// Close the connection of a client
@@ -213,6 +218,7 @@ pub(crate) fn run(args: &CtlArgs) -> CommandResult {
             (call(&mut connection, &method, params), drained_text)
         }
         CtlCommand::Reload => (call(&mut connection, "server.reload", json!({})), no_text),
+        CtlCommand::Upgrade => (upgrade(&mut connection, &args.control), upgraded_text),
         CtlCommand::Clients => (
             call(&mut connection, "client.list", json!({})),
             clients_text,
@@ -257,6 +263,25 @@ pub(crate) fn run(args: &CtlArgs) -> CommandResult {
         .write_all(text.as_bytes())
         .map_err(|error| Failure::new(format!("standard output: {error}")))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Time for the installed program to serve after an upgrade.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Upgrades the server, and returns its list once the installed program serves.
+fn upgrade(connection: &mut Connection, addr: &Addr) -> Result<Value, Failure> {
+    // The program that continues has closed the connection.
+    if let Some(result) = connection.call_or_end("server.upgrade", json!({}))? {
+        return Ok(result);
+    }
+    let deadline = Instant::now() + UPGRADE_TIMEOUT;
+    loop {
+        let listed = Connection::open(addr).and_then(|mut it| it.call("server.list", json!({})));
+        match listed {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            listed => return listed,
+        }
+    }
 }
 
 /// Adds a share with its devices, then endpoints of all shares.
@@ -325,6 +350,13 @@ impl Connection {
 
     /// Sends a request, and returns the result of the reply.
     fn call(&mut self, method: &str, params: Value) -> Result<Value, Failure> {
+        let result = self.call_or_end(method, params)?;
+        let closed = || Failure::new(format!("{}: the server closed the connection", self.addr));
+        result.ok_or_else(closed)
+    }
+
+    /// Does the same as [`Connection::call`]; returns `None` if the server closes the connection.
+    fn call_or_end(&mut self, method: &str, params: Value) -> Result<Option<Value>, Failure> {
         self.next += 1;
         let drained = params["timeout"].as_u64();
         let request = json!({
@@ -350,7 +382,7 @@ impl Connection {
         })?;
         if line.is_empty() {
             sent.map_err(|error| failed(&error))?;
-            return Err(failed(&"the server closed the connection"));
+            return Ok(None);
         }
         let mut reply: Value = serde_json::from_slice(&line).map_err(|error| failed(&error))?;
         if let Some(error) = reply.get("error") {
@@ -360,7 +392,7 @@ impl Connection {
                 _ => Failure::new(message),
             });
         }
-        Ok(reply["result"].take())
+        Ok(Some(reply["result"].take()))
     }
 }
 
@@ -467,6 +499,11 @@ fn evicted_text(result: &Value) -> String {
         ["SHARE", "MEMORY", "DISK", "DESCRIPTORS"],
         ["name", "memory_bytes", "disk_bytes", "descriptors"],
     )
+}
+
+fn upgraded_text(result: &Value) -> String {
+    let text = |key: &str| without_controls(result[key].as_str().unwrap_or_default());
+    format!("barge {} serves\n", text("version"))
 }
 
 fn debug_text(result: &Value) -> String {

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::Failure;
@@ -51,6 +51,18 @@ pub fn on_parents_signal(
     reload: Option<Reload>,
 ) -> Result<SignalHandler, Failure> {
     handle(stop, reload, false)
+}
+
+/// Calls `upgrade` at each SIGUSR2.
+pub fn on_upgrade(upgrade: impl Fn() + Send + 'static) -> Result<SignalHandler, Failure> {
+    let mut signals = Signals::new([SIGUSR2]).map_err(Failure::new)?;
+    let handle = signals.handle();
+    let thread = std::thread::Builder::new().name("barge-upgrade".into());
+    let thread = thread.spawn(move || signals.forever().for_each(|_| upgrade()));
+    Ok(SignalHandler {
+        handle,
+        thread: Some(thread.map_err(Failure::new)?),
+    })
 }
 
 /// Handles signals. `ends_at_second` says whether the second one ends the process.

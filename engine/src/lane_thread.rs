@@ -105,11 +105,7 @@ impl<'a> LaneThread<'a> {
     /// Thousands of connections of one client may wait: each check costs some microseconds.
     const RECHECK: Duration = Duration::from_secs(10);
 
-    fn new(
-        lane: &'a Arc<Lane>,
-        stop: &'a StopSignal,
-        handover: &'a Handover,
-    ) -> LaneThread<'a> {
+    fn new(lane: &'a Arc<Lane>, stop: &'a StopSignal, handover: &'a Handover) -> LaneThread<'a> {
         LaneThread {
             lane,
             stop,

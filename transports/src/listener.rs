@@ -123,6 +123,23 @@ impl Listener {
         })
     }
 
+    /// Listens on a socket that this process had bound to `addr` before it executed this program.
+    /// The file of a Unix socket is removed when it is dropped, if `has_file`.
+    pub fn inherit(fd: OwnedFd, addr: &Addr, has_file: bool) -> io::Result<Listener> {
+        let mut listener = Listener::from_fd(fd, addr)?;
+        listener.file = match addr {
+            Addr::Unix(path) if has_file => Some(path.clone()),
+            Addr::VsockUds { path, port } if has_file => Some(vsock::uds_of_port(path, *port)),
+            _ => None,
+        };
+        Ok(listener)
+    }
+
+    /// Returns whether it removes the file of its Unix socket when it is dropped.
+    pub fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Returns its address: with the port that the system chose, if any, and for an inherited
     /// socket the address that clients connect to.
     pub fn addr(&self) -> &Addr {

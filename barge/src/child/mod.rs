@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::serve::args::confinement::Sandbox;
+use crate::serve::broker::upgrade::MANIFEST;
 use crate::{Failure, confinement};
 
 /// The environment variable with the options of a child, as JSON.
@@ -56,6 +57,7 @@ pub(crate) fn command_of(program: &Path) -> Command {
     }
     // Signals of the terminal reach it through this process.
     command.args(arguments).process_group(0);
+    command.env_remove(MANIFEST);
     command
 }
 

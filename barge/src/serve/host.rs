@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
+use engine::HandedConnection;
 use transports::{Addr, DatagramSocket, Listener};
 
 use super::broker::BrokerClient;
@@ -35,6 +36,22 @@ impl Host {
         match self {
             Host::Direct { socket_group, .. } => listen(addr, *socket_group),
             Host::Brokered(broker) => broker.listen(addr),
+        }
+    }
+
+    /// Returns the connections that an earlier process has handed over.
+    pub(super) fn take_over(&self) -> io::Result<Vec<HandedConnection>> {
+        match self {
+            Host::Brokered(broker) if broker.has_restarted() => broker.take_over(),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Hands `connections` over to the process that replaces this one.
+    pub(super) fn hand_over(&self, connections: Vec<HandedConnection>) -> io::Result<()> {
+        match self {
+            Host::Direct { .. } => Err(io::ErrorKind::Unsupported.into()),
+            Host::Brokered(broker) => broker.hand_over(connections),
         }
     }
 

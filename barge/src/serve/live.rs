@@ -316,6 +316,11 @@ impl LiveServer {
         self.can_change() || endpoints.any(|one| one.endpoint.is_reloadable())
     }
 
+    /// Stops the server. The connections that can continue in another process are handed over.
+    pub(super) fn hand_over(&self) {
+        self.engine.hand_over();
+    }
+
     /// Reads certificates and the configuration file again. Returns the status to report.
     pub(super) fn reload(&self) -> String {
         for one in &self.endpoints() {

@@ -46,6 +46,7 @@ use engine::Engine;
 use self::args::ServeArgs;
 use self::args::confinement::Sandbox;
 use self::args::control::ReadyFormat;
+use self::broker::upgrade::{self, TakenOver};
 use self::broker::{BrokerClient, Part};
 use self::control::Backend;
 use self::endpoint::BindContext;
@@ -64,6 +65,17 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
     let broker = BrokerClient::of_this_process()?;
     sys::limits::limit_heaps();
     sys::limits::raise_descriptors();
+    let taken_over = match broker {
+        Some(_) => None,
+        None => TakenOver::of_this_process()?,
+    };
+    let running = taken_over.as_ref().and_then(|it| it.running.as_ref());
+    let running = match (file, running) {
+        // It differs from the file and the options after requests.
+        (Some(config), Some(text)) => Some(with_text(config, Ok(text.clone().into_bytes()))?),
+        _ => None,
+    };
+    let file = running.as_ref().or(file);
     let make_plan = || match file {
         Some(config) => Plan::from_config(config),
         None => Plan::from_args(args),
@@ -76,10 +88,7 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
             if plan.control.is_some()
                 && let Some(config) = file
             {
-                // It differs from the file and the options after requests.
-                let running = config.with_text(broker.running_set());
-                let running = running.map_err(|why| Failure::new(why.to_string()))?;
-                plan = Plan::from_config(&running)?;
+                plan = Plan::from_config(&with_text(config, broker.running_set())?)?;
                 #[cfg(feature = "otel")]
                 plan.load_certificates()?;
             }
@@ -88,9 +97,16 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
             broker::confinement::enter(&plan, &broker)?;
             serve(plan, Host::Brokered(broker))
         }
+        None if upgrade::is_check() => Ok(ExitCode::SUCCESS),
         None if plan.confinement.sandbox == Some(Sandbox::None) => serve_here(plan),
-        None => broker::run(plan, &make_plan),
+        None => broker::run(plan, &make_plan, taken_over),
     }
+}
+
+/// Returns `config` with another text.
+fn with_text(config: &Config, text: std::io::Result<Vec<u8>>) -> Result<Config, Failure> {
+    let changed = config.with_text(text);
+    changed.map_err(|why| Failure::new(why.to_string()))
 }
 
 /// Serves in this process.
@@ -158,6 +174,8 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         host: &host,
         use_default_addrs: by_default,
     };
+    let handed_over = host.take_over();
+    engine.adopt(handed_over.map_err(Failure::new)?);
     let mut endpoints = std::mem::take(&mut plan.endpoints);
     for endpoint in &mut endpoints {
         endpoint.bind(&context)?;
@@ -194,7 +212,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
             let signals = signals::on_signal(stop, reload)?;
             if let Some(operation) = &operation {
                 let server: Arc<dyn Backend> = live.clone();
-                operation.report_ready(&server)?;
+                operation.report_ready(&server, false)?;
             }
             signals
         }
@@ -219,6 +237,11 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         engine.wait_for_stop().map_err(Failure::new)?;
     }
     engine.wait();
+    if engine.is_handing_over()
+        && let Err(error) = host.hand_over(engine.handed_over())
+    {
+        tracing::error!("connections were lost: {error}");
+    }
     #[cfg(feature = "otel")]
     if let Some(exporter) = exporter {
         exporter.finish();

@@ -53,8 +53,12 @@ impl Operation {
     }
 
     /// Reports to the user and the service manager that clients of `server` can connect, and serves
-    /// the control socket.
-    pub(super) fn report_ready(&self, server: &Arc<dyn Backend>) -> Result<(), Failure> {
+    /// the control socket. The user knows it if it was `upgraded`.
+    pub(super) fn report_ready(
+        &self,
+        server: &Arc<dyn Backend>,
+        upgraded: bool,
+    ) -> Result<(), Failure> {
         let listing = server.request(LiveRequest::List);
         let listing = listing.map_err(|error| Failure::new(error.message))?;
         if let Some(pidfile) = &self.pidfile {
@@ -69,6 +73,7 @@ impl Operation {
             let controller = Arc::new(Controller::new(server.clone(), running.clone()));
             control.start(self.controller.get_or_init(|| controller).clone())?;
         }
+        let text = if upgraded { "" } else { &text };
         let mut out = stdout();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             // A reader may have closed it after the addresses.

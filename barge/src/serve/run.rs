@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
 
+use super::broker::upgrade::MANIFEST;
 use crate::Failure;
 
 /// Runs `command` in a shell with `environment` added to its environment and the umask that this
@@ -25,6 +26,7 @@ pub(super) fn run(
         "LISTEN_FDS",
         "LISTEN_FDNAMES",
         "NOTIFY_SOCKET",
+        MANIFEST,
     ] {
         shell.env_remove(name);
     }

@@ -10,11 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine::HandedConnection;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use transports::{Addr, DatagramSocket, Listener};
 
+use super::kept;
 use super::message::{MAX_FIGURES, Reply, Request, Wanted};
 use super::parts::Part;
 use crate::Failure;
@@ -246,6 +248,8 @@ impl BrokerClient {
                         let _ =
                             thread.spawn(move || send_json(to, &live.figures().checks(sources)));
                     }
+                    // The process ends after that, which closes the socket.
+                    Wanted::HandOver => live.hand_over(),
                     // It may wait for requests in flight, or for another change.
                     Wanted::Live(request) => {
                         let live = live.clone();
@@ -258,6 +262,18 @@ impl BrokerClient {
         };
         let thread = std::thread::Builder::new().name("barge-figures".into());
         thread.spawn(serve).map(drop).map_err(Failure::new)
+    }
+
+    /// Hands `connections` over to the process that replaces this one.
+    pub(in crate::serve) fn hand_over(&self, connections: Vec<HandedConnection>) -> io::Result<()> {
+        let socket = self.descriptor(&Request::HandOver)?;
+        kept::send(socket.as_fd(), connections)
+    }
+
+    /// Returns the connections that an earlier process has handed over.
+    pub(in crate::serve) fn take_over(&self) -> io::Result<Vec<HandedConnection>> {
+        let socket = self.descriptor(&Request::TakeOver)?;
+        Ok(kept::connections(kept::receive(socket.as_fd(), usize::MAX)))
     }
 
     /// Reports that clients are served, and passes the environment of the command of `--run`.

@@ -44,6 +44,10 @@ pub(super) enum Request {
     ConnectCollector { host: String, port: u16 },
     /// Asks for the names of the parts whose figures the status page shows.
     Parts,
+    /// Asks for a socket to pass connections on that continue in another process.
+    HandOver,
+    /// Asks for a socket from which the connections of an earlier process are received.
+    TakeOver,
     /// Asks for figures of a part, which are read from the passed descriptor.
     Figures { part: Part, wanted: Wanted },
 }
@@ -56,6 +60,8 @@ pub(super) enum Wanted {
     Checks {
         sources: bool,
     },
+    /// Hand connections over and end. Only the broker sends it.
+    HandOver,
     /// A request about the running set, whose reply is a result. Only the broker sends it.
     Live(LiveRequest),
 }

@@ -4,15 +4,19 @@
 //! user database and handles signals ([`supervisor`]). It starts a process ([`process`]) for each
 //! part of the server ([`parts`]), which confines itself ([`confinement`]), opens its sources and
 //! serves. That one asks the broker for everything that it cannot reach itself ([`client`],
-//! [`message`], [`requests`]). If it crashes, the broker starts it again with the same sockets.
+//! [`message`], [`requests`]). If it crashes, the broker starts it again with the same sockets. An
+//! [`upgrade`] executes another version of the program in place of the broker; connections of
+//! clients are [`kept`] meanwhile.
 
 mod client;
 pub(super) mod confinement;
+mod kept;
 mod message;
 mod parts;
 mod process;
 mod requests;
 mod supervisor;
+pub(crate) mod upgrade;
 
 pub(super) use self::client::{BrokerClient, listen_fds};
 pub(super) use self::parts::Part;

@@ -6,19 +6,22 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use transports::{Addr, Listener};
 
+use super::kept::{self, KeptDescriptors};
 use super::message::{Reply, Request, Wanted};
 use super::parts::Part;
 use super::process::Process;
 use super::supervisor::Broker;
-use crate::child::users;
+use super::upgrade::PartSockets;
+use crate::child::{message, users};
 use crate::listen::listen;
 use crate::private_file;
 use crate::serve::activation;
@@ -150,16 +153,80 @@ pub(super) struct Responder {
     socket_group: Option<u32>,
     /// The open listeners, which later processes get again.
     listeners: Mutex<HashMap<(String, usize), Listener>>,
+    kept: Mutex<Kept>,
+}
+
+/// Connections that a process has handed over, and that the next one takes.
+enum Kept {
+    /// The process may still send some.
+    Arriving(JoinHandle<KeptDescriptors>),
+    Complete(KeptDescriptors),
 }
 
 impl Responder {
-    pub(super) fn new(permitted: Permitted, socket_group: Option<u32>) -> Responder {
+    /// Returns that of a process which may use what is `permitted`, with the sockets of an earlier
+    /// program.
+    pub(super) fn new(
+        permitted: Permitted,
+        socket_group: Option<u32>,
+        sockets: PartSockets,
+    ) -> Responder {
         Responder {
             permitted: Mutex::new(permitted),
             reloading: Mutex::default(),
             socket_group,
-            listeners: Mutex::default(),
+            listeners: Mutex::new(sockets.listeners.into_iter().collect()),
+            kept: Mutex::new(Kept::Complete(sockets.connections)),
         }
+    }
+
+    /// Returns the sockets for another program. The process has ended.
+    pub(super) fn take_sockets(&self) -> PartSockets {
+        PartSockets {
+            listeners: self.listeners.lock().drain().collect(),
+            connections: self.take_kept(),
+        }
+    }
+
+    /// Restores what [`Responder::take_sockets`] has returned.
+    pub(super) fn restore_sockets(&self, sockets: PartSockets) {
+        self.listeners.lock().extend(sockets.listeners);
+        *self.kept.lock() = Kept::Complete(sockets.connections);
+    }
+
+    /// Returns a socket over which the process hands connections over, once.
+    fn hand_over(&self) -> io::Result<OwnedFd> {
+        let (here, there) = message::pair()?;
+        let most = usize::try_from(sys::limits::descriptors() / 2).unwrap_or(usize::MAX);
+        let receive = move || kept::receive(here.as_fd(), most);
+        let thread = std::thread::Builder::new().name("barge-kept".into());
+        let receiving = thread.spawn(receive)?;
+        *self.kept.lock() = Kept::Arriving(receiving);
+        Ok(there)
+    }
+
+    /// Removes and returns the connections of an earlier process, which has ended.
+    fn take_kept(&self) -> KeptDescriptors {
+        let none = Kept::Complete(Vec::new());
+        match std::mem::replace(&mut *self.kept.lock(), none) {
+            Kept::Complete(kept) => kept,
+            // It does not panic.
+            Kept::Arriving(receiving) => receiving.join().unwrap_or_default(),
+        }
+    }
+
+    /// Returns a socket from which the process receives the connections of an earlier one.
+    fn take_over(&self) -> io::Result<OwnedFd> {
+        let (here, there) = message::pair()?;
+        let kept = self.take_kept();
+        let send = move || {
+            if let Err(error) = kept::pass_on(here.as_fd(), &kept) {
+                tracing::warn!("connections were lost: {error}");
+            }
+        };
+        let thread = std::thread::Builder::new().name("barge-kept".into());
+        thread.spawn(send)?;
+        Ok(there)
     }
 
     /// Adds those files and sockets that are the only ones after a reload, until
@@ -225,6 +292,8 @@ impl Responder {
             Request::NfsState => broker.nfs_state().map(descriptor),
             Request::Read { path } => self.open(Path::new(&path), false),
             Request::Create { path } => self.open(Path::new(&path), true),
+            Request::HandOver => self.hand_over().map(descriptor),
+            Request::TakeOver => self.take_over().map(descriptor),
             Request::Ready { environment } => {
                 broker.note_ready(process, environment);
                 Ok((Reply::Done, None))
@@ -243,7 +312,7 @@ impl Responder {
                 Ok((Reply::Parts { parts }, None))
             }
             Request::Figures {
-                wanted: Wanted::Live(_),
+                wanted: Wanted::Live(_) | Wanted::HandOver,
                 ..
             } => Err(refused()),
             Request::Figures { part, wanted } => broker.figures(&part, wanted).map(descriptor),
@@ -325,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_failed_reload_takes_no_permission_of_the_set_that_stays() {
-        let responder = Responder::new(at("unix:/a", "/t"), None);
+        let responder = Responder::new(at("unix:/a", "/t"), None, PartSockets::default());
         for (succeeded, after) in [(false, "unix:/a"), (true, "unix:/b")] {
             responder.begin_reload(at("unix:/b", "/u"));
             assert_eq!(addrs(&responder), ["unix:/a", "unix:/b"]);
@@ -346,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_permission_ends_with_the_last_that_needs_it() {
-        let responder = Responder::new(at("unix:/a", "/t"), None);
+        let responder = Responder::new(at("unix:/a", "/t"), None, PartSockets::default());
         responder.permit_also(at("unix:/a", "/u"));
         responder.revoke(&["unix:/a".into()], &["/u".into()]);
         assert_eq!(addrs(&responder), ["unix:/a"]);

@@ -24,6 +24,7 @@ use super::message::{MAX_FIGURES, Request, Wanted};
 use super::parts::Part;
 use super::process::Process;
 use super::requests::{Permitted, Responder};
+use super::upgrade::{self, TakenOver, Upgrade};
 use crate::child::{self, ChildNamespaces, End, message};
 use crate::config::Config;
 use crate::serve::args::ServeArgs;
@@ -56,14 +57,20 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(in crate::serve) fn run(
     plan: Plan,
     again: &dyn Fn() -> Result<Plan, Failure>,
+    taken_over: Option<TakenOver>,
 ) -> CommandResult {
-    let broker = Broker::new(plan, again)?;
+    let broker = Broker::new(plan, again, taken_over)?;
     let file = broker.plan.file.as_ref().and_then(Config::file);
     let mut endpoints = broker.plan.endpoints.iter();
     let reloads = file.is_some() || endpoints.any(|one| one.is_reloadable());
     let (stopped, reloaded) = (broker.clone(), broker.clone());
     let reload: Reload = Box::new(move || reloaded.reload());
     let signals = signals::on_signal(move || stopped.stop(), reloads.then_some(reload))?;
+    let upgraded = broker.clone();
+    let upgrades = signals::on_upgrade(move || {
+        let error = upgraded.upgrade();
+        tracing::error!("upgrade: {}", error.message);
+    })?;
     if !broker.wait_until_active()? {
         drop(signals);
         return Ok(ExitCode::SUCCESS);
@@ -84,7 +91,7 @@ pub(in crate::serve) fn run(
             false => Ok(first),
         });
     }
-    drop(signals);
+    drop((signals, upgrades));
     // First of all: clients wait for the next server.
     if let Some(active) = broker.active.get() {
         active.release();
@@ -121,7 +128,7 @@ fn unreachable_errors(paths: &[VisiblePath], known: &[VisiblePath]) -> Vec<Strin
 /// Returns the socket for requests of the first process of `args`, for a fuzz target. The process
 /// is not started.
 pub(crate) fn channel(args: &ServeArgs) -> Result<OwnedFd, Failure> {
-    let broker = Broker::new(Plan::from_args(args)?, &|| Plan::from_args(args))?;
+    let broker = Broker::new(Plan::from_args(args)?, &|| Plan::from_args(args), None)?;
     let (channel, _) = &broker.processes[0].childs_ends;
     channel.try_clone().map_err(Failure::new)
 }
@@ -150,6 +157,11 @@ pub(super) struct Broker {
     failure: Mutex<Option<Failure>>,
     /// This server as the active one of several.
     active: OnceLock<Arc<ActiveServer>>,
+    upgrade: Upgrade,
+    /// The program by its path: another one may be installed there later.
+    program: Option<PathBuf>,
+    /// Whether an earlier program has served.
+    upgraded: bool,
 }
 
 /// The paths that a share reaches, and the file that it creates.
@@ -174,7 +186,13 @@ impl Grant {
 
 impl Broker {
     /// Returns the broker of `plan`, whose processes have not been started.
-    fn new(plan: Plan, again: &dyn Fn() -> Result<Plan, Failure>) -> Result<Arc<Broker>, Failure> {
+    fn new(
+        plan: Plan,
+        again: &dyn Fn() -> Result<Plan, Failure>,
+        taken_over: Option<TakenOver>,
+    ) -> Result<Arc<Broker>, Failure> {
+        let upgraded = taken_over.is_some();
+        let mut taken_over = taken_over.unwrap_or_default();
         let operation = Operation::new(&plan)?;
         let listen_fds = activation::listen_fds();
         let socket_group = users::socket_group(plan.socket_group.as_deref())?;
@@ -191,7 +209,7 @@ impl Broker {
             let permitted = Permitted::of(&plan, by_default, listen_fds);
             processes.push(Arc::new(Process {
                 part: part.clone(),
-                responder: Responder::new(permitted, socket_group),
+                responder: Responder::new(permitted, socket_group, taken_over.take(part)),
                 control,
                 childs_ends: (childs_channel, childs_control),
                 network: uses_network(&plan),
@@ -216,6 +234,9 @@ impl Broker {
             grants: Mutex::new(Grant::all(&plan).collect()),
             failure: Mutex::default(),
             active: OnceLock::new(),
+            upgrade: Upgrade::default(),
+            program: upgrade::program(),
+            upgraded,
             plan,
         });
         for (process, channel) in broker.processes.iter().zip(channels) {
@@ -441,7 +462,7 @@ impl Broker {
             .operation
             .lock()
             .as_ref()
-            .map(|it| it.report_ready(&server));
+            .map(|it| it.report_ready(&server, self.upgraded));
         if let Some(Err(failure)) = reported {
             *self.failure.lock() = Some(failure);
             return self.stop();
@@ -497,9 +518,14 @@ impl Broker {
     fn restart(&self, process: &Process) -> CommandResult {
         let mut failures = VecDeque::new();
         loop {
-            let restarted = self.ready.load(Ordering::SeqCst);
+            let restarted = self.upgraded || self.ready.load(Ordering::SeqCst);
             let end = self.run_once(process, restarted);
             let stopping = self.stopping.load(Ordering::SeqCst);
+            if !stopping && self.upgrade.is_in_progress() {
+                let count = self.processes.len();
+                self.upgrade.process_ended(count, || self.execute());
+                continue;
+            }
             if stopping && process.killed.load(Ordering::SeqCst) {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -524,6 +550,27 @@ impl Broker {
                 std::thread::sleep(PAUSE);
             }
         }
+    }
+
+    /// Executes the installed program. Returns only if that fails.
+    fn execute(&self) -> String {
+        let Some(program) = &self.program else {
+            return "its path is unknown".into();
+        };
+        let running = self.running().map(|running| running.lock().text());
+        let all: Vec<_> = self
+            .processes
+            .iter()
+            .map(|process| (process, process.responder.take_sockets()))
+            .collect();
+        let parts = all
+            .iter()
+            .map(|(process, sockets)| (process.part.clone(), sockets));
+        let error = upgrade::execute(program, &parts.collect::<Vec<_>>(), running);
+        for (process, sockets) in all {
+            process.responder.restore_sockets(sockets);
+        }
+        format!("{}: {error}; the old program continues", program.display())
     }
 
     /// Starts a process, and waits until it ends.
@@ -578,6 +625,9 @@ const RELOAD_ATTEMPTS: usize = 3;
 
 /// Time for a process that serves to answer a request, besides that of a drain.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time for processes to hand their connections over; requests have some seconds to be answered.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Backend for Broker {
     fn request(&self, request: LiveRequest) -> Result<Value, LiveError> {
@@ -685,6 +735,45 @@ impl Backend for Broker {
             process.responder.revoke(addrs, &created);
             process.hide(&paths);
         }
+    }
+
+    fn upgrade(&self) -> LiveError {
+        let refused = |why: &str| LiveError::new(ErrorCode::RestartRequired, why);
+        let failed = |why: String| LiveError::new(ErrorCode::Failed, why);
+        if self.run.0.is_some() {
+            return refused("a server with --run ends with its command");
+        }
+        if self.active.get().is_some() {
+            return refused("stop the server: a standby server takes over (--nfs-state)");
+        }
+        let Some(program) = &self.program else {
+            return refused("the path of the program is unknown");
+        };
+        if !self.ready.load(Ordering::SeqCst) || self.stopping.load(Ordering::SeqCst) {
+            return failed("the server is starting or stopping".into());
+        }
+        if let Err(why) = upgrade::check(program) {
+            return failed(why);
+        }
+        if !self.upgrade.begin() {
+            return failed("an upgrade is in progress".into());
+        }
+        tracing::info!("upgrade: connections are handed over");
+        service::notify(&service::reloading());
+        for process in &self.processes {
+            let asked = process.serving.load(Ordering::SeqCst) && process.part != Part::Status;
+            if !asked || self.ask(process, &Wanted::HandOver).is_err() {
+                process.stop();
+            }
+        }
+        let why = self.upgrade.wait(HAND_OVER_TIMEOUT);
+        failed(why.unwrap_or_else(|| {
+            for process in &self.processes {
+                process.signal(Signal::KILL);
+            }
+            let why = self.upgrade.wait(HAND_OVER_TIMEOUT);
+            why.unwrap_or_else(|| "a process does not end".into())
+        }))
     }
 
     fn reload(&self) -> Result<(), LiveError> {

@@ -44,6 +44,9 @@ pub(super) trait Backend: Send + Sync {
 
     /// Reads certificates and, if there is a file, the configuration again.
     fn reload(&self) -> Result<(), LiveError>;
+
+    /// Continues with the installed program. Returns only if that fails.
+    fn upgrade(&self) -> LiveError;
 }
 
 /// The reply to [`LiveRequest::Remove`].
@@ -81,6 +84,7 @@ impl Controller {
             Method::ServerList => self.list(),
             Method::ServerReload => self.reload(),
             Method::ServerDebug => self.debug(),
+            Method::ServerUpgrade => Err(self.upgrade()),
             Method::Add(text) => self.add(text),
             Method::ShareRemove(name, drain) => self.remove(&Target::Share(name), drain),
             Method::EndpointRemove(addr, drain) => self.remove(&Target::Endpoint(addr), drain),
@@ -208,6 +212,11 @@ impl Controller {
         Ok(json!({}))
     }
 
+    fn upgrade(&self) -> LiveError {
+        let _changing = self.changing.lock();
+        self.backend.upgrade()
+    }
+
     /// Does the same as the request `server.reload`, at a signal.
     pub(super) fn reload_on_signal(&self) {
         if let Err(error) = self.reload() {
@@ -288,6 +297,11 @@ impl Backend for LiveServer {
         let status = status.map_or("ready", |error| error.message.as_str());
         self.host().report_reloaded(status);
         reloaded.map(drop)
+    }
+
+    fn upgrade(&self) -> LiveError {
+        let why = "without a broker (--sandbox none), an upgrade takes a restart";
+        LiveError::new(ErrorCode::RestartRequired, why)
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) enum Method {
     ServerList,
     ServerReload,
     ServerDebug,
+    ServerUpgrade,
     /// The text of a configuration file with shares and endpoints.
     Add(String),
     ShareRemove(String, Option<Duration>),
@@ -102,6 +103,7 @@ fn method(mut object: Map<String, Value>) -> Result<Method, LiveError> {
         "server.list" => Method::ServerList,
         "server.reload" => Method::ServerReload,
         "server.debug" => Method::ServerDebug,
+        "server.upgrade" => Method::ServerUpgrade,
         "share.add" => Method::Add(format!("[[share]]\n{}", params.table("share")?)),
         "share.remove" => Method::ShareRemove(params.string("name")?, None),
         "share.drain" => Method::ShareRemove(params.string("name")?, Some(params.timeout()?)),

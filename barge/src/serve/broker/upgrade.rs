@@ -1,0 +1,300 @@
+//! An upgrade in place: the broker executes the installed program, which continues with its process
+//! id, its listening sockets and the connections of clients.
+//!
+//! The processes that serve hand their connections over to the broker and end ([`super::kept`]).
+//! Then the broker executes the program, which finds the descriptors in a manifest. If that fails,
+//! it starts the processes again itself.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+use sys::inherit::keep_on_exec;
+use transports::Listener;
+
+use super::kept::KeptDescriptors;
+use super::parts::Part;
+use crate::Failure;
+
+/// The environment variable with the descriptor of the manifest.
+pub(crate) const MANIFEST: &str = "BARGE_UPGRADE";
+
+/// The environment variable that makes a program check its options and end.
+pub(crate) const CHECK: &str = "BARGE_UPGRADE_CHECK";
+
+/// Time for the installed program to check its options.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The sockets of a part of the server between two programs.
+#[derive(Default)]
+pub(super) struct PartSockets {
+    pub(super) listeners: Vec<((String, usize), Listener)>,
+    pub(super) connections: KeptDescriptors,
+}
+
+/// The description of the descriptors of a program that was executed for an upgrade.
+#[derive(Default, Serialize, Deserialize)]
+struct Manifest {
+    parts: Vec<PartManifest>,
+    /// The configuration, if requests may have changed it.
+    running: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PartManifest {
+    part: Part,
+    listeners: Vec<ListenerManifest>,
+    connections: Vec<Vec<i32>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ListenerManifest {
+    /// The address of the configuration, and its position among equal ones.
+    addr: String,
+    place: usize,
+    /// The address that clients connect to.
+    bound: String,
+    /// Whether the listener removes the file of its Unix socket.
+    has_file: bool,
+    fd: i32,
+}
+
+/// The sockets and the configuration that this program has taken over from another one.
+#[derive(Default)]
+pub(in crate::serve) struct TakenOver {
+    parts: Vec<(Part, PartSockets)>,
+    /// The text of the configuration, if requests may have changed it.
+    pub(in crate::serve) running: Option<String>,
+}
+
+impl TakenOver {
+    /// Returns those of this process, if it was executed for an upgrade.
+    pub(in crate::serve) fn of_this_process() -> Result<Option<TakenOver>, Failure> {
+        let Some(number) = std::env::var_os(MANIFEST) else {
+            return Ok(None);
+        };
+        let failed = |error: io::Error| Failure::new(format!("{MANIFEST}: {error}"));
+        TakenOver::read(&number).map(Some).map_err(failed)
+    }
+
+    fn read(number: &OsStr) -> io::Result<TakenOver> {
+        let number = number.to_str().and_then(|text| text.parse().ok());
+        let number = number.ok_or(io::ErrorKind::InvalidInput)?;
+        let mut file = File::from(sys::inherit::take(number)?);
+        file.rewind()?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        let manifest: Manifest = serde_json::from_slice(&text)?;
+        let mut parts = Vec::new();
+        for part in manifest.parts {
+            let mut sockets = PartSockets::default();
+            for one in part.listeners {
+                let bound = one.bound.parse().map_err(io::Error::other)?;
+                let fd = sys::inherit::take(one.fd)?;
+                let listener = Listener::inherit(fd, &bound, one.has_file)?;
+                sockets.listeners.push(((one.addr, one.place), listener));
+            }
+            for fds in part.connections {
+                let fds = fds.into_iter().map(sys::inherit::take);
+                sockets.connections.push(fds.collect::<io::Result<_>>()?);
+            }
+            parts.push((part.part, sockets));
+        }
+        let running = manifest.running;
+        Ok(TakenOver { parts, running })
+    }
+
+    /// Removes and returns the sockets of `part`.
+    pub(super) fn take(&mut self, part: &Part) -> PartSockets {
+        let found = self.parts.iter().position(|(own, _)| own == part);
+        found.map_or_else(PartSockets::default, |at| self.parts.swap_remove(at).1)
+    }
+}
+
+/// Returns whether this process is to check its options only.
+pub(in crate::serve) fn is_check() -> bool {
+    std::env::var_os(CHECK).is_some()
+}
+
+/// Makes `program` check the options of this process. Returns the reason if it cannot continue.
+pub(super) fn check(program: &Path) -> Result<(), String> {
+    let failed = |error: io::Error| format!("{}: {error}", program.display());
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1));
+    command.env_remove(MANIFEST).env(CHECK, "1");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let deadline = Instant::now() + CHECK_TIMEOUT;
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None if Instant::now() > deadline => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("{}: it does not end", program.display()));
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let mut text = String::new();
+    if let Some(errors) = child.stderr.take() {
+        // Its last line is the error; others are lost beyond a page.
+        let _ = errors.take(4096).read_to_string(&mut text);
+    }
+    let why = text.lines().last().unwrap_or("it fails");
+    Err(format!("{}: {why}", program.display()))
+}
+
+/// The progress of an upgrade.
+#[derive(Default)]
+pub(super) struct Upgrade {
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+enum Stage {
+    #[default]
+    None,
+    /// As many processes have ended.
+    Ending(usize),
+    /// The program could not be executed, for this reason.
+    Failed(String),
+}
+
+impl Upgrade {
+    /// Begins an upgrade. Returns `false` if one is in progress.
+    pub(super) fn begin(&self) -> bool {
+        let mut stage = self.stage.lock();
+        let begins = !matches!(*stage, Stage::Ending(_));
+        if begins {
+            *stage = Stage::Ending(0);
+        }
+        begins
+    }
+
+    /// Returns whether an upgrade is in progress.
+    pub(super) fn is_in_progress(&self) -> bool {
+        matches!(*self.stage.lock(), Stage::Ending(_))
+    }
+
+    /// Waits until the upgrade has failed, for `time` at most, and returns the reason.
+    pub(super) fn wait(&self, time: Duration) -> Option<String> {
+        let mut stage = self.stage.lock();
+        let ending = |stage: &mut Stage| matches!(*stage, Stage::Ending(_));
+        self.changed.wait_while_for(&mut stage, ending, time);
+        match &*stage {
+            Stage::Failed(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// Notes that one of `count` processes has ended. The last one calls `execute`, which returns
+    /// only if the upgrade has failed, with the reason. Returns once it has.
+    pub(super) fn process_ended(&self, count: usize, execute: impl FnOnce() -> String) {
+        let mut stage = self.stage.lock();
+        let Stage::Ending(ended) = &mut *stage else {
+            return;
+        };
+        *ended += 1;
+        if *ended == count {
+            *stage = Stage::Failed(execute());
+            self.changed.notify_all();
+            return;
+        }
+        let ending = |stage: &mut Stage| matches!(*stage, Stage::Ending(_));
+        self.changed.wait_while(&mut stage, ending);
+    }
+}
+
+/// Executes `program` with the arguments of this process, and with the sockets of `parts`. Returns
+/// only if that fails.
+pub(super) fn execute(
+    program: &Path,
+    parts: &[(Part, &PartSockets)],
+    running: Option<String>,
+) -> io::Error {
+    let mut duplicates = Vec::new();
+    let manifest = match write_manifest(parts, running, &mut duplicates) {
+        Ok(manifest) => manifest,
+        Err(error) => return error,
+    };
+    let connections = parts.iter().flat_map(|(_, sockets)| &sockets.connections);
+    let originals: Vec<_> = connections.flatten().chain([&manifest]).collect();
+    let keep = |keep| {
+        let mut all = originals.iter();
+        all.try_for_each(|fd| keep_on_exec(fd.as_fd(), keep))
+    };
+    let mut arguments = std::env::args_os();
+    let mut command = Command::new(program);
+    if let Some(name) = arguments.next() {
+        command.arg0(name);
+    }
+    command.args(arguments);
+    command.env(MANIFEST, manifest.as_raw_fd().to_string());
+    let error = match keep(true) {
+        Ok(()) => command.exec(),
+        Err(error) => error,
+    };
+    // Fails only for a descriptor that is not open.
+    let _ = keep(false);
+    error
+}
+
+/// Writes the manifest to a file in memory. Adds descriptors that it names, and that the program
+/// inherits, to `duplicates`; it also names those of connections.
+fn write_manifest(
+    parts: &[(Part, &PartSockets)],
+    running: Option<String>,
+    duplicates: &mut Vec<OwnedFd>,
+) -> io::Result<OwnedFd> {
+    let mut manifest = Manifest {
+        running,
+        ..Manifest::default()
+    };
+    for (part, sockets) in parts {
+        let mut own = PartManifest {
+            part: part.clone(),
+            listeners: Vec::new(),
+            connections: Vec::new(),
+        };
+        for ((addr, place), listener) in &sockets.listeners {
+            // An inherited connection was given away.
+            let Ok(fd) = listener.inheritable() else {
+                continue;
+            };
+            own.listeners.push(ListenerManifest {
+                addr: addr.clone(),
+                place: *place,
+                bound: listener.addr().to_string(),
+                has_file: listener.has_file(),
+                fd: fd.as_raw_fd(),
+            });
+            duplicates.push(fd);
+        }
+        for fds in &sockets.connections {
+            let numbers = fds.iter().map(AsRawFd::as_raw_fd);
+            own.connections.push(numbers.collect());
+        }
+        manifest.parts.push(own);
+    }
+    let mut file = File::from(memfd_create("barge-upgrade", MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(&manifest)?)?;
+    Ok(file.into())
+}
+
+/// Returns the path of this program: another one may be installed there later.
+pub(super) fn program() -> Option<PathBuf> {
+    std::env::current_exe().ok()
+}
