@@ -1,5 +1,6 @@
 //! Notifications to the service manager (sd_notify(3)).
 
+use std::io;
 use std::os::unix::net::UnixDatagram;
 
 /// Returns READY=1 with a status line, as described in sd_notify(3).
@@ -9,20 +10,28 @@ pub fn ready(status: &str) -> String {
 
 /// Sends `what` to the service manager. Does nothing without one.
 pub fn send(what: &str) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
-        return;
-    };
-    let sent = UnixDatagram::unbound().and_then(|socket| {
-        use std::os::linux::net::SocketAddrExt;
-        use std::os::unix::ffi::OsStrExt;
-        use std::os::unix::net::SocketAddr;
-        let addr = match path.as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(&path)?,
-        };
-        socket.send_to_addr(what.as_bytes(), &addr)
+    let sent = connect().and_then(|socket| match socket {
+        Some(socket) => socket.send(what.as_bytes()).map(drop),
+        None => Ok(()),
     });
     if let Err(error) = sent {
         tracing::warn!("cannot notify the service manager: {error}");
     }
+}
+
+/// Returns a socket connected to the service manager, or `None` without one.
+pub fn connect() -> io::Result<Option<UnixDatagram>> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::SocketAddr;
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return Ok(None);
+    };
+    let addr = match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(&path)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&addr)?;
+    Ok(Some(socket))
 }

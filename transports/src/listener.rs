@@ -135,6 +135,11 @@ impl Listener {
         Ok(listener)
     }
 
+    /// Makes the file of a Unix socket stay when it is dropped.
+    pub fn keep_file(&mut self) {
+        self.file = None;
+    }
+
     /// Returns whether it removes the file of its Unix socket when it is dropped.
     pub fn has_file(&self) -> bool {
         self.file.is_some()

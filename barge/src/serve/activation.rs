@@ -2,7 +2,7 @@
 
 use transports::{Addr, Listener};
 
-use super::broker;
+use super::broker::{self, upgrade};
 use super::host::Host;
 use crate::Failure;
 
@@ -30,11 +30,28 @@ pub(super) fn addrs(listen_fds: i32) -> impl Iterator<Item = Addr> {
     (LISTEN_FDS_START..LISTEN_FDS_START + listen_fds).map(Addr::Fd)
 }
 
-/// Returns the number of passed sockets.
+/// Returns the names of the descriptors that a service manager has passed to this process, and
+/// their numbers.
+pub(super) fn names() -> impl Iterator<Item = (String, i32)> {
+    let names = match passed() {
+        0 => String::new(),
+        _ => std::env::var("LISTEN_FDNAMES").unwrap_or_default(),
+    };
+    let names: Vec<_> = names.split(':').map(str::to_owned).collect();
+    names.into_iter().zip(LISTEN_FDS_START..)
+}
+
+/// Returns the number of passed sockets. Those that this program has stored come after them.
 pub(super) fn listen_fds() -> i32 {
     if let Some(number) = broker::listen_fds() {
         return number;
     }
+    let stored = names().filter(|(name, _)| upgrade::is_stored(name)).count();
+    passed() - i32::try_from(stored).unwrap_or(i32::MAX)
+}
+
+/// Returns the number of descriptors that a service manager has passed to this process.
+fn passed() -> i32 {
     let number = |name| {
         std::env::var(name)
             .ok()

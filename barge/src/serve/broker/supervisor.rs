@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ use super::message::{MAX_FIGURES, Request, Wanted};
 use super::parts::Part;
 use super::process::Process;
 use super::requests::{Permitted, Responder};
-use super::upgrade::{self, TakenOver, Upgrade};
+use super::upgrade::{self, PartSockets, Successor, TakenOver, Upgrade};
 use crate::child::{self, ChildNamespaces, End, message};
 use crate::config::Config;
 use crate::serve::args::ServeArgs;
@@ -65,7 +65,8 @@ pub(in crate::serve) fn run(
     let reloads = file.is_some() || endpoints.any(|one| one.is_reloadable());
     let (stopped, reloaded) = (broker.clone(), broker.clone());
     let reload: Reload = Box::new(move || reloaded.reload());
-    let signals = signals::on_signal(move || stopped.stop(), reloads.then_some(reload))?;
+    let stop = move || stopped.stop_or_store();
+    let signals = signals::on_signal(stop, reloads.then_some(reload))?;
     let upgraded = broker.clone();
     let upgrades = signals::on_upgrade(move || {
         let error = upgraded.upgrade();
@@ -303,6 +304,20 @@ impl Broker {
         }
     }
 
+    /// Stops all processes at a signal. If the service manager stores descriptors, connections are
+    /// handed over to it for the next start.
+    fn stop_or_store(self: &Arc<Self>) {
+        let stores = upgrade::has_store() && self.check_may_hand_over().is_ok();
+        if stores && self.upgrade.begin(Successor::ServiceManager) {
+            let broker = self.clone();
+            let thread = std::thread::Builder::new().name("barge-store".into());
+            if thread.spawn(move || broker.hand_over()).is_ok() {
+                return;
+            }
+        }
+        self.stop();
+    }
+
     /// Stops all processes.
     fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
@@ -521,9 +536,13 @@ impl Broker {
             let restarted = self.upgraded || self.ready.load(Ordering::SeqCst);
             let end = self.run_once(process, restarted);
             let stopping = self.stopping.load(Ordering::SeqCst);
-            if !stopping && self.upgrade.is_in_progress() {
+            if self.upgrade.is_in_progress() {
                 let count = self.processes.len();
-                self.upgrade.process_ended(count, || self.execute());
+                self.upgrade
+                    .process_ended(count, |successor| self.continue_with(successor));
+                if self.stopping.load(Ordering::SeqCst) {
+                    return Ok(ExitCode::SUCCESS);
+                }
                 continue;
             }
             if stopping && process.killed.load(Ordering::SeqCst) {
@@ -552,25 +571,69 @@ impl Broker {
         }
     }
 
-    /// Executes the installed program. Returns only if that fails.
-    fn execute(&self) -> String {
-        let Some(program) = &self.program else {
-            return "its path is unknown".into();
-        };
-        let running = self.running().map(|running| running.lock().text());
-        let all: Vec<_> = self
-            .processes
-            .iter()
-            .map(|process| (process, process.responder.take_sockets()))
-            .collect();
-        let parts = all
-            .iter()
-            .map(|(process, sockets)| (process.part.clone(), sockets));
-        let error = upgrade::execute(program, &parts.collect::<Vec<_>>(), running);
-        for (process, sockets) in all {
-            process.responder.restore_sockets(sockets);
+    /// Returns the error if connections cannot be handed over now.
+    fn check_may_hand_over(&self) -> Result<(), LiveError> {
+        let refused = |why| Err(LiveError::new(ErrorCode::RestartRequired, why));
+        if self.run.0.is_some() {
+            return refused("a server with --run ends with its command");
         }
-        format!("{}: {error}; the old program continues", program.display())
+        if self.active.get().is_some() {
+            return refused("a standby server takes over instead (--nfs-state)");
+        }
+        if !self.ready.load(Ordering::SeqCst) || self.stopping.load(Ordering::SeqCst) {
+            let why = "the server is starting or stopping";
+            return Err(LiveError::new(ErrorCode::Failed, why));
+        }
+        Ok(())
+    }
+
+    /// Makes all processes hand their connections over and end. Those that take too long are
+    /// killed, and their connections are closed. Returns only if no other program continues in this
+    /// process, with the reason.
+    fn hand_over(&self) -> String {
+        for process in &self.processes {
+            let serves = process.serving.load(Ordering::SeqCst) && process.part != Part::Status;
+            if !serves || self.ask(process, &Wanted::HandOver).is_err() {
+                process.stop();
+            }
+        }
+        self.upgrade.wait(HAND_OVER_TIMEOUT).unwrap_or_else(|| {
+            for process in &self.processes {
+                process.signal(Signal::KILL);
+            }
+            let why = self.upgrade.wait(HAND_OVER_TIMEOUT);
+            why.unwrap_or_else(|| "a process does not end".into())
+        })
+    }
+
+    /// Makes `successor` continue. Returns only if none continues in this process, with the reason.
+    fn continue_with(&self, successor: Successor) -> String {
+        if self.stopping.load(Ordering::SeqCst) {
+            return "the server was stopped".into();
+        }
+        let running = self.running();
+        let running = running.map(|running| running.lock().text());
+        let all = self.processes.iter();
+        let sockets: Vec<(Part, PartSockets)> = all
+            .map(|process| (process.part.clone(), process.responder.take_sockets()))
+            .collect();
+        match (successor, &self.program) {
+            (Successor::ServiceManager, _) => {
+                self.stopping.store(true, Ordering::SeqCst);
+                if let Err(error) = upgrade::store(sockets, running) {
+                    tracing::error!("connections were not stored: {error}");
+                }
+                "the server has stopped".into()
+            }
+            (Successor::Program, program) => {
+                let program = program.as_deref().unwrap_or(Path::new("barge"));
+                let error = upgrade::execute(program, &sockets, running);
+                for (process, (_, sockets)) in self.processes.iter().zip(sockets) {
+                    process.responder.restore_sockets(sockets);
+                }
+                format!("{}: {error}; the old program continues", program.display())
+            }
+        }
     }
 
     /// Starts a process, and waits until it ends.
@@ -738,42 +801,22 @@ impl Backend for Broker {
     }
 
     fn upgrade(&self) -> LiveError {
-        let refused = |why: &str| LiveError::new(ErrorCode::RestartRequired, why);
-        let failed = |why: String| LiveError::new(ErrorCode::Failed, why);
-        if self.run.0.is_some() {
-            return refused("a server with --run ends with its command");
-        }
-        if self.active.get().is_some() {
-            return refused("stop the server: a standby server takes over (--nfs-state)");
+        let failed = |why: &str| LiveError::new(ErrorCode::Failed, why);
+        if let Err(error) = self.check_may_hand_over() {
+            return error;
         }
         let Some(program) = &self.program else {
-            return refused("the path of the program is unknown");
+            return failed("the path of the program is unknown");
         };
-        if !self.ready.load(Ordering::SeqCst) || self.stopping.load(Ordering::SeqCst) {
-            return failed("the server is starting or stopping".into());
-        }
         if let Err(why) = upgrade::check(program) {
-            return failed(why);
+            return failed(&why);
         }
-        if !self.upgrade.begin() {
-            return failed("an upgrade is in progress".into());
+        if !self.upgrade.begin(Successor::Program) {
+            return failed("an upgrade is in progress");
         }
         tracing::info!("upgrade: connections are handed over");
         service::notify(&service::reloading());
-        for process in &self.processes {
-            let asked = process.serving.load(Ordering::SeqCst) && process.part != Part::Status;
-            if !asked || self.ask(process, &Wanted::HandOver).is_err() {
-                process.stop();
-            }
-        }
-        let why = self.upgrade.wait(HAND_OVER_TIMEOUT);
-        failed(why.unwrap_or_else(|| {
-            for process in &self.processes {
-                process.signal(Signal::KILL);
-            }
-            let why = self.upgrade.wait(HAND_OVER_TIMEOUT);
-            why.unwrap_or_else(|| "a process does not end".into())
-        }))
+        failed(&self.hand_over())
     }
 
     fn reload(&self) -> Result<(), LiveError> {

@@ -4,8 +4,11 @@
 //! The processes that serve hand their connections over to the broker and end ([`super::kept`]).
 //! Then the broker executes the program, which finds the descriptors in a manifest. If that fails,
 //! it starts the processes again itself.
+//!
+//! At a stop under a service manager with a store of descriptors (sd_notify(3), `FDSTORE=1`), the
+//! descriptors and the manifest go there instead, and a restart continues with them.
 
-use std::ffi::OsStr;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -22,7 +25,8 @@ use transports::Listener;
 
 use super::kept::KeptDescriptors;
 use super::parts::Part;
-use crate::Failure;
+use crate::serve::activation;
+use crate::{Failure, service};
 
 /// The environment variable with the descriptor of the manifest.
 pub(crate) const MANIFEST: &str = "BARGE_UPGRADE";
@@ -76,19 +80,45 @@ pub(in crate::serve) struct TakenOver {
 }
 
 impl TakenOver {
-    /// Returns those of this process, if it was executed for an upgrade.
+    /// Returns those of this process, if it was executed for an upgrade, or if the service manager
+    /// has stored them.
     pub(in crate::serve) fn of_this_process() -> Result<Option<TakenOver>, Failure> {
-        let Some(number) = std::env::var_os(MANIFEST) else {
+        if let Some(number) = std::env::var_os(MANIFEST) {
+            let failed = |error: io::Error| Failure::new(format!("{MANIFEST}: {error}"));
+            let number = number.to_str().and_then(|text| text.parse().ok());
+            let number: i32 = number.ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+            let read = sys::inherit::take(number)
+                .and_then(|manifest| TakenOver::read(manifest, sys::inherit::take));
+            return read.map(Some).map_err(failed);
+        }
+        let mut stored = stored_descriptors();
+        let Some(manifest) = stored.remove(STORED_MANIFEST) else {
             return Ok(None);
         };
-        let failed = |error: io::Error| Failure::new(format!("{MANIFEST}: {error}"));
-        TakenOver::read(&number).map(Some).map_err(failed)
+        let names: Vec<_> = stored.keys().cloned().collect();
+        let take = |number: i32| {
+            let found = stored.remove(&stored_name(number));
+            // The service manager drops connections that have ended.
+            found.ok_or_else(|| rustix::io::Errno::BADF.into())
+        };
+        let taken = TakenOver::read(manifest, take);
+        for name in names.iter().map(String::as_str).chain([STORED_MANIFEST]) {
+            service::notify(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"));
+        }
+        let ignored = |error| {
+            tracing::warn!("the stored connections are of no use: {error}");
+            None
+        };
+        Ok(taken.map_or_else(ignored, Some))
     }
 
-    fn read(number: &OsStr) -> io::Result<TakenOver> {
-        let number = number.to_str().and_then(|text| text.parse().ok());
-        let number = number.ok_or(io::ErrorKind::InvalidInput)?;
-        let mut file = File::from(sys::inherit::take(number)?);
+    /// Returns those of a manifest, whose descriptors `take` returns. Connections without all of
+    /// them are closed.
+    fn read(
+        manifest: OwnedFd,
+        mut take: impl FnMut(i32) -> io::Result<OwnedFd>,
+    ) -> io::Result<TakenOver> {
+        let mut file = File::from(manifest);
         file.rewind()?;
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
@@ -98,13 +128,14 @@ impl TakenOver {
             let mut sockets = PartSockets::default();
             for one in part.listeners {
                 let bound = one.bound.parse().map_err(io::Error::other)?;
-                let fd = sys::inherit::take(one.fd)?;
-                let listener = Listener::inherit(fd, &bound, one.has_file)?;
+                let listener = Listener::inherit(take(one.fd)?, &bound, one.has_file)?;
                 sockets.listeners.push(((one.addr, one.place), listener));
             }
             for fds in part.connections {
-                let fds = fds.into_iter().map(sys::inherit::take);
-                sockets.connections.push(fds.collect::<io::Result<_>>()?);
+                // All of them, as each is one of this process.
+                let fds: Vec<_> = fds.into_iter().map(&mut take).collect();
+                let connection: io::Result<_> = fds.into_iter().collect();
+                sockets.connections.extend(connection);
             }
             parts.push((part.part, sockets));
         }
@@ -117,6 +148,54 @@ impl TakenOver {
         let found = self.parts.iter().position(|(own, _)| own == part);
         found.map_or_else(PartSockets::default, |at| self.parts.swap_remove(at).1)
     }
+}
+
+/// The name of the manifest in the service manager's store.
+const STORED_MANIFEST: &str = "barge-manifest";
+
+/// The start of the names of other descriptors there.
+const STORED: &str = "barge-";
+
+/// Returns the name of the descriptor `number` of the manifest in the service manager's store.
+fn stored_name(number: i32) -> String {
+    format!("{STORED}{number}")
+}
+
+/// Returns the descriptors of the service manager's store by their names (sd_listen_fds(3)).
+fn stored_descriptors() -> HashMap<String, OwnedFd> {
+    let numbers = activation::names().filter(|(name, _)| name.starts_with(STORED));
+    let taken = numbers.filter_map(|(name, number)| Some((name, sys::inherit::take(number).ok()?)));
+    taken.collect()
+}
+
+/// Returns whether `name` is that of a descriptor in the service manager's store.
+pub(in crate::serve) fn is_stored(name: &str) -> bool {
+    name.starts_with(STORED)
+}
+
+/// Returns whether a service manager stores descriptors of this process.
+pub(super) fn has_store() -> bool {
+    let most = std::env::var("FDSTORE").ok();
+    most.and_then(|most| most.parse().ok())
+        .is_some_and(|most: u32| most > 0)
+}
+
+/// Passes the sockets of `parts` to the service manager's store. The files of Unix sockets stay.
+pub(super) fn store(parts: Vec<(Part, PartSockets)>, running: Option<String>) -> io::Result<()> {
+    let mut duplicates = Vec::new();
+    let manifest = write_manifest(&parts, running, &mut duplicates)?;
+    let connections = parts.iter().flat_map(|(_, sockets)| &sockets.connections);
+    for fd in duplicates.iter().chain(connections.flatten()) {
+        service::store(&stored_name(fd.as_raw_fd()), fd.as_fd())?;
+    }
+    service::store(STORED_MANIFEST, manifest.as_fd())?;
+    service::wait_until_processed()?;
+    for (_, sockets) in parts {
+        for (_, mut listener) in sockets.listeners {
+            listener.keep_file();
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether this process is to check its options only.
@@ -156,6 +235,15 @@ pub(super) fn check(program: &Path) -> Result<(), String> {
     Err(format!("{}: {why}", program.display()))
 }
 
+/// The holder of the connections after the processes that serve have ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Successor {
+    /// The installed program.
+    Program,
+    /// The service manager, until the next start.
+    ServiceManager,
+}
+
 /// The progress of an upgrade.
 #[derive(Default)]
 pub(super) struct Upgrade {
@@ -167,32 +255,32 @@ pub(super) struct Upgrade {
 enum Stage {
     #[default]
     None,
-    /// As many processes have ended.
-    Ending(usize),
+    /// So many processes have ended, for a program or for the service manager's store.
+    Ending(usize, Successor),
     /// The program could not be executed, for this reason.
     Failed(String),
 }
 
 impl Upgrade {
     /// Begins an upgrade. Returns `false` if one is in progress.
-    pub(super) fn begin(&self) -> bool {
+    pub(super) fn begin(&self, successor: Successor) -> bool {
         let mut stage = self.stage.lock();
-        let begins = !matches!(*stage, Stage::Ending(_));
+        let begins = !matches!(*stage, Stage::Ending(..));
         if begins {
-            *stage = Stage::Ending(0);
+            *stage = Stage::Ending(0, successor);
         }
         begins
     }
 
     /// Returns whether an upgrade is in progress.
     pub(super) fn is_in_progress(&self) -> bool {
-        matches!(*self.stage.lock(), Stage::Ending(_))
+        matches!(*self.stage.lock(), Stage::Ending(..))
     }
 
     /// Waits until the upgrade has failed, for `time` at most, and returns the reason.
     pub(super) fn wait(&self, time: Duration) -> Option<String> {
         let mut stage = self.stage.lock();
-        let ending = |stage: &mut Stage| matches!(*stage, Stage::Ending(_));
+        let ending = |stage: &mut Stage| matches!(*stage, Stage::Ending(..));
         self.changed.wait_while_for(&mut stage, ending, time);
         match &*stage {
             Stage::Failed(why) => Some(why.clone()),
@@ -202,18 +290,18 @@ impl Upgrade {
 
     /// Notes that one of `count` processes has ended. The last one calls `execute`, which returns
     /// only if the upgrade has failed, with the reason. Returns once it has.
-    pub(super) fn process_ended(&self, count: usize, execute: impl FnOnce() -> String) {
+    pub(super) fn process_ended(&self, count: usize, execute: impl FnOnce(Successor) -> String) {
         let mut stage = self.stage.lock();
-        let Stage::Ending(ended) = &mut *stage else {
+        let Stage::Ending(ended, successor) = &mut *stage else {
             return;
         };
         *ended += 1;
         if *ended == count {
-            *stage = Stage::Failed(execute());
+            *stage = Stage::Failed(execute(*successor));
             self.changed.notify_all();
             return;
         }
-        let ending = |stage: &mut Stage| matches!(*stage, Stage::Ending(_));
+        let ending = |stage: &mut Stage| matches!(*stage, Stage::Ending(..));
         self.changed.wait_while(&mut stage, ending);
     }
 }
@@ -222,7 +310,7 @@ impl Upgrade {
 /// only if that fails.
 pub(super) fn execute(
     program: &Path,
-    parts: &[(Part, &PartSockets)],
+    parts: &[(Part, PartSockets)],
     running: Option<String>,
 ) -> io::Error {
     let mut duplicates = Vec::new();
@@ -255,7 +343,7 @@ pub(super) fn execute(
 /// Writes the manifest to a file in memory. Adds descriptors that it names, and that the program
 /// inherits, to `duplicates`; it also names those of connections.
 fn write_manifest(
-    parts: &[(Part, &PartSockets)],
+    parts: &[(Part, PartSockets)],
     running: Option<String>,
     duplicates: &mut Vec<OwnedFd>,
 ) -> io::Result<OwnedFd> {
