@@ -39,10 +39,11 @@ pub fn script(data: &[u8]) {
         features: 0,
         config_space: Vec::new(),
     };
-    let device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");
+    let mut device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");
+    let never = never.as_fd();
     std::thread::scope(|scope| {
         // It ends with its monitor's connection.
-        let device = scope.spawn(|| device.run(never.as_fd()));
+        let device = scope.spawn(move || device.run(never));
         // The end of the input is the end of the script.
         let _ = play(&mut input, ours, &started);
         // The end of a scope does not wait for the memory that a thread frees last, which would be

@@ -51,7 +51,7 @@ pub fn script(data: &[u8]) {
         features: 1,
         config_space: (0..60).collect(),
     };
-    let device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");
+    let mut device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");
     let mut monitor = Monitor::new(ours, rings);
     // The end of the input is the end of the script. So is the end of the connection.
     let early = begin(&mut input, &mut monitor).unwrap_or_default();
@@ -63,6 +63,7 @@ pub fn script(data: &[u8]) {
         let device = scope.spawn(move || {
             // Any error is the monitor's.
             let _ = device.run(stopped);
+            drop(device);
             drop(ended);
         });
         let _ = play(&mut input, &mut monitor, &early);

@@ -132,11 +132,12 @@ impl DeviceSocket {
             Ok(Box::new(|| queue.cancel_and_join()))
         };
         let device = Device::new(socket, name, self.kind.config.clone(), Arc::new(drive))?;
-        let device = match migrates {
+        let mut device = match migrates {
             Some(session) => device.with_state(Arc::new(FuseState { session, call })),
             None => device,
         };
-        device.run(stop)
+        // Its end stops all queues.
+        device.run(stop).map(drop)
     }
 }
 

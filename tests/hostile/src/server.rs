@@ -122,7 +122,7 @@ impl Server {
             engine.spawn_listener("virtiofs", move |stop| {
                 std::thread::scope(|scope| {
                     while let Ok(Some((socket, _))) = listener.accept_socket(stop) {
-                        let device = device(socket.into(), &drives, server.session());
+                        let mut device = device(socket.into(), &drives, server.session());
                         // The result is irrelevant to the server.
                         let run = move || drop(device.run(stop));
                         let name = std::thread::Builder::new().name("barge-device".into());

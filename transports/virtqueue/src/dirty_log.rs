@@ -35,6 +35,12 @@ impl DirtyLog {
         Ok(DirtyLog { map })
     }
 
+    /// Returns its file, and its offset and size there in bytes.
+    pub(crate) fn file(&self) -> Option<(&File, u64, u64)> {
+        let at = self.map.file_offset()?;
+        Some((at.file(), at.start(), self.map.size() as u64))
+    }
+
     /// Marks the pages of `len` bytes at the guest address `start`.
     pub(crate) fn mark(&self, start: u64, len: u64) {
         let Some(last) = len.checked_sub(1).and_then(|more| start.checked_add(more)) else {

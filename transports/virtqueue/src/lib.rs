@@ -29,4 +29,4 @@ mod state_transfer;
 mod vhost_user;
 
 pub use state_transfer::DeviceState;
-pub use vhost_user::{Device, DeviceConfig, JoinRing, ServeRing};
+pub use vhost_user::{Device, DeviceConfig, JoinRing, RunEnd, ServeRing, SuspendedDevice};

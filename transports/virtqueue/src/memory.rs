@@ -82,6 +82,17 @@ impl Memory {
         self.map.num_regions()
     }
 
+    /// Returns its regions and their files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (VhostUserMemoryRegion, &File)> {
+        self.locations.iter().filter_map(|location| {
+            let region = self.map.find_region(GuestAddress(location.guest))?;
+            let file = region.file_offset()?;
+            let (guest, monitor) = (location.guest, location.monitor);
+            let region = VhostUserMemoryRegion::new(guest, location.len, monitor, file.start());
+            Some((region, file.file()))
+        })
+    }
+
     /// Translates `address` from the monitor's address space to the guest's.
     pub(crate) fn guest_address(&self, address: u64) -> Option<GuestAddress> {
         self.locations.iter().find_map(|location| {

@@ -76,6 +76,8 @@ impl RunningQueue {
         call: Option<OwnedFd>,
     ) -> io::Result<RunningQueue> {
         let (kick, stop) = (Event::new(kick)?, eventfd(0, EventfdFlags::CLOEXEC)?);
+        // Signals of earlier starts: the ring is looked at anyway, and many would fill a pipe.
+        let _ = kick.clear();
         let kicks = epoll::create(CreateFlags::CLOEXEC)?;
         let once = EventFlags::IN | EventFlags::ET;
         epoll::add(&kicks, &kick.fd, EventData::new_u64(0), once)?;
@@ -571,6 +573,15 @@ impl Event {
         let polled = poll(&mut fds, Some(&Timespec::default()));
         polled.is_ok() && fds[0].revents().contains(events)
     }
+}
+
+/// Signals an event of the front end once, without blocking on it.
+pub(crate) fn signal_once(event: OwnedFd) -> io::Result<OwnedFd> {
+    let event = Arc::new(Event::new(event)?);
+    event.signal_on_thread();
+    // No thread holds it any more.
+    let event = Arc::into_inner(event).ok_or(ErrorKind::Other)?;
+    Ok(event.fd)
 }
 
 /// Whether pipes support `RWF_NOWAIT`, as they do since Linux 6.4.

@@ -2,7 +2,7 @@
 //!
 //! The monitor passes a pipe with SET_DEVICE_STATE_FD, and a thread writes the state to it or reads
 //! it from there. CHECK_DEVICE_STATE waits for the thread and returns its result. The pipe is the
-//! monitor's: no read or write of it outlasts the end of the connection or of the server.
+//! monitor's: no read or write of it outlasts the device.
 //!
 //! The state of the session follows that of the queues: the requests that the device has popped and
 //! not answered, because they wait for an event such as a lock. The guest's memory still has them.
@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::FileType;
+use rustix::pipe::{PipeFlags, pipe_with};
 use vhost::vhost_user::message::VhostTransferStateDirection as Direction;
 
 use crate::vhost_user::MAX_QUEUE_SIZE;
@@ -46,18 +47,20 @@ pub(crate) type Requests = Vec<Vec<u16>>;
 /// A transfer in progress.
 pub(crate) struct Transfer {
     thread: JoinHandle<io::Result<Requests>>,
+    /// A pipe whose other end is closed when the thread ends.
+    end: OwnedFd,
     /// Readable to end the transfer.
     cancel: OwnedFd,
 }
 
 impl Transfer {
-    /// Starts a transfer over `pipe`, which ends early if `stop` is readable. `requests` are those
-    /// of all queues, which a load replaces. Returns an error if `pipe` is neither a pipe nor a
-    /// socket: reads and writes of other files may block forever.
+    /// Starts a transfer over `pipe`. `requests` are those of all queues, which a load replaces.
+    /// Returns an error if `pipe` is neither a pipe nor a socket: reads and writes of other files
+    /// may block forever.
     pub(crate) fn start(
         state: Arc<dyn DeviceState>,
         direction: Direction,
-        (pipe, stop): (File, OwnedFd),
+        pipe: File,
         requests: Requests,
     ) -> io::Result<Transfer> {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&pipe)?.st_mode);
@@ -68,22 +71,35 @@ impl Transfer {
         let cancel = eventfd(0, EventfdFlags::CLOEXEC)?;
         let mut pipe = StatePipe {
             pipe,
-            ends: [cancel.try_clone()?, stop],
+            cancel: cancel.try_clone()?,
         };
+        let (end, running) = pipe_with(PipeFlags::CLOEXEC)?;
         let thread = std::thread::Builder::new().name("barge-state".into());
-        let thread = thread.spawn(move || match direction {
-            Direction::SAVE => {
-                pipe.write_all(&encode(&requests))?;
-                state.save(&mut pipe)?;
-                Ok(requests)
-            }
-            Direction::LOAD => {
-                let requests = decode(&mut pipe, requests.len())?;
-                state.load(&mut pipe)?;
-                Ok(requests)
+        let thread = thread.spawn(move || {
+            let _running = running;
+            match direction {
+                Direction::SAVE => {
+                    pipe.write_all(&encode(&requests))?;
+                    state.save(&mut pipe)?;
+                    Ok(requests)
+                }
+                Direction::LOAD => {
+                    let requests = decode(&mut pipe, requests.len())?;
+                    state.load(&mut pipe)?;
+                    Ok(requests)
+                }
             }
         })?;
-        Ok(Transfer { thread, cancel })
+        Ok(Transfer {
+            thread,
+            end,
+            cancel,
+        })
+    }
+
+    /// Returns a descriptor for poll(2) that is ready once the transfer has ended.
+    pub(crate) fn end(&self) -> io::Result<OwnedFd> {
+        self.end.try_clone()
     }
 
     /// Waits for its end and returns the requests of all queues.
@@ -146,10 +162,10 @@ fn decode(from: &mut dyn Read, most: usize) -> io::Result<Requests> {
     Ok(requests)
 }
 
-/// The monitor's pipe. Reads and writes end with an error once one of `ends` is readable.
+/// The monitor's pipe. Reads and writes end with an error once `cancel` is readable.
 struct StatePipe {
     pipe: File,
-    ends: [OwnedFd; 2],
+    cancel: OwnedFd,
 }
 
 impl StatePipe {
@@ -158,8 +174,7 @@ impl StatePipe {
 
     fn wait(&self, events: PollFlags) -> io::Result<()> {
         let mut fds = [
-            PollFd::new(&self.ends[0], PollFlags::IN),
-            PollFd::new(&self.ends[1], PollFlags::IN),
+            PollFd::new(&self.cancel, PollFlags::IN),
             PollFd::from_borrowed_fd(self.pipe.as_fd(), events),
         ];
         while let Err(error) = poll(&mut fds, None) {
@@ -167,9 +182,9 @@ impl StatePipe {
                 return Err(error.into());
             }
         }
-        match fds[..2].iter().all(|end| end.revents().is_empty()) {
+        match fds[0].revents().is_empty() {
             true => Ok(()),
-            false => Err(io::Error::other("the connection ends")),
+            false => Err(io::Error::other("the transfer is cancelled")),
         }
     }
 }
@@ -194,6 +209,8 @@ impl Write for StatePipe {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::Timespec;
+
     use super::*;
 
     const GOLDEN: &[u8] = b"barge-vq\x01\0\x03\0\x02\0\x07\0\0\x01\0\0\x01\0\x09\0";
@@ -243,18 +260,13 @@ mod tests {
         Arc::new(Echo(parking_lot::Mutex::new(bytes)))
     }
 
-    fn never() -> OwnedFd {
-        eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")
-    }
-
     /// A pipe holds less than the state.
     #[test]
     fn a_state_passes_a_pipe() {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
         let (source, target) = (echo(1 << 20), echo(0));
-        let saves = (File::from(writer), never());
-        let save = Transfer::start(source.clone(), Direction::SAVE, saves, requests());
-        let loads = (File::from(reader), never());
+        let save = Transfer::start(source.clone(), Direction::SAVE, writer.into(), requests());
+        let loads = File::from(reader);
         let load = Transfer::start(target.clone(), Direction::LOAD, loads, vec![vec![]; 3]);
         save.expect("started").join().expect("saved");
         let loaded = load.expect("started").join().expect("loaded");
@@ -263,28 +275,24 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_ends_with_the_server_or_the_connection() {
-        for stopped in [false, true] {
-            // The reader stays open and reads nothing.
-            let (_reader, writer) = rustix::pipe::pipe().expect("a pipe");
-            let stop = never();
-            let ends = (File::from(writer), stop.try_clone().expect("a descriptor"));
-            let transfer = Transfer::start(echo(1 << 20), Direction::SAVE, ends, vec![]);
-            let transfer = transfer.expect("started");
-            match stopped {
-                true => {
-                    rustix::io::write(&stop, &1u64.to_ne_bytes()).expect("written");
-                    transfer.join().expect_err("stopped");
-                }
-                false => transfer.cancel(),
-            }
-        }
+    fn a_transfer_ends_when_it_is_cancelled() {
+        // The reader stays open and reads nothing.
+        let (_reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let transfer = Transfer::start(echo(1 << 20), Direction::SAVE, writer.into(), vec![]);
+        let transfer = transfer.expect("started");
+        let end = transfer.end().expect("a descriptor");
+        let has_ended = |timeout: Option<&Timespec>| {
+            let mut fds = [PollFd::new(&end, PollFlags::IN)];
+            poll(&mut fds, timeout).expect("polled") == 1
+        };
+        assert!(!has_ended(Some(&Timespec::default())));
+        transfer.cancel();
+        assert!(has_ended(None));
     }
 
     #[test]
     fn a_file_is_no_pipe() {
         let file = tempfile::tempfile().expect("a file");
-        let ends = (file, never());
-        assert!(Transfer::start(echo(1), Direction::SAVE, ends, vec![]).is_err());
+        assert!(Transfer::start(echo(1), Direction::SAVE, file, vec![]).is_err());
     }
 }

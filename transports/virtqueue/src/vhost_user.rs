@@ -1,11 +1,17 @@
 //! The back end of a vhost-user connection: requests from a virtual machine monitor.
 
+mod format;
+mod replay;
+mod suspend;
+
+pub use suspend::SuspendedDevice;
+
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
@@ -49,12 +55,24 @@ pub type ServeRing = dyn Fn(usize, Arc<dyn Ring>) -> io::Result<JoinRing> + Send
 /// A function that waits for the end of a stopped ring.
 pub type JoinRing = Box<dyn FnOnce() + Send>;
 
-/// The back end of one vhost-user connection.
+/// The back end of one vhost-user connection. Dropping it stops all queues, after all requests are
+/// answered, and closes the connection.
 pub struct Device {
     handler: BackendReqHandler<Mutex<Control>>,
     /// The handler's socket, for poll(2).
     socket: UnixStream,
     control: Arc<Mutex<Control>>,
+    /// Whether the connection has ended or continues elsewhere.
+    ended: bool,
+}
+
+/// The reason for which [`Device::run`] has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunEnd {
+    /// The stop event is readable. The device can run again.
+    Stopped,
+    /// The monitor has closed the connection.
+    Disconnected,
 }
 
 impl Device {
@@ -65,91 +83,105 @@ impl Device {
         config: DeviceConfig,
         drive: Arc<ServeRing>,
     ) -> io::Result<Device> {
-        let queues = (0..config.queues).map(|_| QueueSetup::default()).collect();
-        let control = Arc::new(Mutex::new(Control {
-            name: name.to_owned(),
-            config,
-            serve_ring: drive,
-            features: 0,
-            reply_ack: false,
-            memory: Arc::new(Memory::map([]).expect("no region fails")),
-            log: None,
-            state: None,
-            transfer: None,
-            saved: false,
-            stop: None,
-            queues,
-        }));
+        let control = Control::new(name, config, drive, None);
+        Device::with(socket, control, |control, socket| {
+            Ok(BackendReqHandler::from_stream(socket.try_clone()?, control))
+        })
+    }
+
+    /// Creates a device with the handler that `handler` creates for the same socket.
+    fn with(
+        socket: UnixStream,
+        control: Control,
+        handler: impl FnOnce(
+            Arc<Mutex<Control>>,
+            &UnixStream,
+        ) -> io::Result<BackendReqHandler<Mutex<Control>>>,
+    ) -> io::Result<Device> {
+        let control = Arc::new(Mutex::new(control));
         Ok(Device {
-            socket: socket.try_clone()?,
-            handler: BackendReqHandler::from_stream(socket, control.clone()),
+            handler: handler(control.clone(), &socket)?,
+            socket,
             control,
+            ended: false,
         })
     }
 
     /// Lets the monitor migrate the device, with `state` in addition to its queues.
     pub fn with_state(self, state: Arc<dyn DeviceState>) -> Device {
-        self.control.lock().expect("no panic holds it").state = Some(state);
+        self.control().state = Some(state);
         self
     }
 
-    /// Serves the monitor's messages until it disconnects or `stop` is readable. Stops all queues
-    /// before it returns.
-    pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
-        self.control.lock().expect("no panic holds it").stop = Some(stop.try_clone_to_owned()?);
-        let end = loop {
-            match self.next_event(stop) {
-                Ok(ControlEvent::Message) => {}
-                Ok(ControlEvent::Padded(table)) => match self.set_padded(&table) {
-                    Ok(()) => continue,
-                    Err(error) => break Err(error),
-                },
-                Ok(ControlEvent::Stop) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-            match self.handler.handle_request() {
-                Ok(()) => {}
-                Err(Error::Disconnected | Error::PartialMessage) => break Ok(()),
-                Err(Error::SocketBroken(error) | Error::SocketError(error)) => break Err(error),
-                // The monitor gets an error if it requested a reply, and may continue.
-                Err(Error::ReqHandlerError(error)) => tracing::warn!("vhost-user: {error}"),
-                Err(error) => break Err(io::Error::other(error.to_string())),
-            }
-        };
-        let mut control = self.control.lock().expect("no panic holds it");
-        control
-            .transfer
-            .take()
-            .into_iter()
-            .for_each(Transfer::cancel);
-        control.stop_all();
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().expect("no panic holds it")
+    }
+
+    /// Serves the monitor's messages until it disconnects or `stop` is readable. The queues
+    /// continue to run afterwards: drop the device to end it, [suspend](Device::suspend) it to
+    /// continue it in another process, or run it again. It stops between two messages, so none is
+    /// lost.
+    ///
+    /// Returns an error if the monitor violates the protocol or the connection fails: it has ended
+    /// then.
+    pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<RunEnd> {
+        if self.ended {
+            return Err(ErrorKind::NotConnected.into());
+        }
+        let end = self.serve(stop);
+        self.ended = !matches!(end, Ok(RunEnd::Stopped));
         end
     }
 
-    /// Waits for a message, and for room to answer it. The handler itself would wait for both
-    /// without `stop`.
+    /// Does what [`Device::run`] does, while the connection has not ended.
+    fn serve(&mut self, stop: BorrowedFd<'_>) -> io::Result<RunEnd> {
+        loop {
+            match self.next_event(stop)? {
+                ControlEvent::Message => {}
+                ControlEvent::Padded(table) => {
+                    self.set_padded(&table)?;
+                    continue;
+                }
+                ControlEvent::Stop => return Ok(RunEnd::Stopped),
+            }
+            match self.handler.handle_request() {
+                Ok(()) => {}
+                Err(Error::Disconnected | Error::PartialMessage) => {
+                    return Ok(RunEnd::Disconnected);
+                }
+                Err(Error::SocketBroken(error) | Error::SocketError(error)) => return Err(error),
+                // The monitor gets an error if it requested a reply, and may continue.
+                Err(Error::ReqHandlerError(error)) => tracing::warn!("vhost-user: {error}"),
+                Err(error) => return Err(io::Error::other(error.to_string())),
+            }
+        }
+    }
+
+    /// Waits for a message, for room to answer it, and for the end of the transfer whose result it
+    /// requests. The handler itself would wait for them without `stop`.
     fn next_event(&self, stop: BorrowedFd<'_>) -> io::Result<ControlEvent> {
         for event in [PollFlags::IN, PollFlags::OUT] {
-            let mut fds = [
-                PollFd::from_borrowed_fd(stop, PollFlags::IN),
-                PollFd::new(&self.socket, event),
-            ];
-            while let Err(error) = poll(&mut fds, None) {
-                if error != rustix::io::Errno::INTR {
-                    return Err(error.into());
-                }
-            }
-            if !fds[0].revents().is_empty() {
+            if !wait_for(&self.socket, event, stop)? {
                 return Ok(ControlEvent::Stop);
             }
         }
-        self.peek()
+        let (request, event) = self.peek()?;
+        if request == Some(CHECK_DEVICE_STATE) {
+            let end = self.control().transfer.as_ref().map(Transfer::end);
+            if let Some(end) = end.transpose()?
+                && !wait_for(&end, PollFlags::IN, stop)?
+            {
+                return Ok(ControlEvent::Stop);
+            }
+        }
+        Ok(event)
     }
 
-    /// Peeks at the next message, or the end of the stream. The complete message must be available:
+    /// Peeks at the next message, or the end of the stream, and returns the request's number as
+    /// well. The complete message must be available:
     /// monitors send each with one call. Returns an error if it has more than [`MAX_FILES`]
     /// descriptors: the handler would lose its header, and wait for another one without `stop`.
-    fn peek(&self) -> io::Result<ControlEvent> {
+    fn peek(&self) -> io::Result<(Option<u32>, ControlEvent)> {
         /// The maximum size that the handler accepts.
         const MOST: usize = 4096;
         let mut bytes = [0; HEADER + MOST];
@@ -183,8 +215,11 @@ impl Device {
                 "expected a complete message",
             ));
         }
-        let padded = PaddedMemTable::parse(bytes.get(..len).unwrap_or_default());
-        Ok(padded.map_or(ControlEvent::Message, ControlEvent::Padded))
+        let message = bytes.get(..len).unwrap_or_default();
+        let request = message.first_chunk().copied().map(u32::from_ne_bytes);
+        let padded = PaddedMemTable::parse(message);
+        let event = padded.map_or(ControlEvent::Message, ControlEvent::Padded);
+        Ok((request, event))
     }
 
     /// Applies a memory table with padding. Returns an error if the connection must end.
@@ -195,12 +230,37 @@ impl Device {
         if let Err(error) = &done {
             tracing::warn!("vhost-user: {error}");
         }
-        match control.reply_ack {
+        match control.reply_ack() {
             true => table.answer(&self.socket, done.is_ok()),
             false => Ok(()),
         }
     }
 }
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        control.cancel_transfer();
+        control.stop_all();
+    }
+}
+
+/// Waits for `event` of `fd`; returns false if `stop` is readable.
+fn wait_for(fd: impl AsFd, event: PollFlags, stop: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut fds = [
+        PollFd::from_borrowed_fd(stop, PollFlags::IN),
+        PollFd::new(&fd, event),
+    ];
+    while let Err(error) = poll(&mut fds, None) {
+        if error != rustix::io::Errno::INTR {
+            return Err(error.into());
+        }
+    }
+    Ok(fds[0].revents().is_empty())
+}
+
+/// The request for the result of a transfer.
+const CHECK_DEVICE_STATE: u32 = 43;
 
 /// The next event of a connection.
 enum ControlEvent {
@@ -219,8 +279,12 @@ struct Control {
     serve_ring: Arc<ServeRing>,
     /// The negotiated features.
     features: u64,
-    /// Whether messages that request a reply are answered (`REPLY_ACK`).
-    reply_ack: bool,
+    /// Whether the monitor has requested the features.
+    features_requested: bool,
+    /// The features that the monitor acknowledged last. A reset does not change them: they are
+    /// those of the connection.
+    acked_features: u64,
+    acked_protocol_features: u64,
     memory: Arc<Memory>,
     /// The dirty log, used while [`LOG_ALL`] is negotiated.
     log: Option<Arc<DirtyLog>>,
@@ -230,8 +294,6 @@ struct Control {
     transfer: Option<Transfer>,
     /// Whether the state was saved since a queue was last started.
     saved: bool,
-    /// Readable to end the connection.
-    stop: Option<OwnedFd>,
     queues: Vec<QueueSetup>,
 }
 
@@ -266,7 +328,7 @@ impl QueueSetup {
 }
 
 /// The addresses of its parts in the monitor's address space.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Addresses {
     descriptors: u64,
     available: u64,
@@ -286,6 +348,35 @@ impl Control {
     /// The features of every device.
     const FEATURES: u64 =
         VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() | VERSION_1 | EVENT_IDX | INDIRECT_DESC;
+
+    fn new(
+        name: &str,
+        config: DeviceConfig,
+        serve_ring: Arc<ServeRing>,
+        state: Option<Arc<dyn DeviceState>>,
+    ) -> Control {
+        let queues = (0..config.queues).map(|_| QueueSetup::default()).collect();
+        Control {
+            name: name.to_owned(),
+            config,
+            serve_ring,
+            features: 0,
+            features_requested: false,
+            acked_features: 0,
+            acked_protocol_features: 0,
+            memory: Arc::new(Memory::map([]).expect("no region fails")),
+            log: None,
+            state,
+            transfer: None,
+            saved: false,
+            queues,
+        }
+    }
+
+    /// Returns whether messages that request a reply are answered.
+    fn reply_ack(&self) -> bool {
+        self.acked_protocol_features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
+    }
 
     fn offered(&self) -> u64 {
         let log = self.state.as_ref().map_or(0, |_| LOG_ALL);
@@ -319,12 +410,16 @@ impl Control {
 
     /// Ends the migration before a queue starts: the device continues here.
     fn resume(&mut self) {
-        self.transfer.take().into_iter().for_each(Transfer::cancel);
+        self.cancel_transfer();
         if let Some(state) = &self.state
             && std::mem::take(&mut self.saved)
         {
             state.resume();
         }
+    }
+
+    fn cancel_transfer(&mut self) {
+        self.transfer.take().into_iter().for_each(Transfer::cancel);
     }
 
     fn queue_setup(&mut self, index: u32) -> Result<&mut QueueSetup> {
@@ -335,15 +430,23 @@ impl Control {
 
     /// Starts a queue once its state is complete.
     fn start_if_ready(&mut self, index: u32) -> Result<()> {
+        match self.prepare(index)? {
+            Some(running) => self.drive(index, running),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns a queue to start, if it is not running and its state is complete.
+    fn prepare(&mut self, index: u32) -> Result<Option<RunningQueue>> {
         let event_idx = self.features & EVENT_IDX != 0;
-        let (memory, drive) = (self.memory.clone(), self.serve_ring.clone());
+        let memory = self.memory.clone();
         let name = format!("{}/{index}", self.name);
         let slot = self.queue_setup(index)?;
         let (Some(addresses), None, true) = (slot.addresses, &slot.running, slot.enabled) else {
-            return Ok(());
+            return Ok(None);
         };
         if slot.kick.is_none() || slot.size == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let log_used = slot.log_used;
         self.resume();
@@ -351,19 +454,25 @@ impl Control {
         let slot = self.queue_setup(index)?;
         let queue = queue(&memory, slot, addresses, event_idx)?;
         let Some(kick) = slot.kick.take() else {
-            return Ok(());
+            return Ok(None);
         };
         let again = kick.try_clone().map_err(Error::ReqHandlerError)?;
         let call = slot.call.take();
         let running =
             RunningQueue::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
-        let running = Arc::new(running);
         running.set_log(log);
         running.set_put_back(std::mem::take(&mut slot.put_back));
         // For the next start, if the queue is disabled and enabled again.
         slot.kick = Some(again);
-        let stop = drive(index as usize, running.clone()).map_err(Error::ReqHandlerError)?;
-        slot.running = Some((running, stop));
+        Ok(Some(running))
+    }
+
+    /// Starts to serve a queue.
+    fn drive(&mut self, index: u32, running: RunningQueue) -> Result<()> {
+        let running = Arc::new(running);
+        let join = (self.serve_ring)(index as usize, running.clone());
+        let join = join.map_err(Error::ReqHandlerError)?;
+        self.queue_setup(index)?.running = Some((running, join));
         Ok(())
     }
 
@@ -441,10 +550,12 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn get_features(&mut self) -> Result<u64> {
+        self.features_requested = true;
         Ok(self.offered())
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
+        self.acked_features = features;
         if features & !self.offered() != 0 {
             return Err(Error::InvalidParam);
         }
@@ -474,7 +585,7 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        self.reply_ack = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
+        self.acked_protocol_features = features;
         Ok(())
     }
 
@@ -643,16 +754,12 @@ impl VhostUserBackendReqHandlerMut for Control {
                 "the state is transferred once, while all queues are stopped",
             ));
         }
-        let stop = self.stop.as_ref().ok_or(Error::InvalidParam)?.try_clone();
         let requests = self
             .queues
             .iter()
             .map(|slot| slot.put_back.clone())
             .collect();
-        let transfer = stop.and_then(|stop| {
-            let ends = (pipe, stop);
-            Transfer::start(state, direction, ends, requests)
-        });
+        let transfer = Transfer::start(state, direction, pipe, requests);
         self.transfer = Some(transfer.map_err(Error::ReqHandlerError)?);
         self.saved |= direction == VhostTransferStateDirection::SAVE;
         Ok(None)
@@ -695,7 +802,7 @@ mod tests {
     struct Bench {
         monitor: UnixStream,
         control: Arc<Mutex<Control>>,
-        device: std::thread::JoinHandle<io::Result<()>>,
+        device: std::thread::JoinHandle<io::Result<RunEnd>>,
         /// Stops the device when dropped.
         stop: UnixStream,
     }
@@ -713,7 +820,7 @@ mod tests {
             features: 0,
             config_space: Vec::new(),
         };
-        let device = Device::new(socket, "test", config, drive).expect("a device");
+        let mut device = Device::new(socket, "test", config, drive).expect("a device");
         let control = device.control.clone();
         Bench {
             monitor,
@@ -934,7 +1041,6 @@ mod tests {
     }
 
     const SET_DEVICE_STATE_FD: u32 = 42;
-    const CHECK_DEVICE_STATE: u32 = 43;
 
     #[test]
     fn a_device_with_state_transfers_it() {

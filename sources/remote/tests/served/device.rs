@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use vfs::{AttrMask, Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags};
 use vfs_testkit::context::{ok, pattern};
 use vfs_testkit::{Profile, TestSubject, clock};
-use virtqueue::{Device, DeviceConfig, JoinRing};
+use virtqueue::{Device, DeviceConfig, JoinRing, RunEnd};
 use wire::payload::{SlicePayload, SliceSink};
 
 use crate::landing::with_cx;
@@ -27,7 +27,7 @@ use crate::landing::with_cx;
 pub(crate) struct Shared {
     engine: Arc<Engine>,
     stop: Arc<OwnedFd>,
-    device: Mutex<Option<JoinHandle<io::Result<()>>>>,
+    device: Mutex<Option<JoinHandle<io::Result<RunEnd>>>>,
 }
 
 impl Shared {
@@ -53,7 +53,7 @@ impl Shared {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an event"));
         let stopped = stop.clone();
-        let device = Device::new(theirs, "test", config, Arc::new(drive)).expect("a device");
+        let mut device = Device::new(theirs, "test", config, Arc::new(drive)).expect("a device");
         let device = std::thread::spawn(move || device.run(stopped.as_fd()));
         let shared = Shared {
             engine,

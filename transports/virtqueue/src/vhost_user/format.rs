@@ -1,0 +1,416 @@
+//! The bytes of a suspended device.
+//!
+//! ```text
+//! "barge-vu" | version u32
+//! features u64 | acked features u64 | acked protocol features u64 | bits u8
+//!     bit 0: the monitor has requested the features
+//!     bit 1: offset u64, size u64 of the dirty log
+//! count u32 | regions: guest address u64, monitor's address u64, size u64, file offset u64
+//! count u32 | queues: size u16, next available index u16, bits u8, and
+//!     bit 0: descriptor table u64, available ring u64, used ring u64, at the monitor's addresses
+//!     bit 1: guest address u64 of the used ring for the dirty log
+//!     bit 2: it has a kick event; bit 3: it has a call event
+//!     bit 4: it is enabled; bit 5: it runs
+//!     count u16 | requests that were put back: head descriptors u16
+//! "end\n"
+//! ```
+//! Numbers are little-endian. *features* are those of the device, and *acked features* those of the
+//! connection: a reset clears only the former. The descriptors that belong to these bytes are, in
+//! this order: the connected socket, the file of each region, that of the dirty log, and the kick
+//! and the call event of each queue.
+//!
+//! A reader trusts nothing: counts are bounded, memory grows with the bytes that arrive, and the
+//! numbers are checked where they are used, as those in the monitor's messages.
+
+use std::io::{self, ErrorKind, Read};
+
+use super::{Addresses, MAX_QUEUE_SIZE, MAX_REGIONS};
+
+const MAGIC: &[u8; 8] = b"barge-vu";
+const VERSION: u32 = 1;
+const END: &[u8; 4] = b"end\n";
+
+/// Bits of a device.
+const REQUESTED: u8 = 1;
+const LOG: u8 = 1 << 1;
+
+/// Bits of a queue.
+const ADDRESSES: u8 = 1;
+const LOG_USED: u8 = 1 << 1;
+const KICK: u8 = 1 << 2;
+const CALL: u8 = 1 << 3;
+const ENABLED: u8 = 1 << 4;
+const RUNS: u8 = 1 << 5;
+
+/// The state of a suspended device, without its descriptors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SavedDevice {
+    /// The features of the device.
+    pub(super) features: u64,
+    /// The features that the monitor acknowledged last.
+    pub(super) acked_features: u64,
+    pub(super) acked_protocol_features: u64,
+    /// Whether the monitor has requested the features.
+    pub(super) features_requested: bool,
+    /// The offset and the size of the dirty log in its file, in bytes.
+    pub(super) log: Option<(u64, u64)>,
+    pub(super) regions: Vec<SavedRegion>,
+    pub(super) queues: Vec<SavedQueue>,
+}
+
+/// A region of the guest's memory; addresses, size and offset in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SavedRegion {
+    pub(super) guest: u64,
+    pub(super) monitor: u64,
+    pub(super) size: u64,
+    pub(super) offset: u64,
+}
+
+/// A queue, stopped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SavedQueue {
+    pub(super) size: u16,
+    pub(super) next_avail: u16,
+    pub(super) addresses: Option<Addresses>,
+    /// See [`super::QueueSetup::log_used`].
+    pub(super) log_used: Option<u64>,
+    pub(super) has_kick: bool,
+    pub(super) has_call: bool,
+    pub(super) enabled: bool,
+    /// Whether it ran until the device was suspended.
+    pub(super) runs: bool,
+    /// The head descriptors of requests that were put back.
+    pub(super) put_back: Vec<u16>,
+}
+
+impl SavedDevice {
+    /// Returns the number of its descriptors.
+    pub(super) fn descriptors(&self) -> usize {
+        let of_queue =
+            |queue: &SavedQueue| usize::from(queue.has_kick) + usize::from(queue.has_call);
+        let queues: usize = self.queues.iter().map(of_queue).sum();
+        1 + self.regions.len() + usize::from(self.log.is_some()) + queues
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer(MAGIC.to_vec());
+        to.u32(VERSION);
+        for features in [
+            self.features,
+            self.acked_features,
+            self.acked_protocol_features,
+        ] {
+            to.u64(features);
+        }
+        to.bits([
+            (REQUESTED, self.features_requested),
+            (LOG, self.log.is_some()),
+        ]);
+        if let Some((offset, size)) = self.log {
+            to.u64(offset);
+            to.u64(size);
+        }
+        to.u32(self.regions.len() as u32);
+        for region in &self.regions {
+            let SavedRegion {
+                guest,
+                monitor,
+                size,
+                offset,
+            } = *region;
+            for number in [guest, monitor, size, offset] {
+                to.u64(number);
+            }
+        }
+        to.u32(self.queues.len() as u32);
+        for queue in &self.queues {
+            to.queue(queue);
+        }
+        to.0.extend(END);
+        to.0
+    }
+
+    /// Parses the state of a device with at most `most` queues.
+    ///
+    /// Returns `UnexpectedEof` if it is truncated, and `InvalidData` if it has another version, too
+    /// many regions, queues or requests, unknown bits, or bytes after its end.
+    pub(super) fn parse(bytes: &[u8], most: usize) -> io::Result<SavedDevice> {
+        let mut from = Reader(bytes);
+        if &from.bytes::<8>()? != MAGIC {
+            return Err(invalid("the state of a vhost-user device of barge"));
+        }
+        match from.u32()? {
+            VERSION => {}
+            other => return Err(invalid(&format!("version {VERSION}, got {other}"))),
+        }
+        let mut device = SavedDevice {
+            features: from.u64()?,
+            acked_features: from.u64()?,
+            acked_protocol_features: from.u64()?,
+            ..SavedDevice::default()
+        };
+        let bits = from.bits(REQUESTED | LOG)?;
+        device.features_requested = bits & REQUESTED != 0;
+        if bits & LOG != 0 {
+            device.log = Some((from.u64()?, from.u64()?));
+        }
+        for _ in 0..from.count(MAX_REGIONS, "regions")? {
+            device.regions.push(SavedRegion {
+                guest: from.u64()?,
+                monitor: from.u64()?,
+                size: from.u64()?,
+                offset: from.u64()?,
+            });
+        }
+        for _ in 0..from.count(most, "queues")? {
+            device.queues.push(from.queue()?);
+        }
+        match (&from.bytes()?, from.0) {
+            (END, []) => Ok(device),
+            _ => Err(invalid("the end of the state")),
+        }
+    }
+}
+
+/// Writes a state.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn queue(&mut self, queue: &SavedQueue) {
+        self.u16(queue.size);
+        self.u16(queue.next_avail);
+        self.bits([
+            (ADDRESSES, queue.addresses.is_some()),
+            (LOG_USED, queue.log_used.is_some()),
+            (KICK, queue.has_kick),
+            (CALL, queue.has_call),
+            (ENABLED, queue.enabled),
+            (RUNS, queue.runs),
+        ]);
+        if let Some(at) = queue.addresses {
+            for address in [at.descriptors, at.available, at.used] {
+                self.u64(address);
+            }
+        }
+        if let Some(address) = queue.log_used {
+            self.u64(address);
+        }
+        self.u16(queue.put_back.len() as u16);
+        queue.put_back.iter().for_each(|&head| self.u16(head));
+    }
+
+    fn bits<const COUNT: usize>(&mut self, bits: [(u8, bool); COUNT]) {
+        let set = bits.into_iter().filter(|&(_, is_set)| is_set);
+        self.0.push(set.fold(0, |all, (bit, _)| all | bit));
+    }
+
+    fn u16(&mut self, number: u16) {
+        self.0.extend(number.to_le_bytes());
+    }
+
+    fn u32(&mut self, number: u32) {
+        self.0.extend(number.to_le_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.0.extend(number.to_le_bytes());
+    }
+}
+
+/// Reads a state.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn queue(&mut self) -> io::Result<SavedQueue> {
+        let (size, next_avail) = (self.u16()?, self.u16()?);
+        if size != 0 && !size.is_power_of_two() || size > MAX_QUEUE_SIZE {
+            return Err(invalid(&format!("the size of a queue, got {size}")));
+        }
+        let bits = self.bits(ADDRESSES | LOG_USED | KICK | CALL | ENABLED | RUNS)?;
+        let addresses = match bits & ADDRESSES {
+            0 => None,
+            _ => Some(Addresses {
+                descriptors: self.u64()?,
+                available: self.u64()?,
+                used: self.u64()?,
+            }),
+        };
+        let log_used = match bits & LOG_USED {
+            0 => None,
+            _ => Some(self.u64()?),
+        };
+        let count = self.u16()?;
+        if count > MAX_QUEUE_SIZE {
+            return Err(invalid("fewer requests that were put back"));
+        }
+        let put_back: Vec<_> = (0..count).map(|_| self.u16()).collect::<io::Result<_>>()?;
+        Ok(SavedQueue {
+            size,
+            next_avail,
+            addresses,
+            log_used,
+            has_kick: bits & KICK != 0,
+            has_call: bits & CALL != 0,
+            enabled: bits & ENABLED != 0,
+            runs: bits & RUNS != 0,
+            put_back,
+        })
+    }
+
+    /// Reads a number of entries. Returns an error if it is more than `most`.
+    fn count(&mut self, most: usize, entries: &str) -> io::Result<usize> {
+        let count = self.u32()?;
+        let fits = usize::try_from(count).ok().filter(|&count| count <= most);
+        fits.ok_or_else(|| invalid(&format!("at most {most} {entries}, got {count}")))
+    }
+
+    fn bits(&mut self, known: u8) -> io::Result<u8> {
+        let [bits] = self.bytes()?;
+        match bits & !known {
+            0 => Ok(bits),
+            _ => Err(invalid("known bits")),
+        }
+    }
+
+    fn bytes<const LEN: usize>(&mut self) -> io::Result<[u8; LEN]> {
+        let mut bytes = [0; LEN];
+        self.0.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn u16(&mut self) -> io::Result<u16> {
+        self.bytes().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> io::Result<u32> {
+        self.bytes().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> io::Result<u64> {
+        self.bytes().map(u64::from_le_bytes)
+    }
+}
+
+/// Returns the error of a state that cannot be resumed.
+pub(super) fn invalid(expected: &str) -> io::Error {
+    io::Error::new(
+        ErrorKind::InvalidData,
+        format!("state of a suspended device: expected {expected}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> SavedDevice {
+        SavedDevice {
+            features: 1 << 32,
+            acked_features: 1 << 32 | 1,
+            acked_protocol_features: 9,
+            features_requested: true,
+            log: Some((4096, 512)),
+            regions: vec![SavedRegion {
+                guest: 0x1000,
+                monitor: 0x5000,
+                size: 0x2000,
+                offset: 0x3000,
+            }],
+            queues: vec![
+                SavedQueue {
+                    size: 256,
+                    next_avail: 7,
+                    addresses: Some(Addresses {
+                        descriptors: 0x5000,
+                        available: 0x6000,
+                        used: 0x6800,
+                    }),
+                    log_used: Some(0x2800),
+                    has_kick: true,
+                    has_call: true,
+                    enabled: true,
+                    runs: true,
+                    put_back: vec![3, 258],
+                },
+                SavedQueue::default(),
+            ],
+        }
+    }
+
+    /// The offsets of the count of regions and of that of queues, and of the first queue.
+    const REGIONS: usize = 53;
+    const QUEUES: usize = REGIONS + 4 + 32;
+    const QUEUE: usize = QUEUES + 4;
+
+    fn golden() -> Vec<u8> {
+        [
+            &b"barge-vu\x01\0\0\0"[..],
+            b"\0\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x09\0\0\0\0\0\0\0\x03",
+            b"\0\x10\0\0\0\0\0\0\0\x02\0\0\0\0\0\0",
+            b"\x01\0\0\0",
+            b"\0\x10\0\0\0\0\0\0\0\x50\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\0\x30\0\0\0\0\0\0",
+            b"\x02\0\0\0",
+            b"\0\x01\x07\0\x3f",
+            b"\0\x50\0\0\0\0\0\0\0\x60\0\0\0\0\0\0\0\x68\0\0\0\0\0\0",
+            b"\0\x28\0\0\0\0\0\0\x02\0\x03\0\x02\x01",
+            b"\0\0\0\0\0\0\0",
+            b"end\n",
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn golden_bytes() {
+        assert_eq!(device().encode(), golden());
+        assert_eq!(SavedDevice::parse(&golden(), 2).expect("whole"), device());
+        assert_eq!(device().descriptors(), 5);
+        let none = SavedDevice::default();
+        assert_eq!(SavedDevice::parse(&none.encode(), 0).expect("whole"), none);
+        assert_eq!(none.descriptors(), 1);
+    }
+
+    #[test]
+    fn a_truncated_state_is_refused() {
+        let bytes = golden();
+        for len in 0..bytes.len() {
+            let error = SavedDevice::parse(&bytes[..len], 2).expect_err("truncated");
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{len}");
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let refused = |bytes: &[u8], most: usize| {
+            let error = SavedDevice::parse(bytes, most).expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+        };
+        let with = |at: usize, change: &[u8]| {
+            let mut bytes = golden();
+            bytes[at..at + change.len()].copy_from_slice(change);
+            bytes
+        };
+        refused(&golden(), 1);
+        refused(&[&golden()[..], b"\0"].concat(), 2);
+        for (at, change) in [
+            (0, &b"barge-fs"[..]),
+            (8, b"\x02\0\0\0"),
+            // Bits of the device, and of a queue.
+            (36, b"\x04"),
+            (QUEUE + 4, b"\x7f"),
+            (REGIONS, b"\xfe\x01\0\0"),
+            (REGIONS, b"\xff\xff\xff\xff"),
+            (QUEUES, b"\x03\0\0\0"),
+            (QUEUES, b"\xff\xff\xff\xff"),
+            // Sizes of queues: not a power of two, and too large.
+            (QUEUE, b"\x03\0"),
+            (QUEUE, b"\0\x08"),
+            // Requests that were put back.
+            (QUEUE + 37, b"\x01\x04"),
+        ] {
+            refused(&with(at, change), 2);
+        }
+        let end = golden().len() - 4;
+        refused(&with(end, b"END\n"), 2);
+    }
+}
