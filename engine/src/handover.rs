@@ -15,9 +15,10 @@ pub struct HandedConnection {
     /// The name of its peer, for logs.
     pub peer: String,
     /// The state of its session ([`wire::Session::save`]).
-    pub state: Vec<u8>,
-    /// The bytes that were received and not served.
-    pub input: Vec<u8>,
+    pub session: Vec<u8>,
+    /// The state of its transport: of a stream the bytes that were received and not served, of a
+    /// device that of its queues.
+    pub transport: Vec<u8>,
     /// Its descriptors, the connection's own first.
     pub fds: Vec<OwnedFd>,
 }

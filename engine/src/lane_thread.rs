@@ -77,8 +77,8 @@ fn hand_over(lane: &Lane, input: Vec<u8>) -> Option<HandedConnection> {
         listener: lane.listener().to_owned(),
         peer: lane.link.peer().to_owned(),
         fds: vec![lane.link.socket()?],
-        state: lane.session.save()?,
-        input,
+        session: lane.session.save()?,
+        transport: input,
     })
 }
 

@@ -235,9 +235,9 @@ impl Engine {
         let peer = Arc::new(self.peer(link.origin()));
         let admission = self.admit(&peer, connection.listener.into())?;
         let call = Call::detached().with_peer(peer.clone());
-        let session = service.resume(&connection.state, &call);
+        let session = service.resume(&connection.session, &call);
         let session = session.map_err(io::Error::other)?;
-        self.start(link, session, peer, admission, connection.input)
+        self.start(link, session, peer, admission, connection.transport)
     }
 
     /// Admits a connection of `peer` that `listener` has accepted.

@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::Engine;
+use engine::{Engine, HandedConnection};
 use transports::{Addr, Listener};
 use vfs::Call;
-use virtqueue::{Device, DeviceConfig, DeviceState, JoinRing};
+use virtqueue::{Device, DeviceConfig, DeviceState, JoinRing, RunEnd, SuspendedDevice};
 use wire::Session;
 
 use super::args::device::{Affinity, SocketArg};
@@ -27,17 +27,22 @@ pub(super) struct VhostOptions {
 
 /// A kind of device.
 pub(super) struct DeviceKind {
-    /// Creates a session for the guest of each monitor that connects.
-    pub(super) session: Box<dyn Fn() -> DeviceSession + Send + Sync>,
+    /// Creates the session of a guest, which continues with a state that an earlier process has
+    /// saved ([`Session::save`]). Returns the reason if that is not possible.
+    pub(super) session: CreateSession,
     pub(super) config: DeviceConfig,
     /// Number of queues, from the first on, whose threads are not pinned.
     pub(super) unpinned: usize,
 }
 
+/// Creates the session of a device, with a saved state if there is one.
+pub(super) type CreateSession =
+    Box<dyn Fn(Option<&[u8]>) -> Result<DeviceSession, String> + Send + Sync>;
+
 /// The session of a device.
 pub(super) struct DeviceSession {
     pub(super) session: Arc<dyn Session>,
-    /// The same session, if it can be migrated.
+    /// The same session, if it can be migrated. It loads a saved state later.
     pub(super) migrates: Option<Arc<fuse::server::Session>>,
 }
 
@@ -72,6 +77,13 @@ impl DeviceState for FuseState {
     }
 }
 
+/// The connection of a virtual machine monitor.
+enum Monitor {
+    New(UnixStream),
+    /// An earlier process has served it.
+    Adopted(HandedConnection),
+}
+
 /// A bound socket, and the kind of its devices.
 pub(super) struct DeviceSocket {
     listener: Listener,
@@ -98,14 +110,16 @@ impl DeviceSocket {
     /// Serves one monitor after another, as virtual machines end and start.
     fn accept(&self, engine: &Arc<Engine>, stop: BorrowedFd<'_>) {
         let name = self.listener.addr().to_string();
+        for connection in engine.adopted_at(&name) {
+            if !self.serve_monitor(engine, Monitor::Adopted(connection), &name, stop) {
+                return;
+            }
+        }
         loop {
             match self.listener.accept_socket(stop) {
                 Ok(Some((socket, _))) => {
                     tracing::debug!(addr = name, "virtual machine monitor connected");
-                    if let Err(error) = self.serve_device(engine, socket.into(), &name, stop) {
-                        tracing::warn!(addr = name, "connection closed: {error}");
-                    }
-                    if self.options.once {
+                    if !self.serve_monitor(engine, Monitor::New(socket.into()), &name, stop) {
                         return;
                     }
                 }
@@ -115,29 +129,87 @@ impl DeviceSocket {
         }
     }
 
+    /// Serves a monitor until it disconnects. Returns whether another one is served afterwards.
+    fn serve_monitor(
+        &self,
+        engine: &Arc<Engine>,
+        monitor: Monitor,
+        name: &str,
+        stop: BorrowedFd<'_>,
+    ) -> bool {
+        if let Err(error) = self.serve_device(engine, monitor, name, stop) {
+            tracing::warn!(addr = name, "connection closed: {error}");
+        }
+        !self.options.once && !engine.is_handing_over()
+    }
+
     fn serve_device(
         &self,
         engine: &Arc<Engine>,
-        socket: UnixStream,
+        monitor: Monitor,
         name: &str,
         stop: BorrowedFd<'_>,
     ) -> io::Result<()> {
+        let saved = match &monitor {
+            Monitor::New(_) => None,
+            Monitor::Adopted(connection) => Some(&connection.session[..]),
+        };
         // All queues of a device share one session.
-        let DeviceSession { session, migrates } = (self.kind.session)();
-        let queues = engine.queues_at(session, name);
+        let created = (self.kind.session)(saved).map_err(io::Error::other)?;
+        let DeviceSession { session, migrates } = created;
+        let queues = engine.queues_at(session.clone(), name);
         let call = queues.call();
+        let state = migrates.map(|session| Arc::new(FuseState { session, call }));
+        if let (Some(state), Some(mut saved)) = (&state, saved) {
+            state.session.load_as_successor(&state.call, &mut saved)?;
+        }
         let (affinity, free) = (self.options.affinity.clone(), self.kind.unpinned);
         let drive = move |index, ring| -> io::Result<JoinRing> {
             let queue = queues.start(ring, affinity.processor_of(index, free))?;
             Ok(Box::new(|| queue.cancel_and_join()))
         };
-        let device = Device::new(socket, name, self.kind.config.clone(), Arc::new(drive))?;
-        let mut device = match migrates {
-            Some(session) => device.with_state(Arc::new(FuseState { session, call })),
-            None => device,
+        let (config, drive) = (self.kind.config.clone(), Arc::new(drive));
+        let migration = state.clone().map(|state| state as Arc<dyn DeviceState>);
+        let mut device = match monitor {
+            Monitor::New(socket) => {
+                let device = Device::new(socket, name, config, drive)?;
+                match migration {
+                    Some(state) => device.with_state(state),
+                    None => device,
+                }
+            }
+            Monitor::Adopted(connection) => {
+                let suspended = SuspendedDevice {
+                    state: connection.transport,
+                    descriptors: connection.fds,
+                };
+                Device::resume(suspended, name, config, drive, migration)?
+            }
         };
         // Its end stops all queues.
-        device.run(stop).map(drop)
+        if device.run(stop)? == RunEnd::Disconnected || !engine.is_handing_over() {
+            return Ok(());
+        }
+        let suspended = device.suspend()?;
+        let session = match state {
+            Some(state) => {
+                let mut saved = Vec::new();
+                state.session.save_for_successor(&state.call, &mut saved)?;
+                saved
+            }
+            None => {
+                let why = "its session cannot continue in another process";
+                session.save().ok_or_else(|| io::Error::other(why))?
+            }
+        };
+        engine.hand_over_connection(HandedConnection {
+            listener: name.to_owned(),
+            peer: name.to_owned(),
+            session,
+            transport: suspended.state,
+            fds: suspended.descriptors,
+        });
+        Ok(())
     }
 }
 

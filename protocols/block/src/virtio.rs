@@ -216,6 +216,11 @@ struct Segment {
 }
 
 impl Session for Device {
+    /// All that it needs is in the requests.
+    fn save(&self) -> Option<Vec<u8>> {
+        Some(Vec::new())
+    }
+
     fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {
         let whole = match Reader::new(head).u32() {
             Ok(kind::DISCARD | kind::WRITE_ZEROES) => HEADER + MAX_SEGMENTS * SEGMENT,

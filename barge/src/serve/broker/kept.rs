@@ -20,12 +20,12 @@ pub(super) type KeptDescriptors = Vec<Vec<OwnedFd>>;
 /// Maximum size of the state of a connection in bytes: that of a guest with millions of nodes.
 const MAX_STATE: u64 = 1 << 30;
 
-/// The head of the file of a connection. The state and the unserved bytes follow.
+/// The head of the file of a connection. The states of its session and of its transport follow.
 #[derive(Serialize, Deserialize)]
 struct Head {
     listener: String,
     peer: String,
-    state: usize,
+    session: usize,
 }
 
 /// Sends `connections` to the broker.
@@ -88,12 +88,12 @@ fn state_file(connection: &HandedConnection) -> io::Result<OwnedFd> {
     let head = Head {
         listener: connection.listener.clone(),
         peer: connection.peer.clone(),
-        state: connection.state.len(),
+        session: connection.session.len(),
     };
     let mut file = File::from(memfd_create("barge-connection", MemfdFlags::CLOEXEC)?);
     let head = serde_json::to_vec(&head)?;
     file.write_all(&(head.len() as u32).to_le_bytes())?;
-    for part in [&head, &connection.state, &connection.input] {
+    for part in [&head, &connection.session, &connection.transport] {
         file.write_all(part)?;
     }
     Ok(file.into())
@@ -109,12 +109,12 @@ fn parse(state: OwnedFd, fds: Vec<OwnedFd>) -> io::Result<HandedConnection> {
     let len = u32::from_le_bytes(*len) as usize;
     let (head, rest) = rest.split_at_checked(len).ok_or_else(invalid)?;
     let head: Head = serde_json::from_slice(head)?;
-    let (state, input) = rest.split_at_checked(head.state).ok_or_else(invalid)?;
+    let (session, transport) = rest.split_at_checked(head.session).ok_or_else(invalid)?;
     Ok(HandedConnection {
         listener: head.listener,
         peer: head.peer,
-        state: state.to_vec(),
-        input: input.to_vec(),
+        session: session.to_vec(),
+        transport: transport.to_vec(),
         fds,
     })
 }
@@ -128,8 +128,8 @@ mod tests {
         HandedConnection {
             listener: "unix:/a".into(),
             peer: "tcp:10.0.0.1:700".into(),
-            state: vec![1, 2, 3],
-            input: vec![4],
+            session: vec![1, 2, 3],
+            transport: vec![4],
             fds: vec![fd],
         }
     }
@@ -157,7 +157,10 @@ mod tests {
             (&one.listener, &one.peer),
             (&expected.listener, &expected.peer)
         );
-        assert_eq!((&one.state, &one.input), (&expected.state, &expected.input));
+        assert_eq!(
+            (&one.session, &one.transport),
+            (&expected.session, &expected.transport)
+        );
         assert_eq!((two.listener.as_str(), two.fds.len()), ("unix:/b", 1));
     }
 

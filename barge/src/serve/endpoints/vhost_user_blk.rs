@@ -42,7 +42,7 @@ impl VhostUserBlk {
             config_space: virtio::config_space(&disk, QUEUES, DEPTH),
         };
         let kind = DeviceKind {
-            session: Box::new(move || DeviceSession::fixed(virtio::Device::new(disk.clone()))),
+            session: Box::new(move |_| Ok(DeviceSession::fixed(virtio::Device::new(disk.clone())))),
             config,
             unpinned: 0,
         };

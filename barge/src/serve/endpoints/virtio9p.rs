@@ -49,7 +49,7 @@ impl Virtio9p {
                 self.p9.server_of(Arc::new(SingleExport(only)))
             }
         };
-        let session = move || DeviceSession::fixed(server.queue_session());
+        let session = move |_: Option<&[u8]>| Ok(DeviceSession::fixed(server.queue_session()));
         let kind = DeviceKind {
             session: Box::new(session),
             config: DeviceConfig {

@@ -74,12 +74,12 @@ impl Virtiofs {
         let export = context.exports.named(share.name.as_deref(), "--virtiofs")?;
         let server = Server::new(export, self.options.clone());
         let kind = DeviceKind {
-            session: Box::new(move || {
+            session: Box::new(move |_| {
                 let session = Arc::new(server.session());
-                DeviceSession {
+                Ok(DeviceSession {
                     migrates: Some(session.clone()).filter(|session| session.can_migrate()),
                     session,
-                }
+                })
             }),
             config: DeviceConfig {
                 // Request queues and the high-priority queue.

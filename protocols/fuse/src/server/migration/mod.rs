@@ -97,6 +97,31 @@ impl Session {
     /// Returns an error, with its reason for the log, if a node cannot be migrated and
     /// [`Migration::on_error`] is to abort, or if `to` fails.
     pub fn save(&self, call: &Call, to: &mut dyn Write) -> io::Result<()> {
+        self.save_with(self.options.migration, call, to)
+    }
+
+    /// Does the same as [`Session::save`] for another process of this host, with the same sources.
+    /// What it cannot find is lost to the client, as if [`Migration::on_error`] said so.
+    pub fn save_for_successor(&self, call: &Call, to: &mut Vec<u8>) -> io::Result<()> {
+        let by_handle = Migration {
+            mode: MigrationMode::FileHandles,
+            on_error: MigrationOnError::Abort,
+            verify_handles: false,
+        };
+        if self.save_with(by_handle, call, to).is_ok() {
+            return Ok(());
+        }
+        // Other file systems are mounted below the root, or privileges are missing.
+        to.clear();
+        let by_path = Migration {
+            mode: MigrationMode::FindPaths,
+            on_error: MigrationOnError::GuestError,
+            verify_handles: false,
+        };
+        self.save_with(by_path, call, to)
+    }
+
+    fn save_with(&self, migration: Migration, call: &Call, to: &mut dyn Write) -> io::Result<()> {
         // An earlier save may have released locks.
         self.resume(call);
         let call = call.internal();
@@ -113,8 +138,9 @@ impl Session {
             return writer.end();
         };
         let opens = self.saved_opens(incarnation);
-        let (nodes, lost) = self.saved_nodes(cx, incarnation, &opens)?;
-        self.report(&lost, "node", "has no name below the root, or no handle")?;
+        let (nodes, lost) = self.saved_nodes(migration, cx, incarnation, &opens)?;
+        let why = "has no name below the root, or no handle";
+        self.report(migration.on_error, &lost, "node", why)?;
         writer.head(negotiated.pack())?;
         writer.fixed(&Fixed {
             max_write: self.options.max_write,
@@ -173,9 +199,25 @@ impl Session {
     /// that this session does not have, or if a node is missing and [`Migration::on_error`] is to
     /// abort. The session is then as before INIT.
     pub fn load(&self, call: &Call, from: &mut dyn Read) -> io::Result<()> {
+        self.load_with(self.options.migration.on_error, call, from)
+    }
+
+    /// Does the same as [`Session::load`] with the state of another process of this host
+    /// ([`Session::save_for_successor`]).
+    pub fn load_as_successor(&self, call: &Call, from: &mut dyn Read) -> io::Result<()> {
+        self.load_with(MigrationOnError::GuestError, call, from)
+    }
+
+    fn load_with(
+        &self,
+        on_error: MigrationOnError,
+        call: &Call,
+        from: &mut dyn Read,
+    ) -> io::Result<()> {
         let incarnation = self.reset();
         let loaded = Load {
             session: self,
+            on_error,
             incarnation,
             cx: &Cx {
                 caller: &Caller::ROOT,
@@ -214,6 +256,7 @@ impl Session {
     /// Returns the nodes to write, parents first, and the ids of those that cannot be migrated.
     fn saved_nodes(
         &self,
+        migration: Migration,
         cx: &Cx<'_>,
         incarnation: Incarnation,
         opens: &[(OpenState, Arc<Open>)],
@@ -222,14 +265,14 @@ impl Session {
         let root = known.iter().find(|node| node.nodeid == ROOT_ID);
         let root = root.ok_or_else(|| invalid("a root"))?.clone();
         let mut list = NodeList {
-            migration: self.options.migration,
+            migration,
             cx,
             nodes: Vec::with_capacity(known.len()),
             numbers: HashMap::new(),
             root: root.node.node.id(),
         };
         list.push(Location::Root, &root);
-        let names = match self.options.migration.mode {
+        let names = match migration.mode {
             MigrationMode::FileHandles => Names::default(),
             MigrationMode::FindPaths => {
                 let wanted = known.iter().map(|known| &known.node.node);
@@ -244,7 +287,7 @@ impl Session {
         let opened: HashSet<u64> = opens.iter().map(|(open, _)| open.nodeid).collect();
         let mut lost = Vec::new();
         for node in known.iter().filter(|node| node.nodeid != ROOT_ID) {
-            let found = match self.options.migration.mode {
+            let found = match migration.mode {
                 MigrationMode::FindPaths => list.push_path(&names, &by_id, node),
                 MigrationMode::FileHandles => {
                     !is_removed(cx, &*node.node.node) && list.push(Location::Handle, node)
@@ -282,8 +325,14 @@ impl Session {
         locks
     }
 
-    /// Logs nodes or files that cannot be migrated, or returns an error, as the options say.
-    fn report(&self, lost: &[u64], what: &str, why: &str) -> io::Result<()> {
+    /// Logs nodes or files that cannot be migrated, or returns an error, as `on_error` says.
+    fn report(
+        &self,
+        on_error: MigrationOnError,
+        lost: &[u64],
+        what: &str,
+        why: &str,
+    ) -> io::Result<()> {
         let Some(first) = lost
             .get(..lost.len().min(NAMED))
             .filter(|some| !some.is_empty())
@@ -292,7 +341,7 @@ impl Session {
         };
         let count = lost.len();
         let text = format!("{count} cannot be migrated: {what} {first:?} {why}");
-        match self.options.migration.on_error {
+        match on_error {
             MigrationOnError::Abort => Err(io::Error::other(text)),
             MigrationOnError::GuestError => {
                 tracing::warn!(client = self.client, "{text}");
@@ -388,6 +437,7 @@ impl NodeList<'_> {
 /// A state that is being loaded.
 struct Load<'a> {
     session: &'a Session,
+    on_error: MigrationOnError,
     incarnation: Incarnation,
     /// The context of walks and opens.
     cx: &'a Cx<'a>,
@@ -477,8 +527,12 @@ impl Load<'_> {
             return Err(invalid("a root"));
         }
         self.session.nodes.end_restore(fixed.generations);
-        self.session
-            .report(&self.lost, "node", "was not found, or is another one")
+        self.session.report(
+            self.on_error,
+            &self.lost,
+            "node",
+            "was not found, or is another one",
+        )
     }
 
     /// Returns the node in question, unless it is gone or has become another one.
@@ -573,8 +627,12 @@ impl Load<'_> {
             }
         }
         handles.set_next(fixed.next_handle);
-        self.session
-            .report(&lost, "open file of node", "cannot be opened again")
+        self.session.report(
+            self.on_error,
+            &lost,
+            "open file of node",
+            "cannot be opened again",
+        )
     }
 
     fn open(
@@ -623,8 +681,12 @@ impl Load<'_> {
                 lost.push(state.node);
             }
         }
-        self.session
-            .report(&lost, "lock of node", "cannot be acquired again")
+        self.session.report(
+            self.on_error,
+            &lost,
+            "lock of node",
+            "cannot be acquired again",
+        )
     }
 }
 
