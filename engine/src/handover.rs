@@ -14,7 +14,7 @@ pub struct HandedConnection {
     pub listener: String,
     /// The name of its peer, for logs.
     pub peer: String,
-    /// The state of its session ([`wire::Session::save`]).
+    /// The state of its session ([`wire::Session::save_state`]).
     pub session: Vec<u8>,
     /// The state of its transport: of a stream the bytes that were received and not served, of a
     /// device that of its queues.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tracing::trace_span;
 use transports::{Frame, Interest, Outbox, Poller, Ready};
-use vfs::Origin;
 use vfs::memory::{Need, Purpose, Reservation};
+use vfs::{Origin, Peer};
 use wire::{Malformed, Role, ServeOutcome};
 
 use crate::connection_limits::Throttles;
@@ -36,9 +36,7 @@ enum End {
 /// arrived before, at another process. If the engine hands over, so does the lane.
 pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal, handover: &Handover, received: &[u8]) {
     // Done here because it may query a directory service over the network.
-    if let Origin::Local { owner, .. } = lane.peer.origin() {
-        lane.peer.set_owner(transports::caller_of(owner));
-    }
+    find_owner(&lane.peer);
     if lane.peer.is_nobody() {
         tracing::info!(
             peer = lane.link.peer(),
@@ -69,6 +67,14 @@ pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal, handover: &Handover, rece
     lane.link.hang_up();
 }
 
+/// Sets the caller that corresponds to the owner of a local peer's socket. May query a directory
+/// service over the network.
+pub(crate) fn find_owner(peer: &Peer) {
+    if let Origin::Local { owner, .. } = peer.origin() {
+        peer.set_owner(transports::caller_of(owner));
+    }
+}
+
 /// Waits until everything in flight is answered. Returns the connection, or `None` if it cannot
 /// continue in another process.
 fn hand_over(lane: &Lane, input: Vec<u8>) -> Option<HandedConnection> {
@@ -77,7 +83,7 @@ fn hand_over(lane: &Lane, input: Vec<u8>) -> Option<HandedConnection> {
         listener: lane.listener().to_owned(),
         peer: lane.link.peer().to_owned(),
         fds: vec![lane.link.socket()?],
-        session: lane.session.save()?,
+        session: lane.session.save_state(&lane.inline)?,
         transport: input,
     })
 }

@@ -33,10 +33,10 @@ pub trait Service: Send + Sync {
     fn session(&self) -> Box<dyn Session>;
 
     /// Continues the session of a client of another process, which has saved `state`
-    /// ([`Session::save`]). `call` is a call of the client. Returns the reason if that is not
+    /// ([`Session::save_state`]). `call` is a call of the client. Returns the reason if that is not
     /// possible: the connection is closed then.
-    fn resume(&self, state: &[u8], call: &Call) -> Result<Box<dyn Session>, String> {
-        let _ = (state, call);
+    fn resume(&self, call: &Call, state: &[u8]) -> Result<Box<dyn Session>, String> {
+        let _ = (call, state);
         Err("its session cannot continue in another process".into())
     }
 
@@ -234,8 +234,9 @@ impl Engine {
         let link = service.link(listener.adopt(socket, connection.peer)?);
         let peer = Arc::new(self.peer(link.origin()));
         let admission = self.admit(&peer, connection.listener.into())?;
+        lane_thread::find_owner(&peer);
         let call = Call::detached().with_peer(peer.clone());
-        let session = service.resume(&connection.session, &call);
+        let session = service.resume(&call, &connection.session);
         let session = session.map_err(io::Error::other)?;
         self.start(link, session, peer, admission, connection.transport)
     }

@@ -78,11 +78,15 @@ pub trait Session: Send + Sync {
         ClientInfo::default()
     }
 
-    /// Returns the state with which the service continues this session in another process that
-    /// serves the same tree, or `None` if that is not possible. Called while no message is being
-    /// served, and none is served afterwards. The session is dropped soon, which releases its opens
-    /// and locks.
-    fn save(&self) -> Option<Vec<u8>> {
+    /// Returns the state with which another process that serves the same trees can continue this
+    /// session, over the same connection and with all that the client knows: the protocol's server
+    /// half there has a constructor for it. Returns `None`, with the reason in the log, if the
+    /// session cannot be continued, which is the default.
+    ///
+    /// Called when no message is being served, and none is served afterwards. The state is valid
+    /// once this session is dropped, which closes its files and releases its locks. May block.
+    /// `call` is one of the connection's.
+    fn save_state(&self, _call: &Call) -> Option<Vec<u8>> {
         None
     }
 

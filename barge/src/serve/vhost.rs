@@ -28,7 +28,7 @@ pub(super) struct VhostOptions {
 /// A kind of device.
 pub(super) struct DeviceKind {
     /// Creates the session of a guest, which continues with a state that an earlier process has
-    /// saved ([`Session::save`]). Returns the reason if that is not possible.
+    /// saved ([`Session::save_state`]). Returns the reason if that is not possible.
     pub(super) session: CreateSession,
     pub(super) config: DeviceConfig,
     /// Number of queues, from the first on, whose threads are not pinned.
@@ -159,7 +159,10 @@ impl DeviceSocket {
         let DeviceSession { session, migrates } = created;
         let queues = engine.queues_at(session.clone(), name);
         let call = queues.call();
-        let state = migrates.map(|session| Arc::new(FuseState { session, call }));
+        let state = migrates.map(|session| {
+            let call = queues.call();
+            Arc::new(FuseState { session, call })
+        });
         if let (Some(state), Some(mut saved)) = (&state, saved) {
             state.session.load_as_successor(&state.call, &mut saved)?;
         }
@@ -199,7 +202,9 @@ impl DeviceSocket {
             }
             None => {
                 let why = "its session cannot continue in another process";
-                session.save().ok_or_else(|| io::Error::other(why))?
+                session
+                    .save_state(&call)
+                    .ok_or_else(|| io::Error::other(why))?
             }
         };
         engine.hand_over_connection(HandedConnection {

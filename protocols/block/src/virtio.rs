@@ -217,7 +217,7 @@ struct Segment {
 
 impl Session for Device {
     /// All that it needs is in the requests.
-    fn save(&self) -> Option<Vec<u8>> {
+    fn save_state(&self, _call: &Call) -> Option<Vec<u8>> {
         Some(Vec::new())
     }
 

@@ -7,7 +7,7 @@ use ::p9::server::{ExportList, Options, Server};
 use engine::{Engine, Service};
 use parking_lot::RwLock;
 use transports::{Addr, Listener};
-use vfs::Export;
+use vfs::{Call, Export};
 
 use crate::Failure;
 use crate::serve::activation;
@@ -205,6 +205,13 @@ struct NinePService(Server);
 impl Service for NinePService {
     fn session(&self) -> Box<dyn wire::Session> {
         Box::new(self.0.session())
+    }
+
+    fn resume(&self, call: &Call, state: &[u8]) -> Result<Box<dyn wire::Session>, String> {
+        match self.0.resume(call, state) {
+            Ok(session) => Ok(Box::new(session)),
+            Err(error) => Err(error.to_string()),
+        }
     }
 }
 

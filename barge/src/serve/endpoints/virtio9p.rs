@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::Engine;
-use vfs::Export;
+use vfs::{Call, Export};
 use virtqueue::DeviceConfig;
 
 use super::p9::NinePServer;
@@ -49,7 +49,15 @@ impl Virtio9p {
                 self.p9.server_of(Arc::new(SingleExport(only)))
             }
         };
-        let session = move |_: Option<&[u8]>| Ok(DeviceSession::fixed(server.queue_session()));
+        let session = move |saved: Option<&[u8]>| {
+            let session = match saved {
+                None => server.queue_session(),
+                Some(state) => server
+                    .resume_queue_session(&Call::detached(), state)
+                    .map_err(|error| error.to_string())?,
+            };
+            Ok(DeviceSession::fixed(session))
+        };
         let kind = DeviceKind {
             session: Box::new(session),
             config: DeviceConfig {

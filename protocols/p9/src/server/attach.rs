@@ -74,8 +74,6 @@ impl RequestContext<'_> {
             aname = %aname.escape_ascii(),
             "attach"
         );
-        let user = &self.connection.user;
-        user.get_or_init(|| format!("uid {} at /{}", caller.uid, export.name));
         let quota = &self.connection.server.memory;
         let held = self.connection.fids.memory(quota, self.call.account());
         let attach = Arc::new(Attach {
@@ -85,6 +83,7 @@ impl RequestContext<'_> {
             caller,
             memory: held.clone(),
         });
+        self.connection.set_user(&attach);
         let root = Step::unnamed(&attach, attach.root.clone())?;
         self.connection.fids.insert(fid, FidState::Walked(root))?;
         self.reply(&Rmessage::Attach { qid: qid_of(&attr) })

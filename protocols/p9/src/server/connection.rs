@@ -8,6 +8,7 @@ use vfs::lock::Owner;
 
 use super::exports::Exports;
 use super::fid::Fids;
+use super::step::Attach;
 use super::users::Users;
 use super::write_state::WriteStates;
 use super::xattr_value::XattrSpace;
@@ -171,5 +172,11 @@ impl Connection {
     #[inline]
     pub(super) fn negotiated(&self) -> Option<Negotiated> {
         Negotiated::unpack(self.negotiated.load(Ordering::Acquire))
+    }
+
+    /// Sets the user and tree for monitoring, if `attach` is the first.
+    pub(super) fn set_user(&self, attach: &Attach) {
+        let (uid, export) = (attach.caller.uid, &attach.export.name);
+        self.user.get_or_init(|| format!("uid {uid} at /{export}"));
     }
 }

@@ -292,6 +292,22 @@ impl Fids {
         page.0[spot.index].clone().ok_or(Errno::EBADF)
     }
 
+    /// Returns all fids, sorted by number.
+    pub(super) fn snapshot(&self) -> Vec<(Fid, FidState)> {
+        let mut fids = Vec::new();
+        for shard in self.shards.all() {
+            for (&page, states) in &*shard.lock() {
+                let number = |index| Fid(page * Page::FIDS as u32 + index as u32);
+                let states = states.0.iter().enumerate();
+                fids.extend(
+                    states.filter_map(|(index, state)| Some((number(index), state.clone()?))),
+                );
+            }
+        }
+        fids.sort_unstable_by_key(|(fid, _)| fid.0);
+        fids
+    }
+
     /// Returns `EBADF` if a fid is in use, or is `NOFID`.
     pub(super) fn check_free(&self, fid: Fid) -> Result<()> {
         let spot = FidLocation::from(fid);

@@ -7,6 +7,7 @@
 use vfs::lock::{Lock, LockFamily, LockKind, Owner};
 use vfs::{Errno, Result};
 
+use super::connection::Connection;
 use super::request::RequestContext;
 use crate::numbers::{LockFlags, lock_kind, lock_status};
 use crate::{Rmessage, Tmessage};
@@ -30,7 +31,7 @@ impl RequestContext<'_> {
         // As diod. Linux sends BLOCK and, after a restart of the server, RECLAIM.
         let flags = LockFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
         let (start, end) = range(start, length)?;
-        let owner = self.owner(client_id, proc_id)?;
+        let owner = self.connection.lock_owner(client_id, proc_id)?;
         let cx = self.cx(&fid.attach().caller);
         let done = match kind {
             lock_kind::UNLCK => {
@@ -91,7 +92,7 @@ impl RequestContext<'_> {
             start: first,
             end: last,
             kind,
-            owner: self.owner(client_id, proc_id)?,
+            owner: self.connection.lock_owner(client_id, proc_id)?,
         };
         let cx = self.cx(&fid.attach().caller);
         let locks = &fid.attach().export.locks;
@@ -117,15 +118,18 @@ impl RequestContext<'_> {
             client_id,
         })
     }
+}
 
-    fn owner(&self, client_id: &[u8], proc_id: u32) -> Result<Owner> {
+impl Connection {
+    /// Returns the owner of locks that a client names so. Returns `EINVAL` if the name is too long.
+    pub(super) fn lock_owner(&self, client_id: &[u8], proc_id: u32) -> Result<Owner> {
         /// Linux sends its node name, of up to 64 bytes.
         const MOST: usize = 255;
         if client_id.len() > MOST {
             return Err(Errno::EINVAL);
         }
         Ok(Owner {
-            client: self.connection.client,
+            client: self.client,
             id: [client_id, &proc_id.to_le_bytes()].concat().into(),
             pid: proc_id,
         })

@@ -17,7 +17,7 @@ pub(super) struct LockOwners {
 
 impl LockOwners {
     /// The most owners: processes of a client that share one open file.
-    const MAX_OWNERS: usize = 1024;
+    pub(super) const MAX_OWNERS: usize = 1024;
 
     pub(super) fn new(step: &Arc<Step>) -> LockOwners {
         LockOwners {
@@ -44,6 +44,25 @@ impl LockOwners {
             });
         }
         done
+    }
+
+    /// Returns the owners.
+    pub(super) fn snapshot(&self) -> Vec<Owner> {
+        self.with_owners(|owners| owners.clone())
+    }
+
+    /// Adds an owner without locks. Returns `ENOLCK` if there are too many.
+    pub(super) fn add(&self, owner: Owner) -> Result<()> {
+        self.with_owners(|owners| {
+            let known = owners.contains(&owner);
+            if !known && owners.len() >= LockOwners::MAX_OWNERS {
+                return Err(Errno::ENOLCK);
+            }
+            if !known {
+                owners.push(owner);
+            }
+            Ok(())
+        })
     }
 
     fn with_owners<T>(&self, with: impl FnOnce(&mut Vec<Owner>) -> T) -> T {

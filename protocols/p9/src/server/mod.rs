@@ -19,6 +19,7 @@ mod connection;
 mod dir;
 mod exports;
 mod fid;
+mod handover;
 mod io;
 mod legacy;
 mod lock;
@@ -51,6 +52,7 @@ use crate::{DecodeError, Dialect, Kind, Rmessage, Tag, Tmessage};
 
 pub use self::connection::{Connection, Options, Server};
 pub use self::exports::{ExportList, Exports};
+pub use self::handover::HandoverError;
 pub use self::qid::version_of;
 pub use self::queue::QueueConnection;
 pub use self::users::{NumericUsers, Users};
@@ -194,6 +196,14 @@ impl Session for Connection {
                 .map_or(String::new(), |agreed| agreed.dialect.to_string()),
             user: self.user.get().cloned().unwrap_or_default(),
         }
+    }
+
+    fn save_state(&self, call: &Call) -> Option<Vec<u8>> {
+        self.state(call)
+            .inspect_err(|why| {
+                tracing::warn!(client = self.client, "cannot hand over the session: {why}");
+            })
+            .ok()
     }
 }
 

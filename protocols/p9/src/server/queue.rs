@@ -10,6 +10,7 @@ use std::ops::Range;
 use vfs::{Call, Patience, Payload};
 use wire::{ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Session, Vocabulary};
 
+use super::HandoverError;
 use super::connection::{Connection, Server};
 use crate::Kind;
 use crate::message::{DATA_HEAD, Header, WRITE_HEAD};
@@ -21,6 +22,15 @@ impl Server {
     /// Returns a session for a new connection over a virtqueue.
     pub fn queue_session(&self) -> QueueConnection {
         QueueConnection(self.session())
+    }
+
+    /// Does the same as [`Server::resume`] for a connection over a virtqueue.
+    pub fn resume_queue_session(
+        &self,
+        call: &Call,
+        state: &[u8],
+    ) -> std::result::Result<QueueConnection, HandoverError> {
+        self.resume(call, state).map(QueueConnection)
     }
 }
 
@@ -61,6 +71,10 @@ impl Session for QueueConnection {
 
     fn vocabulary(&self) -> &'static Vocabulary {
         self.0.vocabulary()
+    }
+
+    fn save_state(&self, call: &Call) -> Option<Vec<u8>> {
+        self.0.save_state(call)
     }
 
     fn client_info(&self) -> ClientInfo {

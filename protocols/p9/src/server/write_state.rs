@@ -40,6 +40,18 @@ impl WriteState {
         self.end.load(Ordering::Acquire)
     }
 
+    /// Returns the offset up to which the client's offsets are the file's own.
+    pub(super) fn verified_end(&self) -> u64 {
+        self.verified_end.load(Ordering::Acquire)
+    }
+
+    /// Continues with the values of another process: of [`WriteState::end`] and
+    /// [`WriteState::verified_end`].
+    pub(super) fn restore(&self, end: u64, verified_end: u64) {
+        self.end.store(end, Ordering::Release);
+        self.verified_end.store(verified_end, Ordering::Release);
+    }
+
     /// Records that the client has written up to `end`.
     pub(super) fn extend(&self, end: u64) {
         // Most writes are within the file and need not contend for it.

@@ -10,7 +10,7 @@ use super::xattr_value::{XattrRead, XattrWrite};
 use crate::{Fid, Rmessage};
 
 /// The largest value and the longest list of names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
-const MAX_VALUE: usize = 64 << 10;
+pub(super) const MAX_VALUE: usize = 64 << 10;
 
 /// The longest name (`XATTR_NAME_MAX`).
 const MAX_NAME: usize = 255;
@@ -64,7 +64,8 @@ impl RequestContext<'_> {
     }
 }
 
-fn check_name(name: &[u8]) -> Result<()> {
+/// Returns an error for a name that no attribute has.
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         b"" => Err(Errno::EINVAL),
         _ if name.len() > MAX_NAME => Err(Errno::ERANGE),

@@ -98,6 +98,22 @@ impl XattrWrite {
         })
     }
 
+    /// Returns its name, its announced size in bytes, its flags, and a copy of the part that is
+    /// written.
+    pub(super) fn snapshot(&self) -> (&[u8], usize, XattrFlags, Vec<u8>) {
+        (&self.name, self.size, self.flags, self.bytes.lock().clone())
+    }
+
+    /// Continues with `bytes` as the part that is written. Returns `ENOSPC` if they are more than
+    /// the announced size.
+    pub(super) fn restore(&self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() > self.size {
+            return Err(Errno::ENOSPC);
+        }
+        *self.bytes.lock() = bytes.to_vec();
+        Ok(())
+    }
+
     /// Writes a part of the value. Returns `ENOSPC` beyond the announced size.
     pub(super) fn write(&self, offset: u64, payload: &mut dyn Payload) -> Result<usize> {
         let (offset, len) = (usize::try_from(offset), payload.len());

@@ -2,6 +2,7 @@
 //! out.
 
 mod execute;
+mod handover;
 mod legacy;
 mod linux;
 mod net;

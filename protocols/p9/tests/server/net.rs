@@ -42,10 +42,15 @@ pub(crate) struct Net {
 impl Net {
     /// Returns a connection before Tversion.
     pub(crate) fn silent(server: &Server) -> Net {
+        Net::of(server.session(), Dialect::Plan9, 8192)
+    }
+
+    /// Returns the connection of a session after Tversion.
+    pub(crate) fn of(session: Connection, dialect: Dialect, msize: u32) -> Net {
         Net {
-            session: server.session(),
-            dialect: Dialect::Plan9,
-            msize: 8192,
+            session,
+            dialect,
+            msize,
             next_tag: AtomicU16::new(1),
         }
     }

@@ -2,13 +2,13 @@
 
 use super::*;
 
-const RDLCK: u8 = 0;
-const WRLCK: u8 = 1;
-const UNLCK: u8 = 2;
+pub(crate) const RDLCK: u8 = 0;
+pub(crate) const WRLCK: u8 = 1;
+pub(crate) const UNLCK: u8 = 2;
 const BLOCK: u32 = 1;
 const RECLAIM: u32 = 2;
 
-fn lock(fid: Fid, kind: u8, flags: u32, range: (u64, u64), proc_id: u32) -> T<'static> {
+pub(crate) fn lock(fid: Fid, kind: u8, flags: u32, range: (u64, u64), proc_id: u32) -> T<'static> {
     T::Lock {
         fid,
         kind,
@@ -21,7 +21,7 @@ fn lock(fid: Fid, kind: u8, flags: u32, range: (u64, u64), proc_id: u32) -> T<'s
 }
 
 #[track_caller]
-fn status(reply: Rmessage<'_>) -> u8 {
+pub(crate) fn status(reply: Rmessage<'_>) -> u8 {
     match reply {
         Rmessage::Lock { status } => status,
         other => panic!("{other:?}"),

@@ -1,7 +1,7 @@
 //! The requirements of the Linux client, one test for each line of the list.
 
 mod append;
-mod locks;
+pub(super) mod locks;
 mod rest;
 mod sessions;
 mod trees;

@@ -1,0 +1,470 @@
+//! The bytes of a session's state.
+//!
+//! ```text
+//! "barge-9p" | version u32 | dialect u8 | bits u8 | msize u32
+//! count u32 | attaches
+//! count u32 | steps
+//! count u32 | fids
+//! "end\n"
+//! ```
+//! Numbers are little-endian; *version* is 1. *dialect* is 1 for 9P2000, 2 for 9P2000.u, 3 for
+//! 9P2000.L, and 0 before Tversion, with no entries then. Bits of the session: 1, Thand was agreed
+//! on; 2, the client never writes back through fids that are open to append.
+//!
+//! An attach is a user's access to an export:
+//!
+//! ```text
+//! length u8, handle of the export's root | length u16, name of the export
+//! bits u8 | uid u32 | gid u32 | root of the attach: node
+//! ```
+//! Bit 1: the user is the owner of the peer's socket, with its groups. A node is
+//!
+//! ```text
+//! kind u8 | inode number u64 | length u8, handle
+//! ```
+//! *kind* is a `d_type`; a node that was removed has no handle. A step is
+//!
+//! ```text
+//! 1 u8 | attach u32 | node                        without a known name
+//! 2 u8 | step u32 | length u8, name | node        a name in a directory
+//! ```
+//! *attach* is the number of an attach in its list, from 0 on, *step* that of an earlier step. A
+//! fid is
+//!
+//! ```text
+//! fid u32 | step u32 | 0 u8                       walked
+//!                    | 1 u8 | open file
+//!                    | 2 u8 | length u32, bytes   the value of an attribute being read
+//!                    | 3 u8 | length u8, name | size u32 | flags u32 | length u32, bytes
+//!                                                 an attribute's new value of `size` bytes, and the
+//!                                                 part of it that is written
+//! ```
+//! with each fid greater than the one before. An open file is
+//!
+//! ```text
+//! flags u32 | bits u8 | position u64 | cookie u64 | end u64 | verified end u64
+//! count u32 | owners of locks: length u8, client id | process id u32 | count u32 | locks
+//! ```
+//! *flags* are those of [`OpenFlags`]. *position* and *cookie* say how far 9P2000 has read a
+//! directory, the ends are those of `write_state`; each is 0 for other files. Bit 1: the file is
+//! also open for writes in place. The locks of an owner are listed with one of its fids. A lock is
+//!
+//! ```text
+//! kind u8 (0: shared, 1: exclusive) | first byte u64 | last byte u64
+//! ```
+//!
+//! A reader trusts nothing: memory grows with the bytes that are present, and every number is
+//! checked where it is used.
+
+use vfs::{Handle, Kind, OpenFlags, XattrFlags};
+use wire::Malformed;
+
+use crate::Dialect;
+use crate::server::connection::Negotiated;
+
+const MAGIC: &[u8; 8] = b"barge-9p";
+const VERSION: u32 = 1;
+const END: &[u8; 4] = b"end\n";
+
+/// Bits of the session.
+const FD_PASSING: u8 = 1;
+const APPENDS_ONLY: u8 = 2;
+
+/// A bit of an attach.
+const SOCKET_OWNER: u8 = 1;
+
+/// A bit of an open file.
+const IN_PLACE: u8 = 1;
+
+const UNNAMED: u8 = 1;
+const NAMED: u8 = 2;
+
+const WALKED: u8 = 0;
+const OPEN: u8 = 1;
+const XATTR_READ: u8 = 2;
+const XATTR_WRITE: u8 = 3;
+
+/// The state that is in no table.
+#[derive(Clone, Copy)]
+pub(super) struct SavedSession {
+    /// The result of Tversion; `None` before.
+    pub(super) negotiated: Option<Negotiated>,
+    pub(super) appends_only: bool,
+}
+
+/// A user's access to an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SavedAttach<'a> {
+    /// The handle of the export's root.
+    pub(super) top: Handle,
+    pub(super) export: &'a str,
+    /// Whether the user is the owner of the peer's socket.
+    pub(super) socket_owner: bool,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// The root of the attach.
+    pub(super) root: SavedNode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SavedNode {
+    pub(super) kind: Kind,
+    pub(super) id: u64,
+    /// `None` if it was removed.
+    pub(super) handle: Option<Handle>,
+}
+
+/// A step, without its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SavedStep<'a> {
+    /// A node of the attach with this number.
+    Unnamed(u32),
+    /// A name in the directory with this number.
+    Named(u32, &'a [u8]),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SavedUse<'a> {
+    Walked,
+    Open(SavedOpen),
+    XattrRead(&'a [u8]),
+    XattrWrite {
+        name: &'a [u8],
+        size: u32,
+        flags: XattrFlags,
+        /// The part that is written.
+        bytes: &'a [u8],
+    },
+}
+
+/// An open file, without its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SavedOpen {
+    pub(super) flags: OpenFlags,
+    /// Whether it is also open for writes in place.
+    pub(super) in_place: bool,
+    /// How far 9P2000 has read a directory: offset and cookie.
+    pub(super) position: (u64, u64),
+    /// The end as the client knows it, and the verified end.
+    pub(super) ends: (u64, u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SavedLock {
+    pub(super) exclusive: bool,
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// Writes a state.
+pub(super) struct Writer(Vec<u8>);
+
+impl Writer {
+    /// Begins a state.
+    pub(super) fn new(session: &SavedSession) -> Writer {
+        let mut writer = Writer(MAGIC.to_vec());
+        writer.u32(VERSION);
+        let agreed = session.negotiated;
+        let fd_passing = agreed.is_some_and(|agreed| agreed.fd_passing);
+        writer.u8(match agreed.map(|agreed| agreed.dialect) {
+            None => 0,
+            Some(Dialect::Plan9) => 1,
+            Some(Dialect::Unix) => 2,
+            Some(Dialect::Linux) => 3,
+        });
+        writer.u8(bit(fd_passing, FD_PASSING) | bit(session.appends_only, APPENDS_ONLY));
+        writer.u32(agreed.map_or(0, |agreed| agreed.msize));
+        writer
+    }
+
+    /// Writes the number of the entries that follow, fewer than 2^32.
+    pub(super) fn count(&mut self, count: usize) -> Result<(), Malformed> {
+        let count = u32::try_from(count).map_err(|_| Malformed::new("too many entries"))?;
+        self.u32(count);
+        Ok(())
+    }
+
+    pub(super) fn attach(&mut self, attach: &SavedAttach<'_>) -> Result<(), Malformed> {
+        self.short(attach.top.bytes())?;
+        let name = attach.export.as_bytes();
+        let len =
+            u16::try_from(name.len()).map_err(|_| Malformed::new("a long name of an export"))?;
+        self.0.extend(len.to_le_bytes());
+        self.0.extend(name);
+        self.u8(bit(attach.socket_owner, SOCKET_OWNER));
+        self.u32(attach.uid);
+        self.u32(attach.gid);
+        self.node(&attach.root)
+    }
+
+    pub(super) fn step(&mut self, step: &SavedStep<'_>, node: &SavedNode) -> Result<(), Malformed> {
+        match *step {
+            SavedStep::Unnamed(attach) => {
+                self.u8(UNNAMED);
+                self.u32(attach);
+            }
+            SavedStep::Named(parent, name) => {
+                self.u8(NAMED);
+                self.u32(parent);
+                self.short(name)?;
+            }
+        }
+        self.node(node)
+    }
+
+    fn node(&mut self, node: &SavedNode) -> Result<(), Malformed> {
+        self.u8(node.kind.d_type());
+        self.u64(node.id);
+        self.short(node.handle.as_ref().map_or(&[], Handle::bytes))
+    }
+
+    /// Writes a fid. The owners of locks follow if it is open.
+    pub(super) fn fid(
+        &mut self,
+        fid: u32,
+        step: u32,
+        used: &SavedUse<'_>,
+    ) -> Result<(), Malformed> {
+        self.u32(fid);
+        self.u32(step);
+        match used {
+            SavedUse::Walked => self.u8(WALKED),
+            SavedUse::Open(open) => {
+                self.u8(OPEN);
+                self.u32(open.flags.bits());
+                self.u8(bit(open.in_place, IN_PLACE));
+                let ((position, cookie), (end, verified)) = (open.position, open.ends);
+                for number in [position, cookie, end, verified] {
+                    self.u64(number);
+                }
+            }
+            SavedUse::XattrRead(bytes) => {
+                self.u8(XATTR_READ);
+                self.long(bytes)?;
+            }
+            SavedUse::XattrWrite {
+                name,
+                size,
+                flags,
+                bytes,
+            } => {
+                self.u8(XATTR_WRITE);
+                self.short(name)?;
+                self.u32(*size);
+                self.u32(flags.bits());
+                self.long(bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an owner of locks. The number of its locks follows.
+    pub(super) fn owner(&mut self, client_id: &[u8], proc_id: u32) -> Result<(), Malformed> {
+        self.short(client_id)?;
+        self.u32(proc_id);
+        Ok(())
+    }
+
+    pub(super) fn lock(&mut self, lock: &SavedLock) {
+        self.u8(lock.exclusive.into());
+        self.u64(lock.start);
+        self.u64(lock.end);
+    }
+
+    /// Ends the state, and returns it.
+    pub(super) fn end(mut self) -> Vec<u8> {
+        self.0.extend(END);
+        self.0
+    }
+
+    fn short(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        let len = u8::try_from(bytes.len()).map_err(|_| Malformed::new("more than 255 bytes"))?;
+        self.u8(len);
+        self.0.extend(bytes);
+        Ok(())
+    }
+
+    fn long(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        self.count(bytes.len())?;
+        self.0.extend(bytes);
+        Ok(())
+    }
+
+    fn u8(&mut self, number: u8) {
+        self.0.push(number);
+    }
+
+    fn u32(&mut self, number: u32) {
+        self.0.extend(number.to_le_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.0.extend(number.to_le_bytes());
+    }
+}
+
+fn bit(set: bool, bit: u8) -> u8 {
+    if set { bit } else { 0 }
+}
+
+/// Reads a state.
+pub(super) struct Reader<'a>(wire::Reader<'a>);
+
+impl<'a> Reader<'a> {
+    /// Reads the head of the state `bytes`.
+    pub(super) fn new(bytes: &'a [u8]) -> Result<(Reader<'a>, SavedSession), Malformed> {
+        let mut reader = wire::Reader::new(bytes);
+        if &reader.array::<8>()? != MAGIC {
+            return Err(expected("the state of a 9P session of barge"));
+        }
+        let version = reader.u32()?;
+        if version != VERSION {
+            return Err(Malformed::new(format!(
+                "expected version {VERSION}, got {version}"
+            )));
+        }
+        let dialect = match reader.u8()? {
+            0 => None,
+            1 => Some(Dialect::Plan9),
+            2 => Some(Dialect::Unix),
+            3 => Some(Dialect::Linux),
+            _ => return Err(expected("a dialect")),
+        };
+        let mut reader = Reader(reader);
+        let bits = reader.bits(FD_PASSING | APPENDS_ONLY)?;
+        let msize = reader.0.u32()?;
+        let negotiated = dialect.map(|dialect| Negotiated {
+            dialect,
+            msize,
+            fd_passing: bits & FD_PASSING != 0,
+        });
+        if negotiated.is_none() && (bits, msize) != (0, 0) {
+            return Err(expected("a dialect"));
+        }
+        let appends_only = bits & APPENDS_ONLY != 0;
+        let session = SavedSession {
+            negotiated,
+            appends_only,
+        };
+        Ok((reader, session))
+    }
+
+    /// Reads a number of entries. Returns an error if it is more than `most`.
+    pub(super) fn count(&mut self, most: usize, entries: &str) -> Result<usize, Malformed> {
+        let count = self.0.u32()?;
+        let fits = usize::try_from(count).ok().filter(|&count| count <= most);
+        fits.ok_or_else(|| {
+            Malformed::new(format!("expected at most {most} {entries}, got {count}"))
+        })
+    }
+
+    pub(super) fn attach(&mut self) -> Result<SavedAttach<'a>, Malformed> {
+        let top = self
+            .handle()?
+            .ok_or_else(|| expected("the handle of a root"))?;
+        let len = self.0.u16()?.into();
+        let export = std::str::from_utf8(self.0.bytes(len)?);
+        Ok(SavedAttach {
+            top,
+            export: export.map_err(|_| expected("the name of an export"))?,
+            socket_owner: self.bits(SOCKET_OWNER)? != 0,
+            uid: self.0.u32()?,
+            gid: self.0.u32()?,
+            root: self.node()?,
+        })
+    }
+
+    pub(super) fn step(&mut self) -> Result<(SavedStep<'a>, SavedNode), Malformed> {
+        let step = match self.0.u8()? {
+            UNNAMED => SavedStep::Unnamed(self.0.u32()?),
+            NAMED => SavedStep::Named(self.0.u32()?, self.short()?),
+            _ => return Err(expected("a step")),
+        };
+        Ok((step, self.node()?))
+    }
+
+    fn node(&mut self) -> Result<SavedNode, Malformed> {
+        let kind = Kind::from_d_type(self.0.u8()?).ok_or_else(|| expected("a type of file"))?;
+        Ok(SavedNode {
+            kind,
+            id: self.0.u64()?,
+            handle: self.handle()?,
+        })
+    }
+
+    /// Reads a fid, its step and its use. The owners of locks follow if it is open.
+    pub(super) fn fid(&mut self) -> Result<(u32, u32, SavedUse<'a>), Malformed> {
+        let (fid, step) = (self.0.u32()?, self.0.u32()?);
+        let used = match self.0.u8()? {
+            WALKED => SavedUse::Walked,
+            OPEN => SavedUse::Open(SavedOpen {
+                flags: OpenFlags::from_bits(self.0.u32()?)
+                    .ok_or_else(|| expected("flags of an open file"))?,
+                in_place: self.bits(IN_PLACE)? != 0,
+                position: (self.0.u64()?, self.0.u64()?),
+                ends: (self.0.u64()?, self.0.u64()?),
+            }),
+            XATTR_READ => SavedUse::XattrRead(self.long()?),
+            XATTR_WRITE => SavedUse::XattrWrite {
+                name: self.short()?,
+                size: self.0.u32()?,
+                flags: XattrFlags::from_bits(self.0.u32()?)
+                    .ok_or_else(|| expected("flags of an attribute"))?,
+                bytes: self.long()?,
+            },
+            _ => return Err(expected("the use of a fid")),
+        };
+        Ok((fid, step, used))
+    }
+
+    /// Reads the client id and the process id of an owner.
+    pub(super) fn owner(&mut self) -> Result<(&'a [u8], u32), Malformed> {
+        Ok((self.short()?, self.0.u32()?))
+    }
+
+    pub(super) fn lock(&mut self) -> Result<SavedLock, Malformed> {
+        Ok(SavedLock {
+            exclusive: self.bits(1)? != 0,
+            start: self.0.u64()?,
+            end: self.0.u64()?,
+        })
+    }
+
+    /// Reads the end of the state.
+    pub(super) fn end(mut self) -> Result<(), Malformed> {
+        match &self.0.array()? {
+            END => self.0.end(),
+            _ => Err(expected("the end of the state")),
+        }
+    }
+
+    /// Reads bits, of which only those in `known` may be set.
+    fn bits(&mut self, known: u8) -> Result<u8, Malformed> {
+        match self.0.u8()? {
+            bits if bits & !known == 0 => Ok(bits),
+            bits => Err(Malformed::new(format!(
+                "expected bits of {known:#x}, got {bits:#x}"
+            ))),
+        }
+    }
+
+    fn handle(&mut self) -> Result<Option<Handle>, Malformed> {
+        let bytes = self.short()?;
+        let handle = Handle::new(bytes).map_err(|_| expected("a shorter handle"))?;
+        Ok(Some(handle).filter(|_| !bytes.is_empty()))
+    }
+
+    fn short(&mut self) -> Result<&'a [u8], Malformed> {
+        let len = self.0.u8()?.into();
+        self.0.bytes(len)
+    }
+
+    fn long(&mut self) -> Result<&'a [u8], Malformed> {
+        let len = self.0.u32()? as usize;
+        self.0.bytes(len)
+    }
+}
+
+fn expected(what: &str) -> Malformed {
+    Malformed::new(format!("expected {what}"))
+}
