@@ -1,6 +1,6 @@
 #!/usr/bin/python3 -B
 """The server is killed in the midst of work and begins again: no program sees an error, what was synchronized is there, and who had a lock has it, also to programs
-on the host. KILLS: how often. KILL: the command that kills the server, by default that of server.pid."""
+on the host. KILLS: how often. KILL: the command that kills the server, by default that of server.pid, or replaces it; $BARGE in it is the program."""
 
 import fcntl
 import multiprocessing
@@ -17,7 +17,7 @@ if os.environ.get("BARGE_LOCAL"):
     skip("this takes a guest")
 
 KILLS = int(os.environ.get("KILLS", "3"))
-KILL = os.environ.get("KILL", 'kill -KILL "$(cat "$RUN/server.pid")"')
+KILL = os.environ.get("KILL", 'kill -KILL "$(cat "$RUN/server.pid")"').replace("$BARGE", os.environ.get("BARGE", ""))
 HOST_LOCKS = os.environ.get("HOST_LOCKS", "yes") == "yes"
 # By v4.0 no client says that it has reclaimed all, so that grace lasts for a lease of 10 s, and Linux asks again after 15 s at most.
 GRACE = 40 if "vers=4.0" in open("/proc/mounts").read() else 8

@@ -267,7 +267,9 @@ impl BrokerClient {
     /// Hands `connections` over to the process that replaces this one.
     pub(in crate::serve) fn hand_over(&self, connections: Vec<HandedConnection>) -> io::Result<()> {
         let socket = self.descriptor(&Request::HandOver)?;
-        kept::send(socket.as_fd(), connections)
+        kept::send(socket.as_fd(), connections, || {
+            self.descriptor(&Request::StateFile)
+        })
     }
 
     /// Returns the connections that an earlier process has handed over.

@@ -28,10 +28,15 @@ struct Head {
     session: usize,
 }
 
-/// Sends `connections` to the broker.
-pub(super) fn send(socket: BorrowedFd<'_>, connections: Vec<HandedConnection>) -> io::Result<()> {
+/// Sends `connections` to the broker. `file` returns a new file in memory, which the filter of
+/// system calls does not permit the process to create.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    connections: Vec<HandedConnection>,
+    file: impl Fn() -> io::Result<OwnedFd>,
+) -> io::Result<()> {
     for (position, connection) in connections.into_iter().enumerate() {
-        let state = state_file(&connection)?;
+        let state = write(&connection, file()?)?;
         for fd in std::iter::once(&state).chain(&connection.fds) {
             message::send(socket, &position, Some(fd.as_fd()))?;
         }
@@ -84,13 +89,19 @@ pub(super) fn connections(kept: KeptDescriptors) -> Vec<HandedConnection> {
     kept.into_iter().filter_map(connection).collect()
 }
 
-fn state_file(connection: &HandedConnection) -> io::Result<OwnedFd> {
+/// Returns a new file for [`send`].
+pub(super) fn file() -> io::Result<OwnedFd> {
+    Ok(memfd_create("barge-connection", MemfdFlags::CLOEXEC)?)
+}
+
+/// Writes the states of a connection to `file`.
+fn write(connection: &HandedConnection, file: OwnedFd) -> io::Result<OwnedFd> {
     let head = Head {
         listener: connection.listener.clone(),
         peer: connection.peer.clone(),
         session: connection.session.len(),
     };
-    let mut file = File::from(memfd_create("barge-connection", MemfdFlags::CLOEXEC)?);
+    let mut file = File::from(file);
     let head = serde_json::to_vec(&head)?;
     file.write_all(&(head.len() as u32).to_le_bytes())?;
     for part in [&head, &connection.session, &connection.transport] {
@@ -141,7 +152,7 @@ mod tests {
             listener: "unix:/b".into(),
             ..handed()
         };
-        send(here.as_fd(), vec![handed(), two]).expect("sent");
+        send(here.as_fd(), vec![handed(), two], file).expect("sent");
         drop(here);
         let kept = receive(there.as_fd(), 100);
         assert_eq!(kept.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
@@ -167,20 +178,23 @@ mod tests {
     #[test]
     fn a_truncated_state_and_too_many_descriptors_are_refused() {
         let whole = {
-            let mut file = File::from(state_file(&handed()).expect("a file"));
+            let mut file = File::from(
+                file()
+                    .and_then(|file| write(&handed(), file))
+                    .expect("a file"),
+            );
             file.rewind().expect("a file");
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).expect("read");
             bytes
         };
         for len in 0..whole.len() - 1 {
-            let flags = MemfdFlags::CLOEXEC;
-            let mut file = File::from(memfd_create("test", flags).expect("a file"));
+            let mut file = File::from(file().expect("a file"));
             file.write_all(&whole[..len]).expect("written");
             assert!(parse(file.into(), Vec::new()).is_err(), "{len} bytes");
         }
         let (here, there) = message::pair().expect("a pair");
-        send(here.as_fd(), vec![handed(), handed()]).expect("sent");
+        send(here.as_fd(), vec![handed(), handed()], file).expect("sent");
         let kept = receive(there.as_fd(), 3);
         assert_eq!(kept.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     }

@@ -293,6 +293,7 @@ impl Responder {
             Request::Read { path } => self.open(Path::new(&path), false),
             Request::Create { path } => self.open(Path::new(&path), true),
             Request::HandOver => self.hand_over().map(descriptor),
+            Request::StateFile => kept::file().map(descriptor),
             Request::TakeOver => self.take_over().map(descriptor),
             Request::Ready { environment } => {
                 broker.note_ready(process, environment);

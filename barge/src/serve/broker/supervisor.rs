@@ -537,6 +537,10 @@ impl Broker {
             let end = self.run_once(process, restarted);
             let stopping = self.stopping.load(Ordering::SeqCst);
             if self.upgrade.is_in_progress() {
+                if let End::Crash(why) = &end {
+                    let title = process.part.title();
+                    tracing::error!("{title} {why}: its connections are closed");
+                }
                 let count = self.processes.len();
                 self.upgrade
                     .process_ended(count, |successor| self.continue_with(successor));

@@ -22,6 +22,9 @@ pub(super) struct Script {
     pub(super) core: bool,
 }
 
+/// The shell command on the host that upgrades the server in place.
+const UPGRADE: &str = "$BARGE ctl --control unix:$RUN/control upgrade";
+
 const DEFAULT: Script = Script {
     name: "",
     file: "",
@@ -256,7 +259,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         file: "limits.py",
         quick: &[("RUNTIME", "1"), ("LEAST", "0.5"), ("OPTIONS", "--limit")],
         full: &[("RUNTIME", "8")],
-        setup: Setup::Limits,
+        setup: Setup::Controlled,
         mounts: &["none", "virtiofs", "nfs4.2"],
         ..DEFAULT
     },
@@ -423,6 +426,25 @@ pub(super) const SCRIPTS: &[Script] = &[
         full: &[("KILLS", "30"), ("KILL", "sh $RUN/kill-active")],
         setup: Setup::Takeover,
         mounts: &["nfs3", "nfs4.0", "nfs4.2"],
+        ..DEFAULT
+    },
+    Script {
+        name: "upgrade",
+        file: "restart.py",
+        quick: &[("KILLS", "3"), ("KILL", UPGRADE)],
+        full: &[("KILLS", "50"), ("KILL", UPGRADE)],
+        setup: Setup::Controlled,
+        mounts: &[
+            "none",
+            "mmap",
+            "9p-virtio",
+            "connect",
+            "nfs3",
+            "nfs4.0",
+            "nfs4.2",
+            "virtiofs",
+            "virtiofs-4q",
+        ],
         ..DEFAULT
     },
     Script {

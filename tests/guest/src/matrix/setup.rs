@@ -53,8 +53,8 @@ pub(super) enum Setup {
     Named,
     /// The same over virtiofs, with a control socket at `{run}/control`.
     Control,
-    /// A guest with the share, without a name, whose server has a control socket there.
-    Limits,
+    /// A guest with the share, without a name, whose server has a control socket at `{run}/control`.
+    Controlled,
 }
 
 /// The servers and guests of a setup, as templates.
@@ -215,7 +215,7 @@ impl Setup {
                 let addresses = format!("{device} --control unix:{{run}}/control");
                 scene.server_commands = vec![serve("share={share}", &addresses, mount)];
             }
-            Self::Limits => scene.server_commands[0] += " --control unix:{run}/control",
+            Self::Controlled => scene.server_commands[0] += " --control unix:{run}/control",
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
         scene
