@@ -79,6 +79,9 @@ fn main() -> io::Result<()> {
     write("nfs_client", "segments", &pieces())?;
     write("nfs_session", "v3", &nfs3())?;
     write("nfs_session", "v4.2", &nfs42())?;
+    let [new, queue_runs] = barge_fuzz::suspended::suspended();
+    write("suspended_device", "new", &new)?;
+    write("suspended_device", "queue", &queue_runs)?;
     write("tls_records", "client-hello", &tls::client_hello())?;
     write("tls_records", "server", &tls::steps(0b0_1010))?;
     write("tls_records", "client", &tls::steps(0b0_0011))?;

@@ -35,6 +35,7 @@
 //!   detected.
 //! - [`snapshotter`]: requests of containerd are carried out or refused, and snapshots stay a tree.
 //! - [`state`]: damaged files of the state directory are refused, or used.
+//! - [`suspended`]: a vhost-user device that another process suspended is refused, or continues.
 //! - [`tar`]: archives are refused, or yield a plan.
 //! - [`session`]: the server half answers each request once, or closes that connection alone.
 //! - [`tls`]: each side of TLS receives the data that its peer sent, or none.
@@ -73,6 +74,7 @@ pub mod session;
 pub mod sidecar;
 pub mod snapshotter;
 pub mod state;
+pub mod suspended;
 pub mod tar;
 pub mod tls;
 pub mod vhost_user;

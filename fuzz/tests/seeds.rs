@@ -58,6 +58,7 @@ targets! {
     sidecar_image: sidecar::image,
     snapshotter_requests: snapshotter::script,
     state_files: state::file,
+    suspended_device: suspended::resume,
     tar_archive: tar::archive,
     tls_records: tls::script,
     vhost_user_messages: vhost_user::script,

@@ -62,7 +62,8 @@ pub enum WaitMode {
 pub struct Driver {
     queues: Vec<Queue>,
     /// Closed when dropped.
-    _frontend: Frontend,
+    #[cfg_attr(not(test), expect(dead_code, reason = "only its end has an effect"))]
+    frontend: Frontend,
     /// The connection.
     socket: UnixStream,
 }
@@ -73,9 +74,20 @@ impl Driver {
     /// Returns an error if it does not support virtio 1, has fewer than `least` queues, or violates
     /// the protocol.
     pub fn connect(socket: UnixStream, least: usize, options: Options) -> io::Result<Driver> {
+        Driver::with_features(socket, least, options, VERSION_1 | EVENT_IDX)
+    }
+
+    /// Does the same as [`Driver::connect`] with no other features than these.
+    pub(crate) fn with_features(
+        socket: UnixStream,
+        least: usize,
+        options: Options,
+        wanted: u64,
+    ) -> io::Result<Driver> {
         let watched = socket.try_clone()?;
         let mut frontend = Frontend::from_stream(socket, options.queues as u64);
-        let (queues, features) = negotiate(&mut frontend, options.queues).map_err(connect_error)?;
+        let negotiated = negotiate(&mut frontend, options.queues, wanted);
+        let (queues, features) = negotiated.map_err(connect_error)?;
         if queues < least {
             let why = format!("expected a device of at least {least} queues, got {queues}");
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
@@ -129,7 +141,7 @@ impl Driver {
         }
         Ok(Driver {
             queues,
-            _frontend: frontend,
+            frontend,
             socket: watched,
         })
     }
@@ -137,6 +149,12 @@ impl Driver {
     /// Returns its queues, at least one.
     pub fn queues(&self) -> &[Queue] {
         &self.queues
+    }
+
+    /// Returns the monitor's side of the connection.
+    #[cfg(test)]
+    pub(crate) fn frontend(&mut self) -> &mut Frontend {
+        &mut self.frontend
     }
 }
 
@@ -170,8 +188,8 @@ fn wake_on_disconnect(
 /// The memory's address in the device's address space. Not 0, which some devices treat as null.
 const BASE: u64 = 1 << 32;
 
-/// Negotiates features and the number of queues.
-fn negotiate(frontend: &mut Frontend, most: usize) -> vhost::Result<(usize, u64)> {
+/// Negotiates features, at most those that are `wanted`, and the number of queues.
+fn negotiate(frontend: &mut Frontend, most: usize, wanted: u64) -> vhost::Result<(usize, u64)> {
     frontend.set_owner()?;
     let offered = frontend.get_features()?;
     let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
@@ -186,7 +204,7 @@ fn negotiate(frontend: &mut Frontend, most: usize) -> vhost::Result<(usize, u64)
             queues = queues.min(usize::try_from(frontend.get_queue_num()?).unwrap_or(queues));
         }
     }
-    let features = offered & (protocol | VERSION_1 | EVENT_IDX);
+    let features = offered & (protocol | wanted);
     if features & VERSION_1 == 0 {
         let why = io::Error::new(io::ErrorKind::Unsupported, "a device older than virtio 1");
         return Err(vhost::vhost_user::Error::ReqHandlerError(why).into());

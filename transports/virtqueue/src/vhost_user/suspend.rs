@@ -256,3 +256,6 @@ fn stream_socket(fd: OwnedFd) -> io::Result<UnixStream> {
 fn refused(error: vhost::vhost_user::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error.to_string())
 }
+
+#[cfg(test)]
+mod tests;
