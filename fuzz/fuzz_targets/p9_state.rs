@@ -2,4 +2,6 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| barge_fuzz::p9_state::load(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    barge_fuzz::p9_state::load(data);
+});

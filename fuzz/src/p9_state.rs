@@ -186,15 +186,15 @@ pub fn saved() -> Vec<u8> {
 }
 
 /// Continues with the state `data`: it is refused without a trace, or the session answers requests,
-/// and the next process continues with the same state.
-pub fn load(data: &[u8]) {
+/// and the next process continues with the same state. Returns false if it is refused.
+pub fn load(data: &[u8]) -> bool {
     let (tree, generation) = tree();
     let data = replaced(data, GENERATION, generation);
     let (one, export) = server(&tree);
     let call = Call::detached();
     let Ok(connection) = one.resume(&call, &data) else {
         assert!(export.locks.is_empty(), "a refused state leaves nothing");
-        return;
+        return false;
     };
     for fid in 0..FIDS {
         let (offset, count, mask) = (0, 4096, 0x7ff);
@@ -232,4 +232,15 @@ pub fn load(data: &[u8]) {
     let connection = server(&tree).0.resume(&call, &state);
     let again = connection.expect("continued").save_state(&call);
     assert_eq!(again.as_ref(), Some(&state));
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_is_a_session_that_continues() {
+        assert!(load(&saved()));
+    }
 }
