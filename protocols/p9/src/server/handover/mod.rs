@@ -87,7 +87,7 @@ impl Connection {
             negotiated: self.negotiated(),
             appends_only: self.appends_only.load(Ordering::Relaxed),
         });
-        let mut exports = HashMap::new();
+        let (mut exports, mut nodes) = (HashMap::new(), Nodes::default());
         writer.count(tables.attaches.len())?;
         for attach in &tables.attaches {
             let export = &attach.export;
@@ -102,12 +102,13 @@ impl Connection {
                 socket_owner: owner == Some(&attach.caller),
                 uid: attach.caller.uid,
                 gid: attach.caller.gid,
-                root: saved_node(&cx, &*attach.root)?,
+                root: nodes.saved(&cx, &attach.export, &*attach.root)?,
             })?;
         }
         writer.count(tables.steps.len())?;
         for step in &tables.steps {
-            writer.step(&tables.saved_step(step)?, &saved_node(&cx, &*step.node)?)?;
+            let node = nodes.saved(&cx, &step.attach.export, &*step.node)?;
+            writer.step(&tables.saved_step(step)?, &node)?;
         }
         writer.count(fids.len())?;
         let mut fid_writer = FidWriter {
@@ -202,22 +203,30 @@ impl Tables {
     }
 }
 
-/// Returns the properties of a node, without a handle if it was removed.
-fn saved_node(cx: &Cx<'_>, node: &dyn Node) -> Result<SavedNode> {
-    let handle = match node.handle(cx) {
-        Ok(handle) => Some(handle),
-        Err(_) if is_removed(node.attr(cx, AttrMask::STAT)) => None,
-        Err(errno) => {
-            return Err(failed(format_args!("the handle of node {}", node.id()))(
-                errno,
-            ));
+/// The properties of nodes, by export and inode number: many fids are of one node.
+#[derive(Default)]
+struct Nodes(HashMap<(usize, NodeId), SavedNode>);
+
+impl Nodes {
+    /// Returns the properties of a node, without a handle if it was removed: to search for it again
+    /// may take long.
+    fn saved(&mut self, cx: &Cx<'_>, export: &Arc<Export>, node: &dyn Node) -> Result<SavedNode> {
+        let id = node.id();
+        match self.0.entry((Arc::as_ptr(export).addr(), id)) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(new) => {
+                let handle = match is_removed(node.attr(cx, AttrMask::STAT)) {
+                    true => None,
+                    false => Some(
+                        node.handle(cx)
+                            .map_err(failed(format_args!("the handle of node {id}")))?,
+                    ),
+                };
+                let kind = node.kind();
+                Ok(*new.insert(SavedNode { kind, id, handle }))
+            }
         }
-    };
-    Ok(SavedNode {
-        kind: node.kind(),
-        id: node.id(),
-        handle,
-    })
+    }
 }
 
 /// Returns whether a node with these attributes has no name any more.
