@@ -242,6 +242,9 @@ fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::ESTALE | Errno::ENOENT)
 }
 
+/// Locks of a node by the id of their owner.
+type LocksByOwner = HashMap<Arc<[u8]>, Vec<Lock>>;
+
 /// Writes fids.
 struct FidWriter<'a> {
     cx: Cx<'a>,
@@ -250,8 +253,8 @@ struct FidWriter<'a> {
     /// By address.
     exports: &'a HashMap<usize, SavedExport>,
     writer: &'a mut Writer,
-    /// The locks of each export and node that are not written yet, by owner.
-    locks: HashMap<(usize, NodeId), HashMap<Arc<[u8]>, Vec<Lock>>>,
+    /// The locks that are not written yet, by export and inode number.
+    locks: HashMap<(usize, NodeId), LocksByOwner>,
 }
 
 impl FidWriter<'_> {
@@ -319,7 +322,7 @@ impl FidWriter<'_> {
         let locks = match self.locks.entry((Arc::as_ptr(export).addr(), node)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                let by_owner: &mut HashMap<_, Vec<_>> = new.insert(HashMap::new());
+                let by_owner = new.insert(LocksByOwner::new());
                 for lock in export.locks.held_by(node, self.client) {
                     by_owner
                         .entry(lock.owner.id.clone())
