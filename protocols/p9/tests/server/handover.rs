@@ -555,6 +555,43 @@ fn a_peer_continues_only_as_users_that_it_may_act_as() {
 }
 
 #[test]
+fn a_list_of_clients_applies_to_sessions_that_continue() {
+    let tree = Memory::new(clock());
+    let listed = |list: &str| {
+        let list: layers::Clients = list.parse().expect("a list");
+        let fs = layers::stack(Arc::new(Lasting(tree.clone())), list);
+        server_of(fs, Options::default())
+    };
+    let direct = Net::on(&of_memory(&tree).0, Dialect::Linux);
+    make_file(&direct, "file", b"contents");
+    direct.walk(ROOT, Fid(1), "file");
+    direct.ok(&setattr(Fid(1), 1, 0o644, 0));
+
+    // Root of the client is nobody here.
+    let list = "10.0.0.0/8(rw,root_squash,insecure)";
+    let peer = Peer::remote([10, 0, 0, 1].into(), 5000);
+    let mut net = Net::new(&listed(list).0, Dialect::Linux, 1 << 16);
+    net.peer = Some(Arc::new(peer));
+    net.attach(ROOT, 0);
+    for fid in [1, 2].map(Fid) {
+        net.walk(ROOT, fid, "file");
+    }
+    open(&net, Fid(1), O_RDONLY);
+    direct.ok(&setattr(Fid(1), 1, 0o600, 0));
+    let state = net.session.save_state(&net.call()).expect("saved");
+
+    let other = listed("10.0.0.2(rw,insecure)").0;
+    let refused = other.resume(&net.call(), &state).map(drop);
+    let reason = refused.expect_err("another client").to_string();
+    assert_eq!(reason, "the root of /: EACCES");
+    let session = listed(list).0.resume(&net.call(), &state);
+    net.session = session.expect("continued");
+    assert_eq!(net.read(Fid(1), 0, 99), b"contents");
+    let (fid, flags) = (Fid(2), O_RDONLY);
+    assert_eq!(net.err(&T::Lopen { fid, flags }), Errno::EACCES);
+}
+
+#[test]
 fn the_ends_of_files_open_to_append_are_the_clients() {
     let tree = Memory::new(clock());
     let (one, _) = of_memory(&tree);
