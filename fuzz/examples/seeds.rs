@@ -70,6 +70,7 @@ fn main() -> io::Result<()> {
     write("control_requests", "drain", CONTROL[1].as_bytes())?;
     write("snapshotter_requests", "image", SNAPSHOTS.as_bytes())?;
     write("fuse_state", "mount", &barge_fuzz::fuse_state::saved())?;
+    write("p9_state", "session", &barge_fuzz::p9_state::saved())?;
     write("state_files", "clients", &[1, 0, 0, 3, 2, 7, 8])?;
     write("state_files", "names", &[0, 0, 0, 20, 2, 7, 8, 0, 0, 40, 0])?;
     write("fuse_takeover", "resent", &taken_over())?;

@@ -14,6 +14,7 @@
 //!   disk.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it contains.
 //! - [`fuse_state`]: a state of a guest that migrates is refused, or used and saved again.
+//! - [`p9_state`]: so is the state of a 9P session that another process continues.
 //! - [`fuse`]: the FUSE server half answers each request once, whatever it contains, and whatever
 //!   records a process has left that served the mount before.
 //! - [`gss`]: an NFS server carries out calls that a context's client signed, once, and no others.
@@ -66,6 +67,7 @@ pub mod nfs;
 pub mod nfs_client;
 pub mod oci;
 pub mod overlay;
+pub mod p9_state;
 pub mod recovery;
 pub mod registry;
 pub mod rings;

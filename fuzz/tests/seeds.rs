@@ -53,6 +53,7 @@ targets! {
     p9_decode: decode::stream,
     p9_recovery: recovery::script,
     p9_session: session::script,
+    p9_state: p9_state::load,
     registry_text: registry::text,
     rofs_image: rofs::image,
     sidecar_image: sidecar::image,

@@ -7,6 +7,7 @@
 //! - [`ReplyBuffer`] and [`TestPayload`]: sinks and payloads for reads and writes, in memory;
 //!   [`Message`] and [`ReplyBuffer`] serve as request and reply of a [`wire::Session`], which
 //!   [`session`] drives in place of an engine.
+//! - [`Lasting`]: a tree that several servers in turn serve, as if it outlived the process.
 //!
 //! Every operation of the suite is tried at each [`vfs::Patience`] until it does not return
 //! `WOULD_BLOCK`, which detects operations that have an effect before they return it.
@@ -19,6 +20,7 @@
 
 pub mod cases;
 pub mod context;
+mod lasting;
 pub mod payload;
 pub mod script;
 pub mod session;
@@ -27,6 +29,7 @@ mod test_node;
 mod walk;
 
 pub use context::{Profile, TestContext, TestFile, TestNode, TestSubject, clock, run};
+pub use lasting::Lasting;
 pub use payload::{Message, ReplyBuffer, TestPayload};
 pub use script::{Answer, Latch, RecordedCall, Script};
 pub use test_node::ListedEntry;

@@ -201,7 +201,10 @@ impl Session for Connection {
     fn save_state(&self, call: &Call) -> Option<Vec<u8>> {
         self.state(call)
             .inspect_err(|why| {
-                tracing::warn!(client = self.client, "cannot hand over the session: {why}");
+                tracing::warn!(
+                    client = self.client,
+                    "the session cannot continue in another process: {why}"
+                );
             })
             .ok()
     }

@@ -10,10 +10,8 @@ use memory::Memory;
 use p9::server::{ExportList, HandoverError, NumericUsers, Options, Server};
 use p9::{Dialect, Extension, Fid, Rmessage, Stat, Tag, Tmessage as T};
 use vfs::peer::{Origin, Owner};
-use vfs::{
-    Call, Caller, Capabilities, Cx, Errno, Export, FileSystem, Groups, Handle, Node, Peer, Trust,
-};
-use vfs_testkit::clock;
+use vfs::{Call, Caller, Errno, Export, FileSystem, Groups, Peer, Trust};
+use vfs_testkit::{Lasting, clock};
 use wire::Session;
 
 use crate::linux::locks::{RDLCK, UNLCK, WRLCK, lock, status};
@@ -26,34 +24,6 @@ use crate::net::{FREE, Net, ROOT};
 /// The lock of [`saved_session`].
 const LOCKED: (u64, u64) = (5, 10);
 
-/// A tree in memory that outlives the servers of a test.
-struct Lasting(Arc<Memory>);
-
-impl FileSystem for Lasting {
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
-
-    fn root(&self, cx: &Cx<'_>) -> vfs::Result<Arc<dyn Node>> {
-        self.0.root(cx)
-    }
-
-    fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> vfs::Result<Arc<dyn Node>> {
-        self.0.resolve(cx, handle)
-    }
-
-    fn sync(&self, cx: &Cx<'_>) -> vfs::Result<()> {
-        self.0.sync(cx)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            persistent: true,
-            ..self.0.capabilities()
-        }
-    }
-}
-
 /// Returns a server of `fs` with its lock table, as each process has one.
 fn server_of(fs: Arc<dyn FileSystem>, options: Options) -> (Server, Arc<Export>) {
     let export = Arc::new(Export::new("", fs));
@@ -63,6 +33,17 @@ fn server_of(fs: Arc<dyn FileSystem>, options: Options) -> (Server, Arc<Export>)
 
 fn of_memory(tree: &Arc<Memory>) -> (Server, Arc<Export>) {
     server_of(Arc::new(Lasting(tree.clone())), Options::default())
+}
+
+/// Returns a server with memory for a few sessions only: less than a leak in each of many refused
+/// states would take.
+fn small(tree: &Arc<Memory>) -> (Server, Arc<Export>) {
+    let options = Options {
+        max_fid_memory: 64 << 10,
+        max_xattr_bytes: 64,
+        ..Options::default()
+    };
+    server_of(Arc::new(Lasting(tree.clone())), options)
 }
 
 /// Returns a server of the host's directory `dir`.
@@ -277,7 +258,7 @@ fn refusal(server: &(Server, Arc<Export>), state: &[u8]) -> String {
 fn a_truncated_or_longer_state_is_refused() {
     let tree = Memory::new(clock());
     let state = saved_session(&tree);
-    let server = of_memory(&tree);
+    let server = small(&tree);
     for len in 0..state.len() {
         refusal(&server, &state[..len]);
     }
@@ -293,7 +274,7 @@ fn a_truncated_or_longer_state_is_refused() {
 fn a_damaged_state_is_refused_or_is_another_session() {
     let tree = Memory::new(clock());
     let state = saved_session(&tree);
-    let (server, export) = of_memory(&tree);
+    let (server, export) = small(&tree);
     let mut refused = 0;
     for at in 0..state.len() {
         for damage in [1, 2, 4, 0x80, 0xff] {
@@ -387,7 +368,7 @@ fn a_session_larger_than_the_limits_is_refused() {
 }
 
 #[test]
-fn a_tree_that_ends_with_the_process_is_not_handed_over() {
+fn a_session_of_a_tree_that_ends_with_the_process_ends_too() {
     let net = Net::attached(Dialect::Linux);
     assert_eq!(save(&net), None);
     // Before an attach there is no tree.
@@ -480,7 +461,7 @@ fn a_removed_file_is_stale_unless_it_is_open() {
             );
         }
         assert_eq!(net.err(&T::Remove { fid: Fid(3) }), Errno::ENOENT);
-        // It is handed over once more.
+        // The next process continues with it as well.
         let net = hand_over(net, &of_host(dir.path(), by_name));
         for fid in [1, 2, 5, 6] {
             net.clunk(Fid(fid));
@@ -571,6 +552,43 @@ fn a_peer_continues_only_as_users_that_it_may_act_as() {
         (resume(&roots, &trusted), resume(&users, &trusted)),
         (Ok(()), Ok(()))
     );
+}
+
+#[test]
+fn a_list_of_clients_applies_to_sessions_that_continue() {
+    let tree = Memory::new(clock());
+    let listed = |list: &str| {
+        let list: layers::Clients = list.parse().expect("a list");
+        let fs = layers::stack(Arc::new(Lasting(tree.clone())), list);
+        server_of(fs, Options::default())
+    };
+    let direct = Net::on(&of_memory(&tree).0, Dialect::Linux);
+    make_file(&direct, "file", b"contents");
+    direct.walk(ROOT, Fid(1), "file");
+    direct.ok(&setattr(Fid(1), 1, 0o644, 0));
+
+    // Root of the client is nobody here.
+    let list = "10.0.0.0/8(rw,root_squash,insecure)";
+    let peer = Peer::remote([10, 0, 0, 1].into(), 5000);
+    let mut net = Net::new(&listed(list).0, Dialect::Linux, 1 << 16);
+    net.peer = Some(Arc::new(peer));
+    net.attach(ROOT, 0);
+    for fid in [1, 2].map(Fid) {
+        net.walk(ROOT, fid, "file");
+    }
+    open(&net, Fid(1), O_RDONLY);
+    direct.ok(&setattr(Fid(1), 1, 0o600, 0));
+    let state = net.session.save_state(&net.call()).expect("saved");
+
+    let other = listed("10.0.0.2(rw,insecure)").0;
+    let refused = other.resume(&net.call(), &state).map(drop);
+    let reason = refused.expect_err("another client").to_string();
+    assert_eq!(reason, "the root of /: EACCES");
+    let session = listed(list).0.resume(&net.call(), &state);
+    net.session = session.expect("continued");
+    assert_eq!(net.read(Fid(1), 0, 99), b"contents");
+    let (fid, flags) = (Fid(2), O_RDONLY);
+    assert_eq!(net.err(&T::Lopen { fid, flags }), Errno::EACCES);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use memory::Memory;
 use p9::client::reply;
 use p9::server::{Connection, ExportList, NumericUsers, Options, Server};
 use p9::{Dialect, Fid, Names, Qid, Rmessage, Tag, Tmessage, Uid};
-use vfs::{Call, Errno, Export, Patience};
+use vfs::{Call, Errno, Export, Patience, Peer};
 use vfs_testkit::session::{self, Parked};
 use vfs_testkit::{Message, clock};
 use wire::{Malformed, ServeOutcome, Session};
@@ -36,6 +36,8 @@ pub(crate) struct Net {
     pub(crate) session: Connection,
     pub(crate) dialect: Dialect,
     pub(crate) msize: u32,
+    /// The origin of its requests; `None` if they have none.
+    pub(crate) peer: Option<Arc<Peer>>,
     next_tag: AtomicU16,
 }
 
@@ -51,7 +53,16 @@ impl Net {
             session,
             dialect,
             msize,
+            peer: None,
             next_tag: AtomicU16::new(1),
+        }
+    }
+
+    /// Returns a call of this connection.
+    pub(crate) fn call(&self) -> Call {
+        match &self.peer {
+            Some(peer) => Call::detached().with_peer(peer.clone()),
+            None => Call::detached(),
         }
     }
 
@@ -113,7 +124,7 @@ impl Net {
         let frame = self.session.frame(message).expect("a frame");
         assert_eq!(frame, Some(message.len()));
         self.session.role(message).expect("a role");
-        match self.try_exchange(&Call::detached(), message) {
+        match self.try_exchange(&self.call(), message) {
             Ok((ServeOutcome::Done, reply)) => reply,
             other => panic!("{other:?}"),
         }

@@ -468,3 +468,211 @@ impl<'a> Reader<'a> {
 fn expected(what: &str) -> Malformed {
     Malformed::new(format!("expected {what}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(bytes: &[u8]) -> Handle {
+        Handle::new(bytes).expect("short")
+    }
+
+    fn session() -> SavedSession {
+        SavedSession {
+            negotiated: Some(Negotiated {
+                dialect: Dialect::Linux,
+                msize: 0x10018,
+                fd_passing: false,
+            }),
+            appends_only: true,
+        }
+    }
+
+    fn root() -> SavedNode {
+        SavedNode {
+            kind: Kind::Directory,
+            id: 2,
+            handle: Some(handle(b"root")),
+        }
+    }
+
+    fn removed() -> SavedNode {
+        SavedNode {
+            kind: Kind::File,
+            id: 77,
+            handle: None,
+        }
+    }
+
+    fn attach() -> SavedAttach<'static> {
+        SavedAttach {
+            top: handle(b"top"),
+            export: "home",
+            socket_owner: true,
+            uid: 1000,
+            gid: 100,
+            root: root(),
+        }
+    }
+
+    const OPEN_FILE: SavedOpen = SavedOpen {
+        flags: OpenFlags::READ
+            .union(OpenFlags::WRITE)
+            .union(OpenFlags::APPEND),
+        in_place: true,
+        position: (1, 2),
+        ends: (3, 4),
+    };
+
+    const LOCK: SavedLock = SavedLock {
+        exclusive: true,
+        start: 5,
+        end: u64::MAX,
+    };
+
+    fn uses() -> [SavedUse<'static>; 4] {
+        [
+            SavedUse::Walked,
+            SavedUse::Open(OPEN_FILE),
+            SavedUse::XattrRead(b"value"),
+            SavedUse::XattrWrite {
+                name: b"user.a",
+                size: 9,
+                flags: XattrFlags::REPLACE,
+                bytes: b"half",
+            },
+        ]
+    }
+
+    fn written() -> Vec<u8> {
+        let write = || {
+            let mut writer = Writer::new(&session());
+            writer.count(1)?;
+            writer.attach(&attach())?;
+            writer.count(2)?;
+            writer.step(&SavedStep::Unnamed(0), &root())?;
+            writer.step(&SavedStep::Named(0, b"file"), &removed())?;
+            writer.count(4)?;
+            for (fid, used) in uses().iter().enumerate() {
+                writer.fid(fid as u32, 1, used)?;
+                if matches!(used, SavedUse::Open(_)) {
+                    writer.count(1)?;
+                    writer.owner(b"guest", 7)?;
+                    writer.count(1)?;
+                    writer.lock(&LOCK);
+                }
+            }
+            Ok::<_, Malformed>(writer.end())
+        };
+        write().expect("short fields")
+    }
+
+    fn read(bytes: &[u8]) -> Result<(), Malformed> {
+        let (mut reader, head) = Reader::new(bytes)?;
+        let agreed = head.negotiated.expect("agreed");
+        let expected = session().negotiated.expect("agreed");
+        assert_eq!((agreed.pack(), head.appends_only), (expected.pack(), true));
+        assert_eq!(reader.count(1, "attaches")?, 1);
+        assert_eq!(reader.attach()?, attach());
+        assert_eq!(reader.count(2, "steps")?, 2);
+        assert_eq!(reader.step()?, (SavedStep::Unnamed(0), root()));
+        assert_eq!(reader.step()?, (SavedStep::Named(0, b"file"), removed()));
+        assert_eq!(reader.count(4, "fids")?, 4);
+        for (fid, used) in uses().into_iter().enumerate() {
+            let is_open = matches!(used, SavedUse::Open(_));
+            assert_eq!(reader.fid()?, (fid as u32, 1, used));
+            if is_open {
+                assert_eq!(reader.count(1, "owners")?, 1);
+                assert_eq!(reader.owner()?, (&b"guest"[..], 7));
+                assert_eq!(reader.count(1, "locks")?, 1);
+                assert_eq!(reader.lock()?, LOCK);
+            }
+        }
+        reader.end()
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let golden: Vec<u8> = [
+            &b"barge-9p\x01\0\0\0\x03\x02\x18\0\x01\0"[..],
+            b"\x01\0\0\0\x03top\x04\0home\x01\xe8\x03\0\0\x64\0\0\0",
+            b"\x04\x02\0\0\0\0\0\0\0\x04root",
+            b"\x02\0\0\0\x01\0\0\0\0\x04\x02\0\0\0\0\0\0\0\x04root",
+            b"\x02\0\0\0\0\x04file\x08\x4d\0\0\0\0\0\0\0\0",
+            b"\x04\0\0\0",
+            b"\0\0\0\0\x01\0\0\0\0",
+            b"\x01\0\0\0\x01\0\0\0\x01\x07\0\0\0\x01\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0",
+            b"\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0",
+            b"\x01\0\0\0\x05guest\x07\0\0\0\x01\0\0\0",
+            b"\x01\x05\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff",
+            b"\x02\0\0\0\x01\0\0\0\x02\x05\0\0\0value",
+            b"\x03\0\0\0\x01\0\0\0\x03\x06user.a\x09\0\0\0\x02\0\0\0\x04\0\0\0half",
+            b"end\n",
+        ]
+        .concat();
+        assert_eq!(written(), golden);
+        read(&golden).expect("whole");
+    }
+
+    #[test]
+    fn a_truncated_state_is_refused() {
+        let bytes = written();
+        for len in 0..bytes.len() {
+            read(&bytes[..len]).expect_err("truncated");
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let head = |bytes: &[u8]| Reader::new(bytes).map(drop);
+        assert_eq!(head(b"barge-9p\x01\0\0\0\0\0\0\0\0\0"), Ok(()));
+        for other in [
+            &b"barge-fs\x01\0\0\0\0\0\0\0\0\0"[..],
+            b"barge-9p\x02\0\0\0\0\0\0\0\0\0",
+            b"barge-9p\x01\0\0\0\x04\0\0\0\0\0",
+            b"barge-9p\x01\0\0\0\x03\x04\0\0\x01\0",
+            // A size of messages, or a bit, without a dialect.
+            b"barge-9p\x01\0\0\0\0\0\0\0\x01\0",
+            b"barge-9p\x01\0\0\0\0\x01\0\0\0\0",
+        ] {
+            head(other).expect_err("refused");
+        }
+        let refused = |bytes: &[u8], read: &dyn Fn(&mut Reader<'_>) -> Result<(), Malformed>| {
+            let mut reader = Reader(wire::Reader::new(bytes));
+            read(&mut reader).expect_err("refused");
+        };
+        refused(&5u32.to_le_bytes(), &|reader| {
+            reader.count(4, "fids").map(drop)
+        });
+        // A step of another form, and nodes of no type and with a long handle.
+        refused(&[0; 32], &|reader| reader.step().map(drop));
+        let node =
+            |kind: u8, len: usize| [&[kind][..], &[0; 8], &[len as u8], &vec![0; len]].concat();
+        refused(&node(3, 0), &|reader| reader.node().map(drop));
+        refused(&node(8, 64), &|reader| reader.node().map(drop));
+        // An attach without the handle of a root, and one of a name that is not UTF-8.
+        let attach = |top: &[u8], name| {
+            let rest = [&[1, 0, name, 0][..], &[0; 8], &node(4, 0)].concat();
+            [top, &rest].concat()
+        };
+        refused(&attach(b"\0", b'a'), &|reader| reader.attach().map(drop));
+        refused(&attach(b"\x01h", 0xff), &|reader| reader.attach().map(drop));
+        // Uses, flags and bits.
+        let fid = |rest: &[u8]| [&[0; 8][..], rest, &[0; 48]].concat();
+        for other in [
+            &[4][..],
+            &[1, 0, 0, 1, 0],
+            &[1, 0, 0, 0, 0, 2],
+            &[3, 0, 0, 0, 0, 0, 4],
+        ] {
+            refused(&fid(other), &|reader| reader.fid().map(drop));
+        }
+        refused(&[2; 17], &|reader| reader.lock().map(drop));
+        Reader(wire::Reader::new(b"END\n"))
+            .end()
+            .expect_err("refused");
+        Reader(wire::Reader::new(b"end\n."))
+            .end()
+            .expect_err("longer");
+    }
+}

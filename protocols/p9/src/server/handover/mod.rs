@@ -6,7 +6,7 @@
 //! Nodes are found again by their handles, or, where these do not outlive the process, by their
 //! names if the handle is the same.
 //!
-//! - A session of a tree that ends with the process cannot be handed over, nor one with an open
+//! - A session of a tree that ends with the process cannot continue, nor one with an open
 //!   file that was removed or is to be removed on clunk (`ORCLOSE`), or with an open directory
 //!   whose cookies are not stable.
 //! - A fid that is not open keeps a node that is gone: each use of it returns `ESTALE`.
@@ -20,14 +20,14 @@ mod format;
 mod resume;
 mod stale;
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vfs::lock::LockKind;
-use vfs::{Attr, AttrMask, Call, Caller, Cx, Errno, Export, Handle, Node, Patience, Peer};
+use vfs::lock::{Lock, LockKind};
+use vfs::{Attr, AttrMask, Call, Caller, Cx, Errno, Export, Handle, Node, NodeId, Patience, Peer};
 use wire::Malformed;
 
 use self::format::{
@@ -38,7 +38,7 @@ use super::fid::{FidState, Open, State};
 use super::step::{Attach, Step};
 use crate::Fid;
 
-/// The reason for which a session cannot be handed over or continued, for the log.
+/// The reason for which a session cannot continue in another process, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandoverError(String);
 
@@ -87,7 +87,7 @@ impl Connection {
             negotiated: self.negotiated(),
             appends_only: self.appends_only.load(Ordering::Relaxed),
         });
-        let mut exports = HashMap::new();
+        let (mut exports, mut nodes) = (HashMap::new(), Nodes::default());
         writer.count(tables.attaches.len())?;
         for attach in &tables.attaches {
             let export = &attach.export;
@@ -102,12 +102,13 @@ impl Connection {
                 socket_owner: owner == Some(&attach.caller),
                 uid: attach.caller.uid,
                 gid: attach.caller.gid,
-                root: saved_node(&cx, &*attach.root)?,
+                root: nodes.saved(&cx, &attach.export, &*attach.root)?,
             })?;
         }
         writer.count(tables.steps.len())?;
         for step in &tables.steps {
-            writer.step(&tables.saved_step(step)?, &saved_node(&cx, &*step.node)?)?;
+            let node = nodes.saved(&cx, &step.attach.export, &*step.node)?;
+            writer.step(&tables.saved_step(step)?, &node)?;
         }
         writer.count(fids.len())?;
         let mut fid_writer = FidWriter {
@@ -115,7 +116,7 @@ impl Connection {
             client: self.client,
             exports: &exports,
             writer: &mut writer,
-            owners: HashSet::new(),
+            locks: HashMap::new(),
         };
         for (fid, state) in &fids {
             fid_writer.write(*fid, tables.step_number(state.step()), state)?;
@@ -202,22 +203,30 @@ impl Tables {
     }
 }
 
-/// Returns the properties of a node, without a handle if it was removed.
-fn saved_node(cx: &Cx<'_>, node: &dyn Node) -> Result<SavedNode> {
-    let handle = match node.handle(cx) {
-        Ok(handle) => Some(handle),
-        Err(_) if is_removed(node.attr(cx, AttrMask::STAT)) => None,
-        Err(errno) => {
-            return Err(failed(format_args!("the handle of node {}", node.id()))(
-                errno,
-            ));
+/// The properties of nodes, by export and inode number: many fids are of one node.
+#[derive(Default)]
+struct Nodes(HashMap<(usize, NodeId), SavedNode>);
+
+impl Nodes {
+    /// Returns the properties of a node, without a handle if it was removed: to search for it again
+    /// may take long.
+    fn saved(&mut self, cx: &Cx<'_>, export: &Arc<Export>, node: &dyn Node) -> Result<SavedNode> {
+        let id = node.id();
+        match self.0.entry((Arc::as_ptr(export).addr(), id)) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(new) => {
+                let handle = match is_removed(node.attr(cx, AttrMask::STAT)) {
+                    true => None,
+                    false => Some(
+                        node.handle(cx)
+                            .map_err(failed(format_args!("the handle of node {id}")))?,
+                    ),
+                };
+                let kind = node.kind();
+                Ok(*new.insert(SavedNode { kind, id, handle }))
+            }
         }
-    };
-    Ok(SavedNode {
-        kind: node.kind(),
-        id: node.id(),
-        handle,
-    })
+    }
 }
 
 /// Returns whether a node with these attributes has no name any more.
@@ -233,6 +242,9 @@ fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::ESTALE | Errno::ENOENT)
 }
 
+/// Locks of a node by the id of their owner.
+type LocksByOwner = HashMap<Arc<[u8]>, Vec<Lock>>;
+
 /// Writes fids.
 struct FidWriter<'a> {
     cx: Cx<'a>,
@@ -241,8 +253,8 @@ struct FidWriter<'a> {
     /// By address.
     exports: &'a HashMap<usize, SavedExport>,
     writer: &'a mut Writer,
-    /// The owners whose locks were written: export, node and owner.
-    owners: HashSet<(usize, u64, Arc<[u8]>)>,
+    /// The locks that are not written yet, by export and inode number.
+    locks: HashMap<(usize, NodeId), LocksByOwner>,
 }
 
 impl FidWriter<'_> {
@@ -303,29 +315,36 @@ impl FidWriter<'_> {
     fn write_owners(&mut self, fid: &FidState, open: &Open) -> Result<()> {
         let owners = open.lock_owners.snapshot();
         self.writer.count(owners.len())?;
+        if owners.is_empty() {
+            return Ok(());
+        }
         let (export, node) = (&fid.attach().export, fid.node().id());
-        let locks = match owners.is_empty() {
-            true => Vec::new(),
-            false => export.locks.held_by(node, self.client),
+        let locks = match self.locks.entry((Arc::as_ptr(export).addr(), node)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let by_owner = new.insert(LocksByOwner::new());
+                for lock in export.locks.held_by(node, self.client) {
+                    by_owner
+                        .entry(lock.owner.id.clone())
+                        .or_default()
+                        .push(lock);
+                }
+                by_owner
+            }
         };
         for owner in owners {
-            let client_id = owner
-                .id
-                .split_last_chunk::<4>()
-                .map(|(client_id, _)| client_id);
-            self.writer
-                .owner(client_id.unwrap_or_default(), owner.pid)?;
-            let key = (Arc::as_ptr(export).addr(), node, owner.id.clone());
-            let is_first = self.owners.insert(key);
-            let own = locks.iter().filter(|lock| is_first && lock.owner == owner);
-            self.writer.count(own.clone().count())?;
-            own.for_each(|lock| {
+            let client_id = owner.id.split_last_chunk::<4>();
+            let client_id = client_id.map_or(&[][..], |(client_id, _)| client_id);
+            self.writer.owner(client_id, owner.pid)?;
+            let own = locks.remove(&owner.id).unwrap_or_default();
+            self.writer.count(own.len())?;
+            for lock in own {
                 self.writer.lock(&SavedLock {
                     exclusive: lock.kind == LockKind::Exclusive,
                     start: lock.start,
                     end: lock.end,
                 });
-            });
+            }
         }
         Ok(())
     }

@@ -1,11 +1,14 @@
 //! Continuing a session with the state from another process.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vfs::lock::{Lock, LockFamily, LockKind, LockTable};
 use vfs::{
-    Call, Caller, Cx, Errno, Export, File, Handle, Kind, Name, Node, OpenFlags, Patience, Peer,
+    Call, Caller, Cx, Errno, Export, File, Handle, Kind, Name, Node, NodeId, OpenFlags, Patience,
+    Peer,
 };
 
 use super::format::{Reader, SavedAttach, SavedNode, SavedOpen, SavedStep, SavedUse};
@@ -63,6 +66,7 @@ impl Server {
             exports: Vec::new(),
             attaches: Vec::new(),
             steps: Vec::new(),
+            nodes: HashMap::new(),
             stale: 0,
         };
         let (fids, stale) = match session.negotiated {
@@ -96,6 +100,8 @@ struct Resume<'a> {
     exports: Vec<KnownExport>,
     attaches: Vec<Arc<Attach>>,
     steps: Vec<Arc<Step>>,
+    /// The nodes by the address of their export and their handle; `None` for those that are gone.
+    nodes: HashMap<(usize, Handle), Option<Arc<dyn Node>>>,
     /// The number of steps whose node is gone.
     stale: usize,
 }
@@ -103,7 +109,9 @@ struct Resume<'a> {
 /// An export whose root has been looked up.
 struct KnownExport {
     export: Arc<Export>,
-    top: Arc<dyn Node>,
+    /// The inode number of its root.
+    top: NodeId,
+    /// The handle of its root.
     handle: Handle,
 }
 
@@ -164,8 +172,7 @@ impl Resume<'_> {
     fn attach(&mut self, saved: &SavedAttach<'_>) -> Result<Arc<Attach>> {
         let caller = self.caller(saved)?;
         let (export, top) = self.export(saved)?;
-        let found = self.node(&export, &saved.root, || Ok(None))?;
-        let root = found.unwrap_or_else(|| self.stale_node(&saved.root));
+        let root = self.node(&export, &saved.root, || Err(Errno::ESTALE))?;
         let (server, fids) = (&self.connection.server, &self.connection.fids);
         Ok(Arc::new(Attach {
             below: root.id() != top,
@@ -177,7 +184,7 @@ impl Resume<'_> {
     }
 
     /// Returns the export of an attach and the inode number of its root.
-    fn export(&mut self, saved: &SavedAttach<'_>) -> Result<(Arc<Export>, u64)> {
+    fn export(&mut self, saved: &SavedAttach<'_>) -> Result<(Arc<Export>, NodeId)> {
         let name = saved.export;
         let known = |known: &&KnownExport| known.export.name == name;
         let known = match self.exports.iter().find(known) {
@@ -191,9 +198,11 @@ impl Resume<'_> {
                 let top = top.map_err(failed(format_args!("the root of /{name}")))?;
                 let handle = top.handle(&self.cx);
                 let handle = handle.map_err(failed(format_args!("the handle of /{name}")))?;
+                let key = (Arc::as_ptr(&export).addr(), handle);
+                self.nodes.insert(key, Some(top.clone()));
                 self.exports.push(KnownExport {
                     export,
-                    top,
+                    top: top.id(),
                     handle,
                 });
                 &self.exports[self.exports.len() - 1]
@@ -204,7 +213,7 @@ impl Resume<'_> {
                 "/{name} is another tree, or has other handles"
             )));
         }
-        Ok((known.export.clone(), known.top.id()))
+        Ok((known.export.clone(), known.top))
     }
 
     /// Returns the user of an attach, if the peer may act as it. As at a Tattach, the group of a
@@ -235,11 +244,10 @@ impl Resume<'_> {
                     .get(attach as usize)
                     .ok_or_else(invalid)?
                     .clone();
-                let found = match saved.id == attach.root.id() {
-                    true => Some(attach.root.clone()),
-                    false => self.node(&attach.export, saved, || Ok(None))?,
+                let node = match saved.id == attach.root.id() {
+                    true => attach.root.clone(),
+                    false => self.node(&attach.export, saved, || Err(Errno::ESTALE))?,
                 };
-                let node = found.unwrap_or_else(|| self.stale_node(saved));
                 Step::unnamed(&attach, node).map_err(failed("the table of fids"))
             }
             SavedStep::Named(parent, name) => {
@@ -250,61 +258,55 @@ impl Resume<'_> {
                 let name = Name::new(name).map_err(failed("a name"))?;
                 let charge = parent.attach.reserve_memory(STEP_BYTES);
                 let charge = charge.map_err(failed("the table of fids"))?;
-                let look_up = || match parent.node.lookup(&self.cx, name) {
-                    Ok(entry) => Ok(Some(entry.node)),
-                    Err(errno) if is_gone(errno) => Ok(None),
-                    Err(errno) => Err(failed(format_args!("the name of node {}", saved.id))(errno)),
-                };
-                let found = self.node(&parent.attach.export, saved, look_up)?;
-                let node = found.unwrap_or_else(|| self.stale_node(saved));
+                let cx = self.cx;
+                let look_up = || Ok(parent.node.lookup(&cx, name)?.node);
+                let node = self.node(&parent.attach.export, saved, look_up)?;
                 Ok(Step::new(&parent, name, node, charge))
             }
         }
     }
 
-    fn stale_node(&mut self, saved: &SavedNode) -> Arc<dyn Node> {
-        self.stale += 1;
-        Arc::new(StaleNode {
-            id: saved.id,
-            kind: saved.kind,
-        })
-    }
-
-    /// Returns the node in question; `None` if it is gone. `look_up` returns the node that has its
-    /// name, for a source whose handles end with the process.
+    /// Returns the node in question, or one that is stale if it is gone. `look_up` returns the node
+    /// that has its name, for a source whose handles end with the process.
     fn node(
-        &self,
-        export: &Export,
+        &mut self,
+        export: &Arc<Export>,
         saved: &SavedNode,
-        look_up: impl FnOnce() -> Result<Option<Arc<dyn Node>>>,
-    ) -> Result<Option<Arc<dyn Node>>> {
-        let Some(handle) = &saved.handle else {
-            return Ok(None);
+        look_up: impl FnOnce() -> vfs::Result<Arc<dyn Node>>,
+    ) -> Result<Arc<dyn Node>> {
+        let found = match &saved.handle {
+            Some(handle) => self.find(export, handle, look_up),
+            None => Ok(None),
         };
-        let same = |known: &&KnownExport| known.handle == *handle;
-        let of_export = |known: &&KnownExport| std::ptr::eq(&*known.export, export);
-        let top = self.exports.iter().filter(of_export).find(same);
-        let resolved = match top {
-            Some(known) => Ok(known.top.clone()),
-            None => export.fs.resolve(&self.cx, handle),
-        };
-        let node = match resolved {
-            Ok(node) => node,
-            Err(errno) if is_gone(errno) => {
-                let named = look_up()?;
-                let same =
-                    |node: &Arc<dyn Node>| node.handle(&self.cx).is_ok_and(|its| its == *handle);
-                match named.filter(same) {
-                    Some(node) => node,
-                    None => return Ok(None),
-                }
-            }
-            Err(errno) => return Err(failed(format_args!("node {}", saved.id))(errno)),
+        let Some(node) = found.map_err(failed(format_args!("node {}", saved.id)))? else {
+            self.stale += 1;
+            return Ok(Arc::new(StaleNode {
+                id: saved.id,
+                kind: saved.kind,
+            }));
         };
         if (node.id(), node.kind()) != (saved.id, saved.kind) {
             return Err(HandoverError(format!("node {} is another one", saved.id)));
         }
-        Ok(Some(node))
+        Ok(node)
+    }
+
+    /// Returns the node with a handle, `None` if it is gone.
+    fn find(
+        &mut self,
+        export: &Arc<Export>,
+        handle: &Handle,
+        look_up: impl FnOnce() -> vfs::Result<Arc<dyn Node>>,
+    ) -> vfs::Result<Option<Arc<dyn Node>>> {
+        let resolved = match self.nodes.entry((Arc::as_ptr(export).addr(), *handle)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(unless_gone(export.fs.resolve(&self.cx, handle))?),
+        };
+        if resolved.is_none() {
+            let same = |node: &Arc<dyn Node>| node.handle(&self.cx).is_ok_and(|its| its == *handle);
+            *resolved = unless_gone(look_up())?.filter(same);
+        }
+        Ok(resolved.clone())
     }
 
     /// Adds a fid, and reads the owners of its locks if it is open.
@@ -419,5 +421,14 @@ impl Resume<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns `None` if the error says that the node no longer exists.
+fn unless_gone(found: vfs::Result<Arc<dyn Node>>) -> vfs::Result<Option<Arc<dyn Node>>> {
+    match found {
+        Ok(node) => Ok(Some(node)),
+        Err(errno) if is_gone(errno) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
