@@ -615,6 +615,21 @@ fn the_ends_of_files_open_to_append_are_the_clients() {
 }
 
 #[test]
+fn a_path_of_any_depth_continues() {
+    let tree = Memory::new(clock());
+    let net = Net::on(&of_memory(&tree).0, Dialect::Linux);
+    net.walk(ROOT, Fid(1), "");
+    for _ in 0..20_000 {
+        mkdir(&net, Fid(1), "d");
+        net.walk(Fid(1), Fid(1), "d");
+    }
+    let qid = getattr(&net, Fid(1), STAT_BASIC).qid;
+    let net = hand_over(net, &of_memory(&tree).0);
+    assert_eq!(getattr(&net, Fid(1), STAT_BASIC).qid, qid);
+    net.ok(&T::Remove { fid: Fid(1) });
+}
+
+#[test]
 fn older_dialects_continue_too_but_no_removal_on_clunk() {
     for dialect in [Dialect::Plan9, Dialect::Unix] {
         let tree = Memory::new(clock());
