@@ -604,6 +604,20 @@ fn the_ends_of_files_open_to_append_are_the_clients() {
     net.write(Fid(1), 0, b"aaaabbcc");
     assert_eq!(net.read(Fid(1), 0, 99), b"aaaabbcc");
     net.clunk(Fid(1));
+    // The file is open for that, although its mode no longer permits it.
+    let user = Fid(10);
+    net.attach(user, 1000);
+    net.walk(ROOT, Fid(2), "log");
+    net.ok(&setattr(Fid(2), 1, 0o666, 0));
+    net.walk(user, Fid(3), "log");
+    open(&net, Fid(3), O_RDWR | O_APPEND);
+    net.write(Fid(3), 0, b"A");
+    net.ok(&setattr(Fid(2), 1, 0o600, 0));
+    let net = hand_over(net, &of_memory(&tree).0);
+    net.write(Fid(3), 0, b"AAaabbccd");
+    assert_eq!(net.read(Fid(3), 0, 99), b"AAaabbccd");
+    net.clunk(Fid(3));
+    net.clunk(Fid(2));
     // A client that opens a file for writing only never writes back.
     net.walk(ROOT, Fid(1), "log");
     open(&net, Fid(1), O_WRONLY);
@@ -611,7 +625,22 @@ fn the_ends_of_files_open_to_append_are_the_clients() {
     net.walk(ROOT, Fid(2), "log");
     open(&net, Fid(2), O_RDWR | O_APPEND);
     net.write(Fid(2), 0, b"dd");
-    assert_eq!(net.read(Fid(2), 0, 99), b"aaaabbccdd");
+    assert_eq!(net.read(Fid(2), 0, 99), b"AAaabbccddd");
+}
+
+#[test]
+fn a_path_of_any_depth_continues() {
+    let tree = Memory::new(clock());
+    let net = Net::on(&of_memory(&tree).0, Dialect::Linux);
+    net.walk(ROOT, Fid(1), "");
+    for _ in 0..20_000 {
+        mkdir(&net, Fid(1), "d");
+        net.walk(Fid(1), Fid(1), "d");
+    }
+    let qid = getattr(&net, Fid(1), STAT_BASIC).qid;
+    let net = hand_over(net, &of_memory(&tree).0);
+    assert_eq!(getattr(&net, Fid(1), STAT_BASIC).qid, qid);
+    net.ok(&T::Remove { fid: Fid(1) });
 }
 
 #[test]
