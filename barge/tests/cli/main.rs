@@ -44,5 +44,6 @@ mod status;
 mod takeover;
 mod tls;
 mod units;
+mod upgrade;
 mod virtiofs;
 mod virtiofsd;

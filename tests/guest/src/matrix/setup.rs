@@ -53,7 +53,8 @@ pub(super) enum Setup {
     Named,
     /// The same over virtiofs, with a control socket at `{run}/control`.
     Control,
-    /// A guest with the share, without a name, whose server has a control socket at `{run}/control`.
+    /// A guest with the share, without a name, whose server has a control socket at
+    /// `{run}/control`. Its lease time is [`LEASE_TIME`] seconds.
     Controlled,
 }
 
@@ -178,10 +179,7 @@ impl Setup {
                 qemu.extend(DRIVE.map(String::from));
             }
             Self::Restart => {
-                let lease = match mount.protocol {
-                    Protocol::Nfs { .. } => format!(" --nfs-lease {LEASE_TIME}"),
-                    _ => String::new(),
-                };
+                let lease = lease_option(mount);
                 scene.server_commands =
                     vec![format!("{RESTART} {}{lease}", scene.server_commands[0])];
             }
@@ -215,7 +213,10 @@ impl Setup {
                 let addresses = format!("{device} --control unix:{{run}}/control");
                 scene.server_commands = vec![serve("share={share}", &addresses, mount)];
             }
-            Self::Controlled => scene.server_commands[0] += " --control unix:{run}/control",
+            Self::Controlled => {
+                scene.server_commands[0] += " --control unix:{run}/control";
+                scene.server_commands[0] += &lease_option(mount);
+            }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
         scene
@@ -269,6 +270,14 @@ const QUOTA: u64 = 24 << 20;
 
 /// The minimum lease time in seconds.
 const LEASE_TIME: &str = "10";
+
+/// Returns the option that sets it.
+fn lease_option(mount: &MountConfig) -> String {
+    match mount.protocol {
+        Protocol::Nfs { .. } => format!(" --nfs-lease {LEASE_TIME}"),
+        _ => String::new(),
+    }
+}
 
 /// A shell command that restarts its argument whenever it is killed; on SIGTERM it stops it.
 const RESTART: &str = r#"sh -c 'trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & echo $! >{run}/server.pid; do wait $!; [ $? = 137 ] || exit 1; done' again"#;
