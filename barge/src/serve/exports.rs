@@ -122,7 +122,7 @@ pub(super) fn open(
     let call_log = call_log.transpose()?;
     let names = check(sources)?;
     let serves_images = demands.images;
-    let opener = Arc::new(Opener::new(sources, demands, call_log.clone())?);
+    let opener = Arc::new(Opener::new(sources, demands, call_log.clone(), host)?);
     let opened = names.iter().zip(&sources.shares).map(|(name, share)| {
         let clients = clients_of(&sources.client_lists, name);
         opener.open(name, share, clients, host)

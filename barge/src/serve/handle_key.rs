@@ -19,7 +19,7 @@ use crate::Failure;
 const FILE_NAME: &str = "handle-key";
 
 /// Length of the secret in bytes.
-const LEN: usize = 32;
+pub(super) const LEN: usize = 32;
 
 /// The reasons why the secret cannot be used.
 enum KeyError {
@@ -35,11 +35,12 @@ impl From<io::Error> for KeyError {
 }
 
 /// Returns the secret of the server in its state directory, and creates it if there is none.
-/// Returns a temporary secret if there is no such directory, or if the port is chosen anew at each
-/// start. Fails if other users may know the secret, or if it cannot be stored in a directory that
+/// Returns `temporary` if there is no such directory, or if the port is chosen anew at each start.
+/// Fails if other users may know the secret, or if it cannot be stored in a directory that
 /// was named.
 pub(super) fn server_key(
     ServerIdentity { dir, addr }: &ServerIdentity,
+    temporary: &HandleKey,
 ) -> Result<HandleKey, Failure> {
     let usual = || {
         (!recovery::is_ephemeral_port(addr))
@@ -47,7 +48,7 @@ pub(super) fn server_key(
             .flatten()
     };
     let Some(path) = dir.clone().or_else(usual) else {
-        return temporary_key();
+        return Ok(temporary.clone());
     };
     match load(&path) {
         Ok(key) => Ok(key),
@@ -61,16 +62,14 @@ pub(super) fn server_key(
                 "NFS file handles become stale at a restart: {}: {error} (--nfs-state-dir sets another directory)",
                 path.join(FILE_NAME).display()
             );
-            temporary_key()
+            Ok(temporary.clone())
         }
     }
 }
 
 /// Returns a new secret that is not stored.
-fn temporary_key() -> Result<HandleKey, Failure> {
-    let bytes =
-        sys::random::bytes().map_err(|error| Failure::new(format!("getrandom: {error}")))?;
-    Ok(HandleKey::new(bytes))
+pub(super) fn temporary() -> Result<[u8; LEN], Failure> {
+    sys::random::bytes().map_err(|error| Failure::new(format!("getrandom: {error}")))
 }
 
 /// Returns the secret in the directory `dir`, and creates it if there is none.

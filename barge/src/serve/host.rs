@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use engine::HandedConnection;
 use transports::{Addr, DatagramSocket, Listener};
+use vfs::HandleKey;
 
 use super::broker::BrokerClient;
+use super::handle_key;
 use super::plan::Plan;
 use super::recovery::SharedState;
 use super::recovery::etcd::ActiveServer;
@@ -37,6 +39,16 @@ impl Host {
             Host::Direct { socket_group, .. } => listen(addr, *socket_group),
             Host::Brokered(broker) => broker.listen(addr),
         }
+    }
+
+    /// Returns the secret of a server that stores none. It is the same in all processes that serve,
+    /// one after another.
+    pub(super) fn temporary_key(&self) -> Result<HandleKey, Failure> {
+        let bytes = match self {
+            Host::Direct { .. } => handle_key::temporary()?,
+            Host::Brokered(broker) => broker.temporary_key().map_err(Failure::new)?,
+        };
+        Ok(HandleKey::new(bytes))
     }
 
     /// Returns the connections that an earlier process has handed over.

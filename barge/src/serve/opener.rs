@@ -32,6 +32,8 @@ pub(super) struct Opener {
     server_identity: Option<ServerIdentity>,
     /// The secret that the keys for sealed handles derive from; only with an identity.
     secret: Option<HandleKey>,
+    /// The secret of a server without a stored one.
+    temporary: HandleKey,
     call_log: Option<CallLogFile>,
     kernel_handles: bool,
     /// Descriptors per source.
@@ -83,9 +85,11 @@ impl Opener {
         sources: &Sources,
         demands: ExportRequirements,
         call_log: Option<CallLogFile>,
+        host: &Host,
     ) -> Result<Opener, Failure> {
+        let temporary = host.temporary_key()?;
         let secret = match &demands.identity {
-            Some(identity) => Some(handle_key::server_key(identity)?),
+            Some(identity) => Some(handle_key::server_key(identity, &temporary)?),
             None => None,
         };
         let gated = sources.reloadable;
@@ -100,6 +104,7 @@ impl Opener {
         Ok(Opener {
             server_identity: demands.identity,
             secret,
+            temporary,
             call_log,
             kernel_handles: sources.kernel_handles,
             descriptors: descriptors / shares,
@@ -139,11 +144,15 @@ impl Opener {
             Some(hidden) => secret.derive("export", &[name.as_bytes(), &hidden.digest()]),
             None => secret.derive("export", &[name.as_bytes()]),
         });
+        // Without NFS, only the state of a session for another process has handles. Files that
+        // rules hide are out of reach because nobody can make a handle of them.
+        let own_key = hidden.as_ref().map(|hidden| {
+            let parts: [&[u8]; 2] = [name.as_bytes(), &hidden.digest()];
+            self.temporary.derive("export", &parts)
+        });
         let options = hostdir::Options {
             descriptors: Some(self.descriptors),
-            key: key.clone(),
-            // Only the state of a guest that migrates has handles then. Files that rules hide are
-            // out of reach because nobody can make a handle of them.
+            key: key.clone().or(own_key),
             public_handle_key: key.is_none() && hidden.is_none(),
             ..share.hostdir.clone()
         };

@@ -195,7 +195,9 @@ impl Plan {
         let identity = self.export_requirements(self.uses_default_addrs()).identity;
         match (&self.nfs_state, identity) {
             (Some(settings), Some(identity)) => {
-                Ok(Some((settings, handle_key::server_key(&identity)?)))
+                let temporary = HandleKey::new(handle_key::temporary()?);
+                let key = handle_key::server_key(&identity, &temporary)?;
+                Ok(Some((settings, key)))
             }
             _ => Ok(None),
         }

@@ -22,6 +22,7 @@ use super::parts::Part;
 use crate::Failure;
 use crate::child::message::{self, unexpected};
 use crate::child::{self, users};
+use crate::serve::handle_key;
 use crate::serve::live::LiveServer;
 use crate::serve::plan::Plan;
 use crate::serve::recovery::{SharedState, brokered};
@@ -262,6 +263,14 @@ impl BrokerClient {
         };
         let thread = std::thread::Builder::new().name("barge-figures".into());
         thread.spawn(serve).map(drop).map_err(Failure::new)
+    }
+
+    /// Returns the secret of a server that stores none.
+    pub(in crate::serve) fn temporary_key(&self) -> io::Result<[u8; handle_key::LEN]> {
+        match self.ask(&Request::TemporaryKey)? {
+            (Reply::Key { key }, _) => Ok(key),
+            (other, _) => Err(unexpected(&other)),
+        }
     }
 
     /// Hands `connections` over to the process that replaces this one.

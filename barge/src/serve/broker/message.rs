@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::parts::Part;
 use crate::child::users::{Found, Query};
+use crate::serve::handle_key;
 use crate::serve::live::LiveRequest;
 
 /// A request.
@@ -44,6 +45,8 @@ pub(super) enum Request {
     ConnectCollector { host: String, port: u16 },
     /// Asks for the names of the parts whose figures the status page shows.
     Parts,
+    /// Asks for the secret of a server that stores none.
+    TemporaryKey,
     /// Asks for a socket to pass connections on that continue in another process.
     HandOver,
     /// Asks for a file in memory for the state of such a connection.
@@ -85,4 +88,7 @@ pub(super) enum Reply {
         parts: Vec<Part>,
     },
     Users(Found),
+    Key {
+        key: [u8; handle_key::LEN],
+    },
 }

@@ -292,6 +292,10 @@ impl Responder {
             Request::NfsState => broker.nfs_state().map(descriptor),
             Request::Read { path } => self.open(Path::new(&path), false),
             Request::Create { path } => self.open(Path::new(&path), true),
+            Request::TemporaryKey => {
+                let key = broker.temporary_key;
+                Ok((Reply::Key { key }, None))
+            }
             Request::HandOver => self.hand_over().map(descriptor),
             Request::StateFile => kept::file().map(descriptor),
             Request::TakeOver => self.take_over().map(descriptor),

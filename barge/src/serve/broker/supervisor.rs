@@ -29,6 +29,7 @@ use crate::child::{self, ChildNamespaces, End, message};
 use crate::config::Config;
 use crate::serve::args::ServeArgs;
 use crate::serve::control::{Backend, Controller};
+use crate::serve::handle_key;
 use crate::serve::live::{ErrorCode, Listing, LiveError, LiveRequest};
 use crate::serve::operation::Operation;
 use crate::serve::plan::{self, Plan};
@@ -159,6 +160,8 @@ pub(super) struct Broker {
     /// This server as the active one of several.
     active: OnceLock<Arc<ActiveServer>>,
     upgrade: Upgrade,
+    /// The secret of a server that stores none.
+    pub(super) temporary_key: [u8; handle_key::LEN],
     /// The program by its path: another one may be installed there later.
     program: Option<PathBuf>,
     /// Whether an earlier program has served.
@@ -194,6 +197,10 @@ impl Broker {
     ) -> Result<Arc<Broker>, Failure> {
         let upgraded = taken_over.is_some();
         let mut taken_over = taken_over.unwrap_or_default();
+        let temporary_key = match taken_over.temporary_key {
+            Some(key) => key,
+            None => handle_key::temporary()?,
+        };
         let operation = Operation::new(&plan)?;
         let listen_fds = activation::listen_fds();
         let socket_group = users::socket_group(plan.socket_group.as_deref())?;
@@ -236,6 +243,7 @@ impl Broker {
             failure: Mutex::default(),
             active: OnceLock::new(),
             upgrade: Upgrade::default(),
+            temporary_key,
             program: upgrade::program(),
             upgraded,
             plan,
@@ -624,14 +632,14 @@ impl Broker {
         match (successor, &self.program) {
             (Successor::ServiceManager, _) => {
                 self.stopping.store(true, Ordering::SeqCst);
-                if let Err(error) = upgrade::store(sockets, running) {
+                if let Err(error) = upgrade::store(sockets, running, self.temporary_key) {
                     tracing::error!("connections were not stored: {error}");
                 }
                 "the server has stopped".into()
             }
             (Successor::Program, program) => {
                 let program = program.as_deref().unwrap_or(Path::new("barge"));
-                let error = upgrade::execute(program, &sockets, running);
+                let error = upgrade::execute(program, &sockets, running, self.temporary_key);
                 for (process, (_, sockets)) in self.processes.iter().zip(sockets) {
                     process.responder.restore_sockets(sockets);
                 }

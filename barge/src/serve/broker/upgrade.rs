@@ -25,7 +25,7 @@ use transports::Listener;
 
 use super::kept::KeptDescriptors;
 use super::parts::Part;
-use crate::serve::activation;
+use crate::serve::{activation, handle_key};
 use crate::{Failure, service};
 
 /// The environment variable with the descriptor of the manifest.
@@ -45,11 +45,13 @@ pub(super) struct PartSockets {
 }
 
 /// The description of the descriptors of a program that was executed for an upgrade.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Manifest {
     parts: Vec<PartManifest>,
     /// The configuration, if requests may have changed it.
     running: Option<String>,
+    /// The secret of a server that stores none.
+    temporary_key: [u8; handle_key::LEN],
 }
 
 #[derive(Serialize, Deserialize)]
@@ -77,6 +79,8 @@ pub(in crate::serve) struct TakenOver {
     parts: Vec<(Part, PartSockets)>,
     /// The text of the configuration, if requests may have changed it.
     pub(in crate::serve) running: Option<String>,
+    /// The secret of a server that stores none.
+    pub(super) temporary_key: Option<[u8; handle_key::LEN]>,
 }
 
 impl TakenOver {
@@ -139,8 +143,11 @@ impl TakenOver {
             }
             parts.push((part.part, sockets));
         }
-        let running = manifest.running;
-        Ok(TakenOver { parts, running })
+        Ok(TakenOver {
+            parts,
+            running: manifest.running,
+            temporary_key: Some(manifest.temporary_key),
+        })
     }
 
     /// Removes and returns the sockets of `part`.
@@ -181,9 +188,13 @@ pub(super) fn has_store() -> bool {
 }
 
 /// Passes the sockets of `parts` to the service manager's store. The files of Unix sockets stay.
-pub(super) fn store(parts: Vec<(Part, PartSockets)>, running: Option<String>) -> io::Result<()> {
+pub(super) fn store(
+    parts: Vec<(Part, PartSockets)>,
+    running: Option<String>,
+    key: [u8; handle_key::LEN],
+) -> io::Result<()> {
     let mut duplicates = Vec::new();
-    let manifest = write_manifest(&parts, running, &mut duplicates)?;
+    let manifest = write_manifest(&parts, running, key, &mut duplicates)?;
     let connections = parts.iter().flat_map(|(_, sockets)| &sockets.connections);
     for fd in duplicates.iter().chain(connections.flatten()) {
         service::store(&stored_name(fd.as_raw_fd()), fd.as_fd())?;
@@ -312,9 +323,10 @@ pub(super) fn execute(
     program: &Path,
     parts: &[(Part, PartSockets)],
     running: Option<String>,
+    key: [u8; handle_key::LEN],
 ) -> io::Error {
     let mut duplicates = Vec::new();
-    let manifest = match write_manifest(parts, running, &mut duplicates) {
+    let manifest = match write_manifest(parts, running, key, &mut duplicates) {
         Ok(manifest) => manifest,
         Err(error) => return error,
     };
@@ -345,11 +357,13 @@ pub(super) fn execute(
 fn write_manifest(
     parts: &[(Part, PartSockets)],
     running: Option<String>,
+    temporary_key: [u8; handle_key::LEN],
     duplicates: &mut Vec<OwnedFd>,
 ) -> io::Result<OwnedFd> {
     let mut manifest = Manifest {
+        parts: Vec::new(),
         running,
-        ..Manifest::default()
+        temporary_key,
     };
     for (part, sockets) in parts {
         let mut own = PartManifest {
