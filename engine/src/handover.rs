@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 /// A client's connection, or that of a device's monitor, between two processes.
 #[derive(Debug)]
@@ -29,6 +29,9 @@ pub(crate) struct Handover {
     requested: AtomicBool,
     handed: Mutex<Vec<HandedConnection>>,
     adopted: Mutex<Vec<HandedConnection>>,
+    /// Whether no request is served, as adopted sessions are still being resumed.
+    resuming: Mutex<bool>,
+    resumed: Condvar,
 }
 
 impl Handover {
@@ -50,7 +53,22 @@ impl Handover {
     }
 
     pub(crate) fn adopt(&self, connections: Vec<HandedConnection>) {
+        *self.resuming.lock() = !connections.is_empty();
         self.adopted.lock().extend(connections);
+    }
+
+    /// Ends the waits of [`Handover::wait_until_resumed`].
+    pub(crate) fn end_resuming(&self) {
+        // Those of listeners that no longer exist.
+        self.adopted.lock().clear();
+        *self.resuming.lock() = false;
+        self.resumed.notify_all();
+    }
+
+    /// Waits until all adopted sessions have been resumed.
+    pub(crate) fn wait_until_resumed(&self) {
+        self.resumed
+            .wait_while(&mut self.resuming.lock(), |resuming| *resuming);
     }
 
     /// Removes and returns the adopted connections of the listener `name`.

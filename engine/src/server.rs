@@ -123,7 +123,10 @@ impl Engine {
         let thread = ListenerThread::new(self, name)?;
         std::thread::Builder::new()
             .name("barge-accept".into())
-            .spawn(move || listen(thread.entry.stop_fd()))
+            .spawn(move || {
+                thread.engine.handover.wait_until_resumed();
+                listen(thread.entry.stop_fd());
+            })
             .map(drop)
     }
 
@@ -282,6 +285,7 @@ impl Engine {
             .name(format!("barge-lane-{id}"))
             .stack_size(Engine::STACK)
             .spawn(move || {
+                engine.handover.wait_until_resumed();
                 if engine.stop.is_raised() && !engine.handover.is_requested() {
                     lane.link.end_input();
                 }
@@ -294,6 +298,7 @@ impl Engine {
     /// at once; [`Engine::wait`] waits for the end.
     pub fn stop(&self) {
         self.stop.raise();
+        self.handover.end_resuming();
         self.listeners.stop(None);
         for lane in self.connections.all() {
             lane.link.end_input();
@@ -307,6 +312,7 @@ impl Engine {
     pub fn hand_over(&self) {
         self.handover.request();
         self.stop.raise();
+        self.handover.end_resuming();
         self.listeners.stop(None);
         self.budget().close();
         self.connections.recheck_deadline();
@@ -328,9 +334,16 @@ impl Engine {
     }
 
     /// Takes the connections of another process. Those of a listener that starts later are served
-    /// there. Called before any listener starts.
+    /// there. Called before any listener starts. No connection is accepted and no request served
+    /// until [`Engine::end_resuming`], so that no client gets a lock that a session is about to
+    /// acquire again.
     pub fn adopt(&self, connections: Vec<HandedConnection>) {
         self.handover.adopt(connections);
+    }
+
+    /// Serves clients after all adopted sessions have been resumed.
+    pub fn end_resuming(&self) {
+        self.handover.end_resuming();
     }
 
     /// Removes and returns the adopted connections of the listener `name`.

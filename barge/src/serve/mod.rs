@@ -183,6 +183,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     for endpoint in &mut endpoints {
         endpoint.start(&engine)?;
     }
+    engine.end_resuming();
     if !host.has_restarted() && plan.ready == ReadyFormat::Text {
         announce::print(&endpoints, &exports, &plan, by_default)?;
     }

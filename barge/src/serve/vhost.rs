@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::{Engine, HandedConnection};
+use engine::{Engine, HandedConnection, Queues};
 use transports::{Addr, Listener};
 use vfs::Call;
 use virtqueue::{Device, DeviceConfig, DeviceState, JoinRing, RunEnd, SuspendedDevice};
@@ -81,7 +81,30 @@ impl DeviceState for FuseState {
 enum Monitor {
     New(UnixStream),
     /// An earlier process has served it.
-    Adopted(HandedConnection),
+    Adopted(SuspendedDevice),
+}
+
+/// The guest of a monitor.
+struct Guest {
+    session: Arc<dyn Session>,
+    /// All queues of a device share one session.
+    queues: Arc<Queues>,
+    /// The session's state, if it can be migrated.
+    state: Option<Arc<FuseState>>,
+}
+
+impl Guest {
+    /// Returns the state of its session for another process.
+    fn save(&self) -> io::Result<Vec<u8>> {
+        let Some(state) = &self.state else {
+            let saved = self.session.save_state(&self.queues.call());
+            let why = "its session cannot continue in another process";
+            return saved.ok_or_else(|| io::Error::other(why));
+        };
+        let mut saved = Vec::new();
+        state.session.save_for_successor(&state.call, &mut saved)?;
+        Ok(saved)
+    }
 }
 
 /// A bound socket, and the kind of its devices.
@@ -107,11 +130,53 @@ impl DeviceSocket {
         })
     }
 
-    /// Serves one monitor after another, as virtual machines end and start.
-    fn accept(&self, engine: &Arc<Engine>, stop: BorrowedFd<'_>) {
-        let name = self.listener.addr().to_string();
-        for connection in engine.adopted_at(&name) {
-            if !self.serve_monitor(engine, Monitor::Adopted(connection), &name, stop) {
+    /// Creates the session of a guest, with the state that an earlier process has saved.
+    fn guest(&self, engine: &Arc<Engine>, name: &str, saved: Option<&[u8]>) -> io::Result<Guest> {
+        let created = (self.kind.session)(saved).map_err(io::Error::other)?;
+        let DeviceSession { session, migrates } = created;
+        let queues = engine.queues_at(session.clone(), name);
+        let state = migrates.map(|session| {
+            let call = queues.call();
+            Arc::new(FuseState { session, call })
+        });
+        if let (Some(state), Some(mut saved)) = (&state, saved) {
+            state.session.load_as_successor(&state.call, &mut saved)?;
+        }
+        Ok(Guest {
+            session,
+            queues,
+            state,
+        })
+    }
+
+    /// Resumes the sessions of guests that an earlier process has served at `name`.
+    fn adopt(&self, engine: &Arc<Engine>, name: &str) -> Vec<(Guest, Monitor)> {
+        let resume = |connection: HandedConnection| {
+            let guest = self.guest(engine, name, Some(&connection.session));
+            let guest = guest.inspect_err(|error| {
+                tracing::warn!(addr = name, "connection closed: {error}");
+            });
+            let suspended = SuspendedDevice {
+                state: connection.transport,
+                descriptors: connection.fds,
+            };
+            Some((guest.ok()?, Monitor::Adopted(suspended)))
+        };
+        let adopted = engine.adopted_at(name).into_iter();
+        adopted.filter_map(resume).collect()
+    }
+
+    /// Serves one monitor after another, as virtual machines end and start. The first ones are
+    /// `adopted`.
+    fn accept(
+        &self,
+        engine: &Arc<Engine>,
+        adopted: Vec<(Guest, Monitor)>,
+        name: &str,
+        stop: BorrowedFd<'_>,
+    ) {
+        for (guest, monitor) in adopted {
+            if !self.serve_monitor(engine, Ok(guest), monitor, name, stop) {
                 return;
             }
         }
@@ -119,7 +184,9 @@ impl DeviceSocket {
             match self.listener.accept_socket(stop) {
                 Ok(Some((socket, _))) => {
                     tracing::debug!(addr = name, "virtual machine monitor connected");
-                    if !self.serve_monitor(engine, Monitor::New(socket.into()), &name, stop) {
+                    let guest = self.guest(engine, name, None);
+                    let monitor = Monitor::New(socket.into());
+                    if !self.serve_monitor(engine, guest, monitor, name, stop) {
                         return;
                     }
                 }
@@ -133,11 +200,13 @@ impl DeviceSocket {
     fn serve_monitor(
         &self,
         engine: &Arc<Engine>,
+        guest: io::Result<Guest>,
         monitor: Monitor,
         name: &str,
         stop: BorrowedFd<'_>,
     ) -> bool {
-        if let Err(error) = self.serve_device(engine, monitor, name, stop) {
+        let served = guest.and_then(|guest| self.serve_device(engine, &guest, monitor, name, stop));
+        if let Err(error) = served {
             tracing::warn!(addr = name, "connection closed: {error}");
         }
         !self.options.once && !engine.is_handing_over()
@@ -146,34 +215,24 @@ impl DeviceSocket {
     fn serve_device(
         &self,
         engine: &Arc<Engine>,
+        guest: &Guest,
         monitor: Monitor,
         name: &str,
         stop: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        let saved = match &monitor {
-            Monitor::New(_) => None,
-            Monitor::Adopted(connection) => Some(&connection.session[..]),
-        };
-        // All queues of a device share one session.
-        let created = (self.kind.session)(saved).map_err(io::Error::other)?;
-        let DeviceSession { session, migrates } = created;
-        let queues = engine.queues_at(session.clone(), name);
-        let call = queues.call();
-        let state = migrates.map(|session| {
-            let call = queues.call();
-            Arc::new(FuseState { session, call })
-        });
-        if let (Some(state), Some(mut saved)) = (&state, saved) {
-            state.session.load_as_successor(&state.call, &mut saved)?;
-        }
+        let queues = guest.queues.clone();
         let (affinity, free) = (self.options.affinity.clone(), self.kind.unpinned);
         let drive = move |index, ring| -> io::Result<JoinRing> {
             let queue = queues.start(ring, affinity.processor_of(index, free))?;
             Ok(Box::new(|| queue.cancel_and_join()))
         };
         let (config, drive) = (self.kind.config.clone(), Arc::new(drive));
-        let migration = state.clone().map(|state| state as Arc<dyn DeviceState>);
+        let state = guest.state.clone();
+        let migration = state.map(|state| state as Arc<dyn DeviceState>);
         let mut device = match monitor {
+            Monitor::Adopted(suspended) => {
+                Device::resume(suspended, name, config, drive, migration)?
+            }
             Monitor::New(socket) => {
                 let device = Device::new(socket, name, config, drive)?;
                 match migration {
@@ -181,36 +240,16 @@ impl DeviceSocket {
                     None => device,
                 }
             }
-            Monitor::Adopted(connection) => {
-                let suspended = SuspendedDevice {
-                    state: connection.transport,
-                    descriptors: connection.fds,
-                };
-                Device::resume(suspended, name, config, drive, migration)?
-            }
         };
         // Its end stops all queues.
         if device.run(stop)? == RunEnd::Disconnected || !engine.is_handing_over() {
             return Ok(());
         }
         let suspended = device.suspend()?;
-        let session = match state {
-            Some(state) => {
-                let mut saved = Vec::new();
-                state.session.save_for_successor(&state.call, &mut saved)?;
-                saved
-            }
-            None => {
-                let why = "its session cannot continue in another process";
-                session
-                    .save_state(&call)
-                    .ok_or_else(|| io::Error::other(why))?
-            }
-        };
         engine.hand_over_connection(HandedConnection {
             listener: name.to_owned(),
             peer: name.to_owned(),
-            session,
+            session: guest.save()?,
             transport: suspended.state,
             fds: suspended.descriptors,
         });
@@ -218,13 +257,17 @@ impl DeviceSocket {
     }
 }
 
-/// Serves the monitors that connect until the engine stops.
+/// Serves the monitors that connect until the engine stops, and those that it has adopted.
 pub(super) fn start(engine: &Arc<Engine>, sockets: Vec<DeviceSocket>) -> Result<(), Failure> {
     for socket in sockets {
         let drives = engine.clone();
         let name = socket.listener.addr().to_string();
+        let adopted = socket.adopt(engine, &name);
+        let own = name.clone();
         engine
-            .spawn_listener(&name, move |stop| socket.accept(&drives, stop))
+            .spawn_listener(&name, move |stop| {
+                socket.accept(&drives, adopted, &own, stop);
+            })
             .map_err(Failure::new)?;
     }
     Ok(())
