@@ -201,6 +201,10 @@ impl Session for FakeSession {
         }
     }
 
+    fn save_state(&self, _: &Call) -> Option<Vec<u8>> {
+        Some(STATE.to_vec())
+    }
+
     fn set_message_sender(&self, voice: Arc<dyn MessageSender>) {
         self.0.voices.lock().expect("no panic holds it").push(voice);
     }
@@ -220,7 +224,17 @@ impl Service for FakeService {
         self.0.sessions.fetch_add(1, Ordering::SeqCst);
         Box::new(FakeSession(self.0.clone()))
     }
+
+    fn resume(&self, _: &Call, state: &[u8]) -> Result<Box<dyn Session>, String> {
+        match state == STATE {
+            true => Ok(self.session()),
+            false => Err("expected its state".into()),
+        }
+    }
 }
+
+/// The state of each session for another process.
+const STATE: &[u8] = b"fake";
 
 pub(crate) struct Rig {
     pub(crate) fake: Arc<Fake>,
