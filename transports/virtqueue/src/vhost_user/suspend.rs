@@ -45,9 +45,11 @@ impl Device {
     /// The device cannot run any more afterwards: it continues as another one, which
     /// [`Device::resume`] creates, here or in another process.
     ///
-    /// Returns `ResourceBusy` during a migration, from the start of a transfer of the device's state
-    /// until a queue starts or the result of a load is requested, and `NotConnected` if the
-    /// connection has ended. After an error the device is unchanged and can run again.
+    /// Returns `ResourceBusy` during a migration, from the start of a transfer of the device's
+    /// state until a queue starts or the result of a load is requested, `NotConnected` if the
+    /// connection has ended, and `InvalidData` if the monitor has removed the memory of a queue
+    /// that runs. After an error the device is unchanged, and can run again unless the connection
+    /// has ended.
     pub fn suspend(&mut self) -> io::Result<SuspendedDevice> {
         if self.ended {
             return Err(ErrorKind::NotConnected.into());
