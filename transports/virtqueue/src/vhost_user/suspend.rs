@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
@@ -55,8 +55,7 @@ impl Device {
             return Err(ErrorKind::NotConnected.into());
         }
         let socket = self.socket.try_clone()?;
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let (saved, mut descriptors) = control.suspend()?;
+        let (saved, mut descriptors) = self.control().suspend()?;
         self.ended = true;
         descriptors.insert(0, socket.into());
         Ok(SuspendedDevice {

@@ -515,7 +515,7 @@ fn a_device_that_logs_pages_continues_to_do_so() {
         let refused = resume(copy, requests.serve())
             .map(drop)
             .expect_err("features");
-        assert_eq!(refused.kind(), ErrorKind::Other, "{refused}");
+        assert_eq!(refused.kind(), ErrorKind::InvalidData, "{refused}");
         let state: Arc<dyn DeviceState> = Arc::new(Stateless);
         let device = Device::resume(suspended, "test", config(), requests.serve(), Some(state));
         let device = device.expect("resumed");
@@ -580,6 +580,7 @@ fn other_parts_are_refused() {
             saved.regions = vec![saved.regions[0]; 510];
         });
         state("another feature", &|saved| saved.features |= 1);
+        state("another feature", &|saved| saved.acked_features |= 1);
         state("an empty region", &|saved| saved.regions[0].size = 0);
         for at in [
             (|region| &mut region.guest) as fn(&mut SavedRegion) -> &mut u64,
