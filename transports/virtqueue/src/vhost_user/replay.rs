@@ -44,7 +44,7 @@ pub(super) fn handler(
     let mut replay = |request: u32, body: &[u8]| {
         let header = [request, 1, body.len() as u32].map(u32::to_ne_bytes);
         ours.write_all(&[header.as_flattened(), body].concat())?;
-        // The handler accepts every message of this kind, the device only those that it offers.
+        // These messages fail only if the device does not offer the features.
         let refused = |_| invalid("features that this device offers");
         handler.handle_request().map_err(refused)
     };
