@@ -130,8 +130,8 @@ fn serve(ring: &dyn Ring) {
     ring.signal();
 }
 
-/// Returns inputs with valid states: of a device without a guest, and of one whose guest has started
-/// a queue.
+/// Returns inputs with valid states: of a device without a guest, and of one whose guest has
+/// started a queue.
 pub fn suspended() -> [Vec<u8>; 2] {
     let input = |device: &mut Device, kinds: &[u8]| {
         let suspended = device.suspend().expect("suspended");

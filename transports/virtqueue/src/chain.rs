@@ -1,6 +1,6 @@
 //! A request and its reply in the guest's memory.
 //!
-//! This is the only unsafe file of the crate: it copies from and to that memory.
+//! This file is unsafe because it copies from and to that memory.
 
 #![allow(unsafe_code)]
 

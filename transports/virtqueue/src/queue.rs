@@ -990,6 +990,26 @@ mod tests {
         assert!(running.kick.is_ready(PollFlags::IN));
     }
 
+    /// The same pipe for one start after another, each of which leaves kicks in it.
+    #[test]
+    fn kicks_of_earlier_starts_are_read() {
+        let memory = memory();
+        let (kick, guest) = rustix::pipe::pipe().expect("a pipe");
+        let full = Event::new(guest).expect("an event");
+        for _ in 0..40 {
+            let mock = MockSplitQueue::create(memory.map_ref(), GuestAddress(START), 16);
+            let queue: Queue = mock.create_queue().expect("a queue");
+            let again = kick.try_clone().expect("a descriptor");
+            let running = RunningQueue::new("test".into(), queue, memory.clone(), again, None);
+            let running = running.expect("running");
+            for _ in 1..RunningQueue::MAX_UNREAD {
+                assert!(full.is_ready(PollFlags::OUT), "the pipe is full");
+                full.signal();
+                assert!(running.wait(true).expect("not broken"));
+            }
+        }
+    }
+
     #[test]
     fn a_stop_ends_the_waiting_and_nothing_more_is_taken() {
         let memory = memory();

@@ -178,9 +178,9 @@ impl Device {
     }
 
     /// Peeks at the next message, or the end of the stream, and returns the request's number as
-    /// well. The complete message must be available:
-    /// monitors send each with one call. Returns an error if it has more than [`MAX_FILES`]
-    /// descriptors: the handler would lose its header, and wait for another one without `stop`.
+    /// well. The complete message must be available: monitors send each with one call. Returns an
+    /// error if it has more than [`MAX_FILES`] descriptors: the handler would lose its header, and
+    /// wait for another one without `stop`.
     fn peek(&self) -> io::Result<(Option<u32>, ControlEvent)> {
         /// The maximum size that the handler accepts.
         const MOST: usize = 4096;

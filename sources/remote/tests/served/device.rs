@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use vfs::{AttrMask, Cx, Errno, Export, FileSystem, Mode, Name, Op, OpenFlags};
 use vfs_testkit::context::{ok, pattern};
 use vfs_testkit::{Profile, TestSubject, clock};
-use virtqueue::{Device, DeviceConfig, JoinRing, RunEnd};
+use virtqueue::{Device, DeviceConfig, JoinRing, RunEnd, ServeRing};
 use wire::payload::{SlicePayload, SliceSink};
 
 use crate::landing::with_cx;
@@ -158,6 +159,99 @@ fn a_driver_that_sleeps_in_read_is_woken_when_the_device_ends() {
     assert!(with_cx(|cx| root.statfs(cx)).is_ok());
     shared.end();
     assert!(with_cx(|cx| root.statfs(cx)).is_err());
+}
+
+/// The device is suspended and another one continues, while a client writes and reads files.
+#[test]
+fn a_mount_continues_on_other_devices() {
+    const TIMES: usize = 30;
+    const THREADS: usize = 4;
+    let server = Server::new(
+        Arc::new(Export::new("", Memory::new(clock()))),
+        Options::default(),
+    );
+    let engine = Engine::new(Tuning::default()).expect("an engine");
+    let queues = engine.queues(Arc::new(server.session()));
+    let drive: Arc<ServeRing> = Arc::new(move |_, ring| -> io::Result<JoinRing> {
+        let queue = queues.start(ring, None)?;
+        Ok(Box::new(|| queue.cancel_and_join()))
+    });
+    let config = || DeviceConfig {
+        queues: 3,
+        features: 0,
+        config_space: Vec::new(),
+    };
+    let (socket, theirs) = UnixStream::pair().expect("a socket pair");
+    let event = || eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+    let (stop, last) = (event(), AtomicBool::new(false));
+    let files = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let first = Device::new(theirs, "test", config(), drive.clone()).expect("a device");
+        let devices = scope.spawn(|| {
+            let mut device = first;
+            while device.run(stop.as_fd()).expect("no error") == RunEnd::Stopped {
+                rustix::io::read(&stop, &mut [0; 8]).expect("read");
+                let suspended = device.suspend().expect("suspended");
+                drop(device);
+                device = Device::resume(suspended, "test", config(), drive.clone(), None)
+                    .expect("resumed");
+            }
+        });
+        let options = virtiofs::Options {
+            queues: 2,
+            depth: 16,
+            waiting: WaitMode::Interrupts,
+            ..virtiofs::Options::default()
+        };
+        let mount = RemoteFuse::mount(socket, options).expect("mounted");
+        let clients: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (mount, last, files) = (mount.clone(), &last, &files);
+                scope.spawn(move || {
+                    for round in 0.. {
+                        let name = format!("{thread}-{round}");
+                        check_file(&*mount, &name, (thread + round) as u64);
+                        files.fetch_add(1, Ordering::SeqCst);
+                        if last.load(Ordering::SeqCst) {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..TIMES {
+            let before = files.load(Ordering::SeqCst);
+            while files.load(Ordering::SeqCst) < before + THREADS {
+                std::thread::yield_now();
+            }
+            rustix::io::write(&stop, &1u64.to_ne_bytes()).expect("an event");
+        }
+        last.store(true, Ordering::SeqCst);
+        for client in clients {
+            client.join().expect("no panic");
+        }
+        // The end of the connection.
+        drop(mount);
+        devices.join().expect("no panic");
+    });
+    engine.stop();
+}
+
+/// Creates a file, writes it, and reads it back.
+fn check_file(fs: &dyn FileSystem, file: &str, seed: u64) {
+    let data = pattern(40_000, seed);
+    let mode = Mode::without_umask(0o600);
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let file = with_cx(|cx| {
+        let name = ok(Name::new(file.as_bytes()));
+        ok(ok(fs.root(cx)).create(cx, name, flags, mode)).1
+    });
+    let written = with_cx(|cx| file.write(cx, 0, &mut SlicePayload::new(&data)));
+    assert_eq!(written, Ok(data.len()));
+    let mut read = vec![0; data.len()];
+    let len = with_cx(|cx| file.read(cx, 0, read.len(), &mut SliceSink::new(&mut read)));
+    assert_eq!(len, Ok(data.len()));
+    assert_eq!(read, data);
 }
 
 #[test]

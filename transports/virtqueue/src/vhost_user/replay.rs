@@ -18,6 +18,7 @@ use rustix::io::DupFlags;
 use vhost::vhost_user::BackendReqHandler;
 
 use super::Control;
+use super::format::invalid;
 
 /// The negotiation of a connection so far.
 pub(super) struct Negotiation {
@@ -29,7 +30,7 @@ pub(super) struct Negotiation {
 }
 
 /// Creates a handler for the monitor connected to `socket` that continues after this negotiation.
-/// Returns an error if `control` refuses the features.
+/// Returns `InvalidData` if `control` refuses the features.
 pub(super) fn handler(
     control: Arc<Mutex<Control>>,
     socket: &UnixStream,
@@ -43,7 +44,8 @@ pub(super) fn handler(
     let mut replay = |request: u32, body: &[u8]| {
         let header = [request, 1, body.len() as u32].map(u32::to_ne_bytes);
         ours.write_all(&[header.as_flattened(), body].concat())?;
-        let refused = |error: vhost::vhost_user::Error| io::Error::other(error.to_string());
+        // These messages fail only if the device does not offer the features.
+        let refused = |_| invalid("features that this device offers");
         handler.handle_request().map_err(refused)
     };
     if negotiation.features_requested {

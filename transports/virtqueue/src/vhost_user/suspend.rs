@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
@@ -45,16 +45,17 @@ impl Device {
     /// The device cannot run any more afterwards: it continues as another one, which
     /// [`Device::resume`] creates, here or in another process.
     ///
-    /// Returns `ResourceBusy` during a migration, from the start of a transfer of the device's state
-    /// until a queue starts or the result of a load is requested, and `NotConnected` if the
-    /// connection has ended. After an error the device is unchanged and can run again.
+    /// Returns `ResourceBusy` during a migration, from the start of a transfer of the device's
+    /// state until a queue starts or the result of a load is requested, `NotConnected` if the
+    /// connection has ended, and `InvalidData` if the monitor has removed the memory of a queue
+    /// that runs. After an error the device is unchanged, and can run again unless the connection
+    /// has ended.
     pub fn suspend(&mut self) -> io::Result<SuspendedDevice> {
         if self.ended {
             return Err(ErrorKind::NotConnected.into());
         }
         let socket = self.socket.try_clone()?;
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let (saved, mut descriptors) = control.suspend()?;
+        let (saved, mut descriptors) = self.control().suspend()?;
         self.ended = true;
         descriptors.insert(0, socket.into());
         Ok(SuspendedDevice {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Ring};
-use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
+use vhost::vhost_user::{VhostUserBackendReqHandlerMut, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VringConfigData};
 
 use super::super::{ControlEvent, JoinRing, RunEnd};
@@ -515,7 +515,7 @@ fn a_device_that_logs_pages_continues_to_do_so() {
         let refused = resume(copy, requests.serve())
             .map(drop)
             .expect_err("features");
-        assert_eq!(refused.kind(), ErrorKind::Other, "{refused}");
+        assert_eq!(refused.kind(), ErrorKind::InvalidData, "{refused}");
         let state: Arc<dyn DeviceState> = Arc::new(Stateless);
         let device = Device::resume(suspended, "test", config(), requests.serve(), Some(state));
         let device = device.expect("resumed");
@@ -580,6 +580,7 @@ fn other_parts_are_refused() {
             saved.regions = vec![saved.regions[0]; 510];
         });
         state("another feature", &|saved| saved.features |= 1);
+        state("another feature", &|saved| saved.acked_features |= 1);
         state("an empty region", &|saved| saved.regions[0].size = 0);
         for at in [
             (|region| &mut region.guest) as fn(&mut SavedRegion) -> &mut u64,
@@ -644,7 +645,6 @@ fn other_parts_are_refused() {
 
 #[test]
 fn a_device_that_is_being_migrated_is_not_suspended() {
-    const SET_DEVICE_STATE_FD: u32 = 42;
     const CHECK_DEVICE_STATE: u32 = 43;
     ends(|| {
         let (device, mut monitor) = device(idle());
@@ -659,7 +659,6 @@ fn a_device_that_is_being_migrated_is_not_suspended() {
         let save = vhost::vhost_user::message::VhostTransferStateDirection::SAVE;
         let stopped = vhost::vhost_user::message::VhostTransferStatePhase::STOPPED;
         let started = {
-            use vhost::vhost_user::VhostUserBackendReqHandlerMut;
             device
                 .control()
                 .set_device_state_fd(save, stopped, writer.into())
@@ -685,12 +684,28 @@ fn a_device_that_is_being_migrated_is_not_suspended() {
             stop.set();
             device.join().expect("no panic");
         });
-        let _ = SET_DEVICE_STATE_FD;
         // The guest may continue at the destination.
         refused(&mut device);
         // It continues here.
         device.control().resume();
         device.suspend().expect("suspended");
+    });
+}
+
+#[test]
+fn features_of_the_connection_outlast_a_reset() {
+    ends(|| {
+        let (mut device, socket) = device(idle());
+        let driver = connected(&mut device, socket, VERSION_1);
+        device.control().reset_device().expect("reset");
+        let suspended = device.suspend().expect("suspended");
+        let device = resume(suspended, idle()).expect("resumed");
+        let control = device.control();
+        assert_eq!(control.features, 0);
+        assert_ne!(control.acked_features & VERSION_1, 0);
+        assert!(control.reply_ack() && control.features_requested);
+        assert!(control.queues.iter().all(|slot| slot.running.is_none()));
+        drop((control, driver));
     });
 }
 
