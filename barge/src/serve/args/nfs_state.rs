@@ -13,6 +13,9 @@ use etcd::Endpoints;
 use crate::Failure;
 use crate::serve::recovery::etcd::Settings;
 
+/// The default of `--nfs-state-ttl` in seconds.
+const DEFAULT_TTL: u16 = 10;
+
 #[derive(Args)]
 pub(crate) struct StateArgs {
     /// Keys in etcd for the state of NFS, to share it with standby servers
@@ -23,13 +26,13 @@ pub(crate) struct StateArgs {
     /// directories.
     #[arg(long, value_name = "URL", requires = "nfs", value_parser = UrlParser)]
     nfs_state: Option<Endpoints>,
-    /// Time to live of the active server's lease, seconds
+    /// Time to live of the active server's lease, seconds [default: 10]
     ///
     /// A standby server takes over that long after the active one ends without a message. A server
     /// that does not reach etcd for three quarters of it no longer answers, and then ends.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "nfs_state",
+    #[arg(long, value_name = "SECONDS", requires = "nfs_state",
           value_parser = clap::value_parser!(u16).range(2..=120))]
-    nfs_state_ttl: u16,
+    nfs_state_ttl: Option<u16>,
     /// Authorities of etcd's certificates, PEM; its use means TLS
     #[arg(long, value_name = "FILE", requires = "nfs_state")]
     nfs_state_ca: Option<PathBuf>,
@@ -83,7 +86,7 @@ impl StateArgs {
         };
         let settings = Settings {
             endpoints,
-            ttl: Duration::from_secs(self.nfs_state_ttl.into()),
+            ttl: Duration::from_secs(self.nfs_state_ttl.unwrap_or(DEFAULT_TTL).into()),
             ca: self.nfs_state_ca.clone(),
             client: self.nfs_state_cert.clone().zip(self.nfs_state_key.clone()),
             auth: self.nfs_state_auth.clone(),
