@@ -42,6 +42,10 @@ pub(crate) struct Lane {
     notifier: Mutex<Option<Arc<Notifier>>>,
     /// Whether the client is gone, so that replies are discarded.
     disconnected: AtomicBool,
+    /// Whether the connection continues in another process.
+    hands_over: AtomicBool,
+    /// Messages that are served there, as they were interrupted here without an effect.
+    unserved: Mutex<Vec<u8>>,
     pub(crate) tuning: Tuning,
     stats: LaneStats,
     /// The last field, so that its drop, which reports the end of the connection, follows that of
@@ -137,6 +141,10 @@ pub(crate) struct Message {
     lane: Arc<Lane>,
     id: u64,
     bytes: DetachedMessage,
+    /// Whether another process serves it if it is interrupted.
+    put_back: AtomicBool,
+    /// Whether its client has cancelled it: then it is answered, and not put back.
+    client_cancels: AtomicBool,
 }
 
 pub(crate) type StreamRequest = Request<Message>;
@@ -155,6 +163,12 @@ impl Job for Message {
         let served = lane.serve(&request.call, Patience::Full, &frame, out);
         out.set_expected(0);
         match served {
+            Ok(ServeOutcome::Done)
+                if request.job.is_to_put_back() && lane.session.was_interrupted(&request.call) =>
+            {
+                out.clear();
+                lane.unserved.lock().extend_from_slice(bytes);
+            }
             Ok(ServeOutcome::Done) => {}
             Ok(ServeOutcome::Parked) => return RunOutcome::Parked,
             Ok(ServeOutcome::WouldBlock) => lane.fail(&"a request would block where it may wait"),
@@ -205,9 +219,24 @@ impl Entry for Message {
         self.bytes.len()
     }
 
+    fn put_back(&self) {
+        let hands_over = self.lane.hands_over.load(Ordering::SeqCst);
+        self.put_back.store(hands_over, Ordering::SeqCst);
+    }
+
+    fn note_client_cancel(&self) {
+        self.client_cancels.store(true, Ordering::SeqCst);
+    }
+
     fn may_start(&self) -> bool {
         let lane = &self.lane;
         !lane.is_congested() && (lane.is_disconnected() || !lane.exceeds_share())
+    }
+}
+
+impl Message {
+    fn is_to_put_back(&self) -> bool {
+        self.put_back.load(Ordering::SeqCst) && !self.client_cancels.load(Ordering::SeqCst)
     }
 }
 
@@ -245,6 +274,8 @@ impl Lane {
             ),
             notifier: Mutex::default(),
             disconnected: AtomicBool::new(false),
+            hands_over: AtomicBool::new(false),
+            unserved: Mutex::default(),
             tuning,
             admission,
         });
@@ -317,7 +348,14 @@ impl Lane {
 
     fn request(self: &Arc<Self>, id: u64, bytes: DetachedMessage) -> Arc<StreamRequest> {
         let lane = self.clone();
-        let request = Request::new(self.stats().start_time(), Message { lane, id, bytes });
+        let message = Message {
+            lane,
+            id,
+            bytes,
+            put_back: AtomicBool::new(false),
+            client_cancels: AtomicBool::new(false),
+        };
+        let request = Request::new(self.stats().start_time(), message);
         request.call.note_export(self.inline.export_number());
         request
     }
@@ -574,6 +612,15 @@ impl Lane {
 
     pub(crate) fn has_backlog(&self) -> bool {
         !self.output().backlog.is_empty()
+    }
+
+    /// Interrupts requests that wait, so that another process serves them, and waits until all
+    /// others are answered. Returns the messages.
+    pub(crate) fn interrupt_waiting(&self) -> io::Result<Vec<u8>> {
+        self.hands_over.store(true, Ordering::SeqCst);
+        self.in_flight.cancel_all_from_now_on();
+        self.drain()?;
+        Ok(std::mem::take(&mut self.unserved.lock()))
     }
 
     /// Waits until no request is in flight and all output is sent.

@@ -75,16 +75,17 @@ pub(crate) fn find_owner(peer: &Peer) {
     }
 }
 
-/// Waits until everything in flight is answered. Returns the connection, or `None` if it cannot
-/// continue in another process.
+/// Waits until everything in flight is answered or interrupted. Returns the connection, or `None`
+/// if it cannot continue in another process.
 fn hand_over(lane: &Lane, input: Vec<u8>) -> Option<HandedConnection> {
-    lane.drain().ok()?;
+    let mut transport = lane.interrupt_waiting().ok()?;
+    transport.extend(input);
     Some(HandedConnection {
         listener: lane.listener().to_owned(),
         peer: lane.link.peer().to_owned(),
         fds: vec![lane.link.socket()?],
         session: lane.session.save_state(&lane.inline)?,
-        transport: input,
+        transport,
     })
 }
 

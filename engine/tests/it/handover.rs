@@ -130,6 +130,25 @@ fn connections_of_other_listeners_and_with_another_state_are_closed() {
 }
 
 #[test]
+fn a_request_that_waits_is_served_in_the_other_process() {
+    let first = Rig::new(Tuning::default());
+    let addr = listen(&first, "waits");
+    let client = dial(&addr).expect("connected");
+    client.send(&[3, 1, b'p'], true).expect("sent");
+    first.fake.await_reached(1);
+    let handed = hand_over(&first, || {});
+    assert_eq!(handed[0].transport, [3, 1, b'p']);
+    let second = Rig::new(Tuning::default());
+    second.fake.open(1);
+    second.engine.adopt(handed);
+    listen(&second, "waits");
+    second.engine.end_resuming();
+    assert_eq!(receive(&client), [3, 1, b'p']);
+    second.engine.stop();
+    second.engine.wait();
+}
+
+#[test]
 fn a_request_that_is_not_answered_in_time_ends_its_connection() {
     let tuning = Tuning {
         grace: Duration::from_millis(20),

@@ -171,11 +171,14 @@ impl Responder {
         socket_group: Option<u32>,
         sockets: PartSockets,
     ) -> Responder {
+        // Those at other addresses are closed.
+        let known = |((addr, _), _): &(_, Listener)| permitted.addrs.contains_key(addr);
+        let listeners = sockets.listeners.into_iter().filter(known).collect();
         Responder {
             permitted: Mutex::new(permitted),
             reloading: Mutex::default(),
             socket_group,
-            listeners: Mutex::new(sockets.listeners.into_iter().collect()),
+            listeners: Mutex::new(listeners),
             kept: Mutex::new(Kept::Complete(sockets.connections)),
         }
     }
@@ -196,12 +199,16 @@ impl Responder {
 
     /// Returns a socket over which the process hands connections over, once.
     fn hand_over(&self) -> io::Result<OwnedFd> {
+        let mut kept = self.kept.lock();
+        if matches!(*kept, Kept::Arriving(_)) {
+            return Err(refused());
+        }
         let (here, there) = message::pair()?;
         let most = usize::try_from(sys::limits::descriptors() / 2).unwrap_or(usize::MAX);
         let receive = move || kept::receive(here.as_fd(), most);
         let thread = std::thread::Builder::new().name("barge-kept".into());
         let receiving = thread.spawn(receive)?;
-        *self.kept.lock() = Kept::Arriving(receiving);
+        *kept = Kept::Arriving(receiving);
         Ok(there)
     }
 
@@ -296,6 +303,7 @@ impl Responder {
                 let key = broker.temporary_key;
                 Ok((Reply::Key { key }, None))
             }
+            Request::HandOver | Request::StateFile if !broker.is_handing_over() => Err(refused()),
             Request::HandOver => self.hand_over().map(descriptor),
             Request::StateFile => kept::file().map(descriptor),
             Request::TakeOver => self.take_over().map(descriptor),

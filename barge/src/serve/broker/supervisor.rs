@@ -583,6 +583,11 @@ impl Broker {
         }
     }
 
+    /// Returns whether processes hand their connections over.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.upgrade.is_in_progress()
+    }
+
     /// Returns the error if connections cannot be handed over now.
     fn check_may_hand_over(&self) -> Result<(), LiveError> {
         let refused = |why| Err(LiveError::new(ErrorCode::RestartRequired, why));

@@ -198,6 +198,10 @@ impl Session for Connection {
         }
     }
 
+    fn was_interrupted(&self, call: &Call) -> bool {
+        call.noted_error() == Errno::EINTR.raw()
+    }
+
     fn save_state(&self, call: &Call) -> Option<Vec<u8>> {
         self.state(call)
             .inspect_err(|why| {

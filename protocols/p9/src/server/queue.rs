@@ -73,6 +73,10 @@ impl Session for QueueConnection {
         self.0.vocabulary()
     }
 
+    fn was_interrupted(&self, call: &Call) -> bool {
+        self.0.was_interrupted(call)
+    }
+
     fn save_state(&self, call: &Call) -> Option<Vec<u8>> {
         self.0.save_state(call)
     }
