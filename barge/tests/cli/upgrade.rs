@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use p9::message::{HEADER, Header};
+use p9::numbers::{LockFlags, lock_kind, lock_status};
 use p9::{Dialect, Fid, Names, Rmessage, Tag, Tmessage, Uid};
 use rustix::process::{Pid, Signal, kill_process};
 use sys::inherit::keep_on_exec;
@@ -50,13 +51,18 @@ impl Client {
             newfid: Client::FILE,
             names: Names::new(&[b"f"]),
         });
-        let (fid, flags) = (Client::FILE, 0);
+        let (fid, flags) = (Client::FILE, 2);
         client.rpc(&Tmessage::Lopen { fid, flags });
         client
     }
 
     /// Sends a request, and returns the reply, which is no error.
     fn rpc(&mut self, request: &Tmessage<'_>) -> Vec<u8> {
+        self.send(request);
+        self.reply()
+    }
+
+    fn send(&mut self, request: &Tmessage<'_>) {
         let tag = match request {
             Tmessage::Version { .. } => Tag::NONE,
             _ => Tag(7),
@@ -64,6 +70,9 @@ impl Client {
         let mut message = Vec::new();
         request.encode(Dialect::Linux, tag, &mut message);
         self.socket.write_all(&message).expect("sent");
+    }
+
+    fn reply(&mut self) -> Vec<u8> {
         let mut reply = vec![0; HEADER];
         self.socket.read_exact(&mut reply).expect("a reply");
         let size = Header::decode(&reply).expect("a header").size as usize;
@@ -72,6 +81,28 @@ impl Client {
         let (_, decoded) = Rmessage::decode(Dialect::Linux, &reply).expect("a reply");
         assert!(!matches!(decoded, Rmessage::Lerror { .. }), "{decoded:?}");
         reply
+    }
+
+    /// Sends a request to lock or unlock the open file, which waits.
+    fn send_lock(&mut self, kind: u8) {
+        self.send(&Tmessage::Lock {
+            fid: Client::FILE,
+            kind,
+            flags: LockFlags::BLOCK.bits(),
+            start: 0,
+            length: 0,
+            proc_id: 1,
+            client_id: b"client",
+        });
+    }
+
+    /// Returns the status of the reply to such a request.
+    fn lock_status(&mut self) -> u8 {
+        let reply = self.reply();
+        match Rmessage::decode(Dialect::Linux, &reply) {
+            Ok((_, Rmessage::Lock { status })) => status,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Reads the open file.
@@ -195,7 +226,6 @@ fn clients_and_changes_outlive_upgrades_by_request_and_by_signal() {
                 ![serving, served.id()].contains(&served.serving_id())
             });
         }
-        println!("{}", fixture.log());
         assert_eq!((one.read(), two.read()), ("a".into(), "b".into()));
         programs.push(program_of(served.id()));
     }
@@ -210,6 +240,41 @@ fn clients_and_changes_outlive_upgrades_by_request_and_by_signal() {
     assert!(served.stop().success());
     let left = ["9p", "control", "pid"].map(|name| fixture.at(name).exists());
     assert_eq!(left, [false; 3], "{}", fixture.log());
+}
+
+#[test]
+fn a_request_that_waits_for_a_lock_gets_it_after_an_upgrade() {
+    let fixture = Fixture::new();
+    let served = ServerProcess::run(fixture.serve(&[]));
+    let [mut holder, mut waiter] = [(); 2].map(|()| Client::connect(&fixture.at("9p"), b"a"));
+    holder.send_lock(lock_kind::WRLCK);
+    assert_eq!(holder.lock_status(), lock_status::SUCCESS);
+    waiter.send_lock(lock_kind::WRLCK);
+    // The lock is held, and the other client waits.
+    wait_until("a request waits", || {
+        let clients = stdout_of(&fixture.ctl(&["clients", "--json"]));
+        let clients: serde_json::Value = serde_json::from_str(&clients).expect("JSON");
+        let clients = clients["clients"].as_array().expect("a list").iter();
+        clients
+            .filter_map(|one| one["in_flight"].as_u64())
+            .sum::<u64>()
+            == 1
+    });
+    stdout_of(&fixture.ctl(&["upgrade"]));
+    println!("{}", fixture.log());
+    holder.send_lock(lock_kind::UNLCK);
+    assert_eq!(holder.lock_status(), lock_status::SUCCESS);
+    assert_eq!(
+        waiter.lock_status(),
+        lock_status::SUCCESS,
+        "{}",
+        fixture.log()
+    );
+    holder.send_lock(lock_kind::RDLCK);
+    waiter.send_lock(lock_kind::UNLCK);
+    assert_eq!(waiter.lock_status(), lock_status::SUCCESS);
+    assert_eq!(holder.lock_status(), lock_status::SUCCESS);
+    assert!(served.stop().success());
 }
 
 #[test]
