@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use wire::SavedState;
 
 /// A client's connection, or that of a device's monitor, between two processes.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub struct HandedConnection {
     /// The name of its peer, for logs.
     pub peer: String,
     /// The state of its session ([`wire::Session::save_state`]).
-    pub session: Vec<u8>,
+    pub session: SavedState,
     /// The state of its transport: of a stream the bytes that were received and not served, of a
     /// device that of its queues.
     pub transport: Vec<u8>,

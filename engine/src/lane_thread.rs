@@ -79,12 +79,13 @@ pub(crate) fn find_owner(peer: &Peer) {
 /// continue in another process.
 fn hand_over(lane: &Lane, input: Vec<u8>) -> Option<HandedConnection> {
     lane.drain().ok()?;
+    let socket = lane.link.socket()?;
     Some(HandedConnection {
         listener: lane.listener().to_owned(),
         peer: lane.link.peer().to_owned(),
-        fds: vec![lane.link.socket()?],
         session: lane.session.save_state(&lane.inline)?,
         transport: input,
+        fds: vec![socket],
     })
 }
 

@@ -12,7 +12,7 @@ use transports::{Link, Listener, StreamLink};
 use vfs::memory::MemoryBudget;
 use vfs::peer::{PeerKey, Refusals};
 use vfs::{Call, Origin, Peer, Trust};
-use wire::Session;
+use wire::{SavedState, Session};
 
 use crate::connection_limits::{Admission, ConnectionLimits, ConnectionRefusals};
 use crate::handover::{HandedConnection, Handover};
@@ -35,7 +35,7 @@ pub trait Service: Send + Sync {
     /// Continues the session of a client of another process, which has saved `state`
     /// ([`Session::save_state`]). `call` is a call of the client. Returns the reason if that is not
     /// possible: the connection is closed then.
-    fn resume(&self, call: &Call, state: &[u8]) -> Result<Box<dyn Session>, String> {
+    fn resume(&self, call: &Call, state: &SavedState) -> Result<Box<dyn Session>, String> {
         let _ = (call, state);
         Err("its session cannot continue in another process".into())
     }

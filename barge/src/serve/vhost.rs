@@ -10,7 +10,7 @@ use engine::{Engine, HandedConnection};
 use transports::{Addr, Listener};
 use vfs::Call;
 use virtqueue::{Device, DeviceConfig, DeviceState, JoinRing, RunEnd, SuspendedDevice};
-use wire::Session;
+use wire::{SavedState, Session};
 
 use super::args::device::{Affinity, SocketArg};
 use super::endpoint::{BindContext, EndpointEntry};
@@ -37,7 +37,7 @@ pub(super) struct DeviceKind {
 
 /// Creates the session of a device, with a saved state if there is one.
 pub(super) type CreateSession =
-    Box<dyn Fn(Option<&[u8]>) -> Result<DeviceSession, String> + Send + Sync>;
+    Box<dyn Fn(Option<&SavedState>) -> Result<DeviceSession, String> + Send + Sync>;
 
 /// The session of a device.
 pub(super) struct DeviceSession {
@@ -152,7 +152,7 @@ impl DeviceSocket {
     ) -> io::Result<()> {
         let saved = match &monitor {
             Monitor::New(_) => None,
-            Monitor::Adopted(connection) => Some(&connection.session[..]),
+            Monitor::Adopted(connection) => Some(&connection.session),
         };
         // All queues of a device share one session.
         let created = (self.kind.session)(saved).map_err(io::Error::other)?;
@@ -163,8 +163,8 @@ impl DeviceSocket {
             let call = queues.call();
             Arc::new(FuseState { session, call })
         });
-        if let (Some(state), Some(mut saved)) = (&state, saved) {
-            state.session.load_as_successor(&state.call, &mut saved)?;
+        if let (Some(state), Some(saved)) = (&state, saved) {
+            state.session.load_as_successor(&state.call, saved)?;
         }
         let (affinity, free) = (self.options.affinity.clone(), self.kind.unpinned);
         let drive = move |index, ring| -> io::Result<JoinRing> {
@@ -195,11 +195,7 @@ impl DeviceSocket {
         }
         let suspended = device.suspend()?;
         let session = match state {
-            Some(state) => {
-                let mut saved = Vec::new();
-                state.session.save_for_successor(&state.call, &mut saved)?;
-                saved
-            }
+            Some(state) => state.session.save_for_successor(&state.call)?,
             None => {
                 let why = "its session cannot continue in another process";
                 session
