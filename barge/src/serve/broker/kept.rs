@@ -140,7 +140,9 @@ fn parse(state: OwnedFd, mut fds: Vec<OwnedFd>) -> io::Result<HandedConnection> 
     let head: Head = serde_json::from_slice(head)?;
     let (session, transport) = rest.split_at_checked(head.session).ok_or_else(invalid)?;
     if fds.len() < head.fds {
-        return Err(io::Error::other("a descriptor is missing"));
+        return Err(io::Error::other(
+            "a descriptor is missing, as after a disconnection",
+        ));
     }
     let files = fds.split_off(head.fds);
     Ok(HandedConnection {
