@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex};
+use wire::SavedState;
 
 /// A client's connection, or that of a device's monitor, between two processes.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub struct HandedConnection {
     /// The name of its peer, for logs.
     pub peer: String,
     /// The state of its session ([`wire::Session::save_state`]).
-    pub session: Vec<u8>,
+    pub session: SavedState,
     /// The state of its transport: of a stream the bytes that were received and not served, of a
     /// device that of its queues.
     pub transport: Vec<u8>,
@@ -23,11 +24,25 @@ pub struct HandedConnection {
     pub fds: Vec<OwnedFd>,
 }
 
+/// A connection that is served no more, and whose state has not been saved.
+pub struct FrozenConnection {
+    /// See [`HandedConnection::listener`].
+    pub listener: String,
+    /// See [`HandedConnection::peer`].
+    pub peer: String,
+    /// See [`HandedConnection::transport`].
+    pub transport: Vec<u8>,
+    /// See [`HandedConnection::fds`].
+    pub fds: Vec<OwnedFd>,
+    /// Saves the state of its session, and drops that. Returns `None` if it cannot continue.
+    pub save: Box<dyn FnOnce() -> Option<SavedState> + Send>,
+}
+
 /// The connections that an engine hands over, and those that it has adopted.
 #[derive(Default)]
 pub(crate) struct Handover {
     requested: AtomicBool,
-    handed: Mutex<Vec<HandedConnection>>,
+    frozen: Mutex<Vec<FrozenConnection>>,
     adopted: Mutex<Vec<HandedConnection>>,
     /// Whether no request is served, as adopted sessions are still being resumed.
     resuming: Mutex<bool>,
@@ -44,12 +59,23 @@ impl Handover {
         self.requested.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn add(&self, connection: HandedConnection) {
-        self.handed.lock().push(connection);
+    pub(crate) fn add(&self, connection: FrozenConnection) {
+        self.frozen.lock().push(connection);
     }
 
-    pub(crate) fn take(&self) -> Vec<HandedConnection> {
-        std::mem::take(&mut self.handed.lock())
+    /// Saves the states of all connections.
+    pub(crate) fn save(&self) -> Vec<HandedConnection> {
+        let frozen = std::mem::take(&mut *self.frozen.lock());
+        let save = |connection: FrozenConnection| {
+            Some(HandedConnection {
+                session: (connection.save)()?,
+                listener: connection.listener,
+                peer: connection.peer,
+                transport: connection.transport,
+                fds: connection.fds,
+            })
+        };
+        frozen.into_iter().filter_map(save).collect()
     }
 
     pub(crate) fn adopt(&self, connections: Vec<HandedConnection>) {

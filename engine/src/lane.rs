@@ -29,7 +29,7 @@ use vfs::memory::{MemoryBudget, Need, Purpose, Reservation};
 
 /// The part of a lane that its own thread and the workers share.
 pub(crate) struct Lane {
-    pub(crate) session: Box<dyn Session>,
+    pub(crate) session: Arc<dyn Session>,
     pub(crate) link: Box<dyn Link>,
     pub(crate) peer: Arc<Peer>,
     /// The call of requests that are served inline, which cannot be cancelled.
@@ -250,7 +250,7 @@ impl Lane {
 
     pub(crate) fn new(
         link: Box<dyn Link>,
-        session: Box<dyn Session>,
+        session: Arc<dyn Session>,
         workers: Arc<Workers>,
         tuning: Tuning,
         peer: Arc<Peer>,

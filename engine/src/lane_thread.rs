@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use tracing::trace_span;
 use transports::{Frame, Interest, Outbox, Poller, Ready};
 use vfs::memory::{Need, Purpose, Reservation};
-use vfs::{Origin, Peer};
+use vfs::{Call, Origin, Peer};
 use wire::{Malformed, Role, ServeOutcome};
 
 use crate::connection_limits::Throttles;
-use crate::handover::{HandedConnection, Handover};
+use crate::handover::{FrozenConnection, Handover};
 use crate::inline_budget::InlineBudget;
 use crate::input::Input;
 use crate::lane::{ExcessMeter, Lane, invalid, timed_out};
@@ -50,7 +50,7 @@ pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal, handover: &Handover, rece
     match thread.run() {
         Ok(End::Closed) => {}
         Ok(End::HandedOver(input)) => {
-            if let Some(connection) = hand_over(lane, input) {
+            if let Some(connection) = freeze(lane, input) {
                 return handover.add(connection);
             }
         }
@@ -77,15 +77,16 @@ pub(crate) fn find_owner(peer: &Peer) {
 
 /// Waits until everything in flight is answered or interrupted. Returns the connection, or `None`
 /// if it cannot continue in another process.
-fn hand_over(lane: &Lane, input: Vec<u8>) -> Option<HandedConnection> {
+fn freeze(lane: &Lane, input: Vec<u8>) -> Option<FrozenConnection> {
     let mut transport = lane.interrupt_waiting().ok()?;
     transport.extend(input);
-    Some(HandedConnection {
+    let (session, peer) = (lane.session.clone(), lane.peer.clone());
+    Some(FrozenConnection {
         listener: lane.listener().to_owned(),
         peer: lane.link.peer().to_owned(),
-        fds: vec![lane.link.socket()?],
-        session: lane.session.save_state(&lane.inline)?,
         transport,
+        fds: vec![lane.link.socket()?],
+        save: Box::new(move || session.save_state(&Call::detached().with_peer(peer))),
     })
 }
 

@@ -12,10 +12,10 @@ use transports::{Link, Listener, StreamLink};
 use vfs::memory::MemoryBudget;
 use vfs::peer::{PeerKey, Refusals};
 use vfs::{Call, Origin, Peer, Trust};
-use wire::Session;
+use wire::{SavedState, Session};
 
 use crate::connection_limits::{Admission, ConnectionLimits, ConnectionRefusals};
-use crate::handover::{HandedConnection, Handover};
+use crate::handover::{FrozenConnection, HandedConnection, Handover};
 use crate::kick_watcher::KickWatcher;
 use crate::lane::Lane;
 use crate::lane_thread;
@@ -35,7 +35,7 @@ pub trait Service: Send + Sync {
     /// Continues the session of a client of another process, which has saved `state`
     /// ([`Session::save_state`]). `call` is a call of the client. Returns the reason if that is not
     /// possible: the connection is closed then.
-    fn resume(&self, call: &Call, state: &[u8]) -> Result<Box<dyn Session>, String> {
+    fn resume(&self, call: &Call, state: &SavedState) -> Result<Box<dyn Session>, String> {
         let _ = (call, state);
         Err("its session cannot continue in another process".into())
     }
@@ -272,7 +272,7 @@ impl Engine {
         let id = admission.id();
         let lane = Lane::new(
             link,
-            session,
+            session.into(),
             self.workers.clone(),
             self.tuning,
             peer,
@@ -324,13 +324,15 @@ impl Engine {
     }
 
     /// Adds a connection to those that are handed over.
-    pub fn hand_over_connection(&self, connection: HandedConnection) {
+    pub fn hand_over_connection(&self, connection: FrozenConnection) {
         self.handover.add(connection);
     }
 
-    /// Removes and returns the connections that were handed over so far.
+    /// Saves the states of the connections that are handed over, and returns them. Called after
+    /// [`Engine::wait`]: a session holds its locks until all are frozen, so that none of them gets a
+    /// lock of another one that is to continue.
     pub fn handed_over(&self) -> Vec<HandedConnection> {
-        self.handover.take()
+        self.handover.save()
     }
 
     /// Takes the connections of another process. Those of a listener that starts later are served

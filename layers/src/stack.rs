@@ -4,6 +4,7 @@
 //! The kind of a node cannot change, so layers are not asked for it.
 
 use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +76,10 @@ impl<L: Layer> FileSystem for LayeredFs<L> {
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>> {
         let node = self.layer.resolve(&*self.inner, cx, handle)?;
         Ok(wrap_node(&self.layer, node))
+    }
+
+    fn adopt(&self, file: BorrowedFd<'_>) -> Result<Arc<dyn Node>> {
+        self.inner.adopt(file)
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

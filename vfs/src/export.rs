@@ -1,6 +1,7 @@
 //! File systems, their capabilities, and exports.
 
 use core::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::lock::LockTable;
@@ -18,6 +19,13 @@ pub trait FileSystem: Send + Sync {
     /// Returns the node whose [`Node::handle`] returned `handle`, perhaps before a restart. Returns
     /// `ESTALE` if the node no longer exists or the handle is forged.
     fn resolve(&self, cx: &Cx<'_>, handle: &Handle) -> Result<Arc<dyn Node>>;
+
+    /// Returns a node for `file`, an open file of this tree, perhaps of another process and without
+    /// a name: [`FileSystem::resolve`] finds the file by its handle as long as the node lives.
+    /// Returns `EOPNOTSUPP` if the tree has no files of the host.
+    fn adopt(&self, _file: BorrowedFd<'_>) -> Result<Arc<dyn Node>> {
+        Err(Errno::EOPNOTSUPP)
+    }
 
     /// Makes everything durable: syncfs(2).
     fn sync(&self, cx: &Cx<'_>) -> Result<()>;

@@ -1,4 +1,5 @@
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use vfs::{Call, Errno, Patience, Payload, Result as Answered};
@@ -86,13 +87,24 @@ pub trait Session: Send + Sync {
     /// Called when no message is being served, and none is served afterwards. The state is valid
     /// once this session is dropped, which closes its files and releases its locks. May block.
     /// `call` is one of the connection's.
-    fn save_state(&self, _call: &Call) -> Option<Vec<u8>> {
+    fn save_state(&self, _call: &Call) -> Option<SavedState> {
         None
     }
 
     /// Provides a channel for messages without a request: called once, before the first message, if
     /// the transport supports them. Most protocols have no such messages.
     fn set_message_sender(&self, _voice: Arc<dyn MessageSender>) {}
+}
+
+/// The state of a session on its way to another process ([`Session::save_state`]).
+#[derive(Debug, Default)]
+pub struct SavedState {
+    /// The state itself, which the other process loads.
+    pub bytes: Vec<u8>,
+    /// Descriptors of open files without a name, in the order in which the state mentions them:
+    /// the other process finds their nodes with these. Some at the end may be missing, and such
+    /// files are lost then.
+    pub files: Vec<OwnedFd>,
 }
 
 /// A protocol's names for its requests and errors.

@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::{Engine, HandedConnection, Queues};
+use engine::{Engine, FrozenConnection, HandedConnection, Queues};
 use transports::{Addr, Listener};
 use vfs::Call;
 use virtqueue::{Device, DeviceConfig, DeviceState, JoinRing, RunEnd, SuspendedDevice};
-use wire::Session;
+use wire::{SavedState, Session};
 
 use super::args::device::{Affinity, SocketArg};
 use super::endpoint::{BindContext, EndpointEntry};
@@ -37,7 +37,7 @@ pub(super) struct DeviceKind {
 
 /// Creates the session of a device, with a saved state if there is one.
 pub(super) type CreateSession =
-    Box<dyn Fn(Option<&[u8]>) -> Result<DeviceSession, String> + Send + Sync>;
+    Box<dyn Fn(Option<&SavedState>) -> Result<DeviceSession, String> + Send + Sync>;
 
 /// The session of a device.
 pub(super) struct DeviceSession {
@@ -95,15 +95,15 @@ struct Guest {
 
 impl Guest {
     /// Returns the state of its session for another process.
-    fn save(&self) -> io::Result<Vec<u8>> {
-        let Some(state) = &self.state else {
-            let saved = self.session.save_state(&self.queues.call());
-            let why = "its session cannot continue in another process";
-            return saved.ok_or_else(|| io::Error::other(why));
-        };
-        let mut saved = Vec::new();
-        state.session.save_for_successor(&state.call, &mut saved)?;
-        Ok(saved)
+    fn save(&self) -> io::Result<SavedState> {
+        match &self.state {
+            Some(state) => state.session.save_for_successor(&state.call),
+            None => {
+                let saved = self.session.save_state(&self.queues.call());
+                let why = "its session cannot continue in another process";
+                saved.ok_or_else(|| io::Error::other(why))
+            }
+        }
     }
 }
 
@@ -131,7 +131,12 @@ impl DeviceSocket {
     }
 
     /// Creates the session of a guest, with the state that an earlier process has saved.
-    fn guest(&self, engine: &Arc<Engine>, name: &str, saved: Option<&[u8]>) -> io::Result<Guest> {
+    fn guest(
+        &self,
+        engine: &Arc<Engine>,
+        name: &str,
+        saved: Option<&SavedState>,
+    ) -> io::Result<Guest> {
         let created = (self.kind.session)(saved).map_err(io::Error::other)?;
         let DeviceSession { session, migrates } = created;
         let queues = engine.queues_at(session.clone(), name);
@@ -139,8 +144,8 @@ impl DeviceSocket {
             let call = queues.call();
             Arc::new(FuseState { session, call })
         });
-        if let (Some(state), Some(mut saved)) = (&state, saved) {
-            state.session.load_as_successor(&state.call, &mut saved)?;
+        if let (Some(state), Some(saved)) = (&state, saved) {
+            state.session.load_as_successor(&state.call, saved)?;
         }
         Ok(Guest {
             session,
@@ -205,7 +210,7 @@ impl DeviceSocket {
         name: &str,
         stop: BorrowedFd<'_>,
     ) -> bool {
-        let served = guest.and_then(|guest| self.serve_device(engine, &guest, monitor, name, stop));
+        let served = guest.and_then(|guest| self.serve_device(engine, guest, monitor, name, stop));
         if let Err(error) = served {
             tracing::warn!(addr = name, "connection closed: {error}");
         }
@@ -215,7 +220,7 @@ impl DeviceSocket {
     fn serve_device(
         &self,
         engine: &Arc<Engine>,
-        guest: &Guest,
+        guest: Guest,
         monitor: Monitor,
         name: &str,
         stop: BorrowedFd<'_>,
@@ -246,12 +251,17 @@ impl DeviceSocket {
             return Ok(());
         }
         let suspended = device.suspend()?;
-        engine.hand_over_connection(HandedConnection {
+        let own = name.to_owned();
+        engine.hand_over_connection(FrozenConnection {
             listener: name.to_owned(),
             peer: name.to_owned(),
-            session: guest.save()?,
             transport: suspended.state,
             fds: suspended.descriptors,
+            save: Box::new(move || {
+                let saved = guest.save();
+                let lost = |error| tracing::warn!(addr = own, "connection closed: {error}");
+                saved.map_err(lost).ok()
+            }),
         });
         Ok(())
     }

@@ -278,6 +278,29 @@ fn a_request_that_waits_for_a_lock_gets_it_after_an_upgrade() {
 }
 
 #[test]
+fn an_open_file_that_was_removed_outlives_an_upgrade() {
+    let fixture = Fixture::new();
+    let share = fixture.at("a");
+    let served = ServerProcess::run(fixture.serve(&[]));
+    let mut client = Client::connect(&fixture.at("9p"), b"a");
+    fs::remove_file(share.join("f")).expect("removed");
+    fs::write(share.join("f"), "new").expect("written");
+    for _ in 0..2 {
+        stdout_of(&fixture.ctl(&["upgrade"]));
+        assert_eq!(client.read(), "a", "{}", fixture.log());
+        wait_until("only the serving process has it open", || {
+            !crate::mount::holds_removed(served.id(), &share)
+        });
+    }
+    assert_eq!(Client::connect(&fixture.at("9p"), b"a").read(), "new");
+    drop(client);
+    wait_until("it is closed", || {
+        !crate::mount::holds_removed(served.serving_id(), &share)
+    });
+    assert!(served.stop().success());
+}
+
+#[test]
 fn an_upgrade_that_fails_leaves_the_server_and_its_clients_as_they_are() {
     let fixture = Fixture::new();
     let served = ServerProcess::run(fixture.serve(&[]));

@@ -10,8 +10,8 @@ use engine::{Engine, Service, Tuning};
 use transports::{StreamLink, pair};
 use vfs::{Call, Errno, Patience};
 use wire::{
-    ClientInfo, Incoming, Malformed, MessageSender, Outgoing, Role, ServeOutcome, Session,
-    Vocabulary,
+    ClientInfo, Incoming, Malformed, MessageSender, Outgoing, Role, SavedState, ServeOutcome,
+    Session, Vocabulary,
 };
 
 /// The length of the reply to `l` in bytes.
@@ -201,8 +201,11 @@ impl Session for FakeSession {
         }
     }
 
-    fn save_state(&self, _: &Call) -> Option<Vec<u8>> {
-        Some(STATE.to_vec())
+    fn save_state(&self, _: &Call) -> Option<SavedState> {
+        Some(SavedState {
+            bytes: STATE.to_vec(),
+            files: Vec::new(),
+        })
     }
 
     fn set_message_sender(&self, voice: Arc<dyn MessageSender>) {
@@ -225,8 +228,8 @@ impl Service for FakeService {
         Box::new(FakeSession(self.0.clone()))
     }
 
-    fn resume(&self, _: &Call, state: &[u8]) -> Result<Box<dyn Session>, String> {
-        match state == STATE {
+    fn resume(&self, _: &Call, state: &SavedState) -> Result<Box<dyn Session>, String> {
+        match state.bytes == STATE {
             true => Ok(self.session()),
             false => Err("expected its state".into()),
         }

@@ -30,8 +30,9 @@ fn hand_over(rig: &Rig, meanwhile: impl FnOnce()) -> Vec<HandedConnection> {
     rig.engine.hand_over();
     meanwhile();
     rig.engine.wait();
+    let handed = rig.engine.handed_over();
     rig.fake.await_no_session();
-    rig.engine.handed_over()
+    handed
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn connections_of_other_listeners_and_with_another_state_are_closed() {
     }
     let mut handed = hand_over(&first, || {});
     handed[0].listener = "unix:/elsewhere".into();
-    handed[1].session = Vec::new();
+    handed[1].session.bytes.clear();
     let second = Rig::new(Tuning::default());
     second.engine.adopt(handed);
     listen(&second, "closed");

@@ -7,7 +7,8 @@ use std::sync::{Arc, LazyLock};
 
 use vfs::{Call, Caller, Cx, Errno, Patience, Result};
 use wire::{
-    Incoming, Malformed, Outgoing, Reader, RequestTarget, Role, ServeOutcome, Session, Vocabulary,
+    Incoming, Malformed, Outgoing, Reader, RequestTarget, Role, SavedState, ServeOutcome, Session,
+    Vocabulary,
 };
 
 use crate::Disk;
@@ -217,8 +218,8 @@ struct Segment {
 
 impl Session for Device {
     /// All that it needs is in the requests.
-    fn save_state(&self, _call: &Call) -> Option<Vec<u8>> {
-        Some(Vec::new())
+    fn save_state(&self, _call: &Call) -> Option<SavedState> {
+        Some(SavedState::default())
     }
 
     fn frame(&self, head: &[u8]) -> std::result::Result<Option<usize>, Malformed> {

@@ -257,6 +257,10 @@ impl FileSystem for HostDir {
         self.client_node(cx, node)
     }
 
+    fn adopt(&self, file: BorrowedFd<'_>) -> Result<Arc<dyn Node>> {
+        HostDir::adopt(self, file)
+    }
+
     /// Syncs the root's file system and those below it that are in use.
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         self.root.device().allow_disk_wait(cx.patience)?;

@@ -2,8 +2,12 @@
 //! keeps their descriptors and reads nothing.
 //!
 //! Each descriptor is passed in a packet with the position of its connection. The first one of a
-//! connection is a file with its state, the second one the connection itself.
+//! connection is a file with its state, and the next ones are the connection's own; the state has
+//! their number. Then come those of open files without a name, which are only kept until the
+//! session has been resumed. They are sent after the other descriptors of all connections, so that
+//! a limit costs files before it costs connections.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use engine::HandedConnection;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
+use wire::SavedState;
 
 use crate::child::message;
 
@@ -25,7 +30,10 @@ const MAX_STATE: u64 = 1 << 30;
 struct Head {
     listener: String,
     peer: String,
+    /// The length of the session's state in bytes.
     session: usize,
+    /// The number of the connection's own descriptors.
+    fds: usize,
 }
 
 /// Sends `connections` to the broker. `file` returns a new file in memory, which the filter of
@@ -35,11 +43,22 @@ pub(super) fn send(
     connections: Vec<HandedConnection>,
     file: impl Fn() -> io::Result<OwnedFd>,
 ) -> io::Result<()> {
+    let mut files = Vec::new();
     for (position, connection) in connections.into_iter().enumerate() {
         let state = write(&connection, file()?)?;
         for fd in std::iter::once(&state).chain(&connection.fds) {
             message::send(socket, &position, Some(fd.as_fd()))?;
         }
+        files.extend(
+            connection
+                .session
+                .files
+                .into_iter()
+                .map(|file| (position, file)),
+        );
+    }
+    for (position, file) in files {
+        message::send(socket, &position, Some(file.as_fd()))?;
     }
     Ok(())
 }
@@ -56,24 +75,22 @@ pub(super) fn pass_on(socket: BorrowedFd<'_>, kept: &KeptDescriptors) -> io::Res
 
 /// Receives descriptors until the other end is closed, and `most` at most.
 pub(super) fn receive(socket: BorrowedFd<'_>, most: usize) -> KeptDescriptors {
-    let mut kept: KeptDescriptors = Vec::new();
-    let mut last = None;
+    let mut kept: BTreeMap<usize, Vec<OwnedFd>> = BTreeMap::new();
+    let mut is_complete = false;
     for _ in 0..most {
         match message::receive::<usize>(socket) {
-            Ok((position, Some(fd))) => {
-                if last.replace(position) != Some(position) {
-                    kept.push(Vec::new());
-                }
-                if let Some(own) = kept.last_mut() {
-                    own.push(fd);
-                }
-            }
+            Ok((position, Some(fd))) => kept.entry(position).or_default().push(fd),
             // An error other than the end is one of the process, whose connections are lost.
-            Ok((_, None)) | Err(_) => return kept,
+            Ok((_, None)) | Err(_) => {
+                is_complete = true;
+                break;
+            }
         }
     }
-    tracing::warn!("connections beyond the limit of {most} descriptors are closed");
-    kept
+    if !is_complete {
+        tracing::warn!("files and connections beyond the limit of {most} descriptors are closed");
+    }
+    kept.into_values().collect()
 }
 
 /// Returns the connections of `kept`. Logs those whose state is invalid, and closes them.
@@ -99,18 +116,19 @@ fn write(connection: &HandedConnection, file: OwnedFd) -> io::Result<OwnedFd> {
     let head = Head {
         listener: connection.listener.clone(),
         peer: connection.peer.clone(),
-        session: connection.session.len(),
+        session: connection.session.bytes.len(),
+        fds: connection.fds.len(),
     };
     let mut file = File::from(file);
     let head = serde_json::to_vec(&head)?;
     file.write_all(&(head.len() as u32).to_le_bytes())?;
-    for part in [&head, &connection.session, &connection.transport] {
+    for part in [&head, &connection.session.bytes, &connection.transport] {
         file.write_all(part)?;
     }
     Ok(file.into())
 }
 
-fn parse(state: OwnedFd, fds: Vec<OwnedFd>) -> io::Result<HandedConnection> {
+fn parse(state: OwnedFd, mut fds: Vec<OwnedFd>) -> io::Result<HandedConnection> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let mut file = File::from(state);
     file.rewind()?;
@@ -121,10 +139,19 @@ fn parse(state: OwnedFd, fds: Vec<OwnedFd>) -> io::Result<HandedConnection> {
     let (head, rest) = rest.split_at_checked(len).ok_or_else(invalid)?;
     let head: Head = serde_json::from_slice(head)?;
     let (session, transport) = rest.split_at_checked(head.session).ok_or_else(invalid)?;
+    if fds.len() < head.fds {
+        return Err(io::Error::other(
+            "a descriptor is missing, as after a disconnection",
+        ));
+    }
+    let files = fds.split_off(head.fds);
     Ok(HandedConnection {
         listener: head.listener,
         peer: head.peer,
-        session: session.to_vec(),
+        session: SavedState {
+            bytes: session.to_vec(),
+            files,
+        },
         transport: transport.to_vec(),
         fds,
     })
@@ -134,12 +161,29 @@ fn parse(state: OwnedFd, fds: Vec<OwnedFd>) -> io::Result<HandedConnection> {
 mod tests {
     use super::*;
 
+    fn file_of(contents: &str) -> OwnedFd {
+        let mut file = File::from(file().expect("a file"));
+        file.write_all(contents.as_bytes()).expect("written");
+        file.into()
+    }
+
+    fn contents_of(fd: &OwnedFd) -> String {
+        let mut file = File::from(fd.try_clone().expect("a descriptor"));
+        file.rewind().expect("a file");
+        let mut contents = String::new();
+        file.read_to_string(&mut contents).expect("read");
+        contents
+    }
+
     fn handed() -> HandedConnection {
         let (fd, _) = message::pair().expect("a pair");
         HandedConnection {
             listener: "unix:/a".into(),
             peer: "tcp:10.0.0.1:700".into(),
-            session: vec![1, 2, 3],
+            session: SavedState {
+                bytes: vec![1, 2, 3],
+                files: vec![file_of("one"), file_of("another")],
+            },
             transport: vec![4],
             fds: vec![fd],
         }
@@ -148,14 +192,13 @@ mod tests {
     #[test]
     fn connections_arrive_with_their_descriptors() {
         let (here, there) = message::pair().expect("a pair");
-        let two = HandedConnection {
-            listener: "unix:/b".into(),
-            ..handed()
-        };
+        let mut two = handed();
+        two.listener = "unix:/b".into();
+        two.session.files = vec![file_of("the second's")];
         send(here.as_fd(), vec![handed(), two], file).expect("sent");
         drop(here);
         let kept = receive(there.as_fd(), 100);
-        assert_eq!(kept.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(kept.iter().map(Vec::len).collect::<Vec<_>>(), [4, 3]);
         let (here, there) = message::pair().expect("a pair");
         pass_on(here.as_fd(), &kept).expect("sent");
         drop(here);
@@ -169,10 +212,32 @@ mod tests {
             (&expected.listener, &expected.peer)
         );
         assert_eq!(
-            (&one.session, &one.transport),
-            (&expected.session, &expected.transport)
+            (&one.session.bytes, &one.transport),
+            (&expected.session.bytes, &expected.transport)
         );
+        assert_eq!(one.fds.len(), 1);
         assert_eq!((two.listener.as_str(), two.fds.len()), ("unix:/b", 1));
+        let files = |connection: &HandedConnection| -> Vec<_> {
+            connection.session.files.iter().map(contents_of).collect()
+        };
+        assert_eq!(files(one), ["one", "another"]);
+        assert_eq!(files(two), ["the second's"]);
+    }
+
+    #[test]
+    fn a_limit_costs_files_before_connections() {
+        for (most, kept_files) in [(4, [0, 0]), (5, [1, 0]), (7, [2, 1])] {
+            let (here, there) = message::pair().expect("a pair");
+            send(here.as_fd(), vec![handed(), handed()], file).expect("sent");
+            let all = connections(receive(there.as_fd(), most));
+            let files: Vec<_> = all.iter().map(|one| one.session.files.len()).collect();
+            assert_eq!(files, kept_files, "{most} descriptors");
+            assert!(all.iter().all(|one| one.fds.len() == 1));
+        }
+        let (here, there) = message::pair().expect("a pair");
+        send(here.as_fd(), vec![handed(), handed()], file).expect("sent");
+        let all = connections(receive(there.as_fd(), 3));
+        assert_eq!(all.len(), 1, "one without its own descriptor is closed");
     }
 
     #[test]
@@ -188,10 +253,12 @@ mod tests {
             file.read_to_end(&mut bytes).expect("read");
             bytes
         };
-        for len in 0..whole.len() - 1 {
-            let mut file = File::from(file().expect("a file"));
-            file.write_all(&whole[..len]).expect("written");
-            assert!(parse(file.into(), Vec::new()).is_err(), "{len} bytes");
+        for len in 0..=whole.len() {
+            let state = File::from(file().expect("a file"));
+            (&state).write_all(&whole[..len]).expect("written");
+            let parsed = parse(state.into(), handed().fds);
+            // The state of the transport is what follows that of the session.
+            assert_eq!(parsed.is_ok(), len >= whole.len() - 1, "{len} bytes");
         }
         let (here, there) = message::pair().expect("a pair");
         send(here.as_fd(), vec![handed(), handed()], file).expect("sent");

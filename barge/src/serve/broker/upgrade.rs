@@ -116,8 +116,8 @@ impl TakenOver {
         Ok(taken.map_or_else(ignored, Some))
     }
 
-    /// Returns those of a manifest, whose descriptors `take` returns. Connections without all of
-    /// them are closed.
+    /// Returns those of a manifest, whose descriptors `take` returns. Those of a connection after a
+    /// missing one are closed: its open files, or the connection too.
     fn read(
         manifest: OwnedFd,
         mut take: impl FnMut(i32) -> io::Result<OwnedFd>,
@@ -138,8 +138,8 @@ impl TakenOver {
             for fds in part.connections {
                 // All of them, as each is one of this process.
                 let fds: Vec<_> = fds.into_iter().map(&mut take).collect();
-                let connection: io::Result<_> = fds.into_iter().collect();
-                sockets.connections.extend(connection);
+                let present = fds.into_iter().map_while(Result::ok);
+                sockets.connections.push(present.collect());
             }
             parts.push((part.part, sockets));
         }

@@ -207,7 +207,11 @@ impl Service for NinePService {
         Box::new(self.0.session())
     }
 
-    fn resume(&self, call: &Call, state: &[u8]) -> Result<Box<dyn wire::Session>, String> {
+    fn resume(
+        &self,
+        call: &Call,
+        state: &wire::SavedState,
+    ) -> Result<Box<dyn wire::Session>, String> {
         match self.0.resume(call, state) {
             Ok(session) => Ok(Box::new(session)),
             Err(error) => Err(error.to_string()),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use engine::Engine;
 use vfs::{Call, Export};
 use virtqueue::DeviceConfig;
+use wire::SavedState;
 
 use super::p9::NinePServer;
 use crate::Failure;
@@ -49,7 +50,7 @@ impl Virtio9p {
                 self.p9.server_of(Arc::new(SingleExport(only)))
             }
         };
-        let session = move |saved: Option<&[u8]>| {
+        let session = move |saved: Option<&SavedState>| {
             let session = match saved {
                 None => server.queue_session(),
                 Some(state) => server

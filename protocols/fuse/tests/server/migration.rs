@@ -13,6 +13,7 @@ use fuse::numbers::{ROOT_ID, lock_kind};
 use fuse::server::{Migration, MigrationMode, MigrationOnError, Options, Server};
 use hostdir::HostDir;
 use vfs::{Call, Errno, Export};
+use wire::SavedState;
 
 use crate::net::{Net, lookup, server};
 
@@ -242,6 +243,63 @@ fn a_removed_file_matters_only_while_it_is_open() {
         assert_eq!(moved.read(open.fh, 0, 1), Err(Errno::EBADF));
         assert_eq!(moved.read(kept.fh, 0, 1), Ok(vec![]));
     }
+}
+
+#[test]
+fn a_successor_continues_with_open_files_that_were_removed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = || serving(dir.path(), Migration::default());
+    let net = Net::on(&server());
+    let (half, half_open) = net.create(ROOT_ID, "half");
+    net.write(half_open.fh, 0, b"half").expect("written");
+    net.ok(half.nodeid, &lock(half_open.fh, 7, lock_kind::WRLCK));
+    let (log, _) = net.create(ROOT_ID, "log");
+    let log_open = net.open(log.nodeid, RDWR | 0o2000);
+    let (kept, kept_open) = net.create(ROOT_ID, "kept");
+    // By the client, and by a program of the host.
+    unlink(&net, "half");
+    fs::write(dir.path().join("new"), b"another").expect("written");
+    fs::rename(dir.path().join("new"), dir.path().join("log")).expect("renamed");
+    let call = Call::detached();
+    let state = net.session.save_for_successor(&call).expect("saved");
+    assert_eq!(state.files.len(), 2, "one of each file");
+    drop(net);
+
+    let net = Net::silent(&server());
+    let loaded = net.session.load_as_successor(&call, &state);
+    loaded.expect("loaded");
+    // This session has them open itself.
+    let bytes = state.bytes.clone();
+    drop(state);
+    assert_eq!(net.read(half_open.fh, 0, 99), Ok(b"half".to_vec()));
+    net.write(half_open.fh, 4, b"done").expect("written");
+    assert_eq!(net.read(half_open.fh, 0, 99), Ok(b"halfdone".to_vec()));
+    net.write(log_open.fh, 0, b"line").expect("written");
+    assert_eq!(net.read(log_open.fh, 0, 99), Ok(b"line".to_vec()));
+    assert_eq!(net.getattr(half.nodeid).nlink, 0);
+    let other = lock(half_open.fh, 8, lock_kind::WRLCK);
+    assert_eq!(net.err(half.nodeid, &other), Errno::EAGAIN, "it is locked");
+    let replaced = fs::read(dir.path().join("log")).expect("read");
+    assert_eq!(replaced, b"another");
+
+    // A monitor's migration does not keep them.
+    let error = save(&net).expect_err("they are open").to_string();
+    assert!(error.contains(&half.nodeid.to_string()), "{error}");
+
+    // Without the descriptors, only these files are lost.
+    drop(net);
+    let net = Net::silent(&server());
+    let (state, files) = (bytes, Vec::new());
+    let state = SavedState {
+        bytes: state,
+        files,
+    };
+    let loaded = net.session.load_as_successor(&call, &state);
+    loaded.expect("loaded");
+    assert_eq!(net.err(half.nodeid, &R::Readlink {}), Errno::ESTALE);
+    assert_eq!(net.read(half_open.fh, 0, 1), Err(Errno::EBADF));
+    assert_eq!(net.read(kept_open.fh, 0, 1), Ok(vec![]));
+    assert_eq!(net.lookup(ROOT_ID, "kept").nodeid, kept.nodeid);
 }
 
 #[test]

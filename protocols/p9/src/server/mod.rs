@@ -42,8 +42,8 @@ use std::sync::LazyLock;
 
 use vfs::{Call, Errno, Patience};
 use wire::{
-    Buffered, ClientInfo, Incoming, Malformed, Outgoing, RequestTarget, Role, ServeOutcome,
-    Session, Vocabulary,
+    Buffered, ClientInfo, Incoming, Malformed, Outgoing, RequestTarget, Role, SavedState,
+    ServeOutcome, Session, Vocabulary,
 };
 
 use self::request::{RequestContext, error_reply};
@@ -202,7 +202,7 @@ impl Session for Connection {
         call.noted_error() == Errno::EINTR.raw()
     }
 
-    fn save_state(&self, call: &Call) -> Option<Vec<u8>> {
+    fn save_state(&self, call: &Call) -> Option<SavedState> {
         self.state(call)
             .inspect_err(|why| {
                 tracing::warn!(

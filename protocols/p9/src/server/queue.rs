@@ -8,7 +8,9 @@
 use std::ops::Range;
 
 use vfs::{Call, Patience, Payload};
-use wire::{ClientInfo, Incoming, Malformed, Outgoing, Role, ServeOutcome, Session, Vocabulary};
+use wire::{
+    ClientInfo, Incoming, Malformed, Outgoing, Role, SavedState, ServeOutcome, Session, Vocabulary,
+};
 
 use super::HandoverError;
 use super::connection::{Connection, Server};
@@ -28,7 +30,7 @@ impl Server {
     pub fn resume_queue_session(
         &self,
         call: &Call,
-        state: &[u8],
+        state: &SavedState,
     ) -> std::result::Result<QueueConnection, HandoverError> {
         self.resume(call, state).map(QueueConnection)
     }
@@ -77,7 +79,7 @@ impl Session for QueueConnection {
         self.0.was_interrupted(call)
     }
 
-    fn save_state(&self, call: &Call) -> Option<Vec<u8>> {
+    fn save_state(&self, call: &Call) -> Option<SavedState> {
         self.0.save_state(call)
     }
 

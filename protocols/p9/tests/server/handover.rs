@@ -12,7 +12,7 @@ use p9::{Dialect, Extension, Fid, Rmessage, Stat, Tag, Tmessage as T};
 use vfs::peer::{Origin, Owner};
 use vfs::{Call, Caller, Errno, Export, FileSystem, Groups, Peer, Trust};
 use vfs_testkit::{Lasting, clock};
-use wire::Session;
+use wire::{SavedState, Session};
 
 use crate::linux::locks::{RDLCK, UNLCK, WRLCK, lock, status};
 use crate::linux::{
@@ -59,20 +59,36 @@ fn of_host(dir: &Path, no_kernel_handles: bool) -> Server {
 }
 
 fn save(net: &Net) -> Option<Vec<u8>> {
-    net.session.save_state(&Call::detached())
+    let saved = net.session.save_state(&Call::detached())?;
+    Some(saved.bytes)
+}
+
+fn save_with_files(net: &Net) -> SavedState {
+    net.session.save_state(&Call::detached()).expect("saved")
 }
 
 fn resume(server: &Server, state: &[u8]) -> Result<Net, HandoverError> {
+    resume_with_files(server, &without_files(state))
+}
+
+fn resume_with_files(server: &Server, state: &SavedState) -> Result<Net, HandoverError> {
     let session = server.resume(&Call::detached(), state)?;
     Ok(Net::of(session, Dialect::Linux, 1 << 16))
 }
 
+fn without_files(state: &[u8]) -> SavedState {
+    SavedState {
+        bytes: state.to_vec(),
+        files: Vec::new(),
+    }
+}
+
 /// Ends the session, and continues it at another server.
 fn hand_over(net: Net, server: &Server) -> Net {
-    let state = save(&net).expect("saved");
+    let state = save_with_files(&net);
     let dialect = net.dialect;
     drop(net);
-    let mut net = resume(server, &state).expect("continued");
+    let mut net = resume_with_files(server, &state).expect("continued");
     net.dialect = dialect;
     net
 }
@@ -413,7 +429,7 @@ fn a_lock_that_another_client_has_taken_ends_the_session() {
 }
 
 #[test]
-fn a_removed_file_is_stale_unless_it_is_open() {
+fn a_removed_file_is_stale() {
     for by_name in [false, true] {
         let dir = tempfile::tempdir().expect("a directory");
         let one = of_host(dir.path(), by_name);
@@ -467,10 +483,126 @@ fn a_removed_file_is_stale_unless_it_is_open() {
             net.clunk(Fid(fid));
         }
         open(&net, Fid(4), O_RDWR);
-        remove("stays");
-        assert_eq!(save(&net), None);
-        net.clunk(Fid(4));
-        assert!(save(&net).is_some());
+    }
+}
+
+/// Fids of [`session_with_removed_files`].
+const HALF: Fid = Fid(1);
+const LOG: Fid = Fid(2);
+const STAYS: Fid = Fid(3);
+const CLONE: Fid = Fid(4);
+const GONE: Fid = Fid(5);
+
+/// Returns a session with open files that were removed: one that is half written and has a lock, one
+/// that is open to append, and a directory.
+fn session_with_removed_files(server: &Server, dir: &Path) -> Net {
+    let net = Net::on(server, Dialect::Linux);
+    create(&net, ROOT, HALF, "half", O_RDWR);
+    net.write(HALF, 0, b"half");
+    assert_eq!(status(net.ok(&lock(HALF, WRLCK, 0, LOCKED, 10))), 0);
+    net.walk(ROOT, CLONE, "half");
+    create(&net, ROOT, LOG, "log", O_RDWR | O_APPEND);
+    net.write(LOG, 0, b"one");
+    make_file(&net, "stays", b"contents");
+    net.walk(ROOT, STAYS, "stays");
+    open(&net, STAYS, O_RDONLY);
+    mkdir(&net, ROOT, "gone");
+    net.walk(ROOT, GONE, "gone");
+    open(&net, GONE, O_RDONLY | O_DIRECTORY);
+    // By the client, and by a program of the host.
+    net.walk(ROOT, FREE, "half");
+    net.ok(&T::Remove { fid: FREE });
+    fs::write(dir.join("new"), b"another").expect("written");
+    fs::rename(dir.join("new"), dir.join("log")).expect("renamed");
+    fs::remove_dir(dir.join("gone")).expect("removed");
+    net
+}
+
+/// Checks that each use of `fid`, which is open, returns `ESTALE`, except that it can be clunked.
+fn assert_stale(net: &Net, fid: Fid) {
+    let (offset, count, mask) = (0, 10, STAT_BASIC);
+    let data = p9::Data(b"data");
+    for request in [
+        T::Getattr { fid, mask },
+        T::Fsync {
+            fid,
+            datasync: p9::Datasync(0),
+        },
+        setattr(fid, 1, 0o600, 0),
+        lock(fid, WRLCK, 0, (0, 0), 10),
+    ] {
+        assert_eq!(net.err(&request), Errno::ESTALE, "{request:?}");
+    }
+    let is_directory = fid == GONE;
+    for (request, of_directory) in [
+        (T::Read { fid, offset, count }, false),
+        (T::Write { fid, offset, data }, false),
+        (T::Readdir { fid, offset, count }, true),
+    ] {
+        if of_directory == is_directory {
+            assert_eq!(net.err(&request), Errno::ESTALE, "{request:?}");
+        }
+    }
+    net.clunk(fid);
+}
+
+#[test]
+fn an_open_file_that_was_removed_continues() {
+    for by_name in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let one = of_host(dir.path(), by_name);
+        let net = session_with_removed_files(&one, dir.path());
+        let ino = |net: &Net, fid| getattr(net, fid, STAT_BASIC).qid.path;
+        let before = [HALF, CLONE, LOG, STAYS].map(|fid| ino(&net, fid));
+        let state = save_with_files(&net);
+        assert_eq!(state.files.len(), 2, "one of each file");
+        drop((net, one));
+        let two = of_host(dir.path(), by_name);
+        let net = resume_with_files(&two, &state).expect("continued");
+        // This session has them open itself.
+        drop(state);
+        assert_eq!([HALF, CLONE, LOG, STAYS].map(|fid| ino(&net, fid)), before);
+        assert_eq!(net.read(HALF, 0, 99), b"half");
+        net.write(HALF, 4, b"done");
+        net.write(LOG, 3, b"+two");
+        assert_eq!(net.read(STAYS, 0, 99), b"contents");
+        assert_eq!(fs::read(dir.path().join("log")).expect("read"), b"another");
+        // The lock is this client's.
+        assert_eq!(status(net.ok(&lock(HALF, WRLCK, 0, LOCKED, 11))), 1);
+        assert_eq!(status(net.ok(&lock(HALF, UNLCK, 0, LOCKED, 10))), 0);
+        assert_eq!(status(net.ok(&lock(HALF, WRLCK, 0, LOCKED, 11))), 0);
+        // Once more, with what has changed.
+        let net = hand_over(net, &of_host(dir.path(), by_name));
+        assert_eq!(net.read(HALF, 0, 99), b"halfdone");
+        assert_eq!(net.read(LOG, 0, 99), b"one+two");
+        assert_stale(&net, GONE);
+        for fid in [HALF, CLONE, LOG] {
+            net.clunk(fid);
+        }
+        let state = save_with_files(&net);
+        assert!(state.files.is_empty());
+    }
+}
+
+#[test]
+fn an_open_file_that_cannot_be_opened_again_is_stale() {
+    for by_name in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let one = of_host(dir.path(), by_name);
+        let net = session_with_removed_files(&one, dir.path());
+        // Without the descriptors.
+        let state = save(&net).expect("saved");
+        drop((net, one));
+        let net = resume(&of_host(dir.path(), by_name), &state).expect("continued");
+        assert_eq!(net.read(STAYS, 0, 99), b"contents");
+        // The next process continues with them as well.
+        let net = hand_over(net, &of_host(dir.path(), by_name));
+        for fid in [HALF, LOG, GONE] {
+            assert_stale(&net, fid);
+        }
+        net.clunk(CLONE);
+        assert_eq!(net.read(STAYS, 0, 99), b"contents");
+        create(&net, ROOT, FREE, "new", O_WRONLY);
     }
 }
 
@@ -532,7 +664,7 @@ fn a_peer_continues_only_as_users_that_it_may_act_as() {
     };
     let (roots, users) = (state_of(0), state_of(1000));
     let server = of_memory(&tree).0;
-    let resume = |state: &[u8], call: &Call| server.resume(call, state).map(|_| ());
+    let resume = |state: &[u8], call: &Call| server.resume(call, &without_files(state)).map(|_| ());
     let (user, other) = (
         call_of(1000, &Trust::Privileged),
         call_of(1001, &Trust::Privileged),

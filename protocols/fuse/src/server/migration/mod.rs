@@ -10,6 +10,8 @@
 //!
 //! - A node without a name, whose file is not open, is left out: each use of it returns `ESTALE`,
 //!   as the client's FORGET may be on its way.
+//! - One whose file is open cannot be migrated. A successor on the same host
+//!   ([`Session::save_for_successor`]) finds it by its handle, with a descriptor of it.
 //! - Locks are released before they are written, as the next process acquires them from the same
 //!   host; [`Session::resume`] acquires them again if the client stays.
 //! - Not migrated: the list of nodes with restored privileges (`privileges.rs`), without which a
@@ -22,12 +24,14 @@ mod paths;
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use vfs::lock::{Lock, Owner};
 use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, Name, Node, NodeId, Patience};
+use wire::SavedState;
 
 use self::format::{Fixed, Location, NodeState, OpenState, Reader, Writer, invalid};
 use self::paths::{Names, is_removed};
@@ -97,31 +101,47 @@ impl Session {
     /// Returns an error, with its reason for the log, if a node cannot be migrated and
     /// [`Migration::on_error`] is to abort, or if `to` fails.
     pub fn save(&self, call: &Call, to: &mut dyn Write) -> io::Result<()> {
-        self.save_with(self.options.migration, call, to)
+        self.save_with(self.options.migration, call, to, None)
     }
 
-    /// Does the same as [`Session::save`] for another process of this host, with the same sources.
-    /// What it cannot find is lost to the client, as if [`Migration::on_error`] said so.
-    pub fn save_for_successor(&self, call: &Call, to: &mut Vec<u8>) -> io::Result<()> {
+    /// Returns the state of the session, as [`Session::save`] writes it, for another process of
+    /// this host, with the same sources. What it cannot find is lost to the client, as if
+    /// [`Migration::on_error`] said so. It finds open files without a name with the
+    /// [descriptors](SavedState::files) of the state.
+    pub fn save_for_successor(&self, call: &Call) -> io::Result<SavedState> {
         let by_handle = Migration {
             mode: MigrationMode::FileHandles,
             on_error: MigrationOnError::Abort,
             verify_handles: false,
         };
-        if self.save_with(by_handle, call, to).is_ok() {
-            return Ok(());
+        let mut saved = SavedState::default();
+        let SavedState { bytes, files } = &mut saved;
+        if self.save_with(by_handle, call, bytes, Some(files)).is_ok() {
+            return Ok(saved);
         }
         // Other file systems are mounted below the root, or privileges are missing.
-        to.clear();
+        let mut bytes = Vec::new();
         let by_path = Migration {
             mode: MigrationMode::FindPaths,
             on_error: MigrationOnError::GuestError,
             verify_handles: false,
         };
-        self.save_with(by_path, call, to)
+        self.save_with(by_path, call, &mut bytes, None)?;
+        Ok(SavedState {
+            bytes,
+            files: Vec::new(),
+        })
     }
 
-    fn save_with(&self, migration: Migration, call: &Call, to: &mut dyn Write) -> io::Result<()> {
+    /// Writes the state. Saves open files without a name by their handles, and adds a descriptor of
+    /// each to `files`, if there is such a list.
+    fn save_with(
+        &self,
+        migration: Migration,
+        call: &Call,
+        to: &mut dyn Write,
+        files: Option<&mut Vec<OwnedFd>>,
+    ) -> io::Result<()> {
         // An earlier save may have released locks.
         self.resume(call);
         let call = call.internal();
@@ -138,9 +158,14 @@ impl Session {
             return writer.end();
         };
         let opens = self.saved_opens(incarnation);
-        let (nodes, lost) = self.saved_nodes(migration, cx, incarnation, &opens)?;
+        let keep = files.map(|files| KeptFiles::new(&opens, files));
+        let saved = self.saved_nodes(migration, cx, incarnation, &opens, keep)?;
         let why = "has no name below the root, or no handle";
-        self.report(migration.on_error, &lost, "node", why)?;
+        self.report(migration.on_error, &saved.lost, "node", why)?;
+        let why = "was removed, and cannot be kept open";
+        let continues = MigrationOnError::GuestError;
+        self.report(continues, &saved.not_kept, "node", why)?;
+        let nodes = saved.nodes;
         writer.head(negotiated.pack())?;
         writer.fixed(&Fixed {
             max_write: self.options.max_write,
@@ -204,8 +229,11 @@ impl Session {
 
     /// Does the same as [`Session::load`] with the state of another process of this host
     /// ([`Session::save_for_successor`]).
-    pub fn load_as_successor(&self, call: &Call, from: &mut dyn Read) -> io::Result<()> {
-        self.load_with(MigrationOnError::GuestError, call, from)
+    pub fn load_as_successor(&self, call: &Call, state: &SavedState) -> io::Result<()> {
+        // Their nodes are found as long as these live. Others are lost to the client.
+        let adopt = |file: &OwnedFd| self.export.fs.adopt(file.as_fd()).ok();
+        let _kept: Vec<_> = state.files.iter().filter_map(adopt).collect();
+        self.load_with(MigrationOnError::GuestError, call, &mut &state.bytes[..])
     }
 
     fn load_with(
@@ -253,14 +281,16 @@ impl Session {
         opens
     }
 
-    /// Returns the nodes to write, parents first, and the ids of those that cannot be migrated.
+    /// Returns the nodes to write. Those without a name whose files are open are among them if
+    /// these can be kept.
     fn saved_nodes(
         &self,
         migration: Migration,
         cx: &Cx<'_>,
         incarnation: Incarnation,
         opens: &[(OpenState, Arc<Open>)],
-    ) -> io::Result<(Vec<NodeState>, Vec<u64>)> {
+        mut keep: Option<KeptFiles<'_>>,
+    ) -> io::Result<SavedNodes> {
         let known = self.nodes.snapshot(incarnation);
         let root = known.iter().find(|node| node.nodeid == ROOT_ID);
         let root = root.ok_or_else(|| invalid("a root"))?.clone();
@@ -285,20 +315,30 @@ impl Session {
             .map(|node| (node.node.node.id(), node))
             .collect();
         let opened: HashSet<u64> = opens.iter().map(|(open, _)| open.nodeid).collect();
-        let mut lost = Vec::new();
+        let (mut lost, mut not_kept) = (Vec::new(), Vec::new());
         for node in known.iter().filter(|node| node.nodeid != ROOT_ID) {
+            let is_removed = || is_removed(cx, &*node.node.node);
             let found = match migration.mode {
                 MigrationMode::FindPaths => list.push_path(&names, &by_id, node),
-                MigrationMode::FileHandles => {
-                    !is_removed(cx, &*node.node.node) && list.push(Location::Handle, node)
-                }
+                MigrationMode::FileHandles => !is_removed() && list.push(Location::Handle, node),
             };
-            let forgotten = || !opened.contains(&node.nodeid) && is_removed(cx, &*node.node.node);
-            if !found && !forgotten() {
-                lost.push(node.nodeid);
+            if found || !opened.contains(&node.nodeid) && is_removed() {
+                continue;
+            }
+            match &mut keep {
+                Some(keep) if is_removed() => {
+                    if !keep.push(&mut list, node) {
+                        not_kept.push(node.nodeid);
+                    }
+                }
+                _ => lost.push(node.nodeid),
             }
         }
-        Ok((list.nodes, lost))
+        Ok(SavedNodes {
+            nodes: list.nodes,
+            lost,
+            not_kept,
+        })
     }
 
     /// Releases the client's locks, and returns them.
@@ -348,6 +388,44 @@ impl Session {
                 Ok(())
             }
         }
+    }
+}
+
+/// The nodes of a session that is saved.
+struct SavedNodes {
+    /// Those to write, parents first.
+    nodes: Vec<NodeState>,
+    /// The ids of those that cannot be migrated.
+    lost: Vec<u64>,
+    /// The ids of those without a name whose open files cannot be kept.
+    not_kept: Vec<u64>,
+}
+
+/// Open files without a name, whose nodes are found by handle with a descriptor.
+struct KeptFiles<'a> {
+    /// An open file of each node.
+    opens: HashMap<u64, &'a Arc<Open>>,
+    files: &'a mut Vec<OwnedFd>,
+}
+
+impl<'a> KeptFiles<'a> {
+    fn new(opens: &'a [(OpenState, Arc<Open>)], files: &'a mut Vec<OwnedFd>) -> KeptFiles<'a> {
+        let opens = opens.iter().map(|(state, open)| (state.nodeid, open));
+        KeptFiles {
+            opens: opens.collect(),
+            files,
+        }
+    }
+
+    /// Adds a node to the list, and a descriptor of its open file. Returns false if there is no
+    /// descriptor or no handle.
+    fn push(&mut self, list: &mut NodeList<'_>, node: &SavedNode) -> bool {
+        let open = self.opens.get(&node.nodeid);
+        let backing = open.and_then(|open| open.file.backing(list.cx));
+        let file = backing.and_then(|file| file.as_fd().try_clone_to_owned().ok());
+        let added = file.is_some() && list.push(Location::Handle, node);
+        self.files.extend(file.filter(|_| added));
+        added
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! "barge-9p" | version u32 | dialect u8 | bits u8 | msize u32
 //! count u32 | attaches
+//! count u32 | kept files: attach u32
 //! count u32 | steps
 //! count u32 | fids
 //! "end\n"
@@ -22,7 +23,9 @@
 //! ```text
 //! kind u8 | inode number u64 | length u8, handle
 //! ```
-//! *kind* is a `d_type`; a node that was removed has no handle. A step is
+//! *kind* is a `d_type`; a node that was removed has no handle, unless a descriptor of it comes with
+//! the state: these kept files are listed in their order, each with an attach to its export. A step
+//! is
 //!
 //! ```text
 //! 1 u8 | attach u32 | node                        without a known name
@@ -271,6 +274,11 @@ impl Writer {
         self.u64(lock.end);
     }
 
+    /// Writes the number of the attach to the export of a kept file.
+    pub(super) fn kept_file(&mut self, attach: u32) {
+        self.u32(attach);
+    }
+
     /// Ends the state, and returns it.
     pub(super) fn end(mut self) -> Vec<u8> {
         self.0.extend(END);
@@ -372,6 +380,11 @@ impl<'a> Reader<'a> {
             gid: self.0.u32()?,
             root: self.node()?,
         })
+    }
+
+    /// Reads the number of the attach of a kept file.
+    pub(super) fn kept_file(&mut self) -> Result<u32, Malformed> {
+        self.0.u32()
     }
 
     pub(super) fn step(&mut self) -> Result<(SavedStep<'a>, SavedNode), Malformed> {
@@ -549,6 +562,8 @@ mod tests {
             let mut writer = Writer::new(&session());
             writer.count(1)?;
             writer.attach(&attach())?;
+            writer.count(1)?;
+            writer.kept_file(0);
             writer.count(2)?;
             writer.step(&SavedStep::Unnamed(0), &root())?;
             writer.step(&SavedStep::Named(0, b"file"), &removed())?;
@@ -574,6 +589,8 @@ mod tests {
         assert_eq!((agreed.pack(), head.appends_only), (expected.pack(), true));
         assert_eq!(reader.count(1, "attaches")?, 1);
         assert_eq!(reader.attach()?, attach());
+        assert_eq!(reader.count(1, "kept files")?, 1);
+        assert_eq!(reader.kept_file()?, 0);
         assert_eq!(reader.count(2, "steps")?, 2);
         assert_eq!(reader.step()?, (SavedStep::Unnamed(0), root()));
         assert_eq!(reader.step()?, (SavedStep::Named(0, b"file"), removed()));
@@ -597,6 +614,7 @@ mod tests {
             &b"barge-9p\x01\0\0\0\x03\x02\x18\0\x01\0"[..],
             b"\x01\0\0\0\x03top\x04\0home\x01\xe8\x03\0\0\x64\0\0\0",
             b"\x04\x02\0\0\0\0\0\0\0\x04root",
+            b"\x01\0\0\0\0\0\0\0",
             b"\x02\0\0\0\x01\0\0\0\0\x04\x02\0\0\0\0\0\0\0\x04root",
             b"\x02\0\0\0\0\x04file\x08\x4d\0\0\0\0\0\0\0\0",
             b"\x04\0\0\0",

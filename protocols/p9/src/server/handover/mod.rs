@@ -7,14 +7,17 @@
 //! names if the handle is the same.
 //!
 //! - A session of a tree that ends with the process cannot continue, nor one with an open
-//!   file that was removed or is to be removed on clunk (`ORCLOSE`), or with an open directory
-//!   whose cookies are not stable.
-//! - A fid that is not open keeps a node that is gone: each use of it returns `ESTALE`.
+//!   file that is to be removed on clunk (`ORCLOSE`), or with an open directory whose cookies are
+//!   not stable.
+//! - A fid of a node that is gone stays: each use of it returns `ESTALE`.
+//! - An open file that was removed is found with a descriptor of it, with which the state comes
+//!   ([`SavedState::files`]).
+//! - An open file that cannot be opened again is stale, too: a client loses one file rather than
+//!   its mount.
 //! - Files are opened again without a permission check, as their mode may have changed since.
 //! - Locks are acquired again: the session that was saved has to be dropped before.
 //!
-//! Deliberately absent: requests in flight, which the driver completes before; descriptors, so that
-//! the state is plain bytes.
+//! Deliberately absent: requests in flight, which the driver completes before.
 
 mod format;
 mod resume;
@@ -23,12 +26,13 @@ mod stale;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vfs::lock::{Lock, LockKind};
 use vfs::{Attr, AttrMask, Call, Caller, Cx, Errno, Export, Handle, Node, NodeId, Patience, Peer};
-use wire::Malformed;
+use wire::{Malformed, SavedState};
 
 use self::format::{
     SavedAttach, SavedLock, SavedNode, SavedOpen, SavedSession, SavedStep, SavedUse, Writer,
@@ -71,7 +75,7 @@ type Result<T> = std::result::Result<T, HandoverError>;
 
 impl Connection {
     /// Returns the state of the session. No request is in progress.
-    pub(super) fn state(&self, call: &Call) -> Result<Vec<u8>> {
+    pub(super) fn state(&self, call: &Call) -> Result<SavedState> {
         let internal = call.internal();
         let cx = Cx {
             caller: &Caller::ROOT,
@@ -88,6 +92,15 @@ impl Connection {
             appends_only: self.appends_only.load(Ordering::Relaxed),
         });
         let (mut exports, mut nodes) = (HashMap::new(), Nodes::default());
+        let (mut files, mut kept) = (Vec::new(), Vec::new());
+        for (_, state) in &fids {
+            if let State::Open(open) = state.state()
+                && let Some(file) = nodes.keep_removed(&cx, state, open)
+            {
+                files.push(file);
+                kept.push(tables.attach_number(state.attach()));
+            }
+        }
         writer.count(tables.attaches.len())?;
         for attach in &tables.attaches {
             let export = &attach.export;
@@ -105,6 +118,8 @@ impl Connection {
                 root: nodes.saved(&cx, &attach.export, &*attach.root)?,
             })?;
         }
+        writer.count(kept.len())?;
+        kept.iter().for_each(|&attach| writer.kept_file(attach));
         writer.count(tables.steps.len())?;
         for step in &tables.steps {
             let node = nodes.saved(&cx, &step.attach.export, &*step.node)?;
@@ -121,7 +136,8 @@ impl Connection {
         for (fid, state) in &fids {
             fid_writer.write(*fid, tables.step_number(state.step()), state)?;
         }
-        Ok(writer.end())
+        let bytes = writer.end();
+        Ok(SavedState { bytes, files })
     }
 }
 
@@ -187,6 +203,11 @@ impl Tables {
         }
     }
 
+    /// Returns the number of the attach of a step that was added.
+    fn attach_number(&self, attach: &Arc<Attach>) -> u32 {
+        self.attach_numbers[&Arc::as_ptr(attach).addr()]
+    }
+
     /// Returns the number of a step that was added.
     fn step_number(&self, step: &Arc<Step>) -> u32 {
         self.step_numbers[&Arc::as_ptr(step).addr()]
@@ -194,7 +215,7 @@ impl Tables {
 
     fn saved_step<'a>(&self, step: &'a Step) -> Result<SavedStep<'a>> {
         Ok(match &step.name_in_parent {
-            None => SavedStep::Unnamed(self.attach_numbers[&Arc::as_ptr(&step.attach).addr()]),
+            None => SavedStep::Unnamed(self.attach_number(&step.attach)),
             Some(location) => {
                 let name = location.name().map_err(failed("a name"))?;
                 SavedStep::Named(self.step_number(&location.parent), name.bytes())
@@ -208,8 +229,31 @@ impl Tables {
 struct Nodes(HashMap<(usize, NodeId), SavedNode>);
 
 impl Nodes {
-    /// Returns the properties of a node, without a handle if it was removed: to search for it again
-    /// may take long.
+    /// Returns a descriptor of an open file that was removed, with which its handle is found.
+    /// Returns `None` for other files, if there is one already, or if that is not possible.
+    fn keep_removed(&mut self, cx: &Cx<'_>, fid: &FidState, open: &Open) -> Option<OwnedFd> {
+        let node = fid.node();
+        let Entry::Vacant(new) = self
+            .0
+            .entry((Arc::as_ptr(&fid.attach().export).addr(), node.id()))
+        else {
+            return None;
+        };
+        if !is_removed(open.file.attr(cx, AttrMask::STAT)) {
+            return None;
+        }
+        let file = open.file.backing(cx)?;
+        let file = file.as_fd().try_clone_to_owned().ok()?;
+        new.insert(SavedNode {
+            kind: node.kind(),
+            id: node.id(),
+            handle: Some(node.handle(cx).ok()?),
+        });
+        Some(file)
+    }
+
+    /// Returns the properties of a node, without a handle if it was removed and is not kept: to
+    /// search for it again may take long.
     fn saved(&mut self, cx: &Cx<'_>, export: &Arc<Export>, node: &dyn Node) -> Result<SavedNode> {
         let id = node.id();
         match self.0.entry((Arc::as_ptr(export).addr(), id)) {
@@ -291,11 +335,11 @@ impl FidWriter<'_> {
         if open.remove {
             return Err(HandoverError::new("the file is to be removed on clunk"));
         }
-        if is_removed(open.file.attr(&self.cx, AttrMask::STAT)) {
-            return Err(HandoverError::new("the file was removed"));
-        }
         let export = Arc::as_ptr(&fid.attach().export).addr();
-        if open.directory && !self.exports[&export].stable_cookies {
+        if open.directory
+            && !self.exports[&export].stable_cookies
+            && !is_removed(open.file.attr(&self.cx, AttrMask::STAT))
+        {
             return Err(HandoverError::new(
                 "positions in the directory end with the process",
             ));

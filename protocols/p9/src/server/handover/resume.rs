@@ -1,7 +1,9 @@
 //! Continuing a session with the state from another process.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,9 +12,10 @@ use vfs::{
     Call, Caller, Cx, Errno, Export, File, Handle, Kind, Name, Node, NodeId, OpenFlags, Patience,
     Peer,
 };
+use wire::SavedState;
 
 use super::format::{Reader, SavedAttach, SavedNode, SavedOpen, SavedStep, SavedUse};
-use super::stale::StaleNode;
+use super::stale::{StaleFile, StaleNode};
 use super::{HandoverError, Result, failed, is_gone};
 use crate::Fid;
 use crate::server::connection::{Connection, Negotiated, Options, Server};
@@ -45,19 +48,23 @@ impl Server {
     /// [`Peer::owner`](vfs::Peer::owner) is set as for requests: the peer must be permitted to act
     /// as the users that have attached. May block.
     ///
-    /// Returns an error, for the log, if the state is invalid or exceeds a limit, or if an open
-    /// file or a lock cannot be had any more. Then no file stays open, and no lock acquired.
+    /// An open file that cannot be opened again is stale, and its locks are lost.
+    ///
+    /// Returns an error, for the log, if the state is invalid or exceeds a limit, or if a lock
+    /// cannot be acquired any more. Then no file stays open, and no lock acquired.
     pub fn resume(
         &self,
         call: &Call,
-        state: &[u8],
+        state: &SavedState,
     ) -> std::result::Result<Connection, HandoverError> {
         let connection = self.session();
-        let (reader, session) = Reader::new(state)?;
+        let (reader, session) = Reader::new(&state.bytes)?;
         let (internal, sibling) = (call.internal(), call.sibling());
         let resume = Resume {
             connection: &connection,
             call: &sibling,
+            files: &state.files,
+            kept: Vec::new(),
             cx: Cx {
                 caller: &Caller::ROOT,
                 patience: Patience::Full,
@@ -68,8 +75,9 @@ impl Server {
             steps: Vec::new(),
             nodes: HashMap::new(),
             stale: 0,
+            lost: Cell::new(0),
         };
-        let (fids, stale) = match session.negotiated {
+        let Counts { fids, stale, lost } = match session.negotiated {
             Some(agreed) => {
                 let agreed = resume.checked(agreed)?;
                 let done = resume.run(reader, self.options.max_fids)?;
@@ -84,7 +92,11 @@ impl Server {
         connection
             .appends_only
             .store(appends_only, Ordering::Relaxed);
-        tracing::info!(client = connection.client, fids, stale, "session continued");
+        let client = connection.client;
+        tracing::info!(client, fids, stale, "session continued");
+        if lost > 0 {
+            tracing::warn!(client, "{lost} open files cannot be opened again");
+        }
         Ok(connection)
     }
 }
@@ -95,6 +107,10 @@ struct Resume<'a> {
     connection: &'a Connection,
     /// A call of the peer.
     call: &'a Call,
+    /// Descriptors of open files that were removed.
+    files: &'a [OwnedFd],
+    /// Their nodes, which are found as long as these live.
+    kept: Vec<Arc<dyn Node>>,
     /// The context of walks, opens and locks.
     cx: Cx<'a>,
     exports: Vec<KnownExport>,
@@ -104,6 +120,17 @@ struct Resume<'a> {
     nodes: HashMap<(usize, Handle), Option<Arc<dyn Node>>>,
     /// The number of steps whose node is gone.
     stale: usize,
+    /// The number of open files that could not be opened again.
+    lost: Cell<usize>,
+}
+
+/// The size of a session that continues.
+struct Counts {
+    fids: usize,
+    /// Steps whose node is gone.
+    stale: usize,
+    /// Open files that could not be opened again.
+    lost: usize,
 }
 
 /// An export whose root has been looked up.
@@ -133,12 +160,15 @@ impl Resume<'_> {
         })
     }
 
-    /// Reads the tables, with at most `max_fids` fids. Returns the number of fids and that of the
-    /// steps whose node is gone.
-    fn run(mut self, mut reader: Reader<'_>, max_fids: usize) -> Result<(usize, usize)> {
+    /// Reads the tables, with at most `max_fids` fids.
+    fn run(mut self, mut reader: Reader<'_>, max_fids: usize) -> Result<Counts> {
         for _ in 0..reader.count(max_fids, "attaches")? {
             let attach = self.attach(&reader.attach()?)?;
             self.attaches.push(attach);
+        }
+        for position in 0..reader.count(max_fids, "kept files")? {
+            let attach = reader.kept_file()?;
+            self.adopt(position, attach)?;
         }
         if let Some(first) = self.attaches.first() {
             self.connection.set_user(first);
@@ -166,7 +196,22 @@ impl Resume<'_> {
                 .map_err(|why| HandoverError(format!("fid {fid}: {why}")))?;
         }
         reader.end()?;
-        Ok((fids, self.stale))
+        Ok(Counts {
+            fids,
+            stale: self.stale,
+            lost: self.lost.get(),
+        })
+    }
+
+    /// Makes the export of an attach find the kept file in this position, if it is present.
+    fn adopt(&mut self, position: usize, attach: u32) -> Result<()> {
+        let attach = self.attaches.get(attach as usize);
+        let attach = attach.ok_or_else(|| HandoverError::new("state: expected known attaches"))?;
+        if let Some(file) = self.files.get(position) {
+            // Otherwise it is stale.
+            self.kept.extend(attach.export.fs.adopt(file.as_fd()));
+        }
+        Ok(())
     }
 
     fn attach(&mut self, saved: &SavedAttach<'_>) -> Result<Arc<Attach>> {
@@ -352,7 +397,7 @@ impl Resume<'_> {
         inserted.map_err(failed(full))
     }
 
-    /// Opens a file again as the client has it open.
+    /// Opens a file again as the client has it open, or returns one that is stale.
     fn open(&self, fid: &FidState, saved: &SavedOpen) -> Result<Arc<Open>> {
         let flags = saved.flags;
         let directory = fid.is_directory();
@@ -363,7 +408,7 @@ impl Resume<'_> {
         }
         let charge = fid.reserve_memory(OPEN_BYTES);
         let charge = charge.map_err(failed("the table of fids"))?;
-        let file = self.reopen(fid.node(), flags)?;
+        let file = self.reopen(fid.node(), flags);
         let writer = (writes && !directory).then(|| {
             let states = &self.connection.write_states;
             let (end, verified) = saved.ends;
@@ -375,7 +420,7 @@ impl Resume<'_> {
             let writer = writer.as_ref().filter(|writer| writer.appender);
             let writer = writer.ok_or_else(|| HandoverError::new("state: expected an append"))?;
             let durable = flags & (OpenFlags::DSYNC | OpenFlags::SYNC);
-            let file = self.reopen(fid.node(), OpenFlags::WRITE | durable)?;
+            let file = self.reopen(fid.node(), OpenFlags::WRITE | durable);
             writer.in_place.get_or_init(|| file);
         }
         let State::Open(open) = State::opened(fid, file, flags, (false, writer), charge) else {
@@ -386,18 +431,24 @@ impl Resume<'_> {
         Ok(open)
     }
 
-    fn reopen(&self, node: &dyn Node, flags: OpenFlags) -> Result<Arc<dyn File>> {
+    fn reopen(&self, node: &dyn Node, flags: OpenFlags) -> Arc<dyn File> {
         let opened = match node.open(&self.cx, flags) {
             Err(Errno::EPERM) => node.open(&self.cx, flags - OpenFlags::NOATIME),
             // Its mode no longer permits to execute it.
             Err(Errno::EACCES) if flags == OpenFlags::EXEC => node.open(&self.cx, OpenFlags::READ),
             opened => opened,
         };
-        opened.map_err(failed(format_args!("cannot open node {} again", node.id())))
+        opened.unwrap_or_else(|errno| {
+            let client = self.connection.client;
+            tracing::debug!(client, node = node.id(), ?errno, "not opened");
+            self.lost.set(self.lost.get() + 1);
+            Arc::new(StaleFile)
+        })
     }
 
-    /// Reads the owners of locks of an open file, and acquires their locks.
+    /// Reads the owners of locks of an open file, and acquires their locks unless it is stale.
     fn owners(&self, reader: &mut Reader<'_>, open: &Open) -> Result<()> {
+        let is_stale = open.file.as_any().is::<StaleFile>();
         for _ in 0..reader.count(LockOwners::MAX_OWNERS, "owners of locks")? {
             let (client_id, proc_id) = reader.owner()?;
             let owner = self.connection.lock_owner(client_id, proc_id);
@@ -406,6 +457,9 @@ impl Resume<'_> {
             added.map_err(failed("the table of locks"))?;
             for _ in 0..reader.count(LockTable::MAX_RANGES_PER_NODE, "locks")? {
                 let saved = reader.lock()?;
+                if is_stale {
+                    continue;
+                }
                 let lock = Lock {
                     family: LockFamily::Posix,
                     start: saved.start,

@@ -1,12 +1,13 @@
-//! A node that is gone.
+//! A node that is gone, and an open file that could not be opened again.
 
 use core::any::Any;
 use std::sync::Arc;
 
 use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
-    Access, Attr, AttrMask, Cx, Entry, Errno, File, Handle, Kind, Mode, Name, NewNode, Node,
-    NodeId, OpenFlags, RenameFlags, Result, SetAttr, StatFs, XattrFlags,
+    Access, AllocateMode, Attr, AttrMask, BreakCallback, CopyMode, Cx, DirSink, Entry, Errno,
+    Extent, File, Handle, Kind, Lease, LeaseKind, Mode, Name, NewNode, Node, NodeId, OpenFlags,
+    Payload, ReaddirMode, RenameFlags, Result, SetAttr, Sink, StatFs, Whence, XattrFlags,
 };
 
 /// A node that did not exist any more when its session was continued. Every operation returns
@@ -128,6 +129,64 @@ impl Node for StaleNode {
         _: LockRange,
         _: LockKind,
     ) -> Result<Option<ForeignLock>> {
+        Err(Errno::ESTALE)
+    }
+}
+
+/// An open file that could not be opened again when its session was continued. Every operation
+/// returns `ESTALE`, except that of a clunk, for which nothing is left to do.
+pub(super) struct StaleFile;
+
+impl File for StaleFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn attr(&self, _: &Cx<'_>, _: AttrMask) -> Result<Attr> {
+        Err(Errno::ESTALE)
+    }
+
+    fn setattr(&self, _: &Cx<'_>, _: &SetAttr) -> Result<Attr> {
+        Err(Errno::ESTALE)
+    }
+
+    fn read(&self, _: &Cx<'_>, _: u64, _: usize, _: &mut dyn Sink) -> Result<usize> {
+        Err(Errno::ESTALE)
+    }
+
+    fn write(&self, _: &Cx<'_>, _: u64, _: &mut dyn Payload) -> Result<usize> {
+        Err(Errno::ESTALE)
+    }
+
+    fn readdir(&self, _: &Cx<'_>, _: u64, _: ReaddirMode, _: &mut dyn DirSink) -> Result<()> {
+        Err(Errno::ESTALE)
+    }
+
+    fn fsync(&self, _: &Cx<'_>, _: bool) -> Result<()> {
+        Err(Errno::ESTALE)
+    }
+
+    fn flush(&self, _: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, _: &Cx<'_>, _: AllocateMode, _: u64, _: u64) -> Result<()> {
+        Err(Errno::ESTALE)
+    }
+
+    fn seek(&self, _: &Cx<'_>, _: u64, _: Whence) -> Result<u64> {
+        Err(Errno::ESTALE)
+    }
+
+    fn extents(&self, _: &Cx<'_>, _: u64, _: u64, _: &mut dyn FnMut(Extent) -> bool) -> Result<()> {
+        Err(Errno::ESTALE)
+    }
+
+    fn copy(&self, _: &Cx<'_>, _: u64, _: &dyn File, _: u64, _: u64, _: CopyMode) -> Result<u64> {
+        Err(Errno::ESTALE)
+    }
+
+    fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::ESTALE)
     }
 }
