@@ -182,7 +182,11 @@ impl Containment<'_> {
     }
 
     /// Opens the directory with this handle on `mount`; returns `None` if that fails.
-    pub(crate) fn open_directory_of(&self, mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<Option<Fd>> {
+    pub(crate) fn open_directory_of(
+        &self,
+        mount: BorrowedFd<'_>,
+        handle: &FileHandle,
+    ) -> Result<Option<Fd>> {
         match self
             .host
             .open(|| handle.open(mount, OFlags::PATH | OFlags::DIRECTORY))
