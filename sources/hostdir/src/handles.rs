@@ -279,18 +279,27 @@ fn record_directory(
     node: &HostNode,
     form: &KernelForm,
 ) -> Result<()> {
-    let Some(dir) = form.dir.as_ref().filter(|_| node.directory().is_none()) else {
+    let lacks_directory = || node.is_open() && node.directory().is_none();
+    let Some(dir) = form.dir.as_ref().filter(|_| lacks_directory()) else {
         return Ok(());
     };
     node.device().allow_brief(cx.patience)?;
     identity::assume_server()?;
     let tree = node.tree();
     let containment = tree.containment()?;
-    if let Some(fd) = containment.open_directory_of(mount, dir)?
-        && containment.is_directory_beneath(&fd)?
-    {
-        let (dir, _) = tree.enter(Some(node.tree_device()), fd, None)?;
-        node.record_directory(&dir);
+    let Some(fd) = containment.open_directory_of(mount, dir)? else {
+        return Ok(());
+    };
+    let entered = match containment.is_directory_beneath(&fd) {
+        Ok(true) => tree.enter(Some(node.tree_device()), fd, None),
+        Ok(false) => return Ok(()),
+        Err(error) => Err(error),
+    };
+    match entered {
+        Ok((dir, _)) => node.record_directory(&dir),
+        Err(error @ (Errno::ENFILE | Errno::ENOMEM)) => return Err(error),
+        // The host removes it at this moment.
+        Err(_) => {}
     }
     Ok(())
 }

@@ -158,7 +158,7 @@ fn a_file_has_one_handle_before_and_after_a_restart() {
     let again = fixture.outside(|dir| HostDir::open(dir, options()).expect("exports"));
     // A client that reclaims its open names the file by handle, before any name is looked up.
     let found = again.resolve(&root(), &handle).expect("resolves");
-    assert_eq!(found.handle(&root()), Ok(handle.clone()));
+    assert_eq!(found.handle(&root()), Ok(handle));
     assert_eq!(handle_of(&again, "a/b/f"), handle);
     assert_eq!(handle_of(&again, "a/g"), handle);
     drop((found, again));
