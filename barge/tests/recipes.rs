@@ -248,6 +248,140 @@ fn nfs_clients() {
 }
 
 #[test]
+fn nfs_failover() {
+    run("nfs-failover.md", &["etcd", "etcdctl"]);
+}
+
+/// The two servers of a page, each in a network namespace with `eth0` on a bridge, and one member
+/// of etcd. `$1` is the directory of the page's files. Prints the time from the end of the active
+/// server to the next listing.
+const TWO_SERVERS: &str = r#"
+set -e
+dir=$1
+mount -t tmpfs none /srv
+mkdir /srv/share
+echo hello > /srv/share/hello
+mount -t tmpfs none /usr/local/sbin
+install -m 755 "$dir/nfs-listens" /usr/local/sbin/nfs-listens
+ip link set lo up
+ip link add lan type bridge
+ip addr add 192.0.2.21/24 dev lan
+ip link set lan up
+etcd --data-dir "$dir/etcd" --listen-client-urls http://192.0.2.21:2379 \
+    --advertise-client-urls http://192.0.2.21:2379 >"$dir/etcd.log" 2>&1 &
+# barge ls connects from any port.
+sed -i 's/,192.0.2.22:2379,192.0.2.23:2379//; s/(rw,/(rw,insecure,/' "$dir/barge.toml"
+own=$(readlink /proc/self/ns/net)
+for number in 1 2; do
+    unshare -n sleep infinity &
+    holder[number]=$!
+    until [ "$(readlink /proc/$!/ns/net)" != "$own" ]; do :; done
+    ip link add nfs$number type veth peer name eth0 netns $!
+    ip link set nfs$number master lan up
+    in[number]="nsenter -t $! -n"
+    ${in[number]} ip link set lo up
+    ${in[number]} ip addr add 192.0.2.1$number/24 dev eth0
+    ${in[number]} ip link set eth0 up
+    ${in[number]} sh -c 'echo 1 >/proc/sys/net/ipv4/ip_nonlocal_bind'
+    ${in[number]} keepalived --dont-fork --log-console --use-file "$dir/keepalived.conf" \
+        --pid "$dir/keepalived-$number" --vrrp_pid "$dir/vrrp-$number" >"$dir/keepalived-$number.log" 2>&1 &
+done
+serve() {
+    # As systemd does: again, whenever it ends.
+    while [ ! -e "$dir/down-$1" ]; do
+        STATE_DIRECTORY=$dir/state-$1 ${in[$1]} barge serve --config "$dir/barge.toml" >>"$dir/barge-$1.log" 2>&1 &
+        echo $! >"$dir/pid-$1"
+        wait $! || :
+        sleep 1
+    done
+}
+listed() { timeout 1 barge ls nfs://192.0.2.10/data/ 2>/dev/null | grep -q hello; }
+serve 1 &
+until listed; do sleep 0.1; done
+mkdir -m 700 "$dir/state-2"
+cp -p "$dir/state-1/handle-key" "$dir/state-2/"
+serve 2 &
+until grep -q standby "$dir/barge-2.log"; do sleep 0.1; done
+touch "$dir/down-1"
+kill -KILL "$(cat "$dir/pid-1")"
+killed=$(date +%s%N)
+until ${in[2]} ip -o addr show eth0 | grep -q 192.0.2.10 && listed; do sleep 0.1; done
+echo "served again after $(( ($(date +%s%N) - killed) / 1000000 )) ms"
+! ${in[1]} ip -o addr show eth0 | grep -q 192.0.2.10
+"#;
+
+/// Returns the first block of a page in this language.
+fn block_in(page: &str, language: &str) -> String {
+    let head = format!("\n```{language}\n");
+    let (_, rest) = page.split_once(&head).expect("a block");
+    let (block, _) = rest.split_once("```").expect("its end");
+    block.into()
+}
+
+#[test]
+fn keepalived_moves_the_address_of_nfs_failover() {
+    let programs = [
+        "bash",
+        "unshare",
+        "nsenter",
+        "ip",
+        "ss",
+        "etcd",
+        "keepalived",
+    ];
+    if let Some(program) = programs.iter().find(|program| !has(program)) {
+        return eprintln!("skipped: this takes {program}");
+    }
+    if !geteuid().is_root() {
+        return eprintln!("skipped: networks of its own take root");
+    }
+    let page = fs::read_to_string(pages().join("nfs-failover.md")).expect("a page");
+    let home = tempfile::tempdir().expect("a directory");
+    for (file, language) in [
+        ("barge.toml", "toml"),
+        ("keepalived.conf", "conf"),
+        ("nfs-listens", "bash"),
+    ] {
+        fs::write(home.path().join(file), block_in(&page, language)).expect("written");
+    }
+    let bin = home.path().join("bin");
+    fs::create_dir(&bin).expect("made");
+    std::os::unix::fs::symlink(program(), bin.join("barge")).expect("linked");
+    let path = std::env::var("PATH").expect("set");
+    let output = Command::new("unshare")
+        .args(["--net", "--mount", "--pid", "--fork", "--kill-child"])
+        .args([
+            "--mount-proc",
+            "timeout",
+            "120",
+            "bash",
+            "-c",
+            TWO_SERVERS,
+            "-",
+        ])
+        .arg(home.path())
+        .stdin(Stdio::null())
+        .env("PATH", format!("{}:{path}", bin.display()))
+        .output()
+        .expect("runs");
+    let logs = [
+        "barge-1.log",
+        "barge-2.log",
+        "keepalived-1.log",
+        "keepalived-2.log",
+    ]
+    .map(|log| fs::read_to_string(home.path().join(log)).unwrap_or_default());
+    assert!(
+        output.status.success(),
+        "{}\n{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr),
+        logs.join("\n--\n")
+    );
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
 fn plan9() {
     run("plan9.md", &[]);
 }

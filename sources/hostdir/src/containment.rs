@@ -181,7 +181,12 @@ impl Containment<'_> {
         }
     }
 
-    fn open_directory_of(&self, mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<Option<Fd>> {
+    /// Opens the directory with this handle on `mount`; returns `None` if that fails.
+    pub(crate) fn open_directory_of(
+        &self,
+        mount: BorrowedFd<'_>,
+        handle: &FileHandle,
+    ) -> Result<Option<Fd>> {
         match self
             .host
             .open(|| handle.open(mount, OFlags::PATH | OFlags::DIRECTORY))

@@ -199,6 +199,10 @@ fn resolve_kernel_handle(
     if let Some(node) = tree.nodes.get(form.id)
         && node.kernel_handle().is_ok_and(|own| own == form.kernel)
     {
+        // Another request may have inserted it a moment ago.
+        if let Some(mount) = node.device().mount() {
+            record_directory(cx, mount, &node, form)?;
+        }
         return Ok(node);
     }
     let mut devices = tree.devices();
@@ -255,11 +259,49 @@ fn open_on(
                 return Ok(None);
             }
             let (node, _) = tree.enter(Some(tree_device), fd, None)?;
-            Ok((node.number() == form.id).then_some(node))
+            if node.number() != form.id {
+                return Ok(None);
+            }
+            record_directory(cx, mount, &node, form)?;
+            Ok(Some(node))
         }
         Err(error @ (Errno::ENFILE | Errno::ENOMEM)) => Err(error),
         Err(_) => Ok(None),
     }
+}
+
+/// Records the directory in the handle `form` of `node`, so that the node has this same handle: for
+/// a Linux client another handle is another file. A directory that was removed, or moved out of the
+/// export, is not recorded.
+fn record_directory(
+    cx: &Cx<'_>,
+    mount: BorrowedFd<'_>,
+    node: &HostNode,
+    form: &KernelForm,
+) -> Result<()> {
+    let lacks_directory = || node.is_open() && node.directory().is_none();
+    let Some(dir) = form.dir.as_ref().filter(|_| lacks_directory()) else {
+        return Ok(());
+    };
+    node.device().allow_brief(cx.patience)?;
+    identity::assume_server()?;
+    let tree = node.tree();
+    let containment = tree.containment()?;
+    let Some(fd) = containment.open_directory_of(mount, dir)? else {
+        return Ok(());
+    };
+    let entered = match containment.is_directory_beneath(&fd) {
+        Ok(true) => tree.enter(Some(node.tree_device()), fd, None),
+        Ok(false) => return Ok(()),
+        Err(error) => Err(error),
+    };
+    match entered {
+        Ok((dir, _)) => node.record_directory(&dir),
+        Err(error @ (Errno::ENFILE | Errno::ENOMEM)) => return Err(error),
+        // The host removes it at this moment.
+        Err(_) => {}
+    }
+    Ok(())
 }
 
 fn resolve_by_name(

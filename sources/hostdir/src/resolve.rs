@@ -50,6 +50,7 @@ impl HostNode {
         if let Some(dentry) = self.dentry_for(&node, name) {
             node.relocate(&dentry);
         }
+        node.record_directory(self);
         Some((node, attr))
     }
 

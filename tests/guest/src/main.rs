@@ -171,6 +171,9 @@ struct MatrixArgs {
     /// Mount options besides the cache mode
     #[arg(short, long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
+    /// Environment variable of the scripts, such as KILLS=100; may be repeated
+    #[arg(short, long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
     /// Markdown file whose section of results is replaced
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -360,6 +363,7 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
         barge: args.barge,
         jobs: args.jobs.into(),
         options: args.options,
+        env: args.env,
         timeout: Duration::from_secs(args.timeout),
         machine: args.machine.accel,
         mirror: args.machine.mirror,

@@ -46,10 +46,12 @@ busy() {
     done
 }
 
-# v3's locks need the client's own statd.
+# v3's locks need the client's own statd. It looks up the names of servers before it replies to one that has restarted: that takes longer than the server's patience if
+# there is a name server that does not reply.
+no_name_server() { sed -i 's/^hosts:.*/hosts: files/' /etc/nsswitch.conf; }
 case $MOUNT_TYPE,$MOUNT_OPTIONS, in
     nfs,*,nolock,*) ;;
-    nfs,*vers=3,*) rpcbind && rpc.statd || finish "fault rpc.statd" ;;
+    nfs,*vers=3,*) no_name_server && rpcbind && rpc.statd || finish "fault rpc.statd" ;;
 esac
 
 # The kernel has tlshd shake hands; until that listens, it mounts nothing.

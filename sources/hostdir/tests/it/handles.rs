@@ -3,7 +3,7 @@
 use hostdir::{HostDir, Identity, Options};
 use vfs::{AttrMask, Errno, FileSystem, Handle, HandleKey, Support};
 
-use crate::fixture::{Fixture, create, failed, name, root};
+use crate::fixture::{Fixture, create, failed, name, root, walk};
 
 fn both(test: impl Fn(Fixture)) {
     for no_kernel_handles in [false, true] {
@@ -122,6 +122,59 @@ fn kernel_handles_outlive_the_export() {
     assert_eq!(reopen(Some([8; 32])), Err(Errno::ESTALE));
     // Without a key each export has a random one.
     assert_eq!(reopen(None), Err(Errno::ESTALE));
+}
+
+/// Returns the handle of the file at `path`, which is looked up until its directory expects to know
+/// what it looks up.
+fn handle_of(fs: &HostDir, path: &str) -> Handle {
+    let (dir, last) = path.rsplit_once('/').expect("a directory");
+    let dir = walk(&root(), fs.root(&root()).expect("a root"), dir);
+    let dir = dir.expect("there").node;
+    let look_up = || dir.lookup(&root(), name(last)).expect("there").node;
+    let file = look_up();
+    for _ in 0..3 {
+        assert_eq!(look_up().id(), file.id());
+    }
+    file.handle(&root()).expect("a handle")
+}
+
+#[test]
+fn a_file_has_one_handle_before_and_after_a_restart() {
+    let options = || Options {
+        identity: Identity::Fixed,
+        key: Some(HandleKey::new([7; 32])),
+        ..Options::default()
+    };
+    let fixture = Fixture::new(options());
+    if fixture.fs.capabilities().handles != Support::Native {
+        return eprintln!("skipped: kernel handles are not permitted");
+    }
+    fixture.outside(|dir| {
+        std::fs::create_dir_all(dir.join("a/b")).expect("makes");
+        std::fs::write(dir.join("a/b/f"), "x").expect("writes");
+        std::fs::hard_link(dir.join("a/b/f"), dir.join("a/g")).expect("links");
+    });
+    let handle = handle_of(&fixture.fs, "a/b/f");
+    let again = fixture.outside(|dir| HostDir::open(dir, options()).expect("exports"));
+    // A client that reclaims its open names the file by handle, before any name is looked up.
+    let found = again.resolve(&root(), &handle).expect("resolves");
+    assert_eq!(found.handle(&root()), Ok(handle));
+    assert_eq!(handle_of(&again, "a/b/f"), handle);
+    assert_eq!(handle_of(&again, "a/g"), handle);
+    drop((found, again));
+
+    // Another handle of it, which a server issues that found it in another directory.
+    let again = fixture.outside(|dir| HostDir::open(dir, options()).expect("exports"));
+    let other = handle_of(&again, "a/g");
+    assert_ne!(other, handle);
+    drop(again);
+
+    // Without its directory it has a handle as well.
+    fixture.outside(|dir| std::fs::remove_dir_all(dir.join("a/b")).expect("removes"));
+    let again = fixture.outside(|dir| HostDir::open(dir, options()).expect("exports"));
+    let found = again.resolve(&root(), &handle).expect("resolves");
+    let own = found.handle(&root()).expect("a handle");
+    assert!(again.resolve(&root(), &own).is_ok());
 }
 
 #[test]

@@ -18,10 +18,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::report::{table, with_section};
 use self::scripts::{SCRIPTS, Script};
-use self::setup::SetupConfig;
+use self::setup::{Setup, SetupConfig};
 use crate::guest::{CaseResult, Outcome};
 use crate::kernel::LINES;
-use crate::machine::{self, Machine};
+use crate::machine::{Machine, has_device};
 use crate::mounts::{MOUNT_CONFIGS, MountConfig};
 use crate::run::{self, Plan};
 use crate::{Dirs, tools};
@@ -71,6 +71,8 @@ pub struct Options {
     pub jobs: usize,
     /// Mount options besides the cache mode.
     pub options: Vec<String>,
+    /// Environment variables of scripts, in place of the matrix's.
+    pub env: Vec<(String, String)>,
     /// Timeout of one boot.
     pub timeout: Duration,
     /// The machine; the fastest one that has a script's devices if none.
@@ -198,7 +200,7 @@ fn pairs(options: &Options) -> Vec<Pair> {
         .collect()
     };
     let here = |Pair { kernel, mount, .. }: &Pair| {
-        mount.supports_kernel(kernel) && mount.required_device().is_none_or(machine::has_device)
+        mount.supports_kernel(kernel) && mount.required_device().is_none_or(has_device)
     };
     all.into_iter().filter(here).collect()
 }
@@ -231,6 +233,13 @@ fn column(
         .filter(|script| script.fits(mount, options) && (part == ScriptSubset::All || script.core))
         .collect();
     for group in scripts.chunk_by(|one, next| one.shares_boot(next)) {
+        let setup = group[0].setup;
+        if !setup.runs_on(&machine(options, setup, mount)) {
+            println!("{} needs user-mode Linux", group[0].name);
+            let skipped = group.iter().map(|script| (script.name, Verdict::Skipped));
+            column.cells.extend(skipped);
+            continue;
+        }
         let mut rest = group;
         while !rest.is_empty() {
             let mut outcome = boot(dirs, options, barge, kernel, mount, rest)?;
@@ -248,6 +257,14 @@ fn column(
     Ok(column)
 }
 
+/// Returns the machine for a setup: the one that is required, or the fastest one.
+fn machine(options: &Options, setup: Setup, mount: &MountConfig) -> Machine {
+    match &options.machine {
+        Some(machine) => machine.clone(),
+        None => Machine::fastest(setup.needs_qemu(mount)),
+    }
+}
+
 /// Runs scripts in one boot until it ends.
 fn boot(
     dirs: &Dirs,
@@ -258,10 +275,7 @@ fn boot(
     scripts: &[&'static Script],
 ) -> Result<Outcome> {
     let setup = scripts[0].setup;
-    let machine = match &options.machine {
-        Some(machine) => machine.clone(),
-        None => Machine::fastest(setup.needs_qemu(mount)),
-    };
+    let machine = machine(options, setup, mount);
     let SetupConfig {
         server_commands: mut serve,
         guests: seats,
@@ -270,6 +284,10 @@ fn boot(
     } = setup.config(mount, barge, &options.options, &machine);
     if let Some(command) = &options.serve {
         serve = vec![command.clone()];
+    }
+    let scripts_dir = dirs.scripts.display().to_string();
+    for command in &mut serve {
+        *command = command.replace("{scripts}", &scripts_dir);
     }
     let usual = [&[("CACHE", cache), ("BARGE", barge)], mount.variables()].concat();
     let plan = Plan {
@@ -280,7 +298,7 @@ fn boot(
         share: None,
         cases: scripts
             .iter()
-            .map(|script| script.case(dirs, options.quick, &usual))
+            .map(|script| script.case(dirs, options, &usual))
             .collect::<Result<_>>()?,
         case_timeout: options.timeout / 2,
         timeout: options.timeout,

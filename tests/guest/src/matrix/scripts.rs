@@ -53,12 +53,18 @@ impl Script {
     }
 
     /// Returns the case. May read a file of this workspace, for a guest that does not have it.
-    pub(super) fn case(&self, dirs: &Dirs, quick: bool, usual: &[(&str, &str)]) -> Result<Case> {
-        let sizes = if quick { self.quick } else { self.full };
+    pub(super) fn case(
+        &self,
+        dirs: &Dirs,
+        options: &Options,
+        usual: &[(&str, &str)],
+    ) -> Result<Case> {
+        let sizes = if options.quick { self.quick } else { self.full };
         let env: Vec<_> = sizes
             .iter()
             .chain(usual)
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .chain(options.env.iter().cloned())
             .collect();
         let file = dirs.scripts.join(self.file);
         let case = match self.setup {
@@ -422,8 +428,17 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "takeover",
         file: "restart.py",
-        quick: &[("KILLS", "3"), ("KILL", "sh $RUN/kill-active")],
-        full: &[("KILLS", "30"), ("KILL", "sh $RUN/kill-active")],
+        // Machines of tests are busy, so a quick run has more time for each takeover.
+        quick: &[
+            ("KILLS", "1"),
+            ("CLUSTER", "sh $RUN/cluster"),
+            ("LIMIT", "10"),
+        ],
+        full: &[
+            ("KILLS", "30"),
+            ("CLUSTER", "sh $RUN/cluster"),
+            ("LIMIT", "5"),
+        ],
         setup: Setup::Takeover,
         mounts: &["nfs3", "nfs4.0", "nfs4.2"],
         ..DEFAULT

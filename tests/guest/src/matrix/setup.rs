@@ -40,8 +40,9 @@ pub(super) enum Setup {
     /// A guest with the share, whose server is restarted when it is killed. Its process ID is in
     /// `{run}/server.pid`, its lease time is [`LEASE_TIME`] seconds.
     Restart,
-    /// The same with two servers, which share their state in an etcd of one member: one of them is
-    /// active. `{run}/kill-active` is a shell script that kills that one.
+    /// A guest with the share of two servers, which share their state in an etcd of three members:
+    /// one of them is active. `{scripts}/cluster.py` starts them in network namespaces, and is
+    /// controlled with the shell script `{run}/cluster`. v3 is mounted with locks.
     Takeover,
     /// A guest with the share, whose server is configured by `{run}/barge.toml`; its process ID is
     /// in `{run}/server.pid`.
@@ -74,6 +75,12 @@ impl Setup {
         let scene = self.config(mount, "", &[], &Machine::UserMode);
         let has_devices = scene.guests.iter().any(|guest| !guest.qemu.is_empty());
         has_devices || mount.uses_rpcbind()
+    }
+
+    /// Returns whether guests on a machine reach its servers: those of [`Setup::Takeover`] are on
+    /// the bridge of user-mode Linux.
+    pub(super) fn runs_on(self, machine: &Machine) -> bool {
+        self != Self::Takeover || *machine == Machine::UserMode
     }
 
     /// Returns the scene with the share mounted as `mount` with additional mount options, unless
@@ -184,11 +191,23 @@ impl Setup {
                     vec![format!("{RESTART} {}{lease}", scene.server_commands[0])];
             }
             Self::Takeover => {
-                let state = format!(
-                    "--nfs-lease {LEASE_TIME} --nfs-state etcd://127.0.0.1:{{port3}}/guest --nfs-state-ttl 2"
-                );
-                scene.server_commands =
-                    vec![format!("{TAKEOVER} {} {state}", scene.server_commands[0])];
+                let Protocol::Nfs { version, .. } = mount.protocol else {
+                    unreachable!("only NFS has standby servers");
+                };
+                // The second client recovers its locks with v4 only.
+                let (rival, rpcbind) = match version {
+                    "3" => ("4.2", " --nfs-rpcbind"),
+                    _ => (version, ""),
+                };
+                let access = machine.access();
+                scene.server_commands = vec![format!(
+                    "unshare -m {{scripts}}/cluster.py {{run}} {{socket}} takeover {rival} {barge} serve {{share}} --nfs tcp:{SERVICE}:2049{rpcbind} --nfs-lease {LEASE_TIME}{access}"
+                )];
+                scene.guests[0] = scene.guests[0].map(|text| {
+                    text.replace("{host}", SERVICE)
+                        .replace("{port}", "2049")
+                        .replace(",nolock", ",lock")
+                });
             }
             Self::Reload => {
                 scene.server_commands = vec![config_file_command(barge, mount, machine)]
@@ -282,9 +301,8 @@ fn lease_option(mount: &MountConfig) -> String {
 /// A shell command that restarts its argument whenever it is killed; on SIGTERM it stops it.
 const RESTART: &str = r#"sh -c 'trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & echo $! >{run}/server.pid; do wait $!; [ $? = 137 ] || exit 1; done' again"#;
 
-/// A shell command that starts an etcd, and its argument twice, each again whenever it is killed.
-/// On SIGTERM it stops them.
-const TAKEOVER: &str = r#"sh -c 'etcd --data-dir {run}/etcd --listen-client-urls http://127.0.0.1:{port3} --advertise-client-urls http://127.0.0.1:{port3} --listen-peer-urls http://127.0.0.1:{port4} --initial-advertise-peer-urls http://127.0.0.1:{port4} --initial-cluster default=http://127.0.0.1:{port4} >{run}/etcd.log 2>&1 & etcd=$!; echo "kill -KILL \$(ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:{port3} get --print-value-only /guest/active | sed s/.*process.//)" >{run}/kill-active; again() { trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & do wait $!; [ $? = 137 ] || exit 1; done; }; again "$@" & one=$!; again "$@" & two=$!; trap "kill $one $two; wait $one; wait $two; kill $etcd; wait $etcd; exit 0" TERM; wait $one $two' again"#;
+/// The address that clients of [`Setup::Takeover`] use.
+const SERVICE: &str = "10.0.2.3";
 
 /// QEMU's own server of the share, with mapped owners.
 const MAPPED: [&str; 4] = [
