@@ -198,6 +198,11 @@ struct MigrateArgs {
     /// The barge to test [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     barge: Option<PathBuf>,
+    /// Command of another server to test, such as virtiofsd
+    ///
+    /// It gets virtiofsd's options for a share. A migration that it refuses is no error.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "barge")]
+    server: Option<String>,
     /// Debian mirror [default: that of this host's apt]
     #[arg(long, value_name = "URI")]
     mirror: Option<String>,
@@ -374,12 +379,16 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
 
 fn run_migrate(args: MigrateArgs) -> Result<u8> {
     let dirs = Dirs::find()?;
+    let server = match args.server {
+        Some(command) => migrate::Program::Virtiofsd(command),
+        None => migrate::Program::Barge(dirs.barge(args.barge.as_deref())?),
+    };
     let options = migrate::Options {
         kernel: args.kernel,
         rounds: args.rounds,
         snapshot: args.snapshot,
         mode: args.mode,
-        barge: dirs.barge(args.barge.as_deref())?,
+        server,
         mirror: args.mirror,
         timeout: Duration::from_secs(args.timeout),
         keep: args.keep,

@@ -38,6 +38,26 @@ const SCRIPT: &str = "migrate.py";
 /// The number of processors of the guest.
 const CPUS: u16 = 2;
 
+/// The server to test.
+#[derive(Clone, Debug)]
+pub enum Program {
+    /// The path of a barge.
+    Barge(String),
+    /// The command of another server with virtiofsd's options. It keeps locks in the guest, and may
+    /// refuse migrations.
+    Virtiofsd(String),
+}
+
+impl Program {
+    /// Returns the shell words that start it.
+    fn command(&self) -> String {
+        match self {
+            Program::Barge(path) => format!("{path} virtiofsd"),
+            Program::Virtiofsd(command) => command.clone(),
+        }
+    }
+}
+
 /// The options of a test.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -49,8 +69,8 @@ pub struct Options {
     pub snapshot: bool,
     /// `--migration-mode` of the servers.
     pub mode: String,
-    /// The barge to test.
-    pub barge: String,
+    /// The server to test.
+    pub server: Program,
     /// The Debian mirror, if not the machine's own.
     pub mirror: Option<String>,
     /// Timeout of the whole test.
@@ -121,6 +141,7 @@ impl Parts<'_> {
         let mut number = 1;
         let mut machine = self.start(&first, number, None, &sender)?;
         self.wait_for_turns(&news, &machine, 2)?;
+        let (mut downtimes, mut refused) = (Vec::new(), 0);
         for _ in 0..self.options.rounds {
             number += 1;
             let socket = format!(
@@ -130,23 +151,38 @@ impl Parts<'_> {
             let mut next = self.start(&first, number, Some(&socket), &sender)?;
             machine.set_return_path(true)?;
             next.set_return_path(true)?;
-            let (total, downtime) = machine.migrate(&socket, self.deadline)?;
-            println!("migrated in {total} ms, downtime {downtime} ms");
-            machine.stop()?;
-            machine = next;
+            match machine.migrate(&socket, self.deadline)? {
+                Some((total, downtime)) => {
+                    println!("migrated in {total} ms, downtime {downtime} ms");
+                    downtimes.push(downtime);
+                    std::mem::replace(&mut machine, next).stop()?;
+                }
+                None => {
+                    let errors = machine.errors() + &next.errors();
+                    let may_refuse = matches!(self.options.server, Program::Virtiofsd(_));
+                    ensure!(may_refuse, "the migration failed\n{errors}");
+                    println!("refused, the guest continues at the source\n{errors}");
+                    refused += 1;
+                    // The servers that have refused the guest may have failed.
+                    let _ = next.stop();
+                }
+            }
             // Those of the guest before it moved do not show that it continues.
             while let Ok(old) = news.try_recv() {
                 is_turn(old)?;
             }
             self.wait_for_turns(&news, &machine, 2)?;
         }
+        println!("{}, {refused} refused", summary(downtimes));
         if !self.options.snapshot {
             return self.finish(&news, machine, &first);
         }
         let file = scratch.dir.join("snapshot");
         machine.set_return_path(false)?;
-        let (total, _) =
-            machine.migrate(&format!("exec:cat >{}", file.display()), self.deadline)?;
+        let saved = machine.migrate(&format!("exec:cat >{}", file.display()), self.deadline)?;
+        let Some((total, _)) = saved else {
+            bail!("the snapshot failed\n{}", machine.errors());
+        };
         println!("saved in {total} ms, {} bytes", fs::metadata(&file)?.len());
         let copies = ["copy-1", "copy-2"].map(|name| scratch.dir.join(name));
         for copy in &copies {
@@ -183,7 +219,8 @@ impl Parts<'_> {
         let dir = host.run.join(format!("machine-{number}"));
         fs::create_dir(&dir)?;
         let values = TemplateValues::allocate(&host.share, &dir, &dir, &dir, "127.0.0.1")?;
-        let Options { barge, mode, .. } = self.options;
+        let Options { server, mode, .. } = self.options;
+        let server = server.command();
         let mut servers = Vec::new();
         for (name, options) in [
             (
@@ -196,7 +233,7 @@ impl Parts<'_> {
                 "--shared-dir / --socket-path {socket2} --readonly --no-announce-submounts".into(),
             ),
         ] {
-            let command = format!("{barge} virtiofsd {options}");
+            let command = format!("{server} {options}");
             let log = dir.join(format!("{name}.log"));
             servers.push(Server::start(&command, &values, &host.process_group, &log)?);
         }
@@ -246,10 +283,12 @@ impl Parts<'_> {
 
     fn initramfs(&self, dir: &Path) -> Result<Vec<u8>> {
         let script = self.dirs.scripts.join(SCRIPT);
-        let env = [(
-            "SNAPSHOT".into(),
-            u8::from(self.options.snapshot).to_string(),
-        )];
+        let host_locks = matches!(self.options.server, Program::Barge(_));
+        let env = [
+            ("SNAPSHOT", self.options.snapshot),
+            ("HOST_LOCKS", host_locks),
+        ]
+        .map(|(name, value)| (name.into(), u8::from(value).to_string()));
         let virtiofs = |tag: &str, options: &str| Mount {
             fs_type: "virtiofs".into(),
             options: options.into(),
@@ -312,6 +351,8 @@ impl Parts<'_> {
         }
         let last = lines.split_off(lines.len().saturating_sub(10)).join("\n");
         ensure!(status == 0, "the script ended with {status}\n{last}");
+        // The number of turns, and of runs of each program.
+        println!("{}", last.lines().last().unwrap_or_default());
         loop {
             match self.next(news, &machine)? {
                 News::Event(Event::Done) => break,
@@ -358,8 +399,9 @@ impl Machinery {
     }
 
     /// Moves the guest to `to`, and returns the milliseconds of the move and of the guest's stop.
-    fn migrate(&mut self, to: &str, deadline: Instant) -> Result<(u64, u64)> {
-        let fast = r#""arguments": {"max-bandwidth": 8589934592, "downtime-limit": 2000}"#;
+    /// Returns none if the move fails: the guest continues here.
+    fn migrate(&mut self, to: &str, deadline: Instant) -> Result<Option<(u64, u64)>> {
+        let fast = r#""arguments": {"max-bandwidth": 8589934592, "downtime-limit": 300}"#;
         self.monitor.execute("migrate-set-parameters", fast)?;
         self.monitor
             .execute("migrate", &format!(r#""arguments": {{"uri": "{to}"}}"#))?;
@@ -369,18 +411,35 @@ impl Machinery {
                 .execute("query-migrate", r#""arguments": {}"#)?;
             let is = |status: &str| answer.contains(&format!(r#""status": "{status}""#));
             if is("completed") {
-                return Ok((number(&answer, "total-time"), number(&answer, "downtime")));
+                let time = |key| number(&answer, key);
+                return Ok(Some((time("total-time"), time("downtime"))));
             }
-            let log = |name: &str| tail(&self.dir.join(name), 5);
+            if is("failed") {
+                return Ok(None);
+            }
             ensure!(
-                !is("failed") && Instant::now() < deadline,
-                "the migration failed: {answer}\n{}\n{}\n{}",
-                log("share.log"),
-                log("root.log"),
-                log("machine.log")
+                Instant::now() < deadline,
+                "the migration takes too long: {answer}"
             );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Returns the lines with errors in the logs.
+    fn errors(&self) -> String {
+        let mut errors = String::new();
+        for name in ["share.log", "root.log", "machine.log"] {
+            let log = fs::read(self.dir.join(name)).unwrap_or_default();
+            for line in String::from_utf8_lossy(&log).lines() {
+                if ["ERROR", "rror: ", "ailed"]
+                    .iter()
+                    .any(|word| line.contains(word))
+                {
+                    errors += &format!("{name}: {line}\n");
+                }
+            }
+        }
+        errors
     }
 
     /// Ends the machine that its guest has left, and its servers.
@@ -476,6 +535,17 @@ impl Monitor {
     }
 }
 
+/// Returns a line about the milliseconds for which the guest was stopped.
+fn summary(mut downtimes: Vec<u64>) -> String {
+    downtimes.sort_unstable();
+    let (Some(least), Some(most)) = (downtimes.first(), downtimes.last()) else {
+        return "no migrations".into();
+    };
+    let count = downtimes.len();
+    let median = downtimes[count / 2];
+    format!("{count} migrations, downtime: median {median} ms, {least} to {most} ms")
+}
+
 /// Returns the number under `key` in a line of JSON, 0 without one.
 fn number(json: &str, key: &str) -> u64 {
     let after = json.split(&format!(r#""{key}": "#)).nth(1).unwrap_or("");
@@ -486,6 +556,13 @@ fn number(json: &str, key: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn summaries() {
+        let line = "3 migrations, downtime: median 20 ms, 3 to 100 ms";
+        assert_eq!(summary(vec![100, 3, 20]), line);
+        assert_eq!(summary(vec![]), "no migrations");
+    }
 
     #[test]
     fn numbers_of_a_reply() {

@@ -49,7 +49,9 @@ pub(super) fn command(
         "-device",
         "virtio-net-pci,netdev=net,romfile=",
     ]);
-    command.args(["-device", "virtio-rng-pci"]).args(&config.qemu);
+    command
+        .args(["-device", "virtio-rng-pci"])
+        .args(&config.qemu);
     Ok(command)
 }
 
