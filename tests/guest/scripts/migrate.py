@@ -47,7 +47,9 @@ class Load:
     def check(self, status):
         if status:
             self.log.seek(0)
-            expect(False, f"{self.name} ended with {status}:", " / ".join(self.log.read().splitlines()[-5:]))
+            kernel = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True).stdout
+            lines = self.log.read().splitlines()[-5:] + kernel.splitlines()[-5:]
+            expect(False, f"{self.name} ended with {status}:", " / ".join(lines))
 
     def runs(self):
         """Waits for the end of the last run, and returns the number of runs."""

@@ -192,6 +192,12 @@ struct MigrateArgs {
     /// Then save the guest to a file, and restore it twice, each time on a copy of the share
     #[arg(long)]
     snapshot: bool,
+    /// Copy the guest's memory, as a migration to another host does
+    ///
+    /// By default all machines map the same memory: QEMU 10 with tcg may lose a write of the guest
+    /// while it copies its memory, with any server, and a program of the guest crashes.
+    #[arg(long)]
+    copy_memory: bool,
     /// How the servers find the guest's files again: find-paths or file-handles
     #[arg(long, value_name = "MODE", default_value = "find-paths")]
     mode: String,
@@ -387,6 +393,7 @@ fn run_migrate(args: MigrateArgs) -> Result<u8> {
         kernel: args.kernel,
         rounds: args.rounds,
         snapshot: args.snapshot,
+        copy_memory: args.copy_memory,
         mode: args.mode,
         server,
         mirror: args.mirror,
