@@ -167,7 +167,8 @@ impl Parts<'_> {
                 Some((total, downtime)) => {
                     println!("migrated in {total} ms, downtime {downtime} ms");
                     downtimes.push(downtime);
-                    std::mem::replace(&mut machine, next).stop()?;
+                    let left = std::mem::replace(&mut machine, next);
+                    self.check_end(left.stop())?;
                 }
                 None => {
                     let errors = machine.errors() + &next.errors();
@@ -380,7 +381,17 @@ impl Parts<'_> {
         let complaints = console::kernel_errors_in(&String::from_utf8_lossy(&text), None);
         ensure!(complaints.is_empty(), "kernel: {}", complaints.join("\n"));
         machine.process.wait()?;
-        machine.end()
+        self.check_end(machine.end())
+    }
+
+    /// Returns the error of servers that have failed at their end. That of another server is only
+    /// printed.
+    fn check_end(&self, end: Result<()>) -> Result<()> {
+        if let (Program::Virtiofsd(_), Err(error)) = (&self.options.server, &end) {
+            println!("{error:#}");
+            return Ok(());
+        }
+        end
     }
 
     fn next(&self, news: &Receiver<News>, machine: &Machinery) -> Result<News> {
