@@ -21,7 +21,7 @@ from locking import WRITE, on_host
 # More than a process reads at once.
 NAMES = 3000
 # Files of the repository.
-FILES = 100
+FILES = 40
 FIO = "fio --name=fio --filename=fio.data --size=4M --rw=randwrite --bsrange=4k-64k --ioengine=psync --fsync=16 --verify=crc32c --verify_fatal=1 --thread"
 CLONE = 'git clone -q "file://$PWD/origin" clone && git -C clone fsck --full --strict && test -z "$(git -C clone status --porcelain)" && rm -r clone'
 snapshot = os.environ.get("SNAPSHOT") == "1"
