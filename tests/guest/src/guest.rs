@@ -183,6 +183,7 @@ impl Guest {
             log: fs::File::create(dir.join("machine.log"))?,
             dir,
             number: spec.number,
+            memory: None,
         };
         let mut command = spec.machine.command(&spec.config, &kernel.image(), files)?;
         let started = Instant::now();

@@ -195,12 +195,23 @@ struct MigrateArgs {
     /// Then save the guest to a file, and restore it twice, each time on a copy of the share
     #[arg(long)]
     snapshot: bool,
+    /// Copy the guest's memory, as a migration to another host does
+    ///
+    /// By default all machines map the same memory: QEMU 10 with tcg may lose a write of the guest
+    /// while it copies its memory, with any server, and a program of the guest crashes.
+    #[arg(long)]
+    copy_memory: bool,
     /// How the servers find the guest's files again: find-paths or file-handles
     #[arg(long, value_name = "MODE", default_value = "find-paths")]
     mode: String,
     /// The barge to test [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     barge: Option<PathBuf>,
+    /// Command of another server to test, such as virtiofsd
+    ///
+    /// It gets virtiofsd's options for a share. A migration that it refuses is no error.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "barge")]
+    server: Option<String>,
     /// Debian mirror [default: that of this host's apt]
     #[arg(long, value_name = "URI")]
     mirror: Option<String>,
@@ -378,12 +389,17 @@ fn run_matrix(args: MatrixArgs) -> Result<u8> {
 
 fn run_migrate(args: MigrateArgs) -> Result<u8> {
     let dirs = Dirs::find()?;
+    let server = match args.server {
+        Some(command) => migrate::Program::Virtiofsd(command),
+        None => migrate::Program::Barge(dirs.barge(args.barge.as_deref())?),
+    };
     let options = migrate::Options {
         kernel: args.kernel,
         rounds: args.rounds,
         snapshot: args.snapshot,
+        copy_memory: args.copy_memory,
         mode: args.mode,
-        barge: dirs.barge(args.barge.as_deref())?,
+        server,
         mirror: args.mirror,
         timeout: Duration::from_secs(args.timeout),
         keep: args.keep,

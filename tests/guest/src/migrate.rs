@@ -4,9 +4,13 @@
 //! each with servers of its own, and then checks that it has lost nothing. A snapshot is a
 //! migration to a file, from which the guest is restored twice, each time with a copy of the share.
 //!
+//! The guest's memory is a file that all its machines map (QEMU's `x-ignore-shared`), unless
+//! [`Options::copy_memory`] is set: QEMU 10's TCG may lose a write of the guest while it copies the
+//! memory (its dirty bits race with its TLB), with any server, and a program of the guest crashes.
+//!
 //! Not supported: user-mode Linux, and QEMU before 8.2.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
@@ -18,6 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::barrier::GuestBarrier;
@@ -38,6 +43,26 @@ const SCRIPT: &str = "migrate.py";
 /// The number of processors of the guest.
 const CPUS: u16 = 2;
 
+/// The server to test.
+#[derive(Clone, Debug)]
+pub enum Program {
+    /// The path of a barge.
+    Barge(String),
+    /// The command of another server with virtiofsd's options. It keeps locks in the guest, and may
+    /// refuse migrations.
+    Virtiofsd(String),
+}
+
+impl Program {
+    /// Returns the shell words that start it.
+    fn command(&self) -> String {
+        match self {
+            Program::Barge(path) => format!("{path} virtiofsd"),
+            Program::Virtiofsd(command) => command.clone(),
+        }
+    }
+}
+
 /// The options of a test.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -47,10 +72,12 @@ pub struct Options {
     pub rounds: u16,
     /// Whether to restore the guest twice from a snapshot afterwards.
     pub snapshot: bool,
+    /// Whether to copy the guest's memory, as a migration to another host does.
+    pub copy_memory: bool,
     /// `--migration-mode` of the servers.
     pub mode: String,
-    /// The barge to test.
-    pub barge: String,
+    /// The server to test.
+    pub server: Program,
     /// The Debian mirror, if not the machine's own.
     pub mirror: Option<String>,
     /// Timeout of the whole test.
@@ -117,36 +144,58 @@ impl Parts<'_> {
             }))
         };
         let first = host(scratch.create_share()?)?;
+        let memory = match self.options.copy_memory {
+            true => None,
+            false => Some(File::from(memfd_create("guest", MemfdFlags::CLOEXEC)?)),
+        };
+        let memory = memory.as_ref();
         let (sender, news) = channel();
         let mut number = 1;
-        let mut machine = self.start(&first, number, None, &sender)?;
+        let mut machine = self.start(&first, number, None, memory, &sender)?;
         self.wait_for_turns(&news, &machine, 2)?;
+        let (mut downtimes, mut refused) = (Vec::new(), 0);
         for _ in 0..self.options.rounds {
             number += 1;
             let socket = format!(
                 "unix:{}",
                 scratch.dir.join(format!("move-{number}")).display()
             );
-            let mut next = self.start(&first, number, Some(&socket), &sender)?;
-            machine.set_return_path(true)?;
-            next.set_return_path(true)?;
-            let (total, downtime) = machine.migrate(&socket, self.deadline)?;
-            println!("migrated in {total} ms, downtime {downtime} ms");
-            machine.stop()?;
-            machine = next;
+            let mut next = self.start(&first, number, Some(&socket), memory, &sender)?;
+            machine.set_capabilities(true, memory.is_some())?;
+            next.set_capabilities(true, memory.is_some())?;
+            match machine.migrate(&socket, self.deadline)? {
+                Some((total, downtime)) => {
+                    println!("migrated in {total} ms, downtime {downtime} ms");
+                    downtimes.push(downtime);
+                    let left = std::mem::replace(&mut machine, next);
+                    self.check_end(left.stop())?;
+                }
+                None => {
+                    let errors = machine.errors() + &next.errors();
+                    let may_refuse = matches!(self.options.server, Program::Virtiofsd(_));
+                    ensure!(may_refuse, "the migration failed\n{errors}");
+                    println!("refused, the guest continues at the source\n{errors}");
+                    refused += 1;
+                    // The servers that have refused the guest may have failed.
+                    let _ = next.stop();
+                }
+            }
             // Those of the guest before it moved do not show that it continues.
             while let Ok(old) = news.try_recv() {
                 is_turn(old)?;
             }
             self.wait_for_turns(&news, &machine, 2)?;
         }
+        println!("{}, {refused} refused", summary(downtimes));
         if !self.options.snapshot {
             return self.finish(&news, machine, &first);
         }
         let file = scratch.dir.join("snapshot");
-        machine.set_return_path(false)?;
-        let (total, _) =
-            machine.migrate(&format!("exec:cat >{}", file.display()), self.deadline)?;
+        machine.set_capabilities(false, false)?;
+        let saved = machine.migrate(&format!("exec:cat >{}", file.display()), self.deadline)?;
+        let Some((total, _)) = saved else {
+            bail!("the snapshot failed\n{}", machine.errors());
+        };
         println!("saved in {total} ms, {} bytes", fs::metadata(&file)?.len());
         let copies = ["copy-1", "copy-2"].map(|name| scratch.dir.join(name));
         for copy in &copies {
@@ -163,7 +212,7 @@ impl Parts<'_> {
             let host = host(copy)?;
             let (sender, news) = channel();
             let from = format!("exec:cat {}", file.display());
-            let machine = self.start(&host, number, Some(&from), &sender)?;
+            let machine = self.start(&host, number, Some(&from), None, &sender)?;
             self.wait_for_turns(&news, &machine, 2)?;
             self.finish(&news, machine, &host)?;
             println!("restored");
@@ -172,18 +221,20 @@ impl Parts<'_> {
     }
 
     /// Starts servers of the share and a machine, which waits for a migration if `incoming` is
-    /// given.
+    /// given. `memory` has the memory of a guest that moves from machine to machine.
     fn start(
         &self,
         host: &Arc<Host>,
         number: usize,
         incoming: Option<&str>,
+        memory: Option<&File>,
         news: &Sender<News>,
     ) -> Result<Machinery> {
         let dir = host.run.join(format!("machine-{number}"));
         fs::create_dir(&dir)?;
         let values = TemplateValues::allocate(&host.share, &dir, &dir, &dir, "127.0.0.1")?;
-        let Options { barge, mode, .. } = self.options;
+        let Options { server, mode, .. } = self.options;
+        let server = server.command();
         let mut servers = Vec::new();
         for (name, options) in [
             (
@@ -196,7 +247,7 @@ impl Parts<'_> {
                 "--shared-dir / --socket-path {socket2} --readonly --no-announce-submounts".into(),
             ),
         ] {
-            let command = format!("{barge} virtiofsd {options}");
+            let command = format!("{server} {options}");
             let log = dir.join(format!("{name}.log"));
             servers.push(Server::start(&command, &values, &host.process_group, &log)?);
         }
@@ -209,14 +260,17 @@ impl Parts<'_> {
             fcntl_setfd(inherited.as_fd(), FdFlags::empty())?;
         }
         let monitor = dir.join("monitor");
+        let opened = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let memory = memory.map(|file| PathBuf::from(opened(file)));
         let files = Files {
             control: control_machine.as_raw_fd(),
             output: output_machine.as_raw_fd(),
             initramfs: &initramfs,
             console: &dir.join("console.log"),
-            log: fs::File::create(dir.join("machine.log"))?,
+            log: File::create(dir.join("machine.log"))?,
             dir: &dir,
             number,
+            memory: memory.as_deref(),
         };
         let mut command = self.qemu.command();
         add_machine(&mut command, CPUS, TCG, &self.kernel.image(), files)?;
@@ -246,10 +300,12 @@ impl Parts<'_> {
 
     fn initramfs(&self, dir: &Path) -> Result<Vec<u8>> {
         let script = self.dirs.scripts.join(SCRIPT);
-        let env = [(
-            "SNAPSHOT".into(),
-            u8::from(self.options.snapshot).to_string(),
-        )];
+        let host_locks = matches!(self.options.server, Program::Barge(_));
+        let env = [
+            ("SNAPSHOT", self.options.snapshot),
+            ("HOST_LOCKS", host_locks),
+        ]
+        .map(|(name, value)| (name.into(), u8::from(value).to_string()));
         let virtiofs = |tag: &str, options: &str| Mount {
             fs_type: "virtiofs".into(),
             options: options.into(),
@@ -312,6 +368,8 @@ impl Parts<'_> {
         }
         let last = lines.split_off(lines.len().saturating_sub(10)).join("\n");
         ensure!(status == 0, "the script ended with {status}\n{last}");
+        // The number of turns, and of runs of each program.
+        println!("{}", last.lines().last().unwrap_or_default());
         loop {
             match self.next(news, &machine)? {
                 News::Event(Event::Done) => break,
@@ -323,7 +381,17 @@ impl Parts<'_> {
         let complaints = console::kernel_errors_in(&String::from_utf8_lossy(&text), None);
         ensure!(complaints.is_empty(), "kernel: {}", complaints.join("\n"));
         machine.process.wait()?;
-        machine.end()
+        self.check_end(machine.end())
+    }
+
+    /// Returns the error of servers that have failed at their end. That of another server is only
+    /// printed.
+    fn check_end(&self, end: Result<()>) -> Result<()> {
+        if let (Program::Virtiofsd(_), Err(error)) = (&self.options.server, &end) {
+            println!("{error:#}");
+            return Ok(());
+        }
+        end
     }
 
     fn next(&self, news: &Receiver<News>, machine: &Machinery) -> Result<News> {
@@ -348,18 +416,25 @@ fn is_turn(news: News) -> Result<bool> {
 }
 
 impl Machinery {
-    /// Sets whether the source of a move learns if the destination has accepted the guest.
-    fn set_return_path(&mut self, on: bool) -> Result<()> {
-        let capability = format!(r#"{{"capability": "return-path", "state": {on}}}"#);
-        let arguments = format!(r#""arguments": {{"capabilities": [{capability}]}}"#);
+    /// Sets whether the source of a move learns if the destination has accepted the guest, and
+    /// whether both map the same memory.
+    fn set_capabilities(&mut self, return_path: bool, same_memory: bool) -> Result<()> {
+        let capabilities = [
+            ("return-path", return_path),
+            ("x-ignore-shared", same_memory),
+        ]
+        .map(|(name, on)| format!(r#"{{"capability": "{name}", "state": {on}}}"#));
+        let capabilities = capabilities.join(", ");
+        let arguments = format!(r#""arguments": {{"capabilities": [{capabilities}]}}"#);
         self.monitor
             .execute("migrate-set-capabilities", &arguments)?;
         Ok(())
     }
 
     /// Moves the guest to `to`, and returns the milliseconds of the move and of the guest's stop.
-    fn migrate(&mut self, to: &str, deadline: Instant) -> Result<(u64, u64)> {
-        let fast = r#""arguments": {"max-bandwidth": 8589934592, "downtime-limit": 2000}"#;
+    /// Returns none if the move fails: the guest continues here.
+    fn migrate(&mut self, to: &str, deadline: Instant) -> Result<Option<(u64, u64)>> {
+        let fast = r#""arguments": {"max-bandwidth": 8589934592, "downtime-limit": 300}"#;
         self.monitor.execute("migrate-set-parameters", fast)?;
         self.monitor
             .execute("migrate", &format!(r#""arguments": {{"uri": "{to}"}}"#))?;
@@ -369,18 +444,37 @@ impl Machinery {
                 .execute("query-migrate", r#""arguments": {}"#)?;
             let is = |status: &str| answer.contains(&format!(r#""status": "{status}""#));
             if is("completed") {
-                return Ok((number(&answer, "total-time"), number(&answer, "downtime")));
+                let time = |key| number(&answer, key);
+                return Ok(Some((time("total-time"), time("downtime"))));
             }
-            let log = |name: &str| tail(&self.dir.join(name), 5);
+            if is("failed") {
+                return Ok(None);
+            }
             ensure!(
-                !is("failed") && Instant::now() < deadline,
-                "the migration failed: {answer}\n{}\n{}\n{}",
-                log("share.log"),
-                log("root.log"),
-                log("machine.log")
+                Instant::now() < deadline,
+                "the migration takes too long: {answer}"
             );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Returns the lines with errors in the logs.
+    fn errors(&self) -> String {
+        let mut errors = String::new();
+        for (name, words) in [
+            ("share.log", ["ERROR", "panicked"]),
+            ("root.log", ["ERROR", "panicked"]),
+            // QEMU marks no errors.
+            ("machine.log", ["rror", "ailed"]),
+        ] {
+            let log = fs::read(self.dir.join(name)).unwrap_or_default();
+            for line in String::from_utf8_lossy(&log).lines() {
+                if words.iter().any(|word| line.contains(word)) {
+                    errors += &format!("{name}: {line}\n");
+                }
+            }
+        }
+        errors
     }
 
     /// Ends the machine that its guest has left, and its servers.
@@ -476,6 +570,17 @@ impl Monitor {
     }
 }
 
+/// Returns a line about the milliseconds for which the guest was stopped.
+fn summary(mut downtimes: Vec<u64>) -> String {
+    downtimes.sort_unstable();
+    let (Some(least), Some(most)) = (downtimes.first(), downtimes.last()) else {
+        return "no migrations".into();
+    };
+    let count = downtimes.len();
+    let median = downtimes[count / 2];
+    format!("{count} migrations, downtime: median {median} ms, {least} to {most} ms")
+}
+
 /// Returns the number under `key` in a line of JSON, 0 without one.
 fn number(json: &str, key: &str) -> u64 {
     let after = json.split(&format!(r#""{key}": "#)).nth(1).unwrap_or("");
@@ -486,6 +591,13 @@ fn number(json: &str, key: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn summaries() {
+        let line = "3 migrations, downtime: median 20 ms, 3 to 100 ms";
+        assert_eq!(summary(vec![100, 3, 20]), line);
+        assert_eq!(summary(vec![]), "no migrations");
+    }
 
     #[test]
     fn numbers_of_a_reply() {

@@ -87,6 +87,13 @@ impl TemplateValues {
     }
 }
 
+/// Returns whether a command starts virtiofsd, or barge in its place.
+fn is_virtiofsd(command: &str) -> bool {
+    let words = command.split(' ').take(2);
+    let mut names = words.filter_map(|word| word.rsplit('/').next());
+    names.any(|name| name.starts_with("virtiofsd"))
+}
+
 impl Server {
     /// Starts a shell command and waits until the ports in it accept connections and the sockets
     /// exist.
@@ -107,7 +114,7 @@ impl Server {
         let mut server = Self {
             child,
             log: log.into(),
-            ends_with_guest: command.split(' ').any(|word| word == "virtiofsd"),
+            ends_with_guest: is_virtiofsd(command),
         };
         let started = Instant::now();
         loop {
@@ -176,5 +183,24 @@ impl Server {
             tail(&self.log, 5)
         );
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_end_with_their_guest() {
+        for command in [
+            "virtiofsd --shared-dir {share}",
+            "/opt/virtiofsd-1.14 --shared-dir {share}",
+            "target/debug/barge virtiofsd --shared-dir {share}",
+        ] {
+            assert!(is_virtiofsd(command), "{command}");
+        }
+        assert!(!is_virtiofsd(
+            "barge serve /srv/virtiofsd --virtiofs {socket}"
+        ));
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Files<'a> {
     pub(crate) dir: &'a Path,
     /// The guest's number in the run.
     pub(crate) number: usize,
+    /// QEMU: the file with the guest's memory; the machine makes one if none.
+    pub(crate) memory: Option<&'a Path>,
 }
 
 impl FromStr for Machine {

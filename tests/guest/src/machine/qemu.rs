@@ -85,9 +85,13 @@ pub(crate) fn add_machine(
     let machine = "q35,memory-backend=memory";
     command.args(["-machine", machine, "-accel", accel, "-cpu", cpu]);
     // Shared memory, so that a vhost-user server can map it.
-    command.arg("-object").arg(format!(
-        "memory-backend-memfd,id=memory,size={MEMORY}M,share=on"
-    ));
+    let backend = match files.memory {
+        Some(path) => format!("memory-backend-file,mem-path={}", path.display()),
+        None => "memory-backend-memfd".into(),
+    };
+    command
+        .arg("-object")
+        .arg(format!("{backend},id=memory,size={MEMORY}M,share=on"));
     command
         .arg("-kernel")
         .arg(kernel)
