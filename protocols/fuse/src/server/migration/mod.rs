@@ -105,7 +105,7 @@ impl Session {
     }
 
     /// Returns the state of the session, as [`Session::save`] writes it, for another process of
-    /// this host, with the same sources. What it cannot find is lost to the client, as if
+    /// this host, with the same sources. Nodes that it cannot find are lost to the client, as if
     /// [`Migration::on_error`] said so. It finds open files without a name with the
     /// [descriptors](SavedState::files) of the state.
     pub fn save_for_successor(&self, call: &Call) -> io::Result<SavedState> {
