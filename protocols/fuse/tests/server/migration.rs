@@ -44,6 +44,10 @@ fn serving(dir: &Path, migration: Migration) -> Server {
         public_handle_key: true,
         ..hostdir::Options::default()
     };
+    serving_with(dir, migration, host)
+}
+
+fn serving_with(dir: &Path, migration: Migration, host: hostdir::Options) -> Server {
     let tree = HostDir::open(dir, host).expect("a directory");
     Server::new(Arc::new(Export::new("", tree)), options(migration))
 }
@@ -300,6 +304,36 @@ fn a_successor_continues_with_open_files_that_were_removed() {
     assert_eq!(net.read(half_open.fh, 0, 1), Err(Errno::EBADF));
     assert_eq!(net.read(kept_open.fh, 0, 1), Ok(vec![]));
     assert_eq!(net.lookup(ROOT_ID, "kept").nodeid, kept.nodeid);
+}
+
+#[test]
+fn a_successor_without_kernel_handles_finds_nodes_and_removed_files() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = || {
+        let host = hostdir::Options {
+            public_handle_key: true,
+            no_kernel_handles: true,
+            ..hostdir::Options::default()
+        };
+        serving_with(dir.path(), Migration::default(), host)
+    };
+    let net = Net::on(&server());
+    let sub = net.mkdir(ROOT_ID, "sub");
+    let (removed, removed_open) = net.create(ROOT_ID, "removed");
+    let (kept, kept_open) = net.create(sub.nodeid, "kept");
+    net.write(kept_open.fh, 0, b"kept").expect("written");
+    net.write(removed_open.fh, 0, b"removed").expect("written");
+    unlink(&net, "removed");
+    let call = Call::detached();
+    let state = net.session.save_for_successor(&call).expect("saved");
+    drop(net);
+    let net = Net::silent(&server());
+    let loaded = net.session.load_as_successor(&call, &state);
+    loaded.expect("loaded");
+    assert_eq!(net.read(kept_open.fh, 0, 99), Ok(b"kept".to_vec()));
+    assert_eq!(net.lookup(sub.nodeid, "kept").nodeid, kept.nodeid);
+    assert_eq!(net.read(removed_open.fh, 0, 99), Ok(b"removed".to_vec()));
+    assert_eq!(net.getattr(removed.nodeid).nlink, 0);
 }
 
 #[test]

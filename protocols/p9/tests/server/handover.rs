@@ -493,8 +493,8 @@ const STAYS: Fid = Fid(3);
 const CLONE: Fid = Fid(4);
 const GONE: Fid = Fid(5);
 
-/// Returns a session with open files that were removed: one that is half written and has a lock, one
-/// that is open to append, and a directory.
+/// Returns a session with open files that were removed: one that is half written and has a lock,
+/// one that is open to append, and a directory.
 fn session_with_removed_files(server: &Server, dir: &Path) -> Net {
     let net = Net::on(server, Dialect::Linux);
     create(&net, ROOT, HALF, "half", O_RDWR);

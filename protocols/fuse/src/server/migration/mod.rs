@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use vfs::lock::{Lock, Owner};
-use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, Name, Node, NodeId, Patience};
+use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, Name, Node, NodeId, Patience, Support};
 use wire::SavedState;
 
 use self::format::{Fixed, Location, NodeState, OpenState, Reader, Writer, invalid};
@@ -105,7 +105,7 @@ impl Session {
     }
 
     /// Returns the state of the session, as [`Session::save`] writes it, for another process of
-    /// this host, with the same sources. What it cannot find is lost to the client, as if
+    /// this host, with the same sources. Nodes that it cannot find are lost to the client, as if
     /// [`Migration::on_error`] said so. It finds open files without a name with the
     /// [descriptors](SavedState::files) of the state.
     pub fn save_for_successor(&self, call: &Call) -> io::Result<SavedState> {
@@ -116,21 +116,22 @@ impl Session {
         };
         let mut saved = SavedState::default();
         let SavedState { bytes, files } = &mut saved;
-        if self.save_with(by_handle, call, bytes, Some(files)).is_ok() {
+        // Other handles end with this process.
+        if self.capabilities.handles == Support::Native
+            && self.save_with(by_handle, call, bytes, Some(files)).is_ok()
+        {
             return Ok(saved);
         }
         // Other file systems are mounted below the root, or privileges are missing.
-        let mut bytes = Vec::new();
+        bytes.clear();
+        files.clear();
         let by_path = Migration {
             mode: MigrationMode::FindPaths,
             on_error: MigrationOnError::GuestError,
             verify_handles: false,
         };
-        self.save_with(by_path, call, &mut bytes, None)?;
-        Ok(SavedState {
-            bytes,
-            files: Vec::new(),
-        })
+        self.save_with(by_path, call, bytes, Some(files))?;
+        Ok(saved)
     }
 
     /// Writes the state. Saves open files without a name by their handles, and adds a descriptor of
@@ -305,7 +306,9 @@ impl Session {
         let names = match migration.mode {
             MigrationMode::FileHandles => Names::default(),
             MigrationMode::FindPaths => {
-                let wanted = known.iter().map(|known| &known.node.node);
+                let nodes = known.iter().map(|known| &known.node.node);
+                // The tree is not searched for nodes that are kept.
+                let wanted = nodes.filter(|node| keep.is_none() || !is_removed(cx, &***node));
                 let wanted = wanted.map(|node| (node.id(), node.clone())).collect();
                 Names::find(cx, &root.node.node, &wanted)
             }

@@ -23,9 +23,9 @@
 //! ```text
 //! kind u8 | inode number u64 | length u8, handle
 //! ```
-//! *kind* is a `d_type`; a node that was removed has no handle, unless a descriptor of it comes with
-//! the state: these kept files are listed in their order, each with an attach to its export. A step
-//! is
+//! *kind* is a `d_type`; a node that was removed has no handle, unless a descriptor of it comes
+//! with the state: these kept files are listed in their order, each with an attach to its export.
+//! A step is
 //!
 //! ```text
 //! 1 u8 | attach u32 | node                        without a known name
