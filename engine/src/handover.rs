@@ -10,7 +10,7 @@ use wire::SavedState;
 
 /// A client's connection, or that of a device's monitor, between two processes.
 #[derive(Debug)]
-pub struct HandedConnection {
+pub struct SuspendedConnection {
     /// The name of the listener that accepted it.
     pub listener: String,
     /// The name of its peer, for logs.
@@ -26,24 +26,24 @@ pub struct HandedConnection {
 
 /// A connection that is served no more, and whose state has not been saved.
 pub struct FrozenConnection {
-    /// See [`HandedConnection::listener`].
+    /// See [`SuspendedConnection::listener`].
     pub listener: String,
-    /// See [`HandedConnection::peer`].
+    /// See [`SuspendedConnection::peer`].
     pub peer: String,
-    /// See [`HandedConnection::transport`].
+    /// See [`SuspendedConnection::transport`].
     pub transport: Vec<u8>,
-    /// See [`HandedConnection::fds`].
+    /// See [`SuspendedConnection::fds`].
     pub fds: Vec<OwnedFd>,
     /// Saves the state of its session, and drops that. Returns `None` if it cannot continue.
     pub save: Box<dyn FnOnce() -> Option<SavedState> + Send>,
 }
 
-/// The connections that an engine hands over, and those that it has adopted.
+/// The connections that an engine suspends, and those that it has adopted.
 #[derive(Default)]
 pub(crate) struct Handover {
     requested: AtomicBool,
     frozen: Mutex<Vec<FrozenConnection>>,
-    adopted: Mutex<Vec<HandedConnection>>,
+    adopted: Mutex<Vec<SuspendedConnection>>,
     /// Whether no request is served, as adopted sessions are still being resumed.
     resuming: Mutex<bool>,
     resumed: Condvar,
@@ -54,7 +54,7 @@ impl Handover {
         self.requested.store(true, Ordering::SeqCst);
     }
 
-    /// Returns whether connections are handed over instead of closed.
+    /// Returns whether connections are suspended instead of closed.
     pub(crate) fn is_requested(&self) -> bool {
         self.requested.load(Ordering::SeqCst)
     }
@@ -64,10 +64,10 @@ impl Handover {
     }
 
     /// Saves the states of all connections.
-    pub(crate) fn save(&self) -> Vec<HandedConnection> {
+    pub(crate) fn save(&self) -> Vec<SuspendedConnection> {
         let frozen = std::mem::take(&mut *self.frozen.lock());
         let save = |connection: FrozenConnection| {
-            Some(HandedConnection {
+            Some(SuspendedConnection {
                 session: (connection.save)()?,
                 listener: connection.listener,
                 peer: connection.peer,
@@ -78,7 +78,7 @@ impl Handover {
         frozen.into_iter().filter_map(save).collect()
     }
 
-    pub(crate) fn adopt(&self, connections: Vec<HandedConnection>) {
+    pub(crate) fn adopt(&self, connections: Vec<SuspendedConnection>) {
         *self.resuming.lock() = !connections.is_empty();
         self.adopted.lock().extend(connections);
     }
@@ -98,8 +98,8 @@ impl Handover {
     }
 
     /// Removes and returns the adopted connections of the listener `name`.
-    pub(crate) fn adopted_at(&self, name: &str) -> Vec<HandedConnection> {
-        let is_own = |connection: &mut HandedConnection| connection.listener == name;
+    pub(crate) fn adopted_at(&self, name: &str) -> Vec<SuspendedConnection> {
+        let is_own = |connection: &mut SuspendedConnection| connection.listener == name;
         self.adopted.lock().extract_if(.., is_own).collect()
     }
 }

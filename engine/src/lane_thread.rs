@@ -33,7 +33,7 @@ enum End {
 
 /// Serves `lane` on the calling thread, its own, until the client or
 /// [`transports::Link::end_input`] ends the input, and everything in flight is answered. `received`
-/// arrived before, at another process. If the engine hands over, so does the lane.
+/// arrived before, at another process. If the engine suspends connections, so does the lane.
 pub(crate) fn run(lane: &Arc<Lane>, stop: &StopSignal, handover: &Handover, received: &[u8]) {
     // Done here because it may query a directory service over the network.
     find_owner(&lane.peer);

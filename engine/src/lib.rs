@@ -42,7 +42,7 @@ mod tuning;
 mod workers;
 
 pub use connection_limits::ConnectionRefusals;
-pub use handover::{FrozenConnection, HandedConnection};
+pub use handover::{FrozenConnection, SuspendedConnection};
 pub use operation_stats::{Operation, Operations};
 pub use queue::{QueueThread, Queues};
 pub use server::{Engine, Service};

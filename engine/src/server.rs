@@ -15,7 +15,7 @@ use vfs::{Call, Origin, Peer, Trust};
 use wire::{SavedState, Session};
 
 use crate::connection_limits::{Admission, ConnectionLimits, ConnectionRefusals};
-use crate::handover::{FrozenConnection, HandedConnection, Handover};
+use crate::handover::{FrozenConnection, Handover, SuspendedConnection};
 use crate::kick_watcher::KickWatcher;
 use crate::lane::Lane;
 use crate::lane_thread;
@@ -228,7 +228,7 @@ impl Engine {
     /// Serves a client that another process has accepted at `listener`.
     fn resume(
         self: &Arc<Self>,
-        mut connection: HandedConnection,
+        mut connection: SuspendedConnection,
         listener: &Listener,
         service: &dyn Service,
     ) -> io::Result<()> {
@@ -307,8 +307,8 @@ impl Engine {
         self.connections.recheck_deadline();
     }
 
-    /// Stops the engine like [`Engine::stop`], but keeps the connections whose sessions can continue
-    /// in another process: [`Engine::handed_over`] returns them after [`Engine::wait`].
+    /// Stops the engine like [`Engine::stop`], but keeps the connections whose sessions can
+    /// continue in another process: [`Engine::suspended`] returns them after [`Engine::wait`].
     pub fn hand_over(&self) {
         self.handover.request();
         self.stop.raise();
@@ -323,15 +323,15 @@ impl Engine {
         self.handover.is_requested()
     }
 
-    /// Adds a connection to those that are handed over.
+    /// Adds a connection to those that [`Engine::suspended`] returns.
     pub fn hand_over_connection(&self, connection: FrozenConnection) {
         self.handover.add(connection);
     }
 
-    /// Saves the states of the connections that are handed over, and returns them. Called after
-    /// [`Engine::wait`]: a session holds its locks until all are frozen, so that none of them gets a
-    /// lock of another one that is to continue.
-    pub fn handed_over(&self) -> Vec<HandedConnection> {
+    /// Saves the states of the suspended connections, and returns them. Called after
+    /// [`Engine::wait`]: a session holds its locks until all are frozen, so that none of them gets
+    /// a lock of another one that is to continue.
+    pub fn suspended(&self) -> Vec<SuspendedConnection> {
         self.handover.save()
     }
 
@@ -339,7 +339,7 @@ impl Engine {
     /// there. Called before any listener starts. No connection is accepted and no request served
     /// until [`Engine::end_resuming`], so that no client gets a lock that a session is about to
     /// acquire again.
-    pub fn adopt(&self, connections: Vec<HandedConnection>) {
+    pub fn adopt(&self, connections: Vec<SuspendedConnection>) {
         self.handover.adopt(connections);
     }
 
@@ -349,7 +349,7 @@ impl Engine {
     }
 
     /// Removes and returns the adopted connections of the listener `name`.
-    pub fn adopted_at(&self, name: &str) -> Vec<HandedConnection> {
+    pub fn adopted_at(&self, name: &str) -> Vec<SuspendedConnection> {
         self.handover.adopted_at(name)
     }
 

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::HandedConnection;
+use engine::SuspendedConnection;
 use transports::{Addr, DatagramSocket, Listener};
 use vfs::HandleKey;
 
@@ -51,8 +51,8 @@ impl Host {
         Ok(HandleKey::new(bytes))
     }
 
-    /// Returns the connections that an earlier process has handed over.
-    pub(super) fn take_over(&self) -> io::Result<Vec<HandedConnection>> {
+    /// Returns the connections of an earlier process.
+    pub(super) fn take_over(&self) -> io::Result<Vec<SuspendedConnection>> {
         match self {
             Host::Brokered(broker) if broker.has_restarted() => broker.take_over(),
             _ => Ok(Vec::new()),
@@ -60,7 +60,7 @@ impl Host {
     }
 
     /// Hands `connections` over to the process that replaces this one.
-    pub(super) fn hand_over(&self, connections: Vec<HandedConnection>) -> io::Result<()> {
+    pub(super) fn hand_over(&self, connections: Vec<SuspendedConnection>) -> io::Result<()> {
         match self {
             Host::Direct { .. } => Err(io::ErrorKind::Unsupported.into()),
             Host::Brokered(broker) => broker.hand_over(connections),

@@ -316,7 +316,7 @@ impl LiveServer {
         self.can_change() || endpoints.any(|one| one.endpoint.is_reloadable())
     }
 
-    /// Stops the server. The connections that can continue in another process are handed over.
+    /// Stops the server. The connections that can continue in another process stay open.
     pub(super) fn hand_over(&self) {
         self.engine.hand_over();
     }

@@ -174,8 +174,8 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
         host: &host,
         use_default_addrs: by_default,
     };
-    let handed_over = host.take_over();
-    engine.adopt(handed_over.map_err(Failure::new)?);
+    let adopted = host.take_over();
+    engine.adopt(adopted.map_err(Failure::new)?);
     let mut endpoints = std::mem::take(&mut plan.endpoints);
     for endpoint in &mut endpoints {
         endpoint.bind(&context)?;
@@ -239,7 +239,7 @@ fn serve(mut plan: Plan, host: Host) -> CommandResult {
     }
     engine.wait();
     if engine.is_handing_over()
-        && let Err(error) = host.hand_over(engine.handed_over())
+        && let Err(error) = host.hand_over(engine.suspended())
     {
         tracing::error!("connections were lost: {error}");
     }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::{Engine, FrozenConnection, HandedConnection, Queues};
+use engine::{Engine, FrozenConnection, Queues, SuspendedConnection};
 use transports::{Addr, Listener};
 use vfs::Call;
 use virtqueue::{Device, DeviceConfig, DeviceState, JoinRing, RunEnd, SuspendedDevice};
@@ -156,7 +156,7 @@ impl DeviceSocket {
 
     /// Resumes the sessions of guests that an earlier process has served at `name`.
     fn adopt(&self, engine: &Arc<Engine>, name: &str) -> Vec<(Guest, Monitor)> {
-        let resume = |connection: HandedConnection| {
+        let resume = |connection: SuspendedConnection| {
             let guest = self.guest(engine, name, Some(&connection.session));
             let guest = guest.inspect_err(|error| {
                 tracing::warn!(addr = name, "connection closed: {error}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use engine::{HandedConnection, Tuning};
+use engine::{SuspendedConnection, Tuning};
 use transports::{Addr, Link, Listener, StreamLink, dial};
 
 use crate::fake::{FakeService, Rig};
@@ -25,12 +25,12 @@ fn receive(client: &StreamLink) -> [u8; 3] {
     reply
 }
 
-/// Hands over, and returns the connections. `meanwhile` runs before the engine has ended.
-fn hand_over(rig: &Rig, meanwhile: impl FnOnce()) -> Vec<HandedConnection> {
+/// Suspends the connections, and returns them. `meanwhile` runs before the engine has ended.
+fn hand_over(rig: &Rig, meanwhile: impl FnOnce()) -> Vec<SuspendedConnection> {
     rig.engine.hand_over();
     meanwhile();
     rig.engine.wait();
-    let handed = rig.engine.handed_over();
+    let handed = rig.engine.suspended();
     rig.fake.await_no_session();
     handed
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::HandedConnection;
+use engine::SuspendedConnection;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -274,15 +274,18 @@ impl BrokerClient {
     }
 
     /// Hands `connections` over to the process that replaces this one.
-    pub(in crate::serve) fn hand_over(&self, connections: Vec<HandedConnection>) -> io::Result<()> {
+    pub(in crate::serve) fn hand_over(
+        &self,
+        connections: Vec<SuspendedConnection>,
+    ) -> io::Result<()> {
         let socket = self.descriptor(&Request::HandOver)?;
         kept::send(socket.as_fd(), connections, || {
             self.descriptor(&Request::StateFile)
         })
     }
 
-    /// Returns the connections that an earlier process has handed over.
-    pub(in crate::serve) fn take_over(&self) -> io::Result<Vec<HandedConnection>> {
+    /// Returns the connections of an earlier process.
+    pub(in crate::serve) fn take_over(&self) -> io::Result<Vec<SuspendedConnection>> {
         let socket = self.descriptor(&Request::TakeOver)?;
         Ok(kept::connections(kept::receive(socket.as_fd(), usize::MAX)))
     }

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use engine::HandedConnection;
+use engine::SuspendedConnection;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use wire::SavedState;
@@ -40,7 +40,7 @@ struct Head {
 /// system calls does not permit the process to create.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
-    connections: Vec<HandedConnection>,
+    connections: Vec<SuspendedConnection>,
     file: impl Fn() -> io::Result<OwnedFd>,
 ) -> io::Result<()> {
     let mut files = Vec::new();
@@ -94,7 +94,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>, most: usize) -> KeptDescriptors {
 }
 
 /// Returns the connections of `kept`. Logs those whose state is invalid, and closes them.
-pub(super) fn connections(kept: KeptDescriptors) -> Vec<HandedConnection> {
+pub(super) fn connections(kept: KeptDescriptors) -> Vec<SuspendedConnection> {
     let connection = |fds: Vec<OwnedFd>| {
         let mut fds = fds.into_iter();
         let state = fds.next()?;
@@ -112,7 +112,7 @@ pub(super) fn file() -> io::Result<OwnedFd> {
 }
 
 /// Writes the states of a connection to `file`.
-fn write(connection: &HandedConnection, file: OwnedFd) -> io::Result<OwnedFd> {
+fn write(connection: &SuspendedConnection, file: OwnedFd) -> io::Result<OwnedFd> {
     let head = Head {
         listener: connection.listener.clone(),
         peer: connection.peer.clone(),
@@ -128,7 +128,7 @@ fn write(connection: &HandedConnection, file: OwnedFd) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn parse(state: OwnedFd, mut fds: Vec<OwnedFd>) -> io::Result<HandedConnection> {
+fn parse(state: OwnedFd, mut fds: Vec<OwnedFd>) -> io::Result<SuspendedConnection> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let mut file = File::from(state);
     file.rewind()?;
@@ -145,7 +145,7 @@ fn parse(state: OwnedFd, mut fds: Vec<OwnedFd>) -> io::Result<HandedConnection> 
         ));
     }
     let files = fds.split_off(head.fds);
-    Ok(HandedConnection {
+    Ok(SuspendedConnection {
         listener: head.listener,
         peer: head.peer,
         session: SavedState {
@@ -175,9 +175,9 @@ mod tests {
         contents
     }
 
-    fn handed() -> HandedConnection {
+    fn handed() -> SuspendedConnection {
         let (fd, _) = message::pair().expect("a pair");
-        HandedConnection {
+        SuspendedConnection {
             listener: "unix:/a".into(),
             peer: "tcp:10.0.0.1:700".into(),
             session: SavedState {
@@ -217,7 +217,7 @@ mod tests {
         );
         assert_eq!(one.fds.len(), 1);
         assert_eq!((two.listener.as_str(), two.fds.len()), ("unix:/b", 1));
-        let files = |connection: &HandedConnection| -> Vec<_> {
+        let files = |connection: &SuspendedConnection| -> Vec<_> {
             connection.session.files.iter().map(contents_of).collect()
         };
         assert_eq!(files(one), ["one", "another"]);

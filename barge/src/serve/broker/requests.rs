@@ -156,7 +156,7 @@ pub(super) struct Responder {
     kept: Mutex<Kept>,
 }
 
-/// Connections that a process has handed over, and that the next one takes.
+/// Connections of a process that has ended, for the next one.
 enum Kept {
     /// The process may still send some.
     Arriving(JoinHandle<KeptDescriptors>),

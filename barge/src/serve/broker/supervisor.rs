@@ -312,8 +312,8 @@ impl Broker {
         }
     }
 
-    /// Stops all processes at a signal. If the service manager stores descriptors, connections are
-    /// handed over to it for the next start.
+    /// Stops all processes at a signal. If the service manager stores descriptors, it gets
+    /// the connections for the next start.
     fn stop_or_store(self: &Arc<Self>) {
         let stores = upgrade::has_store() && self.check_may_hand_over().is_ok();
         if stores && self.upgrade.begin(Successor::ServiceManager) {
@@ -588,7 +588,7 @@ impl Broker {
         self.upgrade.is_in_progress()
     }
 
-    /// Returns the error if connections cannot be handed over now.
+    /// Returns the error if no other program can continue the connections now.
     fn check_may_hand_over(&self) -> Result<(), LiveError> {
         let refused = |why| Err(LiveError::new(ErrorCode::RestartRequired, why));
         if self.run.0.is_some() {
