@@ -1,7 +1,7 @@
 //! The state of a 9P session that another process continues.
 //!
 //! Handles of a tree in memory contain a number that differs in each run. A seed has
-//! [`GENERATION`] in its place.
+//! `GENERATION` in its place.
 
 use std::sync::Arc;
 
