@@ -274,22 +274,21 @@ impl<J: Entry> InFlight<J> {
 
     /// Cancels all requests in flight.
     pub(crate) fn cancel_all(&self) {
-        let table = self.table();
-        let flights = table.by_id.values().chain(&table.displaced);
-        let requests: Vec<_> = flights.filter_map(InFlightEntry::unanswered).collect();
-        drop(table);
-        requests.iter().for_each(cancel);
+        self.unanswered().iter().for_each(cancel);
     }
 
     /// Cancels all requests in flight, and from now on each that begins.
     /// See [`Entry::put_back`].
     pub(crate) fn cancel_all_from_now_on(&self) {
-        let mut table = self.table();
-        table.cancels = true;
+        self.table().cancels = true;
+        self.unanswered().iter().for_each(stop);
+    }
+
+    /// Returns the requests in flight that can still be cancelled.
+    pub(crate) fn unanswered(&self) -> Vec<Arc<Request<J>>> {
+        let table = self.table();
         let flights = table.by_id.values().chain(&table.displaced);
-        let requests: Vec<_> = flights.filter_map(InFlightEntry::unanswered).collect();
-        drop(table);
-        requests.iter().for_each(stop);
+        flights.filter_map(InFlightEntry::unanswered).collect()
     }
 
     /// Runs a request that was parked on a worker, as soon as the share allows.

@@ -43,8 +43,8 @@ pub(crate) struct Lane {
     /// Whether the client is gone, so that replies are discarded.
     disconnected: AtomicBool,
     /// Whether the connection continues in another process.
-    hands_over: AtomicBool,
-    /// Messages that are served there, as they were interrupted here without an effect.
+    suspended: AtomicBool,
+    /// Messages that are served there, as they have had no effect here.
     unserved: Mutex<Vec<u8>>,
     pub(crate) tuning: Tuning,
     stats: LaneStats,
@@ -141,9 +141,9 @@ pub(crate) struct Message {
     lane: Arc<Lane>,
     id: u64,
     bytes: DetachedMessage,
-    /// Whether another process serves it if it is interrupted.
-    put_back: AtomicBool,
-    /// Whether its client has cancelled it: then it is answered, and not put back.
+    /// Whether it has been parked.
+    parked: AtomicBool,
+    /// Whether its client has cancelled it: then it is answered here in any case.
     client_cancels: AtomicBool,
 }
 
@@ -156,6 +156,11 @@ impl Job for Message {
             lane.complete(request, out);
             return RunOutcome::Answered;
         }
+        let is_parked = || request.job.parked.load(Ordering::SeqCst);
+        if request.job.is_suspended() && !is_parked() {
+            // It was never served in full, so that it has had no effect.
+            return lane.put_back(request, out);
+        }
         let frame = Frame(bytes);
         // Workers do not wait for memory: their number is limited.
         out.set_meter(Box::new(ExcessMeter(lane.reservation(Purpose::Reply))));
@@ -164,13 +169,21 @@ impl Job for Message {
         out.set_expected(0);
         match served {
             Ok(ServeOutcome::Done)
-                if request.job.is_to_put_back() && lane.session.was_interrupted(&request.call) =>
+                if is_parked()
+                    && request.job.is_suspended()
+                    && lane.session.was_interrupted(&request.call) =>
             {
-                out.clear();
-                lane.unserved.lock().extend_from_slice(bytes);
+                return lane.put_back(request, out);
             }
             Ok(ServeOutcome::Done) => {}
-            Ok(ServeOutcome::Parked) => return RunOutcome::Parked,
+            Ok(ServeOutcome::Parked) => {
+                request.job.parked.store(true, Ordering::SeqCst);
+                // The lane's thread may not have seen that.
+                if lane.is_suspended() {
+                    request.cancel();
+                }
+                return RunOutcome::Parked;
+            }
             Ok(ServeOutcome::WouldBlock) => lane.fail(&"a request would block where it may wait"),
             Ok(ServeOutcome::StartTls) => {
                 lane.fail(&"a request to secure the connection was not answered at once")
@@ -219,11 +232,6 @@ impl Entry for Message {
         self.bytes.len()
     }
 
-    fn put_back(&self) {
-        let hands_over = self.lane.hands_over.load(Ordering::SeqCst);
-        self.put_back.store(hands_over, Ordering::SeqCst);
-    }
-
     fn note_client_cancel(&self) {
         self.client_cancels.store(true, Ordering::SeqCst);
     }
@@ -235,8 +243,9 @@ impl Entry for Message {
 }
 
 impl Message {
-    fn is_to_put_back(&self) -> bool {
-        self.put_back.load(Ordering::SeqCst) && !self.client_cancels.load(Ordering::SeqCst)
+    /// Returns whether another process serves it if it has had no effect here.
+    fn is_suspended(&self) -> bool {
+        self.lane.is_suspended() && !self.client_cancels.load(Ordering::SeqCst)
     }
 }
 
@@ -274,7 +283,7 @@ impl Lane {
             ),
             notifier: Mutex::default(),
             disconnected: AtomicBool::new(false),
-            hands_over: AtomicBool::new(false),
+            suspended: AtomicBool::new(false),
             unserved: Mutex::default(),
             tuning,
             admission,
@@ -352,7 +361,7 @@ impl Lane {
             lane,
             id,
             bytes,
-            put_back: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
             client_cancels: AtomicBool::new(false),
         };
         let request = Request::new(self.stats().start_time(), message);
@@ -614,13 +623,29 @@ impl Lane {
         !self.output().backlog.is_empty()
     }
 
-    /// Interrupts requests that wait, so that another process serves them, and waits until all
-    /// others are answered. Returns the messages.
-    pub(crate) fn interrupt_waiting(&self) -> io::Result<Vec<u8>> {
-        self.hands_over.store(true, Ordering::SeqCst);
-        self.in_flight.cancel_all_from_now_on();
+    /// Interrupts requests that are parked, and waits until those that run are answered. Returns
+    /// the messages of all others, which another process serves.
+    pub(crate) fn suspend(&self) -> io::Result<Vec<u8>> {
+        self.suspended.store(true, Ordering::SeqCst);
+        for request in self.in_flight.unanswered() {
+            if request.job.parked.load(Ordering::SeqCst) {
+                request.cancel();
+            }
+        }
         self.drain()?;
         Ok(std::mem::take(&mut self.unserved.lock()))
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::SeqCst)
+    }
+
+    /// Completes a request without a reply: another process serves it.
+    fn put_back(&self, request: &Arc<StreamRequest>, out: &mut Outbox) -> RunOutcome {
+        out.clear();
+        self.unserved.lock().extend_from_slice(&request.job.bytes);
+        self.complete(request, out);
+        RunOutcome::Answered
     }
 
     /// Waits until no request is in flight and all output is sent.

@@ -78,7 +78,7 @@ pub(crate) fn find_owner(peer: &Peer) {
 /// Waits until everything in flight is answered or interrupted. Returns the connection, or `None`
 /// if it cannot continue in another process.
 fn freeze(lane: &Lane, input: Vec<u8>) -> Option<FrozenConnection> {
-    let mut transport = lane.interrupt_waiting().ok()?;
+    let mut transport = lane.suspend().ok()?;
     transport.extend(input);
     let (session, peer) = (lane.session.clone(), lane.peer.clone());
     Some(FrozenConnection {
