@@ -18,7 +18,7 @@ mod xdr;
 
 pub use offset::{AFTER_DOT, AFTER_DOTS, cookie_of, offset_of};
 pub use put::{Buffered, Put};
-pub use read::{Malformed, Reader};
+pub use read::{Malformed, Reader, StreamReader};
 pub use session::{
     ClientInfo, Incoming, MessageSender, RequestTarget, Role, SavedState, ServeOutcome, Session,
     TlsPeer, Vocabulary,

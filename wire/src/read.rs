@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::fmt;
+use std::io::{self, Read};
 
 /// A reader of little-endian values in a peer's message, bounded by its end.
 #[derive(Clone, Copy)]
@@ -99,6 +100,48 @@ impl<'a> Reader<'a> {
     #[cold]
     fn short(&self, wanted: usize) -> Malformed {
         Malformed::new(format!("expected {wanted} bytes, got {}", self.rest.len()))
+    }
+}
+
+/// A reader of little-endian values in a stream. Returns `UnexpectedEof` if that ends.
+pub struct StreamReader<R>(R);
+
+impl<R: Read> StreamReader<R> {
+    /// Creates a reader of `stream`, from its position on.
+    pub fn new(stream: R) -> StreamReader<R> {
+        StreamReader(stream)
+    }
+
+    /// Returns the stream, with the bytes that are left.
+    pub fn stream(&mut self) -> &mut R {
+        &mut self.0
+    }
+
+    /// Reads the next `N` bytes.
+    pub fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.0.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads the next byte.
+    pub fn u8(&mut self) -> io::Result<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    /// Reads the next 2 bytes as a little-endian number.
+    pub fn u16(&mut self) -> io::Result<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// Reads the next 4 bytes as a little-endian number.
+    pub fn u32(&mut self) -> io::Result<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// Reads the next 8 bytes as a little-endian number.
+    pub fn u64(&mut self) -> io::Result<u64> {
+        self.array().map(u64::from_le_bytes)
     }
 }
 

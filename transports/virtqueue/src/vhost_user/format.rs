@@ -22,7 +22,9 @@
 //! A reader trusts nothing: counts are bounded, memory grows with the bytes that arrive, and the
 //! numbers are checked where they are used, as those in the monitor's messages.
 
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
+
+use wire::StreamReader;
 
 use super::{Addresses, MAX_QUEUE_SIZE, MAX_REGIONS};
 
@@ -136,37 +138,37 @@ impl SavedDevice {
     /// Returns `UnexpectedEof` if it is truncated, and `InvalidData` if it has another version, too
     /// many regions, queues or requests, unknown bits, or bytes after its end.
     pub(super) fn parse(bytes: &[u8], most: usize) -> io::Result<SavedDevice> {
-        let mut from = Reader(bytes);
-        if &from.bytes::<8>()? != MAGIC {
+        let mut from = Reader(StreamReader::new(bytes));
+        if &from.0.array::<8>()? != MAGIC {
             return Err(invalid("the state of a vhost-user device of barge"));
         }
-        match from.u32()? {
+        match from.0.u32()? {
             VERSION => {}
             other => return Err(invalid(&format!("version {VERSION}, got {other}"))),
         }
         let mut device = SavedDevice {
-            features: from.u64()?,
-            acked_features: from.u64()?,
-            acked_protocol_features: from.u64()?,
+            features: from.0.u64()?,
+            acked_features: from.0.u64()?,
+            acked_protocol_features: from.0.u64()?,
             ..SavedDevice::default()
         };
         let bits = from.bits(REQUESTED | LOG)?;
         device.features_requested = bits & REQUESTED != 0;
         if bits & LOG != 0 {
-            device.log = Some((from.u64()?, from.u64()?));
+            device.log = Some((from.0.u64()?, from.0.u64()?));
         }
         for _ in 0..from.count(MAX_REGIONS, "regions")? {
             device.regions.push(SavedRegion {
-                guest: from.u64()?,
-                monitor: from.u64()?,
-                size: from.u64()?,
-                offset: from.u64()?,
+                guest: from.0.u64()?,
+                monitor: from.0.u64()?,
+                size: from.0.u64()?,
+                offset: from.0.u64()?,
             });
         }
         for _ in 0..from.count(most, "queues")? {
             device.queues.push(from.queue()?);
         }
-        match (&from.bytes()?, from.0) {
+        match (&from.0.array()?, *from.0.stream()) {
             (END, []) => Ok(device),
             _ => Err(invalid("the end of the state")),
         }
@@ -219,11 +221,11 @@ impl Writer {
 }
 
 /// Reads a state.
-struct Reader<'a>(&'a [u8]);
+struct Reader<'a>(StreamReader<&'a [u8]>);
 
 impl Reader<'_> {
     fn queue(&mut self) -> io::Result<SavedQueue> {
-        let (size, next_avail) = (self.u16()?, self.u16()?);
+        let (size, next_avail) = (self.0.u16()?, self.0.u16()?);
         if size != 0 && !size.is_power_of_two() || size > MAX_QUEUE_SIZE {
             return Err(invalid(&format!("the size of a queue, got {size}")));
         }
@@ -231,20 +233,22 @@ impl Reader<'_> {
         let addresses = match bits & ADDRESSES {
             0 => None,
             _ => Some(Addresses {
-                descriptors: self.u64()?,
-                available: self.u64()?,
-                used: self.u64()?,
+                descriptors: self.0.u64()?,
+                available: self.0.u64()?,
+                used: self.0.u64()?,
             }),
         };
         let log_used = match bits & LOG_USED {
             0 => None,
-            _ => Some(self.u64()?),
+            _ => Some(self.0.u64()?),
         };
-        let count = self.u16()?;
+        let count = self.0.u16()?;
         if count > MAX_QUEUE_SIZE {
             return Err(invalid("fewer requests that were put back"));
         }
-        let put_back: Vec<_> = (0..count).map(|_| self.u16()).collect::<io::Result<_>>()?;
+        let put_back: Vec<_> = (0..count)
+            .map(|_| self.0.u16())
+            .collect::<io::Result<_>>()?;
         Ok(SavedQueue {
             size,
             next_avail,
@@ -260,35 +264,17 @@ impl Reader<'_> {
 
     /// Reads a number of entries. Returns an error if it is more than `most`.
     fn count(&mut self, most: usize, entries: &str) -> io::Result<usize> {
-        let count = self.u32()?;
+        let count = self.0.u32()?;
         let fits = usize::try_from(count).ok().filter(|&count| count <= most);
         fits.ok_or_else(|| invalid(&format!("at most {most} {entries}, got {count}")))
     }
 
     fn bits(&mut self, known: u8) -> io::Result<u8> {
-        let [bits] = self.bytes()?;
+        let [bits] = self.0.array()?;
         match bits & !known {
             0 => Ok(bits),
             _ => Err(invalid("known bits")),
         }
-    }
-
-    fn bytes<const LEN: usize>(&mut self) -> io::Result<[u8; LEN]> {
-        let mut bytes = [0; LEN];
-        self.0.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn u16(&mut self) -> io::Result<u16> {
-        self.bytes().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> io::Result<u32> {
-        self.bytes().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> io::Result<u64> {
-        self.bytes().map(u64::from_le_bytes)
     }
 }
 

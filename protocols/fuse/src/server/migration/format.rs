@@ -27,6 +27,7 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use vfs::lock::{LockFamily, LockKind};
 use vfs::{Handle, Kind, OpenFlags};
+use wire::StreamReader;
 
 use super::super::lock::LockRecord;
 
@@ -167,43 +168,48 @@ impl Writer<'_> {
 }
 
 /// Reads a state.
-pub(super) struct Reader<'a>(pub(super) &'a mut dyn Read);
+pub(super) struct Reader<'a>(StreamReader<&'a mut dyn Read>);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// Returns a reader of `stream`.
+    pub(super) fn new(stream: &'a mut dyn Read) -> Reader<'a> {
+        Reader(StreamReader::new(stream))
+    }
+
     /// Reads the head, and returns `negotiated`.
     pub(super) fn head(&mut self) -> io::Result<u64> {
-        if &self.bytes::<8>()? != MAGIC {
+        if &self.0.array::<8>()? != MAGIC {
             return Err(invalid("the state of a virtiofs device of barge"));
         }
-        match self.u32()? {
-            VERSION => self.u64(),
+        match self.0.u32()? {
+            VERSION => self.0.u64(),
             other => Err(invalid(&format!("version {VERSION}, got {other}"))),
         }
     }
 
     pub(super) fn fixed(&mut self) -> io::Result<Fixed> {
         Ok(Fixed {
-            max_write: self.u32()?,
-            generations: self.u32()?,
-            root: self.u64()?,
-            next_handle: self.u64()?,
+            max_write: self.0.u32()?,
+            generations: self.0.u32()?,
+            root: self.0.u64()?,
+            next_handle: self.0.u64()?,
         })
     }
 
     /// Reads a number of entries. Returns an error if it is more than `most`.
     pub(super) fn count(&mut self, most: usize, entries: &str) -> io::Result<usize> {
-        let count = self.u64()?;
+        let count = self.0.u64()?;
         let fits = usize::try_from(count).ok().filter(|&count| count <= most);
         fits.ok_or_else(|| invalid(&format!("at most {most} {entries}, got {count}")))
     }
 
     pub(super) fn node(&mut self) -> io::Result<NodeState> {
-        let [at, kind] = self.bytes()?;
+        let [at, kind] = self.0.array()?;
         let kind = Kind::from_d_type(kind).ok_or_else(|| invalid("a type of file"))?;
-        let (nodeid, lookups, generation) = (self.u64()?, self.u32()?, self.u32()?);
+        let (nodeid, lookups, generation) = (self.0.u64()?, self.0.u32()?, self.0.u32()?);
         let at = match at {
             ROOT => Location::Root,
-            CHILD => Location::Child(self.u32()?, self.short()?),
+            CHILD => Location::Child(self.0.u32()?, self.short()?),
             HANDLE => Location::Handle,
             _ => return Err(invalid("a way to find a node")),
         };
@@ -220,8 +226,8 @@ impl Reader<'_> {
     }
 
     pub(super) fn open(&mut self) -> io::Result<OpenState> {
-        let (fh, nodeid, flags) = (self.u64()?, self.u64()?, self.u32()?);
-        let [bits] = self.bytes()?;
+        let (fh, nodeid, flags) = (self.0.u64()?, self.0.u64()?, self.0.u32()?);
+        let [bits] = self.0.array()?;
         if bits & !(DIRECT | LOCKS) != 0 {
             return Err(invalid("the bits of an open file"));
         }
@@ -235,8 +241,8 @@ impl Reader<'_> {
     }
 
     pub(super) fn lock(&mut self) -> io::Result<LockRecord> {
-        let node = self.u64()?;
-        let (family, kind) = match self.bytes()? {
+        let node = self.0.u64()?;
+        let (family, kind) = match self.0.array()? {
             [family @ 0..=1, kind @ 0..=1] => (family, kind),
             _ => return Err(invalid("a kind of lock")),
         };
@@ -250,39 +256,25 @@ impl Reader<'_> {
                 0 => LockKind::Shared,
                 _ => LockKind::Exclusive,
             },
-            start: self.u64()?,
-            end: self.u64()?,
-            owner: self.u64()?,
-            pid: self.u32()?,
+            start: self.0.u64()?,
+            end: self.0.u64()?,
+            owner: self.0.u64()?,
+            pid: self.0.u32()?,
         })
     }
 
     pub(super) fn end(&mut self) -> io::Result<()> {
-        match &self.bytes()? {
+        match &self.0.array()? {
             END => Ok(()),
             _ => Err(invalid("the end of the state")),
         }
     }
 
     fn short(&mut self) -> io::Result<Vec<u8>> {
-        let [len] = self.bytes()?;
+        let [len] = self.0.array()?;
         let mut bytes = vec![0; len.into()];
-        self.0.read_exact(&mut bytes)?;
+        self.0.stream().read_exact(&mut bytes)?;
         Ok(bytes)
-    }
-
-    fn bytes<const LEN: usize>(&mut self) -> io::Result<[u8; LEN]> {
-        let mut bytes = [0; LEN];
-        self.0.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn u32(&mut self) -> io::Result<u32> {
-        self.bytes().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> io::Result<u64> {
-        self.bytes().map(u64::from_le_bytes)
     }
 }
 
@@ -365,7 +357,7 @@ mod tests {
     }
 
     fn read(mut bytes: &[u8]) -> io::Result<()> {
-        let mut reader = Reader(&mut bytes);
+        let mut reader = Reader::new(&mut bytes);
         assert_eq!(reader.head()?, 6);
         assert_eq!(reader.fixed()?, FIXED);
         assert_eq!(reader.count(9, "nodes")?, 3);
@@ -410,7 +402,7 @@ mod tests {
     #[test]
     fn other_bytes_are_refused() {
         let refused = |bytes: &[u8], read: &dyn Fn(&mut Reader<'_>) -> io::Result<()>| {
-            let error = read(&mut Reader(&mut &*bytes)).expect_err("refused");
+            let error = read(&mut Reader::new(&mut &*bytes)).expect_err("refused");
             assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
         };
         refused(b"barge-9p\x01\0\0\0\0\0\0\0\0\0\0\0", &|reader| {

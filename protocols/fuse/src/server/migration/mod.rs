@@ -257,7 +257,7 @@ impl Session {
             nodes: HashMap::new(),
             lost: Vec::new(),
         }
-        .run(&mut Reader(&mut BufReader::new(from)));
+        .run(&mut Reader::new(&mut BufReader::new(from)));
         if loaded.is_err() {
             self.reset();
         }
