@@ -36,10 +36,9 @@ use vfs::siphash::{self, Key};
 use vfs::{
     Access, Attr, AttrMask, BreakCallback, Call, Caller, Cx, DirEntry, DirSink, Entry, Errno, File,
     FileSystem, Handle, Kind, Lease, LeaseKind, Mode, Name, NewNode, Node, NodeId, Op, OpenFlags,
-    ReaddirMode, RelaySink, RenameFlags, Result, SetAttr, Sink,
+    ReaddirMode, RelaySink, RenameFlags, Result, SetAttr, Sink, StaleNode,
 };
 
-use self::stand_in::StandIn;
 use crate::{Layer, Opened, forward};
 
 /// The user ids of agents: above those that SSSD and FreeIPA assign by default (up to 2000200000)
@@ -243,7 +242,7 @@ impl Pokes {
             let now = node.attr(&Cx::new(&Caller::ROOT, &call), AttrMask::STAT);
             // The client subtracts the removed name from the number of links.
             let attr = match now {
-                Ok(now) if node.as_any().downcast_ref::<StandIn>().is_none() => Attr {
+                Ok(now) if node.as_any().downcast_ref::<StaleNode>().is_none() => Attr {
                     nlink: now.nlink.saturating_add(1),
                     ..now
                 },
@@ -258,7 +257,7 @@ impl Pokes {
     fn unknown(&self, kind: Kind) -> Entry {
         let number = self.stand_ins.fetch_add(1, Ordering::Relaxed);
         let hash = siphash::hash(&self.key, &number.to_le_bytes());
-        StandIn::unknown(1 << 63 | hash, kind)
+        stand_in::unknown(1 << 63 | hash, kind)
     }
 
     /// Returns the entry by which clients have found `name` in the directory `dir` of `tree`, the
@@ -286,9 +285,9 @@ impl Pokes {
         let resolved = handle.map(|handle| tree.resolve(&Cx::new(&Caller::ROOT, &call), &handle));
         Some(match resolved {
             Some(Ok(node)) if node.id() == id => Entry { node, attr },
-            Some(Err(Errno::ESTALE)) => StandIn::of(attr, handle),
+            Some(Err(Errno::ESTALE)) => stand_in::of(attr, handle),
             _ if attr.nlink > 1 && attr.kind != Kind::Directory => self.unknown(attr.kind),
-            _ => StandIn::of(attr, handle),
+            _ => stand_in::of(attr, handle),
         })
     }
 
@@ -673,8 +672,8 @@ impl Layer for Pokes {
         match inner.resolve(&cx.on_behalf_of(&Caller::ROOT), handle) {
             Err(Errno::ESTALE) => {
                 let mut shown = agent.shown().into_iter();
-                let is_it = |node: &Arc<dyn Node>| match node.as_any().downcast_ref::<StandIn>() {
-                    Some(stand_in) => stand_in.handle() == *handle,
+                let is_it = |node: &Arc<dyn Node>| match node.as_any().downcast_ref::<StaleNode>() {
+                    Some(stand_in) => stand_in.known_handle() == Some(*handle),
                     None => self.known_handle(node.id()) == Some(*handle),
                 };
                 shown.find(is_it).ok_or(Errno::ESTALE)

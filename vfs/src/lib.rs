@@ -37,6 +37,7 @@ pub mod relay;
 pub mod seal;
 pub mod siphash;
 pub mod source_stats;
+pub mod stale;
 
 pub use acl::{Acl, AclEntry, AclSubject};
 pub use attr::{Attr, AttrMask, Device, Kind, Limited, SetAttr, SetTime, StatFs, Time};
@@ -61,6 +62,7 @@ pub use ranges::Ranges;
 pub use relay::RelaySink;
 pub use seal::HandleKey;
 pub use source_stats::SourceStats;
+pub use stale::StaleNode;
 
 /// The result of every operation: a value or a Linux errno.
 pub type Result<T> = core::result::Result<T, Errno>;

@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use vfs::lock::{Lock, LockFamily, LockKind, LockTable};
 use vfs::{
     Call, Caller, Cx, Errno, Export, File, Handle, Kind, Name, Node, NodeId, OpenFlags, Patience,
-    Peer,
+    Peer, StaleNode,
 };
 use wire::SavedState;
 
 use super::format::{Reader, SavedAttach, SavedNode, SavedOpen, SavedStep, SavedUse};
-use super::stale::{StaleFile, StaleNode};
+use super::stale::StaleFile;
 use super::{HandoverError, Result, failed, is_gone};
 use crate::Fid;
 use crate::server::connection::{Connection, Negotiated, Options, Server};
@@ -325,10 +325,7 @@ impl Resume<'_> {
         };
         let Some(node) = found.map_err(failed(format_args!("node {}", saved.id)))? else {
             self.stale += 1;
-            return Ok(Arc::new(StaleNode {
-                id: saved.id,
-                kind: saved.kind,
-            }));
+            return Ok(Arc::new(StaleNode::new(saved.id, saved.kind)));
         };
         if (node.id(), node.kind()) != (saved.id, saved.kind) {
             return Err(HandoverError(format!("node {} is another one", saved.id)));
