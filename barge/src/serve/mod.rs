@@ -97,7 +97,7 @@ pub(crate) fn run(args: &ServeArgs, file: Option<&Config>) -> CommandResult {
             broker::confinement::enter(&plan, &broker)?;
             serve(plan, Host::Brokered(broker))
         }
-        None if upgrade::is_check() => Ok(ExitCode::SUCCESS),
+        None if upgrade::is_check()? => Ok(ExitCode::SUCCESS),
         None if plan.confinement.sandbox == Some(Sandbox::None) => serve_here(plan),
         None => broker::run(plan, &make_plan, taken_over),
     }

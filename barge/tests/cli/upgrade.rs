@@ -261,7 +261,6 @@ fn a_request_that_waits_for_a_lock_gets_it_after_an_upgrade() {
             == 1
     });
     stdout_of(&fixture.ctl(&["upgrade"]));
-    println!("{}", fixture.log());
     holder.send_lock(lock_kind::UNLCK);
     assert_eq!(holder.lock_status(), lock_status::SUCCESS);
     assert_eq!(
@@ -328,6 +327,22 @@ fn an_upgrade_that_fails_leaves_the_server_and_its_clients_as_they_are() {
 }
 
 #[test]
+fn a_program_that_cannot_read_the_manifest_declines() {
+    let fixture = Fixture::new();
+    let check = |version: &str| {
+        let mut command = fixture.serve(&[]);
+        command.env("BARGE_UPGRADE_CHECK", version);
+        command.status().expect("runs").code()
+    };
+    assert_eq!((check("1"), check("2")), (Some(0), Some(1)));
+    assert!(
+        fixture.log().contains("takes a restart"),
+        "{}",
+        fixture.log()
+    );
+}
+
+#[test]
 fn a_server_without_a_broker_or_with_a_command_takes_a_restart() {
     for (options, why) in [
         (["--sandbox", "none"], "--sandbox none"),
@@ -364,8 +379,9 @@ impl Manager {
         }
     }
 
-    /// Returns a shell command that makes `command` get the stored descriptors.
-    fn restart(&self, command: &Command) -> Command {
+    /// Returns a shell command that makes `command` get the stored descriptors, and those that the
+    /// shell inherits.
+    fn restart(&self, command: &Command) -> (Command, Vec<OwnedFd>) {
         let mut script = String::from("exec");
         let mut names = Vec::new();
         let mut inherited = Vec::new();
@@ -382,14 +398,12 @@ impl Manager {
             names.len(),
             names.join(":")
         );
-        // The child inherits them when it starts, which is after the return.
-        std::mem::forget(inherited);
         let mut shell = Command::new("bash");
         shell
             .args(["-c", &script, "bash"])
             .arg(command.get_program());
         shell.args(command.get_args());
-        shell
+        (shell, inherited)
     }
 }
 
@@ -418,12 +432,13 @@ fn clients_outlive_a_restart_with_the_store_of_a_service_manager() {
     assert_eq!(names.len(), 4, "{names:?}");
     assert!(fixture.at("9p").exists(), "the socket stays");
     let command = fixture.serve(&[]);
-    let mut restarted = manager.restart(&command);
+    let (mut restarted, inherited) = manager.restart(&command);
     restarted.stderr(File::create(fixture.at("log")).expect("made"));
     restarted
         .env("NOTIFY_SOCKET", &notify)
         .env("FDSTORE", "100");
     let mut child = restarted.spawn().expect("starts");
+    drop(inherited);
     assert_eq!(client.read(), "a", "{}", fixture.log());
     assert_eq!(Client::connect(&fixture.at("9p"), b"a").read(), "a");
     child.kill().expect("killed");

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use transports::{Addr, DatagramSocket, Listener};
 
-use super::kept;
+use super::connections;
 use super::message::{MAX_FIGURES, Reply, Request, Wanted};
 use super::parts::Part;
 use crate::Failure;
@@ -279,7 +279,7 @@ impl BrokerClient {
         connections: Vec<SuspendedConnection>,
     ) -> io::Result<()> {
         let socket = self.descriptor(&Request::HandOver)?;
-        kept::send(socket.as_fd(), connections, || {
+        connections::send(socket.as_fd(), connections, || {
             self.descriptor(&Request::StateFile)
         })
     }
@@ -287,7 +287,10 @@ impl BrokerClient {
     /// Returns the connections of an earlier process.
     pub(in crate::serve) fn take_over(&self) -> io::Result<Vec<SuspendedConnection>> {
         let socket = self.descriptor(&Request::TakeOver)?;
-        Ok(kept::connections(kept::receive(socket.as_fd(), usize::MAX)))
+        Ok(connections::connections(connections::receive(
+            socket.as_fd(),
+            usize::MAX,
+        )))
     }
 
     /// Reports that clients are served, and passes the environment of the command of `--run`.

@@ -6,11 +6,11 @@
 //! serves. That one asks the broker for everything that it cannot reach itself ([`client`],
 //! [`message`], [`requests`]). If it crashes, the broker starts it again with the same sockets. An
 //! [`upgrade`] executes another version of the program in place of the broker; connections of
-//! clients are [`kept`] meanwhile.
+//! clients stay open meanwhile ([`connections`]).
 
 mod client;
 pub(super) mod confinement;
-mod kept;
+mod connections;
 mod message;
 mod parts;
 mod process;

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use transports::{Addr, Listener};
 
-use super::kept::{self, KeptDescriptors};
+use super::connections::{self, ConnectionDescriptors};
 use super::message::{Reply, Request, Wanted};
 use super::parts::Part;
 use super::process::Process;
@@ -153,14 +153,14 @@ pub(super) struct Responder {
     socket_group: Option<u32>,
     /// The open listeners, which later processes get again.
     listeners: Mutex<HashMap<(String, usize), Listener>>,
-    kept: Mutex<Kept>,
+    connections: Mutex<PassedConnections>,
 }
 
 /// Connections of a process that has ended, for the next one.
-enum Kept {
+enum PassedConnections {
     /// The process may still send some.
-    Arriving(JoinHandle<KeptDescriptors>),
-    Complete(KeptDescriptors),
+    Arriving(JoinHandle<ConnectionDescriptors>),
+    Complete(ConnectionDescriptors),
 }
 
 impl Responder {
@@ -179,7 +179,7 @@ impl Responder {
             reloading: Mutex::default(),
             socket_group,
             listeners: Mutex::new(listeners),
-            kept: Mutex::new(Kept::Complete(sockets.connections)),
+            connections: Mutex::new(PassedConnections::Complete(sockets.connections)),
         }
     }
 
@@ -187,51 +187,51 @@ impl Responder {
     pub(super) fn take_sockets(&self) -> PartSockets {
         PartSockets {
             listeners: self.listeners.lock().drain().collect(),
-            connections: self.take_kept(),
+            connections: self.take_connections(),
         }
     }
 
     /// Restores what [`Responder::take_sockets`] has returned.
     pub(super) fn restore_sockets(&self, sockets: PartSockets) {
         self.listeners.lock().extend(sockets.listeners);
-        *self.kept.lock() = Kept::Complete(sockets.connections);
+        *self.connections.lock() = PassedConnections::Complete(sockets.connections);
     }
 
     /// Returns a socket over which the process hands connections over, once.
     fn hand_over(&self) -> io::Result<OwnedFd> {
-        let mut kept = self.kept.lock();
-        if matches!(*kept, Kept::Arriving(_)) {
+        let mut passed = self.connections.lock();
+        if matches!(*passed, PassedConnections::Arriving(_)) {
             return Err(refused());
         }
         let (here, there) = message::pair()?;
         let most = usize::try_from(sys::limits::descriptors() / 2).unwrap_or(usize::MAX);
-        let receive = move || kept::receive(here.as_fd(), most);
-        let thread = std::thread::Builder::new().name("barge-kept".into());
+        let receive = move || connections::receive(here.as_fd(), most);
+        let thread = std::thread::Builder::new().name("barge-connections".into());
         let receiving = thread.spawn(receive)?;
-        *kept = Kept::Arriving(receiving);
+        *passed = PassedConnections::Arriving(receiving);
         Ok(there)
     }
 
     /// Removes and returns the connections of an earlier process, which has ended.
-    fn take_kept(&self) -> KeptDescriptors {
-        let none = Kept::Complete(Vec::new());
-        match std::mem::replace(&mut *self.kept.lock(), none) {
-            Kept::Complete(kept) => kept,
+    fn take_connections(&self) -> ConnectionDescriptors {
+        let none = PassedConnections::Complete(Vec::new());
+        match std::mem::replace(&mut *self.connections.lock(), none) {
+            PassedConnections::Complete(all) => all,
             // It does not panic.
-            Kept::Arriving(receiving) => receiving.join().unwrap_or_default(),
+            PassedConnections::Arriving(receiving) => receiving.join().unwrap_or_default(),
         }
     }
 
     /// Returns a socket from which the process receives the connections of an earlier one.
     fn take_over(&self) -> io::Result<OwnedFd> {
         let (here, there) = message::pair()?;
-        let kept = self.take_kept();
+        let all = self.take_connections();
         let send = move || {
-            if let Err(error) = kept::pass_on(here.as_fd(), &kept) {
+            if let Err(error) = connections::pass_on(here.as_fd(), &all) {
                 tracing::warn!("connections were lost: {error}");
             }
         };
-        let thread = std::thread::Builder::new().name("barge-kept".into());
+        let thread = std::thread::Builder::new().name("barge-connections".into());
         thread.spawn(send)?;
         Ok(there)
     }
@@ -305,7 +305,7 @@ impl Responder {
             }
             Request::HandOver | Request::StateFile if !broker.is_handing_over() => Err(refused()),
             Request::HandOver => self.hand_over().map(descriptor),
-            Request::StateFile => kept::file().map(descriptor),
+            Request::StateFile => connections::file().map(descriptor),
             Request::TakeOver => self.take_over().map(descriptor),
             Request::Ready { environment } => {
                 broker.note_ready(process, environment);

@@ -1,9 +1,9 @@
 //! An upgrade in place: the broker executes the installed program, which continues with its process
 //! id, its listening sockets and the connections of clients.
 //!
-//! The processes that serve hand their connections over to the broker and end ([`super::kept`]).
-//! Then the broker executes the program, which finds the descriptors in a manifest. If that fails,
-//! it starts the processes again itself.
+//! The processes that serve hand their connections over to the broker and end
+//! ([`super::connections`]). Then the broker executes the program, which finds the descriptors in a
+//! manifest. If that fails, it starts the processes again itself.
 //!
 //! At a stop under a service manager with a store of descriptors (sd_notify(3), `FDSTORE=1`), the
 //! descriptors and the manifest go there instead, and a restart continues with them.
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use sys::inherit::keep_on_exec;
 use transports::Listener;
 
-use super::kept::KeptDescriptors;
+use super::connections::ConnectionDescriptors;
 use super::parts::Part;
 use crate::serve::{activation, handle_key};
 use crate::{Failure, service};
@@ -31,8 +31,12 @@ use crate::{Failure, service};
 /// The environment variable with the descriptor of the manifest.
 pub(crate) const MANIFEST: &str = "BARGE_UPGRADE";
 
-/// The environment variable that makes a program check its options and end.
+/// The environment variable that makes a program check its options and end. Its value is the
+/// version of the manifest that it would get.
 pub(crate) const CHECK: &str = "BARGE_UPGRADE_CHECK";
+
+/// The version of the manifest.
+const VERSION: &str = "1";
 
 /// Time for the installed program to check its options.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,7 +45,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct PartSockets {
     pub(super) listeners: Vec<((String, usize), Listener)>,
-    pub(super) connections: KeptDescriptors,
+    pub(super) connections: ConnectionDescriptors,
 }
 
 /// The description of the descriptors of a program that was executed for an upgrade.
@@ -158,10 +162,10 @@ impl TakenOver {
 }
 
 /// The name of the manifest in the service manager's store.
-const STORED_MANIFEST: &str = "barge-manifest";
+const STORED_MANIFEST: &str = "barge-upgrade-manifest";
 
-/// The start of the names of other descriptors there.
-const STORED: &str = "barge-";
+/// The start of the names of other descriptors there, before a number.
+const STORED: &str = "barge-upgrade-";
 
 /// Returns the name of the descriptor `number` of the manifest in the service manager's store.
 fn stored_name(number: i32) -> String {
@@ -170,14 +174,17 @@ fn stored_name(number: i32) -> String {
 
 /// Returns the descriptors of the service manager's store by their names (sd_listen_fds(3)).
 fn stored_descriptors() -> HashMap<String, OwnedFd> {
-    let numbers = activation::names().filter(|(name, _)| name.starts_with(STORED));
+    let numbers = activation::names().filter(|(name, _)| is_stored(name));
     let taken = numbers.filter_map(|(name, number)| Some((name, sys::inherit::take(number).ok()?)));
     taken.collect()
 }
 
-/// Returns whether `name` is that of a descriptor in the service manager's store.
+/// Returns whether `name` is that of a descriptor in the service manager's store. Sockets have the
+/// names of their units, such as `barge-nfs.socket`.
 pub(in crate::serve) fn is_stored(name: &str) -> bool {
-    name.starts_with(STORED)
+    let number = name.strip_prefix(STORED);
+    let is_number = number.is_some_and(|number| number.parse::<i32>().is_ok());
+    is_number || name == STORED_MANIFEST
 }
 
 /// Returns whether a service manager stores descriptors of this process.
@@ -209,9 +216,16 @@ pub(super) fn store(
     Ok(())
 }
 
-/// Returns whether this process is to check its options only.
-pub(in crate::serve) fn is_check() -> bool {
-    std::env::var_os(CHECK).is_some()
+/// Returns whether this process is to check its options only, or an error if it could not continue
+/// the process that requests this.
+pub(in crate::serve) fn is_check() -> Result<bool, Failure> {
+    match std::env::var_os(CHECK) {
+        None => Ok(false),
+        Some(version) if version == VERSION => Ok(true),
+        Some(_) => Err(Failure::new(
+            "an upgrade from the running version takes a restart",
+        )),
+    }
 }
 
 /// Makes `program` check the options of this process. Returns the reason if it cannot continue.
@@ -219,7 +233,7 @@ pub(super) fn check(program: &Path) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", program.display());
     let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1));
-    command.env_remove(MANIFEST).env(CHECK, "1");
+    command.env_remove(MANIFEST).env(CHECK, VERSION);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(failed)?;
     let deadline = Instant::now() + CHECK_TIMEOUT;
@@ -266,7 +280,7 @@ pub(super) struct Upgrade {
 enum Stage {
     #[default]
     None,
-    /// So many processes have ended, for a program or for the service manager's store.
+    /// This number of processes have ended, for a program or for the service manager's store.
     Ending(usize, Successor),
     /// The program could not be executed, for this reason.
     Failed(String),
@@ -399,4 +413,22 @@ fn write_manifest(
 /// Returns the path of this program: another one may be installed there later.
 pub(super) fn program() -> Option<PathBuf> {
     std::env::current_exe().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_units_are_not_taken_for_stored_descriptors() {
+        assert!(is_stored(STORED_MANIFEST) && is_stored(&stored_name(17)));
+        for name in [
+            "barge-nfs.socket",
+            "barge-upgrade-a.socket",
+            "barge-upgrade-",
+            "unknown",
+        ] {
+            assert!(!is_stored(name), "{name}");
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! Connections on their way from a process that serves to its successor, through the broker, which
-//! keeps their descriptors and reads nothing.
+//! holds their descriptors and reads nothing.
 //!
 //! Each descriptor is passed in a packet with the position of its connection. The first one of a
 //! connection is a file with its state, and the next ones are the connection's own; the state has
-//! their number. Then come those of open files without a name, which are only kept until the
+//! their number. Then come those of open files without a name, which stay open only until the
 //! session has been resumed. They are sent after the other descriptors of all connections, so that
 //! a limit costs files before it costs connections.
 
@@ -20,7 +20,7 @@ use wire::SavedState;
 use crate::child::message;
 
 /// The descriptors of each connection.
-pub(super) type KeptDescriptors = Vec<Vec<OwnedFd>>;
+pub(super) type ConnectionDescriptors = Vec<Vec<OwnedFd>>;
 
 /// Maximum size of the state of a connection in bytes: that of a guest with millions of nodes.
 const MAX_STATE: u64 = 1 << 30;
@@ -63,9 +63,9 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Sends descriptors that the broker keeps.
-pub(super) fn pass_on(socket: BorrowedFd<'_>, kept: &KeptDescriptors) -> io::Result<()> {
-    for (position, fds) in kept.iter().enumerate() {
+/// Sends descriptors that the broker holds.
+pub(super) fn pass_on(socket: BorrowedFd<'_>, passed: &ConnectionDescriptors) -> io::Result<()> {
+    for (position, fds) in passed.iter().enumerate() {
         for fd in fds {
             message::send(socket, &position, Some(fd.as_fd()))?;
         }
@@ -74,12 +74,12 @@ pub(super) fn pass_on(socket: BorrowedFd<'_>, kept: &KeptDescriptors) -> io::Res
 }
 
 /// Receives descriptors until the other end is closed, and `most` at most.
-pub(super) fn receive(socket: BorrowedFd<'_>, most: usize) -> KeptDescriptors {
-    let mut kept: BTreeMap<usize, Vec<OwnedFd>> = BTreeMap::new();
+pub(super) fn receive(socket: BorrowedFd<'_>, most: usize) -> ConnectionDescriptors {
+    let mut passed: BTreeMap<usize, Vec<OwnedFd>> = BTreeMap::new();
     let mut is_complete = false;
     for _ in 0..most {
         match message::receive::<usize>(socket) {
-            Ok((position, Some(fd))) => kept.entry(position).or_default().push(fd),
+            Ok((position, Some(fd))) => passed.entry(position).or_default().push(fd),
             // An error other than the end is one of the process, whose connections are lost.
             Ok((_, None)) | Err(_) => {
                 is_complete = true;
@@ -90,20 +90,20 @@ pub(super) fn receive(socket: BorrowedFd<'_>, most: usize) -> KeptDescriptors {
     if !is_complete {
         tracing::warn!("files and connections beyond the limit of {most} descriptors are closed");
     }
-    kept.into_values().collect()
+    passed.into_values().collect()
 }
 
-/// Returns the connections of `kept`. Logs those whose state is invalid, and closes them.
-pub(super) fn connections(kept: KeptDescriptors) -> Vec<SuspendedConnection> {
+/// Returns the connections of `passed`. Logs those whose state is invalid, and closes them.
+pub(super) fn connections(passed: ConnectionDescriptors) -> Vec<SuspendedConnection> {
     let connection = |fds: Vec<OwnedFd>| {
         let mut fds = fds.into_iter();
         let state = fds.next()?;
         let parsed = parse(state, fds.collect());
         parsed
-            .inspect_err(|error| tracing::warn!("a connection that was handed over: {error}"))
+            .inspect_err(|error| tracing::warn!("a connection of an earlier process: {error}"))
             .ok()
     };
-    kept.into_iter().filter_map(connection).collect()
+    passed.into_iter().filter_map(connection).collect()
 }
 
 /// Returns a new file for [`send`].
@@ -197,10 +197,10 @@ mod tests {
         two.session.files = vec![file_of("the second's")];
         send(here.as_fd(), vec![handed(), two], file).expect("sent");
         drop(here);
-        let kept = receive(there.as_fd(), 100);
-        assert_eq!(kept.iter().map(Vec::len).collect::<Vec<_>>(), [4, 3]);
+        let passed = receive(there.as_fd(), 100);
+        assert_eq!(passed.iter().map(Vec::len).collect::<Vec<_>>(), [4, 3]);
         let (here, there) = message::pair().expect("a pair");
-        pass_on(here.as_fd(), &kept).expect("sent");
+        pass_on(here.as_fd(), &passed).expect("sent");
         drop(here);
         let all = connections(receive(there.as_fd(), 100));
         let [one, two] = &all[..] else {
@@ -226,12 +226,12 @@ mod tests {
 
     #[test]
     fn a_limit_costs_files_before_connections() {
-        for (most, kept_files) in [(4, [0, 0]), (5, [1, 0]), (7, [2, 1])] {
+        for (most, expected) in [(4, [0, 0]), (5, [1, 0]), (7, [2, 1])] {
             let (here, there) = message::pair().expect("a pair");
             send(here.as_fd(), vec![handed(), handed()], file).expect("sent");
             let all = connections(receive(there.as_fd(), most));
             let files: Vec<_> = all.iter().map(|one| one.session.files.len()).collect();
-            assert_eq!(files, kept_files, "{most} descriptors");
+            assert_eq!(files, expected, "{most} descriptors");
             assert!(all.iter().all(|one| one.fds.len() == 1));
         }
         let (here, there) = message::pair().expect("a pair");
@@ -262,7 +262,7 @@ mod tests {
         }
         let (here, there) = message::pair().expect("a pair");
         send(here.as_fd(), vec![handed(), handed()], file).expect("sent");
-        let kept = receive(there.as_fd(), 3);
-        assert_eq!(kept.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+        let passed = receive(there.as_fd(), 3);
+        assert_eq!(passed.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     }
 }
