@@ -6,7 +6,7 @@
 
 Each server and each member has a network namespace. One bridge, that of the guests, joins guests, servers and the second client (10.0.2.0/24); another one joins servers
 and members (10.0.3.0/24). The clients use the address SERVICE, which a thread for each server moves, as keepalived would: it adds the address and announces it
-when the port is open, and else removes it. A cable that is cut is a port that leaves its bridge: nothing arrives any longer, and no side is told so.
+when the port is open, and else removes it. A cable that is cut is a port that leaves its bridge: packets are lost without an error.
 
 RUN/cluster is a shell script that asks. Commands print what they measured, in seconds or as JSON, or an error with status 1."""
 
