@@ -31,6 +31,18 @@ bitflags! {
     }
 }
 
+/// The maker of a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChangedBy {
+    /// Another process, or another server.
+    #[default]
+    Others,
+    /// This process, on behalf of a client.
+    ThisProcess,
+    /// Either: the source has found the result only.
+    Unknown,
+}
+
 /// A change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change<'a> {
@@ -44,8 +56,8 @@ pub struct Change<'a> {
     /// Whether the object has lost its last name. It exists until the call that passes the change
     /// returns, so that its number is not in use by another one meanwhile.
     pub last_link: bool,
-    /// Whether this process made the change, on behalf of a client.
-    pub by_this_process: bool,
+    /// Its maker.
+    pub by: ChangedBy,
     /// The name that was created, removed or used. Without it, the object was changed by a name
     /// outside the tree or by none.
     pub name: Option<ChangedName<'a>>,
@@ -72,7 +84,7 @@ impl<'a> Change<'a> {
         node: None,
         is_dir: false,
         last_link: false,
-        by_this_process: false,
+        by: ChangedBy::Others,
         name: None,
         old_name: None,
     };

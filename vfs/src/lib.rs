@@ -41,7 +41,7 @@ pub mod stale;
 
 pub use acl::{Acl, AclEntry, AclSubject};
 pub use attr::{Attr, AttrMask, Device, Kind, Limited, SetAttr, SetTime, StatFs, Time};
-pub use change::{Change, ChangeKinds, ChangeStream, ChangedName};
+pub use change::{Change, ChangeKinds, ChangeStream, ChangedBy, ChangedName};
 pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;
 pub use export::{Capabilities, Export, FileSystem, Handle, Support};

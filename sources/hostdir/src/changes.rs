@@ -23,7 +23,8 @@ use rustix::thread::CapabilitySet;
 use sys::fs_changes::{self, ChangeEvent, ChangeGroup, EventBuffer, WriteEvents};
 use sys::handle::FileHandle;
 use vfs::{
-    Change, ChangeKinds, ChangeStream, ChangedName, Errno, Kind, NodeId, Patience, Result, Support,
+    Change, ChangeKinds, ChangeStream, ChangedBy, ChangedName, Errno, Kind, NodeId, Patience,
+    Result, Support,
 };
 
 use crate::descriptors::Fd;
@@ -341,7 +342,10 @@ impl Places {
             node: object.id,
             is_dir: event.is_dir,
             last_link: object.unlinked.is_some(),
-            by_this_process: event.pid == process,
+            by: match event.pid == process {
+                true => ChangedBy::ThisProcess,
+                false => ChangedBy::Others,
+            },
             name: name.as_ref().map(Location::changed),
             old_name: old.as_ref().map(Location::changed),
         });
@@ -556,6 +560,7 @@ impl Places {
                     kinds: ChangeKinds::CREATED,
                     node: Some(device.id(entry.ino())),
                     is_dir,
+                    by: ChangedBy::Unknown,
                     name: Some(ChangedName {
                         dir,
                         path: path.as_os_str().as_bytes(),

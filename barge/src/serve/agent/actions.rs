@@ -8,7 +8,8 @@ use layers::Pokes;
 use layers::poke::{Poke, ShownName};
 use vfs::peer::PeerKey;
 use vfs::{
-    Call, Caller, ChangeKinds, Cx, Entry, Errno, FileSystem, Kind, Name, Node, NodeId, Result,
+    Call, Caller, ChangeKinds, ChangedBy, Cx, Entry, Errno, FileSystem, Kind, Name, Node, NodeId,
+    Result,
 };
 
 use super::queue::{ChangedPath, QueuedChange};
@@ -124,7 +125,9 @@ pub(super) fn steps(
         // It was created and is gone: with the removal merged, or to be reported.
         return steps;
     };
-    let mut created = has(ChangeKinds::CREATED);
+    // Others may have found what the agent's client has created.
+    let found_own = change.by == ChangedBy::Unknown && is_own_again;
+    let mut created = has(ChangeKinds::CREATED) && !found_own;
     if has(ChangeKinds::RENAMED)
         && let Some(old) = &change.old_name
         && let Ok(from) = find(tree, pokes, &cx, old)
@@ -297,5 +300,50 @@ fn object_kind(kind: Kind) -> Option<ObjectKind> {
         Kind::Fifo => Some(ObjectKind::Fifo),
         Kind::Socket => Some(ObjectKind::Socket),
         Kind::CharDevice | Kind::BlockDevice => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory::Memory;
+    use vfs::{Mode, NewNode, Peer};
+
+    use super::*;
+
+    fn call_from(host: u8) -> Call {
+        let peer = Peer::remote([10, 0, 0, host].into(), 700);
+        Call::detached().with_peer(Arc::new(peer))
+    }
+
+    #[test]
+    fn what_a_client_has_created_itself_is_not_created_again_if_it_is_found() {
+        let below: Arc<dyn FileSystem> = Memory::new(Arc::new(barge_client::source::now));
+        let pokes = Pokes::new([7; 16]);
+        let above = layers::stack(below.clone(), pokes.clone());
+        let (call, mode) = (call_from(1), Mode::without_umask(0o644));
+        let cx = Cx::new(&Caller::ROOT, &call);
+        let name = Name::new(b"file").expect("a name");
+        let root = above.root(&cx).expect("a root");
+        root.make(&cx, name, NewNode::File, mode).expect("made");
+        let found = |by| QueuedChange {
+            kinds: ChangeKinds::CREATED,
+            by,
+            name: ChangedPath {
+                dir: root.id(),
+                path: Vec::new(),
+                name: b"file".to_vec(),
+            },
+            ..QueuedChange::overflow()
+        };
+        let client = |host| call_from(host).peer().map(Peer::key);
+        let count = |host, by| steps(&*below, &pokes, client(host), &found(by)).len();
+        assert_eq!(count(1, ChangedBy::Unknown), 0, "its own");
+        assert_eq!(count(2, ChangedBy::Unknown), 1, "another client's");
+        assert_eq!(count(1, ChangedBy::Others), 1, "known to be of others");
+        // The host replaces it.
+        let host = below.root(&cx).expect("a root");
+        host.unlink(&cx, name, false).expect("removed");
+        host.make(&cx, name, NewNode::File, mode).expect("made");
+        assert_eq!(count(1, ChangedBy::Unknown), 1, "not its own any more");
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
-use vfs::{Change, ChangeKinds, ChangedName, Entry, NodeId};
+use vfs::{Change, ChangeKinds, ChangedBy, ChangedName, Entry, NodeId};
 
 /// Maximum number of changes: as many as the kernel queues for a stream by default.
 const MAX_CHANGES: usize = 1 << 14;
@@ -42,6 +42,7 @@ struct State {
 pub(super) struct QueuedChange {
     pub(super) kinds: ChangeKinds,
     pub(super) is_dir: bool,
+    pub(super) by: ChangedBy,
     pub(super) name: ChangedPath,
     /// Of [`ChangeKinds::RENAMED`].
     pub(super) old_name: Option<ChangedPath>,
@@ -92,6 +93,7 @@ impl QueuedChange {
         QueuedChange {
             kinds: ChangeKinds::OVERFLOW,
             is_dir: false,
+            by: ChangedBy::Others,
             name: ChangedPath::default(),
             old_name: None,
             removed: None,
@@ -110,6 +112,7 @@ impl QueuedChange {
         Some(QueuedChange {
             kinds,
             is_dir: change.is_dir,
+            by: change.by,
             name: change.name?.into(),
             old_name: change.old_name.map(ChangedPath::from),
             removed,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use layers::Pokes;
 use vfs::peer::PeerKey;
-use vfs::{Call, Caller, Change, ChangeKinds, ChangeStream, Cx, Errno, FileSystem, Kind, Result};
+use vfs::{
+    Call, Caller, Change, ChangeKinds, ChangeStream, ChangedBy, Cx, Errno, FileSystem, Kind, Result,
+};
 
 use super::NotifiedShare;
 use super::queue::{Queue, QueuedChange};
@@ -130,9 +132,9 @@ fn pass(
         pokes.removed(tree, change.node, kind)
     });
     for (queue, client) in queues {
-        let kinds = match change.by_this_process {
-            true => others_changes(pokes, *client, change),
-            false => change.kinds,
+        let kinds = match change.by {
+            ChangedBy::ThisProcess => others_changes(pokes, *client, change),
+            ChangedBy::Others | ChangedBy::Unknown => change.kinds,
         };
         if kinds.is_empty() {
             continue;

@@ -17,7 +17,7 @@
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use vfs::{Attr, Change, ChangeKinds, Kind, NodeId};
+use vfs::{Attr, Change, ChangeKinds, ChangedBy, Kind, NodeId};
 
 use super::nodes::Nodes;
 use super::table::Incarnation;
@@ -127,7 +127,7 @@ impl Session {
             return;
         };
         // The client itself knows its own changes.
-        if change.by_this_process {
+        if change.by == ChangedBy::ThisProcess {
             return;
         }
         let incarnation = self.incarnation.load(Ordering::Acquire);

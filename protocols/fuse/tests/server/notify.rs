@@ -9,7 +9,7 @@ use fuse::message::Text;
 use fuse::numbers::ROOT_ID;
 use fuse::server::{Cache, Coverage, Notification, Options, Repeat};
 use layers::{Layer, forward, stack};
-use vfs::{Change, ChangeKinds, ChangedName, Errno};
+use vfs::{Change, ChangeKinds, ChangedBy, ChangedName, Errno};
 
 use crate::net::{Net, entry, init, lookup, server};
 
@@ -130,7 +130,7 @@ fn a_change_drops_names_attributes_and_contents() {
     };
     assert_eq!(messages(&net, &unknown), []);
     let own = Change {
-        by_this_process: true,
+        by: ChangedBy::ThisProcess,
         ..last
     };
     assert_eq!(messages(&net, &own), []);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use hostdir::{FileSystemWatch, HostDir, Options, WriteEvents};
 use rustix::thread::CapabilitySet;
 use vfs::{
-    Call, Caller, Change, ChangeKinds, ChangeStream, Cx, Errno, FileSystem as _, Name, NewNode,
-    Support,
+    Call, Caller, Change, ChangeKinds, ChangeStream, ChangedBy, Cx, Errno, FileSystem as _, Name,
+    NewNode, Support,
 };
 
 fn cx() -> Cx<'static> {
@@ -262,13 +262,13 @@ fn the_changes_of_this_process_and_their_objects_are_known() {
                     if change.kinds.contains(ChangeKinds::CREATED) {
                         let dir = change.name.map(|name| name.dir);
                         assert_eq!(dir, Some(root.id()));
-                        seen.push((change.by_this_process, change.node));
+                        seen.push((change.by, change.node));
                     }
                 })
                 .expect("reads");
         }
-        assert_eq!(seen[0], (true, Some(made.node.id())));
-        assert!(!seen[1].0 && seen[1].1.is_some());
+        assert_eq!(seen[0], (ChangedBy::ThisProcess, Some(made.node.id())));
+        assert!(seen[1].0 == ChangedBy::Others && seen[1].1.is_some());
         assert!(stream.covers(made.attr.device) && !stream.covers(made.attr.device + 1));
         // The node keeps the object, although it has no name.
         fs::remove_file(dir.join("made")).expect("removed");
@@ -286,6 +286,36 @@ fn the_changes_of_this_process_and_their_objects_are_known() {
         assert_eq!(node, Some(made.node.id()));
         let native = export.capabilities().changes == Support::Native;
         assert_eq!(last_link, native, "only with handles");
+    });
+}
+
+#[test]
+fn a_file_in_a_new_directory_is_not_reported_as_made_by_others() {
+    with_streams(|dir, export, stream| {
+        let root = export.root(&cx()).expect("a root");
+        let mode = vfs::Mode::without_umask(0o700);
+        let (below, file) = (Name::new(b"d"), Name::new(b"f"));
+        let below = root.make(&cx(), below.expect("a name"), NewNode::Directory, mode);
+        let below = below.expect("made").node;
+        let made = below.make(&cx(), file.expect("a name"), NewNode::File, mode);
+        made.expect("made");
+        // With marks on directories it is found when the stream is read.
+        let mut found = Vec::new();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while found.is_empty() {
+            assert!(Instant::now() < deadline, "no change of the file");
+            stream
+                .next(Duration::from_secs(10), &mut |change| {
+                    if change.kinds.contains(ChangeKinds::CREATED)
+                        && change.name.is_some_and(|name| name.name == b"f")
+                    {
+                        found.push(change.by);
+                    }
+                })
+                .expect("reads");
+        }
+        assert!(!found.contains(&ChangedBy::Others), "{found:?}");
+        assert!(dir.join("d/f").exists());
     });
 }
 
