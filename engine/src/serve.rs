@@ -20,7 +20,7 @@ pub(crate) fn serve(
         // A lane has one call for all requests that it serves inline.
         call.forget_admission();
     }
-    call.take_existing();
+    call.forget_answer_notes();
     let served = catch_unwind(AssertUnwindSafe(|| {
         session.serve(call, patience, message, out)
     }));

@@ -136,7 +136,7 @@ pub enum Poke {
         /// The object, as the agent finds it under the old name.
         entry: Entry,
         /// The object that had the new name before, as the agent finds it.
-        replaced: Option<Entry>,
+        replaced: Entry,
     },
     /// The agent removes the name.
     Delete {
@@ -506,6 +506,8 @@ impl Pokes {
         }
         // An existing inode: the guest may know it by another name.
         cx.call.note_existing();
+        // It may be replaced before the next poke.
+        cx.call.note_uncacheable();
         self.remember(inner.id(), name.bytes(), &entry);
         agent.consume(is_it);
         Ok(entry)
@@ -573,10 +575,9 @@ impl AgentState {
         let is_it = |other_dir: NodeId, other: &[u8]| other_dir == dir && other == name;
         match poke {
             Poke::Create { dir, name, .. } if is_it(*dir, name) => View::Absent,
-            Poke::Rename { to, replaced, .. } if is_it(to.0, &to.1) => match replaced {
-                Some(entry) => View::As(Box::new(entry.clone())),
-                None => View::Absent,
-            },
+            Poke::Rename { to, replaced, .. } if is_it(to.0, &to.1) => {
+                View::As(Box::new(replaced.clone()))
+            }
             Poke::Rename { from, entry, .. } if is_it(from.0, &from.1) => {
                 View::Gone(Box::new(entry.clone()))
             }
@@ -603,7 +604,7 @@ impl AgentState {
                 let mut all = above.iter().map(|(_, entry)| entry).chain([entry]);
                 all.find(is_it)
             }
-            Poke::Rename { replaced, .. } => replaced.as_ref().filter(is_it),
+            Poke::Rename { replaced, .. } => Some(replaced).filter(is_it),
             _ => None,
         };
         found.map(|entry| entry.attr)
@@ -624,10 +625,7 @@ impl AgentState {
         match progress.poke() {
             Some(Poke::Rename {
                 entry, replaced, ..
-            }) => {
-                let replaced = replaced.iter().map(|entry| entry.node.clone());
-                replaced.chain([entry.node.clone()]).collect()
-            }
+            }) => vec![replaced.node.clone(), entry.node.clone()],
             Some(Poke::Delete { entry, above, .. }) => {
                 let above = above.iter().map(|(_, entry)| entry.node.clone());
                 above.chain([entry.node.clone()]).collect()
@@ -732,6 +730,8 @@ impl Layer for Pokes {
                 Ok(_) => Err(Errno::EACCES),
             };
         }
+        // Other programs use the names that the agent's requests leave in the client's cache.
+        cx.call.note_uncacheable();
         let view = match agent.view(inner.id(), name.bytes()) {
             View::Gone(_) if self.is_own_again(inner, cx, name)? => View::Present,
             view => view,

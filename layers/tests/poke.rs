@@ -55,6 +55,11 @@ impl Scene {
         scene
     }
 
+    /// Returns a stand-in of a file that clients do not know.
+    fn unknown(&self) -> Entry {
+        self.pokes.removed(&*self.below, None, Kind::File)
+    }
+
     /// The context of the agent.
     fn cx(&self) -> Cx<'_> {
         Cx::new(&self.caller, &self.call)
@@ -170,7 +175,7 @@ fn an_object_that_the_client_has_made_again_is_left_to_it() {
         from: (scene.dir(), b"file".to_vec()),
         to: (scene.dir(), b"new".to_vec()),
         entry: new,
-        replaced: None,
+        replaced: scene.unknown(),
     });
     assert_eq!(scene.look_up("file").map(|attr| attr.id), Ok(own.node.id()));
     let renamed = root.rename(&cx, name("file"), &*root, name("new"), RenameFlags::empty());
@@ -321,6 +326,7 @@ fn a_creation_returns_what_is_there() {
         .expect("made");
     assert_eq!(created.node.id(), file.node.id());
     assert!(scene.call.take_existing() && scene.look_up("file").is_ok());
+    assert!(scene.call.is_uncacheable(), "it may be replaced at once");
     // As NFS does.
     announce(None);
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::EXCL;
@@ -349,13 +355,14 @@ fn a_rename_shows_the_old_name_until_it_is_answered() {
         from: (scene.dir(), b"old".to_vec()),
         to: (scene.dir(), b"new".to_vec()),
         entry: entry.clone(),
-        replaced: None,
+        replaced: scene.unknown(),
     });
     assert_eq!(
         scene.look_up("old").map(|attr| attr.id),
         Ok(entry.node.id())
     );
-    assert_eq!(scene.look_up("new"), Err(Errno::ENOENT));
+    let new = scene.look_up("new").expect("as it was before");
+    assert_ne!(new.id, entry.node.id());
     let rename = |from, to| root.rename(&cx, name(from), &*root, name(to), RenameFlags::empty());
     assert_eq!(rename("new", "old"), Err(Errno::EPERM));
     // Both exist at the same moment.

@@ -136,6 +136,8 @@ pub struct Call {
     admission: Mutex<Option<Box<dyn AdmissionState>>>,
     /// Whether [`Call::note_existing`] was called.
     existing: AtomicBool,
+    /// Whether [`Call::note_uncacheable`] was called.
+    uncacheable: AtomicBool,
 }
 
 /// The state of limiters in a [`Call`].
@@ -177,6 +179,7 @@ impl Call {
             awaits_admission: AtomicBool::new(false),
             admission: Mutex::new(None),
             existing: AtomicBool::new(false),
+            uncacheable: AtomicBool::new(false),
         }
     }
 
@@ -324,6 +327,26 @@ impl Call {
     /// Returns whether [`Call::note_existing`] was called since the last call, and clears the note.
     pub fn take_existing(&self) -> bool {
         self.is_existing() && self.existing.swap(false, Ordering::Relaxed)
+    }
+
+    /// Notes that the client must not cache the answer to this request: the next one may differ,
+    /// and the client is not told.
+    pub fn note_uncacheable(&self) {
+        self.uncacheable.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether [`Call::note_uncacheable`] was called since the last
+    /// [`Call::forget_answer_notes`].
+    pub fn is_uncacheable(&self) -> bool {
+        self.uncacheable.load(Ordering::Relaxed)
+    }
+
+    /// Clears [`Call::note_existing`] and [`Call::note_uncacheable`] of an earlier request.
+    pub fn forget_answer_notes(&self) {
+        self.take_existing();
+        if self.is_uncacheable() {
+            self.uncacheable.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Notes that this request uses the share numbered `share`, a number unique while the share is

@@ -1,6 +1,7 @@
 #!/usr/bin/python3 -B
 """inotify in the guest for changes on the host, with barge-agent: each kind of change, what comes back, what must stay, many changes, and the time until each of them is seen. CHANGES, MEASURED: how many. READ_ONLY: the guest cannot write."""
 
+import errno
 import json
 import os
 import socket
@@ -67,6 +68,28 @@ def kinds():
     change(watch, "printf 1 >d/new && mv d/new d/over && printf 22 >d/new && mv d/new d/over", ("MOVED_TO", "d/over"))
     check("contents after a replacement", STALE or open("d/over").read(), STALE or "22")
     watch.close()
+
+
+def replaced():
+    """A file that is replaced by renames is there at any time."""
+    said("host", "mkdir r && echo 0 >r/file")
+    settle()
+    host = subprocess.Popen(["host", "for i in $(seq 200); do echo $i >r/new && mv r/new r/file; done"])
+    missed = read = 0
+    while host.poll() is None:
+        try:
+            with open("r/file") as file:
+                file.read()
+            read += 1
+        except FileNotFoundError:
+            missed += 1
+        except OSError as error:
+            # v3 cannot read a file that has been replaced.
+            if error.errno != errno.ESTALE:
+                raise
+    check(f"reads of a file that is replaced, of {read}", missed, 0)
+    settle()
+    check("contents in the end", open("r/file").read(), "200\n")
 
 
 def known():
@@ -206,7 +229,7 @@ def read_only_mount():
         said("umount", at)
 
 
-checks = [kinds, known, removed_tree, safe, *([] if READ_ONLY else [own]), many, latency]
+checks = [kinds, *([] if STALE else [replaced]), known, removed_tree, safe, *([] if READ_ONLY else [own]), many, latency]
 if ONLY := os.environ.get("ONLY"):
     checks = [each for each in checks if each.__name__ in ONLY.split()]
 elif not READ_ONLY and not os.path.exists(PORT):

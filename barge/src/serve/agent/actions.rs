@@ -193,18 +193,25 @@ fn renaming(
     step
 }
 
-/// Returns the object that had the name `at` before `present`, if clients know it.
+/// Returns the object that `present` has replaced at `at`: the one that clients know by this name,
+/// or a stand-in. Were the name absent, programs of the guest would not find `present` meanwhile; a
+/// stand-in is stale, and they look the name up again.
 fn replaced(
     tree: &dyn FileSystem,
     pokes: &Pokes,
     at: &(NodeId, Vec<u8>),
     present: &Entry,
-) -> Option<Entry> {
-    let known = pokes.remembered(tree, at.0, &at.1)?;
-    let is_another = known.node.id() != present.node.id();
-    let is_directory = |entry: &Entry| entry.attr.kind == Kind::Directory;
-    let fits = is_directory(&known) == is_directory(present);
-    (is_another && fits).then(|| pokes.removed(tree, Some(known.node.id()), known.attr.kind))
+) -> Entry {
+    let kind = present.attr.kind;
+    let is_directory = |kind| kind == Kind::Directory;
+    let known = pokes.remembered(tree, at.0, &at.1).filter(|known| {
+        let is_another = known.node.id() != present.node.id();
+        is_another && is_directory(known.attr.kind) == is_directory(kind)
+    });
+    match known {
+        Some(known) => pokes.removed(tree, Some(known.node.id()), known.attr.kind),
+        None => pokes.removed(tree, None, kind),
+    }
 }
 
 fn creation(
@@ -345,5 +352,47 @@ mod tests {
         host.unlink(&cx, name, false).expect("removed");
         host.make(&cx, name, NewNode::File, mode).expect("made");
         assert_eq!(count(1, ChangedBy::Unknown), 1, "not its own any more");
+    }
+
+    #[test]
+    fn a_name_that_a_rename_has_replaced_is_never_absent() {
+        let tree: Arc<dyn FileSystem> = Memory::new(Arc::new(barge_client::source::now));
+        let pokes = Pokes::new([7; 16]);
+        let above = layers::stack(tree.clone(), pokes.clone());
+        let (call, mode) = (call_from(1), Mode::without_umask(0o644));
+        let cx = Cx::new(&Caller::ROOT, &call);
+        let (root, name) = (tree.root(&cx).expect("a root"), Name::new(b"file"));
+        let name = name.expect("a name");
+        root.make(&cx, name, NewNode::File, mode).expect("made");
+        let at = |name: &str| ChangedPath {
+            dir: root.id(),
+            path: Vec::new(),
+            name: name.into(),
+        };
+        let renamed = QueuedChange {
+            kinds: ChangeKinds::RENAMED,
+            name: at("file"),
+            old_name: Some(at("new")),
+            ..QueuedChange::overflow()
+        };
+        // The client knows the name as it is now, or does not know it.
+        for _ in 0..2 {
+            let steps = steps(&*tree, &pokes, None, &renamed);
+            let [
+                Step {
+                    poke:
+                        Some(Poke::Rename {
+                            entry, replaced, ..
+                        }),
+                    ..
+                },
+            ] = &steps[..]
+            else {
+                panic!("expected a rename");
+            };
+            assert_ne!(replaced.node.id(), entry.node.id());
+            let guest = above.root(&cx).expect("a root");
+            guest.lookup(&cx, name).expect("found");
+        }
     }
 }

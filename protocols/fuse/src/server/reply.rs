@@ -100,12 +100,18 @@ impl RequestContext<'_> {
         if self.negotiated.has(InitFlags::SUBMOUNTS) && entry.attr.device != up.device {
             attr.flags |= ATTR_SUBMOUNT;
         }
-        let attr_validity = self.attr_validity(&entry.attr);
         let up_id = self.session.nodes.nodeid_of(up.node.id());
-        let validity = match entry.attr.device == up.device {
-            true => self.name_validity(up_id, up.device),
+        let (validity, attr_validity) = match entry.attr.device == up.device {
+            _ if self.cx.call.is_uncacheable() => (Duration::ZERO, Duration::ZERO),
+            true => (
+                self.name_validity(up_id, up.device),
+                self.attr_validity(&entry.attr),
+            ),
             // An unmount is not reported.
-            false => self.session.options.validity(),
+            false => (
+                self.session.options.validity(),
+                self.attr_validity(&entry.attr),
+            ),
         };
         Ok(EntryOut {
             nodeid: id.nodeid,
