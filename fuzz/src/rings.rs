@@ -38,6 +38,7 @@ pub fn script(data: &[u8]) {
         queues: 2,
         features: 0,
         config_space: Vec::new(),
+        repeats_requests: false,
     };
     let mut device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");
     let never = never.as_fd();

@@ -60,6 +60,7 @@ fn config() -> DeviceConfig {
         queues: 2,
         features: 1,
         config_space: Vec::new(),
+        repeats_requests: true,
     }
 }
 

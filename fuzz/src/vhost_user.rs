@@ -50,6 +50,7 @@ pub fn script(data: &[u8]) {
         queues: 2,
         features: 1,
         config_space: (0..60).collect(),
+        repeats_requests: true,
     };
     let mut device = Device::new(theirs, "fuzz", config, Arc::new(drive)).expect("a device");
     let mut monitor = Monitor::new(ours, rings);

@@ -213,8 +213,6 @@ const WRITING: &[i64] = &[
 const CONNECTING: &[i64] = &[
     libc::SYS_bind,
     libc::SYS_connect,
-    // Memory that is shared with the server, as a guest's is.
-    libc::SYS_memfd_create,
     libc::SYS_mmap,
     libc::SYS_mprotect,
     libc::SYS_prctl,
@@ -231,6 +229,8 @@ const PERMITTED: &[i64] = &[
     // Memory.
     libc::SYS_brk,
     libc::SYS_madvise,
+    // It cannot be executed: execve(2) and executable mappings are not permitted.
+    libc::SYS_memfd_create,
     libc::SYS_mremap,
     libc::SYS_munmap,
     // Threads, time and signals of the process itself.

@@ -1,12 +1,15 @@
 #!/usr/bin/python3 -B
-"""A file of the host as a disk of the guest: by a virtio device, then by NBD. SIZE: MiB of a large file on it."""
+"""A file of the host as a disk of the guest: by a virtio device, then by NBD. SIZE: MiB of a large file on it. KILLS: how often the process that serves
+it is killed."""
 
 import hashlib
 import os
 import subprocess
+import time
 
 from checking import check, end, said, skip, tests
 
+KILLS = int(os.environ.get("KILLS", "3"))
 SIZE = int(os.environ.get("SIZE", "8")) << 20
 DISK = "/dev/vda"
 if os.environ.get("BARGE_LOCAL") or not os.path.exists(DISK):
@@ -75,6 +78,37 @@ def straight():
     check("zeros on the host", zeros.strip(), "0")
 
 
+def killed():
+    """The process that serves the disk is killed in the midst of requests: QEMU connects to the next one, which serves again those without a reply."""
+    command = f"fio --name=killed --filename={DISK} --offset=128M --offset_increment=16M --numjobs=4 --size=16M --rw=randwrite --verify=crc32c --verify_fatal=1 --verify_state_save=0"
+    command += " --thread --direct=1 --ioengine=libaio --iodepth=16 --bsrange=4k-64k --fsync=8 --loops=10000"
+    fio = subprocess.Popen(command.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for number in range(KILLS):
+        if not goes_on(fio):
+            break
+        time.sleep(0.3)
+        check("killed", subprocess.run(["host", 'pkill -KILL -P "$(cat "$RUN/drive.pid")"']).returncode, 0)
+    ran_on = goes_on(fio)
+    fio.terminate()
+    output = fio.communicate()[0]
+    check(f"fio after {KILLS} kills", ran_on or output, True)
+    check("errors", "err= 0" in output or output, True)
+
+
+def goes_on(fio):
+    """Waits for further writes. A request that is lost stops them all."""
+    before, end = written(), time.monotonic() + 60
+    while written() == before and fio.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    return written() != before and fio.poll() is None
+
+
+def written():
+    """Sectors that the disk has written."""
+    with open("/sys/block/vda/stat") as file:
+        return int(file.read().split()[6])
+
+
 def by_nbd():
     """What was written by virtio, by the kernel's own client of the network block device."""
     told = said("host", "cat $RUN/server-2.log")
@@ -97,5 +131,5 @@ def by_nbd():
     check("errors", subprocess.run(["e2fsck", "-fn", DISK], capture_output=True).returncode, 0)
 
 
-tests(by_virtio, straight, by_nbd)
+tests(by_virtio, straight, by_nbd, killed)
 end("bytes, discards and zeros by both ways")

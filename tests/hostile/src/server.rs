@@ -163,6 +163,7 @@ fn device(
         queues: 3,
         features: 0,
         config_space: Vec::new(),
+        repeats_requests: false,
     };
     let queues = engine.queues(Arc::new(session));
     let drive = move |_, ring| -> io::Result<JoinRing> {

@@ -26,6 +26,7 @@ mod chain;
 mod dirty_log;
 pub mod driver;
 mod features;
+mod in_flight;
 mod mem_table;
 mod memory;
 mod queue;

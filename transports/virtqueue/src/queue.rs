@@ -20,6 +20,7 @@ use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::chain::Chain;
 use crate::dirty_log::DirtyLog;
+use crate::in_flight::InFlight;
 use crate::memory::Memory;
 
 /// A virtqueue between its start and its stop.
@@ -54,6 +55,8 @@ struct Inner {
     put_back: VecDeque<u16>,
     /// The log of written pages, during a migration.
     log: Option<QueueLog>,
+    /// The records of requests in flight, if the monitor keeps them.
+    records: Option<InFlight>,
     /// Returned chains, for reuse.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Chain>>,
@@ -92,6 +95,7 @@ impl RunningQueue {
                 in_flight: 0,
                 put_back: VecDeque::new(),
                 log: None,
+                records: None,
                 spare: Vec::new(),
             }),
             kick,
@@ -177,6 +181,11 @@ impl RunningQueue {
         std::mem::take(&mut self.inner().put_back).into()
     }
 
+    /// Sets the records of requests in flight, before the queue is driven.
+    pub(crate) fn set_records(&self, records: InFlight) {
+        self.inner().records = Some(records);
+    }
+
     /// Replaces the log of written pages.
     pub(crate) fn set_log(&self, log: Option<QueueLog>) {
         self.inner().log = log;
@@ -245,6 +254,7 @@ impl Ring for RunningQueue {
             in_flight,
             spare,
             put_back,
+            records,
             ..
         } = &mut *inner;
         let longest = queue.size();
@@ -271,6 +281,9 @@ impl Ring for RunningQueue {
                 return too_many();
             }
             let head = descriptors.head_index();
+            if let Some(records) = records {
+                records.begin(head);
+            }
             // An indirect table must not be longer than the queue either (virtio 1.3, 2.7.5.3.1).
             fill(new_chain(), memory, head, descriptors.take(longest.into()))
         };
@@ -292,10 +305,19 @@ impl Ring for RunningQueue {
             memory,
             spare,
             log,
+            records,
             ..
         } = &mut *inner;
-        if let Err(error) = queue.add_used(memory.map_ref(), chain.head, len) {
-            tracing::warn!(queue = self.name, "cannot return a reply: {error}");
+        if let Some(records) = records {
+            records.before_return(chain.head, queue.next_used());
+        }
+        match queue.add_used(memory.map_ref(), chain.head, len) {
+            Ok(()) => {
+                if let Some(records) = records {
+                    records.after_return(chain.head, queue.next_used());
+                }
+            }
+            Err(error) => tracing::warn!(queue = self.name, "cannot return a reply: {error}"),
         }
         if let Some(log) = log {
             chain.mark_dirty(&log.pages);

@@ -30,6 +30,7 @@ use virtio_queue::{Queue, QueueT};
 
 use crate::dirty_log::DirtyLog;
 use crate::features::{EVENT_IDX, INDIRECT_DESC, LOG_ALL, VERSION_1};
+use crate::in_flight::{Dimensions, InFlight, InFlightMemory};
 use crate::mem_table::{HEADER, PaddedMemTable};
 use crate::memory::{Memory, invalid};
 use crate::queue::{QueueLog, RunningQueue};
@@ -46,6 +47,10 @@ pub struct DeviceConfig {
     /// The device-specific configuration space (virtio 1.3, 5.11.4 for file systems, 5.16.4 for
     /// 9P); empty if the monitor provides it.
     pub config_space: Vec<u8>,
+    /// Whether a new session may serve requests again that an earlier one has begun, as those of
+    /// disks. The monitor may then keep records of requests in flight, and connect again after the
+    /// end of the process (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`).
+    pub repeats_requests: bool,
 }
 
 /// A function that serves the ring of the queue with this number until it is stopped. Calling its
@@ -286,6 +291,8 @@ struct Control {
     acked_features: u64,
     acked_protocol_features: u64,
     memory: Arc<Memory>,
+    /// The records of requests in flight, if the monitor keeps them.
+    in_flight: Option<Arc<InFlightMemory>>,
     /// The dirty log, used while [`LOG_ALL`] is negotiated.
     log: Option<Arc<DirtyLog>>,
     /// The state to migrate; without one the device cannot.
@@ -365,6 +372,7 @@ impl Control {
             acked_features: 0,
             acked_protocol_features: 0,
             memory: Arc::new(Memory::map([]).expect("no region fails")),
+            in_flight: None,
             log: None,
             state,
             transfer: None,
@@ -381,6 +389,13 @@ impl Control {
     fn offered(&self) -> u64 {
         let log = self.state.as_ref().map_or(0, |_| LOG_ALL);
         Control::FEATURES | self.config.features | log
+    }
+
+    /// Returns the dimensions of memory for the records of requests in flight.
+    fn dimensions(&self, of: &VhostUserInflight) -> Result<Dimensions> {
+        let dimensions = Dimensions::checked(of.num_queues, of.queue_size, self.queues.len());
+        let dimensions = dimensions.filter(|_| self.config.repeats_requests);
+        dimensions.ok_or(Error::InvalidParam)
     }
 
     /// Returns the log for a queue that logs its used ring at `used`, if pages are logged.
@@ -451,15 +466,28 @@ impl Control {
         let log_used = slot.log_used;
         self.resume();
         let log = self.queue_log(log_used);
+        let in_flight = self.in_flight.clone();
         let slot = self.queue_setup(index)?;
-        let queue = queue(&memory, slot, addresses, event_idx)?;
+        let mut queue = queue(&memory, slot, addresses, event_idx)?;
         let Some(kick) = slot.kick.take() else {
             return Ok(None);
         };
+        let mut records = None;
+        if let Some(memory) = in_flight {
+            let used = queue.next_used();
+            let opened = InFlight::of_queue(memory, index as usize, slot.size, used);
+            let (opened, recovered) = opened.map_err(Error::ReqHandlerError)?;
+            queue.set_next_avail(recovered.next_avail);
+            slot.put_back = recovered.heads;
+            records = Some(opened);
+        }
         let again = kick.try_clone().map_err(Error::ReqHandlerError)?;
         let call = slot.call.take();
         let running =
             RunningQueue::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
+        if let Some(records) = records {
+            running.set_records(records);
+        }
         running.set_log(log);
         running.set_put_back(std::mem::take(&mut slot.put_back));
         // For the next start, if the queue is disabled and enabled again.
@@ -542,7 +570,7 @@ impl VhostUserBackendReqHandlerMut for Control {
     fn reset_device(&mut self) -> Result<()> {
         self.stop_all();
         self.features = 0;
-        self.log = None;
+        (self.log, self.in_flight) = (None, None);
         self.queues
             .iter_mut()
             .for_each(|slot| *slot = QueueSetup::default());
@@ -581,6 +609,8 @@ impl VhostUserBackendReqHandlerMut for Control {
         let migration =
             VhostUserProtocolFeatures::LOG_SHMFD | VhostUserProtocolFeatures::DEVICE_STATE;
         features.set(migration, self.state.is_some());
+        let repeats = self.config.repeats_requests;
+        features.set(VhostUserProtocolFeatures::INFLIGHT_SHMFD, repeats);
         Ok(features)
     }
 
@@ -726,16 +756,23 @@ impl VhostUserBackendReqHandlerMut for Control {
         Err(Error::InvalidOperation("shared objects are not supported"))
     }
 
-    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        Err(Error::InvalidOperation(
-            "in-flight tracking is not supported",
-        ))
+    /// Returns new memory for the records. The monitor keeps it, and passes it at each start.
+    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let dimensions = self.dimensions(wanted)?;
+        let memory = InFlightMemory::create(dimensions).map_err(Error::ReqHandlerError)?;
+        let granted =
+            VhostUserInflight::new(dimensions.bytes(), 0, dimensions.queues, dimensions.size);
+        Ok((granted, memory.into()))
     }
 
-    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
-        Err(Error::InvalidOperation(
-            "in-flight tracking is not supported",
-        ))
+    fn set_inflight_fd(&mut self, given: &VhostUserInflight, file: File) -> Result<()> {
+        let dimensions = self.dimensions(given)?;
+        if given.mmap_offset != 0 || given.mmap_size != dimensions.bytes() {
+            return Err(Error::InvalidParam);
+        }
+        let memory = InFlightMemory::map(file, dimensions).map_err(Error::ReqHandlerError)?;
+        self.in_flight = Some(Arc::new(memory));
+        Ok(())
     }
 
     /// Starts the transfer of the state: the monitor reads or writes it after the reply.
@@ -819,6 +856,7 @@ mod tests {
             queues: 2,
             features: 0,
             config_space: Vec::new(),
+            repeats_requests: true,
         };
         let mut device = Device::new(socket, "test", config, drive).expect("a device");
         let control = device.control.clone();
@@ -1020,6 +1058,44 @@ mod tests {
         drop(bench.stop);
         bench.device.join().expect("no panic").expect("stopped");
         assert_eq!(*stops.lock().expect("free"), [false]);
+    }
+
+    #[test]
+    fn a_monitor_keeps_the_records_of_requests_in_flight() {
+        let bench = bench();
+        let mut control = bench.control.lock().expect("free");
+        let (given, file) = control
+            .get_inflight_fd(&VhostUserInflight::new(0, 0, 2, 128))
+            .expect("memory");
+        assert_eq!(given.mmap_size, 2 * (16 + 16 * 128));
+        let mut set = |size, offset, queues, entries| {
+            let given = VhostUserInflight::new(size, offset, queues, entries);
+            control.set_inflight_fd(&given, file.try_clone().expect("a descriptor"))
+        };
+        let size = given.mmap_size;
+        for (size, offset, queues, entries) in [
+            (size - 8, 0, 2, 128),
+            (size, 8, 2, 128),
+            (size, 0, 1, 128),
+            (size, 0, 3, 128),
+            (size / 2, 0, 1, 128),
+        ] {
+            set(size, offset, queues, entries).expect_err("refused");
+        }
+        set(size, 0, 2, 128).expect("taken");
+        // Memory that may shrink.
+        let given = VhostUserInflight::new(4096, 0, 1, 127);
+        control
+            .set_inflight_fd(&given, memory())
+            .expect_err("refused");
+        let features = control.get_protocol_features().expect("some");
+        assert!(features.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD));
+        // A device whose requests cannot be repeated.
+        control.config.repeats_requests = false;
+        let features = control.get_protocol_features().expect("some");
+        assert!(!features.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD));
+        let wanted = VhostUserInflight::new(0, 0, 2, 128);
+        assert!(control.get_inflight_fd(&wanted).is_err());
     }
 
     struct Text(Mutex<(Vec<u8>, usize)>);

@@ -40,6 +40,7 @@ impl VhostUserBlk {
             queues: QUEUES.into(),
             features: virtio::features(&disk),
             config_space: virtio::config_space(&disk, QUEUES, DEPTH),
+            repeats_requests: true,
         };
         let kind = DeviceKind {
             session: Box::new(move |_| Ok(DeviceSession::fixed(virtio::Device::new(disk.clone())))),
@@ -116,7 +117,7 @@ fn open(drive: &Drive, exports: &Exports) -> Result<Disk, Failure> {
 /// Returns QEMU's options of a block device, which has a queue for each processor of the guest.
 fn monitor_options(socket: &Path) -> String {
     format!(
-        "-chardev socket,id=blk,path={} -device vhost-user-blk-pci,chardev=blk",
+        "-chardev socket,id=blk,path={},reconnect=1 -device vhost-user-blk-pci,chardev=blk",
         socket.display()
     )
 }

@@ -66,6 +66,7 @@ impl Virtio9p {
                 queues: 1,
                 features: MOUNT_TAG,
                 config_space: device.config_space(),
+                repeats_requests: false,
             },
             unpinned: 0,
         };

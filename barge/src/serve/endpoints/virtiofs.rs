@@ -88,6 +88,7 @@ impl Virtiofs {
                 config_space: self
                     .tag
                     .map_or(Vec::new(), |tag| config_space(tag, REQUEST_QUEUES)),
+                repeats_requests: false,
             },
             unpinned: 1,
         };

@@ -50,6 +50,7 @@ impl Shared {
             queues: 3,
             features: 0,
             config_space: Vec::new(),
+            repeats_requests: false,
         };
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an event"));
@@ -180,6 +181,7 @@ fn a_mount_continues_on_other_devices() {
         queues: 3,
         features: 0,
         config_space: Vec::new(),
+        repeats_requests: false,
     };
     let (socket, theirs) = UnixStream::pair().expect("a socket pair");
     let event = || eventfd(0, EventfdFlags::CLOEXEC).expect("an event");

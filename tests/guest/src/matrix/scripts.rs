@@ -363,8 +363,8 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "block",
         file: "block.py",
-        quick: &[("SIZE", "8")],
-        full: &[("SIZE", "100")],
+        quick: &[("SIZE", "8"), ("KILLS", "3")],
+        full: &[("SIZE", "100"), ("KILLS", "50")],
         setup: Setup::BlockDevice,
         mounts: &["mmap", "none"],
         ..DEFAULT

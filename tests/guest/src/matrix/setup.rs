@@ -181,7 +181,9 @@ impl Setup {
             Self::BlockDevice => {
                 let disk = "truncate -s 256M {run}/disk";
                 let addresses = "--block {socket},file=disk --nbd tcp:127.0.0.1:{port2}";
-                let command = format!("sh -c '{disk} && exec {barge} serve {{run}} {addresses}'");
+                let command = format!(
+                    "sh -c '{disk} && echo $$ >{{run}}/drive.pid && exec {barge} serve {{run}} {addresses}'"
+                );
                 scene.server_commands.push(command);
                 qemu.extend(DRIVE.map(String::from));
             }
@@ -331,7 +333,7 @@ const AGENT_PORT: [&str; 4] = [
 /// A disk with the device at the socket.
 const DRIVE: [&str; 4] = [
     "-chardev",
-    "socket,id=drive,path={socket}",
+    "socket,id=drive,path={socket},reconnect=1",
     "-device",
     "vhost-user-blk-pci,chardev=drive",
 ];

@@ -13,6 +13,7 @@ use virtio_queue::mock::MockSplitQueue;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
+use crate::in_flight::{Dimensions, InFlightMemory};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -52,6 +53,10 @@ fn running(memory: &Arc<Memory>, descriptors: &[(u64, u32, u16, u16)]) -> Runnin
 fn pop(running: &RunningQueue) -> Box<dyn Exchange> {
     let all = |head: &[u8]| Some(head.len());
     running.pop(&all).expect("not broken").expect("a request")
+}
+
+fn text(exchange: &mut Box<dyn Exchange>) -> Vec<u8> {
+    exchange.split().0.bytes().to_vec()
 }
 
 fn load(memory: &Memory, at: u64, len: usize) -> Vec<u8> {
@@ -517,7 +522,6 @@ fn a_request_that_was_put_back_is_popped_first_after_the_next_start() {
         .expect("written");
     let all = [(table, 16, INDIRECT, 0), (other, 3, 0, 0)];
     let running = running(&memory, &all);
-    let text = |exchange: &mut Box<dyn Exchange>| exchange.split().0.bytes().to_vec();
     let (mut first, mut second) = (pop(&running), pop(&running));
     assert_eq!(
         (text(&mut first), text(&mut second)),
@@ -562,6 +566,69 @@ fn a_request_that_was_put_back_is_popped_first_after_the_next_start() {
     for (base, heads) in [(2, heads), (2, vec![99]), (1, vec![0, 0])] {
         assert!(start(base, heads).take_put_back().is_empty());
     }
+}
+
+#[test]
+fn requests_of_a_process_that_has_ended_are_popped_again_in_order() {
+    let memory = memory();
+    let at = |number: u64| START + 0x8000 + 16 * number;
+    for (number, text) in (0u64..).zip([b"one", b"two", b"six"]) {
+        let at = GuestAddress(at(number));
+        memory.map_ref().write_slice(text, at).expect("written");
+    }
+    let dimensions = Dimensions {
+        queues: 1,
+        size: 16,
+    };
+    let file = File::from(InFlightMemory::create(dimensions).expect("memory"));
+    let open = |running: &RunningQueue| {
+        let file = file.try_clone().expect("a descriptor");
+        let records = Arc::new(InFlightMemory::map(file, dimensions).expect("mapped"));
+        let used = running.inner().queue.next_used();
+        let opened = InFlight::of_queue(records, 0, 16, used);
+        let (records, recovered) = opened.expect("a queue");
+        running.set_records(records);
+        running.inner().queue.set_next_avail(recovered.next_avail);
+        running.set_put_back(recovered.heads);
+    };
+    let requests = [0, 1, 2].map(|number| (at(number), 3, 0, 0));
+    let first = running(&memory, &requests);
+    open(&first);
+    let pop_all = |running: &RunningQueue, count: usize| {
+        let popped: Vec<_> = (0..count).map(|_| pop(running)).collect();
+        assert!(running.pop(&|_| None).expect("not broken").is_none());
+        popped
+    };
+    let mut popped = pop_all(&first, 3);
+    assert_eq!(text(&mut popped[1]), b"two");
+    first.push_used(popped.remove(1));
+    // The process ends: nothing is put back, and nothing else is returned.
+    let (ring, used) = {
+        let inner = first.inner();
+        let queue = &inner.queue;
+        let ring = [queue.desc_table(), queue.avail_ring(), queue.used_ring()];
+        (ring, queue.next_used())
+    };
+    assert_eq!(used, 1);
+    let mut queue = Queue::new(16).expect("a queue");
+    queue.set_size(16);
+    queue.set_desc_table_address(Some(ring[0] as u32), None);
+    queue.set_avail_ring_address(Some(ring[1] as u32), None);
+    queue.set_used_ring_address(Some(ring[2] as u32), None);
+    queue.set_ready(true);
+    queue.set_next_used(used);
+    let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+    let second = RunningQueue::new("again".into(), queue, memory.clone(), kick, None);
+    let second = second.expect("running");
+    open(&second);
+    let mut again = pop_all(&second, 2);
+    assert_eq!(
+        again.iter_mut().map(text).collect::<Vec<_>>(),
+        [b"one", b"six"]
+    );
+    again.into_iter().for_each(|each| second.push_used(each));
+    open(&second);
+    assert!(pop_all(&second, 0).is_empty());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! features u64 | acked features u64 | acked protocol features u64 | bits u8
 //!     bit 0: the monitor has requested the features
 //!     bit 1: offset u64, size u64 of the dirty log
+//!     bit 2: queues u16, size u16 of the records of requests in flight
 //! count u32 | regions: guest address u64, monitor's address u64, size u64, file offset u64
 //! count u32 | queues: size u16, next available index u16, bits u8, and
 //!     bit 0: descriptor table u64, available ring u64, used ring u64, at the monitor's addresses
@@ -16,8 +17,8 @@
 //! ```
 //! Numbers are little-endian. *features* are those of the device, and *acked features* those of the
 //! connection: a reset clears only the former. The descriptors that belong to these bytes are, in
-//! this order: the connected socket, the file of each region, that of the dirty log, and the kick
-//! and the call event of each queue.
+//! this order: the connected socket, the file of each region, that of the dirty log, that of the
+//! records of requests in flight, and the kick and the call event of each queue.
 //!
 //! A reader trusts nothing: counts are bounded, memory grows with the bytes that arrive, and the
 //! numbers are checked where they are used, as those in the monitor's messages.
@@ -25,6 +26,8 @@
 use std::io::{self, ErrorKind};
 
 use wire::StreamReader;
+
+use crate::in_flight::Dimensions;
 
 use super::{Addresses, MAX_QUEUE_SIZE, MAX_REGIONS};
 
@@ -35,6 +38,7 @@ const END: &[u8; 4] = b"end\n";
 /// Bits of a device.
 const REQUESTED: u8 = 1;
 const LOG: u8 = 1 << 1;
+const IN_FLIGHT: u8 = 1 << 2;
 
 /// Bits of a queue.
 const ADDRESSES: u8 = 1;
@@ -56,6 +60,8 @@ pub(super) struct SavedDevice {
     pub(super) features_requested: bool,
     /// The offset and the size of the dirty log in its file, in bytes.
     pub(super) log: Option<(u64, u64)>,
+    /// The records of requests in flight.
+    pub(super) in_flight: Option<Dimensions>,
     pub(super) regions: Vec<SavedRegion>,
     pub(super) queues: Vec<SavedQueue>,
 }
@@ -92,7 +98,8 @@ impl SavedDevice {
         let of_queue =
             |queue: &SavedQueue| usize::from(queue.has_kick) + usize::from(queue.has_call);
         let queues: usize = self.queues.iter().map(of_queue).sum();
-        1 + self.regions.len() + usize::from(self.log.is_some()) + queues
+        let files = usize::from(self.log.is_some()) + usize::from(self.in_flight.is_some());
+        1 + self.regions.len() + files + queues
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -108,10 +115,15 @@ impl SavedDevice {
         to.bits([
             (REQUESTED, self.features_requested),
             (LOG, self.log.is_some()),
+            (IN_FLIGHT, self.in_flight.is_some()),
         ]);
         if let Some((offset, size)) = self.log {
             to.u64(offset);
             to.u64(size);
+        }
+        if let Some(Dimensions { queues, size }) = self.in_flight {
+            to.u16(queues);
+            to.u16(size);
         }
         to.u32(self.regions.len() as u32);
         for region in &self.regions {
@@ -152,10 +164,16 @@ impl SavedDevice {
             acked_protocol_features: from.0.u64()?,
             ..SavedDevice::default()
         };
-        let bits = from.bits(REQUESTED | LOG)?;
+        let bits = from.bits(REQUESTED | LOG | IN_FLIGHT)?;
         device.features_requested = bits & REQUESTED != 0;
         if bits & LOG != 0 {
             device.log = Some((from.0.u64()?, from.0.u64()?));
+        }
+        if bits & IN_FLIGHT != 0 {
+            let (queues, size) = (from.0.u16()?, from.0.u16()?);
+            let dimensions = Dimensions::checked(queues, size, most);
+            let expected = || invalid("records of requests of this device");
+            device.in_flight = Some(dimensions.ok_or_else(expected)?);
         }
         for _ in 0..from.count(MAX_REGIONS, "regions")? {
             device.regions.push(SavedRegion {
@@ -297,6 +315,7 @@ mod tests {
             acked_protocol_features: 9,
             features_requested: true,
             log: Some((4096, 512)),
+            in_flight: None,
             regions: vec![SavedRegion {
                 guest: 0x1000,
                 monitor: 0x5000,
@@ -354,6 +373,24 @@ mod tests {
         let none = SavedDevice::default();
         assert_eq!(SavedDevice::parse(&none.encode(), 0).expect("whole"), none);
         assert_eq!(none.descriptors(), 1);
+    }
+
+    #[test]
+    fn records_of_requests_in_flight_are_of_this_devices_queues() {
+        let with = |queues, size| SavedDevice {
+            in_flight: Some(Dimensions { queues, size }),
+            ..device()
+        };
+        let saved = with(2, 256);
+        assert_eq!(
+            SavedDevice::parse(&saved.encode(), 2).expect("whole"),
+            saved
+        );
+        assert_eq!(saved.descriptors(), 6);
+        for (queues, size) in [(3, 256), (0, 256), (2, 0), (2, 1025)] {
+            let parsed = SavedDevice::parse(&with(queues, size).encode(), 2);
+            parsed.expect_err("refused");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::replay::{self, Negotiation};
 use super::{Control, Device, DeviceConfig, QueueSetup, ServeRing, queue};
 use crate::dirty_log::DirtyLog;
 use crate::features::EVENT_IDX;
+use crate::in_flight::InFlightMemory;
 use crate::memory::Memory;
 use crate::queue::signal_once;
 use crate::state_transfer::DeviceState;
@@ -102,6 +103,13 @@ impl Device {
             }
             None => None,
         };
+        let in_flight = match saved.in_flight {
+            Some(dimensions) => {
+                let memory = InFlightMemory::map(next()?.into(), dimensions)?;
+                Some(Arc::new(memory))
+            }
+            None => None,
+        };
         let queues = saved.queues.iter().map(|queue| {
             let mut event = |exists: bool| exists.then(&mut next).transpose();
             Ok(QueueSetup {
@@ -132,7 +140,7 @@ impl Device {
         }
         control.features = saved.features;
         control.memory = Arc::new(memory);
-        control.log = log;
+        (control.log, control.in_flight) = (log, in_flight);
         for (slot, queue) in control.queues.iter_mut().zip(queues) {
             *slot = queue;
         }
@@ -175,6 +183,10 @@ impl Control {
         if let Some((file, offset, size)) = self.log.as_ref().and_then(|log| log.file()) {
             descriptors.push(file.try_clone()?.into());
             saved.log = Some((offset, size));
+        }
+        if let Some(memory) = &self.in_flight {
+            descriptors.push(memory.file().try_clone()?.into());
+            saved.in_flight = Some(memory.dimensions());
         }
         for slot in &mut self.queues {
             let runs = slot.running.is_some();

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use transports::{Exchange, Ring};
-use vhost::vhost_user::message::VhostUserProtocolFeatures;
+use vhost::vhost_user::message::{VhostUserInflight, VhostUserProtocolFeatures};
 use vhost::vhost_user::{VhostUserBackendReqHandlerMut, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VringConfigData};
 
-use super::super::{ControlEvent, JoinRing, RunEnd};
+use super::super::{ControlEvent, JoinRing, MAX_QUEUE_SIZE, RunEnd};
 use super::*;
 use crate::driver::{Driver, Lengths, Options, Queue, WaitMode};
 use crate::features::{LOG_ALL, VERSION_1};
@@ -31,6 +31,7 @@ fn config() -> DeviceConfig {
         queues: QUEUES,
         features: 0,
         config_space: vec![7; 8],
+        repeats_requests: true,
     }
 }
 
@@ -234,10 +235,16 @@ fn wait_for_queues(control: &Mutex<Control>) {
 /// The guest's threads for each queue, one of whose requests wait.
 const THREADS: u64 = 3;
 
-fn is_suspended_under_load(features: u64) {
+fn is_suspended_under_load(features: u64, records: bool) {
     const TIMES: u64 = 100;
     let requests = Arc::new(Requests::default());
     let (mut device, socket) = device(requests.serve());
+    if records {
+        let mut control = device.control();
+        let wanted = VhostUserInflight::new(0, 0, QUEUES as u16, MAX_QUEUE_SIZE);
+        let (given, file) = control.get_inflight_fd(&wanted).expect("memory");
+        control.set_inflight_fd(&given, file).expect("taken");
+    }
     let driver = connected(&mut device, socket, features);
     let (waiting_end, end) = (AtomicBool::new(false), AtomicBool::new(false));
     let numbers = AtomicU64::new(0);
@@ -311,12 +318,17 @@ fn is_set(stop: &Stop) -> bool {
 
 #[test]
 fn each_request_is_answered_once_with_event_indices() {
-    ends(|| is_suspended_under_load(VERSION_1 | EVENT_IDX));
+    ends(|| is_suspended_under_load(VERSION_1 | EVENT_IDX, false));
 }
 
 #[test]
 fn each_request_is_answered_once_without_event_indices() {
-    ends(|| is_suspended_under_load(VERSION_1));
+    ends(|| is_suspended_under_load(VERSION_1, false));
+}
+
+#[test]
+fn each_request_is_answered_once_with_records_of_requests_in_flight() {
+    ends(|| is_suspended_under_load(VERSION_1 | EVENT_IDX, true));
 }
 
 /// The monitor sets up the device, which continues as another one after each message.
