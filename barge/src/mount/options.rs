@@ -188,8 +188,8 @@ pub(super) struct ResolvedOptions {
     /// The writes by others of which the kernel is notified, if it is notified of changes and
     /// caches longer.
     pub(super) notify: Option<WriteEvents>,
-    /// Whether another process can continue the mount: all of its state is the kernel's or the
-    /// directory's.
+    /// Whether another process can continue the mount: all of its state is the kernel's, or that
+    /// of the directory or image.
     pub(super) can_be_taken_over: bool,
     /// Page cache, if enabled.
     pub(super) page_cache: Option<pagecache::Options>,
@@ -399,7 +399,8 @@ pub(super) fn resolve(
     // The next open revalidates what was written in any case.
     fuse.writers_bypass_cache = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
     let changes = directory && pages.is_none() && !overlaid;
-    let can_be_taken_over = changes && !image;
+    // An image has all state that the kernel does not have.
+    let can_be_taken_over = (directory || image) && pages.is_none() && !overlaid;
     let notify = notify.filter(|_| changes && fuse.cache == fuse::server::Cache::Auto);
     Ok(ResolvedOptions {
         passthrough,

@@ -31,9 +31,11 @@ pub(super) fn records(
     options: &ResolvedOptions,
     holder: &Holder,
 ) -> Result<Option<Records>, Failure> {
-    // Nodes are found again by their kernel handles.
-    let privileged = sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH);
-    if !options.can_be_taken_over || !privileged || args.record_trace.is_some() {
+    // The nodes of a directory are found again by their kernel handles.
+    let tree = options.source.tree();
+    let is_image = tree.is_some_and(|tree| tree.image().is_some());
+    let handles = is_image || sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH);
+    if !options.can_be_taken_over || !handles || args.record_trace.is_some() {
         return declined(
             holder,
             "the source, an option or a lack of privileges excludes it",

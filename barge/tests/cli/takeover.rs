@@ -503,6 +503,84 @@ fn a_file_without_a_name_stays_open_when_the_server_is_killed() {
     }
 }
 
+/// Packs a directory with a file `f` of a MiB of `byte`.
+fn packed(dir: &Path, byte: u8) -> PathBuf {
+    let (tree, image) = (dir.join("tree"), dir.join(format!("{byte}.erofs")));
+    fs::create_dir_all(&tree).expect("made");
+    fs::write(tree.join("f"), vec![byte; 1 << 20]).expect("written");
+    let mut pack = Command::new(env!("CARGO_BIN_EXE_barge"));
+    let packed = pack.arg("pack").args([&tree, &image]).status();
+    assert!(packed.expect("runs").success());
+    image
+}
+
+#[test]
+fn an_image_is_read_on_when_the_server_is_killed() {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let place = Place::new();
+    let image = packed(place.dir.path(), 1);
+    let image = image.to_str().expect("UTF-8");
+    let mounted = Mounted::new(&[image, "--fuse", "-o", "cache=never"], &place.at());
+    let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let read = || {
+            let file = File::open(place.at().join("f")).expect("opened");
+            let mut random = Random(7);
+            while !stop.load(Ordering::Relaxed) {
+                let mut bytes = vec![0; 1 << 16];
+                let at = random.below((1 << 20) - (1 << 16));
+                file.read_exact_at(&mut bytes, at).expect("read");
+                assert!(bytes.iter().all(|&byte| byte == 1));
+                let names = fs::read_dir(place.at()).expect("listed");
+                let names: Vec<_> = names.map(|name| name.expect("one").file_name()).collect();
+                assert_eq!(names, ["f"]);
+                reads.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        scope.spawn(read);
+        scope.spawn(read);
+        for _ in 0..kills() {
+            // The mount ends with a server that dies again and again at once.
+            std::thread::sleep(Duration::from_millis(120));
+            let before = reads.load(Ordering::Relaxed);
+            kill_server(&mounted);
+            until("the image is read again", || {
+                reads.load(Ordering::Relaxed) > before + 10
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    unmount(&place.at());
+    assert!(mounted.ended().success());
+}
+
+#[test]
+fn another_image_does_not_take_the_place_of_one_that_is_mounted() {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let place = Place::new();
+    let (image, other) = (packed(place.dir.path(), 1), packed(place.dir.path(), 2));
+    let path = image.to_str().expect("UTF-8");
+    let mounted = Mounted::new(&[path, "--fuse", "-o", "cache=never"], &place.at());
+    let file = File::open(place.at().join("f")).expect("opened");
+    fs::rename(&other, &image).expect("replaced");
+    let server = Pid::from_raw(mounted.serving_id() as i32).expect("a process");
+    kill_process(server, Signal::KILL).expect("it runs");
+    let mut byte = [0];
+    until("requests fail", || {
+        file.read_exact_at(&mut byte, 0).is_err()
+    });
+    assert!(fs::read_dir(place.at()).is_err());
+    assert!(!mounted.ended().success());
+    drop(file);
+    unmount(&place.at());
+}
+
 #[test]
 fn locks_are_held_after_the_server_is_killed() {
     if !may_continue() {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use vfs::{AttrMask, Errno, Kind, Result, Support};
+use vfs::{AttrMask, Caller, Errno, Kind, Result, Support};
 
 use super::{Cache, RequestContext, Session};
 use crate::WireFormat;
@@ -106,6 +106,9 @@ impl RequestContext<'_> {
                 "refused: the client lacks required features"
             );
             return Err(Errno::EPROTO);
+        }
+        if let Some(records) = &self.session.records {
+            records.set_root(&*root, &self.cx.on_behalf_of(&Caller::ROOT));
         }
         self.session
             .nodes

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use vfs::{Errno, Handle, HandleKey};
+use vfs::{Cx, Errno, Handle, HandleKey, Node, siphash};
 
 use self::journal::{Begun, Journal};
 use self::slab::{Region, Slab};
@@ -59,6 +59,7 @@ const INCOMPLETE_AT: usize = 8;
 const NODES_USED_AT: usize = 9;
 const FILES_USED_AT: usize = 10;
 const LOCKS_USED_AT: usize = 11;
+const ROOT_AT: usize = 12;
 const HEADER_WORDS: usize = 64;
 
 /// Nodes: id; look-ups and generation; device; kind and length of the handle; the handle.
@@ -163,6 +164,20 @@ impl Records {
 
     pub(super) fn set_negotiated(&self, packed: u64) {
         self.memory[NEGOTIATED_AT].store(packed, Ordering::Release);
+    }
+
+    /// Notes the tree's root. Without a handle, another process will not continue the mount.
+    pub(super) fn set_root(&self, root: &dyn Node, cx: &Cx<'_>) {
+        match identity(root, cx) {
+            Ok(identity) => self.memory[ROOT_AT].store(identity, Ordering::Release),
+            Err(_) => self.set_incomplete(),
+        }
+    }
+
+    /// Returns whether the tree's root is the one that was noted: an image may have been replaced
+    /// by another one.
+    fn is_of_root(&self, root: &dyn Node, cx: &Cx<'_>) -> Result<bool, Errno> {
+        Ok(self.word(ROOT_AT) == identity(root, cx)?)
     }
 
     /// Returns the next number of an open file, which is not used again.
@@ -303,6 +318,11 @@ pub fn resend_message() -> Vec<u8> {
         unique: 0,
     };
     header.encode().to_vec()
+}
+
+/// Returns a hash of a node's handle, which has an identity of the tree.
+fn identity(node: &dyn Node, cx: &Cx<'_>) -> Result<u64, Errno> {
+    Ok(siphash::hash(&[0; 16], node.handle(cx)?.bytes()))
 }
 
 fn counts(lookups: u32, generation: u32) -> u64 {

@@ -132,8 +132,8 @@ impl Session {
     }
 
     /// Continues the mount that the records describe, before any request is served. Returns `None`
-    /// if they do not permit it: no INIT was served, the client sends no request again, or
-    /// something is not in them.
+    /// if they do not permit it: no INIT was served, the client sends no request again, something
+    /// is not in them, or they are those of another tree.
     pub fn take_over(&self) -> Result<Option<TakenOver>> {
         let Some(records) = &self.records else {
             return Ok(None);
@@ -146,6 +146,9 @@ impl Session {
         let root = self.export.fs.root(&cx)?;
         if root.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
+        }
+        if !records.is_of_root(&*root, &cx)? {
+            return Ok(None);
         }
         let attr = root.attr(&cx, AttrMask::BASIC)?;
         self.nodes.set_root(FIRST, root, attr.device)?;
