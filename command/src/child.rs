@@ -304,25 +304,27 @@ mod tests {
         assert_eq!(poll(&mut ready, Some(&limit)), Ok(1), "it runs");
     }
 
-    /// Returns a program that starts another one and writes the number of that to `file`.
-    fn program_with_child(dir: &Path, file: &Path) -> String {
-        let script = dir.join("program");
+    /// Returns the command of a script that starts another program and writes the number of that to
+    /// `file`. The shell reads the script: to execute a file that was just written fails while
+    /// another test starts a process, which has it open for writing for a moment.
+    fn script_with_child(dir: &Path, file: &Path) -> Command {
+        let script = dir.join("script");
         let text = format!(
-            "#!/bin/sh\nsleep 1000 &\necho $! >{0}.new\nmv {0}.new {0}\nwait\n",
+            "sleep 1000 &\necho $! >{0}.new\nmv {0}.new {0}\nwait\n",
             file.display()
         );
         fs::write(&script, text).expect("written");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&script, mode).expect("changed");
-        script.display().to_string()
+        let mut command = Command::new("/bin/sh");
+        command.arg(script);
+        command
     }
 
     #[test]
     fn a_child_that_takes_too_long_is_ended_with_its_children() {
         let state = tempfile::tempdir().expect("a directory");
         let file = state.path().join("child");
-        let program = program_with_child(state.path(), &file);
-        let late = run_child(&program, Duration::from_secs(2));
+        let script = script_with_child(state.path(), &file);
+        let late = run(script, &"script", Duration::from_secs(2), &[]);
         assert!(matches!(late, Err(ChildError::TimedOut)));
         has_ended(&fs::read_to_string(&file).expect("it was started"));
     }

@@ -409,7 +409,7 @@ mod tests {
         let scene =
             Setup::ImageDisk.config(MountConfig::named("mmap"), "barge", &[], &Machine::qemu());
         assert_eq!(scene.root.unwrap().fs_type, "erofs");
-        let socket = "socket,id=drive,path={socket2}".to_owned();
+        let socket = "socket,id=drive,path={socket2},reconnect=1".to_owned();
         assert!(scene.guests[0].qemu.contains(&socket));
     }
 
