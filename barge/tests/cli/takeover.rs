@@ -58,6 +58,12 @@ impl Place {
         let source = format!("dir:{}", self.source().display());
         Mounted::new(&[&[source.as_str()], args].concat(), &self.at())
     }
+
+    /// Mounts an image so that each read is a request.
+    fn mount_image(&self, image: &Path) -> Mounted {
+        let image = image.to_str().expect("UTF-8");
+        Mounted::new(&[image, "--fuse", "-o", "cache=never"], &self.at())
+    }
 }
 
 /// Kills the process that serves and waits until another one does. Returns the id of that.
@@ -503,6 +509,15 @@ fn a_file_without_a_name_stays_open_when_the_server_is_killed() {
     }
 }
 
+/// Returns whether images can be mounted here, as any user.
+fn has_fuse() -> bool {
+    let has = Path::new("/dev/fuse").exists();
+    if !has {
+        eprintln!("skipped: there is no /dev/fuse");
+    }
+    has
+}
+
 /// Packs a directory with a file `f` of a MiB of `byte`.
 fn packed(dir: &Path, byte: u8) -> PathBuf {
     let (tree, image) = (dir.join("tree"), dir.join(format!("{byte}.erofs")));
@@ -516,14 +531,11 @@ fn packed(dir: &Path, byte: u8) -> PathBuf {
 
 #[test]
 fn an_image_is_read_on_when_the_server_is_killed() {
-    if !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: there is no /dev/fuse");
+    if !has_fuse() {
         return;
     }
     let place = Place::new();
-    let image = packed(place.dir.path(), 1);
-    let image = image.to_str().expect("UTF-8");
-    let mounted = Mounted::new(&[image, "--fuse", "-o", "cache=never"], &place.at());
+    let mounted = place.mount_image(&packed(place.dir.path(), 1));
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let read = || {
@@ -559,14 +571,12 @@ fn an_image_is_read_on_when_the_server_is_killed() {
 
 #[test]
 fn another_image_does_not_take_the_place_of_one_that_is_mounted() {
-    if !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: there is no /dev/fuse");
+    if !has_fuse() {
         return;
     }
     let place = Place::new();
     let (image, other) = (packed(place.dir.path(), 1), packed(place.dir.path(), 2));
-    let path = image.to_str().expect("UTF-8");
-    let mounted = Mounted::new(&[path, "--fuse", "-o", "cache=never"], &place.at());
+    let mounted = place.mount_image(&image);
     let file = File::open(place.at().join("f")).expect("opened");
     fs::rename(&other, &image).expect("replaced");
     let server = Pid::from_raw(mounted.serving_id() as i32).expect("a process");

@@ -125,7 +125,7 @@ pub(super) fn steps(
         // It was created and is gone: with the removal merged, or to be reported.
         return steps;
     };
-    // Others may have found what the agent's client has created.
+    // The source has found the name, which may be of the agent's client itself.
     let found_own = change.by == ChangedBy::Unknown && is_own_again;
     let mut created = has(ChangeKinds::CREATED) && !found_own;
     if has(ChangeKinds::RENAMED)
@@ -208,10 +208,11 @@ fn replaced(
         let is_another = known.node.id() != present.node.id();
         is_another && is_directory(known.attr.kind) == is_directory(kind)
     });
-    match known {
-        Some(known) => pokes.removed(tree, Some(known.node.id()), known.attr.kind),
-        None => pokes.removed(tree, None, kind),
-    }
+    let (id, kind) = match known {
+        Some(known) => (Some(known.node.id()), known.attr.kind),
+        None => (None, kind),
+    };
+    pokes.removed(tree, id, kind)
 }
 
 fn creation(
@@ -322,77 +323,113 @@ mod tests {
         Call::detached().with_peer(Arc::new(peer))
     }
 
+    const MODE: Mode = Mode::without_umask(0o644);
+
+    /// A tree, and the same with the layer.
+    struct Scene {
+        below: Arc<dyn FileSystem>,
+        above: Arc<dyn FileSystem>,
+        pokes: Arc<Pokes>,
+        call: Call,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let below: Arc<dyn FileSystem> = Memory::new(Arc::new(barge_client::source::now));
+            let pokes = Pokes::new([7; 16]);
+            let above = layers::stack(below.clone(), pokes.clone());
+            let call = call_from(1);
+            Scene {
+                below,
+                above,
+                pokes,
+                call,
+            }
+        }
+
+        fn cx(&self) -> Cx<'_> {
+            Cx::new(&Caller::ROOT, &self.call)
+        }
+
+        /// The root as clients see it.
+        fn root(&self) -> Arc<dyn Node> {
+            self.above.root(&self.cx()).expect("a root")
+        }
+
+        /// The root as the host sees it.
+        fn host(&self) -> Arc<dyn Node> {
+            self.below.root(&self.cx()).expect("a root")
+        }
+
+        /// A change of the name `name`.
+        fn change(&self, kinds: ChangeKinds, name: &str) -> QueuedChange {
+            QueuedChange {
+                kinds,
+                name: self.at(name),
+                ..QueuedChange::overflow()
+            }
+        }
+
+        fn at(&self, name: &str) -> ChangedPath {
+            ChangedPath {
+                dir: self.root().id(),
+                path: Vec::new(),
+                name: name.into(),
+            }
+        }
+    }
+
+    fn file() -> Name<'static> {
+        Name::new(b"file").expect("a name")
+    }
+
     #[test]
     fn what_a_client_has_created_itself_is_not_created_again_if_it_is_found() {
-        let below: Arc<dyn FileSystem> = Memory::new(Arc::new(barge_client::source::now));
-        let pokes = Pokes::new([7; 16]);
-        let above = layers::stack(below.clone(), pokes.clone());
-        let (call, mode) = (call_from(1), Mode::without_umask(0o644));
-        let cx = Cx::new(&Caller::ROOT, &call);
-        let name = Name::new(b"file").expect("a name");
-        let root = above.root(&cx).expect("a root");
-        root.make(&cx, name, NewNode::File, mode).expect("made");
-        let found = |by| QueuedChange {
-            kinds: ChangeKinds::CREATED,
-            by,
-            name: ChangedPath {
-                dir: root.id(),
-                path: Vec::new(),
-                name: b"file".to_vec(),
-            },
-            ..QueuedChange::overflow()
-        };
+        let scene = Scene::new();
+        let cx = scene.cx();
+        let made = scene.root().make(&cx, file(), NewNode::File, MODE);
+        made.expect("made");
         let client = |host| call_from(host).peer().map(Peer::key);
-        let count = |host, by| steps(&*below, &pokes, client(host), &found(by)).len();
+        let count = |host, by| {
+            let found = QueuedChange {
+                by,
+                ..scene.change(ChangeKinds::CREATED, "file")
+            };
+            steps(&*scene.below, &scene.pokes, client(host), &found).len()
+        };
         assert_eq!(count(1, ChangedBy::Unknown), 0, "its own");
         assert_eq!(count(2, ChangedBy::Unknown), 1, "another client's");
         assert_eq!(count(1, ChangedBy::Others), 1, "known to be of others");
         // The host replaces it.
-        let host = below.root(&cx).expect("a root");
-        host.unlink(&cx, name, false).expect("removed");
-        host.make(&cx, name, NewNode::File, mode).expect("made");
+        let host = scene.host();
+        host.unlink(&cx, file(), false).expect("removed");
+        host.make(&cx, file(), NewNode::File, MODE).expect("made");
         assert_eq!(count(1, ChangedBy::Unknown), 1, "not its own any more");
     }
 
     #[test]
     fn a_name_that_a_rename_has_replaced_is_never_absent() {
-        let tree: Arc<dyn FileSystem> = Memory::new(Arc::new(barge_client::source::now));
-        let pokes = Pokes::new([7; 16]);
-        let above = layers::stack(tree.clone(), pokes.clone());
-        let (call, mode) = (call_from(1), Mode::without_umask(0o644));
-        let cx = Cx::new(&Caller::ROOT, &call);
-        let (root, name) = (tree.root(&cx).expect("a root"), Name::new(b"file"));
-        let name = name.expect("a name");
-        root.make(&cx, name, NewNode::File, mode).expect("made");
-        let at = |name: &str| ChangedPath {
-            dir: root.id(),
-            path: Vec::new(),
-            name: name.into(),
-        };
+        let scene = Scene::new();
+        let cx = scene.cx();
+        let made = scene.host().make(&cx, file(), NewNode::File, MODE);
+        made.expect("made");
         let renamed = QueuedChange {
-            kinds: ChangeKinds::RENAMED,
-            name: at("file"),
-            old_name: Some(at("new")),
-            ..QueuedChange::overflow()
+            old_name: Some(scene.at("new")),
+            ..scene.change(ChangeKinds::RENAMED, "file")
         };
-        // The client knows the name as it is now, or does not know it.
+        // The client does not know the name, or knows it as it is now.
         for _ in 0..2 {
-            let steps = steps(&*tree, &pokes, None, &renamed);
-            let [
-                Step {
-                    poke:
-                        Some(Poke::Rename {
-                            entry, replaced, ..
-                        }),
-                    ..
-                },
-            ] = &steps[..]
+            let steps = steps(&*scene.below, &scene.pokes, None, &renamed);
+            let poke = steps.first().and_then(|step| step.poke.clone());
+            let Some(Poke::Rename {
+                entry, replaced, ..
+            }) = poke
             else {
                 panic!("expected a rename");
             };
+            assert_eq!(steps.len(), 1);
             assert_ne!(replaced.node.id(), entry.node.id());
-            let guest = above.root(&cx).expect("a root");
-            guest.lookup(&cx, name).expect("found");
+            scene.root().lookup(&cx, file()).expect("found");
         }
     }
 }

@@ -101,17 +101,14 @@ impl RequestContext<'_> {
             attr.flags |= ATTR_SUBMOUNT;
         }
         let up_id = self.session.nodes.nodeid_of(up.node.id());
-        let (validity, attr_validity) = match entry.attr.device == up.device {
-            _ if self.cx.call.is_uncacheable() => (Duration::ZERO, Duration::ZERO),
-            true => (
-                self.name_validity(up_id, up.device),
-                self.attr_validity(&entry.attr),
-            ),
+        let name_validity = match entry.attr.device == up.device {
+            true => self.name_validity(up_id, up.device),
             // An unmount is not reported.
-            false => (
-                self.session.options.validity(),
-                self.attr_validity(&entry.attr),
-            ),
+            false => self.session.options.validity(),
+        };
+        let (validity, attr_validity) = match self.cx.call.is_uncacheable() {
+            true => (Duration::ZERO, Duration::ZERO),
+            false => (name_validity, self.attr_validity(&entry.attr)),
         };
         Ok(EntryOut {
             nodeid: id.nodeid,

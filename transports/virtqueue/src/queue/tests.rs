@@ -50,6 +50,21 @@ fn running(memory: &Arc<Memory>, descriptors: &[(u64, u32, u16, u16)]) -> Runnin
         .expect("running")
 }
 
+/// Creates a queue on the same rings, as the next process does.
+fn started_again(memory: &Arc<Memory>, running: &RunningQueue) -> RunningQueue {
+    let inner = running.inner();
+    let mut queue = Queue::new(16).expect("a queue");
+    queue.set_size(inner.queue.size());
+    queue.set_desc_table_address(Some(inner.queue.desc_table() as u32), None);
+    queue.set_avail_ring_address(Some(inner.queue.avail_ring() as u32), None);
+    queue.set_used_ring_address(Some(inner.queue.used_ring() as u32), None);
+    queue.set_ready(true);
+    let used = queue.used_idx(memory.map_ref(), Ordering::Acquire);
+    queue.set_next_used(used.expect("an index").0);
+    let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+    RunningQueue::new("again".into(), queue, memory.clone(), kick, None).expect("running")
+}
+
 fn pop(running: &RunningQueue) -> Box<dyn Exchange> {
     let all = |head: &[u8]| Some(head.len());
     running.pop(&all).expect("not broken").expect("a request")
@@ -537,21 +552,8 @@ fn a_request_that_was_put_back_is_popped_first_after_the_next_start() {
     assert_eq!(heads, [0]);
 
     let start = |base: u16, heads: Vec<u16>| {
-        let inner = running.inner();
-        let mut queue = Queue::new(16).expect("a queue");
-        queue.set_size(inner.queue.size());
-        queue.set_desc_table_address(Some(inner.queue.desc_table() as u32), None);
-        queue.set_avail_ring_address(Some(inner.queue.avail_ring() as u32), None);
-        queue.set_used_ring_address(Some(inner.queue.used_ring() as u32), None);
-        queue.set_ready(true);
-        queue.set_next_avail(base);
-        let used = queue
-            .used_idx(memory.map_ref(), Ordering::Acquire)
-            .expect("an index");
-        queue.set_next_used(used.0);
-        let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
-        let again = RunningQueue::new("again".into(), queue, memory.clone(), kick, None);
-        let again = again.expect("running");
+        let again = started_again(&memory, &running);
+        again.inner().queue.set_next_avail(base);
         again.set_put_back(heads);
         again
     };
@@ -603,23 +605,8 @@ fn requests_of_a_process_that_has_ended_are_popped_again_in_order() {
     assert_eq!(text(&mut popped[1]), b"two");
     first.push_used(popped.remove(1));
     // The process ends: nothing is put back, and nothing else is returned.
-    let (ring, used) = {
-        let inner = first.inner();
-        let queue = &inner.queue;
-        let ring = [queue.desc_table(), queue.avail_ring(), queue.used_ring()];
-        (ring, queue.next_used())
-    };
-    assert_eq!(used, 1);
-    let mut queue = Queue::new(16).expect("a queue");
-    queue.set_size(16);
-    queue.set_desc_table_address(Some(ring[0] as u32), None);
-    queue.set_avail_ring_address(Some(ring[1] as u32), None);
-    queue.set_used_ring_address(Some(ring[2] as u32), None);
-    queue.set_ready(true);
-    queue.set_next_used(used);
-    let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
-    let second = RunningQueue::new("again".into(), queue, memory.clone(), kick, None);
-    let second = second.expect("running");
+    let second = started_again(&memory, &first);
+    assert_eq!(second.inner().queue.next_used(), 1);
     open(&second);
     let mut again = pop_all(&second, 2);
     assert_eq!(
