@@ -24,22 +24,24 @@
 //! `usage` and the charges of objects that no operation changes are taken under it.
 
 mod count;
+mod objects;
 mod usage;
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use vfs::{
-    AllocateMode, Attr, AttrMask, Backing, Caller, Capabilities, CopyMode, Cx, Entry, Errno, File,
-    Kind, Mode, Name, NewNode, Node, NodeId, OpenFlags, Patience, Payload, RenameFlags, Result,
-    SetAttr, StatFs, Whence, XattrFlags,
+    AllocateMode, Attr, AttrMask, Backing, Caller, Capabilities, CopyMode, Cx, DirSink, Entry,
+    Errno, File, FileSystem, Handle, Kind, Mode, Name, NewNode, Node, NodeId, OpenFlags, Patience,
+    Payload, ReaddirMode, RelaySink, RenameFlags, Result, SetAttr, StatFs, Whence, XattrFlags,
 };
 
 pub use usage::{Amount, DiskLimits};
 
 use crate::{Layer, Opened, forward};
 use count::{Measure, Space};
+use objects::Objects;
 use usage::{Reservation, Usage};
 
 /// The layer.
@@ -50,30 +52,12 @@ pub struct DiskQuota {
     /// Held while a name changes in one of the directories of a part, so that the object that
     /// loses a name is known.
     names: [Mutex<()>; NAME_LOCKS],
+    /// The number of last names that have been removed.
+    last_names: AtomicU64,
 }
 
 /// The number of parts into which directories are divided by their numbers.
 const NAME_LOCKS: usize = 64;
-
-/// The objects that operations change at the moment, and those without a name.
-#[derive(Default)]
-struct Objects {
-    table: HashMap<NodeId, Object>,
-    /// The objects without a name, those that were checked least recently first.
-    unlinked: VecDeque<NodeId>,
-}
-
-#[derive(Default)]
-struct Object {
-    /// The number of operations that change it at the moment.
-    changes: usize,
-    /// The bytes that are counted for it, once it has been measured.
-    charged: Arc<Mutex<Option<u64>>>,
-    /// The node, if it has no name.
-    unlinked: Option<Weak<dyn Node>>,
-    /// Whether it is in [`Objects::unlinked`].
-    queued: bool,
-}
 
 /// The number of objects without a name to check whenever another one is added: more than one, so
 /// that those without a user do not accumulate.
@@ -96,6 +80,19 @@ impl Drop for Entered<'_> {
     }
 }
 
+/// The removal of a name in progress.
+struct Removal<'a> {
+    victim: Arc<dyn Node>,
+    entered: Entered<'a>,
+}
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        let quota = self.entered.quota;
+        quota.objects.lock().end_removal(self.entered.id);
+    }
+}
+
 /// A change of an object that is in progress.
 struct Change<'a> {
     entered: Entered<'a>,
@@ -109,13 +106,14 @@ impl DiskQuota {
     /// Counts the tree `fs` and returns a layer that limits it. Directories that this process may
     /// not read are not counted. Blocks until the tree has been read. Returns an error of the root
     /// directory.
-    pub fn new(fs: &dyn vfs::FileSystem, limits: DiskLimits) -> Result<DiskQuota> {
+    pub fn new(fs: &dyn FileSystem, limits: DiskLimits) -> Result<DiskQuota> {
         let (measure, used) = count::count(fs)?;
         Ok(DiskQuota {
             usage: Usage::new(limits, used),
             measure,
             objects: Mutex::default(),
             names: std::array::from_fn(|_| Mutex::default()),
+            last_names: AtomicU64::new(0),
         })
     }
 
@@ -252,13 +250,20 @@ impl DiskQuota {
         cx: &Cx<'_>,
         remove: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        let removal = victim.map(|victim| self.begin_removal(victim));
         remove()?;
-        if let Some(victim) = victim {
-            self.note_links(&victim, cx);
-            drop(victim);
+        if let Some(removal) = removal {
+            self.note_links(&removal.victim, cx);
+            drop(removal);
             self.release(CHECKED_UNLINKED);
         }
         Ok(())
+    }
+
+    fn begin_removal(&self, victim: Arc<dyn Node>) -> Removal<'_> {
+        let entered = self.enter(victim.id());
+        self.objects.lock().begin_removal(entered.id);
+        Removal { victim, entered }
     }
 
     /// Notes whether `node` has a name: without one, it counts until nobody uses it.
@@ -277,81 +282,45 @@ impl DiskQuota {
         }
         let unlinked = (attr.nlink == 0).then(|| Arc::downgrade(node));
         self.objects.lock().set_unlinked(node.id(), unlinked);
-    }
-}
-
-impl Objects {
-    /// Begins a change of the object `id`, and returns its charge.
-    fn enter(&mut self, id: NodeId, usage: &Usage) -> Arc<Mutex<Option<u64>>> {
-        self.release_one(id, usage);
-        let object = self.table.entry(id).or_default();
-        object.changes += 1;
-        object.charged.clone()
-    }
-
-    /// Ends a change of the object `id`.
-    fn leave(&mut self, id: NodeId) {
-        if let Some(object) = self.table.get_mut(&id) {
-            object.changes -= 1;
-            if object.is_unneeded() {
-                self.table.remove(&id);
-            }
+        if attr.nlink == 0 {
+            self.last_names.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Notes that the object `id`, which is being changed, is a node without a name, or that it
-    /// has one.
-    fn set_unlinked(&mut self, id: NodeId, unlinked: Option<Weak<dyn Node>>) {
-        let Some(object) = self.table.get_mut(&id) else {
+    /// Runs `find`, which finds nodes and passes each to the function that is its argument.
+    ///
+    /// An object may lose its last name and be released after `find` has found the object, and
+    /// before the object has a node that is seen to be in use. Then it counts again.
+    fn finding<T>(
+        &self,
+        cx: &Cx<'_>,
+        find: impl FnOnce(&mut dyn FnMut(&Arc<dyn Node>)) -> Result<T>,
+    ) -> Result<T> {
+        let before = self.last_names.load(Ordering::SeqCst);
+        find(&mut |node| {
+            if self.last_names.load(Ordering::SeqCst) != before {
+                self.note_use(node, cx);
+            }
+        })
+    }
+
+    /// Counts the object of `node`, which is in use, again if it was released.
+    fn note_use(&self, node: &Arc<dyn Node>, cx: &Cx<'_>) {
+        let cx = &patient(cx);
+        let object = Measured::from(&**node);
+        let entered = self.enter(node.id());
+        let mut charged = entered.charged.lock();
+        let Ok(attr) = object.attr(cx) else {
             return;
         };
-        object.unlinked = unlinked;
-        if object.unlinked.is_some() && !object.queued {
-            object.queued = true;
-            self.unlinked.push_back(id);
-        }
-    }
-
-    /// Returns the space of up to `count` objects that have neither a name nor a user.
-    fn release(&mut self, usage: &Usage, count: usize) {
-        for _ in 0..count.min(self.unlinked.len()) {
-            let Some(id) = self.unlinked.pop_front() else {
-                return;
-            };
-            self.release_one(id, usage);
-            let Some(object) = self.table.get_mut(&id) else {
-                continue;
-            };
-            object.queued = object.unlinked.is_some();
-            if object.queued {
-                self.unlinked.push_back(id);
-            } else if object.is_unneeded() {
-                self.table.remove(&id);
-            }
-        }
-    }
-
-    /// Returns the space of the object `id` if it has neither a name nor a user. Its number may
-    /// then be that of another object.
-    fn release_one(&mut self, id: NodeId, usage: &Usage) {
-        let Some(object) = self.table.get(&id) else {
-            return;
-        };
-        let is_gone = |node: &Weak<dyn Node>| node.strong_count() == 0;
-        if object.changes == 0 && object.unlinked.as_ref().is_some_and(is_gone) {
-            usage.subtract(Amount {
-                bytes: object.charged.lock().unwrap_or(0),
+        if attr.nlink == 0 && self.objects.lock().was_released(node) {
+            let space = self.measure.space(object, &attr, cx);
+            let space = space.map_or(attr.allocated(), Space::bytes);
+            self.usage.add(Amount {
+                bytes: *charged.get_or_insert(space),
                 inodes: 1,
             });
-            self.table.remove(&id);
         }
-    }
-}
-
-impl Object {
-    /// Returns whether the table need not have it.
-    fn is_unneeded(&self) -> bool {
-        self.changes == 0 && self.unlinked.is_none() && !self.queued
     }
 }
 
@@ -533,6 +502,56 @@ impl Layer for DiskQuota {
         Ok(self.usage.limits().shown(stat, self.used()))
     }
 
+    fn resolve(
+        &self,
+        inner: &dyn FileSystem,
+        cx: &Cx<'_>,
+        handle: &Handle,
+    ) -> Result<Arc<dyn Node>> {
+        let node = inner.resolve(cx, handle)?;
+        // The host may use an object without a name.
+        let attr = node.attr(&patient(cx), AttrMask::BASIC);
+        if attr.is_ok_and(|attr| attr.nlink == 0) {
+            self.note_use(&node, cx);
+        }
+        Ok(node)
+    }
+
+    fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
+        self.finding(cx, |found| {
+            let entry = inner.lookup(cx, name)?;
+            found(&entry.node);
+            Ok(entry)
+        })
+    }
+
+    fn parent(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Entry> {
+        self.finding(cx, |found| {
+            let entry = inner.parent(cx)?;
+            found(&entry.node);
+            Ok(entry)
+        })
+    }
+
+    fn readdir(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        cookie: u64,
+        plus: ReaddirMode,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        self.finding(cx, |found| {
+            let mut seeing = RelaySink::new(sink, |sink, entry| {
+                if let Some(entry) = &entry.entry {
+                    found(&entry.node);
+                }
+                sink.entry(entry)
+            });
+            inner.readdir(cx, cookie, plus, &mut seeing)
+        })
+    }
+
     fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {
         let open = || inner.open(cx, flags);
         let file = match flags.contains(OpenFlags::TRUNC) {
@@ -560,7 +579,7 @@ impl Layer for DiskQuota {
                 Err(errno @ (Errno::EEXIST | Errno::EDQUOT)) if !exclusive => errno,
                 Err(errno) => return Err(errno),
             };
-            let existing = match inner.lookup(cx, name) {
+            let existing = match self.lookup(inner, cx, name) {
                 Ok(existing) => existing,
                 // It has been removed meanwhile.
                 Err(Errno::ENOENT) if refused == Errno::EEXIST => continue,
@@ -761,8 +780,8 @@ impl Layer for DiskQuota {
 
     forward! {
         id above
-        root resolve sync
-        handle attr access readlink lookup parent xattr xattrs host_lock host_lock_holder
-        file_attr read readdir fsync flush seek extents lease
+        root sync
+        handle attr access readlink xattr xattrs host_lock host_lock_holder
+        file_attr read fsync flush seek extents lease
     }
 }

@@ -1,11 +1,11 @@
 //! The quota counts what du(1) would, refuses no more than it must, and holds under concurrent
 //! changes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use layers::disk_quota::DiskLimits;
-use layers::{DiskQuota, stack};
+use layers::{DiskQuota, Layer, Opened, forward, stack};
 use memory::Memory;
 use vfs::{
     AllocateMode, Call, Caller, CopyMode, Cx, Entry, Errno, File, FileSystem, Mode, Name, NewNode,
@@ -273,6 +273,81 @@ fn a_temporary_file_counts_and_may_get_a_name() {
         }
         assert_eq!(tree.quota.used(), empty, "round {round}");
     }
+    tree.check();
+}
+
+type Action = Box<dyn FnOnce() + Send>;
+
+/// A layer that runs an action when a lookup has found an object, and before that has a node: every
+/// lookup makes another one.
+#[derive(Default)]
+struct Between {
+    action: Arc<Mutex<Option<Action>>>,
+}
+
+impl Layer for Between {
+    fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> vfs::Result<Entry> {
+        let entry = inner.lookup(cx, name)?;
+        let action = self.action.lock().expect("locked").take();
+        if let Some(action) = action {
+            action();
+        }
+        Ok(entry)
+    }
+
+    fn copy(
+        &self,
+        inner: Opened<'_>,
+        cx: &Cx<'_>,
+        offset: u64,
+        to: &dyn File,
+        to_offset: u64,
+        len: u64,
+        how: CopyMode,
+    ) -> vfs::Result<u64> {
+        inner.copy(cx, offset, to, to_offset, len, how)
+    }
+
+    forward! {
+        capabilities id above
+        root resolve sync
+        handle attr setattr access statfs open readlink parent create make tmpfile link
+        unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
+        file_attr file_setattr read write readdir fsync flush allocate seek extents lease
+    }
+}
+
+#[test]
+fn a_file_that_is_removed_while_another_client_looks_it_up_counts_until_that_releases_it() {
+    let between = Between::default();
+    let action = between.action.clone();
+    let limits = DiskLimits {
+        bytes: Some(256 * KIB),
+        inodes: None,
+    };
+    let tree = Limited::over(stack(Memory::new(clock()), between), limits);
+    let empty = tree.quota.used();
+    let file = tree.create("f").expect("created");
+    write(&*file, 0, 64 * KIB).expect("written");
+    drop(file);
+    let used = tree.quota.used();
+    let (root, quota) = (tree.root.clone(), tree.quota.clone());
+    *action.lock().expect("locked") = Some(Box::new(move || {
+        root.unlink(&cx(), name("f"), false).expect("removed");
+        assert_eq!(
+            quota.used(),
+            empty,
+            "the node that is to be returned is unknown"
+        );
+    }));
+    let entry = tree.root.lookup(&cx(), name("f")).expect("found before");
+    assert_eq!(tree.quota.used(), used);
+    let file = entry.node.open(&cx(), RW).expect("opened");
+    write(&*file, 64 * KIB, 64 * KIB).expect("written");
+    assert_eq!(tree.quota.used().bytes, used.bytes + 64 * KIB);
+    assert_eq!(write(&*file, 128 * KIB, 256 * KIB), Err(Errno::EDQUOT));
+    drop((entry, file));
+    assert_eq!(tree.quota.used(), empty);
     tree.check();
 }
 
