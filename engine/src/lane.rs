@@ -59,7 +59,7 @@ pub(crate) struct ExcessMeter(pub(crate) Reservation);
 impl Meter for ExcessMeter {
     fn set(&mut self, bytes: usize) {
         self.0
-            .set(bytes.saturating_sub(MemoryBudget::CONNECTION / 2));
+            .set(bytes.saturating_sub(MemoryBudget::SMALL_MESSAGES / 2));
     }
 
     fn is_scarce(&self) -> bool {

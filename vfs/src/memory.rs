@@ -9,9 +9,10 @@
 //! returned memory ([`MemoryBudget::wait`]). A client has at most half of what the other clients'
 //! messages and all state leave, so that the next one finds room; a quarter is kept for state in
 //! any case, as large messages are no reason to refuse an open. Each connection has a minimum
-//! ([`MemoryBudget::CONNECTION`]), set aside when it starts: small requests neither wait nor cost
-//! more than a comparison. One request of a client may exceed its share, so that some always make
-//! progress even if many clients each hold a part of what they need.
+//! ([`MemoryBudget::CONNECTION`]), set aside when it starts, for its thread and its small messages
+//! ([`MemoryBudget::SMALL_MESSAGES`]): they neither wait nor cost more than a comparison. One
+//! request of a client may exceed its share, so that some always make progress even if many clients
+//! each hold a part of what they need.
 //!
 //! Replies are counted once they exist ([`Reservation::set`]), as only their source knows their
 //! length: a client whose replies exceed its share waits before its next request is served. A
@@ -174,7 +175,11 @@ impl State {
 impl MemoryBudget {
     /// The bytes that a connection may use without a reservation: the buffers of small messages and
     /// their replies.
-    pub const CONNECTION: usize = 32 << 10;
+    pub const SMALL_MESSAGES: usize = 32 << 10;
+
+    /// The minimum of a connection: its small messages, and the stack that the kernel has for its
+    /// thread (16 KiB on x86-64 and arm64).
+    pub const CONNECTION: usize = MemoryBudget::SMALL_MESSAGES + (16 << 10);
 
     /// The maximum number of clients with a request beyond their share.
     const MAX_OVERCOMMITTED: usize = 4;
@@ -246,7 +251,7 @@ impl MemoryBudget {
     /// size for each connection takes an eighth of the budget.
     pub fn large_reply(&self) -> usize {
         let connections = self.connections.load(Ordering::Relaxed).max(1);
-        (self.limit / 8 / connections).max(MemoryBudget::CONNECTION / 2) + 1
+        (self.limit / 8 / connections).max(MemoryBudget::SMALL_MESSAGES / 2) + 1
     }
 
     /// Waits for `time` at most until there may be room for the `need` of a connection of `client`.

@@ -342,8 +342,8 @@ pub struct Portion {
 }
 
 impl Allotment {
-    /// The amount charged at a time: 16 KiB if the quota is in bytes.
-    pub const STEP: usize = 16 << 10;
+    /// The amount charged at a time: 8 KiB if the quota is in bytes.
+    pub const STEP: usize = 8 << 10;
 
     /// Creates an empty allotment of `quota`, on `account`.
     pub fn new(quota: &Arc<Quota>, account: &Account) -> Arc<Allotment> {
@@ -513,7 +513,7 @@ mod tests {
         let portions: Vec<_> = (0..1000)
             .map(|_| allotment.take(100).expect("room"))
             .collect();
-        assert_eq!(budget.state_bytes(), 7 * Allotment::STEP);
+        assert_eq!(budget.state_bytes(), 13 * Allotment::STEP);
         drop(portions);
         assert_eq!((budget.state_bytes(), quota.in_use()), (0, 0));
         // The share can be used up to its last byte, and not beyond.

@@ -302,9 +302,14 @@ fn timeouts(args: &TimeoutArgs) -> Timeouts {
     }
 }
 
-/// Returns half of the control group's memory limit, if it has one: the rest is for sources,
-/// threads and sockets.
+/// The memory in bytes of the two processes of an idle server, rounded up.
+const IDLE_PROGRAM: u64 = 16 << 20;
+
+/// Returns the most memory for clients if the control group has a memory limit: half of what that
+/// leaves to a server without clients, but no less than an eighth. The rest is for threads, sockets
+/// and sources: a connection takes more for its thread than the budget counts for it.
 fn max_memory() -> usize {
-    let limit = sys::limits::memory().unwrap_or(u64::MAX) / 2;
-    usize::try_from(limit).unwrap_or(usize::MAX)
+    let limit = sys::limits::memory().unwrap_or(u64::MAX);
+    let most = (limit.saturating_sub(IDLE_PROGRAM) / 2).max(limit / 8);
+    usize::try_from(most).unwrap_or(usize::MAX)
 }

@@ -481,7 +481,7 @@ fn an_idle_connection_has_one_descriptor() {
 /// for as long as the worker keeps its buffer.
 #[test]
 fn replies_of_workers_are_part_of_the_budget() {
-    const EACH: usize = LARGE - MemoryBudget::CONNECTION;
+    const EACH: usize = LARGE - MemoryBudget::SMALL_MESSAGES;
     let rig = Rig::new(Tuning::default());
     let budget = rig.engine.budget();
     let client = rig.connect();

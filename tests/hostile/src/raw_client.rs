@@ -127,13 +127,29 @@ impl RawClient {
         self.attach(b"");
     }
 
+    /// Does the same as [`RawClient::connect_attached`], but returns `None` if the server has no
+    /// memory for another connection: it closes the connection, or replies `EMFILE`.
+    pub fn try_connect_attached(addr: &Addr, msize: u32) -> Option<RawClient> {
+        let mut peer = RawClient::connect(addr);
+        let version = peer.version_request(msize);
+        if peer.try_send(&version).is_err() || peer.receive().is_none() {
+            return None;
+        }
+        match errno(&peer.rpc(&attach(b""))) {
+            None => Some(peer),
+            Some(Errno::EMFILE) => None,
+            Some(errno) => panic!("{errno}"),
+        }
+    }
+
+    fn version_request(&self, msize: u32) -> Vec<u8> {
+        let version = self.dialect.version().as_bytes();
+        encode_request(Tag::NONE, &Tmessage::Version { msize, version })
+    }
+
     /// Sends Tversion; returns the negotiated message size.
     pub fn version(&mut self, msize: u32) -> u32 {
-        let version = Tmessage::Version {
-            msize,
-            version: self.dialect.version().as_bytes(),
-        };
-        self.send(&encode_request(Tag::NONE, &version));
+        self.send(&self.version_request(msize));
         match self.reply() {
             (Tag::NONE, Rmessage::Version { msize, version }) => {
                 assert_eq!(version, self.dialect.version().as_bytes());

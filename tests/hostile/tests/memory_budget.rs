@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -215,7 +215,8 @@ fn a_crowd_of_hostile_connections_stays_below_the_budget_over_every_protocol() {
     }
 }
 
-/// A control group with a memory limit, of the system's cgroup version. Removed when dropped.
+/// A control group with a memory limit, of the system's cgroup version. Removed when dropped, once
+/// its processes have ended.
 struct Group(PathBuf);
 
 impl Group {
@@ -237,7 +238,11 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
+        while std::fs::remove_dir(&self.0)
+            .is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+        {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -254,10 +259,28 @@ impl Drop for Grouped {
     }
 }
 
+/// Writes to the file `f` several times at once, unless the server refuses the connection or the
+/// attach. Returns whether it wrote.
+fn writes_much(addr: &transports::Addr, data: &[u8]) -> bool {
+    const AT_ONCE: u16 = 4;
+    let Some(mut peer) = RawClient::try_connect_attached(addr, MSIZE) else {
+        return false;
+    };
+    peer.open(Fid(1), &[b"f"]);
+    let (fid, offset, data) = (Fid(1), 0, Data(data));
+    for tag in 0..AT_ONCE {
+        peer.send_request(tag, &T::Write { fid, offset, data });
+    }
+    for _ in 0..AT_ONCE {
+        let reply = peer.reply();
+        assert!(matches!(reply.1, Rmessage::Write { .. }), "{reply:?}");
+    }
+    true
+}
+
 #[test]
 fn many_large_writers_do_not_get_a_server_in_a_small_control_group_killed() {
     const WRITERS: usize = 300;
-    const EACH: u16 = 4;
     let (Some(program), Some(group)) = (barge(), Group::new(64 * MIB)) else {
         return println!("skipped: barge has not been built, or there are no control groups");
     };
@@ -288,22 +311,18 @@ fn many_large_writers_do_not_get_a_server_in_a_small_control_group_killed() {
     let mut first = RawClient::connect_attached(&addr, MSIZE);
     first.create(Fid(1), b"f");
     let data = vec![7; MSIZE as usize - 100];
-    std::thread::scope(|scope| {
-        for _ in 0..WRITERS {
-            scope.spawn(|| {
-                let mut peer = RawClient::connect_attached(&addr, MSIZE);
-                peer.open(Fid(1), &[b"f"]);
-                let (fid, offset, data) = (Fid(1), 0, Data(&data));
-                for tag in 0..EACH {
-                    peer.send_request(tag, &T::Write { fid, offset, data });
-                }
-                for _ in 0..EACH {
-                    let reply = peer.reply();
-                    assert!(matches!(reply.1, Rmessage::Write { .. }), "{reply:?}");
-                }
-            });
-        }
+    let served = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|_| scope.spawn(|| writes_much(&addr, &data)))
+            .collect();
+        let served = writers
+            .into_iter()
+            .map(|writer| writer.join().expect("served, or refused when it connects"));
+        served.filter(|&served| served).count()
     });
+    // 16 MiB are for the program and half of the rest for clients, of which connections may take
+    // half, less what state takes: about 230 of them.
+    assert!(served >= 150, "{served} of {WRITERS}");
     let ended = server.child.try_wait().expect("a child");
     assert!(ended.is_none(), "{ended:?}");
 }

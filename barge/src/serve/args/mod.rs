@@ -332,8 +332,8 @@ pub(crate) struct LimitArgs {
     /// It bounds incomplete and waiting requests, unsent replies, and, up to half of it, state
     /// between requests (replies kept for retransmissions, fids, opens, locks, listings). One
     /// client takes at most half of the memory that others leave. Above the limit messages wait,
-    /// and state is evicted or refused (EMFILE, ENOLCK, NFS4ERR_NOSPC). At most half of the memory
-    /// limit of the server's control group.
+    /// and state is evicted or refused (EMFILE, ENOLCK, NFS4ERR_NOSPC). At most half of what the
+    /// memory limit of the server's control group leaves beyond 16 MiB.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(in crate::serve) memory: Option<usize>,
     /// Maximum number of connections
