@@ -510,8 +510,7 @@ impl Layer for DiskQuota {
     ) -> Result<Arc<dyn Node>> {
         let node = inner.resolve(cx, handle)?;
         // The host may use an object without a name.
-        let attr = node.attr(&patient(cx), AttrMask::BASIC);
-        if attr.is_ok_and(|attr| attr.nlink == 0) {
+        if node.attr(cx, AttrMask::BASIC)?.nlink == 0 {
             self.note_use(&node, cx);
         }
         Ok(node)
