@@ -56,6 +56,11 @@
 
 #![forbid(unsafe_code)]
 
+/// Compiles the example of the crate's page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod client;
 mod file;
 mod images;

@@ -53,7 +53,7 @@ pub struct DiskQuota {
     /// loses a name is known.
     names: [Mutex<()>; NAME_LOCKS],
     /// The number of last names that have been removed.
-    last_names: AtomicU64,
+    removed_last_names: AtomicU64,
 }
 
 /// The number of parts into which directories are divided by their numbers.
@@ -113,7 +113,7 @@ impl DiskQuota {
             measure,
             objects: Mutex::default(),
             names: std::array::from_fn(|_| Mutex::default()),
-            last_names: AtomicU64::new(0),
+            removed_last_names: AtomicU64::new(0),
         })
     }
 
@@ -283,25 +283,24 @@ impl DiskQuota {
         let unlinked = (attr.nlink == 0).then(|| Arc::downgrade(node));
         self.objects.lock().set_unlinked(node.id(), unlinked);
         if attr.nlink == 0 {
-            self.last_names.fetch_add(1, Ordering::SeqCst);
+            self.removed_last_names.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Runs `find`, which finds nodes and passes each to the function that is its argument.
+    /// Returns the number of last names that have been removed.
+    fn removed_last_names(&self) -> u64 {
+        self.removed_last_names.load(Ordering::SeqCst)
+    }
+
+    /// Notes that an operation has found `node`, at whose begin so many last names had been
+    /// `removed`.
     ///
-    /// An object may lose its last name and be released after `find` has found the object, and
-    /// before the object has a node that is seen to be in use. Then it counts again.
-    fn finding<T>(
-        &self,
-        cx: &Cx<'_>,
-        find: impl FnOnce(&mut dyn FnMut(&Arc<dyn Node>)) -> Result<T>,
-    ) -> Result<T> {
-        let before = self.last_names.load(Ordering::SeqCst);
-        find(&mut |node| {
-            if self.last_names.load(Ordering::SeqCst) != before {
-                self.note_use(node, cx);
-            }
-        })
+    /// The object may have lost its last name and been released after the operation has found it,
+    /// and before it had a node that is seen to be in use. Then it counts again.
+    fn note_found(&self, node: &Arc<dyn Node>, removed: u64, cx: &Cx<'_>) {
+        if self.removed_last_names() != removed {
+            self.note_use(node, cx);
+        }
     }
 
     /// Counts the object of `node`, which is in use, again if it was released.
@@ -313,7 +312,7 @@ impl DiskQuota {
         let Ok(attr) = object.attr(cx) else {
             return;
         };
-        if attr.nlink == 0 && self.objects.lock().was_released(node) {
+        if attr.nlink == 0 && self.objects.lock().note_use(node) {
             let space = self.measure.space(object, &attr, cx);
             let space = space.map_or(attr.allocated(), Space::bytes);
             self.usage.add(Amount {
@@ -517,19 +516,17 @@ impl Layer for DiskQuota {
     }
 
     fn lookup(&self, inner: &dyn Node, cx: &Cx<'_>, name: Name<'_>) -> Result<Entry> {
-        self.finding(cx, |found| {
-            let entry = inner.lookup(cx, name)?;
-            found(&entry.node);
-            Ok(entry)
-        })
+        let removed = self.removed_last_names();
+        let entry = inner.lookup(cx, name)?;
+        self.note_found(&entry.node, removed, cx);
+        Ok(entry)
     }
 
     fn parent(&self, inner: &dyn Node, cx: &Cx<'_>) -> Result<Entry> {
-        self.finding(cx, |found| {
-            let entry = inner.parent(cx)?;
-            found(&entry.node);
-            Ok(entry)
-        })
+        let removed = self.removed_last_names();
+        let entry = inner.parent(cx)?;
+        self.note_found(&entry.node, removed, cx);
+        Ok(entry)
     }
 
     fn readdir(
@@ -540,15 +537,14 @@ impl Layer for DiskQuota {
         plus: ReaddirMode,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
-        self.finding(cx, |found| {
-            let mut seeing = RelaySink::new(sink, |sink, entry| {
-                if let Some(entry) = &entry.entry {
-                    found(&entry.node);
-                }
-                sink.entry(entry)
-            });
-            inner.readdir(cx, cookie, plus, &mut seeing)
-        })
+        let removed = self.removed_last_names();
+        let mut noting = RelaySink::new(sink, |sink, entry| {
+            if let Some(found) = &entry.entry {
+                self.note_found(&found.node, removed, cx);
+            }
+            sink.entry(entry)
+        });
+        inner.readdir(cx, cookie, plus, &mut noting)
     }
 
     fn open(&self, inner: &dyn Node, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn File>> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use layers::disk_quota::DiskLimits;
-use layers::{DiskQuota, Layer, Opened, forward, stack};
+use layers::{DiskQuota, Layer, forward, stack};
 use memory::Memory;
 use vfs::{
     AllocateMode, Call, Caller, CopyMode, Cx, Entry, Errno, File, FileSystem, Mode, Name, NewNode,
@@ -295,25 +295,12 @@ impl Layer for Between {
         Ok(entry)
     }
 
-    fn copy(
-        &self,
-        inner: Opened<'_>,
-        cx: &Cx<'_>,
-        offset: u64,
-        to: &dyn File,
-        to_offset: u64,
-        len: u64,
-        how: CopyMode,
-    ) -> vfs::Result<u64> {
-        inner.copy(cx, offset, to, to_offset, len, how)
-    }
-
     forward! {
         capabilities id above
         root resolve sync
         handle attr setattr access statfs open readlink parent create make tmpfile link
         unlink rename xattr xattrs set_xattr remove_xattr host_lock host_lock_holder
-        file_attr file_setattr read write readdir fsync flush allocate seek extents lease
+        file_attr file_setattr read write readdir fsync flush allocate seek extents copy lease
     }
 }
 

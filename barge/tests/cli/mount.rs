@@ -84,6 +84,12 @@ pub(crate) fn may_mount() -> bool {
     may
 }
 
+/// The begin of a script of sh(1) that runs in a mount namespace of its own, with a directory `$1`:
+/// all users may open the device there, as on most systems.
+pub(crate) const OWN_DEVICE: &str = r#"
+    mknod "$1/fuse" c 10 229 && chmod 666 "$1/fuse" && mount --bind "$1/fuse" /dev/fuse || exit
+"#;
+
 /// Returns whether `at` is a mount point: its device differs from its parent's.
 fn is_mount(at: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).expect("there").dev();
@@ -397,7 +403,6 @@ fn who_waits_for_a_lock_can_be_interrupted() {
     assert!(mounted.ended().success());
 }
 
-/// Runs in a mount namespace of its own where all users may open the device, as on most systems.
 #[test]
 fn who_is_not_root_mounts_by_fusermount3() {
     if !geteuid().is_root() || !may_mount() || !has("fusermount3") {
@@ -407,7 +412,6 @@ fn who_is_not_root_mounts_by_fusermount3() {
     const SCRIPT: &str = r#"
         set -e
         cd "$1"
-        mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse
         as() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
         as mkdir at
         as ./barge mount mem: at -o fsname=data
@@ -422,7 +426,7 @@ fn who_is_not_root_mounts_by_fusermount3() {
     fs::copy(BARGE, dir.path().join("barge")).expect("copied");
     let at = dir.path().to_str().expect("text");
     let output = Command::new("unshare")
-        .args(["-m", "sh", "-c", SCRIPT, "sh", at])
+        .args(["-m", "sh", "-c", &format!("{OWN_DEVICE}{SCRIPT}"), "sh", at])
         .output();
     let expected = format!("not for root\nf\ndata {at}/at fuse.barge rw,nosuid,nodev\n");
     assert_eq!(stdout_of(&output.expect("runs")), expected);

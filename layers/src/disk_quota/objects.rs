@@ -64,9 +64,9 @@ impl Objects {
         }
     }
 
-    /// Returns whether the object of `node`, which is being changed and has no name, was released,
-    /// and notes the node if so.
-    pub(super) fn was_released(&mut self, node: &Arc<dyn Node>) -> bool {
+    /// Notes that `node` is in use, whose object is being changed and has no name. Returns whether
+    /// the object was released.
+    pub(super) fn note_use(&mut self, node: &Arc<dyn Node>) -> bool {
         let id = node.id();
         let Some(object) = self.table.get(&id) else {
             return false;

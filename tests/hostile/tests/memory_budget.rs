@@ -259,12 +259,15 @@ impl Drop for Grouped {
     }
 }
 
-/// Writes to the file `f` several times at once, unless the server refuses the connection or the
-/// attach. Returns whether it wrote.
-fn writes_much(addr: &transports::Addr, data: &[u8]) -> bool {
+/// Writes to the file `f` several times at once. While the server refuses the connection, tries
+/// again.
+fn write_much(addr: &transports::Addr, data: &[u8]) {
     const AT_ONCE: u16 = 4;
-    let Some(mut peer) = RawClient::try_connect_attached(addr, MSIZE) else {
-        return false;
+    let mut peer = loop {
+        match RawClient::try_connect_attached(addr, MSIZE) {
+            Some(peer) => break peer,
+            None => std::thread::yield_now(),
+        }
     };
     peer.open(Fid(1), &[b"f"]);
     let (fid, offset, data) = (Fid(1), 0, Data(data));
@@ -275,7 +278,6 @@ fn writes_much(addr: &transports::Addr, data: &[u8]) -> bool {
         let reply = peer.reply();
         assert!(matches!(reply.1, Rmessage::Write { .. }), "{reply:?}");
     }
-    true
 }
 
 #[test]
@@ -311,18 +313,11 @@ fn many_large_writers_do_not_get_a_server_in_a_small_control_group_killed() {
     let mut first = RawClient::connect_attached(&addr, MSIZE);
     first.create(Fid(1), b"f");
     let data = vec![7; MSIZE as usize - 100];
-    let served = std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..WRITERS)
-            .map(|_| scope.spawn(|| writes_much(&addr, &data)))
-            .collect();
-        let served = writers
-            .into_iter()
-            .map(|writer| writer.join().expect("served, or refused when it connects"));
-        served.filter(|&served| served).count()
+    std::thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| write_much(&addr, &data));
+        }
     });
-    // 16 MiB are for the program and half of the rest for clients, of which connections may take
-    // half, less what state takes: about 230 of them.
-    assert!(served >= 150, "{served} of {WRITERS}");
     let ended = server.child.try_wait().expect("a child");
     assert!(ended.is_none(), "{ended:?}");
 }
