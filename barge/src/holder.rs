@@ -5,7 +5,6 @@
 //! another one when it ends early, or when another version of the program is to serve. The new one
 //! gets the same descriptors, and the records, which the holder itself never reads.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,9 +16,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use concurrency::ThreadPool;
-use fuse::server::{FileKeeper, Records};
+use fuse::server::Records;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use transports::Listener;
@@ -28,6 +26,7 @@ use transports::fusedev::{Notifier, relay};
 use crate::child::message::{self, ReplySocket, unexpected};
 use crate::child::users::{self, Query};
 use crate::child::{self, ChildNamespaces, End};
+use crate::kept_files::{KeepFile, Keeper, KeptFiles, KeptLimit};
 use crate::serve::args::confinement::Sandbox;
 use crate::{CommandResult, Failure, background, service, signals};
 
@@ -64,7 +63,7 @@ enum MountRequest {
     Records,
     /// Asks for the socket for notifications of the kernel.
     Notifier,
-    /// Asks for the socket for descriptors to be kept ([`Keep`]).
+    /// Asks for the socket for descriptors to be kept ([`KeepFile`]).
     Keeper,
     /// Asks for the descriptor of this position in the order of nodes that was kept for an earlier
     /// process.
@@ -81,35 +80,8 @@ enum Reply {
     Done,
     /// The requested descriptor is passed.
     Descriptor,
-    /// The passed descriptor was kept for this node.
-    Kept(u64),
     /// The passed socket listens at this address.
     Listening(String),
-}
-
-/// A packet to the holder about a descriptor that is kept for a node.
-#[derive(Serialize, Deserialize)]
-enum Keep {
-    /// The passed descriptor is kept.
-    File(u64),
-    /// It is closed.
-    Release(u64),
-}
-
-/// Maximum number of descriptors that are kept. Further ones are not, nor those beyond a quarter of
-/// this process's limit.
-const MAX_KEPT: usize = 4096;
-
-/// The descriptors that are kept for nodes.
-type Kept = Arc<Mutex<BTreeMap<u64, OwnedFd>>>;
-
-/// Returns whether a descriptor is of a regular file. One of a socket could be the other end of the
-/// holder's own: the holder would wait for its end forever.
-fn is_regular(file: &OwnedFd) -> bool {
-    // A file server is not queried.
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    rustix::fs::statx(file, c"", flags, StatxFlags::TYPE)
-        .is_ok_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile)
 }
 
 /// A mount as its holder sees it.
@@ -291,7 +263,7 @@ pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> Comma
         stopping: false,
         upgrading: false,
         declined: None,
-        kept: Kept::default(),
+        kept: Arc::new(Mutex::new(KeptFiles::new(KeptLimit::of_this_process()))),
     };
     held.start(None).map_err(Failure::new)?;
     let end = held.run(&receiver)?;
@@ -334,7 +306,7 @@ struct Held<'a> {
     upgrading: bool,
     /// The reason why the mount cannot be taken over.
     declined: Option<String>,
-    kept: Kept,
+    kept: Arc<Mutex<KeptFiles>>,
 }
 
 /// A process that serves.
@@ -545,8 +517,8 @@ impl Held<'_> {
             }
             MountRequest::Kept(position) => {
                 let kept = self.kept.lock();
-                let (node, file) = kept.iter().nth(position).ok_or(io::ErrorKind::NotFound)?;
-                return Ok((Reply::Kept(*node), Some(file.try_clone()?)));
+                let file = kept.all().nth(position).ok_or(io::ErrorKind::NotFound)?;
+                return Ok((Reply::Descriptor, Some(rustix::io::dup(file)?)));
             }
             MountRequest::TakenOver if is_successor && !self.serves() => {
                 self.upgrading = false;
@@ -575,19 +547,10 @@ impl Held<'_> {
         let server = server.ok_or(Errno::PERM)?;
         let (here, there) = message::pair()?;
         let kept = self.kept.clone();
-        let limit = usize::try_from(sys::limits::descriptors() / 4).unwrap_or(MAX_KEPT);
-        let limit = limit.min(MAX_KEPT);
         let receive = move || {
             loop {
-                match message::receive(here.as_fd()) {
-                    Ok((Keep::File(node), Some(file))) if is_regular(&file) => {
-                        let mut kept = kept.lock();
-                        if kept.len() < limit || kept.contains_key(&node) {
-                            kept.insert(node, file);
-                        }
-                    }
-                    Ok((Keep::Release(node), _)) => drop(kept.lock().remove(&node)),
-                    Ok((Keep::File(_), _)) => {}
+                match message::receive::<KeepFile>(here.as_fd()) {
+                    Ok((packet, file)) => kept.lock().apply(&packet, file),
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
                     Err(_) => return,
                 }
@@ -847,15 +810,16 @@ impl Holder {
 
     /// Returns a keeper of descriptors.
     pub(crate) fn keeper(&self) -> io::Result<Keeper> {
-        self.ask_for_descriptor(MountRequest::Keeper).map(Keeper)
+        self.ask_for_descriptor(MountRequest::Keeper)
+            .map(Keeper::new)
     }
 
-    /// Returns the descriptors that were kept for an earlier process, with their nodes.
-    pub(crate) fn kept(&self) -> io::Result<Vec<(u64, OwnedFd)>> {
+    /// Returns the descriptors that were kept for an earlier process.
+    pub(crate) fn kept(&self) -> io::Result<Vec<OwnedFd>> {
         let mut kept = Vec::new();
         loop {
             match self.ask(MountRequest::Kept(kept.len())) {
-                Ok((Reply::Kept(node), Some(file))) => kept.push((node, file)),
+                Ok((Reply::Descriptor, Some(file))) => kept.push(file),
                 Ok((other, _)) => return Err(unexpected(&other)),
                 // There are no more.
                 Err(error) if error.raw_os_error().is_none() => return Ok(kept),
@@ -932,20 +896,6 @@ impl Holder {
     }
 }
 
-/// Descriptors that the holder keeps. They have arrived there once they are in the socket.
-pub(crate) struct Keeper(OwnedFd);
-
-impl FileKeeper for Keeper {
-    fn keep(&self, nodeid: u64, file: BorrowedFd<'_>) {
-        // The holder may have ended, and then so does this process.
-        let _ = message::send(self.0.as_fd(), &Keep::File(nodeid), Some(file));
-    }
-
-    fn release(&self, nodeid: u64) {
-        let _ = message::send(self.0.as_fd(), &Keep::Release(nodeid), None);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -985,7 +935,7 @@ mod tests {
             stopping: false,
             upgrading: true,
             declined: None,
-            kept: Kept::default(),
+            kept: Arc::new(Mutex::new(KeptFiles::new(KeptLimit::of_this_process()))),
         };
         let mut decline = || {
             let why = "the records have another format".to_owned();
@@ -994,15 +944,6 @@ mod tests {
         };
         assert!(matches!(decline(), Ok(Duration::ZERO)));
         assert!(decline().is_err(), "the old program declines, too");
-    }
-
-    #[test]
-    fn only_regular_files_are_kept() {
-        assert!(is_regular(&tempfile::tempfile().expect("a file").into()));
-        let (here, there) = message::pair().expect("a pair");
-        assert!(!is_regular(&here) && !is_regular(&there));
-        let root = std::fs::File::open("/").expect("opened");
-        assert!(!is_regular(&root.into()));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod files;
 #[doc(hidden)]
 pub mod fuzzing;
 mod holder;
+mod kept_files;
 mod listen;
 mod log;
 mod mount;

@@ -13,7 +13,9 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use transports::Ring;
-use virtqueue::{Device, DeviceConfig, DeviceState, JoinRing, RunEnd, ServeRing, SuspendedDevice};
+use virtqueue::{
+    Device, DeviceConfig, DeviceKeeper, DeviceState, JoinRing, RunEnd, ServeRing, SuspendedDevice,
+};
 
 /// The maximum number of descriptors.
 const MOST: u8 = 64;
@@ -44,6 +46,14 @@ impl DeviceState for Stateless {
     fn resume(&self) {}
 }
 
+impl DeviceKeeper for Stateless {
+    fn keep(&self, _: SuspendedDevice) {}
+
+    fn forget(&self) {}
+
+    fn note_returned(&self, _: &[u8]) {}
+}
+
 type Rings = Arc<Mutex<Vec<Arc<dyn Ring>>>>;
 
 /// Returns a function that adds the rings that start to `rings`.
@@ -65,8 +75,9 @@ fn config() -> DeviceConfig {
 }
 
 fn resumed(suspended: SuspendedDevice, rings: &Rings) -> io::Result<Device> {
-    let migration = Arc::new(Stateless);
-    Device::resume(suspended, "fuzz", config(), drive(rings), Some(migration))
+    let (migration, keeper) = (Arc::new(Stateless), Arc::new(Stateless));
+    let (config, drive) = (config(), drive(rings));
+    Device::resume(suspended, "fuzz", config, drive, Some(migration), Some(keeper))
 }
 
 /// Returns a descriptor of this kind, and the other end of a connection.

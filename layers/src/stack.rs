@@ -79,7 +79,7 @@ impl<L: Layer> FileSystem for LayeredFs<L> {
     }
 
     fn adopt(&self, file: BorrowedFd<'_>) -> Result<Arc<dyn Node>> {
-        self.inner.adopt(file)
+        Ok(wrap_node(&self.layer, self.inner.adopt(file)?))
     }
 
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {

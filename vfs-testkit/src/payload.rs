@@ -167,6 +167,7 @@ pub struct Message<B> {
     bytes: B,
     /// The number of contiguous bytes; `None` for all.
     contiguous: Option<usize>,
+    is_repeated: bool,
 }
 
 impl<B: AsRef<[u8]>> Message<B> {
@@ -175,6 +176,7 @@ impl<B: AsRef<[u8]>> Message<B> {
         Message {
             bytes,
             contiguous: None,
+            is_repeated: false,
         }
     }
 
@@ -184,6 +186,15 @@ impl<B: AsRef<[u8]>> Message<B> {
         Message {
             bytes,
             contiguous: Some(together),
+            is_repeated: false,
+        }
+    }
+
+    /// Returns the message with this value of [`Incoming::is_repeated`].
+    pub fn repeated(self, is_repeated: bool) -> Message<B> {
+        Message {
+            is_repeated,
+            ..self
         }
     }
 }
@@ -196,6 +207,10 @@ impl<B: AsRef<[u8]>> Incoming for Message<B> {
 
     fn size(&self) -> usize {
         self.bytes.as_ref().len()
+    }
+
+    fn is_repeated(&self) -> bool {
+        self.is_repeated
     }
 
     fn payload(

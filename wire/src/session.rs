@@ -188,6 +188,12 @@ pub trait Incoming {
     /// Returns how many bytes arrived, payload included.
     fn size(&self) -> usize;
 
+    /// Returns whether an earlier process may have begun to serve the message, as it ended before
+    /// the client got a reply. Only the transport tells, never the client.
+    fn is_repeated(&self) -> bool {
+        false
+    }
+
     /// Calls `write` with the part of the message in `range`: the payload of a request. The range
     /// lies within the length that the message announces, which may exceed [`Incoming::bytes`].
     /// Returns `EINVAL` if fewer bytes arrived.

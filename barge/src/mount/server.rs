@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use engine::{Engine, QueueThread, Tuning};
-use fuse::server::{Records, Server, Session};
+use fuse::server::{Records, Resender, Server, Session};
 use layers::PageCache;
 use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
@@ -67,7 +67,6 @@ pub(super) fn serve(
         ..hostdir::Options::default()
     })?;
     let records = takeover::usable(records, &*source, holder)?;
-    let kept = takeover::kept_files(&*source, holder)?;
     let pages = options.page_cache.map(PageCache::new).transpose();
     let pages = pages.map_err(Failure::new)?.map(Arc::new);
     let url = match &options.source {
@@ -143,14 +142,13 @@ pub(super) fn serve(
     let is_recorded = records.is_some();
     if let Some(records) = records {
         let keeper = holder.keeper().map_err(Failure::new)?;
-        let session_with = session.with_records(records);
-        session = session_with.with_keeper(Arc::new(keeper), &kept.nodes);
+        let recorded = session.with_records(records, Resender::Client);
+        session = recorded.with_keeper(Arc::new(keeper));
     }
     let session = Arc::new(session);
     if holder.takes_over() {
         takeover::continue_session(&session, holder)?;
     }
-    drop(kept);
     if let Some((_, changes)) = changes {
         let notifier = match is_recorded {
             true => holder.notifier(),

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuse::server::{Records, Session, resend_message};
-use hostdir::HostDir;
 use rustix::thread::CapabilitySet;
 use sys::shared_memory::SharedMemory;
 use transports::fusedev::Notifier;
-use vfs::{FileSystem, Node, Support};
+use vfs::{FileSystem, Support};
 
 use super::MountArgs;
 use super::options::ResolvedOptions;
@@ -74,39 +73,10 @@ fn declined(holder: &Holder, why: &str) -> Result<Option<Records>, Failure> {
     Err(Failure::new(format!("cannot continue the mount: {why}")))
 }
 
-/// Files without a name that an earlier process had open.
-#[derive(Default)]
-pub(super) struct KeptFiles {
-    pub(super) nodes: Vec<u64>,
-    /// Handles of them are found as long as these live.
-    _found: Vec<Arc<dyn Node>>,
-}
-
-/// Finds the files without a name that an earlier process had open in `source`.
-pub(super) fn kept_files(source: &dyn FileSystem, holder: &Holder) -> Result<KeptFiles, Failure> {
-    let Some(dir) = source.as_any().downcast_ref::<HostDir>() else {
-        return Ok(KeptFiles::default());
-    };
-    if !holder.takes_over() {
-        return Ok(KeptFiles::default());
-    }
-    let kept = holder.kept().map_err(Failure::new)?;
-    let found = kept.iter().filter_map(|(node, file)| {
-        let adopted = dir.adopt(file.as_fd());
-        adopted
-            .inspect_err(|errno| tracing::warn!(node, "an open file is lost: {errno}"))
-            .ok()
-    });
-    let found = found.collect();
-    Ok(KeptFiles {
-        nodes: kept.into_iter().map(|(node, _)| node).collect(),
-        _found: found,
-    })
-}
-
 /// Continues the mount of an earlier process.
 pub(super) fn continue_session(session: &Arc<Session>, holder: &Holder) -> Result<(), Failure> {
-    match session.take_over() {
+    let kept = holder.kept().map_err(Failure::new)?;
+    match session.take_over(&kept) {
         Ok(Some(taken)) => {
             tracing::info!(
                 nodes = taken.nodes,

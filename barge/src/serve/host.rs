@@ -11,7 +11,7 @@ use engine::SuspendedConnection;
 use transports::{Addr, DatagramSocket, Listener};
 use vfs::HandleKey;
 
-use super::broker::BrokerClient;
+use super::broker::{BrokerClient, DeviceChannel};
 use super::handle_key;
 use super::plan::Plan;
 use super::recovery::SharedState;
@@ -56,6 +56,15 @@ impl Host {
         match self {
             Host::Brokered(broker) if broker.has_restarted() => broker.take_over(),
             _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the keeper of the device at `addr`, for a process that continues after a crash of
+    /// this one. Returns `None` if there is none then.
+    pub(super) fn keep_device(&self, addr: &Addr) -> io::Result<Option<DeviceChannel>> {
+        match self {
+            Host::Direct { .. } => Ok(None),
+            Host::Brokered(broker) => broker.keep_device(addr).map(Some),
         }
     }
 

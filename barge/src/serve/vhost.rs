@@ -1,7 +1,7 @@
 //! vhost-user sockets for virtual machine monitors: permissions and accepted connections.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +9,13 @@ use std::sync::Arc;
 use engine::{Engine, FrozenConnection, Queues, SuspendedConnection};
 use transports::{Addr, Listener};
 use vfs::Call;
-use virtqueue::{Device, DeviceConfig, DeviceState, JoinRing, RunEnd, SuspendedDevice};
+use virtqueue::{
+    Device, DeviceConfig, DeviceKeeper, DeviceState, JoinRing, RunEnd, SuspendedDevice,
+};
 use wire::{SavedState, Session};
 
 use super::args::device::{Affinity, SocketArg};
+use super::broker::DeviceChannel;
 use super::endpoint::{BindContext, EndpointEntry};
 use crate::Failure;
 
@@ -31,6 +34,8 @@ pub(super) struct DeviceKind {
     /// saved ([`Session::save_state`]). Returns the reason if that is not possible.
     pub(super) session: CreateSession,
     pub(super) config: DeviceConfig,
+    /// The keeper of devices for a process that continues after a crash, if there is one.
+    pub(super) keeper: Option<Arc<DeviceChannel>>,
     /// Number of queues, from the first on, whose threads are not pinned.
     pub(super) unpinned: usize,
 }
@@ -44,6 +49,8 @@ pub(super) struct DeviceSession {
     pub(super) session: Arc<dyn Session>,
     /// The same session, if it can be migrated. It loads a saved state later.
     pub(super) migrates: Option<Arc<fuse::server::Session>>,
+    /// The memory of its records, if a process can continue it after a crash of this one.
+    pub(super) records: Option<OwnedFd>,
 }
 
 impl DeviceSession {
@@ -52,7 +59,56 @@ impl DeviceSession {
         DeviceSession {
             session: Arc::new(session),
             migrates: None,
+            records: None,
         }
+    }
+}
+
+/// The state of a session whose process has crashed: the first of its files is the memory of its
+/// records, and the others are open files without a name.
+const RECORDED: &[u8] = b"records\n";
+
+/// Returns the memory of the records and the open files without a name of a session whose process
+/// has crashed.
+pub(super) fn recorded(saved: &SavedState) -> Option<(&OwnedFd, &[OwnedFd])> {
+    saved.files.split_first().filter(|_| saved.bytes == RECORDED)
+}
+
+/// Keeps the device of a guest for a process that continues after a crash.
+struct GuestKeeper {
+    channel: Arc<DeviceChannel>,
+    session: Arc<fuse::server::Session>,
+    /// The memory of the session's records.
+    records: OwnedFd,
+    listener: String,
+}
+
+impl DeviceKeeper for GuestKeeper {
+    fn keep(&self, device: SuspendedDevice) {
+        let keep = || {
+            self.channel.keep(&SuspendedConnection {
+                listener: self.listener.clone(),
+                peer: self.listener.clone(),
+                session: SavedState {
+                    bytes: RECORDED.into(),
+                    files: vec![self.records.try_clone()?],
+                },
+                transport: device.state,
+                fds: device.descriptors,
+            })
+        };
+        if let Err(error) = keep() {
+            let addr = &self.listener;
+            tracing::warn!(addr, "the device ends with this process: {error}");
+        }
+    }
+
+    fn forget(&self) {
+        self.channel.forget();
+    }
+
+    fn note_returned(&self, message: &[u8]) {
+        self.session.sent(message);
     }
 }
 
@@ -61,6 +117,22 @@ struct FuseState {
     session: Arc<fuse::server::Session>,
     /// The guest's call, for its account.
     call: Call,
+}
+
+impl FuseState {
+    /// Continues the session of a process that has crashed, which had these open files without a
+    /// name.
+    fn take_over(&self, files: &[OwnedFd], addr: &str) -> io::Result<()> {
+        let taken = self.session.take_over(files).map_err(io::Error::other)?;
+        let why = "another process has crashed, and its records do not permit to continue";
+        let taken = taken.ok_or_else(|| io::Error::other(why))?;
+        let (nodes, files, locks) = (taken.nodes, taken.files, taken.locks);
+        tracing::info!(addr, nodes, files, locks, "continues the device of a guest");
+        if taken.lost > 0 {
+            tracing::error!(addr, "{} open files are lost", taken.lost);
+        }
+        Ok(())
+    }
 }
 
 impl DeviceState for FuseState {
@@ -91,6 +163,7 @@ struct Guest {
     queues: Arc<Queues>,
     /// The session's state, if it can be migrated.
     state: Option<Arc<FuseState>>,
+    keeper: Option<Arc<dyn DeviceKeeper>>,
 }
 
 impl Guest {
@@ -138,20 +211,44 @@ impl DeviceSocket {
         saved: Option<&SavedState>,
     ) -> io::Result<Guest> {
         let created = (self.kind.session)(saved).map_err(io::Error::other)?;
-        let DeviceSession { session, migrates } = created;
+        let DeviceSession {
+            session,
+            migrates,
+            records,
+        } = created;
         let queues = engine.queues_at(session.clone(), name);
         let state = migrates.map(|session| {
             let call = queues.call();
             Arc::new(FuseState { session, call })
         });
         if let (Some(state), Some(saved)) = (&state, saved) {
-            state.session.load_as_successor(&state.call, saved)?;
+            match recorded(saved) {
+                Some((_, files)) => state.take_over(files, name)?,
+                None => state.session.load_as_successor(&state.call, saved)?,
+            }
         }
+        let keeper = match (&self.kind.keeper, &state, records) {
+            (Some(channel), Some(state), Some(records)) => Some(Arc::new(GuestKeeper {
+                channel: channel.clone(),
+                session: state.session.clone(),
+                records,
+                listener: name.to_owned(),
+            }) as Arc<dyn DeviceKeeper>),
+            _ => None,
+        };
         Ok(Guest {
             session,
             queues,
             state,
+            keeper,
         })
+    }
+
+    /// Ends what the broker keeps of the device.
+    fn end_keeping(&self) {
+        if let Some(keeper) = &self.kind.keeper {
+            keeper.end();
+        }
     }
 
     /// Resumes the sessions of guests that an earlier process has served at `name`.
@@ -159,6 +256,7 @@ impl DeviceSocket {
         let resume = |connection: SuspendedConnection| {
             let guest = self.guest(engine, name, Some(&connection.session));
             let guest = guest.inspect_err(|error| {
+                self.end_keeping();
                 tracing::warn!(addr = name, "connection closed: {error}");
             });
             let suspended = SuspendedDevice {
@@ -214,6 +312,7 @@ impl DeviceSocket {
         if let Err(error) = served {
             tracing::warn!(addr = name, "connection closed: {error}");
         }
+        self.end_keeping();
         !self.options.once && !engine.is_handing_over()
     }
 
@@ -234,14 +333,18 @@ impl DeviceSocket {
         let (config, drive) = (self.kind.config.clone(), Arc::new(drive));
         let state = guest.state.clone();
         let migration = state.map(|state| state as Arc<dyn DeviceState>);
+        let keeper = guest.keeper.clone();
         let mut device = match monitor {
             Monitor::Adopted(suspended) => {
-                Device::resume(suspended, name, config, drive, migration)?
+                Device::resume(suspended, name, config, drive, migration, keeper)?
             }
             Monitor::New(socket) => {
-                let device = Device::new(socket, name, config, drive)?;
-                match migration {
-                    Some(state) => device.with_state(state),
+                let mut device = Device::new(socket, name, config, drive)?;
+                if let Some(state) = migration {
+                    device = device.with_state(state);
+                }
+                match keeper {
+                    Some(keeper) => device.with_keeper(keeper)?,
                     None => device,
                 }
             }

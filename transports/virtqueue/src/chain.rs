@@ -34,6 +34,7 @@ impl Chain {
         Chain {
             head: 0,
             request: Request {
+                is_repeated: false,
                 bytes: Vec::new(),
                 area: Area::new(memory),
             },
@@ -50,6 +51,7 @@ impl Chain {
     /// Resets it to the chain with the head descriptor `head`, without any buffers yet.
     pub(crate) fn begin(&mut self, head: u16, memory: &Arc<Memory>) {
         self.head = head;
+        self.request.is_repeated = false;
         self.request.area.clear(memory);
         self.reply.area.clear(memory);
     }
@@ -94,6 +96,8 @@ impl Chain {
 
 /// The device-readable part of a chain.
 pub(crate) struct Request {
+    /// See [`Incoming::is_repeated`].
+    pub(crate) is_repeated: bool,
     bytes: Vec<u8>,
     area: Area,
 }
@@ -208,7 +212,7 @@ impl Request {
     fn load(&mut self, frame: &dyn Fn(&[u8]) -> Option<usize>) {
         /// Enough for most complete requests, and to determine the needed length of any.
         const FIRST: usize = 256;
-        let Request { bytes, area } = self;
+        let Request { bytes, area, .. } = self;
         let first = area.len.min(FIRST);
         bytes.resize(first, 0);
         area.load(0, bytes);
@@ -227,6 +231,10 @@ impl Incoming for Request {
 
     fn size(&self) -> usize {
         self.area.len
+    }
+
+    fn is_repeated(&self) -> bool {
+        self.is_repeated
     }
 
     fn payload(

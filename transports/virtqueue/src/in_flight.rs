@@ -2,8 +2,9 @@
 //! "Inflight I/O tracking").
 //!
 //! A queue notes each request before it is served, and the reply when it is returned. After the end
-//! of the process, by `kill -9` too, the monitor connects to another one and passes it the same
-//! memory: requests without a reply are served again, in the order in which the guest sent them.
+//! of the process, by `kill -9` too, another one gets the same memory: from the monitor, which
+//! connects to it, or from the keeper of a device ([`crate::DeviceKeeper`]). Requests without a
+//! reply are served again, in the order in which the guest sent them.
 //!
 //! The memory is that of split virtqueues in the specification, in words of the host's byte order:
 //!
@@ -107,6 +108,15 @@ pub(crate) struct InFlight {
     counter: u64,
 }
 
+/// A request that was popped and not answered before a queue stopped, or its process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unanswered {
+    /// Its head descriptor.
+    pub(crate) head: u16,
+    /// Whether an earlier process may have begun to serve it.
+    pub(crate) is_repeated: bool,
+}
+
 /// The state of a queue that an earlier process has served.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Recovered {
@@ -116,29 +126,37 @@ pub(crate) struct Recovered {
     pub(crate) heads: Vec<u16>,
 }
 
+impl Recovered {
+    /// Returns the requests without a reply.
+    pub(crate) fn unanswered(&self) -> Vec<Unanswered> {
+        let repeated = |&head| Unanswered {
+            head,
+            is_repeated: true,
+        };
+        self.heads.iter().map(repeated).collect()
+    }
+}
+
 impl InFlight {
-    /// Returns the records of the queue `index` with `size` entries, and the requests that an
-    /// earlier process has left without a reply. `used` is the used index in the guest's memory.
-    /// Returns `InvalidInput` if the memory is not for such a queue.
+    /// Returns the records of the queue `index` with `size` entries, to be
+    /// [recovered](InFlight::recover) or [cleared](InFlight::clear). Returns `InvalidInput` if the
+    /// memory is not for such a queue.
     pub(crate) fn of_queue(
         memory: Arc<InFlightMemory>,
         index: usize,
         size: u16,
-        used: u16,
-    ) -> io::Result<(InFlight, Recovered)> {
+    ) -> io::Result<InFlight> {
         let dimensions = memory.dimensions;
         if index >= dimensions.queues.into() || size > dimensions.size {
             let why = "expected a queue for which the memory was requested";
             return Err(io::Error::new(ErrorKind::InvalidInput, why));
         }
-        let mut records = InFlight {
+        Ok(InFlight {
             first: index * dimensions.words_of_queue(),
             memory,
             size,
             counter: 0,
-        };
-        let recovered = records.recover(used);
-        Ok((records, recovered))
+        })
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -162,15 +180,22 @@ impl InFlight {
         self.word(1).store(word, Ordering::Release);
     }
 
-    fn recover(&mut self, used: u16) -> Recovered {
+    /// Removes all requests. `used` is the used index in the guest's memory.
+    pub(crate) fn clear(&self, used: u16) {
+        for head in 0..self.size {
+            self.state(head).store(0, Ordering::Relaxed);
+        }
+        self.set_head(0, used);
+    }
+
+    /// Returns the requests that an earlier process has left without a reply. `used` is the used
+    /// index in the guest's memory.
+    pub(crate) fn recover(&mut self, used: u16) -> Recovered {
         let word = self.word(1).load(Ordering::Acquire);
         let [version, size, last, noted] = [0, 16, 32, 48].map(|shift| (word >> shift) as u16);
         if (version, size) != (VERSION, self.size) {
             // New memory, or that of another size of the queue, which the guest has reset.
-            for head in 0..self.size {
-                self.state(head).store(0, Ordering::Relaxed);
-            }
-            self.set_head(0, used);
+            self.clear(used);
             return Recovered {
                 next_avail: used,
                 heads: Vec::new(),
@@ -193,7 +218,7 @@ impl InFlight {
         }
     }
 
-    /// Notes the request with this head descriptor, before it is served.
+    /// Notes the request with this head descriptor, before it is served. It may be noted already.
     pub(crate) fn begin(&mut self, head: u16) {
         if head < self.size {
             self.counter = self.counter.wrapping_add(1);
@@ -229,7 +254,9 @@ mod tests {
     fn open(file: &File, index: usize, used: u16) -> (InFlight, Recovered) {
         let file = file.try_clone().expect("a descriptor");
         let memory = InFlightMemory::map(file, DIMENSIONS).expect("mapped");
-        InFlight::of_queue(Arc::new(memory), index, 8, used).expect("a queue")
+        let mut queue = InFlight::of_queue(Arc::new(memory), index, 8).expect("a queue");
+        let recovered = queue.recover(used);
+        (queue, recovered)
     }
 
     fn recovered(next_avail: u16, heads: &[u16]) -> Recovered {
@@ -271,6 +298,17 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_starts_anew_has_no_requests() {
+        let file = file();
+        let (mut queue, _) = open(&file, 0, 7);
+        queue.begin(3);
+        let mut anew = InFlight::of_queue(queue.memory.clone(), 0, 8).expect("a queue");
+        anew.clear(0);
+        anew.begin(5);
+        assert_eq!(open(&file, 0, 0).1, recovered(1, &[5]));
+    }
+
+    #[test]
     fn memory_of_another_layout_has_no_requests() {
         let file = file();
         let (mut queue, _) = open(&file, 0, 0);
@@ -278,11 +316,11 @@ mod tests {
         let smaller = |size| {
             let file = file.try_clone().expect("a descriptor");
             let memory = InFlightMemory::map(file, DIMENSIONS).expect("mapped");
-            InFlight::of_queue(Arc::new(memory), 0, size, 0).map(|(_, recovered)| recovered)
+            InFlight::of_queue(Arc::new(memory), 0, size).map(|mut queue| queue.recover(0))
         };
         assert_eq!(smaller(4).expect("a queue"), recovered(0, &[]));
         assert!(smaller(9).is_err());
-        assert!(InFlight::of_queue(queue.memory.clone(), 2, 8, 0).is_err());
+        assert!(InFlight::of_queue(queue.memory.clone(), 2, 8).is_err());
         // Anything may be there.
         for word in queue.memory.words.iter() {
             word.store(u64::MAX, Ordering::Relaxed);

@@ -14,7 +14,7 @@
 //! replace the connection of a handler.
 //!
 //! A device can be suspended, and resumed in another process with the same connection: see
-//! [`SuspendedDevice`].
+//! [`SuspendedDevice`]. With a [`DeviceKeeper`] it also continues after `kill -9` of its process.
 //!
 //! Deliberately absent: any knowledge of the requests' meaning, and threads, except the one that
 //! transfers a device's state.
@@ -34,4 +34,6 @@ mod state_transfer;
 mod vhost_user;
 
 pub use state_transfer::DeviceState;
-pub use vhost_user::{Device, DeviceConfig, JoinRing, RunEnd, ServeRing, SuspendedDevice};
+pub use vhost_user::{
+    Device, DeviceConfig, DeviceKeeper, JoinRing, RunEnd, ServeRing, SuspendedDevice,
+};

@@ -17,11 +17,13 @@ use transports::{Exchange, Ring};
 use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
+use wire::Incoming;
 
 use crate::chain::Chain;
 use crate::dirty_log::DirtyLog;
-use crate::in_flight::InFlight;
+use crate::in_flight::{InFlight, Unanswered};
 use crate::memory::Memory;
+use crate::vhost_user::DeviceKeeper;
 
 /// A virtqueue between its start and its stop.
 pub(crate) struct RunningQueue {
@@ -50,13 +52,15 @@ struct Inner {
     call_pending: bool,
     /// The number of requests that were popped and not returned.
     in_flight: u16,
-    /// The head descriptors of requests to pop before the available ones: those that were put back
-    /// before the start, or, once the queue is stopped, since.
-    put_back: VecDeque<u16>,
+    /// The requests to pop before the available ones: those that were put back before the start,
+    /// or, once the queue is stopped, since.
+    put_back: VecDeque<Unanswered>,
     /// The log of written pages, during a migration.
     log: Option<QueueLog>,
-    /// The records of requests in flight, if the monitor keeps them.
+    /// The records of requests in flight, if they are kept.
     records: Option<InFlight>,
+    /// The keeper of the device, which learns of each returned request.
+    keeper: Option<Arc<dyn DeviceKeeper>>,
     /// Returned chains, for reuse.
     #[allow(clippy::vec_box, reason = "they are given out in their boxes")]
     spare: Vec<Box<Chain>>,
@@ -96,6 +100,7 @@ impl RunningQueue {
                 put_back: VecDeque::new(),
                 log: None,
                 records: None,
+                keeper: None,
                 spare: Vec::new(),
             }),
             kick,
@@ -160,30 +165,42 @@ impl RunningQueue {
         Arc::into_inner(call).map(|call| call.fd)
     }
 
-    /// Sets the requests to pop first, by their head descriptors, before the queue is driven. They
-    /// must be all that the guest waits for: otherwise the guest has reset the queue meanwhile, and
-    /// they are ignored.
-    pub(crate) fn set_put_back(&self, heads: Vec<u16>) {
+    /// Returns a duplicate of the event that notifies the guest.
+    pub(crate) fn call(&self) -> io::Result<Option<OwnedFd>> {
+        let call = self.inner().call.clone();
+        call.map(|call| call.fd.try_clone()).transpose()
+    }
+
+    /// Sets the requests to pop first, before the queue is driven. They must be all that the guest
+    /// waits for: otherwise the guest has reset the queue meanwhile, and they are ignored.
+    pub(crate) fn set_put_back(&self, requests: Vec<Unanswered>) {
         let mut inner = self.inner();
         let outstanding = inner
             .queue
             .next_avail()
             .wrapping_sub(inner.queue.next_used());
         let size = inner.queue.size();
-        if usize::from(outstanding) == heads.len() && heads.iter().all(|&head| head < size) {
-            inner.put_back = heads.into();
+        if usize::from(outstanding) == requests.len() && requests.iter().all(|it| it.head < size) {
+            inner.put_back = requests.into();
         }
     }
 
-    /// Takes the requests that were put back, by their head descriptors, after a stop and the end
-    /// of all requests.
-    pub(crate) fn take_put_back(&self) -> Vec<u16> {
+    /// Takes the requests that were put back, after a stop and the end of all requests.
+    pub(crate) fn take_put_back(&self) -> Vec<Unanswered> {
         std::mem::take(&mut self.inner().put_back).into()
     }
 
-    /// Sets the records of requests in flight, before the queue is driven.
-    pub(crate) fn set_records(&self, records: InFlight) {
-        self.inner().records = Some(records);
+    /// Sets the records of requests in flight, before the queue is driven, and enters the requests
+    /// to pop first.
+    pub(crate) fn set_records(&self, mut records: InFlight) {
+        let mut inner = self.inner();
+        inner.put_back.iter().for_each(|it| records.begin(it.head));
+        inner.records = Some(records);
+    }
+
+    /// Sets the keeper of the device, before the queue is driven.
+    pub(crate) fn set_keeper(&self, keeper: Arc<dyn DeviceKeeper>) {
+        self.inner().keeper = Some(keeper);
     }
 
     /// Replaces the log of written pages.
@@ -265,13 +282,15 @@ impl Ring for RunningQueue {
             Err(io::Error::new(ErrorKind::InvalidData, why))
         };
         let mut new_chain = || spare.pop().unwrap_or_else(|| Box::new(Chain::new(memory)));
-        let mut chain = if let Some(head) = put_back.pop_front() {
+        let mut chain = if let Some(Unanswered { head, is_repeated }) = put_back.pop_front() {
             if full {
                 return too_many();
             }
             let table = GuestAddress(queue.desc_table());
             let descriptors = descriptors_of(memory.map_ref(), table, longest, head);
-            fill(new_chain(), memory, head, descriptors.into_iter())
+            let mut chain = fill(new_chain(), memory, head, descriptors.into_iter());
+            chain.request.is_repeated = is_repeated;
+            chain
         } else {
             let mut available = queue.iter(memory.map_ref()).map_err(queue_error)?;
             let Some(descriptors) = available.next() else {
@@ -306,6 +325,7 @@ impl Ring for RunningQueue {
             spare,
             log,
             records,
+            keeper,
             ..
         } = &mut *inner;
         if let Some(records) = records {
@@ -315,6 +335,9 @@ impl Ring for RunningQueue {
             Ok(()) => {
                 if let Some(records) = records {
                     records.after_return(chain.head, queue.next_used());
+                }
+                if let Some(keeper) = keeper {
+                    keeper.note_returned(chain.request.bytes());
                 }
             }
             Err(error) => tracing::warn!(queue = self.name, "cannot return a reply: {error}"),
@@ -340,7 +363,10 @@ impl Ring for RunningQueue {
         };
         let mut inner = self.inner();
         inner.in_flight -= 1;
-        inner.put_back.push_back(chain.head);
+        inner.put_back.push_back(Unanswered {
+            head: chain.head,
+            is_repeated: chain.request.is_repeated,
+        });
     }
 
     fn signal(&self) {

@@ -23,6 +23,7 @@ use rustix::fs::FileType;
 use rustix::pipe::{PipeFlags, pipe_with};
 use vhost::vhost_user::message::VhostTransferStateDirection as Direction;
 
+use crate::in_flight::Unanswered;
 use crate::vhost_user::MAX_QUEUE_SIZE;
 
 /// The state of a device that is not in its queues, for its migration. All queues are stopped
@@ -41,8 +42,8 @@ pub trait DeviceState: Send + Sync {
 const MAGIC: &[u8; 8] = b"barge-vq";
 const VERSION: u16 = 1;
 
-/// The requests of each queue that were popped and not answered, by their head descriptors.
-pub(crate) type Requests = Vec<Vec<u16>>;
+/// The requests of each queue that were popped and not answered.
+pub(crate) type Requests = Vec<Vec<Unanswered>>;
 
 /// A transfer in progress.
 pub(crate) struct Transfer {
@@ -124,7 +125,8 @@ fn encode(requests: &Requests) -> Vec<u8> {
     number(requests.len() as u16);
     for heads in requests {
         number(heads.len() as u16);
-        heads.iter().copied().for_each(&mut number);
+        // Another host has no record of the beginning of their service.
+        heads.iter().for_each(|request| number(request.head));
     }
     bytes
 }
@@ -156,8 +158,12 @@ fn decode(from: &mut dyn Read, most: usize) -> io::Result<Requests> {
         if count > MAX_QUEUE_SIZE {
             return Err(invalid("fewer requests"));
         }
-        let heads = (0..count).map(|_| number());
-        requests.push(heads.collect::<io::Result<Vec<u16>>>()?);
+        let request = |head| Unanswered {
+            head,
+            is_repeated: false,
+        };
+        let heads = (0..count).map(|_| number().map(request));
+        requests.push(heads.collect::<io::Result<Vec<Unanswered>>>()?);
     }
     Ok(requests)
 }
@@ -216,7 +222,13 @@ mod tests {
     const GOLDEN: &[u8] = b"barge-vq\x01\0\x03\0\x02\0\x07\0\0\x01\0\0\x01\0\x09\0";
 
     fn requests() -> Requests {
-        vec![vec![7, 256], vec![], vec![9]]
+        let unanswered = |head| Unanswered {
+            head,
+            is_repeated: false,
+        };
+        [&[7, 256][..], &[], &[9]]
+            .map(|heads| heads.iter().copied().map(unanswered).collect())
+            .into()
     }
 
     #[test]

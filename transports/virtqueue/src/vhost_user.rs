@@ -1,9 +1,13 @@
 //! The back end of a vhost-user connection: requests from a virtual machine monitor.
 
 mod format;
+mod keep;
 mod replay;
 mod suspend;
 
+use keep::Kept;
+
+pub use keep::DeviceKeeper;
 pub use suspend::SuspendedDevice;
 
 use std::fs::File;
@@ -30,7 +34,7 @@ use virtio_queue::{Queue, QueueT};
 
 use crate::dirty_log::DirtyLog;
 use crate::features::{EVENT_IDX, INDIRECT_DESC, LOG_ALL, VERSION_1};
-use crate::in_flight::{Dimensions, InFlight, InFlightMemory};
+use crate::in_flight::{Dimensions, InFlight, InFlightMemory, Unanswered};
 use crate::mem_table::{HEADER, PaddedMemTable};
 use crate::memory::{Memory, invalid};
 use crate::queue::{QueueLog, RunningQueue};
@@ -67,6 +71,8 @@ pub struct Device {
     /// The handler's socket, for poll(2).
     socket: UnixStream,
     control: Arc<Mutex<Control>>,
+    /// Whether its keeper has it as it is now.
+    is_kept: bool,
     /// Whether the connection has ended or continues elsewhere.
     ended: bool,
 }
@@ -108,6 +114,7 @@ impl Device {
             handler: handler(control.clone(), &socket)?,
             socket,
             control,
+            is_kept: false,
             ended: false,
         })
     }
@@ -141,9 +148,11 @@ impl Device {
     /// Does what [`Device::run`] does, while the connection has not ended.
     fn serve(&mut self, stop: BorrowedFd<'_>) -> io::Result<RunEnd> {
         loop {
+            self.keep_when_idle(stop)?;
             match self.next_event(stop)? {
-                ControlEvent::Message => {}
+                ControlEvent::Message => self.forget(),
                 ControlEvent::Padded(table) => {
+                    self.forget();
                     self.set_padded(&table)?;
                     continue;
                 }
@@ -244,6 +253,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        self.forget();
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         control.cancel_transfer();
         control.stop_all();
@@ -293,6 +303,11 @@ struct Control {
     memory: Arc<Memory>,
     /// The records of requests in flight, if the monitor keeps them.
     in_flight: Option<Arc<InFlightMemory>>,
+    /// The keeper of the device, and the device's own records, used without those of the monitor.
+    kept: Option<Kept>,
+    /// Whether the device continues after the end of the process that served it: queues that start
+    /// are in the state of their records.
+    recovers: bool,
     /// The dirty log, used while [`LOG_ALL`] is negotiated.
     log: Option<Arc<DirtyLog>>,
     /// The state to migrate; without one the device cannot.
@@ -315,8 +330,8 @@ struct QueueSetup {
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     enabled: bool,
-    /// The head descriptors of requests that were popped and not answered before the last stop.
-    put_back: Vec<u16>,
+    /// The requests that were popped and not answered before the last stop.
+    put_back: Vec<Unanswered>,
     running: Option<(Arc<RunningQueue>, JoinRing)>,
 }
 
@@ -373,6 +388,8 @@ impl Control {
             acked_protocol_features: 0,
             memory: Arc::new(Memory::map([]).expect("no region fails")),
             in_flight: None,
+            kept: None,
+            recovers: false,
             log: None,
             state,
             transfer: None,
@@ -467,29 +484,43 @@ impl Control {
         self.resume();
         let log = self.queue_log(log_used);
         let in_flight = self.in_flight.clone();
+        let (kept, recovers) = (self.kept.clone(), self.recovers);
         let slot = self.queue_setup(index)?;
         let mut queue = queue(&memory, slot, addresses, event_idx)?;
         let Some(kick) = slot.kick.take() else {
             return Ok(None);
         };
+        let in_flight = match (in_flight, &kept) {
+            (Some(monitors), _) => Some((monitors, true)),
+            (None, Some(kept)) => Some((kept.in_flight.clone(), recovers)),
+            (None, None) => None,
+        };
         let mut records = None;
-        if let Some(memory) = in_flight {
+        if let Some((in_flight, recovers)) = in_flight {
+            let opened = InFlight::of_queue(in_flight, index as usize, slot.size);
+            let mut opened = opened.map_err(Error::ReqHandlerError)?;
             let used = queue.next_used();
-            let opened = InFlight::of_queue(memory, index as usize, slot.size, used);
-            let (opened, recovered) = opened.map_err(Error::ReqHandlerError)?;
-            queue.set_next_avail(recovered.next_avail);
-            slot.put_back = recovered.heads;
+            if recovers {
+                let recovered = opened.recover(used);
+                queue.set_next_avail(recovered.next_avail);
+                slot.put_back = recovered.unanswered();
+            } else {
+                opened.clear(used);
+            }
             records = Some(opened);
         }
         let again = kick.try_clone().map_err(Error::ReqHandlerError)?;
         let call = slot.call.take();
         let running =
             RunningQueue::new(name, queue, memory, kick, call).map_err(Error::ReqHandlerError)?;
+        running.set_log(log);
+        running.set_put_back(std::mem::take(&mut slot.put_back));
         if let Some(records) = records {
             running.set_records(records);
         }
-        running.set_log(log);
-        running.set_put_back(std::mem::take(&mut slot.put_back));
+        if let Some(kept) = kept {
+            running.set_keeper(kept.keeper);
+        }
         // For the next start, if the queue is disabled and enabled again.
         slot.kick = Some(again);
         Ok(Some(running))

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use transports::{Addr, DatagramSocket, Listener};
 
 use super::connections;
+use super::kept_devices::DeviceChannel;
 use super::message::{MAX_FIGURES, Reply, Request, Wanted};
 use super::parts::Part;
 use crate::Failure;
@@ -279,9 +280,14 @@ impl BrokerClient {
         connections: Vec<SuspendedConnection>,
     ) -> io::Result<()> {
         let socket = self.descriptor(&Request::HandOver)?;
-        connections::send(socket.as_fd(), connections, || {
-            self.descriptor(&Request::StateFile)
-        })
+        connections::send(socket.as_fd(), connections)
+    }
+
+    /// Returns the broker as the keeper of the device at `addr`.
+    pub(in crate::serve) fn keep_device(&self, addr: &Addr) -> io::Result<DeviceChannel> {
+        let addr = addr.to_string();
+        let socket = self.descriptor(&Request::KeepDevice { addr })?;
+        Ok(DeviceChannel::new(socket))
     }
 
     /// Returns the connections of an earlier process.

@@ -1,5 +1,5 @@
 //! Connections on their way from a process that serves to its successor, through the broker, which
-//! holds their descriptors and reads nothing.
+//! holds their descriptors and reads nothing. Those of devices that it keeps are the same.
 //!
 //! Each descriptor is passed in a packet with the position of its connection. The first one of a
 //! connection is a file with its state, and the next ones are the connection's own; the state has
@@ -36,16 +36,14 @@ struct Head {
     fds: usize,
 }
 
-/// Sends `connections` to the broker. `file` returns a new file in memory, which the filter of
-/// system calls does not permit the process to create.
+/// Sends `connections` to the broker.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     connections: Vec<SuspendedConnection>,
-    file: impl Fn() -> io::Result<OwnedFd>,
 ) -> io::Result<()> {
     let mut files = Vec::new();
     for (position, connection) in connections.into_iter().enumerate() {
-        let state = write(&connection, file()?)?;
+        let state = state_file(&connection)?;
         for fd in std::iter::once(&state).chain(&connection.fds) {
             message::send(socket, &position, Some(fd.as_fd()))?;
         }
@@ -106,20 +104,15 @@ pub(super) fn connections(passed: ConnectionDescriptors) -> Vec<SuspendedConnect
     passed.into_iter().filter_map(connection).collect()
 }
 
-/// Returns a new file for [`send`].
-pub(super) fn file() -> io::Result<OwnedFd> {
-    Ok(memfd_create("barge-connection", MemfdFlags::CLOEXEC)?)
-}
-
-/// Writes the states of a connection to `file`.
-fn write(connection: &SuspendedConnection, file: OwnedFd) -> io::Result<OwnedFd> {
+/// Returns a file in memory with the states of a connection.
+pub(super) fn state_file(connection: &SuspendedConnection) -> io::Result<OwnedFd> {
     let head = Head {
         listener: connection.listener.clone(),
         peer: connection.peer.clone(),
         session: connection.session.bytes.len(),
         fds: connection.fds.len(),
     };
-    let mut file = File::from(file);
+    let mut file = File::from(memfd_create("barge-connection", MemfdFlags::CLOEXEC)?);
     let head = serde_json::to_vec(&head)?;
     file.write_all(&(head.len() as u32).to_le_bytes())?;
     for part in [&head, &connection.session.bytes, &connection.transport] {
@@ -162,7 +155,7 @@ mod tests {
     use super::*;
 
     fn file_of(contents: &str) -> OwnedFd {
-        let mut file = File::from(file().expect("a file"));
+        let mut file = tempfile::tempfile().expect("a file");
         file.write_all(contents.as_bytes()).expect("written");
         file.into()
     }
@@ -195,7 +188,7 @@ mod tests {
         let mut two = handed();
         two.listener = "unix:/b".into();
         two.session.files = vec![file_of("the second's")];
-        send(here.as_fd(), vec![handed(), two], file).expect("sent");
+        send(here.as_fd(), vec![handed(), two]).expect("sent");
         drop(here);
         let passed = receive(there.as_fd(), 100);
         assert_eq!(passed.iter().map(Vec::len).collect::<Vec<_>>(), [4, 3]);
@@ -228,14 +221,14 @@ mod tests {
     fn a_limit_costs_files_before_connections() {
         for (most, expected) in [(4, [0, 0]), (5, [1, 0]), (7, [2, 1])] {
             let (here, there) = message::pair().expect("a pair");
-            send(here.as_fd(), vec![handed(), handed()], file).expect("sent");
+            send(here.as_fd(), vec![handed(), handed()]).expect("sent");
             let all = connections(receive(there.as_fd(), most));
             let files: Vec<_> = all.iter().map(|one| one.session.files.len()).collect();
             assert_eq!(files, expected, "{most} descriptors");
             assert!(all.iter().all(|one| one.fds.len() == 1));
         }
         let (here, there) = message::pair().expect("a pair");
-        send(here.as_fd(), vec![handed(), handed()], file).expect("sent");
+        send(here.as_fd(), vec![handed(), handed()]).expect("sent");
         let all = connections(receive(there.as_fd(), 3));
         assert_eq!(all.len(), 1, "one without its own descriptor is closed");
     }
@@ -243,25 +236,21 @@ mod tests {
     #[test]
     fn a_truncated_state_and_too_many_descriptors_are_refused() {
         let whole = {
-            let mut file = File::from(
-                file()
-                    .and_then(|file| write(&handed(), file))
-                    .expect("a file"),
-            );
+            let mut file = File::from(state_file(&handed()).expect("a file"));
             file.rewind().expect("a file");
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).expect("read");
             bytes
         };
         for len in 0..=whole.len() {
-            let state = File::from(file().expect("a file"));
+            let state = tempfile::tempfile().expect("a file");
             (&state).write_all(&whole[..len]).expect("written");
             let parsed = parse(state.into(), handed().fds);
             // The state of the transport is what follows that of the session.
             assert_eq!(parsed.is_ok(), len >= whole.len() - 1, "{len} bytes");
         }
         let (here, there) = message::pair().expect("a pair");
-        send(here.as_fd(), vec![handed(), handed()], file).expect("sent");
+        send(here.as_fd(), vec![handed(), handed()]).expect("sent");
         let passed = receive(there.as_fd(), 3);
         assert_eq!(passed.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     }

@@ -49,8 +49,9 @@ pub(super) enum Request {
     TemporaryKey,
     /// Asks for a socket to pass connections on that continue in another process.
     HandOver,
-    /// Asks for a file in memory for the state of such a connection.
-    StateFile,
+    /// Asks for a socket to keep the device at an address of the configuration for a process that
+    /// continues after a crash.
+    KeepDevice { addr: String },
     /// Asks for a socket from which the connections of an earlier process are received.
     TakeOver,
     /// Asks for figures of a part, which are read from the passed descriptor.

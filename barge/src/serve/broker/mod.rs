@@ -4,13 +4,15 @@
 //! user database and handles signals ([`supervisor`]). It starts a process ([`process`]) for each
 //! part of the server ([`parts`]), which confines itself ([`confinement`]), opens its sources and
 //! serves. That one asks the broker for everything that it cannot reach itself ([`client`],
-//! [`message`], [`requests`]). If it crashes, the broker starts it again with the same sockets. An
-//! [`upgrade`] executes another version of the program in place of the broker; connections of
-//! clients stay open meanwhile ([`connections`]).
+//! [`message`], [`requests`]). If it crashes, the broker starts it again with the same sockets and
+//! the virtiofs devices of its guests ([`kept_devices`]). An [`upgrade`] executes another version
+//! of the program in place of the broker; connections of clients stay open meanwhile
+//! ([`connections`]).
 
 mod client;
 pub(super) mod confinement;
 mod connections;
+mod kept_devices;
 mod message;
 mod parts;
 mod process;
@@ -19,6 +21,7 @@ mod supervisor;
 pub(crate) mod upgrade;
 
 pub(super) use self::client::{BrokerClient, listen_fds};
+pub(super) use self::kept_devices::DeviceChannel;
 pub(super) use self::parts::Part;
 pub(crate) use self::supervisor::channel;
 pub(super) use self::supervisor::run;

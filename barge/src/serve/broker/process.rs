@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,6 +26,8 @@ pub(super) struct Process {
     pub(super) child: Mutex<Option<Pid>>,
     /// Whether it serves clients, and handles signals.
     pub(super) serving: AtomicBool,
+    /// The time since when it serves, until its end was noticed.
+    pub(super) serving_since: Mutex<Option<Instant>>,
     /// Whether it was killed, as it did not handle signals yet.
     pub(super) killed: AtomicBool,
     /// Whether it has a root of its own.

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use transports::{Addr, Listener};
 
 use super::connections::{self, ConnectionDescriptors};
+use super::kept_devices::KeptDevices;
 use super::message::{Reply, Request, Wanted};
 use super::parts::Part;
 use super::process::Process;
@@ -154,6 +155,8 @@ pub(super) struct Responder {
     /// The open listeners, which later processes get again.
     listeners: Mutex<HashMap<(String, usize), Listener>>,
     connections: Mutex<PassedConnections>,
+    /// The devices for a process that continues after a crash.
+    pub(super) devices: KeptDevices,
 }
 
 /// Connections of a process that has ended, for the next one.
@@ -180,6 +183,7 @@ impl Responder {
             socket_group,
             listeners: Mutex::new(listeners),
             connections: Mutex::new(PassedConnections::Complete(sockets.connections)),
+            devices: KeptDevices::new(),
         }
     }
 
@@ -225,7 +229,8 @@ impl Responder {
     /// Returns a socket from which the process receives the connections of an earlier one.
     fn take_over(&self) -> io::Result<OwnedFd> {
         let (here, there) = message::pair()?;
-        let all = self.take_connections();
+        let mut all = self.take_connections();
+        all.extend(self.devices.take_over()?);
         let send = move || {
             if let Err(error) = connections::pass_on(here.as_fd(), &all) {
                 tracing::warn!("connections were lost: {error}");
@@ -286,6 +291,7 @@ impl Responder {
             Request::Listen { addr, place } => self.listen(addr, place),
             Request::Close { addr } => {
                 self.listeners.lock().retain(|(own, _), _| *own != addr);
+                self.devices.remove(&addr);
                 Ok((Reply::Done, None))
             }
             Request::RunningSet => broker.running_set().map(descriptor),
@@ -303,9 +309,15 @@ impl Responder {
                 let key = broker.temporary_key;
                 Ok((Reply::Key { key }, None))
             }
-            Request::HandOver | Request::StateFile if !broker.is_handing_over() => Err(refused()),
+            Request::HandOver if !broker.is_handing_over() => Err(refused()),
             Request::HandOver => self.hand_over().map(descriptor),
-            Request::StateFile => connections::file().map(descriptor),
+            Request::KeepDevice { addr } => {
+                let is_known = self.permitted.lock().addrs.contains_key(&addr);
+                match is_known {
+                    true => self.devices.open(addr).map(descriptor),
+                    false => Err(refused()),
+                }
+            }
             Request::TakeOver => self.take_over().map(descriptor),
             Request::Ready { environment } => {
                 broker.note_ready(process, environment);

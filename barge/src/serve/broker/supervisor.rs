@@ -48,6 +48,10 @@ const THREADS: usize = 8;
 /// Number of requests of a process that wait. Further ones fail.
 const MAX_QUEUED: usize = 256;
 
+/// If so many processes in a row crash before they have served for this time, the devices of their
+/// guests are closed: a request that is repeated may be the reason.
+const EARLY_CRASHES: (usize, Duration) = (5, Duration::from_millis(250));
+
 /// If a process fails as often within this time, there is a pause before it is started again.
 const FAILURES: (usize, Duration) = (5, Duration::from_secs(10));
 
@@ -223,6 +227,7 @@ impl Broker {
                 network: uses_network(&plan),
                 child: Mutex::default(),
                 serving: AtomicBool::new(false),
+                serving_since: Mutex::default(),
                 killed: AtomicBool::new(false),
                 rooted: AtomicBool::new(false),
                 reloading: AtomicBool::new(false),
@@ -472,6 +477,7 @@ impl Broker {
         process: &Process,
         environment: Vec<(String, String)>,
     ) {
+        process.serving_since.lock().get_or_insert_with(Instant::now);
         if process.serving.swap(true, Ordering::SeqCst) || self.ready.load(Ordering::SeqCst) {
             return;
         }
@@ -539,7 +545,7 @@ impl Broker {
     /// Starts a process, and once all parts have been ready, another one whenever it crashes. If
     /// there are several parts, also if it fails: others are not stopped then.
     fn restart(&self, process: &Process) -> CommandResult {
-        let mut failures = VecDeque::new();
+        let (mut failures, mut early_crashes) = (VecDeque::new(), 0);
         loop {
             let restarted = self.upgraded || self.ready.load(Ordering::SeqCst);
             let end = self.run_once(process, restarted);
@@ -575,6 +581,15 @@ impl Broker {
             };
             tracing::error!("{} {why}: starting it again", process.part.title());
             let now = Instant::now();
+            let served = process.serving_since.lock().take();
+            match served.is_some_and(|since| now.duration_since(since) >= EARLY_CRASHES.1) {
+                true => early_crashes = 0,
+                false => early_crashes += 1,
+            }
+            if early_crashes >= EARLY_CRASHES.0 && process.responder.devices.clear() {
+                let title = process.part.title();
+                tracing::error!("{title} does not last: the devices of its guests are closed");
+            }
             failures.push_back(now);
             failures.retain(|time| now.duration_since(*time) < FAILURES.1);
             if failures.len() >= FAILURES.0 {

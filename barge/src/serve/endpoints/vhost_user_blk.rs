@@ -45,6 +45,7 @@ impl VhostUserBlk {
         let kind = DeviceKind {
             session: Box::new(move |_| Ok(DeviceSession::fixed(virtio::Device::new(disk.clone())))),
             config,
+            keeper: None,
             unpinned: 0,
         };
         DeviceSocket::bind(&drive.socket.addr, context, &self.vhost, kind)

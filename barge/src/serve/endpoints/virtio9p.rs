@@ -68,6 +68,7 @@ impl Virtio9p {
                 config_space: device.config_space(),
                 repeats_requests: false,
             },
+            keeper: None,
             unpinned: 0,
         };
         DeviceSocket::bind(&device.socket.addr, context, &self.vhost, kind)

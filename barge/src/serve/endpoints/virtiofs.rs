@@ -1,11 +1,15 @@
 //! virtiofs: a vhost-user socket for each share, to which a virtual machine monitor connects.
 
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use engine::Engine;
-use fuse::server::{Migration, Options, Server};
+use fuse::server::{Migration, Options, Records, Resender, Server};
+use sys::shared_memory::{self, SharedMemory};
 use virtqueue::DeviceConfig;
+use wire::SavedState;
 
 use crate::Failure;
 use crate::serve::args::VirtiofsArgs;
@@ -73,14 +77,26 @@ impl Virtiofs {
     ) -> Result<DeviceSocket, Failure> {
         let export = context.exports.named(share.name.as_deref(), "--virtiofs")?;
         let server = Server::new(export, self.options.clone());
+        let keeper = context.host.keep_device(&share.addr);
+        let keeper = keeper.map_err(Failure::new)?.map(Arc::new);
+        let own = keeper.clone();
         let kind = DeviceKind {
-            session: Box::new(move |_| {
-                let session = Arc::new(server.session());
+            session: Box::new(move |saved| {
+                let (mut session, mut records) = (server.session(), None);
+                if let Some(keeper) = own.clone().filter(|_| session.can_be_taken_over()) {
+                    let opened = records_of(saved)?;
+                    session = session.with_records(opened.records, Resender::Transport);
+                    session = session.with_keeper(keeper);
+                    records = Some(opened.memory);
+                }
+                let session = Arc::new(session);
                 Ok(DeviceSession {
                     migrates: Some(session.clone()).filter(|session| session.can_migrate()),
                     session,
+                    records,
                 })
             }),
+            keeper,
             config: DeviceConfig {
                 // Request queues and the high-priority queue.
                 queues: 1 + REQUEST_QUEUES,
@@ -94,6 +110,31 @@ impl Virtiofs {
         };
         DeviceSocket::bind(&share.addr, context, &self.vhost, kind)
     }
+}
+
+/// The records of a session, and their memory.
+struct OpenRecords {
+    records: Records,
+    memory: OwnedFd,
+}
+
+/// Returns the records of a session whose process has crashed, or new ones. Returns the reason if
+/// there are none.
+fn records_of(saved: Option<&SavedState>) -> Result<OpenRecords, String> {
+    let open = || -> io::Result<OpenRecords> {
+        let memory = match saved.and_then(vhost::recorded) {
+            Some((memory, _)) => memory.try_clone()?,
+            None => shared_memory::create("barge-records", Records::WORDS)?,
+        };
+        let mapped = SharedMemory::map(memory.as_fd(), Records::WORDS)?;
+        let records = Records::new(Box::new(mapped), sys::random::bytes()?);
+        let why = || io::Error::other("they have another format");
+        Ok(OpenRecords {
+            records: records.ok_or_else(why)?,
+            memory,
+        })
+    };
+    open().map_err(|error| format!("records of the session: {error}"))
 }
 
 /// Maximum number of request queues of a device.

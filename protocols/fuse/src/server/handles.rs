@@ -165,12 +165,18 @@ impl Handles {
 
     /// Returns the number of the next handle.
     pub(super) fn next(&self) -> u64 {
-        self.next.load(Ordering::Relaxed)
+        match &self.records {
+            Some(records) => records.coming_file(),
+            None => self.next.load(Ordering::Relaxed),
+        }
     }
 
     /// Lets numbers continue at `next` or later.
     pub(super) fn set_next(&self, next: u64) {
-        self.next.fetch_max(next, Ordering::Relaxed);
+        match &self.records {
+            Some(records) => records.set_coming_file(next),
+            None => drop(self.next.fetch_max(next, Ordering::Relaxed)),
+        }
     }
 
     /// Begins an incarnation with an empty table, and returns the previous one's handles to be
@@ -200,6 +206,22 @@ impl ReservedHandle<'_> {
             return Ok(fh);
         };
         let fh = records.next_file();
+        self.insert_recorded(incarnation, fh, open, unique)?;
+        Ok(fh)
+    }
+
+    /// Stores `open` as the handle `fh`, with a record if files are recorded. Otherwise as
+    /// [`ReservedHandle::insert`].
+    pub(super) fn insert_recorded(
+        self,
+        incarnation: Incarnation,
+        fh: u64,
+        open: Open,
+        unique: u64,
+    ) -> Result<()> {
+        let Some(records) = &self.handles.records else {
+            return self.insert(incarnation, fh, open, None);
+        };
         let place = records.add_file(&FileRecord::new(fh, &open, unique));
         if place.is_none() {
             records.set_incomplete();
@@ -208,8 +230,7 @@ impl ReservedHandle<'_> {
             if let Some(place) = place {
                 records.remove_file(place);
             }
-        })?;
-        Ok(fh)
+        })
     }
 
     /// Stores `open` as the handle `fh`, with its record. Returns `EEXIST` if the handle exists,

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use vfs::{AttrMask, Caller, Errno, Kind, Result, Support};
 
-use super::{Cache, RequestContext, Session};
+use super::{Cache, RequestContext, Resender, Session};
 use crate::WireFormat;
 use crate::layout::InitOut;
 use crate::message::InitIn;
@@ -191,7 +191,10 @@ impl Session {
                     && !options.writeback,
                 InitFlags::PASSTHROUGH,
             ),
-            (self.records.is_some(), InitFlags::HAS_RESEND),
+            (
+                self.records.is_some() && self.resender == Resender::Client,
+                InitFlags::HAS_RESEND,
+            ),
             (options.announce_submounts, InitFlags::SUBMOUNTS),
             (
                 options.posix_locks && !options.without_open,

@@ -91,20 +91,14 @@ impl MountLocks {
         restored
     }
 
-    /// Takes a lock that an earlier process has recorded, after [`HandleLocks::record_request`].
-    /// Returns false if that is not possible.
-    pub(super) fn restore(&self, open: &Open, record: &LockRecord) -> bool {
+    /// Takes a lock that an earlier process had, after [`HandleLocks::record_request`]. Returns an
+    /// error if that is not possible.
+    pub(super) fn restore(&self, cx: &Cx<'_>, open: &Open, record: &LockRecord) -> Result<()> {
         let lock = record.lock(self.client);
-        let call = Call::detached();
-        let cx = Cx::new(&Caller::ROOT, &call);
-        let taken = self
-            .export
-            .locks
-            .lock(&cx, open.node(), lock.clone(), false);
-        if taken.is_ok() {
-            self.record(open.node().id(), &lock, true);
-        }
-        taken.is_ok()
+        let locks = &self.export.locks;
+        locks.lock(cx, open.node(), lock.clone(), false)?;
+        self.record(open.node().id(), &lock, true);
+        Ok(())
     }
 }
 

@@ -68,7 +68,7 @@ pub use self::io_modes::BackingRegistry;
 pub use self::migration::{Migration, MigrationMode, MigrationOnError};
 pub use self::notify::{Coverage, Notification, Repeat};
 pub use self::options::{Cache, Options};
-pub use self::takeover::{FileKeeper, Records, TakenOver, Words, resend_message};
+pub use self::takeover::{FileKeeper, Records, Resender, TakenOver, Words, resend_message};
 
 /// Serves an exported tree over FUSE.
 #[derive(Clone)]
@@ -107,6 +107,7 @@ impl Server {
             negotiated: AtomicU64::new(0),
             coherence: None,
             records: None,
+            resender: Resender::Client,
             has_lost: AtomicBool::new(false),
             io_modes: options
                 .writers_bypass_cache
@@ -141,6 +142,8 @@ pub struct Session {
     mount_locks: Mutex<Arc<MountLocks>>,
     /// The records for another process that continues the mount.
     records: OptionalRecords,
+    /// The side that sends unanswered requests to that process.
+    resender: Resender,
     /// Whether open files of an earlier process could not be taken over.
     has_lost: AtomicBool,
 }
@@ -438,7 +441,7 @@ impl<'a> RequestContext<'a> {
         let Some(records) = session.records.as_deref() else {
             return Ok(None);
         };
-        match records.begin(&self.header, message)? {
+        match records.begin(&self.header, message, self.is_resent())? {
             None => Ok(None),
             Some(BegunRequest::Before(reply)) => Ok(Some(reply)),
             Some(BegunRequest::Now(entry, attempt)) => {
@@ -456,9 +459,12 @@ impl<'a> RequestContext<'a> {
         }
     }
 
-    /// Returns whether the client has sent the request again.
+    /// Returns whether an earlier process may have begun to serve the request.
     fn is_resent(&self) -> bool {
-        self.header.unique & UNIQUE_RESEND != 0
+        match self.session.resender {
+            Resender::Client => self.header.unique & UNIQUE_RESEND != 0,
+            Resender::Transport => self.message.is_repeated(),
+        }
     }
 
     /// Answers a request before INIT.

@@ -411,6 +411,7 @@ impl Nodes {
     /// if the table is full, and `ESTALE` if its incarnation is over.
     pub(super) fn restore(
         &self,
+        cx: &Cx<'_>,
         incarnation: Incarnation,
         root: u64,
         saved: SavedNode,
@@ -426,17 +427,25 @@ impl Nodes {
         }
         if id != number {
             self.has_migrated.store(true, Ordering::Release);
+            // The numbers of the other server are not in the records.
+            if let Some((records, _)) = &self.records {
+                records.set_incomplete();
+            }
         }
         if saved.nodeid == ROOT_ID {
             self.root.store(root, Ordering::Relaxed);
         }
         let nodeid = saved.nodeid;
+        // A successor finds the root without a record.
+        let recorded = self.records.as_ref().filter(|_| nodeid != ROOT_ID);
+        let handle = recorded.and_then(|_| saved.node.node.handle(cx).ok());
         let mut shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::ENFILE);
         }
-        let entry = NodeEntry::new(saved.node, saved.lookups, saved.generation);
+        let mut entry = NodeEntry::new(saved.node, saved.lookups, saved.generation);
+        self.record(nodeid, &mut entry, handle);
         shard.entries.insert(nodeid, entry);
         Ok(())
     }
@@ -448,12 +457,18 @@ impl Nodes {
 
     /// Returns the next generation.
     pub(super) fn next_generation(&self) -> u32 {
-        self.generations.load(Ordering::Relaxed)
+        match &self.records {
+            Some((records, _)) => records.coming_generation(),
+            None => self.generations.load(Ordering::Relaxed),
+        }
     }
 
     /// Ends a sequence of [`Nodes::restore`]. Generations continue at `next`.
     pub(super) fn end_restore(&self, next: u32) {
-        self.generations.store(next, Ordering::Relaxed);
+        match &self.records {
+            Some((records, _)) => records.set_coming_generation(next),
+            None => self.generations.store(next, Ordering::Relaxed),
+        }
         if !self.has_migrated.load(Ordering::Relaxed) {
             *self.migrated.write() = MigratedNumbers::default();
         }

@@ -195,7 +195,7 @@ fn a_mount_continues_on_other_devices() {
                 rustix::io::read(&stop, &mut [0; 8]).expect("read");
                 let suspended = device.suspend().expect("suspended");
                 drop(device);
-                device = Device::resume(suspended, "test", config(), drive.clone(), None)
+                device = Device::resume(suspended, "test", config(), drive.clone(), None, None)
                     .expect("resumed");
             }
         });

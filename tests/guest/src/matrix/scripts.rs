@@ -25,6 +25,9 @@ pub(super) struct Script {
 /// The shell command on the host that upgrades the server in place.
 const UPGRADE: &str = "$BARGE ctl --control unix:$RUN/control upgrade";
 
+/// The shell command on the host that kills the process that serves; another one continues.
+const KILL: &str = r#"pkill -KILL -P "$(cat "$RUN/server.pid")""#;
+
 const DEFAULT: Script = Script {
     name: "",
     file: "",
@@ -460,6 +463,15 @@ pub(super) const SCRIPTS: &[Script] = &[
             "virtiofs",
             "virtiofs-4q",
         ],
+        ..DEFAULT
+    },
+    Script {
+        name: "crash",
+        file: "restart.py",
+        quick: &[("KILLS", "3"), ("KILL", KILL)],
+        full: &[("KILLS", "50"), ("KILL", KILL)],
+        setup: Setup::Controlled,
+        mounts: &["virtiofs", "virtiofs-4q"],
         ..DEFAULT
     },
     Script {

@@ -55,7 +55,8 @@ pub(super) enum Setup {
     /// The same over virtiofs, with a control socket at `{run}/control`.
     Control,
     /// A guest with the share, without a name, whose server has a control socket at
-    /// `{run}/control`. Its lease time is [`LEASE_TIME`] seconds.
+    /// `{run}/control`. Its process ID is in `{run}/server.pid`, its lease time is [`LEASE_TIME`]
+    /// seconds.
     Controlled,
 }
 
@@ -235,8 +236,10 @@ impl Setup {
                 scene.server_commands = vec![serve("share={share}", &addresses, mount)];
             }
             Self::Controlled => {
-                scene.server_commands[0] += " --control unix:{run}/control";
-                scene.server_commands[0] += &lease_option(mount);
+                let command = &scene.server_commands[0];
+                let lease = lease_option(mount);
+                scene.server_commands[0] =
+                    format!("{WITH_PID} {command} --control unix:{{run}}/control{lease}");
             }
             Self::Reset => qemu.extend(["-action", "reboot=reset"].map(String::from)),
         }
@@ -302,6 +305,9 @@ fn lease_option(mount: &MountConfig) -> String {
 
 /// A shell command that restarts its argument whenever it is killed; on SIGTERM it stops it.
 const RESTART: &str = r#"sh -c 'trap "kill \$!; wait \$!; exit \$?" TERM; while "$@" & echo $! >{run}/server.pid; do wait $!; [ $? = 137 ] || exit 1; done' again"#;
+
+/// A shell command that executes its arguments, and writes their process ID to a file.
+const WITH_PID: &str = r#"sh -c 'echo $$ >{run}/server.pid && exec "$@"' sh"#;
 
 /// The address that clients of [`Setup::Takeover`] use.
 const SERVICE: &str = "10.0.2.3";

@@ -548,16 +548,19 @@ fn a_request_that_was_put_back_is_popped_first_after_the_next_start() {
     running.push_used(second);
     running.put_back(first);
     assert!(running.pop(&|_| None).expect("not broken").is_none());
-    let heads = running.take_put_back();
-    assert_eq!(heads, [0]);
+    let unanswered = |head| Unanswered {
+        head,
+        is_repeated: false,
+    };
+    assert_eq!(running.take_put_back(), [unanswered(0)]);
 
-    let start = |base: u16, heads: Vec<u16>| {
+    let start = |base: u16, heads: &[u16]| {
         let again = started_again(&memory, &running);
         again.inner().queue.set_next_avail(base);
-        again.set_put_back(heads);
+        again.set_put_back(heads.iter().copied().map(unanswered).collect());
         again
     };
-    let again = start(2, heads.clone());
+    let again = start(2, &[0]);
     assert!(again.wait(false).expect("not broken"));
     let mut exchange = pop(&again);
     assert_eq!(text(&mut exchange), b"one");
@@ -565,7 +568,7 @@ fn a_request_that_was_put_back_is_popped_first_after_the_next_start() {
     again.push_used(exchange);
     assert!(again.wait(false).is_err(), "no more");
     // The guest waits for no more requests, or for others.
-    for (base, heads) in [(2, heads), (2, vec![99]), (1, vec![0, 0])] {
+    for (base, heads) in [(2, &[0][..]), (2, &[99]), (1, &[0, 0])] {
         assert!(start(base, heads).take_put_back().is_empty());
     }
 }
@@ -587,11 +590,11 @@ fn requests_of_a_process_that_has_ended_are_popped_again_in_order() {
         let file = file.try_clone().expect("a descriptor");
         let records = Arc::new(InFlightMemory::map(file, dimensions).expect("mapped"));
         let used = running.inner().queue.next_used();
-        let opened = InFlight::of_queue(records, 0, 16, used);
-        let (records, recovered) = opened.expect("a queue");
-        running.set_records(records);
+        let mut records = InFlight::of_queue(records, 0, 16).expect("a queue");
+        let recovered = records.recover(used);
         running.inner().queue.set_next_avail(recovered.next_avail);
-        running.set_put_back(recovered.heads);
+        running.set_put_back(recovered.unanswered());
+        running.set_records(records);
     };
     let requests = [0, 1, 2].map(|number| (at(number), 3, 0, 0));
     let first = running(&memory, &requests);

@@ -6,13 +6,16 @@
 //!     bit 0: the monitor has requested the features
 //!     bit 1: offset u64, size u64 of the dirty log
 //!     bit 2: queues u16, size u16 of the records of requests in flight
+//!     bit 3: it is a kept device, whose queues were not stopped: the positions of those that run,
+//!         and their requests without a reply, are in the records
 //! count u32 | regions: guest address u64, monitor's address u64, size u64, file offset u64
 //! count u32 | queues: size u16, next available index u16, bits u8, and
 //!     bit 0: descriptor table u64, available ring u64, used ring u64, at the monitor's addresses
 //!     bit 1: guest address u64 of the used ring for the dirty log
 //!     bit 2: it has a kick event; bit 3: it has a call event
 //!     bit 4: it is enabled; bit 5: it runs
-//!     count u16 | requests that were put back: head descriptors u16
+//!     count u16 | requests that were put back: head descriptors u16, with bit 15 if the request
+//!         may have been begun before the queue ran the last time
 //! "end\n"
 //! ```
 //! Numbers are little-endian. *features* are those of the device, and *acked features* those of the
@@ -27,7 +30,7 @@ use std::io::{self, ErrorKind};
 
 use wire::StreamReader;
 
-use crate::in_flight::Dimensions;
+use crate::in_flight::{Dimensions, Unanswered};
 
 use super::{Addresses, MAX_QUEUE_SIZE, MAX_REGIONS};
 
@@ -39,6 +42,10 @@ const END: &[u8; 4] = b"end\n";
 const REQUESTED: u8 = 1;
 const LOG: u8 = 1 << 1;
 const IN_FLIGHT: u8 = 1 << 2;
+const KEPT: u8 = 1 << 3;
+
+/// The bit of a request that is repeated.
+const REPEATED: u16 = 1 << 15;
 
 /// Bits of a queue.
 const ADDRESSES: u8 = 1;
@@ -48,7 +55,7 @@ const CALL: u8 = 1 << 3;
 const ENABLED: u8 = 1 << 4;
 const RUNS: u8 = 1 << 5;
 
-/// The state of a suspended device, without its descriptors.
+/// The state of a suspended or kept device, without its descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SavedDevice {
     /// The features of the device.
@@ -62,6 +69,8 @@ pub(super) struct SavedDevice {
     pub(super) log: Option<(u64, u64)>,
     /// The records of requests in flight.
     pub(super) in_flight: Option<Dimensions>,
+    /// Whether it is kept: the positions of queues that run are in the records, which exist.
+    pub(super) is_kept: bool,
     pub(super) regions: Vec<SavedRegion>,
     pub(super) queues: Vec<SavedQueue>,
 }
@@ -75,7 +84,7 @@ pub(super) struct SavedRegion {
     pub(super) offset: u64,
 }
 
-/// A queue, stopped.
+/// A queue, stopped, or of a kept device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SavedQueue {
     pub(super) size: u16,
@@ -88,8 +97,8 @@ pub(super) struct SavedQueue {
     pub(super) enabled: bool,
     /// Whether it ran until the device was suspended.
     pub(super) runs: bool,
-    /// The head descriptors of requests that were put back.
-    pub(super) put_back: Vec<u16>,
+    /// The requests that were put back.
+    pub(super) put_back: Vec<Unanswered>,
 }
 
 impl SavedDevice {
@@ -116,6 +125,7 @@ impl SavedDevice {
             (REQUESTED, self.features_requested),
             (LOG, self.log.is_some()),
             (IN_FLIGHT, self.in_flight.is_some()),
+            (KEPT, self.is_kept),
         ]);
         if let Some((offset, size)) = self.log {
             to.u64(offset);
@@ -164,7 +174,7 @@ impl SavedDevice {
             acked_protocol_features: from.0.u64()?,
             ..SavedDevice::default()
         };
-        let bits = from.bits(REQUESTED | LOG | IN_FLIGHT)?;
+        let bits = from.bits(REQUESTED | LOG | IN_FLIGHT | KEPT)?;
         device.features_requested = bits & REQUESTED != 0;
         if bits & LOG != 0 {
             device.log = Some((from.0.u64()?, from.0.u64()?));
@@ -174,6 +184,10 @@ impl SavedDevice {
             let dimensions = Dimensions::checked(queues, size, most);
             let expected = || invalid("records of requests of this device");
             device.in_flight = Some(dimensions.ok_or_else(expected)?);
+        }
+        device.is_kept = bits & KEPT != 0;
+        if device.is_kept && device.in_flight.is_none() {
+            return Err(invalid("records of requests of a kept device"));
         }
         for _ in 0..from.count(MAX_REGIONS, "regions")? {
             device.regions.push(SavedRegion {
@@ -217,7 +231,9 @@ impl Writer {
             self.u64(address);
         }
         self.u16(queue.put_back.len() as u16);
-        queue.put_back.iter().for_each(|&head| self.u16(head));
+        for &Unanswered { head, is_repeated } in &queue.put_back {
+            self.u16(head | if is_repeated { REPEATED } else { 0 });
+        }
     }
 
     fn bits<const COUNT: usize>(&mut self, bits: [(u8, bool); COUNT]) {
@@ -264,8 +280,12 @@ impl Reader<'_> {
         if count > MAX_QUEUE_SIZE {
             return Err(invalid("fewer requests that were put back"));
         }
+        let request = |bits: u16| Unanswered {
+            head: bits & !REPEATED,
+            is_repeated: bits & REPEATED != 0,
+        };
         let put_back: Vec<_> = (0..count)
-            .map(|_| self.0.u16())
+            .map(|_| self.0.u16().map(request))
             .collect::<io::Result<_>>()?;
         Ok(SavedQueue {
             size,
@@ -316,6 +336,7 @@ mod tests {
             features_requested: true,
             log: Some((4096, 512)),
             in_flight: None,
+            is_kept: false,
             regions: vec![SavedRegion {
                 guest: 0x1000,
                 monitor: 0x5000,
@@ -336,7 +357,16 @@ mod tests {
                     has_call: true,
                     enabled: true,
                     runs: true,
-                    put_back: vec![3, 258],
+                    put_back: vec![
+                        Unanswered {
+                            head: 3,
+                            is_repeated: false,
+                        },
+                        Unanswered {
+                            head: 258,
+                            is_repeated: true,
+                        },
+                    ],
                 },
                 SavedQueue::default(),
             ],
@@ -358,7 +388,7 @@ mod tests {
             b"\x02\0\0\0",
             b"\0\x01\x07\0\x3f",
             b"\0\x50\0\0\0\0\0\0\0\x60\0\0\0\0\0\0\0\x68\0\0\0\0\0\0",
-            b"\0\x28\0\0\0\0\0\0\x02\0\x03\0\x02\x01",
+            b"\0\x28\0\0\0\0\0\0\x02\0\x03\0\x02\x81",
             b"\0\0\0\0\0\0\0",
             b"end\n",
         ]
@@ -387,6 +417,13 @@ mod tests {
             saved
         );
         assert_eq!(saved.descriptors(), 6);
+        let kept = |saved| SavedDevice {
+            is_kept: true,
+            ..saved
+        };
+        let parse = |saved: &SavedDevice| SavedDevice::parse(&saved.encode(), 2);
+        assert_eq!(parse(&kept(saved.clone())).expect("whole"), kept(saved));
+        parse(&kept(device())).expect_err("it has no records");
         for (queues, size) in [(3, 256), (0, 256), (2, 0), (2, 1025)] {
             let parsed = SavedDevice::parse(&with(queues, size).encode(), 2);
             parsed.expect_err("refused");
@@ -419,7 +456,7 @@ mod tests {
             (0, &b"barge-fs"[..]),
             (8, b"\x02\0\0\0"),
             // Bits of the device, and of a queue.
-            (36, b"\x04"),
+            (36, b"\x10"),
             (QUEUE + 4, b"\x7f"),
             (REGIONS, b"\xfe\x01\0\0"),
             (REGIONS, b"\xff\xff\xff\xff"),

@@ -15,8 +15,9 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 
 use super::format::{SavedDevice, SavedQueue, SavedRegion, invalid};
+use super::keep::Kept;
 use super::replay::{self, Negotiation};
-use super::{Control, Device, DeviceConfig, QueueSetup, ServeRing, queue};
+use super::{Control, Device, DeviceConfig, DeviceKeeper, QueueSetup, ServeRing, queue};
 use crate::dirty_log::DirtyLog;
 use crate::features::EVENT_IDX;
 use crate::in_flight::InFlightMemory;
@@ -57,6 +58,7 @@ impl Device {
         }
         let socket = self.socket.try_clone()?;
         let (saved, mut descriptors) = self.control().suspend()?;
+        self.forget();
         self.ended = true;
         descriptors.insert(0, socket.into());
         Ok(SuspendedDevice {
@@ -67,7 +69,8 @@ impl Device {
 
     /// Continues a suspended device, whose queues start at once if they ran. `config` must have at
     /// least as many queues and features as that of the suspended device. `migration` is as in
-    /// [`Device::with_state`].
+    /// [`Device::with_state`], and `keeper` as in [`Device::with_keeper`]: a device that was kept
+    /// needs one.
     ///
     /// Trusts none of the parts: numbers are bounded, addresses and files are checked as those in
     /// the monitor's messages.
@@ -82,6 +85,7 @@ impl Device {
         config: DeviceConfig,
         drive: Arc<ServeRing>,
         migration: Option<Arc<dyn DeviceState>>,
+        keeper: Option<Arc<dyn DeviceKeeper>>,
     ) -> io::Result<Device> {
         let saved = SavedDevice::parse(&suspended.state, config.queues)?;
         let (expected, got) = (saved.descriptors(), suspended.descriptors.len());
@@ -103,12 +107,19 @@ impl Device {
             }
             None => None,
         };
-        let in_flight = match saved.in_flight {
+        let mut in_flight = match saved.in_flight {
             Some(dimensions) => {
                 let memory = InFlightMemory::map(next()?.into(), dimensions)?;
                 Some(Arc::new(memory))
             }
             None => None,
+        };
+        let own = in_flight.take_if(|_| saved.is_kept);
+        let kept = match (keeper, own) {
+            (Some(keeper), Some(in_flight)) => Some(Kept { keeper, in_flight }),
+            (Some(keeper), None) => Some(Kept::new(keeper, config.queues)?),
+            (None, None) => None,
+            (None, Some(_)) => return Err(invalid("a device that was not kept")),
         };
         let queues = saved.queues.iter().map(|queue| {
             let mut event = |exists: bool| exists.then(&mut next).transpose();
@@ -131,7 +142,7 @@ impl Device {
             protocol_features: saved.acked_protocol_features,
         };
         let control = Control::new(name, config, drive, migration);
-        let device = Device::with(socket, control, |control, socket| {
+        let mut device = Device::with(socket, control, |control, socket| {
             replay::handler(control, socket, &negotiation)
         })?;
         let mut control = device.control();
@@ -140,12 +151,15 @@ impl Device {
         }
         control.features = saved.features;
         control.memory = Arc::new(memory);
-        (control.log, control.in_flight) = (log, in_flight);
+        (control.log, control.in_flight, control.kept) = (log, in_flight, kept);
         for (slot, queue) in control.queues.iter_mut().zip(queues) {
             *slot = queue;
         }
+        control.recovers = saved.is_kept;
         control.start_again(&saved.queues)?;
+        control.recovers = false;
         drop(control);
+        device.keep();
         Ok(device)
     }
 }
@@ -154,20 +168,35 @@ impl Control {
     /// Stops all queues, and returns the state and the descriptors, except the socket. After an
     /// error nothing has changed.
     fn suspend(&mut self) -> io::Result<(SavedDevice, Vec<OwnedFd>)> {
-        if self.transfer.is_some() || self.saved {
-            let why = "the device is being migrated";
-            return Err(io::Error::new(ErrorKind::ResourceBusy, why));
-        }
         for slot in &self.queues {
             if slot.running.is_some() {
                 self.check_restart(slot)?;
             }
+        }
+        let (mut saved, descriptors) = self.describe(false)?;
+        for (slot, queue) in self.queues.iter_mut().zip(&mut saved.queues) {
+            slot.stop(true);
+            queue.next_avail = slot.next_avail;
+            queue.put_back = std::mem::take(&mut slot.put_back);
+            (slot.kick, slot.call) = (None, None);
+        }
+        Ok((saved, descriptors))
+    }
+
+    /// Returns the state and duplicates of the descriptors, except the socket. The positions of
+    /// queues that run are not in it, but if the device `is_kept` its records are. Returns
+    /// `ResourceBusy` during a migration.
+    pub(super) fn describe(&self, is_kept: bool) -> io::Result<(SavedDevice, Vec<OwnedFd>)> {
+        if self.transfer.is_some() || self.saved {
+            let why = "the device is being migrated";
+            return Err(io::Error::new(ErrorKind::ResourceBusy, why));
         }
         let mut saved = SavedDevice {
             features: self.features,
             acked_features: self.acked_features,
             acked_protocol_features: self.acked_protocol_features,
             features_requested: self.features_requested,
+            is_kept,
             ..SavedDevice::default()
         };
         let mut descriptors = Vec::new();
@@ -184,14 +213,20 @@ impl Control {
             descriptors.push(file.try_clone()?.into());
             saved.log = Some((offset, size));
         }
-        if let Some(memory) = &self.in_flight {
+        let records = match &self.kept {
+            Some(kept) if is_kept => Some(&kept.in_flight),
+            _ => self.in_flight.as_ref(),
+        };
+        if let Some(memory) = records {
             descriptors.push(memory.file().try_clone()?.into());
             saved.in_flight = Some(memory.dimensions());
         }
-        for slot in &mut self.queues {
-            let runs = slot.running.is_some();
-            slot.stop(true);
-            let (kick, call) = (slot.kick.take(), slot.call.take());
+        for slot in &self.queues {
+            let call = match &slot.running {
+                Some((running, _)) => running.call()?,
+                None => slot.call.as_ref().map(OwnedFd::try_clone).transpose()?,
+            };
+            let kick = slot.kick.as_ref().map(OwnedFd::try_clone).transpose()?;
             saved.queues.push(SavedQueue {
                 size: slot.size,
                 next_avail: slot.next_avail,
@@ -200,8 +235,8 @@ impl Control {
                 has_kick: kick.is_some(),
                 has_call: call.is_some(),
                 enabled: slot.enabled,
-                runs,
-                put_back: std::mem::take(&mut slot.put_back),
+                runs: slot.running.is_some(),
+                put_back: slot.put_back.clone(),
             });
             descriptors.extend(kick.into_iter().chain(call));
         }

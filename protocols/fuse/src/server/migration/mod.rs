@@ -548,6 +548,11 @@ impl Load<'_> {
         negotiated
             .compare_exchange(incarnation, packed, Ordering::AcqRel, Ordering::Relaxed)
             .map_err(|_| io::Error::other("the session was reset meanwhile"))?;
+        if let Some(records) = &self.session.records {
+            let root = self.session.export.fs.root(self.cx);
+            records.set_root(&*root.map_err(failed("the root"))?, self.cx);
+            records.set_negotiated(packed);
+        }
         let nodes = self.nodes.len();
         tracing::info!(client = self.session.client, nodes, "migrated");
         Ok(())
@@ -664,7 +669,7 @@ impl Load<'_> {
             lookups: state.lookups,
             generation: state.generation,
         };
-        match nodes.restore(self.incarnation, fixed.root, saved) {
+        match nodes.restore(self.cx, self.incarnation, fixed.root, saved) {
             Ok(()) => {
                 self.nodes.insert(state.nodeid, node.clone());
                 Ok(true)
@@ -697,8 +702,9 @@ impl Load<'_> {
             match opened {
                 Ok(open) => {
                     let reserved = handles.reserve(self.call.account());
-                    let stored = reserved
-                        .and_then(|slot| slot.insert(self.incarnation, state.fh, open, None));
+                    let stored = reserved.and_then(|slot| {
+                        slot.insert_recorded(self.incarnation, state.fh, open, NO_REQUEST)
+                    });
                     stored.map_err(failed("the table of open files"))?;
                 }
                 Err(errno) => {
@@ -755,9 +761,7 @@ impl Load<'_> {
                 lost.push(state.node);
                 continue;
             };
-            let lock = state.lock(open.locks.mount_locks.client);
-            let locks = &self.session.export.locks;
-            if let Err(errno) = locks.lock(&cx, open.node(), lock, false) {
+            if let Err(errno) = open.locks.mount_locks.restore(&cx, open, &state) {
                 tracing::debug!(client = self.session.client, ?state, ?errno, "not locked");
                 lost.push(state.node);
             }
@@ -773,6 +777,9 @@ impl Load<'_> {
 
 /// The largest number of an open file: more than a client opens in the life of a server.
 const MAX_HANDLE: u64 = 1 << 62;
+
+/// The number of no request.
+const NO_REQUEST: u64 = 0;
 
 /// The most locks of a client, as the lock table's.
 const MAX_LOCKS: usize = 1 << 20;

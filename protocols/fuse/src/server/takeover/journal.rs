@@ -232,6 +232,16 @@ impl Journal {
         self.has_left.store(false, Ordering::Relaxed);
     }
 
+    /// Removes all entries at the end of an incarnation: the next one has numbers of its own.
+    pub(super) fn clear_all(&self, memory: &[AtomicU64]) {
+        *self.left.lock() = Left::default();
+        self.has_left.store(false, Ordering::Relaxed);
+        let used = |&at: &usize| self.entry(memory, at)[UNIQUE].load(Ordering::Acquire) != 0;
+        (0..ENTRIES)
+            .filter(used)
+            .for_each(|at| self.clear(memory, at));
+    }
+
     fn clear(&self, memory: &[AtomicU64], at: usize) {
         let entry = self.entry(memory, at);
         entry[STATE].store(0, Ordering::Release);

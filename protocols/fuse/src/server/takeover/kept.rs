@@ -45,18 +45,19 @@ struct OpenNode {
 }
 
 impl OpenNodes {
-    /// Uses `keeper`, which has files of the nodes `kept` already.
-    pub(in super::super) fn new(keeper: Arc<dyn FileKeeper>, kept: &[u64]) -> OpenNodes {
+    /// Uses `keeper`.
+    pub(in super::super) fn new(keeper: Arc<dyn FileKeeper>) -> OpenNodes {
         let nodes = Shards::new(HashMap::default);
-        for &nodeid in kept {
-            let node = OpenNode {
-                handles: Vec::new(),
-                is_kept: true,
-            };
-            nodes.lock(&nodeid).insert(nodeid, node);
-        }
         OpenNodes {
             kept: Some(KeptNodes { keeper, nodes }),
+        }
+    }
+
+    /// Notes that the keeper has a file of this node already.
+    pub(super) fn note_kept(&self, nodeid: u64) {
+        if let Some(kept) = &self.kept {
+            let mut shard = kept.nodes.lock(&nodeid);
+            shard.entry(nodeid).or_default().is_kept = true;
         }
     }
 

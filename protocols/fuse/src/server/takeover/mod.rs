@@ -1,8 +1,9 @@
 //! Takeover: another process continues a mount whose server was killed or replaced.
 //!
-//! The client goes on with its node ids, open files, locks and unanswered requests, and sends the
-//! latter again (`FUSE_NOTIFY_RESEND`, Linux 6.9). So a session with [`Records`] writes down, in
-//! memory that outlives its process, whatever the client refers to:
+//! The client goes on with its node ids, open files, locks and unanswered requests. It sends the
+//! latter again (`FUSE_NOTIFY_RESEND`, Linux 6.9), or the transport finds them in the client's
+//! queues: see [`Resender`]. So a session with [`Records`] writes down, in memory that outlives its
+//! process, whatever the client refers to:
 //!
 //! | records | written | read by the successor |
 //! |---|---|---|
@@ -43,7 +44,7 @@ use crate::numbers::{Fattr, Flags, Notify, UNIQUE_RESEND, WRITE_CACHE};
 pub(super) use self::journal::{Attempt, Begun as BegunRequest, JournalEntry, JournaledReply};
 pub use self::kept::FileKeeper;
 pub(super) use self::kept::OpenNodes;
-pub use self::restore::TakenOver;
+pub use self::restore::{Resender, TakenOver};
 pub(super) use self::slab::Place;
 
 /// Identifies memory with records, and their format: one that differs is not taken over.
@@ -185,6 +186,26 @@ impl Records {
         self.memory[NEXT_FILE_AT].fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Returns the number that the next open file will have.
+    pub(super) fn coming_file(&self) -> u64 {
+        self.word(NEXT_FILE_AT)
+    }
+
+    /// Lets the numbers of open files continue at `next` or later.
+    pub(super) fn set_coming_file(&self, next: u64) {
+        self.memory[NEXT_FILE_AT].fetch_max(next, Ordering::Relaxed);
+    }
+
+    /// Returns the generation that the next node will have.
+    pub(super) fn coming_generation(&self) -> u32 {
+        self.word(NEXT_GENERATION_AT) as u32
+    }
+
+    /// Lets generations continue at `next`.
+    pub(super) fn set_coming_generation(&self, next: u32) {
+        self.memory[NEXT_GENERATION_AT].store(next.into(), Ordering::Relaxed);
+    }
+
     /// Returns the next generation of a node.
     pub(super) fn next_generation(&self) -> u32 {
         self.memory[NEXT_GENERATION_AT].fetch_add(1, Ordering::Relaxed) as u32
@@ -205,6 +226,8 @@ impl Records {
         self.nodes.clear(&self.memory);
         self.files.clear(&self.memory);
         self.locks.clear(&self.memory);
+        self.journal.clear_all(&self.memory);
+        self.memory[INCOMPLETE_AT].store(0, Ordering::Release);
     }
 
     /// Adds a node.
@@ -269,12 +292,17 @@ impl Records {
         self.locks.remove(&self.memory, place);
     }
 
-    /// Enters a request into the journal, if it must not be carried out twice.
-    pub(super) fn begin(&self, header: &Header, message: &[u8]) -> Result<Option<Begun>, Errno> {
+    /// Enters a request into the journal, if it must not be carried out twice. It may be there
+    /// already if it is `resent`.
+    pub(super) fn begin(
+        &self,
+        header: &Header,
+        message: &[u8],
+        resent: bool,
+    ) -> Result<Option<Begun>, Errno> {
         if !is_journaled(header.opcode, message) {
             return Ok(None);
         }
-        let resent = header.unique & UNIQUE_RESEND != 0;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.unwrap_or_default().saturating_sub(GRANULARITY);
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);

@@ -184,7 +184,14 @@ impl RequestContext<'_> {
         let Some((before, now)) = self.observe_size(open)? else {
             return Ok(None);
         };
-        let data = self.message.bytes().get(range).ok_or(Errno::EIO)?;
+        let mut data = Vec::new();
+        self.message.payload(range, &mut |payload| {
+            payload.bytes(&mut |bytes| {
+                data.extend_from_slice(bytes);
+                Ok(())
+            })?;
+            Ok(0)
+        })?;
         let written = match now.checked_sub(before) {
             Some(0) => return Ok(None),
             Some(more) => usize::try_from(more).unwrap_or(usize::MAX).min(data.len()),

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, NodeId, OpenFlags, Result};
+use vfs::{AttrMask, Call, Caller, Cx, Errno, Kind, Node, NodeId, OpenFlags, Result, Support};
 
 use super::super::Session;
 use super::super::handles::Open;
@@ -22,6 +23,15 @@ use crate::numbers::{InitFlags, ROOT_ID};
 
 /// The incarnation of a session in which no INIT was served.
 const FIRST: u64 = 0;
+
+/// The side that sends unanswered requests to a successor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resender {
+    /// The client does: the kernel of this host, at a notification ([`super::resend_message`]).
+    Client,
+    /// The transport does ([`wire::Incoming::is_repeated`]). The client notices nothing.
+    Transport,
+}
 
 /// The state that a session has taken over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,10 +90,17 @@ impl FileRecord {
 }
 
 impl Session {
+    /// Returns whether a session with records can be taken over: its tree outlives the process, and
+    /// so do the handles of its nodes.
+    pub fn can_be_taken_over(&self) -> bool {
+        self.capabilities.persistent && self.capabilities.handles == Support::Native
+    }
+
     /// Writes down the client's state in `records`, from which another process can continue the
     /// mount. Requires a tree whose handles outlive the process.
-    pub fn with_records(mut self, records: Records) -> Session {
+    pub fn with_records(mut self, records: Records, resender: Resender) -> Session {
         let records = Arc::new(records);
+        self.resender = resender;
         let fs = self.export.fs.clone();
         self.nodes.set_records(records.clone(), fs);
         self.handles.set_records(records.clone());
@@ -94,10 +111,9 @@ impl Session {
         self
     }
 
-    /// Lets `keeper` keep descriptors of open files without a name. It has those of the nodes
-    /// `kept` already, which the source has to find by their handles in [`Session::take_over`].
-    pub fn with_keeper(mut self, keeper: Arc<dyn FileKeeper>, kept: &[u64]) -> Session {
-        self.handles.open_nodes = OpenNodes::new(keeper, kept);
+    /// Lets `keeper` keep descriptors of open files without a name.
+    pub fn with_keeper(mut self, keeper: Arc<dyn FileKeeper>) -> Session {
+        self.handles.open_nodes = OpenNodes::new(keeper);
         self
     }
 
@@ -127,17 +143,27 @@ impl Session {
     fn agreed_to_continue(&self, records: &Records) -> Option<Negotiated> {
         let agreed = Negotiated::unpack(records.negotiated())?;
         let is_granted = (agreed.flags - self.grants()).is_empty();
-        let continues = agreed.has(InitFlags::HAS_RESEND) && is_granted;
-        (continues && !records.is_incomplete()).then_some(agreed)
+        let resends = match self.resender {
+            Resender::Client => agreed.has(InitFlags::HAS_RESEND),
+            Resender::Transport => true,
+        };
+        (resends && is_granted && !records.is_incomplete()).then_some(agreed)
     }
 
-    /// Continues the mount that the records describe, before any request is served. Returns `None`
-    /// if they do not permit it: no INIT was served, the client sends no request again, something
-    /// is not in them, or they are those of another tree.
-    pub fn take_over(&self) -> Result<Option<TakenOver>> {
+    /// Continues the mount that the records describe, before any request is served. `kept` are the
+    /// descriptors that the [keeper](Session::with_keeper) has, in any order.
+    ///
+    /// Returns `None` if the records do not permit it: no INIT was served, the client sends no
+    /// request again, something is not in them, or they are those of another tree. Where the
+    /// transport sends requests again, a session without INIT is continued as a new one.
+    pub fn take_over(&self, kept: &[OwnedFd]) -> Result<Option<TakenOver>> {
         let Some(records) = &self.records else {
             return Ok(None);
         };
+        if self.resender == Resender::Transport && records.negotiated() == 0 {
+            records.clear();
+            return Ok(Some(TakenOver::default()));
+        }
         let Some(agreed) = self.agreed_to_continue(records) else {
             return Ok(None);
         };
@@ -154,6 +180,9 @@ impl Session {
         self.nodes.set_root(FIRST, root, attr.device)?;
         self.negotiated.store(agreed.pack(), Ordering::Release);
         self.restore_nodes(records)?;
+        let found = kept.iter().filter_map(|file| self.adopt(file));
+        // Their handles lead to them as long as these live.
+        let _found: Vec<_> = found.collect();
         let mut taken = TakenOver::default();
         let files = self.restore_files(&cx, records, agreed, &mut taken);
         self.restore_locks(records, files, &mut taken);
@@ -162,6 +191,18 @@ impl Session {
         taken.nodes = self.nodes.count();
         taken.files = self.handles.count();
         Ok(Some(taken))
+    }
+
+    /// Returns the node of a file that is kept.
+    fn adopt(&self, file: &OwnedFd) -> Option<Arc<dyn Node>> {
+        let adopted = self.export.fs.adopt(file.as_fd());
+        let adopted = adopted.inspect_err(|errno| {
+            tracing::warn!(client = self.client, "an open file is lost: {errno}");
+        });
+        let node = adopted.ok()?;
+        let nodeid = self.nodes.nodeid_of(node.id());
+        self.handles.open_nodes.note_kept(nodeid);
+        Some(node)
     }
 
     fn restore_nodes(&self, records: &Records) -> Result<()> {
@@ -249,6 +290,7 @@ impl Session {
         mut files: HashMap<NodeId, Vec<u64>>,
         taken: &mut TakenOver,
     ) {
+        let call = Call::detached();
         for (place, words) in records.locks.all::<LOCK_WORDS>(&records.memory) {
             let lock = LockRecord::decode(&words);
             if let Some(lock) = lock
@@ -259,7 +301,9 @@ impl Session {
                 // The locks end with the last of the files.
                 opens.iter().for_each(|open| open.locks.record_request());
                 let locks = self.mount_locks();
-                match opens.first().is_some_and(|open| locks.restore(open, &lock)) {
+                let cx = Cx::new(&Caller::ROOT, &call);
+                let restored = |open: &Arc<Open>| locks.restore(&cx, open, &lock).is_ok();
+                match opens.first().is_some_and(restored) {
                     true => taken.locks += 1,
                     false => {
                         tracing::warn!(node = lock.node, "a lock is lost: others have locked it");

@@ -21,6 +21,7 @@ struct Host {
     dir: tempfile::TempDir,
     fs: Arc<dyn FileSystem>,
     memory: OwnedFd,
+    resender: Resender,
 }
 
 /// The state of a request when its process ends.
@@ -39,7 +40,13 @@ impl Host {
         let dir = tempfile::tempdir().expect("a directory");
         let fs = HostDir::open(dir.path(), hostdir::Options::default()).expect("opened");
         let memory = shared_memory::create("test", Records::WORDS).expect("memory");
-        Host { dir, fs, memory }
+        let resender = Resender::Client;
+        Host {
+            dir,
+            fs,
+            memory,
+            resender,
+        }
     }
 
     fn memory(&self) -> SharedMemory {
@@ -51,23 +58,20 @@ impl Host {
         let records = Records::new(Box::new(self.memory()), [7; 32]).expect("records");
         let export = Arc::new(Export::new("", self.fs.clone()));
         let server = Server::new(export, Options::default());
-        server.session().with_records(records)
+        server.session().with_records(records, self.resender)
     }
 
     /// Returns the session of a new mount.
     fn first(&self) -> Session {
         let session = self.session();
-        let mut init = [0; 64];
-        (init[0], init[4]) = (7, 45);
-        init[12..20].fill(0xff);
-        assert_eq!(ask(&session, 26, 2, 0, &init).0, 0);
+        init(&session);
         session
     }
 
     /// Returns the session that continues the mount.
     fn next(&self) -> (Session, TakenOver) {
         let session = self.session();
-        let taken = session.take_over().expect("no error");
+        let taken = session.take_over(&[]).expect("no error");
         (session, taken.expect("it is permitted"))
     }
 
@@ -103,10 +107,28 @@ impl Host {
     }
 }
 
-/// Sends a request. Returns the error of the reply and its arguments.
+fn init(session: &Session) {
+    let mut init = [0; 64];
+    (init[0], init[4]) = (7, 45);
+    init[12..20].fill(0xff);
+    assert_eq!(ask(session, 26, 2, 0, &init).0, 0);
+}
+
+/// Sends a request. Returns the error of the reply and its arguments. If the transport sends it
+/// again, it has its old number.
 fn ask(session: &Session, opcode: u32, unique: u64, node: u64, args: &[u8]) -> (i32, Vec<u8>) {
+    let (unique, is_repeated) = match session.resender {
+        Resender::Client => (unique, false),
+        Resender::Transport => (unique & !UNIQUE_RESEND, unique & UNIQUE_RESEND != 0),
+    };
     let message = message(opcode, unique, node, args);
-    let queued = Message::with_separate_payload(&message, message.len());
+    let together = match opcode {
+        // As in a virtqueue.
+        16 => crate::message::WRITE_HEAD,
+        _ => message.len(),
+    };
+    let queued = Message::with_separate_payload(&message, together);
+    let queued = queued.repeated(is_repeated);
     let served = session::serve(session, &Call::detached(), Patience::Full, &queued, 1 << 16);
     let (outcome, reply) = served.expect("well-formed");
     assert_eq!(outcome, ServeOutcome::Done);
@@ -143,8 +165,23 @@ fn words(numbers: &[u32], text: &[u8]) -> Vec<u8> {
 /// Sends a request whose process ends in the state `end`, and again to the successor. Both have to
 /// succeed, and the tree has to be as after one request.
 fn check(what: &str, end: End, opcode: u32, args: &dyn Fn(&Session) -> Vec<u8>) {
+    for resender in [Resender::Client, Resender::Transport] {
+        check_with(resender, what, end, opcode, args);
+    }
+}
+
+fn check_with(
+    resender: Resender,
+    what: &str,
+    end: End,
+    opcode: u32,
+    args: &dyn Fn(&Session) -> Vec<u8>,
+) {
     let prepare = || {
-        let host = Host::new();
+        let host = Host {
+            resender,
+            ..Host::new()
+        };
         let (dir, write) = (host.dir.path(), |name: &str, text: &str| {
             fs::write(host.dir.path().join(name), text).expect("written");
         });
@@ -171,7 +208,7 @@ fn check(what: &str, end: End, opcode: u32, args: &dyn Fn(&Session) -> Vec<u8>) 
             let message = message(opcode, 100, ROOT_ID, &args);
             let header = Header::decode(&message).expect("whole");
             let records = session.records.as_ref().expect("records");
-            assert!(records.begin(&header, &message).expect("room").is_some());
+            assert!(records.begin(&header, &message, false).expect("room").is_some());
         }
     }
     // Killed: it closes and releases nothing.
@@ -259,7 +296,7 @@ fn an_object_of_others_is_not_taken_for_ones_own() {
     let message = message(9, 100, ROOT_ID, &args);
     let header = Header::decode(&message).expect("whole");
     let records = session.records.as_ref().expect("records");
-    assert!(records.begin(&header, &message).expect("room").is_some());
+    assert!(records.begin(&header, &message, false).expect("room").is_some());
     std::mem::forget(session);
     let (next, _) = host.next();
     let (error, _) = ask(&next, 9, 100 | UNIQUE_RESEND, ROOT_ID, &args);
@@ -352,13 +389,106 @@ fn nodes_files_and_locks_are_taken_over() {
 }
 
 #[test]
+fn a_forget_that_is_sent_again_takes_no_look_up() {
+    let host = Host {
+        resender: Resender::Transport,
+        ..Host::new()
+    };
+    fs::write(host.dir.path().join("a"), "").expect("written");
+    let session = host.first();
+    let a = look_up(&session, b"a");
+    look_up(&session, b"a");
+    let forget = |session: &Session, opcode, args: &[u8], is_repeated| {
+        let message = message(opcode, 210, a, args);
+        let queued = Message::with_separate_payload(&message, message.len());
+        let (call, queued) = (Call::detached(), queued.repeated(is_repeated));
+        session::serve(session, &call, Patience::Full, &queued, 0).expect("well-formed");
+    };
+    let batch = [&words(&[1, 0], b"")[..], &[a, 1].map(u64::to_le_bytes).concat()].concat();
+    forget(&session, 2, &1u64.to_le_bytes(), false);
+    std::mem::forget(session);
+    let (next, _) = host.next();
+    forget(&next, 2, &1u64.to_le_bytes(), true);
+    forget(&next, 42, &batch, true);
+    assert_eq!(next.stats().nodes, 2, "the client uses it");
+    forget(&next, 42, &batch, false);
+    assert_eq!(next.stats().nodes, 1);
+}
+
+#[test]
+fn a_session_that_was_migrated_is_taken_over() {
+    let host = Host {
+        resender: Resender::Transport,
+        ..Host::new()
+    };
+    fs::write(host.dir.path().join("a"), "first").expect("written");
+    let session = host.first();
+    let (a, fh) = (look_up(&session, b"a"), open(&session, b"a", 2));
+    let lock = [
+        &fh.to_le_bytes()[..],
+        &[7u64, 0, 9].map(u64::to_le_bytes).concat(),
+        &words(&[1, 1, 0, 0], b""),
+    ]
+    .concat();
+    assert_eq!(ask(&session, 32, 200, a, &lock).0, 0);
+    let call = Call::detached();
+    let saved = session.save_for_successor(&call).expect("saved");
+    drop(session);
+    // The successor has records of its own.
+    let host = Host {
+        memory: shared_memory::create("test", Records::WORDS).expect("memory"),
+        ..host
+    };
+    let upgraded = host.session();
+    upgraded.load_as_successor(&call, &saved).expect("loaded");
+    std::mem::forget(upgraded);
+    let (next, taken) = host.next();
+    let expected = TakenOver {
+        nodes: 2,
+        files: 1,
+        lost: 0,
+        locks: 1,
+    };
+    assert_eq!(taken, expected);
+    let read = [&fh.to_le_bytes()[..], &[0; 8], &words(&[9, 0, 0, 0, 0, 0], b"")].concat();
+    assert_eq!(ask(&next, 15, 204, a, &read), (0, b"first".to_vec()));
+    assert!(open(&next, b"a", 0) > fh, "numbers are not reused");
+}
+
+#[test]
+fn a_client_that_begins_anew_has_no_requests_of_before() {
+    let host = Host {
+        resender: Resender::Transport,
+        ..Host::new()
+    };
+    let session = host.first();
+    let mkdir = words(&[0o755, 0], b"n\0");
+    assert_eq!(ask(&session, 9, 100, ROOT_ID, &mkdir).0, 0);
+    session.records.as_ref().expect("records").set_incomplete();
+    // Its machine was reset, and numbers begin again.
+    init(&session);
+    std::mem::forget(session);
+    let (next, taken) = host.next();
+    assert_eq!(taken.nodes, 1);
+    let (error, _) = ask(&next, 9, 100 | UNIQUE_RESEND, ROOT_ID, &mkdir);
+    assert_eq!(error, i32::from(Errno::EEXIST.raw()));
+    // Or it has not mounted yet.
+    assert_eq!(ask(&next, 38, 102, 0, b"").0, 0);
+    std::mem::forget(next);
+    let (next, taken) = host.next();
+    assert_eq!(taken, TakenOver::default());
+    init(&next);
+    look_up(&next, b"n");
+}
+
+#[test]
 fn records_that_are_incomplete_are_not_taken_over() {
     let host = Host::new();
-    assert_eq!(host.session().take_over(), Ok(None), "no INIT");
+    assert_eq!(host.session().take_over(&[]), Ok(None), "no INIT");
     let session = host.first();
     session.records.as_ref().expect("records").set_incomplete();
     std::mem::forget(session);
-    assert_eq!(host.session().take_over(), Ok(None));
+    assert_eq!(host.session().take_over(&[]), Ok(None));
     let memory = host.memory();
     memory[FORMAT_AT].store(1, Ordering::Relaxed);
     assert!(Records::new(Box::new(memory), [7; 32]).is_none());

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Mutex;
+use std::sync::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -186,7 +186,7 @@ fn device(serve: Arc<ServeRing>) -> (Device, UnixStream) {
 }
 
 fn resume(suspended: SuspendedDevice, serve: Arc<ServeRing>) -> io::Result<Device> {
-    Device::resume(suspended, "test", config(), serve, None)
+    Device::resume(suspended, "test", config(), serve, None, None)
 }
 
 /// Runs a part of a test on its own thread, so that the test fails if it blocks.
@@ -308,6 +308,188 @@ fn is_suspended_under_load(features: u64, records: bool) {
     assert!(answered.values().all(|&times| times == 1));
     assert!(requests.put_back.load(Ordering::SeqCst) > 0);
     assert!(requests.in_flight_at_stop.load(Ordering::SeqCst) > 0);
+}
+
+/// A process that may be killed. While a thread has the lock and it lives, it is not.
+#[derive(Default)]
+struct Process(RwLock<Killed>);
+
+#[derive(Default)]
+struct Killed(bool);
+
+/// Requests that processes serve, one after another.
+#[derive(Default)]
+struct Killable {
+    /// How often each was answered.
+    answered: Mutex<HashMap<u64, u32>>,
+    /// The number of requests that wait for others in the current process.
+    waiting: AtomicU64,
+    /// The number of requests that were popped again, and whose replies were noted.
+    repeated: AtomicU64,
+    noted: AtomicU64,
+    kept: Mutex<Option<SuspendedDevice>>,
+}
+
+impl DeviceKeeper for Killable {
+    fn keep(&self, device: SuspendedDevice) {
+        *self.kept.lock().expect("free") = Some(device);
+    }
+
+    fn forget(&self) {
+        *self.kept.lock().expect("free") = None;
+    }
+
+    fn note_returned(&self, _: &[u8]) {
+        self.noted.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Killable {
+    /// Returns a function that serves rings in `process`: some requests wait for others.
+    fn serve(self: &Arc<Self>, process: &Arc<Process>) -> Arc<ServeRing> {
+        let (all, process) = (self.clone(), process.clone());
+        Arc::new(move |_, ring| -> io::Result<JoinRing> {
+            let (all, process) = (all.clone(), process.clone());
+            let thread = thread::spawn(move || all.serve_ring(&process, &*ring));
+            Ok(Box::new(move || thread.join().expect("no panic")))
+        })
+    }
+
+    /// Serves a ring until it is stopped or the process is killed.
+    fn serve_ring(&self, process: &Process, ring: &dyn Ring) {
+        let mut waiting = Vec::new();
+        loop {
+            thread::yield_now();
+            let killed = process.0.read().expect("free");
+            if killed.0 {
+                // Nobody returns these.
+                return std::mem::forget(waiting);
+            }
+            match ring.wait(false) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    continue;
+                }
+            }
+            let popped = ring.pop(&|head| Some(head.len())).expect("not broken");
+            let Some(mut exchange) = popped else {
+                continue;
+            };
+            let request = exchange.split().0;
+            if request.is_repeated() {
+                self.repeated.fetch_add(1, Ordering::SeqCst);
+            }
+            if request.bytes()[0] == WAITS && waiting.len() < Requests::WAIT {
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+                waiting.push(exchange);
+                continue;
+            }
+            self.answer(ring, exchange);
+            if let Some(exchange) = waiting.pop() {
+                self.waiting.fetch_sub(1, Ordering::SeqCst);
+                self.answer(ring, exchange);
+            }
+        }
+        waiting.into_iter().for_each(|it| self.answer(ring, it));
+    }
+
+    fn answer(&self, ring: &dyn Ring, mut exchange: Box<dyn Exchange>) {
+        let (request, reply) = exchange.split();
+        let id: [u8; 9] = *request.bytes().first_chunk().expect("a request");
+        reply.bytes(&id);
+        let number = u64::from_le_bytes(*id.last_chunk().expect("a number"));
+        let mut answered = self.answered.lock().expect("free");
+        *answered.entry(number).or_default() += 1;
+        ring.push_used(exchange);
+        ring.signal();
+    }
+}
+
+/// A device is killed under load again and again.
+#[test]
+fn each_request_is_answered_once_when_the_process_is_killed() {
+    const TIMES: u64 = 30;
+    let config = || DeviceConfig {
+        repeats_requests: false,
+        ..config()
+    };
+    ends(move || {
+        let requests = Arc::new(Killable::default());
+        let mut process = Arc::new(Process::default());
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let device = Device::new(theirs, "test", config(), requests.serve(&process));
+        let device = device.and_then(|device| device.with_keeper(requests.clone()));
+        let mut device = device.expect("a device");
+        let driver = connected(&mut device, ours, VERSION_1 | EVENT_IDX);
+        let stop = Stop::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while requests.kept.lock().expect("free").is_none() {
+                    thread::yield_now();
+                }
+                stop.set();
+            });
+            run(&mut device, &stop);
+        });
+        let (ends, numbers) = ([false; 2].map(AtomicBool::new), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let guests = driver.queues().iter().flat_map(|queue| {
+                [WAITS, 0, 0, 0].map(|kind| {
+                    let (end, numbers) = (&ends[usize::from(kind)], &numbers);
+                    let guest = scope.spawn(move || {
+                        while !end.load(Ordering::SeqCst) {
+                            request(queue, kind, numbers.fetch_add(1, Ordering::SeqCst));
+                        }
+                    });
+                    (kind, guest)
+                })
+            });
+            let guests: Vec<_> = guests.collect();
+            for _ in 0..TIMES {
+                let before = numbers.load(Ordering::SeqCst);
+                while numbers.load(Ordering::SeqCst) < before + 20 {
+                    thread::yield_now();
+                }
+                loop {
+                    let mut killed = process.0.write().expect("free");
+                    killed.0 = requests.waiting.swap(0, Ordering::SeqCst) > 0;
+                    if killed.0 {
+                        break;
+                    }
+                    drop(killed);
+                    thread::yield_now();
+                }
+                // No destructor runs.
+                std::mem::forget(device);
+                process = Arc::default();
+                let kept = requests.kept.lock().expect("free").take();
+                let kept = kept.expect("it is kept");
+                let serve = requests.serve(&process);
+                let keeper: Arc<dyn DeviceKeeper> = requests.clone();
+                let resumed = Device::resume(kept, "test", config(), serve, None, Some(keeper));
+                device = resumed.expect("resumed");
+            }
+            // The requests that wait need others.
+            let (waiting, others): (Vec<_>, Vec<_>) =
+                guests.into_iter().partition(|(kind, _)| *kind == WAITS);
+            for (end, guests) in [(WAITS, waiting), (0, others)] {
+                ends[usize::from(end)].store(true, Ordering::SeqCst);
+                for (_, guest) in guests {
+                    guest.join().expect("no panic");
+                }
+            }
+            drop(device);
+        });
+        let answered = requests.answered.lock().expect("free");
+        let sent = numbers.load(Ordering::SeqCst);
+        assert_eq!(answered.len() as u64, sent);
+        assert!(answered.values().all(|&times| times == 1));
+        assert_eq!(requests.noted.load(Ordering::SeqCst), sent);
+        assert!(requests.repeated.load(Ordering::SeqCst) >= TIMES);
+        assert!(requests.kept.lock().expect("free").is_none(), "it has ended");
+    });
 }
 
 fn is_set(stop: &Stop) -> bool {
@@ -529,7 +711,8 @@ fn a_device_that_logs_pages_continues_to_do_so() {
             .expect_err("features");
         assert_eq!(refused.kind(), ErrorKind::InvalidData, "{refused}");
         let state: Arc<dyn DeviceState> = Arc::new(Stateless);
-        let device = Device::resume(suspended, "test", config(), requests.serve(), Some(state));
+        let serve = requests.serve();
+        let device = Device::resume(suspended, "test", config(), serve, Some(state), None);
         let device = device.expect("resumed");
         assert_ne!(device.control().features & LOG_ALL, 0);
         // The same slot is used again.

@@ -1,0 +1,128 @@
+//! Devices that continue after the end of their process, by `kill -9` too.
+//!
+//! When the monitor has changed it, the device gives its keeper whatever another process needs to
+//! continue it: the connection, the guest's memory, the events of the queues, and the records of
+//! requests in flight. The queues go on meanwhile. The successor finds their positions, and the
+//! requests without a reply, in the records.
+//!
+//! A message that is being handled when the process ends may have changed half of the state, and
+//! its reply may be missing. So nothing is kept from its arrival on until it was handled, and the
+//! monitor pauses: it sends many messages when a guest starts. Nothing is kept during a migration
+//! either, in which another server may continue the device.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Device, SuspendedDevice};
+use crate::in_flight::{Dimensions, InFlightMemory};
+use crate::vhost_user::MAX_QUEUE_SIZE;
+
+/// The pause of the monitor after which its device is kept.
+const IDLE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
+
+/// A process, or a connection to one, that keeps a device for the successor of the process that
+/// serves it. Methods may be called concurrently, also while a queue is locked.
+pub trait DeviceKeeper: Send + Sync {
+    /// Keeps `device`, in place of an earlier state of it. Its parts are duplicates. When this
+    /// returns, a successor gets it, whatever happens to this process.
+    fn keep(&self, device: SuspendedDevice);
+
+    /// Drops the kept device: no successor continues it any more.
+    fn forget(&self);
+
+    /// Notes that the reply to a request, whose first bytes are `message`, is in the used ring: no
+    /// successor serves it again. Called while the queue is locked.
+    fn note_returned(&self, message: &[u8]);
+}
+
+/// The keeper of a device, and its records of requests in flight.
+#[derive(Clone)]
+pub(super) struct Kept {
+    pub(super) keeper: Arc<dyn DeviceKeeper>,
+    pub(super) in_flight: Arc<InFlightMemory>,
+}
+
+impl Kept {
+    /// Returns a keeper with new records for a device with `queues` queues.
+    pub(super) fn new(keeper: Arc<dyn DeviceKeeper>, queues: usize) -> io::Result<Kept> {
+        let queues = u16::try_from(queues).map_err(|_| ErrorKind::InvalidInput)?;
+        let dimensions = Dimensions {
+            queues,
+            size: MAX_QUEUE_SIZE,
+        };
+        let memory = InFlightMemory::create(dimensions)?;
+        Ok(Kept {
+            keeper,
+            in_flight: Arc::new(InFlightMemory::map(memory.into(), dimensions)?),
+        })
+    }
+}
+
+impl Device {
+    /// Lets `keeper` keep the device, before it runs. Returns an error if there is no memory for
+    /// records.
+    pub fn with_keeper(self, keeper: Arc<dyn DeviceKeeper>) -> io::Result<Device> {
+        let mut control = self.control();
+        control.kept = Some(Kept::new(keeper, control.queues.len())?);
+        drop(control);
+        Ok(self)
+    }
+
+    /// Gives the keeper the device, unless it has it, when the monitor has sent no message for a
+    /// while. Returns when there is a message, or `stop` is readable, if that comes first.
+    pub(super) fn keep_when_idle(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        if self.is_kept || self.control().kept.is_none() {
+            return Ok(());
+        }
+        let mut fds = [
+            PollFd::from_borrowed_fd(stop, PollFlags::IN),
+            PollFd::new(&self.socket, PollFlags::IN),
+        ];
+        let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&IDLE)))?;
+        if ready == 0 {
+            self.keep();
+        }
+        Ok(())
+    }
+
+    /// Gives the keeper the device as it is now.
+    pub(super) fn keep(&mut self) {
+        let control = self.control();
+        let Some(kept) = &control.kept else {
+            return;
+        };
+        let state = || -> io::Result<SuspendedDevice> {
+            let (saved, mut descriptors) = control.describe(true)?;
+            descriptors.insert(0, self.socket.try_clone()?.into());
+            Ok(SuspendedDevice {
+                state: saved.encode(),
+                descriptors,
+            })
+        };
+        match state() {
+            Ok(state) => kept.keeper.keep(state),
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {}
+            Err(error) => {
+                let device = &control.name;
+                tracing::warn!(device, "it ends with this process: {error}");
+            }
+        }
+        drop(control);
+        self.is_kept = true;
+    }
+
+    /// Makes the keeper forget the device.
+    pub(super) fn forget(&mut self) {
+        if std::mem::take(&mut self.is_kept)
+            && let Some(kept) = &self.control().kept
+        {
+            kept.keeper.forget();
+        }
+    }
+}
