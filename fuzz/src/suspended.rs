@@ -77,7 +77,14 @@ fn config() -> DeviceConfig {
 fn resumed(suspended: SuspendedDevice, rings: &Rings) -> io::Result<Device> {
     let (migration, keeper) = (Arc::new(Stateless), Arc::new(Stateless));
     let (config, drive) = (config(), drive(rings));
-    Device::resume(suspended, "fuzz", config, drive, Some(migration), Some(keeper))
+    Device::resume(
+        suspended,
+        "fuzz",
+        config,
+        drive,
+        Some(migration),
+        Some(keeper),
+    )
 }
 
 /// Returns a descriptor of this kind, and the other end of a connection.

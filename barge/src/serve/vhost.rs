@@ -71,7 +71,10 @@ const RECORDED: &[u8] = b"records\n";
 /// Returns the memory of the records and the open files without a name of a session whose process
 /// has crashed.
 pub(super) fn recorded(saved: &SavedState) -> Option<(&OwnedFd, &[OwnedFd])> {
-    saved.files.split_first().filter(|_| saved.bytes == RECORDED)
+    saved
+        .files
+        .split_first()
+        .filter(|_| saved.bytes == RECORDED)
 }
 
 /// Keeps the device of a guest for a process that continues after a crash.
@@ -233,7 +236,8 @@ impl DeviceSocket {
                 session: state.session.clone(),
                 records,
                 listener: name.to_owned(),
-            }) as Arc<dyn DeviceKeeper>),
+            })
+                as Arc<dyn DeviceKeeper>),
             _ => None,
         };
         Ok(Guest {

@@ -8,6 +8,7 @@ mod config;
 mod confinement;
 mod control;
 mod cosign;
+mod crash;
 mod diagnose;
 mod disk_cache;
 mod doctor;

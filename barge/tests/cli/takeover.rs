@@ -19,12 +19,12 @@ use crate::mount::{Mounted, unmount, until};
 use crate::served::has;
 
 /// Number of kills, `KILLS` in the environment.
-fn kills() -> u32 {
+pub(crate) fn kills() -> u32 {
     std::env::var("KILLS").map_or(20, |kills| kills.parse().expect("a number"))
 }
 
 /// Returns whether another process can continue a mount here.
-fn may_continue() -> bool {
+pub(crate) fn may_continue() -> bool {
     let may = geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !may {
         eprintln!("skipped: only a mount of root is continued");
@@ -33,12 +33,12 @@ fn may_continue() -> bool {
 }
 
 /// A directory and its mount.
-struct Place {
-    dir: TempDir,
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub(crate) fn new() -> Place {
         let dir = tempfile::tempdir().expect("a directory");
         for name in ["source", "at"] {
             fs::create_dir(dir.path().join(name)).expect("made");
@@ -46,11 +46,11 @@ impl Place {
         Place { dir }
     }
 
-    fn source(&self) -> PathBuf {
+    pub(crate) fn source(&self) -> PathBuf {
         self.dir.path().join("source")
     }
 
-    fn at(&self) -> PathBuf {
+    pub(crate) fn at(&self) -> PathBuf {
         self.dir.path().join("at")
     }
 
@@ -68,22 +68,28 @@ impl Place {
 
 /// Kills the process that serves and waits until another one does. Returns the id of that.
 fn kill_server(mounted: &Mounted) -> u32 {
-    let server = mounted.serving_id();
+    kill_serving(mounted.id(), || mounted.serving_id())
+}
+
+/// Kills the process that `serving_id` returns, a child of the process `id`, and waits until there
+/// is another one. Returns the id of that.
+pub(crate) fn kill_serving(id: u32, serving_id: impl Fn() -> u32) -> u32 {
+    let server = serving_id();
     let pid = Pid::from_raw(server as i32).expect("a process");
     kill_process(pid, Signal::KILL).expect("it runs");
     let mut next = server;
     until("another process serves", || {
-        next = mounted.serving_id();
-        next != server && next != mounted.id()
+        next = serving_id();
+        next != server && next != id
     });
     next
 }
 
 /// A sequence of numbers that look random.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -355,7 +361,7 @@ print(n)
 "#;
 
 /// Keeps a directory in use in many ways while `disturb` is called, and verifies all results.
-fn under_load(place: &Place, mut disturb: impl FnMut()) {
+pub(crate) fn under_load(place: &Place, mut disturb: impl FnMut()) {
     let at = place.at();
     fs::write(at.join("counter"), 0u64.to_le_bytes()).expect("written");
     let stop = AtomicBool::new(false);
@@ -461,6 +467,39 @@ fn pages_in_the_write_back_cache_are_kept_when_the_server_is_killed() {
     killed_under_load(&["-o", "writeback"]);
 }
 
+/// Writes and reads files that were removed and replaced while they were open, before and after
+/// `disturb`.
+pub(crate) fn write_removed(place: &Place, mut disturb: impl FnMut()) {
+    let open = |name: &str| {
+        let path = place.at().join(name);
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .read(true)
+            .open(path);
+        let mut file = file.expect("opened");
+        write!(file, "{name}").expect("written");
+        file
+    };
+    let (mut removed, mut replaced) = (open("removed"), open("replaced"));
+    fs::remove_file(place.at().join("removed")).expect("removed");
+    fs::write(place.at().join("other"), "other").expect("written");
+    fs::rename(place.at().join("other"), place.at().join("replaced")).expect("renamed");
+    for _ in 0..2 {
+        disturb();
+        for (file, name) in [(&mut removed, "removed"), (&mut replaced, "replaced")] {
+            write!(file, "+").expect("appended");
+            let mut bytes = vec![0; name.len()];
+            file.read_exact_at(&mut bytes, 0).expect("read");
+            assert_eq!(bytes, name.as_bytes());
+        }
+    }
+    assert_eq!(removed.metadata().expect("there").len(), 9);
+    let text = fs::read_to_string(place.at().join("replaced")).expect("read");
+    assert_eq!(text, "other");
+    drop((removed, replaced));
+}
+
 #[test]
 fn a_file_without_a_name_stays_open_when_the_server_is_killed() {
     if !may_continue() {
@@ -469,34 +508,7 @@ fn a_file_without_a_name_stays_open_when_the_server_is_killed() {
     for option in ["passthrough=auto", "passthrough=off"] {
         let place = Place::new();
         let mounted = place.mount(&["-o", option]);
-        let open = |name: &str| {
-            let path = place.at().join(name);
-            let file = File::options()
-                .create(true)
-                .append(true)
-                .read(true)
-                .open(path);
-            let mut file = file.expect("opened");
-            write!(file, "{name}").expect("written");
-            file
-        };
-        let (mut removed, mut replaced) = (open("removed"), open("replaced"));
-        fs::remove_file(place.at().join("removed")).expect("removed");
-        fs::write(place.at().join("other"), "other").expect("written");
-        fs::rename(place.at().join("other"), place.at().join("replaced")).expect("renamed");
-        for _ in 0..2 {
-            kill_server(&mounted);
-            for (file, name) in [(&mut removed, "removed"), (&mut replaced, "replaced")] {
-                write!(file, "+").expect("appended");
-                let mut bytes = vec![0; name.len()];
-                file.read_exact_at(&mut bytes, 0).expect("read");
-                assert_eq!(bytes, name.as_bytes());
-            }
-        }
-        assert_eq!(removed.metadata().expect("there").len(), 9);
-        let text = fs::read_to_string(place.at().join("replaced")).expect("read");
-        assert_eq!(text, "other");
-        drop((removed, replaced));
+        write_removed(&place, || _ = kill_server(&mounted));
         // They are kept open no longer.
         let dir = place.source();
         until("the files are gone", || {

@@ -148,7 +148,7 @@ impl Device {
     /// Does what [`Device::run`] does, while the connection has not ended.
     fn serve(&mut self, stop: BorrowedFd<'_>) -> io::Result<RunEnd> {
         loop {
-            self.keep_when_idle(stop)?;
+            self.keep_between_messages()?;
             match self.next_event(stop)? {
                 ControlEvent::Message => self.forget(),
                 ControlEvent::Padded(table) => {

@@ -52,11 +52,12 @@ struct Channel {
     thread: JoinHandle<()>,
 }
 
-/// A device, with the descriptors that have arrived.
+/// A device.
 struct KeptDevice {
+    /// All its descriptors; none if nobody can continue it.
     descriptors: Vec<KeptDescriptor>,
-    /// The number of descriptors; 0 if nobody can continue it.
-    expected: usize,
+    /// Those of its next state, as far as they have arrived, and their number.
+    next: (Vec<KeptDescriptor>, usize),
     files: KeptFiles,
     limit: KeptLimit,
 }
@@ -65,7 +66,7 @@ impl KeptDevice {
     fn new(limit: &KeptLimit) -> KeptDevice {
         KeptDevice {
             descriptors: Vec::new(),
-            expected: 0,
+            next: (Vec::new(), 0),
             files: KeptFiles::new(limit.clone()),
             limit: limit.clone(),
         }
@@ -73,15 +74,17 @@ impl KeptDevice {
 
     fn apply(&mut self, packet: Packet, passed: Option<OwnedFd>) {
         match (packet, passed) {
-            (Packet::Device(expected), _) => {
-                self.forget();
-                self.expected = expected.min(MAX_DESCRIPTORS);
+            (Packet::Device(count), _) => self.next = (Vec::new(), count.min(MAX_DESCRIPTORS)),
+            (Packet::Descriptor, fd) => {
+                let (arrived, count) = &mut self.next;
+                // Without one of them, it stays incomplete.
+                let kept = fd.and_then(|fd| self.limit.keep(fd));
+                arrived.extend(kept.filter(|_| arrived.len() < *count));
+                if arrived.len() == *count {
+                    self.descriptors = std::mem::take(arrived);
+                    *count = 0;
+                }
             }
-            (Packet::Descriptor, Some(fd)) if self.descriptors.len() < self.expected => {
-                // Without this descriptor, it stays incomplete.
-                self.descriptors.extend(self.limit.keep(fd));
-            }
-            (Packet::Descriptor, _) => {}
             (Packet::Forget, _) => self.forget(),
             (Packet::File(packet), file) => self.files.apply(&packet, file),
             (Packet::End, _) => {
@@ -93,12 +96,12 @@ impl KeptDevice {
 
     fn forget(&mut self) {
         self.descriptors.clear();
-        self.expected = 0;
+        self.next = (Vec::new(), 0);
     }
 
     /// Returns duplicates of all descriptors, or `None` if nobody can continue it.
     fn duplicates(&self) -> Option<Vec<OwnedFd>> {
-        if self.expected == 0 || self.descriptors.len() < self.expected {
+        if self.descriptors.is_empty() {
             return None;
         }
         let all = self.descriptors.iter().chain(self.files.all());
@@ -184,8 +187,11 @@ impl KeptDevices {
     /// Closes all descriptors. Returns whether there was a device.
     pub(super) fn clear(&self) -> bool {
         let devices = std::mem::take(&mut *self.devices.lock());
-        let was_kept = |channel: Channel| channel.close().lock().expected > 0;
-        devices.into_values().map(was_kept).fold(false, |all, one| all | one)
+        let was_kept = |channel: Channel| !channel.close().lock().descriptors.is_empty();
+        devices
+            .into_values()
+            .map(was_kept)
+            .fold(false, |all, one| all | one)
     }
 }
 
@@ -319,16 +325,25 @@ mod tests {
     }
 
     #[test]
-    fn a_device_whose_descriptors_have_not_all_arrived_is_not_continued() {
+    fn a_state_whose_descriptors_have_not_all_arrived_is_not_used() {
         let devices = KeptDevices::new();
+        let part = |channel: &DeviceChannel| {
+            channel.send(&Packet::Device(3), None).expect("sent");
+            for _ in 0..2 {
+                let fd = file_of("");
+                let sent = channel.send(&Packet::Descriptor, Some(fd.as_fd()));
+                sent.expect("sent");
+            }
+        };
+        part(&open(&devices));
+        assert_eq!(taken(&devices), None);
         let channel = open(&devices);
         channel.keep(&device("whole")).expect("sent");
-        channel.send(&Packet::Device(3), None).expect("sent");
-        for _ in 0..2 {
-            let fd = file_of("");
-            let sent = channel.send(&Packet::Descriptor, Some(fd.as_fd()));
-            sent.expect("sent");
-        }
+        part(&channel);
+        assert_eq!(taken(&devices), Some(vec!["whole".into()]));
+        let channel = open(&devices);
+        channel.forget();
+        part(&channel);
         assert_eq!(taken(&devices), None);
     }
 
@@ -343,6 +358,7 @@ mod tests {
         sent.expect("sent");
         let packet = Packet::Device(usize::MAX);
         channel.send(&packet, None).expect("sent");
+        // It is no connection.
         assert_eq!(taken(&devices), None);
         drop((channel, socket));
         assert!(devices.clear());

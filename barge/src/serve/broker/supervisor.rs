@@ -477,7 +477,10 @@ impl Broker {
         process: &Process,
         environment: Vec<(String, String)>,
     ) {
-        process.serving_since.lock().get_or_insert_with(Instant::now);
+        process
+            .serving_since
+            .lock()
+            .get_or_insert_with(Instant::now);
         if process.serving.swap(true, Ordering::SeqCst) || self.ready.load(Ordering::SeqCst) {
             return;
         }

@@ -6,12 +6,11 @@
 //! requests without a reply, in the records.
 //!
 //! A message that is being handled when the process ends may have changed half of the state, and
-//! its reply may be missing. So nothing is kept from its arrival on until it was handled, and the
-//! monitor pauses: it sends many messages when a guest starts. Nothing is kept during a migration
+//! its reply may be missing. So nothing is kept from its arrival on until it was handled and no
+//! other one is there: monitors send many when a guest starts. Nothing is kept during a migration
 //! either, in which another server may continue the device.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,12 +18,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Device, SuspendedDevice};
 use crate::in_flight::{Dimensions, InFlightMemory};
 use crate::vhost_user::MAX_QUEUE_SIZE;
-
-/// The pause of the monitor after which its device is kept.
-const IDLE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 5_000_000,
-};
 
 /// A process, or a connection to one, that keeps a device for the successor of the process that
 /// serves it. Methods may be called concurrently, also while a queue is locked.
@@ -74,17 +67,14 @@ impl Device {
         Ok(self)
     }
 
-    /// Gives the keeper the device, unless it has it, when the monitor has sent no message for a
-    /// while. Returns when there is a message, or `stop` is readable, if that comes first.
-    pub(super) fn keep_when_idle(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+    /// Gives the keeper the device, unless it has it already or the next message of the monitor is
+    /// there.
+    pub(super) fn keep_between_messages(&mut self) -> io::Result<()> {
         if self.is_kept || self.control().kept.is_none() {
             return Ok(());
         }
-        let mut fds = [
-            PollFd::from_borrowed_fd(stop, PollFlags::IN),
-            PollFd::new(&self.socket, PollFlags::IN),
-        ];
-        let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&IDLE)))?;
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&Timespec::default())))?;
         if ready == 0 {
             self.keep();
         }

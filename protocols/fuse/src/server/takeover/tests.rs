@@ -208,7 +208,12 @@ fn check_with(
             let message = message(opcode, 100, ROOT_ID, &args);
             let header = Header::decode(&message).expect("whole");
             let records = session.records.as_ref().expect("records");
-            assert!(records.begin(&header, &message, false).expect("room").is_some());
+            assert!(
+                records
+                    .begin(&header, &message, false)
+                    .expect("room")
+                    .is_some()
+            );
         }
     }
     // Killed: it closes and releases nothing.
@@ -296,7 +301,12 @@ fn an_object_of_others_is_not_taken_for_ones_own() {
     let message = message(9, 100, ROOT_ID, &args);
     let header = Header::decode(&message).expect("whole");
     let records = session.records.as_ref().expect("records");
-    assert!(records.begin(&header, &message, false).expect("room").is_some());
+    assert!(
+        records
+            .begin(&header, &message, false)
+            .expect("room")
+            .is_some()
+    );
     std::mem::forget(session);
     let (next, _) = host.next();
     let (error, _) = ask(&next, 9, 100 | UNIQUE_RESEND, ROOT_ID, &args);
@@ -404,7 +414,11 @@ fn a_forget_that_is_sent_again_takes_no_look_up() {
         let (call, queued) = (Call::detached(), queued.repeated(is_repeated));
         session::serve(session, &call, Patience::Full, &queued, 0).expect("well-formed");
     };
-    let batch = [&words(&[1, 0], b"")[..], &[a, 1].map(u64::to_le_bytes).concat()].concat();
+    let batch = [
+        &words(&[1, 0], b"")[..],
+        &[a, 1].map(u64::to_le_bytes).concat(),
+    ]
+    .concat();
     forget(&session, 2, &1u64.to_le_bytes(), false);
     std::mem::forget(session);
     let (next, _) = host.next();
@@ -450,7 +464,12 @@ fn a_session_that_was_migrated_is_taken_over() {
         locks: 1,
     };
     assert_eq!(taken, expected);
-    let read = [&fh.to_le_bytes()[..], &[0; 8], &words(&[9, 0, 0, 0, 0, 0], b"")].concat();
+    let read = [
+        &fh.to_le_bytes()[..],
+        &[0; 8],
+        &words(&[9, 0, 0, 0, 0, 0], b""),
+    ]
+    .concat();
     assert_eq!(ask(&next, 15, 204, a, &read), (0, b"first".to_vec()));
     assert!(open(&next, b"a", 0) > fh, "numbers are not reused");
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Mutex, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -488,7 +488,10 @@ fn each_request_is_answered_once_when_the_process_is_killed() {
         assert!(answered.values().all(|&times| times == 1));
         assert_eq!(requests.noted.load(Ordering::SeqCst), sent);
         assert!(requests.repeated.load(Ordering::SeqCst) >= TIMES);
-        assert!(requests.kept.lock().expect("free").is_none(), "it has ended");
+        assert!(
+            requests.kept.lock().expect("free").is_none(),
+            "it has ended"
+        );
     });
 }
 
