@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arbitrary::{Result, Unstructured};
-use fuse::server::{Options, Records, Server};
+use fuse::server::{Options, Records, Resender, Server};
 use hostile::guest::fuse_request;
 use memory::Memory;
 use sys::shared_memory::{self, SharedMemory};
@@ -74,11 +74,15 @@ fn play_takeover(input: &mut Unstructured<'_>) -> Result<()> {
     let memory = shared_memory::create("fuzz", Records::WORDS).expect("memory");
     let map = || SharedMemory::map(memory.as_fd(), Records::WORDS).expect("mapped");
     let tree = Memory::new(clock());
+    let resender = match input.arbitrary()? {
+        true => Resender::Client,
+        false => Resender::Transport,
+    };
     let start = || {
         let export = Arc::new(Export::new("", tree.clone()));
         let records = Records::new(Box::new(map()), [7; 32])?;
         let server = Server::new(export, Options::default());
-        Some(server.session().with_records(records))
+        Some(server.session().with_records(records, resender))
     };
     let first = start().expect("new records");
     answer(&first, 1, INIT.0, 1, &INIT.1);
@@ -106,26 +110,43 @@ fn play_takeover(input: &mut Unstructured<'_>) -> Result<()> {
     let Some(next) = start() else {
         return Ok(());
     };
-    let _ = next.take_over();
+    let _ = next.take_over(&[]);
     for number in 1.. {
         if input.is_empty() {
             break;
         }
-        let resent = u64::from(input.arbitrary::<bool>()?) << 63;
+        let is_repeated = input.arbitrary::<bool>()?;
         let (opcode, node) = (input.arbitrary::<u8>()?, input.arbitrary::<u8>()?);
         let len = usize::from(input.arbitrary::<u8>()?).min(input.len());
-        let unique = (2 * number) | resent;
-        answer(&next, unique, opcode.into(), node.into(), input.bytes(len)?);
+        let unique = match resender {
+            Resender::Client => (2 * number) | u64::from(is_repeated) << 63,
+            Resender::Transport => 2 * number,
+        };
+        let args = input.bytes(len)?;
+        let (opcode, node) = (opcode.into(), node.into());
+        answer_once(&next, (unique, is_repeated), opcode, node, args);
     }
     Ok(())
 }
 
 fn answer(session: &impl Session, unique: u64, opcode: u32, node: u64, args: &[u8]) {
+    answer_once(session, (unique, false), opcode, node, args);
+}
+
+/// Sends a request, which the transport may repeat.
+fn answer_once(
+    session: &impl Session,
+    (unique, is_repeated): (u64, bool),
+    opcode: u32,
+    node: u64,
+    args: &[u8],
+) {
     let message = fuse_request(opcode, unique, node, args);
     let len = session.frame(&message).expect("the length is right");
     assert!(len.is_none_or(|len| len <= message.len()));
     session.role(&message).expect("the header is whole");
     let queued = Message::with_separate_payload(&message, len.unwrap_or(message.len()));
+    let queued = queued.repeated(is_repeated);
     let served = session::serve(session, &Call::detached(), Patience::Full, &queued, ROOM);
     let (answer, reply) = served.expect("the header is whole");
     match answer {
