@@ -78,11 +78,10 @@ impl<H: ClientCodec> Connection<H> {
                 true => state.codec.payload_layout(input.pending()),
                 false => None,
             };
-            state = match apart {
-                Some(apart) if let Some(into) = memory_for(landings, apart) => {
-                    self.receive_direct(state, &mut input, apart, into)
-                }
-                _ => self.recv(state, &mut input, true, lands),
+            let direct = apart.and_then(|apart| Some((apart, memory_for(landings, apart)?)));
+            state = match direct {
+                Some((apart, into)) => self.receive_direct(state, &mut input, apart, into),
+                None => self.recv(state, &mut input, true, lands),
             };
             self.check_timeouts(&mut state);
             let slot = &state.slots[number];
