@@ -6,12 +6,12 @@
 //! requests without a reply, in the records.
 //!
 //! A message that is being handled when the process ends may have changed half of the state, and
-//! its reply may be missing. So nothing is kept from its arrival on until it was handled and no
-//! other one is there: monitors send many when a guest starts. Nothing is kept during a migration
-//! either, in which another server may continue the device.
+//! its reply may be missing. So the keeper forgets the device when one arrives, and gets it again
+//! when it was handled and no other one is there: monitors send many when a guest starts. It does
+//! not have the device during a migration either, in which another server may continue it.
 
 use std::io::{self, ErrorKind};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -109,10 +109,12 @@ impl Device {
 
     /// Makes the keeper forget the device.
     pub(super) fn forget(&mut self) {
-        if std::mem::take(&mut self.is_kept)
-            && let Some(kept) = &self.control().kept
-        {
-            kept.keeper.forget();
+        if std::mem::take(&mut self.is_kept) {
+            let control = self.control.lock();
+            let control = control.unwrap_or_else(PoisonError::into_inner);
+            if let Some(kept) = &control.kept {
+                kept.keeper.forget();
+            }
         }
     }
 }

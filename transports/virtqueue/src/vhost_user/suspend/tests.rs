@@ -362,7 +362,7 @@ impl Killable {
             thread::yield_now();
             let killed = process.0.read().expect("free");
             if killed.0 {
-                // Nobody returns these.
+                // These are not returned.
                 return std::mem::forget(waiting);
             }
             match ring.wait(false) {
