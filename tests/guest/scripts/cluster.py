@@ -6,7 +6,7 @@
 
 Each server and each member has a network namespace. One bridge, that of the guests, joins guests, servers and the second client (10.0.2.0/24); another one joins servers
 and members (10.0.3.0/24). The clients use the address SERVICE, which a thread for each server moves, as keepalived would: it adds the address and announces it
-when the port is open, and else removes it. A cable that is cut is a port that leaves its bridge: packets are lost without an error.
+when the port is open, and removes it a moment after it was closed. A cable that is cut is a port that leaves its bridge: packets are lost without an error.
 
 RUN/cluster is a shell script that asks. Commands print what they measured, in seconds or as JSON, or an error with status 1."""
 
@@ -159,13 +159,16 @@ class Server:
 
     def move_address(self):
         self.host.enter()
+        listens = False
         while not self.stopping:
-            listens = self.host.listens()
+            # Of a killed server the kernel closes the listening socket first. The ends of its connections need the address to reach the clients, which otherwise
+            # notice them when they send again: TCP waits longer each time, beyond the grace period. keepalived looks less often.
+            before, listens = listens, self.host.listens()
             if listens and not self.has_address:
                 run("ip", "addr", "add", f"{SERVICE}/24", "dev", "eth0")
                 self.has_address = True
                 self.announce()
-            elif self.has_address and not listens:
+            elif self.has_address and not listens and not before:
                 self.has_address, self.moves = False, self.moves + 1
                 run("ip", "addr", "del", f"{SERVICE}/24", "dev", "eth0")
             time.sleep(0.05)
