@@ -226,6 +226,11 @@ impl Source {
         self.image_options()?.disk_cache()
     }
 
+    /// Returns whether the source is an image, on this host or another server.
+    pub fn is_image(&self) -> bool {
+        self.image().is_some() || self.is_remote_image()
+    }
+
     /// Returns whether the source is an image on another server: in an object store or a registry.
     pub fn is_remote_image(&self) -> bool {
         self.image_options().is_some()

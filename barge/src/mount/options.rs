@@ -399,8 +399,9 @@ pub(super) fn resolve(
     // The next open revalidates what was written in any case.
     fuse.writers_bypass_cache = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
     let changes = directory && pages.is_none() && !overlaid;
-    // An image has all state that the kernel does not have.
-    let can_be_taken_over = (directory || image) && pages.is_none() && !overlaid;
+    // An image, here or on another server, has all state that the kernel does not have.
+    let is_image = from.tree().is_some_and(barge_client::Source::is_image);
+    let can_be_taken_over = (directory || is_image) && pages.is_none() && !overlaid;
     let notify = notify.filter(|_| changes && fuse.cache == fuse::server::Cache::Auto);
     Ok(ResolvedOptions {
         passthrough,

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
 use crate::mount::{Mounted, unmount, until};
+use crate::objects::server::Server;
 use crate::served::has;
 
 /// Number of kills, `KILLS` in the environment.
@@ -59,9 +60,8 @@ impl Place {
         Mounted::new(&[&[source.as_str()], args].concat(), &self.at())
     }
 
-    /// Mounts an image so that each read is a request.
-    fn mount_image(&self, image: &Path) -> Mounted {
-        let image = image.to_str().expect("UTF-8");
+    /// Mounts an image, of this host or at a URL, so that each read is a request.
+    fn mount_image(&self, image: &str) -> Mounted {
         Mounted::new(&[image, "--fuse", "-o", "cache=never"], &self.at())
     }
 }
@@ -547,7 +547,25 @@ fn an_image_is_read_on_when_the_server_is_killed() {
         return;
     }
     let place = Place::new();
-    let mounted = place.mount_image(&packed(place.dir.path(), 1));
+    let image = packed(place.dir.path(), 1);
+    is_read_on(&place, image.to_str().expect("UTF-8"));
+}
+
+#[test]
+fn an_image_over_http_is_read_on_when_the_server_is_killed() {
+    if !has_fuse() {
+        return;
+    }
+    let place = Place::new();
+    let image = fs::read(packed(place.dir.path(), 1)).expect("read");
+    let server = Server::new(image);
+    is_read_on(&place, &server.url());
+}
+
+/// Mounts an image of [`packed`] with ones, and reads it while the process that serves is killed
+/// again and again.
+fn is_read_on(place: &Place, image: &str) {
+    let mounted = place.mount_image(image);
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let read = || {
@@ -588,7 +606,7 @@ fn another_image_does_not_take_the_place_of_one_that_is_mounted() {
     }
     let place = Place::new();
     let (image, other) = (packed(place.dir.path(), 1), packed(place.dir.path(), 2));
-    let mounted = place.mount_image(&image);
+    let mounted = place.mount_image(image.to_str().expect("UTF-8"));
     let file = File::open(place.at().join("f")).expect("opened");
     fs::rename(&other, &image).expect("replaced");
     let server = Pid::from_raw(mounted.serving_id() as i32).expect("a process");
