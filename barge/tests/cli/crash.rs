@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use barge_client::Client;
 
 use crate::mount::{Mounted, holds_removed, unmount, until};
-use crate::served::{BARGE, ServerProcess, wait_until};
+use crate::served::{BARGE, ServerProcess, stdout_of, wait_until};
 use crate::takeover::{
     Place, Random, kill_serving, kills, may_continue, under_load, write_removed,
 };
@@ -36,11 +36,22 @@ impl Guest {
         kill_serving(self.served.id(), || self.served.serving_id())
     }
 
+    fn upgrade_server(&self) {
+        let mut command = Command::new(BARGE);
+        command.args(["ctl", "--control", &control(&self.place), "upgrade"]);
+        stdout_of(&command.output().expect("runs"));
+    }
+
     fn end(self) {
         unmount(&self.place.at());
         assert!(self.mounted.ended().success());
         assert!(self.served.stop().success());
     }
+}
+
+/// Returns the address of the control socket of the server of `place`.
+fn control(place: &Place) -> String {
+    format!("unix:{}", place.dir.path().join("control").display())
 }
 
 /// Serves the directory of `place` at a socket in it, whose URL is returned. The log is beside.
@@ -49,6 +60,7 @@ fn serve(place: &Place) -> (ServerProcess, String) {
     let mut command = Command::new(BARGE);
     command.arg("serve").arg(place.source());
     command.arg("--virtiofs").arg(path("socket"));
+    command.args(["--control", &control(place)]);
     let log = File::create(path("log")).expect("a file");
     let served = ServerProcess::run({
         command.stderr(Stdio::from(log));
@@ -58,7 +70,7 @@ fn serve(place: &Place) -> (ServerProcess, String) {
 }
 
 #[test]
-fn a_guest_notices_only_a_pause_when_the_server_is_killed() {
+fn a_guest_notices_only_pauses_when_the_server_is_killed_and_upgraded() {
     if !may_continue() {
         return;
     }
@@ -66,8 +78,11 @@ fn a_guest_notices_only_a_pause_when_the_server_is_killed() {
     let mut random = Random(7);
     let mut longest = Duration::ZERO;
     under_load(&guest.place, || {
-        for _ in 0..kills() {
+        for number in 0..kills() {
             std::thread::sleep(Duration::from_millis(300 + random.below(150)));
+            if number % 4 == 3 {
+                guest.upgrade_server();
+            }
             guest.kill_server();
             let start = Instant::now();
             fs::metadata(guest.place.at().join("counter")).expect("there");
@@ -86,15 +101,23 @@ fn a_file_without_a_name_stays_open_for_a_guest_when_the_server_is_killed() {
     if !may_continue() {
         return;
     }
-    let guest = Guest::new();
-    write_removed(&guest.place, || _ = guest.kill_server());
-    let (served, dir) = (&guest.served, guest.place.source());
-    until("the files are gone", || {
-        [served.id(), served.serving_id()]
-            .iter()
-            .all(|&process| !holds_removed(process, &dir))
-    });
-    guest.end();
+    // A process that continues after an upgrade may crash, too.
+    for upgrades in [false, true] {
+        let guest = Guest::new();
+        write_removed(&guest.place, || {
+            if upgrades {
+                guest.upgrade_server();
+            }
+            guest.kill_server();
+        });
+        let (served, dir) = (&guest.served, guest.place.source());
+        until("the files are gone", || {
+            [served.id(), served.serving_id()]
+                .iter()
+                .all(|&process| !holds_removed(process, &dir))
+        });
+        guest.end();
+    }
 }
 
 #[test]

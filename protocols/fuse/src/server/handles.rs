@@ -166,7 +166,7 @@ impl Handles {
     /// Returns the number of the next handle.
     pub(super) fn next(&self) -> u64 {
         match &self.records {
-            Some(records) => records.coming_file(),
+            Some(records) => records.peek_next_file(),
             None => self.next.load(Ordering::Relaxed),
         }
     }
@@ -174,7 +174,7 @@ impl Handles {
     /// Lets numbers continue at `next` or later.
     pub(super) fn set_next(&self, next: u64) {
         match &self.records {
-            Some(records) => records.set_coming_file(next),
+            Some(records) => records.continue_files_at(next),
             None => drop(self.next.fetch_max(next, Ordering::Relaxed)),
         }
     }

@@ -43,12 +43,7 @@ impl RequestContext<'_> {
         self.reply(&[&self.negative_entry(validity).encode()])
     }
 
-    /// A repeated FORGET may have been carried out, and must not be twice: the client would lose a
-    /// node that it uses. So such a node may stay until the end of the mount.
     pub(super) fn forget(&mut self, lookups: u64) -> Result<()> {
-        if self.message.is_repeated() {
-            return Ok(());
-        }
         let nodes = &self.session.nodes;
         nodes.forget(self.incarnation, self.header.nodeid, lookups);
         Ok(())
@@ -56,9 +51,6 @@ impl RequestContext<'_> {
 
     /// The number of complete entries limits `count`, which the client chooses.
     pub(super) fn batch_forget(&mut self, count: u32, forgets: &[u8]) -> Result<()> {
-        if self.message.is_repeated() {
-            return Ok(());
-        }
         let whole = forgets.chunks_exact(ForgetOne::SIZE).take(count as usize);
         for forget in whole.filter_map(|bytes| ForgetOne::decode(bytes).ok()) {
             let nodes = &self.session.nodes;

@@ -493,6 +493,9 @@ impl<'a> RequestContext<'a> {
             R::Open { args } => self.open(&args),
             R::Release { args } => self.release(&args),
             R::Flush { args } => self.flush(&args),
+            // It may have been carried out, and the client would lose a node that it uses. So such
+            // a node may stay until the end of the mount.
+            R::Forget { .. } | R::BatchForget { .. } if self.is_resent() => Ok(()),
             R::Forget { args } => self.forget(args.nlookup),
             R::BatchForget { args, forgets } => self.batch_forget(args.count, forgets.0),
             R::Readdir { args } => self.readdir(&args, false),

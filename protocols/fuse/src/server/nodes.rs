@@ -395,15 +395,24 @@ impl Nodes {
         past
     }
 
-    /// Returns all nodes.
+    /// Returns all nodes. Those of an earlier process that cannot be found are not among them.
     pub(super) fn snapshot(&self, incarnation: Incarnation) -> Vec<SavedNode> {
-        self.table
-            .snapshot(incarnation, |nodeid, looked| SavedNode {
+        let nodes = self.table.snapshot(incarnation, |nodeid, looked| {
+            let saved = SavedNode {
                 nodeid,
                 node: looked.node.clone(),
                 lookups: looked.lookups,
                 generation: looked.generation,
-            })
+            };
+            (saved, looked.record.filter(|_| looked.unresolved))
+        });
+        let resolved = |(mut saved, unresolved): (SavedNode, Option<RecordPlace>)| {
+            if let Some(record) = unresolved {
+                saved.node = self.resolve(incarnation, saved.nodeid, record).ok()?;
+            }
+            Some(saved)
+        };
+        nodes.into_iter().filter_map(resolved).collect()
     }
 
     /// Adds a node that the client has looked up at another server, where the root had the number
@@ -458,7 +467,7 @@ impl Nodes {
     /// Returns the next generation.
     pub(super) fn next_generation(&self) -> u32 {
         match &self.records {
-            Some((records, _)) => records.coming_generation(),
+            Some((records, _)) => records.peek_next_generation(),
             None => self.generations.load(Ordering::Relaxed),
         }
     }
@@ -466,7 +475,7 @@ impl Nodes {
     /// Ends a sequence of [`Nodes::restore`]. Generations continue at `next`.
     pub(super) fn end_restore(&self, next: u32) {
         match &self.records {
-            Some((records, _)) => records.set_coming_generation(next),
+            Some((records, _)) => records.continue_generations_at(next),
             None => self.generations.store(next, Ordering::Relaxed),
         }
         if !self.has_migrated.load(Ordering::Relaxed) {

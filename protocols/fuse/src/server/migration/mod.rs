@@ -231,10 +231,13 @@ impl Session {
     /// Does the same as [`Session::load`] with the state of another process of this host
     /// ([`Session::save_for_successor`]).
     pub fn load_as_successor(&self, call: &Call, state: &SavedState) -> io::Result<()> {
-        // Their nodes are found as long as these live. Others are lost to the client.
-        let adopt = |file: &OwnedFd| self.export.fs.adopt(file.as_fd()).ok();
-        let _kept: Vec<_> = state.files.iter().filter_map(adopt).collect();
-        self.load_with(MigrationOnError::GuestError, call, &mut &state.bytes[..])
+        let adopted = self.adopt(&state.files);
+        self.load_with(MigrationOnError::GuestError, call, &mut &state.bytes[..])?;
+        let open_nodes = &self.handles.open_nodes;
+        for (node, file) in adopted {
+            open_nodes.keep(self.nodes.nodeid_of(node.id()), file.as_fd());
+        }
+        Ok(())
     }
 
     fn load_with(

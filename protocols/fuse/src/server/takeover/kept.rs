@@ -61,6 +61,22 @@ impl OpenNodes {
         }
     }
 
+    /// Lets the keeper keep a file of this node, if the node is open.
+    pub(in super::super) fn keep(&self, nodeid: u64, file: BorrowedFd<'_>) {
+        let Some(KeptNodes { keeper, nodes }) = &self.kept else {
+            return;
+        };
+        if !nodes.lock(&nodeid).contains_key(&nodeid) {
+            return;
+        }
+        keeper.keep(nodeid, file);
+        match nodes.lock(&nodeid).get_mut(&nodeid) {
+            Some(node) => node.is_kept = true,
+            // It was closed meanwhile.
+            None => keeper.release(nodeid),
+        }
+    }
+
     /// Adds the open file `fh` of a node.
     pub(in super::super) fn add(&self, nodeid: u64, fh: u64) {
         if let Some(kept) = &self.kept {
@@ -120,7 +136,7 @@ impl RequestContext<'_> {
     pub(in super::super) fn keep_open_file(&self, dir: &dyn Node, name: Name<'_>) -> Result<()> {
         let handles = &self.session.handles;
         let kept = handles.open_nodes.kept.as_ref();
-        let Some(KeptNodes { keeper, nodes }) = kept.filter(|_| handles.count() > 0) else {
+        let Some(KeptNodes { nodes, .. }) = kept.filter(|_| handles.count() > 0) else {
             return Ok(());
         };
         let cx = self.observer();
@@ -149,15 +165,10 @@ impl RequestContext<'_> {
             .attr(&cx, AttrMask::STAT)
             .map(|attr| is_same(attr.id));
         match (same, open.file.backing(&cx)) {
-            (Ok(true), Some(file)) => keeper.keep(nodeid, file.as_fd()),
+            (Ok(true), Some(file)) => handles.open_nodes.keep(nodeid, file.as_fd()),
             // Its requests fail after a takeover.
-            (Ok(_) | Err(Errno::ESTALE), _) => return Ok(()),
+            (Ok(_) | Err(Errno::ESTALE), _) => {}
             (Err(errno), _) => return Err(errno),
-        }
-        match nodes.lock(&nodeid).get_mut(&nodeid) {
-            Some(node) => node.is_kept = true,
-            // It was closed meanwhile.
-            None => keeper.release(nodeid),
         }
         Ok(())
     }

@@ -187,22 +187,22 @@ impl Records {
     }
 
     /// Returns the number that the next open file will have.
-    pub(super) fn coming_file(&self) -> u64 {
+    pub(super) fn peek_next_file(&self) -> u64 {
         self.word(NEXT_FILE_AT)
     }
 
     /// Lets the numbers of open files continue at `next` or later.
-    pub(super) fn set_coming_file(&self, next: u64) {
+    pub(super) fn continue_files_at(&self, next: u64) {
         self.memory[NEXT_FILE_AT].fetch_max(next, Ordering::Relaxed);
     }
 
     /// Returns the generation that the next node will have.
-    pub(super) fn coming_generation(&self) -> u32 {
+    pub(super) fn peek_next_generation(&self) -> u32 {
         self.word(NEXT_GENERATION_AT) as u32
     }
 
     /// Lets generations continue at `next`.
-    pub(super) fn set_coming_generation(&self, next: u32) {
+    pub(super) fn continue_generations_at(&self, next: u32) {
         self.memory[NEXT_GENERATION_AT].store(next.into(), Ordering::Relaxed);
     }
 

@@ -180,9 +180,11 @@ impl Session {
         self.nodes.set_root(FIRST, root, attr.device)?;
         self.negotiated.store(agreed.pack(), Ordering::Release);
         self.restore_nodes(records)?;
-        let found = kept.iter().filter_map(|file| self.adopt(file));
-        // Their handles lead to them as long as these live.
-        let _found: Vec<_> = found.collect();
+        let adopted = self.adopt(kept);
+        for (node, _) in &adopted {
+            let nodeid = self.nodes.nodeid_of(node.id());
+            self.handles.open_nodes.note_kept(nodeid);
+        }
         let mut taken = TakenOver::default();
         let files = self.restore_files(&cx, records, agreed, &mut taken);
         self.restore_locks(records, files, &mut taken);
@@ -193,16 +195,20 @@ impl Session {
         Ok(Some(taken))
     }
 
-    /// Returns the node of a file that is kept.
-    fn adopt(&self, file: &OwnedFd) -> Option<Arc<dyn Node>> {
-        let adopted = self.export.fs.adopt(file.as_fd());
-        let adopted = adopted.inspect_err(|errno| {
-            tracing::warn!(client = self.client, "an open file is lost: {errno}");
-        });
-        let node = adopted.ok()?;
-        let nodeid = self.nodes.nodeid_of(node.id());
-        self.handles.open_nodes.note_kept(nodeid);
-        Some(node)
+    /// Returns the nodes of open files without a name, with the descriptors of an earlier process.
+    /// Their handles lead to them as long as these live.
+    pub(in super::super) fn adopt<'f>(
+        &self,
+        files: &'f [OwnedFd],
+    ) -> Vec<(Arc<dyn Node>, &'f OwnedFd)> {
+        let adopt = |file: &'f OwnedFd| {
+            let adopted = self.export.fs.adopt(file.as_fd());
+            let adopted = adopted.inspect_err(|errno| {
+                tracing::warn!(client = self.client, "an open file is lost: {errno}");
+            });
+            Some((adopted.ok()?, file))
+        };
+        files.iter().filter_map(adopt).collect()
     }
 
     fn restore_nodes(&self, records: &Records) -> Result<()> {

@@ -248,6 +248,22 @@ fn open(session: &Session, name: &[u8], flags: u32) -> u64 {
     u64::from_le_bytes(*opened.first_chunk().expect("a handle"))
 }
 
+/// Returns the arguments of a lock of this kind.
+fn lock(fh: u64, kind: u32, start: u64, end: u64) -> Vec<u8> {
+    let mut args = [fh, 7, start, end].map(u64::to_le_bytes).concat();
+    args.extend(words(&[kind, 1, 0, 0], b""));
+    args
+}
+
+/// Returns the first 9 bytes of an open file.
+fn read(session: &Session, node: u64, fh: u64) -> Vec<u8> {
+    let offset = [fh, 0].map(u64::to_le_bytes).concat();
+    let args = [&offset[..], &words(&[9, 0, 0, 0, 0, 0], b"")].concat();
+    let (error, data) = ask(session, 15, 204, node, &args);
+    assert_eq!(error, 0);
+    data
+}
+
 #[test]
 fn a_request_is_carried_out_once() {
     let fixed = |args: Vec<u8>| move |_: &Session| args.clone();
@@ -340,16 +356,7 @@ fn nodes_files_and_locks_are_taken_over() {
     let (a, b) = (look_up(&session, b"a"), look_up(&session, b"b"));
     let (kept, closed) = (open(&session, b"a", 2), open(&session, b"b", 0));
     // Bytes 0 to 9 exclusively, then 3 to 4 are released.
-    let lock = |kind: u32, start: u64, end: u64| {
-        let mut args = kept.to_le_bytes().to_vec();
-        args.extend(
-            [7u64, start, end]
-                .iter()
-                .flat_map(|word| word.to_le_bytes()),
-        );
-        args.extend(words(&[kind, 1, 0, 0], b""));
-        args
-    };
+    let lock = |kind, start, end| lock(kept, kind, start, end);
     for (kind, start, end) in [(1, 0, 9), (2, 3, 4)] {
         assert_eq!(ask(&session, 32, 200, a, &lock(kind, start, end)).0, 0);
     }
@@ -366,13 +373,7 @@ fn nodes_files_and_locks_are_taken_over() {
         locks: 2,
     };
     assert_eq!(taken, expected);
-    let read = [
-        &kept.to_le_bytes()[..],
-        &[0; 8],
-        &words(&[9, 0, 0, 0, 0, 0], b""),
-    ]
-    .concat();
-    assert_eq!(ask(&next, 15, 204, a, &read), (0, b"first".to_vec()));
+    assert_eq!(read(&next, a, kept), b"first");
     assert_eq!(ask(&next, 3, 206, b, &[0; 16]).0, 0, "found by its handle");
     // A lock of another owner conflicts with what is held.
     let conflict = |start: u64| {
@@ -438,13 +439,7 @@ fn a_session_that_was_migrated_is_taken_over() {
     fs::write(host.dir.path().join("a"), "first").expect("written");
     let session = host.first();
     let (a, fh) = (look_up(&session, b"a"), open(&session, b"a", 2));
-    let lock = [
-        &fh.to_le_bytes()[..],
-        &[7u64, 0, 9].map(u64::to_le_bytes).concat(),
-        &words(&[1, 1, 0, 0], b""),
-    ]
-    .concat();
-    assert_eq!(ask(&session, 32, 200, a, &lock).0, 0);
+    assert_eq!(ask(&session, 32, 200, a, &lock(fh, 1, 0, 9)).0, 0);
     let call = Call::detached();
     let saved = session.save_for_successor(&call).expect("saved");
     drop(session);
@@ -464,14 +459,40 @@ fn a_session_that_was_migrated_is_taken_over() {
         locks: 1,
     };
     assert_eq!(taken, expected);
-    let read = [
-        &fh.to_le_bytes()[..],
-        &[0; 8],
-        &words(&[9, 0, 0, 0, 0, 0], b""),
-    ]
-    .concat();
-    assert_eq!(ask(&next, 15, 204, a, &read), (0, b"first".to_vec()));
+    assert_eq!(read(&next, a, fh), b"first");
     assert!(open(&next, b"a", 0) > fh, "numbers are not reused");
+}
+
+#[test]
+fn a_session_that_was_taken_over_is_migrated() {
+    let host = Host {
+        resender: Resender::Transport,
+        ..Host::new()
+    };
+    fs::write(host.dir.path().join("a"), "first").expect("written");
+    fs::write(host.dir.path().join("b"), "").expect("written");
+    fs::write(host.dir.path().join("c"), "").expect("written");
+    let session = host.first();
+    let (a, fh) = (look_up(&session, b"a"), open(&session, b"a", 2));
+    let [b, c] = [&b"b"[..], b"c"].map(|name| look_up(&session, name));
+    std::mem::forget(session);
+    // No node but that of the open file has been used since.
+    let (next, _) = host.next();
+    fs::remove_file(host.dir.path().join("c")).expect("removed");
+    let call = Call::detached();
+    let saved = next.save_for_successor(&call).expect("saved");
+    drop(next);
+    let upgraded = Host::new();
+    let upgraded = Host {
+        fs: host.fs.clone(),
+        ..upgraded
+    };
+    let upgraded = upgraded.session();
+    upgraded.load_as_successor(&call, &saved).expect("loaded");
+    assert_eq!(read(&upgraded, a, fh), b"first");
+    let attributes = |node| ask(&upgraded, 3, 206, node, &[0; 16]).0;
+    assert_eq!(attributes(b), 0);
+    assert_eq!(attributes(c), i32::from(Errno::ESTALE.raw()));
 }
 
 #[test]
