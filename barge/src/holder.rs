@@ -263,7 +263,7 @@ pub(crate) fn hold(mount: &mut dyn HeldMount, sandbox: Option<Sandbox>) -> Comma
         stopping: false,
         upgrading: false,
         declined: None,
-        kept: Arc::new(Mutex::new(KeptFiles::new(KeptLimit::of_this_process()))),
+        kept: Arc::new(Mutex::new(KeptFiles::new(KeptLimit::for_one_of(1)))),
     };
     held.start(None).map_err(Failure::new)?;
     let end = held.run(&receiver)?;
@@ -518,7 +518,7 @@ impl Held<'_> {
             MountRequest::Kept(position) => {
                 let kept = self.kept.lock();
                 let file = kept.all().nth(position).ok_or(io::ErrorKind::NotFound)?;
-                return Ok((Reply::Descriptor, Some(rustix::io::dup(file)?)));
+                return Ok((Reply::Descriptor, Some(file.duplicate()?)));
             }
             MountRequest::TakenOver if is_successor && !self.serves() => {
                 self.upgrading = false;
@@ -935,7 +935,7 @@ mod tests {
             stopping: false,
             upgrading: true,
             declined: None,
-            kept: Arc::new(Mutex::new(KeptFiles::new(KeptLimit::of_this_process()))),
+            kept: Arc::new(Mutex::new(KeptFiles::new(KeptLimit::for_one_of(1)))),
         };
         let mut decline = || {
             let why = "the records have another format".to_owned();

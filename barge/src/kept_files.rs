@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fuse::server::FileKeeper;
 use rustix::fs::{AtFlags, FileType, StatxFlags};
@@ -22,24 +22,27 @@ pub(crate) enum KeepFile {
     Release(u64),
 }
 
-/// The number of descriptors that this process keeps for others, and its limit.
+/// The number of descriptors that this process keeps for another one, and its limit.
 #[derive(Clone)]
 pub(crate) struct KeptLimit {
     count: Arc<AtomicUsize>,
     most: usize,
+    /// Whether the log has that the limit is reached.
+    is_logged: Arc<AtomicBool>,
 }
 
 impl KeptLimit {
     /// The maximum number of descriptors.
     const MOST: usize = 4096;
 
-    /// Returns the limit of this process: a quarter of its open files, and [`KeptLimit::MOST`] at
-    /// most.
-    pub(crate) fn of_this_process() -> KeptLimit {
+    /// Returns the limit for one of `count` processes: an equal share of [`KeptLimit::MOST`], or of
+    /// a quarter of this process's limit of open files.
+    pub(crate) fn for_one_of(count: usize) -> KeptLimit {
         let quarter = usize::try_from(sys::limits::descriptors() / 4).unwrap_or(KeptLimit::MOST);
         KeptLimit {
             count: Arc::default(),
-            most: quarter.min(KeptLimit::MOST),
+            most: quarter.min(KeptLimit::MOST) / count.max(1),
+            is_logged: Arc::default(),
         }
     }
 
@@ -48,7 +51,14 @@ impl KeptLimit {
         let count = self.count.clone();
         let before = count.fetch_add(1, Ordering::Relaxed);
         let kept = KeptDescriptor { fd, count };
-        (before < self.most).then_some(kept)
+        if before < self.most {
+            return Some(kept);
+        }
+        if !self.is_logged.swap(true, Ordering::Relaxed) {
+            let most = self.most;
+            tracing::warn!("more than {most} descriptors are to be kept: some are lost at a crash");
+        }
+        None
     }
 }
 
@@ -58,9 +68,10 @@ pub(crate) struct KeptDescriptor {
     count: Arc<AtomicUsize>,
 }
 
-impl AsFd for KeptDescriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl KeptDescriptor {
+    /// Returns a duplicate, which no child process inherits.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
     }
 }
 
@@ -116,7 +127,7 @@ fn is_regular(file: &OwnedFd) -> bool {
         .is_ok_and(|stat| FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile)
 }
 
-/// Sends packets to another process. Descriptors have arrived there once they are in the socket.
+/// Another process that keeps files. They have arrived there once they are in the socket.
 pub(crate) struct Keeper(OwnedFd);
 
 impl Keeper {
@@ -124,25 +135,16 @@ impl Keeper {
     pub(crate) fn new(socket: OwnedFd) -> Keeper {
         Keeper(socket)
     }
-
-    /// Sends a packet.
-    pub(crate) fn send(
-        &self,
-        packet: &impl Serialize,
-        fd: Option<BorrowedFd<'_>>,
-    ) -> io::Result<()> {
-        message::send(self.0.as_fd(), packet, fd)
-    }
 }
 
 impl FileKeeper for Keeper {
     fn keep(&self, nodeid: u64, file: BorrowedFd<'_>) {
         // The other process may have ended, and then so does this one.
-        let _ = self.send(&KeepFile::Keep(nodeid), Some(file));
+        let _ = message::send(self.0.as_fd(), &KeepFile::Keep(nodeid), Some(file));
     }
 
     fn release(&self, nodeid: u64) {
-        let _ = self.send(&KeepFile::Release(nodeid), None);
+        let _ = message::send(self.0.as_fd(), &KeepFile::Release(nodeid), None);
     }
 }
 
@@ -167,7 +169,7 @@ mod tests {
     fn all_files_of_a_process_have_one_limit() {
         let limit = KeptLimit {
             most: 3,
-            ..KeptLimit::of_this_process()
+            ..KeptLimit::for_one_of(1)
         };
         let mut first = KeptFiles::new(limit.clone());
         let mut second = KeptFiles::new(limit.clone());

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::connections::{self, ConnectionDescriptors};
 use crate::child::message;
-use crate::kept_files::{KeepFile, Keeper, KeptDescriptor, KeptFiles, KeptLimit};
+use crate::kept_files::{KeepFile, KeptDescriptor, KeptFiles, KeptLimit};
 
 /// A packet about a device.
 #[derive(Serialize, Deserialize)]
@@ -36,36 +36,42 @@ enum Packet {
     End,
 }
 
-/// Maximum number of descriptors of a device: those of 509 regions of memory and 130 queues.
+/// Maximum number of descriptors of a device: more than those of 509 regions of memory, and two
+/// events of each of 65 queues.
 const MAX_DESCRIPTORS: usize = 1024;
 
 /// The devices of a process, by the addresses of their sockets.
 pub(super) struct KeptDevices {
-    devices: Mutex<HashMap<String, Channel>>,
+    devices: Mutex<HashMap<String, KeptDevice>>,
     limit: KeptLimit,
 }
 
-/// The packets of a process about one device.
-struct Channel {
-    device: Arc<Mutex<KeptDevice>>,
+/// A device, and the process that sends its descriptors.
+struct KeptDevice {
+    state: Arc<Mutex<DeviceDescriptors>>,
+    receiver: Option<Receiver>,
+}
+
+/// A thread that receives packets over a socket.
+struct Receiver {
     socket: OwnedFd,
     thread: JoinHandle<()>,
 }
 
-/// A device.
-struct KeptDevice {
-    /// All its descriptors; none if nobody can continue it.
-    descriptors: Vec<KeptDescriptor>,
-    /// Those of its next state, as far as they have arrived, and their number.
+/// The descriptors of a device.
+struct DeviceDescriptors {
+    /// All of them; none if nobody can continue the device.
+    whole: Vec<KeptDescriptor>,
+    /// Those of its next state, as far as they have arrived, and the number of those that have not.
     next: (Vec<KeptDescriptor>, usize),
     files: KeptFiles,
     limit: KeptLimit,
 }
 
-impl KeptDevice {
-    fn new(limit: &KeptLimit) -> KeptDevice {
-        KeptDevice {
-            descriptors: Vec::new(),
+impl DeviceDescriptors {
+    fn new(limit: &KeptLimit) -> DeviceDescriptors {
+        DeviceDescriptors {
+            whole: Vec::new(),
             next: (Vec::new(), 0),
             files: KeptFiles::new(limit.clone()),
             limit: limit.clone(),
@@ -75,16 +81,8 @@ impl KeptDevice {
     fn apply(&mut self, packet: Packet, passed: Option<OwnedFd>) {
         match (packet, passed) {
             (Packet::Device(count), _) => self.next = (Vec::new(), count.min(MAX_DESCRIPTORS)),
-            (Packet::Descriptor, fd) => {
-                let (arrived, count) = &mut self.next;
-                // Without one of them, it stays incomplete.
-                let kept = fd.and_then(|fd| self.limit.keep(fd));
-                arrived.extend(kept.filter(|_| arrived.len() < *count));
-                if arrived.len() == *count {
-                    self.descriptors = std::mem::take(arrived);
-                    *count = 0;
-                }
-            }
+            (Packet::Descriptor, Some(fd)) => self.add(fd),
+            (Packet::Descriptor, None) => {}
             (Packet::Forget, _) => self.forget(),
             (Packet::File(packet), file) => self.files.apply(&packet, file),
             (Packet::End, _) => {
@@ -94,113 +92,127 @@ impl KeptDevice {
         }
     }
 
+    /// Adds a descriptor of the next state. Beyond the limit that stays incomplete.
+    fn add(&mut self, fd: OwnedFd) {
+        let (arrived, missing) = &mut self.next;
+        if *missing > 0
+            && let Some(kept) = self.limit.keep(fd)
+        {
+            arrived.push(kept);
+            *missing -= 1;
+            if *missing == 0 {
+                self.whole = std::mem::take(arrived);
+            }
+        }
+    }
+
     fn forget(&mut self) {
-        self.descriptors.clear();
+        self.whole.clear();
         self.next = (Vec::new(), 0);
     }
 
-    /// Returns duplicates of all descriptors, or `None` if nobody can continue it.
+    /// Returns duplicates of all descriptors, or `None` if nobody can continue the device.
     fn duplicates(&self) -> Option<Vec<OwnedFd>> {
-        if self.descriptors.is_empty() {
+        if self.whole.is_empty() {
             return None;
         }
-        let all = self.descriptors.iter().chain(self.files.all());
-        let all: rustix::io::Result<_> = all.map(rustix::io::dup).collect();
+        let all = self.whole.iter().chain(self.files.all());
+        let all: io::Result<_> = all.map(KeptDescriptor::duplicate).collect();
         all.inspect_err(|error| tracing::warn!("a device is lost: {error}"))
             .ok()
     }
 }
 
-impl Channel {
-    /// Returns a channel for `device`, and the other end of its socket.
-    fn open(device: Arc<Mutex<KeptDevice>>) -> io::Result<(Channel, OwnedFd)> {
+impl KeptDevice {
+    fn new(limit: &KeptLimit) -> KeptDevice {
+        KeptDevice {
+            state: Arc::new(Mutex::new(DeviceDescriptors::new(limit))),
+            receiver: None,
+        }
+    }
+
+    /// Starts to receive packets, and returns the other end of their socket.
+    fn receive(&mut self) -> io::Result<OwnedFd> {
+        self.settle();
         let (here, there) = message::pair()?;
-        let (socket, receiving) = (here.try_clone()?, device.clone());
+        let (socket, state) = (here.try_clone()?, self.state.clone());
         let receive = move || {
             loop {
                 match message::receive::<Packet>(here.as_fd()) {
-                    Ok((packet, passed)) => receiving.lock().apply(packet, passed),
+                    Ok((packet, passed)) => state.lock().apply(packet, passed),
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
                     Err(_) => return,
                 }
             }
         };
         let thread = std::thread::Builder::new().name("barge-keeper".into());
-        let channel = Channel {
-            device,
-            socket,
-            thread: thread.spawn(receive)?,
-        };
-        Ok((channel, there))
+        let thread = thread.spawn(receive)?;
+        self.receiver = Some(Receiver { socket, thread });
+        Ok(there)
     }
 
-    /// Waits until all packets that were sent are applied, and refuses further ones.
-    fn close(self) -> Arc<Mutex<KeptDevice>> {
-        // The other end may be open for ever, as a process can pass it to the broker.
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-        // It does not panic.
-        let _ = self.thread.join();
-        self.device
+    /// Applies all packets that were sent, and refuses further ones.
+    fn settle(&mut self) {
+        if let Some(Receiver { socket, thread }) = self.receiver.take() {
+            // The other end may be open for ever, as a process can pass it to the broker.
+            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+            // It does not panic.
+            let _ = thread.join();
+        }
     }
 }
 
 impl KeptDevices {
-    pub(super) fn new() -> KeptDevices {
+    pub(super) fn new(limit: KeptLimit) -> KeptDevices {
         KeptDevices {
             devices: Mutex::default(),
-            limit: KeptLimit::of_this_process(),
+            limit,
         }
     }
 
     /// Returns the socket for packets about the device at `addr`, which may be kept already.
     pub(super) fn open(&self, addr: String) -> io::Result<OwnedFd> {
         let mut devices = self.devices.lock();
-        let device = match devices.remove(&addr) {
-            Some(channel) => channel.close(),
-            None => Arc::new(Mutex::new(KeptDevice::new(&self.limit))),
-        };
-        let (channel, socket) = Channel::open(device)?;
-        devices.insert(addr, channel);
-        Ok(socket)
+        let device = devices.entry(addr);
+        device
+            .or_insert_with(|| KeptDevice::new(&self.limit))
+            .receive()
     }
 
     /// Returns the descriptors of the devices of a process that has ended.
-    pub(super) fn take_over(&self) -> io::Result<ConnectionDescriptors> {
-        let mut all = Vec::new();
+    pub(super) fn take_over(&self) -> ConnectionDescriptors {
         let mut devices = self.devices.lock();
-        for (addr, channel) in std::mem::take(&mut *devices) {
-            let device = channel.close();
-            all.extend(device.lock().duplicates());
-            // The next process opens another one.
-            let (channel, _) = Channel::open(device)?;
-            devices.insert(addr, channel);
-        }
-        Ok(all)
+        let duplicates = |device: &mut KeptDevice| {
+            device.settle();
+            device.state.lock().duplicates()
+        };
+        devices.values_mut().filter_map(duplicates).collect()
     }
 
     /// Closes the descriptors of the device at `addr`.
     pub(super) fn remove(&self, addr: &str) {
-        let channel = self.devices.lock().remove(addr);
-        channel.map(Channel::close);
+        if let Some(mut device) = self.devices.lock().remove(addr) {
+            device.settle();
+        }
     }
 
     /// Closes all descriptors. Returns whether there was a device.
     pub(super) fn clear(&self) -> bool {
-        let devices = std::mem::take(&mut *self.devices.lock());
-        let was_kept = |channel: Channel| !channel.close().lock().descriptors.is_empty();
-        devices
-            .into_values()
-            .map(was_kept)
-            .fold(false, |all, one| all | one)
+        let mut was_kept = false;
+        for (_, mut device) in self.devices.lock().drain() {
+            device.settle();
+            was_kept |= !device.state.lock().whole.is_empty();
+        }
+        was_kept
     }
 }
 
 /// The broker as the keeper of a device, for the process that serves it.
-pub(in crate::serve) struct DeviceChannel(Keeper);
+pub(in crate::serve) struct DeviceChannel(OwnedFd);
 
 impl DeviceChannel {
     pub(super) fn new(socket: OwnedFd) -> DeviceChannel {
-        DeviceChannel(Keeper::new(socket))
+        DeviceChannel(socket)
     }
 
     /// Keeps `connection`, in place of an earlier state of it.
@@ -225,7 +237,7 @@ impl DeviceChannel {
     }
 
     fn send(&self, packet: &Packet, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        self.0.send(packet, fd)
+        message::send(self.0.as_fd(), packet, fd)
     }
 }
 
@@ -276,7 +288,7 @@ mod tests {
 
     /// Returns the contents of the files of the device that the next process gets, if there is one.
     fn taken(devices: &KeptDevices) -> Option<Vec<String>> {
-        let all = connections::connections(devices.take_over().expect("duplicates"));
+        let all = connections::connections(devices.take_over());
         assert!(all.len() < 2);
         let connection = all.into_iter().next()?;
         assert_eq!(connection.listener, ADDR);
@@ -292,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_device_outlives_several_processes() {
-        let devices = KeptDevices::new();
+        let devices = KeptDevices::new(KeptLimit::for_one_of(1));
         let channel = open(&devices);
         assert_eq!(taken(&devices), None);
         let channel = {
@@ -326,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_state_whose_descriptors_have_not_all_arrived_is_not_used() {
-        let devices = KeptDevices::new();
+        let devices = KeptDevices::new(KeptLimit::for_one_of(1));
         let part = |channel: &DeviceChannel| {
             channel.send(&Packet::Device(3), None).expect("sent");
             for _ in 0..2 {
@@ -349,13 +361,15 @@ mod tests {
 
     #[test]
     fn a_process_cannot_delay_its_successor() {
-        let devices = KeptDevices::new();
+        let devices = KeptDevices::new(KeptLimit::for_one_of(1));
         let socket = devices.open(ADDR.into()).expect("a socket");
         let channel = DeviceChannel::new(socket.try_clone().expect("a descriptor"));
         // The broker has the other end of its own socket.
         channel.send(&Packet::Device(1), None).expect("sent");
-        let sent = channel.send(&Packet::Descriptor, Some(socket.as_fd()));
-        sent.expect("sent");
+        for _ in 0..2 {
+            let sent = channel.send(&Packet::Descriptor, Some(socket.as_fd()));
+            sent.expect("sent");
+        }
         let packet = Packet::Device(usize::MAX);
         channel.send(&packet, None).expect("sent");
         // It is no connection.

@@ -26,7 +26,7 @@ pub(super) struct Process {
     pub(super) child: Mutex<Option<Pid>>,
     /// Whether it serves clients, and handles signals.
     pub(super) serving: AtomicBool,
-    /// The time since when it serves, until its end was noticed.
+    /// The time since when it serves, or has served.
     pub(super) serving_since: Mutex<Option<Instant>>,
     /// Whether it was killed, as it did not handle signals yet.
     pub(super) killed: AtomicBool,

@@ -23,6 +23,7 @@ use super::process::Process;
 use super::supervisor::Broker;
 use super::upgrade::PartSockets;
 use crate::child::{message, users};
+use crate::kept_files::KeptLimit;
 use crate::listen::listen;
 use crate::private_file;
 use crate::serve::activation;
@@ -168,11 +169,12 @@ enum PassedConnections {
 
 impl Responder {
     /// Returns that of a process which may use what is `permitted`, with the sockets of an earlier
-    /// program.
+    /// program. `kept` limits the descriptors that are kept for its successors.
     pub(super) fn new(
         permitted: Permitted,
         socket_group: Option<u32>,
         sockets: PartSockets,
+        kept: KeptLimit,
     ) -> Responder {
         // Those at other addresses are closed.
         let known = |((addr, _), _): &(_, Listener)| permitted.addrs.contains_key(addr);
@@ -183,7 +185,7 @@ impl Responder {
             socket_group,
             listeners: Mutex::new(listeners),
             connections: Mutex::new(PassedConnections::Complete(sockets.connections)),
-            devices: KeptDevices::new(),
+            devices: KeptDevices::new(kept),
         }
     }
 
@@ -230,7 +232,7 @@ impl Responder {
     fn take_over(&self) -> io::Result<OwnedFd> {
         let (here, there) = message::pair()?;
         let mut all = self.take_connections();
-        all.extend(self.devices.take_over()?);
+        all.extend(self.devices.take_over());
         let send = move || {
             if let Err(error) = connections::pass_on(here.as_fd(), &all) {
                 tracing::warn!("connections were lost: {error}");
@@ -411,6 +413,11 @@ mod tests {
         }
     }
 
+    fn responder() -> Responder {
+        let (sockets, kept) = (PartSockets::default(), KeptLimit::for_one_of(1));
+        Responder::new(at("unix:/a", "/t"), None, sockets, kept)
+    }
+
     fn addrs(responder: &Responder) -> Vec<String> {
         let mut addrs: Vec<_> = responder.permitted.lock().addrs.keys().cloned().collect();
         addrs.sort();
@@ -419,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_failed_reload_takes_no_permission_of_the_set_that_stays() {
-        let responder = Responder::new(at("unix:/a", "/t"), None, PartSockets::default());
+        let responder = responder();
         for (succeeded, after) in [(false, "unix:/a"), (true, "unix:/b")] {
             responder.begin_reload(at("unix:/b", "/u"));
             assert_eq!(addrs(&responder), ["unix:/a", "unix:/b"]);
@@ -440,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_permission_ends_with_the_last_that_needs_it() {
-        let responder = Responder::new(at("unix:/a", "/t"), None, PartSockets::default());
+        let responder = responder();
         responder.permit_also(at("unix:/a", "/u"));
         responder.revoke(&["unix:/a".into()], &["/u".into()]);
         assert_eq!(addrs(&responder), ["unix:/a"]);

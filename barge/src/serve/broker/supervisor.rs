@@ -27,6 +27,7 @@ use super::requests::{Permitted, Responder};
 use super::upgrade::{self, PartSockets, Successor, TakenOver, Upgrade};
 use crate::child::{self, ChildNamespaces, End, message};
 use crate::config::Config;
+use crate::kept_files::KeptLimit;
 use crate::serve::args::ServeArgs;
 use crate::serve::control::{Backend, Controller};
 use crate::serve::handle_key;
@@ -221,7 +222,12 @@ impl Broker {
             let permitted = Permitted::of(&plan, by_default, listen_fds);
             processes.push(Arc::new(Process {
                 part: part.clone(),
-                responder: Responder::new(permitted, socket_group, taken_over.take(part)),
+                responder: Responder::new(
+                    permitted,
+                    socket_group,
+                    taken_over.take(part),
+                    KeptLimit::for_one_of(parts.len()),
+                ),
                 control,
                 childs_ends: (childs_channel, childs_control),
                 network: uses_network(&plan),
@@ -584,8 +590,8 @@ impl Broker {
             };
             tracing::error!("{} {why}: starting it again", process.part.title());
             let now = Instant::now();
-            let served = process.serving_since.lock().take();
-            match served.is_some_and(|since| now.duration_since(since) >= EARLY_CRASHES.1) {
+            let since = *process.serving_since.lock();
+            match since.is_some_and(|since| now.duration_since(since) >= EARLY_CRASHES.1) {
                 true => early_crashes = 0,
                 false => early_crashes += 1,
             }
@@ -674,6 +680,7 @@ impl Broker {
     /// Starts a process, and waits until it ends.
     fn run_once(&self, process: &Process, restarted: bool) -> End {
         let ended = || -> io::Result<End> {
+            *process.serving_since.lock() = None;
             let mut child = self.start(process, restarted)?;
             let pid = Pid::from_child(&child);
             process.starts.fetch_add(1, Ordering::SeqCst);
