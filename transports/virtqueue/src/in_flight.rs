@@ -117,24 +117,31 @@ pub(crate) struct Unanswered {
     pub(crate) is_repeated: bool,
 }
 
+impl Unanswered {
+    /// Returns a request that was not begun.
+    pub(crate) fn new(head: u16) -> Unanswered {
+        Unanswered {
+            head,
+            is_repeated: false,
+        }
+    }
+
+    /// Returns a request that an earlier process may have begun to serve.
+    pub(crate) fn repeated(head: u16) -> Unanswered {
+        Unanswered {
+            head,
+            is_repeated: true,
+        }
+    }
+}
+
 /// The state of a queue that an earlier process has served.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Recovered {
     /// The index of the next available request.
     pub(crate) next_avail: u16,
-    /// The head descriptors of the requests without a reply, in the order of their arrival.
-    pub(crate) heads: Vec<u16>,
-}
-
-impl Recovered {
-    /// Returns the requests without a reply.
-    pub(crate) fn unanswered(&self) -> Vec<Unanswered> {
-        let repeated = |&head| Unanswered {
-            head,
-            is_repeated: true,
-        };
-        self.heads.iter().map(repeated).collect()
-    }
+    /// The requests without a reply, in the order of their arrival.
+    pub(crate) unanswered: Vec<Unanswered>,
 }
 
 impl InFlight {
@@ -198,7 +205,7 @@ impl InFlight {
             self.clear(used);
             return Recovered {
                 next_avail: used,
-                heads: Vec::new(),
+                unanswered: Vec::new(),
             };
         }
         if noted != used && last < size {
@@ -211,10 +218,12 @@ impl InFlight {
             .collect();
         requests.sort_unstable();
         self.counter = requests.last().map_or(0, |(counter, _)| *counter);
-        let heads: Vec<u16> = requests.into_iter().map(|(_, head)| head).collect();
         Recovered {
-            next_avail: used.wrapping_add(heads.len() as u16),
-            heads,
+            next_avail: used.wrapping_add(requests.len() as u16),
+            unanswered: requests
+                .into_iter()
+                .map(|(_, head)| Unanswered::repeated(head))
+                .collect(),
         }
     }
 
@@ -262,7 +271,7 @@ mod tests {
     fn recovered(next_avail: u16, heads: &[u16]) -> Recovered {
         Recovered {
             next_avail,
-            heads: heads.to_vec(),
+            unanswered: heads.iter().copied().map(Unanswered::repeated).collect(),
         }
     }
 
@@ -331,7 +340,7 @@ mod tests {
             queue.state(head).store(u64::MAX, Ordering::Relaxed);
         }
         let found = open(&file, 0, 3).1;
-        assert_eq!(found.heads.len(), 8);
+        assert_eq!(found.unanswered.len(), 8);
         assert_eq!(Dimensions::checked(3, 8, 2), None);
         assert_eq!(Dimensions::checked(2, MAX_QUEUE_SIZE + 1, 2), None);
         assert_eq!(Dimensions::checked(0, 8, 2), None);

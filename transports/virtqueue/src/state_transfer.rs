@@ -125,7 +125,7 @@ fn encode(requests: &Requests) -> Vec<u8> {
     number(requests.len() as u16);
     for heads in requests {
         number(heads.len() as u16);
-        // Another host has no record of the beginning of their service.
+        // The destination has no records of their service.
         heads.iter().for_each(|request| number(request.head));
     }
     bytes
@@ -158,11 +158,7 @@ fn decode(from: &mut dyn Read, most: usize) -> io::Result<Requests> {
         if count > MAX_QUEUE_SIZE {
             return Err(invalid("fewer requests"));
         }
-        let request = |head| Unanswered {
-            head,
-            is_repeated: false,
-        };
-        let heads = (0..count).map(|_| number().map(request));
+        let heads = (0..count).map(|_| number().map(Unanswered::new));
         requests.push(heads.collect::<io::Result<Vec<Unanswered>>>()?);
     }
     Ok(requests)
@@ -222,12 +218,8 @@ mod tests {
     const GOLDEN: &[u8] = b"barge-vq\x01\0\x03\0\x02\0\x07\0\0\x01\0\0\x01\0\x09\0";
 
     fn requests() -> Requests {
-        let unanswered = |head| Unanswered {
-            head,
-            is_repeated: false,
-        };
         [&[7, 256][..], &[], &[9]]
-            .map(|heads| heads.iter().copied().map(unanswered).collect())
+            .map(|heads| heads.iter().copied().map(Unanswered::new).collect())
             .into()
     }
 

@@ -548,16 +548,12 @@ fn a_request_that_was_put_back_is_popped_first_after_the_next_start() {
     running.push_used(second);
     running.put_back(first);
     assert!(running.pop(&|_| None).expect("not broken").is_none());
-    let unanswered = |head| Unanswered {
-        head,
-        is_repeated: false,
-    };
-    assert_eq!(running.take_put_back(), [unanswered(0)]);
+    assert_eq!(running.take_put_back(), [Unanswered::new(0)]);
 
     let start = |base: u16, heads: &[u16]| {
         let again = started_again(&memory, &running);
         again.inner().queue.set_next_avail(base);
-        again.set_put_back(heads.iter().copied().map(unanswered).collect());
+        again.set_put_back(heads.iter().copied().map(Unanswered::new).collect());
         again
     };
     let again = start(2, &[0]);
@@ -593,7 +589,7 @@ fn requests_of_a_process_that_has_ended_are_popped_again_in_order() {
         let mut records = InFlight::of_queue(records, 0, 16).expect("a queue");
         let recovered = records.recover(used);
         running.inner().queue.set_next_avail(recovered.next_avail);
-        running.set_put_back(recovered.unanswered());
+        running.set_put_back(recovered.unanswered);
         running.set_records(records);
     };
     let requests = [0, 1, 2].map(|number| (at(number), 3, 0, 0));

@@ -84,7 +84,7 @@ pub(super) struct SavedRegion {
     pub(super) offset: u64,
 }
 
-/// A queue, stopped, or of a kept device.
+/// A queue that is stopped, or one of a kept device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SavedQueue {
     pub(super) size: u16,
@@ -95,7 +95,7 @@ pub(super) struct SavedQueue {
     pub(super) has_kick: bool,
     pub(super) has_call: bool,
     pub(super) enabled: bool,
-    /// Whether it ran until the device was suspended.
+    /// Whether it ran until the device was suspended, or runs.
     pub(super) runs: bool,
     /// The requests that were put back.
     pub(super) put_back: Vec<Unanswered>,
@@ -357,16 +357,7 @@ mod tests {
                     has_call: true,
                     enabled: true,
                     runs: true,
-                    put_back: vec![
-                        Unanswered {
-                            head: 3,
-                            is_repeated: false,
-                        },
-                        Unanswered {
-                            head: 258,
-                            is_repeated: true,
-                        },
-                    ],
+                    put_back: vec![Unanswered::new(3), Unanswered::repeated(258)],
                 },
                 SavedQueue::default(),
             ],
