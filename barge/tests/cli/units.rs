@@ -10,7 +10,7 @@ use vfs::SetAttr;
 use crate::served::{BARGE, ServerProcess, has, stdout_of};
 
 fn packaging() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd/barge")
 }
 
 const UNITS: [&str; 3] = ["barge.service", "barge@.service", "barge.socket"];

@@ -62,7 +62,7 @@ pub(crate) fn hold(
     let passed = PassedMount::of_this_process()?;
     let cache = &options.image_cache;
     let declined = |why: &str| {
-        tracing::info!("{}: mounting with FUSE: {why}", args.source);
+        tracing::debug!("{}: mounting with FUSE: {why}", args.source);
         Ok(None)
     };
     if let Some(why) = passed.is_none().then(|| obstacle(cache.dir())).flatten() {
