@@ -8,7 +8,8 @@ use std::process::Command;
 #[test]
 fn the_unit_is_valid() {
     let unit = "barge-snapshotter.service";
-    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd/barge-snapshotter");
+    let packaging =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd/barge-snapshotter");
     let text = fs::read_to_string(packaging.join(unit)).unwrap();
     let program = env!("CARGO_BIN_EXE_barge-snapshotter");
     let dir = tempfile::tempdir().unwrap();

@@ -143,6 +143,21 @@ impl TestContext {
         dir
     }
 
+    /// Waits until a change gets a change counter that no earlier change has: before Linux 6.13, all
+    /// changes within a tick of the clock, a few milliseconds, have the same one. Creates the file
+    /// `clock` in the root.
+    pub fn wait_for_clock(&self) {
+        let root = self.root();
+        let clock = root.lookup("clock").or_else(|_| root.file("clock", b""));
+        let clock = ok(clock);
+        ok(clock.chmod(0o600));
+        let now = clock.attr().change;
+        let mut modes = [0o644, 0o600].into_iter().cycle();
+        while clock.attr().change == now {
+            ok(clock.chmod(modes.next().expect("endless")));
+        }
+    }
+
     /// Resolves `handle`.
     pub fn resolve(&self, handle: &Handle) -> Result<TestNode> {
         let caller = self.profile.caller.clone();

@@ -15,6 +15,7 @@ mod doctor;
 mod exports;
 mod failover;
 mod foreign;
+mod formats;
 #[cfg(feature = "gss")]
 mod gss;
 mod guests;

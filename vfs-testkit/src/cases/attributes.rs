@@ -226,22 +226,29 @@ pub fn every_change_counts(test: &TestContext) {
         assert!(!seen.contains(&change), "{what} did not count");
         seen.push(change);
     };
+    test.wait_for_clock();
     ok(file.write(0, b"a"));
     changed("write");
+    test.wait_for_clock();
     ok(file.write(0, b"b"));
     changed("overwrite");
+    test.wait_for_clock();
     ok(node.chmod(0o600));
     changed("chmod");
+    test.wait_for_clock();
     ok(node.truncate(100));
     changed("truncate");
+    test.wait_for_clock();
     ok(root.link("other", &node));
     changed("link");
+    test.wait_for_clock();
     ok(root.unlink("other"));
     changed("unlink");
     let set = SetAttr {
         ctime: true,
         ..SetAttr::default()
     };
+    test.wait_for_clock();
     ok(node.set(set));
     changed("asking for a change");
 }

@@ -270,12 +270,16 @@ pub fn making_changes_the_directory(test: &TestContext) {
         change = now;
     };
     needs!(test.caps.change > Support::None, "a change counter");
+    test.wait_for_clock();
     ok(dir.file("file", b""));
     changed("create");
+    test.wait_for_clock();
     ok(dir.mkdir("sub", 0o755));
     changed("mkdir");
+    test.wait_for_clock();
     ok(dir.symlink("link", b"x"));
     changed("symlink");
+    test.wait_for_clock();
     ok(dir.link("hard", &ok(dir.lookup("file"))));
     changed("link");
 }

@@ -74,6 +74,7 @@ pub fn linking_changes_the_file(test: &TestContext) {
     let root = test.root();
     let file = ok(root.file("a", b""));
     let before = file.attr();
+    test.wait_for_clock();
     ok(root.link("b", &file));
     let after = file.attr();
     assert_ne!(after.change, before.change);

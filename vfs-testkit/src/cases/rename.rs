@@ -162,6 +162,7 @@ pub fn renaming_changes_all_concerned(test: &TestContext) {
     let a = ok(root.mkdir("a", 0o755));
     let b = ok(root.mkdir("b", 0o755));
     ok(a.file("file", b""));
+    test.wait_for_clock();
     let before = (a.attr().change, b.attr().change);
     ok(a.rename("file", &b, "file"));
     assert_ne!(a.attr().change, before.0);

@@ -75,6 +75,7 @@ pub fn removing_changes_directory_and_node(test: &TestContext) {
     let root = test.root();
     let file = ok(root.file("a", b""));
     ok(root.link("b", &file));
+    test.wait_for_clock();
     let (dir_before, file_before) = (root.attr().change, file.attr().change);
     ok(root.unlink("a"));
     assert_ne!(root.attr().change, dir_before);
