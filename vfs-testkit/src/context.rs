@@ -143,8 +143,8 @@ impl TestContext {
         dir
     }
 
-    /// Waits until a change gets a change counter that no earlier change has: before Linux 6.13, all
-    /// changes within a tick of the clock, a few milliseconds, have the same one. Creates the file
+    /// Waits until a change gets a change counter that no earlier one has: before Linux 6.13, all
+    /// changes within a tick of the clock, a few milliseconds, have the same. Creates the file
     /// `clock` in the root.
     pub fn wait_for_clock(&self) {
         let root = self.root();

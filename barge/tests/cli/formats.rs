@@ -11,7 +11,10 @@ use crate::served::{BARGE, ServerProcess, stderr_of, stdout_of};
 
 /// The versions with an archive in `tests/formats`, and the NFS v3 handle of `f` in its image, as
 /// the version sent it to clients (XDR: the length first).
-const VERSIONS: &[(&str, &str)] = &[("0.1.0", "")];
+const VERSIONS: &[(&str, &str)] = &[(
+    "0.1.0",
+    "00000019012a04d92e2d64237c0b000000000000000100000000000000000000",
+)];
 
 /// An unpacked archive.
 struct Files(TempDir);
