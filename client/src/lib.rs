@@ -62,6 +62,7 @@
 struct Readme;
 
 mod client;
+mod errno;
 mod file;
 mod images;
 mod metadata;
@@ -74,6 +75,7 @@ pub mod tree;
 mod walk;
 
 pub use client::Client;
+pub use errno::errno;
 pub use file::{File, OpenOptions};
 pub use image::{AllowedReads, CachedImage, DiskCacheOptions, ImageUser, LazyImage};
 pub use images::{Image, public_keys};
