@@ -84,6 +84,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("csi", &["vfs", "client", "command", "grpc", "sys"]),
+    ("python", &["vfs", "client"]),
     ("guest", &["sys"]),
 ];
 
