@@ -85,6 +85,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("csi", &["vfs", "client", "command", "grpc", "sys"]),
     ("python", &["vfs", "client"]),
+    ("capi", &["vfs", "client"]),
     ("guest", &["sys"]),
 ];
 
@@ -168,7 +169,7 @@ fn each_dependency_is_justified() {
 }
 
 #[test]
-fn unsafe_code_lives_in_sys_and_where_a_guests_memory_is() {
+fn unsafe_code_lives_in_sys_and_where_memory_is_a_guests_or_a_c_programs() {
     let metadata = MetadataCommand::new()
         .no_deps()
         .exec()
@@ -177,10 +178,17 @@ fn unsafe_code_lives_in_sys_and_where_a_guests_memory_is() {
         let manifest = std::fs::read_to_string(&package.manifest_path).expect("a manifest");
         let inherits = manifest.contains("[lints]\nworkspace = true");
         assert!(
-            inherits || ["sys", "virtqueue"].contains(&room(&package.name)),
+            inherits || ["sys", "virtqueue", "capi"].contains(&room(&package.name)),
             "{}: own lints",
             package.name
         );
+    }
+    let capi = concat!(env!("CARGO_MANIFEST_DIR"), "/../capi/src");
+    for file in std::fs::read_dir(capi).expect("a directory") {
+        let path = file.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        let allows = text.contains("(unsafe_code)");
+        assert_eq!(allows, path.ends_with("ffi.rs"), "{}", path.display());
     }
 }
 

@@ -6,7 +6,7 @@
 //! Deliberately absent: buffers of callers, which the limited API has from Python 3.11 on. Data is
 //! received into the `bytes` object that a call returns.
 //!
-//! Lock order: the lock of [`owned::Owned`] is taken with the interpreter's lock held, and released
+//! Lock order: the lock of `Owned` is taken with the interpreter's lock held, and released
 //! before the latter is. Fork, which holds the interpreter's lock, finds it free.
 
 mod client;
