@@ -3,6 +3,11 @@
 use core::fmt;
 use core::num::NonZeroU16;
 
+#[cfg(any(test, not(target_os = "linux")))]
+mod kind;
+#[cfg_attr(not(target_os = "linux"), path = "errno/by_kind.rs")]
+mod system;
+
 /// A Linux errno, 1 to 4095, or one of the two signals internal to barge: [`Errno::WOULD_BLOCK`]
 /// and [`Errno::PARKED`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -149,18 +154,6 @@ impl fmt::Display for Errno {
 }
 
 impl core::error::Error for Errno {}
-
-impl From<std::io::Error> for Errno {
-    fn from(error: std::io::Error) -> Errno {
-        Errno::from_raw(error.raw_os_error().unwrap_or(0))
-    }
-}
-
-impl From<Errno> for std::io::Error {
-    fn from(errno: Errno) -> std::io::Error {
-        std::io::Error::from_raw_os_error(errno.raw().into())
-    }
-}
 
 #[cfg(test)]
 mod tests {

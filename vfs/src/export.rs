@@ -1,9 +1,9 @@
 //! File systems, their capabilities, and exports.
 
 use core::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::fd::BorrowedFd;
 use crate::lock::LockTable;
 use crate::source_stats::Evicted;
 use crate::{ChangeStream, Cx, Errno, Node, Result, SourceStats};

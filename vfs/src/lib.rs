@@ -17,6 +17,7 @@ pub mod copies;
 pub mod cx;
 pub mod errno;
 pub mod export;
+pub mod fd;
 pub mod histogram;
 pub mod holes;
 pub mod lease;

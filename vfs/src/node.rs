@@ -4,11 +4,11 @@
 //! source and layer decides, except [`File::backing`], which is optional.
 
 use core::any::Any;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use bitflags::bitflags;
 
+use crate::fd::AsFd;
 use crate::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use crate::{
     Attr, AttrMask, BreakCallback, Caller, Cx, Device, Errno, Handle, Kind, Lease, LeaseKind, Name,

@@ -5,8 +5,7 @@
 //! reply under construction, a guest's memory (shared, volatile, never a `&[u8]`), a socket's pipe,
 //! or the caller's own buffer.
 
-use std::os::fd::BorrowedFd;
-
+use crate::fd::BorrowedFd;
 use crate::{Patience, Result};
 
 /// The destination of a read's bytes, in order.
