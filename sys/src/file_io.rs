@@ -1,9 +1,11 @@
 //! Reads and writes of a file at an offset, for transports and sources: they continue short ones,
 //! and read with limited patience.
 
+use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
+use rustix::fs::copy_file_range;
 use rustix::io::{Errno as Raw, ReadWriteFlags};
 use vfs::copies::count_copied;
 use vfs::{Errno, Patience, Result};
@@ -102,4 +104,16 @@ pub fn write_all(
         }
     }
     Ok(written)
+}
+
+/// Copies up to `len` bytes of `fd` from `at` to the position of `to` with copy_file_range(2), and
+/// returns their number: 0 at end of file only.
+pub fn copy_range(fd: BorrowedFd<'_>, at: u64, to: &File, len: usize) -> Result<usize> {
+    let mut from = at;
+    loop {
+        match copy_file_range(fd, Some(&mut from), to, None, len) {
+            Err(Raw::INTR) => {}
+            done => return done.map_err(errno),
+        }
+    }
 }
