@@ -1,9 +1,8 @@
 //! Sinks and payloads in plain memory: the ends of a read or write whose bytes a caller holds.
 
-use std::os::fd::BorrowedFd;
-
 use sys::file_io::{pread_into, pwrite_all};
 use vfs::copies::count_copied;
+use vfs::fd::BorrowedFd;
 use vfs::{Fill, Patience, Payload, Result, Sink};
 
 /// A sink in the caller's memory.
@@ -181,10 +180,10 @@ impl Payload for SlicePayload<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
     use sys::file_io::supports_nowait;
     use vfs::Errno;
+    use vfs::fd::AsFd;
 
     #[test]
     fn a_cached_read_needs_no_patience_and_the_end_is_short() {

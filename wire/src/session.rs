@@ -1,7 +1,7 @@
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use vfs::fd::OwnedFd;
 use vfs::{Call, Errno, Patience, Payload, Result as Answered};
 
 use crate::{Malformed, Outgoing};

@@ -1,8 +1,8 @@
 //! A reply under construction, parts of which can be cached for retransmission.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use vfs::fd::BorrowedFd;
 use vfs::{Fill, Patience, Result, Sink};
 use wire::{Buffered, Outgoing, Xdr};
 

@@ -26,10 +26,10 @@ mod stale;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use vfs::fd::OwnedFd;
 use vfs::lock::{Lock, LockKind};
 use vfs::{Attr, AttrMask, Call, Caller, Cx, Errno, Export, Handle, Node, NodeId, Patience, Peer};
 use wire::{Malformed, SavedState};
@@ -243,7 +243,7 @@ impl Nodes {
             return None;
         }
         let file = open.file.backing(cx)?;
-        let file = file.as_fd().try_clone_to_owned().ok()?;
+        let file = (*file).as_fd().try_clone_to_owned().ok()?;
         new.insert(SavedNode {
             kind: node.kind(),
             id: node.id(),

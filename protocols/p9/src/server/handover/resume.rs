@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use vfs::fd::{AsFd, OwnedFd};
 use vfs::lock::{Lock, LockFamily, LockKind, LockTable};
 use vfs::{
     Call, Caller, Cx, Errno, Export, File, Handle, Kind, Name, Node, NodeId, OpenFlags, Patience,
