@@ -1,5 +1,4 @@
 use std::fmt;
-use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -32,7 +31,7 @@ pub enum Addr {
         port: u32,
     },
     /// `fd:N`: an inherited descriptor: a connection, or a listening socket.
-    Fd(RawFd),
+    Fd(i32),
 }
 
 /// The error for a malformed address, with the expected syntax.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+pub use crate::reserved_port::dial_from_reserved;
 use crate::{Addr, StreamLink, vsock};
 
 /// The interval at which [`crate::Link::recv`] of a dialled connection returns `WouldBlock` while

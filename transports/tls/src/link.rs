@@ -1,13 +1,12 @@
 //! A link that can start TLS.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ClientConnection, Connection, ServerConnection};
-use transports::{Interest, Link, Origin, Payloads, Ready};
+use transports::{Event, Interest, Link, Origin, Payloads, Ready};
+use vfs::fd::{AsFd, BorrowedFd};
 use wire::TlsPeer;
 
 use crate::channel::Channel;
@@ -50,7 +49,7 @@ impl TlsLink {
     }
 
     fn handshake(&self, channel: &Channel) -> io::Result<()> {
-        let never = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let never = Event::new()?;
         let until = Instant::now() + TlsLink::HANDSHAKE_TIMEOUT;
         loop {
             let stuck = match channel.flush_now(&*self.link) {

@@ -1,0 +1,5 @@
+//! Pages of files, which only Linux sends.
+
+/// No pages.
+#[derive(Debug)]
+pub enum Pages {}
