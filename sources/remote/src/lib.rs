@@ -23,6 +23,7 @@ pub mod nfs;
 pub mod ninep;
 mod timeouts;
 mod url;
+#[cfg_attr(not(target_os = "linux"), path = "virtiofs/elsewhere.rs")]
 pub mod virtiofs;
 mod xattr;
 

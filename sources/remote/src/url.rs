@@ -28,6 +28,11 @@ impl BadUrl {
     pub(crate) fn new(text: &str, expected: &str) -> BadUrl {
         BadUrl(format!("bad source '{text}': expected {expected}"))
     }
+
+    /// Creates the error for a source that only Linux has.
+    pub(crate) fn needs_linux(text: &str) -> BadUrl {
+        BadUrl(format!("{text}: this needs Linux"))
+    }
 }
 
 impl fmt::Display for BadUrl {
@@ -154,6 +159,10 @@ impl FromStr for Url {
     type Err = BadUrl;
 
     fn from_str(text: &str) -> Result<Url, BadUrl> {
+        let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
+        if cfg!(not(target_os = "linux")) && scheme.contains('+') {
+            return Err(BadUrl::needs_linux(text));
+        }
         if let Some(socket) = text.strip_prefix("virtiofs:") {
             return virtiofs::Url::parse(text, socket).map(Url::Virtiofs);
         }

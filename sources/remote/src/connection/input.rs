@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use transports::{Link, Poller};
 use vfs::copies::count_copied;
+use vfs::fd::OwnedFd;
 
 use super::{ClientCodec, PayloadLayout};
 

@@ -1,11 +1,11 @@
 //! Receiving the server's own requests while no caller waits for a reply.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use transports::Interest;
+use vfs::fd::{AsFd, BorrowedFd};
 
 use super::{ClientCodec, Connection};
 
@@ -61,7 +61,7 @@ pub(crate) fn wait_readable(wake_event: BorrowedFd<'_>, time: Duration) -> io::R
     let mut fds = [PollFd::from_borrowed_fd(wake_event.as_fd(), PollFlags::IN)];
     let time = Timespec {
         tv_sec: time.as_secs() as i64,
-        tv_nsec: time.subsec_nanos().into(),
+        tv_nsec: time.subsec_nanos() as _,
     };
     match poll(&mut fds, Some(&time)) {
         Ok(_) => Ok(!fds[0].revents().is_empty()),

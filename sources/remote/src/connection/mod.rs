@@ -35,13 +35,11 @@ mod timeouts;
 mod wait;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use rustix::event::{EventfdFlags, eventfd};
-use transports::{Link, Payloads};
+use transports::{Event, Link, Payloads};
 use vfs::copies::count_copied;
 use vfs::{Cx, Errno, Result};
 
@@ -68,8 +66,8 @@ pub struct Connection<H: ClientCodec> {
     state: Mutex<State<H>>,
     /// Notified when the sending role is free and a thread waits for it.
     may_send: Condvar,
-    /// An eventfd that wakes the thread that waits for room to send.
-    wake: OwnedFd,
+    /// Wakes the thread that waits for room to send.
+    wake: Event,
     deferred_sender: DeferredSender,
     this: Weak<Connection<H>>,
 }
@@ -175,8 +173,9 @@ impl<H: ClientCodec> Connection<H> {
         payloads: Payloads,
         silence: Timeouts,
     ) -> std::result::Result<Arc<Connection<H>>, ConnectError> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
-            ConnectError::new(Errno::from_raw(error.raw_os_error()), error.to_string())
+        let wake = Event::new().map_err(|error| {
+            let why = error.to_string();
+            ConnectError::new(Errno::from(error), why)
         })?;
         let reading = codec.decode_params();
         Ok(Arc::new_cyclic(|this| Connection {

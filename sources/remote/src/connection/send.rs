@@ -1,10 +1,10 @@
 //! Sending: one thread at a time sends the queue of all.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 use transports::Interest;
+use vfs::fd::AsFd;
 
 use super::state::Guard;
 use super::{ClientCodec, Connection, ECONNRESET, Shape};
@@ -146,9 +146,7 @@ impl<H: ClientCodec> Connection<H> {
             .link
             .wait(interest, self.wake.as_fd(), Some(transports::RECV_INTERVAL));
         if ready.as_ref().is_ok_and(|ready| ready.woken) {
-            let mut count = [0; 8];
-            // Another thread may have reset the counter already.
-            let _ = rustix::io::read(&self.wake, &mut count);
+            self.wake.clear();
         }
         let mut state = self.state();
         state.stuck = false;
@@ -163,8 +161,6 @@ impl<H: ClientCodec> Connection<H> {
     }
 
     pub(super) fn wake_sender(&self) {
-        // The write fails only when the counter is at its maximum, and then the eventfd is
-        // readable.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.wake.set();
     }
 }

@@ -13,7 +13,7 @@ use vfs::{Call, Cx, Errno, Result};
 
 use super::mount::clamp_to_client_limits;
 use super::options::Options;
-use super::rpc_client::{Dial, PendingCall, RpcClient, host_name, process_credentials};
+use super::rpc_client::{Dial, PendingCall, RpcClient, process_credentials};
 use super::v3;
 use super::v4::{Core, Maintenance, PendingCompound};
 use crate::ConnectError;
@@ -28,7 +28,7 @@ impl Procedures {
     pub fn open(dial: Dial) -> std::result::Result<Procedures, ConnectError> {
         let conn = RpcClient::open(
             dial,
-            &host_name(),
+            &sys::process::host_name(),
             Core::MAX_MESSAGE as usize,
             Options::default(),
         )?;
@@ -75,7 +75,7 @@ pub struct Compounds {
 impl Compounds {
     /// Connects and establishes a client ID over v4.`minor`.
     pub fn open(dial: Dial, minor: u32) -> std::result::Result<Compounds, ConnectError> {
-        let machine = host_name();
+        let machine = sys::process::host_name();
         let conn = RpcClient::open(
             dial,
             &machine,

@@ -419,7 +419,7 @@ impl Sink for DiscardSink {
 
     fn file(
         &mut self,
-        _: std::os::fd::BorrowedFd<'_>,
+        _: vfs::fd::BorrowedFd<'_>,
         _: u64,
         len: usize,
         _: Patience,

@@ -10,7 +10,7 @@ use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
 
 use super::fs::RemoteNfs;
 use super::options::Options;
-use super::rpc_client::{DialResult, RpcClient, host_name, process_credentials};
+use super::rpc_client::{DialResult, RpcClient, process_credentials};
 use super::v3::{self, V3};
 use super::v4::{Core, ServerCapabilities, UNKNOWN_TREE, V4};
 use super::version::{Found, Handle, ProtocolVersion};
@@ -56,7 +56,7 @@ pub fn mount(mount: &Mount<'_>) -> MountResult {
 
 impl Mount<'_> {
     fn mount_version(&self, (major, minor): (u32, u32)) -> MountResult {
-        let machine = host_name();
+        let machine = sys::process::host_name();
         let conn = |port: Option<u16>| {
             let dial = self.dial.clone();
             let dial = Box::new(move || dial(port));

@@ -4,7 +4,6 @@
 //!
 //! Lock order: the connection's mutex, held while reconnecting.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use ::nfs::client::v4::Backchannels;
 use ::nfs::client::{Body, CallArguments, Calls, ClientCall, Credentials, Failure, Received};
 use parking_lot::{Mutex, MutexGuard};
 use transports::Link;
+use vfs::fd::BorrowedFd;
 use vfs::{Caller, Cx, Errno, Result};
 use wire::Malformed;
 
@@ -400,16 +400,7 @@ impl RpcClient {
 
 /// The credentials of this process.
 pub(super) fn process_credentials() -> Caller {
-    Caller::new(
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    )
-}
-
-/// The name of this machine.
-pub(super) fn host_name() -> String {
-    let names = rustix::system::uname();
-    names.nodename().to_string_lossy().into_owned()
+    Caller::new(sys::process::user(), sys::process::group())
 }
 
 /// Waits for `time`. Returns an error if the call is cancelled meanwhile.

@@ -1,12 +1,12 @@
 //! 9P over a connection.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use p9::client::{Client, Received};
 use p9::message::{DATA_HEAD, HEADER};
 use p9::{Dialect, Fid, Rmessage, Tag, Tmessage};
 use transports::{Link, Payloads};
+use vfs::fd::OwnedFd;
 use vfs::{Cx, Errno, Result};
 use wire::Malformed;
 

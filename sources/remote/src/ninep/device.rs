@@ -1,6 +1,7 @@
 //! 9P over virtio: the front end of a vhost-user device (virtio 1.3, 5.16), in user space.
 
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 
 use transports::Link;
@@ -10,6 +11,11 @@ use virtqueue::driver::{self, Driver, Queue, Stream, WaitMode};
 use super::fs::Remote9p;
 use super::options::Options;
 use crate::ConnectError;
+
+/// Connects to the device at `socket`, for messages of up to `msize` bytes.
+pub(super) fn dial(socket: &Path, msize: u32) -> std::io::Result<impl Link + 'static> {
+    link(UnixStream::connect(socket)?, msize)
+}
 
 impl Remote9p {
     /// Does [`Remote9p::connect`] to the device at the other end of `socket`, with messages of up

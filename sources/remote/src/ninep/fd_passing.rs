@@ -6,12 +6,14 @@
 //! and writing process does not matter, and opened with the access it is used for: the server,
 //! which could open it so, could do the same I/O itself.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use p9::{Fid, Tmessage};
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use vfs::fd::{AsFd, BorrowedFd, OwnedFd};
 use vfs::{Backing, BackingRestrictions, Cx, Errno, OpenFlags, Result};
+
+#[cfg_attr(not(target_os = "linux"), path = "fd_passing/elsewhere.rs")]
+mod restrictions;
 
 use super::connection::{Reply, Ticket};
 use super::fid::Session;
@@ -64,22 +66,9 @@ impl Backing for PassedFd {
 
 impl PassedFd {
     /// Returns `file` as accepted if it suits an open with `flags`.
-    fn checked(file: OwnedFd, flags: OpenFlags) -> rustix::io::Result<Option<PassedFd>> {
-        let stat = fstat(&file)?;
-        let how = fcntl_getfl(&file)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-            || how.contains(OFlags::PATH)
-            || !sys::caller_independence::file_io_is_caller_independent(&file)?
-        {
+    fn checked(file: OwnedFd, flags: OpenFlags) -> std::io::Result<Option<PassedFd>> {
+        let Some(limits) = restrictions::of(&file)? else {
             return Ok(None);
-        }
-        let limits = BackingRestrictions {
-            access: match how & OFlags::RWMODE {
-                OFlags::RDONLY => OpenFlags::READ,
-                OFlags::WRONLY => OpenFlags::WRITE,
-                _ => OpenFlags::READ | OpenFlags::WRITE,
-            },
-            file: (stat.st_dev, stat.st_ino),
         };
         Ok(limits.allows(flags).then_some(PassedFd { file, limits }))
     }

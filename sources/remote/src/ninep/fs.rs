@@ -46,7 +46,7 @@ impl Remote9p {
         let connection = Connection::open_with(link, client, payloads, options.timeouts)?;
         connection.set_soft(true);
         let wire = Session::new(connection);
-        let caller = Caller::new(rustix::process::geteuid().as_raw(), 0);
+        let caller = Caller::new(sys::process::user(), 0);
         let user = user_of(&options, wire.dialect(), &caller);
         let refused = |errno: Errno| match wire.connection.failure() {
             Some(why) => ConnectError::new(errno, why),

@@ -5,13 +5,13 @@
 //! made-up values, as in Linux's client.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use p9::client::{dir, request};
 use p9::message::DATA_HEAD;
 use p9::numbers::{Dm, V9FS_MAGIC};
 use p9::{Dialect, Extension, Fid, Rmessage, Stat, Tmessage};
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 use vfs::{
     Attr, Cx, DirEntry, DirSink, Entry, Errno, Kind, Mode, Name, NewNode, OpenFlags, ReaddirMode,
     Result, SetAttr, StatFs,
@@ -134,8 +134,8 @@ pub(super) fn setattr(
         Some(_) if kind != Kind::File => return Err(Errno::EINVAL),
         _ => {}
     }
-    let now = clock_gettime(ClockId::Realtime).tv_sec;
-    let now = now.clamp(0, i64::from(u32::MAX - 1)) as u32;
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let now = now.as_secs().min(u64::from(u32::MAX - 1)) as u32;
     let stat = request::wstat(set, kind, wire.dialect(), now);
     wire.call(cx, &Tmessage::Wstat { fid, stat }).map(drop)
 }

@@ -16,8 +16,7 @@ use crate::locks::Lockable;
 /// A unique client ID for lock requests.
 pub(super) fn client_id() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let system = rustix::system::uname();
-    let host = system.nodename().to_string_lossy();
+    let host = sys::process::host_name();
     let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     format!("{host}/barge/{pid}/{number}")
 }

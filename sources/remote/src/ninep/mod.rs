@@ -13,6 +13,7 @@
 
 mod attr;
 mod connection;
+#[cfg_attr(not(target_os = "linux"), path = "device/elsewhere.rs")]
 mod device;
 mod dir;
 mod fd_passing;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use p9::Dialect;
 use transports::{Addr, Link};
 use vfs::Errno;
 
+use super::device;
 use super::fs::Remote9p;
 use super::options::Options;
 use super::reconnecting::ReconnectingLink;
@@ -87,8 +87,8 @@ impl Url {
             }
             ServerAddr::Addr(_) => Remote9p::connect(self.dial().map_err(failed)?, options),
             ServerAddr::Device(socket) => {
-                let socket = UnixStream::connect(socket).map_err(failed)?;
-                Remote9p::connect_device(socket, options)
+                let link = device::dial(socket, options.msize).map_err(failed)?;
+                Remote9p::connect(link, options)
             }
         }
     }

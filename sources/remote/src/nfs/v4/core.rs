@@ -5,13 +5,13 @@
 //! callback, the connection's mutex comes before those of the delegations and of the client state,
 //! and the queue of the maintenance thread after them.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ::nfs::client::v4::{ClientId, Compound, Operations, Sequence, Slot, Status, status_flags};
 use ::nfs::client::{Failure, Limits, Tree};
 use parking_lot::Mutex;
+use vfs::fd::BorrowedFd;
 use vfs::{Caller, Cx, Errno};
 
 use super::client_state::{ClientState, NoSlot, SlotTable};

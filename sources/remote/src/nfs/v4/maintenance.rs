@@ -2,14 +2,14 @@
 //! client does it, and destroys the client ID at the end. If callbacks are enabled,
 //! another thread receives them while the connection is idle; the first thread carries them out.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
+use transports::Event;
+use vfs::fd::AsFd;
 use vfs::{Call, Cx};
 
 use super::core::Core;
@@ -104,14 +104,14 @@ fn run(core: &Core, call: &Call, rest: Duration) {
 
 /// The thread that receives callbacks.
 struct Listener {
-    /// An eventfd that ends the thread.
-    stop_event: Arc<OwnedFd>,
+    /// Ends the thread.
+    stop_event: Arc<Event>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Listener {
     fn start(core: Arc<Core>) -> std::io::Result<Listener> {
-        let stop_event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let stop_event = Arc::new(Event::new()?);
         let rings = stop_event.clone();
         let thread = std::thread::Builder::new()
             .name("nfs-listener".into())
@@ -129,9 +129,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The write fails only when the counter is at its maximum, and then the eventfd is
-        // readable.
-        let _ = rustix::io::write(&self.stop_event, &1u64.to_ne_bytes());
+        self.stop_event.set();
         if let Some(thread) = self.thread.take() {
             // The thread has logged its error.
             let _ = thread.join();
@@ -139,7 +137,7 @@ impl Drop for Listener {
     }
 }
 
-fn listen(core: &Core, stop_event: &OwnedFd) -> std::io::Result<()> {
+fn listen(core: &Core, stop_event: &Event) -> std::io::Result<()> {
     loop {
         if core.listen(stop_event.as_fd())? {
             return Ok(());

@@ -3,15 +3,13 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use p9::Tag;
 use p9::recovery::Record;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, eventfd};
-use transports::{Link, Payloads};
+use transports::{Event, Link, Payloads};
 
 use super::incoming::Incoming;
 use crate::{Retry, Timeouts};
@@ -32,8 +30,8 @@ pub struct ReconnectingLink {
     state: Mutex<State>,
     /// Notified when the state has changed.
     pub(super) changed: Condvar,
-    /// An eventfd that wakes the threads that wait for the server.
-    pub(super) wake_event: OwnedFd,
+    /// Wakes the threads that wait for the server.
+    pub(super) wake_event: Event,
     pub(super) unsent: Mutex<UnsentRequests>,
     pub(super) incoming: Mutex<Incoming>,
 }
@@ -106,7 +104,7 @@ impl ReconnectingLink {
                 ended: false,
             }),
             changed: Condvar::new(),
-            wake_event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wake_event: Event::new()?,
             unsent: Mutex::default(),
             incoming: Mutex::default(),
         })
@@ -151,14 +149,10 @@ impl ReconnectingLink {
     /// Wakes the threads that wait for a change of the state.
     pub(super) fn wake_all(&self) {
         self.changed.notify_all();
-        // The write fails only when the counter is at its maximum, and then the eventfd is
-        // readable.
-        let _ = rustix::io::write(&self.wake_event, &1u64.to_ne_bytes());
+        self.wake_event.set();
     }
 
     pub(super) fn clear_wake_event(&self) {
-        let mut count = [0; 8];
-        // The counter may be zero already.
-        let _ = rustix::io::read(&self.wake_event, &mut count);
+        self.wake_event.clear();
     }
 }

@@ -25,10 +25,10 @@ mod relay;
 mod send;
 
 use std::io::{self, IoSlice};
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use transports::{Interest, Link, Origin, Payloads, Ready};
+use vfs::fd::{BorrowedFd, OwnedFd};
 
 pub use self::link::{Dial, ReconnectingLink};
 pub use self::relay::relay;

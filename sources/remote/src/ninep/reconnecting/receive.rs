@@ -1,10 +1,10 @@
 //! The direction from the server.
 
 use std::io::{self, ErrorKind, Read};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use transports::{Interest, Link, RECV_INTERVAL, Ready};
+use vfs::fd::{AsFd, OwnedFd};
 
 use super::incoming::Incoming;
 use super::link::ReconnectingLink;

@@ -1,7 +1,6 @@
 //! Reconnecting.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use p9::recovery::{Failure, Server};
 use p9::{Dialect, Tag, Tmessage};
 use parking_lot::MutexGuard;
 use transports::{Interest, Link};
+use vfs::fd::AsFd;
 
 use super::link::{Outage, ReconnectingLink, State};
 
