@@ -21,8 +21,9 @@ use crate::disk_cache::{
     AllowedReads, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions, ImageUser,
 };
 use crate::fs::OpenError;
+use crate::priority::lower_priority;
 use crate::range::{LOCAL_READAHEAD, Piece, RangeSource};
-use crate::readahead::{ReadAhead, lower_priority, read_ahead};
+use crate::readahead::{ReadAhead, read_ahead};
 use crate::storage::SEGMENT;
 use crate::trust::Trust;
 use crate::verified::Verified;

@@ -14,6 +14,8 @@
 //! A format implements the `format` module's trait; file-system behaviour above it is the same for
 //! all formats.
 //!
+//! On other systems than Linux there is no disk cache, and no lazy image.
+//!
 //! Deliberately absent: writing (returns `EROFS`), and any knowledge of where images come from.
 //!
 //! Lock order: a cache's table is locked for lookups and updates, never while bytes are read or
@@ -23,14 +25,18 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+#[cfg(target_os = "linux")]
 mod disk_cache;
 mod erofs;
 mod file;
 mod format;
 mod fs;
+#[cfg(target_os = "linux")]
 mod lazy;
 mod node;
 mod preload;
+#[cfg_attr(not(target_os = "linux"), path = "priority/elsewhere.rs")]
+mod priority;
 mod range;
 mod readahead;
 mod rofs;
@@ -39,11 +45,13 @@ mod trust;
 mod verified;
 mod xattr;
 
+#[cfg(target_os = "linux")]
 pub use disk_cache::{
     AllowedReads, CachedImage, CachedSource, DerivedImage, DiskCacheEntry, DiskCacheOptions,
     ImageIdentity, ImageUser, Verification,
 };
 pub use fs::{DEFAULT_CACHE, ImageFs, OpenError};
+#[cfg(target_os = "linux")]
 pub use lazy::{LazyImage, LazyName};
 pub use range::{FileGuard, FileRanges, MemoryRanges, Piece, RangeSource};
 pub use sidecar::{Hash, PublicKey};

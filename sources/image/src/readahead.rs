@@ -13,17 +13,13 @@ use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle, scope};
 
 use parking_lot::Mutex;
-use rustix::process::setpriority_process;
-use rustix::thread::gettid;
 use sidecar::ReadaheadRange;
 use vfs::{Patience, Result};
 
 use crate::cache::Claim;
+use crate::priority::lower_priority;
 use crate::range::LOCAL_READAHEAD;
 use crate::storage::{Access, Devices, Key, SEGMENT};
-
-/// The thread's nice value: the lowest priority.
-const NICE: i32 = 19;
 
 /// The number of threads for a remote image: enough to keep a link of 20 ms and 1 Gbit/s busy, with
 /// 16 MiB in flight.
@@ -101,11 +97,6 @@ pub(crate) fn read_ahead(
     spawned
         .inspect_err(|error| tracing::warn!("no readahead of an image: {error}"))
         .ok()
-}
-
-/// Lowers the priority of the calling thread, if that is possible.
-pub(crate) fn lower_priority() {
-    let _ = setpriority_process(Some(gettid()), NICE);
 }
 
 /// Reads the list's segments; stops early when the image is dropped.
