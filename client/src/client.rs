@@ -39,9 +39,7 @@ impl Client {
         let source: Source = source
             .parse()
             .map_err(|bad| io::Error::new(io::ErrorKind::InvalidInput, bad))?;
-        source
-            .open(crate::source::hostdir_options())
-            .map(Client::new)
+        source.open(crate::source::local_options()).map(Client::new)
     }
 
     /// Creates a client of an open file system.

@@ -1,16 +1,18 @@
 //! Images of file systems, and paths that lead into them.
 
-use std::ffi::OsStr;
+#[cfg(target_os = "linux")]
+mod lazy;
+
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use image::{DiskCacheOptions, FileRanges, Hash, ImageFs, LazyImage, OpenError, PublicKey, Trust};
+use image::{Hash, ImageFs, OpenError, PublicKey, Trust};
 use vfs::FileSystem;
+
+use crate::system;
 
 /// An image, optionally with a path in it: `IMAGE/PATH`, where IMAGE ends at the first component
 /// that is not a directory.
@@ -69,10 +71,7 @@ impl Image {
 
     /// The image, if `path` leads into a file, be it only with a trailing slash.
     pub(crate) fn enclosing(path: &Path) -> Option<Image> {
-        match fs::symlink_metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Some(Image::new(path)),
-            _ => None,
-        }
+        system::leads_into_file(path).then(|| Image::new(path))
     }
 
     fn new(path: &Path) -> Image {
@@ -83,17 +82,17 @@ impl Image {
         }
     }
 
-    /// The path of the image and in it, as bytes.
-    pub(crate) fn path(&self) -> &[u8] {
-        self.path.as_os_str().as_bytes()
+    /// The path of the image and in it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The file or block device of the image, and its further devices. Returns an error if the path
     /// leads into the image.
     pub fn file(&self) -> io::Result<(&Path, &[PathBuf])> {
         match split(self.path())? {
-            (file, b"") => Ok((file, &self.devices)),
-            (_, within) => Err(path_within(within)),
+            (file, within) if within.is_empty() => Ok((file, &self.devices)),
+            (_, within) => Err(path_within(&within)),
         }
     }
 
@@ -116,24 +115,6 @@ impl Image {
         Ok(Arc::new(tree))
     }
 
-    /// Opens the image for the kernel's EROFS, with its local file in `cache`, or returns nothing
-    /// if it cannot be mounted so. The path must not lead into the image.
-    pub(crate) fn open_lazy(&self, cache: &DiskCacheOptions) -> io::Result<Option<LazyImage>> {
-        let (file, devices) = self.file()?;
-        if !devices.is_empty() {
-            return Ok(None);
-        }
-        let source = Arc::new(FileRanges::open(file)?);
-        LazyImage::open(
-            source,
-            &self.to_string(),
-            None,
-            &trust(&self.keys, None)?,
-            cache,
-        )
-        .map_err(open_error)
-    }
-
     /// Opens the image, and returns the path within it.
     pub(crate) fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
         let (tree, within) = self.open_with_path()?;
@@ -144,7 +125,7 @@ impl Image {
         let (file, within) = split(self.path())?;
         let opened = ImageFs::open(file, &self.devices, &trust(&self.keys, None)?);
         let tree = opened.map_err(open_error)?;
-        Ok((tree, within.to_vec()))
+        Ok((tree, within))
     }
 }
 
@@ -199,11 +180,12 @@ pub fn public_keys(files: &[PathBuf]) -> io::Result<Vec<PublicKey>> {
 }
 
 /// Splits a path after the first component that is not a directory.
-fn split(path: &[u8]) -> io::Result<(&Path, &[u8])> {
-    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+fn split(path: &Path) -> io::Result<(&Path, Vec<u8>)> {
+    let bytes = system::tree_path(path);
+    let slashes = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     let ends = slashes.map(|(at, _)| at).filter(|at| *at > 0);
-    for end in ends.chain([path.len()]) {
-        let file = Path::new(OsStr::from_bytes(&path[..end]));
+    for end in ends.chain([bytes.len()]) {
+        let file = system::prefix(path, end)?;
         let metadata = fs::metadata(file)?;
         if metadata.is_dir() {
             continue;
@@ -211,9 +193,9 @@ fn split(path: &[u8]) -> io::Result<(&Path, &[u8])> {
         if !is_file(&metadata) {
             break;
         }
-        let behind = path.get(end + 1..).unwrap_or_default();
+        let behind = bytes.get(end + 1..).unwrap_or_default();
         let start = behind.iter().position(|byte| *byte != b'/');
-        return Ok((file, &behind[start.unwrap_or(behind.len())..]));
+        return Ok((file, behind[start.unwrap_or(behind.len())..].to_vec()));
     }
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,
@@ -223,7 +205,7 @@ fn split(path: &[u8]) -> io::Result<(&Path, &[u8])> {
 
 /// Returns whether the file may contain an image.
 fn is_file(metadata: &fs::Metadata) -> bool {
-    metadata.is_file() || metadata.file_type().is_block_device()
+    metadata.is_file() || system::is_block_device(metadata)
 }
 
 #[cfg(test)]
@@ -242,14 +224,14 @@ mod tests {
             ("//usr/", "usr/"),
         ] {
             let path = format!("{}{behind}", file.display());
-            let found = split(path.as_bytes()).expect("found");
-            assert_eq!(found, (&*file, within.as_bytes()));
+            let found = split(Path::new(&path)).expect("found");
+            assert_eq!(found, (&*file, within.as_bytes().to_vec()));
             let leads_in = Image::enclosing(Path::new(&path)).is_some();
             assert_eq!(leads_in, !behind.is_empty(), "{path}");
             assert!(Image::locate(Path::new(&path)).is_some());
         }
         assert!(Image::locate(dir.path()).is_none());
-        assert!(split(dir.path().as_os_str().as_bytes()).is_err());
-        assert!(split(b"/none/of/it").is_err());
+        assert!(split(dir.path()).is_err());
+        assert!(split(Path::new("/none/of/it")).is_err());
     }
 }

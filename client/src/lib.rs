@@ -49,6 +49,10 @@
 //! # }
 //! ```
 //!
+//! On systems other than Linux, directories of this host are opened with the standard library, and
+//! images in object stores and registries are absent. On Windows there are [`Source`] and
+//! [`tree::Tree`] only.
+//!
 //! Deliberately absent: a cache (which a mount has), globs, the current directory.
 //!
 //! Lock order: a file's position, held across the call that moves it, and the queue of tickets;
@@ -57,30 +61,49 @@
 #![forbid(unsafe_code)]
 
 /// Compiles the example of the crate's page.
-#[cfg(doctest)]
+#[cfg(all(doctest, unix))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(unix)]
 mod client;
+#[cfg(unix)]
 mod errno;
+#[cfg(unix)]
 mod file;
 mod images;
+#[cfg(unix)]
 mod metadata;
+#[cfg(target_os = "linux")]
 mod object;
+#[cfg(target_os = "linux")]
 mod registry_image;
 pub mod source;
+#[cfg_attr(not(target_os = "linux"), path = "stores/elsewhere.rs")]
+mod stores;
 mod suggest;
+#[cfg_attr(windows, path = "system/windows.rs")]
+mod system;
+#[cfg(unix)]
 mod ticket;
 pub mod tree;
+#[cfg(unix)]
 mod walk;
 
-pub use client::Client;
-pub use errno::errno;
-pub use file::{File, OpenOptions};
+#[cfg(unix)]
+mod unix {
+    pub use crate::client::Client;
+    pub use crate::errno::errno;
+    pub use crate::file::{File, OpenOptions};
+    pub use crate::metadata::{DirEntry, Metadata};
+    pub use crate::ticket::Ticket;
+    pub use crate::walk::Walk;
+}
+
+#[cfg(target_os = "linux")]
 pub use image::{AllowedReads, CachedImage, DiskCacheOptions, ImageUser, LazyImage};
 pub use images::{Image, public_keys};
-pub use metadata::{DirEntry, Metadata};
 pub use source::{BadSource, Source};
 pub use suggest::suggest;
-pub use ticket::Ticket;
-pub use walk::Walk;
+#[cfg(unix)]
+pub use unix::*;

@@ -1,24 +1,27 @@
 //! SOURCE: what a program opens, in the syntax of `barge`'s command line.
 
+#[cfg(target_os = "linux")]
+mod images_of_servers;
+#[cfg_attr(not(target_os = "linux"), path = "source/stdfs.rs")]
+mod local;
+
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use image::{DiskCacheOptions, LazyImage};
-use objects::ImageOptions;
 use remote::ConnectError;
-use rustix::process::{getgid, getuid};
 use vfs::{FileSystem, Time};
 
 use crate::images::Image;
-use crate::object;
-use crate::registry_image;
-use crate::suggest;
+use crate::stores::{object, objects, registry, registry_image};
+use crate::{suggest, system};
+
+pub use self::local::Options as LocalOptions;
+pub(crate) use self::local::options as local_options;
 
 /// The location of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,32 +142,29 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// Opens the whole path or URL; `hostdir` applies to directories of this host. Errors have a
+    /// Opens the whole path or URL; `local` applies to directories of this host. Errors have a
     /// message of one line, and the closest kind.
-    pub fn open(&self, hostdir: hostdir::Options) -> io::Result<Arc<dyn FileSystem>> {
+    pub fn open(&self, local: LocalOptions) -> io::Result<Arc<dyn FileSystem>> {
         match self {
             Source::HostDir(path) => {
                 if let Some(image) = Image::locate(path) {
                     return image.open();
                 }
-                let tree = hostdir::HostDir::open(path, hostdir)?;
-                for limit in tree.limitations() {
-                    tracing::info!("{self}: {limit}");
-                }
-                Ok(tree)
+                local::open(path, local)
             }
             Source::Image(image) => image.open(),
             Source::Object(url) => object::open(url),
             Source::Registry(url) => registry_image::open(url),
             // Owned by the user who runs this program.
-            Source::Memory => Ok(memory::Memory::with_options(
-                Arc::new(now),
-                memory::Options {
-                    uid: getuid().as_raw(),
-                    gid: getgid().as_raw(),
+            Source::Memory => {
+                let (uid, gid) = local::owner();
+                let options = memory::Options {
+                    uid,
+                    gid,
                     ..Default::default()
-                },
-            )),
+                };
+                Ok(memory::Memory::with_options(Arc::new(now), options))
+            }
             Source::Remote(url) => url.open().map_err(connect_error),
         }
     }
@@ -172,14 +172,14 @@ impl Source {
     /// Opens the tree that contains the path or URL, and returns the path within the tree, which is
     /// empty for its root. The file need not exist, but its directory must.
     pub fn find(&self) -> io::Result<(Arc<dyn FileSystem>, Vec<u8>)> {
-        let hostdir = hostdir_options();
+        let local = local_options();
         match self {
             Source::HostDir(path) => {
                 if let Some(image) = Image::enclosing(path) {
                     return image.find();
                 }
                 let (dir, name) = split(path)?;
-                Ok((Source::HostDir(dir).open(hostdir)?, name))
+                Ok((Source::HostDir(dir).open(local)?, name))
             }
             Source::Image(image) => image.find(),
             Source::Object(url) => object::find(url),
@@ -188,28 +188,7 @@ impl Source {
                 let (tree, path) = url.find().map_err(connect_error)?;
                 Ok((tree, path.into_bytes()))
             }
-            Source::Memory => Ok((self.open(hostdir)?, Vec::new())),
-        }
-    }
-
-    /// Caches fetched data of an image in an object store or a registry on disk; has no effect on
-    /// other sources.
-    pub fn set_disk_cache(&mut self, tier: &DiskCacheOptions) {
-        if let Some(image) = self.image_options_mut() {
-            image.set_disk_cache(tier);
-        }
-    }
-
-    /// Opens the image for the kernel's EROFS, with a local file in `cache` that is filled when it
-    /// is read. Returns nothing if the source is not an image that can be mounted so.
-    pub fn open_lazy(&self, cache: &DiskCacheOptions) -> io::Result<Option<LazyImage>> {
-        match self {
-            Source::Object(url) => object::open_lazy(url, cache),
-            Source::Registry(url) => registry_image::open_lazy(url, cache),
-            other => match other.image() {
-                Some(image) => image.open_lazy(cache),
-                None => Ok(None),
-            },
+            Source::Memory => Ok((self.open(local)?, Vec::new())),
         }
     }
 
@@ -221,11 +200,6 @@ impl Source {
         }
     }
 
-    /// The disk cache for fetched data of an image in an object store or a registry, if it has one.
-    pub fn disk_cache(&self) -> Option<&DiskCacheOptions> {
-        self.image_options()?.disk_cache()
-    }
-
     /// Returns whether the source is an image, on this host or another server.
     pub fn is_image(&self) -> bool {
         self.image().is_some() || self.is_remote_image()
@@ -233,47 +207,7 @@ impl Source {
 
     /// Returns whether the source is an image on another server: in an object store or a registry.
     pub fn is_remote_image(&self) -> bool {
-        self.image_options().is_some()
-    }
-
-    /// Returns the options of an image on another server.
-    fn image_options(&self) -> Option<&ImageOptions> {
-        match self {
-            Source::Object(url) => Some(url.image()),
-            Source::Registry(url) => Some(url.image()),
-            _ => None,
-        }
-    }
-
-    fn image_options_mut(&mut self) -> Option<&mut ImageOptions> {
-        match self {
-            Source::Object(url) => Some(url.image_mut()),
-            Source::Registry(url) => Some(url.image_mut()),
-            _ => None,
-        }
-    }
-
-    /// Returns the source with the requirement of a signature by one of `keys`, which are PEM
-    /// files, or `None` if it is not an image.
-    pub fn require_signature(&self, keys: &[PathBuf]) -> Option<Source> {
-        let mut source = self.clone();
-        match source.image_options_mut() {
-            Some(image) => image.require_signature(keys),
-            None => source = Source::Image(self.image()?.require_signature(keys)),
-        }
-        Some(source)
-    }
-
-    /// Returns the source with the requirement of a signature of cosign by one of `keys`, which are
-    /// PEM files, or `None` if it is not an image in a registry.
-    pub fn require_cosign_signature(&self, keys: &[PathBuf]) -> Option<Source> {
-        match self.clone() {
-            Source::Registry(mut url) => {
-                url.require_cosign_signature(keys);
-                Some(Source::Registry(url))
-            }
-            _ => None,
-        }
+        matches!(self, Source::Object(_) | Source::Registry(_))
     }
 
     /// The image in a file, if the path is one or leads into one.
@@ -311,28 +245,20 @@ impl Source {
     /// The last component of the path, or `None` if that is not a name (`.`, `..`, a source's
     /// root).
     pub fn name(&self) -> Option<Vec<u8>> {
+        let local = |path: &'_ Path| system::tree_path(path).into_owned();
         let path = match self {
-            Source::HostDir(path) => path.as_os_str().as_bytes(),
-            Source::Image(image) => image.path(),
-            Source::Object(url) => url.path(),
-            Source::Registry(url) => url.name().as_bytes(),
-            Source::Memory => b"",
-            Source::Remote(url) => url.path(),
+            Source::HostDir(path) => local(path),
+            Source::Image(image) => local(image.path()),
+            Source::Object(url) => url.path().to_vec(),
+            Source::Registry(url) => url.name().as_bytes().to_vec(),
+            Source::Memory => Vec::new(),
+            Source::Remote(url) => url.path().to_vec(),
         };
         let name = path
             .split(|&byte| byte == b'/')
             .rfind(|name| !name.is_empty())?;
         vfs::Name::new(name).ok()?;
         Some(name.to_vec())
-    }
-}
-
-/// Options of host directories for programs that use this library: threads keep the process's
-/// umask.
-pub(crate) fn hostdir_options() -> hostdir::Options {
-    hostdir::Options {
-        keep_umask: true,
-        ..Default::default()
     }
 }
 
@@ -344,7 +270,7 @@ fn connect_error(error: ConnectError) -> io::Error {
 /// is that directory. Symbolic links are followed except at the end.
 fn split(path: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
     // With a trailing slash, a link to a directory counts as that directory.
-    let whole = path.as_os_str().as_bytes().ends_with(b"/");
+    let whole = system::tree_path(path).ends_with(b"/");
     let is_dir = match whole {
         true => fs::metadata(path),
         false => fs::symlink_metadata(path),
@@ -356,7 +282,7 @@ fn split(path: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
                 Some(dir) if !dir.as_os_str().is_empty() => dir,
                 _ => Path::new("."),
             };
-            Ok((fs::canonicalize(dir)?, name.as_bytes().to_vec()))
+            Ok((fs::canonicalize(dir)?, name.as_encoded_bytes().to_vec()))
         }
         (Err(error), None) => Err(error),
         (Ok(_), None) => Ok((path.to_owned(), Vec::new())),

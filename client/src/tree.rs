@@ -99,11 +99,10 @@ impl Tree {
 
 /// The credentials of this process.
 fn process_caller() -> Caller {
-    let groups = rustix::process::getgroups().unwrap_or_default();
     Caller {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        groups: Groups::Known(groups.into_iter().map(|gid| gid.as_raw()).collect()),
+        uid: sys::process::user(),
+        gid: sys::process::group(),
+        groups: Groups::Known(sys::process::groups().into()),
     }
 }
 
