@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -10,21 +11,22 @@ use command::bench::BenchArgs;
 use command::log::{LogArgs, LogFormat};
 
 use crate::cache::CacheArgs;
+use crate::commands::FileCommand;
 use crate::config::Config;
 use crate::config::command::ConfigArgs;
 use crate::connect::ConnectArgs;
 use crate::ctl::CtlArgs;
 use crate::doctor::DoctorArgs;
-use crate::files::{CatArgs, CpArgs, LsArgs, StatArgs, TreeArgs};
-
 use crate::mount::MountArgs;
-use crate::pack::{CheckArgs, PackArgs};
 use crate::reference::{CompletionsArgs, ManArgs};
 use crate::serve::args::ServeArgs;
 use crate::serve::plan;
 use crate::serve::virtiofsd::args::VirtiofsdArgs;
 use crate::status::TopArgs;
 use crate::watch::WatchArgs;
+use crate::{
+    bench, cache, config, connect, ctl, doctor, log, mount, reference, serve, status, watch,
+};
 
 /// Serve file trees over protocols that virtual machines, containers and hosts can mount
 #[derive(Parser)]
@@ -89,6 +91,33 @@ impl Cli {
     }
 }
 
+/// Runs the program with the arguments of this process, and returns its exit status.
+pub fn main() -> ExitCode {
+    let cli = Cli::read();
+    match &cli.command {
+        Command::Virtiofsd(args) => log::start_daemon(&cli.log, args.log_level(), args.syslog()),
+        Command::Serve(_) | Command::Mount(_) | Command::Connect(_) => log::start(&cli.log),
+        _ => log::start_quiet(&cli.log),
+    }
+    let done = match &cli.command {
+        Command::Serve(args) => serve::run(args, cli.config.as_ref()),
+        Command::Virtiofsd(args) => serve::run_virtiofsd(args),
+        Command::Mount(args) => mount::run(args),
+        Command::Connect(args) => connect::run(args),
+        Command::File(command) => command.run(),
+        Command::Watch(args) => watch::run(args),
+        Command::Cache(args) => cache::run(args),
+        Command::Config(args) => config::command::run(args),
+        Command::Ctl(args) => ctl::run(args),
+        Command::Top(args) => status::top(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => reference::completions(args, &mut Cli::command()),
+        Command::Man(args) => reference::man(args, Cli::command()),
+    };
+    done.unwrap_or_else(|failure| failure.report())
+}
+
 /// Returns an argument of `barge serve` that conflicts with `--config`: any but that and the
 /// options of logging.
 fn conflicting_argument(matches: &ArgMatches) -> Option<String> {
@@ -140,22 +169,10 @@ pub(crate) enum Command {
     Mount(Box<MountArgs>),
     /// Mount a 9P server with the kernel's client, through a proxy that reconnects to it
     Connect(ConnectArgs),
-    /// List directories of a source
-    Ls(LsArgs),
-    /// Show the attributes of files
-    Stat(StatArgs),
-    /// Write files to standard output
-    Cat(CatArgs),
-    /// Copy files between sources
-    Cp(CpArgs),
-    /// Show a directory as a tree
-    Tree(TreeArgs),
+    #[command(flatten)]
+    File(Box<FileCommand>),
     /// Print the changes of a directory until interrupted
     Watch(WatchArgs),
-    /// Build an image of a tree
-    Pack(PackArgs),
-    /// Check an image and report its errors
-    Check(CheckArgs),
     /// List, fetch, remove and verify images that are cached on this host
     Cache(CacheArgs),
     /// Check or show a configuration file of `barge serve`

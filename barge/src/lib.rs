@@ -1,83 +1,75 @@
 //! barge serves file trees over protocols that virtual machines, containers and other hosts can
 //! mount.
 //!
-//! This crate is the program, whose `main` is [`main`]; programs use the crate `barge-client`.
+//! This crate is the program, whose `main` is [`main`]; programs use the crate `barge-client`. On
+//! systems other than Linux it has the commands that read and copy files and build images.
 //!
 //! Exit status: 0 for success, 1 for failure, 2 for invalid usage; `serve --run` exits with that of
 //! its command.
 
 #![forbid(unsafe_code)]
 
+#[cfg(target_os = "linux")]
 mod bench;
+#[cfg(target_os = "linux")]
 mod cache;
+#[cfg(target_os = "linux")]
 mod call_log;
+#[cfg(target_os = "linux")]
 mod child;
+#[cfg_attr(not(target_os = "linux"), path = "elsewhere/cli.rs")]
 mod cli;
+mod commands;
+#[cfg(target_os = "linux")]
 mod config;
+#[cfg_attr(not(target_os = "linux"), path = "elsewhere/confinement.rs")]
 mod confinement;
+#[cfg(target_os = "linux")]
 mod connect;
+#[cfg(target_os = "linux")]
 mod ctl;
 mod diagnose;
+#[cfg_attr(not(target_os = "linux"), path = "elsewhere/disk_cache.rs")]
 mod disk_cache;
+#[cfg(target_os = "linux")]
 mod doctor;
 mod files;
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(target_os = "linux")]
 mod holder;
+#[cfg(target_os = "linux")]
 mod kept_files;
+#[cfg(target_os = "linux")]
 mod listen;
 mod log;
+#[cfg(target_os = "linux")]
 mod mount;
-#[cfg(feature = "otel")]
+#[cfg(all(feature = "otel", target_os = "linux"))]
 mod otel;
 mod pack;
+#[cfg(target_os = "linux")]
 mod private_file;
+#[cfg(target_os = "linux")]
 mod read_trace;
 mod reference;
+#[cfg(target_os = "linux")]
 mod serve;
+#[cfg(target_os = "linux")]
 mod service;
+#[cfg(target_os = "linux")]
 mod source;
+#[cfg(target_os = "linux")]
 mod stack;
+#[cfg(target_os = "linux")]
 mod status;
 mod version;
+#[cfg(target_os = "linux")]
 mod watch;
 
-use std::process::ExitCode;
+use command::{CommandResult, Failure};
+#[cfg(target_os = "linux")]
+use command::{background, signals, tools};
 
-use clap::CommandFactory;
-use command::{CommandResult, Failure, background, signals, tools};
-
-use crate::cli::{Cli, Command};
-
-/// Runs the program with the arguments of this process, and returns its exit status.
-pub fn main() -> ExitCode {
-    let cli = Cli::read();
-    match &cli.command {
-        Command::Virtiofsd(args) => log::start_daemon(&cli.log, args.log_level(), args.syslog()),
-        Command::Serve(_) | Command::Mount(_) | Command::Connect(_) => log::start(&cli.log),
-        _ => log::start_quiet(&cli.log),
-    }
-    let done = match &cli.command {
-        Command::Serve(args) => serve::run(args, cli.config.as_ref()),
-        Command::Virtiofsd(args) => serve::run_virtiofsd(args),
-        Command::Mount(args) => mount::run(args),
-        Command::Connect(args) => connect::run(args),
-        Command::Ls(args) => files::ls(args),
-        Command::Stat(args) => files::stat(args),
-        Command::Cat(args) => files::cat(args),
-        Command::Cp(args) => files::cp(args),
-        Command::Tree(args) => files::tree(args),
-        Command::Watch(args) => watch::run(args),
-        Command::Pack(args) => pack::pack(args),
-        Command::Check(args) => pack::check(args),
-        Command::Cache(args) => cache::run(args),
-        Command::Config(args) => config::command::run(args),
-        Command::Ctl(args) => ctl::run(args),
-        Command::Top(args) => status::top(args),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Completions(args) => reference::completions(args, &mut Cli::command()),
-        Command::Man(args) => reference::man(args, Cli::command()),
-    };
-    done.unwrap_or_else(|failure| failure.report())
-}
+pub use crate::cli::main;

@@ -1,21 +1,16 @@
 //! Completions and man pages, generated from the definition of the command line.
 
+#[cfg_attr(not(target_os = "linux"), path = "reference/none.rs")]
+mod others;
+
 use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::connect::ConnectArgs;
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
-use command::agent::AgentArgs;
-use command::csi::CsiArgs;
-use command::snapshotter::SnapshotterArgs;
 
-use crate::config::page::page;
 use crate::{CommandResult, Failure};
-
-/// The man page of the configuration file of `barge serve`.
-const CONFIG_PAGE: &str = "barge.toml";
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
@@ -44,23 +39,18 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
     // The pages do not depend on the build.
     let cli = cli.long_version(None);
     if let Some(dir) = &args.all {
-        let file = dir.join(format!("{CONFIG_PAGE}.5"));
         return clap_mangen::generate_to(cli, dir)
-            .and_then(|()| clap_mangen::generate_to(AgentArgs::command(), dir))
-            .and_then(|()| clap_mangen::generate_to(ConnectArgs::command(), dir))
-            .and_then(|()| clap_mangen::generate_to(CsiArgs::command(), dir))
-            .and_then(|()| clap_mangen::generate_to(SnapshotterArgs::command(), dir))
-            .and_then(|()| std::fs::write(file, page()))
+            .and_then(|()| others::write(dir))
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| Failure::new(format!("{}: {error}", dir.display())));
     }
+    if let Some(page) = args.command.as_deref().and_then(others::page) {
+        let written = stdout().write_all(page.as_bytes());
+        return written.map(|()| ExitCode::SUCCESS).map_err(Failure::new);
+    }
     let command = match &args.command {
-        Some(name) if name == CONFIG_PAGE => {
-            let written = stdout().write_all(page().as_bytes());
-            return written.map(|()| ExitCode::SUCCESS).map_err(Failure::new);
-        }
         None => cli,
-        Some(name) => match (other_program(name), cli.find_subcommand(name)) {
+        Some(name) => match (others::program(name), cli.find_subcommand(name)) {
             (Some(program), _) => program,
             (None, Some(command)) => command.clone().name(format!("barge-{name}")),
             (None, None) => return Err(Failure::usage(format!("unknown command '{name}'"))),
@@ -72,15 +62,4 @@ pub(crate) fn man(args: &ManArgs, cli: Command) -> CommandResult {
         .map_err(Failure::new)?;
     stdout().write_all(&text).map_err(Failure::new)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the definition of the command line of another program of this workspace.
-fn other_program(name: &str) -> Option<Command> {
-    match name {
-        "barge-agent" => Some(AgentArgs::command()),
-        "barge-mount-9p" => Some(ConnectArgs::command()),
-        "barge-csi" => Some(CsiArgs::command()),
-        "barge-snapshotter" => Some(SnapshotterArgs::command()),
-        _ => None,
-    }
 }

@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 
-use sys::users;
 use vfs::listing::NamedEntry;
 use vfs::{Attr, Entry, Kind};
 
 use super::args::LsArgs;
 use super::operand::Operand;
-use super::{ErrorReporter, finish_output, format};
+use super::{ErrorReporter, finish_output, format, users};
 use crate::{CommandResult, confinement};
 use barge_client::tree::Tree;
 
@@ -195,16 +194,16 @@ struct OwnerNames {
 
 impl OwnerNames {
     fn user(&mut self, uid: u32, numeric: bool) -> String {
-        let look_up = || match users::by_uid(uid) {
-            Ok(Some(user)) if !numeric => user.name.to_string_lossy().into_owned(),
+        let look_up = || match users::user(uid) {
+            Some(name) if !numeric => name,
             _ => uid.to_string(),
         };
         self.users.entry(uid).or_insert_with(look_up).clone()
     }
 
     fn group(&mut self, gid: u32, numeric: bool) -> String {
-        let look_up = || match users::group_by_gid(gid) {
-            Ok(Some(group)) if !numeric => group.name.to_string_lossy().into_owned(),
+        let look_up = || match users::group(gid) {
+            Some(name) if !numeric => name,
             _ => gid.to_string(),
         };
         self.groups.entry(gid).or_insert_with(look_up).clone()

@@ -15,6 +15,8 @@ mod ls;
 mod operand;
 mod stat;
 mod tree;
+#[cfg_attr(not(target_os = "linux"), path = "no_users.rs")]
+mod users;
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};

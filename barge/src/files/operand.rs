@@ -22,11 +22,10 @@ impl FromStr for Operand {
 
     fn from_str(text: &str) -> Result<Operand, BadSource> {
         let source: Source = text.parse()?;
-        let shown = match &source {
+        let shown = match source.is_remote_image() {
             // Options of the URL may be secrets.
-            Source::Object(url) => url.to_string(),
-            Source::Registry(url) => url.to_string(),
-            _ => text.to_owned(),
+            true => source.to_string(),
+            false => text.to_owned(),
         };
         Ok(Operand { shown, source })
     }

@@ -1,23 +1,19 @@
 //! `barge check`.
 
-mod download;
 mod hashes;
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
-use erofs::check::{Finding, MAX_FINDINGS};
-use erofs::read::FileStorage;
-
 use barge_client::Source;
-use objects::{Object, Tuning};
+use erofs::check::{Finding, MAX_FINDINGS};
+use pack::FileStorage;
 use pack::oci::Algorithm;
 use serde_json::json;
+use sys::positioned::FileExt;
 
-use self::download::download;
-use super::{CheckArgs, print_object};
+use super::{CheckArgs, print_object, stores};
 use crate::{CommandResult, Failure, confinement, diagnose};
 
 /// Checks an image, and writes its errors to standard error, one per line.
@@ -30,29 +26,20 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
         ))
     };
     let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
-    let image = crate::source::Source::Tree(args.image.clone());
-    let image = image.require_cosign_signature(&args.cosign_key)?;
-    let image = image.tree().unwrap_or(&args.image);
+    let image = stores::require_cosign_signature(&args.image, &args.cosign_key)?;
     image.expect_whole().map_err(failed)?;
-    if confinement::connects(image) {
+    if confinement::connects(&image) {
         // Layers are decompressed and converted as they are opened.
         confinement::enter_writer(true);
     }
     let mut root = None;
-    let mut file = match args.disk_cache.apply(image) {
-        Source::Object(url) => Object::open(&url, Tuning::default()).and_then(|it| download(&*it)),
-        Source::Registry(url) => {
-            registry::open(&url, &registry::Options::default()).and_then(|image| {
-                root = image.root;
-                download(&*image.source)
-            })
-        }
+    let mut file = match args.disk_cache.apply(&image) {
         Source::Image(image) => image.file().and_then(|(path, _)| File::open(path)),
         Source::HostDir(path) => File::open(path),
-        Source::Memory | Source::Remote(_) => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "expected a file, or an image in an object store or a registry",
-        )),
+        other => stores::download(&other).map(|(file, found)| {
+            root = found;
+            file
+        }),
     }
     .map_err(failed)?;
     confinement::enter_parser();

@@ -3,6 +3,10 @@
 
 mod args;
 mod check;
+#[cfg_attr(windows, path = "stdin_windows.rs")]
+mod stdin;
+#[cfg_attr(not(target_os = "linux"), path = "no_stores.rs")]
+mod stores;
 
 use std::fmt::Display;
 use std::fs::File;
@@ -237,9 +241,7 @@ impl Input<'_> {
         let failed = |error: &dyn Display| Failure::new(format!("{shown}: {error}"));
         let found = |kind| Ok(Input { shown, kind });
         if shown == "-" {
-            let stdin = io::stdin();
-            let fd = std::os::fd::AsFd::as_fd(&stdin).try_clone_to_owned();
-            let file = File::from(fd.map_err(|error| failed(&error))?);
+            let file = stdin::file().map_err(|error| failed(&error))?;
             return found(InputKind::Archive(file));
         }
         let source: Source = shown
@@ -257,10 +259,9 @@ impl Input<'_> {
                 }
                 found(InputKind::Source(Source::HostDir(path)))
             }
-            Source::Registry(url) if with_config => {
-                let resolved = registry::resolve(&url, &registry::Options::default());
-                let resolved = resolved.map_err(|error| failed(&error))?;
-                found(InputKind::Source(Source::Registry(resolved)))
+            source if with_config => {
+                let resolved = stores::resolve(source).map_err(|error| failed(&error))?;
+                found(InputKind::Source(resolved))
             }
             source => found(InputKind::Source(source)),
         }
@@ -301,10 +302,8 @@ impl Input<'_> {
         let failed = |error: &dyn Display| Failure::new(format!("{}: {error}", self.shown));
         match &self.kind {
             InputKind::Layout(layout) => layout.config().map_err(|error| failed(&error)),
-            InputKind::Source(Source::Registry(url)) if url.path().is_empty() => {
-                registry::config(url, &registry::Options::default()).map_err(|error| failed(&error))
-            }
-            _ => Ok(None),
+            InputKind::Source(source) => stores::config(source).map_err(|error| failed(&error)),
+            InputKind::Archive(_) => Ok(None),
         }
     }
 }

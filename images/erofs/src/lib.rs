@@ -6,14 +6,13 @@
 //! - [`check`]: verification of a whole image;
 //! - [`mod@write`]: the metadata of a new image.
 //!
-//! Deliberately absent: I/O, caches, threads, clocks and the standard library, except for
-//! `read::FileStorage`, which requires the feature `std`.
+//! Deliberately absent: I/O, caches, threads, clocks and the standard library.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(any(test, feature = "std"))]
+#[cfg(test)]
 extern crate std;
 
 pub mod check;

@@ -1,13 +1,15 @@
 //! Sources of file contents.
 
+#[cfg_attr(not(target_os = "linux"), path = "contents/copy.rs")]
+mod lend;
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use vfs::{Patience, Sink};
+use sys::positioned::FileExt;
+use vfs::Sink;
 
 /// Number of bytes read into memory at a time for copying.
 const COPY_SIZE: u64 = 128 << 10;
@@ -116,7 +118,7 @@ impl Contents for FileRanges {
             let (from, to) = (at.max(range.start), (at + len).min(range.end));
             sink.zeros((from - done) as usize);
             let (position, len) = (position + (from - at), (to - from) as usize);
-            if sink.file(self.file.as_fd(), position, len, Patience::Full)? < len {
+            if lend::to_sink(&self.file, position, len, sink)? < len {
                 return Err(unexpected_end());
             }
             done = to;

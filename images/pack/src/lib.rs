@@ -22,16 +22,20 @@
 pub mod contents;
 pub mod erofs;
 mod error;
+mod file_storage;
 pub mod input;
 mod limit;
 pub mod oci;
 mod output;
+#[cfg_attr(not(unix), path = "permissions/windows.rs")]
+mod permissions;
 pub mod plan;
 pub mod rofs;
 pub mod trace;
 
 pub use contents::Contents;
 pub use error::{Error, Result};
+pub use file_storage::FileStorage;
 pub use limit::TreeLimit;
 pub use output::Output;
 pub use plan::{Attributes, Kind, NodeId, Plan};

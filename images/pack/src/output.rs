@@ -1,20 +1,20 @@
 //! The output image: written to a temporary file that is renamed when complete.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::copy_file_range;
-use rustix::io::{Errno as Raw, pread};
 use sidecar::{Builder, Hash, ReadaheadRange, SecretKey};
+use sys::file_io::{copy_range, pread_into};
+use sys::positioned::FileExt;
 use tempfile::NamedTempFile;
+use vfs::fd::BorrowedFd;
 use vfs::{Errno, Fill, Patience, Sink};
 
 use crate::Contents;
 use crate::contents::unexpected_end;
+use crate::permissions;
 
 /// Size in bytes of the write buffer: small enough that data read into it stay in the processor's
 /// cache.
@@ -47,11 +47,10 @@ impl Output {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
         };
-        let file = tempfile::Builder::new()
-            .prefix(".barge-pack-")
-            // The usual mode of new files, before the umask.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(dir)?;
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".barge-pack-");
+        permissions::of_new_files(&mut builder);
+        let file = builder.tempfile_in(dir)?;
         Ok(Output::new(file, Some(path.to_owned())))
     }
 
@@ -153,12 +152,10 @@ impl Output {
             }
             let spare = &mut self.buffer[self.filled..];
             let most = spare.len().min(len - taken);
-            let read = match pread(fd, &mut spare[..most], at + taken as u64) {
-                Ok(0) => break,
-                Ok(read) => read,
-                Err(Raw::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
+            let read = pread_into(fd, at + taken as u64, &mut spare[..most], Patience::Full)?;
+            if read == 0 {
+                break;
+            }
             if let Some(hashes) = &mut self.hashes {
                 hashes.append(&spare[..read]);
             }
@@ -174,17 +171,9 @@ impl Output {
     fn kernel_copy(&mut self, fd: BorrowedFd<'_>, at: u64, len: usize) -> usize {
         let mut taken = 0;
         while taken < len {
-            let mut from = at + taken as u64;
-            match copy_file_range(
-                fd,
-                Some(&mut from),
-                self.file.as_file().as_fd(),
-                None,
-                len - taken,
-            ) {
+            match copy_range(fd, at + taken as u64, self.file.as_file(), len - taken) {
                 Ok(0) => break,
                 Ok(copied) => taken += copied,
-                Err(Raw::INTR) => {}
                 Err(_) => {
                     self.can_kernel_copy = false;
                     break;

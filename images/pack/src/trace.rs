@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use ::erofs::layout::FileType;
 use ::erofs::read::{Cluster, Contents, Error as ReadError, Image, Inode, Location, Storage};
 use sidecar::{CHUNK_SIZE, ReadaheadRange};
+use sys::positioned::FileExt;
 
 use crate::Kind;
 use crate::error::{Error, Result};

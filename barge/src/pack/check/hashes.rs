@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use erofs::check::MAX_FINDINGS;
 use sidecar::{
     HASH_SIZE, HEADER_SIZE, Hash, HashLayout, Header, Manifest, PublicKey, VerifyError, hash,
 };
+use sys::positioned::FileExt;
 
 /// Chunks per read, 1 MiB. The hashes of chunks from a multiple of this number on are in one chunk.
 const CHUNKS_PER_READ: u64 = 64;

@@ -12,8 +12,6 @@
 mod contents;
 mod dir;
 mod extents;
-#[cfg(feature = "std")]
-mod file;
 mod index;
 mod inode;
 mod mapping;
@@ -31,8 +29,6 @@ use crate::layout::Algorithm;
 
 pub use contents::{Contents, Location, Mapping};
 pub use dir::{DirBlock, Entries, Entry};
-#[cfg(feature = "std")]
-pub use file::FileStorage;
 pub use inode::Inode;
 pub use memory::{MemoryStorage, OutOfBounds};
 pub use superblock::Image;

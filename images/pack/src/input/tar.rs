@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use sys::positioned::FileExt;
 use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 use vfs::{Device, Time};
 

@@ -15,6 +15,7 @@ use tempfile::{NamedTempFile, TempPath};
 
 use super::cosign::{self, SIGNATURE_DIR};
 use super::{Algorithm, Config, Digest, EROFS_LAYER, Platform, ROOT_ANNOTATION};
+use crate::permissions;
 
 /// The first second of the year 10000 since the Unix epoch.
 const YEAR_10000: u64 = 253_402_300_800;
@@ -136,9 +137,7 @@ pub(super) fn write_blob(dir: &Path, media_type: &str, bytes: &[u8]) -> io::Resu
 pub(super) fn replace(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = NamedTempFile::with_prefix_in(".barge-pack-", dir)?;
     file.write_all(bytes)?;
-    use std::os::unix::fs::PermissionsExt;
-    let mode = fs::Permissions::from_mode(0o644);
-    file.as_file().set_permissions(mode)?;
+    permissions::publish(file.as_file())?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())

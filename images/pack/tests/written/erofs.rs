@@ -7,10 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use erofs::read::FileStorage;
 use lamfold::{FoldFrontend, SliceSource, SubstrateCtx};
 use pack::erofs::{Compression, Options};
-use pack::{Attributes, Kind, NodeId, Plan};
+use pack::{Attributes, FileStorage, Kind, NodeId, Plan};
 
 use crate::trees::{is_root, noise, one_file, plan_of, run, snapshot, text, tree, write_image};
 

@@ -5,9 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use erofs::read::FileStorage;
 use pack::erofs::Options;
-use pack::{Attributes, Contents, Kind, NodeId, Plan};
+use pack::{Attributes, Contents, FileStorage, Kind, NodeId, Plan};
 
 use crate::trees::{snapshot, write_image};
 

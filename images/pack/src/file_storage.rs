@@ -1,11 +1,10 @@
-//! Images in files.
+//! Finished images in files, for checks and tests.
 
-use alloc::vec::Vec;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
-use super::{Cluster, Error, Image, Storage};
+use erofs::read::{Cluster, Error, Image, Storage};
+use sys::positioned::FileExt;
 
 /// An image on one device, in a file. Without a cache. May be used by several threads at once.
 #[derive(Debug)]

@@ -1,0 +1,14 @@
+//! Disk caches, which need Linux: there is no option for them.
+
+use barge_client::Source;
+use clap::Args;
+
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct DiskCacheArgs {}
+
+impl DiskCacheArgs {
+    /// Returns the source.
+    pub(crate) fn apply(&self, source: &Source) -> Source {
+        source.clone()
+    }
+}
