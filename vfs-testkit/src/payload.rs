@@ -1,11 +1,10 @@
 //! Sinks and payloads, and messages and replies, in memory.
 
-use std::fs::File;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
 
+use vfs::fd::BorrowedFd;
 use vfs::{Errno, Fill, Patience, Payload, Result, Sink};
+use wire::payload::{SlicePayload, SliceSink};
 use wire::{Incoming, Outgoing};
 
 /// A sink of a given size that stores its data, from a read or as a reply.
@@ -68,20 +67,11 @@ impl Sink for ReplyBuffer {
         if patience < Patience::Full {
             return Err(Errno::WOULD_BLOCK);
         }
-        let file = File::from(fd.try_clone_to_owned()?);
         let old = self.data.len();
         self.data.resize(old + len, 0);
-        let mut done = 0;
-        let result = loop {
-            match file.read_at(&mut self.data[old + done..], offset + done as u64) {
-                Ok(0) => break Ok(done),
-                Ok(read) => done += read,
-                Err(_) if done > 0 => break Ok(done),
-                Err(error) => break Err(error.into()),
-            }
-        };
-        self.data.truncate(old + done);
-        result
+        let read = SliceSink::new(&mut self.data[old..]).file(fd, offset, len, patience);
+        self.data.truncate(old + read.unwrap_or(0));
+        read
     }
 
     fn lend(&mut self, len: usize, fill: Fill<'_>) -> Option<Result<usize>> {
@@ -144,17 +134,16 @@ impl Payload for TestPayload<'_> {
     }
 
     fn file(&mut self, fd: BorrowedFd<'_>, offset: u64) -> Result<usize> {
-        let file = File::from(fd.try_clone_to_owned()?);
         let mut done = 0;
         while !self.rest.is_empty() {
             let piece = &self.rest[..self.piece.min(self.rest.len())];
-            match file.write_at(piece, offset + done as u64) {
+            match SlicePayload::new(piece).file(fd, offset + done as u64) {
                 Ok(wrote) => {
                     done += wrote;
                     self.rest = &self.rest[wrote..];
                 }
                 Err(_) if done > 0 => break,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         Ok(done)
