@@ -1,6 +1,6 @@
 //! The error numbers of errors, for bindings to languages whose errors have one.
 
-use std::io::{self, ErrorKind};
+use std::io;
 
 use remote::ConnectError;
 use vfs::Errno;
@@ -24,19 +24,5 @@ pub fn errno(error: &io::Error) -> Errno {
     if let Some(connect) = cause.and_then(|cause| cause.downcast_ref::<ConnectError>()) {
         return connect.errno();
     }
-    match error.kind() {
-        ErrorKind::NotFound => Errno::ENOENT,
-        ErrorKind::PermissionDenied => Errno::EACCES,
-        ErrorKind::InvalidInput => Errno::EINVAL,
-        ErrorKind::ConnectionRefused => {
-            Errno::from_raw(rustix::io::Errno::CONNREFUSED.raw_os_error())
-        }
-        ErrorKind::TimedOut => Errno::ETIMEDOUT,
-        ErrorKind::NotADirectory => Errno::ENOTDIR,
-        ErrorKind::IsADirectory => Errno::EISDIR,
-        ErrorKind::ReadOnlyFilesystem => Errno::EROFS,
-        ErrorKind::StorageFull => Errno::ENOSPC,
-        ErrorKind::Unsupported => Errno::EOPNOTSUPP,
-        _ => Errno::EIO,
-    }
+    Errno::of_kind(error.kind())
 }

@@ -3,7 +3,6 @@
 use core::fmt;
 use core::num::NonZeroU16;
 
-#[cfg(any(test, not(target_os = "linux")))]
 mod kind;
 #[cfg_attr(not(target_os = "linux"), path = "errno/by_kind.rs")]
 mod system;

@@ -3,17 +3,19 @@
 
 use std::io;
 
-use super::{Errno, kind};
+use super::Errno;
 
 impl From<io::Error> for Errno {
     fn from(error: io::Error) -> Errno {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-        inner.copied().unwrap_or_else(|| kind::errno(error.kind()))
+        inner
+            .copied()
+            .unwrap_or_else(|| Errno::of_kind(error.kind()))
     }
 }
 
 impl From<Errno> for io::Error {
     fn from(errno: Errno) -> io::Error {
-        io::Error::new(kind::of(errno), errno)
+        io::Error::new(errno.kind(), errno)
     }
 }

@@ -1,4 +1,4 @@
-//! The errno of each kind of error of [`std::io`], for systems with other numbers than Linux's.
+//! The errno of each kind of error of [`std::io`].
 
 use std::io::ErrorKind;
 
@@ -45,16 +45,18 @@ const KINDS: &[(ErrorKind, Errno)] = &[
     (ErrorKind::OutOfMemory, Errno::ENOMEM),
 ];
 
-/// Returns the errno of an error of this kind; `EIO` for a kind that no system call returns.
-pub(super) fn errno(kind: ErrorKind) -> Errno {
-    let found = KINDS.iter().find(|(known, _)| *known == kind);
-    found.map_or(Errno::EIO, |(_, errno)| *errno)
-}
+impl Errno {
+    /// Returns the errno of an error of this kind; `EIO` for a kind that no system call returns.
+    pub fn of_kind(kind: ErrorKind) -> Errno {
+        let found = KINDS.iter().find(|(known, _)| *known == kind);
+        found.map_or(Errno::EIO, |(_, errno)| *errno)
+    }
 
-/// Returns the kind of an errno.
-pub(super) fn of(errno: Errno) -> ErrorKind {
-    let found = KINDS.iter().find(|(_, known)| *known == errno);
-    found.map_or(ErrorKind::Other, |(kind, _)| *kind)
+    /// Returns the kind of an error with this errno, as Linux's standard library does.
+    pub fn kind(self) -> ErrorKind {
+        let found = KINDS.iter().find(|(_, known)| *known == self);
+        found.map_or(ErrorKind::Other, |(kind, _)| *kind)
+    }
 }
 
 #[cfg(test)]
@@ -66,10 +68,10 @@ mod tests {
         for &(kind, named) in KINDS {
             // On Linux, the standard library decides the kind of a number.
             assert_eq!(std::io::Error::from(named).kind(), kind, "{named:?}");
-            assert_eq!(of(named), kind);
-            assert_eq!(of(errno(kind)), kind);
+            assert_eq!(named.kind(), kind);
+            assert_eq!(Errno::of_kind(kind).kind(), kind);
         }
-        assert_eq!(errno(ErrorKind::UnexpectedEof), Errno::EIO);
-        assert_eq!(of(Errno::ENODATA), ErrorKind::Other);
+        assert_eq!(Errno::of_kind(ErrorKind::UnexpectedEof), Errno::EIO);
+        assert_eq!(Errno::ENODATA.kind(), ErrorKind::Other);
     }
 }
