@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use barge_client::{CachedImage, DiskCacheOptions};
 use clap::{Args, Subcommand};
 use indicatif::{BinaryBytes, ProgressBar};
 use rustix::thread::CapabilitySet;
+use sources::{CachedImage, DiskCacheOptions};
 use sys::fanotify::Group;
 
 use crate::files::{ErrorReporter, finish_output};
@@ -133,7 +133,7 @@ fn list(images: &[CachedImage]) -> CommandResult {
 }
 
 /// Fetches a whole image.
-fn warm(source: &barge_client::Source, dir: &Path) -> Result<(), Failure> {
+fn warm(source: &sources::Source, dir: &Path) -> Result<(), Failure> {
     let failed = |error| {
         Failure::new(format!(
             "{source}: {}",

@@ -1,10 +1,10 @@
 //! Confinement of commands that read from other servers, or parse images of strangers: they need
 //! fewer system calls than their process has. [`crate::serve`] confines processes that serve.
 
-use barge_client::Source;
 use rustix::thread::CapabilitySet;
 use sandbox::landlock::{self, Support};
 use sandbox::{Confinement, seccomp};
+use sources::Source;
 
 /// Confines a command that opens `sources`, if one is on another server, before the process starts
 /// a thread: it executes no program, mounts and traces nothing and signals no other process. If

@@ -5,8 +5,8 @@ pub(crate) mod files;
 
 use std::path::PathBuf;
 
-use barge_client::DiskCacheOptions;
 use clap::Args;
+use sources::DiskCacheOptions;
 
 use crate::source::Source;
 
@@ -25,7 +25,7 @@ pub(crate) struct DiskCacheArgs {
 
 impl DiskCacheArgs {
     /// Returns the source with these options. Options in its URL take precedence.
-    pub(crate) fn apply(&self, source: &barge_client::Source) -> barge_client::Source {
+    pub(crate) fn apply(&self, source: &sources::Source) -> sources::Source {
         let mut source = source.clone();
         if let Some(dir) = &self.cache_dir {
             source.set_disk_cache(&DiskCacheOptions::new(dir.clone(), self.cache_dir_size));

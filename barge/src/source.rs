@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use barge_client::source::now;
 use hostdir::HostDir;
 use layers::{Overlay, ReadOnly, stack};
 use rustix::fs::{FlockOperation, flock};
+use sources::now;
 use vfs::{BadLocation, Errno, FileSystem, Location};
 
 use crate::diagnose::open_error;
@@ -19,7 +19,7 @@ use crate::{Failure, confinement};
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// A tree that the client library can open.
-    Tree(barge_client::Source),
+    Tree(sources::Source),
     /// `refer:/PATH@HOST+HOST…`: an NFSv4 referral to another server.
     Referral(Location),
 }
@@ -48,7 +48,7 @@ impl FromStr for Source {
             None => text
                 .parse()
                 .map(Source::Tree)
-                .map_err(|bad: barge_client::BadSource| bad.to_string()),
+                .map_err(|bad: sources::BadSource| bad.to_string()),
         }
     }
 }
@@ -115,7 +115,7 @@ impl Source {
     }
 
     /// Returns the tree, unless the source is a referral.
-    pub(crate) fn tree(&self) -> Option<&barge_client::Source> {
+    pub(crate) fn tree(&self) -> Option<&sources::Source> {
         match self {
             Source::Tree(tree) => Some(tree),
             Source::Referral(_) => None,
@@ -129,7 +129,7 @@ impl Source {
 
     /// Returns the paths of this host that the source consists of, whether or not they exist.
     pub(crate) fn host_paths(&self) -> Vec<PathBuf> {
-        let paths = self.tree().and_then(barge_client::Source::host_paths);
+        let paths = self.tree().and_then(sources::Source::host_paths);
         paths.unwrap_or_default()
     }
 

@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_source_has_no_layer_that_changes_nothing() {
-        let now = Arc::new(barge_client::source::now);
+        let now = Arc::new(sources::now);
         let source: Arc<dyn FileSystem> = memory::Memory::new(now);
         let over = |stack: Stack<'_>| {
             let fs = stack.wrap(source.clone());

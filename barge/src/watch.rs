@@ -7,10 +7,10 @@ use std::process::{ExitCode, exit};
 use std::sync::Arc;
 use std::time::Duration;
 
-use barge_client::source::now;
 use clap::{Args, ValueEnum};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use sources::now;
 use vfs::{Call, Caller, Change, ChangeKinds, ChangedName, Cx, Errno, Time};
 
 use crate::source::Source;

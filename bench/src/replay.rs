@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use barge_client::Source;
 use command::Failure;
 use layers::call_log::Line;
 use serde_json::json;
+use sources::Source;
 use vfs::cx::block_on;
 use vfs::{
     Access, AttrMask, Caller, Cx, DirEntry, DirSink, Errno, FileSystem, Mode, Name, Node,

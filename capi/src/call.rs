@@ -6,7 +6,6 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::c_char;
-use vfs::Errno;
 
 thread_local! {
     /// The message of the last call that failed in this thread.
@@ -21,17 +20,13 @@ pub(crate) fn call(operation: impl FnOnce() -> io::Result<i64>) -> i64 {
         Ok(Ok(value)) => return value,
         Ok(Err(error)) => {
             let errno = barge_client::errno(&error);
-            let message = match error.raw_os_error() {
-                Some(_) if !errno.text().is_empty() => errno.text().to_owned(),
-                _ => error.to_string(),
-            };
-            (errno, message)
+            (errno, barge_client::message(&error))
         }
-        Err(_) => (Errno::EIO, "internal error".to_owned()),
+        Err(_) => (libc::EIO, "internal error".to_owned()),
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
     MESSAGE.with(|last| *last.borrow_mut() = message);
-    -i64::from(errno.raw())
+    -i64::from(errno)
 }
 
 /// Returns the message of the last call that failed in this thread, which the next one replaces.

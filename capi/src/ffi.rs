@@ -21,10 +21,7 @@ const MAX_TEXT: usize = 65536;
 pub struct BargeClient(Client);
 
 /// A file that is open. Threads may share it.
-pub struct BargeFile {
-    client: Client,
-    file: File,
-}
+pub struct BargeFile(File);
 
 /// Opens a source: "9p://host:5640/srv", "nfs://host/srv?vers=4.2", "https://host/image.erofs",
 /// "oci://host/repository:tag", "/srv" and so on. Returns 0 and stores the client, which
@@ -97,12 +94,9 @@ pub unsafe extern "C" fn barge_file_open(
         let path = Path::new(OsStr::from_bytes(path));
         let opened = client.0.open_with(path, options.read(true).write(write))?;
         if opened.metadata()?.is_dir() {
-            return Err(vfs::Errno::EISDIR.into());
+            return Err(io::Error::from_raw_os_error(libc::EISDIR));
         }
-        let opened = Box::new(BargeFile {
-            client: client.0.clone(),
-            file: opened,
-        });
+        let opened = Box::new(BargeFile(opened));
         // SAFETY: the caller vouches for the pointer, which is not NULL.
         unsafe { file.write(Box::into_raw(opened)) };
         Ok(())
@@ -118,7 +112,8 @@ pub unsafe extern "C" fn barge_file_size(file: *mut BargeFile) -> i64 {
     call(|| {
         // SAFETY: the caller vouches for the file.
         let file = unsafe { open(file) }?;
-        i64::try_from(file.file.metadata()?.len()).map_err(|_| vfs::Errno::EOVERFLOW.into())
+        i64::try_from(file.0.metadata()?.len())
+            .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))
     })
 }
 
@@ -151,10 +146,7 @@ pub unsafe extern "C" fn barge_file_pread(
         };
         let mut done = 0;
         while done < count {
-            match file
-                .file
-                .read_at(&mut buffer[done..], offset + done as u64)?
-            {
+            match file.0.read_at(&mut buffer[done..], offset + done as u64)? {
                 0 => break,
                 more => done += more,
             }
@@ -186,7 +178,7 @@ pub unsafe extern "C" fn barge_file_pwrite(
         // SAFETY: the caller vouches for the bytes; the pointer is not NULL and the count at most
         // isize::MAX.
         let data = unsafe { slice::from_raw_parts(data.cast::<u8>(), count) };
-        file.file.write_all_at(data, offset)?;
+        file.0.write_all_at(data, offset)?;
         Ok(count as i64)
     }) as ssize_t
 }
@@ -200,7 +192,7 @@ pub unsafe extern "C" fn barge_file_pwrite(
 pub unsafe extern "C" fn barge_file_flush(file: *mut BargeFile) -> c_int {
     status(|| {
         // SAFETY: the caller vouches for the file.
-        unsafe { open(file) }?.file.sync_data()
+        unsafe { open(file) }?.0.sync_data()
     })
 }
 
@@ -217,7 +209,7 @@ pub unsafe extern "C" fn barge_file_close(file: *mut BargeFile) -> c_int {
         }
         // SAFETY: the pointer is from Box::into_raw, and the caller uses it no more.
         let file = unsafe { Box::from_raw(file) };
-        Ok(file.client.tree().with(|cx| file.file.inner().flush(cx))?)
+        file.0.finish()
     })
 }
 

@@ -5,14 +5,14 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use vfs::{
-    Cx, Errno, FileSystem, Mode, Name, NewNode, Node, RenameFlags, SetAttr, StatFs, XattrFlags,
-};
+use sources::{Source, Tree};
+use vfs::{Cx, Errno, Mode, Name, NewNode, Node, RenameFlags, SetAttr, SetTime, XattrFlags};
 
+use crate::metadata::time;
 use crate::ticket::CallPool;
-use crate::tree::Tree;
-use crate::{DirEntry, File, Metadata, OpenOptions, Source, Walk};
+use crate::{DirEntry, File, Metadata, OpenOptions, Space, Ticket, Walk};
 
 /// An open tree. Clones share it; it is closed when the last clone and the last of its files are
 /// dropped.
@@ -25,7 +25,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a source: a path, or a URL as in [`Source`]. Errors have a message of one line.
+    /// Opens a source: a path or a URL, as in [the table of sources](crate#sources). Errors have a
+    /// message of one line, and [an errno](crate::errno).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -39,20 +40,30 @@ impl Client {
         let source: Source = source
             .parse()
             .map_err(|bad| io::Error::new(io::ErrorKind::InvalidInput, bad))?;
-        source.open(crate::source::local_options()).map(Client::new)
-    }
-
-    /// Creates a client of an open file system.
-    pub fn new(fs: Arc<dyn FileSystem>) -> Client {
-        Client {
+        let fs = source.open(sources::local_options())?;
+        Ok(Client {
             tree: Tree::new(fs),
             calls: Arc::default(),
-        }
+        })
     }
 
-    /// The tree, for use with the file-system traits.
-    pub fn tree(&self) -> &Tree {
-        &self.tree
+    /// Begins a call in another thread, and returns a ticket for its result.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let client = barge_client::Client::open("mem:")?;
+    /// let made = client.submit(|client| client.create_dir("notes"));
+    /// made.wait()?;
+    /// assert!(client.metadata("notes")?.is_dir());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn submit<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Client) -> io::Result<T> + Send + 'static,
+    ) -> Ticket<T> {
+        let client = self.clone();
+        self.calls.submit(move || call(&client))
     }
 
     /// Returns the attributes of a file, following symbolic links.
@@ -67,19 +78,63 @@ impl Client {
         Ok(Metadata::new(entry.attr))
     }
 
-    /// Changes attributes of a file, following symbolic links, and returns the new ones.
-    pub fn set_attr(&self, path: impl AsRef<Path>, set: &SetAttr) -> io::Result<Metadata> {
-        self.with_node(path.as_ref(), true, |cx, node| node.setattr(cx, set))
-            .map(Metadata::new)
-    }
-
-    /// Sets the permission bits, `0o7777`.
+    /// Sets the permission bits, `0o7777`. This and the following functions follow symbolic links.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
         let set = SetAttr {
             mode: Some(mode & 0o7777),
             ..SetAttr::default()
         };
-        self.set_attr(path, &set).map(drop)
+        self.set_attr(path.as_ref(), &set)
+    }
+
+    /// Sets the owner and the group of a file; `None` leaves one unchanged.
+    pub fn set_owner(
+        &self,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> io::Result<()> {
+        let set = SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        };
+        self.set_attr(path.as_ref(), &set)
+    }
+
+    /// Sets the times of the last access and modification; `None` leaves one unchanged.
+    pub fn set_times(
+        &self,
+        path: impl AsRef<Path>,
+        accessed: Option<SystemTime>,
+        modified: Option<SystemTime>,
+    ) -> io::Result<()> {
+        let set = SetAttr {
+            atime: accessed.map(|at| SetTime::At(time(at))),
+            mtime: modified.map(|at| SetTime::At(time(at))),
+            ..SetAttr::default()
+        };
+        self.set_attr(path.as_ref(), &set)
+    }
+
+    /// Sets the times of the last access and modification to the source's current time, which is
+    /// permitted to all who may write to the file.
+    pub fn touch(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        let set = SetAttr {
+            atime: Some(SetTime::Now),
+            mtime: Some(SetTime::Now),
+            ..SetAttr::default()
+        };
+        self.set_attr(path.as_ref(), &set)
+    }
+
+    /// Truncates a file, or extends it by a hole.
+    pub fn set_len(&self, path: impl AsRef<Path>, len: u64) -> io::Result<()> {
+        let set = SetAttr {
+            size: Some(len),
+            ..SetAttr::default()
+        };
+        self.set_attr(path.as_ref(), &set)
     }
 
     /// Lists a directory, sorted by name, without `.` and `..`.
@@ -222,14 +277,20 @@ impl Client {
         self.with_node(path.as_ref(), true, |cx, node| node.remove_xattr(cx, name))
     }
 
-    /// Returns the statistics of the file system that `path` is on.
-    pub fn statfs(&self, path: impl AsRef<Path>) -> io::Result<StatFs> {
+    /// Returns the space of the file system that `path` is on.
+    pub fn space(&self, path: impl AsRef<Path>) -> io::Result<Space> {
         self.with_node(path.as_ref(), true, |cx, node| node.statfs(cx))
+            .map(Space::new)
     }
 
     /// Makes all written data durable.
     pub fn sync(&self) -> io::Result<()> {
         Ok(self.tree.with(|cx| self.tree.fs.sync(cx))?)
+    }
+
+    fn set_attr(&self, path: &Path, set: &SetAttr) -> io::Result<()> {
+        self.with_node(path, true, |cx, node| node.setattr(cx, set))
+            .map(drop)
     }
 
     fn make(&self, path: &Path, what: NewNode<'_>, bits: u32) -> io::Result<()> {

@@ -4,11 +4,11 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use vfs::{AttrMask, Errno, Kind, Mode, Name, OpenFlags, SetAttr};
+use sources::Tree;
+use vfs::{AttrMask, Errno, Mode, Name, OpenFlags, SetAttr};
 use wire::payload::{SlicePayload, SliceSink, VecSink};
 
 use crate::ticket::CallPool;
-use crate::tree::Tree;
 use crate::{Metadata, Ticket};
 
 /// Options for opening a file, as [`std::fs::OpenOptions`].
@@ -112,7 +112,7 @@ impl OpenOptions {
 }
 
 /// An open file. [`Read`], [`Write`] and [`Seek`] share one position, also for `&File`; `read_at`,
-/// `write_at` and tickets do not use it. Dropping it closes it.
+/// `write_at` and tickets do not use it. Dropping it closes it ([`File::finish`]).
 pub struct File {
     tree: Tree,
     file: Arc<dyn vfs::File>,
@@ -128,11 +128,6 @@ impl File {
             position: Mutex::new(0),
             calls: calls.clone(),
         }
-    }
-
-    /// The file, for use with the file-system traits.
-    pub fn inner(&self) -> &Arc<dyn vfs::File> {
-        &self.file
     }
 
     /// Reads at `offset`, and returns the number of bytes, which is 0 only at the end of the file.
@@ -176,14 +171,14 @@ impl File {
     pub fn submit_write(&self, offset: u64, data: Vec<u8>) -> Ticket<usize> {
         let (tree, file) = (self.tree.clone(), self.file.clone());
         self.calls
-            .submit(move || write(&tree, &*file, &data, offset))
+            .submit(move || Ok(write(&tree, &*file, &data, offset)?))
     }
 
     /// Begins to make written data durable, except that of writes in flight.
     pub fn submit_sync(&self) -> Ticket<()> {
         let (tree, file) = (self.tree.clone(), self.file.clone());
         self.calls
-            .submit(move || tree.with(|cx| file.fsync(cx, false)))
+            .submit(move || Ok(tree.with(|cx| file.fsync(cx, false))?))
     }
 
     /// Returns the file's attributes.
@@ -212,6 +207,12 @@ impl File {
     /// Makes content durable.
     pub fn sync_data(&self) -> io::Result<()> {
         Ok(self.tree.with(|cx| self.file.fsync(cx, true))?)
+    }
+
+    /// Returns an error of an earlier write that was not reported yet, as close(2) does; dropping a
+    /// file ignores it. The file stays open.
+    pub fn finish(&self) -> io::Result<()> {
+        Ok(self.tree.with(|cx| self.file.flush(cx))?)
     }
 
     fn position(&self) -> MutexGuard<'_, u64> {
@@ -255,7 +256,7 @@ impl Seek for &File {
             SeekFrom::Current(by) => position.checked_add_signed(by),
             SeekFrom::End(by) => {
                 let metadata = self.metadata()?;
-                if metadata.kind() != Kind::File {
+                if !metadata.is_file() {
                     return Err(Errno::ESPIPE.into());
                 }
                 metadata.len().checked_add_signed(by)

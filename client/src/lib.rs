@@ -1,10 +1,10 @@
 //! Access to the files of any source as a library: of a 9P, NFS or virtiofs server, a directory of
-//! this host, or a tree in memory.
+//! this host, an image of a file system here or in a store, or a tree in memory.
 //!
-//! [`Client::open`] takes a SOURCE as on the command line of `barge`. The rest is as in
-//! [`std::fs`]: paths, a [`File`] with the traits of [`std::io`], errors as [`std::io::Error`] with
-//! the errno of the source. Paths are relative to the root of the opened tree; absolute symbolic
-//! links begin at that root, and none leads out of it.
+//! [`Client::open`] takes a source as the command line of `barge` does. The rest is as in
+//! [`std::fs`]: paths, a [`File`] with the traits of [`std::io`], errors as [`std::io::Error`].
+//! Paths are relative to the root of the opened tree; absolute symbolic links begin at that root,
+//! and none leads out of it.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -26,11 +26,39 @@
 //! # }
 //! ```
 //!
-//! # Several calls at a time
+//! # Sources
+//! | source | example |
+//! |---|---|
+//! | a directory of this host | `/srv/data` |
+//! | an image of a file system (EROFS, ROFS) in a file | `/srv/data.erofs` |
+//! | an image in an object store, read in parts | `https://host/data.erofs`, `s3://…`, `gs://…` |
+//! | an image in an OCI registry | `oci://registry.example.com/data:latest` |
+//! | a 9P server | `9p://host:5640/srv`, `9p+unix:/run/9p.sock`, `9p+vsock:2:5640` |
+//! | an NFS server | `nfs://host/srv?vers=4.2` |
+//! | a virtiofs server | `virtiofs:/run/virtiofs.sock` |
+//! | memory, empty at first | `mem:` |
 //!
-//! There is no async runtime, and none is needed: every call blocks its thread, clients and files
-//! may be shared by threads, and requests of several threads are sent together. A thread that wants
-//! several calls in flight takes a [`Ticket`] for each, and waits for them in any order.
+//! # Errors
+//! An error has the number that the source returned ([`std::io::Error::raw_os_error`]), and with
+//! that a [`std::io::ErrorKind`]. A source that cannot be opened has a message of one line instead;
+//! [`errno()`] returns a number in either case.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> {
+//! # let client = barge_client::Client::open("mem:")?;
+//! match client.read("settings") {
+//!     Err(error) if error.kind() == std::io::ErrorKind::NotFound => println!("defaults"),
+//!     read => println!("{} bytes", read?.len()),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Several calls at a time
+//! Every call blocks its thread. Clients and files may be shared by threads, whose requests are
+//! sent together. A thread that wants several calls in flight takes a [`Ticket`] for each, and
+//! waits for them in any order. In an async task of any runtime, a ticket is awaited:
+//! `client.submit(|client| client.read("notes")).await`.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -49,10 +77,6 @@
 //! # }
 //! ```
 //!
-//! On systems other than Linux, directories of this host are opened with the standard library, and
-//! images in object stores and registries are absent. On Windows there are [`Source`] and
-//! [`tree::Tree`] only.
-//!
 //! Deliberately absent: a cache (which a mount has), globs, the current directory.
 //!
 //! Lock order: a file's position, held across the call that moves it, and the queue of tickets;
@@ -61,49 +85,20 @@
 #![forbid(unsafe_code)]
 
 /// Compiles the example of the crate's page.
-#[cfg(all(doctest, unix))]
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-#[cfg(unix)]
 mod client;
-#[cfg(unix)]
 mod errno;
-#[cfg(unix)]
 mod file;
-mod images;
-#[cfg(unix)]
 mod metadata;
-#[cfg(target_os = "linux")]
-mod object;
-#[cfg(target_os = "linux")]
-mod registry_image;
-pub mod source;
-#[cfg_attr(not(target_os = "linux"), path = "stores/elsewhere.rs")]
-mod stores;
-mod suggest;
-#[cfg_attr(windows, path = "system/windows.rs")]
-mod system;
-#[cfg(unix)]
 mod ticket;
-pub mod tree;
-#[cfg(unix)]
 mod walk;
 
-#[cfg(unix)]
-mod unix {
-    pub use crate::client::Client;
-    pub use crate::errno::errno;
-    pub use crate::file::{File, OpenOptions};
-    pub use crate::metadata::{DirEntry, Metadata};
-    pub use crate::ticket::Ticket;
-    pub use crate::walk::Walk;
-}
-
-#[cfg(target_os = "linux")]
-pub use image::{AllowedReads, CachedImage, DiskCacheOptions, ImageUser, LazyImage};
-pub use images::{Image, public_keys};
-pub use source::{BadSource, Source};
-pub use suggest::suggest;
-#[cfg(unix)]
-pub use unix::*;
+pub use client::Client;
+pub use errno::{errno, message};
+pub use file::{File, OpenOptions};
+pub use metadata::{DirEntry, FileType, Metadata, Space};
+pub use ticket::Ticket;
+pub use walk::Walk;

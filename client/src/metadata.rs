@@ -1,9 +1,28 @@
-//! Attributes of files and directory entries.
+//! Attributes of files, directory entries, and the space of file systems.
 
 use std::ffi::{OsStr, OsString};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vfs::{Attr, Kind, Time};
+use vfs::{Attr, Kind, StatFs, Time};
+
+/// The type of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A Unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
 
 /// Attributes of a file at the time of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +35,17 @@ impl Metadata {
         Metadata { attr }
     }
 
-    /// All attributes, as in the file-system traits.
-    pub fn attr(&self) -> &Attr {
-        &self.attr
-    }
-
-    /// The kind of file.
-    pub fn kind(&self) -> Kind {
-        self.attr.kind
+    /// The type of the file.
+    pub fn file_type(&self) -> FileType {
+        match self.attr.kind {
+            Kind::File => FileType::File,
+            Kind::Directory => FileType::Directory,
+            Kind::Symlink => FileType::Symlink,
+            Kind::Fifo => FileType::Fifo,
+            Kind::Socket => FileType::Socket,
+            Kind::CharDevice => FileType::CharDevice,
+            Kind::BlockDevice => FileType::BlockDevice,
+        }
     }
 
     /// Whether it is a directory.
@@ -52,6 +74,51 @@ impl Metadata {
         self.attr.mode
     }
 
+    /// The type and the permissions, as `st_mode` of inode(7).
+    pub fn st_mode(&self) -> u32 {
+        self.attr.st_mode()
+    }
+
+    /// The user that owns the file.
+    pub fn uid(&self) -> u32 {
+        self.attr.uid
+    }
+
+    /// The group that owns the file.
+    pub fn gid(&self) -> u32 {
+        self.attr.gid
+    }
+
+    /// The number of the file, which no other file with the same [`Metadata::dev`] has.
+    pub fn ino(&self) -> u64 {
+        self.attr.id
+    }
+
+    /// The number of the file system within the source.
+    pub fn dev(&self) -> u64 {
+        self.attr.device
+    }
+
+    /// The number of names of the file.
+    pub fn nlink(&self) -> u32 {
+        self.attr.nlink
+    }
+
+    /// The major and the minor number of a device; zeros for other files.
+    pub fn rdev(&self) -> (u32, u32) {
+        (self.attr.rdev.major, self.attr.rdev.minor)
+    }
+
+    /// The space that the file takes, in units of 512 bytes.
+    pub fn blocks(&self) -> u64 {
+        self.attr.blocks
+    }
+
+    /// The preferred size of reads and writes in bytes.
+    pub fn blksize(&self) -> u32 {
+        self.attr.blksize
+    }
+
     /// The time of the last modification of the content.
     pub fn modified(&self) -> SystemTime {
         system_time(self.attr.mtime)
@@ -60,6 +127,11 @@ impl Metadata {
     /// The time of the last access.
     pub fn accessed(&self) -> SystemTime {
         system_time(self.attr.atime)
+    }
+
+    /// The time of the last change of the content or the attributes.
+    pub fn changed(&self) -> SystemTime {
+        system_time(self.attr.ctime)
     }
 
     /// The creation time, if the source has it.
@@ -78,6 +150,19 @@ fn system_time(time: Time) -> SystemTime {
     whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(time.nsec.into())
 }
 
+/// Converts a time for a source.
+pub(crate) fn time(at: SystemTime) -> Time {
+    let nanoseconds = match at.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    };
+    const SECOND: i128 = 1_000_000_000;
+    Time {
+        sec: nanoseconds.div_euclid(SECOND) as i64,
+        nsec: nanoseconds.rem_euclid(SECOND) as u32,
+    }
+}
+
 /// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct DirEntry {
@@ -94,5 +179,50 @@ impl DirEntry {
     /// The entry's attributes, a symbolic link's own; `None` if they could not be read.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
+    }
+}
+
+/// The space of a file system, or of a share with a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Space {
+    /// The unit in which the source counts, in bytes.
+    pub block_size: u32,
+    /// All bytes.
+    pub total: u64,
+    /// Free bytes.
+    pub free: u64,
+    /// Bytes that are free for unprivileged users.
+    pub available: u64,
+    /// The most files; 0 if there is no limit.
+    pub files: u64,
+    /// The number of files that may still be created.
+    pub files_free: u64,
+}
+
+impl Space {
+    pub(crate) fn new(stat: StatFs) -> Space {
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.bsize.into());
+        Space {
+            block_size: stat.bsize,
+            total: bytes(stat.blocks),
+            free: bytes(stat.bfree),
+            available: bytes(stat.bavail),
+            files: stat.files,
+            files_free: stat.ffree,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_converted_both_ways() {
+        for (sec, nsec) in [(0, 0), (1, 5), (-1, 5), (-2, 999_999_999), (1 << 40, 1)] {
+            let known = Time { sec, nsec };
+            assert_eq!(time(system_time(known)), known);
+        }
     }
 }

@@ -3,38 +3,63 @@
 //! A remote source sends the requests of its threads together, so the pool's calls are messages in
 //! flight.
 
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use concurrency::ThreadPool;
 use parking_lot::{Condvar, Mutex};
 
-/// A call in flight. Dropping it discards the result; the call continues.
+/// A call in flight, whose result a thread waits for, or an async task of any runtime. Dropping it
+/// discards the result; the call continues.
 #[must_use = "what comes of a call is told by its ticket"]
 pub struct Ticket<T> {
     outcome: Arc<Outcome<T>>,
 }
 
 struct Outcome<T> {
-    result: Mutex<Option<vfs::Result<T>>>,
+    state: Mutex<State<T>>,
     ready: Condvar,
+}
+
+struct State<T> {
+    result: Option<io::Result<T>>,
+    /// The task that waits.
+    waker: Option<Waker>,
 }
 
 impl<T> Ticket<T> {
     /// Waits for the result.
     pub fn wait(self) -> io::Result<T> {
-        let mut slot = self.outcome.result.lock();
+        let mut state = self.outcome.state.lock();
         loop {
-            match slot.take() {
-                Some(result) => return Ok(result?),
-                None => self.outcome.ready.wait(&mut slot),
+            match state.result.take() {
+                Some(result) => return result,
+                None => self.outcome.ready.wait(&mut state),
             }
         }
     }
 
     /// Returns whether the call has ended, so that [`Ticket::wait`] does not block.
     pub fn is_done(&self) -> bool {
-        self.outcome.result.lock().is_some()
+        self.outcome.state.lock().result.is_some()
+    }
+}
+
+impl<T> Future for Ticket<T> {
+    type Output = io::Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let mut state = self.outcome.state.lock();
+        match state.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -51,17 +76,26 @@ impl CallPool {
     /// Queues a call.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
-        call: impl FnOnce() -> vfs::Result<T> + Send + 'static,
+        call: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Ticket<T> {
         let outcome = Arc::new(Outcome {
-            result: Mutex::new(None),
+            state: Mutex::new(State {
+                result: None,
+                waker: None,
+            }),
             ready: Condvar::new(),
         });
         let shared = outcome.clone();
         self.0.run(move || {
             let result = call();
-            *shared.result.lock() = Some(result);
+            let mut state = shared.state.lock();
+            state.result = Some(result);
+            let waker = state.waker.take();
+            drop(state);
             shared.ready.notify_all();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         });
         Ticket { outcome }
     }

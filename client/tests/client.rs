@@ -1,12 +1,18 @@
 //! The library over a tree in memory, a directory of this host, and a 9P server.
 
+use std::future::Future;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, UNIX_EPOCH};
 
-use barge_client::{Client, OpenOptions, Source};
+use barge_client::{Client, FileType, OpenOptions};
 use engine::{Engine, Tuning};
 use p9::server::{ExportList, NumericUsers, Server};
+use sources::Source;
 use transports::Addr;
 use vfs::Export;
 
@@ -27,7 +33,7 @@ fn over_each(test: impl Fn(&Client)) {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("socket");
     let source: Source = "mem:".parse().expect("a source");
-    let fs = source.open(hostdir::Options::default()).expect("a tree");
+    let fs = source.open(sources::local_options()).expect("a tree");
     let exports = ExportList(vec![Arc::new(Export::new("", fs))]);
     let options = p9::server::Options::default();
     let server = Server::new(Arc::new(exports), Arc::new(NumericUsers), options);
@@ -82,7 +88,7 @@ fn names_links_and_attributes() {
             client.read_link("d/link").expect("a link"),
             Path::new("../d/one")
         );
-        assert_eq!(client.metadata("d/two").expect("there").attr().nlink, 2);
+        assert_eq!(client.metadata("d/two").expect("there").nlink(), 2);
         client.set_mode("d/two", 0o600).expect("set");
         assert_eq!(client.metadata("d/one").expect("there").mode(), 0o600);
         client.rename("d/two", "three").expect("moved");
@@ -105,8 +111,89 @@ fn names_links_and_attributes() {
         client.remove_dir("d").expect("removed");
         let gone = client.metadata("d").expect_err("gone");
         assert_eq!(gone.raw_os_error(), Some(2));
-        assert!(client.statfs("").is_ok());
+        let space = client.space("").expect("counted");
+        assert!(space.free <= space.total);
         client.sync().expect("durable");
+    });
+}
+
+#[test]
+fn attributes_are_set() {
+    over_each(|client| {
+        client.write("f", "hello").expect("written");
+        client.symlink("f", "link").expect("made");
+        client.set_len("link", 3).expect("cut");
+        assert_eq!(client.read("f").expect("read"), b"hel");
+        let [old, older] = [1_000_000_000, 999_999_999].map(Duration::from_secs);
+        let (old, older) = (UNIX_EPOCH + old, UNIX_EPOCH - older);
+        client.set_times("f", Some(old), Some(older)).expect("set");
+        let metadata = client.metadata("f").expect("there");
+        assert_eq!((metadata.accessed(), metadata.modified()), (old, older));
+        client.set_times("f", None, Some(old)).expect("set");
+        let metadata = client.metadata("f").expect("there");
+        assert_eq!((metadata.accessed(), metadata.modified()), (old, old));
+        client.touch("f").expect("set");
+        assert!(client.metadata("f").expect("there").modified() > old);
+        let (uid, gid) = (metadata.uid(), metadata.gid());
+        client.set_owner("f", Some(uid), Some(gid)).expect("kept");
+        let types = ["f", "link", ""].map(|path| {
+            let metadata = client.symlink_metadata(path).expect("there");
+            (metadata.file_type(), metadata.st_mode() >> 12)
+        });
+        assert_eq!(
+            types,
+            [
+                (FileType::File, 0o10),
+                (FileType::Symlink, 0o12),
+                (FileType::Directory, 0o4)
+            ]
+        );
+    });
+}
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn tickets_are_futures() {
+    over_each(|client| {
+        block_on(async {
+            client.submit(|client| client.write("f", "hello")).await?;
+            let file = client.open_file("f")?;
+            let (first, second) = (file.submit_read(0, 2), file.submit_read(2, 9));
+            assert_eq!((first.await?, second.await?), (b"he".into(), b"llo".into()));
+            let missing = client.submit(|client| client.read("none")).await;
+            let missing = missing.expect_err("no such file");
+            assert_eq!(missing.kind(), ErrorKind::NotFound);
+            std::io::Result::Ok(())
+        })
+        .expect("read");
+    });
+}
+
+#[test]
+fn a_file_reports_late_errors_when_asked() {
+    over_each(|client| {
+        let file = client.create("f").expect("made");
+        file.write_all_at(b"x", 0).expect("written");
+        file.finish().expect("no error");
     });
 }
 

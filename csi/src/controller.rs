@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use barge_client::Client;
+use sources::Tree;
 use tonic::Status;
 use vfs::{Cx, DirEntry, Errno, Kind, Mode, Name, NewNode, Node, OpenFlags, ReaddirMode, SetAttr};
 
@@ -138,9 +138,17 @@ fn parse_permissions(text: &str) -> Result<u32, Status> {
     })
 }
 
+/// Opens a source.
+fn open(text: &str) -> io::Result<Tree> {
+    let source: sources::Source = text
+        .parse()
+        .map_err(|bad| io::Error::new(io::ErrorKind::InvalidInput, bad))?;
+    source.open(sources::local_options()).map(Tree::new)
+}
+
 /// A shared directory in use.
 struct Shared {
-    client: Client,
+    tree: Tree,
     name: String,
 }
 
@@ -158,7 +166,7 @@ impl Shared {
                 return Err(Status::invalid_argument(text));
             }
         };
-        let client = Client::open(&text).map_err(|error| {
+        let tree = open(&text).map_err(|error| {
             tracing::debug!("a shared directory cannot be opened: {error}");
             let text = format!("the shared directory cannot be opened: {error}");
             match error.kind() {
@@ -167,7 +175,7 @@ impl Shared {
             }
         })?;
         Ok(Shared {
-            client,
+            tree,
             name: source.into(),
         })
     }
@@ -188,7 +196,7 @@ impl Shared {
         path: &str,
         operation: impl FnOnce(&Cx<'_>, Arc<dyn Node>) -> vfs::Result<T>,
     ) -> Result<T, Status> {
-        let tree = self.client.tree();
+        let tree = &self.tree;
         let result = tree.with(|cx| operation(cx, tree.fs.root(cx)?));
         result.map_err(|errno| self.failed(path, errno))
     }

@@ -8,7 +8,6 @@ use barge_client::OpenOptions;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rustix::fs::OFlags;
-use vfs::{SetAttr, SetTime};
 
 use crate::error::os_error;
 use crate::open_file::OpenFile;
@@ -76,8 +75,7 @@ impl Client {
     fn _open(&self, py: Python<'_>, path: PathBuf, flags: u32, mode: u32) -> PyResult<OpenFile> {
         let options = open_options(OFlags::from_bits_retain(flags), mode);
         self.with(py, &path, |client| {
-            let file = client.open_with(&path, &options)?;
-            Ok(OpenFile::new(client.clone(), file))
+            client.open_with(&path, &options).map(OpenFile::new)
         })
     }
 
@@ -166,37 +164,24 @@ impl Client {
             -1 => Ok(None),
             id => u32::try_from(id).map(Some),
         };
-        let set = SetAttr {
-            uid: id(uid)?,
-            gid: id(gid)?,
-            ..SetAttr::default()
-        };
-        self.set_attr(py, path, set)
+        let (uid, gid) = (id(uid)?, id(gid)?);
+        self.with(py, &path, |client| client.set_owner(&path, uid, gid))
     }
 
     /// Sets the times of access and modification in nanoseconds, or both to the source's current
     /// time.
     #[pyo3(signature = (path, *, ns = None))]
     fn utime(&self, py: Python<'_>, path: PathBuf, ns: Option<(i128, i128)>) -> PyResult<()> {
-        let (atime, mtime) = match ns {
-            Some((atime, mtime)) => (SetTime::At(time(atime)), SetTime::At(time(mtime))),
-            None => (SetTime::Now, SetTime::Now),
-        };
-        let set = SetAttr {
-            atime: Some(atime),
-            mtime: Some(mtime),
-            ..SetAttr::default()
-        };
-        self.set_attr(py, path, set)
+        let times = ns.map(|(accessed, modified)| (time(accessed), time(modified)));
+        self.with(py, &path, |client| match times {
+            Some((accessed, modified)) => client.set_times(&path, Some(accessed), Some(modified)),
+            None => client.touch(&path),
+        })
     }
 
     /// Truncates a file, or extends it by a hole.
     fn truncate(&self, py: Python<'_>, path: PathBuf, length: u64) -> PyResult<()> {
-        let set = SetAttr {
-            size: Some(length),
-            ..SetAttr::default()
-        };
-        self.set_attr(py, path, set)
+        self.with(py, &path, |client| client.set_len(&path, length))
     }
 
     /// Returns an extended attribute, whose name includes the namespace ("user.note").
@@ -245,10 +230,6 @@ impl Client {
 }
 
 impl Client {
-    fn set_attr(&self, py: Python<'_>, path: PathBuf, set: SetAttr) -> PyResult<()> {
-        self.with(py, &path, |client| client.set_attr(&path, &set).map(drop))
-    }
-
     fn with<R: Send>(
         &self,
         py: Python<'_>,

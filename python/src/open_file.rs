@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use rustix::io::Errno;
 
 use crate::error::os_error;
 use crate::owned::Owned;
@@ -14,12 +15,7 @@ use crate::stat::Stat;
 /// An open file with a position. pread and pwrite do not use the position.
 #[pyclass(frozen, module = "barge._barge")]
 pub(crate) struct OpenFile {
-    file: Owned<Arc<Parts>>,
-}
-
-struct Parts {
-    client: barge_client::Client,
-    file: barge_client::File,
+    file: Owned<Arc<barge_client::File>>,
 }
 
 #[pymethods]
@@ -32,10 +28,7 @@ impl OpenFile {
 
     /// Closes the file, and raises errors of earlier writes that were not reported yet.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.file.close(py, |parts| {
-            let file = parts.file.inner();
-            Ok(parts.client.tree().with(|cx| file.flush(cx))?)
-        })
+        self.file.close(py, |file| file.finish())
     }
 
     /// Reads up to size bytes at the position; fewer only at the end of the file.
@@ -76,9 +69,12 @@ impl OpenFile {
     #[pyo3(signature = (offset, whence = 0))]
     fn seek(&self, py: Python<'_>, offset: i64, whence: u8) -> PyResult<u64> {
         let to = match whence {
-            0 => SeekFrom::Start(
-                u64::try_from(offset).map_err(|_| os_error(vfs::Errno::EINVAL.into(), None))?,
-            ),
+            0 => SeekFrom::Start(u64::try_from(offset).map_err(|_| {
+                os_error(
+                    io::Error::from_raw_os_error(Errno::INVAL.raw_os_error()),
+                    None,
+                )
+            })?),
             1 => SeekFrom::Current(offset),
             2 => SeekFrom::End(offset),
             _ => {
@@ -107,9 +103,9 @@ impl OpenFile {
 }
 
 impl OpenFile {
-    pub(crate) fn new(client: barge_client::Client, file: barge_client::File) -> OpenFile {
+    pub(crate) fn new(file: barge_client::File) -> OpenFile {
         OpenFile {
-            file: Owned::new(Arc::new(Parts { client, file })),
+            file: Owned::new(Arc::new(file)),
         }
     }
 
@@ -118,7 +114,7 @@ impl OpenFile {
         py: Python<'_>,
         operation: impl FnOnce(&barge_client::File) -> io::Result<R> + Send,
     ) -> PyResult<R> {
-        let done = self.file.with(py, |parts| operation(&parts.file))?;
+        let done = self.file.with(py, |file| operation(file))?;
         done.map_err(|error| os_error(error, None))
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use vfs::Errno;
+use rustix::io::Errno;
 
 use crate::error::os_error;
 
@@ -39,7 +39,7 @@ impl<T: Clone + Send> Owned<T> {
         if self.is_forked() {
             let what = "opened before fork, by another process";
             return Err(PyErr::new::<pyo3::exceptions::PyOSError, _>((
-                Errno::EBADF.raw(),
+                Errno::BADF.raw_os_error(),
                 what,
             )));
         }

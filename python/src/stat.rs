@@ -1,8 +1,9 @@
 //! Attributes of files, with the names of `os.stat_result`.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use barge_client::Metadata;
 use pyo3::prelude::*;
-use vfs::Time;
 
 /// Attributes of a file, with the names of os.stat_result.
 #[pyclass(frozen, get_all, module = "barge")]
@@ -58,40 +59,46 @@ impl Stat {
 
 impl Stat {
     pub(crate) fn new(metadata: &Metadata) -> Stat {
-        let attr = metadata.attr();
+        let (major, minor) = metadata.rdev();
         Stat {
-            st_mode: attr.st_mode(),
-            st_ino: attr.id,
-            st_dev: attr.device,
-            st_nlink: attr.nlink,
-            st_uid: attr.uid,
-            st_gid: attr.gid,
-            st_rdev: rustix::fs::makedev(attr.rdev.major, attr.rdev.minor),
-            st_size: attr.size,
-            st_blksize: attr.blksize,
-            st_blocks: attr.blocks,
-            st_atime_ns: nanoseconds(attr.atime),
-            st_mtime_ns: nanoseconds(attr.mtime),
-            st_ctime_ns: nanoseconds(attr.ctime),
-            st_birthtime_ns: attr.btime.map(nanoseconds),
+            st_mode: metadata.st_mode(),
+            st_ino: metadata.ino(),
+            st_dev: metadata.dev(),
+            st_nlink: metadata.nlink(),
+            st_uid: metadata.uid(),
+            st_gid: metadata.gid(),
+            st_rdev: rustix::fs::makedev(major, minor),
+            st_size: metadata.len(),
+            st_blksize: metadata.blksize(),
+            st_blocks: metadata.blocks(),
+            st_atime_ns: nanoseconds(metadata.accessed()),
+            st_mtime_ns: nanoseconds(metadata.modified()),
+            st_ctime_ns: nanoseconds(metadata.changed()),
+            st_birthtime_ns: metadata.created().map(nanoseconds),
         }
     }
 }
 
-fn nanoseconds(time: Time) -> i128 {
-    i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec)
+fn nanoseconds(time: SystemTime) -> i128 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    }
 }
 
 fn seconds(nanoseconds: i128) -> f64 {
     nanoseconds as f64 / 1e9
 }
 
-/// The time of nanoseconds since 1970. Times beyond 64 bits of seconds become the closest.
-pub(crate) fn time(nanoseconds: i128) -> Time {
-    let second = 1_000_000_000;
-    let sec = nanoseconds.div_euclid(second);
-    Time {
-        sec: sec.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
-        nsec: nanoseconds.rem_euclid(second) as u32,
-    }
+/// The time of nanoseconds since 1970. A time that the system cannot represent becomes 1970.
+pub(crate) fn time(nanoseconds: i128) -> SystemTime {
+    const SECOND: u128 = 1_000_000_000;
+    let distance = nanoseconds.unsigned_abs();
+    let seconds = u64::try_from(distance / SECOND).unwrap_or(u64::MAX);
+    let distance = Duration::new(seconds, (distance % SECOND) as u32);
+    let time = match nanoseconds {
+        0.. => UNIX_EPOCH.checked_add(distance),
+        _ => UNIX_EPOCH.checked_sub(distance),
+    };
+    time.unwrap_or(UNIX_EPOCH)
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::path::Path;
 
-use barge_client::suggest;
 use clap::Arg;
+use sources::suggest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use barge_client::{Source, suggest};
+use sources::{Source, suggest};
 
 /// Returns why `source` cannot be opened, and a remedy. The name of the source is not included.
 pub(crate) fn open_error(source: &Source, error: &io::Error) -> String {

@@ -1,6 +1,6 @@
 //! Confinement of commands, which needs Linux: they run as they are.
 
-use barge_client::Source;
+use sources::Source;
 
 /// Does nothing.
 pub(crate) fn enter_reader<'a>(_: impl IntoIterator<Item = &'a Source>) {}

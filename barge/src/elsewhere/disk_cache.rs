@@ -1,7 +1,7 @@
 //! Disk caches, which need Linux: there is no option for them.
 
-use barge_client::Source;
 use clap::Args;
+use sources::Source;
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct DiskCacheArgs {}

@@ -9,7 +9,7 @@ use super::args::CatArgs;
 use super::operand::Operand;
 use super::{ErrorReporter, finish_output};
 use crate::{CommandResult, confinement};
-use barge_client::tree::Tree;
+use sources::Tree;
 
 /// Writes each file to standard output.
 pub(crate) fn cat(args: &CatArgs) -> CommandResult {

@@ -10,7 +10,7 @@ use super::args::LsArgs;
 use super::operand::Operand;
 use super::{ErrorReporter, finish_output, format, users};
 use crate::{CommandResult, confinement};
-use barge_client::tree::Tree;
+use sources::Tree;
 
 /// Lists files first, then directories, each with a heading if there are several.
 pub(crate) fn ls(args: &LsArgs) -> CommandResult {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use barge_client::tree::Tree;
-use barge_client::{BadSource, Source};
+use sources::Tree;
+use sources::{BadSource, Source};
 
 use crate::Failure;
 use crate::diagnose::open_error;

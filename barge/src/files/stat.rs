@@ -28,12 +28,7 @@ pub(crate) fn stat(args: &StatArgs) -> CommandResult {
     finish_output(io::stdout().write_all(&text), &errors)
 }
 
-fn stat_file(
-    args: &StatArgs,
-    tree: &barge_client::tree::Tree,
-    path: &[u8],
-    shown: &str,
-) -> Result<Vec<u8>> {
+fn stat_file(args: &StatArgs, tree: &sources::Tree, path: &[u8], shown: &str) -> Result<Vec<u8>> {
     let entry = tree.resolve(path, args.dereference)?;
     if args.file_system {
         let figures = tree.with(|cx| entry.node.statfs(cx))?;

@@ -9,7 +9,7 @@ use super::args::TreeArgs;
 use super::operand::Operand;
 use super::{ErrorReporter, finish_output, format};
 use crate::{CommandResult, confinement};
-use barge_client::tree::Tree;
+use sources::Tree;
 
 /// Shows each directory and its descendants.
 pub(crate) fn tree(args: &TreeArgs) -> CommandResult {

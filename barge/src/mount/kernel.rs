@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-use barge_client::Image;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
+use sources::Image;
 
 use super::{Backend, MountArgs};
 use crate::{CommandResult, Failure, background, service, signals};

@@ -359,7 +359,7 @@ impl HeldMount for FuseMount<'_> {
 /// Returns the maximum time for the work at the end: that for replies of the server.
 fn shutdown_timeout(source: &Source) -> Duration {
     match source.clone() {
-        Source::Tree(barge_client::Source::Remote(mut url)) => url.timeouts().timeo,
+        Source::Tree(sources::Source::Remote(mut url)) => url.timeouts().timeo,
         _ => Duration::MAX,
     }
 }

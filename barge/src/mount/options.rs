@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use barge_client::DiskCacheOptions;
 use clap::ValueEnum;
 use hostdir::WriteEvents;
 use layers::OwnerOverride;
 use layers::pagecache::{self, Mode};
 use remote::{Retry, Timeouts};
 use rustix::mount::MountFlags;
+use sources::DiskCacheOptions;
 use transports::Addr;
 use transports::fusedev::{MountFlag, MountOptions, is_fstab_only};
 
@@ -100,7 +100,7 @@ impl Cache {
     /// do not change.
     fn of(source: &Source, overlaid: bool) -> Cache {
         match source {
-            Source::Tree(barge_client::Source::Remote(_)) => Cache::Pages(Mode::Mmap),
+            Source::Tree(sources::Source::Remote(_)) => Cache::Pages(Mode::Mmap),
             Source::Tree(tree) if tree.image().is_some() && !overlaid => {
                 Cache::Kernel(kernel::Cache::Always)
             }
@@ -324,7 +324,7 @@ pub(super) fn resolve(
     let mut disk_cache = None;
     let mut image_cache = None;
     match (dir, &mut from) {
-        (Some(dir), Source::Tree(barge_client::Source::Remote(_))) => {
+        (Some(dir), Source::Tree(sources::Source::Remote(_))) => {
             let size = size.unwrap_or(DiskCacheOptions::SIZE);
             disk_cache = Some(DiskCacheConfig { dir, size });
         }
@@ -344,7 +344,7 @@ pub(super) fn resolve(
         }
         (None, _) => {}
     }
-    let of_url = from.tree().and_then(barge_client::Source::disk_cache);
+    let of_url = from.tree().and_then(sources::Source::disk_cache);
     let image_cache = image_cache.or_else(|| of_url.cloned());
     let image_cache =
         image_cache.unwrap_or_else(|| DiskCacheOptions::new(IMAGE_CACHE.into(), None));
@@ -357,7 +357,7 @@ pub(super) fn resolve(
             fuse.cache = fuse::server::Cache::Always;
             fuse.writeback = true;
             pages.mode = Mode::Loose;
-            matches!(source, Source::Tree(barge_client::Source::Remote(_))).then_some(pages)
+            matches!(source, Source::Tree(sources::Source::Remote(_))).then_some(pages)
         }
         Cache::Pages(mode) => {
             pages.mode = mode;
@@ -370,7 +370,7 @@ pub(super) fn resolve(
     // With passthrough, this process does not see reads and writes, and the kernel does not see
     // changes of times by writes through memory maps: attributes may be cached for moments only.
     // http= needs to count all requests.
-    let directory = matches!(source, Source::Tree(barge_client::Source::HostDir(_)));
+    let directory = matches!(source, Source::Tree(sources::Source::HostDir(_)));
     let moments = matches!(
         fuse.cache,
         fuse::server::Cache::Never | fuse::server::Cache::Auto
@@ -391,7 +391,7 @@ pub(super) fn resolve(
     };
     passthrough = match &mut from {
         // A server of this host may pass its files; the page cache does not store data of those.
-        Source::Tree(barge_client::Source::Remote(url)) => {
+        Source::Tree(sources::Source::Remote(url)) => {
             passthrough && !mount.is_read_only() && url.fd_passing().is_some()
         }
         _ => passthrough && directory && pages.is_none(),
@@ -400,7 +400,7 @@ pub(super) fn resolve(
     fuse.writers_bypass_cache = fuse.cache == fuse::server::Cache::Auto && !fuse.writeback;
     let changes = directory && pages.is_none() && !overlaid;
     // An image, here or on another server, has all state that the kernel does not have.
-    let is_image = from.tree().is_some_and(barge_client::Source::is_image);
+    let is_image = from.tree().is_some_and(sources::Source::is_image);
     let can_be_taken_over = (directory || is_image) && pages.is_none() && !overlaid;
     let notify = notify.filter(|_| changes && fuse.cache == fuse::server::Cache::Auto);
     Ok(ResolvedOptions {
@@ -428,7 +428,7 @@ pub(super) fn resolve(
 /// Returns the URL of a remote source, for options about timeouts.
 fn remote(source: &mut Source) -> Result<&mut remote::Url, Failure> {
     match source {
-        Source::Tree(barge_client::Source::Remote(url)) => Ok(url),
+        Source::Tree(sources::Source::Remote(url)) => Ok(url),
         _ => Err(Failure::usage(
             "soft, hard, timeo= and retry= require a source on another server",
         )),

@@ -70,7 +70,7 @@ pub(super) fn serve(
     let pages = options.page_cache.map(PageCache::new).transpose();
     let pages = pages.map_err(Failure::new)?.map(Arc::new);
     let url = match &options.source {
-        Source::Tree(barge_client::Source::Remote(url)) => Some(url),
+        Source::Tree(sources::Source::Remote(url)) => Some(url),
         _ => None,
     };
     let files = match (&options.disk_cache, url) {
@@ -271,7 +271,7 @@ fn confine(
     }
     let tree = options.source.tree();
     let network = options.source.connects();
-    let directory = matches!(tree, Some(barge_client::Source::HostDir(_)));
+    let directory = matches!(tree, Some(sources::Source::HostDir(_)));
     let directory = directory && tree.is_none_or(|tree| tree.image().is_none());
     let paths = options.source.host_paths().into_iter();
     let sources = paths.map(|path| VisiblePath {
@@ -286,7 +286,7 @@ fn confine(
     // Ports below 1024 of clients of other servers.
     kept.set(CapabilitySet::NET_BIND_SERVICE, network);
     kept &= sys::caps::effective();
-    let remote_image = tree.is_some_and(barge_client::Source::is_remote_image);
+    let remote_image = tree.is_some_and(sources::Source::is_remote_image);
     if !network {
         holder.query_users();
     }
@@ -316,7 +316,7 @@ fn observer(engine: &Arc<Engine>, holder: &Holder, source: ObservedSource) -> Ar
 /// Requests open files from a server of this host, so that the kernel can read and write them
 /// itself.
 fn request_fd_passing(source: &mut Source) {
-    if let Source::Tree(barge_client::Source::Remote(url)) = source
+    if let Source::Tree(sources::Source::Remote(url)) = source
         && let Some(takes) = url.fd_passing()
     {
         *takes = true;

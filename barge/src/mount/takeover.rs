@@ -32,7 +32,7 @@ pub(super) fn records(
 ) -> Result<Option<Records>, Failure> {
     // The nodes of a directory are found again by their kernel handles.
     let tree = options.source.tree();
-    let is_image = tree.is_some_and(barge_client::Source::is_image);
+    let is_image = tree.is_some_and(sources::Source::is_image);
     let handles = is_image || sys::caps::have_all(CapabilitySet::DAC_READ_SEARCH);
     if !options.can_be_taken_over || !handles || args.record_trace.is_some() {
         return declined(

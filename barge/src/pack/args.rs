@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use barge_client::Source;
 use clap::{Args, ValueEnum};
 use pack::erofs::{Compression, Options};
+use sources::Source;
 
 use crate::Failure;
 use crate::disk_cache::DiskCacheArgs;

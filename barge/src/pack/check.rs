@@ -6,11 +6,11 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::process::ExitCode;
 
-use barge_client::Source;
 use erofs::check::{Finding, MAX_FINDINGS};
 use pack::FileStorage;
 use pack::oci::Algorithm;
 use serde_json::json;
+use sources::Source;
 use sys::positioned::FileExt;
 
 use super::{CheckArgs, print_object, stores};
@@ -25,7 +25,7 @@ pub(crate) fn check(args: &CheckArgs) -> CommandResult {
             diagnose::open_error(&args.image, &error)
         ))
     };
-    let keys = barge_client::public_keys(&args.verify_key).map_err(Failure::new)?;
+    let keys = sources::public_keys(&args.verify_key).map_err(Failure::new)?;
     let image = stores::require_cosign_signature(&args.image, &args.cosign_key)?;
     image.expect_whole().map_err(failed)?;
     if confinement::connects(&image) {

@@ -14,12 +14,12 @@ use std::io::{self, Read, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use barge_client::Source;
-use barge_client::tree::Tree;
 use pack::input::OciLayout;
 use pack::oci::{Algorithm, Config, Digest, Layout, Platform};
 use pack::{Kind, Output, Plan, SecretKey, Trace, TreeLimit, input};
 use serde_json::{Value, json};
+use sources::Source;
+use sources::Tree;
 
 pub(crate) use args::{CheckArgs, PackArgs};
 pub(crate) use check::check;

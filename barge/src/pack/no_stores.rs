@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-use barge_client::Source;
 use pack::Hash;
 use pack::oci::Config;
+use sources::Source;
 
 use crate::Failure;
 

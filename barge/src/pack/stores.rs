@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 
-use barge_client::Source;
 use image::{Piece, RangeSource};
 use objects::{Object, Tuning};
 use pack::Hash;
 use pack::oci::Config;
 use registry::Options;
+use sources::Source;
 
 use crate::Failure;
 

@@ -137,8 +137,7 @@ pub(super) fn open(
             (only.clone(), None)
         }
         several => {
-            let bundle =
-                Bundle::new(several, barge_client::source::now()).map_err(Failure::usage)?;
+            let bundle = Bundle::new(several, sources::now()).map_err(Failure::usage)?;
             let hands_over = several.iter().all(|export| export.fd_passing);
             let whole = Export::new("", bundle.clone()).with_fd_passing(hands_over);
             (Arc::new(whole), Some(bundle))
@@ -189,7 +188,7 @@ pub(super) fn images(
             continue;
         };
         let (file, _) = image.file().map_err(Failure::new)?;
-        let dir = barge_client::Source::HostDir(file.to_owned());
+        let dir = sources::Source::HostDir(file.to_owned());
         let (dir, path) = dir.find().map_err(Failure::new)?;
         let dir = stack(dir, ReadOnly);
         let clients = clients_of(&sources.client_lists, &name);

@@ -806,7 +806,7 @@ impl LiveServer {
         let members: Vec<_> = shares.iter().map(export).collect();
         let drained = shares.iter().filter(|it| it.state == State::Draining);
         let hidden: Vec<_> = drained.map(export).collect();
-        let now = barge_client::source::now();
+        let now = sources::now();
         let changed = bundle.change_hiding(&members, &hidden, now);
         changed.map_err(Failure::usage)
     }

@@ -132,7 +132,7 @@ impl Opener {
     ) -> Result<OpenedShare, Failure> {
         let source = &share.named.source;
         let names = match (source, &self.server_identity) {
-            (Source::Tree(barge_client::Source::HostDir(_)), Some(identity)) => {
+            (Source::Tree(sources::Source::HostDir(_)), Some(identity)) => {
                 handle_index_file(identity, name)
             }
             _ => None,
@@ -165,7 +165,7 @@ impl Opener {
                 "{source}: expected a file system with handles and CAP_DAC_READ_SEARCH, as handles are mandatory"
             )));
         }
-        let is_remote = matches!(source, Source::Tree(barge_client::Source::Remote(_)));
+        let is_remote = matches!(source, Source::Tree(sources::Source::Remote(_)));
         let remote = (self.counts && is_remote).then(Arc::<RemoteCounters>::default);
         let limiter = self.limiter(share);
         let quota = match share.quota {
@@ -188,7 +188,7 @@ impl Opener {
         let overlay = share.overlay.clone();
         // Directories seal their handles themselves.
         let seals =
-            overlay.is_some() || matches!(source, Source::Tree(barge_client::Source::HostDir(_)));
+            overlay.is_some() || matches!(source, Source::Tree(sources::Source::HostDir(_)));
         let (stack, gate) = self.shared_layers(share, clients, limiter.clone());
         let stack = Stack {
             remote,
@@ -295,7 +295,7 @@ fn open_quota(
     }
     let is_local = matches!(
         source,
-        Source::Tree(barge_client::Source::HostDir(_) | barge_client::Source::Memory)
+        Source::Tree(sources::Source::HostDir(_) | sources::Source::Memory)
     );
     if !is_local || !COUNTABLE.contains(&stat.magic) {
         return Err(Failure::new(format!(

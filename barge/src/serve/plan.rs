@@ -61,7 +61,7 @@ impl Plan {
     pub(super) fn from_args(args: &ServeArgs) -> Result<Plan, Failure> {
         let current = NamedSource {
             name: None,
-            source: Source::Tree(barge_client::Source::HostDir(DEFAULT_SOURCE.into())),
+            source: Source::Tree(sources::Source::HostDir(DEFAULT_SOURCE.into())),
         };
         let (sources, read_only) = match args.sources.as_slice() {
             [] => (vec![current], true),

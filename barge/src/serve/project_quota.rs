@@ -18,7 +18,7 @@ use crate::source::Source;
 /// project quotas or privileges, shares are counted by the process that serves.
 pub(super) fn apply(shares: &[Share]) {
     for share in shares {
-        let Source::Tree(barge_client::Source::HostDir(path)) = &share.named.source else {
+        let Source::Tree(sources::Source::HostDir(path)) = &share.named.source else {
             continue;
         };
         if share.quota == DiskLimits::default() {

@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use barge_client::{Client, File, OpenOptions};
+use barge_client::{Client, OpenOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use sources::{Source, Tree};
 use tempfile::TempDir;
 use vfs::Errno;
+use vfs::OpenFlags;
 use vfs::lock::{HostLock, LockFamily, LockRange};
 
 use crate::restart::{self, free_port};
@@ -282,24 +284,27 @@ impl Bed {
 
 /// An NFS v4.2 client with the file `f` open.
 struct Locker {
-    client: Client,
-    _file: File,
+    tree: Tree,
+    _file: Arc<dyn vfs::File>,
 }
 
 impl Locker {
     fn open(port: u16, version: &str) -> Locker {
-        let client = Client::open(&format!("nfs://127.0.0.1:{port}/?vers={version}"));
-        let client = client.expect("a client");
-        let file = client.open_with("f", OpenOptions::new().read(true).write(true));
+        let source: Source = format!("nfs://127.0.0.1:{port}/?vers={version}")
+            .parse()
+            .expect("a source");
+        let tree = Tree::new(source.open(sources::local_options()).expect("a client"));
+        let node = tree.resolve(b"f", true).expect("a file").node;
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
         Locker {
-            _file: file.expect("open"),
-            client,
+            _file: tree.with(|cx| node.open(cx, flags)).expect("open"),
+            tree,
         }
     }
 
     /// Sets the lock on the bytes from `start` to `end`.
     fn lock(&self, (start, end): (u64, u64), state: HostLock) -> vfs::Result<()> {
-        let tree = self.client.tree();
+        let tree = &self.tree;
         let node = tree.resolve(b"f", true)?.node;
         let range = LockRange {
             family: LockFamily::Posix,

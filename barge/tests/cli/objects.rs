@@ -95,9 +95,7 @@ fn two_reads_mount_an_image() {
     let tree = Tree::new();
     for args in [&["-f", "rofs"][..], &[], &["-c", "zstd"]] {
         let server = Server::new(tree.image(args));
-        let source: barge_client::Source = server.url().parse().expect("a source");
-        let fs = source.open(Default::default()).expect("opened");
-        let client = barge_client::Client::new(fs);
+        let client = barge_client::Client::open(&server.url()).expect("opened");
         client.metadata("/").expect("the root");
         let requests = server.requests();
         assert!(requests.len() <= 2, "{args:?}: {requests:?}");

@@ -5,7 +5,6 @@ use std::process::{Command, Output};
 
 use barge_client::{Client, OpenOptions};
 use tempfile::TempDir;
-use vfs::SetAttr;
 
 use crate::served::{BARGE, ServerProcess, has, stdout_of};
 
@@ -98,15 +97,12 @@ fn the_service_can_do_what_shares_need_with_the_capabilities_that_it_keeps() {
     let served = ServerProcess::run(command);
     let client = Client::open(&format!("9p://127.0.0.1:{}/", served.port())).expect("connected");
     client.write("f", "hello").expect("written");
-    let owner = SetAttr {
-        uid: Some(1234),
-        gid: Some(1234),
-        ..SetAttr::default()
-    };
-    client.set_attr("f", &owner).expect("given away");
+    client
+        .set_owner("f", Some(1234), Some(1234))
+        .expect("given away");
     client.set_mode("f", 0o4600).expect("changed");
-    let attr = *client.metadata("f").expect("there").attr();
-    assert_eq!((attr.uid, attr.mode & 0o7777), (1234, 0o4600));
+    let metadata = client.metadata("f").expect("there");
+    assert_eq!((metadata.uid(), metadata.mode()), (1234, 0o4600));
     let mut write = OpenOptions::new();
     write.write(true);
     let opened = client.open_with("f", &write).expect("root may");

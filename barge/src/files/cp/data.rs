@@ -10,7 +10,7 @@ use vfs::{
 use wire::payload::{SlicePayload, SliceSink};
 
 use super::Copier;
-use barge_client::tree::Tree;
+use sources::Tree;
 
 /// Bytes per read or write: several messages, which a remote file sends at once.
 const CHUNK_SIZE: usize = 4 << 20;

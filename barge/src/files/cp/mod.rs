@@ -25,10 +25,10 @@ use super::operand::Operand;
 use super::{ErrorReporter, finish_output};
 use crate::disk_cache::DiskCacheArgs;
 use crate::{CommandResult, Failure, confinement};
-use barge_client::tree::Tree;
 use data::copy_file;
 use preserve::{Preserve, preserve_attributes};
 pub(crate) use progress::Progress;
+use sources::Tree;
 
 /// Copies all arguments but the last to the last.
 pub(crate) fn cp(args: &CpArgs) -> CommandResult {

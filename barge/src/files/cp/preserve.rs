@@ -3,7 +3,7 @@
 use vfs::{Entry, Errno, Kind, Node, Result, SetAttr, SetTime, Support, XattrFlags};
 
 use super::Copier;
-use barge_client::tree::Tree;
+use sources::Tree;
 
 /// Attributes to preserve.
 pub(super) struct Preserve {

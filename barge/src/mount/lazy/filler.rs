@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use barge_client::{AllowedReads, LazyImage};
 use parking_lot::Mutex;
 use rustix::thread::CapabilitySet;
 use sandbox::{Confinement, VisiblePath};
+use sources::{AllowedReads, LazyImage};
 use sys::fanotify::{Event, Group};
 
 use super::super::MountArgs;

@@ -14,12 +14,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use barge_client::ImageUser;
 use rustix::fs::{Mode, OFlags, inotify};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
+use sources::ImageUser;
 use sys::fanotify::Group;
 
 use super::super::options::ResolvedOptions;

@@ -335,7 +335,7 @@ mod tests {
 
     impl Scene {
         fn new() -> Scene {
-            let below: Arc<dyn FileSystem> = Memory::new(Arc::new(barge_client::source::now));
+            let below: Arc<dyn FileSystem> = Memory::new(Arc::new(sources::now));
             let pokes = Pokes::new([7; 16]);
             let above = layers::stack(below.clone(), pokes.clone());
             let call = call_from(1);

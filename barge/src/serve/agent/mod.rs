@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn tree() -> Arc<dyn FileSystem> {
-        memory::Memory::new(Arc::new(barge_client::source::now))
+        memory::Memory::new(Arc::new(sources::now))
     }
 
     #[test]

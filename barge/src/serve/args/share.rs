@@ -232,7 +232,7 @@ impl ShareArgs {
         let failed = |error: String| Failure::new(format!("{}: {error}", file.display()));
         let text = read_list(file).map_err(|error| failed(error.to_string()))?;
         let prefix = match source {
-            Source::Tree(barge_client::Source::HostDir(dir)) => dir.as_os_str().as_bytes(),
+            Source::Tree(sources::Source::HostDir(dir)) => dir.as_os_str().as_bytes(),
             _ => b"",
         };
         let only = PathList::parse(&text, prefix).map_err(failed)?;

@@ -76,7 +76,7 @@ pub(super) fn uses_network(plan: &Plan) -> bool {
 fn uses_directories(plan: &Plan, by_default: bool) -> bool {
     let changes = |share: &Share| match &share.named.source {
         Source::Tree(tree) => {
-            let image = tree.image().is_some() || matches!(tree, barge_client::Source::Memory);
+            let image = tree.image().is_some() || matches!(tree, sources::Source::Memory);
             !image || share.overlay.is_some()
         }
         Source::Referral(_) => false,

@@ -129,7 +129,7 @@ impl VirtiofsdArgs {
                 shares: vec![Share {
                     named: NamedSource {
                         name: None,
-                        source: Source::Tree(barge_client::Source::HostDir(dir.to_owned())),
+                        source: Source::Tree(sources::Source::HostDir(dir.to_owned())),
                     },
                     read_trace: None,
                     hostdir: hostdir::Options {

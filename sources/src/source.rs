@@ -21,7 +21,7 @@ use crate::stores::{object, objects, registry, registry_image};
 use crate::{suggest, system};
 
 pub use self::local::Options as LocalOptions;
-pub(crate) use self::local::options as local_options;
+pub use self::local::options as local_options;
 
 /// The location of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ pub(super) fn open(path: &Path, _: Options) -> io::Result<Arc<dyn FileSystem>> {
 }
 
 /// Options for programs that use this library.
-pub(crate) fn options() -> Options {
+pub fn options() -> Options {
     Options::default()
 }
 

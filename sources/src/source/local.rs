@@ -20,7 +20,7 @@ pub(super) fn open(path: &Path, options: Options) -> io::Result<Arc<dyn FileSyst
 }
 
 /// Options for programs that use this library: threads keep the process's umask.
-pub(crate) fn options() -> Options {
+pub fn options() -> Options {
     Options {
         keep_umask: true,
         ..Default::default()
