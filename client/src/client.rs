@@ -26,7 +26,7 @@ pub struct Client {
 
 impl Client {
     /// Opens a source: a path or a URL, as in [the table of sources](crate#sources). Errors have a
-    /// message of one line, and [an errno](crate::errno).
+    /// message of one line, and [an errno](crate::errno()).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
