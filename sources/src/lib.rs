@@ -1,5 +1,5 @@
 //! All sources as one type: the syntax of SOURCE on command lines ([`Source`]), how each is opened,
-//! and paths in the trees of programs ([`tree`]).
+//! and paths in the trees of programs ([`Tree`]).
 //!
 //! On systems other than Linux, directories of this host are opened with the standard library, and
 //! images in object stores and registries are absent.
