@@ -10,7 +10,6 @@ use std::time::SystemTime;
 use sources::{Source, Tree};
 use vfs::{Cx, Errno, Mode, Name, NewNode, Node, RenameFlags, SetAttr, SetTime, XattrFlags};
 
-use crate::metadata::time;
 use crate::ticket::CallPool;
 use crate::{DirEntry, File, Metadata, OpenOptions, Space, Ticket, Walk};
 
@@ -110,8 +109,8 @@ impl Client {
         modified: Option<SystemTime>,
     ) -> io::Result<()> {
         let set = SetAttr {
-            atime: accessed.map(|at| SetTime::At(time(at))),
-            mtime: modified.map(|at| SetTime::At(time(at))),
+            atime: accessed.map(|at| SetTime::At(at.into())),
+            mtime: modified.map(|at| SetTime::At(at.into())),
             ..SetAttr::default()
         };
         self.set_attr(path.as_ref(), &set)

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use remote::ConnectError;
 use vfs::{FileSystem, Time};
@@ -291,13 +291,7 @@ fn split(path: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
 
 /// The current time of the system clock.
 pub fn now() -> Time {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Time {
-        sec: since.as_secs() as i64,
-        nsec: since.subsec_nanos(),
-    }
+    SystemTime::now().into()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use bitflags::bitflags;
 
+use crate::Time;
+
 /// The type of a node: the format bits of `st_mode` (stat(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -63,15 +65,6 @@ impl Kind {
             _ => mode & !0o4000,
         }
     }
-}
-
-/// A point in time, as the time since the Unix epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Time {
-    /// Seconds; negative before 1970.
-    pub sec: i64,
-    /// Nanoseconds, 0 to 999,999,999.
-    pub nsec: u32,
 }
 
 /// A device number.

@@ -39,9 +39,10 @@ pub mod seal;
 pub mod siphash;
 pub mod source_stats;
 pub mod stale;
+pub mod time;
 
 pub use acl::{Acl, AclEntry, AclSubject};
-pub use attr::{Attr, AttrMask, Device, Kind, Limited, SetAttr, SetTime, StatFs, Time};
+pub use attr::{Attr, AttrMask, Device, Kind, Limited, SetAttr, SetTime, StatFs};
 pub use change::{Change, ChangeKinds, ChangeStream, ChangedBy, ChangedName};
 pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;
@@ -64,6 +65,7 @@ pub use relay::RelaySink;
 pub use seal::HandleKey;
 pub use source_stats::SourceStats;
 pub use stale::StaleNode;
+pub use time::Time;
 
 /// The result of every operation: a value or a Linux errno.
 pub type Result<T> = core::result::Result<T, Errno>;

@@ -3,7 +3,7 @@
 use std::fs::{self, FileType, Metadata};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use vfs::siphash;
 use vfs::{Attr, Device, Entry, Errno, Kind, Name, NodeId, Result, Time};
@@ -86,7 +86,7 @@ impl StdNode {
 
     /// Returns attributes of the file at this path.
     pub(crate) fn attr_of(&self, metadata: &Metadata) -> Attr {
-        let time = |time: std::io::Result<SystemTime>| time.map(time_of).unwrap_or_default();
+        let time = |time: std::io::Result<SystemTime>| time.map(Time::from).unwrap_or_default();
         let size = match self.kind {
             Kind::Directory => 0,
             _ => metadata.len(),
@@ -107,7 +107,7 @@ impl StdNode {
             atime: time(metadata.accessed()),
             mtime,
             ctime: mtime,
-            btime: metadata.created().ok().map(time_of),
+            btime: metadata.created().ok().map(Time::from),
             change: mtime.sec as u64 ^ u64::from(mtime.nsec) << 32 ^ size,
             device: 0,
         }
@@ -126,42 +126,5 @@ pub(crate) fn kind(kind: FileType) -> Kind {
         _ if kind.is_symlink() => Kind::Symlink,
         _ if kind.is_file() => Kind::File,
         _ => Kind::Fifo,
-    }
-}
-
-fn time_of(time: SystemTime) -> Time {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Time {
-            sec: after.as_secs() as i64,
-            nsec: after.subsec_nanos(),
-        },
-        Err(before) => {
-            let before = before.duration();
-            let whole = before.subsec_nanos() == 0;
-            Time {
-                sec: -(before.as_secs() as i64) - i64::from(!whole),
-                nsec: if whole {
-                    0
-                } else {
-                    1_000_000_000 - before.subsec_nanos()
-                },
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn times_before_the_epoch_are_negative() {
-        let before = |nanos| time_of(UNIX_EPOCH - Duration::from_nanos(nanos));
-        let time = |sec, nsec| Time { sec, nsec };
-        // The unit of Windows is 100 ns.
-        assert_eq!(before(100), time(-1, 999_999_900));
-        assert_eq!(before(2_000_000_000), time(-2, 0));
     }
 }

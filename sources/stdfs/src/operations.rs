@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fs::{self, File as StdFile, FileTimes, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use vfs::lock::{ForeignLock, HostLock, LockKind, LockRange};
 use vfs::{
@@ -104,14 +104,7 @@ fn time_of(time: SetTime) -> Result<SystemTime> {
     let SetTime::At(time) = time else {
         return Ok(SystemTime::now());
     };
-    let seconds = Duration::from_secs(time.sec.unsigned_abs());
-    let base = match time.sec < 0 {
-        true => UNIX_EPOCH.checked_sub(seconds),
-        false => UNIX_EPOCH.checked_add(seconds),
-    };
-    let nanos = Duration::from_nanos(time.nsec.into());
-    let time = base.and_then(|base| base.checked_add(nanos));
-    time.ok_or(Errno::EINVAL)
+    time.to_system_time().ok_or(Errno::EINVAL)
 }
 
 impl Node for StdNode {
