@@ -35,15 +35,13 @@ extern "C" {
  barge_client_close() closes, or returns a negative errno.
 
  # Safety
- `source` is `NULL` or a string that ends with NUL, `client` is `NULL` or may be written to.
+ `source` is `NULL` or a string that ends with NUL.
  */
 int barge_client_open(const char *source, barge_client **client);
 
 /*
- Closes a client. Its files may be used further. Does nothing with NULL.
-
- # Safety
- `client` is `NULL` or from `barge_client_open`, and is used by no other call, now or later.
+ Closes a client, which no call may use meanwhile or later; its files may be used further. Does
+ nothing with NULL.
  */
 void barge_client_close(barge_client *client);
 
@@ -53,54 +51,43 @@ void barge_client_close(barge_client *client);
  negative errno.
 
  # Safety
- `client` is `NULL` or open, `path` is `NULL` or a string that ends with NUL, `file` is `NULL` or
- may be written to.
+ `path` is `NULL` or a string that ends with NUL.
  */
-int barge_file_open(barge_client *client, const char *path, int flags, barge_file **file);
+int barge_file_open(const barge_client *client, const char *path, int flags, barge_file **file);
 
 /*
  Returns the size of a file in bytes, or a negative errno.
-
- # Safety
- `file` is `NULL` or open.
  */
-int64_t barge_file_size(barge_file *file);
+int64_t barge_file_size(const barge_file *file);
 
 /*
  Reads count bytes at offset, fewer only if the file ends. Returns the number of bytes, or a
  negative errno, after which the contents of the buffer are undefined.
 
  # Safety
- `file` is `NULL` or open, `buffer` is `NULL` or has `count` bytes that may be written to, and
- that no other thread uses meanwhile.
+ `buffer` is `NULL` or has `count` bytes that may be written to, and that no other thread uses
+ meanwhile.
  */
-ssize_t barge_file_pread(barge_file *file, void *buffer, size_t count, uint64_t offset);
+ssize_t barge_file_pread(const barge_file *file, void *buffer, size_t count, uint64_t offset);
 
 /*
  Writes count bytes at offset. Returns count, or a negative errno, after which some of the bytes
  may have been written.
 
  # Safety
- `file` is `NULL` or open, `data` is `NULL` or has `count` initialized bytes that no other thread
- changes meanwhile.
+ `data` is `NULL` or has `count` initialized bytes that no other thread changes meanwhile.
  */
-ssize_t barge_file_pwrite(barge_file *file, const void *data, size_t count, uint64_t offset);
+ssize_t barge_file_pwrite(const barge_file *file, const void *data, size_t count, uint64_t offset);
 
 /*
  Makes all data durable that was written to the file, as fdatasync(2). Returns 0 or a negative
  errno.
-
- # Safety
- `file` is `NULL` or open.
  */
-int barge_file_flush(barge_file *file);
+int barge_file_flush(const barge_file *file);
 
 /*
- Closes a file. Returns 0, or the negative errno of an earlier write that was not reported yet;
- the file is closed in any case. Does nothing with NULL.
-
- # Safety
- `file` is `NULL` or from `barge_file_open`, and is used by no other call, now or later.
+ Closes a file, which no call may use meanwhile or later. Returns 0, or the negative errno of an
+ earlier write that was not reported yet; the file is closed in any case. Does nothing with NULL.
  */
 int barge_file_close(barge_file *file);
 

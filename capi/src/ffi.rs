@@ -1,13 +1,14 @@
-//! The functions of `include/barge.h`. All unsafe code of this room is here: it reads and writes
-//! through pointers that the caller of a function vouches for, after a check for `NULL`.
+//! The functions of `include/barge.h`. A pointer that may be `NULL` is an [`Option`]. All unsafe
+//! code of this room is here: strings and bytes that a caller vouches for, and exported names.
 
 #![allow(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::slice;
-use std::{ffi::OsStr, ptr};
+use std::{ptr, slice};
 
 use barge_client::{Client, File, OpenOptions};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
@@ -28,38 +29,29 @@ pub struct BargeFile(File);
 /// barge_client_close() closes, or returns a negative errno.
 ///
 /// # Safety
-/// `source` is `NULL` or a string that ends with NUL, `client` is `NULL` or may be written to.
+/// `source` is `NULL` or a string that ends with NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn barge_client_open(
     source: *const c_char,
-    client: *mut *mut BargeClient,
+    client: Option<&mut MaybeUninit<Option<Box<BargeClient>>>>,
 ) -> c_int {
     status(|| {
         // SAFETY: the caller vouches for the string.
         let source = unsafe { text(source) }?;
-        if client.is_null() {
-            return Err(invalid("client is NULL"));
-        }
+        let client = client.ok_or_else(|| invalid("client is NULL"))?;
         let source = str::from_utf8(source).map_err(|_| invalid("expected a source in UTF-8"))?;
-        let opened = Box::new(BargeClient(Client::open(source)?));
-        // SAFETY: the caller vouches for the pointer, which is not NULL.
-        unsafe { client.write(Box::into_raw(opened)) };
+        client.write(Some(Box::new(BargeClient(Client::open(source)?))));
         Ok(())
     })
 }
 
-/// Closes a client. Its files may be used further. Does nothing with NULL.
-///
-/// # Safety
-/// `client` is `NULL` or from `barge_client_open`, and is used by no other call, now or later.
+/// Closes a client, which no call may use meanwhile or later; its files may be used further. Does
+/// nothing with NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn barge_client_close(client: *mut BargeClient) {
-    call(|| {
-        if !client.is_null() {
-            // SAFETY: the pointer is from Box::into_raw, and the caller uses it no more.
-            drop(unsafe { Box::from_raw(client) });
-        }
-        Ok(0)
+pub extern "C" fn barge_client_close(client: Option<Box<BargeClient>>) {
+    status(|| {
+        drop(client);
+        Ok(())
     });
 }
 
@@ -68,23 +60,19 @@ pub unsafe extern "C" fn barge_client_close(client: *mut BargeClient) {
 /// negative errno.
 ///
 /// # Safety
-/// `client` is `NULL` or open, `path` is `NULL` or a string that ends with NUL, `file` is `NULL` or
-/// may be written to.
+/// `path` is `NULL` or a string that ends with NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn barge_file_open(
-    client: *mut BargeClient,
+    client: Option<&BargeClient>,
     path: *const c_char,
     flags: c_int,
-    file: *mut *mut BargeFile,
+    file: Option<&mut MaybeUninit<Option<Box<BargeFile>>>>,
 ) -> c_int {
     status(|| {
-        // SAFETY: the caller vouches for the client, which is shared only.
-        let client = unsafe { client.as_ref() }.ok_or_else(|| invalid("client is NULL"))?;
+        let client = client.ok_or_else(|| invalid("client is NULL"))?;
         // SAFETY: the caller vouches for the string.
         let path = unsafe { text(path) }?;
-        if file.is_null() {
-            return Err(invalid("file is NULL"));
-        }
+        let file = file.ok_or_else(|| invalid("file is NULL"))?;
         let write = match flags {
             libc::O_RDONLY => false,
             libc::O_RDWR => true,
@@ -96,23 +84,17 @@ pub unsafe extern "C" fn barge_file_open(
         if opened.metadata()?.is_dir() {
             return Err(io::Error::from_raw_os_error(libc::EISDIR));
         }
-        let opened = Box::new(BargeFile(opened));
-        // SAFETY: the caller vouches for the pointer, which is not NULL.
-        unsafe { file.write(Box::into_raw(opened)) };
+        file.write(Some(Box::new(BargeFile(opened))));
         Ok(())
     })
 }
 
 /// Returns the size of a file in bytes, or a negative errno.
-///
-/// # Safety
-/// `file` is `NULL` or open.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn barge_file_size(file: *mut BargeFile) -> i64 {
+pub extern "C" fn barge_file_size(file: Option<&BargeFile>) -> i64 {
     call(|| {
-        // SAFETY: the caller vouches for the file.
-        let file = unsafe { open(file) }?;
-        i64::try_from(file.0.metadata()?.len())
+        let file = open(file)?;
+        i64::try_from(file.metadata()?.len())
             .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))
     })
 }
@@ -121,18 +103,17 @@ pub unsafe extern "C" fn barge_file_size(file: *mut BargeFile) -> i64 {
 /// negative errno, after which the contents of the buffer are undefined.
 ///
 /// # Safety
-/// `file` is `NULL` or open, `buffer` is `NULL` or has `count` bytes that may be written to, and
-/// that no other thread uses meanwhile.
+/// `buffer` is `NULL` or has `count` bytes that may be written to, and that no other thread uses
+/// meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn barge_file_pread(
-    file: *mut BargeFile,
+    file: Option<&BargeFile>,
     buffer: *mut c_void,
     count: size_t,
     offset: u64,
 ) -> ssize_t {
     call(|| {
-        // SAFETY: the caller vouches for the file.
-        let file = unsafe { open(file) }?;
+        let file = open(file)?;
         check(buffer, count, offset)?;
         if count == 0 {
             return Ok(0);
@@ -146,7 +127,7 @@ pub unsafe extern "C" fn barge_file_pread(
         };
         let mut done = 0;
         while done < count {
-            match file.0.read_at(&mut buffer[done..], offset + done as u64)? {
+            match file.read_at(&mut buffer[done..], offset + done as u64)? {
                 0 => break,
                 more => done += more,
             }
@@ -159,18 +140,16 @@ pub unsafe extern "C" fn barge_file_pread(
 /// may have been written.
 ///
 /// # Safety
-/// `file` is `NULL` or open, `data` is `NULL` or has `count` initialized bytes that no other thread
-/// changes meanwhile.
+/// `data` is `NULL` or has `count` initialized bytes that no other thread changes meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn barge_file_pwrite(
-    file: *mut BargeFile,
+    file: Option<&BargeFile>,
     data: *const c_void,
     count: size_t,
     offset: u64,
 ) -> ssize_t {
     call(|| {
-        // SAFETY: the caller vouches for the file.
-        let file = unsafe { open(file) }?;
+        let file = open(file)?;
         check(data, count, offset)?;
         if count == 0 {
             return Ok(0);
@@ -178,38 +157,25 @@ pub unsafe extern "C" fn barge_file_pwrite(
         // SAFETY: the caller vouches for the bytes; the pointer is not NULL and the count at most
         // isize::MAX.
         let data = unsafe { slice::from_raw_parts(data.cast::<u8>(), count) };
-        file.0.write_all_at(data, offset)?;
+        file.write_all_at(data, offset)?;
         Ok(count as i64)
     }) as ssize_t
 }
 
 /// Makes all data durable that was written to the file, as fdatasync(2). Returns 0 or a negative
 /// errno.
-///
-/// # Safety
-/// `file` is `NULL` or open.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn barge_file_flush(file: *mut BargeFile) -> c_int {
-    status(|| {
-        // SAFETY: the caller vouches for the file.
-        unsafe { open(file) }?.0.sync_data()
-    })
+pub extern "C" fn barge_file_flush(file: Option<&BargeFile>) -> c_int {
+    status(|| open(file)?.sync_data())
 }
 
-/// Closes a file. Returns 0, or the negative errno of an earlier write that was not reported yet;
-/// the file is closed in any case. Does nothing with NULL.
-///
-/// # Safety
-/// `file` is `NULL` or from `barge_file_open`, and is used by no other call, now or later.
+/// Closes a file, which no call may use meanwhile or later. Returns 0, or the negative errno of an
+/// earlier write that was not reported yet; the file is closed in any case. Does nothing with NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn barge_file_close(file: *mut BargeFile) -> c_int {
-    status(|| {
-        if file.is_null() {
-            return Ok(());
-        }
-        // SAFETY: the pointer is from Box::into_raw, and the caller uses it no more.
-        let file = unsafe { Box::from_raw(file) };
-        file.0.finish()
+pub extern "C" fn barge_file_close(file: Option<Box<BargeFile>>) -> c_int {
+    status(|| match file {
+        Some(file) => file.0.finish(),
+        None => Ok(()),
     })
 }
 
@@ -224,11 +190,9 @@ fn status(operation: impl FnOnce() -> io::Result<()>) -> c_int {
     call(|| operation().map(|()| 0)) as c_int
 }
 
-/// # Safety
-/// `file` is `NULL`, or open while the result is used.
-unsafe fn open<'a>(file: *mut BargeFile) -> io::Result<&'a BargeFile> {
-    // SAFETY: as this function's.
-    unsafe { file.as_ref() }.ok_or_else(|| invalid("file is NULL"))
+fn open(file: Option<&BargeFile>) -> io::Result<&File> {
+    file.map(|file| &file.0)
+        .ok_or_else(|| invalid("file is NULL"))
 }
 
 /// Returns the bytes of a string before its NUL.
