@@ -189,15 +189,6 @@ fn tickets_are_futures() {
 }
 
 #[test]
-fn a_file_reports_late_errors_when_asked() {
-    over_each(|client| {
-        let file = client.create("f").expect("made");
-        file.write_all_at(b"x", 0).expect("written");
-        file.finish().expect("no error");
-    });
-}
-
-#[test]
 fn extended_attributes() {
     over_each(|client| {
         client.write("f", "").expect("written");
