@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use sources::Tree;
-use sources::{BadSource, Source};
+use sources::{BadSource, Source, Tree};
 
 use crate::Failure;
 use crate::diagnose::open_error;

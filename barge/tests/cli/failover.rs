@@ -15,9 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sources::{Source, Tree};
 use tempfile::TempDir;
-use vfs::Errno;
-use vfs::OpenFlags;
 use vfs::lock::{HostLock, LockFamily, LockRange};
+use vfs::{Errno, OpenFlags};
 
 use crate::restart::{self, free_port};
 use crate::served::{BARGE, has, serving_id, wait_until};

@@ -17,7 +17,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// address other than TCP's.
 pub fn dial(addr: &Addr) -> io::Result<StreamLink> {
     let Addr::Tcp { host, port } = addr else {
-        return Err(needs_linux("this address"));
+        return Err(needs_linux("a connection other than TCP"));
     };
     let mut why = io::Error::from(ErrorKind::NotFound);
     for to in (host.as_str(), *port).to_socket_addrs()? {
@@ -35,5 +35,5 @@ pub fn dial_from_reserved(_: &str, _: u16) -> io::Result<StreamLink> {
 }
 
 fn needs_linux(what: &str) -> io::Error {
-    io::Error::new(ErrorKind::Unsupported, format!("{what}: this needs Linux"))
+    io::Error::new(ErrorKind::Unsupported, format!("{what} needs Linux"))
 }

@@ -49,6 +49,14 @@ impl Host {
         }
     }
 
+    /// Creates a host whose transport sends requests again.
+    fn of_transport() -> Host {
+        Host {
+            resender: Resender::Transport,
+            ..Host::new()
+        }
+    }
+
     fn memory(&self) -> SharedMemory {
         SharedMemory::map(self.memory.as_fd(), Records::WORDS).expect("mapped")
     }
@@ -401,10 +409,7 @@ fn nodes_files_and_locks_are_taken_over() {
 
 #[test]
 fn a_forget_that_is_sent_again_takes_no_look_up() {
-    let host = Host {
-        resender: Resender::Transport,
-        ..Host::new()
-    };
+    let host = Host::of_transport();
     fs::write(host.dir.path().join("a"), "").expect("written");
     let session = host.first();
     let a = look_up(&session, b"a");
@@ -432,10 +437,7 @@ fn a_forget_that_is_sent_again_takes_no_look_up() {
 
 #[test]
 fn a_session_that_was_migrated_is_taken_over() {
-    let host = Host {
-        resender: Resender::Transport,
-        ..Host::new()
-    };
+    let host = Host::of_transport();
     fs::write(host.dir.path().join("a"), "first").expect("written");
     let session = host.first();
     let (a, fh) = (look_up(&session, b"a"), open(&session, b"a", 2));
@@ -465,10 +467,7 @@ fn a_session_that_was_migrated_is_taken_over() {
 
 #[test]
 fn a_session_that_was_taken_over_is_migrated() {
-    let host = Host {
-        resender: Resender::Transport,
-        ..Host::new()
-    };
+    let host = Host::of_transport();
     fs::write(host.dir.path().join("a"), "first").expect("written");
     fs::write(host.dir.path().join("b"), "").expect("written");
     fs::write(host.dir.path().join("c"), "").expect("written");
@@ -497,10 +496,7 @@ fn a_session_that_was_taken_over_is_migrated() {
 
 #[test]
 fn a_client_that_begins_anew_has_no_requests_of_before() {
-    let host = Host {
-        resender: Resender::Transport,
-        ..Host::new()
-    };
+    let host = Host::of_transport();
     let session = host.first();
     let mkdir = words(&[0o755, 0], b"n\0");
     assert_eq!(ask(&session, 9, 100, ROOT_ID, &mkdir).0, 0);
