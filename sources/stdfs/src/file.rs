@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ffi::OsString;
 use std::fs::{self, File as StdFile};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -29,8 +29,6 @@ pub(crate) struct OpenFile {
     /// The entries of a directory, as they were when it was last read from its start. A cookie is
     /// the number of an entry, from 1 on.
     listing: Mutex<Vec<(OsString, Kind)>>,
-    /// Serializes writes that append.
-    append: Mutex<()>,
 }
 
 impl OpenFile {
@@ -40,7 +38,6 @@ impl OpenFile {
             file,
             flags,
             listing: Mutex::default(),
-            append: Mutex::default(),
         }
     }
 
@@ -63,6 +60,10 @@ impl OpenFile {
             Some(file) if self.flags.contains(OpenFlags::WRITE) => Ok(file),
             _ => Err(Errno::EBADF),
         }
+    }
+
+    fn appends(&self) -> bool {
+        self.flags.contains(OpenFlags::APPEND)
     }
 
     fn size(&self) -> Result<u64> {
@@ -97,7 +98,9 @@ impl File for OpenFile {
             return Err(Errno::EINVAL);
         }
         let (path, attr) = self.node.checked()?;
-        set(&path, &attr, change, self.writable().ok())?;
+        // Windows lets a file that was opened for appending get no other size.
+        let file = self.writable().ok().filter(|_| !self.appends());
+        set(&path, &attr, change, file)?;
         self.attr(cx, AttrMask::STAT)
     }
 
@@ -131,15 +134,10 @@ impl File for OpenFile {
     fn write(&self, cx: &Cx<'_>, offset: u64, data: &mut dyn Payload) -> Result<usize> {
         let file = self.writable()?;
         cx.check_may_block()?;
-        let appending = self
-            .flags
-            .contains(OpenFlags::APPEND)
-            .then(|| self.append.lock());
-        let mut at = match appending {
-            Some(_) => file.metadata()?.len(),
-            None => offset,
-        };
-        let start = at;
+        if self.appends() {
+            return append(file, data);
+        }
+        let mut at = offset;
         let written = data.bytes(&mut |piece| {
             if at
                 .checked_add(piece.len() as u64)
@@ -151,8 +149,8 @@ impl File for OpenFile {
             at += piece.len() as u64;
             Ok(())
         });
-        match at > start {
-            true => Ok((at - start) as usize),
+        match at > offset {
+            true => Ok((at - offset) as usize),
             false => written.map(|()| 0),
         }
     }
@@ -255,6 +253,28 @@ impl File for OpenFile {
     fn lease(&self, _: &Cx<'_>, _: LeaseKind, _: &BreakCallback) -> Result<Box<dyn Lease>> {
         Err(Errno::EOPNOTSUPP)
     }
+}
+
+/// Writes to the end of a file that was opened for appending, in one piece: other writers append
+/// before or after it.
+fn append(mut file: &StdFile, data: &mut dyn Payload) -> Result<usize> {
+    let mut record = Vec::new();
+    data.bytes(&mut |piece| {
+        record.extend_from_slice(piece);
+        Ok(())
+    })?;
+    let mut done = 0;
+    while done < record.len() {
+        match file.write(&record[done..]) {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(written) => done += written,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // The next write returns it.
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(done)
 }
 
 /// Reads once, and returns the number of bytes: 0 at end of file only.

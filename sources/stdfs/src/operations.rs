@@ -157,7 +157,13 @@ impl Node for StdNode {
         }
         let file = match self.kind {
             Kind::Directory => None,
-            _ => Some(options(flags).open(path)?),
+            _ => {
+                // The standard library refuses both at a time.
+                if flags.contains(OpenFlags::APPEND | OpenFlags::TRUNC) {
+                    OpenOptions::new().write(true).truncate(true).open(&path)?;
+                }
+                Some(options(flags).open(path)?)
+            }
         };
         Ok(Arc::new(OpenFile::new(self.arc(), file, flags)))
     }
@@ -333,13 +339,15 @@ impl Node for StdNode {
     }
 }
 
-/// Returns the options of an open.
+/// Returns the options of an open. One for appending truncates nothing.
 fn options(flags: OpenFlags) -> OpenOptions {
+    let appends = writes(flags) && flags.contains(OpenFlags::APPEND);
     let mut options = OpenOptions::new();
     options
         .read(flags.intersects(OpenFlags::READ | OpenFlags::EXEC) || !writes(flags))
         .write(writes(flags))
-        .truncate(flags.contains(OpenFlags::TRUNC));
+        .append(appends)
+        .truncate(flags.contains(OpenFlags::TRUNC) && !appends);
     options
 }
 

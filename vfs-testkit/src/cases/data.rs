@@ -83,7 +83,8 @@ pub fn a_payload_may_come_in_pieces(test: &TestContext) {
     assert_eq!(ok(file.read_exact(5, data.len())), data);
 }
 
-/// Writes to a file opened with `O_APPEND` go to its end, whatever their offset.
+/// Writes to a file opened with `O_APPEND` go to its end, whatever their offset. `O_TRUNC` empties
+/// it first.
 pub fn append_goes_to_the_end(test: &TestContext) {
     let node = ok(test.root().file("file", b"start"));
     let file = ok(node.open(RW | OpenFlags::APPEND));
@@ -91,6 +92,10 @@ pub fn append_goes_to_the_end(test: &TestContext) {
     ok(ok(node.open(W)).write_all(10, b"-other"));
     ok(file.write_pieces(3, b"-end", 2));
     assert_eq!(ok(node.content()), b"start-more-other-end");
+    let file = ok(node.open(W | OpenFlags::APPEND | OpenFlags::TRUNC));
+    ok(ok(node.open(W)).write_all(0, b"new"));
+    assert_eq!(ok(file.write(0, b"-end")), 4);
+    assert_eq!(ok(node.content()), b"new-end");
 }
 
 /// Concurrent appends lose nothing.
