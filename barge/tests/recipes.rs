@@ -228,6 +228,11 @@ fn cloud_hypervisor() {
 }
 
 #[test]
+fn kata() {
+    run("kata.md", &[]);
+}
+
+#[test]
 fn firecracker() {
     run("firecracker.md", &[]);
 }

@@ -141,7 +141,11 @@ fn active_server(plan: &Plan) -> Result<Option<Arc<ActiveServer>>, Failure> {
 /// Runs `barge virtiofsd`.
 pub(crate) fn run_virtiofsd(args: &virtiofsd::args::VirtiofsdArgs) -> CommandResult {
     match virtiofsd::prepare(args)? {
-        Prepared::Serve(plan, _socket) => serve_here(*plan),
+        Prepared::Serve(plan, _socket) => {
+            // Kata's runtime waits for this line of virtiofsd.
+            tracing::info!("Waiting for vhost-user socket connection...");
+            serve_here(*plan)
+        }
         Prepared::Done(code) => Ok(code),
     }
 }

@@ -1,11 +1,12 @@
 //! `barge virtiofsd`, as monitors and management programs use virtiofsd.
 
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use vhost::VhostBackend;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
@@ -88,6 +89,40 @@ fn an_inherited_socket_is_listened_at() {
     let mut monitor = Frontend::connect(&socket, 1).expect("connected");
     assert!(!negotiate(&mut monitor).contains(VhostUserProtocolFeatures::CONFIG));
     drop(monitor);
+    assert!(served.wait().success());
+}
+
+/// The Rust runtime of Kata waits for a line of the log, the Go runtime passes a socket.
+#[test]
+fn both_runtimes_of_kata_start_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("socket");
+    let mut of_rust = Command::new(BARGE);
+    of_rust.arg("virtiofsd").arg("--socket-path").arg(&socket);
+    of_rust.arg("--shared-dir").arg(dir.path());
+    of_rust.args(["--cache", "auto", "--sandbox", "none", "--seccomp", "none"]);
+    of_rust.args(["--inode-file-handles", "prefer", "--xattr"]);
+    let mut child = of_rust
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut log = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let waits = "Waiting for vhost-user socket connection";
+    assert!(log.any(|line| line.expect("text").contains(waits)));
+    drop(Frontend::connect(&socket, 1).expect("connected"));
+    assert!(child.wait().expect("ends").success());
+
+    let socket = dir.path().join("inherited");
+    let listener = UnixListener::bind(&socket).expect("bound");
+    let inherited = rustix::io::dup(&listener).expect("without close-on-exec");
+    let mut of_go = Command::new(BARGE);
+    of_go.args(["virtiofsd", "--syslog", "--cache=auto"]);
+    of_go.arg(format!("--shared-dir={}", dir.path().display()));
+    of_go.arg(format!("--fd={}", inherited.as_raw_fd()));
+    of_go.args(["--thread-pool-size=1", "-o", "announce_submounts"]);
+    let served = ServerProcess::run(of_go);
+    drop(Frontend::connect(&socket, 1).expect("connected"));
     assert!(served.wait().success());
 }
 

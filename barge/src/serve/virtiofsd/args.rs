@@ -76,12 +76,8 @@ pub(crate) struct VirtiofsdArgs {
     #[arg(long)]
     pub(super) no_announce_submounts: bool,
     /// When to use kernel file handles for inodes, if descriptors are short
-    #[arg(
-        long,
-        value_name = "WHEN",
-        require_equals = true,
-        default_value = "prefer"
-    )]
+    // virtiofsd requires an equals sign, which Kata's Rust runtime omits.
+    #[arg(long, value_name = "WHEN", default_value = "prefer")]
     pub(super) inode_file_handles: Handles,
     /// Caching policy of the guest
     #[arg(long, value_name = "MODE", default_value = "auto", ignore_case = true)]
