@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::{Error, at};
@@ -32,7 +33,10 @@ impl Namespaces {
 
     /// Prepares the next child: it is in a PID namespace of its own, and may create the others. In
     /// a user namespace, this process enters that as well, and keeps access to all its files.
+    /// Returns an error without effect if the child could not leave the root: it is that of a
+    /// chroot(2), which pivot_root(2) refuses.
     pub fn prepare(self) -> Result<(), Error> {
+        check_root().map_err(at("a root of its own"))?;
         match self {
             Namespaces::Privileged => sys::namespaces::unshare(UnshareFlags::NEWPID)
                 .map_err(at("creating a PID namespace")),
@@ -51,6 +55,16 @@ impl Namespaces {
             }
         }
     }
+}
+
+/// Returns an error if the root is no mount point. Linux before 5.8 does not report that.
+fn check_root() -> io::Result<()> {
+    let root = statx(CWD, "/", AtFlags::empty(), StatxFlags::empty())?;
+    let is_mount = StatxAttributes::MOUNT_ROOT;
+    if root.stx_attributes_mask.contains(is_mount) && !root.stx_attributes.contains(is_mount) {
+        return Err(io::Error::other("/ is no mount point, as in a chroot"));
+    }
+    Ok(())
 }
 
 /// Enters the namespaces that [`Namespaces::prepare`] permits, without those for mounts and the

@@ -608,3 +608,54 @@ fn without_namespaces_the_default_warns_and_an_explicit_one_fails() {
     let _served = ServerProcess::run(container.command(&[]));
     assert_eq!(read_as_guest(&container.socket()), b"served\n");
 }
+
+/// Runs the program `$2` with the further arguments in a chroot at `$1`, which is a directory.
+const IN_CHROOT: &str = r#"
+set -e
+root=$1 program=$2
+shift 2
+for path in /bin /lib /lib64 /usr /proc /dev; do
+    if [ -L $path ]; then
+        ln -sfn "$(readlink $path)" "$root$path"
+    elif [ -d $path ]; then
+        mkdir -p "$root$path"
+        mount --rbind $path "$root$path"
+    fi
+done
+touch "$root/barge"
+mount --bind "$program" "$root/barge"
+exec chroot "$root" /barge "$@"
+"#;
+
+#[test]
+fn a_chroot_is_served_by_default_and_refused_with_explicit_namespaces() {
+    if !can_run() {
+        return;
+    }
+    let root = tempfile::tempdir().expect("a directory");
+    fs::create_dir(root.path().join("share")).expect("made");
+    fs::write(root.path().join("share/file"), "served\n").expect("written");
+    let in_chroot = |args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "--propagation=private", "sh", "-c", IN_CHROOT])
+            .arg("sh")
+            .arg(root.path())
+            .arg(BARGE)
+            .args(args);
+        command
+    };
+    let socket = root.path().join("socket");
+    for args in [
+        ["virtiofsd", "--shared-dir=/share", "--socket-path=/socket"],
+        ["serve", "/share", "--virtiofs=/socket"],
+    ] {
+        let output = in_chroot(&[&args[..], &["--sandbox=namespace"]].concat()).output();
+        let output = output.expect("runs");
+        let said = stderr_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("as in a chroot"), "{said}");
+        let _served = ServerProcess::run(in_chroot(&args));
+        assert_eq!(read_as_guest(&socket), b"served\n");
+    }
+}
