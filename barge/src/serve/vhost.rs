@@ -255,22 +255,26 @@ impl DeviceSocket {
         }
     }
 
-    /// Resumes the sessions of guests that an earlier process has served at `name`.
-    fn adopt(&self, engine: &Arc<Engine>, name: &str) -> Vec<(Guest, Monitor)> {
+    /// Resumes the devices of guests that an earlier process has served at `name`. Once this process
+    /// is ready, the broker keeps them.
+    fn adopt(&self, engine: &Arc<Engine>, name: &str) -> Vec<(Guest, Device)> {
         let resume = |connection: SuspendedConnection| {
-            let guest = self.guest(engine, name, Some(&connection.session));
-            let guest = guest.inspect_err(|error| {
-                self.end_keeping();
-                tracing::warn!(addr = name, "connection closed: {error}");
-            });
+            let guest = self.guest(engine, name, Some(&connection.session))?;
             let suspended = SuspendedDevice {
                 state: connection.transport,
                 descriptors: connection.fds,
             };
-            Some((guest.ok()?, Monitor::Adopted(suspended)))
+            let device = self.device(&guest, Monitor::Adopted(suspended), name)?;
+            Ok((guest, device))
         };
         let adopted = engine.adopted_at(name).into_iter();
-        adopted.filter_map(resume).collect()
+        let adopted = adopted.map(|connection| {
+            resume(connection).inspect_err(|error: &io::Error| {
+                self.end_keeping();
+                tracing::warn!(addr = name, "connection closed: {error}");
+            })
+        });
+        adopted.filter_map(Result::ok).collect()
     }
 
     /// Serves one monitor after another, as virtual machines end and start. The first ones are
@@ -278,12 +282,12 @@ impl DeviceSocket {
     fn accept(
         &self,
         engine: &Arc<Engine>,
-        adopted: Vec<(Guest, Monitor)>,
+        adopted: Vec<(Guest, Device)>,
         name: &str,
         stop: BorrowedFd<'_>,
     ) {
-        for (guest, monitor) in adopted {
-            if !self.serve_monitor(engine, Ok(guest), monitor, name, stop) {
+        for guest in adopted {
+            if !self.serve_monitor(engine, Ok(guest), name, stop) {
                 return;
             }
         }
@@ -291,9 +295,12 @@ impl DeviceSocket {
             match self.listener.accept_socket(stop) {
                 Ok(Some((socket, _))) => {
                     tracing::debug!(addr = name, "virtual machine monitor connected");
-                    let guest = self.guest(engine, name, None);
-                    let monitor = Monitor::New(socket.into());
-                    if !self.serve_monitor(engine, guest, monitor, name, stop) {
+                    let guest = self.guest(engine, name, None).and_then(|guest| {
+                        let monitor = Monitor::New(socket.into());
+                        let device = self.device(&guest, monitor, name)?;
+                        Ok((guest, device))
+                    });
+                    if !self.serve_monitor(engine, guest, name, stop) {
                         return;
                     }
                 }
@@ -307,12 +314,11 @@ impl DeviceSocket {
     fn serve_monitor(
         &self,
         engine: &Arc<Engine>,
-        guest: io::Result<Guest>,
-        monitor: Monitor,
+        guest: io::Result<(Guest, Device)>,
         name: &str,
         stop: BorrowedFd<'_>,
     ) -> bool {
-        let served = guest.and_then(|guest| self.serve_device(engine, guest, monitor, name, stop));
+        let served = guest.and_then(|(guest, device)| run(engine, guest, device, name, stop));
         if let Err(error) = served {
             tracing::warn!(addr = name, "connection closed: {error}");
         }
@@ -320,14 +326,8 @@ impl DeviceSocket {
         !self.options.once && !engine.is_handing_over()
     }
 
-    fn serve_device(
-        &self,
-        engine: &Arc<Engine>,
-        guest: Guest,
-        monitor: Monitor,
-        name: &str,
-        stop: BorrowedFd<'_>,
-    ) -> io::Result<()> {
+    /// Returns the device of `guest`, whose queues run if an earlier process has served them.
+    fn device(&self, guest: &Guest, monitor: Monitor, name: &str) -> io::Result<Device> {
         let queues = guest.queues.clone();
         let (affinity, free) = (self.options.affinity.clone(), self.kind.unpinned);
         let drive = move |index, ring| -> io::Result<JoinRing> {
@@ -338,9 +338,9 @@ impl DeviceSocket {
         let state = guest.state.clone();
         let migration = state.map(|state| state as Arc<dyn DeviceState>);
         let keeper = guest.keeper.clone();
-        let mut device = match monitor {
+        match monitor {
             Monitor::Adopted(suspended) => {
-                Device::resume(suspended, name, config, drive, migration, keeper)?
+                Device::resume(suspended, name, config, drive, migration, keeper)
             }
             Monitor::New(socket) => {
                 let mut device = Device::new(socket, name, config, drive)?;
@@ -348,30 +348,41 @@ impl DeviceSocket {
                     device = device.with_state(state);
                 }
                 match keeper {
-                    Some(keeper) => device.with_keeper(keeper)?,
-                    None => device,
+                    Some(keeper) => device.with_keeper(keeper),
+                    None => Ok(device),
                 }
             }
-        };
-        // Its end stops all queues.
-        if device.run(stop)? == RunEnd::Disconnected || !engine.is_handing_over() {
-            return Ok(());
         }
-        let suspended = device.suspend()?;
-        let own = name.to_owned();
-        engine.hand_over_connection(FrozenConnection {
-            listener: name.to_owned(),
-            peer: name.to_owned(),
-            transport: suspended.state,
-            fds: suspended.descriptors,
-            save: Box::new(move || {
-                let saved = guest.save();
-                let lost = |error| tracing::warn!(addr = own, "connection closed: {error}");
-                saved.map_err(lost).ok()
-            }),
-        });
-        Ok(())
     }
+}
+
+/// Serves the messages of a monitor until it disconnects or the engine stops, and suspends the
+/// device if the engine hands its connections over.
+fn run(
+    engine: &Arc<Engine>,
+    guest: Guest,
+    mut device: Device,
+    name: &str,
+    stop: BorrowedFd<'_>,
+) -> io::Result<()> {
+    // Its end stops all queues.
+    if device.run(stop)? == RunEnd::Disconnected || !engine.is_handing_over() {
+        return Ok(());
+    }
+    let suspended = device.suspend()?;
+    let own = name.to_owned();
+    engine.hand_over_connection(FrozenConnection {
+        listener: name.to_owned(),
+        peer: name.to_owned(),
+        transport: suspended.state,
+        fds: suspended.descriptors,
+        save: Box::new(move || {
+            let saved = guest.save();
+            let lost = |error| tracing::warn!(addr = own, "connection closed: {error}");
+            saved.map_err(lost).ok()
+        }),
+    });
+    Ok(())
 }
 
 /// Serves the monitors that connect until the engine stops, and those that it has adopted.
