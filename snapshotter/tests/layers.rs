@@ -3,11 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use snapshotter::api::{Kind, Labels, Mount};
@@ -15,6 +19,32 @@ use snapshotter::error::ErrorKind;
 use snapshotter::source::LayerSource;
 use snapshotter::{MountConfig, Snapshotter, SnapshotterConfig};
 use tempfile::TempDir;
+
+/// Writes a program in another process. One that this process has open for writing could not be
+/// executed for as long as a child that another test starts has inherited the file (`ETXTBSY`).
+fn write_program(path: &Path, script: &str) {
+    let mut shell = Command::new("sh")
+        .args(["-c", "cat >\"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = shell.stdin.take().unwrap();
+    stdin.write_all(script.as_bytes()).unwrap();
+    drop(stdin);
+    assert!(shell.wait().unwrap().success());
+}
+
+/// Unmounts a directory of which files were read, which such a child may have open for a moment.
+fn unmount_read(dir: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut unmounted = unmount(dir, UnmountFlags::empty());
+    while unmounted == Err(Errno::BUSY) && Instant::now() < deadline {
+        thread::yield_now();
+        unmounted = unmount(dir, UnmountFlags::empty());
+    }
+    unmounted.unwrap();
+}
 
 /// A snapshotter and a store of layers.
 struct Node {
@@ -46,8 +76,7 @@ impl Node {
         let barge = barge.display();
         let script = format!("#!/bin/sh\nshift\nexec {barge} mount {options} \"$@\"\n");
         let program = dir.path().join("barge");
-        fs::write(&program, script).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&program, &script);
         let mut node = Node {
             dir,
             snapshotter: None,
@@ -243,8 +272,7 @@ fn a_source_whose_server_does_not_answer_is_mounted_once_in_a_short_time() {
         real = real.display(),
         layers = node.path("root/layers").display(),
     );
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, &script);
     assert!(!prepare(&snapshotter, &layer, &chain, ""));
     let stopped = Processes::with(node.path("root/layers").to_str().unwrap());
     assert!(!stopped.0.is_empty());
@@ -296,7 +324,7 @@ fn shares_layers(node: Option<Node>) {
     assert_eq!(fs::read_to_string(dir.join("one")).unwrap(), "one");
     assert_eq!(fs::read_to_string(dir.join("two")).unwrap(), "two");
     fs::write(dir.join("new"), "new").unwrap();
-    unmount(&dir, UnmountFlags::empty()).unwrap();
+    unmount_read(&dir);
     let usage = snapshotter.usage("default/2/run").unwrap();
     assert_eq!(usage.inodes, 2);
     let view = snapshotter
@@ -432,7 +460,7 @@ fn a_start_repairs_each_state_that_a_crash_leaves() {
         panic!("expected one mount");
     };
     assert!(mount.source.ends_with("/snapshots/102/fs"), "{mount:?}");
-    unmount(&rootfs, UnmountFlags::empty()).unwrap();
+    unmount_read(&rootfs);
 
     // As after a reboot: no mounts.
     fs::remove_file(link.unwrap()).unwrap();
@@ -443,14 +471,14 @@ fn a_start_repairs_each_state_that_a_crash_leaves() {
     assert_eq!(node.mounted(), [used.as_str()]);
     let dir = node.mount(&snapshotter.mounts("run").unwrap(), "again");
     assert_eq!(fs::read_to_string(dir.join("used")).unwrap(), "used");
-    unmount(&dir, UnmountFlags::empty()).unwrap();
+    unmount_read(&dir);
     // It is unmounted while the snapshotter runs: the next use mounts it again.
     unmount(node.path("root/layers").join(&used), UnmountFlags::DETACH).unwrap();
     let dir = node.mount(&snapshotter.mounts("run").unwrap(), "third");
     assert_eq!(fs::read_to_string(dir.join("used")).unwrap(), "used");
 
     // It cannot be mounted: the call may be repeated, and no other one fails.
-    unmount(&dir, UnmountFlags::empty()).unwrap();
+    unmount_read(&dir);
     unmount(node.path("root/layers").join(&used), UnmountFlags::DETACH).unwrap();
     let file = node.path("store").join(format!("{used}.erofs"));
     fs::rename(&file, node.path("away")).unwrap();
