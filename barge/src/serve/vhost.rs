@@ -255,8 +255,8 @@ impl DeviceSocket {
         }
     }
 
-    /// Resumes the devices of guests that an earlier process has served at `name`. Once this process
-    /// is ready, the broker keeps them.
+    /// Resumes the devices of guests that an earlier process has served at `name`. The broker keeps
+    /// them before this process is ready.
     fn adopt(&self, engine: &Arc<Engine>, name: &str) -> Vec<(Guest, Device)> {
         let resume = |connection: SuspendedConnection| {
             let guest = self.guest(engine, name, Some(&connection.session))?;
