@@ -150,7 +150,7 @@ fn shares_and_endpoints_are_added_listed_and_removed() {
         let share = format!("b={}", place.at("b"));
         let text = stdout_of(&place.ctl(&["add", &share, "--read-only", "--virtiofs", &device]));
         assert!(text.contains(&format!("path={device}")), "{text}");
-        assert!(text.ends_with("mount -t virtiofs share /mnt\n"), "{text}");
+        assert!(text.ends_with("mount -t virtiofs b /mnt\n"), "{text}");
         let listing = place.listing();
         assert_eq!(names(&listing), ["a", "b"]);
         let endpoint = listing["endpoints"]

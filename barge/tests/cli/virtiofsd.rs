@@ -72,6 +72,38 @@ fn a_monitor_is_served_until_it_goes() {
     assert!(!socket.exists(), "removed");
 }
 
+/// User-mode Linux has no tag of its own for a device.
+#[test]
+fn a_device_of_serve_tells_its_tag() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (named, tagged) = (format!("a={}", at("named")), at("tagged"));
+    let tagged_device = format!("{tagged},tag=x");
+    let source = format!("a={}", dir.path().display());
+    let served =
+        ServerProcess::start(&["--virtiofs", &named, "--virtiofs", &tagged_device, &source]);
+    let mount = "mount -t virtiofs x /mnt";
+    assert!(served.output.iter().any(|line| line == mount));
+    for (socket, tag) in [(at("named"), b"a\0"), (tagged, b"x\0")] {
+        let mut monitor = Frontend::connect(&socket, 1).expect("connected");
+        assert!(negotiate(&mut monitor).contains(VhostUserProtocolFeatures::CONFIG));
+        let (_, config) = monitor
+            .get_config(0, 40, VhostUserConfigFlags::empty(), &[0; 40])
+            .expect("a configuration");
+        assert_eq!(&config[..2], tag);
+    }
+    assert!(served.stop().success());
+
+    let long = format!("/s,tag={}", "x".repeat(37));
+    let refused = Command::new(BARGE)
+        .args(["serve", &source, "--virtiofs", &long])
+        .output()
+        .expect("runs");
+    assert_eq!(refused.status.code(), Some(2));
+    let error = stderr_of(&refused);
+    assert!(error.contains("expected a tag of 1 to 36 bytes"), "{error}");
+}
+
 /// As libvirt starts it: with an inherited listening socket and without a tag.
 #[test]
 fn an_inherited_socket_is_listened_at() {
@@ -134,7 +166,7 @@ fn what_makes_no_sense_is_status_2_and_what_cannot_be_status_1() {
     let cases: &[(&[&str], i32, &str)] = &[
         (&["--posix-acl=maybe"], 2, "never, auto, always"),
         (&["--fd", "3"], 2, "cannot be used with"),
-        (&["--tag", ""], 2, "expected 1 to 36 bytes"),
+        (&["--tag", ""], 2, "expected a tag of 1 to 36 bytes"),
         (&["--xattrmap", ":ok:"], 2, "expected :TYPE:SCOPE:KEY"),
         (&["--modcaps=+chwon"], 2, "expected +CAPABILITY"),
         (&["--modcaps=-dac_read_search"], 2, "inode-file-handles"),

@@ -13,6 +13,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 use transports::{Exchange, Ring};
 use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
@@ -94,7 +95,7 @@ impl RunningQueue {
             inner: Mutex::new(Inner {
                 queue,
                 memory,
-                call: call.map(Event::new).transpose()?.map(Arc::new),
+                call: call.map(Event::of_calls).transpose()?.map(Arc::new),
                 call_pending: false,
                 in_flight: 0,
                 put_back: VecDeque::new(),
@@ -146,7 +147,7 @@ impl RunningQueue {
 
     /// Replaces the event that notifies the guest. Returns once no thread signals the previous one.
     pub(crate) fn set_call(&self, call: Option<OwnedFd>) -> io::Result<()> {
-        let call = call.map(Event::new).transpose()?.map(Arc::new);
+        let call = call.map(Event::of_calls).transpose()?.map(Arc::new);
         let before = std::mem::replace(&mut self.inner().call, call);
         if let Some(before) = before {
             before.unblock_writers(1);
@@ -514,9 +515,9 @@ fn descriptors_of(
     found
 }
 
-/// An eventfd or a pipe of the front end, which may do anything with it at any time: read it, fill
-/// it, block in read(2) on it, change its flags. So its flags are left unchanged, and not relied
-/// on.
+/// An eventfd, a pipe or a socket of the front end, which may do anything with it at any time: read
+/// it, fill it, block in read(2) on it, change its flags. So its flags are left unchanged, and not
+/// relied on.
 struct Event {
     fd: OwnedFd,
     kind: Kind,
@@ -529,6 +530,8 @@ enum Kind {
     Pipe,
     /// A pipe with our own open file description, nonblocking.
     OwnPipe,
+    /// A Unix stream socket, which is only written.
+    Socket,
 }
 
 impl Event {
@@ -551,6 +554,24 @@ impl Event {
         Ok(Event { fd, kind })
     }
 
+    /// Returns an event that is only signalled, which may also be a Unix stream socket: user-mode
+    /// Linux passes one end of a pair (`os_pipe`, arch/um/os-Linux/file.c). The other kinds are
+    /// those of [`Event::new`]. A socket as a kick would be read, and recv(2) blocks, whatever its
+    /// flags, while another holder of the socket receives into memory that is not there.
+    fn of_calls(fd: OwnedFd) -> io::Result<Event> {
+        let is_socket =
+            FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) == FileType::Socket;
+        // Sockets of other families may have protocols that wait.
+        if is_socket
+            && sockopt::socket_domain(&fd)? == AddressFamily::UNIX
+            && sockopt::socket_type(&fd)? == SocketType::STREAM
+        {
+            let kind = Kind::Socket;
+            return Ok(Event { fd, kind });
+        }
+        Event::new(fd)
+    }
+
     /// Opens the pipe `fd` again, with an open file description of its own.
     fn reopened(fd: &OwnedFd) -> io::Result<Event> {
         let access = rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE;
@@ -566,8 +587,9 @@ impl Event {
     /// an eventfd, the calling thread blocks until [`Event::unblock_writers`].
     fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // Fails if it is full, or a pipe without a reader.
+        // Fails if it is full, or a pipe or a socket without a reader.
         let _ = match self.kind {
+            Kind::Socket => send(&self.fd, &one, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
             Kind::Pipe => {
                 let flags = ReadWriteFlags::NOWAIT;
                 rustix::io::pwritev2(&self.fd, &[IoSlice::new(&one)], u64::MAX, flags)
@@ -598,7 +620,7 @@ impl Event {
         }
     }
 
-    /// Makes it unreadable, without blocking.
+    /// Makes it unreadable, without blocking; a socket, which no thread waits for, stays readable.
     fn clear(&self) -> io::Result<()> {
         // An eventfd returns its count, a pipe all its contents.
         let mut buffer = [0; 4096];
@@ -609,6 +631,7 @@ impl Event {
                 rustix::io::preadv2(&self.fd, &mut buffers, u64::MAX, flags)
             }
             Kind::OwnPipe => rustix::io::read(&self.fd, &mut buffer),
+            Kind::Socket => return Ok(()),
         };
         match read {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
@@ -625,7 +648,7 @@ impl Event {
 
 /// Signals an event of the front end once, without blocking on it.
 pub(crate) fn signal_once(event: OwnedFd) -> io::Result<OwnedFd> {
-    let event = Arc::new(Event::new(event)?);
+    let event = Arc::new(Event::of_calls(event)?);
     event.signal_on_thread();
     // No thread holds it any more.
     let event = Arc::into_inner(event).ok_or(ErrorKind::Other)?;

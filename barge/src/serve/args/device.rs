@@ -78,19 +78,37 @@ impl fmt::Display for SocketArg {
     }
 }
 
-/// `[NAME=]SOCKET[,tag=TAG]`: a 9P device.
+/// `[NAME=]SOCKET[,tag=TAG]`: a device of virtiofs or 9P with a tag of at most `MAX_TAG_LEN` bytes,
+/// by which the guest mounts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NinePDevice {
+pub(crate) struct TaggedDevice<const MAX_TAG_LEN: usize> {
     pub(in crate::serve) socket: SocketArg,
-    /// The mount tag of the device.
+    /// The tag; by default the name of the source if that is short enough, and else `share`.
     pub(in crate::serve) tag: String,
 }
 
-impl NinePDevice {
-    /// Maximum length of a tag. Linux reads tags by pages (`net/9p/trans_virtio.c`), and a monitor
-    /// reads no more than 256 bytes of configuration, of which two are the length.
-    const MAX_TAG_LEN: usize = 254;
+/// A virtiofs device. An empty tag means that the monitor supplies the device's configuration.
+pub(crate) type VirtiofsDevice = TaggedDevice<36>;
 
+/// A 9P device. Linux reads tags by pages (`net/9p/trans_virtio.c`), and a monitor reads no more
+/// than 256 bytes of configuration, of which two are the length.
+pub(crate) type NinePDevice = TaggedDevice<254>;
+
+impl VirtiofsDevice {
+    /// Returns the device's configuration: the padded tag, and the number of request queues (virtio
+    /// 1.3, 5.11.4).
+    pub(in crate::serve) fn config_space(&self, request_queues: u32) -> Vec<u8> {
+        if self.tag.is_empty() {
+            return Vec::new();
+        }
+        let mut space = self.tag.clone().into_bytes();
+        space.resize(VirtiofsDevice::MAX_TAG_LEN, 0);
+        space.extend(request_queues.to_le_bytes());
+        space
+    }
+}
+
+impl NinePDevice {
     /// Returns the device's configuration: the length of the tag, and the tag (virtio 1.3, 5.16.4).
     pub(in crate::serve) fn config_space(&self) -> Vec<u8> {
         let len = self.tag.len() as u16;
@@ -98,10 +116,24 @@ impl NinePDevice {
     }
 }
 
-impl FromStr for NinePDevice {
+impl<const MAX_TAG_LEN: usize> TaggedDevice<MAX_TAG_LEN> {
+    const MAX_TAG_LEN: usize = MAX_TAG_LEN;
+
+    /// Parses a tag.
+    pub(in crate::serve) fn parse_tag(text: &str) -> Result<String, String> {
+        if !(1..=MAX_TAG_LEN).contains(&text.len()) {
+            return Err(format!(
+                "expected a tag of 1 to {MAX_TAG_LEN} bytes, got '{text}'"
+            ));
+        }
+        Ok(text.to_owned())
+    }
+}
+
+impl<const MAX_TAG_LEN: usize> FromStr for TaggedDevice<MAX_TAG_LEN> {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<NinePDevice, String> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let (address, tag) = match text.rsplit_once(",tag=") {
             Some((address, tag)) => (address, Some(tag)),
             None => (text, None),
@@ -109,17 +141,14 @@ impl FromStr for NinePDevice {
         let socket: SocketArg = address
             .parse()
             .map_err(|expected| format!("{expected}[,tag=TAG]"))?;
-        let tag = tag.or(socket.name.as_deref()).unwrap_or("share");
-        if !(1..=NinePDevice::MAX_TAG_LEN).contains(&tag.len()) {
-            let most = NinePDevice::MAX_TAG_LEN;
-            return Err(format!("expected a tag of 1 to {most} bytes, got '{tag}'"));
-        }
-        let tag = tag.to_owned();
-        Ok(NinePDevice { socket, tag })
+        let name = socket.name.as_deref();
+        let name = name.filter(|name| Self::parse_tag(name).is_ok());
+        let tag = Self::parse_tag(tag.or(name).unwrap_or("share"))?;
+        Ok(TaggedDevice { socket, tag })
     }
 }
 
-impl fmt::Display for NinePDevice {
+impl<const MAX_TAG_LEN: usize> fmt::Display for TaggedDevice<MAX_TAG_LEN> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{},tag={}", self.socket, self.tag)
     }
@@ -214,13 +243,34 @@ mod tests {
         let long = format!("/s,tag={}", "x".repeat(255));
         for bad in ["", "home=", ",tag=x", "/s,tag=", &long] {
             assert!(bad.parse::<NinePDevice>().is_err(), "{bad}");
+            assert!(bad.parse::<VirtiofsDevice>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_no_tag() {
+        let name = "x".repeat(37);
+        let device = |text: &str| text.parse::<VirtiofsDevice>();
+        let named = device(&format!("{name}=/s")).expect("a device");
+        assert_eq!(named.tag, "share");
+        let error = device(&format!("/s,tag={name}")).expect_err("too long");
+        let expected = format!("expected a tag of 1 to 36 bytes, got '{name}'");
+        assert_eq!(error, expected);
     }
 
     #[test]
     fn a_tag_stands_behind_its_length() {
         let device: NinePDevice = "/s,tag=abc".parse().expect("a device");
         assert_eq!(device.config_space(), b"\x03\0abc");
+    }
+
+    #[test]
+    fn a_tag_of_virtiofs_is_padded() {
+        let mut device: VirtiofsDevice = "/s,tag=abc".parse().expect("a device");
+        let space = [b"abc", &[0; 33][..], &[64, 0, 0, 0]].concat();
+        assert_eq!(device.config_space(64), space);
+        device.tag.clear();
+        assert_eq!(device.config_space(64), b"");
     }
 
     #[test]

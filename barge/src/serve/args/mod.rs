@@ -22,7 +22,7 @@ use transports::Addr;
 use self::access::{ClientList, TrustedUsers};
 use self::confinement::ConfinementArgs;
 use self::control::ControlArgs;
-use self::device::{Affinity, Drive, NinePDevice, SocketArg};
+use self::device::{Affinity, Drive, NinePDevice, VirtiofsDevice};
 use self::nfs_state::StateArgs;
 use self::share::ShareArgs;
 use self::virtiofs::{Cache, MigrationMode, MigrationOnError, Negotiate};
@@ -191,9 +191,15 @@ pub(crate) struct VirtiofsArgs {
     /// vhost-user socket to serve virtiofs at; may be repeated
     ///
     /// A virtual machine monitor connects to it. NAME selects one source; without it, several
-    /// sources are directories of one share, each a mount of its own in the guest.
-    #[arg(long = "virtiofs", id = "virtiofs", value_name = "[NAME=]SOCKET")]
-    pub(in crate::serve) shares: Vec<SocketArg>,
+    /// sources are directories of one share, each a mount of its own in the guest. The guest mounts
+    /// it by its tag, which is the monitor's if the monitor has one (QEMU, cloud-hypervisor), and
+    /// else TAG (user-mode Linux), which is NAME or `share` by default.
+    #[arg(
+        long = "virtiofs",
+        id = "virtiofs",
+        value_name = "[NAME=]SOCKET[,tag=TAG]"
+    )]
+    pub(in crate::serve) shares: Vec<VirtiofsDevice>,
     /// Caching policy of virtiofs guests
     #[arg(
         long = "virtiofs-cache",

@@ -1,36 +1,7 @@
 //! Values of virtiofs options, with virtiofsd's names.
 
-use std::str::FromStr;
-
 use clap::ValueEnum;
 use fuse::numbers::InitFlags;
-
-/// The tag of a device. Without a tag the monitor supplies the device's configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag(pub(in crate::serve) [u8; Tag::LEN]);
-
-impl Tag {
-    /// Bytes of the tag in the device's configuration (virtio 1.3, 5.11.4).
-    pub(in crate::serve) const LEN: usize = 36;
-
-    /// An empty tag.
-    pub(in crate::serve) const NONE: Tag = Tag([0; Tag::LEN]);
-}
-
-impl FromStr for Tag {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Tag, String> {
-        let mut tag = Tag::NONE;
-        let bytes = tag
-            .0
-            .get_mut(..text.len())
-            .filter(|bytes| !bytes.is_empty());
-        let expected = || format!("expected 1 to {} bytes, got {}", Tag::LEN, text.len());
-        bytes.ok_or_else(expected)?.copy_from_slice(text.as_bytes());
-        Ok(tag)
-    }
-}
 
 /// The caching policy of a guest, with virtiofsd's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

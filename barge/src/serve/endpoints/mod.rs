@@ -16,7 +16,7 @@ pub(super) mod virtiofs;
 use transports::Addr;
 
 use super::args::ServeArgs;
-use super::args::device::{Drive, NinePDevice, SocketArg};
+use super::args::device::{Drive, NinePDevice, VirtiofsDevice};
 use super::endpoint::Endpoint;
 use super::vhost::VhostOptions;
 use crate::Failure;
@@ -58,7 +58,7 @@ pub(super) fn from_args(args: &ServeArgs) -> Result<Vec<Box<dyn Endpoint>>, Fail
 pub(super) fn normalized(key: &str, value: &str) -> Option<String> {
     match key {
         "9p" | "nbd" => Some(value.parse::<Addr>().ok()?.to_string()),
-        "virtiofs" => Some(value.parse::<SocketArg>().ok()?.to_string()),
+        "virtiofs" => Some(value.parse::<VirtiofsDevice>().ok()?.to_string()),
         "virtio-9p" => Some(value.parse::<NinePDevice>().ok()?.to_string()),
         "block" => Some(value.parse::<Drive>().ok()?.to_string()),
         _ => None,

@@ -13,18 +13,16 @@ use wire::SavedState;
 
 use crate::Failure;
 use crate::serve::args::VirtiofsArgs;
-use crate::serve::args::device::SocketArg;
-use crate::serve::args::virtiofs::{POSIX_ACL, Tag};
+use crate::serve::args::device::{SocketArg, VirtiofsDevice};
+use crate::serve::args::virtiofs::POSIX_ACL;
 use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
 use crate::serve::exports::Catalog;
 use crate::serve::vhost::{self, DeviceKind, DeviceSession, DeviceSocket, VhostOptions};
 
 /// virtiofs devices.
 pub(in crate::serve) struct Virtiofs {
-    pub(in crate::serve) shares: Vec<SocketArg>,
+    pub(in crate::serve) shares: Vec<VirtiofsDevice>,
     pub(in crate::serve) options: Options,
-    /// The tag in the device's configuration; without one there is no configuration.
-    pub(in crate::serve) tag: Option<Tag>,
     pub(in crate::serve) vhost: VhostOptions,
     bound: Vec<DeviceSocket>,
 }
@@ -32,7 +30,7 @@ pub(in crate::serve) struct Virtiofs {
 impl Virtiofs {
     pub(super) fn from_args(
         args: &VirtiofsArgs,
-        share: SocketArg,
+        share: VirtiofsDevice,
         vhost: VhostOptions,
     ) -> Virtiofs {
         let options = Options {
@@ -51,20 +49,18 @@ impl Virtiofs {
             },
             ..Default::default()
         };
-        Virtiofs::new(vec![share], options, Some(Tag::NONE), vhost)
+        Virtiofs::new(vec![share], options, vhost)
     }
 
-    /// Returns the devices of `shares`. Without a `tag`, they have no configuration.
+    /// Returns the devices of `shares`.
     pub(in crate::serve) fn new(
-        shares: Vec<SocketArg>,
+        shares: Vec<VirtiofsDevice>,
         options: Options,
-        tag: Option<Tag>,
         vhost: VhostOptions,
     ) -> Virtiofs {
         Virtiofs {
             shares,
             options,
-            tag,
             vhost,
             bound: Vec::new(),
         }
@@ -72,12 +68,14 @@ impl Virtiofs {
 
     fn bind_share(
         &self,
-        share: &SocketArg,
+        share: &VirtiofsDevice,
         context: &BindContext<'_>,
     ) -> Result<DeviceSocket, Failure> {
-        let export = context.exports.named(share.name.as_deref(), "--virtiofs")?;
+        let export = context
+            .exports
+            .named(share.socket.name.as_deref(), "--virtiofs")?;
         let server = Server::new(export, self.options.clone());
-        let keeper = context.host.keep_device(&share.addr);
+        let keeper = context.host.keep_device(&share.socket.addr);
         let keeper = keeper.map_err(Failure::new)?.map(Arc::new);
         let own = keeper.clone();
         let kind = DeviceKind {
@@ -101,14 +99,12 @@ impl Virtiofs {
                 // Request queues and the high-priority queue.
                 queues: 1 + REQUEST_QUEUES,
                 features: 0,
-                config_space: self
-                    .tag
-                    .map_or(Vec::new(), |tag| config_space(tag, REQUEST_QUEUES)),
+                config_space: share.config_space(REQUEST_QUEUES as u32),
                 repeats_requests: false,
             },
             unpinned: 1,
         };
-        DeviceSocket::bind(&share.addr, context, &self.vhost, kind)
+        DeviceSocket::bind(&share.socket.addr, context, &self.vhost, kind)
     }
 }
 
@@ -143,12 +139,12 @@ const REQUEST_QUEUES: usize = 64;
 impl Endpoint for Virtiofs {
     fn keep_devices_of(&mut self, name: &str) -> bool {
         self.shares
-            .retain(|share| share.name.as_deref() == Some(name));
+            .retain(|share| share.socket.name.as_deref() == Some(name));
         !self.shares.is_empty()
     }
 
     fn devices(&self) -> Vec<&SocketArg> {
-        self.shares.iter().collect()
+        self.shares.iter().map(|share| &share.socket).collect()
     }
 
     fn bind(&mut self, context: &BindContext<'_>) -> Result<(), Failure> {
@@ -163,9 +159,10 @@ impl Endpoint for Virtiofs {
     }
 
     fn entries(&self, _: &Catalog<'_>) -> Vec<EndpointEntry> {
-        let entry = |share: &SocketArg| {
-            let device = vhost::entry("virtiofs", share, monitor_options);
-            let mount = device.qemu.iter().map(|_| MOUNT.to_owned());
+        let entry = |share: &VirtiofsDevice| {
+            let qemu = |socket: &Path| monitor_options(&share.tag, socket);
+            let device = vhost::entry("virtiofs", &share.socket, qemu);
+            let mount = device.qemu.iter().map(|_| mount_command(&share.tag));
             EndpointEntry {
                 commands: mount.collect(),
                 ..device
@@ -179,38 +176,16 @@ impl Endpoint for Virtiofs {
     }
 }
 
-/// The mount command for the guest.
-const MOUNT: &str = "mount -t virtiofs share /mnt";
+/// Returns the mount command for the guest.
+fn mount_command(tag: &str) -> String {
+    format!("mount -t virtiofs {tag} /mnt")
+}
 
 /// Returns QEMU's options of a virtiofs device. Queues shorter than 1024 would split large
 /// requests.
-fn monitor_options(socket: &Path) -> String {
+fn monitor_options(tag: &str, socket: &Path) -> String {
     format!(
-        "-chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024,num-request-queues=1",
+        "-chardev socket,id=fs,path={} -device vhost-user-fs-pci,chardev=fs,tag={tag},queue-size=1024,num-request-queues=1",
         socket.display()
     )
-}
-
-/// Returns the device's configuration: its tag and the number of request queues (virtio 1.3,
-/// 5.11.4).
-fn config_space(tag: Tag, queues: usize) -> Vec<u8> {
-    let mut space = tag.0.to_vec();
-    space.extend((queues as u32).to_le_bytes());
-    space
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tag_is_short() {
-        assert_eq!(
-            config_space(Tag::NONE, 64),
-            [&[0; 36][..], &[64, 0, 0, 0]].concat()
-        );
-        let tag = |text: &str| text.parse::<Tag>().map(|tag| tag.0[..3].to_vec());
-        assert_eq!(tag("fs"), Ok(b"fs\0".into()));
-        assert!(tag(&"x".repeat(36)).is_ok() && tag(&"x".repeat(37)).is_err() && tag("").is_err());
-    }
 }

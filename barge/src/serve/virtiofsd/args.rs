@@ -5,7 +5,8 @@ use layers::{Translation, XattrMap};
 
 use super::ids::NamespaceRange;
 use crate::serve::args::confinement::Seccomp;
-use crate::serve::args::virtiofs::{Cache, MigrationMode, MigrationOnError, Negotiate, Tag};
+use crate::serve::args::device::VirtiofsDevice;
+use crate::serve::args::virtiofs::{Cache, MigrationMode, MigrationOnError, Negotiate};
 use crate::serve::modcaps::Modcaps;
 
 /// Options of virtiofsd; the help of each says what barge does with it
@@ -38,8 +39,8 @@ pub(crate) struct VirtiofsdArgs {
     /// Tag in the device's configuration
     ///
     /// Without a tag the device has no configuration, as QEMU expects.
-    #[arg(long, value_name = "TAG")]
-    pub(super) tag: Option<Tag>,
+    #[arg(long, value_name = "TAG", value_parser = VirtiofsDevice::parse_tag)]
+    pub(super) tag: Option<String>,
     /// Number of threads for requests that block; 0 is barge's default
     ///
     /// Other requests are served by the thread of their queue.

@@ -24,7 +24,7 @@ use transports::{Addr, Listener};
 
 use self::args::{Handles, Sandbox, VirtiofsdArgs};
 use super::args::control::ReadyFormat;
-use super::args::device::SocketArg;
+use super::args::device::{SocketArg, VirtiofsDevice};
 use super::args::virtiofs::{Cache, POSIX_ACL};
 use super::broker::Part;
 use super::broker::confinement::ConfinementPlan;
@@ -174,12 +174,14 @@ impl VirtiofsdArgs {
             },
             file: None,
             endpoints: vec![Box::new(Virtiofs::new(
-                vec![SocketArg {
-                    name: None,
-                    addr: addr.clone(),
+                vec![VirtiofsDevice {
+                    socket: SocketArg {
+                        name: None,
+                        addr: addr.clone(),
+                    },
+                    tag: self.tag.clone().unwrap_or_default(),
                 }],
                 self.fuse(),
-                self.tag,
                 VhostOptions {
                     once: true,
                     ..Default::default()

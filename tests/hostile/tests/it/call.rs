@@ -14,6 +14,7 @@ use hostile::server::{Server, tree};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
+use rustix::net::SendFlags;
 use rustix::pipe::PipeFlags;
 
 use crate::{mounted, socket};
@@ -90,7 +91,7 @@ impl RequestQueue<'_> {
 struct FullEvent {
     call: OwnedFd,
     kind: Kind,
-    /// The read end of a pipe.
+    /// The read end of a pipe or a socket.
     _reader: Option<OwnedFd>,
     stopped: Arc<AtomicBool>,
     fillers: Vec<JoinHandle<()>>,
@@ -106,6 +107,8 @@ enum Kind {
     Refilled,
     /// A full, blocking pipe.
     Pipe,
+    /// A full, blocking socket.
+    Socket,
 }
 
 impl FullEvent {
@@ -117,6 +120,10 @@ impl FullEvent {
             Kind::Pipe => {
                 let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
                 (Some(reader), writer)
+            }
+            Kind::Socket => {
+                let (reader, writer) = std::os::unix::net::UnixStream::pair().expect("a pair");
+                (Some(reader.into()), writer.into())
             }
         };
         FullEvent {
@@ -134,6 +141,11 @@ impl FullEvent {
                 while ready(self.call.as_fd(), PollFlags::OUT, Duration::ZERO) {
                     rustix::io::write(&self.call, &[0; 4096]).expect("written");
                 }
+                return;
+            }
+            Kind::Socket => {
+                let full = Err(rustix::io::Errno::AGAIN);
+                while rustix::net::send(&self.call, &[0; 8], SendFlags::DONTWAIT) != full {}
                 return;
             }
             Kind::BlocksLater => {
@@ -252,10 +264,15 @@ fn a_full_pipe_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
 }
 
 #[test]
+fn a_full_socket_stops_neither_other_queues_nor_a_stop_nor_a_new_event() {
+    in_time(Kind::Socket);
+}
+
+#[test]
 fn files_that_are_no_events_notify_nobody() {
     let server = Server::virtiofs(tree());
     let file = tempfile::tempfile().expect("a file");
-    let (socket_one, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let (socket_one, _other) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
     let null = std::fs::File::open("/dev/null").expect("a device");
     let calls: [OwnedFd; 3] = [file.into(), socket_one.into(), null.into()];
     for call in calls {

@@ -361,6 +361,40 @@ fn an_event_is_an_eventfd_or_a_pipe() {
         let error = Event::new(other).err().map(|error| error.kind());
         assert_eq!(error, Some(ErrorKind::InvalidInput));
     }
+    let datagrams = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
+    for other in [OwnedFd::from(datagrams), tcp.into()] {
+        let error = Event::of_calls(other).err().map(|error| error.kind());
+        assert_eq!(error, Some(ErrorKind::InvalidInput));
+    }
+}
+
+/// User-mode Linux passes one end of a socket pair as its call event.
+#[test]
+fn a_socket_notifies_of_replies_and_keeps_nobody_waiting() {
+    let (mut guest, call) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let call = OwnedFd::from(call);
+    let running = with_call(&memory(), &call);
+    running.push_used(pop(&running));
+    running.signal();
+    let mut count = [0; 8];
+    std::io::Read::read_exact(&mut guest, &mut count).expect("notified");
+    assert_eq!(u64::from_ne_bytes(count), 1);
+
+    Ending::of(move || {
+        let event = Event::of_calls(call.try_clone().expect("cloned")).expect("an event");
+        let full = Err(Errno::AGAIN);
+        while send(&call, &count, SendFlags::DONTWAIT) != full {}
+        // Then nobody reads it, which would be a SIGPIPE for write(2).
+        event.signal();
+        drop(guest);
+        event.signal();
+        running.stop(true);
+        assert!(running.take_call().is_some());
+        let flags = rustix::fs::fcntl_getfl(&call).expect("flags");
+        assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
+    })
+    .wait();
 }
 
 #[test]

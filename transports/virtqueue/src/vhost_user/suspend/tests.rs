@@ -824,9 +824,9 @@ fn other_parts_are_refused() {
             let file = parts.descriptors[1].try_clone().expect("a descriptor");
             parts.descriptors.insert(2, file);
         });
-        // Each file and event in the place of another.
+        // A socket that is no event, in the place of each file and event.
         for number in 1..valid.descriptors.len() {
-            let (file, _) = UnixStream::pair().expect("a pair");
+            let (file, _) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
             let kind = refused(&|parts| {
                 parts.descriptors[number] = file.try_clone().expect("a descriptor").into();
             });
