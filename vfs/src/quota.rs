@@ -174,10 +174,12 @@ impl Quota {
         let mut used = self.used();
         let left = self.total.saturating_sub(used.total).div_ceil(4);
         let own = self.remaining_for(&used, account);
-        let amount = wanted.min(left).min(own);
-        let (amount, memory) = match self.reserve(account, amount) {
-            Ok(memory) => (amount, memory),
-            Err(_) => (0, None),
+        let mut amount = wanted.min(left).min(own);
+        let memory = loop {
+            match self.reserve(account, amount) {
+                Ok(memory) => break memory,
+                Err(_) => amount /= 2,
+            }
         };
         used.add(account, amount);
         self.charge(account, amount, memory)
@@ -188,9 +190,19 @@ impl Quota {
         self.check(&self.used(), account, amount).is_ok()
     }
 
-    /// Returns the bound for all clients together.
-    pub fn total(&self) -> usize {
-        self.total
+    /// Returns how much more may be charged to `account`, regardless of memory and of what is left
+    /// for all.
+    pub fn left_for(&self, account: &Account) -> usize {
+        self.remaining_for(&self.used(), account)
+    }
+
+    /// Returns whether more than seven eighths of the bound for all clients are in use, or of the
+    /// bound for `account` if there is one.
+    pub fn is_scarce(&self, account: &Account) -> bool {
+        let used = self.used();
+        let scarce = |used: usize, bound: usize| used > bound / 8 * 7;
+        let own = self.per_client;
+        scarce(used.total, self.total) || own.is_some_and(|each| scarce(used.of(account), each))
     }
 
     /// Returns the amount in use.
@@ -470,6 +482,11 @@ mod tests {
         first.set(2);
         assert_eq!(quota.take_up_to(&two, 9).amount(), 2, "a quarter of 8");
         assert_eq!(quota.take_up_to(&one, 1).amount(), 1);
+        assert_eq!((quota.left_for(&one), quota.left_for(&two)), (4, 6));
+        first.set(5);
+        assert!(!quota.is_scarce(&two), "five of ten");
+        first.set(6);
+        assert!(quota.is_scarce(&one), "six of its six");
         drop(first);
         assert_eq!(quota.in_use(), 0);
         assert!(quota.used().by_client.is_empty());
@@ -495,7 +512,7 @@ mod tests {
         assert_eq!(budget.state_bytes(), 10 * MIB);
         // A quarter of the budget is one client's limit, though the quota has more.
         assert_eq!(quota.take(&account, 7).err(), Some(QuotaExceeded::Memory));
-        assert_eq!(quota.take_up_to(&account, 7).amount(), 0);
+        assert_eq!(quota.take_up_to(&account, 7).amount(), 3, "half of it");
         assert_eq!(quota.in_use(), 10, "nothing was taken");
         charge.join(quota.take(&account, 6).expect("room"));
         charge.set(3);

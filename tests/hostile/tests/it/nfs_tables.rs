@@ -100,10 +100,19 @@ impl NfsClient {
     }
 
     /// Performs CREATE_SESSION with one slot; returns the session ID.
-    fn create_session(&self, (client, sequence): ([u8; 8], u32)) -> Result<[u8; 16], Status> {
-        const CHANNEL: [u32; 7] = [0, 8192, 8192, 4096, 16, 1, 0];
+    fn create_session(&self, client: ([u8; 8], u32)) -> Result<[u8; 16], Status> {
+        self.create_session_of(client, 1)
+    }
+
+    /// Performs CREATE_SESSION with `slots` slots; returns the session ID.
+    fn create_session_of(
+        &self,
+        (client, sequence): ([u8; 8], u32),
+        slots: u32,
+    ) -> Result<[u8; 16], Status> {
+        let channel = [0, 8192, 8192, 4096, 16, slots, 0];
         let ops = Ops::default().op(43, &[]).raw(&client);
-        let ops = ops.words(&[sequence, 0]).words(&CHANNEL).words(&CHANNEL);
+        let ops = ops.words(&[sequence, 0]).words(&channel).words(&channel);
         let (status, results) = self.compound(1, &ops.words(&[0x4000_0000, 0]));
         match status {
             Status::Ok => Ok(results[8..24].try_into().expect("16 bytes")),
@@ -250,6 +259,39 @@ fn clients_that_one_host_makes_up_leave_room_for_others() {
     third.create_session(late).expect("room");
     let root = Ops::default().sequence(&session, 1, 0, 1).root();
     assert_eq!(bystander.compound(1, &root).0, Status::Ok);
+}
+
+#[test]
+fn a_thousand_sessions_whose_connections_have_gone_keep_no_client_of_their_address_out() {
+    let host = TestServer::new();
+    let mount = |number: u32| {
+        let connection = host.connect_from([10, 0, 0, 1]);
+        let client = connection.exchange_id(&number.to_be_bytes());
+        let client = client.expect("a client");
+        let session = connection.create_session_of(client, 64).expect("a session");
+        (connection, session)
+    };
+    for number in 0..1000 {
+        drop(mount(number));
+    }
+    let (connection, session) = mount(1000);
+    let root = Ops::default().sequence(&session, 1, 0, 1).root();
+    assert_eq!(connection.compound(1, &root).0, Status::Ok);
+}
+
+#[test]
+fn locks_that_one_host_cannot_get_leave_it_room_for_others() {
+    let host = TestServer::new();
+    let [owner, greedy] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|addr| host.connect_from(addr));
+    for number in 0..17_000 {
+        let file = owner.file(number.to_string().as_bytes());
+        if number < 16_000 {
+            assert_eq!(owner.lock(&file, b"owner"), NlmStatus::Granted);
+            assert_eq!(greedy.lock(&file, b"greedy"), NlmStatus::Denied);
+        } else {
+            assert_eq!(greedy.lock(&file, b"greedy"), NlmStatus::Granted);
+        }
+    }
 }
 
 /// A subscriber that counts events.

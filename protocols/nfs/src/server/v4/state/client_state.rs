@@ -311,6 +311,11 @@ impl<T: Tree> ClientState<T> {
         }
     }
 
+    /// Returns whether there is anything that the client could lose.
+    pub(super) fn has_state(&self) -> bool {
+        self.opens + self.locks + self.delegations > 0
+    }
+
     /// Returns `EXPIRED` if the client is destroyed.
     pub(super) fn check_live(&self) -> Result<(), Status> {
         if self.destroyed {

@@ -171,6 +171,12 @@ impl<T: Tree> Session<T> {
         changed
     }
 
+    /// Returns whether a connection is bound to the session, or a request of it is in progress.
+    pub(super) fn is_connected(&self) -> bool {
+        let inner = self.inner.lock();
+        !inner.connections.0.is_empty() || inner.slots.busy() > 0
+    }
+
     /// Returns the newest connection of the backchannel.
     pub(super) fn newest_back(&self) -> Option<u64> {
         let inner = self.inner.lock();

@@ -12,10 +12,10 @@ pub struct Limits {
     pub sessions: usize,
     /// Slots of a session.
     pub slots: u32,
-    /// Slots of all sessions. As they run out, sessions get fewer, and others are asked to return
-    /// some.
+    /// Slots of all sessions, except the first of each. As they run out, sessions get fewer, and
+    /// others are asked to return some.
     pub all_slots: usize,
-    /// Slots of all sessions of one peer.
+    /// Slots of all sessions of one peer, likewise.
     pub slots_of_a_peer: usize,
     /// Bytes of the cached replies in all slots. Replies beyond that are not cached
     /// (`RETRY_UNCACHED_REP`).

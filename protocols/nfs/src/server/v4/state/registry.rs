@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use vfs::Account;
 
@@ -108,6 +109,26 @@ impl<T: Tree> Registry<T> {
     }
 }
 
+/// The time without requests after which a client without a connection does not return at once:
+/// Linux connects again within some milliseconds, and after a failure within three seconds.
+const UNCONNECTED: Duration = Duration::from_secs(10);
+
+/// Returns the client that is idle for longest, of the peer that has the most of `clients`.
+fn longest_idle_of_most<T: Tree>(
+    clients: Vec<Arc<Client<T>>>,
+    now: Duration,
+) -> Option<Arc<Client<T>>> {
+    let mut counts = HashMap::new();
+    for client in &clients {
+        *counts.entry(client.peer.client()).or_insert(0) += 1;
+    }
+    let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    let of_most = clients
+        .into_iter()
+        .filter(|client| client.peer.client() == most);
+    of_most.max_by_key(|client| client.idle_time(now))
+}
+
 impl<T: Tree> State<T> {
     /// Returns the v4.0 client `id` and renews its lease. Returns `STALE_CLIENTID` if the ID is
     /// from another boot or unconfirmed, `EXPIRED` if the client is gone.
@@ -184,9 +205,9 @@ impl<T: Tree> State<T> {
         }
     }
 
-    /// Destroys the most dispensable client, of `peer` or of all: an unconfirmed one, of the peer
-    /// that has the most of those; else an expired one; else, for a peer, one without sessions and
-    /// state. The one idle for longest goes first.
+    /// Destroys the most dispensable client, of `peer` or of all: an unconfirmed one, else one that
+    /// would lose nothing ([`State::is_dispensable`]), both of the peer that has the most of those;
+    /// else an expired one. The one idle for longest goes first.
     fn make_room(
         &self,
         registry: &mut Registry<T>,
@@ -199,35 +220,69 @@ impl<T: Tree> State<T> {
         all.retain(|client| peer.is_none_or(|peer| client.peer == *peer));
         let (confirmed, unconfirmed): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|client| client.is_confirmed());
-        let idle = |client: &&Arc<Client<T>>| {
-            peer.is_some()
-                && !self.has_state(client)
-                && client.client_state.lock().sessions.is_empty()
+        let dispensable = || {
+            let all = confirmed.iter();
+            let dispensable = all.filter(|client| self.is_dispensable(client, now));
+            longest_idle_of_most(dispensable.cloned().collect(), now)
         };
         let expired = || {
             let expired = confirmed.iter().filter(|client| self.is_expired(client));
-            let oldest = expired.max_by_key(|client| silent(client));
-            let oldest = oldest.or_else(|| {
-                let idle = confirmed.iter().filter(idle);
-                idle.max_by_key(|client| silent(client))
-            });
-            oldest.cloned()
+            expired.max_by_key(|client| silent(client)).cloned()
         };
-        let mut counts = HashMap::new();
-        for client in &unconfirmed {
-            *counts.entry(client.peer.client()).or_insert(0) += 1;
-        }
-        let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        let of_most =
-            |client: &Arc<Client<T>>| most.is_some_and(|(peer, _)| client.peer.client() == peer);
-        let oldest = unconfirmed.into_iter().filter(of_most).max_by_key(silent);
-        match oldest.or_else(expired) {
+        let chosen = longest_idle_of_most(unconfirmed, now);
+        match chosen.or_else(dispensable).or_else(expired) {
             Some(client) => {
                 self.destroy(registry, &client, released);
                 true
             }
             None => false,
         }
+    }
+
+    /// Destroys a client other than `except` that would lose nothing, of `peer`, or else of the
+    /// peer that has the most of those: the one idle for longest. Returns `false` if there is none.
+    pub(super) fn destroy_dispensable(
+        &self,
+        registry: &mut Registry<T>,
+        peer: Option<&Account>,
+        except: &Client<T>,
+        released: &mut Released<T>,
+    ) -> bool {
+        let now = self.now();
+        let mut all = self.clients.all();
+        all.retain(|client| {
+            peer.is_none_or(|peer| client.peer == *peer)
+                && client.id != except.id
+                && client.is_confirmed()
+                && self.is_dispensable(client, now)
+        });
+        let Some(client) = longest_idle_of_most(all, now) else {
+            return false;
+        };
+        self.destroy(registry, &client, released);
+        true
+    }
+
+    /// Returns whether a client would notice nothing but that it has to create a session, or
+    /// a client ID, again: it has no state, and it has expired, or has no session, or for
+    /// [`UNCONNECTED`] none of its sessions had a connection.
+    fn is_dispensable(&self, client: &Client<T>, now: Duration) -> bool {
+        let idle = client.idle_time(now);
+        let sessions = {
+            let client_state = client.client_state.lock();
+            if client_state.has_state() {
+                return false;
+            }
+            if client_state.sessions.is_empty() || idle > self.lease {
+                return true;
+            }
+            if idle < UNCONNECTED {
+                return false;
+            }
+            client_state.sessions.clone()
+        };
+        let mut sessions = sessions.iter().filter_map(|id| self.sessions.get(id));
+        !sessions.any(|session| session.is_connected())
     }
 
     /// Destroys a client and all of its state.
@@ -305,8 +360,7 @@ impl<T: Tree> State<T> {
 
     /// Returns whether a client has any state that it could lose.
     pub(super) fn has_state(&self, client: &Client<T>) -> bool {
-        let client_state = client.client_state.lock();
-        client_state.opens + client_state.locks + client_state.delegations > 0
+        client.client_state.lock().has_state()
     }
 
     /// Records that the client may reclaim after a restart, before its first open is answered.

@@ -11,6 +11,7 @@ use crate::v4::{ClientId, SessionId, Status};
 use super::Tree;
 use super::callbacks::{Backchannel, CallbackParameters};
 use super::client::{Client, ClientRef, Minor};
+use super::client_state::ClientState;
 use super::connections::Connections;
 use super::registry::Registry;
 use super::released::Released;
@@ -166,7 +167,7 @@ impl<T: Tree> State<T> {
         if is_new && *client.principal != *args.by.principal {
             return Err(Status::ClidInuse);
         }
-        let answer = self.make_session(registry, &client, args)?;
+        let answer = self.make_session(registry, &client, args, released)?;
         if is_new {
             let known = registry.unconfirmed(&client.record);
             self.set_confirmed(registry, known.ok_or(Status::Serverfault)?, released);
@@ -182,18 +183,19 @@ impl<T: Tree> State<T> {
         registry: &mut Registry<T>,
         client: &Arc<Client<T>>,
         args: &CreateSession<'_>,
+        released: &mut Released<T>,
     ) -> Result<CreatedSession, Status> {
         let (mut fore, back) = (self.negotiated(args.fore)?, args.back);
         if back.max_request.min(back.max_response) < MIN_MESSAGE || back.max_operations < 2 {
             return Err(Status::Toosmall);
         }
+        let charge = self.room_for_session(registry, client, fore.max_requests, released)?;
         let mut client_state = client.client_state.lock();
         if client_state.sessions.len() >= self.limits.sessions {
-            return Err(Status::Nospc);
+            self.forget_abandoned_session(&mut client_state)?;
         }
-        let charge = client.charged(SESSION_BYTES)?;
         let quotas = (&self.quotas.slots, &self.quotas.cached_bytes);
-        let slots = Slots::new(quotas, &client.peer, fore.max_requests).ok_or(Status::Nospc)?;
+        let slots = Slots::new(quotas, &client.peer, fore.max_requests);
         fore.max_requests = slots.granted();
         let id = self.unguessable(registry.serial());
         let session = Arc::new(Session {
@@ -218,6 +220,42 @@ impl<T: Tree> State<T> {
             back,
             backchannel: args.backchannel,
         })
+    }
+
+    /// Charges a session to `client`. Destroys dispensable clients of the same peer if there is no
+    /// room for the session or for all `slots` that it asks for.
+    fn room_for_session(
+        &self,
+        registry: &mut Registry<T>,
+        client: &Client<T>,
+        slots: u32,
+        released: &mut Released<T>,
+    ) -> Result<Charge, Status> {
+        let mut make_room = |peer| self.destroy_dispensable(registry, peer, client, released);
+        let charge = loop {
+            match client.charge(SESSION_BYTES) {
+                Ok(charge) => break charge,
+                Err(full) if make_room(full.is_per_client().then_some(&client.peer)) => {}
+                Err(_) => return Err(Status::Nospc),
+            }
+        };
+        let has_all = || Slots::available(&self.quotas.slots, &client.peer, slots) >= slots;
+        while !has_all() && make_room(Some(&client.peer)) {}
+        Ok(charge)
+    }
+
+    /// Removes the oldest session of a client that no connection and no request uses: its client
+    /// has lost the connection, and created others instead of it.
+    fn forget_abandoned_session(&self, client_state: &mut ClientState<T>) -> Result<(), Status> {
+        let abandoned = client_state.sessions.iter().position(|id| {
+            let session = self.sessions.get(id);
+            session.is_none_or(|session| !session.is_connected())
+        });
+        let abandoned = client_state
+            .sessions
+            .remove(abandoned.ok_or(Status::Nospc)?);
+        self.forget_session(&abandoned);
+        Ok(())
     }
 
     /// Limits the attributes that a client asked for.

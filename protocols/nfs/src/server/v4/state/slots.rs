@@ -7,17 +7,17 @@ use vfs::{Account, Charge, Quota};
 
 use crate::v4::Status;
 
-/// Returns whether slots are scarce, so that sessions should return unused ones.
-fn is_tight(quota: &Quota) -> bool {
-    quota.in_use() > quota.total() / 8 * 7
-}
+/// The part of a peer's remaining slots that a session gets at most, so that sessions get fewer as
+/// slots run out: 192 mounts of Linux get the 64 slots each that they ask for, the next 260 fewer.
+const PART_OF_A_PEER: usize = 64;
 
-/// A session's slots.
+/// A session's slots. The first one is not charged: a session without slots is useless, and the
+/// number of sessions has a bound of its own.
 pub(super) struct Slots {
     /// The quotas of all sessions' slots and of the bytes of their cached replies.
     quotas: (Arc<Quota>, Arc<Quota>),
     peer: Account,
-    /// The charge of the slots: see [`Slots::granted`].
+    /// The charge of the slots after the first: see [`Slots::granted`].
     charge: Charge,
     /// The slots used so far.
     slots: Vec<Slot>,
@@ -59,30 +59,47 @@ impl Slots {
     /// The bytes of a slot, without its cached reply.
     pub(super) const SLOT_BYTES: usize = size_of::<Slot>();
 
-    /// Creates as many slots as the quota of slots allows for `peer`, up to `most`. Returns `None`
-    /// if it allows none. The other quota is for the bytes of cached replies.
+    /// Creates as many slots as the quota of slots allows for `peer`, at least one and at most
+    /// `most`. The other quota is for the bytes of cached replies.
     pub(super) fn new(
         (slots, cached): (&Arc<Quota>, &Arc<Quota>),
         peer: &Account,
         most: u32,
-    ) -> Option<Slots> {
-        let charge = slots.take_up_to(peer, most as usize);
-        let granted = charge.amount() as u32;
-        (granted > 0).then(|| Slots {
+    ) -> Slots {
+        let mut slots = Slots {
+            charge: slots.take_up_to(peer, 0),
             quotas: (slots.clone(), cached.clone()),
             peer: peer.clone(),
-            charge,
             slots: Vec::new(),
             max: most,
-            target: granted,
+            target: 1,
             generation: 0,
             busy: 0,
-        })
+        };
+        slots.grow(most);
+        slots.target = slots.granted();
+        slots
+    }
+
+    /// Returns how many slots a new session of `peer` that asks for `most` would get, if its memory
+    /// allows.
+    pub(super) fn available(slots: &Quota, peer: &Account, most: u32) -> u32 {
+        let more = slots.left_for(peer).div_ceil(PART_OF_A_PEER) as u32;
+        most.min(more.saturating_add(1))
     }
 
     /// Returns the number of slots.
     pub(super) fn granted(&self) -> u32 {
-        self.charge.amount() as u32
+        self.charge.amount() as u32 + 1
+    }
+
+    /// Adds slots up to `most`, as far as the quota allows.
+    fn grow(&mut self, most: u32) {
+        let slots = &self.quotas.0;
+        let available = slots.left_for(&self.peer).div_ceil(PART_OF_A_PEER);
+        let more = most.saturating_sub(self.granted()) as usize;
+        let more = slots.take_up_to(&self.peer, more.min(available));
+        self.charge.join(more);
     }
 
     pub(super) fn target(&self) -> u32 {
@@ -170,22 +187,20 @@ impl Slots {
                     ..Slot::default()
                 };
             }
-            self.charge.set(keep as usize);
+            self.charge.set(keep as usize - 1);
         }
     }
 
     /// Lowers the target if slots are scarce, and raises it if the client uses all of its slots.
     fn retarget(&mut self, highest: u32) {
-        let (slots, granted) = (&self.quotas.0, self.granted());
-        let target = if is_tight(slots) {
+        let granted = self.granted();
+        let target = if self.quotas.0.is_scarce(&self.peer) {
             self.target
                 .min(highest.saturating_add(1).max(granted / 2).max(1))
         } else if highest.saturating_add(1) >= self.target && self.target < granted {
             granted
         } else if highest.saturating_add(1) >= granted && granted < self.max {
-            let more = granted.min(self.max - granted);
-            self.charge
-                .join(slots.take_up_to(&self.peer, more as usize));
+            self.grow(self.max.min(granted.saturating_mul(2)));
             self.granted()
         } else {
             self.target
@@ -202,10 +217,10 @@ mod tests {
     use super::*;
 
     fn slots(all: usize, most: u32) -> Slots {
-        of_budget(&Quota::new(all, all, 0), most).expect("room")
+        of_budget(&Quota::new(all, all * PART_OF_A_PEER, 0), most)
     }
 
-    fn of_budget(budget: &Arc<Quota>, most: u32) -> Option<Slots> {
+    fn of_budget(budget: &Arc<Quota>, most: u32) -> Slots {
         Slots::new(
             (budget, &Quota::new(1000, 1000, 1)),
             &Account::INTERNAL,
@@ -247,7 +262,7 @@ mod tests {
     #[test]
     fn replies_are_kept_as_far_as_there_is_room() {
         let (budget, cached) = (Quota::new(9, 9, 0), Quota::new(10, 10, 1));
-        let mut slots = Slots::new((&budget, &cached), &Account::INTERNAL, 2).expect("room");
+        let mut slots = Slots::new((&budget, &cached), &Account::INTERNAL, 2);
         for slot in 0..2 {
             assert!(matches!(slots.take(slot, 1, 1, 0), Ok(SlotAction::Serve)));
             slots.answer(slot, 0, Some(Arc::from(*b"a reply")));
@@ -265,10 +280,10 @@ mod tests {
         let budget = MemoryBudget::new(64 << 10);
         let account = Account::in_budget(&budget, PeerKey::User(1));
         let (slots, cached) = (
-            Quota::new(9, 9, Slots::SLOT_BYTES),
+            Quota::new(9, 999, Slots::SLOT_BYTES),
             Quota::new(1 << 20, 1 << 20, 1),
         );
-        let mut slots = Slots::new((&slots, &cached), &account, 8).expect("room");
+        let mut slots = Slots::new((&slots, &cached), &account, 8);
         let most = slots.granted();
         for slot in 0..most {
             assert!(matches!(slots.take(slot, 1, 1, 0), Ok(SlotAction::Serve)));
@@ -302,11 +317,11 @@ mod tests {
 
     #[test]
     fn rfc8881_18_46_3_slots_are_asked_back_when_scarce_and_given_again() {
-        let budget = Quota::new(64, 64, 0);
-        let mut one = of_budget(&budget, 16).expect("room");
+        let budget = Quota::new(64, 64 * PART_OF_A_PEER, 0);
+        let mut one = of_budget(&budget, 16);
         assert_eq!(one.granted(), 16);
-        let others: Vec<_> = std::iter::from_fn(|| of_budget(&budget, 16)).collect();
-        assert!(is_tight(&budget));
+        let others: Vec<_> = (0..64).map(|_| of_budget(&budget, 16)).collect();
+        assert!(budget.is_scarce(&Account::INTERNAL));
         served(&mut one, 9, 1, 9);
         assert_eq!((one.granted(), one.target()), (16, 10));
         // The client has seen the new target on slot 9, but perhaps not on slot 0.
@@ -320,6 +335,19 @@ mod tests {
         assert_eq!((one.granted(), one.target()), (16, 16));
         served(&mut one, 15, 1, 15);
         drop(one);
+        assert_eq!(budget.in_use(), 0);
+    }
+
+    #[test]
+    fn rfc8881_18_36_3_sessions_get_fewer_slots_as_a_peer_runs_out_but_always_one() {
+        let budget = Quota::new(1 << 16, 1 << 10, 0);
+        let all: Vec<_> = (0..2000).map(|_| of_budget(&budget, 8)).collect();
+        let granted: Vec<_> = all.iter().map(Slots::granted).collect();
+        assert_eq!((granted[0], granted[63], granted[1999]), (8, 8, 1));
+        assert!(granted.is_sorted_by(|one, next| one >= next));
+        assert!(granted.contains(&4));
+        assert_eq!(budget.in_use(), 1 << 10);
+        drop(all);
         assert_eq!(budget.in_use(), 0);
     }
 }

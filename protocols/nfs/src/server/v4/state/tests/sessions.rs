@@ -473,3 +473,96 @@ fn session_ids_do_not_follow_from_one_another() {
         assert!((20..108).contains(&differ), "{pair:?}");
     }
 }
+
+/// Creates a client of `peer` with a session of as many slots as Linux asks for, over a connection
+/// of its own. Returns the number of slots.
+fn mount(world: &World, number: u64, peer: &Account) -> Result<u32, Status> {
+    let by = Requester { peer, ..ROOT };
+    let owner = format!("mount {number}");
+    let known = world.state.exchange_id(&ExchangeId {
+        by,
+        ..exchange_id(&owner, 1, "root")
+    })?;
+    let mut ask = CreateSession {
+        by,
+        ..create_session(known, number)
+    };
+    ask.fore.max_requests = 64;
+    let created = world.state.create_session(&ask)?;
+    Ok(created.fore.max_requests)
+}
+
+#[test]
+fn rfc8881_18_36_3_a_thousand_mounts_from_one_address_have_a_session_each() {
+    let world = World::new();
+    let slots: Vec<_> = (0..1000)
+        .map(|number| mount(&world, number, host(1)).expect("a session"))
+        .collect();
+    assert_eq!((slots[0], slots[191]), (64, 64));
+    assert!(slots[399] >= 4, "{}", slots[399]);
+    assert!(slots.iter().all(|&slots| slots >= 1));
+    assert_eq!(mount(&world, 1000, host(2)), Ok(64));
+}
+
+#[test]
+fn sessions_whose_connections_have_gone_leave_their_slots_to_others() {
+    let world = World::new();
+    for number in 0..2048 {
+        mount(&world, number, host(1)).expect("a session");
+    }
+    // The table of the peer's clients is full, and all of them are connected.
+    assert_eq!(mount(&world, 3000, host(1)), Err(Status::Delay));
+    for number in 0..1900 {
+        world.state.disconnected(number);
+    }
+    world.pass(Duration::from_secs(5));
+    // They might connect again at once.
+    assert_eq!(mount(&world, 3000, host(1)), Err(Status::Delay));
+    world.pass(Duration::from_secs(5));
+    for number in 3000..3100 {
+        assert_eq!(mount(&world, number, host(1)), Ok(64));
+    }
+}
+
+#[test]
+fn clients_with_state_or_connections_are_not_removed_for_a_new_one() {
+    let world = World::with(Limits {
+        clients_of_a_peer: 4,
+        ..Limits::default()
+    });
+    let (opener, connected) = (world.v41("opener"), world.v41("connected"));
+    let open = world.open(&opener.client(&world), "o", A, R, NONE);
+    open.expect("opened");
+    let idle = world.v41("idle");
+    world.state.disconnected(7);
+    world.pass(Duration::from_secs(10));
+    connected.client(&world);
+    // Two more, of which the second one replaces the idle one.
+    let by = ROOT.peer;
+    assert!(mount(&world, 100, by).is_ok());
+    assert!(mount(&world, 101, by).is_ok());
+    let gone = world.state.sequence(idle.sequence(), &ROOT);
+    assert_eq!(gone.err(), Some(Status::Badsession));
+    opener.client(&world);
+    connected.client(&world);
+}
+
+#[test]
+fn a_client_that_lost_its_connections_creates_sessions_instead_of_the_old_ones() {
+    let world = World::with(Limits {
+        sessions: 2,
+        ..Limits::default()
+    });
+    let known = world
+        .state
+        .exchange_id(&exchange_id("a", 1, "root"))
+        .expect("new");
+    for more in 0..10 {
+        let ask = CreateSession {
+            sequence: known.sequence + more,
+            ..create_session(known, u64::from(more))
+        };
+        assert!(world.state.create_session(&ask).is_ok(), "{more}");
+        world.state.disconnected(u64::from(more));
+    }
+}
