@@ -5,12 +5,16 @@ use nfs::nlm::{
     Tested, UnlockArgs,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
+use layers::Fault;
+use layers::fault::{FaultKind, Trigger};
 use memory::Memory;
 use nfs::nsm::StatChange;
 use nfs::server::NlmCallback;
 use nfs::server::v4::state::{InMemory, Stable};
 use nfs::v3::Handle;
+use vfs::{Errno, Op};
 use vfs_testkit::clock;
 use vfs_testkit::session::Served;
 use wire::Xdr;
@@ -392,4 +396,56 @@ fn a_client_without_a_record_gets_a_lock_only_if_no_other_server_may_take_over()
         };
         assert_eq!(exclusive(&near, lock(&file, 2, 0, 10)), other);
     }
+}
+
+/// Requests and releases a lock on each of more files than one peer may have locked, while `ops`
+/// fail for want of a descriptor. Returns the result of the last request without that fault.
+fn after_failures_of(ops: &[Op], expected: Status) -> Status {
+    let fault = Arc::new(Fault::new(1, Arc::new(|| Duration::ZERO)));
+    let host = Host::over(layers::stack(Memory::new(clock()), fault.clone()));
+    let net = Net::from(&host, "10.0.0.1");
+    for &op in ops {
+        fault.add(op, Trigger::Always, FaultKind::Fail(Errno::EMFILE));
+    }
+    for number in 0..17_000 {
+        let file = net.file(number.to_string().as_bytes(), 0o644);
+        assert_eq!(exclusive(&net, lock(&file, 1, 0, 10)), expected);
+        unlock(&net, lock(&file, 1, 0, 10));
+        if number % 100 == 0 {
+            host.later(1);
+        }
+    }
+    fault.clear();
+    exclusive(&net, lock(&net.file(b"last", 0o644), 1, 0, 10))
+}
+
+#[test]
+fn a_lock_that_fails_for_want_of_a_descriptor_leaves_no_file_behind() {
+    let status = after_failures_of(&[Op::HostLock, Op::HostLockHolder], Status::Failed);
+    assert_eq!(status, Status::Granted);
+}
+
+#[test]
+fn an_unlock_leaves_no_file_behind_while_descriptors_are_short() {
+    let status = after_failures_of(&[Op::HostLockHolder], Status::Granted);
+    assert_eq!(status, Status::Granted);
+}
+
+#[test]
+fn a_file_stays_recorded_while_its_lock_is_awaited_and_held() {
+    let net = Net::new();
+    let file = net.file(b"f", 0o644);
+    assert_eq!(exclusive(&net, lock(&file, 1, 0, 10)), Status::Granted);
+    let waits = args(lock(&file, 2, 0, 10), true, true);
+    let waits = net.park((NLM, 4, 2), &waits).parked();
+    // A lock of the same client that is refused, and one that is released.
+    assert_eq!(exclusive(&net, lock(&file, 3, 5, 1)), Status::Denied);
+    assert_eq!(unlock(&net, lock(&file, 1, 0, 10)), Status::Granted);
+    assert_eq!(status(net.resume(waits).reply()), Status::Granted);
+    let restarted = StatChange {
+        name: b"guest",
+        state: 3,
+    };
+    assert_eq!(net.call((NSM, 1, 6), &restarted), Ok(&[][..]));
+    assert_eq!(exclusive(&net, lock(&file, 4, 0, 0)), Status::Granted);
 }

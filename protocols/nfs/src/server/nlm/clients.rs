@@ -5,7 +5,7 @@
 //! A name without locks is forgotten after a while.
 //!
 //! Lock order: the only mutex is held for look-ups, and while the lock table is asked whether a
-//! file has any locks.
+//! client has any locks on a file.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -36,9 +36,17 @@ struct Table {
 struct Client {
     name: Name,
     peer: Account,
-    locked: HashMap<NodeId, (Arc<dyn Node>, Charge)>,
+    locked: HashMap<NodeId, LockedNode>,
     /// The time of the latest lock request.
     used: Duration,
+    _charge: Charge,
+}
+
+/// A node on which a client may hold locks.
+struct LockedNode {
+    node: Arc<dyn Node>,
+    /// The LOCKs that are being served, which may add a lock at any time.
+    requests: u32,
     _charge: Charge,
 }
 
@@ -97,24 +105,43 @@ impl Clients {
         client.is_some_and(|client| !client.locked.is_empty())
     }
 
-    /// Records that the client may lock `node`. Returns `false` if the client is unknown or the
-    /// table is full.
-    pub(super) fn record_node(&self, number: u64, node: &Arc<dyn Node>) -> bool {
+    /// Begins a LOCK: records that the client may lock `node`, until [`Clients::end_lock`]. Returns
+    /// `false` if the client is unknown or the table is full.
+    pub(super) fn begin_lock(&self, number: u64, node: &Arc<dyn Node>) -> bool {
         let mut table = self.lock();
         let Some(client) = table.clients.get_mut(&number) else {
             return false;
         };
-        if client.locked.contains_key(&node.id()) {
+        if let Some(locked) = client.locked.get_mut(&node.id()) {
+            locked.requests += 1;
             return true;
         }
         let Ok(charge) = self.files.take(&client.peer, 1) else {
             return false;
         };
-        client.locked.insert(node.id(), (node.clone(), charge));
+        let locked = LockedNode {
+            node: node.clone(),
+            requests: 1,
+            _charge: charge,
+        };
+        client.locked.insert(node.id(), locked);
         true
     }
 
-    /// Forgets that the client may have locked a node, if `is_free` returns `true`.
+    /// Ends a LOCK of `node`. Forgets the node if `is_free` returns `true`.
+    pub(super) fn end_lock(&self, number: u64, node: NodeId, is_free: impl FnOnce() -> bool) {
+        let mut table = self.lock();
+        if let Some(client) = table.clients.get_mut(&number)
+            && let Some(locked) = client.locked.get_mut(&node)
+        {
+            locked.requests -= 1;
+        }
+        drop(table);
+        self.forget_if_unlocked(number, node, is_free);
+    }
+
+    /// Forgets that the client may have locked a node, if no LOCK of the client is being served
+    /// there and `is_free` returns `true`.
     pub(super) fn forget_if_unlocked(
         &self,
         number: u64,
@@ -125,7 +152,9 @@ impl Clients {
         let Some(client) = table.clients.get_mut(&number) else {
             return;
         };
-        let removed = is_free().then(|| client.locked.remove(&node));
+        let is_unused = |locked: &LockedNode| locked.requests == 0;
+        let unused = client.locked.get(&node).is_some_and(is_unused) && is_free();
+        let removed = unused.then(|| client.locked.remove(&node));
         drop(table);
         drop(removed);
     }
@@ -142,7 +171,7 @@ impl Clients {
         let mut remove = |name: &[u8]| table.by_name.remove(&(addr, name.into()));
         let number = remove(name).or_else(|| remove(short))?;
         let client = table.clients.remove(&number)?;
-        let nodes = client.locked.into_values().map(|(node, _)| node);
+        let nodes = client.locked.into_values().map(|locked| locked.node);
         Some((number, nodes.collect()))
     }
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use vfs::lock::{Lock, LockFamily, LockKind, Owner, Wait};
 use vfs::{Access, Call, Caller, Cx, Errno, LogLimit, Node, OpenFlags, PeerKey};
-use wire::Xdr;
+use wire::{ServeOutcome, Xdr};
 
 pub(super) use self::clients::Clients;
 pub use self::recovery::Monitored;
@@ -173,15 +173,19 @@ impl RequestContext<'_> {
                 let recorded = !monitored || self.monitor(args.lock.caller)?;
                 let client = request.lock.owner.client;
                 let clients = &self.server.clients;
-                let status = match recorded && clients.record_node(client, &request.node) {
-                    false => Status::DeniedNoLocks,
-                    true if args.block => self.wait_for(&request)?,
-                    true => self
-                        .try_lock(&request, Wait::No)
-                        .or_else(LockError::status)?,
-                };
-                self.forget_if_unlocked(&request, status);
-                status
+                if recorded && clients.begin_lock(client, &request.node) {
+                    let served = match args.block {
+                        true => self.wait_for(&request),
+                        false => self.try_lock(&request, Wait::No).or_else(LockError::status),
+                    };
+                    // Also after a failure: without a lock the node must not stay recorded.
+                    clients.end_lock(client, request.node.id(), || {
+                        !is_parked(&served) && self.holds_nothing(&request)
+                    });
+                    served?
+                } else {
+                    Status::DeniedNoLocks
+                }
             }
             Err(error) => error.status()?,
         };
@@ -215,7 +219,7 @@ impl RequestContext<'_> {
 
     fn cancel(&mut self) -> Answer {
         let args: CancelArgs<'_> = self.decode()?;
-        let status = match self.lock_request(&args.lock, args.exclusive) {
+        let status = match self.requested_lock(&args.lock, args.exclusive) {
             Ok(request) => {
                 // A lock that was granted meanwhile is unlocked by the client, which learns of it
                 // from the reply or unlocks in any case.
@@ -232,13 +236,15 @@ impl RequestContext<'_> {
 
     fn unlock(&mut self) -> Answer {
         let args: UnlockArgs<'_> = self.decode()?;
-        let status = match self.lock_request(&args.lock, false) {
+        let status = match self.requested_lock(&args.lock, false) {
             Ok(request) => {
                 // A killed process unlocks: cancel the LOCK that it was waiting for as well.
                 self.server.waiting.cancel(&request.lock.owner);
-                let status = self.unlock_range(&request).or_else(LockError::status)?;
-                self.forget_if_unlocked(&request, status);
-                status
+                let unlocked = self.unlock_range(&request).or_else(LockError::status);
+                let (client, node) = (request.lock.owner.client, request.node.id());
+                let clients = &self.server.clients;
+                clients.forget_if_unlocked(client, node, || self.holds_nothing(&request));
+                unlocked?
             }
             Err(error) => error.status()?,
         };
@@ -248,8 +254,20 @@ impl RequestContext<'_> {
         }))
     }
 
-    /// Returns the node and lock that the arguments describe.
+    /// Returns the node and lock that the arguments describe, if the caller has access to the file.
     fn lock_request(
+        &self,
+        lock: &crate::nlm::Lock<'_>,
+        exclusive: bool,
+    ) -> Result<LockRequest, LockError> {
+        let request = self.requested_lock(lock, exclusive)?;
+        self.check_access(&request.node)?;
+        Ok(request)
+    }
+
+    /// Returns the node and lock that the arguments describe. Access is not checked: a caller that
+    /// has lost it, or for which no descriptor is left, can still release what it holds.
+    fn requested_lock(
         &self,
         lock: &crate::nlm::Lock<'_>,
         exclusive: bool,
@@ -260,7 +278,6 @@ impl RequestContext<'_> {
         let handle = FileHandle::read(lock.file).ok_or(LockError::Status(Status::StaleFh))?;
         let cx = self.cx();
         let node = self.server.node(&cx, &handle)?;
-        self.check_access(&node)?;
         let end = match lock.len {
             0 => u64::MAX,
             len => lock
@@ -305,26 +322,12 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Forgets that the client may have locked the node, if nobody holds a lock on it.
-    fn forget_if_unlocked(&self, request: &LockRequest, status: Status) {
-        let (client, node) = (request.lock.owner.client, &request.node);
-        self.server
-            .clients
-            .forget_if_unlocked(client, node.id(), || {
-                let whole = Lock {
-                    start: 0,
-                    end: u64::MAX,
-                    kind: LockKind::Exclusive,
-                    owner: Owner {
-                        client: 0,
-                        id: Arc::from([]),
-                        pid: 0,
-                    },
-                    ..request.lock.clone()
-                };
-                let held = self.server.export.locks.holder(&self.cx(), &**node, &whole);
-                status != Status::Blocked && matches!(held, Ok(None))
-            });
+    /// Returns whether the client of the request holds no lock on the node. The table knows it
+    /// without the host, which may have no descriptor left to ask with.
+    fn holds_nothing(&self, request: &LockRequest) -> bool {
+        let locks = &self.server.export.locks;
+        let client = request.lock.owner.client;
+        locks.held_by(request.node.id(), client).is_empty()
     }
 
     /// Releases the locks of a client that has restarted.
@@ -354,6 +357,11 @@ impl RequestContext<'_> {
 fn owner_of(held: &Lock) -> &[u8] {
     let id = &held.owner.id;
     &id[..id.len().saturating_sub(4).min(MAX_OBJECT)]
+}
+
+/// Returns whether a request waits, and is served again later.
+fn is_parked(served: &Result<Status, CallError>) -> bool {
+    matches!(served, Err(CallError::Retry(ServeOutcome::Parked)))
 }
 
 /// The reason for which a lock is not granted.

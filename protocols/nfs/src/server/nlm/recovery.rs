@@ -108,9 +108,16 @@ impl Recovery {
     }
 
     /// Records a client on stable storage, which may wait for the disk. Returns `WOULD_BLOCK` if
-    /// that is necessary and `may_wait` is false. A client for which there is no room cannot
-    /// reclaim. Returns the error of the storage if clients without a record must not lock.
-    fn record(&self, client: Monitored, now: Duration, may_wait: bool) -> vfs::Result<()> {
+    /// that is necessary and `may_wait` is false. If there is no room, the client replaces one that
+    /// has no locks ([`Records::forget_idle`]), or else cannot reclaim. Returns the error of the
+    /// storage if clients without a record must not lock.
+    fn record(
+        &self,
+        clients: &Clients,
+        client: Monitored,
+        now: Duration,
+        may_wait: bool,
+    ) -> vfs::Result<()> {
         let mut records = self.records();
         let name = client.name();
         if let Some(last) = records.current.get_mut(&name) {
@@ -122,12 +129,17 @@ impl Recovery {
             .keys()
             .filter(|(addr, _)| *addr == name.0)
             .count();
-        if of_addr >= Recovery::MAX_OF_AN_ADDRESS || records.current.len() >= Recovery::MAX_CLIENTS
-        {
-            return Ok(());
-        }
+        let is_full_for_addr = of_addr >= Recovery::MAX_OF_AN_ADDRESS;
+        let is_full = is_full_for_addr || records.current.len() >= Recovery::MAX_CLIENTS;
         if !may_wait {
             return Err(Errno::WOULD_BLOCK);
+        }
+        if is_full {
+            let addr = is_full_for_addr.then_some(client.addr);
+            match records.forget_idle(clients, addr, now) {
+                Some(idle) => drop(self.stable.remove(&idle.record())),
+                None => return Ok(()),
+            }
         }
         // The storage logs a failure to write; the client then cannot reclaim.
         match self.stable.put(&client.record()) {
@@ -168,6 +180,31 @@ impl Recovery {
 
     fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock()
+    }
+}
+
+impl Records {
+    /// The time for which a client is not idle: it may be about to get a lock.
+    const BUSY: Duration = Duration::from_secs(10);
+
+    /// Forgets the client, at `addr` if given, that has no locks and has requested none for the
+    /// longest time.
+    fn forget_idle(
+        &mut self,
+        clients: &Clients,
+        addr: Option<IpAddr>,
+        now: Duration,
+    ) -> Option<Monitored> {
+        let idle = self.current.iter().filter(|(name, last)| {
+            (addr.is_none() || name.0 == addr)
+                && **last + Records::BUSY <= now
+                && !clients.holds(name)
+        });
+        let (name, _) = idle.min_by_key(|(_, last)| **last)?;
+        let name = name.clone();
+        self.current.remove(&name);
+        let (addr, name) = name;
+        addr.map(|addr| Monitored { name, addr })
     }
 }
 
@@ -223,7 +260,8 @@ impl RequestContext<'_> {
         };
         let now = (self.server.options.clock)();
         let may_wait = self.cx().check_may_block().is_ok();
-        let recorded = self.server.recovery.record(client, now, may_wait);
+        let clients = &self.server.clients;
+        let recorded = self.server.recovery.record(clients, client, now, may_wait);
         match recorded.map_err(CallError::retry) {
             Err(Some(stop)) => Err(stop),
             Err(None) => Ok(false),
@@ -261,15 +299,24 @@ mod tests {
         assert!(!recovery.is_needed());
         let one = client("one", "10.0.0.1");
         let would_block = Err(Errno::WOULD_BLOCK);
-        assert_eq!(recovery.record(one.clone(), SECOND, false), would_block);
-        assert_eq!(recovery.record(one.clone(), SECOND, true), Ok(()));
         assert_eq!(
-            recovery.record(one.clone(), SECOND, false),
+            recovery.record(&Clients::default(), one.clone(), SECOND, false),
+            would_block
+        );
+        assert_eq!(
+            recovery.record(&Clients::default(), one.clone(), SECOND, true),
+            Ok(())
+        );
+        assert_eq!(
+            recovery.record(&Clients::default(), one.clone(), SECOND, false),
             Ok(()),
             "it is there"
         );
         let other = client("one", "10.0.0.2");
-        assert_eq!(recovery.record(other.clone(), SECOND, true), Ok(()));
+        assert_eq!(
+            recovery.record(&Clients::default(), other.clone(), SECOND, true),
+            Ok(())
+        );
         assert_eq!(stable.list().len(), 2, "a name is an address's own");
         let clients = Clients::default();
         recovery.maintain(&clients, SECOND * 100, false);
@@ -284,12 +331,36 @@ mod tests {
         let recovery = Recovery::new(stable.clone());
         for number in 0..Recovery::MAX_OF_AN_ADDRESS + 9 {
             let client = client(&number.to_string(), "10.0.0.1");
-            assert_eq!(recovery.record(client, SECOND, true), Ok(()));
+            assert_eq!(
+                recovery.record(&Clients::default(), client, SECOND, true),
+                Ok(())
+            );
         }
         assert_eq!(stable.list().len(), Recovery::MAX_OF_AN_ADDRESS);
         let other = client("other", "10.0.0.2");
-        assert_eq!(recovery.record(other, SECOND, true), Ok(()));
+        assert_eq!(
+            recovery.record(&Clients::default(), other, SECOND, true),
+            Ok(())
+        );
         assert_eq!(stable.list().len(), Recovery::MAX_OF_AN_ADDRESS + 1);
+    }
+
+    #[test]
+    fn a_client_that_has_gone_gives_its_record_to_another() {
+        let stable = Arc::new(InMemory::default());
+        let (recovery, clients) = (Recovery::new(stable.clone()), Clients::default());
+        let record = |number: usize, now| {
+            let client = client(&number.to_string(), "10.0.0.1");
+            recovery.record(&clients, client, now, true)
+        };
+        for number in 0..Recovery::MAX_OF_AN_ADDRESS {
+            assert_eq!(record(number, SECOND * (number as u32 + 1)), Ok(()));
+        }
+        let last = Recovery::MAX_OF_AN_ADDRESS as u32;
+        assert_eq!(record(9999, SECOND * (last + 20)), Ok(()));
+        assert_eq!(stable.list().len(), Recovery::MAX_OF_AN_ADDRESS);
+        let is_stored = |name| stable.list().contains(&client(name, "10.0.0.1").record());
+        assert!(is_stored("9999") && is_stored("1") && !is_stored("0"));
     }
 
     #[test]
@@ -301,7 +372,10 @@ mod tests {
         }
         let recovery = Recovery::new(stable.clone());
         assert!(recovery.is_needed());
-        assert_eq!(recovery.record(one.clone(), SECOND, true), Ok(()));
+        assert_eq!(
+            recovery.record(&Clients::default(), one.clone(), SECOND, true),
+            Ok(())
+        );
         assert_eq!(recovery.records().earlier, [two]);
         let clients = Clients::default();
         recovery.maintain(&clients, SECOND * 2, true);
