@@ -52,6 +52,8 @@ struct TagState {
     flushing: bool,
     /// Whether the caller has not released the tag.
     in_use: bool,
+    /// The fid that the answered request has established, until the tag is released.
+    established: Option<Fid>,
 }
 
 /// The meaning of a message from the server.
@@ -195,8 +197,8 @@ impl Client {
         Ok(Fid(self.next_fid - 1))
     }
 
-    /// Frees a fid's number that the server does not use. A clunked or removed fid is freed when
-    /// its reply arrives, without this call.
+    /// Frees the number of a new fid that no request was sent for. That of a clunked or removed
+    /// fid, and of one that the server has refused to establish, is freed when the reply arrives.
     pub fn forget_fid(&mut self, fid: Fid) {
         self.free_fids.push(fid);
     }
@@ -301,7 +303,13 @@ impl Client {
         let (_, reply) = Rmessage::decode(self.dialect, message)?;
         let result = expected.check(&reply)?;
         if expected.fid != Fid::NONE {
-            self.forget_fid(expected.fid);
+            let established =
+                expected.establishes && result.is_ok() && !expected.is_partial(&reply);
+            if established {
+                self.tags[usize::from(tag.0)].established = Some(expected.fid);
+            } else {
+                self.forget_fid(expected.fid);
+            }
         }
         self.free_tag(tag);
         Ok(Received::Answer { tag, result })
@@ -312,9 +320,18 @@ impl Client {
     #[inline]
     pub fn release(&mut self, tag: Tag) {
         if let Some(tag_state) = self.tags.get_mut(usize::from(tag.0)) {
-            tag_state.in_use = false;
+            (tag_state.in_use, tag_state.established) = (false, None);
             self.free_tag(tag);
         }
+    }
+
+    /// Does [`Client::release`] for an answered request whose caller has stopped waiting. Returns
+    /// the fid that it has established, which nobody knows but the server: the caller clunks it.
+    pub fn abandon(&mut self, tag: Tag) -> Option<Fid> {
+        let tag_state = self.tags.get_mut(usize::from(tag.0))?;
+        let established = tag_state.established.take();
+        self.release(tag);
+        established
     }
 
     fn flushed(&mut self, tag: Tag, message: &[u8]) -> std::result::Result<Received, Malformed> {
@@ -356,6 +373,7 @@ impl Client {
             expected: Some(expected),
             flushing: false,
             in_use: true,
+            established: None,
         };
         Ok(Tag(tag))
     }

@@ -25,8 +25,10 @@ pub(super) struct ExpectedReply {
     kind: Kind,
     /// The most bytes or qids in the reply.
     max: u32,
-    /// The fid that a clunk or removal releases.
+    /// The fid that a clunk or removal releases, or that the request establishes.
     pub(super) fid: Fid,
+    /// Whether the request establishes the fid.
+    pub(super) establishes: bool,
 }
 
 impl ExpectedReply {
@@ -35,8 +37,13 @@ impl ExpectedReply {
         let (most, fid) = match request {
             Tmessage::Read { count, .. } | Tmessage::Readdir { count, .. } => (*count, Fid::NONE),
             Tmessage::Write { data, .. } => (data.0.len() as u32, Fid::NONE),
-            Tmessage::Walk { names, .. } => (names.len() as u32, Fid::NONE),
+            // A walk to its own fid moves it, and a failed one leaves it.
+            Tmessage::Walk { fid, newfid, names } if fid == newfid => {
+                (names.len() as u32, Fid::NONE)
+            }
+            Tmessage::Walk { newfid, names, .. } => (names.len() as u32, *newfid),
             Tmessage::Clunk { fid } | Tmessage::Remove { fid } => (0, *fid),
+            Tmessage::Attach { fid, .. } | Tmessage::Xattrwalk { newfid: fid, .. } => (0, *fid),
             _ => (0, Fid::NONE),
         };
         let kind = request.kind();
@@ -44,7 +51,13 @@ impl ExpectedReply {
             kind,
             max: most,
             fid,
+            establishes: fid != Fid::NONE && !matches!(kind, Kind::Clunk | Kind::Remove),
         }
+    }
+
+    /// Returns whether `reply` is that to a walk which has ended early, and established no fid.
+    pub(super) fn is_partial(&self, reply: &Rmessage<'_>) -> bool {
+        matches!(reply, Rmessage::Walk { qids } if qids.len() < self.max as usize)
     }
 
     /// Returns whether the request is a Tread that an Rread of `count` bytes may answer.

@@ -388,3 +388,47 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_fid_whose_walk_nobody_waits_for_is_not_used_for_another() {
+    let walk = |client: &mut Client, newfid| {
+        let names: [&[u8]; 2] = [b"a", b"b"];
+        let request = Tmessage::Walk {
+            fid: Fid(9),
+            newfid,
+            names: Names::new(&names),
+        };
+        client.request(&request, &mut Vec::new()).expect("room").0
+    };
+    let qid = |path| Qid {
+        kind: QidType::empty(),
+        version: 0,
+        path,
+    };
+    let whole = [qid(1), qid(2)];
+    let whole = Rmessage::Walk {
+        qids: Qids::new(&whole),
+    };
+    let part = [qid(1)];
+    let part = Rmessage::Walk {
+        qids: Qids::new(&part),
+    };
+    let error = Rmessage::Lerror { errno: 2 };
+    let mut client = linux();
+    for (answered, established) in [(&whole, true), (&part, false), (&error, false)] {
+        let fid = client.new_fid().expect("a number");
+        let tag = walk(&mut client, fid);
+        let other = client.new_fid().expect("a number");
+        assert_ne!(other, fid, "the server may establish it yet");
+        client.forget_fid(other);
+        client.receive(&reply(tag, answered)).expect("a reply");
+        assert_eq!(client.abandon(tag), established.then_some(fid));
+        assert_eq!(client.free_fids.contains(&fid), !established);
+    }
+    // One that its caller has got is the caller's.
+    let fid = client.new_fid().expect("a number");
+    let tag = walk(&mut client, fid);
+    client.receive(&reply(tag, &whole)).expect("a reply");
+    client.release(tag);
+    assert_eq!(client.abandon(tag), None);
+}

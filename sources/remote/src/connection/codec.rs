@@ -65,6 +65,13 @@ pub trait ClientCodec: Send + 'static {
     /// Releases a request's number.
     fn release(&mut self, number: usize);
 
+    /// Releases the number of an answered request whose caller has stopped waiting. Returns the
+    /// background request that undoes what the server has established for it, if there is any.
+    fn abandon(&mut self, number: usize) -> Option<Self::Background> {
+        self.release(number);
+        None
+    }
+
     /// Encodes the cancellation of a request, or returns `false` if the protocol has none.
     fn cancel(&mut self, number: usize, to: &mut Vec<u8>) -> bool;
 

@@ -90,7 +90,7 @@ impl<H: ClientCodec> Drop for Ticket<'_, H> {
         let mut state = self.connection.state();
         let slot = &mut state.slots[self.number];
         if slot.reply.take().is_some() {
-            state.codec.release(self.number);
+            state.abandon(self.number);
         } else {
             slot.waiter = Waiter::Abandoned;
         }

@@ -211,12 +211,21 @@ impl<H: ClientCodec> State<H> {
         }
         let aside = slot.waiter == Waiter::Background;
         input.skip(len);
+        if !aside {
+            return self.abandon(number);
+        }
         self.codec.release(number);
-        if aside {
-            self.background.in_flight -= 1;
-            if let Some(aside) = self.background.waiting.pop() {
-                self.queue_background(aside);
-            }
+        self.background.in_flight -= 1;
+        if let Some(aside) = self.background.waiting.pop() {
+            self.queue_background(aside);
+        }
+    }
+
+    /// Releases the number of an answered request whose caller has stopped waiting, and queues what
+    /// the server must undo.
+    pub(super) fn abandon(&mut self, number: usize) {
+        if let Some(aside) = self.codec.abandon(number) {
+            self.queue_background(aside);
         }
     }
 }

@@ -104,6 +104,10 @@ impl ClientCodec for Client {
         Client::release(self, tag(number));
     }
 
+    fn abandon(&mut self, number: usize) -> Option<Fid> {
+        Client::abandon(self, tag(number))
+    }
+
     fn cancel(&mut self, number: usize, to: &mut Vec<u8>) -> bool {
         Client::cancel(self, tag(number), to)
     }
@@ -165,12 +169,14 @@ impl Connection {
     }
 
     /// Allocates a number for a new fid. The caller establishes the fid and ends it with
-    /// [`Connection::clunk`], or with [`Connection::forget`] if the server never knew it.
+    /// [`Connection::clunk`], or with [`Connection::forget`] if no request was sent for it. The
+    /// number of a fid that the server does not establish is freed when its reply arrives; a fid
+    /// whose caller has stopped waiting by then is clunked.
     pub fn fid(&self) -> Result<Fid> {
         self.with(Client::new_fid)
     }
 
-    /// Frees the number of a fid that the server does not know.
+    /// Frees the number of a fid that no request was sent for.
     pub fn forget(&self, fid: Fid) {
         self.with(|client| client.forget_fid(fid));
     }

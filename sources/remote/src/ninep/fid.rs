@@ -234,21 +234,13 @@ impl<'a> Walk<'a> {
             names,
             ticket,
         } = self;
-        let reply = match wire.connection.wait_in(cx, ticket) {
-            Ok(reply) => reply,
-            // A cancelled walk should leave no fid, but not every server ensures that: the number
-            // is not reused.
-            Err(Errno::EINTR) => return Err(Errno::EINTR),
-            Err(errno) => {
-                wire.connection.forget(fid);
-                return Err(errno);
-            }
-        };
+        // A cancelled walk should leave no fid, but not every server ensures that: the number is
+        // not reused.
+        let reply = wire.connection.wait_in(cx, ticket)?;
         let Rmessage::Walk { qids } = reply.message()? else {
             return Err(Errno::EIO);
         };
         if qids.len() < names {
-            wire.connection.forget(fid);
             return Err(Errno::ENOENT);
         }
         let held = OwnedFid {

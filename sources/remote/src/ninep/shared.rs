@@ -90,13 +90,7 @@ pub(super) fn attach(
         aname: options.aname.as_bytes(),
         n_uname: Uid(user),
     };
-    let reply = match wire.connection.call(&attach) {
-        Ok(reply) => reply,
-        Err(errno) => {
-            wire.connection.forget(fid);
-            return Err(errno);
-        }
-    };
+    let reply = wire.connection.call(&attach)?;
     let root = match reply.message()? {
         Rmessage::Attach { qid } if qid.kind.contains(QidType::DIR) => {
             Some((attr::id_of(&qid), Kind::Directory))

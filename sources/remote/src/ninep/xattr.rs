@@ -58,14 +58,7 @@ impl RemoteNode {
             newfid,
             name,
         };
-        let reply = match wire.call(cx, &walk) {
-            Ok(reply) => reply,
-            Err(Errno::EINTR) => return Err(Errno::EINTR),
-            Err(errno) => {
-                wire.connection.forget(newfid);
-                return Err(errno);
-            }
-        };
+        let reply = wire.call(cx, &walk)?;
         let value = wire.own_fid(newfid);
         let size = match reply.message()? {
             Rmessage::Xattrwalk { size } if size > MAX_SIZE as u64 => return Err(Errno::E2BIG),
