@@ -3,8 +3,7 @@
 //! The table arbitrates between barge's clients, and reports the combined state of all of them to
 //! the source through [`Node::host_lock`], so that programs outside barge see it. A request that
 //! has to wait is parked ([`Errno::PARKED`]) and retried when a conflicting lock is released: no
-//! thread blocks. There is no deadlock detection: clients find the deadlocks among their own
-//! processes.
+//! thread blocks. A POSIX lock that would wait for its own owner is refused (`waits`).
 //!
 //! Waiters are woken in FIFO order. A client that polls
 //! ([`Call::retried_by_client`](crate::Call::retried_by_client)) would always lose against the
@@ -14,9 +13,10 @@
 //! for each other.
 //!
 //! Lock order: the table's mutex, held to find a node's locks only; then the node's, held across
-//! [`Node::host_lock`]. No waker is called while either is held. A node may implement `host_lock`
-//! with another table, whose mutexes come later in the order, and which wakes while this table's
-//! node is locked: so a waker only schedules the request elsewhere, and runs nothing itself.
+//! [`Node::host_lock`]; then that of the waiting owners, held for a search. No waker is called
+//! while one of them is held. A node may implement `host_lock` with another table, whose mutexes
+//! come later in the order, and which wakes while this table's node is locked: so a waker only
+//! schedules the request elsewhere, and runs nothing itself.
 
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
@@ -28,8 +28,10 @@ use std::task::Waker;
 use parking_lot::{Mutex, MutexGuard};
 
 mod node;
+mod waits;
 
-use self::node::NodeLocks;
+use self::node::{LockParameters, NodeLocks};
+use self::waits::Waits;
 use crate::{Call, Cx, Errno, Node, NodeId, Patience, Quota, Result};
 
 /// The two kinds of advisory locks of Linux, which are independent of each other.
@@ -189,6 +191,8 @@ pub struct LockTable {
     last_position: AtomicU64,
     /// The quota of ranges on all nodes.
     quota: Arc<Quota>,
+    /// The owners that wait.
+    waits: Arc<Waits>,
 }
 
 impl Default for LockTable {
@@ -197,6 +201,7 @@ impl Default for LockTable {
             nodes: Mutex::default(),
             last_position: AtomicU64::new(0),
             quota: Quota::shared(LockTable::MAX_RANGES, LockTable::RANGE_BYTES),
+            waits: Arc::default(),
         }
     }
 }
@@ -218,7 +223,8 @@ impl LockTable {
 
     /// Locks a range, replacing the owner's locks in it. If another owner's lock conflicts, returns
     /// `EAGAIN`, or with [`Wait::Yes`] [`Errno::PARKED`], and the caller retries when woken.
-    /// Returns `EINVAL` if the range ends before it starts.
+    /// Returns `EINVAL` if the range ends before it starts, and `EDEADLK` if a byte range would
+    /// wait for an owner that waits for this one.
     ///
     /// As with flock(2), a whole-file lock of another mode is released before the request for the
     /// new one waits or is refused: two readers that both want to write would wait for each other
@@ -235,13 +241,13 @@ impl LockTable {
         }
         let locks = self.node(node.id());
         let mut woken = Vec::new();
-        let result = locks.lock().lock(
-            cx,
-            node,
-            lock,
-            (wait.into(), &self.last_position, &self.quota),
-            &mut woken,
-        );
+        let parameters = LockParameters {
+            wait: wait.into(),
+            last_position: &self.last_position,
+            quota: &self.quota,
+            waits: &self.waits,
+        };
+        let result = locks.lock().lock(cx, node, lock, parameters, &mut woken);
         self.forget_if_free(node.id(), locks);
         wake(woken);
         result
@@ -405,6 +411,16 @@ impl LockTable {
         held.filter(|lock| lock.owner.client == client)
             .cloned()
             .collect()
+    }
+
+    /// Returns whether `owner` holds locks of a kind on a node, or waits for one.
+    pub fn is_locking(&self, node: NodeId, family: LockFamily, owner: &Owner) -> bool {
+        self.find_node(node).is_some_and(|locks| {
+            let locks = locks.lock();
+            let waiting = locks.waiting.iter().map(|one| &one.lock);
+            let mut all = locks.held.iter().chain(waiting);
+            all.any(|lock| lock.family == family && lock.owner == *owner)
+        })
     }
 
     /// Returns whether the table has neither locks nor waiters.

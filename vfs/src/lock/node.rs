@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
+use super::waits::{RegisteredWait, Waits};
 use super::{HostLock, Lock, LockFamily, LockKind, LockTable, Owner, Wait};
 use crate::{Account, Call, Charge, Cx, Errno, Node, Quota, Result};
 
@@ -17,9 +18,16 @@ pub(super) struct NodeLocks {
     charges: HashMap<u64, Charge>,
 }
 
-/// The further parameters of [`LockTable::lock`]: whether to wait, the last queue position that was
-/// assigned, and the quota of ranges.
-type LockParameters<'a> = (Wait, &'a AtomicU64, &'a Arc<Quota>);
+/// The further parameters of [`LockTable::lock`].
+pub(super) struct LockParameters<'a> {
+    pub(super) wait: Wait,
+    /// The last queue position that was assigned.
+    pub(super) last_position: &'a AtomicU64,
+    /// The quota of ranges.
+    pub(super) quota: &'a Arc<Quota>,
+    /// The waiting owners of the table.
+    pub(super) waits: &'a Arc<Waits>,
+}
 
 /// A waiting request.
 pub(super) struct Waiting {
@@ -30,6 +38,8 @@ pub(super) struct Waiting {
     keeps_position: bool,
     /// Whether it stays in the queue and was woken.
     woken: bool,
+    /// Its place among the waiting owners, if it is for a POSIX lock.
+    registered: Option<RegisteredWait>,
 }
 
 fn conflicting_with(held: &[Lock], waiting: &Lock) -> bool {
@@ -43,10 +53,10 @@ impl NodeLocks {
         cx: &Cx<'_>,
         node: &dyn Node,
         lock: Lock,
-        terms: LockParameters<'_>,
+        parameters: LockParameters<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<()> {
-        let result = self.lock_or_park(cx, node, lock, terms, woken);
+        let result = self.lock_or_park(cx, node, lock, parameters, woken);
         match result {
             Err(Errno::PARKED | Errno::WOULD_BLOCK) => {}
             // The new lock conflicts with every lock that the queue position conflicted with.
@@ -61,9 +71,10 @@ impl NodeLocks {
         cx: &Cx<'_>,
         node: &dyn Node,
         lock: Lock,
-        (wait, places, quota): LockParameters<'_>,
+        parameters: LockParameters<'_>,
         woken: &mut Vec<Waker>,
     ) -> Result<()> {
+        let wait = parameters.wait;
         cx.call.check()?;
         let is_barred = conflicting_with(&self.held, &lock)
             || wait != Wait::No
@@ -77,7 +88,7 @@ impl NodeLocks {
             if self.held.len() + 2 > LockTable::MAX_RANGES_PER_NODE {
                 return Err(Errno::ENOLCK);
             }
-            let charge = self.reserve(cx.call.account(), quota)?;
+            let charge = self.reserve(cx.call.account(), parameters.quota)?;
             match self.update_host(cx, node, &lock, Some(lock.kind)) {
                 Ok(()) => {
                     self.apply(&lock, Some(lock.kind), woken);
@@ -100,7 +111,7 @@ impl NodeLocks {
             return Err(Errno::EAGAIN);
         }
         let waker = cx.call.waker().ok_or(Errno::EAGAIN)?;
-        self.park(cx.call, lock, waker.clone(), places);
+        self.park(cx.call, lock, waker.clone(), &parameters)?;
         if let Some(retry) = retry {
             cx.call.wake_within(retry);
         }
@@ -108,10 +119,28 @@ impl NodeLocks {
     }
 
     /// Queues `call` for `lock`, in its previous position if it has one, or else at the end.
-    fn park(&mut self, call: &Call, lock: Lock, waker: Waker, last_position: &AtomicU64) {
+    ///
+    /// Returns `EDEADLK`, and leaves the queue as it is, if the lock would wait for its own owner.
+    fn park(
+        &mut self,
+        call: &Call,
+        lock: Lock,
+        waker: Waker,
+        parameters: &LockParameters<'_>,
+    ) -> Result<()> {
+        let keeps_position = call.is_retried_by_client();
+        let registered = match lock.family {
+            LockFamily::Posix => {
+                let in_the_way = self.held.iter().filter(|held| held.conflicts(&lock));
+                let blockers = in_the_way.map(|held| held.owner.clone()).collect();
+                let waits = parameters.waits;
+                Some(waits.register(&lock.owner, blockers, keeps_position)?)
+            }
+            LockFamily::Flock => None,
+        };
         self.take_waiting(call);
         let position = call.queue_position().unwrap_or_else(|| {
-            let position = last_position.fetch_add(1, Ordering::Relaxed) + 1;
+            let position = parameters.last_position.fetch_add(1, Ordering::Relaxed) + 1;
             call.set_queue_position(position);
             position
         });
@@ -119,11 +148,13 @@ impl NodeLocks {
             position,
             lock,
             waker,
-            keeps_position: call.is_retried_by_client(),
+            keeps_position,
             woken: false,
+            registered,
         };
         let at = self.before(Some(position)).len();
         self.waiting.insert(at, waiting);
+        Ok(())
     }
 
     /// Returns the requests in positions before `position`; all of them if `position` is `None`.
@@ -403,6 +434,22 @@ impl NodeLocks {
         });
         self.held.extend(pieces);
         self.held.extend(new);
+        self.update_waits(range);
+    }
+
+    /// Records which waiting requests the locks of `changed`'s owner are in the way of now.
+    fn update_waits(&self, changed: &Lock) {
+        for one in &self.waiting {
+            let Some(registered) = &one.registered else {
+                continue;
+            };
+            if one.lock.owner == changed.owner || !one.lock.overlaps(changed.start, changed.end) {
+                continue;
+            }
+            let mut own = self.held.iter().filter(|held| held.owner == changed.owner);
+            let is_blocked = own.any(|held| held.conflicts(&one.lock));
+            registered.set_blocked(&changed.owner, is_blocked);
+        }
     }
 }
 

@@ -110,6 +110,20 @@ fn who_waits_is_granted_when_it_can_be() {
 }
 
 #[test]
+fn processes_that_wait_for_each_other_are_told() {
+    let net = Net::new();
+    let file = net.file(b"f", 0o644);
+    assert_eq!(exclusive(&net, lock(&file, 1, 0, 1)), Status::Granted);
+    assert_eq!(exclusive(&net, lock(&file, 2, 1, 1)), Status::Granted);
+    let wait = |process, at| net.park((NLM, 4, 2), &args(lock(&file, process, at, 1), true, true));
+    let waits = wait(1, 1).parked();
+    assert_eq!(status(wait(2, 0).reply()), Status::Deadlock);
+    assert_eq!(unlock(&net, lock(&file, 2, 0, 0)), Status::Granted);
+    assert!(waits.is_woken());
+    assert_eq!(status(net.resume(waits).reply()), Status::Granted);
+}
+
+#[test]
 fn who_waits_too_long_is_told_to_come_again() {
     let net = Net::new();
     let file = net.file(b"f", 0o644);

@@ -35,8 +35,8 @@ impl RequestContext<'_> {
         let cx = self.cx(&fid.attach().caller);
         let done = match kind {
             lock_kind::UNLCK => {
-                let locks = &fid.attach().export.locks;
-                locks.unlock(&cx, fid.node(), LockFamily::Posix, start, end, &owner)
+                let range = LockFamily::Posix.range(start, end);
+                open.lock_owners.unlock(&cx, range, &owner)
             }
             _ => {
                 let wait = flags.contains(LockFlags::BLOCK)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use vfs::lock::{Lock, Owner};
+use vfs::lock::{Lock, LockRange, Owner};
 use vfs::{Call, Cx, Errno, Result};
 
 use super::step::Step;
@@ -44,6 +44,20 @@ impl LockOwners {
             });
         }
         done
+    }
+
+    /// Releases an owner's locks in a range. If the owner then has none of the file, it does not
+    /// belong to this fid any more: new locks that it gets through another fid outlive this one.
+    pub(super) fn unlock(&self, cx: &Cx<'_>, range: LockRange, owner: &Owner) -> Result<()> {
+        let (locks, node) = (&self.step.attach.export.locks, &*self.step.node);
+        let LockRange { family, start, end } = range;
+        locks.unlock(cx, node, family, start, end, owner)?;
+        self.with_owners(|owners| {
+            if !locks.is_locking(node.id(), family, owner) {
+                owners.retain(|one| one != owner);
+            }
+        });
+        Ok(())
     }
 
     /// Returns the owners.

@@ -120,6 +120,10 @@ impl RequestContext<'_, Compound> {
                 Err(Errno::PARKED) => {}
                 // The same owner waits for another lock at the same time.
                 Err(Errno::EINTR) => return Err(Status::Delay.into()),
+                Err(Errno::EDEADLK) => {
+                    state.end_wait(waiter);
+                    return Err(Status::Deadlock.into());
+                }
                 done => return Ok(done?),
             }
             if queue_place.call.take_wake_within().is_some() {

@@ -103,6 +103,43 @@ fn linux_16_a_fid_that_goes_takes_its_waiting_along() {
 }
 
 #[test]
+fn linux_16_processes_that_wait_for_each_other_are_told() {
+    let server = server(Options::default());
+    let (one, other) = (locker(&server), locker(&server));
+    let f = Fid(1);
+    assert_eq!(status(one.ok(&lock(f, WRLCK, 0, (0, 1), 10))), 0);
+    assert_eq!(status(other.ok(&lock(f, WRLCK, 0, (1, 1), 10))), 0);
+    let parked = one.park(&lock(f, WRLCK, BLOCK, (1, 1), 10)).parked();
+    let refused = other.park(&lock(f, WRLCK, BLOCK, (0, 1), 10)).reply();
+    assert_eq!(errno(&refused), Some(Errno::EDEADLK));
+    other.clunk(f);
+    assert!(parked.is_woken());
+    assert_eq!(status(one.resume(parked).reply()), 0);
+}
+
+/// A process closes a file, which unlocks it, and locks it through another fid. A child of it keeps
+/// the first fid in use, and ends later.
+#[test]
+fn linux_16_a_lock_outlives_a_fid_that_its_owner_has_closed() {
+    let server = server(Options::default());
+    let (one, other) = (locker(&server), locker(&server));
+    one.walk(ROOT, Fid(2), "f");
+    let open = T::Lopen {
+        fid: Fid(2),
+        flags: O_RDWR,
+    };
+    one.ok(&open);
+    let all = (0, 0);
+    assert_eq!(status(one.ok(&lock(Fid(1), WRLCK, 0, all, 10))), 0);
+    assert_eq!(status(one.ok(&lock(Fid(1), UNLCK, 0, all, 10))), 0);
+    assert_eq!(status(one.ok(&lock(Fid(2), WRLCK, 0, all, 10))), 0);
+    one.clunk(Fid(1));
+    assert_eq!(status(other.ok(&lock(Fid(1), RDLCK, 0, all, 10))), 1);
+    one.clunk(Fid(2));
+    assert_eq!(status(other.ok(&lock(Fid(1), RDLCK, 0, all, 10))), 0);
+}
+
+#[test]
 fn linux_17_getlock_names_the_holder_and_takes_unlck() {
     let server = server(Options::default());
     let (one, other) = (locker(&server), locker(&server));

@@ -114,6 +114,38 @@ fn rfc8881_20_11_who_waits_for_a_lock_is_told_when_it_is_free() {
 }
 
 #[test]
+fn rfc8881_18_10_owners_that_wait_for_each_other_are_told() {
+    let world = World::new();
+    let [one, other] = [b"one..", b"other"].map(|name| Client41::called(&world, name.as_slice()));
+    let (handle, opened_by_one, _) = opened(&one);
+    let (_, opened_by_other, _) = opened(&other);
+    let lock = |client: &Client41, open, offset| {
+        let lock = wait_for(open, offset);
+        client.send(&[Op::Putfh(&handle), lock])
+    };
+    let locked = lock(&one, opened_by_one, 0).done();
+    let () = locked.ok();
+    let state: StateId = locked.ok();
+    lock(&other, opened_by_other, 10).done();
+    let waits = || lock(&one, opened_by_one, 10).status;
+    assert_eq!(waits(), Status::Denied);
+    for _ in 0..2 {
+        let told = lock(&other, opened_by_other, 0).status;
+        assert_eq!(told, Status::Deadlock);
+    }
+    assert_eq!(waits(), Status::Denied, "it still waits");
+    let unlock = Op::Unlock(Unlock {
+        kind: LockKind::Write,
+        seqid: 0,
+        state,
+        offset: 0,
+        length: 10,
+    });
+    one.send(&[Op::Putfh(&handle), unlock]).done();
+    lock(&other, opened_by_other, 0).done();
+}
+
+#[test]
 fn rfc8881_9_6_who_does_not_come_when_told_loses_its_place() {
     let world = World::new();
     let [holder, first, second] =
