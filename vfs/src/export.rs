@@ -2,6 +2,7 @@
 
 use core::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::fd::BorrowedFd;
 use crate::lock::LockTable;
@@ -172,9 +173,69 @@ pub struct Export {
     pub locks: LockTable,
     /// Whether local clients may receive the open files' descriptors ([`crate::File::backing`]).
     pub fd_passing: bool,
+    local_locks: LocalLocks,
+}
+
+/// The clients of an export that keep their locks to themselves, so that its other clients do not
+/// see them.
+#[derive(Default)]
+struct LocalLocks {
+    clients: AtomicUsize,
+    has_others: AtomicBool,
+    /// Called once, with the export's name, when there is another client.
+    warn: Option<fn(&str)>,
+    warned: AtomicBool,
+}
+
+/// A client of an export that keeps its locks to itself, until this is dropped.
+pub struct LocalLocksClient(Arc<Export>);
+
+impl Drop for LocalLocksClient {
+    fn drop(&mut self) {
+        self.0.local_locks.clients.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Export {
+    /// Notes a client that does not keep its locks to itself, perhaps repeatedly.
+    pub fn note_client(&self) {
+        let local = &self.local_locks;
+        if !local.has_others.load(Ordering::Relaxed) {
+            local.has_others.store(true, Ordering::SeqCst);
+        }
+        self.warn_of_local_locks(1);
+    }
+
+    /// Notes a client that keeps its locks to itself.
+    pub fn note_local_locks(self: &Arc<Self>) -> LocalLocksClient {
+        let local = &self.local_locks;
+        local.clients.fetch_add(1, Ordering::SeqCst);
+        let fewest = match local.has_others.load(Ordering::SeqCst) {
+            true => 1,
+            false => 2,
+        };
+        self.warn_of_local_locks(fewest);
+        LocalLocksClient(self.clone())
+    }
+
+    /// Warns if at least `fewest` clients keep their locks to themselves.
+    fn warn_of_local_locks(&self, fewest: usize) {
+        let local = &self.local_locks;
+        if local.clients.load(Ordering::SeqCst) >= fewest
+            && let Some(warn) = local.warn
+            && !local.warned.swap(true, Ordering::SeqCst)
+        {
+            warn(&self.name);
+        }
+    }
+
+    /// Returns the same export, which calls `warn` with its name when a client uses it beside one
+    /// that keeps its locks to itself.
+    pub fn with_local_locks_warning(mut self, warn: fn(&str)) -> Export {
+        self.local_locks.warn = Some(warn);
+        self
+    }
+
     /// Returns the name of the share that a request noted as `number`
     /// ([`crate::Call::note_export`]), or that of this export; `None` if it has no name.
     pub fn share_name(&self, number: u64) -> Option<String> {
@@ -189,6 +250,7 @@ impl Export {
             fs,
             locks: LockTable::default(),
             fd_passing: false,
+            local_locks: LocalLocks::default(),
         }
     }
 

@@ -46,7 +46,7 @@ pub use attr::{Attr, AttrMask, Device, Kind, Limited, SetAttr, SetTime, StatFs};
 pub use change::{Change, ChangeKinds, ChangeStream, ChangedBy, ChangedName};
 pub use cx::{Call, Caller, Cx, Groups, Patience};
 pub use errno::Errno;
-pub use export::{Capabilities, Export, FileSystem, Handle, Support};
+pub use export::{Capabilities, Export, FileSystem, Handle, LocalLocksClient, Support};
 pub use lease::{BreakCallback, Lease, LeaseKind};
 pub use location::{BadLocation, Location};
 pub use log_limit::LogLimit;

@@ -1,12 +1,12 @@
 //! The client's open files.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use vfs::{Account, Allotment, Errno, File, Kind, Node, OpenFlags, Portion, Quota, Result};
 
 use super::io_modes::IoModeRef;
-use super::lock::MountLocks;
+use super::lock::{MountLocks, UNKNOWN_HANDLE};
 use super::table::{Entries, Incarnation, Table};
 use super::takeover::{FileRecord, OpenNodes, OptionalRecords, Place, Records};
 
@@ -23,11 +23,12 @@ pub(super) struct Open {
     pub(super) nodeid: u64,
 }
 
-/// An open node, and whether locks were requested through this handle.
+/// An open node, and the locks that were requested through this handle.
 pub(super) struct HandleLocks {
     pub(super) node: Arc<dyn Node>,
     pub(super) mount_locks: Arc<MountLocks>,
-    pub(super) requested: AtomicBool,
+    /// The handle's number after the first request.
+    pub(super) requested: AtomicU64,
 }
 
 impl HandleLocks {
@@ -36,7 +37,7 @@ impl HandleLocks {
         HandleLocks {
             node,
             mount_locks,
-            requested: AtomicBool::new(false),
+            requested: AtomicU64::new(UNKNOWN_HANDLE),
         }
     }
 }

@@ -122,6 +122,7 @@ impl RequestContext<'_> {
                 Ordering::Relaxed,
             )
             .map_err(|_| Errno::EIO)?;
+        self.session.note_client(agreed);
         if let Some(records) = &self.session.records {
             records.set_negotiated(agreed.pack());
         }
@@ -155,6 +156,16 @@ impl RequestContext<'_> {
 }
 
 impl Session {
+    /// Returns the flags that a client may have agreed on with another process whose session this
+    /// one continues. Locks are among them whatever the options say: the client has no others.
+    pub(super) fn continues(&self) -> InitFlags {
+        let mut flags = self.grants();
+        if !self.options.without_open {
+            flags |= InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS;
+        }
+        flags
+    }
+
     /// Returns the flags to grant if the client offers them.
     pub(super) fn grants(&self) -> InitFlags {
         let options = &self.options;

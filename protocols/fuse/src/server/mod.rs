@@ -13,7 +13,7 @@
 //!
 //! Lock order: `mount_locks`, held while an incarnation ends, then a shard of a table. A shard is
 //! otherwise held for a look-up only and never together with another lock, as is the list of
-//! restored nodes. The table of handles with locks (`lock.rs`) is held across the lock table's own
+//! restored nodes. The mutex of a node with locks (`lock.rs`) is held across the lock table's own
 //! lock. The locks of records (`takeover`) are the innermost.
 
 mod dir;
@@ -42,7 +42,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
-use vfs::{Call, Caller, Capabilities, Cx, Errno, Export, Groups, Patience, Result};
+use vfs::{
+    Call, Caller, Capabilities, Cx, Errno, Export, Groups, LocalLocksClient, Patience, Result,
+};
 use wire::{
     ClientInfo, Incoming, Malformed, Outgoing, RequestTarget, Role, ServeOutcome, Vocabulary,
 };
@@ -102,6 +104,7 @@ impl Server {
             released: Mutex::default(),
             client: lockers.client,
             mount_locks: Mutex::new(lockers),
+            local_locks: Mutex::default(),
             capabilities: export.fs.capabilities(),
             incarnation: AtomicU64::new(0),
             negotiated: AtomicU64::new(0),
@@ -140,6 +143,8 @@ pub struct Session {
     coherence: Option<Coherence>,
     /// The locks of this incarnation.
     mount_locks: Mutex<Arc<MountLocks>>,
+    /// The client's note at the export, if it handles locks itself.
+    local_locks: Mutex<Option<LocalLocksClient>>,
     /// The records for another process that continues the mount.
     records: OptionalRecords,
     /// The side that sends unanswered requests to that process.
@@ -183,6 +188,16 @@ impl Session {
         }
     }
 
+    /// Notes the client at the export, after INIT. One that cannot change the tree hardly locks.
+    fn note_client(&self, agreed: Negotiated) {
+        let locks = InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS;
+        if agreed.flags.intersects(locks) {
+            self.export.note_client();
+        } else if !self.capabilities.read_only {
+            *self.local_locks.lock() = Some(self.export.note_local_locks());
+        }
+    }
+
     fn mount_locks(&self) -> Arc<MountLocks> {
         self.mount_locks.lock().clone()
     }
@@ -195,6 +210,7 @@ impl Session {
         self.incarnation.store(incarnation, Ordering::Release);
         *lockers = MountLocks::new(&self.export, self.records.clone());
         self.released.lock().clear();
+        *self.local_locks.lock() = None;
         if let Some(records) = &self.records {
             records.clear();
         }

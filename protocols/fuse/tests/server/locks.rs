@@ -169,3 +169,72 @@ fn a_mount_that_ends_releases_its_locks() {
         flush(&witness, theirs, 1);
     }
 }
+
+/// The client sends RELEASE alone when an open file description lock ends.
+#[test]
+fn a_lock_of_an_open_file_ends_with_its_handle_while_others_have_locks() {
+    let net = Net::new();
+    let (file, open) = net.create(ROOT_ID, "a");
+    let keeper = lk(open.fh, 1, lock_kind::RDLCK, (50, 50));
+    set(&net, keeper).expect("free");
+    for owner in 10..15 {
+        let fh = net.open(file.nodeid, 2).fh;
+        set(&net, lk(fh, owner, lock_kind::RDLCK, (100, 100))).expect("shared");
+        set(&net, lk(fh, owner, lock_kind::WRLCK, (200, 200))).expect("free");
+        // The process that closes it has other locks.
+        flush(&net, fh, 1);
+        net.release(fh);
+    }
+    let fh = net.open(file.nodeid, 2).fh;
+    for at in [100, 200] {
+        let args = lk(fh, 20, lock_kind::WRLCK, (at, at));
+        assert_eq!(set(&net, args), Ok(vec![]), "{at}");
+    }
+}
+
+/// A child of the process has the first file open, and closes it after the process has locked the
+/// file through another one.
+#[test]
+fn a_lock_of_a_process_outlives_a_handle_that_it_has_closed() {
+    let net = Net::new();
+    let (file, open) = net.create(ROOT_ID, "a");
+    let (second, third) = (net.open(file.nodeid, 2).fh, net.open(file.nodeid, 2).fh);
+    set(&net, exclusive(open.fh, 1)).expect("free");
+    flush(&net, open.fh, 1);
+    set(&net, exclusive(third, 2)).expect("the first one closed a file");
+    flush(&net, third, 2);
+    set(&net, exclusive(second, 1)).expect("free");
+    flush(&net, open.fh, 9);
+    net.release(open.fh);
+    assert_eq!(set(&net, exclusive(third, 2)), Err(Errno::EAGAIN));
+    // One that has locked through both keeps the lock until it has closed both.
+    set(&net, lk(third, 1, lock_kind::WRLCK, (0, 9))).expect("its own");
+    net.release(third);
+    let fourth = net.open(file.nodeid, 2).fh;
+    assert_eq!(set(&net, exclusive(fourth, 2)), Err(Errno::EAGAIN));
+    net.release(second);
+    assert_eq!(set(&net, exclusive(fourth, 2)), Ok(vec![]));
+}
+
+#[test]
+fn two_processes_that_wait_for_each_other_are_told() {
+    let net = Net::new();
+    let fh = net.create(ROOT_ID, "a").1.fh;
+    let of = |owner, pid, at| LkIn {
+        pid,
+        ..lk(fh, owner, lock_kind::WRLCK, (at, at))
+    };
+    let wait = |args| net.park(ROOT_ID, &R::Setlkw { args });
+    set(&net, of(1, 11, 0)).expect("free");
+    set(&net, of(2, 12, 50)).expect("free");
+    let first = wait(of(1, 11, 50)).parked();
+    assert_eq!(wait(of(2, 12, 0)).reply(), Err(Errno::EDEADLK));
+    flush(&net, fh, 2);
+    assert_eq!(net.resume(first).reply(), Ok(vec![]));
+    flush(&net, fh, 1);
+    // Two owners of one process are open file descriptions, which Linux does not check.
+    set(&net, of(3, 11, 0)).expect("free");
+    set(&net, of(4, 11, 50)).expect("free");
+    let _third = wait(of(3, 11, 50)).parked();
+    let _fourth = wait(of(4, 11, 0)).parked();
+}

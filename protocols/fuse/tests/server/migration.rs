@@ -454,11 +454,11 @@ fn a_server_with_fewer_features_refuses_the_mount() {
     let all = server(Options::default());
     let state = save(&Net::on(&all)).expect("saved");
     let fewer = server(Options {
-        flock: false,
+        readdirplus: false,
         ..Options::default()
     });
     let error = load(&fewer, &state).err().expect("refused").to_string();
-    assert!(error.contains("FLOCK_LOCKS"), "{error}");
+    assert!(error.contains("READDIRPLUS"), "{error}");
     let smaller = server(Options {
         max_write: 1 << 16,
         ..Options::default()
@@ -473,4 +473,49 @@ fn a_tree_in_memory_does_not_migrate() {
     let dir = tempfile::tempdir().expect("a directory");
     let server = serving(dir.path(), Migration::default());
     assert!(server.session().can_migrate());
+}
+
+/// The guest sends its locks to the server for as long as its mount lasts.
+#[test]
+fn a_mount_that_has_agreed_on_locks_keeps_them_at_a_server_without() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let before = serving(dir.path(), Migration::default());
+    let net = Net::on(&before);
+    let (file, open) = net.create(ROOT_ID, "file");
+    net.ok(ROOT_ID, &lock(open.fh, 7, lock_kind::WRLCK));
+    let state = save(&net).expect("saved");
+    let tree = HostDir::open(dir.path(), hostdir::Options::default()).expect("a directory");
+    let without = Options {
+        posix_locks: false,
+        flock: false,
+        ..Options::default()
+    };
+    let without = Server::new(Arc::new(Export::new("", tree)), without);
+    let moved = load(&without, &state).expect("loaded");
+    let other = Net::on(&without);
+    other.lookup(ROOT_ID, "file");
+    let its = other.open(file.nodeid, RDWR).fh;
+    let held = other.err(ROOT_ID, &lock(its, 8, lock_kind::WRLCK));
+    assert_eq!(held, Errno::EAGAIN);
+    moved.ok(ROOT_ID, &lock(open.fh, 7, lock_kind::UNLCK));
+    other.ok(ROOT_ID, &lock(its, 8, lock_kind::WRLCK));
+}
+
+/// An open file description lock ends with its handle, and the destination knows which.
+#[test]
+fn a_lock_that_moved_ends_with_its_handle() {
+    let server = server(Options::default());
+    let net = Net::on(&server);
+    let (file, open) = net.create(ROOT_ID, "file");
+    let second = net.open(file.nodeid, RDWR).fh;
+    let third = net.open(file.nodeid, RDWR).fh;
+    // The other one has no lock any more, and its handle stays.
+    net.ok(ROOT_ID, &lock(open.fh, 6, lock_kind::WRLCK));
+    net.ok(ROOT_ID, &lock(open.fh, 6, lock_kind::UNLCK));
+    net.ok(ROOT_ID, &lock(second, 7, lock_kind::WRLCK));
+    let moved = load(&server, &save(&net).expect("saved")).expect("loaded");
+    let held = moved.err(ROOT_ID, &lock(third, 8, lock_kind::WRLCK));
+    assert_eq!(held, Errno::EAGAIN);
+    moved.release(second);
+    moved.ok(ROOT_ID, &lock(third, 8, lock_kind::WRLCK));
 }

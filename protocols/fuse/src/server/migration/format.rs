@@ -5,7 +5,8 @@
 //! max_write u32 | generations u32 | root's inode number u64 | next handle u64
 //! count u64 | nodes
 //! count u64 | open files: fh u64, nodeid u64, flags u32, bits u8
-//! count u64 | locks: nodeid u64, family u8, kind u8, start u64, end u64, owner u64, pid u32
+//! count u64 | locks: nodeid u64, family u8, kind u8, start u64, end u64, owner u64, pid u32,
+//!                    handle u64, 0 for several
 //! "end\n"
 //! ```
 //! Numbers are little-endian. The state of a session before INIT ends after `negotiated`, which is
@@ -20,6 +21,8 @@
 //! *parent* is the number of an earlier node in this list, from 0 on. A directory on the way to
 //! others that the client has not looked up has the node id 0. *kind* is a `d_type`.
 //!
+//! In version 1, of barge 0.1, locks have no handle.
+//!
 //! A reader trusts nothing: counts are bounded by the tables of the session, memory grows with the
 //! bytes that arrive, and every number is checked where it is used.
 
@@ -29,10 +32,14 @@ use vfs::lock::{LockFamily, LockKind};
 use vfs::{Handle, Kind, OpenFlags};
 use wire::StreamReader;
 
-use super::super::lock::LockRecord;
+use super::super::lock::{LockRecord, UNKNOWN_HANDLE};
 
 const MAGIC: &[u8; 8] = b"barge-fs";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// The version without handles of locks.
+const VERSION_1: u32 = 1;
+
 const END: &[u8; 4] = b"end\n";
 
 const ROOT: u8 = 1;
@@ -144,7 +151,8 @@ impl Writer<'_> {
         self.u64(lock.start)?;
         self.u64(lock.end)?;
         self.u64(lock.owner)?;
-        self.u32(lock.pid)
+        self.u32(lock.pid)?;
+        self.u64(lock.handle)
     }
 
     pub(super) fn end(&mut self) -> io::Result<()> {
@@ -168,48 +176,56 @@ impl Writer<'_> {
 }
 
 /// Reads a state.
-pub(super) struct Reader<'a>(StreamReader<&'a mut dyn Read>);
+pub(super) struct Reader<'a> {
+    stream: StreamReader<&'a mut dyn Read>,
+    version: u32,
+}
 
 impl<'a> Reader<'a> {
     /// Returns a reader of `stream`.
     pub(super) fn new(stream: &'a mut dyn Read) -> Reader<'a> {
-        Reader(StreamReader::new(stream))
+        Reader {
+            stream: StreamReader::new(stream),
+            version: VERSION,
+        }
     }
 
     /// Reads the head, and returns `negotiated`.
     pub(super) fn head(&mut self) -> io::Result<u64> {
-        if &self.0.array::<8>()? != MAGIC {
+        if &self.stream.array::<8>()? != MAGIC {
             return Err(invalid("the state of a virtiofs device of barge"));
         }
-        match self.0.u32()? {
-            VERSION => self.0.u64(),
+        self.version = self.stream.u32()?;
+        match self.version {
+            VERSION_1 | VERSION => self.stream.u64(),
             other => Err(invalid(&format!("version {VERSION}, got {other}"))),
         }
     }
 
     pub(super) fn fixed(&mut self) -> io::Result<Fixed> {
         Ok(Fixed {
-            max_write: self.0.u32()?,
-            generations: self.0.u32()?,
-            root: self.0.u64()?,
-            next_handle: self.0.u64()?,
+            max_write: self.stream.u32()?,
+            generations: self.stream.u32()?,
+            root: self.stream.u64()?,
+            next_handle: self.stream.u64()?,
         })
     }
 
     /// Reads a number of entries. Returns an error if it is more than `most`.
     pub(super) fn count(&mut self, most: usize, entries: &str) -> io::Result<usize> {
-        let count = self.0.u64()?;
+        let count = self.stream.u64()?;
         let fits = usize::try_from(count).ok().filter(|&count| count <= most);
         fits.ok_or_else(|| invalid(&format!("at most {most} {entries}, got {count}")))
     }
 
     pub(super) fn node(&mut self) -> io::Result<NodeState> {
-        let [at, kind] = self.0.array()?;
+        let [at, kind] = self.stream.array()?;
         let kind = Kind::from_d_type(kind).ok_or_else(|| invalid("a type of file"))?;
-        let (nodeid, lookups, generation) = (self.0.u64()?, self.0.u32()?, self.0.u32()?);
+        let (nodeid, lookups, generation) =
+            (self.stream.u64()?, self.stream.u32()?, self.stream.u32()?);
         let at = match at {
             ROOT => Location::Root,
-            CHILD => Location::Child(self.0.u32()?, self.short()?),
+            CHILD => Location::Child(self.stream.u32()?, self.short()?),
             HANDLE => Location::Handle,
             _ => return Err(invalid("a way to find a node")),
         };
@@ -226,8 +242,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn open(&mut self) -> io::Result<OpenState> {
-        let (fh, nodeid, flags) = (self.0.u64()?, self.0.u64()?, self.0.u32()?);
-        let [bits] = self.0.array()?;
+        let (fh, nodeid, flags) = (self.stream.u64()?, self.stream.u64()?, self.stream.u32()?);
+        let [bits] = self.stream.array()?;
         if bits & !(DIRECT | LOCKS) != 0 {
             return Err(invalid("the bits of an open file"));
         }
@@ -241,8 +257,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn lock(&mut self) -> io::Result<LockRecord> {
-        let node = self.0.u64()?;
-        let (family, kind) = match self.0.array()? {
+        let node = self.stream.u64()?;
+        let (family, kind) = match self.stream.array()? {
             [family @ 0..=1, kind @ 0..=1] => (family, kind),
             _ => return Err(invalid("a kind of lock")),
         };
@@ -256,24 +272,28 @@ impl<'a> Reader<'a> {
                 0 => LockKind::Shared,
                 _ => LockKind::Exclusive,
             },
-            start: self.0.u64()?,
-            end: self.0.u64()?,
-            owner: self.0.u64()?,
-            pid: self.0.u32()?,
+            start: self.stream.u64()?,
+            end: self.stream.u64()?,
+            owner: self.stream.u64()?,
+            pid: self.stream.u32()?,
+            handle: match self.version {
+                VERSION_1 => UNKNOWN_HANDLE,
+                _ => self.stream.u64()?,
+            },
         })
     }
 
     pub(super) fn end(&mut self) -> io::Result<()> {
-        match &self.0.array()? {
+        match &self.stream.array()? {
             END => Ok(()),
             _ => Err(invalid("the end of the state")),
         }
     }
 
     fn short(&mut self) -> io::Result<Vec<u8>> {
-        let [len] = self.0.array()?;
+        let [len] = self.stream.array()?;
         let mut bytes = vec![0; len.into()];
-        self.0.stream().read_exact(&mut bytes)?;
+        self.stream.stream().read_exact(&mut bytes)?;
         Ok(bytes)
     }
 }
@@ -337,6 +357,7 @@ mod tests {
         end: u64::MAX,
         owner: 3,
         pid: 2,
+        handle: 4,
     };
 
     fn written() -> Vec<u8> {
@@ -374,7 +395,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let golden: Vec<u8> = [
-            &b"barge-fs\x01\0\0\0\x06\0\0\0\0\0\0\0"[..],
+            &b"barge-fs\x02\0\0\0\x06\0\0\0\0\0\0\0"[..],
             b"\0\0\x10\0\x09\0\0\0\x4d\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0",
             b"\x03\0\0\0\0\0\0\0",
             b"\x01\x04\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0",
@@ -383,11 +404,40 @@ mod tests {
             b"\x01\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x4e\0\0\0\0\0\0\0\x03\0\0\0\x02",
             b"\x01\0\0\0\0\0\0\0\x4e\0\0\0\0\0\0\0\x01\x01",
             b"\0\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x03\0\0\0\0\0\0\0\x02\0\0\0",
+            b"\x04\0\0\0\0\0\0\0",
             b"end\n",
         ]
         .concat();
         assert_eq!(written(), golden);
         read(&golden).expect("whole");
+    }
+
+    #[test]
+    fn a_state_of_version_0_1_is_read() {
+        let mut bytes = written();
+        bytes[8] = 1;
+        // The handle of the only lock, before the end.
+        let handle = bytes.len() - END.len() - 8;
+        bytes.drain(handle..handle + 8);
+        let mut bytes = &bytes[..];
+        let mut reader = Reader::new(&mut bytes);
+        let mut read = || -> io::Result<LockRecord> {
+            reader.head()?;
+            reader.fixed()?;
+            for _ in 0..reader.count(9, "nodes")? {
+                reader.node()?;
+            }
+            reader.count(1, "open files")?;
+            reader.open()?;
+            reader.count(1, "locks")?;
+            let lock = reader.lock()?;
+            reader.end().map(|()| lock)
+        };
+        let expected = LockRecord {
+            handle: UNKNOWN_HANDLE,
+            ..LOCK
+        };
+        assert_eq!(read().expect("whole"), expected);
     }
 
     #[test]
@@ -408,7 +458,7 @@ mod tests {
         refused(b"barge-9p\x01\0\0\0\0\0\0\0\0\0\0\0", &|reader| {
             reader.head().map(drop)
         });
-        refused(b"barge-fs\x02\0\0\0\0\0\0\0\0\0\0\0", &|reader| {
+        refused(b"barge-fs\x03\0\0\0\0\0\0\0\0\0\0\0", &|reader| {
             reader.head().map(drop)
         });
         refused(&5u64.to_le_bytes(), &|reader| {
@@ -432,7 +482,7 @@ mod tests {
             reader.open().map(drop)
         });
         for kinds in [[2, 0], [0, 2]] {
-            let lock = [&[0; 8][..], &kinds, &[0; 28]].concat();
+            let lock = [&[0; 8][..], &kinds, &[0; 36]].concat();
             refused(&lock, &|reader| reader.lock().map(drop));
         }
         refused(b"END\n", &|reader| reader.end());

@@ -39,7 +39,7 @@ use super::Session;
 use super::handles::Open;
 use super::init::Negotiated;
 use super::io_modes::IoMode;
-use super::lock::LockRecord;
+use super::lock::{LockRecord, UNKNOWN_HANDLE};
 use super::nodes::{NodeRef, SavedNode};
 use super::open::Reopened;
 use super::table::Incarnation;
@@ -277,7 +277,7 @@ impl Session {
                     .io_mode
                     .as_ref()
                     .is_some_and(|io_mode| io_mode.mode() == IoMode::Direct),
-                locks: open.locks.requested.load(Ordering::Acquire),
+                locks: open.locks.requested.load(Ordering::Acquire) != UNKNOWN_HANDLE,
             };
             (state, open.clone())
         });
@@ -360,9 +360,11 @@ impl Session {
             if !seen.insert(state.nodeid) {
                 continue;
             }
-            let client = open.locks.mount_locks.client;
-            for lock in self.export.locks.held_by(open.node().id(), client) {
-                locks.push(LockRecord::of(state.nodeid, &lock));
+            let (mount_locks, node) = (&open.locks.mount_locks, open.node().id());
+            let client = mount_locks.client;
+            for lock in self.export.locks.held_by(node, client) {
+                let handle = mount_locks.handle_of(node, &lock);
+                locks.push(LockRecord::of(state.nodeid, &lock, handle));
                 released.push((open.locks.node.clone(), lock));
             }
             let ours = |owner: &Owner| owner.client == client;
@@ -551,6 +553,7 @@ impl Load<'_> {
         negotiated
             .compare_exchange(incarnation, packed, Ordering::AcqRel, Ordering::Relaxed)
             .map_err(|_| io::Error::other("the session was reset meanwhile"))?;
+        self.session.note_client(agreed);
         if let Some(records) = &self.session.records {
             let root = self.session.export.fs.root(self.cx);
             records.set_root(&*root.map_err(failed("the root"))?, self.cx);
@@ -561,13 +564,13 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// Checks that this session grants all that the client was granted.
+    /// Checks that this session can continue with all that the client was granted.
     fn check_features(&self, agreed: Negotiated, max_write: u32) -> io::Result<()> {
         if !(OLDEST_MINOR..=MINOR).contains(&agreed.minor()) {
             return Err(invalid("a supported version of FUSE"));
         }
         let options = &self.session.options;
-        let fewer = agreed.flags - self.session.grants();
+        let fewer = agreed.flags - self.session.continues();
         if !fewer.is_empty() {
             let why = format!("the guest uses features that this server lacks: {fewer:?}");
             return Err(io::Error::other(why));
@@ -742,7 +745,7 @@ impl Load<'_> {
         let session = self.session;
         let open = session.reopen(self.cx, self.incarnation, agreed, node.clone(), &reopened)?;
         if state.locks {
-            open.locks.record_request();
+            open.locks.record_request(state.fh);
         }
         Ok(open)
     }
@@ -755,15 +758,19 @@ impl Load<'_> {
         };
         let opens = self.session.saved_opens(self.incarnation);
         let locked = opens.iter().filter(|(open, _)| open.locks);
-        let locked: HashMap<u64, &Arc<Open>> =
-            locked.map(|(state, open)| (state.nodeid, open)).collect();
+        let mut by_node: HashMap<u64, (Vec<u64>, &Arc<Open>)> = HashMap::new();
+        for (state, open) in locked {
+            let of_node = by_node.entry(state.nodeid);
+            of_node.or_insert((Vec::new(), open)).0.push(state.fh);
+        }
         for _ in 0..reader.count(MAX_LOCKS, "locks")? {
             let state = reader.lock()?;
             // Locks end with the open files through which they were requested.
-            let Some(open) = locked.get(&state.node) else {
+            let Some((handles, open)) = by_node.get(&state.node) else {
                 lost.push(state.node);
                 continue;
             };
+            let state = state.of_handles(handles);
             if let Err(errno) = open.locks.mount_locks.restore(&cx, open, &state) {
                 tracing::debug!(client = self.session.client, ?state, ?errno, "not locked");
                 lost.push(state.node);

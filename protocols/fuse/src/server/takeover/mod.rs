@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | nodes: id, look-ups, generation, handle | at each look-up | on first use, by handle |
 //! | open files: number, node, flags, I/O mode | when opened and closed | at once |
-//! | locks: file, owner, range, kind | when granted and released | at once |
+//! | locks: file, handle, owner, range, kind | when granted and released | at once |
 //! | the journal: requests in progress, replies | before and after each | for a resent request |
 //!
 //! Reads, writes at an offset and all other requests that give the same result again have no
@@ -48,7 +48,10 @@ pub use self::restore::{Resender, TakenOver};
 pub(super) use self::slab::Place;
 
 /// Identifies memory with records, and their format: one that differs is not taken over.
-const FORMAT: u64 = u64::from_le_bytes(*b"barge\0\0\x01");
+const FORMAT: u64 = u64::from_le_bytes(*b"barge\0\0\x02");
+
+/// The format of version 0.1, whose locks have no handles.
+const FORMAT_1: u64 = u64::from_le_bytes(*b"barge\0\0\x01");
 
 /// The words of the header.
 const FORMAT_AT: usize = 0;
@@ -82,7 +85,7 @@ const FILES: Region = Region {
 };
 const FILE_WORDS: usize = 6;
 
-/// Locks: node; family and kind; owner; first and last byte; process.
+/// Locks: node; handle, family and kind; owner; first and last byte; process.
 const LOCKS: Region = Region {
     used: LOCKS_USED_AT,
     first: FILES.end(),
@@ -125,6 +128,7 @@ impl Records {
         }
         match memory[FORMAT_AT].load(Ordering::Acquire) {
             FORMAT => {}
+            FORMAT_1 => memory[FORMAT_AT].store(FORMAT, Ordering::Release),
             0 => {
                 for (word, bytes) in memory[SECRET_AT..].iter().zip(secret.as_chunks().0) {
                     word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);

@@ -142,7 +142,7 @@ impl Session {
     /// Returns the result of INIT in the records, if they permit that the mount is continued.
     fn agreed_to_continue(&self, records: &Records) -> Option<Negotiated> {
         let agreed = Negotiated::unpack(records.negotiated())?;
-        let is_granted = (agreed.flags - self.grants()).is_empty();
+        let is_granted = (agreed.flags - self.continues()).is_empty();
         let resends = match self.resender {
             Resender::Client => agreed.has(InitFlags::HAS_RESEND),
             Resender::Transport => true,
@@ -179,6 +179,7 @@ impl Session {
         let attr = root.attr(&cx, AttrMask::BASIC)?;
         self.nodes.set_root(FIRST, root, attr.device)?;
         self.negotiated.store(agreed.pack(), Ordering::Release);
+        self.note_client(agreed);
         self.restore_nodes(records)?;
         let adopted = self.adopt(kept);
         for (node, _) in &adopted {
@@ -302,13 +303,18 @@ impl Session {
             if let Some(lock) = lock
                 && let Some(handles) = files.get(&lock.node)
             {
-                let opens = handles.iter().map(|&fh| self.handles.get(FIRST, fh));
-                let opens: Vec<Arc<Open>> = opens.filter_map(Result::ok).collect();
+                let opens = handles.iter().map(|&fh| (fh, self.handles.get(FIRST, fh)));
+                let opens = opens.filter_map(|(fh, open)| Some((fh, open.ok()?)));
+                let opens: Vec<(u64, Arc<Open>)> = opens.collect();
                 // The locks end with the last of the files.
-                opens.iter().for_each(|open| open.locks.record_request());
+                for (fh, open) in &opens {
+                    open.locks.record_request(*fh);
+                }
+                let lock = lock.of_handles(handles);
                 let locks = self.mount_locks();
                 let cx = Cx::new(&Caller::ROOT, &call);
-                let restored = |open: &Arc<Open>| locks.restore(&cx, open, &lock).is_ok();
+                let restored =
+                    |(_, open): &(u64, Arc<Open>)| locks.restore(&cx, open, &lock).is_ok();
                 match opens.first().is_some_and(restored) {
                     true => taken.locks += 1,
                     false => {

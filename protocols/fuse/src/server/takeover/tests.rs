@@ -63,9 +63,13 @@ impl Host {
 
     /// Returns a session of a process of its own, which has no locks of others.
     fn session(&self) -> Session {
+        self.session_with(Options::default())
+    }
+
+    fn session_with(&self, options: Options) -> Session {
         let records = Records::new(Box::new(self.memory()), [7; 32]).expect("records");
         let export = Arc::new(Export::new("", self.fs.clone()));
-        let server = Server::new(export, Options::default());
+        let server = Server::new(export, options);
         server.session().with_records(records, self.resender)
     }
 
@@ -258,7 +262,11 @@ fn open(session: &Session, name: &[u8], flags: u32) -> u64 {
 
 /// Returns the arguments of a lock of this kind.
 fn lock(fh: u64, kind: u32, start: u64, end: u64) -> Vec<u8> {
-    let mut args = [fh, 7, start, end].map(u64::to_le_bytes).concat();
+    lock_of(7, fh, kind, start, end)
+}
+
+fn lock_of(owner: u64, fh: u64, kind: u32, start: u64, end: u64) -> Vec<u8> {
+    let mut args = [fh, owner, start, end].map(u64::to_le_bytes).concat();
     args.extend(words(&[kind, 1, 0, 0], b""));
     args
 }
@@ -405,6 +413,85 @@ fn nodes_files_and_locks_are_taken_over() {
     assert_eq!(count(), 3);
     forget(1);
     assert_eq!(count(), 2);
+}
+
+/// Those of open file descriptions, for which the client sends nothing else.
+#[test]
+fn locks_that_were_taken_over_end_with_their_handles() {
+    let host = Host::new();
+    fs::write(host.dir.path().join("a"), "").expect("written");
+    let session = host.first();
+    let a = look_up(&session, b"a");
+    let [first, second, third] = [0; 3].map(|_| open(&session, b"a", 2));
+    let set = |session: &Session, args: Vec<u8>| ask(session, 32, 200, a, &args).0;
+    assert_eq!(set(&session, lock_of(1, first, 1, 0, 4)), 0);
+    assert_eq!(set(&session, lock_of(2, second, 1, 10, 14)), 0);
+    // One that has locks through two handles is a process.
+    assert_eq!(set(&session, lock_of(3, second, 1, 20, 24)), 0);
+    assert_eq!(set(&session, lock_of(3, first, 1, 22, 29)), 0);
+    std::mem::forget(session);
+    let (next, taken) = host.next();
+    assert_eq!((taken.locks, taken.files), (4, 3));
+    let refused = i32::from(Errno::EAGAIN.raw());
+    let release = [&second.to_le_bytes()[..], &[0; 16]].concat();
+    assert_eq!(set(&next, lock_of(9, third, 1, 10, 10)), refused);
+    assert_eq!(ask(&next, 18, 202, a, &release).0, 0);
+    assert_eq!(set(&next, lock_of(9, third, 1, 10, 10)), 0);
+    for at in [0, 20, 29] {
+        assert_eq!(set(&next, lock_of(9, third, 1, at, at)), refused, "{at}");
+    }
+}
+
+/// The locks of such records end with the last handle.
+#[test]
+fn records_of_version_0_1_are_taken_over() {
+    let host = Host::new();
+    fs::write(host.dir.path().join("a"), "").expect("written");
+    let session = host.first();
+    let a = look_up(&session, b"a");
+    let [first, second] = [0; 2].map(|_| open(&session, b"a", 2));
+    let set = |session: &Session, args: Vec<u8>| ask(session, 32, 200, a, &args).0;
+    assert_eq!(set(&session, lock(first, 1, 0, 9)), 0);
+    std::mem::forget(session);
+    let memory = host.memory();
+    memory[FORMAT_AT].store(FORMAT_1, Ordering::Relaxed);
+    // The word after the node's number.
+    let bits = &memory[LOCKS.first + 1];
+    assert_eq!(bits.fetch_and(3, Ordering::Relaxed), first << 2 | 2);
+    let (next, taken) = host.next();
+    assert_eq!((taken.locks, taken.files), (1, 2));
+    assert_eq!(memory[FORMAT_AT].load(Ordering::Relaxed), FORMAT);
+    let release = |fh: u64| {
+        let args = [&fh.to_le_bytes()[..], &[0; 16]].concat();
+        assert_eq!(ask(&next, 18, 202, a, &args).0, 0);
+    };
+    release(first);
+    let refused = i32::from(Errno::EAGAIN.raw());
+    assert_eq!(set(&next, lock_of(9, second, 1, 0, 0)), refused);
+}
+
+#[test]
+fn a_mount_that_has_agreed_on_locks_is_taken_over_without() {
+    let host = Host::of_transport();
+    fs::write(host.dir.path().join("a"), "").expect("written");
+    let session = host.first();
+    let (a, fh) = (look_up(&session, b"a"), open(&session, b"a", 2));
+    assert_eq!(ask(&session, 32, 200, a, &lock(fh, 1, 0, 9)).0, 0);
+    std::mem::forget(session);
+    let without = host.session_with(Options {
+        posix_locks: false,
+        flock: false,
+        ..Options::default()
+    });
+    let taken = without.take_over(&[]).expect("no error");
+    assert_eq!(taken.expect("it is permitted").locks, 1);
+    let refused = i32::from(Errno::EAGAIN.raw());
+    assert_eq!(
+        ask(&without, 32, 200, a, &lock_of(9, fh, 1, 0, 0)).0,
+        refused
+    );
+    assert_eq!(ask(&without, 32, 200, a, &lock(fh, 2, 0, 9)).0, 0);
+    assert_eq!(ask(&without, 32, 200, a, &lock_of(9, fh, 1, 0, 0)).0, 0);
 }
 
 #[test]
