@@ -10,7 +10,7 @@ use vfs::Export;
 
 use super::args::access::ClientList;
 use super::host::Host;
-use super::opener::{ExportRequirements, OpenedShare, Opener};
+use super::opener::{ExportRequirements, OpenedShare, Opener, warn_of_local_locks};
 use super::share::{Share, Sources};
 use crate::call_log::CallLogFile;
 use crate::read_trace::TraceFile;
@@ -140,6 +140,7 @@ pub(super) fn open(
             let bundle = Bundle::new(several, sources::now()).map_err(Failure::usage)?;
             let hands_over = several.iter().all(|export| export.fd_passing);
             let whole = Export::new("", bundle.clone()).with_fd_passing(hands_over);
+            let whole = whole.with_local_locks_warning(warn_of_local_locks);
             (Arc::new(whole), Some(bundle))
         }
     };

@@ -202,8 +202,9 @@ impl Opener {
             ..stack
         };
         let fs = stack.wrap(opened)?;
+        let export = Export::new(name, fs).with_fd_passing(share.fd_passing);
         Ok(OpenedShare {
-            export: Arc::new(Export::new(name, fs).with_fd_passing(share.fd_passing)),
+            export: Arc::new(export.with_local_locks_warning(warn_of_local_locks)),
             gate,
             limiter,
             unlayered,
@@ -329,4 +330,13 @@ pub(super) fn terms(share: &Share, clients: Option<&Arc<Clients>>) -> AccessPoli
         clients: clients.cloned(),
         ..terms
     }
+}
+
+/// Warns that clients of a share do not see each other's locks.
+pub(super) fn warn_of_local_locks(share: &str) {
+    tracing::warn!(
+        share,
+        "locks of virtiofs guests stay in each guest, and the share has another client: with \
+         --virtiofs-locks=shared they are shared"
+    );
 }

@@ -60,6 +60,7 @@ fn serve(place: &Place) -> (ServerProcess, String) {
     let mut command = Command::new(BARGE);
     command.arg("serve").arg(place.source());
     command.arg("--virtiofs").arg(path("socket"));
+    command.arg("--virtiofs-locks=shared");
     command.args(["--control", &control(place)]);
     let log = File::create(path("log")).expect("a file");
     let served = ServerProcess::run({

@@ -26,6 +26,7 @@ mod images;
 mod json;
 mod layers;
 mod lazy;
+mod lock_jobs;
 mod locks;
 mod mount;
 mod newcomer;

@@ -209,6 +209,99 @@ fn a_guest_gets_privileges_and_acls_by_default() {
     }
 }
 
+const LOCKS: InitFlags = InitFlags::POSIX_LOCKS.union(InitFlags::FLOCK_LOCKS);
+
+/// For `barge serve` and `barge virtiofsd`: a guest's process that waits for a lock of the server
+/// could not be killed.
+#[test]
+fn a_guest_keeps_its_locks_by_default() {
+    let dir = place();
+    let at = |name: &str| text(dir.path().join(name));
+    let (socket, share) = (at("socket"), at("share"));
+    let agreed = |words: &[&str]| {
+        let _ = std::fs::remove_file(&socket);
+        let mut command = Command::new(BARGE);
+        command.args(words);
+        let _served = ServerProcess::run(command);
+        Guest::negotiate(Path::new(&socket), LOCKS).agreed & LOCKS
+    };
+    let serve = ["serve", "--virtiofs", &socket, &share];
+    for (options, expected) in [
+        (&[][..], InitFlags::empty()),
+        (&["--virtiofs-locks=guest"], InitFlags::empty()),
+        (&["--virtiofs-locks=shared"], LOCKS),
+    ] {
+        assert_eq!(agreed(&[&serve, options].concat()), expected, "{options:?}");
+    }
+    let virtiofsd = [
+        "virtiofsd",
+        "--log-level=warn",
+        "--socket-path",
+        &socket,
+        "--shared-dir",
+        &share,
+    ];
+    for (options, expected) in [
+        (&[][..], InitFlags::empty()),
+        (&["-o", "no_posix_lock,no_flock"], InitFlags::empty()),
+        (&["-o", "posix_lock"], InitFlags::POSIX_LOCKS),
+        (&["-o", "flock,posix_lock"], LOCKS),
+    ] {
+        let words = [&virtiofsd, options].concat();
+        assert_eq!(agreed(&words), expected, "{options:?}");
+    }
+}
+
+/// One line, however many clients there are, and none without need.
+#[test]
+fn a_second_client_of_a_share_whose_locks_stay_in_guests_is_logged() {
+    const LINE: &str = "locks of virtiofs guests stay in each guest";
+    let dir = place();
+    let at = |name: &str| text(dir.path().join(name));
+    let logged = |options: &[&str], clients: &dyn Fn()| {
+        let log = std::fs::File::create(at("log")).expect("a file");
+        let mut command = Command::new(BARGE);
+        command.args(["serve", "--virtiofs", &at("one"), "--virtiofs", &at("two")]);
+        command.args(["--9p", &format!("unix:{}", at("9p"))]);
+        command.args(["--nfs", &format!("unix:{}", at("nfs"))]);
+        command.args(options).arg(at("share")).stderr(log);
+        let served = ServerProcess::run(command);
+        clients();
+        assert!(served.stop().success());
+        let log = std::fs::read_to_string(at("log")).expect("a log");
+        log.matches(LINE).count()
+    };
+    let guest = |name: &str| Guest::negotiate(Path::new(&at(name)), LOCKS);
+    let list = |url: String| stdout_of(&barge(&["ls", &url]));
+    let ninep = || list(format!("9p+unix:{}", at("9p")));
+    let nfs = |version: &str| list(format!("nfs+unix:{}?vers={version}", at("nfs")));
+    let one_after_the_other = || {
+        drop(guest("one"));
+        drop(guest("one"));
+        drop(guest("two"));
+    };
+    assert_eq!(logged(&[], &one_after_the_other), 0);
+    for number in 0..4 {
+        let second = || {
+            let _first = guest("one");
+            match number {
+                0 => drop(guest("two")),
+                1 => drop(ninep()),
+                2 => drop(nfs("3")),
+                _ => drop(nfs("4.2")),
+            }
+            ninep();
+        };
+        assert_eq!(logged(&[], &second), 1, "{number}");
+        assert_eq!(logged(&["--virtiofs-locks=shared"], &second), 0, "{number}");
+    }
+    let guest_is_second = || {
+        ninep();
+        let _second = guest("one");
+    };
+    assert_eq!(logged(&[], &guest_is_second), 1);
+}
+
 /// A client with features that barge's own client lacks.
 struct Guest {
     driver: Driver,

@@ -57,7 +57,9 @@ impl Dir {
         match position {
             Position::Directory(at) => Dir::entry(&self.current, now.tree.dirs[at].number),
             Position::Member(at) => {
-                let node = now.tree.members[at].fs.root(cx)?;
+                let member = &now.tree.members[at];
+                let node = member.fs.root(cx)?;
+                member.export.note_client();
                 let attr = node.attr(cx, AttrMask::STAT)?;
                 Ok(Entry { node, attr })
             }

@@ -3,6 +3,7 @@
 
 HOST_LOCKS=no leaves out the host, for servers which keep locks to themselves. A locked-out process polls, so mount with locktimeout=1."""
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -63,6 +64,38 @@ time.sleep(0.5)
 check("the waiter waits", os.waitpid(pid, os.WNOHANG), (0, 0))
 check("letting it go", lock(fd, FREE, 0, 0), "got")
 check("the waiter got it", os.waitpid(pid, 0)[1], 0)
+
+# Two processes that wait for each other: one of them is told, and lets go.
+check("a lock for a deadlock", lock(fd, WRITE, 0, 1), "got")
+read, write = os.pipe()
+pid = os.fork()
+if pid == 0:
+    own = os.open("file", os.O_RDWR)
+    os.write(write, lock(own, WRITE, 50, 1).encode())
+    result = lock(own, WRITE, 0, 1, fcntl.F_SETLKW)
+    lock(own, FREE, 0, 0)
+    os.write(write, result.encode())
+    os._exit(0)
+check("one for the other", os.read(read, 100), b"got")
+mine = lock(fd, WRITE, 50, 1, fcntl.F_SETLKW)
+lock(fd, FREE, 0, 0)
+theirs = os.read(read, 100).decode()
+os.waitpid(pid, 0)
+os.close(read)
+os.close(write)
+check("one of both is told", sorted([mine, theirs]), sorted([errno.errorcode[errno.EDEADLK], "got"]))
+
+if os.environ.get("HOST_LOCKS", "yes") != "yes":
+    # The kernel here has the locks, so a signal ends a wait.
+    check("a flock to wait for", flock(fd, fcntl.LOCK_EX), "got")
+    pid = os.fork()
+    if pid == 0:
+        fcntl.flock(os.open("file", os.O_RDWR), fcntl.LOCK_EX)
+        os._exit(0)
+    time.sleep(0.5)
+    os.kill(pid, 9)
+    check("the waiter is killed", os.waitpid(pid, 0)[1], 9)
+    check("no more flock", flock(fd, fcntl.LOCK_UN), "got")
 
 # A process that dies leaves no lock.
 pid = os.fork()

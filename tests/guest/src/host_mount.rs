@@ -68,7 +68,7 @@ pub const ALL: [HostMount; 9] = [
     },
     HostMount {
         name: "virtiofs",
-        serve: "{barge} serve {share} --virtiofs {socket}",
+        serve: "{barge} serve {share} --virtiofs {socket} --virtiofs-locks shared",
         source: "virtiofs:{socket}",
         network: false,
         protocol: "virtiofs",

@@ -57,7 +57,8 @@ impl Program {
     /// Returns the shell words that start it.
     fn command(&self) -> String {
         match self {
-            Program::Barge(path) => format!("{path} virtiofsd"),
+            // Locks on the host tell whether they have moved.
+            Program::Barge(path) => format!("{path} virtiofsd -o posix_lock,flock"),
             Program::Virtiofsd(command) => command.clone(),
         }
     }

@@ -153,10 +153,16 @@ impl MountConfig {
         let access = machine.access();
         // For attributes in trusted.*, which upper directories of overlayfs need.
         const TRUSTED: &str = "--modcaps +sys_admin";
+        // With other guests, other protocols and the host.
+        const SHARED_LOCKS: &str = "--virtiofs-locks shared";
         let own = match self.served_protocol() {
             NineP | BargeConnect | BargeMount(_) | NinepVirtio => TRUSTED.into(),
-            Virtiofs { queues: 1 } => format!("--virtiofs-cache {}", self.cache),
-            Virtiofs { .. } => format!("--virtiofs-cache {} {TRUSTED}", self.cache),
+            Virtiofs { queues } => {
+                let cache = format!("--virtiofs-cache {}", self.cache);
+                let shared = if self.keeps_locks() { "" } else { SHARED_LOCKS };
+                let trusted = if *queues > 1 { TRUSTED } else { "" };
+                [&cache, shared, trusted].join(" ").trim_end().to_owned()
+            }
             Virtiofsd => return "--xattr --posix-acl".into(),
             Nfs {
                 version: "4.1",
@@ -172,6 +178,13 @@ impl MountConfig {
             ),
         };
         own + access
+    }
+
+    /// Returns whether locks stay in the guest, as virtiofs does by default: one configuration has
+    /// the default, and the others share the locks.
+    fn keeps_locks(&self) -> bool {
+        let is_default = matches!(self.protocol, Virtiofs { queues: 1 }) && self.cache == "auto";
+        is_default || matches!(self.protocol, Virtiofsd)
     }
 
     /// Returns environment variables for scripts.
@@ -190,6 +203,9 @@ impl MountConfig {
             BargeMount(NineP) => &[NO_ACLS, NO_HOLES, NO_UPPER],
             BargeMount(_) => &[NO_ACLS, NO_UPPER, ("ATTRIBUTE", "user.colour")],
             // Attributes in trusted.* take CAP_SYS_ADMIN on the host.
+            Virtiofs { queues: 1 } | Virtiofsd if self.keeps_locks() => {
+                &[("ATTRIBUTE", "user.colour"), NO_UPPER, ("HOST_LOCKS", "no")]
+            }
             Virtiofs { queues: 1 } | Virtiofsd => &[("ATTRIBUTE", "user.colour"), NO_UPPER],
             Virtiofs { .. } => &[],
             Nfs { version: "4.2", .. } => &[

@@ -25,7 +25,7 @@ use self::control::ControlArgs;
 use self::device::{Affinity, Drive, NinePDevice, VirtiofsDevice};
 use self::nfs_state::StateArgs;
 use self::share::ShareArgs;
-use self::virtiofs::{Cache, MigrationMode, MigrationOnError, Negotiate};
+use self::virtiofs::{Cache, Locks, MigrationMode, MigrationOnError, Negotiate};
 #[cfg(feature = "gss")]
 use super::gss::SecArgs;
 use super::nfs_tls::TlsArgs;
@@ -279,6 +279,13 @@ pub(crate) struct VirtiofsArgs {
         alias = "no-announce-submounts"
     )]
     pub(in crate::serve) no_announce_submounts: bool,
+    /// Where locks of virtiofs guests apply
+    ///
+    /// With shared, a process that waits for a lock cannot be killed or interrupted until it has
+    /// the lock: the guest's kernel cannot cancel the request. Linux has no means for that in
+    /// virtiofs.
+    #[arg(long = "virtiofs-locks", value_name = "WHERE", default_value = "guest")]
+    pub(in crate::serve) locks: Locks,
 }
 
 #[derive(Args)]

@@ -3,6 +3,15 @@
 use clap::ValueEnum;
 use fuse::numbers::InitFlags;
 
+/// The place of a guest's locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Locks {
+    /// Among the processes of each guest, as with virtiofsd
+    Guest,
+    /// Also among guests, other protocols and programs on the host
+    Shared,
+}
+
 /// The caching policy of a guest, with virtiofsd's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cache {

@@ -14,7 +14,7 @@ use wire::SavedState;
 use crate::Failure;
 use crate::serve::args::VirtiofsArgs;
 use crate::serve::args::device::{SocketArg, VirtiofsDevice};
-use crate::serve::args::virtiofs::POSIX_ACL;
+use crate::serve::args::virtiofs::{Locks, POSIX_ACL};
 use crate::serve::endpoint::{BindContext, Endpoint, EndpointEntry};
 use crate::serve::exports::Catalog;
 use crate::serve::vhost::{self, DeviceKind, DeviceSession, DeviceSocket, VhostOptions};
@@ -42,6 +42,8 @@ impl Virtiofs {
             posix_acl: args.posix_acl.is_offered(),
             required: args.posix_acl.required(POSIX_ACL),
             announce_submounts: !args.no_announce_submounts,
+            posix_locks: args.locks == Locks::Shared,
+            flock: args.locks == Locks::Shared,
             migration: Migration {
                 mode: args.migration_mode.into(),
                 on_error: args.migration_on_error.into(),

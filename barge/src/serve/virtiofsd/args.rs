@@ -14,7 +14,8 @@ use crate::serve::modcaps::Modcaps;
 #[command(
     args_override_self = true,
     arg_required_else_help = true,
-    after_help = "Locks are visible to other guests and to the host, unless -o no_posix_lock,no_flock is given.\n\
+    after_help = "Locks apply among the processes of the guest, unless -o posix_lock,flock shares them with other\n\
+                  guests and the host. A process of the guest that waits for a shared lock cannot be killed.\n\
                   The program ends when the monitor disconnects. A link named virtiofsd to barge runs this command."
 )]
 #[allow(
@@ -170,7 +171,7 @@ pub(crate) struct VirtiofsdArgs {
     /// Always done: paths are confirmed when the guest is stopped
     #[arg(long = "migration-confirm-paths")]
     _migration_confirm_paths: bool,
-    /// Options of the older virtiofsd: source=DIR, cache=none, xattr, no_posix_lock
+    /// Options of the older virtiofsd: source=DIR, cache=none, xattr, posix_lock
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub(super) compat: Vec<String>,
     /// Log at level debug, as --log-level=debug
@@ -183,9 +184,9 @@ pub(crate) struct VirtiofsdArgs {
     #[arg(long, hide = true, value_name = "N")]
     pub(super) confined_fd: Option<i32>,
     #[arg(skip)]
-    pub(super) no_posix_lock: bool,
+    pub(super) posix_lock: bool,
     #[arg(skip)]
-    pub(super) no_flock: bool,
+    pub(super) flock: bool,
 }
 
 impl VirtiofsdArgs {

@@ -36,8 +36,8 @@ impl VirtiofsdArgs {
                 "killpriv_v2" => self.no_killpriv_v2 = !yes,
                 "posix_acl" => self.posix_acl = negotiate(yes),
                 "security_label" => self.security_label = negotiate(yes),
-                "posix_lock" => self.no_posix_lock = !yes,
-                "flock" => self.no_flock = !yes,
+                "posix_lock" => self.posix_lock = yes,
+                "flock" => self.flock = yes,
                 _ => return bad("an option of virtiofsd"),
             }
             return Ok(());
@@ -91,13 +91,13 @@ mod tests {
     #[test]
     fn options_stand_for_those_of_today() {
         let args = parsed(
-            "source=/srv,cache=always,xattr,sandbox=chroot,no_posix_lock,no_flock,announce_submounts,\
+            "source=/srv,cache=always,xattr,sandbox=chroot,posix_lock,no_flock,announce_submounts,\
              loglevel=err,modcaps=+sys_admin,no_readdirplus,writeback,no_killpriv_v2,posix_acl",
         )
         .expect("options");
         assert_eq!(args.shared_dir.as_deref(), Some(Path::new("/srv")));
         assert!(args.cache == Cache::Always && args.sandbox == Some(Sandbox::Chroot));
-        assert!(args.xattr && args.no_posix_lock && args.no_flock && args.no_readdirplus);
+        assert!(args.xattr && args.posix_lock && !args.flock && args.no_readdirplus);
         assert!(args.writeback && args.no_killpriv_v2 && !args.no_announce_submounts);
         assert!(args.log_level == Level::Error && args.posix_acl == Negotiate::Always);
         assert_eq!(Ok(args.modcaps), "+sys_admin".parse());

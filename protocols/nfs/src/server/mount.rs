@@ -102,6 +102,7 @@ impl<'a> RequestContext<'a> {
         let mut names = reversed(path);
         names.pop_if(|name| **name == *export.name.as_bytes());
         let root = export.fs.root(&cx)?;
+        export.note_client();
         // The directories between the root and the current one.
         let mut way: Vec<Arc<dyn Node>> = Vec::new();
         let mut links = 0;

@@ -65,6 +65,7 @@ impl RequestContext<'_> {
         let (export, path) = exports.resolve(aname).ok_or(Errno::ENOENT)?;
         let cx = self.cx(&caller);
         let top = export.fs.root(&cx)?;
+        export.note_client();
         let node = descend(&cx, top.clone(), path)?;
         let attr = node.attr(&cx, AttrMask::BASIC | AttrMask::TIMES)?;
         let below = node.id() != top.id();

@@ -399,7 +399,7 @@ pub(super) const SCRIPTS: &[Script] = &[
         name: "bundle",
         file: "bundle.py",
         setup: Setup::Bundle,
-        mounts: &["virtiofs", "virtiofs-4q"],
+        mounts: &["virtiofs-4q"],
         ..DEFAULT
     },
     Script {

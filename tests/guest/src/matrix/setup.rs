@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(
             scene.server_commands,
             [
-                "barge serve {share} --virtiofs {socket} --9p tcp:{listen}:{port2} --virtiofs-cache never"
+                "barge serve {share} --virtiofs {socket} --9p tcp:{listen}:{port2} --virtiofs-cache never --virtiofs-locks shared"
             ]
         );
         assert!(scene.guests[0].qemu[1].ends_with("path={socket}"));

@@ -20,7 +20,9 @@ impl RequestContext<'_, Compound> {
     }
 
     pub(super) fn putrootfh(&mut self) -> OpResult {
-        let root = self.server.export.fs.root(&self.cx())?;
+        let export = &self.server.export;
+        let root = export.fs.root(&self.cx())?;
+        export.note_client();
         self.set_current_in(root, false);
         Ok(())
     }

@@ -243,6 +243,7 @@ impl Resume<'_> {
                 let top = top.map_err(failed(format_args!("the root of /{name}")))?;
                 let handle = top.handle(&self.cx);
                 let handle = handle.map_err(failed(format_args!("the handle of /{name}")))?;
+                export.note_client();
                 let key = (Arc::as_ptr(&export).addr(), handle);
                 self.nodes.insert(key, Some(top.clone()));
                 self.exports.push(KnownExport {
