@@ -82,6 +82,19 @@ impl<L: Layer> FileSystem for LayeredFs<L> {
         Ok(wrap_node(&self.layer, self.inner.adopt(file)?))
     }
 
+    fn below_layers(&self, node: &Arc<dyn Node>) -> Option<Arc<dyn Node>> {
+        let node = node.as_any().downcast_ref::<LayeredNode<L>>()?;
+        if !Arc::ptr_eq(&node.layer, &self.layer) {
+            return None;
+        }
+        let below = self.inner.below_layers(&node.inner);
+        Some(below.unwrap_or_else(|| node.inner.clone()))
+    }
+
+    fn with_layers(&self, node: Arc<dyn Node>) -> Arc<dyn Node> {
+        wrap_node(&self.layer, self.inner.with_layers(node))
+    }
+
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         self.layer.sync(&*self.inner, cx)
     }

@@ -28,6 +28,18 @@ pub trait FileSystem: Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// Returns the node of the source that `node`, one of this tree's, is without the layers over
+    /// it, or `None` if there are none. A table of very many nodes has these, and gets those of
+    /// this tree with [`FileSystem::with_layers`].
+    fn below_layers(&self, _node: &Arc<dyn Node>) -> Option<Arc<dyn Node>> {
+        None
+    }
+
+    /// Returns the node of this tree for one that [`FileSystem::below_layers`] has returned.
+    fn with_layers(&self, node: Arc<dyn Node>) -> Arc<dyn Node> {
+        node
+    }
+
     /// Makes everything durable: syncfs(2).
     fn sync(&self, cx: &Cx<'_>) -> Result<()>;
 

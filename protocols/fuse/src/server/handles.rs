@@ -118,7 +118,7 @@ impl Handles {
     #[inline]
     pub(super) fn get(&self, incarnation: Incarnation, fh: u64) -> Result<Arc<Open>> {
         let shard = self.table.shard(incarnation, fh).ok_or(Errno::EBADF)?;
-        let handle = shard.entries.get(&fh).ok_or(Errno::EBADF)?;
+        let handle = shard.entries.get(fh).ok_or(Errno::EBADF)?;
         Ok(handle.open.clone())
     }
 
@@ -144,7 +144,7 @@ impl Handles {
     /// not open.
     pub(super) fn remove(&self, incarnation: Incarnation, fh: u64) -> Result<Arc<Open>> {
         let mut shard = self.table.shard(incarnation, fh).ok_or(Errno::EBADF)?;
-        let removed = shard.entries.remove(&fh).ok_or(Errno::EBADF)?;
+        let removed = shard.entries.remove(fh).ok_or(Errno::EBADF)?;
         drop(shard);
         if let (Some(records), Some(record)) = (&self.records, removed.record) {
             records.remove_file(record);
@@ -250,7 +250,7 @@ impl ReservedHandle<'_> {
             handles.open_nodes.remove(nodeid, fh);
             return Err(Errno::ESTALE);
         };
-        if let Some(found) = shard.entries.get(&fh) {
+        if let Some(found) = shard.entries.get(fh) {
             let is_same = found.open.nodeid == nodeid;
             drop(shard);
             if !is_same {

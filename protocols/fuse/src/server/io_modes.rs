@@ -14,7 +14,6 @@
 //! Lock order: a shard of the table of modes, held for a look-up only and never together with
 //! another lock.
 
-use std::collections::hash_map::Entry as Slot;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -85,7 +84,7 @@ impl IoModes {
     pub(super) fn is_passed_through(&self, incarnation: Incarnation, nodeid: u64) -> bool {
         let shard = self.nodes.shard(incarnation, nodeid);
         shard.is_some_and(|shard| {
-            let node = shard.entries.get(&nodeid);
+            let node = shard.entries.get(nodeid);
             node.is_some_and(|node| matches!(node.mode, IoMode::Passthrough(_)))
         })
     }
@@ -107,7 +106,7 @@ impl IoModes {
             let Some(mut shard) = self.nodes.shard(incarnation, nodeid) else {
                 break Ok(None);
             };
-            if let Some(going) = shard.entries.get_mut(&nodeid) {
+            if let Some(going) = shard.entries.get_mut(nodeid) {
                 if going.add_open(flags, shown.flatten()) {
                     break Ok(Some(going.mode));
                 }
@@ -151,8 +150,8 @@ impl IoModes {
     pub(super) fn begin(&self, incarnation: Incarnation) {
         let past = self.nodes.begin(incarnation);
         past.iter()
-            .flat_map(|shard| shard.values())
-            .for_each(|going| self.unregister(going.mode));
+            .flat_map(|shard| shard.iter())
+            .for_each(|(_, going)| self.unregister(going.mode));
     }
 
     fn unregister(&self, way: IoMode) {
@@ -192,13 +191,14 @@ impl Drop for IoModeRef {
         let Some(mut shard) = self.modes.nodes.shard(self.incarnation, self.nodeid) else {
             return;
         };
-        let Slot::Occupied(mut slot) = shard.entries.entry(self.nodeid) else {
+        let Some(going) = shard.entries.get_mut(self.nodeid) else {
             return;
         };
-        slot.get_mut().opens -= 1;
-        let last = (slot.get().opens == 0).then(|| slot.remove());
+        going.opens -= 1;
+        let is_last = going.opens == 0;
+        let last = is_last.then(|| shard.entries.remove(self.nodeid));
         drop(shard);
-        if let Some(going) = last {
+        if let Some(going) = last.flatten() {
             self.modes.unregister(going.mode);
         }
     }

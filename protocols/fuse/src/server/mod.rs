@@ -99,7 +99,7 @@ impl Server {
         let lockers = MountLocks::new(&export, None);
         Session {
             handles: Handles::new(options.max_handles),
-            nodes: Nodes::new(options.max_nodes),
+            nodes: Nodes::new(export.fs.clone(), options.max_nodes),
             restored: Restored::default(),
             released: Mutex::default(),
             client: lockers.client,

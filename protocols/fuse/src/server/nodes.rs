@@ -3,12 +3,14 @@
 //! A node's id is the source's inode number, so that hard links and repeated look-ups find the same
 //! node. Only the root's id is 1; if the source numbers another node 1, that node gets the root's
 //! number instead.
+//!
+//! A million of them have to fit: an entry is 40 bytes and has the node of the source, without the
+//! layers over it, which are put on again for each request.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use vfs::{Call, Caller, Cx, Entry, Errno, FileSystem, Handle, Node, NodeId, Result};
@@ -19,6 +21,8 @@ use crate::numbers::ROOT_ID;
 
 pub(super) struct Nodes {
     table: Table<NodeEntry>,
+    fs: Arc<dyn FileSystem>,
+    devices: Devices,
     /// The source's number of the root.
     root: AtomicU64,
     count: AtomicUsize,
@@ -28,12 +32,13 @@ pub(super) struct Nodes {
     migrated: RwLock<MigratedNumbers>,
     /// Whether any of them differs from the source's here.
     has_migrated: AtomicBool,
-    /// The records of the nodes, and the tree in which their handles are found.
-    records: Option<(Arc<Records>, Arc<dyn FileSystem>)>,
+    /// The records of the nodes, whose handles are found in `fs`.
+    records: Option<Arc<Records>>,
 }
 
 pub(super) struct NodeEntry {
-    node: NodeRef,
+    /// The node, without the layers over it if `layered`.
+    node: Arc<dyn Node>,
     /// The look-up count. At `u32::MAX` it is no longer decremented, and the node stays, as the
     /// root does.
     lookups: u32,
@@ -41,6 +46,8 @@ pub(super) struct NodeEntry {
     generation: u32,
     /// The node's record, if it has one.
     record: Option<RecordPlace>,
+    device: DeviceIndex,
+    layered: bool,
     /// Whether the node of an earlier process was not found by its handle yet. `node` is another
     /// one then.
     unresolved: bool,
@@ -77,16 +84,44 @@ pub(super) struct SavedNode {
     pub(super) generation: u32,
 }
 
-impl NodeEntry {
-    /// Returns an entry without a record.
-    fn new(node: NodeRef, lookups: u32, generation: u32) -> NodeEntry {
-        NodeEntry {
-            node,
-            lookups,
-            generation,
-            record: None,
-            unresolved: false,
+/// The devices of nodes, which are few: an entry has the index of its device.
+#[derive(Default)]
+struct Devices {
+    /// The device of index 0, read without a lock.
+    first: OnceLock<u64>,
+    others: RwLock<Vec<u64>>,
+}
+
+type DeviceIndex = u16;
+
+impl Devices {
+    /// Returns the index of a device. Returns `ENFILE` after 65,536 devices.
+    fn index(&self, device: u64) -> Result<DeviceIndex> {
+        if *self.first.get_or_init(|| device) == device {
+            return Ok(0);
         }
+        let find = |others: &[u64]| others.iter().position(|&other| other == device);
+        let known = find(&self.others.read());
+        let index = known.unwrap_or_else(|| {
+            let mut others = self.others.write();
+            find(&others).unwrap_or_else(|| {
+                if others.len() < usize::from(DeviceIndex::MAX) {
+                    others.push(device);
+                    return others.len() - 1;
+                }
+                others.len()
+            })
+        });
+        DeviceIndex::try_from(index + 1).map_err(|_| Errno::ENFILE)
+    }
+
+    #[inline]
+    fn get(&self, index: DeviceIndex) -> u64 {
+        let device = match index {
+            0 => self.first.get().copied(),
+            index => self.others.read().get(usize::from(index) - 1).copied(),
+        };
+        device.unwrap_or_default()
     }
 }
 
@@ -134,9 +169,12 @@ pub(super) struct Id {
 }
 
 impl Nodes {
-    pub(super) fn new(most: usize) -> Nodes {
+    /// Returns an empty table of at most `most` nodes of `fs`.
+    pub(super) fn new(fs: Arc<dyn FileSystem>, most: usize) -> Nodes {
         Nodes {
             table: Table::new(),
+            fs,
+            devices: Devices::default(),
             root: AtomicU64::new(ROOT_ID),
             count: AtomicUsize::new(0),
             max: most,
@@ -147,9 +185,50 @@ impl Nodes {
         }
     }
 
-    /// Records nodes from now on, which a successor finds in `fs` by their handles.
-    pub(super) fn set_records(&mut self, records: Arc<Records>, fs: Arc<dyn FileSystem>) {
-        self.records = Some((records, fs));
+    /// Records nodes from now on, which a successor finds by their handles.
+    pub(super) fn set_records(&mut self, records: Arc<Records>) {
+        self.records = Some(records);
+    }
+
+    /// Returns an entry without a record. Returns `ENFILE` if there are too many devices.
+    fn entry(
+        &self,
+        (node, device): (&Arc<dyn Node>, u64),
+        lookups: u32,
+        generation: u32,
+    ) -> Result<NodeEntry> {
+        let below = self.fs.below_layers(node);
+        Ok(NodeEntry {
+            layered: below.is_some(),
+            node: below.unwrap_or_else(|| node.clone()),
+            lookups,
+            generation,
+            record: None,
+            device: self.devices.index(device)?,
+            unresolved: false,
+        })
+    }
+
+    /// Returns the node of an entry, below its layers, and what [`Nodes::with_layers`] needs.
+    #[inline]
+    fn bare(&self, looked: &NodeEntry) -> (NodeRef, bool) {
+        let node = NodeRef {
+            node: looked.node.clone(),
+            device: self.devices.get(looked.device),
+        };
+        (node, looked.layered)
+    }
+
+    /// Puts the layers on a node again. Not called under the lock of a shard.
+    #[inline]
+    fn with_layers(&self, (node, layered): (NodeRef, bool)) -> NodeRef {
+        if !layered {
+            return node;
+        }
+        NodeRef {
+            node: self.fs.with_layers(node.node),
+            device: node.device,
+        }
     }
 
     /// Inserts a node of an earlier process, which is found by the handle in its record when it is
@@ -160,13 +239,20 @@ impl Nodes {
         place: Place,
         saved: SavedNode,
     ) {
+        let Ok(entry) = self.entry(
+            (&saved.node.node, saved.node.device),
+            saved.lookups,
+            saved.generation,
+        ) else {
+            return;
+        };
         let Some(mut shard) = self.table.shard(incarnation, saved.nodeid) else {
             return;
         };
         let restored = NodeEntry {
             record: RecordPlace::new(place),
             unresolved: true,
-            ..NodeEntry::new(saved.node, saved.lookups, saved.generation)
+            ..entry
         };
         if shard.entries.insert(saved.nodeid, restored).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
@@ -181,10 +267,11 @@ impl Nodes {
         node: Arc<dyn Node>,
         device: u64,
     ) -> Result<()> {
-        let mut shard = self.table.shard(incarnation, ROOT_ID).ok_or(Errno::EIO)?;
-        self.root.store(node.id(), Ordering::Relaxed);
         // Linux requires the generation 0. A successor finds the root without a record.
-        let root = NodeEntry::new(NodeRef { node, device }, 1, 0);
+        let root_number = node.id();
+        let root = self.entry((&node, device), 1, 0)?;
+        let mut shard = self.table.shard(incarnation, ROOT_ID).ok_or(Errno::EIO)?;
+        self.root.store(root_number, Ordering::Relaxed);
         if shard.entries.insert(ROOT_ID, root).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
@@ -195,9 +282,11 @@ impl Nodes {
     #[inline]
     pub(super) fn get(&self, incarnation: Incarnation, nodeid: u64) -> Result<NodeRef> {
         let shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
-        let looked = shard.entries.get(&nodeid).ok_or(Errno::ESTALE)?;
+        let looked = shard.entries.get(nodeid).ok_or(Errno::ESTALE)?;
         if !looked.unresolved {
-            return Ok(looked.node.clone());
+            let found = self.bare(looked);
+            drop(shard);
+            return Ok(self.with_layers(found));
         }
         let record = looked.record.ok_or(Errno::ESTALE)?;
         drop(shard);
@@ -212,26 +301,33 @@ impl Nodes {
         nodeid: u64,
         record: RecordPlace,
     ) -> Result<NodeRef> {
-        let (records, fs) = self.records.as_ref().ok_or(Errno::ESTALE)?;
+        let records = self.records.as_ref().ok_or(Errno::ESTALE)?;
         let call = Call::detached();
         let cx = Cx::new(&Caller::ROOT, &call);
-        let node = fs.resolve(&cx, &records.node_handle(record.place())?)?;
+        let node = self
+            .fs
+            .resolve(&cx, &records.node_handle(record.place())?)?;
         if self.nodeid_of(node.id()) != nodeid {
             return Err(Errno::ESTALE);
         }
+        let below = self.fs.below_layers(&node);
+        let layered = below.is_some();
+        let below = below.unwrap_or(node);
         let mut shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
-        let looked = shard.entries.get_mut(&nodeid).ok_or(Errno::ESTALE)?;
+        let looked = shard.entries.get_mut(nodeid).ok_or(Errno::ESTALE)?;
         // Another request may have found it meanwhile.
         if looked.unresolved {
-            (looked.node.node, looked.unresolved) = (node, false);
+            (looked.node, looked.layered, looked.unresolved) = (below, layered, false);
         }
-        Ok(looked.node.clone())
+        let found = self.bare(looked);
+        drop(shard);
+        Ok(self.with_layers(found))
     }
 
     /// Returns whether the client has looked up the node `nodeid`.
     pub(super) fn contains(&self, incarnation: Incarnation, nodeid: u64) -> bool {
         let shard = self.table.shard(incarnation, nodeid);
-        shard.is_some_and(|shard| shard.entries.contains_key(&nodeid))
+        shard.is_some_and(|shard| shard.entries.contains(nodeid))
     }
 
     /// Returns `ENFILE` if the table is full. Called before a node is made.
@@ -251,19 +347,16 @@ impl Nodes {
         handle: impl Fn() -> Result<Handle>,
     ) -> Result<Id> {
         let nodeid = self.nodeid_of(entry.node.id());
-        let known = NodeRef {
-            node: entry.node.clone(),
-            device: entry.attr.device,
-        };
+        let mut known = self.entry((&entry.node, entry.attr.device), 1, 0)?;
         let mut shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
         // A handle takes a system call: not under the shard's lock.
         let is_recorded = |looked: &NodeEntry| {
             nodeid == ROOT_ID
                 || looked.record.is_some()
                     && !looked.unresolved
-                    && Arc::ptr_eq(&looked.node.node, &known.node)
+                    && Arc::ptr_eq(&looked.node, &known.node)
         };
-        let looked = shard.entries.get(&nodeid);
+        let looked = shard.entries.get(nodeid);
         let mut found = None;
         if self.records.is_some() && !looked.is_some_and(is_recorded) {
             let unresolved = looked.filter(|looked| looked.unresolved);
@@ -276,36 +369,36 @@ impl Nodes {
             found = Some(handle().ok());
             shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
         }
-        let (id, old) = match shard.entries.entry(nodeid) {
-            Slot::Occupied(mut slot) => {
-                let looked = slot.get_mut();
+        let (id, old) = match shard.entries.get_mut(nodeid) {
+            Some(looked) => {
                 looked.lookups = looked.lookups.saturating_add(1);
                 // A source that has lost an object may reuse its number.
-                let other = looked.unresolved || looked.node.node.kind() != known.node.kind();
+                let other = looked.unresolved || looked.node.kind() != known.node.kind();
                 if other && nodeid != ROOT_ID {
                     looked.generation = self.new_generation();
                 }
                 looked.unresolved = false;
                 let generation = looked.generation;
                 // The newer one is at least as good.
-                let old = std::mem::replace(&mut looked.node, known);
+                let old = std::mem::replace(&mut looked.node, known.node);
+                (looked.device, looked.layered) = (known.device, known.layered);
                 match found {
                     Some(handle) => self.record(nodeid, looked, handle),
                     None => self.count_recorded(looked),
                 }
                 (Id { nodeid, generation }, Some(old))
             }
-            Slot::Vacant(slot) => {
+            None => {
                 if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
                     self.count.fetch_sub(1, Ordering::Relaxed);
                     return Err(Errno::ENFILE);
                 }
                 let generation = self.new_generation();
-                let mut looked = NodeEntry::new(known, 1, generation);
+                known.generation = generation;
                 if let Some(handle) = found {
-                    self.record(nodeid, &mut looked, handle);
+                    self.record(nodeid, &mut known, handle);
                 }
-                slot.insert(looked);
+                shard.entries.insert(nodeid, known);
                 (Id { nodeid, generation }, None)
             }
         };
@@ -318,7 +411,7 @@ impl Nodes {
     /// Writes the record of a node, in place of an older one. A node without a handle gets none: a
     /// successor returns `ESTALE` for it.
     fn record(&self, nodeid: u64, looked: &mut NodeEntry, handle: Option<Handle>) {
-        let Some((records, _)) = &self.records else {
+        let Some(records) = &self.records else {
             return;
         };
         let place = handle.and_then(|handle| {
@@ -326,7 +419,7 @@ impl Nodes {
                 nodeid,
                 lookups: looked.lookups,
                 generation: looked.generation,
-                device: looked.node.device,
+                device: self.devices.get(looked.device),
                 handle,
             })
         });
@@ -338,7 +431,7 @@ impl Nodes {
 
     /// Updates the counts in a node's record.
     fn count_recorded(&self, looked: &NodeEntry) {
-        if let (Some((records, _)), Some(record)) = (&self.records, looked.record) {
+        if let (Some(records), Some(record)) = (&self.records, looked.record) {
             records.count_node(record.place(), looked.lookups, looked.generation);
         }
     }
@@ -350,7 +443,7 @@ impl Nodes {
     pub(super) fn record_created(&self, incarnation: Incarnation, node: &dyn Node) {
         let nodeid = self.nodeid_of(node.id());
         if let Some(mut shard) = self.table.shard(incarnation, nodeid)
-            && let Some(looked) = shard.entries.get_mut(&nodeid)
+            && let Some(looked) = shard.entries.get_mut(nodeid)
         {
             looked.generation = self.new_generation();
             self.count_recorded(looked);
@@ -365,19 +458,19 @@ impl Nodes {
         let Some(mut shard) = self.table.shard(incarnation, nodeid) else {
             return;
         };
-        let Slot::Occupied(mut slot) = shard.entries.entry(nodeid) else {
+        let Some(looked) = shard.entries.get_mut(nodeid) else {
             return;
         };
-        let looked = slot.get_mut();
         if looked.lookups != u32::MAX {
             let fewer = u32::try_from(lookups).unwrap_or(u32::MAX);
             looked.lookups = looked.lookups.saturating_sub(fewer);
         }
         match (looked.lookups, &self.records, looked.record) {
-            (0, Some((records, _)), Some(record)) => records.remove_node(record.place()),
+            (0, Some(records), Some(record)) => records.remove_node(record.place()),
             _ => self.count_recorded(looked),
         }
-        let removed = (looked.lookups == 0).then(|| slot.remove());
+        let is_last = looked.lookups == 0;
+        let removed = is_last.then(|| shard.entries.remove(nodeid));
         drop(shard);
         if removed.is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
@@ -398,20 +491,23 @@ impl Nodes {
     /// Returns all nodes. Those of an earlier process that cannot be found are not among them.
     pub(super) fn snapshot(&self, incarnation: Incarnation) -> Vec<SavedNode> {
         let nodes = self.table.snapshot(incarnation, |nodeid, looked| {
+            let (node, layered) = self.bare(looked);
             let saved = SavedNode {
                 nodeid,
-                node: looked.node.clone(),
+                node,
                 lookups: looked.lookups,
                 generation: looked.generation,
             };
-            (saved, looked.record.filter(|_| looked.unresolved))
+            (saved, layered, looked.record.filter(|_| looked.unresolved))
         });
-        let resolved = |(mut saved, unresolved): (SavedNode, Option<RecordPlace>)| {
-            if let Some(record) = unresolved {
-                saved.node = self.resolve(incarnation, saved.nodeid, record).ok()?;
-            }
-            Some(saved)
-        };
+        let resolved =
+            |(mut saved, layered, unresolved): (SavedNode, bool, Option<RecordPlace>)| {
+                saved.node = self.with_layers((saved.node, layered));
+                if let Some(record) = unresolved {
+                    saved.node = self.resolve(incarnation, saved.nodeid, record).ok()?;
+                }
+                Some(saved)
+            };
         nodes.into_iter().filter_map(resolved).collect()
     }
 
@@ -437,7 +533,7 @@ impl Nodes {
         if id != number {
             self.has_migrated.store(true, Ordering::Release);
             // The numbers of the other server are not in the records.
-            if let Some((records, _)) = &self.records {
+            if let Some(records) = &self.records {
                 records.set_incomplete();
             }
         }
@@ -448,12 +544,16 @@ impl Nodes {
         // A successor finds the root without a record.
         let recorded = self.records.as_ref().filter(|_| nodeid != ROOT_ID);
         let handle = recorded.and_then(|_| saved.node.node.handle(cx).ok());
+        let mut entry = self.entry(
+            (&saved.node.node, saved.node.device),
+            saved.lookups,
+            saved.generation,
+        )?;
         let mut shard = self.table.shard(incarnation, nodeid).ok_or(Errno::ESTALE)?;
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::ENFILE);
         }
-        let mut entry = NodeEntry::new(saved.node, saved.lookups, saved.generation);
         self.record(nodeid, &mut entry, handle);
         shard.entries.insert(nodeid, entry);
         Ok(())
@@ -467,7 +567,7 @@ impl Nodes {
     /// Returns the next generation.
     pub(super) fn next_generation(&self) -> u32 {
         match &self.records {
-            Some((records, _)) => records.peek_next_generation(),
+            Some(records) => records.peek_next_generation(),
             None => self.generations.load(Ordering::Relaxed),
         }
     }
@@ -475,7 +575,7 @@ impl Nodes {
     /// Ends a sequence of [`Nodes::restore`]. Generations continue at `next`.
     pub(super) fn end_restore(&self, next: u32) {
         match &self.records {
-            Some((records, _)) => records.continue_generations_at(next),
+            Some(records) => records.continue_generations_at(next),
             None => self.generations.store(next, Ordering::Relaxed),
         }
         if !self.has_migrated.load(Ordering::Relaxed) {
@@ -513,7 +613,7 @@ impl Nodes {
 
     fn new_generation(&self) -> u32 {
         match &self.records {
-            Some((records, _)) => records.next_generation(),
+            Some(records) => records.next_generation(),
             None => self.generations.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -540,7 +640,7 @@ mod tests {
     #[test]
     fn the_root_and_whatever_has_its_id_change_places() {
         let script = Script::new();
-        let nodes = Nodes::new(9);
+        let nodes = Nodes::new(script.clone(), 9);
         nodes
             .set_root(0, script.node(7, Kind::Directory), 0)
             .expect("alive");
@@ -554,7 +654,7 @@ mod tests {
     #[test]
     fn a_node_goes_with_its_last_look_up_and_comes_back_as_another() {
         let script = Script::new();
-        let nodes = Nodes::new(9);
+        let nodes = Nodes::new(script.clone(), 9);
         nodes
             .set_root(0, script.node(1, Kind::Directory), 0)
             .expect("alive");
@@ -573,7 +673,7 @@ mod tests {
     #[test]
     fn what_is_made_is_not_what_had_its_number_before() {
         let script = Script::new();
-        let nodes = Nodes::new(9);
+        let nodes = Nodes::new(script.clone(), 9);
         let new = entry(&script, 5);
         nodes.record_created(0, &*new.node);
         let one = add(&nodes, 0, &new).expect("room");
@@ -590,11 +690,11 @@ mod tests {
     #[test]
     fn a_node_that_was_looked_up_too_often_to_count_stays() {
         let script = Script::new();
-        let nodes = Nodes::new(9);
+        let nodes = Nodes::new(script.clone(), 9);
         let id = add(&nodes, 0, &entry(&script, 5)).expect("room");
         let lookups = |lookups| {
             let mut shard = nodes.table.shard(0, 5).expect("alive");
-            shard.entries.get_mut(&5).expect("known").lookups = lookups;
+            shard.entries.get_mut(5).expect("known").lookups = lookups;
         };
         lookups(u32::MAX - 1);
         assert_eq!(add(&nodes, 0, &entry(&script, 5)), Ok(id));
@@ -609,7 +709,7 @@ mod tests {
     #[test]
     fn a_full_table_says_so() {
         let script = Script::new();
-        let nodes = Nodes::new(2);
+        let nodes = Nodes::new(script.clone(), 2);
         nodes
             .set_root(0, script.node(1, Kind::Directory), 0)
             .expect("alive");
@@ -626,6 +726,6 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        assert!(size_of::<(u64, NodeEntry)>() <= 48);
+        assert!(size_of::<(u64, NodeEntry)>() <= 40);
     }
 }

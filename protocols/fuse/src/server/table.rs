@@ -3,13 +3,11 @@
 //! A mount has one incarnation after the other, each begun by INIT. Every shard records the current
 //! one, and is not accessible to requests of an earlier one.
 
-use std::collections::HashMap;
-
-use concurrency::{FastRandomState, Shards};
+use concurrency::{NumberMap, Shards};
 use parking_lot::{Mutex, MutexGuard};
 
 /// The entries of a shard.
-pub(super) type Entries<V> = HashMap<u64, V, FastRandomState>;
+pub(super) type Entries<V> = NumberMap<V>;
 
 /// The number of a mount's incarnation; a later one is greater.
 pub(super) type Incarnation = u64;
@@ -49,7 +47,7 @@ impl<V> Table<V> {
         for shard in self.0.all() {
             let shard = shard.lock();
             if shard.incarnation == incarnation {
-                keys.extend(shard.entries.keys());
+                keys.extend(shard.entries.iter().map(|(key, _)| key));
             }
             drop(shard);
             keys.drain(..).for_each(&mut each);
@@ -67,7 +65,7 @@ impl<V> Table<V> {
         for shard in self.0.all() {
             let shard = shard.lock();
             if shard.incarnation == incarnation {
-                all.extend(shard.entries.iter().map(|(&key, value)| map(key, value)));
+                all.extend(shard.entries.iter().map(|(key, value)| map(key, value)));
             }
         }
         all

@@ -101,8 +101,7 @@ impl Session {
     pub fn with_records(mut self, records: Records, resender: Resender) -> Session {
         let records = Arc::new(records);
         self.resender = resender;
-        let fs = self.export.fs.clone();
-        self.nodes.set_records(records.clone(), fs);
+        self.nodes.set_records(records.clone());
         self.handles.set_records(records.clone());
         let locks = MountLocks::new(&self.export, Some(records.clone()));
         self.client = locks.client;
