@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod compact_name;
 mod field;
 pub mod message;
 pub mod numbers;
@@ -22,6 +23,7 @@ pub mod server;
 pub mod stat;
 mod types;
 
+pub use compact_name::CompactName;
 pub use field::{Data, Datasync, DotuErrno, Extension, Names, Qids, Uid};
 pub use message::{DecodeError, Kind, Rmessage, Tmessage};
 pub use stat::Stat;

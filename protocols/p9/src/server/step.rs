@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use vfs::{Allotment, Call, Caller, Errno, Export, Name, Node, Portion, QuotaExceeded, Result};
 
+use crate::CompactName;
+
 /// The estimated size in bytes of a [`Step`] and its node.
 pub(super) const STEP_BYTES: usize = 176;
 
@@ -97,34 +99,6 @@ impl Drop for Step {
             location = Arc::into_inner(up).and_then(|mut step| step.name_in_parent.take());
         }
         self.attach.memory.remove(STEP_BYTES);
-    }
-}
-
-/// A name that needs no allocation while it is short.
-enum CompactName {
-    Short { len: u8, bytes: [u8; 22] },
-    Long(Box<[u8]>),
-}
-
-impl CompactName {
-    fn new(name: Name<'_>) -> CompactName {
-        let name = name.bytes();
-        let mut bytes = [0; 22];
-        match bytes.get_mut(..name.len()) {
-            Some(short) => {
-                short.copy_from_slice(name);
-                let len = name.len() as u8;
-                CompactName::Short { len, bytes }
-            }
-            None => CompactName::Long(name.into()),
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self {
-            CompactName::Short { len, bytes } => &bytes[..(*len).into()],
-            CompactName::Long(bytes) => bytes,
-        }
     }
 }
 

@@ -74,12 +74,17 @@ fn look_up(
     let node = node.ok_or(Errno::EIO)?;
     let dir = node.fid(cx)?;
     let mut failed = Ok(());
+    let mut is_full = false;
     let finds: Vec<_> = map_entries(listed, &mut failed, |dirent| {
         Ok((!dirent.is_dot()).then(|| WalkGetattr::begin(wire, cx, dir.fid, &[dirent.name])))
     });
     // Waits for every walk that has begun, even after an error, to learn its fid.
     let found: Vec<_> = map_entries(finds, &mut failed, |find| match find {
-        Some(find) => find?.walked(cx).map(Some),
+        Some(find) => {
+            let found = find?.walked(cx);
+            is_full |= matches!(found, Err(Errno::EMFILE | Errno::ENFILE));
+            found.map(Some)
+        }
         None => Ok(None),
     });
     let mut found = found.into_iter();
@@ -91,6 +96,10 @@ fn look_up(
         let name = Name::new(dirent.name)?;
         Ok(Some(node.listed_entry(cx, name, held, attr)))
     });
+    if is_full {
+        // Entries that were not looked up are left to the caller.
+        wire.held_fids.give_up_half();
+    }
     failed.map(|()| found)
 }
 
@@ -120,9 +129,13 @@ fn map_entries<T, U>(
     all.into_iter().map(step).collect()
 }
 
-/// Returns whether the error concerns a single entry, which has vanished or is inaccessible.
+/// Returns whether the error concerns a single entry, which has vanished, is inaccessible, or for
+/// which the server has no fid.
 fn is_entry_error(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOENT | Errno::EACCES | Errno::ESTALE)
+    matches!(
+        errno,
+        Errno::ENOENT | Errno::EACCES | Errno::ESTALE | Errno::EMFILE | Errno::ENFILE
+    )
 }
 
 fn parse(reply: &Reply) -> Result<Vec<Dirent<'_>>> {

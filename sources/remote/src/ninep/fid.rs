@@ -10,6 +10,7 @@ use vfs::{Attr, Cx, Errno, Result};
 
 use super::connection::{Connection, Reply, Ticket};
 use super::fd_passing::FdPassing;
+use super::held_fids::{HeldFids, MAX_IDLE};
 
 /// A fid that the server knows. Dropping it clunks it, without waiting for the reply.
 pub(super) struct OwnedFid {
@@ -83,6 +84,8 @@ pub(super) struct Session {
     in_order: AtomicBool,
     /// Whether requesting open file descriptors makes sense.
     pub(super) fd_passing: FdPassing,
+    /// The fids of nodes.
+    pub(super) held_fids: HeldFids,
     /// Held during writes to files open for reading and appending.
     pub(super) appending: Mutex<()>,
 }
@@ -92,6 +95,7 @@ impl Session {
         Arc::new(Session {
             in_order: AtomicBool::new(connection.dialect() == Dialect::Linux),
             fd_passing: FdPassing::new(connection.fd_passing()),
+            held_fids: HeldFids::default(),
             appending: Mutex::new(()),
             connection,
         })
@@ -107,7 +111,21 @@ impl Session {
 
     /// Sends one request and waits for its reply.
     pub(super) fn call(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
-        self.connection.call_in(cx, request)
+        self.with_room(|| self.connection.call_in(cx, request))
+    }
+
+    /// Repeats `step`, which has no effect if it fails, after `EMFILE` and `ENFILE`: the server may
+    /// have no more fids or descriptors, so idle fids are given up first.
+    pub(super) fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
+        /// Enough to give up all of them, by halves.
+        const TRIES: u32 = MAX_IDLE.ilog2() + 2;
+        for _ in 0..TRIES {
+            match step() {
+                Err(Errno::EMFILE | Errno::ENFILE) if self.held_fids.give_up_half() => {}
+                done => return done,
+            }
+        }
+        step()
     }
 
     /// Gets the attributes of a fid.
@@ -141,8 +159,7 @@ impl Session {
         from: Fid,
         names: &[&[u8]],
     ) -> Result<(OwnedFid, Option<Qid>)> {
-        let walk = Walk::begin(self, cx, from, names)?;
-        walk.end(cx)
+        self.with_room(|| Walk::begin(self, cx, from, names)?.end(cx))
     }
 
     /// Walks, and gets the attributes of the new fid.
@@ -152,8 +169,10 @@ impl Session {
         from: Fid,
         names: &[&[u8]],
     ) -> Result<(OwnedFid, Attr)> {
-        let find = WalkGetattr::begin(self, cx, from, names)?;
-        find.walked(cx)?.end(cx)
+        self.with_room(|| {
+            let find = WalkGetattr::begin(self, cx, from, names)?;
+            find.walked(cx)?.end(cx)
+        })
     }
 
     /// Returns whether the server accepts requests that depend on unanswered ones.
@@ -167,6 +186,16 @@ impl Session {
             return None;
         }
         self.connection.submit(request).ok()
+    }
+
+    /// Waits for the reply to an early request that depends on one that has failed. The failed
+    /// request is repeated, perhaps with the same fid, for which the early one must not be carried
+    /// out then.
+    pub(super) fn settle_pipelined(&self, cx: &Cx<'_>, early: Option<Ticket<'_>>) {
+        if let Some(early) = early {
+            // It fails, as it has no fid.
+            let _ = self.connection.wait_in(cx, early);
+        }
     }
 
     /// Waits for the reply to an early request. If the server refused it, sends it again: the

@@ -17,7 +17,7 @@ use super::attr::{allowed, set_attr};
 use super::connection::{DirectReceive, Outcome, Reply};
 use super::dir;
 use super::fd_passing::PassedFd;
-use super::fid::{Opened, Session};
+use super::fid::{Opened, OwnedFid, Session};
 use super::legacy::Listing;
 use super::node::RemoteNode;
 use super::open::{open_fid, open_with_fd};
@@ -33,6 +33,9 @@ pub(super) struct RemoteFile {
     listing: Listing,
     /// The directory's node, to look up entries.
     node: Option<Arc<RemoteNode>>,
+    /// The node's fid, which is not given up while the file is open: another client may remove its
+    /// name.
+    _node_fid: Option<Arc<OwnedFid>>,
     /// The file descriptor passed by the server, until it is taken.
     passed_fd: Mutex<Option<PassedFd>>,
 }
@@ -40,9 +43,9 @@ pub(super) struct RemoteFile {
 impl RemoteFile {
     pub(super) fn new(
         (opened, handed): (Opened, Option<PassedFd>),
+        node_fid: Option<Arc<OwnedFid>>,
         flags: OpenFlags,
-        id: NodeId,
-        kind: Kind,
+        (id, kind): (NodeId, Kind),
     ) -> Arc<RemoteFile> {
         Arc::new(RemoteFile {
             opened,
@@ -51,6 +54,7 @@ impl RemoteFile {
             kind,
             listing: Listing::default(),
             node: None,
+            _node_fid: node_fid,
             passed_fd: Mutex::new(handed),
         })
     }
@@ -78,7 +82,8 @@ impl RemoteFile {
             id: node.id,
             kind: node.kind,
             listing: Listing::default(),
-            node: if directory { node.this.upgrade() } else { None },
+            node: node.shared_node().filter(|_| directory),
+            _node_fid: Some(held),
             passed_fd: Mutex::new(handed),
         }))
     }

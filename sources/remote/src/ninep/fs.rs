@@ -17,8 +17,9 @@ use super::fid::Session;
 use super::locks;
 use super::node::RemoteNode;
 use super::options::Options;
+use super::places::Places;
 use super::shared::{Shared, attach, user_of};
-use super::unpinned::Unpinned;
+
 use crate::ConnectError;
 use crate::locks::Mirrors;
 
@@ -69,7 +70,7 @@ impl Remote9p {
         wire.connection.set_soft(options.timeouts.soft);
         let shared = Arc::new(Shared {
             mirrors: Mirrors::default(),
-            unpinned: Unpinned::default(),
+            places: Places::default(),
             client_id: locks::client_id(),
             roots: Mutex::new(HashMap::from([(user, Arc::new(root))])),
             root: root_id,
@@ -93,7 +94,7 @@ impl FileSystem for Remote9p {
 
     fn root(&self, _cx: &Cx<'_>) -> Result<Arc<dyn Node>> {
         let shared = &self.shared;
-        Ok(RemoteNode::root(shared, shared.root, shared.root_kind))
+        Ok(RemoteNode::nameless(shared, shared.root, shared.root_kind))
     }
 
     fn resolve(&self, _cx: &Cx<'_>, _handle: &Handle) -> Result<Arc<dyn Node>> {

@@ -6,8 +6,8 @@
 //! - `fd_passing` receives file descriptors from a server on this host.
 //! - `fid` holds fids as values, `open` opens them, and `attr` changes attributes; `legacy` has the
 //!   requests of the dialects other than 9P2000.L.
-//! - `node` is a node, `shared` the state that all nodes and files share, and `unpinned` the listed
-//!   files without a fid.
+//! - `node` is a node, `held_fids` has the nodes' fids and gives idle ones
+//!   up, `places` finds nodes by name, and `shared` is the state that all nodes and files share.
 //! - `fs` connects, as the `options` say. `fs`, `node_ops`, `names`, `file`, `dir`, `xattr` and
 //!   `locks` implement the file-system traits.
 
@@ -20,6 +20,7 @@ mod fd_passing;
 mod fid;
 mod file;
 mod fs;
+mod held_fids;
 mod legacy;
 mod locks;
 mod names;
@@ -28,9 +29,9 @@ mod node;
 mod node_ops;
 mod open;
 mod options;
+mod places;
 mod reconnecting;
 mod shared;
-mod unpinned;
 mod url;
 mod xattr;
 

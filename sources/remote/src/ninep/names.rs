@@ -33,19 +33,29 @@ impl RemoteNode {
             mode: mode.bits & !mode.umask & 0o7777,
             gid: self.shared.group(cx.caller),
         };
-        let walk = Walk::begin(wire, cx, dir.fid, &[])?;
-        let early = wire.pipelined(&create(walk.fid));
-        let fd_request = wire.request_fd(walk.fid);
-        let (held, _) = walk.end(cx)?;
-        let reply = wire.await_pipelined(cx, early, &create(held.fid))?;
-        let Rmessage::Lcreate { iounit, .. } = reply.message()? else {
-            return Err(Errno::EIO);
-        };
-        let opened = Opened::new(held.opened(), iounit);
+        let (opened, fd_request) = wire.with_room(|| {
+            let walk = Walk::begin(wire, cx, dir.fid, &[])?;
+            let early = wire.pipelined(&create(walk.fid));
+            let fd_request = wire.request_fd(walk.fid);
+            let held = match walk.end(cx) {
+                Ok((held, _)) => held,
+                Err(errno) => {
+                    wire.settle_pipelined(cx, early);
+                    return Err(errno);
+                }
+            };
+            let reply = wire.await_pipelined(cx, early, &create(held.fid))?;
+            let Rmessage::Lcreate { iounit, .. } = reply.message()? else {
+                return Err(Errno::EIO);
+            };
+            Ok((Opened::new(held.opened(), iounit), fd_request))
+        })?;
         let handed = wire.receive_fd(cx, fd_request, opened.held.fid, flags);
         let (node, attr) = self.node_of_open(cx, name, &opened.held)?;
-        let entry = self.walked_entry(cx, Some(name), node, attr);
-        let file = RemoteFile::new((opened, handed), flags, attr.id, attr.kind);
+        let node = Arc::new(node);
+        let entry = self.walked_entry(cx, name, node.clone(), attr);
+        let object = (attr.id, attr.kind);
+        let file = RemoteFile::new((opened, handed), Some(node), flags, object);
         Ok((entry, file))
     }
 
@@ -97,7 +107,7 @@ impl RemoteNode {
         if attr.id != attr::id_of(&made) {
             return Err(Errno::ESTALE);
         }
-        Ok(self.walked_entry(cx, Some(name), held, attr))
+        Ok(self.walked_entry(cx, name, held, attr))
     }
 
     pub(super) fn add_link(
@@ -119,15 +129,16 @@ impl RemoteNode {
             legacy::link(self.session(), cx, dir.fid, held.fid, name)?;
         }
         let attr = self.session().attr(cx, held.fid)?;
-        Ok(self.walked_entry(cx, Some(name), held, attr))
+        Ok(self.walked_entry(cx, name, held, attr))
     }
 
     pub(super) fn remove_name(&self, cx: &Cx<'_>, name: Name<'_>, dir: bool) -> Result<()> {
         self.check_directory()?;
         let held = self.fid(cx)?;
-        let pin = self.pin(cx, &held, name);
+        let pins = self.pin(cx, &held, name);
         let removed = self.remove_from(cx, &held, name, dir);
-        pin.into_iter().for_each(|pin| pin.end(cx));
+        pins.into_iter()
+            .for_each(|pin| pin.end(cx, removed.is_ok()));
         removed
     }
 
@@ -163,12 +174,19 @@ impl RemoteNode {
         self.check_directory()?;
         to.check_directory()?;
         let (old, new) = (self.fid(cx)?, to.fid(cx)?);
-        let node = self.shared.unpinned.get(self.id, name.bytes());
-        let pin = to.pin(cx, &new, to_name);
+        let nodes = self.shared.places.at(self.id, name.bytes());
+        let pins = to.pin(cx, &new, to_name);
         let moved = self.move_from(cx, &old, name, (to, &new), to_name);
-        pin.into_iter().for_each(|pin| pin.end(cx));
-        if let (Ok(()), Some(node)) = (moved, node) {
-            node.record_rename(to, to_name);
+        // A name that is renamed to itself, or to another of the same file, is not removed.
+        let is_same = |pin: &Pin<'_>| nodes.iter().any(|node| node.id == pin.node.id);
+        for pin in pins {
+            let is_removed = moved.is_ok() && !is_same(&pin);
+            pin.end(cx, is_removed);
+        }
+        if moved.is_ok() {
+            nodes
+                .iter()
+                .for_each(|node| node.record_rename(to, to_name));
         }
         moved
     }
@@ -207,39 +225,59 @@ impl RemoteNode {
         self.session().call(cx, &rename).map(drop)
     }
 
-    /// Begins a walk to the file at `name`, if its node has no fid and the name is about to be
-    /// removed: the node may outlive the name.
-    fn pin(&self, cx: &Cx<'_>, dir: &OwnedFid, name: Name<'_>) -> Option<Pin<'_>> {
-        let node = self.shared.unpinned.get(self.id, name.bytes())?;
-        if node.has_fid() {
-            return None;
-        }
+    /// Begins a walk to the file at `name`, whose nodes may outlive the name that is about to be
+    /// removed, unless they have a fid.
+    fn pin(&self, cx: &Cx<'_>, dir: &OwnedFid, name: Name<'_>) -> Vec<Pin<'_>> {
         let wire = self.session();
-        let walk = Walk::begin(wire, cx, dir.fid, &[name.bytes()]).ok()?;
-        let pin = Pin { node, walk };
-        if wire.is_in_order() {
-            return Some(pin);
-        }
-        pin.end(cx);
-        None
+        let nodes = self.shared.places.at(self.id, name.bytes()).into_iter();
+        let pins = nodes.filter_map(|node| {
+            let fid = match node.any_fid() {
+                Some(held) => PinFid::Held(held),
+                None => PinFid::Walk(Walk::begin(wire, cx, dir.fid, &[name.bytes()]).ok()?),
+            };
+            let mut pin = Pin { node, fid };
+            if !wire.is_in_order() {
+                pin.walked(cx);
+            }
+            Some(pin)
+        });
+        pins.collect()
     }
 }
 
-/// A walk to a file that is about to lose its name.
+/// A node that is about to lose its name.
 struct Pin<'a> {
     node: Arc<RemoteNode>,
-    walk: Walk<'a>,
+    fid: PinFid<'a>,
+}
+
+enum PinFid<'a> {
+    Held(Arc<OwnedFid>),
+    Walk(Walk<'a>),
+    /// The walk has failed, or has found another file.
+    None,
 }
 
 impl Pin<'_> {
-    /// Waits for the walk and keeps its fid. A walk that fails or finds another file is not an
-    /// error.
-    fn end(self, cx: &Cx<'_>) {
-        let Pin { node, walk } = self;
-        if let Ok((held, Some(qid))) = walk.end(cx)
-            && attr::id_of(&qid) == node.id
-        {
-            node.add_fid(node.shared.user(cx.caller), held.into());
+    /// Waits for the walk. A walk that fails or finds another file is not an error.
+    fn walked(&mut self, cx: &Cx<'_>) {
+        self.fid = match std::mem::replace(&mut self.fid, PinFid::None) {
+            PinFid::Walk(walk) => match walk.end(cx) {
+                Ok((held, Some(qid))) if attr::id_of(&qid) == self.node.id => {
+                    PinFid::Held(held.into())
+                }
+                _ => PinFid::None,
+            },
+            fid => fid,
+        };
+    }
+
+    /// Keeps the fid if the name was `removed`.
+    fn end(mut self, cx: &Cx<'_>, removed: bool) {
+        self.walked(cx);
+        if let (true, PinFid::Held(held)) = (removed, self.fid) {
+            let user = self.node.shared.user(cx.caller);
+            self.node.record_removal(user, held);
         }
     }
 }
@@ -271,8 +309,8 @@ fn create_file_legacy(
         match legacy::create(dir, cx, name, perm, mode, b"") {
             Ok(opened) => {
                 let entry = dir.find(cx, name)?;
-                let attr = entry.attr;
-                let file = RemoteFile::new((opened, None), flags, attr.id, attr.kind);
+                let object = (entry.attr.id, entry.attr.kind);
+                let file = RemoteFile::new((opened, None), None, flags, object);
                 return Ok((entry, file));
             }
             Err(Errno::EEXIST) if !flags.contains(OpenFlags::EXCL) => {}

@@ -1,13 +1,19 @@
-//! Nodes: a fid per user. A listed file has no fid until it is used. `node_ops` has the operations
-//! of `vfs::Node`.
+//! Nodes, which are found by name again if their fid was given up ([`HeldFids`]). `node_ops` has
+//! the operations of `vfs::Node`.
 //!
-//! Lock order: a node's state, never two at a time, and then the tables of files without fids; none
-//! across a request.
+//! A million of them have to fit: a node is 72 bytes (see the test), its slot in the table some 10
+//! to 20.
+//!
+//! Lock order: a node's location, never two at a time, after the tables of nodes; none across a
+//! request.
+//!
+//! [`HeldFids`]: super::held_fids::HeldFids
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use p9::Names;
 use p9::client::attr;
+use p9::{CompactName, Names};
 use parking_lot::{Mutex, MutexGuard};
 use vfs::{Attr, Cx, Entry, Errno, Kind, Name, Node, NodeId, Result};
 
@@ -17,107 +23,90 @@ use super::shared::Shared;
 /// A node.
 pub(super) struct RemoteNode {
     pub(super) shared: Arc<Shared>,
-    pub(super) this: Weak<RemoteNode>,
     pub(super) id: NodeId,
     pub(super) kind: Kind,
-    /// Whether it was created without a fid, for [`Shared::unpinned`].
-    listed: bool,
-    state: Mutex<State>,
+    flags: AtomicU8,
+    /// The hash of the location, for [`Shared::places`].
+    hash: AtomicU32,
+    /// The parent and name; `None` for the root and for nodes found without a name.
+    location: Mutex<Option<Location>>,
 }
 
-/// The mutable state, kept small as there may be one for every file of a tree.
-struct State {
-    /// The parent and name for users without a fid; `None` for the root and for nodes found without
-    /// a name.
-    location: Option<Location>,
-    /// `None` for a listed file that has not been used.
-    fids: Option<Box<Fids>>,
-}
+/// Has, or had, a fid.
+const HAS_FIDS: u8 = 1;
 
-/// Fids by user.
-struct Fids {
-    first: (u32, Arc<OwnedFid>),
-    others: Vec<(u32, Arc<OwnedFid>)>,
-}
-
-impl Fids {
-    /// The most fids after the first.
-    const MAX_OTHERS: usize = 63;
-
-    fn new(user: u32, held: Arc<OwnedFid>) -> Fids {
-        Fids {
-            first: (user, held),
-            others: Vec::new(),
-        }
-    }
-
-    fn of(&self, user: u32) -> Option<&Arc<OwnedFid>> {
-        let mut all = std::iter::once(&self.first).chain(&self.others);
-        all.find(|(known, _)| *known == user).map(|(_, held)| held)
-    }
-
-    /// Adds a fid, and returns one that it displaces, if any.
-    fn add(&mut self, user: u32, held: Arc<OwnedFid>) -> Option<(u32, Arc<OwnedFid>)> {
-        let full = self.others.len() >= Fids::MAX_OTHERS;
-        let extra = full.then(|| self.others.remove(0));
-        self.others.push((user, held));
-        extra
-    }
-}
-
-#[derive(Clone)]
 pub(super) struct Location {
     parent: Arc<RemoteNode>,
-    name: Box<[u8]>,
+    name: CompactName,
 }
 
 impl RemoteNode {
-    pub(super) fn root(shared: &Arc<Shared>, id: NodeId, kind: Kind) -> Arc<RemoteNode> {
-        RemoteNode::new(shared, (id, kind), None, None)
+    /// Returns a node without a name.
+    pub(super) fn nameless(shared: &Arc<Shared>, id: NodeId, kind: Kind) -> Arc<RemoteNode> {
+        let hash = shared.places.hash(id, b"");
+        let node = RemoteNode::new(shared, (id, kind), None, hash);
+        shared.places.insert(&node);
+        node
     }
 
     fn new(
         shared: &Arc<Shared>,
         (id, kind): (NodeId, Kind),
         location: Option<Location>,
-        fids: Option<Fids>,
+        hash: u32,
     ) -> Arc<RemoteNode> {
-        if fids.is_some() && kind != Kind::Directory {
-            shared.unpinned.pin(id);
-        }
-        Arc::new_cyclic(|this| RemoteNode {
+        Arc::new(RemoteNode {
             shared: shared.clone(),
-            this: this.clone(),
             id,
             kind,
-            listed: location.is_some() && fids.is_none(),
-            state: Mutex::new(State {
-                location,
-                fids: fids.map(Box::new),
-            }),
+            flags: AtomicU8::new(0),
+            hash: AtomicU32::new(hash),
+            location: Mutex::new(location),
         })
+    }
+
+    /// Returns the node of the object at `name` in this directory.
+    fn child(&self, name: Name<'_>, attr: &Attr) -> Arc<RemoteNode> {
+        let Some(parent) = self.shared_node() else {
+            return RemoteNode::nameless(&self.shared, attr.id, attr.kind);
+        };
+        let object = (attr.id, attr.kind);
+        let make = |hash| {
+            let name = CompactName::new(name);
+            RemoteNode::new(&self.shared, object, Some(Location { parent, name }), hash)
+        };
+        let place = (self.id, name.bytes());
+        self.shared.places.get_or_insert(place, object, make)
+    }
+
+    /// Returns the `Arc` of this node.
+    pub(super) fn shared_node(&self) -> Option<Arc<RemoteNode>> {
+        self.shared.places.shared(self)
+    }
+
+    pub(super) fn hash(&self) -> u32 {
+        self.hash.load(Ordering::Relaxed)
     }
 
     pub(super) fn session(&self) -> &Arc<Session> {
         &self.shared.session
     }
 
-    /// Creates the node that a walk of the caller found.
+    /// Returns the node that a walk of the caller found.
     pub(super) fn walked_entry(
         &self,
         cx: &Cx<'_>,
-        name: Option<Name<'_>>,
+        name: Name<'_>,
         held: impl Into<Arc<OwnedFid>>,
         attr: Attr,
     ) -> Entry {
-        let location = name.and_then(|name| self.child_location(name));
-        let fids = Fids::new(self.shared.user(cx.caller), held.into());
-        let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), location, Some(fids));
+        let node = self.child(name, &attr);
+        node.set_fid(self.shared.user(cx.caller), held.into());
         Entry { node, attr }
     }
 
-    /// Creates the node of a listed entry. Only directories, and files of which another node has a
-    /// fid, keep theirs.
+    /// Returns the node of a listed entry. Only directories, whose entries are likely to be used
+    /// next, keep their fid.
     pub(super) fn listed_entry(
         &self,
         cx: &Cx<'_>,
@@ -125,46 +114,56 @@ impl RemoteNode {
         held: OwnedFid,
         attr: Attr,
     ) -> Entry {
-        let unpinned = &self.shared.unpinned;
-        if attr.kind == Kind::Directory || unpinned.is_pinned(attr.id) {
-            return self.walked_entry(cx, Some(name), held, attr);
+        if attr.kind == Kind::Directory {
+            return self.walked_entry(cx, name, held, attr);
         }
-        drop(held);
-        if let Some(node) = unpinned.get(self.id, name.bytes())
-            && (node.id, node.kind) == (attr.id, attr.kind)
-        {
-            return Entry { node, attr };
-        }
-        let location = self.child_location(name);
-        let node = RemoteNode::new(&self.shared, (attr.id, attr.kind), location, None);
-        unpinned.insert(self.id, name.bytes(), &node);
+        let node = self.child(name, &attr);
         Entry { node, attr }
     }
 
-    fn child_location(&self, name: Name<'_>) -> Option<Location> {
-        let up = self.this.upgrade()?;
-        let name = name.bytes().into();
-        Some(Location { parent: up, name })
+    /// [`Node::parent`] of a directory that is not the root.
+    pub(super) fn parent_entry(&self, cx: &Cx<'_>, held: OwnedFid, attr: Attr) -> Entry {
+        let known = self.location().map(|(parent, _)| parent);
+        let node = match known.filter(|parent| (parent.id, parent.kind) == (attr.id, attr.kind)) {
+            Some(parent) => parent,
+            None => {
+                let node = RemoteNode::nameless(&self.shared, attr.id, attr.kind);
+                node.keep_fid(self.shared.user(cx.caller), held.into());
+                node
+            }
+        };
+        Entry { node, attr }
     }
 
     /// Returns whether the node was found at `name` in the directory `dir`.
     pub(super) fn is_at(&self, dir: NodeId, name: &[u8]) -> bool {
-        let state = self.state();
-        let location = state.location.as_ref();
-        location.is_some_and(|location| location.parent.id == dir && *location.name == *name)
+        let location = self.place();
+        let location = location.as_ref();
+        location.is_some_and(|location| location.parent.id == dir && location.name.bytes() == name)
     }
 
     /// Records a rename through this client to `name` in the directory `to`.
     pub(super) fn record_rename(self: &Arc<Self>, to: &RemoteNode, name: Name<'_>) {
-        let Some(location) = to.child_location(name) else {
-            return;
-        };
-        let unpinned = &self.shared.unpinned;
-        let old = self.state().location.replace(location);
-        if let Some(old) = old {
-            unpinned.remove(old.parent.id, &old.name, self);
+        if let Some(parent) = to.shared_node() {
+            let hash = self.shared.places.hash(to.id, name.bytes());
+            let name = CompactName::new(name);
+            self.relocate(Some(Location { parent, name }), hash);
         }
-        unpinned.insert(to.id, name.bytes(), self);
+    }
+
+    /// Records that the name was removed through this client: `held` is the only way to the object.
+    pub(super) fn record_removal(self: &Arc<Self>, user: u32, held: Arc<OwnedFid>) {
+        self.keep_fid(user, held);
+        self.relocate(None, self.shared.places.hash(self.id, b""));
+    }
+
+    fn relocate(self: &Arc<Self>, location: Option<Location>, hash: u32) {
+        let places = &self.shared.places;
+        places.remove(self);
+        let old = std::mem::replace(&mut *self.place(), location);
+        self.hash.store(hash, Ordering::Relaxed);
+        places.insert(self);
+        drop(old);
     }
 
     /// Returns the caller's fid. For a user without one, walks to the place where the node was
@@ -179,7 +178,7 @@ impl RemoteNode {
         let mut location = self.location();
         let mut id = self.id;
         let mut from = loop {
-            let Some(Location { parent: up, name }) = location else {
+            let Some((up, name)) = location else {
                 if id == self.shared.root_id() {
                     break self.shared.root_of(cx, user)?;
                 }
@@ -191,6 +190,9 @@ impl RemoteNode {
             }
             (id, location) = (up.id, up.location());
         };
+        if names.is_empty() {
+            return Ok(from);
+        }
         names.reverse();
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let mut last = None;
@@ -204,7 +206,7 @@ impl RemoteNode {
         if last.is_some_and(|qid| attr::id_of(&qid) != self.id) {
             return Err(Errno::ESTALE);
         }
-        self.add_fid(user, from.clone());
+        self.set_fid(user, from.clone());
         Ok(from)
     }
 
@@ -213,7 +215,7 @@ impl RemoteNode {
         cx.check_may_block()?;
         let user = self.shared.user(cx.caller);
         if self.cached_fid(user).is_none()
-            && let Some(Location { parent: up, name }) = self.location()
+            && let Some((up, name)) = self.location()
         {
             // Sends the walk and the attribute request in one flight.
             let dir = up.fid(cx)?;
@@ -222,7 +224,7 @@ impl RemoteNode {
                 .walk_getattr(cx, dir.fid, &[&name])
                 .map_err(stale_if_missing)?;
             let attr = self.check_same_file(attr)?;
-            self.add_fid(user, held.into());
+            self.set_fid(user, held.into());
             return Ok(attr);
         }
         let held = self.fid(cx)?;
@@ -234,41 +236,46 @@ impl RemoteNode {
         self.check_directory()?;
         let dir = self.fid(cx)?;
         let (held, attr) = self.session().walk_getattr(cx, dir.fid, &[name.bytes()])?;
-        Ok(self.walked_entry(cx, Some(name), held, attr))
+        Ok(self.walked_entry(cx, name, held, attr))
     }
 
-    /// Adds a fid.
-    pub(super) fn add_fid(&self, user: u32, held: Arc<OwnedFid>) {
-        let mut state = self.state();
-        let extra = match &mut state.fids {
-            Some(fids) => fids.add(user, held),
-            none => {
-                if self.kind != Kind::Directory {
-                    self.shared.unpinned.pin(self.id);
-                }
-                *none = Some(Box::new(Fids::new(user, held)));
-                None
-            }
-        };
-        drop(state);
-        drop(extra);
+    /// Sets the fid for `user`, which may be given up later.
+    pub(super) fn set_fid(&self, user: u32, held: Arc<OwnedFid>) {
+        if let Some(node) = self.shared_node() {
+            self.flags.fetch_or(HAS_FIDS, Ordering::Relaxed);
+            self.session().held_fids.set(&node, user, held);
+        }
     }
 
-    /// Returns whether the node has a fid.
-    pub(super) fn has_fid(&self) -> bool {
-        self.state().fids.is_some()
+    /// Sets the fid for `user`, and keeps all fids until the node is dropped.
+    fn keep_fid(self: &Arc<Self>, user: u32, held: Arc<OwnedFid>) {
+        self.flags.fetch_or(HAS_FIDS, Ordering::Relaxed);
+        self.session().held_fids.keep(self, user, held);
+    }
+
+    /// Returns a fid that the node has, for any user.
+    pub(super) fn any_fid(&self) -> Option<Arc<OwnedFid>> {
+        if self.flags.load(Ordering::Relaxed) & HAS_FIDS == 0 {
+            return None;
+        }
+        self.session().held_fids.any(self)
     }
 
     fn cached_fid(&self, user: u32) -> Option<Arc<OwnedFid>> {
-        self.state().fids.as_ref()?.of(user).cloned()
+        if self.flags.load(Ordering::Relaxed) & HAS_FIDS == 0 {
+            return None;
+        }
+        self.session().held_fids.get(self, user)
     }
 
-    fn location(&self) -> Option<Location> {
-        self.state().location.clone()
+    fn location(&self) -> Option<(Arc<RemoteNode>, Box<[u8]>)> {
+        let location = self.place();
+        let location = location.as_ref()?;
+        Some((location.parent.clone(), location.name.bytes().into()))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    fn place(&self) -> MutexGuard<'_, Option<Location>> {
+        self.location.lock()
     }
 
     /// Downcasts a node of this connection. Returns `EXDEV` for other nodes.
@@ -307,18 +314,25 @@ fn stale_if_missing(errno: Errno) -> Errno {
 /// Drops the chain of parents in a loop: a tree may be too deep for recursion.
 impl Drop for RemoteNode {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        let mut location = state.location.take();
-        let has_fid = state.fids.is_some();
-        if let (true, Some(Location { parent: up, name })) = (self.listed, &location) {
-            self.shared.unpinned.remove(up.id, name, self);
+        self.shared.places.remove(self);
+        if *self.flags.get_mut() & HAS_FIDS != 0 {
+            self.shared.session.held_fids.remove(self);
         }
-        if has_fid && self.kind != Kind::Directory {
-            self.shared.unpinned.unpin(self.id);
-        }
+        let mut location = self.location.get_mut().take();
         while let Some(Location { parent: up, .. }) = location {
             let up = Arc::into_inner(up);
-            location = up.and_then(|mut node| node.state.get_mut().location.take());
+            location = up.and_then(|mut node| node.location.get_mut().take());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_small() {
+        // After the two counters of the `Arc`: 72, for which malloc uses 80.
+        assert_eq!(size_of::<RemoteNode>(), 56);
     }
 }

@@ -113,12 +113,13 @@ impl Node for RemoteNode {
         self.check_directory()?;
         let dir = self.fid(cx)?;
         // Not every server stops at the root of the attach.
-        let names: &[&[u8]] = match self.id == self.shared.root_id() {
-            true => &[],
-            false => &[b".."],
-        };
-        let (held, attr) = self.session().walk_getattr(cx, dir.fid, names)?;
-        Ok(self.walked_entry(cx, None, held, attr))
+        if self.id == self.shared.root_id() {
+            let attr = self.session().attr(cx, dir.fid)?;
+            let node = RemoteNode::nameless(&self.shared, attr.id, attr.kind);
+            return Ok(Entry { node, attr });
+        }
+        let (held, attr) = self.session().walk_getattr(cx, dir.fid, &[b".."])?;
+        Ok(self.parent_entry(cx, held, attr))
     }
 
     fn create(

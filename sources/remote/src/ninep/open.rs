@@ -41,19 +41,27 @@ fn open_and<T>(
     cx: &Cx<'_>,
     fid: Fid,
     flags: OpenFlags,
-    then: impl FnOnce(Fid) -> T,
+    then: impl Fn(Fid) -> T,
 ) -> Result<(Opened, T)> {
     let open = |fid| Tmessage::Lopen {
         fid,
         flags: request::lopen(flags),
     };
-    let walk = Walk::begin(wire, cx, fid, &[])?;
-    let early = wire.pipelined(&open(walk.fid));
-    let second = then(walk.fid);
-    let (held, _) = walk.end(cx)?;
-    let reply = wire.await_pipelined(cx, early, &open(held.fid))?;
-    match reply.message()? {
-        Rmessage::Lopen { iounit, .. } => Ok((Opened::new(held.opened(), iounit), second)),
-        _ => Err(Errno::EIO),
-    }
+    wire.with_room(|| {
+        let walk = Walk::begin(wire, cx, fid, &[])?;
+        let early = wire.pipelined(&open(walk.fid));
+        let second = then(walk.fid);
+        let held = match walk.end(cx) {
+            Ok((held, _)) => held,
+            Err(errno) => {
+                wire.settle_pipelined(cx, early);
+                return Err(errno);
+            }
+        };
+        let reply = wire.await_pipelined(cx, early, &open(held.fid))?;
+        match reply.message()? {
+            Rmessage::Lopen { iounit, .. } => Ok((Opened::new(held.opened(), iounit), second)),
+            _ => Err(Errno::EIO),
+        }
+    })
 }

@@ -10,14 +10,14 @@ use vfs::{Caller, Cx, Kind, Result};
 
 use super::fid::{Opened, OwnedFid, Session};
 use super::options::Options;
-use super::unpinned::Unpinned;
+use super::places::Places;
 use crate::locks::Mirrors;
 
 /// The state that all nodes and files of a connection share.
 pub(super) struct Shared {
     pub(super) session: Arc<Session>,
     pub(super) mirrors: Mirrors<Opened>,
-    pub(super) unpinned: Unpinned,
+    pub(super) places: Places,
     /// The client ID in lock requests.
     pub(super) client_id: String,
     pub(super) options: Options,
@@ -82,15 +82,17 @@ pub(super) fn attach(
     options: &Options,
     user: u32,
 ) -> Result<(OwnedFid, Option<(u64, Kind)>)> {
-    let fid = wire.connection.fid()?;
-    let attach = Tmessage::Attach {
-        fid,
-        afid: Fid::NONE,
-        uname: options.uname.as_bytes(),
-        aname: options.aname.as_bytes(),
-        n_uname: Uid(user),
-    };
-    let reply = wire.connection.call(&attach)?;
+    let (fid, reply) = wire.with_room(|| {
+        let fid = wire.connection.fid()?;
+        let attach = Tmessage::Attach {
+            fid,
+            afid: Fid::NONE,
+            uname: options.uname.as_bytes(),
+            aname: options.aname.as_bytes(),
+            n_uname: Uid(user),
+        };
+        Ok((fid, wire.connection.call(&attach)?))
+    })?;
     let root = match reply.message()? {
         Rmessage::Attach { qid } if qid.kind.contains(QidType::DIR) => {
             Some((attr::id_of(&qid), Kind::Directory))

@@ -52,13 +52,15 @@ impl RemoteNode {
             return Err(Errno::EOPNOTSUPP);
         }
         let node = self.fid(cx)?;
-        let newfid = wire.connection.fid()?;
-        let walk = Tmessage::Xattrwalk {
-            fid: node.fid,
-            newfid,
-            name,
-        };
-        let reply = wire.call(cx, &walk)?;
+        let (newfid, reply) = wire.with_room(|| {
+            let newfid = wire.connection.fid()?;
+            let walk = Tmessage::Xattrwalk {
+                fid: node.fid,
+                newfid,
+                name,
+            };
+            Ok((newfid, wire.connection.call_in(cx, &walk)?))
+        })?;
         let value = wire.own_fid(newfid);
         let size = match reply.message()? {
             Rmessage::Xattrwalk { size } if size > MAX_SIZE as u64 => return Err(Errno::E2BIG),

@@ -1,4 +1,4 @@
-//! Nodes of files that were listed with attributes and have no fid.
+//! Nodes of files that have no fid, because they were listed only, or it was given up.
 
 use memory::Memory;
 use remote::ninep::{Options, Retry};
@@ -167,6 +167,108 @@ fn names_of_one_file_are_listed_and_removed_one_by_one() {
     assert_eq!(a.id(), b.id());
     ok(ours.unlink("b"));
     assert_eq!((attr(&a), attr(&b)), (Ok(1), Ok(1)));
+}
+
+/// Nodes that were looked up one by one, far more than a server has fids.
+fn looked_up(dir: &TestNode, count: usize) -> Vec<TestNode> {
+    (0..count)
+        .map(|at| ok(dir.lookup(&format!("f{at}"))))
+        .collect()
+}
+
+#[test]
+fn a_walk_over_many_files_does_not_use_up_the_fids_of_the_server() {
+    let fs = Memory::new(vfs_testkit::clock());
+    let theirs = root(&*fs);
+    for at in 0..1000 {
+        ok(theirs.file(&format!("f{at}"), b"1"));
+        ok(theirs.mkdir(&format!("d{at}"), 0o755));
+    }
+    let served = Served::narrow(fs, 64);
+    let ours = root(&*served.connect(Options::default()));
+    let nodes = looked_up(&ours, 1000);
+    let dirs: Vec<_> = (0..1000)
+        .map(|at| ok(ours.lookup(&format!("d{at}"))))
+        .collect();
+    // Every request that takes a fid finds one, and every node is found again.
+    ok(ours.file("new", b"hello"));
+    ok(ours.mkdir("made", 0o755));
+    for (at, node) in nodes.iter().enumerate() {
+        assert_eq!(attr(node), Ok(1), "f{at}");
+    }
+    for dir in &dirs {
+        ok(dir.file("in it", b""));
+        assert_eq!(listed(dir, usize::MAX).len(), 1);
+    }
+    assert_eq!(nodes[3].content(), Ok(b"1".to_vec()));
+    assert_eq!(listed(&ours, usize::MAX).len(), 2002);
+}
+
+#[test]
+fn open_files_keep_their_fids() {
+    let fs = Memory::new(vfs_testkit::clock());
+    let theirs = root(&*fs);
+    for at in 0..200 {
+        ok(theirs.file(&format!("f{at}"), b"1"));
+    }
+    let served = Served::narrow(fs, 64);
+    let ours = root(&*served.connect(Options::default()));
+    let node = ok(ours.lookup("f0"));
+    let file = ok(node.open(R));
+    ok(theirs.unlink("f0"));
+    let nodes: Vec<_> = (1..200)
+        .map(|at| ok(ours.lookup(&format!("f{at}"))))
+        .collect();
+    assert_eq!(nodes.iter().map(attr).collect::<Vec<_>>(), [Ok(1); 199]);
+    assert_eq!(attr(&node), Ok(0));
+    assert_eq!(file.read(0, 9), Ok(b"1".to_vec()));
+}
+
+#[test]
+fn a_directory_that_is_removed_here_keeps_its_fid() {
+    let fs = Memory::new(vfs_testkit::clock());
+    let theirs = root(&*fs);
+    ok(theirs.mkdir("cwd", 0o755));
+    for at in 0..200 {
+        ok(theirs.file(&format!("f{at}"), b"1"));
+    }
+    let served = Served::narrow(fs, 64);
+    let ours = root(&*served.connect(Options::default()));
+    let cwd = ok(ours.lookup("cwd"));
+    drop(looked_up(&ours, 200));
+    ok(ours.rmdir("cwd"));
+    let nodes = looked_up(&ours, 200);
+    assert!(attr(&cwd).is_ok());
+    assert_eq!(listed(&cwd, usize::MAX).len(), 0);
+    drop(nodes);
+    // Another one of that name is another object.
+    ok(ours.mkdir("cwd", 0o755));
+    assert!(attr(&cwd).is_ok());
+}
+
+#[test]
+fn a_file_whose_fid_was_given_up_follows_renames_made_here_and_no_others() {
+    let fs = Memory::new(vfs_testkit::clock());
+    let theirs = root(&*fs);
+    ok(ok(theirs.mkdir("dir", 0o755)).file("ours", b"hello"));
+    ok(theirs.file("theirs", b""));
+    for at in 0..200 {
+        ok(theirs.file(&format!("f{at}"), b"1"));
+    }
+    let served = Served::narrow(fs, 64);
+    let ours = root(&*served.connect(Options::default()));
+    let dir = ok(ours.lookup("dir"));
+    let (mine, other) = (ok(dir.lookup("ours")), ok(ours.lookup("theirs")));
+    ok(dir.rename("ours", &ours, "moved"));
+    ok(ours.rename("dir", &ours, "dir2"));
+    ok(ours.rename("moved", &dir, "again"));
+    let nodes = looked_up(&ours, 200);
+    ok(theirs.rename("theirs", &theirs, "elsewhere"));
+    ok(theirs.file("theirs", b"another"));
+    assert_eq!(mine.content(), Ok(b"hello".to_vec()));
+    assert_eq!(attr(&other), Err(Errno::ESTALE));
+    assert_eq!(attr(&ok(ours.lookup("elsewhere"))), Ok(1));
+    drop(nodes);
 }
 
 #[test]
