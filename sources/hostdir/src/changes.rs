@@ -2,10 +2,13 @@
 //!
 //! With privileges one mark watches the whole file system of the root, and events outside of the
 //! tree are dropped. The directory of an event is opened by its handle, and its place below the
-//! root is remembered until a directory is renamed. Without privileges each directory of the tree
-//! has a mark, and its handle is remembered instead. Directories that are created are then walked.
+//! root is remembered until a directory is renamed, if clients know the directory (`remembered`).
+//! Without privileges each directory of the tree has a mark, and its handle is remembered instead.
+//! Directories that are created are then walked.
 //!
 //! Deliberately absent: file systems mounted below the root, whose changes are not reported.
+
+mod remembered;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -27,6 +30,7 @@ use vfs::{
     Result, Support,
 };
 
+use self::remembered::{HandleKey, Recent, Remembered};
 use crate::descriptors::Fd;
 use crate::identity;
 use crate::node::HostNode;
@@ -102,8 +106,9 @@ pub(crate) fn watch(
         },
         writes,
         directories: HashMap::new(),
-        objects: HashMap::new(),
-        removed: HashMap::new(),
+        seen: Remembered::default(),
+        objects: Remembered::default(),
+        removed: Recent::default(),
         lost: false,
     };
     if !whole {
@@ -126,9 +131,6 @@ fn unsupported(error: rustix::io::Errno) -> Errno {
         _ => Errno::EOPNOTSUPP,
     }
 }
-
-/// The most directories of a file system, and the most objects, that are remembered.
-const MAX_REMEMBERED: usize = 1 << 16;
 
 /// The time between two busy reads, in which the kernel merges changes of one object.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -213,11 +215,14 @@ struct Places {
     device: u64,
     scope: Scope,
     writes: WriteEvents,
+    /// All directories of the tree, with marks on directories.
     directories: HashMap<HandleKey, Place>,
-    objects: HashMap<HandleKey, NodeId>,
+    /// The directories of events, with a mark of the file system.
+    seen: Remembered<Place>,
+    objects: Remembered<NodeId>,
     /// The last name that was removed from an object, with marks on directories: it cannot be
     /// opened to see whether it has others.
-    removed: HashMap<HandleKey, (NodeId, Box<[u8]>)>,
+    removed: Recent<(NodeId, Box<[u8]>)>,
     /// Whether a change could not be located since this was last cleared, for want of a descriptor
     /// or memory.
     lost: bool,
@@ -226,14 +231,11 @@ struct Places {
 /// The extent of the marks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// One for the file system: the places are a cache.
+    /// One for the file system: places are found as events need them.
     FileSystem,
     /// One for each directory, all of which have a place.
     Directories,
 }
-
-/// A kernel handle in as many bytes as it has.
-type HandleKey = Box<[u8]>;
 
 fn key(handle: &FileHandle) -> HandleKey {
     [&handle.kind().to_le_bytes()[..], handle.bytes()]
@@ -298,6 +300,7 @@ impl Places {
             each(&Change::OVERFLOW);
             // Directories may have been created and moved.
             self.directories.clear();
+            self.seen.clear();
             if self.scope == Scope::Directories {
                 self.watch_below(group, root, Path::new(""), &mut |_| ())?;
             }
@@ -329,12 +332,11 @@ impl Places {
         // A file that is written after it lost its name, or never had one (`O_TMPFILE`).
         let used = !(event.created || event.deleted || event.renamed || event.is_dir);
         let name = name.filter(|_| !used || !object.nameless);
-        let in_use = |id| root.tree().nodes.get(id).is_some();
         let (name, old) = match kinds.contains(ChangeKinds::RENAMED) {
             true => (name, old),
             false => (name.or(old), None),
         };
-        if kinds.is_empty() || name.is_none() && !object.id.is_some_and(in_use) {
+        if kinds.is_empty() || name.is_none() && !object.id.is_some_and(|id| is_known(root, id)) {
             return Ok(());
         }
         each(&Change {
@@ -368,7 +370,7 @@ impl Places {
         if self.scope == Scope::FileSystem {
             if event.renamed {
                 // Those of the moved directory are at other paths, or on the other side.
-                self.directories.clear();
+                self.seen.clear();
             }
             return Ok(());
         }
@@ -417,13 +419,21 @@ impl Places {
         name: fs_changes::ChangedName<'a>,
     ) -> Option<Location<'a>> {
         let key = key(&name.dir);
-        let place = match self.directories.get(&key) {
-            Some(place) => place.clone(),
-            None if self.scope == Scope::Directories => return None,
+        let known = match self.scope {
+            Scope::Directories => Some(self.directories.get(&key)?.clone()),
+            Scope::FileSystem => self.seen.get(&key),
+        };
+        let place = match known {
+            Some(place) => place,
             None => {
                 let place = present(find_place(root, &name.dir));
                 let place = self.note_loss(place)?;
-                remember(&mut self.directories, key, place.clone());
+                let id = match &place {
+                    Place::Beneath(id, _) => Some(*id),
+                    Place::Outside => None,
+                };
+                let is_known = |id| is_known(root, id);
+                self.seen.insert(key, id, place.clone(), is_known);
                 place
             }
         };
@@ -446,7 +456,7 @@ impl Places {
         name: Option<&Location<'_>>,
     ) -> Object {
         let key = key(handle);
-        let known = self.objects.get(&key).copied();
+        let known = self.objects.get(&key);
         if event.created || event.renamed {
             self.removed.remove(&key);
         }
@@ -476,9 +486,9 @@ impl Places {
         let Some((fd, stx)) = opened else {
             let nameless = self.scope == Scope::FileSystem || self.is_removed(&key, name);
             match (self.scope, name) {
-                (Scope::FileSystem, _) => drop(self.objects.remove(&key)),
+                (Scope::FileSystem, _) => self.objects.remove(&key),
                 (Scope::Directories, Some(name)) if event.deleted => {
-                    remember(&mut self.removed, key, (name.dir, name.name.into()));
+                    self.removed.insert(key, (name.dir, name.name.into()));
                 }
                 _ => {}
             }
@@ -492,8 +502,11 @@ impl Places {
         let unlinked = stx.stx_nlink == 0;
         match unlinked {
             // Later changes are not of this name.
-            true => drop(self.objects.remove(&key)),
-            false => remember(&mut self.objects, key, id),
+            true => self.objects.remove(&key),
+            false => {
+                let is_known = |id| is_known(root, id);
+                self.objects.insert(key, Some(id), id, is_known);
+            }
         }
         Object {
             id: Some(id),
@@ -503,10 +516,10 @@ impl Places {
     }
 
     /// Returns whether `name` was removed from the object, with a mark on its directory.
-    fn is_removed(&self, key: &HandleKey, name: Option<&Location<'_>>) -> bool {
+    fn is_removed(&mut self, key: &HandleKey, name: Option<&Location<'_>>) -> bool {
         let removed = self.removed.get(key);
         let removed = removed.zip(name);
-        removed.is_some_and(|((dir, removed), name)| (*dir, &**removed) == (name.dir, name.name))
+        removed.is_some_and(|((dir, removed), name)| (dir, &*removed) == (name.dir, name.name))
     }
 
     /// Returns the object of a change if it is there. Notes the loss of the change after an error.
@@ -585,12 +598,9 @@ fn present<T>(object: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Adds an entry to a cache, which is emptied if it is full.
-fn remember<V>(cache: &mut HashMap<HandleKey, V>, key: HandleKey, value: V) {
-    if cache.len() >= MAX_REMEMBERED {
-        cache.clear();
-    }
-    cache.insert(key, value);
+/// Returns whether a client knows the object.
+fn is_known(root: &HostNode, id: NodeId) -> bool {
+    root.tree().nodes.get(id).is_some()
 }
 
 /// Returns the place of a directory of the root's file system, `ESTALE` if it no longer exists.
