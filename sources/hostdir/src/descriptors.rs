@@ -3,7 +3,8 @@
 //! A [`Budget`] counts them, and asks its [`Evict`] to close one when another is to be opened
 //! beyond the limit. A descriptor that cannot be closed (of an open file that cannot be opened
 //! again, an unnamed object, a lock on the host) also counts towards its peer's share ([`Shares`]),
-//! so that no peer takes all.
+//! so that no peer takes all. Of these, objects that clients merely remember are given up when one
+//! is needed for anything else.
 //!
 //! Lock order: the shares' mutex last.
 
@@ -29,6 +30,10 @@ pub(crate) trait Evict: Send + Sync {
     /// Closes the descriptor of approximately the least recently used object, of at most `open`.
     /// Returns whether it found one.
     fn evict(&self, open: usize) -> bool;
+
+    /// Closes descriptors of objects without a name that count towards the share of `peer` and that
+    /// clients merely remember. Returns whether it found any.
+    fn give_up(&self, peer: PeerKey) -> bool;
 }
 
 /// The number of descriptors to evict when the system has none left although the budget has.
@@ -52,6 +57,10 @@ impl Budget {
             open: AtomicUsize::new(0),
             evictor: OnceLock::new(),
         })
+    }
+
+    fn evictor(&self) -> Option<Arc<dyn Evict>> {
+        self.evictor.get().and_then(Weak::upgrade)
     }
 
     /// Sets the holder of the descriptors that can be closed. Called once: until then there are
@@ -93,7 +102,7 @@ impl Budget {
     }
 
     fn evict(&self) -> bool {
-        let evictor = self.evictor.get().and_then(Weak::upgrade);
+        let evictor = self.evictor();
         evictor.is_some_and(|evictor| evictor.evict(self.open()))
     }
 
@@ -118,6 +127,7 @@ impl Budget {
 /// for another.
 pub(crate) struct Shares {
     limit: usize,
+    budget: Arc<Budget>,
     usage: Mutex<Usage>,
 }
 
@@ -134,37 +144,52 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    /// Returns shares of `limit` descriptors.
-    pub(crate) fn new(limit: usize) -> Arc<Shares> {
+    /// Returns shares of `limit` descriptors of `budget`.
+    pub(crate) fn new(limit: usize, budget: &Arc<Budget>) -> Arc<Shares> {
         Arc::new(Shares {
             limit,
+            budget: budget.clone(),
             usage: Mutex::default(),
         })
     }
 
-    /// Takes one descriptor for the client of `account`, a connection's or a guest's. Returns
-    /// `EMFILE` if its share is used up, and `None` for this program's own use, which only the
-    /// budget limits.
+    /// Takes one descriptor for the client of `account`, a connection's or a guest's. If its share
+    /// is used up, objects that it merely remembers are given up; returns `EMFILE` if there are
+    /// none. Returns `None` for this program's own use, which only the budget limits.
     pub(crate) fn take(self: &Arc<Shares>, account: &Account) -> Result<Option<Share>> {
         let Some(peer) = account.client() else {
             return Ok(None);
         };
+        let share = self.take_for(peer).or_else(|| {
+            let evictor = self.budget.evictor()?;
+            evictor.give_up(peer).then(|| self.take_for(peer)).flatten()
+        });
+        share.ok_or(Errno::EMFILE).map(Some)
+    }
+
+    fn take_for(self: &Arc<Shares>, peer: PeerKey) -> Option<Share> {
         let mut usage = self.usage();
         let own = usage.by_peer.get(&peer).copied().unwrap_or(0);
         if own >= self.limit.saturating_sub(usage.all) {
-            return Err(Errno::EMFILE);
+            return None;
         }
         usage.all += 1;
         usage.by_peer.insert(peer, own + 1);
         drop(usage);
-        Ok(Some(Share {
+        Some(Share {
             shares: self.clone(),
             peer,
-        }))
+        })
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {
         self.usage.lock()
+    }
+}
+
+impl Share {
+    pub(crate) fn peer(&self) -> PeerKey {
+        self.peer
     }
 }
 
@@ -211,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_peer_holds_what_it_leaves_and_gives_it_back() {
-        let shares = Shares::new(1000);
+        let shares = Shares::new(1000, &Budget::new(1000));
         let first = fill(&shares, &peer("10.0.0.1"));
         let second = fill(&shares, &peer("10.0.0.2"));
         let local = Peer::new(Origin::Inherited, &Trust::All, 0);
@@ -229,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_host_has_one_share_for_all_addresses_of_its_network() {
-        let shares = Shares::new(8);
+        let shares = Shares::new(8, &Budget::new(8));
         let usage = fill(&shares, &peer("2001:db8::1"));
         assert_eq!(usage.len(), 4);
         assert!(fill(&shares, &peer("2001:db8::ffff:2")).is_empty());

@@ -63,7 +63,7 @@ impl Host {
         let [handles, numbers] = &options.secrets;
         Ok(Host {
             // The other quarter is left to leases.
-            shares: Shares::new(options.budget.limit() / 4 * 3),
+            shares: Shares::new(options.budget.limit() / 4 * 3, &options.budget),
             budget: options.budget,
             identity: options.identity,
             keeps_umask: options.keeps_umask,

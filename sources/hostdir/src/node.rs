@@ -12,7 +12,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{Mode, OFlags};
@@ -37,6 +37,8 @@ pub struct HostNode {
     ring: RingSlot,
     kind: Kind,
     flags: AtomicU8,
+    /// The number of open files; it stays at the maximum once it is there.
+    opens: AtomicU16,
 }
 
 /// Used since the clock hand last passed.
@@ -110,6 +112,7 @@ impl HostNode {
             ring: RingSlot::new(),
             kind: attr.kind,
             flags: AtomicU8::new(RECENTLY_USED),
+            opens: AtomicU16::new(0),
         }
     }
 
@@ -154,6 +157,18 @@ impl HostNode {
     /// Marks the node, so that its share is released when it is dropped.
     pub(crate) fn set_unlinked(&self) {
         self.flags.fetch_or(UNLINKED, Ordering::Relaxed);
+    }
+
+    /// Counts an open file.
+    pub(crate) fn count_open(&self) {
+        let more = |opens: u16| Some(opens.saturating_add(1));
+        let _ = (self.opens).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    /// Uncounts an open file.
+    pub(crate) fn count_close(&self) {
+        let fewer = |opens: u16| (opens != u16::MAX).then(|| opens.saturating_sub(1));
+        let _ = (self.opens).fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
     }
 
     /// Returns whether the next child looked up here is likely to be in the table, as the last one
@@ -394,6 +409,44 @@ impl HostNode {
         self.tree().nodes.remove_from_ring(self);
         drop(slot);
         drop(open);
+        true
+    }
+
+    /// Closes the descriptor of an object that clients merely remember: it is not open, has no
+    /// locks, and no operation uses it. If it has lost its last name, it does not exist any more
+    /// then, and operations return `ESTALE`.
+    pub(crate) fn give_up(&self) -> bool {
+        let in_use = self.flags.load(Ordering::Relaxed) & (PINNED | MIRRORED) != 0;
+        if in_use || self.opens.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        let Some(mut slot) = self.slot.try_lock() else {
+            return false;
+        };
+        // An open that has begun holds a reference until it is counted.
+        let Some(fd) = slot.fd().filter(|fd| Arc::strong_count(fd) == 1) else {
+            return false;
+        };
+        let closed = match (self.device().mount(), FileHandle::of(fd.as_fd())) {
+            (Some(_), Ok(handle)) => slot.without_descriptor(&handle),
+            _ => {
+                let incarnation = incarnation_of(fd.as_fd());
+                match slot.take_dentry() {
+                    Some(dentry) => Slot::Dentry {
+                        dentry,
+                        incarnation,
+                    },
+                    None => return false,
+                }
+            }
+        };
+        let open = std::mem::replace(&mut *slot, closed);
+        self.tree().nodes.remove_from_ring(self);
+        drop(slot);
+        drop(open);
+        if self.flags.fetch_and(!UNLINKED, Ordering::Relaxed) & UNLINKED != 0 {
+            self.tree().unlinked.forget(self.id);
+        }
         true
     }
 

@@ -69,6 +69,7 @@ impl OpenFile {
     /// Returns an open file; `flags` are those that it was opened with.
     pub(crate) fn new(node: Arc<HostNode>, fd: Arc<Fd>, flags: OFlags) -> Arc<OpenFile> {
         let can_reopen = OpenFile::can_reopen(node.device(), node.kind());
+        node.count_open();
         Arc::new_cyclic(|this: &Weak<OpenFile>| {
             let open_files = &node.tree().open_files;
             let ring_position = can_reopen.then(|| open_files.ring().insert(this.clone()));
@@ -187,6 +188,7 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
+        self.node.count_close();
         let open_files = &self.node.tree().open_files;
         match self.descriptor.get_mut().take() {
             Some(Descriptor { ring_position, .. }) => {

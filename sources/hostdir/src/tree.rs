@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rustix::fs::Statx;
-use vfs::{Attr, Name, Patience, Result};
+use vfs::{Attr, Kind, Name, Patience, PeerKey, Result};
 
 use crate::attr;
 use crate::containment::{Containment, SearchLimiter};
@@ -197,6 +197,31 @@ impl Evict for Tree {
                 return true;
             }
         }
-        false
+        // Objects that clients merely remember go before a request fails. Removed directories are
+        // the last: one may be a program's current directory.
+        let directories = [false, true];
+        directories.into_iter().any(|directory| {
+            let mut nodes =
+                (0..open + node_table::SHARDS).filter_map(|_| self.nodes.next_in_ring());
+            nodes.any(|node| (node.kind() == Kind::Directory) == directory && node.give_up())
+        })
+    }
+
+    fn give_up(&self, peer: PeerKey) -> bool {
+        let unlinked = self.unlinked.of_peer(peer);
+        // A quarter of them, so that later shortages are rare.
+        let mut most = unlinked.len().div_ceil(4);
+        let mut given_up = false;
+        for node in unlinked.into_iter().filter_map(|id| self.nodes.get(id)) {
+            // A directory goes only if there is nothing else.
+            let is_last = most == 0 || given_up && node.kind() == Kind::Directory;
+            if is_last {
+                break;
+            }
+            if node.give_up() {
+                (most, given_up) = (most - 1, true);
+            }
+        }
+        given_up
     }
 }

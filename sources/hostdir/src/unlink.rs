@@ -77,6 +77,6 @@ impl PendingUnlink {
     pub(crate) fn unlinked(self) {
         self.node.set_unlinked();
         let unnamed = &self.node.tree().unlinked;
-        unnamed.keep(self.node.number(), self.share);
+        unnamed.keep(self.node.number(), self.node.kind(), self.share);
     }
 }

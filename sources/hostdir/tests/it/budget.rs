@@ -5,8 +5,8 @@ use std::sync::Arc;
 use hostdir::{Identity, Options};
 use vfs::memory::MemoryBudget;
 use vfs::{
-    Account, AttrMask, Call, Caller, Cx, Errno, File, Node, OpenFlags, Peer, PeerKey, ReaddirMode,
-    RenameFlags,
+    Account, AttrMask, Call, Caller, Cx, Errno, File, Mode, NewNode, Node, OpenFlags, Peer,
+    PeerKey, ReaddirMode, RenameFlags,
 };
 
 use crate::fixture::{Fixture, List, create, failed, is_root, name, read, root, walk, write};
@@ -507,4 +507,60 @@ fn what_a_client_has_unlinked_counts_until_it_lets_go() {
     }
     held.remove(0);
     assert_eq!(fixture.root.unlink(&greedy, name("f12"), false), Ok(()));
+}
+
+/// Makes and removes files, far more than a client's share, and returns their nodes.
+fn removed_nodes(cx: &Cx<'_>, fixture: &Fixture) -> Vec<Arc<dyn Node>> {
+    let removed = (0..100).map(|number| {
+        let file = format!("removed{number}");
+        let (entry, opened) = create(cx, &*fixture.root, &file, 0o600).expect("creates");
+        drop(opened);
+        let removed = fixture.root.unlink(cx, name(&file), false);
+        assert_eq!(removed, Ok(()), "{file}");
+        entry.node
+    });
+    removed.collect()
+}
+
+#[test]
+fn removed_files_that_a_client_merely_remembers_do_not_use_up_its_share() {
+    if !is_root() {
+        return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
+    }
+    let fixture = tight(false);
+    let call = call_from("10.0.0.1");
+    let cx = Cx::new(&Caller::ROOT, &call);
+    let dir = NewNode::Directory;
+    let cwd = fixture
+        .root
+        .make(&cx, name("cwd"), dir, Mode::without_umask(0o700));
+    let cwd = cwd.expect("makes").node;
+    assert_eq!(fixture.root.unlink(&cx, name("cwd"), true), Ok(()));
+    let (open, file) = create(&cx, &*fixture.root, "open", 0o600).expect("creates");
+    assert_eq!(fixture.root.unlink(&cx, name("open"), false), Ok(()));
+    let removed = removed_nodes(&cx, &fixture);
+    // The oldest are given up, and neither the open one nor the directory.
+    let attr = |node: &Arc<dyn Node>| node.attr(&cx, AttrMask::STAT).map(|attr| attr.nlink);
+    assert_eq!(attr(&removed[0]), Err(Errno::ESTALE));
+    assert_eq!(attr(&removed[99]), Ok(0));
+    assert_eq!(attr(&open.node), Ok(0));
+    assert_eq!(write(&cx, &*file, 0, b"x"), Ok(1));
+    assert!(attr(&cwd).is_ok());
+}
+
+#[test]
+fn files_that_the_host_removes_and_clients_remember_do_not_use_up_the_descriptors() {
+    if !is_root() {
+        return eprintln!("skipped: kernel handles need CAP_DAC_READ_SEARCH");
+    }
+    let fixture = tight(false);
+    let mut remembered = Vec::new();
+    for number in 0..100 {
+        let file = format!("gone{number}");
+        fixture.outside(|dir| std::fs::write(dir.join(&file), "").expect("writes"));
+        remembered.push(fixture.lookup(&file).expect("finds it").node);
+        fixture.outside(|dir| std::fs::remove_file(dir.join(&file)).expect("removes"));
+    }
+    let (_, file) = create(&root(), &*fixture.root, "new", 0o600).expect("creates");
+    assert_eq!(write(&root(), &*file, 0, b"x"), Ok(1));
 }
