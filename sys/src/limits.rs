@@ -66,6 +66,25 @@ pub fn limit_heaps() {
     }
 }
 
+/// Lets the allocator return each large block to the system when it is freed (mallopt(3),
+/// `M_MMAP_THRESHOLD`). Call it before threads start.
+///
+/// Once such a block is freed, glibc takes those of its size from heaps, up to 32 MiB: buffers of
+/// messages between small blocks that outlive them held 10 MiB of a mount.
+pub fn return_large_blocks() {
+    #[cfg(target_env = "gnu")]
+    {
+        /// Tables and buffers from this size on, in bytes.
+        const LARGE: libc::c_int = 256 << 10;
+        // SAFETY: it sets a parameter of the allocator, under the allocator's own lock. A refusal
+        // changes nothing.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        }
+    }
+}
+
 /// Returns the memory limit of this process in bytes, the lowest of its control group and those
 /// above it; `None` if none is set. `memory.max` and `memory.high` of version 2,
 /// `memory.limit_in_bytes` of version 1 (cgroups(7), the kernel's

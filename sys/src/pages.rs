@@ -91,6 +91,15 @@ impl PageBuffer {
     }
 }
 
+/// Copies the bytes to other pages.
+impl Clone for PageBuffer {
+    fn clone(&self) -> PageBuffer {
+        let mut copy = PageBuffer::zeroed(self.len);
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
 impl Default for PageBuffer {
     fn default() -> PageBuffer {
         PageBuffer::new()

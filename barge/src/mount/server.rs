@@ -48,6 +48,8 @@ pub(super) fn serve(
     mut options: ResolvedOptions,
     holder: &Arc<Holder>,
 ) -> CommandResult {
+    sys::limits::limit_heaps();
+    sys::limits::return_large_blocks();
     sys::limits::raise_descriptors();
     options.passthrough &= args.record_trace.is_none();
     options.source.check()?;

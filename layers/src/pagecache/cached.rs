@@ -430,8 +430,11 @@ impl Core {
     pub(super) fn new(bytes: usize, workers: Arc<Workers>) -> Arc<Core> {
         let buffer = || vec![0; Cached::MESSAGE as usize];
         let depth = workers.max_threads;
+        // The buffers are a part of the memory, unless they would be much of it.
+        let buffers = depth * Cached::MESSAGE as usize;
+        let others = if bytes < 4 * buffers { 0 } else { buffers };
         Arc::new(Core {
-            memory: Memory::new(bytes),
+            memory: Memory::new(bytes - others),
             workers,
             depth,
             write_epoch: AtomicU64::new(0),

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
+use sys::pages::PageBuffer;
 use vfs::{Cx, Result};
 
 use super::cached::Cached;
@@ -32,8 +33,9 @@ struct Inner {
     used: u64,
     /// Bytes ever taken: the clock for ages.
     taken: u64,
-    /// Buffers of freed blocks.
-    spare: Vec<Vec<u8>>,
+    /// Buffers of freed blocks. All are in pages of their own: between small blocks of the
+    /// allocator, which outlive them, freed ones would stay in memory.
+    spare: Vec<PageBuffer>,
     /// Entries in the order of eviction; some are gone already.
     queue: VecDeque<Entry>,
     /// Pages that were handed out, evicted before all others.
@@ -56,8 +58,8 @@ impl Memory {
     /// memory is complete by then.
     const MAX_AGE: u64 = 4;
 
-    /// The maximum number of buffers of freed blocks to keep for reuse.
-    const MAX_SPARE: usize = 64;
+    /// The maximum number of buffers of freed blocks to keep for reuse: 1 MiB.
+    const MAX_SPARE: usize = 16;
 
     pub(super) fn new(bytes: usize) -> Arc<Memory> {
         Arc::new(Memory {
@@ -109,15 +111,15 @@ impl Memory {
     }
 
     /// Takes memory for the block `number` of `owner`, with arbitrary contents.
-    pub(super) fn allocate(&self, owner: &Weak<Cached>, number: u64) -> Vec<u8> {
+    pub(super) fn allocate(&self, owner: &Weak<Cached>, number: u64) -> PageBuffer {
         let mut inner = self.inner();
         inner.charge(BLOCK, owner, CacheUnit::Block(number));
         let spare = inner.spare.pop();
         drop(inner);
-        spare.unwrap_or_else(|| vec![0; BLOCK as usize])
+        spare.unwrap_or_else(|| PageBuffer::zeroed(BLOCK as usize))
     }
 
-    pub(super) fn free(&self, data: Arc<Vec<u8>>) {
+    pub(super) fn free(&self, data: Arc<PageBuffer>) {
         let data = Arc::into_inner(data);
         let mut inner = self.inner();
         inner.used -= BLOCK;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use sys::pages::PageBuffer;
 use vfs::Ranges;
 
 use super::cached::Cached;
@@ -33,7 +34,7 @@ pub(super) struct Pages {
 
 /// A block; its ranges are in bytes of the file.
 struct Block {
-    data: Arc<Vec<u8>>,
+    data: Arc<PageBuffer>,
     valid: Ranges,
     dirty: Ranges,
     /// The number of reads since it was loaded or spared.
@@ -49,13 +50,22 @@ impl Drop for Block {
 
 /// Bytes that do not change, whatever happens to the cache.
 pub(super) struct Piece {
-    data: Arc<Vec<u8>>,
+    data: PieceData,
     range: Range<usize>,
+}
+
+enum PieceData {
+    Block(Arc<PageBuffer>),
+    Page(Arc<Vec<u8>>),
 }
 
 impl Piece {
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.data[self.range.clone()]
+        let data: &[u8] = match &self.data {
+            PieceData::Block(data) => data,
+            PieceData::Page(data) => data,
+        };
+        &data[self.range.clone()]
     }
 }
 
@@ -172,7 +182,7 @@ impl Pages {
                 Some(block) if block.valid.covers(part.start, part.end - 1) => {
                     block.reads = block.reads.saturating_add(1);
                     pieces.push(Piece {
-                        data: block.data.clone(),
+                        data: PieceData::Block(block.data.clone()),
                         range: within(&part),
                     });
                 }
@@ -204,7 +214,7 @@ impl Pages {
             };
             pieces.push(match (first, block) {
                 (None, Some(block)) => Piece {
-                    data: block.data.clone(),
+                    data: PieceData::Block(block.data.clone()),
                     range: within(&page),
                 },
                 (first, _) => match self.read_around.consume(at / PAGE) {
@@ -214,7 +224,7 @@ impl Pages {
                         }
                         let start = (at % PAGE) as usize;
                         Piece {
-                            data: found.data,
+                            data: PieceData::Page(found.data),
                             range: start..start + (page.end - at) as usize,
                         }
                     }

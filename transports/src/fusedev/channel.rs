@@ -4,13 +4,14 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
+use sys::pages::PageBuffer;
 use vfs::{Payload, Result as Answered};
 use wire::{Incoming, Outgoing};
 
@@ -26,6 +27,8 @@ pub struct Channel {
     epoll: OwnedFd,
     /// The threads of all the mount's channels.
     threads: Arc<ThreadGroup>,
+    /// See [`Channels`].
+    kept: Arc<AtomicUsize>,
     /// The maximum size of a request in bytes.
     max_request: usize,
     name: String,
@@ -79,6 +82,8 @@ pub type Sent = Arc<dyn Fn(&[u8]) + Send + Sync>;
 /// The channels of a mount, whose threads share its requests.
 pub struct Channels {
     threads: Arc<ThreadGroup>,
+    /// The bytes of large buffers that are kept for reuse.
+    kept: Arc<AtomicUsize>,
     /// The mount, for messages.
     name: String,
     sent: Option<Sent>,
@@ -89,6 +94,7 @@ impl Channels {
     pub fn new(name: String) -> Channels {
         Channels {
             threads: Arc::default(),
+            kept: Arc::default(),
             name,
             sent: None,
         }
@@ -111,6 +117,7 @@ impl Channels {
             device,
             epoll: idle,
             threads: self.threads.clone(),
+            kept: self.kept.clone(),
             max_request: longest,
             name: self.name.clone(),
             sent: self.sent.clone(),
@@ -137,8 +144,9 @@ impl Channel {
             .spare
             .pop()
             .unwrap_or_else(|| Box::new(FuseRequest::new(self.max_request)));
+        request.kept = None;
         let result = loop {
-            match rustix::io::read(&self.device, &mut request.message.buffer) {
+            match rustix::io::read(&self.device, &mut request.message.buffer[..]) {
                 // The request was interrupted, and there may be another.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 result => break result,
@@ -147,6 +155,7 @@ impl Channel {
         match result {
             Ok(len) => {
                 request.message.len = len;
+                request.message.touched = request.message.touched.max(len);
                 if inner.may_overlap(&request.message) {
                     inner.overlapping += 1;
                     if inner.overlapping > Inner::MAX_OVERLAPPING {
@@ -166,8 +175,16 @@ impl Channel {
                 return Err(error.into());
             }
         }
-        inner.spare.push(request);
+        self.keep(inner, request);
         Ok(None)
+    }
+
+    /// Keeps the buffers of a request for reuse, unless there are enough.
+    fn keep(&self, inner: &mut Inner, mut request: Box<FuseRequest>) {
+        request.kept = KeptMemory::new(&self.kept, request.large_bytes());
+        if request.kept.is_some() && inner.spare.len() < Inner::MAX_SPARE {
+            inner.spare.push(request);
+        }
     }
 
     /// Waits for a request; returns whether none arrived for `time`.
@@ -218,10 +235,7 @@ impl Ring for Channel {
             sent(request.message.bytes());
         }
         request.reply.clear();
-        let mut inner = self.inner();
-        if inner.spare.len() < Inner::MAX_SPARE {
-            inner.spare.push(request);
-        }
+        self.keep(&mut self.inner(), request);
     }
 
     /// The reply itself notifies the kernel.
@@ -272,17 +286,57 @@ impl Ring for Channel {
 struct FuseRequest {
     message: Message,
     reply: Outbox,
+    /// Set while its buffers are kept for reuse.
+    kept: Option<KeptMemory>,
+}
+
+/// Memory of large buffers that a mount keeps for reuse.
+struct KeptMemory {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl KeptMemory {
+    /// The most for a mount, in bytes: a few large reads or writes at a time.
+    const MAX: usize = 2 << 20;
+
+    /// Returns `None` if more than [`KeptMemory::MAX`] would be kept.
+    fn new(all: &Arc<AtomicUsize>, bytes: usize) -> Option<KeptMemory> {
+        let kept = all.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let memory = KeptMemory {
+            all: all.clone(),
+            bytes,
+        };
+        (bytes == 0 || kept <= KeptMemory::MAX).then_some(memory)
+    }
+}
+
+impl Drop for KeptMemory {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl FuseRequest {
     fn new(longest: usize) -> FuseRequest {
         FuseRequest {
             message: Message {
-                buffer: vec![0; longest],
+                buffer: PageBuffer::zeroed(longest),
                 len: 0,
+                touched: 0,
             },
             reply: Outbox::default(),
+            kept: None,
         }
+    }
+
+    /// Returns the memory of its large buffers, in bytes.
+    fn large_bytes(&self) -> usize {
+        /// A smaller part of a buffer is not worth counting.
+        const LARGE: usize = 64 << 10;
+        let message = Some(self.message.touched).filter(|&touched| touched > LARGE);
+        let reply = self.reply.is_large().then_some(self.message.buffer.len());
+        message.unwrap_or(0) + reply.unwrap_or(0)
     }
 }
 
@@ -297,8 +351,10 @@ impl Exchange for FuseRequest {
 }
 
 struct Message {
-    buffer: Vec<u8>,
+    buffer: PageBuffer,
     len: usize,
+    /// The length of the longest message so far: the pages after it take no memory.
+    touched: usize,
 }
 
 impl Message {
@@ -375,6 +431,30 @@ mod tests {
         assert!(calls(&[(look_up, 7), (look_up, 8), (look_up, 7)]));
         assert!(calls(&[(read, 7); 3]), "the kernel reads ahead");
         assert!(calls(&[(look_up, 0); 3]), "threads of other namespaces");
+    }
+
+    #[test]
+    fn little_memory_of_large_requests_is_kept() {
+        const LARGE: usize = 200 << 10;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (kernel, device) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&kernel, 64 * LARGE).unwrap();
+        let channels = Channels::new("test".into());
+        let channel = channels.open(device, 1 << 20).unwrap();
+        let mut popped = Vec::new();
+        for _ in 0..30 {
+            rustix::io::write(&kernel, &[7; LARGE]).unwrap();
+            popped.extend(channel.pop(&|_| None).unwrap());
+        }
+        assert_eq!(popped.len(), 30);
+        popped
+            .into_iter()
+            .for_each(|exchange| channel.push_used(exchange));
+        let kept = || channels.kept.load(Ordering::Relaxed);
+        assert!((1..=KeptMemory::MAX).contains(&kept()), "{}", kept());
+        assert!(channel.wait(true).unwrap());
+        assert_eq!(kept(), LARGE);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Pages, Piece, split, within};
+use super::{Pages, Piece, PieceData, split, within};
 use crate::pagecache::units::{BLOCK, overlap};
 
 /// Adjacent bytes to write in one message.
@@ -91,7 +91,7 @@ impl Pages {
         for (number, part) in split(range.clone()) {
             let block = self.blocks.get_mut(&number)?;
             pieces.push(Piece {
-                data: block.data.clone(),
+                data: PieceData::Block(block.data.clone()),
                 range: within(&part),
             });
             block.dirty.remove(part.start, part.end - 1);

@@ -57,9 +57,8 @@ impl<H: ClientCodec> Input<H> {
     /// The most that is received at once, unless a message is larger: some 60 replies of 4 KiB.
     const SIZE: usize = 256 << 10;
 
-    /// The most memory to keep for reuse, in bytes: as many large replies as can be held at a time
-    /// without allocating for each.
-    const MAX_SPARE: usize = 32 << 20;
+    /// The most memory to keep for reuse, in bytes. Most large payloads are received elsewhere.
+    const MAX_SPARE: usize = 2 << 20;
 
     /// The size from which a message is received up to its end and no further: the start of the
     /// next message would have to be copied to where it has room.
