@@ -28,6 +28,7 @@ mod layers;
 mod lazy;
 mod lock_jobs;
 mod locks;
+mod memory;
 mod mount;
 mod newcomer;
 mod nfs;
