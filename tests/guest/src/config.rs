@@ -1,12 +1,16 @@
 //! The configuration of a guest that its machine needs, and its mounts.
 
+/// The type of the mount of a guest that serves NFS to the others: it has ext4 in memory at `/mnt`,
+/// and its kernel's server exports that.
+pub(crate) const KNFSD: &str = "knfsd";
+
 /// Memory in MiB: enough for git and gcc, and for page caches without reclaim.
 pub(crate) const MEMORY: &str = "2048";
 
 /// The mount at the guest's `/mnt`.
 #[derive(Clone, Debug)]
 pub struct Mount {
-    /// The file-system type, such as `9p`.
+    /// The file-system type, such as `9p`; or [`KNFSD`].
     pub fs_type: String,
     /// The mount options.
     pub options: String,
@@ -23,8 +27,34 @@ pub struct GuestConfig {
     pub extra_fs_types: Vec<&'static str>,
     /// Number of processors.
     pub cpus: u16,
+    /// Its virtiofs devices.
+    pub virtiofs: Vec<VirtiofsDevice>,
     /// Additional arguments for QEMU.
     pub qemu: Vec<String>,
+}
+
+/// The needs of guests that not every machine meets, in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needs {
+    /// No devices.
+    Nothing,
+    /// A virtiofs device with one queue.
+    Virtiofs,
+    /// A network of several guests, which user-mode Linux has.
+    Network,
+    /// Other devices, or the network, of QEMU.
+    Qemu,
+}
+
+/// A virtiofs device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VirtiofsDevice {
+    /// The tag. In user-mode Linux it is that of the server.
+    pub tag: String,
+    /// The server's vhost-user socket; a template.
+    pub socket: String,
+    /// Number of request queues.
+    pub queues: u16,
 }
 
 impl GuestConfig {
@@ -34,7 +64,48 @@ impl GuestConfig {
             mount: self.mount.map(&change),
             extra_fs_types: self.extra_fs_types.clone(),
             cpus: self.cpus,
+            virtiofs: self
+                .virtiofs
+                .iter()
+                .map(|device| VirtiofsDevice {
+                    socket: change(&device.socket),
+                    ..device.clone()
+                })
+                .collect(),
             qemu: self.qemu.iter().map(|text| change(text)).collect(),
+        }
+    }
+
+    /// Returns a guest that serves NFS 4 to the others.
+    pub(crate) fn knfsd() -> Self {
+        Self {
+            mount: Mount {
+                fs_type: KNFSD.into(),
+                options: "rw".into(),
+                device: "none".into(),
+            },
+            extra_fs_types: Vec::new(),
+            cpus: 1,
+            virtiofs: Vec::new(),
+            qemu: Vec::new(),
+        }
+    }
+
+    /// Returns whether it serves the others, and runs no cases.
+    pub(crate) fn is_server(&self) -> bool {
+        self.mount.fs_type == KNFSD
+    }
+
+    /// Returns what it needs of a machine. Guests of QEMU do not reach each other.
+    pub(crate) fn needs(&self) -> Needs {
+        if self.is_server() {
+            Needs::Network
+        } else if !self.qemu.is_empty() || self.virtiofs.iter().any(|device| device.queues > 1) {
+            Needs::Qemu
+        } else if self.virtiofs.is_empty() {
+            Needs::Nothing
+        } else {
+            Needs::Virtiofs
         }
     }
 }

@@ -60,6 +60,8 @@ pub struct GuestSpec {
     pub path: String,
     /// The directory of the scripts, as `$BARGE_SCRIPTS`.
     pub scripts: String,
+    /// The directories of the harness that are below the guest's own tmpfs.
+    pub below_tmpfs: Vec<PathBuf>,
     /// The directory of tlshd, which runs if the mount uses TLS.
     pub tls: String,
 }
@@ -203,6 +205,29 @@ impl Guest {
             started,
             deadline: started + spec.timeout,
         })
+    }
+
+    /// Waits until the share is mounted.
+    pub(crate) fn wait_until_ready(&mut self) -> Result<()> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let why = match self.events.recv_timeout(left) {
+            Ok((_, Event::Ready)) => return Ok(()),
+            Ok((_, Event::Fault(text))) => text,
+            Ok(_) => "it runs cases".into(),
+            Err(RecvTimeoutError::Timeout) => "it is not ready in time".into(),
+            Err(RecvTimeoutError::Disconnected) => "it died".into(),
+        };
+        let log = tail(&self.console, 15);
+        Err(anyhow!(
+            "the guest that serves: {why}\n--- end of the console log\n{log}"
+        ))
+    }
+
+    /// Kills the guest, and returns the complaints of its kernel.
+    pub(crate) fn end(mut self) -> Result<Vec<String>> {
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(console::kernel_errors_in(&self.console_text(), None))
     }
 
     /// Waits until the guest ends and reads its console log; `progress` is called for each case

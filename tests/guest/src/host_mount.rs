@@ -23,6 +23,7 @@ use crate::{Dirs, local, tail, tools};
 pub struct HostMount {
     /// Its name.
     pub name: &'static str,
+    /// The server's command; empty if the source needs none.
     serve: &'static str,
     source: &'static str,
     /// Whether the server has a network namespace, in which the mount is made.
@@ -33,7 +34,15 @@ pub struct HostMount {
 }
 
 /// All servers.
-pub const ALL: [HostMount; 9] = [
+pub const ALL: [HostMount; 10] = [
+    HostMount {
+        name: "dir",
+        serve: "",
+        source: "{share}",
+        network: false,
+        protocol: "dir",
+        server: "",
+    },
     HostMount {
         name: "9p",
         serve: "{barge} serve {share} --9p unix:{socket}",
@@ -148,20 +157,24 @@ pub fn run(
         &scratch.dir,
         &tools::install_root(&dirs.cache),
         "127.0.0.1",
+        0,
     )?;
     let family = ProcessGroup::new()?;
     let log = scratch.dir.join("server.log");
     let serve = hosted.serve.replace("{barge}", barge);
-    let server = Server::start(&serve, &address, &family, &log)?;
+    let mut server = None;
+    if !serve.is_empty() {
+        server = Some(Server::start(&serve, &address, &family, &log)?);
+    }
 
-    let mut command = match hosted.network {
-        true => {
+    let mut command = match &server {
+        Some(server) if hosted.network => {
             let mut command = Command::new("nsenter");
             command.arg(format!("--net=/proc/{}/ns/net", server.id()));
             command.arg(barge);
             command
         }
-        false => Command::new(barge),
+        _ => Command::new(barge),
     };
     let log = scratch.dir.join("mount.log");
     let options = [&["allow_other".to_owned()], options].concat().join(",");
@@ -197,7 +210,7 @@ pub fn run(
         scratch.keep = true;
         bail!("barge mount ended with {ended}: {}", tail(&log, 5));
     }
-    if hosted.server == "barge" {
+    if let Some(server) = server.filter(|_| hosted.server == "barge") {
         server.stop()?;
     }
     scratch.keep |= !matches!(status, Ok(0 | 77));

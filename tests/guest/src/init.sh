@@ -39,6 +39,11 @@ mount -t overlay -o lowerdir=/lower,upperdir=/cow/upper,workdir=/cow/work root /
 
 mount -t tmpfs -o mode=755 run /new/run
 mount -t tmpfs -o mode=1777 tmp /new/tmp
+# A root that is not the host's has none of them.
+eval "set -- $BELOW_TMPFS"
+for dir; do
+    [ ! -d "/lower$dir" ] || { mkdir -p "/new$dir" && mount --bind "/lower$dir" "/new$dir"; } || die "no $dir"
+done
 mount --move /dev /new/dev
 mount --move /proc /new/proc
 mount --move /sys /new/sys

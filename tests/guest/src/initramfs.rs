@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use crate::config::KNFSD;
 use crate::cpio::Archive;
 use crate::guest::{Case, GuestSpec};
 use crate::kernel::Kernel;
@@ -64,6 +65,12 @@ pub(crate) fn build(
     }
     let names: Vec<_> = modules.iter().map(|(name, _)| name.as_str()).collect();
 
+    let below_tmpfs: Vec<_> = spec
+        .below_tmpfs
+        .iter()
+        .map(|dir| quote(&dir.display().to_string()))
+        .collect();
+    let below_tmpfs = below_tmpfs.join(" ");
     let assignments = [
         ("MACHINE", spec.machine.name()),
         ("DIR", &dir.display().to_string()),
@@ -79,6 +86,7 @@ pub(crate) fn build(
         ("CASE_TIMEOUT", &spec.case_timeout.as_secs().to_string()),
         ("PATH", &format!("/run/barge/bin:{}", spec.path)),
         ("BARGE_SCRIPTS", &spec.scripts),
+        ("BELOW_TMPFS", &below_tmpfs),
         ("TLSHD", &spec.tls),
     ]
     .map(|(name, value)| format!("{name}={}\n", quote(value)));
@@ -106,6 +114,8 @@ pub(crate) fn build(
 /// Returns the additional modules for a mount of this type.
 fn modules_for_fs(kind: &str) -> &'static [&'static str] {
     match kind {
+        "virtiofs" => &["virtiofs"],
+        KNFSD => &["loop", "nfsd"],
         "nfs" | "nfs4" => &["nfsv3", "nfsv4", "tls", "gcm", "ghash_generic"],
         // Its CRC dependency requires the generic implementation when it is loaded.
         "erofs" => &["crc32c_generic", "erofs", "virtio_blk"],

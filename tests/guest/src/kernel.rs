@@ -1,4 +1,4 @@
-//! Guest kernels: Debian's images, fetched once and cached.
+//! Guest kernels: Debian's images, fetched once and cached, and the choice of one that starts here.
 //!
 //! A cached kernel is a directory with the kernel, a flat `modules/` of decompressed modules, and
 //! `modules.dep`. That of user-mode Linux also has the C library of its suite. The private apt
@@ -6,7 +6,8 @@
 //! written. A filled cache needs no network.
 //!
 //! Not supported: architectures other than amd64, distributions other than Debian.
-//! Lock order: one file lock, `CACHE/lock`, held while a kernel is looked up or made.
+//! Lock order: one file lock, `CACHE/lock`, held while a kernel is looked up or made; before it the
+//! mutex of trial boots.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,18 +15,55 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use parking_lot::Mutex;
 
-use crate::machine::Machine;
+use crate::config::Needs;
+use crate::machine::{self, Machine};
 use crate::modules::{self, Dependencies};
 use crate::{Unavailable, command_output};
 
-/// The supported kernel lines: a version prefix, and the Debian suites that have it for QEMU and
-/// for user-mode Linux.
-pub const LINES: &[(&str, &str, &str)] = &[
-    ("6.1", "bookworm", "bookworm"),
-    ("6.12", "bookworm-backports", "trixie"),
+/// A supported kernel line, with the Debian suites that have it.
+pub struct Line {
+    /// A version prefix, or the name of the suite if its version changes.
+    pub name: &'static str,
+    /// The suite with the image for QEMU.
+    qemu: Option<&'static str>,
+    /// The suite with user-mode Linux.
+    user_mode: Option<&'static str>,
+    /// Whether user-mode Linux has virtiofs. The vhost-user front ends of 6.1 and 6.12 fail:
+    /// "vu_find_vqs failed with error -22" and "genirq: Flags mismatch irq 0".
+    has_virtiofs: bool,
+}
+
+/// The supported kernel lines, the oldest first. That of sid is 7.2 or later: the first that starts
+/// in user-mode Linux on a processor with AMX.
+pub const LINES: &[Line] = &[
+    Line {
+        name: "6.1",
+        qemu: Some("bookworm"),
+        user_mode: Some("bookworm"),
+        has_virtiofs: false,
+    },
+    Line {
+        name: "6.12",
+        qemu: Some("bookworm-backports"),
+        user_mode: Some("trixie"),
+        has_virtiofs: false,
+    },
+    Line {
+        name: "sid",
+        qemu: None,
+        user_mode: Some("sid"),
+        has_virtiofs: true,
+    },
 ];
+
+/// The name for the newest line that starts in user-mode Linux, and otherwise [`QEMU_LINE`].
+pub const NEWEST: &str = "newest";
+
+/// The newest line for QEMU, and the oldest that [`NEWEST`] may be.
+const QEMU_LINE: &str = "6.12";
 
 /// Modules that a guest may load; only these, those of its machine and their dependencies are kept
 /// of the package.
@@ -53,6 +91,12 @@ const DEVICE_MODULES: &[&str] = &[
     "vsock_loopback",
 ];
 
+/// Modules of user-mode Linux, besides those that every machine has.
+const USER_MODE_MODULES: &[&str] = &["loop", "nfsd", "virtiofs"];
+
+/// Modules that newer kernels have built into their library without naming them.
+const LIBRARY_MODULES: &[&str] = &["crc32c_generic", "ghash_generic"];
+
 /// A kernel ready to boot.
 pub struct Kernel {
     /// Its line, such as `6.12`.
@@ -66,16 +110,13 @@ impl Kernel {
     /// Returns the kernel of a line, from the cache or else from the machine's Debian mirror (or
     /// `mirror`).
     pub fn get(cache: &Path, line: &str, machine: &Machine, mirror: Option<&str>) -> Result<Self> {
-        let Some(&(_, suite, uml_suite)) = LINES.iter().find(|(name, ..)| *name == line) else {
-            let known: Vec<_> = LINES.iter().map(|(name, ..)| *name).collect();
-            bail!("no kernel {line:?}: expected one of {}", known.join(", "));
-        };
+        let suite = Line::named(line)?.suite(machine)?;
         let _lock = lock(cache)?;
 
         let dir = cache.join(format!("{}-{line}", machine.name()));
         let wanted: Vec<&str> = match machine {
             Machine::Qemu(_) => [MODULES, DEVICE_MODULES, machine.modules()].concat(),
-            Machine::UserMode => MODULES.into(),
+            Machine::UserMode => [MODULES, USER_MODE_MODULES].concat(),
         };
         // The stamp holds the list of modules, so that another list invalidates the cache.
         let stamp = wanted.join(" ");
@@ -91,7 +132,7 @@ impl Kernel {
                     tree
                 }
                 Machine::UserMode => {
-                    let apt = Apt::new(cache, uml_suite, mirror)?;
+                    let apt = Apt::new(cache, suite, mirror)?;
                     let tree = apt.unpack(&["user-mode-linux", "libc6"])?;
                     copy_program(&tree, &fresh)?;
                     tree
@@ -135,6 +176,112 @@ impl Kernel {
     }
 }
 
+impl Line {
+    /// Returns the line with this name.
+    fn named(name: &str) -> Result<&'static Self> {
+        let found = LINES.iter().find(|line| line.name == name);
+        found.with_context(|| {
+            let known: Vec<_> = LINES.iter().map(|line| line.name).collect();
+            format!(
+                "no kernel {name:?}: expected one of {}, {NEWEST}",
+                known.join(", ")
+            )
+        })
+    }
+
+    /// Returns the suite that has the kernel for a machine.
+    fn suite(&self, machine: &Machine) -> Result<&'static str> {
+        let suite = match machine {
+            Machine::Qemu(_) => self.qemu,
+            Machine::UserMode => self.user_mode,
+        };
+        suite.with_context(|| format!("no kernel {} for {}", self.name, machine.name()))
+    }
+
+    /// Returns whether there is a kernel of this line for a machine.
+    pub fn is_for(&self, machine: &Machine) -> bool {
+        self.suite(machine).is_ok()
+    }
+}
+
+/// Returns the machine and the kernel line for a guest: user-mode Linux if it can run here, has the
+/// devices of the guest and starts a kernel that is wanted (a line, or [`NEWEST`]), and otherwise
+/// QEMU. If a `machine` is given, it is that.
+pub fn choose(
+    cache: &Path,
+    wanted: &str,
+    needs: Needs,
+    machine: Option<&Machine>,
+    mirror: Option<&str>,
+) -> Result<(Machine, &'static str)> {
+    choose_with(wanted, needs, machine, |line| {
+        Machine::UserMode.check()?;
+        try_boot(cache, line, mirror)
+    })
+}
+
+/// Does what [`choose`] does, with a function that returns the reason if a line does not start in
+/// user-mode Linux.
+fn choose_with(
+    wanted: &str,
+    needs: Needs,
+    machine: Option<&Machine>,
+    start: impl Fn(&'static str) -> Result<()>,
+) -> Result<(Machine, &'static str)> {
+    let user_mode = Machine::UserMode;
+    // The newest first.
+    let mut lines: Vec<&Line> = match wanted {
+        NEWEST => LINES
+            .iter()
+            .skip_while(|line| line.name != QEMU_LINE)
+            .collect(),
+        name => vec![Line::named(name)?],
+    };
+    lines.reverse();
+    let has = |line: &&&Line| match needs {
+        Needs::Nothing | Needs::Network => line.is_for(&user_mode),
+        Needs::Virtiofs => line.is_for(&user_mode) && line.has_virtiofs,
+        Needs::Qemu => false,
+    };
+    let mut why = None;
+    if !matches!(machine, Some(Machine::Qemu(_))) {
+        for line in lines.iter().filter(has) {
+            match start(line.name) {
+                Ok(()) => return Ok((user_mode, line.name)),
+                Err(error) => {
+                    eprintln!("barge-guest: not on user-mode Linux: {error:#}");
+                    why = Some(error);
+                }
+            }
+        }
+    }
+    let needs_user_mode = needs == Needs::Network || machine == Some(&user_mode);
+    let machine = match (machine, why) {
+        (_, Some(why)) if needs_user_mode => return Err(why),
+        (Some(machine), _) => machine.clone(),
+        (None, _) => Machine::qemu(),
+    };
+    let line = lines.iter().find(|line| line.is_for(&machine));
+    let none = || Unavailable(format!("no kernel {wanted} for {}", machine.name()));
+    Ok((machine.clone(), line.ok_or_else(none)?.name))
+}
+
+/// Returns the reason if a line does not start in user-mode Linux on this processor, after a trial
+/// boot, one for each line and process: on a processor with AMX, 6.1 and 6.12 end before init
+/// ("ptrace set fp regs failed").
+fn try_boot(cache: &Path, line: &'static str, mirror: Option<&str>) -> Result<()> {
+    static TRIALS: Mutex<BTreeMap<&str, Result<(), String>>> = Mutex::new(BTreeMap::new());
+    let mut trials = TRIALS.lock();
+    let result = trials.entry(line).or_insert_with(|| {
+        let boot = || {
+            let kernel = Kernel::get(cache, line, &Machine::UserMode, mirror)?;
+            machine::try_user_mode(&kernel.image(), &busybox(cache, mirror)?)
+        };
+        boot().map_err(|error: anyhow::Error| format!("kernel {line}: {error:#}"))
+    });
+    result.clone().map_err(|why| Unavailable(why).into())
+}
+
 /// Returns a static busybox: the machine's own, or Debian's.
 pub fn busybox(cache: &Path, mirror: Option<&str>) -> Result<Vec<u8>> {
     // A dynamic executable contains the interpreter's path near its beginning.
@@ -154,7 +301,8 @@ pub fn busybox(cache: &Path, mirror: Option<&str>) -> Result<Vec<u8>> {
         }
     }
     let _lock = lock(cache)?;
-    let tree = Apt::new(cache, LINES[0].1, mirror)?.unpack(&["busybox-static"])?;
+    let suite = LINES[0].suite(&Machine::qemu())?;
+    let tree = Apt::new(cache, suite, mirror)?.unpack(&["busybox-static"])?;
     let bytes = fs::read(tree.join("bin/busybox"))?;
     fs::remove_dir_all(tree)?;
     fs::write(cache.join("busybox.new"), &bytes)?;
@@ -236,9 +384,12 @@ fn copy_modules(tree: &Path, wanted: &[&str], to: &Path) -> Result<()> {
         if done.contains(&name) {
             continue;
         }
-        let path = files
-            .get(&name)
-            .with_context(|| format!("the kernel package lacks module {name}"))?;
+        let Some(path) = files.get(&name) else {
+            let is_library = LIBRARY_MODULES.contains(&name.as_str());
+            ensure!(is_library, "the kernel package lacks module {name}");
+            dep += &format!("{name} builtin\n");
+            continue;
+        };
         let bytes = read_module(path)?;
         let needs = modules::depends(&bytes);
         dep += &format!("{name}: {}\n", needs.join(" "));
@@ -426,6 +577,47 @@ fn depends_of(show: &str, line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the choice if these lines start in user-mode Linux.
+    fn choice(wanted: &str, needs: Needs, starting: &[&str]) -> Option<(Machine, &'static str)> {
+        let start = |line: &'static str| match starting.contains(&line) {
+            true => Ok(()),
+            false => Err(Unavailable(format!("{line} does not start")).into()),
+        };
+        let chosen = choose_with(wanted, needs, None, start);
+        chosen
+            .inspect_err(|error| assert!(error.is::<Unavailable>(), "{error:#}"))
+            .ok()
+    }
+
+    /// On a processor with AMX, 6.1 and 6.12 end before init.
+    #[test]
+    fn a_kernel_that_does_not_start_in_user_mode_gives_way_to_qemu() {
+        let user_mode = |line| Some((Machine::UserMode, line));
+        let qemu = |line| Some((Machine::qemu(), line));
+        let (all, amx) = (&["6.1", "6.12", "sid"][..], &["sid"][..]);
+        for (wanted, needs, starting, expected) in [
+            (NEWEST, Needs::Nothing, all, user_mode("sid")),
+            (NEWEST, Needs::Nothing, amx, user_mode("sid")),
+            (NEWEST, Needs::Nothing, &["6.1", "6.12"], user_mode("6.12")),
+            (NEWEST, Needs::Nothing, &["6.1"], qemu("6.12")),
+            (NEWEST, Needs::Virtiofs, all, user_mode("sid")),
+            (NEWEST, Needs::Virtiofs, &["6.12"], qemu("6.12")),
+            (NEWEST, Needs::Network, &["6.12"], user_mode("6.12")),
+            (NEWEST, Needs::Network, &[], None),
+            (NEWEST, Needs::Qemu, all, qemu("6.12")),
+            ("6.12", Needs::Nothing, all, user_mode("6.12")),
+            ("6.12", Needs::Nothing, amx, qemu("6.12")),
+            ("6.1", Needs::Nothing, amx, qemu("6.1")),
+            ("6.12", Needs::Virtiofs, all, qemu("6.12")),
+            ("sid", Needs::Qemu, all, None),
+            ("sid", Needs::Nothing, &[], None),
+        ] {
+            let chosen = choice(wanted, needs, starting);
+            assert_eq!(chosen, expected, "{wanted} {needs:?} {starting:?}");
+        }
+        assert!(choose_with("7.9", Needs::Nothing, None, |_| Ok(())).is_err());
+    }
 
     #[test]
     fn the_package_of_a_line_is_the_dependency_of_the_metapackage() {

@@ -30,7 +30,7 @@ pub mod machine;
 pub mod matrix;
 pub mod migrate;
 mod modules;
-mod mounts;
+pub mod mounts;
 mod process_group;
 mod qemu_tree;
 pub mod run;
@@ -70,7 +70,9 @@ impl std::error::Error for TimedOut {}
 
 /// The directories of the harness.
 pub struct Dirs {
-    /// The guest scripts in the source tree.
+    /// The tests in the source tree.
+    pub tests: PathBuf,
+    /// The guest scripts among them.
     pub scripts: PathBuf,
     /// Kernels, tools and run directories.
     pub cache: PathBuf,
@@ -91,24 +93,38 @@ impl Dirs {
         let target = programs
             .parent()
             .context("cargo's directory has a parent")?;
+        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
         let dirs = Self {
-            scripts: Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts"),
+            tests: own.parent().context("tests has a directory")?.into(),
+            scripts: own.join("scripts"),
             cache: target.join("guest"),
             programs: programs.into(),
         };
-        for dir in [&dirs.scripts, &dirs.cache] {
+        for dir in [&dirs.tests, &dirs.cache] {
             // A guest has its own directories at these paths, which hide the host's.
-            if ["/tmp", "/run", "/dev", "/proc", "/sys", "/mnt"]
+            if ["/dev", "/proc", "/sys", "/mnt"]
                 .iter()
                 .any(|hidden| dir.starts_with(hidden))
             {
                 bail!(
-                    "{} would be hidden in the guest: build outside /tmp, /run and /mnt",
+                    "{} would be hidden in the guest: build outside /dev and /mnt",
                     dir.display()
                 );
             }
         }
         Ok(dirs)
+    }
+
+    /// Returns those that the tmpfs of a guest hide unless it mounts them again, such as those of a
+    /// workspace below /tmp.
+    fn below_tmpfs(&self) -> Vec<PathBuf> {
+        let hides = |dir: &&PathBuf| {
+            ["/tmp", "/run"]
+                .iter()
+                .any(|hidden| dir.starts_with(hidden))
+        };
+        let dirs = [&self.tests, &self.cache, &self.programs];
+        dirs.into_iter().filter(hides).cloned().collect()
     }
 
     /// Returns the barge under test: `named`, or the one of this program's profile.
@@ -175,6 +191,17 @@ fn tail(log: &Path, lines: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_workspace_below_tmp_is_mounted_again() {
+        let dirs = Dirs {
+            tests: "/tmp/barge/tests".into(),
+            scripts: "/tmp/barge/tests/guest/scripts".into(),
+            cache: "/var/target/guest".into(),
+            programs: "/tmpfs/target/debug".into(),
+        };
+        assert_eq!(dirs.below_tmpfs(), [Path::new("/tmp/barge/tests")]);
+    }
 
     #[test]
     fn templates_and_quotes() {

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use barge_guest::bench::{self, Protocol, Table};
-use barge_guest::config::{GuestConfig, Mount};
+use barge_guest::config::{GuestConfig, Mount, VirtiofsDevice};
 use barge_guest::guest::Case;
 use barge_guest::host_mount::{self, HostMount};
 use barge_guest::kernel::{self, Kernel};
 use barge_guest::machine::Machine;
 use barge_guest::run::Plan;
 use barge_guest::{
-    Dirs, TimedOut, Unavailable, erofs_utils, local, matrix, migrate, run, tlshd, tools,
+    Dirs, TimedOut, Unavailable, erofs_utils, local, matrix, migrate, mounts, run, tlshd, tools,
 };
 use clap::{Args, Parser, Subcommand};
 
@@ -81,8 +81,8 @@ struct LocalArgs {
     script: Script,
     /// Server whose share to mount with `barge mount`
     ///
-    /// 9p, 9p-handed, nfs3, nfs4.2 and virtiofs are barge's; others are diod, virtiofsd,
-    /// ganesha-nfs3 and ganesha-nfs4.1.
+    /// dir is a directory without a server; 9p, 9p-handed, nfs3, nfs4.2 and virtiofs are barge's;
+    /// others are diod, virtiofsd, ganesha-nfs3 and ganesha-nfs4.1.
     #[arg(long, value_name = "SERVER", value_parser = host_mount::named)]
     mount: Option<&'static HostMount>,
     /// The barge to test [default: the one beside this program]
@@ -106,8 +106,11 @@ struct FetchArgs {
 struct RunArgs {
     #[command(flatten)]
     script: Script,
-    /// Kernel line
-    #[arg(short, long, default_value = "6.12")]
+    /// Kernel line: 6.1, 6.12, sid (7.2 or later, on user-mode Linux), or newest
+    ///
+    /// newest is the newest of sid and 6.12 that starts on user-mode Linux here, and otherwise 6.12
+    /// on QEMU.
+    #[arg(short, long, default_value = kernel::NEWEST)]
     kernel: String,
     /// Command that serves {share} on address {listen} and {port}, or Unix {socket}; may be given
     /// twice
@@ -116,7 +119,19 @@ struct RunArgs {
     /// then the guest runs on QEMU.
     #[arg(short, long, value_name = "COMMAND")]
     serve: Vec<String>,
+    /// Kind of mount of the matrix with default options, in place of --serve and --type
+    ///
+    /// `knfsd-` before one of NFS 4 mounts from a second guest, whose kernel serves ext4.
+    #[arg(long, value_name = "MOUNT",
+          conflicts_with_all = ["serve", "kind", "options", "device", "qemu", "cpus"])]
+    mount: Option<String>,
+    /// The barge to test with --mount [default: the one beside this program]
+    #[arg(long, value_name = "PATH", requires = "mount")]
+    barge: Option<PathBuf>,
     /// Type of file system to mount: 9p, nfs, virtiofs, tmpfs
+    ///
+    /// For virtiofs the guest has a device at {socket}, unless --qemu adds one. User-mode Linux
+    /// takes its tag from the server.
     #[arg(short = 't', long = "type", default_value = "9p")]
     kind: String,
     /// Mount options, in addition to those of the type
@@ -146,7 +161,7 @@ struct MatrixArgs {
     /// Use small sizes, and few pairs of kernel and mount unless some are named
     #[arg(long)]
     quick: bool,
-    /// Only this kernel
+    /// Only this kernel: 6.1, 6.12, sid or newest
     #[arg(short, long = "kernel", value_name = "LINE")]
     kernels: Vec<String>,
     /// Only this kind of mount; may be repeated
@@ -301,15 +316,14 @@ fn main() -> ExitCode {
 
 fn run_one(args: RunArgs) -> Result<u8> {
     let dirs = Dirs::find()?;
+    let (server_commands, guests) = match &args.mount {
+        Some(name) => mounts::plain(name, &dirs.barge(args.barge.as_deref())?)?,
+        None => (args.serve.clone(), vec![args.guest_config()]),
+    };
     let plan = Plan {
         kernel: args.kernel,
-        server_commands: args.serve,
-        guests: vec![GuestConfig {
-            mount: Mount::usual(&args.kind, args.device, &args.options),
-            extra_fs_types: Vec::new(),
-            cpus: args.cpus,
-            qemu: args.qemu,
-        }],
+        server_commands,
+        guests,
         root: None,
         share: args.share,
         cases: vec![args.script.case(&dirs)?],
@@ -320,6 +334,28 @@ fn run_one(args: RunArgs) -> Result<u8> {
         keep: args.script.keep,
     };
     run_plan(&dirs, &plan)
+}
+
+impl RunArgs {
+    /// Returns the guest of the options besides --mount.
+    fn guest_config(&self) -> GuestConfig {
+        let mount = Mount::usual(&self.kind, self.device.clone(), &self.options);
+        let virtiofs = match mount.fs_type.as_str() {
+            "virtiofs" if self.qemu.is_empty() => vec![VirtiofsDevice {
+                tag: mount.device.clone(),
+                socket: "{socket}".into(),
+                queues: 1,
+            }],
+            _ => Vec::new(),
+        };
+        GuestConfig {
+            mount,
+            extra_fs_types: Vec::new(),
+            cpus: self.cpus,
+            virtiofs,
+            qemu: self.qemu.clone(),
+        }
+    }
 }
 
 /// Runs a plan with one case, and returns its exit status.
@@ -436,7 +472,7 @@ fn fetch(args: FetchArgs) -> Result<u8> {
     let all = || {
         kernel::LINES
             .iter()
-            .map(|(line, ..)| (*line).to_owned())
+            .map(|line| line.name.to_owned())
             .collect()
     };
     for line in if args.kernels.is_empty() {
@@ -445,7 +481,10 @@ fn fetch(args: FetchArgs) -> Result<u8> {
         args.kernels
     } {
         for machine in [Machine::qemu(), Machine::UserMode] {
-            Kernel::get(&dirs.cache, &line, &machine, args.mirror.as_deref())?;
+            let has = |known: &&kernel::Line| known.name == line && !known.is_for(&machine);
+            if kernel::LINES.iter().find(has).is_none() {
+                Kernel::get(&dirs.cache, &line, &machine, args.mirror.as_deref())?;
+            }
         }
         println!("kernel {line}");
     }

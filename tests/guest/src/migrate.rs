@@ -233,7 +233,7 @@ impl Parts<'_> {
     ) -> Result<Machinery> {
         let dir = host.run.join(format!("machine-{number}"));
         fs::create_dir(&dir)?;
-        let values = TemplateValues::allocate(&host.share, &dir, &dir, &dir, "127.0.0.1")?;
+        let values = TemplateValues::allocate(&host.share, &dir, &dir, &dir, "127.0.0.1", 1)?;
         let Options { server, mode, .. } = self.options;
         let server = server.command();
         let mut servers = Vec::new();
@@ -317,6 +317,7 @@ impl Parts<'_> {
                 mount: virtiofs("share", "rw"),
                 extra_fs_types: Vec::new(),
                 cpus: CPUS,
+                virtiofs: Vec::new(),
                 qemu: Vec::new(),
             },
             number: 1,
@@ -328,6 +329,7 @@ impl Parts<'_> {
             machine: Machine::qemu(),
             path: self.dirs.path(),
             scripts: self.dirs.scripts.display().to_string(),
+            below_tmpfs: self.dirs.below_tmpfs(),
             tls: String::new(),
         };
         initramfs::build(&spec, &self.kernel, &self.busybox, dir)

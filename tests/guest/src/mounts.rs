@@ -1,6 +1,8 @@
 //! The mount configurations of the share.
 
-use crate::config::{GuestConfig, Mount};
+use anyhow::{Result, bail, ensure};
+
+use crate::config::{GuestConfig, Mount, VirtiofsDevice};
 use crate::machine::Machine;
 
 /// A mount configuration of the share.
@@ -104,15 +106,16 @@ impl MountConfig {
         }
     }
 
-    /// Returns whether this kernel supports it: TLS requires 6.5.
+    /// Returns whether this kernel supports it: TLS requires 6.5, and 7.2 loses data that is
+    /// written through mappings of 9P, with diod too (`docs/testing.md`).
     pub(crate) fn supports_kernel(&self, kernel: &str) -> bool {
-        !matches!(
-            self.protocol,
+        match self.protocol {
             Nfs {
-                security: Some(_),
-                ..
-            }
-        ) || kernel != "6.1"
+                security: Some(_), ..
+            } => kernel != "6.1",
+            NineP | BargeConnect => kernel != "sid" || self.cache == "none",
+            _ => true,
+        }
     }
 
     /// Returns whether it registers with the host's portmapper.
@@ -141,8 +144,8 @@ impl MountConfig {
         match self.served_protocol() {
             NineP | BargeConnect | BargeMount(_) => "--9p tcp:{listen}:{port}",
             NinepVirtio => "--virtio-9p {socket}",
-            Virtiofs { .. } => "--virtiofs {socket}",
-            Virtiofsd => "--socket-path {socket}",
+            Virtiofs { .. } => "--virtiofs {socket},tag=share",
+            Virtiofsd => "--socket-path {socket} --tag share",
             Nfs { rpcbind: false, .. } => "--nfs tcp:{listen}:{port}",
             Nfs { rpcbind: true, .. } => "--nfs tcp:127.0.0.1:{port} --nfs-rpcbind",
         }
@@ -267,7 +270,22 @@ impl MountConfig {
                 Virtiofs { queues } => queues.max(2),
                 NineP | BargeConnect | BargeMount(_) | NinepVirtio | Virtiofsd | Nfs { .. } => 2,
             },
-            qemu: self.device("share"),
+            virtiofs: self.virtiofs_device("share").into_iter().collect(),
+            qemu: self.qemu_device("share"),
+        }
+    }
+
+    /// Returns a guest that mounts the share with default options: only those that the mount needs.
+    fn plain_guest(&self) -> GuestConfig {
+        let needed = match self.protocol {
+            Nfs {
+                version, rpcbind, ..
+            } => vec![nfs_options(version, rpcbind)],
+            _ => Vec::new(),
+        };
+        GuestConfig {
+            mount: Mount::usual(self.kind(), self.source(), &needed),
+            ..self.guest_config(&[])
         }
     }
 
@@ -307,13 +325,43 @@ impl MountConfig {
         }
     }
 
-    /// Returns QEMU's arguments for the device of a mount with this tag, if it needs one.
-    pub(crate) fn device(&self, tag: &str) -> Vec<String> {
+    /// Adds a second device with this tag, if mounts need one, and returns the address options of
+    /// its server.
+    pub(crate) fn add_second(&self, tag: &str, guest: &mut GuestConfig) -> String {
+        let device = self.virtiofs_device(tag).into_iter();
+        guest.virtiofs.extend(device.map(|device| VirtiofsDevice {
+            socket: second_endpoint(&device.socket),
+            ..device
+        }));
+        let qemu = self.qemu_device(tag);
+        guest
+            .qemu
+            .extend(qemu.iter().map(|text| second_endpoint(text)));
+        let tagged = self.address().replace("tag=share", &format!("tag={tag}"));
+        second_endpoint(&tagged)
+    }
+
+    /// Returns the virtiofs device of a mount with this tag, if it needs one.
+    fn virtiofs_device(&self, tag: &str) -> Option<VirtiofsDevice> {
+        let queues = match self.protocol {
+            NineP | BargeConnect | BargeMount(_) | Nfs { .. } | NinepVirtio => return None,
+            Virtiofs { queues } => queues,
+            Virtiofsd => 1,
+        };
+        Some(VirtiofsDevice {
+            tag: tag.into(),
+            socket: "{socket}".into(),
+            queues,
+        })
+    }
+
+    /// Returns QEMU's arguments for the other device of a mount with this tag, if it needs one.
+    fn qemu_device(&self, tag: &str) -> Vec<String> {
         match self.protocol {
-            NineP | BargeConnect | BargeMount(_) | Nfs { .. } => Vec::new(),
             NinepVirtio => ninep_device(tag, "{socket}").into(),
-            Virtiofs { queues } => virtiofs_device(tag, "{socket}", queues).into(),
-            Virtiofsd => virtiofs_device(tag, "{socket}", 1).into(),
+            NineP | BargeConnect | BargeMount(_) | Nfs { .. } | Virtiofs { .. } | Virtiofsd => {
+                Vec::new()
+            }
         }
     }
 }
@@ -325,18 +373,6 @@ fn nfs_options(version: &str, rpcbind: bool) -> String {
         ("3", false) => "vers=3,proto=tcp,mountproto=tcp,nolock".into(),
         _ => format!("vers={version},proto=tcp"),
     }
-}
-
-/// Returns QEMU's arguments for a virtiofs device. The maximum request size is the queue's size
-/// minus four pages.
-pub(crate) fn virtiofs_device(tag: &str, socket: &str, queues: u16) -> [String; 4] {
-    let device = format!("vhost-user-fs-pci,chardev={tag},tag={tag}");
-    [
-        "-chardev".into(),
-        format!("socket,id={tag},path={socket}"),
-        "-device".into(),
-        format!("{device},queue-size=1024,num-request-queues={queues}"),
-    ]
 }
 
 /// A generic vhost-user device; users can instantiate it since QEMU 10.2.
@@ -356,9 +392,76 @@ fn ninep_device(tag: &str, socket: &str) -> [String; 4] {
     ]
 }
 
+/// The prefix of mounts from a guest's kernel in place of barge.
+const KNFSD_PREFIX: &str = "knfsd-";
+
+/// Returns the servers' commands and the guests of a mount with this name and with default options:
+/// of a mount configuration, or of `knfsd-` and one of NFS 4, which another guest then serves.
+pub fn plain(name: &str, barge: &str) -> Result<(Vec<String>, Vec<GuestConfig>)> {
+    let configured = name.strip_prefix(KNFSD_PREFIX).unwrap_or(name);
+    let Some(mount) = MOUNT_CONFIGS.iter().find(|mount| mount.name == configured) else {
+        let known: Vec<_> = MOUNT_CONFIGS.iter().map(|mount| mount.name).collect();
+        bail!("no mount {name:?}: expected one of {}", known.join(", "));
+    };
+    let guest = mount
+        .plain_guest()
+        .map(|text| text.replace("{barge}", barge));
+    if configured == name {
+        let state = match mount.served_protocol() {
+            Nfs { .. } => " --nfs-state-dir {run}/state",
+            _ => "",
+        };
+        // User-mode Linux is another host, whose root is to be root.
+        let access = Machine::UserMode.access();
+        let (command, address) = (mount.command("{share}"), mount.address());
+        let serve = format!("{barge} {command} {address}{state}{access}");
+        return Ok((vec![serve], vec![guest]));
+    }
+    ensure!(
+        matches!(mount.protocol, Nfs { version, security: None, .. } if version != "3"),
+        "no mount {name:?}: the server of a guest has NFS 4 alone"
+    );
+    let of_peer = |text: &str| text.replace("{host}", "{peer}").replace("{port}", "2049");
+    Ok((Vec::new(), vec![guest.map(of_peer), GuestConfig::knfsd()]))
+}
+
 /// Replaces the first port and socket in a template with the second ones.
 pub(crate) fn second_endpoint(template: &str) -> String {
     template
         .replace("{port}", "{port2}")
         .replace("{socket}", "{socket2}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_mount_has_the_options_it_needs() {
+        let (serve, guests) = plain("nfs4.0", "barge").expect("a mount");
+        let command = "barge serve {share} --nfs tcp:{listen}:{port} --nfs-state-dir {run}/state --squash none";
+        assert_eq!(serve, [command]);
+        let options = "addr={host},port={port},mountport={port},vers=4.0,proto=tcp";
+        assert_eq!(guests[0].mount.options, options);
+        let (_, guests) = plain("none", "barge").expect("a mount");
+        let options = "trans=tcp,port={port},version=9p2000.L";
+        assert_eq!(guests[0].mount.options, options);
+        let (serve, guests) = plain("virtiofs", "barge").expect("a mount");
+        assert!(serve[0].contains("--virtiofs {socket},tag=share --squash"));
+        assert_eq!(
+            (guests[0].virtiofs.len(), &*guests[0].mount.options),
+            (1, "rw")
+        );
+    }
+
+    #[test]
+    fn a_guest_serves_in_place_of_barge() {
+        let (serve, guests) = plain("knfsd-nfs4.2", "barge").expect("a mount");
+        assert!(serve.is_empty() && guests[1].is_server());
+        assert_eq!(guests[0].mount.device, "{peer}:/");
+        assert!(guests[0].mount.options.contains("addr={peer},port=2049,"));
+        for bad in ["knfsd-nfs3", "knfsd-none", "knfsd-nfs4.2-tls", "nfs"] {
+            assert!(plain(bad, "barge").is_err(), "{bad}");
+        }
+    }
 }

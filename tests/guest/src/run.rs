@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::barrier::GuestBarrier;
 use crate::channel::Host;
-use crate::config::{GuestConfig, Mount};
+use crate::config::{GuestConfig, Mount, Needs};
 use crate::guest::{Case, CaseResult, Guest, GuestFailure, GuestSpec, Outcome};
 use crate::kernel::{self, Kernel};
 use crate::machine::Machine;
@@ -20,15 +20,16 @@ use crate::server::{Server, TemplateValues};
 use crate::{Dirs, quote, tlshd, tools};
 
 /// A run: servers, guests and scripts. Templates may contain `{share}`, `{port}` to `{port4}`,
-/// `{socket}` to `{socket3}`, `{listen}`, `{host}`, `{run}`, `{tls}` and `{tools}`.
+/// `{socket}` to `{socket3}`, `{listen}`, `{host}`, `{peer}`, `{run}`, `{tls}` and `{tools}`.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The kernel line.
+    /// The kernel line, or [`kernel::NEWEST`].
     pub kernel: String,
     /// The commands that start servers on address `{listen}`; none if QEMU serves, or no server is
     /// needed.
     pub server_commands: Vec<String>,
-    /// The guests, which run the same cases concurrently. Mounts and arguments are templates.
+    /// The guests, which run the same cases concurrently. Mounts and arguments are templates. The
+    /// last one may serve the others, at `{peer}`, and then runs no cases.
     pub guests: Vec<GuestConfig>,
     /// The root of the guests, if not the host's; a template.
     pub root: Option<Mount>,
@@ -56,11 +57,17 @@ pub fn run<W: Write + Send + 'static>(
     sink: impl Fn() -> W + Send,
     progress: impl FnMut(&CaseResult) + Send,
 ) -> Result<Outcome> {
-    let machine = plan.machine();
-    machine.check()?;
     // Missing files are fetched here, since the run's network may not reach a mirror.
     let mirror = plan.mirror.as_deref();
-    let kernel = Kernel::get(&dirs.cache, &plan.kernel, &machine, mirror)?;
+    let (machine, line) = kernel::choose(
+        &dirs.cache,
+        &plan.kernel,
+        plan.needs(),
+        plan.machine.as_ref(),
+        mirror,
+    )?;
+    machine.check()?;
+    let kernel = Kernel::get(&dirs.cache, line, &machine, mirror)?;
     let busybox = kernel::busybox(&dirs.cache, mirror)?;
     let secure = |seat: &GuestConfig| seat.mount.options.contains("xprtsec=");
     let tls = match plan.guests.iter().any(secure) {
@@ -115,12 +122,15 @@ fn run_on<W: Write + Send + 'static>(
         tls,
         &tools::install_root(&dirs.cache),
         machine.listen(),
+        plan.guests.len(),
     )?;
+    let is_client = |seat: &&GuestConfig| !seat.is_server();
+    let clients = plan.guests.iter().filter(is_client).count();
     let host = Arc::new(Host {
         share,
         run: scratch.dir.clone(),
         process_group: ProcessGroup::new()?,
-        barrier: GuestBarrier::new(plan.guests.len()),
+        barrier: GuestBarrier::new(clients),
     });
     if plan
         .server_commands
@@ -136,33 +146,44 @@ fn run_on<W: Write + Send + 'static>(
         let log = scratch.dir.join(format!("server-{number}.log"));
         servers.push(Server::start(command, &address, &host.process_group, &log)?);
     }
-    let mut guests = Vec::new();
-    for (number, seat) in (1..).zip(&plan.guests) {
+    let spec = |number: usize, seat: &GuestConfig| GuestSpec {
+        config: seat.map(|template| address.fill(template)),
+        number,
+        guests: clients,
+        root: match &plan.root {
+            Some(root) => root.map(|template| address.fill(template)),
+            None => machine.root(),
+        },
+        cases: plan.cases.clone(),
+        case_timeout: plan.case_timeout,
+        timeout: plan.timeout,
+        machine: machine.clone(),
+        path: dirs.path(),
+        scripts: dirs.scripts.display().to_string(),
+        below_tmpfs: dirs.below_tmpfs(),
+        tls: tls.display().to_string(),
+    };
+    let boot = |(number, seat): (usize, &GuestConfig)| {
         let dir = scratch.dir.join(format!("guest-{number}"));
         fs::create_dir(&dir)?;
-        let spec = GuestSpec {
-            config: seat.map(|template| address.fill(template)),
-            number,
-            guests: plan.guests.len(),
-            root: match &plan.root {
-                Some(root) => root.map(|template| address.fill(template)),
-                None => machine.root(),
-            },
-            cases: plan.cases.clone(),
-            case_timeout: plan.case_timeout,
-            timeout: plan.timeout,
-            machine: machine.clone(),
-            path: dirs.path(),
-            scripts: dirs.scripts.display().to_string(),
-            tls: tls.display().to_string(),
-        };
-        guests.push(Guest::boot(&spec, kernel, busybox, &dir, &host, sink())?);
+        Guest::boot(&spec(number, seat), kernel, busybox, &dir, &host, sink())
+    };
+    let (serving, others): (Vec<_>, Vec<_>) = (1..)
+        .zip(&plan.guests)
+        .partition(|(_, seat)| seat.is_server());
+    let mut serving: Vec<_> = serving.into_iter().map(boot).collect::<Result<_>>()?;
+    for guest in &mut serving {
+        guest.wait_until_ready()?;
     }
+    let guests: Vec<_> = others.into_iter().map(boot).collect::<Result<_>>()?;
     let mut outcome = guests
         .into_iter()
         .map(|guest| guest.finish(&mut progress))
         .reduce(|one, other| Ok(one?.merge(other?)))
         .context("a run has a guest")??;
+    for guest in serving {
+        outcome.kernel_errors.extend(guest.end()?);
+    }
     for server in servers {
         if let Err(error) = server.stop() {
             // A server's failure explains those of the guests.
@@ -179,15 +200,19 @@ fn run_on<W: Write + Send + 'static>(
 }
 
 impl Plan {
-    /// Returns the machine. User-mode Linux does not reach servers that listen on loopback.
-    fn machine(&self) -> Machine {
-        let has_devices = self.guests.iter().any(|seat| !seat.qemu.is_empty());
+    /// Returns the needs of the guests. User-mode Linux does not reach servers that listen on
+    /// loopback.
+    fn needs(&self) -> Needs {
         let on_loopback = self
             .server_commands
             .iter()
             .any(|command| command.contains("{port") && !command.contains("{listen}"));
-        let chosen = self.machine.clone();
-        chosen.unwrap_or_else(|| Machine::fastest(has_devices || on_loopback))
+        let devices = self.guests.iter().map(GuestConfig::needs).max();
+        if on_loopback {
+            Needs::Qemu
+        } else {
+            devices.unwrap_or(Needs::Nothing)
+        }
     }
 }
 

@@ -39,18 +39,21 @@ const SOCKETS: [&str; 3] = ["socket", "socket2", "socket3"];
 impl TemplateValues {
     /// Chooses free ports for servers that listen on address `listen`, and names for sockets in the
     /// run directory `run`. `tls` is the directory of certificates, if there are any, and `tools`
-    /// that of the harness's programs.
+    /// that of the harness's programs; `guests` is their number.
     pub fn allocate(
         share: &Path,
         run: &Path,
         tls: &Path,
         tools: &Path,
         listen: &str,
+        guests: usize,
     ) -> Result<Self> {
         let mut values = vec![
             ("listen", listen.into()),
             ("share", share.display().to_string()),
             ("host", HOST.into()),
+            // The address of a guest that serves the others, which is the last one (`init.sh`).
+            ("peer", format!("10.0.2.{}", 14 + guests)),
             ("tls", tls.display().to_string()),
             ("tools", tools.join("bin").display().to_string()),
             ("run", run.display().to_string()),
@@ -69,7 +72,7 @@ impl TemplateValues {
     }
 
     /// Replaces `{share}`, `{port}` to `{port4}`, `{socket}` to `{socket3}`, `{listen}`,
-    /// `{host}`, `{run}`, `{tls}` and `{tools}` in a template.
+    /// `{host}`, `{peer}`, `{run}`, `{tls}` and `{tools}` in a template.
     pub fn fill(&self, template: &str) -> String {
         fill(template, &self.values)
     }

@@ -64,8 +64,25 @@ case ,$MOUNT_OPTIONS, in
         ;;
 esac
 
+# The kernel's NFS server, with ext4 in memory as its tree. mountd, which would answer the server's questions about exports, and which v3 needs, is not there: the
+# answers are entered before the questions. The flags of the export are those of "insecure,no_subtree_check,fsid=0" (linux/nfsd/export.h).
+serve_nfs() {
+    truncate -s 700M /tmp/disk && mkfs.ext4 -q /tmp/disk && /run/barge/busybox mount -o loop /tmp/disk /mnt && chmod 755 /mnt &&
+        rpcbind && mount -t nfsd nfsd /proc/fs/nfsd || return 1
+    never=2147483647 number=1
+    while [ $number -le "$GUESTS" ]; do
+        echo "nfsd 10.0.2.$((14 + number)) $never clients" >/proc/net/rpc/auth.unix.ip/channel || return 1
+        number=$((number + 1))
+    done
+    echo "clients /mnt $never $((0x2402)) 65534 65534 0" >/proc/net/rpc/nfsd.export/channel &&
+        echo "clients 1 \\x00000000 $never /mnt" >/proc/net/rpc/nfsd.fh/channel &&
+        echo 10 >/proc/fs/nfsd/nfsv4leasetime && echo 10 >/proc/fs/nfsd/nfsv4gracetime && echo "-3 +4 +4.0 +4.1 +4.2" >/proc/fs/nfsd/versions &&
+        echo "tcp 2049" >/proc/fs/nfsd/portlist && echo 8 >/proc/fs/nfsd/threads
+}
+
 mount_share() {
     case $MOUNT_TYPE in
+        knfsd) serve_nfs 2>&1 ;;
         # The device is a program and its first arguments. It stays, and is not to hold our output.
         barge9p | fuse.barge) $MOUNT_DEVICE /mnt -o "$MOUNT_OPTIONS" 2>&1 ;;
         *) /run/barge/busybox mount -i -t "$MOUNT_TYPE" -o "$MOUNT_OPTIONS" "$MOUNT_DEVICE" /mnt 2>&1 ;;
@@ -79,6 +96,8 @@ while ! error=$(mount_share); do
 done
 
 say ready
+# The harness ends a guest that serves.
+while [ "$MOUNT_TYPE" = knfsd ]; do sleep 1000; done
 while read -r name dir; do
     mkdir -p "/mnt/$dir"
     chmod 755 "/mnt/$dir"

@@ -11,8 +11,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use super::TableConfig;
-use crate::config::{GuestConfig, Mount};
-use crate::mounts::virtiofs_device;
+use crate::config::{GuestConfig, Mount, VirtiofsDevice};
 use crate::quote;
 
 /// A protocol whose servers are compared.
@@ -39,6 +38,7 @@ struct Column {
     serve: Option<String>,
     /// The mount command, without the directory.
     mount: String,
+    virtiofs: Option<VirtiofsDevice>,
     qemu: Vec<String>,
 }
 
@@ -80,7 +80,12 @@ fn columns(barge: &str, virtiofsd: &Path) -> Vec<Column> {
         program,
         serve: Some(serve),
         mount: format!("mount -t virtiofs {tag}"),
-        qemu: virtiofs_device(tag, socket, 1).into(),
+        virtiofs: Some(VirtiofsDevice {
+            tag: tag.into(),
+            socket: socket.into(),
+            queues: 1,
+        }),
+        qemu: Vec::new(),
     };
     let network = |protocol, name, (program, serve), mount: &str| Column {
         protocol,
@@ -88,6 +93,7 @@ fn columns(barge: &str, virtiofsd: &Path) -> Vec<Column> {
         program,
         serve: Some(serve),
         mount: format!("mount {mount}"),
+        virtiofs: None,
         qemu: Vec::new(),
     };
     let diod = "diod -f -n -L stderr -l 127.0.0.1:{port2} -e {share}";
@@ -124,6 +130,7 @@ fn columns(barge: &str, virtiofsd: &Path) -> Vec<Column> {
             program: None,
             serve: None,
             mount: "mount -t 9p -o trans=virtio qemu".into(),
+            virtiofs: None,
             qemu: QEMU_9P.map(String::from).into(),
         },
         network(
@@ -176,7 +183,8 @@ pub(super) fn config(
             mount: Mount::usual("tmpfs", None, &[]),
             extra_fs_types: vec!["nfs"],
             cpus: 2,
-            qemu: columns.into_iter().flat_map(|column| column.qemu).collect(),
+            virtiofs: columns.iter().flat_map(|it| it.virtiofs.clone()).collect(),
+            qemu: columns.into_iter().flat_map(|it| it.qemu).collect(),
         },
         env: vec![("SECONDS", seconds.to_string())],
         size: 128,

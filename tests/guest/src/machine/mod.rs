@@ -15,6 +15,7 @@ use anyhow::Result;
 use crate::config::{GuestConfig, Mount};
 
 pub(crate) use qemu::{TCG, add_machine, has_device};
+pub(crate) use uml::try_boot as try_user_mode;
 
 /// A machine for guests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +23,8 @@ pub enum Machine {
     /// QEMU, with this `-accel`.
     Qemu(String),
     /// User-mode Linux: the kernel is a process of the host and emulates nothing, so it runs far
-    /// faster than QEMU without KVM. It has one processor and no virtio devices. Its run has a
-    /// network namespace, so servers listen on all addresses there.
+    /// faster than QEMU without KVM. It has one processor, and virtiofs with one queue as its only
+    /// virtio device. Its run has a network namespace, so servers listen on all addresses there.
     UserMode,
 }
 
@@ -62,14 +63,6 @@ impl Machine {
     /// Returns QEMU with the accelerator that works everywhere.
     pub fn qemu() -> Self {
         Self::Qemu(TCG.into())
-    }
-
-    /// Returns the fastest machine that runs here, or QEMU if a guest needs its devices or network.
-    pub(crate) fn fastest(needs_qemu: bool) -> Self {
-        match uml::available() && !needs_qemu {
-            true => Self::UserMode,
-            false => Self::qemu(),
-        }
     }
 
     /// Returns an error with the reason if no guest can run on it here.

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use super::Files;
 use crate::Unavailable;
-use crate::config::{GuestConfig, MEMORY};
+use crate::config::{GuestConfig, MEMORY, VirtiofsDevice};
 
 const QEMU: &str = "qemu-system-x86_64";
 
@@ -49,10 +49,29 @@ pub(super) fn command(
         "-device",
         "virtio-net-pci,netdev=net,romfile=",
     ]);
-    command
-        .args(["-device", "virtio-rng-pci"])
-        .args(&config.qemu);
+    command.args(["-device", "virtio-rng-pci"]);
+    for device in &config.virtiofs {
+        command.args(virtiofs_device(device));
+    }
+    command.args(&config.qemu);
     Ok(command)
+}
+
+/// Returns the arguments for a virtiofs device. The maximum request size is the queue's size minus
+/// four pages.
+pub(crate) fn virtiofs_device(device: &VirtiofsDevice) -> [String; 4] {
+    let VirtiofsDevice {
+        tag,
+        socket,
+        queues,
+    } = device;
+    let device = format!("vhost-user-fs-pci,chardev={tag},tag={tag}");
+    [
+        "-chardev".into(),
+        format!("socket,id={tag},path={socket}"),
+        "-device".into(),
+        format!("{device},queue-size=1024,num-request-queues={queues}"),
+    ]
 }
 
 /// Adds arguments for processors, memory, the kernel, the console, and the ports of the harness to

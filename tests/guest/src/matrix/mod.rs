@@ -18,20 +18,22 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::report::{table, with_section};
 use self::scripts::{SCRIPTS, Script};
-use self::setup::{Setup, SetupConfig};
+use self::setup::SetupConfig;
 use crate::guest::{CaseResult, Outcome};
-use crate::kernel::LINES;
+use crate::kernel::{self, LINES, NEWEST};
 use crate::machine::{Machine, has_device};
 use crate::mounts::{MOUNT_CONFIGS, MountConfig};
 use crate::run::{self, Plan};
-use crate::{Dirs, tools};
+use crate::{Dirs, Unavailable, tools};
 
-/// The pairs of a quick run with their scripts, the longest first: both kernels with each protocol,
-/// in its usual configuration.
+/// The pairs of a quick run with their scripts, the longest first: an old and a new kernel with
+/// each protocol, in its usual configuration. 9P's is not that of the newest kernel, which loses
+/// data (`supports_kernel`).
 const QUICK_PAIRS: &[(&str, &str, ScriptSubset)] = &[
     ("6.12", "virtiofs-4q", ScriptSubset::All),
     ("6.12", "mmap", ScriptSubset::All),
-    ("6.12", "nfs4.2", ScriptSubset::All),
+    (NEWEST, "nfs4.2", ScriptSubset::All),
+    (NEWEST, "virtiofs", ScriptSubset::Core),
     ("6.1", "nfs3", ScriptSubset::All),
     ("6.1", "none", ScriptSubset::Core),
     ("6.1", "virtiofsd", ScriptSubset::Core),
@@ -164,6 +166,9 @@ pub fn run(dirs: &Dirs, options: &Options) -> Result<bool> {
             .count()
     };
     let failed = count(|verdict| matches!(verdict, Verdict::Failed(_)));
+    if count(|verdict| *verdict != Verdict::Skipped) == 0 {
+        bail!(Unavailable("no script has a kernel here".into()));
+    }
     println!(
         "{} passed, {failed} failed, {} skipped",
         count(|verdict| matches!(verdict, Verdict::Passed(_))),
@@ -187,7 +192,10 @@ fn pairs(options: &Options) -> Vec<Pair> {
         pairs.collect()
     } else {
         let part = ScriptSubset::All;
-        let all = LINES.iter().flat_map(|&(kernel, ..)| {
+        let lines = LINES.iter().map(|line| line.name);
+        // It repeats one of the others, so it is run only if it is named.
+        let newest = Some(NEWEST).filter(|_| options.kernels.iter().any(|it| it == NEWEST));
+        let all = lines.chain(newest).flat_map(|kernel| {
             MOUNT_CONFIGS.iter().map(move |mount| Pair {
                 kernel,
                 mount,
@@ -234,17 +242,30 @@ fn column(
         .collect();
     for group in scripts.chunk_by(|one, next| one.shares_boot(next)) {
         let setup = group[0].setup;
-        if !setup.runs_on(&machine(options, setup, mount)) {
-            println!("{} needs user-mode Linux", group[0].name);
-            let skipped = group.iter().map(|script| (script.name, Verdict::Skipped));
-            column.cells.extend(skipped);
-            continue;
-        }
+        let here = kernel::choose(
+            &dirs.cache,
+            kernel,
+            setup.needs(mount),
+            options.machine.as_ref(),
+            options.mirror.as_deref(),
+        );
+        let here = match here {
+            Ok(here) if setup.runs_on(&here.0) => here,
+            Err(error) if !error.is::<Unavailable>() => return Err(error),
+            missing => {
+                let why = missing.err().map(|error| format!(": {error:#}"));
+                let why = why.unwrap_or_else(|| " needs user-mode Linux".into());
+                println!("{kernel} {}| {}{why}", mount.name, group[0].name);
+                let skipped = group.iter().map(|script| (script.name, Verdict::Skipped));
+                column.cells.extend(skipped);
+                continue;
+            }
+        };
         let mut rest = group;
         while !rest.is_empty() {
-            let mut outcome = boot(dirs, options, barge, kernel, mount, rest)?;
+            let mut outcome = boot(dirs, options, barge, &here, mount, rest)?;
             if outcome.is_emulator_bug() {
-                outcome = boot(dirs, options, barge, kernel, mount, rest)?;
+                outcome = boot(dirs, options, barge, &here, mount, rest)?;
             }
             if column.boot.is_zero() {
                 column.boot = outcome.boot;
@@ -257,31 +278,22 @@ fn column(
     Ok(column)
 }
 
-/// Returns the machine for a setup: the one that is required, or the fastest one.
-fn machine(options: &Options, setup: Setup, mount: &MountConfig) -> Machine {
-    match &options.machine {
-        Some(machine) => machine.clone(),
-        None => Machine::fastest(setup.needs_qemu(mount)),
-    }
-}
-
-/// Runs scripts in one boot until it ends.
+/// Runs scripts in one boot of a kernel on a machine until it ends.
 fn boot(
     dirs: &Dirs,
     options: &Options,
     barge: &str,
-    kernel: &str,
+    (machine, kernel): &(Machine, &'static str),
     mount: &MountConfig,
     scripts: &[&'static Script],
 ) -> Result<Outcome> {
     let setup = scripts[0].setup;
-    let machine = machine(options, setup, mount);
     let SetupConfig {
         server_commands: mut serve,
         guests: seats,
         root,
         cache,
-    } = setup.config(mount, barge, &options.options, &machine);
+    } = setup.config(mount, barge, &options.options, machine);
     if let Some(command) = &options.serve {
         serve = vec![command.clone()];
     }
@@ -291,7 +303,7 @@ fn boot(
     }
     let usual = [&[("CACHE", cache), ("BARGE", barge)], mount.variables()].concat();
     let plan = Plan {
-        kernel: kernel.into(),
+        kernel: (*kernel).into(),
         server_commands: serve,
         guests: seats,
         root,
@@ -302,7 +314,7 @@ fn boot(
             .collect::<Result<_>>()?,
         case_timeout: options.timeout / 2,
         timeout: options.timeout,
-        machine: Some(machine),
+        machine: Some(machine.clone()),
         mirror: options.mirror.clone(),
         keep: false,
     };

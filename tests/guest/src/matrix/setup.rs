@@ -1,6 +1,6 @@
 //! The setups of scripts: servers, guests, and their roots.
 
-use crate::config::{GuestConfig, Mount};
+use crate::config::{GuestConfig, Mount, Needs};
 use crate::machine::Machine;
 use crate::mounts::{MountConfig, Protocol, second_endpoint};
 
@@ -70,12 +70,16 @@ pub(super) struct SetupConfig {
 }
 
 impl Setup {
-    /// Returns whether guests need devices or the network of QEMU. v3's locks need the portmapper
-    /// of the host, which answers on loopback.
-    pub(super) fn needs_qemu(self, mount: &MountConfig) -> bool {
+    /// Returns what guests need. v3's locks need the portmapper of the host, which answers on
+    /// loopback of QEMU's network.
+    pub(super) fn needs(self, mount: &MountConfig) -> Needs {
         let scene = self.config(mount, "", &[], &Machine::UserMode);
-        let has_devices = scene.guests.iter().any(|guest| !guest.qemu.is_empty());
-        has_devices || mount.uses_rpcbind()
+        let devices = scene.guests.iter().map(GuestConfig::needs).max();
+        if mount.uses_rpcbind() {
+            Needs::Qemu
+        } else {
+            devices.unwrap_or(Needs::Nothing)
+        }
     }
 
     /// Returns whether guests on a machine reach its servers: those of [`Setup::Takeover`] are on
@@ -105,7 +109,8 @@ impl Setup {
             cache: mount.cache,
         };
         scene.guests[0] = scene.guests[0].map(|text| text.replace("{barge}", barge));
-        let qemu = &mut scene.guests[0].qemu;
+        let guest = &mut scene.guests[0];
+        let qemu = &mut guest.qemu;
         match self {
             Self::Default => {}
             Self::Mapped => qemu.extend(MAPPED.map(String::from)),
@@ -128,29 +133,18 @@ impl Setup {
                 };
             }
             Self::Root => {
-                let root = format!("--read-only {}", second_endpoint(mount.address()));
+                let root = format!("--read-only {}", mount.add_second("root", guest));
                 // Excludes submounts: overlayfs rejects directories that a client would automount.
                 let command = serve("/mnt", &root, mount);
                 let bound = format!("unshare -m sh -c 'mount --bind / /mnt && exec {command}'");
                 scene.server_commands.push(bound);
                 scene.root = Some(mount.root().map(second_endpoint));
-                qemu.extend(
-                    mount
-                        .device("root")
-                        .iter()
-                        .map(|text| second_endpoint(text)),
-                );
             }
             Self::Image => {
-                let command = serve("{run}/image", &second_endpoint(mount.address()), mount);
+                let addresses = mount.add_second("root", guest);
+                let command = serve("{run}/image", &addresses, mount);
                 scene.server_commands.push(pack_command(barge, &command));
                 scene.root = Some(mount.root().map(second_endpoint));
-                qemu.extend(
-                    mount
-                        .device("root")
-                        .iter()
-                        .map(|text| second_endpoint(text)),
-                );
             }
             Self::ImageDisk => {
                 let command = format!("{barge} serve {{run}}/image --block {{socket2}},ro");
@@ -164,14 +158,8 @@ impl Setup {
             }
             Self::Bundle => {
                 let own = mount.address().replace("{socket}", "one={socket}");
-                let addresses = format!("{own} {}", second_endpoint(mount.address()));
+                let addresses = format!("{own} {}", mount.add_second("bundle", guest));
                 scene.server_commands = vec![serve("one={share} two=mem:", &addresses, mount)];
-                qemu.extend(
-                    mount
-                        .device("bundle")
-                        .iter()
-                        .map(|text| second_endpoint(text)),
-                );
             }
             Self::Vsock => {
                 let addresses = format!("{} --9p vsock-uds:{{run}}/vm:5640", mount.address());
@@ -355,10 +343,10 @@ mod tests {
         assert_eq!(
             scene.server_commands,
             [
-                "barge serve {share} --virtiofs {socket} --9p tcp:{listen}:{port2} --virtiofs-cache never --virtiofs-locks shared"
+                "barge serve {share} --virtiofs {socket},tag=share --9p tcp:{listen}:{port2} --virtiofs-cache never --virtiofs-locks shared"
             ]
         );
-        assert!(scene.guests[0].qemu[1].ends_with("path={socket}"));
+        assert_eq!(scene.guests[0].virtiofs[0].socket, "{socket}");
         assert!(scene.guests[1].mount.options.contains("port={port2},"));
     }
 
@@ -373,14 +361,11 @@ mod tests {
         assert_eq!(
             scene.server_commands,
             [
-                "barge serve one={share} two=mem: --virtiofs one={socket} --virtiofs {socket2} --virtiofs-cache auto"
+                "barge serve one={share} two=mem: --virtiofs one={socket},tag=share --virtiofs {socket2},tag=bundle --virtiofs-cache auto"
             ]
         );
-        assert!(
-            scene.guests[0]
-                .qemu
-                .contains(&"socket,id=bundle,path={socket2}".to_owned())
-        );
+        let second = &scene.guests[0].virtiofs[1];
+        assert_eq!((&*second.tag, &*second.socket), ("bundle", "{socket2}"));
     }
 
     #[test]
@@ -451,13 +436,11 @@ mod tests {
             &[],
             &Machine::qemu(),
         );
-        let command = "barge serve /mnt --read-only --virtiofs {socket2} --virtiofs-cache auto";
+        let command =
+            "barge serve /mnt --read-only --virtiofs {socket2},tag=root --virtiofs-cache auto";
         assert!(scene.server_commands[1].contains(command));
         assert_eq!(scene.root.unwrap().device, "root");
-        assert!(
-            scene.guests[0]
-                .qemu
-                .contains(&"socket,id=root,path={socket2}".to_owned())
-        );
+        let second = &scene.guests[0].virtiofs[1];
+        assert_eq!((&*second.tag, &*second.socket), ("root", "{socket2}"));
     }
 }
