@@ -6,6 +6,8 @@ const ERROR_PATTERNS: &[&str] = &[
     "kernel BUG at",
     "Oops",
     "WARNING: CPU",
+    // `WARNING: FILE:LINE at FUNCTION, CPU#0: …` of newer kernels, such as 7.2.
+    ", CPU#",
     "general protection fault",
     "Kernel panic",
     "blocked for more than",
@@ -120,12 +122,13 @@ mod tests {
                    [    0.5] Spectre V2 : WARNING: Unprivileged eBPF is enabled\r\nBUG: said by a script\r\n\
                    [    2.0] barge-guest: case git\r\n\
                    [    9.5] 9pnet: bogus RWRITE count (8192 > 4096)\r\n[   10.0] WARNING: CPU: 1 PID: 77 at fs/netfs/x.c:1\r\n\
+                   [   10.5] WARNING: fs/netfs/x.c:1 at netfs_x+0x1/0x2, CPU#0: git/77\r\n\
                    [   11.0] barge-guest: case fio\r\n\
                    [  130.0] INFO: task fio:123 blocked for more than 120 seconds.\r\n\
                    [  140.0] barge-guest: case -\r\n[  141.0] VFS: Busy inodes after unmount of 9p\r\n";
         assert_eq!(kernel_errors_in(log, None).len(), 1);
         let git = kernel_errors_in(log, Some("git"));
-        assert_eq!(git.len(), 2, "{git:?}");
+        assert_eq!(git.len(), 3, "{git:?}");
         assert!(git[0].ends_with("(8192 > 4096)"));
         assert_eq!(kernel_errors_in(log, Some("fio")).len(), 1);
     }
