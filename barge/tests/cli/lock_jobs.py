@@ -36,12 +36,16 @@ def opened(name="file"):
 class Other:
     """A process that does what it is told, and can be waited for."""
 
+    pipes = set()
+
     def __init__(self, keep=()):
         (commands, self.commands), (self.results, results) = os.pipe(), os.pipe()
+        Other.pipes |= {self.commands, self.results}
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self.commands)
-            os.close(self.results)
+            # Another process ends when its commands do.
+            for pipe in Other.pipes:
+                os.close(pipe)
             files = list(keep)
             for line in os.fdopen(commands):
                 os.write(results, f"{eval(line, globals(), {'files': files})}\n".encode())
@@ -61,6 +65,7 @@ class Other:
         return self.result()
 
     def end(self):
+        Other.pipes -= {self.commands, self.results}
         os.close(self.commands)
         if not select.select([self.results], [], [], PATIENCE)[0]:
             os.kill(self.pid, signal.SIGKILL)
