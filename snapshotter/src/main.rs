@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use command::snapshotter::SnapshotterArgs;
-use command::{CommandResult, Failure, log, notify, tools};
+use command::{CommandResult, Failure, log, notify, signals, tools};
 use grpc::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use snapshotter::service::route;
@@ -29,6 +29,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn main() -> ExitCode {
+    signals::prepare();
     let args = SnapshotterArgs::parse();
     log::to_stderr(args.log.level(), args.log.log_format);
     run(args).unwrap_or_else(|failure| {

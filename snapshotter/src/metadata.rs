@@ -4,15 +4,20 @@
 //! A transaction is on disk when its function returns. Only [`Metadata::create`] and
 //! [`Metadata::with_ids`] run code of the caller within one; they exclude each other. The number of
 //! uses of a layer is that of its entries in [`USES`], so that it cannot differ from the snapshots.
+//!
+//! After an error of the disk, such as a full one, redb refuses all transactions of the database
+//! that was open. So it is closed then, and the next operation opens it again.
 
 use std::collections::BTreeSet;
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::panic::{self, AssertUnwindSafe};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use parking_lot::Mutex;
 use prost::Message;
 use prost_types::Timestamp;
 use redb::backends::FileBackend;
@@ -105,7 +110,9 @@ pub(crate) struct NewSnapshot<'a> {
 
 /// The database.
 pub(crate) struct Metadata {
-    database: Database,
+    path: PathBuf,
+    /// `None` after an error.
+    database: Mutex<Option<Arc<Database>>>,
     /// The last number given to a snapshot, also if its creation failed.
     newest: AtomicU64,
 }
@@ -123,29 +130,9 @@ impl Metadata {
     /// Opens or creates the database. New snapshots get numbers above `used` and above all earlier
     /// ones. Returns an error if another process has it open, or if it is damaged.
     pub(crate) fn open(path: &Path, used: u64) -> Result<Metadata> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let file = options
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| Error::io(path, error))?;
-        file.set_permissions(Permissions::from_mode(0o600))
-            .map_err(|error| Error::io(path, error))?;
-        let database = unless_damaged(|| {
-            let backend = FileBackend::new(file);
-            let mut builder = Builder::new();
-            let database = backend
-                .and_then(|file| builder.set_cache_size(CACHE_SIZE).create_with_backend(file));
-            database.map_err(|error| match error.into() {
-                redb::Error::DatabaseAlreadyOpen => {
-                    let path = path.display();
-                    Error::precondition(format!("{path}: in use by another barge-snapshotter"))
-                }
-                other => Error::database(other),
-            })
-        })?;
         let metadata = Metadata {
-            database,
+            path: path.to_owned(),
+            database: Mutex::default(),
             newest: AtomicU64::new(used),
         };
         let stored = metadata.write(|tables| get_newest(tables))?;
@@ -395,18 +382,71 @@ impl Metadata {
     }
 
     fn read<T>(&self, run: impl FnOnce(&ReadTransaction) -> Result<T>) -> Result<T> {
-        unless_damaged(|| run(&self.database.begin_read().map_err(Error::database)?))
+        self.with_database(|database| run(&database.begin_read().map_err(Error::database)?))
     }
 
     /// Runs a transaction, and commits it if `run` succeeds.
     fn write<T>(&self, run: impl FnOnce(&mut Tables<'_>) -> Result<T>) -> Result<T> {
-        unless_damaged(|| {
-            let transaction = self.database.begin_write().map_err(Error::database)?;
+        self.with_database(|database| {
+            let transaction = database.begin_write().map_err(Error::database)?;
             let result = run(&mut Tables::open(&transaction)?)?;
             transaction.commit().map_err(Error::database)?;
             Ok(result)
         })
     }
+
+    /// Calls `run` with the database, which is closed if that fails for an internal reason.
+    fn with_database<T>(&self, run: impl FnOnce(&Database) -> Result<T>) -> Result<T> {
+        let database = self.opened()?;
+        let result = unless_damaged(|| run(&database));
+        let is_internal = |error: &Error| error.kind == ErrorKind::Internal;
+        if result.as_ref().is_err_and(is_internal) {
+            let mut current = self.database.lock();
+            // Another operation may have opened it again.
+            let closed = current.take_if(|current| Arc::ptr_eq(current, &database));
+            let _ = unless_damaged(|| {
+                drop((closed, database));
+                Ok(())
+            });
+        }
+        result
+    }
+
+    /// Returns the database, opened again after an error.
+    fn opened(&self) -> Result<Arc<Database>> {
+        let mut database = self.database.lock();
+        if let Some(database) = &*database {
+            return Ok(database.clone());
+        }
+        let opened = Arc::new(open(&self.path)?);
+        *database = Some(opened.clone());
+        Ok(opened)
+    }
+}
+
+/// Opens or creates the database at `path`.
+fn open(path: &Path) -> Result<Database> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| Error::io(path, error))?;
+    file.set_permissions(Permissions::from_mode(0o600))
+        .map_err(|error| Error::io(path, error))?;
+    unless_damaged(|| {
+        let backend = FileBackend::new(file);
+        let mut builder = Builder::new();
+        let database =
+            backend.and_then(|file| builder.set_cache_size(CACHE_SIZE).create_with_backend(file));
+        database.map_err(|error| match error.into() {
+            redb::Error::DatabaseAlreadyOpen => {
+                let path = path.display();
+                Error::precondition(format!("{path}: in use by another barge-snapshotter"))
+            }
+            other => Error::database(other),
+        })
+    })
 }
 
 impl<'t> Tables<'t> {
@@ -503,4 +543,68 @@ fn unless_damaged<T>(access: impl FnOnce() -> Result<T>) -> Result<T> {
             "metadata.redb: the file is damaged",
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io::Write;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A small file system in memory, which is unmounted when it is dropped.
+    struct SmallDisk(tempfile::TempDir);
+
+    impl SmallDisk {
+        fn new() -> SmallDisk {
+            let dir = tempfile::tempdir().expect("a directory");
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
+            assert!(mount.arg(dir.path()).status().expect("runs").success());
+            SmallDisk(dir)
+        }
+    }
+
+    impl Drop for SmallDisk {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        }
+    }
+
+    fn create(metadata: &Metadata, name: &str) -> Result<()> {
+        let label = ("label".to_owned(), "x".repeat(60_000));
+        let new = NewSnapshot {
+            kind: Kind::Active,
+            name,
+            parent: "",
+            labels: &[label].into_iter().collect(),
+            layer: None,
+        };
+        metadata.create(&new, |_, _| Ok(())).map(|_| ())
+    }
+
+    #[test]
+    fn a_full_disk_ends_no_later_operation() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: this takes root, to mount a small file system");
+            return;
+        }
+        let disk = SmallDisk::new();
+        let metadata = Metadata::open(&disk.0.path().join("metadata.redb"), 0);
+        let metadata = metadata.expect("opened");
+        let filler = disk.0.path().join("filler");
+        let mut file = File::create(&filler).expect("made");
+        while file.write_all(&[7; 4096]).is_ok() {}
+        let created = (0..1000)
+            .take_while(|number| create(&metadata, &number.to_string()).is_ok())
+            .count();
+        assert!(created < 1000, "the database always finds room");
+        fs::remove_file(&filler).expect("removed");
+        create(&metadata, "late").expect("created");
+        let names = metadata.list().expect("read");
+        let names: BTreeSet<_> = names.into_iter().map(|(name, _)| name).collect();
+        let expected = (0..created).map(|number| number.to_string());
+        assert_eq!(names, expected.chain(["late".into()]).collect());
+    }
 }
