@@ -9,6 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use vfs::NodeId;
@@ -20,6 +21,9 @@ use self::log::Log;
 /// The most nodes that can be found by name after they were dropped: some 30 MiB.
 const MAX_LOCATIONS: usize = 1 << 18;
 
+/// Time between attempts to write a log that could not be written.
+const RETRY: Duration = Duration::from_secs(2);
+
 /// The locations of nodes. When it is full the oldest locations are dropped, and their handles
 /// become stale unless the node is live.
 #[derive(Default)]
@@ -30,6 +34,8 @@ struct Locations {
     by_id: HashMap<NodeId, Location>,
     order: VecDeque<NodeId>,
     log: Option<Log>,
+    /// The time of the last error, if the log lacks locations.
+    failed: Option<Instant>,
 }
 
 /// The location of a node.
@@ -108,7 +114,8 @@ impl Locations {
         true
     }
 
-    /// Appends new locations to the log. A log with a write error is abandoned.
+    /// Appends new locations to the log. After an error, as of a full disk, a later change writes
+    /// all locations again.
     fn append(&mut self, new: &[(NodeId, Location)]) {
         let Some(log) = &mut self.log else {
             return;
@@ -116,33 +123,39 @@ impl Locations {
         if new.is_empty() {
             return;
         }
-        if log
-            .append(new.iter().map(|(id, location)| (*id, location)))
-            .is_err()
-        {
-            self.log = None;
-            return;
+        match self.failed {
+            Some(at) if at.elapsed() < RETRY => return,
+            Some(_) => return self.rewrite(),
+            None => {}
         }
-        self.compact();
+        let appended = log.append(new.iter().map(|(id, location)| (*id, location)));
+        match appended {
+            Ok(()) => self.compact(),
+            Err(_) => self.failed = Some(Instant::now()),
+        }
     }
 
     /// Rewrites the log when most of its records are superseded, or are of dropped locations.
     fn compact(&mut self) {
         let live = self.order.len();
+        let is_long = |log: &Log| log.records() > 2 * live.max(MAX_LOCATIONS / 64);
+        if self.log.as_ref().is_some_and(is_long) {
+            self.rewrite();
+        }
+    }
+
+    /// Replaces the contents of the log with the present locations.
+    fn rewrite(&mut self) {
         let Some(log) = &mut self.log else {
             return;
         };
-        if log.records() <= 2 * live.max(MAX_LOCATIONS / 64) {
-            return;
-        }
         let by_id = &self.by_id;
         let locations = self
             .order
             .iter()
             .filter_map(|id| Some((*id, by_id.get(id)?)));
-        if log.rewrite(locations).is_err() {
-            self.log = None;
-        }
+        let written = log.rewrite(locations);
+        self.failed = written.is_err().then(Instant::now);
     }
 }
 
@@ -213,6 +226,33 @@ mod tests {
         put(&again, 3, location(1, "new"));
         drop(again);
         assert_eq!(open(&path).location(3), Some(location(1, "new")));
+    }
+
+    #[test]
+    fn a_log_that_could_not_be_written_is_written_whole_later() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("names");
+        let index = open(&path);
+        put(&index, 1, location(9, "a"));
+        let log = |index: &HandleIndex, run: &dyn Fn(&mut Log)| {
+            run(index.locations().log.as_mut().expect("a log"));
+        };
+        log(&index, &|log| log.fill_disk());
+        put(&index, 2, location(1, "b"));
+        assert!(index.locations().failed.is_some());
+        let before = std::fs::read(&path).expect("read");
+        // The next change within two seconds does not try again.
+        put(&index, 3, location(1, "c"));
+        assert_eq!(std::fs::read(&path).expect("read"), before);
+        index.locations().failed = Instant::now().checked_sub(RETRY);
+        put(&index, 4, location(1, "d"));
+        assert!(index.locations().failed.is_none());
+        put(&index, 5, location(1, "e"));
+        drop(index);
+        let again = open(&path);
+        for (id, name) in [(2, "b"), (3, "c"), (4, "d"), (5, "e")] {
+            assert_eq!(again.location(id), Some(location(1, name)));
+        }
     }
 
     #[test]

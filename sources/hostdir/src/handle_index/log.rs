@@ -77,10 +77,23 @@ impl Log {
         let mut file = open(&new)?;
         let mut bytes = MAGIC.to_vec();
         let records = put(&mut bytes, locations);
-        file.write_all(&bytes)?;
-        std::fs::rename(&new, &self.path)?;
+        let written = file
+            .write_all(&bytes)
+            .and_then(|()| std::fs::rename(&new, &self.path));
+        if let Err(error) = written {
+            // A part of it would take space on a full disk.
+            let _ = std::fs::remove_file(&new);
+            return Err(error);
+        }
         (self.file, self.records) = (file, records);
         Ok(())
+    }
+
+    /// Makes writes fail with `ENOSPC` until the log is rewritten.
+    #[cfg(test)]
+    pub(super) fn fill_disk(&mut self) {
+        let full = OpenOptions::new().write(true).open("/dev/full");
+        self.file = full.expect("opened");
     }
 }
 
