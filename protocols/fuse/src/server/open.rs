@@ -168,8 +168,16 @@ impl RequestContext<'_> {
         let in_place = self.open_in_place(&*entry.node, flags)?;
         let looked = self.entry_out(&up, &entry)?;
         let open = self.open_of(looked.nodeid, entry.node, file, flags, in_place);
-        let open = self.with_io_mode(open)?;
-        let opened = self.store_handle(reserved, open)?;
+        let opened = self
+            .with_io_mode(open)
+            .and_then(|open| self.store_handle(reserved, open));
+        // After an error the client does not learn of the node, and would never forget it.
+        let forget = || {
+            self.session
+                .nodes
+                .forget(self.incarnation, looked.nodeid, 1)
+        };
+        let opened = opened.inspect_err(|_| forget())?;
         self.reply(&[&looked.encode(), &opened.encode()])
     }
 
