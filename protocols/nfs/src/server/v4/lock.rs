@@ -120,9 +120,10 @@ impl RequestContext<'_, Compound> {
                 Err(Errno::PARKED) => {}
                 // The same owner waits for another lock at the same time.
                 Err(Errno::EINTR) => return Err(Status::Delay.into()),
-                Err(Errno::EDEADLK) => {
+                Err(errno) if !errno.is_signal() => {
+                    // The lock table has removed the waiter, and would never wake it.
                     state.end_wait(waiter);
-                    return Err(Status::Deadlock.into());
+                    return Err(errno.into());
                 }
                 done => return Ok(done?),
             }

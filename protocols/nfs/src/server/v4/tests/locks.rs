@@ -1,5 +1,14 @@
 //! LOCK (RFC 7530 section 16.10).
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use layers::Fault;
+use layers::fault::{FaultKind, Trigger};
+use memory::Memory;
+use vfs::Errno;
+use vfs_testkit::clock;
+
 use super::*;
 use crate::v4::callback::{CallbackOp, NotifyLock};
 use crate::v4::op::{Lock, Locker, NewLocker, Unlock};
@@ -64,6 +73,26 @@ fn wait_for(open: StateId, offset: u64) -> Op<'static> {
             },
         }),
     })
+}
+
+#[test]
+fn a_blocking_lock_that_fails_for_want_of_a_descriptor_leaves_no_waiter_behind() {
+    let fault = Arc::new(Fault::new(1, Arc::new(|| Duration::ZERO)));
+    let world = World::over(layers::stack(Memory::new(clock()), fault.clone()));
+    let client = Client41::called(&world, b"client");
+    let (handle, open, _) = opened(&client);
+    let held = || world.server.held_bytes().state;
+    let before = held();
+    fault.add(
+        vfs::Op::HostLock,
+        Trigger::Always,
+        FaultKind::Fail(Errno::EMFILE),
+    );
+    let lock = wait_for(open, 0);
+    let refused = client.send(&[Op::Putfh(&handle), lock]);
+    assert_ne!(refused.status, Status::Ok);
+    // A client that can be notified keeps its place without a limit of time.
+    assert_eq!(held(), before);
 }
 
 #[test]
