@@ -20,6 +20,7 @@ use transports::{Addr, Link, StreamLink, dial};
 const RETRY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
 fn main() -> ExitCode {
+    signals::prepare();
     let args = AgentArgs::parse();
     log::to_stderr(args.log.level(), args.log.log_format);
     run(args).unwrap_or_else(|failure| {

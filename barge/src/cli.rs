@@ -25,7 +25,8 @@ use crate::serve::virtiofsd::args::VirtiofsdArgs;
 use crate::status::TopArgs;
 use crate::watch::WatchArgs;
 use crate::{
-    bench, cache, config, connect, ctl, doctor, log, mount, reference, serve, status, watch,
+    bench, cache, config, connect, ctl, doctor, log, mount, reference, serve, signals, status,
+    watch,
 };
 
 /// Serve file trees over protocols that virtual machines, containers and hosts can mount
@@ -93,6 +94,7 @@ impl Cli {
 
 /// Runs the program with the arguments of this process, and returns its exit status.
 pub fn main() -> ExitCode {
+    signals::prepare();
     let cli = Cli::read();
     match &cli.command {
         Command::Virtiofsd(args) => log::start_daemon(&cli.log, args.log_level(), args.syslog()),

@@ -56,7 +56,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("pack", &["vfs", "wire", "sys", "erofs", "rofs", "sidecar"]),
     ("rofs", &[]),
     ("sidecar", &[]),
-    ("command", &[]),
+    ("command", &["sys"]),
     ("agent", &["command", "sys", "transports"]),
     ("connect", &["command", "remote", "transports"]),
     ("etcd", &[]),

@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use command::bench::{BenchArgs, Table};
 use command::log::{LogArgs, to_stderr};
-use command::{CommandResult, Failure};
+use command::{CommandResult, Failure, signals};
 
 /// Compare barge with its peers
 #[derive(Parser)]
@@ -58,6 +58,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    signals::prepare();
     let cli = Cli::parse();
     to_stderr(cli.log.level(), cli.log.log_format);
     run(&cli.bench).unwrap_or_else(|failure| failure.report())

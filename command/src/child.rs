@@ -1,6 +1,7 @@
 //! Children that end in a short time, such as `barge mount`, which ends when it has mounted: with a
 //! time-out, and an error message of one line without secrets.
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -33,6 +34,14 @@ pub enum ChildError {
     TimedOut,
     /// It could not be started, or waited for.
     Broken(io::Error),
+}
+
+/// Returns a command for a program that is not one of this workspace: it starts with the default
+/// actions of all signals, and blocks none.
+pub fn external(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    sys::signals::use_defaults(&mut command);
+    command
 }
 
 /// Runs a command with standard error alone, in a process group of its own, until it ends with

@@ -1,6 +1,7 @@
 //! The result of a command and its exit status.
 
 use std::fmt::Display;
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 
 /// The error that ended a command: one line, and the exit status.
@@ -31,7 +32,8 @@ impl Failure {
 
     /// Prints the message on standard error and returns the exit status.
     pub fn report(&self) -> ExitCode {
-        eprintln!("barge: {}", self.message);
+        // The status counts, whether or not anybody reads the message.
+        let _ = writeln!(stderr(), "barge: {}", self.message);
         ExitCode::from(self.status)
     }
 }

@@ -43,6 +43,8 @@ pub fn to_stderr(level: LevelFilter, format: LogFormat) {
         .with_max_level(level)
         .with_writer(io::stderr)
         .with_target(false)
+        // The report of a failed write would go to the same place, and panic.
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
     match format {
         LogFormat::Text => log.init(),

@@ -1,6 +1,13 @@
 //! SIGTERM and SIGINT stop cleanly; a second one ends the process at once. SIGHUP reads the
 //! configuration again.
 //!
+//! Each program calls [`prepare`] first. A write beyond RLIMIT_FSIZE then fails with `EFBIG`, which
+//! a server passes on to the client: SIGXFSZ would end the process, and with it the connections of
+//! all others. (The standard library ignores SIGPIPE.) A process that serves is also not stopped
+//! when it logs to a terminal from the background (SIGTTOU), and not ended by SIGUSR1 or SIGUSR2,
+//! which scripts send to any daemon. Programs that a process starts get the default actions:
+//! handlers end with execve(2), and [`child`](mod@crate::child) resets the rest.
+//!
 //! Without a configuration file, SIGHUP means that the terminal was closed: a server on a terminal
 //! stops cleanly. Elsewhere it is a request to reload, which service managers and scripts send to
 //! any daemon; it is ignored with a line in the log. If SIGHUP was ignored from the start
@@ -14,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::Failure;
@@ -32,6 +39,17 @@ pub type Reload = Box<dyn Fn() + Send>;
 pub struct SignalHandler {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Prepares the process before it starts a thread: what its parent blocked or ignored does not
+/// disable it, and a limit of the size of files does not end it.
+pub fn prepare() {
+    let prepared = sys::signals::reset_inherited().and_then(|()| {
+        // A handler, which no child inherits.
+        signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
+    });
+    // Neither call fails for a signal that exists.
+    prepared.expect("signals have actions");
 }
 
 /// Calls `stop` at the first signal, and ends the process with the default action at the second.
@@ -74,7 +92,10 @@ fn handle(
     let hangup = (reload.is_some() || !is_ignored(SIGHUP)).then_some(SIGHUP);
     let reload = reload.map(start_reloads).transpose()?;
     let on_terminal = has_terminal() && !is_background();
-    let watched = [SIGINT, SIGTERM].into_iter().chain(hangup);
+    sys::signals::ignore_terminal_stop().map_err(Failure::new)?;
+    let watched = [SIGINT, SIGTERM, SIGUSR1, SIGUSR2]
+        .into_iter()
+        .chain(hangup);
     let mut signals = Signals::new(watched).map_err(Failure::new)?;
     let handle = signals.handle();
     let thread = std::thread::Builder::new()
@@ -83,6 +104,12 @@ fn handle(
             let mut stopping = false;
             for signal in signals.forever() {
                 match (signal, &reload) {
+                    (SIGUSR1, _) => {
+                        tracing::warn!("SIGUSR1 ignored: it has no meaning here");
+                        continue;
+                    }
+                    // Handled, if at all, by `on_upgrade`.
+                    (SIGUSR2, _) => continue,
                     (SIGHUP, Some(reload)) => {
                         // One that has not begun reads everything again anyway.
                         let _ = reload.try_send(());
@@ -122,26 +149,27 @@ fn start_reloads(reload: Reload) -> Result<SyncSender<()>, Failure> {
     Ok(sender)
 }
 
-/// Ignores SIGTERM, SIGINT and SIGHUP from now on.
+/// Ignores SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 from now on.
 pub fn ignore() -> io::Result<()> {
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default())?;
     }
-    Ok(())
+    sys::signals::ignore_terminal_stop()
 }
 
 /// Waits until `child` ends, and returns its status. The first SIGTERM, SIGINT or SIGHUP is passed
 /// on to it as SIGTERM, each further one as SIGKILL. Starts no thread. Returns an error if signals
 /// cannot be handled.
 pub fn wait_for_child(child: &mut Child) -> io::Result<ExitStatus> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD])?;
+    sys::signals::ignore_terminal_stop()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1, SIGUSR2])?;
     let mut stopping = false;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
         for signal in signals.wait() {
-            if signal == SIGCHLD {
+            if [SIGCHLD, SIGUSR1, SIGUSR2].contains(&signal) {
                 continue;
             }
             match stopping {

@@ -12,6 +12,7 @@ use command::{CommandResult, Failure, background, log, notify, signals};
 use connect::{ConnectArgs, MountSettings, Relay, unmount};
 
 fn main() -> ExitCode {
+    signals::prepare();
     let args = ConnectArgs::parse();
     log::to_stderr(args.log.level(), args.log.log_format);
     run(&args).unwrap_or_else(|failure| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use command::csi::CsiArgs;
-use command::{CommandResult, Failure, log, state_dir, tools};
+use command::{CommandResult, Failure, log, signals, state_dir, tools};
 use csi::controller::Controller;
 use csi::grpc::{Plugin, Services};
 use csi::in_flight::{InFlight, MAX_OPERATIONS, MAX_QUERIES};
@@ -35,6 +35,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn main() -> ExitCode {
+    signals::prepare();
     let mut arguments = std::env::args_os().skip(1);
     let result = match arguments.next() {
         Some(first) if first == ENTER_CGROUP => enter(arguments),

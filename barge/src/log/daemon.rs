@@ -28,6 +28,7 @@ pub(crate) fn start_daemon(args: &LogArgs, level: LevelFilter, to_syslog: bool) 
             .with_level(false)
             .with_ansi(false)
             .without_time()
+            .log_internal_errors(false)
             .init(),
         Ok(None) => to_stderr(level, args.log_format),
         Err(error) => {

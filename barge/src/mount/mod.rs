@@ -18,7 +18,7 @@ mod takeover;
 use std::io::{self, Write, stdout};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -400,7 +400,7 @@ fn sync_and_unmount(
     ended: &AtomicBool,
 ) -> Result<(), Failure> {
     // A process of its own: a thread that waits in the kernel for replies could not be killed.
-    let mut sync = Command::new("sync");
+    let mut sync = command::child::external("sync");
     sync.arg("-f").arg(dir).stderr(Stdio::null());
     let has_ended = || ended.load(Ordering::Acquire);
     let synced = with_timeout(limit, has_ended, move || sync.status());

@@ -1,7 +1,7 @@
 //! `--run`: runs a command, after which the server ends.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use super::broker::upgrade::MANIFEST;
 use crate::Failure;
@@ -14,7 +14,7 @@ pub(super) fn run(
     environment: Vec<(String, String)>,
     umask: Option<u32>,
 ) -> Result<ExitCode, Failure> {
-    let mut shell = Command::new("sh");
+    let mut shell = command::child::external("sh");
     // Needed only if threads could not have their own umask (`hostdir`).
     let command = match umask.filter(|_| sys::umask::current() != umask) {
         Some(umask) => format!("umask {umask:04o}\n{command}"),

@@ -43,6 +43,7 @@ mod registry;
 mod restart;
 mod served;
 mod service;
+mod signals;
 mod small_disk;
 mod status;
 mod takeover;

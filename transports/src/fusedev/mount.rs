@@ -224,7 +224,7 @@ fn mount_with_helper(at: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
 }
 
 fn run_helper(command: &mut Command) -> io::Result<()> {
-    let output = command.output().map_err(|error| match error.kind() {
+    let output = sys::signals::use_defaults(command).output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::other(format!(
             "{FUSERMOUNT} is not installed (package fuse3); users other than root need it to mount"
         )),
