@@ -37,7 +37,7 @@ pub fn clients(dir: &Path) -> Result<Arc<dyn Stable>, String> {
         dir: Some(dir.to_owned()),
         addr: "tcp:127.0.0.1:2049".parse().expect("an address"),
     };
-    let recovery = serve::recovery::Recovery::open(&identity);
+    let recovery = serve::recovery::Recovery::open(&identity, &Arc::default());
     let recovery = recovery.map_err(|failure| failure.message)?;
     Ok(recovery.stable)
 }

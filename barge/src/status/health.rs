@@ -3,12 +3,15 @@
 //! | path | fails if |
 //! |---|---|
 //! | `/livez` | a listener has ended: a restart may help |
-//! | `/healthz` | the same, or a source does not answer |
+//! | `/healthz` | the same, or a source does not answer, or state cannot be stored |
 //! | `/readyz` | the same, or the server starts, drains or stops: clients should use another one |
+//!
+//! Parts that store state report what they cannot store ([`Problem`]), and are not probed.
 //!
 //! A source is probed on request, on a thread of its own, which may hang with the source. There is
 //! at most one probe of a source at a time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,6 +48,8 @@ pub(crate) enum CheckKind {
     Listeners,
     /// Whether a source answers.
     Source,
+    /// Whether state that survives a restart can be stored.
+    Storage,
 }
 
 impl Check {
@@ -101,7 +106,7 @@ impl Probes {
     fn include(self, kind: CheckKind) -> bool {
         match kind {
             CheckKind::Listeners => true,
-            CheckKind::Source => self != Probes::Live,
+            CheckKind::Source | CheckKind::Storage => self != Probes::Live,
             CheckKind::State => self == Probes::Ready,
         }
     }
@@ -142,6 +147,84 @@ impl Probes {
             false => Response::new("text/plain; charset=utf-8", format!("{text}\n")),
             true => Response::error("503 Service Unavailable", &text),
         }
+    }
+}
+
+/// The state that parts of the server store, by the name of its check, each with the reason why
+/// that fails now.
+#[derive(Default)]
+pub(crate) struct Problems(Mutex<BTreeMap<String, Option<String>>>);
+
+impl Problems {
+    /// Adds a check called `name`, which passes until a problem begins. `lost` says in the log what
+    /// is lost meanwhile.
+    pub(crate) fn add(self: &Arc<Self>, name: &str, lost: &'static str) -> Problem {
+        self.0.lock().insert(name.to_owned(), None);
+        Problem(Arc::new(Subject {
+            all: self.clone(),
+            name: name.to_owned(),
+            lost,
+        }))
+    }
+
+    pub(super) fn checks(&self) -> Vec<Check> {
+        let all = self.0.lock();
+        let checks = all.iter().map(|(name, why)| {
+            let problem = why.iter().map(|why| format!("{name}: {why}"));
+            Check::new(CheckKind::Storage, name, problem.collect())
+        });
+        checks.collect()
+    }
+}
+
+/// A part of the server that stores state, in the health checks until it is dropped. A line of the
+/// log reports the beginning of a problem, and another one its end.
+#[derive(Clone)]
+pub(crate) struct Problem(Arc<Subject>);
+
+struct Subject {
+    all: Arc<Problems>,
+    name: String,
+    lost: &'static str,
+}
+
+impl Problem {
+    /// Returns one that only the log shows.
+    #[cfg(test)]
+    pub(crate) fn unobserved() -> Problem {
+        Arc::new(Problems::default()).add("storage", "state is lost")
+    }
+
+    /// Reports that state cannot be stored, for the reason `why`. A problem that has begun already
+    /// keeps its reason.
+    pub(crate) fn begin(&self, why: &str) {
+        let Subject { all, name, lost } = &*self.0;
+        if let Some(current @ None) = all.0.lock().get_mut(name) {
+            tracing::warn!("{lost}: {why}");
+            *current = Some(why.to_owned());
+        }
+    }
+
+    /// Reports that state is stored again.
+    pub(crate) fn end(&self) {
+        let Subject { all, name, .. } = &*self.0;
+        let ended = all.0.lock().get_mut(name).and_then(Option::take);
+        if let Some(why) = ended {
+            tracing::info!("{name}: stored again, after: {why}");
+        }
+    }
+
+    /// Returns whether state cannot be stored now.
+    #[cfg(test)]
+    pub(crate) fn is_present(&self) -> bool {
+        let Subject { all, name, .. } = &*self.0;
+        all.0.lock().get(name).is_some_and(Option::is_some)
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        self.all.0.lock().remove(&self.name);
     }
 }
 
@@ -234,6 +317,7 @@ mod tests {
             check(CheckKind::State, "state", &["the server is starting"]),
             check(CheckKind::Listeners, "listeners", &[]),
             check(CheckKind::Source, "source/a", &["a: EIO", "a: too late"]),
+            check(CheckKind::Storage, "nfs-state", &[]),
         ];
         let text = |probes: Probes, checks: &[Check], verbose| {
             let response = probes.response(checks, verbose);
@@ -247,7 +331,8 @@ mod tests {
         let health = "a: EIO\na: too late\n";
         assert_eq!(text(Probes::Health, &checks, false), answer("503", health));
         let ready = "[-]state failed: the server is starting\n[+]listeners ok\n\
-                     [-]source/a failed: a: EIO; a: too late\nreadyz check failed\n";
+                     [-]source/a failed: a: EIO; a: too late\n[+]nfs-state ok\n\
+                     readyz check failed\n";
         for verbose in [false, true] {
             assert_eq!(text(Probes::Ready, &checks, verbose), answer("503", ready));
         }
@@ -255,5 +340,22 @@ mod tests {
             text(Probes::Ready, &checks[1..2], false),
             answer("200", "ok\n")
         );
+    }
+
+    #[test]
+    fn state_that_cannot_be_stored_is_seen_until_it_is_stored_or_its_owner_has_gone() {
+        let problems = Arc::new(Problems::default());
+        let state = problems.add("nfs-state", "clients lose their locks at a restart");
+        let passes = |probes: Probes| probes.passed(&problems.checks());
+        assert!(passes(Probes::Ready) && problems.checks().len() == 1);
+        state.begin("disk full");
+        state.begin("another reason");
+        assert!(!passes(Probes::Ready) && !passes(Probes::Health) && passes(Probes::Live));
+        assert_eq!(problems.checks()[0].problems, ["nfs-state: disk full"]);
+        state.clone().end();
+        assert!(passes(Probes::Ready));
+        state.begin("disk full");
+        drop(state);
+        assert!(problems.checks().is_empty());
     }
 }

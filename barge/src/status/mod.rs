@@ -22,7 +22,7 @@ use transports::{Addr, Listener};
 use vfs::source_stats::{Evicted, RemoteCounters};
 use vfs::{Call, Caller, Cx, FileSystem};
 
-pub(crate) use self::health::{Check, CheckKind};
+pub(crate) use self::health::{Check, CheckKind, Problem, Problems};
 use self::health::{Probe, Probes};
 use self::http::{HostNames, Request, Response};
 pub(crate) use self::json::Status;
@@ -95,8 +95,11 @@ pub(crate) struct ObservedQuota {
     pub(crate) counted: Option<Arc<DiskQuota>>,
 }
 
-/// The sources that are being served.
-pub(crate) struct ObservedSources(Mutex<Vec<ProbedSource>>);
+/// The sources that are being served, and the state that is stored for them.
+pub(crate) struct ObservedSources {
+    all: Mutex<Vec<ProbedSource>>,
+    storage: Arc<Problems>,
+}
 
 /// A source and its health check.
 struct ProbedSource {
@@ -113,9 +116,15 @@ impl ProbedSource {
 
 impl ObservedSources {
     pub(crate) fn new(sources: Vec<ObservedSource>) -> ObservedSources {
-        ObservedSources(Mutex::new(
-            sources.into_iter().map(ProbedSource::new).collect(),
-        ))
+        ObservedSources {
+            all: Mutex::new(sources.into_iter().map(ProbedSource::new).collect()),
+            storage: Arc::default(),
+        }
+    }
+
+    /// Returns the state that is stored for the sources, with the problems of it.
+    pub(crate) fn storage(&self) -> &Arc<Problems> {
+        &self.storage
     }
 
     /// Probes all sources, and returns a check for each. Waits for the slowest one or the timeout.
@@ -178,7 +187,7 @@ impl ObservedSources {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<ProbedSource>> {
-        self.0.lock()
+        self.all.lock()
     }
 }
 
@@ -331,6 +340,7 @@ impl Figures for Observer {
             Check::new(CheckKind::State, "state", state.into_iter().collect()),
             Check::new(CheckKind::Listeners, "listeners", lost.collect()),
         ];
+        checks.extend(self.sources.storage().checks());
         if sources {
             checks.extend(self.sources.checks());
         }

@@ -282,13 +282,13 @@ impl Bed {
 }
 
 /// An NFS v4.2 client with the file `f` open.
-struct Locker {
+pub(crate) struct Locker {
     tree: Tree,
     _file: Arc<dyn vfs::File>,
 }
 
 impl Locker {
-    fn open(port: u16, version: &str) -> Locker {
+    pub(crate) fn open(port: u16, version: &str) -> Locker {
         let source: Source = format!("nfs://127.0.0.1:{port}/?vers={version}")
             .parse()
             .expect("a source");
@@ -302,7 +302,7 @@ impl Locker {
     }
 
     /// Sets the lock on the bytes from `start` to `end`.
-    fn lock(&self, (start, end): (u64, u64), state: HostLock) -> vfs::Result<()> {
+    pub(crate) fn lock(&self, (start, end): (u64, u64), state: HostLock) -> vfs::Result<()> {
         let tree = &self.tree;
         let node = tree.resolve(b"f", true)?.node;
         let range = LockRange {

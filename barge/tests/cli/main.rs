@@ -16,6 +16,7 @@ mod exports;
 mod failover;
 mod foreign;
 mod formats;
+mod full_disk;
 #[cfg(feature = "gss")]
 mod gss;
 mod guests;

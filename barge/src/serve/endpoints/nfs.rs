@@ -211,10 +211,11 @@ impl Endpoint for Nfs {
             from: source(&self.bound),
         };
         let start = Instant::now();
+        let storage = context.exports.sources.storage();
         let recovery = match self.is_shared {
-            true => Recovery::shared(context.host.nfs_state()?)
+            true => Recovery::shared(context.host.nfs_state()?, storage)
                 .map_err(|error| Failure::new(format!("--nfs-state: {error}")))?,
-            false => Recovery::open(&self.bound_identity(first.addr()))?,
+            false => Recovery::open(&self.bound_identity(first.addr()), storage)?,
         };
         let mut options = Options {
             name: recovery.name,

@@ -23,10 +23,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nfs::server::v4::state::{InMemory, Stable};
 use transports::Addr;
 
-use self::file::{OpenError, StateFile, unless_damaged};
+use self::file::{OpenError, StateFile};
 use self::store::{Boot, RecordList, StateStore, StoredRecords};
 use crate::Failure;
 use crate::listen::retry_while;
+use crate::status::{Problem, Problems};
 
 /// The identity of a server in its state directory.
 pub(crate) struct ServerIdentity {
@@ -56,8 +57,12 @@ pub(super) struct SharedState {
 
 impl Recovery {
     /// Opens the state of a server. It is in memory only if the address is chosen anew at each
-    /// start, or if the default directory cannot be used.
-    pub(crate) fn open(ServerIdentity { dir, addr }: &ServerIdentity) -> Result<Recovery, Failure> {
+    /// start, or if the default directory cannot be used. Problems of a file become some of
+    /// `storage`.
+    pub(crate) fn open(
+        ServerIdentity { dir, addr }: &ServerIdentity,
+        storage: &Arc<Problems>,
+    ) -> Result<Recovery, Failure> {
         let dir = dir.as_deref();
         if is_ephemeral(addr) {
             return Ok(Recovery::in_memory());
@@ -71,10 +76,11 @@ impl Recovery {
         };
         let path = path.join(file);
         let in_use = |opened: &Result<_, OpenError>| matches!(opened, Err(OpenError::InUse));
-        let opened = retry_while(in_use, || unless_damaged(|| StateFile::open(&path)));
+        let problem = problem(storage);
+        let opened = retry_while(in_use, || StateFile::open(&path, &problem));
         let begun = opened.and_then(|file| {
             let failed = |error: io::Error| OpenError::Failed(error.to_string());
-            Recovery::begin(Arc::new(file)).map_err(failed)
+            Recovery::begin(Arc::new(file), &problem).map_err(failed)
         });
         match begun {
             Ok(recovery) => Ok(recovery),
@@ -96,22 +102,26 @@ impl Recovery {
     }
 
     /// Begins a run of the server whose state is in `store`.
-    fn begin(store: Arc<dyn StateStore>) -> io::Result<Recovery> {
+    fn begin(store: Arc<dyn StateStore>, problem: &Problem) -> io::Result<Recovery> {
         let Boot { name, number } = store.begin()?;
         Ok(Recovery {
             name,
             boot: number,
-            stable: StoredRecords::open(&store, RecordList::Clients)?,
-            monitored: StoredRecords::open(&store, RecordList::Monitored)?,
+            stable: StoredRecords::open(&store, RecordList::Clients, problem)?,
+            monitored: StoredRecords::open(&store, RecordList::Monitored, problem)?,
             may_act: None,
         })
     }
 
-    /// Begins a run of the server whose state is shared with standby servers.
-    pub(super) fn shared(SharedState { store, fence }: SharedState) -> io::Result<Recovery> {
+    /// Begins a run of the server whose state is shared with standby servers. Problems of the store
+    /// become some of `storage`.
+    pub(super) fn shared(
+        SharedState { store, fence }: SharedState,
+        storage: &Arc<Problems>,
+    ) -> io::Result<Recovery> {
         Ok(Recovery {
             may_act: Some(Arc::new(move || fence.allows(etcd::now()))),
-            ..Recovery::begin(store)?
+            ..Recovery::begin(store, &problem(storage))?
         })
     }
 
@@ -124,6 +134,14 @@ impl Recovery {
             may_act: None,
         }
     }
+}
+
+/// Adds the state of NFS to `storage`.
+fn problem(storage: &Arc<Problems>) -> Problem {
+    storage.add(
+        "nfs-state",
+        "NFS clients lose their locks at a restart, as their records cannot be stored",
+    )
 }
 
 /// Returns the file that records what the handles of the source called `name` need after a restart,
@@ -224,7 +242,7 @@ mod tests {
 
     fn open(dir: &Path) -> Recovery {
         let identity = identity(dir, "tcp:127.0.0.1:2049");
-        Recovery::open(&identity).unwrap_or_else(|failure| panic!("{failure:?}"))
+        Recovery::open(&identity, &Arc::default()).unwrap_or_else(|failure| panic!("{failure:?}"))
     }
 
     #[test]
@@ -263,10 +281,10 @@ mod tests {
     fn two_servers_do_not_share_a_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let one = open(dir.path());
-        let again = Recovery::open(&identity(dir.path(), "tcp:127.0.0.1:2049"));
+        let again = Recovery::open(&identity(dir.path(), "tcp:127.0.0.1:2049"), &Arc::default());
         let why = again.err().expect("refused").message;
         assert!(why.contains("in use by another server"), "{why}");
-        let other = Recovery::open(&identity(dir.path(), "unix:/run/nfs"))
+        let other = Recovery::open(&identity(dir.path(), "unix:/run/nfs"), &Arc::default())
             .unwrap_or_else(|why| panic!("{why:?}"));
         assert_ne!(one.name, other.name);
         assert!(dir.path().join("nfs-unix:%2Frun%2Fnfs.redb").exists());
@@ -285,9 +303,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("file"), "").expect("written");
         let file = dir.path().join("file");
-        let refused = Recovery::open(&identity(&file, "tcp:127.0.0.1:2049"));
+        let refused = Recovery::open(&identity(&file, "tcp:127.0.0.1:2049"), &Arc::default());
         assert!(refused.err().expect("refused").message.contains("file"));
-        let in_memory = Recovery::open(&identity(dir.path(), "tcp:127.0.0.1:0"));
+        let in_memory = Recovery::open(&identity(dir.path(), "tcp:127.0.0.1:0"), &Arc::default());
         assert!(in_memory.is_ok_and(|it| (2..u32::MAX).contains(&it.boot)));
     }
 

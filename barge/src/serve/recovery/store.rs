@@ -8,6 +8,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use vfs::Errno;
 
+use crate::status::Problem;
+
 /// A list of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::serve) enum RecordList {
@@ -35,10 +37,12 @@ pub(in crate::serve) trait StateStore: Send + Sync {
     /// Returns all records of `list`, in any order.
     fn list(&self, list: RecordList) -> io::Result<Vec<Box<[u8]>>>;
 
-    /// Adds `record` to `list`.
+    /// Adds `record` to `list`. Unless the store is shared, succeeds also if the record is to be
+    /// added later.
     fn put(&self, list: RecordList, record: &[u8]) -> io::Result<()>;
 
-    /// Removes `record` from `list`. A record that is not there is no error.
+    /// Removes `record` from `list`. A record that is not there is no error. After an error the
+    /// record is removed later, unless the store is shared.
     fn remove(&self, list: RecordList, record: &[u8]) -> io::Result<()>;
 
     /// Returns whether another server may take over at any time.
@@ -51,6 +55,7 @@ pub(in crate::serve) trait StateStore: Send + Sync {
 pub(super) struct StoredRecords {
     store: Arc<dyn StateStore>,
     list: RecordList,
+    problem: Problem,
     /// The records at the start, until [`Stable::list`] returns them.
     first: Mutex<Option<Vec<Box<[u8]>>>>,
 }
@@ -62,6 +67,7 @@ impl StoredRecords {
     pub(super) fn open(
         store: &Arc<dyn StateStore>,
         list: RecordList,
+        problem: &Problem,
     ) -> io::Result<Arc<dyn Stable>> {
         let first = match store.is_shared() {
             true => Some(store.list(list)?),
@@ -70,8 +76,20 @@ impl StoredRecords {
         Ok(Arc::new(StoredRecords {
             store: store.clone(),
             list,
+            problem: problem.clone(),
             first: Mutex::new(first),
         }))
+    }
+
+    /// Reports the result of a change of a shared store. A file reports its problems itself.
+    fn report(&self, result: io::Result<()>) -> vfs::Result<()> {
+        if self.store.is_shared() {
+            match &result {
+                Ok(()) => self.problem.end(),
+                Err(error) => self.problem.begin(&error.to_string()),
+            }
+        }
+        result.map_err(|_| Errno::EIO)
     }
 }
 
@@ -87,21 +105,14 @@ impl Stable for StoredRecords {
     }
 
     fn put(&self, record: &[u8]) -> vfs::Result<()> {
-        stored(self.store.put(self.list, record))
+        self.report(self.store.put(self.list, record))
     }
 
     fn remove(&self, record: &[u8]) -> vfs::Result<()> {
-        stored(self.store.remove(self.list, record))
+        self.report(self.store.remove(self.list, record))
     }
 
     fn is_required(&self) -> bool {
         self.store.is_shared()
     }
-}
-
-fn stored(result: io::Result<()>) -> vfs::Result<()> {
-    result.map_err(|error| {
-        tracing::warn!("cannot store which clients may reclaim state after a restart: {error}");
-        Errno::EIO
-    })
 }

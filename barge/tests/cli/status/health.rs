@@ -17,7 +17,7 @@ fn health(at: &str) -> (String, String) {
 }
 
 /// Returns the status and the body of the check at `path`.
-fn probe(at: &str, path: &str) -> (String, String) {
+pub(crate) fn probe(at: &str, path: &str) -> (String, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n");
     let answer = ask(at, request.as_bytes());
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");

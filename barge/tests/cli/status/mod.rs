@@ -12,6 +12,7 @@ mod slow;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
+pub(crate) use self::health::probe;
 use crate::served::ServerProcess;
 
 /// Returns the address of the status page.

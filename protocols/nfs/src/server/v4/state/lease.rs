@@ -71,6 +71,8 @@ impl<T: Tree> State<T> {
             }
             // The client must not reclaim state that conflicts with what others are about to get.
             if *recorded == Recorded::Yes && self.stable.remove(&client.record).is_err() {
+                // It keeps its state, and so its record.
+                let _ = self.stable.put(&client.record);
                 return false;
             }
             match client.minor {

@@ -11,12 +11,14 @@ pub trait Stable: Send + Sync {
     /// Returns all records.
     fn list(&self) -> Vec<Box<[u8]>>;
 
-    /// Stores `record`, durably when this returns. If it fails, the client cannot reclaim, and
-    /// gets no open or lock if [`Stable::is_required`].
+    /// Stores `record`, durably when this returns; unless [`Stable::is_required`], a storage that
+    /// fails now may do so later, and the client cannot reclaim until then. If this fails, the
+    /// client cannot reclaim, and gets no open or lock if [`Stable::is_required`].
     fn put(&self, record: &[u8]) -> vfs::Result<()>;
 
-    /// Removes `record`, durably when this returns. If it fails, the client's state is not given to
-    /// other clients.
+    /// Removes `record`, durably when this returns. If it fails, the record may still be stored,
+    /// and may be removed later: the client's state is not given to other clients, and if the
+    /// client keeps it, the record has to be put again.
     fn remove(&self, record: &[u8]) -> vfs::Result<()>;
 
     /// Returns whether clients whose records cannot be stored get neither opens nor locks: another
