@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use concurrency::ThreadPool;
 use fuse::server::Records;
 use parking_lot::Mutex;
+use remote::ClientOwner;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use transports::Listener;
@@ -110,6 +111,12 @@ pub(crate) trait HeldMount {
         false
     }
 
+    /// Returns the name of the mount as a client of its server, which all processes that serve it
+    /// have one after another, if it is one.
+    fn client_owner(&self) -> Option<&ClientOwner> {
+        None
+    }
+
     /// Makes all requests fail from now on. The mount stays.
     fn abort(&self) {}
 
@@ -176,6 +183,9 @@ struct ChildOptions {
     /// Whether the process continues the mount of an earlier one.
     #[serde(default)]
     takes_over: bool,
+    /// See [`HeldMount::client_owner`].
+    #[serde(default)]
+    client_owner: Option<String>,
 }
 
 /// The descriptors of a process that fills an image, which it inherits.
@@ -329,8 +339,12 @@ impl Held<'_> {
         let (channel, childs_end) = message::pair()?;
         let channel = Arc::new(channel);
         let command = program.map_or_else(child::command, child::command_of);
-        let takes_over = self.state == State::Ready;
-        let child = start_with(command, childs_end, self.namespaces, None, takes_over)?;
+        let start = StartOptions {
+            lazy: None,
+            takes_over: self.state == State::Ready,
+            client_owner: self.mount.client_owner().map(ClientOwner::to_string),
+        };
+        let child = start_with(command, childs_end, self.namespaces, start)?;
         let ended = Arc::<AtomicBool>::default();
         receive_requests(
             channel.clone(),
@@ -599,15 +613,26 @@ pub(crate) fn start(
     namespaces: ChildNamespaces,
     lazy: Option<LazyDescriptors>,
 ) -> io::Result<Child> {
-    start_with(child::command(), childs_end, namespaces, lazy, false)
+    let start = StartOptions {
+        lazy,
+        takes_over: false,
+        client_owner: None,
+    };
+    start_with(child::command(), childs_end, namespaces, start)
+}
+
+/// The options of [`ChildOptions`] that a mount determines.
+struct StartOptions {
+    lazy: Option<LazyDescriptors>,
+    takes_over: bool,
+    client_owner: Option<String>,
 }
 
 fn start_with(
     mut command: Command,
     childs_end: OwnedFd,
     namespaces: ChildNamespaces,
-    lazy: Option<LazyDescriptors>,
-    takes_over: bool,
+    start: StartOptions,
 ) -> io::Result<Child> {
     // Inherited, unlike the original.
     let inherited = rustix::io::dup(&childs_end)?;
@@ -617,8 +642,9 @@ fn start_with(
         channel: inherited.as_raw_fd(),
         holder: std::process::id(),
         namespaces,
-        lazy: lazy.clone(),
-        takes_over,
+        lazy: start.lazy.clone(),
+        takes_over: start.takes_over,
+        client_owner: start.client_owner.clone(),
     })
 }
 
@@ -737,6 +763,12 @@ impl Holder {
     /// Returns the descriptors of this process if it fills an image.
     pub(crate) fn lazy(&self) -> Option<LazyDescriptors> {
         self.options.lazy.clone()
+    }
+
+    /// Returns the name of the mount as a client of its server, if the holder has chosen one.
+    pub(crate) fn client_owner(&self) -> Result<Option<ClientOwner>, Failure> {
+        let owner = self.options.client_owner.as_deref();
+        owner.map(str::parse).transpose().map_err(Failure::new)
     }
 
     /// Returns the socket for requests.

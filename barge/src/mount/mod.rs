@@ -5,6 +5,7 @@
 //! A FUSE mount has two processes: the holder mounts and unmounts ([`FuseMount`]), and the other
 //! one opens the source and serves ([`server`]).
 
+mod client_owner;
 mod kernel;
 mod lazy;
 mod notify;
@@ -24,10 +25,12 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use remote::ClientOwner;
 use serde_json::json;
 use transports::Listener;
 use transports::fusedev::{Mount, MountFlag, MountOptions};
 
+use self::client_owner::MountedClient;
 use self::options::MountOption;
 use crate::files::{ErrorReporter, finish_output};
 use crate::holder::{HeldMount, Holder, hold};
@@ -248,7 +251,12 @@ pub(crate) fn run(args: &MountArgs) -> CommandResult {
     if let Some(code) = lazy::hold(args, &options)? {
         return Ok(code);
     }
+    let client = match &options.source {
+        Source::Tree(sources::Source::Remote(url)) => Some(client_owner::claim(url, &args.dir)),
+        _ => None,
+    };
     let mut mount = FuseMount {
+        client,
         args,
         dir: &args.dir,
         options: options.mount,
@@ -297,6 +305,8 @@ struct FuseMount<'a> {
     limit: Duration,
     /// Whether another process can continue the mount.
     can_be_taken_over: bool,
+    /// The name of the mount as a client of its server.
+    client: Option<MountedClient>,
 }
 
 impl HeldMount for FuseMount<'_> {
@@ -329,6 +339,10 @@ impl HeldMount for FuseMount<'_> {
 
     fn can_be_taken_over(&self) -> bool {
         self.can_be_taken_over
+    }
+
+    fn client_owner(&self) -> Option<&ClientOwner> {
+        self.client.as_ref().map(|client| &client.owner)
     }
 
     fn abort(&self) {

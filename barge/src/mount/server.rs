@@ -61,6 +61,11 @@ pub(super) fn serve(
     if options.passthrough && privileged {
         request_fd_passing(&mut options.source);
     }
+    if let Source::Tree(sources::Source::Remote(url)) = &mut options.source
+        && let Some(owner) = url.client_owner()
+    {
+        *owner = holder.client_owner()?;
+    }
     let limit = shutdown_timeout(&options.source);
     let records = takeover::records(args, &options, holder)?;
     let source = options.source.open(hostdir::Options {

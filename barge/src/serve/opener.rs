@@ -1,5 +1,6 @@
 //! Opens shares: sources with their layers, as exports.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,6 +9,8 @@ use layers::gate::AccessPolicy;
 use layers::limit::Timer;
 use layers::squash::SquashMode;
 use layers::{Clients, DiskQuota, Gate, Hide, Limiter};
+use parking_lot::Mutex;
+use remote::ClientOwner;
 use vfs::source_stats::RemoteCounters;
 use vfs::{Call, Caller, Cx, Export, FileSystem, HandleKey, Support};
 
@@ -48,6 +51,31 @@ pub(super) struct Opener {
     timer: Arc<Timer>,
     /// The shares whose changes agents may repeat, if there are agents.
     agents: Option<Arc<AgentShares>>,
+    clients: ClientOwners,
+}
+
+/// The names of shares as clients of their servers, by share. They derive from a secret that a
+/// process gets which replaces this one after a crash or an upgrade: the other servers then give up
+/// at once what they have stored for this one.
+#[derive(Default)]
+struct ClientOwners(Mutex<HashMap<String, Vec<ClientOwner>>>);
+
+impl ClientOwners {
+    /// Returns a name for the share `share` that no open source has. A share that was removed may
+    /// still be in use when another one gets its name.
+    fn get(&self, share: &str, secret: &HandleKey) -> ClientOwner {
+        let mut all = self.0.lock();
+        all.retain(|name, owners| name == share || owners.iter().any(ClientOwner::is_shared));
+        let owners = all.entry(share.to_owned()).or_default();
+        if let Some(free) = owners.iter().find(|owner| !owner.is_shared()) {
+            return free.clone();
+        }
+        let number = (owners.len() as u64).to_le_bytes();
+        let id = secret.derive("client owner", &[share.as_bytes(), &number]);
+        let owner = ClientOwner::with_id(u128::from_le_bytes(id.number_key()));
+        owners.push(owner.clone());
+        owner
+    }
 }
 
 /// The demands of the endpoints and the engine on the exports.
@@ -113,6 +141,7 @@ impl Opener {
             counts: demands.counts,
             timer: Timer::new(),
             agents: demands.agents.then(Arc::default),
+            clients: ClientOwners::default(),
         })
     }
 
@@ -156,7 +185,13 @@ impl Opener {
             public_handle_key: key.is_none() && hidden.is_none(),
             ..share.hostdir.clone()
         };
-        let opened = source.open(hostdir::Options {
+        let mut client = source.clone();
+        if let Source::Tree(sources::Source::Remote(url)) = &mut client
+            && let Some(owner) = url.client_owner()
+        {
+            *owner = Some(self.clients.get(name, &self.temporary));
+        }
+        let opened = client.open(hostdir::Options {
             handle_index: names,
             ..options.clone()
         })?;

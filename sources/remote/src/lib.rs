@@ -7,13 +7,14 @@
 //!   joined to a driver ([`virtqueue::driver`]), without a virtual machine.
 //!
 //! `connection` carries the messages of the protocols that run over a stream; `timeouts` holds the
-//! timeouts for servers that do not answer.
+//! timeouts for servers that do not answer, `client_owner` the name of a client.
 //!
 //! [`Url`] names a server and one of its trees.
 
 #![forbid(unsafe_code)]
 
 mod cancel;
+mod client_owner;
 mod connection;
 mod deferred;
 mod error;
@@ -27,6 +28,7 @@ mod url;
 pub mod virtiofs;
 mod xattr;
 
+pub use client_owner::{BadClientOwner, ClientOwner};
 pub use error::ConnectError;
 pub use timeouts::{Retry, Timeouts};
 pub use url::{BadUrl, Url, bytes, id};

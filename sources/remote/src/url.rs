@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transports::Addr;
 use vfs::FileSystem;
 
-use crate::{ConnectError, Retry, Timeouts, nfs, ninep, virtiofs};
+use crate::{ClientOwner, ConnectError, Retry, Timeouts, nfs, ninep, virtiofs};
 
 /// A server and one of its trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +122,16 @@ impl Url {
                 Some(&mut url.options.fd_passing)
             }
             _ => None,
+        }
+    }
+
+    /// The name of the client, or `None` for protocols whose connections are clients of their own.
+    /// Sources that are open at the same time must not have the same one.
+    pub fn client_owner(&mut self) -> Option<&mut Option<ClientOwner>> {
+        match self {
+            Url::Ninep(url) => Some(&mut url.options.client_owner),
+            Url::Nfs(url) => Some(&mut url.options.client_owner),
+            Url::Virtiofs(_) => None,
         }
     }
 

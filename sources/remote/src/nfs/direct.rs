@@ -16,7 +16,7 @@ use super::options::Options;
 use super::rpc_client::{Dial, PendingCall, RpcClient, process_credentials};
 use super::v3;
 use super::v4::{Core, Maintenance, PendingCompound};
-use crate::ConnectError;
+use crate::{ClientOwner, ConnectError};
 
 /// A connection for calling v3's and MOUNT's procedures ([`::nfs::client::v3`]).
 pub struct Procedures {
@@ -83,15 +83,15 @@ impl Compounds {
             Options::default(),
         )?;
         let peer = conn.peer();
-        Compounds::over(conn, minor, &machine).map_err(|errno| {
+        Compounds::over(conn, minor).map_err(|errno| {
             let why =
                 format!("NFS server {peer}: cannot establish a client with v4.{minor}: {errno}");
             ConnectError::new(errno, why)
         })
     }
 
-    fn over(conn: RpcClient, minor: u32, machine: &str) -> Result<Compounds> {
-        let core = Core::open(conn, minor, machine, false)?;
+    fn over(conn: RpcClient, minor: u32) -> Result<Compounds> {
+        let core = Core::open(conn, minor, ClientOwner::random(), false)?;
         let (caller, call) = (process_credentials(), Call::detached());
         let cx = Cx::new(&caller, &call);
         let root = core.call_stateless(&cx, Root, |made| made.handle)?;

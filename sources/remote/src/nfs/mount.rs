@@ -14,7 +14,7 @@ use super::rpc_client::{DialResult, RpcClient, process_credentials};
 use super::v3::{self, V3};
 use super::v4::{Core, ServerCapabilities, UNKNOWN_TREE, V4};
 use super::version::{Found, Handle, ProtocolVersion};
-use crate::ConnectError;
+use crate::{ClientOwner, ConnectError};
 
 /// A tree to mount.
 pub struct Mount<'a> {
@@ -84,7 +84,7 @@ impl Mount<'_> {
         let caller = process_credentials();
         let cx = Cx::new(&caller, &call);
         if major == 4 {
-            return self.mount_v4(&cx, first, minor, &machine).map_err(refused);
+            return self.mount_v4(&cx, first, minor).map_err(refused);
         }
         let (root, rest) = match self.mount_point(&cx, &first) {
             // MOUNT listens on another port.
@@ -162,14 +162,10 @@ impl Mount<'_> {
         self.create_tree(cx, version, Found { handle: root, attr }, rest)
     }
 
-    fn mount_v4(
-        &self,
-        cx: &Cx<'_>,
-        conn: RpcClient,
-        minor: u32,
-        machine: &str,
-    ) -> Result<MountedTree> {
-        let core = Core::open(conn, minor, machine, !self.options.no_delegations)?;
+    fn mount_v4(&self, cx: &Cx<'_>, conn: RpcClient, minor: u32) -> Result<MountedTree> {
+        let owner = self.options.client_owner.clone();
+        let owner = owner.unwrap_or_else(ClientOwner::random);
+        let core = Core::open(conn, minor, owner, !self.options.no_delegations)?;
         let root = core.call_stateless(cx, Root, |made| made)?;
         let mut handle: Handle = root.handle.ok_or(Errno::EIO)?.into();
         let names = self.names();

@@ -1,6 +1,6 @@
 //! Mount options.
 
-use crate::{Retry, Timeouts};
+use crate::{ClientOwner, Retry, Timeouts};
 
 /// Mount options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,4 +27,6 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// The retry limit after a lost connection.
     pub retry: Retry,
+    /// The client owner for v4, which no other client uses meanwhile; one of its own if `None`.
+    pub client_owner: Option<ClientOwner>,
 }

@@ -19,6 +19,7 @@ use wire::Malformed;
 use super::options::Options;
 use super::read_destination::ReadDestination;
 use crate::ConnectError;
+use crate::client_owner::random;
 use crate::connection::{
     self, ClientCodec, Connection, Outcome, OwnedTicket, PayloadLayout, Shape, error_text,
 };
@@ -145,9 +146,6 @@ impl RpcClient {
         let payloads = link.payloads().with_in_flight(options.in_flight);
         let connection = Connection::over(link, calls, most, payloads, options.timeouts)?;
         connection.set_soft(true);
-        // Distinguishes the calls from those of an earlier process.
-        let first = std::time::SystemTime::UNIX_EPOCH.elapsed();
-        let first = first.map_or(0, |time| time.as_micros() as u32);
         Ok(RpcClient {
             dial,
             credentials,
@@ -156,7 +154,8 @@ impl RpcClient {
             current: Mutex::new(Current { connection }),
             reconnections: AtomicU64::new(0),
             backchannels: OnceLock::new(),
-            next_xid: AtomicU32::new(first ^ std::process::id().rotate_left(16)),
+            // Distinguishes the calls from those of other processes.
+            next_xid: AtomicU32::new(random() as u32),
         })
     }
 

@@ -244,6 +244,7 @@ mod tests {
             retry: Retry::For(Duration::from_secs(5)),
             sizes: (Some(4096), None),
             in_flight: Some(65536),
+            client_owner: None,
         };
         assert_eq!((full.path.as_str(), full.options), ("a b/c", want));
         assert_eq!(url("nfs://h/?vers=4.1").options.version, Some((4, 1)));

@@ -18,6 +18,7 @@ use super::rpc_client::{Backoff, PendingCall, RpcClient};
 use super::version::{
     Found, Handle, List, Open, PageEnd, ProtocolVersion, Target, complete_node, pass_entries,
 };
+use crate::client_owner::random;
 
 /// A server that speaks v3.
 pub(super) struct V3 {
@@ -25,23 +26,19 @@ pub(super) struct V3 {
     tree: Tree,
     limits: Limits,
     list: u32,
-    /// Half of the verifier of exclusive creates: this process's start time and ID. A counter is
-    /// the rest.
-    boot: u32,
-    attempts: AtomicU64,
+    /// The verifier of the next exclusive create, from a random number on.
+    next_verifier: AtomicU64,
 }
 
 impl V3 {
     pub(super) fn new(conn: RpcClient, tree: Tree, limits: Limits) -> V3 {
-        let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
         conn.apply_soft_setting();
         V3 {
             conn,
             tree,
             limits,
             list: limits.read.min(64 << 10),
-            boot: now.map_or(0, |time| time.as_micros() as u32) ^ std::process::id(),
-            attempts: AtomicU64::new(0),
+            next_verifier: AtomicU64::new(random()),
         }
     }
 
@@ -96,8 +93,7 @@ impl V3 {
 
     /// Creates a file that must be new.
     fn create_new(&self, cx: &Cx<'_>, dir: &Handle, name: &[u8], mode: u32) -> Result<Found> {
-        let number = self.attempts.fetch_add(1, Ordering::Relaxed);
-        let attempt = (u64::from(self.boot) << 32) ^ number;
+        let attempt = self.next_verifier.fetch_add(1, Ordering::Relaxed);
         let create = |attempt| Create {
             dir,
             name,

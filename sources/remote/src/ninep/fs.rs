@@ -14,14 +14,12 @@ use vfs::{
 
 use super::connection::Connection;
 use super::fid::Session;
-use super::locks;
 use super::node::RemoteNode;
 use super::options::Options;
 use super::places::Places;
 use super::shared::{Shared, attach, user_of};
-
-use crate::ConnectError;
 use crate::locks::Mirrors;
+use crate::{ClientOwner, ConnectError};
 
 /// A tree of a 9P server.
 pub struct Remote9p {
@@ -71,7 +69,10 @@ impl Remote9p {
         let shared = Arc::new(Shared {
             mirrors: Mirrors::default(),
             places: Places::default(),
-            client_id: locks::client_id(),
+            client_id: options
+                .client_owner
+                .clone()
+                .unwrap_or_else(ClientOwner::random),
             roots: Mutex::new(HashMap::from([(user, Arc::new(root))])),
             root: root_id,
             root_kind,

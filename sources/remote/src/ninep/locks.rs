@@ -1,8 +1,6 @@
 //! Locks over 9P2000.L, whose single kind of lock covers both independent kinds of Linux: flock(2)
 //! becomes a lock of the whole file, as in v9fs. The other dialects have no locks.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use p9::numbers::{lock_kind, lock_status};
 use p9::{Rmessage, Tmessage};
 use vfs::lock::{ForeignLock, HostLock, LockFamily, LockKind, LockRange};
@@ -12,14 +10,6 @@ use super::fid::Opened;
 use super::node::RemoteNode;
 use super::open::open_fid;
 use crate::locks::Lockable;
-
-/// A unique client ID for lock requests.
-pub(super) fn client_id() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let host = sys::process::host_name();
-    let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    format!("{host}/barge/{pid}/{number}")
-}
 
 impl Lockable for RemoteNode {
     type Open = Opened;
@@ -50,7 +40,7 @@ impl Lockable for RemoteNode {
             start: lock.start,
             length: length(lock.start, lock.end),
             proc_id: process(lock.family),
-            client_id: self.shared.client_id.as_bytes(),
+            client_id: self.shared.client_id.as_str().as_bytes(),
         };
         match status(&self.session().connection.call_long(cx, &lock)?.message()?) {
             lock_status::SUCCESS => Ok(()),
@@ -66,7 +56,7 @@ impl Lockable for RemoteNode {
         lock: &LockRange,
         kind: LockKind,
     ) -> Result<Option<ForeignLock>> {
-        let client = self.shared.client_id.as_bytes();
+        let client = self.shared.client_id.as_str().as_bytes();
         let request = Tmessage::Getlock {
             fid: open.held.fid,
             kind: match kind {

@@ -2,7 +2,7 @@
 
 use p9::Dialect;
 
-use crate::Timeouts;
+use crate::{ClientOwner, Timeouts};
 
 /// The options of a 9P session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct Options {
     /// Whether to request open file descriptors ([`vfs::File::backing`]), which requires 9P2000.L
     /// and a Unix socket.
     pub fd_passing: bool,
+    /// The client ID in lock requests, which no other client uses; one of its own if `None`.
+    pub client_owner: Option<ClientOwner>,
 }
 
 impl Default for Options {
@@ -45,6 +47,7 @@ impl Default for Options {
             in_flight: None,
             timeouts: Timeouts::default(),
             fd_passing: false,
+            client_owner: None,
         }
     }
 }

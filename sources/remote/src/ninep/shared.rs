@@ -11,6 +11,7 @@ use vfs::{Caller, Cx, Kind, Result};
 use super::fid::{Opened, OwnedFid, Session};
 use super::options::Options;
 use super::places::Places;
+use crate::ClientOwner;
 use crate::locks::Mirrors;
 
 /// The state that all nodes and files of a connection share.
@@ -19,7 +20,7 @@ pub(super) struct Shared {
     pub(super) mirrors: Mirrors<Opened>,
     pub(super) places: Places,
     /// The client ID in lock requests.
-    pub(super) client_id: String,
+    pub(super) client_id: ClientOwner,
     pub(super) options: Options,
     /// The root fid of each user.
     pub(super) roots: Mutex<HashMap<u32, Arc<OwnedFid>>>,

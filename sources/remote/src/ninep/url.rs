@@ -313,6 +313,7 @@ mod tests {
             in_flight: Some(1 << 20),
             timeouts: Timeouts::default(),
             fd_passing: false,
+            client_owner: None,
         };
         assert_eq!(socket.options, expected);
         assert_eq!(url("9p://h/?aname=").options.aname, "");

@@ -6,7 +6,7 @@
 //! and the queue of the maintenance thread after them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::nfs::client::v4::{ClientId, Compound, Operations, Sequence, Slot, Status, status_flags};
 use ::nfs::client::{Failure, Limits, Tree};
@@ -18,6 +18,8 @@ use super::client_state::{ClientState, NoSlot, SlotTable};
 use super::delegation_table::Delegations;
 use super::open_state::OpenStates;
 use super::task_queue::TaskQueue;
+use crate::ClientOwner;
+use crate::client_owner::random;
 use crate::nfs::read_destination::ReadDestination;
 use crate::nfs::rpc_client::{Backoff, PendingCall, RpcClient, process_credentials};
 
@@ -25,9 +27,10 @@ use crate::nfs::rpc_client::{Backoff, PendingCall, RpcClient, process_credential
 pub(in crate::nfs) struct Core {
     pub(super) conn: RpcClient,
     pub(in crate::nfs) minor: u32,
-    /// The unique owner string of the client ID (`co_ownerid`).
-    pub(super) name: String,
-    /// The client's boot verifier.
+    /// The client owner (`co_ownerid`).
+    pub(super) name: ClientOwner,
+    /// The client's boot verifier. It is another one in each process: that process has no state of
+    /// an earlier one, which the server discards.
     pub(super) verifier: [u8; 8],
     /// The credentials of requests that no caller makes.
     pub(super) machine: Caller,
@@ -69,12 +72,8 @@ impl Core {
     /// The maximum request and response size to request: 1 MiB and the headers around it.
     pub(in crate::nfs) const MAX_MESSAGE: u32 = (1 << 20) + (4 << 10);
 
-    /// Creates a client named after `machine` that has no client ID yet.
-    pub(super) fn new(conn: RpcClient, minor: u32, machine: &str) -> Core {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
-        let now = now.map_or(0, |time| time.as_nanos() as u64);
+    /// Creates a client with the name `owner` that has no client ID yet.
+    pub(super) fn new(conn: RpcClient, minor: u32, owner: ClientOwner) -> Core {
         let client_state = Arc::new(ClientState {
             number: 0,
             client: 0,
@@ -83,8 +82,8 @@ impl Core {
         Core {
             conn,
             minor,
-            name: format!("{machine}/barge/{pid}/{number}"),
-            verifier: now.to_be_bytes(),
+            name: owner,
+            verifier: random().to_be_bytes(),
             machine: process_credentials(),
             client_state: Mutex::new(client_state),
             recovering: Mutex::new(Recovering { sequence: 0 }),

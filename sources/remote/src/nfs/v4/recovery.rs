@@ -15,21 +15,22 @@ use super::callbacks::CallbackReceiver;
 use super::client_state::{ClientState, SlotTable};
 use super::core::{Core, Recovering, errno};
 use super::reclaim::is_of_stateid;
+use crate::ClientOwner;
 use crate::nfs::rpc_client::{Attempts, Backoff, RpcClient};
 
 impl Core {
     /// The number of slots to request.
     const SLOTS: u32 = 64;
 
-    /// Establishes a client ID for `machine`, with a backchannel if `delegations` are wanted and
-    /// the minor version has sessions.
+    /// Establishes a client ID for `owner`, with a backchannel if `delegations` are wanted and the
+    /// minor version has sessions.
     pub(in crate::nfs) fn open(
         conn: RpcClient,
         minor: u32,
-        machine: &str,
+        owner: ClientOwner,
         delegations: bool,
     ) -> Result<Arc<Core>> {
-        let core = Arc::new(Core::new(conn, minor, machine));
+        let core = Arc::new(Core::new(conn, minor, owner));
         if delegations && minor > 0 {
             let holder = Box::new(CallbackReceiver(Arc::downgrade(&core)));
             core.conn
@@ -137,7 +138,7 @@ impl Core {
         cx: &Cx<'_>,
         recovering: &mut Recovering,
     ) -> Result<(ClientId, Option<Arc<SlotTable>>)> {
-        let owner = self.name.as_bytes();
+        let owner = self.name.as_str().as_bytes();
         let mut attempts = Attempts::new();
         while attempts.may_repeat(self.reconnections()) {
             if self.minor == 0 {
