@@ -31,6 +31,13 @@ impl StateId {
         other: [0; 12],
     };
 
+    /// The stateid that is never valid: a server answers it with `NFS4ERR_BAD_STATEID` (RFC 8881
+    /// section 8.2.3).
+    pub const INVALID: StateId = StateId {
+        seqid: u32::MAX,
+        other: [0; 12],
+    };
+
     /// The READ bypass stateid: I/O that bypasses share reservations.
     pub const BYPASS: StateId = StateId {
         seqid: u32::MAX,

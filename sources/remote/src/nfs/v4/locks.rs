@@ -9,7 +9,7 @@ use vfs::{Cx, Errno, Result};
 
 use super::client_state::ClientState;
 use super::core::Core;
-use super::open_state::{OpenState, Stateids};
+use super::open_state::{OpenState, Standing, Stateids};
 
 /// The lock state of an open file, and the counting of its sequence IDs.
 struct LockSeqid<'a> {
@@ -31,10 +31,8 @@ impl<'a> LockSeqid<'a> {
     fn current(&self) -> Result<parking_lot::MutexGuard<'a, Stateids>> {
         let mut held = self.opening.stateids();
         held.count_lock(self.first.take(), self.counts.take());
-        match held.lost {
-            false => Ok(held),
-            true => Err(Errno::EIO),
-        }
+        held.valid()?;
+        Ok(held)
     }
 }
 
@@ -74,8 +72,12 @@ pub(super) fn lock(
 pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &OpenState, range: &Range) -> Result<()> {
     let range = bounds(range);
     let counting = LockSeqid::new(opening);
-    if counting.current()?.lock.is_none() {
-        return Ok(());
+    {
+        let held = opening.stateids();
+        // Nothing is locked for a lost open, and its programs end their locks as if it were.
+        if held.standing == Standing::Lost || held.lock.is_none() {
+            return Ok(());
+        }
     }
     let make = |_: &ClientState| {
         let held = counting.current()?;

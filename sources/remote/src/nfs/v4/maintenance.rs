@@ -97,6 +97,9 @@ fn run(core: &Core, call: &Call, rest: Duration) {
                 tracing::warn!("{}: cannot renew the lease: {errno}", core.peer());
             }
             core.return_unused_delegations(&cx);
+            if let Err(errno) = core.reopen_refused(&cx) {
+                tracing::warn!("{}: cannot open files again: {errno}", core.peer());
+            }
             next = Instant::now() + rest;
         }
     }

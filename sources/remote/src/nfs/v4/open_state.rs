@@ -44,8 +44,18 @@ pub(super) struct Stateids {
     pub(super) lock: Option<StateId>,
     pub(super) lock_seqid: u32,
     pub(super) ranges: Vec<(LockRange, LockKind)>,
-    /// Whether the server has lost it.
-    pub(super) lost: bool,
+    pub(super) standing: Standing,
+}
+
+/// Whether the server has an open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Open,
+    /// The server has not let it be reclaimed. It had no locks, and the file can be opened again.
+    Refused,
+    /// The server has lost it and its locks, or the locks of another open of the file, which is not
+    /// used until its programs have closed it: another client may have changed what they protect.
+    Lost,
 }
 
 /// The arguments of a CLOSE.
@@ -89,7 +99,7 @@ impl OpenStates {
                 lock: None,
                 lock_seqid: 0,
                 ranges: Vec::new(),
-                lost: false,
+                standing: Standing::Open,
             }),
         });
         if owner.is_some() {
@@ -115,7 +125,17 @@ impl OpenState {
 
     /// Returns whether the open is valid and belongs to `caller`.
     pub(super) fn is_usable_by(&self, caller: &Caller) -> bool {
-        self.caller == *caller && !self.stateids().lost
+        self.caller == *caller && self.stateids().standing != Standing::Lost
+    }
+
+    /// Queues a CLOSE.
+    pub(super) fn close(&self, state: StateId, owner: Owner) {
+        self.queue.close(CloseArgs {
+            handle: self.handle.clone(),
+            state,
+            owner,
+            caller: self.caller.clone(),
+        });
     }
 
     pub(super) fn stateids(&self) -> MutexGuard<'_, Stateids> {
@@ -124,15 +144,19 @@ impl OpenState {
 
     /// The stateid for reads and writes, or `EIO` if the server has lost the open.
     pub(super) fn state(&self) -> Result<StateId> {
-        let held = self.stateids();
-        match held.lost {
-            false => Ok(held.state),
-            true => Err(Errno::EIO),
-        }
+        self.stateids().valid().map(|held| held.state)
     }
 }
 
 impl Stateids {
+    /// Returns the stateids, or `EIO` if the server has lost the open.
+    pub(super) fn valid(&self) -> Result<&Stateids> {
+        match self.standing {
+            Standing::Open | Standing::Refused => Ok(self),
+            Standing::Lost => Err(Errno::EIO),
+        }
+    }
+
     /// Counts an operation of the lock-owner and, if it was the first, of the open-owner.
     pub(super) fn count_lock(&mut self, first: bool, counts: bool) {
         if !counts {
@@ -151,14 +175,10 @@ impl Drop for OpenState {
         let Some(owner) = held.owner else {
             return;
         };
+        let (state, standing) = (held.state, held.standing);
         self.open_states.by_number().remove(&self.number);
-        if !held.lost {
-            self.queue.close(CloseArgs {
-                handle: self.handle.clone(),
-                state: held.state,
-                owner,
-                caller: self.caller.clone(),
-            });
+        if standing == Standing::Open {
+            self.close(state, owner);
         }
     }
 }

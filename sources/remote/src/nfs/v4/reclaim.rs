@@ -3,156 +3,275 @@
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use ::nfs::client::Failure;
-use ::nfs::client::v4::{Claim, Lock, LockRange, OpenConfirm, StateId, Status};
+use ::nfs::client::v4::{Claim, Lock, LockRange, OpenConfirm, Operations, StateId, Status};
 use vfs::lock::LockKind;
 use vfs::{Cx, Errno};
 
 use super::client_state::ClientState;
 use super::core::{Core, UNKNOWN_TREE};
 use super::open_owner::{OpenArgs, OwnerSeqid};
-use super::open_state::{OpenState, OpenStates};
+use super::open_state::{OpenState, OpenStates, Standing};
+use crate::nfs::rpc_client::Backoff;
+use crate::nfs::version::Handle;
+
+/// The opens to open again, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reopening {
+    /// All are reclaimed with their locks, after a restart of the server or the loss of the client
+    /// ID. From 4.1 on, a server refuses any other open until RECLAIM_COMPLETE, with
+    /// `NFS4ERR_GRACE` (RFC 8881, section 18.51.3): what it refuses to let be reclaimed is opened
+    /// again after that.
+    Reclaim,
+    /// Those that could not be reclaimed are opened by handle.
+    Refused,
+    /// The same, except that nothing waits for the end of the server's grace period.
+    RefusedAtOnce,
+    /// All whose stateids the server does not know are opened by handle. Their locks are lost:
+    /// another client may have held them meanwhile.
+    All,
+}
+
+/// How long to repeat reclaims that the server delays. All calls that need its state wait
+/// meanwhile.
+const MAX_RECLAIM: Duration = Duration::from_secs(90);
 
 impl OpenStates {
-    /// Opens all files again, reclaiming them if the server has restarted. Returns an error that
-    /// ends the recovery; files that cannot be opened are lost.
-    pub(super) fn reopen_all(
+    /// Opens files again. Returns an error that ends the recovery; files that cannot be opened are
+    /// lost.
+    pub(super) fn reopen(
         &self,
         core: &Core,
         cx: &Cx<'_>,
         client_state: &Arc<ClientState>,
-        restart: bool,
+        how: Reopening,
     ) -> std::result::Result<(), Failure> {
-        let opens: Vec<_> = self
+        let mut opens: Vec<_> = self
             .by_number()
             .values()
             .filter_map(Weak::upgrade)
             .collect();
+        // Those with locks first: other opens of a file share the fate of its locks.
+        opens.sort_by_key(|open| open.stateids().ranges.is_empty());
+        let attempt = Attempt {
+            core,
+            cx,
+            client_state,
+            how,
+            deadline: match how {
+                Reopening::Reclaim => Some(Instant::now() + MAX_RECLAIM),
+                Reopening::RefusedAtOnce => Some(Instant::now()),
+                Reopening::Refused | Reopening::All => None,
+            },
+        };
+        let mut lost: Vec<Handle> = Vec::new();
         for open in opens {
-            match open.reopen(core, cx, client_state, restart) {
+            if lost.contains(&open.handle) {
+                open.lose();
+                continue;
+            }
+            match attempt.reopen(&open) {
                 Err(failure) if ends_recovery(&failure) => return Err(failure),
                 Err(failure) => {
                     tracing::error!(?failure, "cannot recover an open file");
-                    open.stateids().lost = true;
+                    open.lose();
+                    lost.push(open.handle.clone());
                 }
                 Ok(()) => {}
             }
         }
         Ok(())
     }
+
+    /// Returns whether files are to be opened again that could not be reclaimed.
+    pub(super) fn has_refused(&self) -> bool {
+        let opens: Vec<_> = self
+            .by_number()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        let mut opens = opens.iter();
+        opens.any(|open| open.stateids().standing == Standing::Refused)
+    }
 }
 
-impl OpenState {
-    fn reopen(
-        &self,
-        core: &Core,
-        cx: &Cx<'_>,
-        client_state: &Arc<ClientState>,
-        restart: bool,
-    ) -> std::result::Result<(), Failure> {
-        let (owner, lost) = {
-            let held = self.stateids();
-            (held.owner, held.lost)
+/// An attempt to open files again.
+struct Attempt<'a> {
+    core: &'a Core,
+    cx: &'a Cx<'a>,
+    client_state: &'a Arc<ClientState>,
+    how: Reopening,
+    /// The time until which requests are repeated that the server delays.
+    deadline: Option<Instant>,
+}
+
+impl Attempt<'_> {
+    fn reopen(&self, file: &OpenState) -> std::result::Result<(), Failure> {
+        let (owner, standing, locked) = {
+            let held = file.stateids();
+            (held.owner, held.standing, !held.ranges.is_empty())
         };
-        let (Some(owner), false) = (owner, lost) else {
+        let wanted = match self.how {
+            Reopening::Reclaim | Reopening::All => standing != Standing::Lost,
+            Reopening::Refused | Reopening::RefusedAtOnce => standing == Standing::Refused,
+        };
+        let (Some(owner), true) = (owner, wanted) else {
             return Ok(());
         };
-        let cx = cx.on_behalf_of(self.caller());
+        if locked && self.how == Reopening::All {
+            return self.check_locks(file);
+        }
+        let cx = self.cx.on_behalf_of(file.caller());
         let owner = OwnerSeqid::new(owner);
-        let name = owner.current().name();
-        let open = |claim| {
-            let wanted = OpenArgs {
-                claim,
-                flags: self.flags,
-                tree: UNKNOWN_TREE,
-                delegation: false,
-            };
-            let open = wanted.request(core.minor, client_state.client, &name, &owner);
-            let opened = core.call_until_ready(&cx, client_state, &open, |opened| opened)?;
-            if !opened.confirm {
-                return Ok(opened.state);
-            }
-            let confirm = OpenConfirm {
-                handle: &self.handle,
-                state: opened.state,
-                seqid: owner.current().seqid,
-                seqid_advanced: &owner.counts,
-            };
-            core.call_until_ready(&cx, client_state, &confirm, |state| state)
+        let claim = match self.how {
+            Reopening::Reclaim => Claim::Previous(&file.handle),
+            _ => Claim::Handle(&file.handle),
         };
-        let previous = match restart {
-            true => open(Claim::Previous(&self.handle)),
-            false => Err(Failure::Error(Errno::ENOLCK)),
-        };
-        let state = match previous {
-            // The grace period is over, or the server has kept no record of the client.
-            Err(failure) if core.minor > 0 && !ends_recovery(&failure) => {
-                open(Claim::Handle(&self.handle))
-            }
-            state => state,
-        };
+        let opened = self.open(&cx, file, &owner, claim);
         let ranges = {
-            let mut held = self.stateids();
+            let mut held = file.stateids();
             held.owner = Some(owner.current());
-            match state {
-                Ok(state) => held.state = state,
-                Err(failure) if ends_recovery(&failure) => return Err(failure),
+            match opened {
+                Ok(state) => (held.state, held.standing) = (state, Standing::Open),
+                Err(failure) if ends_recovery(&failure) || locked => return Err(failure),
+                // The grace period is over, or the server has kept no record of the client.
+                Err(_) if self.how == Reopening::Reclaim && self.core.minor > 0 => {
+                    (held.state, held.standing) = (StateId::INVALID, Standing::Refused);
+                }
+                Err(Failure::Delay) if self.how == Reopening::RefusedAtOnce => return Ok(()),
                 // Falls back to the anonymous stateid, with which the server checks each read and
                 // write.
-                Err(_) if held.ranges.is_empty() => {
+                Err(_) => {
                     (held.state, held.owner) = (StateId::ANONYMOUS, None);
+                    held.standing = Standing::Open;
                 }
-                Err(failure) => return Err(failure),
             }
             held.lock = None;
             held.ranges.clone()
         };
         for (range, kind) in ranges {
-            // Without a restart, another client may have held the lock meanwhile.
-            if !restart {
-                return Err(Failure::Error(Errno::ENOLCK));
-            }
-            self.reclaim(core, &cx, client_state, range, kind)?;
+            self.lock(&cx, file, range, kind)?;
         }
         Ok(())
     }
 
-    fn reclaim(
+    fn open(
         &self,
-        core: &Core,
         cx: &Cx<'_>,
-        client_state: &Arc<ClientState>,
+        file: &OpenState,
+        owner: &OwnerSeqid,
+        claim: Claim<'_>,
+    ) -> std::result::Result<StateId, Failure> {
+        let name = owner.current().name();
+        let wanted = OpenArgs {
+            claim,
+            flags: file.flags,
+            tree: UNKNOWN_TREE,
+            delegation: false,
+        };
+        let open = wanted.request(self.core.minor, self.client_state.client, &name, owner);
+        let opened = self.call(cx, &open, |opened| opened)?;
+        if !opened.confirm {
+            return Ok(opened.state);
+        }
+        let confirm = OpenConfirm {
+            handle: &file.handle,
+            state: opened.state,
+            seqid: owner.current().seqid,
+            seqid_advanced: &owner.counts,
+        };
+        self.call(cx, &confirm, |state| state)
+    }
+
+    /// Reclaims a lock.
+    fn lock(
+        &self,
+        cx: &Cx<'_>,
+        file: &OpenState,
         range: LockRange,
         kind: LockKind,
     ) -> std::result::Result<(), Failure> {
-        let counts = Cell::new(false);
-        let (open, lock, lock_seqid) = {
-            let held = self.stateids();
-            (held.state, held.lock, held.lock_seqid)
+        self.lock_with(cx, file, range, kind, true)
+    }
+
+    /// Takes the locks of a file again that its lock stateid should have. Returns an error if the
+    /// server does not know that: another client may have had the locks meanwhile.
+    fn check_locks(&self, file: &OpenState) -> std::result::Result<(), Failure> {
+        let cx = self.cx.on_behalf_of(file.caller());
+        let (lock, ranges) = {
+            let held = file.stateids();
+            (held.lock, held.ranges.clone())
         };
-        let owner = self.stateids().owner.ok_or(Failure::Error(Errno::ENOLCK))?;
+        if lock.is_none() {
+            return Err(Failure::Error(Errno::ENOLCK));
+        }
+        for (range, kind) in ranges {
+            self.lock_with(&cx, file, range, kind, false)?;
+        }
+        Ok(())
+    }
+
+    fn lock_with(
+        &self,
+        cx: &Cx<'_>,
+        file: &OpenState,
+        range: LockRange,
+        kind: LockKind,
+        reclaim: bool,
+    ) -> std::result::Result<(), Failure> {
+        let counts = Cell::new(false);
+        let (open, lock, lock_seqid, owner) = {
+            let held = file.stateids();
+            (held.state, held.lock, held.lock_seqid, held.owner)
+        };
+        let owner = owner.ok_or(Failure::Error(Errno::ENOLCK))?;
         let name = owner.lock_name();
-        let lock = Lock {
-            handle: &self.handle,
+        let request = Lock {
+            handle: &file.handle,
             kind,
             range,
-            reclaim: true,
-            owner: (client_state.client, &name),
+            reclaim,
+            owner: (self.client_state.client, &name),
             open: (open, owner.seqid),
             state: lock,
             seqid: lock_seqid,
             seqid_advanced: &counts,
         };
-        let done = core.call_until_ready(cx, client_state, &lock, |state| state);
-        self.stateids()
-            .count_lock(lock.state.is_none(), counts.get());
-        match done? {
-            Some(state) => {
-                self.stateids().lock = Some(state);
-                Ok(())
+        let done = self.call(cx, &request, |state| state);
+        let mut held = file.stateids();
+        held.count_lock(lock.is_none(), counts.get());
+        held.lock = Some(done?.ok_or(Failure::Error(Errno::EAGAIN))?);
+        Ok(())
+    }
+
+    /// Sends a compound, repeating it until the deadline while the server delays it.
+    fn call<S: Operations, T>(
+        &self,
+        cx: &Cx<'_>,
+        operations: &S,
+        mut read: impl FnMut(S::Answer<'_>) -> T,
+    ) -> std::result::Result<T, Failure> {
+        let mut pauses = Backoff::new();
+        loop {
+            let done = (self.core).call_once(cx, self.client_state, operations, &mut read);
+            let over = self.deadline.is_some_and(|end| Instant::now() >= end);
+            match done {
+                Err(Failure::Delay) if !over => pauses.pause(cx).map_err(Failure::Error)?,
+                done => return done,
             }
-            None => Err(Failure::Error(Errno::EAGAIN)),
+        }
+    }
+}
+
+impl OpenState {
+    /// Records that the server has lost the open, or its locks. Closes what it may still have.
+    fn lose(&self) {
+        let mut held = self.stateids();
+        let before = std::mem::replace(&mut held.standing, Standing::Lost);
+        if let (Standing::Open, Some(owner)) = (before, held.owner) {
+            self.close(held.state, owner);
         }
     }
 }

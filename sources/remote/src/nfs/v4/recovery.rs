@@ -14,7 +14,7 @@ use vfs::{Cx, Errno, Result};
 use super::callbacks::CallbackReceiver;
 use super::client_state::{ClientState, SlotTable};
 use super::core::{Core, Recovering, errno};
-use super::reclaim::is_of_stateid;
+use super::reclaim::{Reopening, is_of_stateid};
 use crate::ClientOwner;
 use crate::nfs::rpc_client::{Attempts, Backoff, RpcClient};
 
@@ -61,22 +61,7 @@ impl Core {
         tracing::debug!(?status, "recovering");
         let own = cx.on_behalf_of(&self.machine);
         if let (true, Some(table)) = (is_of_stateid(status), &client_state.session) {
-            // The session is valid, so the files can be opened again. A delegation may conflict
-            // with that.
-            for one in self.delegations.take_all() {
-                let _ = self.delegreturn(cx, client_state, &one);
-            }
-            let next =
-                self.next_client_state(client_state, client_state.client, Some(table.clone()));
-            return match self.open_states.reopen_all(self, cx, &next, false) {
-                Ok(()) => {
-                    self.publish(next);
-                    Ok(())
-                }
-                // The session is lost, too: the repeated request finds that.
-                Err(Failure::State(_)) => Ok(()),
-                Err(failure) => Err(errno(failure)),
-            };
+            return self.recover_opens(cx, client_state, table);
         }
         let known = client_state.session.is_some() && status != Status::StaleClientid;
         if known && let Some(session) = self.session(&own, &mut recovering, client_state.client)? {
@@ -90,7 +75,10 @@ impl Core {
             drop(self.delegations.take_all());
             match self.reclaim(cx, &own, &next) {
                 Ok(()) => {
-                    self.publish(next);
+                    self.publish(next.clone());
+                    // What fails is tried again when the file is used, and by the maintenance
+                    // thread: other calls do not wait for it.
+                    let _ = (self.open_states).reopen(self, cx, &next, Reopening::RefusedAtOnce);
                     return Ok(());
                 }
                 // The server has restarted again.
@@ -98,6 +86,46 @@ impl Core {
                 Err(failure) => return Err(errno(failure)),
             }
         }
+    }
+
+    /// Recovers opens whose stateids the server does not know, in a session that is valid.
+    fn recover_opens(
+        &self,
+        cx: &Cx<'_>,
+        client_state: &Arc<ClientState>,
+        table: &Arc<SlotTable>,
+    ) -> Result<()> {
+        let how = if self.open_states.has_refused() {
+            Reopening::Refused
+        } else {
+            // A delegation may conflict with opening the files again.
+            for one in self.delegations.take_all() {
+                let _ = self.delegreturn(cx, client_state, &one);
+            }
+            Reopening::All
+        };
+        let next = self.next_client_state(client_state, client_state.client, Some(table.clone()));
+        match self.open_states.reopen(self, cx, &next, how) {
+            Ok(()) => {
+                self.publish(next);
+                Ok(())
+            }
+            // The session is lost, too: the repeated request finds that.
+            Err(Failure::State(_)) => Ok(()),
+            Err(failure) => Err(errno(failure)),
+        }
+    }
+
+    /// Opens the files again that the server has not let be reclaimed, unless it is still in its
+    /// grace period.
+    pub(super) fn reopen_refused(&self, cx: &Cx<'_>) -> Result<()> {
+        if !self.open_states.has_refused() {
+            return Ok(());
+        }
+        let _recovering = self.recovering(cx)?;
+        let client_state = self.client_state();
+        let done = (self.open_states).reopen(self, cx, &client_state, Reopening::RefusedAtOnce);
+        done.map_err(errno)
     }
 
     /// Reclaims all state after a restart of the server. Returns an error if `client_state` is lost
@@ -108,7 +136,8 @@ impl Core {
         own: &Cx<'_>,
         client_state: &Arc<ClientState>,
     ) -> std::result::Result<(), Failure> {
-        self.open_states.reopen_all(self, cx, client_state, true)?;
+        self.open_states
+            .reopen(self, cx, client_state, Reopening::Reclaim)?;
         match client_state.session {
             None => Ok(()),
             Some(_) => self.call_until_ready(own, client_state, &ReclaimComplete, |()| ()),

@@ -34,7 +34,7 @@ pub(crate) struct Served {
     running: Mutex<Running>,
     fs: Arc<dyn FileSystem>,
     /// The state that survives a restart.
-    stable: Arc<dyn Stable>,
+    stable: Mutex<Arc<dyn Stable>>,
     lease: Duration,
     acceptor: Option<Arc<Acceptor>>,
 }
@@ -129,7 +129,7 @@ impl Served {
         Arc::new(Served {
             running: Mutex::new(Running::start(&fs, &stable, lease, 100, acceptor.as_ref())),
             fs,
-            stable,
+            stable: Mutex::new(stable),
             lease,
             acceptor,
         })
@@ -158,7 +158,14 @@ impl Served {
         running.engine.stop();
         change(&self.fs);
         let (boot, acceptor) = (running.boot + 1, self.acceptor.as_ref());
-        *running = Running::start(&self.fs, &self.stable, self.lease, boot, acceptor);
+        let stable = self.stable.lock();
+        *running = Running::start(&self.fs, &stable, self.lease, boot, acceptor);
+    }
+
+    /// Does [`Served::restart`], and the new server knows no client: it lets none reclaim its
+    /// state, as one whose grace period has ended.
+    pub(crate) fn restart_without_state(&self) {
+        self.restart_after(|_| *self.stable.lock() = Arc::new(InMemory::default()));
     }
 
     /// The tree on the server.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use layers::call_log::{CallLog, Event};
@@ -295,6 +295,80 @@ fn locks_are_kept_over_a_restart() {
             table.unlock(cx, &*node.node, mine.family, 0, 9, &mine.owner)
         }));
         ok(take(&theirs, &others, &lock(2, 5, 5)));
+    }
+}
+
+/// Runs `what` on a thread, and fails if it takes as long as no call of it may.
+fn in_time(what: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = sync_channel(1);
+    let thread = std::thread::spawn(move || {
+        what();
+        let _ = done.send(());
+    });
+    // An error means that the thread has panicked.
+    if is_done.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+        panic!("the calls hang");
+    }
+    thread.join().expect("no panic");
+}
+
+#[test]
+fn a_file_that_the_server_does_not_let_be_reclaimed_is_opened_again() {
+    for version in [(4, 0), (4, 1), (4, 2)] {
+        let (served, _fs, root) = mounted(version);
+        let (node, file) = ok(root.create("file", RW, 0o644));
+        ok(file.write_all(0, b"before"));
+        ok(file.fsync(false));
+        served.restart_without_state();
+        in_time(move || {
+            assert_eq!(ok(node.content()), b"before", "{version:?}");
+            ok(root.file("other", b"new"));
+            ok(file.write_all(6, b" and behind"));
+            ok(file.fsync(false));
+            assert_eq!(ok(file.read_all()), b"before and behind");
+        });
+    }
+}
+
+#[test]
+fn a_lock_that_the_server_does_not_let_be_reclaimed_is_lost_with_its_file_alone() {
+    for version in [(4, 0), (4, 1), (4, 2)] {
+        let (served, _fs, root) = mounted(version);
+        let (node, file) = ok(root.create("file", RW, 0o644));
+        let (_, other) = ok(root.create("other", RW, 0o644));
+        let table = LockTable::default();
+        ok(take(&node, &table, &lock(1, 0, 9)));
+        served.restart_without_state();
+        let another = served.clone();
+        in_time(move || {
+            ok(other.write_all(0, b"goes on"));
+            // Another client, which gets the lock.
+            let fs = another.mount(Options {
+                version: Some(version),
+                ..Options::default()
+            });
+            let theirs = ok(self::root(&fs).lookup("file"));
+            let others = LockTable::default();
+            ok(take(&theirs, &others, &lock(2, 5, 5)));
+            ok(ok(theirs.open(RW)).write_all(0, b"theirs"));
+            refused(file.write_all(0, b"mine"), Errno::EIO);
+            refused(file.read_all(), Errno::EIO);
+            refused(take(&node, &table, &lock(1, 20, 29)), Errno::EIO);
+            // The program closes the file, and opens it again.
+            let mine = lock(1, 0, u64::MAX);
+            ok(run(&node.caller, |cx| {
+                table.unlock(cx, &*node.node, mine.family, 0, u64::MAX, &mine.owner)
+            }));
+            drop(file);
+            let file = ok(node.open(RW));
+            assert_eq!(ok(file.read_all()), b"theirs", "{version:?}");
+            refused(take(&node, &table, &lock(1, 0, 9)), Errno::EAGAIN);
+            let held = lock(2, 5, 5);
+            ok(run(&theirs.caller, |cx| {
+                others.unlock(cx, &*theirs.node, held.family, 5, 5, &held.owner)
+            }));
+            ok(take(&node, &table, &lock(1, 0, 9)));
+        });
     }
 }
 
