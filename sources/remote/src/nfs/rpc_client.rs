@@ -2,15 +2,18 @@
 //! time. Calls in flight are retransmitted over the new connection with the same XID, so that the
 //! server's duplicate request cache recognises them.
 //!
-//! Lock order: the connection's mutex, held while reconnecting.
+//! A call waits for a lost server until the retry limit, which counts from the loss: all requests
+//! that a program's call consists of, and all calls that wait, take no longer together.
+//!
+//! No lock is held while a connection is made.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ::nfs::client::v4::Backchannels;
 use ::nfs::client::{Body, CallArguments, Calls, ClientCall, Credentials, Failure, Received};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use transports::Link;
 use vfs::fd::BorrowedFd;
 use vfs::{Caller, Cx, Errno, Result};
@@ -108,6 +111,10 @@ pub(super) struct RpcClient {
     most: usize,
     options: Options,
     current: Mutex<Current>,
+    /// Notified when a connection was made, or could not be.
+    dialed: Condvar,
+    /// Whether there is an outage: see [`Current`].
+    is_lost: AtomicBool,
     /// The number of reconnections.
     reconnections: AtomicU64,
     backchannels: OnceLock<Arc<Backchannels>>,
@@ -116,6 +123,36 @@ pub(super) struct RpcClient {
 
 struct Current {
     connection: Arc<Connection<Calls>>,
+    /// The time without a server. It ends with a reply: a server may close every connection.
+    outage: Option<Outage>,
+}
+
+/// A time without a server.
+struct Outage {
+    since: Instant,
+    /// The time of the next attempt to connect.
+    next: Instant,
+    /// The pause after that.
+    pause: Duration,
+    /// Whether a thread is connecting.
+    is_dialing: bool,
+}
+
+impl Outage {
+    /// The first pause between attempts, and the longest.
+    const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
+
+    /// The longest wait without a check whether the call is cancelled.
+    const CHECK: Duration = Duration::from_millis(100);
+
+    fn new(now: Instant) -> Outage {
+        Outage {
+            since: now,
+            next: now,
+            pause: Outage::PAUSES.0,
+            is_dialing: false,
+        }
+    }
 }
 
 /// A call in flight.
@@ -151,7 +188,12 @@ impl RpcClient {
             credentials,
             most,
             options,
-            current: Mutex::new(Current { connection }),
+            current: Mutex::new(Current {
+                connection,
+                outage: None,
+            }),
+            dialed: Condvar::new(),
+            is_lost: AtomicBool::new(false),
             reconnections: AtomicU64::new(0),
             backchannels: OnceLock::new(),
             // Distinguishes the calls from those of other processes.
@@ -279,17 +321,19 @@ impl RpcClient {
         arguments: &dyn CallArguments,
         destination: &mut ReadDestination<'_>,
     ) -> std::result::Result<Outcome<Calls>, Failure> {
-        let Options {
-            retry, timeouts, ..
-        } = self.options;
-        let (mut started, mut pauses) = (Instant::now(), None);
+        let timeouts = self.options.timeouts;
+        let mut started = Instant::now();
+        let deadline = timeouts.soft.then(|| started + timeouts.timeo);
         loop {
             let lost = match call.ticket.take() {
                 None => self.current().connection.clone(),
                 Some(ticket) => {
                     let connection = ticket.connection.clone();
                     match ticket.wait_direct(cx, destination.memory()) {
-                        Ok(outcome) => return Ok(outcome),
+                        Ok(outcome) => {
+                            self.end_outage();
+                            return Ok(outcome);
+                        }
                         Err(errno) if connection.failure().is_none() => {
                             return Err(Failure::Error(errno));
                         }
@@ -302,18 +346,24 @@ impl RpcClient {
                 if started.elapsed() >= timeouts.timeo {
                     call.timeouts += 1;
                 }
-                (started, pauses) = (Instant::now(), None);
-            }
-            // A server that closes every connection is retried with pauses, and not forever.
-            match &mut pauses {
-                None => pauses = Some(Backoff::new()),
-                Some(_) if !retry.may_retry(started) => {
-                    return Err(Failure::Error(Errno::ETIMEDOUT));
+                started = Instant::now();
+                let mut current = self.current();
+                if Arc::ptr_eq(&current.connection, &lost) {
+                    current.outage = None;
                 }
-                Some(pauses) => pauses.pause(cx).map_err(Failure::Error)?,
             }
-            let connection = self.reconnect(cx, &lost).map_err(Failure::Error)?;
+            let connection = self
+                .reconnect(cx, &lost, deadline)
+                .map_err(Failure::Error)?;
             call.ticket = self.submit(&connection, cx.caller, call.xid, arguments, call.timeouts);
+        }
+    }
+
+    /// Records that the server has answered.
+    fn end_outage(&self) {
+        if self.is_lost.load(Ordering::Relaxed) {
+            self.current().outage = None;
+            self.is_lost.store(false, Ordering::Relaxed);
         }
     }
 
@@ -353,43 +403,84 @@ impl RpcClient {
         ticket.ok()?.into_owned()
     }
 
-    /// Replaces `lost`, a failed connection, unless another thread has.
+    /// Replaces `lost`, a failed connection, unless another thread has. One thread at a time
+    /// connects, with pauses, and the others wait for it. Returns `ETIMEDOUT` after the retry
+    /// limit, or after `deadline`; even then, one attempt is made if the last one was some time
+    /// ago.
     fn reconnect(
         &self,
         cx: &Cx<'_>,
         lost: &Arc<Connection<Calls>>,
+        deadline: Option<Instant>,
     ) -> Result<Arc<Connection<Calls>>> {
         let mut current = self.current();
-        if !Arc::ptr_eq(&current.connection, lost) || current.connection.failure().is_none() {
-            return Ok(current.connection.clone());
-        }
-        let (started, options) = (Instant::now(), &self.options);
-        let mut pause = Duration::from_millis(1);
         loop {
             cx.call.check()?;
-            match (self.dial)() {
-                Ok(link) => {
-                    let mut calls = Calls::new(self.credentials.clone(), self.most);
-                    if let Some(backchannels) = self.backchannels.get() {
-                        calls.set_backchannels(backchannels.clone());
-                    }
-                    let payloads = link.payloads().with_in_flight(options.in_flight);
-                    let connection =
-                        Connection::over(link, calls, self.most, payloads, options.timeouts);
-                    let connection = connection.map_err(|error| error.errno())?;
-                    tracing::info!("reconnected to {}", connection.peer());
-                    current.connection = connection.clone();
-                    self.reconnections.fetch_add(1, Ordering::AcqRel);
-                    return Ok(connection);
-                }
-                Err(error) if !options.retry.may_retry(started) => {
-                    tracing::error!("{}: {error}", lost.peer());
-                    return Err(Errno::ETIMEDOUT);
-                }
-                Err(_) => sleep(cx, pause)?,
+            if !Arc::ptr_eq(&current.connection, lost) || current.connection.failure().is_none() {
+                return Ok(current.connection.clone());
             }
-            pause = (pause * 2).min(Duration::from_secs(1));
+            let now = Instant::now();
+            let outage = current.outage.get_or_insert_with(|| Outage::new(now));
+            self.is_lost.store(true, Ordering::Relaxed);
+            let may_wait = self.options.retry.may_retry(outage.since)
+                && deadline.is_none_or(|deadline| now < deadline);
+            if !outage.is_dialing && now >= outage.next {
+                outage.is_dialing = true;
+                drop(current);
+                let connected = self.connect();
+                current = self.current();
+                match self.connected(&mut current, connected) {
+                    Ok(connection) => return Ok(connection),
+                    Err(error) if may_wait => tracing::debug!("{}: {error}", lost.peer()),
+                    Err(error) => {
+                        tracing::error!("{}: {error}", lost.peer());
+                        return Err(Errno::ETIMEDOUT);
+                    }
+                }
+            } else if !may_wait {
+                return Err(Errno::ETIMEDOUT);
+            } else {
+                let next = outage.next.saturating_duration_since(now);
+                let pause = match outage.is_dialing {
+                    true => Outage::CHECK,
+                    false => next.min(Outage::CHECK),
+                };
+                self.dialed.wait_for(&mut current, pause);
+            }
         }
+    }
+
+    fn connect(&self) -> std::result::Result<Arc<Connection<Calls>>, ConnectError> {
+        let link = (self.dial)().map_err(|error| {
+            let why = error.to_string();
+            ConnectError::new(Errno::from(error), why)
+        })?;
+        let mut calls = Calls::new(self.credentials.clone(), self.most);
+        if let Some(backchannels) = self.backchannels.get() {
+            calls.set_backchannels(backchannels.clone());
+        }
+        let payloads = link.payloads().with_in_flight(self.options.in_flight);
+        Connection::over(link, calls, self.most, payloads, self.options.timeouts)
+    }
+
+    /// Records the end of an attempt to connect.
+    fn connected(
+        &self,
+        current: &mut Current,
+        connected: std::result::Result<Arc<Connection<Calls>>, ConnectError>,
+    ) -> std::result::Result<Arc<Connection<Calls>>, ConnectError> {
+        if let Some(outage) = &mut current.outage {
+            outage.is_dialing = false;
+            outage.next = Instant::now() + outage.pause;
+            outage.pause = (outage.pause * 2).min(Outage::PAUSES.1);
+        }
+        if let Ok(connection) = &connected {
+            tracing::info!("reconnected to {}", connection.peer());
+            current.connection = connection.clone();
+            self.reconnections.fetch_add(1, Ordering::AcqRel);
+        }
+        self.dialed.notify_all();
+        connected
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {

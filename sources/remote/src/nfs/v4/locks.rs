@@ -74,7 +74,7 @@ pub(super) fn unlock(core: &Core, cx: &Cx<'_>, opening: &OpenState, range: &Rang
     let counting = LockSeqid::new(opening);
     {
         let held = opening.stateids();
-        // Nothing is locked for a lost open, and its programs end their locks as if it were.
+        // A lost open has no locks, and its programs end theirs as if it had.
         if held.standing == Standing::Lost || held.lock.is_none() {
             return Ok(());
         }

@@ -76,8 +76,8 @@ impl Core {
             match self.reclaim(cx, &own, &next) {
                 Ok(()) => {
                     self.publish(next.clone());
-                    // What fails is tried again when the file is used, and by the maintenance
-                    // thread: other calls do not wait for it.
+                    // An open that fails is tried again when the file is used, and by the
+                    // maintenance thread: other calls do not wait for it.
                     let _ = (self.open_states).reopen(self, cx, &next, Reopening::RefusedAtOnce);
                     return Ok(());
                 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use layers::call_log::{CallLog, Event};
 use memory::Memory;
 use parking_lot::Mutex;
+use remote::Retry;
 use remote::nfs::Options;
 use vfs::lock::{Lock, LockFamily, LockKind, LockTable, Owner};
 use vfs::op::Op;
@@ -50,6 +51,61 @@ fn a_lost_connection_is_made_again() {
         assert_eq!(ok(node.content()), b"behind");
         ok(root.rename("file", &root, "other"));
         assert_eq!(ok(root.lookup("other")).id(), node.id());
+    }
+}
+
+#[test]
+fn a_lost_server_is_waited_for_once() {
+    const RETRY: Duration = Duration::from_secs(3);
+    for version in VERSIONS {
+        let served = Served::with_lease(Duration::from_secs(2));
+        let is_away = Arc::new(AtomicBool::new(false));
+        let (away, server) = (is_away.clone(), served.clone());
+        let dial = move |_: Option<u16>| match away.load(Ordering::SeqCst) {
+            true => Err(std::io::ErrorKind::ConnectionRefused.into()),
+            false => Ok(Box::new(server.link()) as Box<dyn transports::Link>),
+        };
+        let (fs, _) = remote::nfs::mount(&remote::nfs::Mount {
+            dial: Arc::new(dial),
+            path: "",
+            require_full_path: true,
+            options: Options {
+                version: Some(version),
+                retry: Retry::For(RETRY),
+                ..Options::default()
+            },
+        })
+        .expect("mounted");
+        let root = root(&fs);
+        let (node, file) = ok(root.create("file", RW, 0o644));
+        ok(file.write_all(0, b"data"));
+        ok(file.fsync(false));
+        let table = LockTable::default();
+        is_away.store(true, Ordering::SeqCst);
+        served.hang_up();
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            // Several calls wait at once, next to the thread that renews the lease.
+            for _ in 0..3 {
+                scope.spawn(|| refused(file.read_all(), Errno::ETIMEDOUT));
+            }
+            refused(root.lookup("file"), Errno::ETIMEDOUT);
+        });
+        assert!(start.elapsed() >= RETRY - Duration::from_millis(100));
+        // Later ones fail at once.
+        refused(root.lookup("other"), Errno::ETIMEDOUT);
+        if version != (3, 0) {
+            refused(take(&node, &table, &lock(1, 0, 9)), Errno::ETIMEDOUT);
+        }
+        refused(file.read_all(), Errno::ETIMEDOUT);
+        let waited = start.elapsed();
+        assert!(waited < 2 * RETRY, "{version:?}: {waited:?}");
+        is_away.store(false, Ordering::SeqCst);
+        // An attempt to connect is made once a second.
+        while file.read_all() == Err(Errno::ETIMEDOUT) {
+            assert!(start.elapsed() < 10 * RETRY, "{version:?}");
+        }
+        assert_eq!(ok(file.read_all()), b"data");
     }
 }
 
