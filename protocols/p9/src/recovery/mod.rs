@@ -332,6 +332,38 @@ impl Record {
         answers
     }
 
+    /// Answers all requests in flight with `errno`, because no server comes, and returns the
+    /// replies. The lost server may have carried them out. The session can still be recovered.
+    pub fn give_up(&mut self, errno: Errno) -> Vec<Vec<u8>> {
+        let mut answers = Vec::new();
+        for InFlight { tag, message, .. } in self.in_order(|_| true) {
+            let implied = self.take(tag).is_some_and(|pending| pending.implied);
+            let fid = match Tmessage::decode(DIALECT, &message) {
+                Ok((_, Tmessage::Clunk { fid } | Tmessage::Remove { fid })) => Some(fid),
+                _ => None,
+            };
+            if let Some(fid) = fid {
+                self.release_fid(fid);
+            }
+            answers.push(match (implied, message[4] == Kind::Clunk.request()) {
+                (true, _) => encode_reply(tag, &CLONE_REPLY),
+                (false, true) => encode_reply(tag, &Rmessage::Clunk {}),
+                (false, false) => encode_error(tag, errno),
+            });
+        }
+        answers
+    }
+
+    /// Removes a fid from the session. A new server does not get it.
+    fn release_fid(&mut self, fid: Fid) {
+        let known = self.session.fids.get(&fid);
+        self.stale -= usize::from(known.is_some_and(|known| known.stale));
+        let errno = Errno::ESTALE.raw().into();
+        let nothing = Rmessage::Lerror { errno };
+        let clunk = Tmessage::Clunk { fid };
+        self.session.apply_reply(&clunk, &nothing, false);
+    }
+
     /// Returns the actions for the requests that were not sent to this server yet.
     pub fn unsent(&mut self) -> Unsent {
         let mut unsent = Unsent::default();
@@ -381,11 +413,7 @@ impl Record {
         let fid = fids_of(&request).into_iter().flatten().find(is_stale)?;
         let gives_up = matches!(request, Tmessage::Clunk { .. } | Tmessage::Remove { .. });
         if gives_up {
-            let errno = Errno::ESTALE.raw().into();
-            let nothing = Rmessage::Lerror { errno };
-            self.session
-                .apply_reply(&Tmessage::Clunk { fid }, &nothing, false);
-            self.stale -= 1;
+            self.release_fid(fid);
         }
         Some(match request {
             Tmessage::Clunk { .. } => encode_reply(tag, &Rmessage::Clunk {}),

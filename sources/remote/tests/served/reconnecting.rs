@@ -441,6 +441,29 @@ impl Model {
 }
 
 #[test]
+fn a_session_goes_on_after_an_outage_that_is_longer_than_calls_wait() {
+    let place = Place::new();
+    let fs = place.connect(Retry::For(Duration::from_millis(200)));
+    let root = root(&*fs);
+    let file = create(&*root, "file", BOTH);
+    write(&*file, 0, b"before").expect("written");
+    for _ in 0..2 {
+        place.end();
+        // The calls fail, and none of them hangs.
+        for _ in 0..3 {
+            assert_eq!(read(&*file), Err(Errno::ETIMEDOUT));
+            let looked = with(|cx| root.lookup(cx, name("file")));
+            assert_eq!(looked.err(), Some(Errno::ETIMEDOUT));
+        }
+        // One whose clunk no server gets.
+        drop(with(|cx| root.lookup(cx, name("none"))));
+        place.begin();
+        assert_eq!(read(&*file), Ok(b"before".to_vec()));
+        with(|cx| root.lookup(cx, name("file"))).expect("found");
+    }
+}
+
+#[test]
 fn what_is_no_message_is_for_who_speaks_to_see() {
     for (number, garbage) in [
         &[0; 40][..],

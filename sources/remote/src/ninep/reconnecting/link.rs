@@ -59,6 +59,8 @@ pub(super) struct Outage {
     pub(super) since: Instant,
     pub(super) next: Instant,
     pub(super) pause: Duration,
+    /// Whether requests no longer wait for its end.
+    pub(super) is_given_up: bool,
 }
 
 impl Outage {
@@ -136,6 +138,7 @@ impl ReconnectingLink {
                 since: now,
                 next: now,
                 pause: Outage::MIN_PAUSE,
+                is_given_up: false,
             });
         } else {
             state.failed = Some(why.to_string());

@@ -9,6 +9,7 @@ use p9::recovery::{Failure, Server};
 use p9::{Dialect, Tag, Tmessage};
 use parking_lot::MutexGuard;
 use transports::{Interest, Link};
+use vfs::Errno;
 use vfs::fd::AsFd;
 
 use super::link::{Outage, ReconnectingLink, State};
@@ -54,16 +55,25 @@ impl ReconnectingLink {
                 self.peer,
                 since.elapsed().as_secs_f32()
             ),
-            Err(Failure::Permanent(why)) => self.give_up(why),
-            Err(Failure::Temporary(why)) => match self.retry.may_retry(since) {
-                true => tracing::debug!("9P connection to {}: {why}", self.peer),
-                false => self.give_up(why),
-            },
+            Err(Failure::Permanent(why)) => self.state().failed = Some(why),
+            Err(Failure::Temporary(why)) if self.retry.may_retry(since) => {
+                tracing::debug!("9P connection to {}: {why}", self.peer);
+            }
+            Err(Failure::Temporary(why)) => self.give_up(&why),
         }
     }
 
-    fn give_up(&self, why: String) {
-        self.state().failed = Some(why);
+    /// Lets the requests in flight fail, as no server has come in time. Later ones wait for the
+    /// next attempt, and the session continues once there is a server.
+    fn give_up(&self, why: &str) {
+        let mut state = self.state();
+        let replies = state.record.give_up(Errno::ETIMEDOUT);
+        state.local_replies.extend(replies.into_iter().flatten());
+        if let Some(outage) = &mut state.outage
+            && !std::mem::replace(&mut outage.is_given_up, true)
+        {
+            tracing::error!("9P connection to {}: {why}", self.peer);
+        }
     }
 
     fn connect(&self) -> Result<Arc<dyn Link>, Failure> {
