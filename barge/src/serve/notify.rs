@@ -169,9 +169,10 @@ fn ask<A: ClientCall, T>(
     let failed = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut calls = Calls::new(Credentials::new(machine), 1 << 16);
     let mut call = Vec::new();
-    // The xid is the same in each attempt: a retransmission is answered again.
+    // A peer that has answered another call with this xid would answer as it did then.
+    let xid = u32::from_ne_bytes(sys::random::bytes()?);
     calls
-        .call(std::process::id(), &Caller::ROOT, request, &mut call)
+        .call(xid, &Caller::ROOT, request, &mut call)
         .map_err(|errno| failed(errno.to_string()))?;
     // Datagrams have no record mark.
     let sent = socket.send(&call[MARK..]);

@@ -20,6 +20,11 @@ impl Mounted {
     /// Mounts with `args`. A system call beyond the filter ends the mount, unless they say
     /// otherwise.
     pub(crate) fn new(args: &[&str], at: &Path) -> Mounted {
+        Mounted::try_new(args, at).expect("ready")
+    }
+
+    /// Does [`Mounted::new`], and returns `None` if the command fails.
+    pub(crate) fn try_new(args: &[&str], at: &Path) -> Option<Mounted> {
         let mut command = Command::new(BARGE);
         command
             .args(["mount", "-f", "-o", "seccomp=kill"])
@@ -29,8 +34,8 @@ impl Mounted {
         let mut line = String::new();
         let out = child.stdout.as_mut().expect("piped");
         BufReader::new(out).read_line(&mut line).expect("read");
-        assert_eq!(line, "ready\n");
-        Mounted(child)
+        let mounted = Mounted(child);
+        (line == "ready\n").then_some(mounted)
     }
 
     /// Returns the id of the process that serves, the child of the holder.

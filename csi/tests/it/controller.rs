@@ -206,8 +206,30 @@ fn hostile_names_and_identifiers_leave_other_directories_alone() {
     assert_eq!(fs::read_dir(&shared).expect("listed").count(), 1);
 }
 
-/// A 9P server on the loopback interface, which ends when this is dropped.
-struct Server(Child);
+/// A server on the loopback interface, which ends when this is dropped.
+pub(crate) struct Server(Child);
+
+impl Server {
+    /// Serves the directory `shared` over the protocol of an option, with more options. Returns
+    /// the server and its URL.
+    pub(crate) fn start(protocol: &str, shared: &str, more: &[&str]) -> (Server, String) {
+        let variable = protocol.replace("--", "BARGE_").to_uppercase();
+        // The command prints the server's URL, and waits for the end of the test.
+        let run = format!("echo \"${{{variable}}}\"; read line");
+        let mut server = Command::new(barge())
+            .args(["serve", protocol, "tcp:127.0.0.1:0", shared, "--run", &run])
+            .args(["--squash", "none"])
+            .args(more)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map(Server)
+            .expect("starts");
+        let mut lines = BufReader::new(server.0.stdout.take().expect("piped")).lines();
+        let url = lines.find_map(|line| line.ok().filter(|line| line.contains("://127.")));
+        (server, url.expect("it serves"))
+    }
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -219,22 +241,10 @@ impl Drop for Server {
 #[test]
 fn a_shared_directory_may_be_on_a_server() {
     assert!(barge().is_file(), "cargo build -p barge makes it");
-    for (protocol, variable) in [("--9p", "BARGE_9P"), ("--nfs", "BARGE_NFS")] {
+    for protocol in ["--9p", "--nfs"] {
         let scratch = Scratch::new();
         let shared = scratch.dir("shared");
-        // The command prints the server's URL, and waits for the end of this test.
-        let run = format!("echo \"${{{variable}}}\"; read line");
-        let mut server = Command::new(barge())
-            .args(["serve", protocol, "tcp:127.0.0.1:0", &shared, "--run", &run])
-            .args(["--squash", "none"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map(Server)
-            .expect("starts");
-        let mut lines = BufReader::new(server.0.stdout.take().expect("piped")).lines();
-        let url = lines.find_map(|line| line.ok().filter(|line| line.contains("://127.")));
-        let source = url.expect("it serves");
+        let (_server, source) = Server::start(protocol, &shared, &[]);
         let daemon = Daemon::start(&scratch, &["--barge", "/bin/false"]);
         let volume = create(&daemon, "pvc-1", &[("source", &source)]).expect("made");
         assert!(scratch.path("shared/pvc-1").is_dir());

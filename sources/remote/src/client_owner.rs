@@ -101,7 +101,7 @@ mod tests {
         assert_ne!(one, other);
         assert_eq!(one.as_str().parse(), Ok(one.clone()));
         assert_eq!(ClientOwner::with_id(7), ClientOwner::with_id(7));
-        assert!(one.is_shared() == false && one.clone().is_shared());
+        assert!(!one.is_shared() && one.clone().is_shared());
     }
 
     #[test]
