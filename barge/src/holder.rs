@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use transports::Listener;
 use transports::fusedev::{Notifier, relay};
+use wire::ClientThreads;
 
 use crate::child::message::{self, ReplySocket, unexpected};
 use crate::child::users::{self, Query};
@@ -40,6 +41,9 @@ const QUERIES: (usize, usize) = (8, 256);
 enum Request {
     /// Queries the user database. The reply is a [`users::Found`].
     Users(Query),
+    /// Asks which of these threads a signal will end ([`sys::pending_signals::will_end`]). The reply is a
+    /// list of `bool`, in the same order.
+    Ending(Vec<u32>),
     /// Connects to an OpenTelemetry collector of the options. The reply is a [`Reply`].
     #[cfg(feature = "otel")]
     ConnectCollector { host: String, port: u16 },
@@ -658,8 +662,15 @@ fn receive_requests(
 ) -> Result<(), Failure> {
     let queries = ThreadPool::new("barge-users", QUERIES.0, QUERIES.1);
     let receive = move || {
+        let mut questions = QuestionLimit::new();
         while let Ok((request, to)) = message::next_request(channel.as_fd()) {
             match request {
+                // At once: threads that look up users may wait for a server.
+                Request::Ending(threads) => {
+                    let will_end = |&id: &u32| questions.take() && sys::pending_signals::will_end(id);
+                    let ending: Vec<bool> = threads.iter().map(will_end).collect();
+                    to.reply(Ok((ending, None)));
+                }
                 // The thread that unmounts waits for replies of the mount, and these may wait for
                 // the database.
                 Request::Users(query) => queries.try_run(move || {
@@ -683,6 +694,35 @@ fn receive_requests(
     };
     let thread = std::thread::Builder::new().name("barge-requests".into());
     thread.spawn(receive).map(drop).map_err(Failure::new)
+}
+
+/// The limit of questions about threads, of which each takes some 30 µs: further ones within a
+/// second are answered with "unknown".
+struct QuestionLimit {
+    since: Instant,
+    left: u32,
+}
+
+impl QuestionLimit {
+    /// Maximum number of threads that are looked at within a second: a tenth of a processor's time.
+    const PER_SECOND: u32 = 4096;
+
+    fn new() -> QuestionLimit {
+        QuestionLimit {
+            since: Instant::now(),
+            left: QuestionLimit::PER_SECOND,
+        }
+    }
+
+    /// Returns whether another thread may be looked at.
+    fn take(&mut self) -> bool {
+        if self.left == 0 && self.since.elapsed() >= Duration::from_secs(1) {
+            *self = QuestionLimit::new();
+        }
+        let may = self.left > 0;
+        self.left -= u32::from(may);
+        may
+    }
 }
 
 /// The state of a mount.
@@ -793,6 +833,14 @@ impl Holder {
             let (found, _) = message::ask(holder.channel.as_fd(), &Request::Users(query))?;
             Ok(found)
         });
+    }
+
+    /// Returns which of `threads` a signal will end, by their ids in the holder's PID namespace.
+    /// False for all if the holder does not answer.
+    fn are_ending(&self, threads: &[u32]) -> io::Result<Vec<bool>> {
+        let request = Request::Ending(threads.to_vec());
+        let (ending, _) = message::ask(self.channel.as_fd(), &request)?;
+        Ok(ending)
     }
 
     fn ask(&self, request: MountRequest) -> io::Result<(Reply, Option<OwnedFd>)> {
@@ -925,6 +973,13 @@ impl Holder {
         };
         let thread = std::thread::Builder::new().name("barge-stop".into());
         thread.spawn(wait).map(drop).map_err(Failure::new)
+    }
+}
+
+/// The threads of programs that use the mount, which a confined process does not see.
+impl ClientThreads for Holder {
+    fn are_ending(&self, threads: &[u32]) -> Vec<bool> {
+        Holder::are_ending(self, threads).unwrap_or_default()
     }
 }
 

@@ -50,6 +50,11 @@ pub(crate) trait Entry: Job {
     /// cancellation.
     fn note_client_cancel(&self) {}
 
+    /// Returns whether it is answered at once if it was cancelled and is not running.
+    fn ends_at_once(&self) -> bool {
+        false
+    }
+
     /// Returns whether it may start now, if the share allows; see [`InFlight::start_queued`].
     fn may_start(&self) -> bool {
         true
@@ -68,6 +73,8 @@ pub(crate) struct Limits {
 /// The requests of a lane that are in flight.
 pub(crate) struct InFlight<J> {
     workers: Arc<Workers>,
+    /// The number of lanes that share the workers of one client, if it is not only this one.
+    lanes: Option<Arc<AtomicUsize>>,
     limits: Limits,
     count: AtomicUsize,
     bytes: AtomicUsize,
@@ -142,6 +149,7 @@ impl<J: Entry> InFlight<J> {
     pub(crate) fn new(workers: Arc<Workers>, limits: Limits) -> InFlight<J> {
         InFlight {
             workers,
+            lanes: None,
             limits,
             count: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
@@ -154,6 +162,21 @@ impl<J: Entry> InFlight<J> {
                 wakers: Vec::new(),
             }),
         }
+    }
+
+    /// Returns the table of one of several lanes of a device, of which there are `lanes` at a time.
+    pub(crate) fn with_lanes(self, lanes: Arc<AtomicUsize>) -> InFlight<J> {
+        InFlight {
+            lanes: Some(lanes),
+            ..self
+        }
+    }
+
+    /// Returns how many of its requests may run at once.
+    fn share(&self) -> usize {
+        let lanes = self.lanes.as_ref();
+        let lanes = lanes.map_or(1, |lanes| lanes.load(Ordering::Relaxed));
+        self.workers.share(lanes)
     }
 
     /// Returns the number of requests in flight.
@@ -210,7 +233,7 @@ impl<J: Entry> InFlight<J> {
     pub(crate) fn begin_on_this_thread(&self, request: &Arc<Request<J>>) -> bool {
         let mut table = self.table();
         let cancels = self.insert(&mut table, request, 0);
-        let here = table.running < self.workers.share();
+        let here = table.running < self.share();
         match here {
             true => table.running += 1,
             false => table.queued.push_back(request.clone()),
@@ -272,6 +295,31 @@ impl<J: Entry> InFlight<J> {
         target.iter().for_each(cancel);
     }
 
+    /// Returns the request `id`, if it is in flight and can still be cancelled.
+    pub(crate) fn find(&self, id: u64) -> Option<Arc<Request<J>>> {
+        let table = self.table();
+        table.by_id.get(&id).and_then(InFlightEntry::unanswered)
+    }
+
+    /// Cancels `request` for its client. Returns whether the calling thread is to run it, like a
+    /// worker: it waited for one, and [ends at once](Entry::ends_at_once).
+    pub(crate) fn cancel_and_take(&self, request: &Arc<Request<J>>) -> bool {
+        cancel(request);
+        let mut table = self.table();
+        let queued = |one: &Arc<Request<J>>| Arc::ptr_eq(one, request);
+        if let Some(at) = table.queued.iter().position(queued) {
+            let ends = request.job.ends_at_once();
+            if ends {
+                table.queued.remove(at);
+                table.running += 1;
+            }
+            return ends;
+        }
+        drop(table);
+        self.workers
+            .take(request.clone(), || request.job.ends_at_once())
+    }
+
     /// Cancels all requests in flight.
     pub(crate) fn cancel_all(&self) {
         self.unanswered().iter().for_each(cancel);
@@ -313,7 +361,7 @@ impl<J: Entry> InFlight<J> {
     }
 
     fn start(&self, table: &mut Table<J>) {
-        while table.running < self.workers.share()
+        while table.running < self.share()
             && table
                 .queued
                 .front()

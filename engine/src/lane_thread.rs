@@ -298,7 +298,7 @@ impl<'a> LaneThread<'a> {
         let message = &self.input.buffer[range.clone()];
         let id = match lane.session.role(message).map_err(invalid)? {
             Role::Request { id } => id,
-            Role::Cancel { id, target } => {
+            Role::Cancel { id, target } | Role::Interrupt { id, target } => {
                 if lane.in_flight.count() > 0 && lane.follow(id, target, message)? {
                     return Ok(());
                 }

@@ -21,6 +21,7 @@ mod handover;
 mod in_flight;
 mod inline_budget;
 mod input;
+mod interrupts;
 mod kick_watcher;
 mod lane;
 mod lane_thread;

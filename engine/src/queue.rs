@@ -9,7 +9,7 @@
 //! the table of requests in flight is held briefly.
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
@@ -23,6 +23,7 @@ use wire::{ClientInfo, RequestTarget, Role, ServeOutcome, Session, Vocabulary};
 use crate::consumer_lock::ConsumerLock;
 use crate::in_flight::{Entry, InFlight, Limits, complete, complete_follower};
 use crate::inline_budget::InlineBudget;
+use crate::interrupts::Interrupts;
 use crate::kick_watcher::Registration;
 use crate::request::{Job, Request, RunOutcome, enter_span};
 use crate::serve::serve;
@@ -42,6 +43,7 @@ impl QueueThread {
     pub fn join(self) {
         // It panics only if a source does, which was logged then.
         let _ = self.thread.join();
+        self.lane.queues.interrupts.close();
     }
 
     /// Cancels the requests in flight, and waits until they are answered, or put back into a ring
@@ -63,6 +65,9 @@ pub struct Queues {
     /// The name of the listener that accepted the device's monitor; empty without one.
     listener: String,
     lanes: Mutex<Vec<Weak<QueueLane>>>,
+    /// The number of lanes.
+    lane_count: Arc<AtomicUsize>,
+    interrupts: Arc<Interrupts>,
 }
 
 impl Engine {
@@ -74,6 +79,7 @@ impl Engine {
     /// Creates the queues of a device whose monitor the listener `listener` has accepted.
     pub fn queues_at(self: &Arc<Self>, session: Arc<dyn Session>, listener: &str) -> Arc<Queues> {
         let owner = self.next_device();
+        let interrupts = Interrupts::new(session.client_threads());
         Arc::new(Queues {
             engine: self.clone(),
             session,
@@ -81,6 +87,8 @@ impl Engine {
             account: vfs::Account::in_budget(self.budget(), owner),
             listener: listener.to_owned(),
             lanes: Mutex::default(),
+            lane_count: Arc::default(),
+            interrupts,
         })
     }
 }
@@ -116,12 +124,14 @@ impl Queues {
                     requests: usize::MAX,
                     bytes: usize::MAX,
                 },
-            ),
+            )
+            .with_lanes(self.lane_count.clone()),
         });
         lane.stats.set_lane(&lane);
         let mut lanes = self.lanes();
         lanes.retain(|lane| lane.strong_count() > 0);
         lanes.push(Arc::downgrade(&lane));
+        self.lane_count.store(lanes.len(), Ordering::Relaxed);
         drop(lanes);
         let stand_in = Arc::downgrade(&lane);
         let registration = self
@@ -145,6 +155,29 @@ impl Queues {
     fn lane_of(&self, id: u64) -> Option<Arc<QueueLane>> {
         let lanes: Vec<_> = self.lanes().iter().filter_map(Weak::upgrade).collect();
         lanes.into_iter().find(|lane| lane.in_flight.contains(id))
+    }
+
+    /// Returns the request `id`, if it is in flight and not answered yet.
+    fn request(&self, id: u64) -> Option<Arc<Request<QueueMessage>>> {
+        self.lane_of(id)?.in_flight.find(id)
+    }
+
+    /// Ends the wait for a lock of the request `id`. Returns the client's thread that waits for the
+    /// request, or `None` if that is not in flight.
+    pub(crate) fn interrupt(&self, id: u64) -> Option<u32> {
+        let request = self.request(id)?;
+        request.interrupt();
+        Some(request.job.thread)
+    }
+
+    /// Cancels the request `id`, whose waiter will end. If it waits for a worker, it is answered
+    /// here: all workers may wait for a server that does not answer.
+    pub(crate) fn cancel(&self, id: u64) {
+        if let Some(request) = self.request(id)
+            && request.job.lane.in_flight.cancel_and_take(&request)
+        {
+            request.run(&mut Outbox::default());
+        }
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Weak<QueueLane>>> {
@@ -253,6 +286,8 @@ impl Monitored for QueueLane {
 struct QueueMessage {
     lane: Arc<QueueLane>,
     id: u64,
+    /// The client's thread that waits for it: see [`Session::waiting_thread`].
+    thread: u32,
     /// Present until it is answered.
     exchange: Mutex<Option<Box<dyn Exchange>>>,
     /// Whether the thread that runs it next locks the ring again afterwards.
@@ -283,7 +318,11 @@ impl Job for QueueMessage {
         // One that was never served in full has had no effect. One that was parked has not either,
         // but the source may remember it.
         let mut unserved = request.job.is_to_put_back() && !was_parked;
-        if !unserved {
+        let refused = !was_parked && request.job.is_cancelled_by_client() && {
+            let (message, out) = exchange.split();
+            lane.queues.session.answer_interrupted(message, out)
+        };
+        if !unserved && !refused {
             if lane.serve(&request.call, Patience::Full, &mut *exchange) == ServeOutcome::Parked {
                 parked.store(true, Ordering::Relaxed);
                 *held = Some(exchange);
@@ -353,11 +392,24 @@ impl Entry for QueueMessage {
     fn note_client_cancel(&self) {
         self.client_cancels.store(true, Ordering::SeqCst);
     }
+
+    fn ends_at_once(&self) -> bool {
+        // A wait that is cancelled ends when it is run again.
+        self.parked.load(Ordering::Relaxed)
+            || self.exchange.lock().as_mut().is_some_and(|exchange| {
+                let session = &self.lane.queues.session;
+                session.may_be_interrupted(exchange.split().0.bytes())
+            })
+    }
 }
 
 impl QueueMessage {
     fn is_to_put_back(&self) -> bool {
-        self.put_back.load(Ordering::SeqCst) && !self.client_cancels.load(Ordering::SeqCst)
+        self.put_back.load(Ordering::SeqCst) && !self.is_cancelled_by_client()
+    }
+
+    fn is_cancelled_by_client(&self) -> bool {
+        self.client_cancels.load(Ordering::SeqCst)
     }
 }
 
@@ -543,6 +595,11 @@ impl QueueLane {
                 }
                 id
             }
+            Ok(Role::Interrupt { id, target }) => {
+                self.queues.interrupt(target);
+                self.queues.interrupts.add(&self.queues, target);
+                id
+            }
             Ok(Role::Reset { id }) => {
                 self.cancel_and_drain();
                 id
@@ -581,13 +638,16 @@ impl QueueLane {
     fn request(
         self: &Arc<Self>,
         id: u64,
-        exchange: Box<dyn Exchange>,
+        mut exchange: Box<dyn Exchange>,
     ) -> Arc<Request<QueueMessage>> {
+        let session = &self.queues.session;
+        let thread = session.waiting_thread(exchange.split().0.bytes());
         Request::new(
             self.stats.start_time(),
             QueueMessage {
                 lane: self.clone(),
                 id,
+                thread,
                 exchange: Mutex::new(Some(exchange)),
                 relocks_ring: AtomicBool::new(false),
                 put_back: AtomicBool::new(false),

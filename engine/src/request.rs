@@ -121,6 +121,12 @@ impl<J: Job> Request<J> {
         first
     }
 
+    /// Ends its wait for a lock that others hold, because of a signal for the client's thread.
+    pub(crate) fn interrupt(self: &Arc<Self>) {
+        self.call.interrupt();
+        self.clone().wake();
+    }
+
     /// Returns the time that it has been in flight, and the parts that it waited.
     pub(crate) fn time(&self) -> RequestTime {
         let waited = |sum: &AtomicU64| Duration::from_nanos(sum.load(Ordering::Relaxed));

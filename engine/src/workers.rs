@@ -189,9 +189,14 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Returns how many requests of one lane may run at once.
-    pub(crate) fn share(&self) -> usize {
-        self.max / 2
+    /// Returns how many requests of one of a client's `lanes` may run at once: half of the pool. If
+    /// there are several, all lanes together leave one worker for each that stands in for its
+    /// thread, although all others are stuck: otherwise nobody would read a request again.
+    pub(crate) fn share(&self, lanes: usize) -> usize {
+        let half = self.max / 2;
+        // Three quarters of the pool, and as many that are stuck as the pool has.
+        let most = self.max * 3 / 4 + self.max;
+        half.min((most / lanes.max(1)).saturating_sub(1)).max(1)
     }
 
     /// Runs `request` on a worker as soon as its owner's share allows.
@@ -200,6 +205,12 @@ impl Workers {
         queue.exports.note(request.export());
         queue.ready.push(request);
         self.ensure_workers(&mut queue);
+    }
+
+    /// Removes `request` from those that wait for a worker if `takes` returns true. Returns whether
+    /// it was removed.
+    pub(crate) fn take(&self, request: Arc<dyn Run>, takes: impl FnOnce() -> bool) -> bool {
+        self.queue().ready.take(&request, takes)
     }
 
     /// Wakes `request` after `time`, unless it is answered before.
@@ -448,6 +459,26 @@ impl Ready {
                 self.round_robin.push_back(claimant);
             }
         }
+    }
+
+    /// Removes `request` if it is here and `takes` returns true.
+    fn take(&mut self, request: &Arc<dyn Run>, takes: impl FnOnce() -> bool) -> bool {
+        let claimant = (request.owner(), request.export());
+        let Entry::Occupied(mut waiting) = self.by_claimant.entry(claimant) else {
+            return false;
+        };
+        let is_it = |one: &Arc<dyn Run>| Arc::ptr_eq(one, request);
+        let at = waiting.get().iter().position(is_it);
+        let Some(at) = at.filter(|_| takes()) else {
+            return false;
+        };
+        waiting.get_mut().remove(at);
+        self.len -= 1;
+        if waiting.get().is_empty() {
+            waiting.remove();
+            self.round_robin.retain(|one| *one != claimant);
+        }
+        true
     }
 
     /// Returns the first request of the next claimant that `may` run one.

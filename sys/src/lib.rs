@@ -57,6 +57,7 @@ pub mod positioned;
 #[cfg(target_os = "linux")]
 pub mod probes;
 #[cfg_attr(windows, path = "process/windows.rs")]
+pub mod pending_signals;
 pub mod process;
 #[cfg(target_os = "linux")]
 pub mod project_quota;

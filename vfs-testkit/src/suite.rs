@@ -188,6 +188,7 @@ macro_rules! conformance {
             locks_conflict
             the_holder_is_told
             a_waiter_gets_the_lock
+            a_signal_ends_a_wait_for_a_lock
             flock_does_not_see_byte_ranges
             locks_outlast_names
         );

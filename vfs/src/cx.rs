@@ -110,6 +110,10 @@ pub enum Groups {
 /// waits for occurs. Shared by the thread that runs the request and those that cancel it.
 pub struct Call {
     cancelled: AtomicBool,
+    /// Whether [`Call::interrupt`] was called.
+    interrupted: AtomicBool,
+    /// Whether [`Call::note_effect`] was called.
+    effective: AtomicBool,
     waker: Option<Waker>,
     on_cancel: Mutex<Vec<Waker>>,
     wake_within_ms: AtomicU32,
@@ -163,6 +167,8 @@ impl Call {
     pub const fn detached() -> Call {
         Call {
             cancelled: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
+            effective: AtomicBool::new(false),
             waker: None,
             on_cancel: Mutex::new(Vec::new()),
             wake_within_ms: AtomicU32::new(0),
@@ -448,6 +454,46 @@ impl Call {
         }
     }
 
+    /// Notes a signal for the client's thread that waits for the request: a wait for a lock that
+    /// others hold ends. No other wait does, as programs that handle a signal expect no other calls
+    /// to fail with `EINTR`. A signal that ends the thread also [cancels](Call::cancel) the
+    /// request.
+    pub fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns `EINTR` if the request is cancelled or interrupted: for waits for locks that others
+    /// hold.
+    pub fn check_lock_wait(&self) -> Result<()> {
+        if self.interrupted.load(Ordering::SeqCst) {
+            Err(Errno::EINTR)
+        } else {
+            self.check()
+        }
+    }
+
+    /// Notes that a request to another server, which is part of this one, was carried out and has
+    /// changed something. The following ones are sent and waited for even if this one is cancelled,
+    /// so that the client gets the result of the whole.
+    pub fn note_effect(&self) {
+        self.effective.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether [`Call::note_effect`] was called.
+    pub fn has_effect(&self) -> bool {
+        self.effective.load(Ordering::SeqCst)
+    }
+
+    /// Returns `EINTR` if the request is cancelled and has had no [effect](Call::note_effect):
+    /// called before a request to another server is sent.
+    pub fn check_begin(&self) -> Result<()> {
+        if self.has_effect() {
+            Ok(())
+        } else {
+            self.check()
+        }
+    }
+
     /// Returns the waker that reruns this request, if it can be parked. An operation that returns
     /// [`Errno::PARKED`] keeps a clone of it.
     pub fn waker(&self) -> Option<&Waker> {
@@ -531,6 +577,22 @@ mod tests {
         std::thread::park();
         call.wake_on_cancel(&waker);
         std::thread::park();
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait_for_a_lock_and_a_cancellation_ends_what_has_had_no_effect() {
+        let call = Call::detached();
+        call.interrupt();
+        assert_eq!(call.check_lock_wait(), Err(Errno::EINTR));
+        assert_eq!((call.check(), call.check_begin()), (Ok(()), Ok(())));
+        call.cancel();
+        let interrupted = Err(Errno::EINTR);
+        assert_eq!(
+            (call.check(), call.check_begin()),
+            (interrupted, interrupted)
+        );
+        call.note_effect();
+        assert_eq!((call.check(), call.check_begin()), (interrupted, Ok(())));
     }
 
     #[test]

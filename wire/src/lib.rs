@@ -20,8 +20,8 @@ pub use offset::{AFTER_DOT, AFTER_DOTS, cookie_of, offset_of};
 pub use put::{Buffered, Put};
 pub use read::{Malformed, Reader, StreamReader};
 pub use session::{
-    ClientInfo, Incoming, MessageSender, RequestTarget, Role, SavedState, ServeOutcome, Session,
-    TlsPeer, Vocabulary,
+    ClientInfo, ClientThreads, Incoming, MessageSender, RequestTarget, Role, SavedState,
+    ServeOutcome, Session, TlsPeer, Vocabulary,
 };
 pub use write::{LeWriter, Outgoing};
 pub use xdr::{Xdr, XdrReader, padding};

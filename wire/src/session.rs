@@ -49,6 +49,30 @@ pub trait Session: Send + Sync {
         false
     }
 
+    /// Returns the client's threads, if they are on this host and it reports their signals
+    /// ([`Role::Interrupt`]).
+    fn client_threads(&self) -> Option<Arc<dyn ClientThreads>> {
+        None
+    }
+
+    /// Returns the id of the client's thread that waits for the reply to `message`; 0 if unknown.
+    fn waiting_thread(&self, _message: &[u8]) -> u32 {
+        0
+    }
+
+    /// Returns whether `message` needs no service if its client cancels it before that begins:
+    /// [`Session::answer_interrupted`] answers it.
+    fn may_be_interrupted(&self, _message: &[u8]) -> bool {
+        false
+    }
+
+    /// Writes `EINTR` to `out`, which is empty, as the reply to `message`, whose service has not
+    /// begun. Returns false, and leaves `out` empty, unless it [may be
+    /// interrupted](Session::may_be_interrupted).
+    fn answer_interrupted(&self, _message: &dyn Incoming, _out: &mut dyn Outgoing) -> bool {
+        false
+    }
+
     /// Writes the protocol's general error (`EIO`, `SYSTEM_ERR`) to `out`, which is empty, as the
     /// reply to `message`, whose service failed unexpectedly. Returns false, and leaves `out`
     /// empty, if the protocol has none: then the connection is closed. Has no side effects, takes
@@ -94,6 +118,13 @@ pub trait Session: Send + Sync {
     /// Provides a channel for messages without a request: called once, before the first message, if
     /// the transport supports them. Most protocols have no such messages.
     fn set_message_sender(&self, _voice: Arc<dyn MessageSender>) {}
+}
+
+/// The threads of a client on this host that wait for replies.
+pub trait ClientThreads: Send + Sync {
+    /// Returns for each of `threads` whether it has received a signal that will end it, in the same
+    /// order. False if that is unknown. May take a while.
+    fn are_ending(&self, threads: &[u32]) -> Vec<bool>;
 }
 
 /// The state of a session on its way to another process ([`Session::save_state`]).
@@ -214,6 +245,15 @@ pub enum Role {
     },
     /// A request to cancel another one; answered after that, if it is in flight.
     Cancel {
+        /// Its id.
+        id: u64,
+        /// The id of the other.
+        target: u64,
+    },
+    /// A report that a signal has reached the client's thread that waits for another request, the
+    /// first one for that request. The signal ends a wait for a lock. It ends other requests only
+    /// if it ends the thread ([`ClientThreads`]).
+    Interrupt {
         /// Its id.
         id: u64,
         /// The id of the other.

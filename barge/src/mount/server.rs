@@ -137,7 +137,7 @@ pub(super) fn serve(
         // Only the kernel enforces `ro`, so that `remount,rw` can undo it.
         holder.mount(fs.capabilities().read_only)?;
     }
-    let mut session = server.session();
+    let mut session = server.session().with_client_threads(holder.clone());
     if options.passthrough {
         let files = PassthroughFiles::new(holder.descriptor().map_err(Failure::new)?);
         session = session.with_passthrough(Arc::new(Passthrough(files)));

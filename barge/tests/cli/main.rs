@@ -25,6 +25,7 @@ mod hashes;
 mod hide;
 mod identity;
 mod images;
+mod interrupts;
 mod json;
 mod layers;
 mod lazy;

@@ -30,6 +30,11 @@ impl Mounted {
             .args(["mount", "-f", "-o", "seccomp=kill"])
             .args(args)
             .arg(at);
+        Mounted::run(command)
+    }
+
+    /// Mounts with `command`.
+    pub(crate) fn run(mut command: Command) -> Mounted {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let mut line = String::new();
         let out = child.stdout.as_mut().expect("piped");
@@ -46,6 +51,11 @@ impl Mounted {
     /// Returns the id of the holder.
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Returns whether the process that serves is running.
+    pub(crate) fn is_running(&self) -> bool {
+        self.serving_id() != self.id()
     }
 
     /// Kills the holder.

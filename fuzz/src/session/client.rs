@@ -81,7 +81,7 @@ impl Client {
         };
         let id = match role {
             Role::Request { id } => id,
-            Role::Cancel { id, target } => {
+            Role::Cancel { id, target } | Role::Interrupt { id, target } => {
                 if let Some(at) = self.parked.iter().position(|flight| flight.id == target)
                     && id != target
                 {

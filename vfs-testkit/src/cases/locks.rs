@@ -105,6 +105,26 @@ pub fn a_waiter_gets_the_lock(test: &TestContext) {
     unlock(&table, &node, 0, u64::MAX, 2);
 }
 
+/// An interrupted waiter leaves the queue, and gets a lock that is free.
+pub fn a_signal_ends_a_wait_for_a_lock(test: &TestContext) {
+    let node = ok(test.root().file("file", b"data"));
+    let table = LockTable::default();
+    ok(take(&table, &node, &lock(1, LockKind::Exclusive, 0, 9)));
+    let call = Call::parkable(vfs::cx::thread_waker());
+    let cx = Cx::new(&node.caller, &call);
+    let wait = |start| {
+        let wanted = lock(2, LockKind::Exclusive, start, 20);
+        table.lock(&cx, &*node.node, wanted, true)
+    };
+    refused(wait(0), Errno::PARKED);
+    call.interrupt();
+    refused(wait(0), Errno::EINTR);
+    ok(wait(10));
+    unlock(&table, &node, 0, u64::MAX, 1);
+    unlock(&table, &node, 0, u64::MAX, 2);
+    assert!(table.is_empty());
+}
+
 /// Whole-file locks are independent of byte-range locks.
 pub fn flock_does_not_see_byte_ranges(test: &TestContext) {
     let node = ok(test.root().file("file", b"data"));

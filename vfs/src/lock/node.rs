@@ -111,6 +111,7 @@ impl NodeLocks {
             return Err(Errno::EAGAIN);
         }
         let waker = cx.call.waker().ok_or(Errno::EAGAIN)?;
+        cx.call.check_lock_wait()?;
         self.park(cx.call, lock, waker.clone(), &parameters)?;
         if let Some(retry) = retry {
             cx.call.wake_within(retry);

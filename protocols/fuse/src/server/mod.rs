@@ -46,7 +46,8 @@ use vfs::{
     Call, Caller, Capabilities, Cx, Errno, Export, Groups, LocalLocksClient, Patience, Result,
 };
 use wire::{
-    ClientInfo, Incoming, Malformed, Outgoing, RequestTarget, Role, ServeOutcome, Vocabulary,
+    ClientInfo, ClientThreads, Incoming, Malformed, Outgoing, RequestTarget, Role, ServeOutcome,
+    Vocabulary,
 };
 
 use self::handles::{Handles, Open};
@@ -111,6 +112,7 @@ impl Server {
             coherence: None,
             records: None,
             resender: Resender::Client,
+            threads: None,
             has_lost: AtomicBool::new(false),
             io_modes: options
                 .writers_bypass_cache
@@ -149,6 +151,8 @@ pub struct Session {
     records: OptionalRecords,
     /// The side that sends unanswered requests to that process.
     resender: Resender,
+    /// The client's threads, if it is the kernel of this host.
+    threads: Option<Arc<dyn ClientThreads>>,
     /// Whether open files of an earlier process could not be taken over.
     has_lost: AtomicBool,
 }
@@ -168,6 +172,13 @@ impl Session {
     /// on this host.
     pub fn with_passthrough(mut self, backings: Arc<dyn BackingRegistry>) -> Session {
         self.io_modes = Some(Arc::new(IoModes::new(Some(backings))));
+        self
+    }
+
+    /// Makes FUSE_INTERRUPT end a wait for a lock only, and other requests if `threads` tells that
+    /// the waiting thread will end. Otherwise the client decides which requests it interrupts.
+    pub fn with_client_threads(mut self, threads: Arc<dyn ClientThreads>) -> Session {
+        self.threads = Some(threads);
         self
     }
 
@@ -256,7 +267,11 @@ impl wire::Session for Session {
         Ok(match Opcode::of(header.opcode) {
             Some(Opcode::Destroy | Opcode::Init) => Role::Reset { id },
             Some(Opcode::Interrupt) => match InterruptIn::decode(&message[HEADER..]) {
-                Ok(InterruptIn { unique: target }) if target != id => Role::Cancel { id, target },
+                Ok(InterruptIn { unique: target }) if target == id => Role::Request { id },
+                Ok(InterruptIn { unique: target }) if self.threads.is_some() => {
+                    Role::Interrupt { id, target }
+                }
+                Ok(InterruptIn { unique: target }) => Role::Cancel { id, target },
                 _ => Role::Request { id },
             },
             _ => Role::Request { id },
@@ -356,20 +371,36 @@ impl wire::Session for Session {
         call.noted_error() == Errno::EINTR.raw()
     }
 
-    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
-        let Ok(header) = Header::decode(message.bytes()) else {
-            return false;
-        };
-        let silent = Opcode::of(header.opcode).is_some_and(Opcode::is_silent);
-        if !silent && out.room() >= REPLY_HEADER {
-            let reply = OutHeader {
-                len: REPLY_HEADER as u32,
-                error: -i32::from(Errno::EIO.raw()),
-                unique: header.unique,
-            };
-            out.bytes(&reply.encode());
+    fn client_threads(&self) -> Option<Arc<dyn ClientThreads>> {
+        self.threads.clone()
+    }
+
+    fn waiting_thread(&self, message: &[u8]) -> u32 {
+        Header::decode(message).map_or(0, |header| header.pid)
+    }
+
+    fn may_be_interrupted(&self, message: &[u8]) -> bool {
+        Header::decode(message).is_ok_and(|header| may_be_interrupted(&header))
+    }
+
+    fn answer_interrupted(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        match Header::decode(message.bytes()) {
+            Ok(header) if may_be_interrupted(&header) && !message.is_repeated() => {
+                answer_error(&header, Errno::EINTR, out);
+                true
+            }
+            _ => false,
         }
-        true
+    }
+
+    fn answer_failure(&self, message: &dyn Incoming, out: &mut dyn Outgoing) -> bool {
+        match Header::decode(message.bytes()) {
+            Ok(header) => {
+                answer_error(&header, Errno::EIO, out);
+                true
+            }
+            Err(_) => false,
+        }
     }
 
     fn vocabulary(&self) -> &'static Vocabulary {
@@ -385,6 +416,34 @@ impl wire::Session for Session {
             version: self.negotiated().map_or(String::new(), Negotiated::version),
             user: String::new(),
         }
+    }
+}
+
+/// Returns whether a request need not be carried out once its client has cancelled it. The end of
+/// an open file or a node is carried out in any case, and so is a request that an earlier process
+/// may have begun.
+fn may_be_interrupted(header: &Header) -> bool {
+    use Opcode as O;
+    let Some(opcode) = Opcode::of(header.opcode) else {
+        return false;
+    };
+    let ends = matches!(
+        opcode,
+        O::Flush | O::Release | O::Releasedir | O::Init | O::Destroy
+    );
+    !ends && !opcode.is_silent() && header.unique & UNIQUE_RESEND == 0
+}
+
+/// Answers a request with an error, if it has a reply.
+fn answer_error(header: &Header, errno: Errno, out: &mut dyn Outgoing) {
+    let silent = Opcode::of(header.opcode).is_some_and(Opcode::is_silent);
+    if !silent && out.room() >= REPLY_HEADER {
+        let reply = OutHeader {
+            len: REPLY_HEADER as u32,
+            error: -i32::from(errno.raw()),
+            unique: header.unique,
+        };
+        out.bytes(&reply.encode());
     }
 }
 

@@ -1,11 +1,13 @@
 //! INIT, DESTROY, and the flags granted.
 
+use std::sync::Arc;
+
 use fuse::Request as R;
 use fuse::layout::{InitOut, InterruptIn};
 use fuse::numbers::{InitFlags, ROOT_ID};
 use fuse::server::{Cache, Options};
 use vfs::Errno;
-use wire::{Role, Session as _};
+use wire::{ClientThreads, Role, Session as _};
 
 use crate::net::{Net, OFFERED, create, init, lookup, open_with, server};
 
@@ -190,4 +192,45 @@ fn requests_mean_what_they_do_to_the_order_of_things() {
     assert_eq!(role(&init(7, 45, OFFERED), 2), Role::Reset { id: 2 });
     assert_eq!(role(&create("a", 0), 8), Role::Request { id: 8 });
     net.tell(0, &interrupt);
+}
+
+/// No thread will end.
+struct Living;
+
+impl ClientThreads for Living {
+    fn are_ending(&self, threads: &[u32]) -> Vec<bool> {
+        vec![false; threads.len()]
+    }
+}
+
+#[test]
+fn a_signal_for_a_program_of_this_host_cancels_nothing_by_itself() {
+    let session = server(Options::default()).session();
+    let session = session.with_client_threads(Arc::new(Living));
+    let encode = |request: &R<'_>, unique| {
+        let header = fuse::Header {
+            unique,
+            pid: 77,
+            ..Default::default()
+        };
+        let mut message = Vec::new();
+        request.encode(crate::net::FORM, header, &mut message);
+        message
+    };
+    let interrupt = R::Interrupt {
+        args: InterruptIn { unique: 4 },
+    };
+    let role = session.role(&encode(&interrupt, 5)).expect("a role");
+    assert_eq!(role, Role::Interrupt { id: 5, target: 4 });
+    assert!(session.client_threads().is_some());
+    let made = encode(&create("a", 0), 4);
+    assert_eq!(session.waiting_thread(&made), 77);
+    // The locks and the memory of a file that is closed must be released.
+    let flushed = R::Flush {
+        args: Default::default(),
+    };
+    assert!(session.may_be_interrupted(&made));
+    assert!(!session.may_be_interrupted(&encode(&flushed, 4)));
+    let resent = fuse::numbers::UNIQUE_RESEND | 4;
+    assert!(!session.may_be_interrupted(&encode(&create("a", 0), resent)));
 }

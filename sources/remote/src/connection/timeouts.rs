@@ -36,8 +36,9 @@ impl<H: ClientCodec> Connection<H> {
     }
 
     /// How long the server may be silent before a cancelled request is given up: longer than the
-    /// server takes to answer a cancellation.
-    const GRACE: Duration = Duration::from_secs(2);
+    /// server takes to answer a cancellation, and no longer than a user waits for the end of a
+    /// program.
+    const GRACE: Duration = Duration::from_secs(1);
 
     /// The shortest time between two checks in which no thread has received.
     const UNATTENDED_AFTER: Duration = transports::RECV_INTERVAL.saturating_mul(3);

@@ -147,14 +147,27 @@ pub(super) fn call<A: ClientCall, T>(
     cx.check_may_block()?;
     let mut pauses = Backoff::new();
     loop {
-        cx.call.check()?;
+        cx.call.check_begin()?;
         match conn.call(cx, arguments, &mut read) {
-            Ok(answer) => return Ok(answer),
+            Ok(answer) => {
+                if has_effect(arguments) {
+                    cx.call.note_effect();
+                }
+                return Ok(answer);
+            }
             Err(Failure::Error(errno)) => return Err(errno),
             Err(Failure::Delay) => pauses.pause(cx)?,
             Err(Failure::State(_) | Failure::Malformed(_)) => return Err(Errno::EIO),
         }
     }
+}
+
+/// Returns whether a call changes the tree, so that the operation that it is part of has to be
+/// finished.
+fn has_effect(arguments: &impl ClientCall) -> bool {
+    use ::nfs::v3::Procedure as P;
+    let number = arguments.procedure().number;
+    number == P::SetAttr as u32 || (P::Create as u32..=P::Link as u32).contains(&number)
 }
 
 impl ProtocolVersion for V3 {

@@ -235,18 +235,43 @@ impl Connection {
     /// `WOULD_BLOCK` below full patience.
     pub fn call_in(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
         cx.check_may_block()?;
-        cx.call.check()?;
+        cx.call.check_begin()?;
         let ticket = self.submit(request)?;
-        self.wait_in(cx, ticket)
+        let reply = self.wait_in(cx, ticket)?;
+        if has_effect(request) {
+            cx.call.note_effect();
+        }
+        Ok(reply)
     }
 
     /// Does [`Connection::call_in`] without a timeout, for a lock that others may hold.
     pub(super) fn call_long(&self, cx: &Cx<'_>, request: &Tmessage<'_>) -> Result<Reply> {
         cx.check_may_block()?;
-        cx.call.check()?;
+        cx.call.check_begin()?;
         let ticket = self.submit(request)?;
         self.wait_long(cx, ticket)
     }
+}
+
+/// Returns whether a request changes the tree, so that the call that it is part of has to be
+/// finished.
+fn has_effect(request: &Tmessage<'_>) -> bool {
+    use Tmessage as T;
+    matches!(
+        request,
+        T::Lcreate { .. }
+            | T::Create { .. }
+            | T::Mkdir { .. }
+            | T::Mknod { .. }
+            | T::Symlink { .. }
+            | T::Link { .. }
+            | T::Rename { .. }
+            | T::Renameat { .. }
+            | T::Unlinkat { .. }
+            | T::Remove { .. }
+            | T::Setattr { .. }
+            | T::Wstat { .. }
+    )
 }
 
 impl Reply {

@@ -234,7 +234,7 @@ impl<'a> Walk<'a> {
         names: &[&[u8]],
     ) -> Result<Walk<'a>> {
         cx.check_may_block()?;
-        cx.call.check()?;
+        cx.call.check_begin()?;
         let fid = wire.connection.fid()?;
         let walk = Tmessage::Walk {
             fid: from,

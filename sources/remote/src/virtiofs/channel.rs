@@ -199,13 +199,16 @@ impl Channel {
         reply_size: ReplySize,
     ) -> Result<FuseReply<'_>> {
         cx.check_may_block()?;
-        cx.call.check()?;
-        self.begin_in(
-            self.own_queue(),
-            &ReplyWait::new(Some(cx.call), self.timeouts),
-        )?
-        .submit(cx.caller, node, request, 0, reply_size)?
-        .wait_in(cx)
+        cx.call.check_begin()?;
+        let wait = ReplyWait::new(Some(cx.call), self.timeouts);
+        let reply = self
+            .begin_in(self.own_queue(), &wait)?
+            .submit(cx.caller, node, request, 0, reply_size)?
+            .wait_in(cx)?;
+        if has_effect(request) {
+            cx.call.note_effect();
+        }
+        Ok(reply)
     }
 
     /// Kicks a request queue, so that the device sees the submitted requests; waiting kicks, too.
@@ -314,7 +317,7 @@ impl FlushDeferred for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let since = Instant::now();
-        let over = || since.elapsed() >= ReplyWait::GRACE;
+        let over = || since.elapsed() >= 2 * ReplyWait::GRACE;
         let Ok(mut chain) = self.driver.queues()[1 + self.own_queue()].chain(over) else {
             return;
         };
@@ -344,7 +347,7 @@ struct ReplyWait<'a> {
 
 impl<'a> ReplyWait<'a> {
     /// The longest wait for the reply to a cancelled request.
-    const GRACE: Duration = Duration::from_secs(2);
+    const GRACE: Duration = Duration::from_secs(1);
 
     fn new(call: Option<&'a Call>, silence: Timeouts) -> ReplyWait<'a> {
         ReplyWait {
@@ -493,7 +496,8 @@ impl<'c> PendingRequest<'c> {
     /// the server does not answer in time.
     pub fn wait_in(self, cx: &Cx<'_>) -> Result<FuseReply<'c>> {
         // A call without a waker cannot be cancelled.
-        if cx.call.waker().is_some() {
+        // One that has changed something is finished, unless the server is silent.
+        if cx.call.waker().is_some() && !cx.call.has_effect() {
             let (queue, unique) = (self.queue, self.unique);
             on_cancel(cx.call, &self.channel.this, move |channel| {
                 channel.interrupt(queue, unique);
@@ -502,6 +506,26 @@ impl<'c> PendingRequest<'c> {
         let silence = self.channel.timeouts;
         self.wait_as(&ReplyWait::new(Some(cx.call), silence))
     }
+}
+
+/// Returns whether a request changes the tree, so that the call that it is part of has to be
+/// finished.
+fn has_effect(request: &Request<'_>) -> bool {
+    use Request as R;
+    matches!(
+        request,
+        R::Create { .. }
+            | R::Tmpfile { .. }
+            | R::Mkdir { .. }
+            | R::Mknod { .. }
+            | R::Symlink { .. }
+            | R::Link { .. }
+            | R::Rename { .. }
+            | R::Rename2 { .. }
+            | R::Unlink { .. }
+            | R::Rmdir { .. }
+            | R::Setattr { .. }
+    )
 }
 
 /// The most bytes of structures in a reply (STATX).

@@ -40,7 +40,7 @@ impl Core {
         let mut attempts = Attempts::new();
         loop {
             cx.check_may_block()
-                .and_then(|()| cx.call.check())
+                .and_then(|()| cx.call.check_begin())
                 .map_err(Failure::Error)?;
             let client_state = self.client_state();
             let operations = make(&client_state).map_err(Failure::Error)?;
@@ -52,7 +52,13 @@ impl Core {
                     self.recover(cx, &client_state, status)
                         .map_err(Failure::Error)?;
                 }
-                done => return done,
+                done => {
+                    // The server keeps the replies of operations that change something.
+                    if S::CACHE_THIS && done.is_ok() {
+                        cx.call.note_effect();
+                    }
+                    return done;
+                }
             }
         }
     }
