@@ -53,11 +53,12 @@ pub mod pages;
 pub mod path;
 #[cfg(target_os = "linux")]
 pub mod peer;
+#[cfg(target_os = "linux")]
+pub mod pending_signals;
 pub mod positioned;
 #[cfg(target_os = "linux")]
 pub mod probes;
 #[cfg_attr(windows, path = "process/windows.rs")]
-pub mod pending_signals;
 pub mod process;
 #[cfg(target_os = "linux")]
 pub mod project_quota;

@@ -8,6 +8,7 @@
 mod client_owner;
 mod kernel;
 mod lazy;
+mod memory;
 mod notify;
 pub(crate) mod options;
 mod passthrough;

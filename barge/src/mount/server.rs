@@ -15,6 +15,7 @@ use transports::fusedev::{Channels, Notifier, PassthroughFiles};
 use vfs::source_stats::RemoteCounters;
 use vfs::{AttrMask, Call, Caller, ChangeStream, Cx, Export, FileSystem};
 
+use super::memory;
 use super::notify;
 use super::options::ResolvedOptions;
 use super::passthrough::Passthrough;
@@ -53,6 +54,7 @@ pub(super) fn serve(
     sys::limits::raise_descriptors();
     options.passthrough &= args.record_trace.is_none();
     options.source.check()?;
+    memory::fit(&mut options, sys::limits::memory())?;
     let trace = args.record_trace.as_deref().map(TraceFile::create);
     let trace = trace.transpose()?;
     let watch = notify::watch(&options);

@@ -285,7 +285,7 @@ fn tuning(args: &ServeArgs) -> Tuning {
             .limits
             .memory
             .unwrap_or(default.memory)
-            .min(max_memory()),
+            .min(client_memory(sys::limits::memory().unwrap_or(u64::MAX))),
         in_flight: args.limits.max_in_flight as usize,
         zerocopy: !args.limits.no_zerocopy,
         ..default
@@ -305,11 +305,10 @@ fn timeouts(args: &TimeoutArgs) -> Timeouts {
 /// The memory in bytes of the two processes of an idle server, rounded up.
 const IDLE_PROGRAM: u64 = 16 << 20;
 
-/// Returns the most memory for clients if the control group has a memory limit: half of what that
+/// Returns the most memory for clients in a control group with this memory limit: half of what that
 /// leaves to a server without clients, but no less than an eighth. The rest is for threads, sockets
 /// and sources: a connection takes more for its thread than the budget counts for it.
-fn max_memory() -> usize {
-    let limit = sys::limits::memory().unwrap_or(u64::MAX);
+pub(crate) fn client_memory(limit: u64) -> usize {
     let most = (limit.saturating_sub(IDLE_PROGRAM) / 2).max(limit / 8);
     usize::try_from(most).unwrap_or(usize::MAX)
 }

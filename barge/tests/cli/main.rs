@@ -49,6 +49,7 @@ mod served;
 mod service;
 mod signals;
 mod small_disk;
+mod small_group;
 mod status;
 mod takeover;
 mod tls;

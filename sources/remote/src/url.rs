@@ -114,6 +114,15 @@ impl Url {
         }
     }
 
+    /// The limit of written data that are kept until the server has made them durable, in bytes, or
+    /// `None` for protocols that keep none.
+    pub fn uncommitted(&mut self) -> Option<&mut Option<usize>> {
+        match self {
+            Url::Nfs(url) => Some(&mut url.options.uncommitted),
+            Url::Ninep(_) | Url::Virtiofs(_) => None,
+        }
+    }
+
     /// The switch that requests open file descriptors from the server ([`vfs::File::backing`]), or
     /// `None` where none can be passed, as from another host.
     pub fn fd_passing(&mut self) -> Option<&mut bool> {

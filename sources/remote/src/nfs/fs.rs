@@ -8,6 +8,7 @@ use vfs::{Capabilities, Cx, Errno, FileSystem, Node, Result};
 use super::commit::Committer;
 use super::node::NfsNode;
 use super::shared::Shared;
+use super::uncommitted::Limits;
 use super::version::{Found, ProtocolVersion};
 
 /// A tree of an NFS server.
@@ -18,8 +19,8 @@ pub(super) struct RemoteNfs<V: ProtocolVersion> {
 }
 
 impl<V: ProtocolVersion> RemoteNfs<V> {
-    pub(super) fn new(version: V, root: Found) -> Result<Arc<RemoteNfs<V>>> {
-        let shared = Shared::new(version, root.attr.id);
+    pub(super) fn new(version: V, root: Found, limits: Limits) -> Result<Arc<RemoteNfs<V>>> {
+        let shared = Shared::new(version, root.attr.id, limits);
         let root = NfsNode::new(&shared, &root, None);
         Ok(Arc::new(RemoteNfs {
             _committer: Committer::start(&shared)?,

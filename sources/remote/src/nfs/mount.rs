@@ -11,6 +11,7 @@ use vfs::{Attr, Call, Cx, Errno, FileSystem, Result};
 use super::fs::RemoteNfs;
 use super::options::Options;
 use super::rpc_client::{DialResult, RpcClient, process_credentials};
+use super::uncommitted::Limits as UncommittedLimits;
 use super::v3::{self, V3};
 use super::v4::{Core, ServerCapabilities, UNKNOWN_TREE, V4};
 use super::version::{Found, Handle, ProtocolVersion};
@@ -200,7 +201,7 @@ impl Mount<'_> {
         };
         let version = V4::new(core, traits, !self.options.no_read_plus)?;
         let attr = version.attr(cx, &handle)?;
-        let fs = RemoteNfs::new(version, Found { handle, attr })?;
+        let fs = RemoteNfs::new(version, Found { handle, attr }, self.limits())?;
         Ok((fs, rest.join("/")))
     }
 
@@ -213,12 +214,19 @@ impl Mount<'_> {
         rest: &[String],
     ) -> Result<MountedTree> {
         if !self.require_full_path {
-            return Ok((RemoteNfs::new(version, root)?, rest.join("/")));
+            let fs = RemoteNfs::new(version, root, self.limits())?;
+            return Ok((fs, rest.join("/")));
         }
         for name in rest {
             root = version.lookup(cx, &root.handle, Some(name.as_bytes()))?;
         }
-        Ok((RemoteNfs::new(version, root)?, String::new()))
+        let fs = RemoteNfs::new(version, root, self.limits())?;
+        Ok((fs, String::new()))
+    }
+
+    /// Returns the limits of uncommitted data.
+    fn limits(&self) -> UncommittedLimits {
+        UncommittedLimits::of_total(self.options.uncommitted)
     }
 }
 

@@ -23,6 +23,9 @@ pub struct Options {
     /// The most bytes of payload in flight, if not the link's default
     /// ([`transports::Payloads::in_flight`]).
     pub in_flight: Option<usize>,
+    /// The most bytes of written data that are kept until the server has made them durable, if less
+    /// than the default, 128 MiB. A single file has half of that.
+    pub uncommitted: Option<usize>,
     /// The timeouts for a server that does not answer.
     pub timeouts: Timeouts,
     /// The retry limit after a lost connection.

@@ -20,12 +20,13 @@ pub(super) struct Shared<V: ProtocolVersion> {
 }
 
 impl<V: ProtocolVersion> Shared<V> {
-    /// Creates the state of a mount whose root has the ID `root`.
-    pub(super) fn new(version: V, root: NodeId) -> Arc<Shared<V>> {
+    /// Creates the state of a mount whose root has the ID `root`, with these limits for uncommitted
+    /// data.
+    pub(super) fn new(version: V, root: NodeId, limits: Limits) -> Arc<Shared<V>> {
         Arc::new(Shared {
             version,
             mirrors: Mirrors::default(),
-            uncommitted: Arc::new(Uncommitted::new(Limits::DEFAULT)),
+            uncommitted: Arc::new(Uncommitted::new(limits)),
             root,
             appending: Mutex::new(()),
         })

@@ -44,6 +44,17 @@ impl Limits {
         total: 128 << 20,
         age: Duration::from_secs(30),
     };
+
+    /// Returns the default with at most `total` bytes for all files, if given.
+    pub(super) fn of_total(total: Option<usize>) -> Limits {
+        let default = Limits::DEFAULT;
+        let total = total.unwrap_or(default.total).min(default.total);
+        Limits {
+            file: total / 2,
+            total,
+            ..default
+        }
+    }
 }
 
 /// The most bytes that adjacent writes are joined to: those of one WRITE.
