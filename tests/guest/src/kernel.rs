@@ -580,9 +580,12 @@ mod tests {
 
     /// Returns the choice if these lines start in user-mode Linux.
     fn choice(wanted: &str, needs: Needs, starting: &[&str]) -> Option<(Machine, &'static str)> {
-        let start = |line: &'static str| match starting.contains(&line) {
-            true => Ok(()),
-            false => Err(Unavailable(format!("{line} does not start")).into()),
+        let start = |line: &'static str| {
+            ensure!(
+                starting.contains(&line),
+                Unavailable(format!("{line} does not start"))
+            );
+            Ok(())
         };
         let chosen = choose_with(wanted, needs, None, start);
         chosen

@@ -104,9 +104,9 @@ fn run_on<W: Write + Send + 'static>(
 ) -> Result<Outcome> {
     let SharedParts {
         machine,
-        kernel,
         busybox,
         tls,
+        ..
     } = parts;
     let mut scratch = Scratch::new(dirs, plan.keep)?;
     let share = match &plan.share {
@@ -132,50 +132,8 @@ fn run_on<W: Write + Send + 'static>(
         process_group: ProcessGroup::new()?,
         barrier: GuestBarrier::new(clients),
     });
-    if plan
-        .server_commands
-        .iter()
-        .any(|command| command.contains("{run}/busybox"))
-    {
-        let file = scratch.dir.join("busybox");
-        fs::write(&file, busybox)?;
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
-    }
-    let mut servers = Vec::new();
-    for (number, command) in (1..).zip(&plan.server_commands) {
-        let log = scratch.dir.join(format!("server-{number}.log"));
-        servers.push(Server::start(command, &address, &host.process_group, &log)?);
-    }
-    let spec = |number: usize, seat: &GuestConfig| GuestSpec {
-        config: seat.map(|template| address.fill(template)),
-        number,
-        guests: clients,
-        root: match &plan.root {
-            Some(root) => root.map(|template| address.fill(template)),
-            None => machine.root(),
-        },
-        cases: plan.cases.clone(),
-        case_timeout: plan.case_timeout,
-        timeout: plan.timeout,
-        machine: machine.clone(),
-        path: dirs.path(),
-        scripts: dirs.scripts.display().to_string(),
-        below_tmpfs: dirs.below_tmpfs(),
-        tls: tls.display().to_string(),
-    };
-    let boot = |(number, seat): (usize, &GuestConfig)| {
-        let dir = scratch.dir.join(format!("guest-{number}"));
-        fs::create_dir(&dir)?;
-        Guest::boot(&spec(number, seat), kernel, busybox, &dir, &host, sink())
-    };
-    let (serving, others): (Vec<_>, Vec<_>) = (1..)
-        .zip(&plan.guests)
-        .partition(|(_, seat)| seat.is_server());
-    let mut serving: Vec<_> = serving.into_iter().map(boot).collect::<Result<_>>()?;
-    for guest in &mut serving {
-        guest.wait_until_ready()?;
-    }
-    let guests: Vec<_> = others.into_iter().map(boot).collect::<Result<_>>()?;
+    let servers = start_servers(plan, &address, busybox, &host)?;
+    let (guests, serving) = boot_guests(parts, dirs, plan, (&address, clients), &host, sink)?;
     let mut outcome = guests
         .into_iter()
         .map(|guest| guest.finish(&mut progress))
@@ -197,6 +155,70 @@ fn run_on<W: Write + Send + 'static>(
         eprintln!("barge-guest: logs are in {}", scratch.dir.display());
     }
     Ok(outcome)
+}
+
+/// Starts the servers of a plan.
+fn start_servers(
+    plan: &Plan,
+    address: &TemplateValues,
+    busybox: &[u8],
+    host: &Host,
+) -> Result<Vec<Server>> {
+    let needs_busybox = |command: &String| command.contains("{run}/busybox");
+    if plan.server_commands.iter().any(needs_busybox) {
+        let file = host.run.join("busybox");
+        fs::write(&file, busybox)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+    }
+    let start = |(number, command): (usize, &String)| {
+        let log = host.run.join(format!("server-{number}.log"));
+        Server::start(command, address, &host.process_group, &log)
+    };
+    (1..).zip(&plan.server_commands).map(start).collect()
+}
+
+/// Boots the guests of a plan, of which `clients` run its cases: these, and those that serve them,
+/// which are ready before.
+fn boot_guests<W: Write + Send + 'static>(
+    parts: &SharedParts,
+    dirs: &Dirs,
+    plan: &Plan,
+    (address, clients): (&TemplateValues, usize),
+    host: &Arc<Host>,
+    sink: impl Fn() -> W,
+) -> Result<(Vec<Guest>, Vec<Guest>)> {
+    let machine = &parts.machine;
+    let boot = |(number, seat): (usize, &GuestConfig)| {
+        let dir = host.run.join(format!("guest-{number}"));
+        fs::create_dir(&dir)?;
+        let spec = GuestSpec {
+            config: seat.map(|template| address.fill(template)),
+            number,
+            guests: clients,
+            root: match &plan.root {
+                Some(root) => root.map(|template| address.fill(template)),
+                None => machine.root(),
+            },
+            cases: plan.cases.clone(),
+            case_timeout: plan.case_timeout,
+            timeout: plan.timeout,
+            machine: machine.clone(),
+            path: dirs.path(),
+            scripts: dirs.scripts.display().to_string(),
+            below_tmpfs: dirs.below_tmpfs(),
+            tls: parts.tls.display().to_string(),
+        };
+        Guest::boot(&spec, &parts.kernel, &parts.busybox, &dir, host, sink())
+    };
+    let (serving, others): (Vec<_>, Vec<_>) = (1..)
+        .zip(&plan.guests)
+        .partition(|(_, seat)| seat.is_server());
+    let mut serving: Vec<_> = serving.into_iter().map(boot).collect::<Result<_>>()?;
+    for guest in &mut serving {
+        guest.wait_until_ready()?;
+    }
+    let guests: Vec<_> = others.into_iter().map(boot).collect::<Result<_>>()?;
+    Ok((guests, serving))
 }
 
 impl Plan {
