@@ -94,6 +94,8 @@ fn verified(at: &Path, own: u32, time: Duration) -> std::process::Child {
     let mut fio = Command::new("fio");
     fio.arg(format!("--directory={}", at.display()));
     fio.arg(format!("--name=fio-{own}"));
+    // It leaves a file with its state there.
+    fio.current_dir(at.parent().expect("not the root"));
     fio.arg(format!("--runtime={}", time.as_secs()));
     fio.args(["--time_based", "--rw=randrw", "--bs=16k", "--size=4m"]);
     fio.args(["--verify=crc32c", "--verify_fatal=1", "--fsync=16"]);
@@ -125,12 +127,13 @@ fn keep_their_state(version: &str) {
         .collect();
     let time = leases.map_or(TIME, |leases| LEASE * leases);
     let end = Instant::now() + time;
-    let fio: Vec<_> = match leases.is_some() && has("fio") {
-        true => (0..mounts)
-            .map(|number| verified(&places[number as usize], number, time))
-            .collect(),
-        false => Vec::new(),
-    };
+    let verifies = leases.is_some() && has("fio");
+    let fio: Vec<_> = places
+        .iter()
+        .zip(0..)
+        .filter(|_| verifies)
+        .map(|(at, own)| verified(at, own, time))
+        .collect();
     let rounds: u64 = thread::scope(|scope| {
         let threads: Vec<_> = places
             .iter()

@@ -441,9 +441,10 @@ impl RpcClient {
                 return Err(Errno::ETIMEDOUT);
             } else {
                 let next = outage.next.saturating_duration_since(now);
-                let pause = match outage.is_dialing {
-                    true => Outage::CHECK,
-                    false => next.min(Outage::CHECK),
+                let pause = if outage.is_dialing {
+                    Outage::CHECK
+                } else {
+                    next.min(Outage::CHECK)
                 };
                 self.dialed.wait_for(&mut current, pause);
             }

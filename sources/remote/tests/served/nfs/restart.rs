@@ -61,9 +61,11 @@ fn a_lost_server_is_waited_for_once() {
         let served = Served::with_lease(Duration::from_secs(2));
         let is_away = Arc::new(AtomicBool::new(false));
         let (away, server) = (is_away.clone(), served.clone());
-        let dial = move |_: Option<u16>| match away.load(Ordering::SeqCst) {
-            true => Err(std::io::ErrorKind::ConnectionRefused.into()),
-            false => Ok(Box::new(server.link()) as Box<dyn transports::Link>),
+        let dial = move |_: Option<u16>| {
+            if away.load(Ordering::SeqCst) {
+                return Err(std::io::ErrorKind::ConnectionRefused.into());
+            }
+            Ok(Box::new(server.link()) as Box<dyn transports::Link>)
         };
         let (fs, _) = remote::nfs::mount(&remote::nfs::Mount {
             dial: Arc::new(dial),
