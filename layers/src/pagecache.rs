@@ -67,6 +67,9 @@ pub struct Options {
     pub mode: Mode,
     /// The memory in bytes, excluding data in flight; at most half of it is dirty.
     pub memory: usize,
+    /// The most bytes of a write-back message, of which each thread and caller that writes has a
+    /// copy. A source with smaller messages splits it, and sends the parts concurrently.
+    pub message: usize,
     /// The number of threads, and of concurrent messages in addition to those that callers wait
     /// for.
     pub threads: usize,
@@ -79,6 +82,7 @@ impl Default for Options {
         Options {
             mode: Mode::Mmap,
             memory: 64 << 20,
+            message: 1 << 20,
             threads: 4,
         }
     }
@@ -95,7 +99,7 @@ impl PageCache {
     pub fn new(options: Options) -> io::Result<PageCache> {
         let workers = Workers::new(options.threads.max(1))?;
         Ok(PageCache {
-            table: Table::new(Core::new(options.memory, workers)),
+            table: Table::new(Core::new(options.memory, options.message, workers)),
             mode: options.mode,
         })
     }

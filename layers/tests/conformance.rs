@@ -217,6 +217,7 @@ fn cached(fs: Arc<dyn FileSystem>, mode: Mode, profile: Profile) -> TestSubject 
         mode,
         memory: 1 << 20,
         threads: 2,
+        ..pagecache::Options::default()
     };
     let cache = PageCache::new(options).expect("a thread");
     let profile = Profile {

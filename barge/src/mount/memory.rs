@@ -42,6 +42,9 @@ pub(super) fn fit(options: &mut ResolvedOptions, limit: Option<u64>) -> Result<(
         cache /= 2;
         *uncommitted = Some(cache);
     }
+    if let Some(pages) = &mut options.page_cache {
+        pages.message = pages.message.min(request);
+    }
     if let Some(pages) = &mut options.page_cache
         && pages.memory > cache
     {
@@ -57,13 +60,18 @@ pub(super) fn fit(options: &mut ResolvedOptions, limit: Option<u64>) -> Result<(
     Ok(())
 }
 
-/// Returns the largest cache and the largest request in `budget` bytes, of which each has half.
+/// The memory of the messages that threads write from the cache, and of their buffers, in bytes.
+const MESSAGES: usize = 4 << 20;
+
+/// Returns the largest cache and the largest request in `budget` bytes: each has half, less
+/// [`MESSAGES`] for the cache.
 fn shares(budget: usize) -> (usize, usize) {
     let half = budget / 2;
+    let cache = half.saturating_sub(MESSAGES).max(half / 2);
     let (least, most) = REQUEST_SIZES;
     // A power of two, as disks and servers prefer.
     let request = 1 << (half / LARGE_REQUESTS).max(1).ilog2();
-    (half, usize::clamp(request, least, most))
+    (cache, usize::clamp(request, least, most))
 }
 
 #[cfg(test)]
@@ -78,7 +86,7 @@ mod tests {
             let (cache, request) = shares(client_memory(limit * MIB));
             let most = (limit * MIB / 2) as usize;
             assert!(cache + LARGE_REQUESTS * request <= most, "{limit} MiB");
-            assert!(cache >= 4 * MIB as usize, "{limit} MiB");
+            assert!(cache >= 2 * MIB as usize, "{limit} MiB");
         }
         let requests = |limit: u64| shares(client_memory(limit * MIB)).1 >> 10;
         assert_eq!([48, 128, 1024].map(requests), [256, 512, 1024]);

@@ -95,11 +95,11 @@ fn a_mount_in_a_small_control_group_writes_and_reads_much() {
             };
             let tree = Tree::with(kind, |source, at| Mounted::run(group.mount(source, at)));
             write_and_read(&tree.at().join("one"), 99, pieces);
-            // Many programs have many requests in flight.
+            // Several programs have several requests in flight.
             std::thread::scope(|scope| {
-                for writer in 0..16 {
+                for writer in 0..4 {
                     let path = tree.at().join(writer.to_string());
-                    scope.spawn(move || write_and_read(&path, writer, pieces.div_ceil(16)));
+                    scope.spawn(move || write_and_read(&path, writer, pieces.div_ceil(4)));
                 }
             });
             assert!(tree.mounted.is_running(), "{kind} in {limit} MiB");

@@ -16,7 +16,7 @@ use vfs::{Attr, AttrMask, Caller, Cx, Errno, File, NodeId, Result};
 
 use super::memory::Memory;
 use super::pages::Pages;
-use super::units::CacheUnit;
+use super::units::{BLOCK, CacheUnit};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -65,6 +65,9 @@ pub(super) struct State {
 /// The state that all files of a cache share.
 pub(super) struct Core {
     pub(super) memory: Arc<Memory>,
+    /// The maximum size of a write-back message in bytes. Data that fills an aligned one is written
+    /// at once.
+    pub(super) message: u64,
     pub(super) workers: Arc<Workers>,
     /// The maximum number of concurrent messages for a file.
     pub(super) depth: usize,
@@ -191,10 +194,6 @@ impl Wake for Cached {
 }
 
 impl Cached {
-    /// Bytes of a write-back message; a source with smaller messages splits it, and sends the parts
-    /// concurrently.
-    pub(super) const MESSAGE: u64 = 1 << 20;
-
     pub(super) fn new(core: Arc<Core>, id: NodeId) -> Arc<Cached> {
         Arc::new_cyclic(|this: &Weak<Cached>| Cached {
             this: this.clone(),
@@ -426,15 +425,17 @@ impl State {
 }
 
 impl Core {
-    /// Creates the state, with `bytes` of memory.
-    pub(super) fn new(bytes: usize, workers: Arc<Workers>) -> Arc<Core> {
-        let buffer = || vec![0; Cached::MESSAGE as usize];
+    /// Creates the state, with `bytes` of memory and write-back messages of up to `message` bytes.
+    pub(super) fn new(bytes: usize, message: usize, workers: Arc<Workers>) -> Arc<Core> {
+        let message = (message as u64).max(BLOCK);
+        let buffer = || vec![0; message as usize];
         let depth = workers.max_threads;
         // The buffers are a part of the memory, unless they would be much of it.
-        let buffers = depth * Cached::MESSAGE as usize;
+        let buffers = depth * message as usize;
         let others = if bytes < 4 * buffers { 0 } else { buffers };
         Arc::new(Core {
             memory: Memory::new(bytes - others),
+            message,
             workers,
             depth,
             write_epoch: AtomicU64::new(0),

@@ -146,7 +146,11 @@ mod tests {
 
     #[test]
     fn as_long_as_too_many_errors_are_untold_nothing_is_written_behind() {
-        let table = Table::new(Core::new(1 << 20, Workers::new(1).expect("a thread")));
+        let table = Table::new(Core::new(
+            1 << 20,
+            1 << 20,
+            Workers::new(1).expect("a thread"),
+        ));
         let most = Table::MAX_UNREPORTED as NodeId;
         for id in 1..most {
             left(&table, id);

@@ -126,6 +126,7 @@ impl<P: Passing> Bed<P> {
             mode,
             memory,
             threads: 2,
+            ..pagecache::Options::default()
         });
         let over = stack(stack(below.clone(), fault.clone()), Data(passing.clone()));
         Bed {

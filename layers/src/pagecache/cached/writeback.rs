@@ -69,19 +69,19 @@ impl Cached {
         }
         // Checked when a block is complete, not after each write.
         let last = written.end - 1;
-        if !written.end.is_multiple_of(BLOCK) && written.end - written.start < Cached::MESSAGE {
+        if !written.end.is_multiple_of(BLOCK) && written.end - written.start < self.core.message {
             return;
         }
-        let Some(stretch) = state.pages.dirty_run_at(last, 2 * Cached::MESSAGE) else {
+        let Some(stretch) = state.pages.dirty_run_at(last, 2 * self.core.message) else {
             return;
         };
-        let mut whole = stretch.start.next_multiple_of(Cached::MESSAGE);
-        while whole + Cached::MESSAGE <= stretch.end {
+        let mut whole = stretch.start.next_multiple_of(self.core.message);
+        while whole + self.core.message <= stretch.end {
             if !state.full_messages.contains(&whole) {
                 state.full_messages.push(whole);
                 self.queue_writes(state, 1);
             }
-            whole += Cached::MESSAGE;
+            whole += self.core.message;
         }
     }
 
@@ -140,12 +140,14 @@ impl Cached {
     /// for a worker, which ends on `None`.
     fn next_run(&self, state: &mut State, all: bool) -> Option<(DirtyRun, Arc<Writer>)> {
         let run = match all || state.urgent {
-            true => state.pages.take_run(state.write_position, Cached::MESSAGE),
+            true => state
+                .pages
+                .take_run(state.write_position, self.core.message),
             false => loop {
                 let Some(at) = state.full_messages.pop() else {
                     break None;
                 };
-                let run = state.pages.take_message(at, Cached::MESSAGE);
+                let run = state.pages.take_message(at, self.core.message);
                 if run.is_some() {
                     break run;
                 }
@@ -221,7 +223,7 @@ impl Cached {
             if state.pages.is_clean() {
                 return Ok(());
             }
-            if state.pages.has_more_than(Cached::MESSAGE) {
+            if state.pages.has_more_than(self.core.message) {
                 self.start_writeback(&mut state);
             }
             let Some((run, writer)) = self.next_run(&mut state, true) else {
