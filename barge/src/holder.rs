@@ -667,7 +667,8 @@ fn receive_requests(
             match request {
                 // At once: threads that look up users may wait for a server.
                 Request::Ending(threads) => {
-                    let will_end = |&id: &u32| questions.take() && sys::pending_signals::will_end(id);
+                    let will_end =
+                        |&id: &u32| questions.take() && sys::pending_signals::will_end(id);
                     let ending: Vec<bool> = threads.iter().map(will_end).collect();
                     to.reply(Ok((ending, None)));
                 }

@@ -40,7 +40,7 @@ pub enum Source {
     Memory,
     /// `9p://…`, `9p+unix:…`, `9p+vsock:…`, `9p+vsock-uds:…`, `9p+virtio:…`, `nfs://…`,
     /// `nfs+unix:…`, `virtiofs:…`: a tree of another server.
-    Remote(remote::Url),
+    Remote(Box<remote::Url>),
 }
 
 /// The error for a text that is not a [`Source`]: states the expected form.
@@ -69,7 +69,7 @@ impl FromStr for Source {
             Some(("mem", "")) => Ok(Source::Memory),
             Some(("mem", _)) => Err(bad(&"expected mem: without a path")),
             Some((scheme, _)) if remote::Url::SCHEMES.contains(&scheme) => {
-                let url = text.parse().map(Source::Remote);
+                let url = text.parse().map(|url| Source::Remote(Box::new(url)));
                 url.map_err(|error: remote::BadUrl| bad(&error))
             }
             Some(_) if is_object(text) => {

@@ -30,11 +30,15 @@ impl Mounted {
             .args(["mount", "-f", "-o", "seccomp=kill"])
             .args(args)
             .arg(at);
-        Mounted::run(command)
+        Mounted::try_run(command)
     }
 
     /// Mounts with `command`.
-    pub(crate) fn run(mut command: Command) -> Mounted {
+    pub(crate) fn run(command: Command) -> Mounted {
+        Mounted::try_run(command).expect("ready")
+    }
+
+    fn try_run(mut command: Command) -> Option<Mounted> {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let mut line = String::new();
         let out = child.stdout.as_mut().expect("piped");

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use rustix::fs::{Advice, fadvise};
 
+use crate::interrupts::{KINDS, Tree, is_full};
 use crate::mount::{Mounted, may_mount};
 use crate::served::{BARGE, stderr_of};
-use crate::interrupts::{KINDS, Tree, is_full};
 
 const MIB: usize = 1 << 20;
 
