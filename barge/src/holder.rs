@@ -41,8 +41,8 @@ const QUERIES: (usize, usize) = (8, 256);
 enum Request {
     /// Queries the user database. The reply is a [`users::Found`].
     Users(Query),
-    /// Asks which of these threads a signal will end ([`sys::pending_signals::will_end`]). The reply is a
-    /// list of `bool`, in the same order.
+    /// Asks which of these threads a signal will end ([`sys::pending_signals::will_end`]). The
+    /// reply is a list of `bool`, in the same order.
     Ending(Vec<u32>),
     /// Connects to an OpenTelemetry collector of the options. The reply is a [`Reply`].
     #[cfg(feature = "otel")]

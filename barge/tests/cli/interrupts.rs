@@ -406,7 +406,14 @@ fn qemu_img_and_postgresql_run_on_each_mount() {
             let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             fs::set_permissions(dir, open).expect("changed");
         }
-        for script in [IMAGES, DATABASE] {
+        // A server of NFS 3 forgets files that are open and removed, and PostgreSQL stops if it
+        // cannot write them.
+        let scripts: &[&str] = if *kind == "nfs3" {
+            &[IMAGES]
+        } else {
+            &[IMAGES, DATABASE]
+        };
+        for &script in scripts {
             let mut command = Command::new("sh");
             command.args(["-c", script, "sh"]).arg(tree.at());
             let output = command.arg("54399").arg(socket.path()).output();

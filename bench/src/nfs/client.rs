@@ -56,7 +56,9 @@ impl Client {
         number: usize,
     ) -> std::result::Result<Client, String> {
         let link = match version {
-            Version::V3 => Procedures::open(server.dial(false, 3)).map(Link::V3),
+            Version::V3 => {
+                Procedures::open(server.dial(false, 3)).map(|link| Link::V3(Box::new(link)))
+            }
             Version::V4(minor) => Compounds::open(server.dial(false, 4), minor).map(Link::V4),
         };
         let link = link.map_err(|error| error.to_string())?;

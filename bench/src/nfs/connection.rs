@@ -37,7 +37,7 @@ pub(super) struct Connection {
 }
 
 pub(super) enum Link {
-    V3(Procedures),
+    V3(Box<Procedures>),
     V4(Compounds),
 }
 
