@@ -120,6 +120,7 @@ impl Model {
             mode,
             memory: LONGEST as usize / 2,
             threads: 2,
+            ..Options::default()
         });
         let above = stack(
             stack(below.clone(), fault.clone()),

@@ -243,6 +243,7 @@ mod tests {
             },
             retry: Retry::For(Duration::from_secs(5)),
             sizes: (Some(4096), None),
+            uncommitted: None,
             in_flight: Some(65536),
             client_owner: None,
         };
