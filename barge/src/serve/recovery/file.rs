@@ -326,8 +326,15 @@ fn open_with(path: &Path, records: &Records) -> Result<OpenDatabase, redb::Error
 
 /// Returns whether the file may be used when the disk works again, or another process has ended.
 fn is_temporary(error: &redb::Error) -> bool {
-    use redb::Error as E;
-    matches!(error, E::Io(_) | E::PreviousIo | E::DatabaseAlreadyOpen)
+    match error {
+        // A file that begins with other bytes than a database's, or that is cut off.
+        redb::Error::Io(error) => !matches!(
+            error.kind(),
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+        ),
+        redb::Error::PreviousIo | redb::Error::DatabaseAlreadyOpen => true,
+        _ => false,
+    }
 }
 
 fn sync_dir(path: &Path) -> io::Result<()> {
