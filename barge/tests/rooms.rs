@@ -22,6 +22,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "remote",
         &[
+            "concurrency",
             "vfs",
             "wire",
             "sys",

@@ -318,10 +318,19 @@ impl Drop for KeptMemory {
 }
 
 impl FuseRequest {
+    /// The size of a buffer in bytes up to which it is not worth counting.
+    const LARGE: usize = 64 << 10;
+
     fn new(longest: usize) -> FuseRequest {
+        let mut buffer = PageBuffer::zeroed(longest);
+        // The kernel fails a request with EIO if this process is killed while it copies the request
+        // to pages that are not there yet (fuse_dev_do_read(), fs/fuse/dev.c): it has left the
+        // queue by then, and no successor gets it. Only a long write needs further pages.
+        let resident = longest.min(FuseRequest::LARGE);
+        buffer[..resident].fill(0);
         FuseRequest {
             message: Message {
-                buffer: PageBuffer::zeroed(longest),
+                buffer,
                 len: 0,
                 touched: 0,
             },
@@ -332,9 +341,7 @@ impl FuseRequest {
 
     /// Returns the memory of its large buffers, in bytes.
     fn large_bytes(&self) -> usize {
-        /// A smaller part of a buffer is not worth counting.
-        const LARGE: usize = 64 << 10;
-        let message = Some(self.message.touched).filter(|&touched| touched > LARGE);
+        let message = Some(self.message.touched).filter(|&touched| touched > FuseRequest::LARGE);
         let reply = self.reply.is_large().then_some(self.message.buffer.len());
         message.unwrap_or(0) + reply.unwrap_or(0)
     }
