@@ -10,7 +10,7 @@ pub(crate) const MEMORY: &str = "2048";
 /// The mount at the guest's `/mnt`.
 #[derive(Clone, Debug)]
 pub struct Mount {
-    /// The file-system type, such as `9p`; or [`KNFSD`].
+    /// The file-system type, such as `9p`; or `knfsd`, for the kernel's NFS server.
     pub fs_type: String,
     /// The mount options.
     pub options: String,

@@ -59,7 +59,7 @@ pub const LINES: &[Line] = &[
     },
 ];
 
-/// The name for the newest line that starts in user-mode Linux, and otherwise [`QEMU_LINE`].
+/// The name for the newest line that starts in user-mode Linux, and otherwise 6.12.
 pub const NEWEST: &str = "newest";
 
 /// The newest line for QEMU, and the oldest that [`NEWEST`] may be.
