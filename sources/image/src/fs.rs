@@ -100,7 +100,13 @@ impl ImageFs {
             root: verified.as_ref().map(|verified| *verified.root()),
         });
         let readahead = verified.map_or(Vec::new(), |verified| verified.readahead_list().to_vec());
-        ImageFs::read(devices, readahead).map_err(OpenError::Image)
+        let opened = match ImageFs::read(devices.clone(), readahead.clone()) {
+            Err(Error::Corrupt(_) | Error::Unsupported(_)) if devices.drop_copies() => {
+                ImageFs::read(devices, readahead)
+            }
+            opened => opened,
+        };
+        opened.map_err(OpenError::Image)
     }
 
     /// Returns whether a file that begins with `head` ([`ImageFs::HEAD`] bytes, or the whole file

@@ -9,6 +9,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use erofs::layout::{INODE_SLOT, MAGIC, SUPERBLOCK_OFFSET, Superblock};
 use sidecar::{CHUNK_SIZE, HashLayout, Header};
@@ -25,8 +26,16 @@ const MAX_HASHES: u64 = 512 << 10;
 /// An image with some ranges preloaded into memory.
 pub(crate) struct Preloaded {
     inner: Arc<dyn RangeSource>,
-    /// Offset and bytes, sorted.
-    ranges: Vec<(u64, Vec<u8>)>,
+    /// Sorted by their offsets.
+    ranges: Vec<PreloadedRange>,
+}
+
+/// Bytes of an image in memory.
+struct PreloadedRange {
+    offset: u64,
+    bytes: Vec<u8>,
+    /// Whether a byte has failed a check. The inner source is asked for all of them then.
+    is_dropped: AtomicBool,
 }
 
 impl Preloaded {
@@ -39,12 +48,18 @@ impl Preloaded {
     ) -> io::Result<Preloaded> {
         let rest = ranges(header, &head).into_iter();
         let rest = rest.map(|range| (range.start, vec![0; (range.end - range.start) as usize]));
-        let mut ranges: Vec<_> = [(0, head)].into_iter().chain(rest).collect();
+        let ranges = [(0, head)].into_iter().chain(rest);
+        let ranges = ranges.map(|(offset, bytes)| PreloadedRange {
+            offset,
+            bytes,
+            is_dropped: AtomicBool::new(false),
+        });
+        let mut ranges: Vec<_> = ranges.collect();
         let mut pieces: Vec<_> = ranges[1..]
             .iter_mut()
-            .map(|(at, into)| Piece {
-                offset: *at,
-                buffer: into,
+            .map(|range| Piece {
+                offset: range.offset,
+                buffer: &mut range.bytes,
             })
             .collect();
         inner.read(&mut pieces)?;
@@ -52,10 +67,13 @@ impl Preloaded {
     }
 
     fn get(&self, piece: &Piece<'_>) -> Option<&[u8]> {
-        let before = self.ranges.partition_point(|(at, _)| *at <= piece.offset);
-        let (at, bytes) = self.ranges.get(before.checked_sub(1)?)?;
-        let from = usize::try_from(piece.offset - at).ok()?;
-        bytes.get(from..)?.get(..piece.buffer.len())
+        let before = (self.ranges).partition_point(|range| range.offset <= piece.offset);
+        let range = self.ranges.get(before.checked_sub(1)?)?;
+        if range.is_dropped.load(Ordering::Relaxed) {
+            return None;
+        }
+        let from = usize::try_from(piece.offset - range.offset).ok()?;
+        range.bytes.get(from..)?.get(..piece.buffer.len())
     }
 }
 
@@ -150,6 +168,17 @@ impl RangeSource for Preloaded {
 
     fn ping(&self) -> io::Result<()> {
         self.inner.ping()
+    }
+
+    fn drop_copies(&self, range: Range<u64>) -> bool {
+        let mut were_any = false;
+        for preloaded in &self.ranges {
+            let end = preloaded.offset + preloaded.bytes.len() as u64;
+            if preloaded.offset < range.end && range.start < end {
+                were_any |= !preloaded.is_dropped.swap(true, Ordering::Relaxed);
+            }
+        }
+        self.inner.drop_copies(range) || were_any
     }
 
     fn file(&self, at: u64, len: usize) -> Option<FileGuard<'_>> {

@@ -4,6 +4,7 @@
 mod file;
 
 use std::io;
+use std::ops::Range;
 
 use parking_lot::RwLockReadGuard;
 use vfs::fd::BorrowedFd;
@@ -45,6 +46,12 @@ pub trait RangeSource: Send + Sync {
     /// read, and returns their size in bytes.
     fn evict(&self) -> u64 {
         0
+    }
+
+    /// Drops stored copies of the bytes of `range`, which have failed a check, so that the next read
+    /// asks the server again. Returns whether there were any.
+    fn drop_copies(&self, _range: Range<u64>) -> bool {
+        false
     }
 
     /// Returns how many bytes to read ahead for a sequential reader.

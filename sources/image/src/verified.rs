@@ -1,11 +1,13 @@
 //! Verification of an image's bytes against their hashes before they are used.
 //!
-//! A mismatch is an error of kind `InvalidData` for that chunk alone, and is logged once. The image
-//! file is never exposed ([`RangeSource::file`]): the kernel could send bytes changed after
-//! verification, unnoticed.
+//! A chunk that does not match is read once more, past the disk cache. If it does not match then,
+//! it is an error of kind `InvalidData` for that chunk alone, and is logged once. The image file is
+//! never exposed ([`RangeSource::file`]): the kernel could send bytes changed after verification,
+//! unnoticed.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -36,10 +38,30 @@ pub(crate) struct Verified {
     logged: Mutex<BTreeSet<(usize, u64)>>,
 }
 
+/// A chunk of a level of hashes, or of the image (level 0).
+struct Chunk<'a> {
+    number: u64,
+    bytes: &'a mut [u8],
+}
+
 impl Verified {
-    /// Reads the hashes of the image in `inner`, if it has any. Returns an error if the image does
-    /// not satisfy `trust`.
+    /// Reads the hashes of the image in `inner`, if it has any. What is not valid or not trusted is
+    /// read once more, past all stored copies. Returns an error if the image does not satisfy
+    /// `trust`.
     pub(crate) fn open(
+        inner: Arc<dyn RangeSource>,
+        trust: &Trust,
+    ) -> Result<Option<Verified>, Untrusted> {
+        match Verified::read_hashes(inner.clone(), trust) {
+            Err(error) if !matches!(error, Untrusted::Io(_)) => {
+                inner.drop_copies(0..CHUNK_SIZE);
+                Verified::read_hashes(inner, trust)
+            }
+            opened => opened,
+        }
+    }
+
+    fn read_hashes(
         inner: Arc<dyn RangeSource>,
         trust: &Trust,
     ) -> Result<Option<Verified>, Untrusted> {
@@ -68,8 +90,11 @@ impl Verified {
         let range = header.manifest_range();
         let mut bytes = vec![0; (range.end - range.start) as usize];
         read(&*inner, range.start, &mut bytes)?;
+        let manifest = Manifest::parse(&header, &bytes).inspect_err(|_| {
+            inner.drop_copies(range);
+        })?;
         Ok(Some(Verified {
-            manifest: Manifest::parse(&header, &bytes)?,
+            manifest,
             inner,
             header,
             hashes: Cache::new(HASHES),
@@ -87,12 +112,65 @@ impl Verified {
         &self.manifest.readahead_list
     }
 
-    /// Verifies a chunk of a level against its hash.
-    fn verify(&self, level: usize, number: u64, bytes: &[u8]) -> io::Result<()> {
-        let expected = self.hash(level, number)?;
-        if hash(bytes, (level, number) == (0, 0)) == expected {
-            return Ok(());
+    /// Verifies chunks of a level, which were read from the inner source. Those that do not match
+    /// their hashes are read once more, past all stored copies: the server or the disk may have
+    /// been wrong once. Copies of what does not match then are dropped, too, so that each later
+    /// read asks the server again. Returns `InvalidData` if a chunk still does not match.
+    fn verify_or_read_again(&self, level: usize, chunks: Vec<Chunk<'_>>) -> io::Result<()> {
+        let mut result = Ok(());
+        for Chunk { number, bytes } in chunks {
+            if self.matches(level, number, bytes)? {
+                continue;
+            }
+            let range = self.header.layout().chunk(level, number);
+            self.inner.drop_copies(range.clone());
+            read(&*self.inner, range.start, bytes)?;
+            if self.matches(level, number, bytes)? {
+                tracing::warn!(
+                    "bytes {} to {} of the image did not match their hashes, and do after they \
+                     were read again",
+                    range.start,
+                    range.end - 1
+                );
+            } else {
+                self.inner.drop_copies(range);
+                self.log_mismatch(level, number);
+                result = Err(io::ErrorKind::InvalidData.into());
+            }
         }
+        result
+    }
+
+    /// Returns the ranges of the chunks, of hashes and of the image, that can be read and do not
+    /// match their hashes. Those that cannot be read are passed over.
+    pub(crate) fn mismatches(&self) -> Vec<Range<u64>> {
+        let layout = self.header.layout();
+        let mut mismatches = Vec::new();
+        let mut buffer = vec![0; CHUNK_SIZE as usize];
+        for level in (0..layout.levels().len()).rev() {
+            for number in 0..layout.chunks(level) {
+                let range = layout.chunk(level, number);
+                let bytes = &mut buffer[..(range.end - range.start) as usize];
+                let is_readable = read(&*self.inner, range.start, bytes).is_ok();
+                if is_readable
+                    && self
+                        .matches(level, number, bytes)
+                        .is_ok_and(|matches| !matches)
+                {
+                    mismatches.push(range);
+                }
+            }
+        }
+        mismatches
+    }
+
+    /// Returns whether a chunk of a level matches its hash.
+    fn matches(&self, level: usize, number: u64, bytes: &[u8]) -> io::Result<bool> {
+        let expected = self.hash(level, number)?;
+        Ok(hash(bytes, (level, number) == (0, 0)) == expected)
+    }
+
+    fn log_mismatch(&self, level: usize, number: u64) {
         let mut logged = self.logged.lock();
         if logged.len() < MAX_LOGGED && logged.insert((level, number)) {
             let range = self.header.layout().chunk(level, number);
@@ -102,7 +180,6 @@ impl Verified {
                 range.end - 1
             );
         }
-        Err(io::ErrorKind::InvalidData.into())
     }
 
     /// Returns the expected hash of a chunk of a level.
@@ -127,8 +204,10 @@ impl Verified {
         };
         let range = self.header.layout().chunk(level, number);
         let mut bytes = vec![0; (range.end - range.start) as usize];
-        let loaded = read(&*self.inner, range.start, &mut bytes)
-            .and_then(|()| self.verify(level, number, &bytes));
+        let loaded = read(&*self.inner, range.start, &mut bytes).and_then(|()| {
+            let bytes = &mut bytes[..];
+            self.verify_or_read_again(level, vec![Chunk { number, bytes }])
+        });
         match loaded {
             Ok(()) => {
                 let bytes: Arc<[u8]> = bytes.into();
@@ -142,11 +221,14 @@ impl Verified {
         }
     }
 
-    /// Verifies whole chunks of the image against their hashes.
-    fn verify_all(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let numbers = at / CHUNK_SIZE..;
-        let mut chunks = numbers.zip(bytes.chunks(CHUNK_SIZE as usize));
-        chunks.try_for_each(|(number, chunk)| self.verify(0, number, chunk))
+    /// Verifies whole chunks of the image, which were read from the inner source into `pieces`.
+    fn verify_pieces(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        let chunks = pieces.iter_mut().flat_map(|piece| {
+            let numbers = piece.offset / CHUNK_SIZE..;
+            let chunks = numbers.zip(piece.buffer.chunks_mut(CHUNK_SIZE as usize));
+            chunks.map(|(number, bytes)| Chunk { number, bytes })
+        });
+        self.verify_or_read_again(0, chunks.collect())
     }
 
     /// Returns the offset and length of the whole chunks around a piece.
@@ -188,6 +270,10 @@ impl RangeSource for Verified {
         self.inner.ping()
     }
 
+    fn drop_copies(&self, range: Range<u64>) -> bool {
+        self.inner.drop_copies(range)
+    }
+
     /// Returns nothing for the first chunk, which has a header that is hashed as zeros.
     fn chunk_hash(&self, number: u64) -> Option<Hash> {
         self.hash(0, number).ok().filter(|_| number > 0)
@@ -200,12 +286,15 @@ impl RangeSource for Verified {
             .all(|(piece, (at, len))| (piece.offset, piece.buffer.len()) == (*at, *len));
         if are_chunks {
             self.inner.read(pieces)?;
-            (pieces.iter()).try_for_each(|piece| self.verify_all(piece.offset, piece.buffer))?;
+            self.verify_pieces(pieces)?;
         } else {
             for (piece, (at, len)) in pieces.iter_mut().zip(around) {
                 let mut chunks = vec![0; len];
                 read(&*self.inner, at, &mut chunks)?;
-                self.verify_all(at, &chunks)?;
+                self.verify_pieces(&mut [Piece {
+                    offset: at,
+                    buffer: &mut chunks,
+                }])?;
                 let skip = (piece.offset - at) as usize;
                 piece
                     .buffer

@@ -250,6 +250,27 @@ impl RangeSource for CachedSource {
         self.remote.ping()
     }
 
+    fn drop_copies(&self, range: Range<u64>) -> bool {
+        let before = self.stored();
+        let end = range.end.min(self.identity.len());
+        let numbers = range.start.min(end) / SEGMENT..end.div_ceil(SEGMENT);
+        // Other processes and later ones find a segment by its tag. A process that has verified the
+        // segment before still reads the file, and sees what is stored next.
+        let mut at = numbers.start;
+        while at < numbers.end {
+            let count = EXTENT.min(numbers.end - at);
+            let tags = [MISSING; EXTENT as usize];
+            if let Err(error) = map::write(&self.files.map, at, &tags[..count as usize]) {
+                self.disable_writes(&error);
+                break;
+            }
+            let mut state = self.lock();
+            (at..at + count).for_each(|number| state.record_verification(number, false));
+            at += count;
+        }
+        self.stored() < before
+    }
+
     fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
         let mut wanted = BTreeSet::new();
         let mut all = 0;
@@ -779,11 +800,14 @@ impl State {
         let Some(extent) = self.extents.get_mut(&(number / EXTENT)) else {
             return;
         };
+        let bit = bit(number);
         if sound {
-            self.verified += u64::from(extent.verified & bit(number) == 0);
-            extent.verified |= bit(number);
-        } else if extent.present & bit(number) != 0 {
-            extent.present &= !bit(number);
+            self.verified += u64::from(extent.verified & bit == 0);
+            extent.verified |= bit;
+        } else if extent.present & bit != 0 {
+            self.verified -= u64::from(extent.verified & bit != 0);
+            extent.verified &= !bit;
+            extent.present &= !bit;
             self.bytes -= SEGMENT;
         }
     }

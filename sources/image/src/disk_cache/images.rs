@@ -1,14 +1,21 @@
 //! The images in a disk cache's directory, for administrators.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
+
+use vfs::Patience;
 
 use super::cache_dir::{CacheDir, CacheFiles, DiskCacheOptions};
 use super::map::{self, HEAD, ImageIdentity, MISSING};
+use crate::range::{FileGuard, Piece, RangeSource};
 use crate::storage::SEGMENT;
+use crate::trust::Trust;
+use crate::verified::Verified;
 
 /// An image of which segments are on disk.
 #[derive(Clone, Debug)]
@@ -30,7 +37,7 @@ pub struct CachedImage {
 /// The result of the verification of an image's segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verification {
-    /// Segments that match their checksums.
+    /// Segments that match their checksums, and the hashes of an image that has any.
     pub sound: u64,
     /// Segments that do not, and are fetched again when they are needed.
     pub damaged: u64,
@@ -64,7 +71,8 @@ impl DiskCacheOptions {
     }
 
     /// Verifies the segments of the image `name` against their checksums, which finds damage by
-    /// the disk. Damaged segments are forgotten, unless another process uses the image. Other
+    /// the disk, and against the image's hashes, if it has any and they are on disk as well, which
+    /// finds wrong replies of a server. Damaged segments are forgotten, unless another process uses the image. Other
     /// processes may begin to use it meanwhile.
     pub fn verify(&self, name: &str) -> io::Result<Verification> {
         self.verify_segments(name, &mut || {})
@@ -78,7 +86,7 @@ impl DiskCacheOptions {
         files.map.read_exact_at(&mut head, 0)?;
         let identity = ImageIdentity::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
         let mut sound = 0;
-        let mut damaged = Vec::new();
+        let mut damaged = BTreeSet::new();
         let mut segment = vec![0; SEGMENT as usize];
         let mut verify = |number: u64| {
             let len = SEGMENT.min(identity.len() - number * SEGMENT) as usize;
@@ -89,11 +97,14 @@ impl DiskCacheOptions {
                 read.is_ok() && tag.is_ok_and(|tag| tag == identity.tag(number, segment));
             match is_sound {
                 true => sound += 1,
-                false => damaged.push(number),
+                false => drop(damaged.insert(number)),
             }
             progress();
         };
         map::for_each_present(&files.map, identity.len().div_ceil(SEGMENT), &mut verify)?;
+        for number in unlike_hashes(&files, &identity)? {
+            sound -= u64::from(damaged.insert(number));
+        }
         let verification = Verification {
             sound,
             damaged: damaged.len() as u64,
@@ -108,6 +119,75 @@ impl DiskCacheOptions {
             }
         }
         Ok(verification)
+    }
+}
+
+/// Returns the segments on disk that match their checksums and not the hashes of the image.
+fn unlike_hashes(files: &CacheFiles, identity: &ImageIdentity) -> io::Result<BTreeSet<u64>> {
+    let stored = StoredSegments {
+        data: files.data.try_clone()?,
+        map: files.map.try_clone()?,
+        identity: identity.clone(),
+    };
+    // Without its hashes on disk, an image cannot be verified.
+    let Ok(Some(verified)) = Verified::open(Arc::new(stored), &Trust::Hashes) else {
+        return Ok(BTreeSet::new());
+    };
+    let ranges = verified.mismatches().into_iter();
+    let segments = ranges.flat_map(|range| range.start / SEGMENT..range.end.div_ceil(SEGMENT));
+    Ok(segments.collect())
+}
+
+/// The segments of an image that are on disk and match their checksums. Reads of others fail.
+struct StoredSegments {
+    data: File,
+    map: File,
+    identity: ImageIdentity,
+}
+
+impl StoredSegments {
+    fn read_segment(&self, number: u64) -> io::Result<Vec<u8>> {
+        let start = number * SEGMENT;
+        let mut segment = vec![0; SEGMENT.min(self.identity.len() - start) as usize];
+        self.data.read_exact_at(&mut segment, start)?;
+        if map::read(&self.map, number)? == self.identity.tag(number, &segment) {
+            Ok(segment)
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
+}
+
+impl RangeSource for StoredSegments {
+    fn len(&self) -> u64 {
+        self.identity.len()
+    }
+
+    fn patience(&self, _at: u64, _len: usize) -> Patience {
+        Patience::Full
+    }
+
+    fn readahead_len(&self) -> u64 {
+        SEGMENT
+    }
+
+    fn read(&self, pieces: &mut [Piece<'_>]) -> io::Result<()> {
+        for Piece { offset, buffer } in pieces {
+            let end = *offset + buffer.len() as u64;
+            for number in *offset / SEGMENT..end.div_ceil(SEGMENT) {
+                let segment = self.read_segment(number)?;
+                let start = number * SEGMENT;
+                let from = start.max(*offset);
+                let to = (start + segment.len() as u64).min(end);
+                let into = &mut buffer[(from - *offset) as usize..(to - *offset) as usize];
+                into.copy_from_slice(&segment[(from - start) as usize..(to - start) as usize]);
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&self, _at: u64, _len: usize) -> Option<FileGuard<'_>> {
+        None
     }
 }
 
@@ -134,11 +214,9 @@ impl CachedImage {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::super::{DerivedImage, DiskCacheEntry};
     use super::*;
-    use crate::range::{FileRanges, Piece, RangeSource};
+    use crate::range::FileRanges;
 
     #[test]
     fn an_image_may_be_used_while_it_is_verified() {

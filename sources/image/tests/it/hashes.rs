@@ -4,7 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use image::{ImageFs, OpenError, PublicKey, Trust, Untrusted};
+use image::{
+    DiskCacheEntry, DiskCacheOptions, ImageFs, OpenError, Piece, PublicKey, RangeSource, Trust,
+    Untrusted, Verification,
+};
 use sidecar::{Builder, CHUNK_SIZE, ReadaheadRange, SecretKey, VerifyError};
 use tempfile::TempDir;
 use vfs::{Errno, OpenFlags};
@@ -131,6 +134,123 @@ fn what_is_changed_cannot_be_read_and_all_else_can() {
                 }
             }
         }
+    }
+}
+
+/// Opens an image through the disk cache in `dir`.
+fn open_cached(dir: &Path, far: &Arc<Far>, trust: &Trust) -> Result<ImageFs, OpenError> {
+    let options = DiskCacheOptions::new(dir.to_owned(), None);
+    let entry = DiskCacheEntry::open(&options, "image").expect("opened");
+    let cached = entry.over(far.clone(), b"etag", "image").expect("ready");
+    ImageFs::from_devices(vec![Arc::new(cached)], CACHE, trust)
+}
+
+fn read_all(fs: &ImageFs) -> vfs::Result<bool> {
+    for name in NAMES {
+        if read(&root(fs), name)? != expected(name) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[test]
+fn a_wrong_reply_is_not_kept_in_the_disk_cache() {
+    let secret = key(1);
+    let Some(bytes) = image(&["-zlz4"], &[], Some(&secret)) else {
+        return;
+    };
+    let trust = Trust::Keys(vec![secret.public()]);
+    let len = bytes.len() as u64;
+    let far = Far::new(bytes);
+    // The header, its signature, the superblock, a chunk in the middle, hashes, and the manifest.
+    let places = [0, 100, 1030, len / 2, len - 20_000, len - 10];
+    for (at, replies) in places.into_iter().flat_map(|at| [(at, 1), (at, 4)]) {
+        let dir = TempDir::new().expect("a directory");
+        far.reply_wrongly(at, replies);
+        let opened = open_cached(dir.path(), &far, &trust);
+        if let Ok(fs) = &opened {
+            let read = read_all(fs);
+            match replies {
+                1 => assert_eq!(read, Ok(true), "{at}: one wrong reply"),
+                _ => assert!(matches!(read, Ok(true) | Err(Errno::EIO)), "{at}: {read:?}"),
+            }
+        } else {
+            assert!(replies > 1, "{at}: one wrong reply");
+        }
+        drop(opened);
+        far.reply_wrongly(at, 0);
+        let fs = open_cached(dir.path(), &far, &trust).expect("the server is right again");
+        assert_eq!(read_all(&fs), Ok(true), "{at}: the server is right again");
+        assert_eq!(verify(dir.path()).damaged, 0, "{at}");
+    }
+}
+
+#[test]
+fn a_wrong_reply_of_a_chunk_fails_its_reads_only_until_the_server_is_right() {
+    let Some(bytes) = image(&[], &[], None) else {
+        return;
+    };
+    let part = &expected("a")[100_000..100_064];
+    let at = bytes.windows(64).position(|bytes| bytes == part);
+    let at = at.expect("the file is not compressed") as u64;
+    let dir = TempDir::new().expect("a directory");
+    let far = Far::new(bytes);
+    let fs = open_cached(dir.path(), &far, &Trust::Hashes).expect("an image");
+    far.reply_wrongly(at, u32::MAX);
+    for _ in 0..2 {
+        assert_eq!(read(&root(&fs), "a"), Err(Errno::EIO));
+        assert!(read(&root(&fs), "b") == Ok(expected("b")));
+    }
+    far.reply_wrongly(at, 0);
+    assert!(read(&root(&fs), "a") == Ok(expected("a")));
+}
+
+/// Without hashes, a wrong reply is noticed where the image cannot be opened or decoded.
+#[test]
+fn a_wrong_reply_that_is_no_image_is_not_kept_in_the_disk_cache() {
+    let tree = TempDir::new().expect("a directory");
+    plant(tree.path());
+    let Ok(bed) = Bed::make(&["-zlz4"], tree.path()) else {
+        eprintln!("skipped: there is no mkfs.erofs");
+        return;
+    };
+    let bytes = fs::read(bed.image()).expect("an image");
+    let far = Far::new(bytes.clone());
+    for at in [1024, 1030] {
+        let dir = TempDir::new().expect("a directory");
+        far.reply_wrongly(at, 1);
+        let fs = open_cached(dir.path(), &far, &Trust::Hashes).expect("read again");
+        assert_eq!(read_all(&fs), Ok(true), "{at}");
+    }
+}
+
+fn verify(dir: &Path) -> Verification {
+    let options = DiskCacheOptions::new(dir.to_owned(), None);
+    let name = options.images().expect("listed").remove(0).name;
+    options.verify(&name).expect("verified")
+}
+
+#[test]
+fn verification_of_the_cache_finds_what_does_not_match_the_hashes() {
+    let Some(bytes) = image(&[], &[], None) else {
+        return;
+    };
+    let len = bytes.len() as u64;
+    let far = Far::new(bytes);
+    // The cache stores what nobody has verified yet.
+    for at in [5 * CHUNK_SIZE, len / 2, len - 40_000] {
+        let dir = TempDir::new().expect("a directory");
+        let options = DiskCacheOptions::new(dir.path().to_owned(), None);
+        far.reply_wrongly(at, 1);
+        let entry = DiskCacheEntry::open(&options, "image").expect("opened");
+        let cached = entry.over(far.clone(), b"etag", "image").expect("ready");
+        let mut buffer = vec![0; len as usize];
+        let (offset, buffer) = (0, &mut buffer[..]);
+        cached.read(&mut [Piece { offset, buffer }]).expect("read");
+        drop(cached);
+        assert!(verify(dir.path()).damaged > 0, "{at}");
+        assert_eq!(verify(dir.path()).damaged, 0, "{at}: it was forgotten");
     }
 }
 

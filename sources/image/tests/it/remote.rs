@@ -13,6 +13,8 @@ pub(crate) struct Far {
     run: u64,
     /// The offset and length of each read.
     reads: Mutex<Vec<(u64, u64)>>,
+    /// The offset of a byte that is wrong in the next replies, and their number.
+    wrong: Mutex<(u64, u32)>,
 }
 
 impl Far {
@@ -27,7 +29,13 @@ impl Far {
             bytes: MemoryRanges(bytes),
             run,
             reads: Mutex::default(),
+            wrong: Mutex::default(),
         })
+    }
+
+    /// Makes the byte at `offset` wrong in the next `replies` that have it.
+    pub(crate) fn reply_wrongly(&self, offset: u64, replies: u32) {
+        *self.wrong.lock() = (offset, replies);
     }
 
     /// Returns the reads since the last call.
@@ -59,7 +67,16 @@ impl RangeSource for Far {
         let mut reads = self.reads.lock();
         reads.push((pieces.first().map_or(0, |piece| piece.offset), bytes as u64));
         drop(reads);
-        self.bytes.read(pieces)
+        self.bytes.read(pieces)?;
+        let (at, replies) = &mut *self.wrong.lock();
+        for piece in pieces {
+            let end = piece.offset + piece.buffer.len() as u64;
+            if *replies > 0 && (piece.offset..end).contains(at) {
+                piece.buffer[(*at - piece.offset) as usize] ^= 0x40;
+                *replies -= 1;
+            }
+        }
+        Ok(())
     }
 
     fn file(&self, _at: u64, _len: usize) -> Option<FileGuard<'_>> {
