@@ -13,6 +13,9 @@ use crate::{Contents, contents};
 /// Maximum depth of directories: a deeper tree is a cycle, or has paths that no program can name.
 pub(crate) const MAX_DEPTH: usize = 2048;
 
+/// Maximum length in bytes of the target of a symbolic link: PATH_MAX of Linux without the NUL.
+const MAX_TARGET: usize = 4095;
+
 /// A node of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(usize);
@@ -196,7 +199,8 @@ impl Plan {
     }
 
     /// Returns all nodes that have a name, each once: a directory before its entries, entries
-    /// sorted by name. The order of addition has no influence.
+    /// sorted by name. The order of addition has no influence. Returns an error if the tree has too
+    /// many levels, or a symbolic link that Linux cannot have.
     pub fn walk(&self) -> Result<Vec<Visit>> {
         let mut visits: Vec<Visit> = Vec::with_capacity(self.nodes.len());
         let mut seen = BTreeMap::<NodeId, usize>::new();
@@ -216,6 +220,10 @@ impl Plan {
                 name,
                 links: 1,
             });
+            if let Kind::Symlink(target) = self.kind(node) {
+                let path = || visit_path(&visits, at);
+                check_target(target).map_err(|what| Error::with_path(&path(), what))?;
+            }
             if let Kind::Directory(children) = self.kind(node) {
                 // `.`, besides the name (for the root, its `..`).
                 visits[at].links += 1;
@@ -231,6 +239,23 @@ impl Plan {
             }
         }
         Ok(visits)
+    }
+}
+
+/// Returns a message if Linux cannot have a symbolic link with this target: it is empty, has a NUL,
+/// or is too long. Linux would cut it.
+fn check_target(target: &[u8]) -> core::result::Result<(), String> {
+    if target.is_empty() {
+        Err("is a symbolic link without a target".to_owned())
+    } else if target.len() > MAX_TARGET {
+        let len = target.len();
+        Err(format!(
+            "is a symbolic link with a target of {len} bytes, expected at most {MAX_TARGET}"
+        ))
+    } else if target.contains(&0) {
+        Err("is a symbolic link with a zero byte in its target".to_owned())
+    } else {
+        Ok(())
     }
 }
 
@@ -289,6 +314,21 @@ mod tests {
         assert!(plan.lookup(dir, b"x").is_some());
         let file = add(&mut plan, b"d", Kind::file(""), 0o644);
         assert_eq!(plan.lookup(NodeId::ROOT, b"d"), Some(file));
+    }
+
+    #[test]
+    fn a_symbolic_link_that_linux_would_cut_is_refused() {
+        let walk = |target: &[u8]| {
+            let mut plan = Plan::new(Attributes::default());
+            let link = Kind::Symlink(target.to_vec());
+            plan.add(NodeId::ROOT, b"link", Attributes::default(), link);
+            plan.walk()
+        };
+        assert!(walk(&[b'y'; MAX_TARGET]).is_ok());
+        for target in [&[b'y'; MAX_TARGET + 1][..], &[b'y'; 5000], b"", b"a\0b"] {
+            let error = walk(target).expect_err("refused").to_string();
+            assert!(error.contains("/link is a symbolic link"), "{error}");
+        }
     }
 
     #[test]
