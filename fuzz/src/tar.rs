@@ -48,8 +48,8 @@ fn plan(data: &[u8]) {
     }
 }
 
-/// Reads the files of a plan, and writes it in each format. What was written is an image that
-/// barge can read.
+/// Reads the files of a plan, and writes it in each format. Each result is an image that barge can
+/// read.
 pub(crate) fn read(plan: &Plan) {
     let Ok(visits) = plan.walk() else { return };
     let is_small = plan.contents_size(&visits) <= MOST_CONTENTS;

@@ -48,8 +48,8 @@ pub trait RangeSource: Send + Sync {
         0
     }
 
-    /// Drops stored copies of the bytes of `range`, which have failed a check, so that the next read
-    /// asks the server again. Returns whether there were any.
+    /// Drops stored copies of the bytes of `range`, which have failed a check: the next read asks
+    /// the server again. Returns whether there were any.
     fn drop_copies(&self, _range: Range<u64>) -> bool {
         false
     }

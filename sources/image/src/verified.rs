@@ -45,9 +45,9 @@ struct Chunk<'a> {
 }
 
 impl Verified {
-    /// Reads the hashes of the image in `inner`, if it has any. What is not valid or not trusted is
-    /// read once more, past all stored copies. Returns an error if the image does not satisfy
-    /// `trust`.
+    /// Reads the hashes of the image in `inner`, if it has any. If they are not valid or not
+    /// trusted, they are read once more, past all stored copies. Returns an error if the image does
+    /// not satisfy `trust`.
     pub(crate) fn open(
         inner: Arc<dyn RangeSource>,
         trust: &Trust,

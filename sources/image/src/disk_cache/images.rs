@@ -72,8 +72,8 @@ impl DiskCacheOptions {
 
     /// Verifies the segments of the image `name` against their checksums, which finds damage by
     /// the disk, and against the image's hashes, if it has any and they are on disk as well, which
-    /// finds wrong replies of a server. Damaged segments are forgotten, unless another process uses the image. Other
-    /// processes may begin to use it meanwhile.
+    /// finds wrong replies of a server. Damaged segments are forgotten, unless another process uses
+    /// the image. Other processes may begin to use it meanwhile.
     pub fn verify(&self, name: &str) -> io::Result<Verification> {
         self.verify_segments(name, &mut || {})
     }
