@@ -1,5 +1,5 @@
 use std::any::Any;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sys::pages::PageBuffer;
 use vfs::{Payload, Result as Answered};
@@ -34,6 +34,8 @@ pub struct Channel {
     name: String,
     /// Is called after a reply was sent.
     sent: Option<Sent>,
+    /// See [`Channels`].
+    ends: Arc<Ends>,
     /// Whether the mount is gone.
     closed: AtomicBool,
     inner: Mutex<Inner>,
@@ -60,7 +62,7 @@ impl Inner {
     /// /sys/fs/fuse/connections), and those beyond get fresh memory.
     const MAX_SPARE: usize = 12;
 
-    /// The time for which all of them are kept, as connections keep the buffers of large messages.
+    /// The time for which all of them, and [`Ends`], are kept, as connections keep the buffers of large messages.
     /// Then one is kept.
     const SPARE_TIME: Duration = Duration::from_millis(500);
 
@@ -87,6 +89,8 @@ pub struct Channels {
     /// The mount, for messages.
     name: String,
     sent: Option<Sent>,
+    /// Memory for the ends of requests, if the mount outlives its process.
+    ends: Arc<Ends>,
 }
 
 impl Channels {
@@ -97,10 +101,12 @@ impl Channels {
             kept: Arc::default(),
             name,
             sent: None,
+            ends: Arc::default(),
         }
     }
 
-    /// Calls `sent` with each request whose reply was sent, from the thread that has sent it.
+    /// Calls `sent` with each request whose reply was sent, from the thread that has sent it. The
+    /// mount outlives the process: no request is lost if that is killed while it reads one.
     pub fn with_sent(mut self, sent: Sent) -> Channels {
         self.sent = Some(sent);
         self
@@ -121,6 +127,7 @@ impl Channels {
             max_request: longest,
             name: self.name.clone(),
             sent: self.sent.clone(),
+            ends: self.ends.clone(),
             closed: AtomicBool::new(false),
             inner: Mutex::default(),
         })
@@ -146,7 +153,7 @@ impl Channel {
             .unwrap_or_else(|| Box::new(FuseRequest::new(self.max_request)));
         request.kept = None;
         let result = loop {
-            match rustix::io::read(&self.device, &mut request.message.buffer[..]) {
+            match self.read_into(&mut request.message) {
                 // The request was interrupted, and there may be another.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 result => break result,
@@ -177,6 +184,48 @@ impl Channel {
         }
         self.keep(inner, request);
         Ok(None)
+    }
+
+    /// Reads a request into pages that are there, if the mount outlives the process.
+    ///
+    /// The kernel fails a request with EIO if the process is killed while it copies the request to
+    /// pages that are not there yet (fuse_dev_do_read(), fs/fuse/dev.c): it has left the queue by
+    /// then, and no successor gets it. As most requests are short, the channels share the memory
+    /// for the ends of long ones, which are copied from there.
+    fn read_into(&self, message: &mut Message) -> rustix::io::Result<usize> {
+        let resident = message.resident();
+        let (start, rest) = message.buffer.split_at_mut(resident);
+        if self.sent.is_none() || rest.is_empty() {
+            return rustix::io::read(&self.device, &mut message.buffer[..]);
+        }
+        let mut end = match self.ends.take() {
+            Some(end) => end,
+            // An idle mount has no such memory.
+            None if self.is_readable()? => Ends::make(self.max_request),
+            None => return Err(Errno::AGAIN),
+        };
+        let mut parts = [
+            IoSliceMut::new(start),
+            IoSliceMut::new(&mut end[..rest.len()]),
+        ];
+        let read = rustix::io::readv(&self.device, &mut parts);
+        if let Ok(len) = read
+            && let Some(behind) = len.checked_sub(resident)
+        {
+            rest[..behind].copy_from_slice(&end[..behind]);
+        }
+        self.ends.give(end);
+        read
+    }
+
+    /// Returns whether a request can be read, or the end of the mount.
+    fn is_readable(&self) -> rustix::io::Result<bool> {
+        let mut polled = [PollFd::new(&self.device, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut polled, Some(&now)).map(|ready| ready > 0)
     }
 
     /// Keeps the buffers of a request for reuse, unless there are enough.
@@ -245,7 +294,8 @@ impl Ring for Channel {
         let mut inner = self.inner();
         inner.peeked = self.read(&mut inner)?;
         let there = inner.peeked.is_some();
-        let time = (inner.spare.len() > 1).then_some(Inner::SPARE_TIME);
+        let has_spare = inner.spare.len() > 1 || !self.ends.is_empty();
+        let time = has_spare.then_some(Inner::SPARE_TIME);
         drop(inner);
         if there || self.is_closed() {
             return Ok(there);
@@ -260,6 +310,7 @@ impl Ring for Channel {
         };
         if idle {
             self.inner().spare.truncate(1);
+            self.ends.clear();
         }
         Ok(true)
     }
@@ -279,6 +330,37 @@ impl Ring for Channel {
 
     fn name(&self) -> &str {
         &self.name
+    }
+}
+
+/// Memory for the ends of long requests, whose pages are there. It is given back when a mount is
+/// idle.
+#[derive(Default)]
+struct Ends(Mutex<Vec<PageBuffer>>);
+
+impl Ends {
+    fn make(max_request: usize) -> PageBuffer {
+        let mut end = PageBuffer::zeroed(max_request - FuseRequest::LARGE);
+        end.fill(0);
+        end
+    }
+
+    fn take(&self) -> Option<PageBuffer> {
+        self.0.lock().pop()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// Keeps memory for the next request: a piece for each thread that reads at the same time.
+    fn give(&self, end: PageBuffer) {
+        self.0.lock().push(end);
+    }
+
+    fn clear(&self) {
+        let ends = std::mem::take(&mut *self.0.lock());
+        drop(ends);
     }
 }
 
@@ -323,11 +405,8 @@ impl FuseRequest {
 
     fn new(longest: usize) -> FuseRequest {
         let mut buffer = PageBuffer::zeroed(longest);
-        // The kernel fails a request with EIO if this process is killed while it copies the request
-        // to pages that are not there yet (fuse_dev_do_read(), fs/fuse/dev.c): it has left the
-        // queue by then, and no successor gets it. Only a long write needs further pages.
-        let resident = longest.min(FuseRequest::LARGE);
-        buffer[..resident].fill(0);
+        // So that these pages are there: see `Channel::read_into`.
+        buffer[..longest.min(FuseRequest::LARGE)].fill(0);
         FuseRequest {
             message: Message {
                 buffer,
@@ -365,6 +444,11 @@ struct Message {
 }
 
 impl Message {
+    /// Returns the number of bytes at the start of the buffer whose pages are there.
+    fn resident(&self) -> usize {
+        self.touched.max(FuseRequest::LARGE).min(self.buffer.len())
+    }
+
     /// Returns the field of `fuse_in_header` at `offset`.
     fn field(&self, offset: usize) -> Option<u32> {
         let bytes = self.bytes().get(offset..offset + 4)?;
@@ -462,6 +546,61 @@ mod tests {
         assert!((1..=KeptMemory::MAX).contains(&kept()), "{}", kept());
         assert!(channel.wait(true).unwrap());
         assert_eq!(kept(), LARGE);
+    }
+
+    /// Returns whether all pages of `bytes` are there (`Documentation/admin-guide/mm/pagemap.rst`).
+    fn are_there(bytes: &[u8]) -> bool {
+        use std::os::unix::fs::FileExt;
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let page = rustix::param::page_size();
+        let (first, last) = (
+            bytes.as_ptr() as usize / page,
+            bytes.as_ptr_range().end as usize - 1,
+        );
+        (first..=last / page).all(|number| {
+            let mut entry = [0; 8];
+            pagemap
+                .read_exact_at(&mut entry, number as u64 * 8)
+                .unwrap();
+            u64::from_ne_bytes(entry) >> 63 == 1
+        })
+    }
+
+    #[test]
+    fn a_request_of_any_length_is_read_into_pages_that_are_there() {
+        const LONG: usize = 300 << 10;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (kernel, device) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&kernel, 8 * LONG).unwrap();
+        let channels = Channels::new("test".into()).with_sent(Arc::new(|_| {}));
+        let channel = channels.open(device, 1 << 20).unwrap();
+        assert!(channel.pop(&|_| None).unwrap().is_none());
+        assert!(channels.ends.is_empty(), "an idle mount takes no memory");
+        rustix::io::write(&kernel, b"short").unwrap();
+        let short = channel.pop(&|_| None).unwrap().expect("a request");
+        {
+            let ends = channels.ends.0.lock();
+            assert_eq!(ends.len(), 1);
+            assert!(are_there(&ends[0]));
+            let request = FuseRequest::new(1 << 20);
+            let buffer = &request.message.buffer;
+            let resident = request.message.resident();
+            assert_eq!(resident + ends[0].len(), buffer.len());
+            assert!(are_there(&buffer[..resident]) && !are_there(buffer));
+        }
+        let long: Vec<u8> = (0..LONG).map(|at| (at % 251) as u8).collect();
+        // A new buffer, and one that has had a long request.
+        for _ in 0..2 {
+            rustix::io::write(&kernel, &long).unwrap();
+            let mut popped = channel.pop(&|_| None).unwrap().expect("a request");
+            assert!(popped.split().0.bytes() == long);
+            channel.push_used(popped);
+            assert_eq!(channel.inner().spare[0].message.resident(), LONG);
+        }
+        channel.push_used(short);
+        assert!(channel.wait(true).unwrap());
+        assert!(channels.ends.is_empty(), "it is idle again");
     }
 
     #[test]
