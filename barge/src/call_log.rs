@@ -2,11 +2,13 @@
 //! of [`layers::call_log::Line`].
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::sync::Arc;
+use std::time::Instant;
 
 use layers::call_log::{Event, Line};
 use parking_lot::{Mutex, MutexGuard};
+use vfs::Outage;
 
 /// A call log that the layers of all exports write to.
 #[derive(Clone)]
@@ -14,8 +16,10 @@ pub(crate) struct CallLogFile(Arc<Mutex<LogWriter>>);
 
 struct LogWriter {
     file: BufWriter<File>,
-    /// Whether a write has failed and been logged.
-    failed: bool,
+    /// The failure of writes, such as on a full disk.
+    outage: Outage,
+    /// The number of calls that were not written since it began.
+    lost: u64,
 }
 
 impl CallLogFile {
@@ -23,21 +27,16 @@ impl CallLogFile {
     pub(crate) fn new(file: File) -> CallLogFile {
         CallLogFile(Arc::new(Mutex::new(LogWriter {
             file: BufWriter::with_capacity(256 << 10, file),
-            failed: false,
+            outage: Outage::default(),
+            lost: 0,
         })))
     }
 
     /// Writes a call of `export`.
     pub(crate) fn write(&self, export: &str, event: &Event<'_>) {
-        let bytes = match Line::new(export, event).to_json() {
-            Ok(bytes) => bytes,
-            Err(error) => return self.lock().fail(&error),
-        };
-        let mut writing = self.lock();
-        if !writing.failed
-            && let Err(error) = writing.file.write_all(&bytes)
-        {
-            writing.fail(&error);
+        match Line::new(export, event).to_json() {
+            Ok(line) => self.lock().write(&line, Instant::now()),
+            Err(error) => tracing::error!("a call is not in the log: {error}"),
         }
     }
 
@@ -45,7 +44,7 @@ impl CallLogFile {
     pub(crate) fn finish(&self) {
         let mut writing = self.lock();
         if let Err(error) = writing.file.flush() {
-            writing.fail(&error);
+            tracing::error!("the end of the call log is lost: {error}");
         }
     }
 
@@ -55,9 +54,30 @@ impl CallLogFile {
 }
 
 impl LogWriter {
-    fn fail(&mut self, error: &io::Error) {
-        if !std::mem::replace(&mut self.failed, true) {
-            tracing::error!("the call log ends here: {error}");
+    /// Writes a line, or counts it as lost. The buffer has whole lines, and keeps what the file has
+    /// not got when a write fails: so the log continues with a whole line.
+    fn write(&mut self, line: &[u8], now: Instant) {
+        if !self.outage.may_try(now) {
+            self.lost += 1;
+            return;
+        }
+        let flushed = if self.outage.is_on() {
+            self.file.flush()
+        } else {
+            Ok(())
+        };
+        match flushed.and_then(|()| self.file.write_all(line)) {
+            Ok(()) if self.outage.succeeded() => {
+                let lost = std::mem::take(&mut self.lost);
+                tracing::info!(lost, "calls are recorded again");
+            }
+            Ok(()) => {}
+            Err(error) => {
+                self.lost += 1;
+                if self.outage.failed(now) {
+                    tracing::error!("calls are not recorded for now: {error}");
+                }
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ pub mod memory;
 pub mod name;
 pub mod node;
 pub mod op;
+pub mod outage;
 pub mod payload;
 pub mod peer;
 pub mod perm;
@@ -57,6 +58,7 @@ pub use node::{
     may_be_exec_open, open_by_owner, or_open_for_exec,
 };
 pub use op::Op;
+pub use outage::Outage;
 pub use payload::{Fill, Payload, Sink};
 pub use peer::{Origin, Peer, PeerKey, Trust};
 pub use quota::{Account, Allotment, Charge, Portion, Quota, QuotaExceeded};

@@ -23,6 +23,61 @@ fn fill(file: &Path) {
 }
 
 #[test]
+fn calls_are_recorded_again_once_the_disk_has_space() {
+    let mkfs = ["mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0"];
+    let disk = SmallDisk::new(&mkfs, 8 << 20);
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let socket = dir.path().join("socket");
+    let calls = disk.path().join("calls");
+    let mut command = Command::new(BARGE);
+    command.args(["serve", "--9p", &format!("unix:{}", socket.display())]);
+    command.arg("--record-calls").arg(&calls).arg(dir.path());
+    command.stderr(log.reopen().expect("opened"));
+    let served = ServerProcess::run(command);
+    let link = transports::dial(&transports::Addr::Unix(socket)).expect("connected");
+    let fs = remote::ninep::Remote9p::connect(link, Default::default()).expect("attached");
+    let (call, caller) = (vfs::Call::detached(), vfs::Caller::ROOT);
+    let cx = vfs::Cx::new(&caller, &call);
+    let root = vfs::FileSystem::root(&*fs, &cx).expect("a root");
+    let number = std::cell::Cell::new(0);
+    // More than the server buffers.
+    let look_up = || {
+        for _ in 0..3000 {
+            let name = format!("a missing file with a long name, number {}", number.get());
+            number.set(number.get() + 1);
+            let found = root.lookup(&cx, vfs::Name::new(name.as_bytes()).expect("a name"));
+            assert_eq!(found.err(), Some(Errno::ENOENT));
+        }
+    };
+    let lines = || fs::read_to_string(log.path()).expect("read");
+    let filler = disk.path().join("filler");
+    fill(&filler);
+    wait_until("calls are lost", || {
+        look_up();
+        lines().contains("calls are not recorded for now")
+    });
+    look_up();
+    fs::remove_file(&filler).expect("removed");
+    wait_until("calls are recorded again", || {
+        look_up();
+        lines().contains("calls are recorded again")
+    });
+    for line in ["not recorded for now", "recorded again"] {
+        assert_eq!(lines().matches(line).count(), 1, "{line} in {}", lines());
+    }
+    drop((root, fs));
+    served.stop();
+    let recorded = fs::read_to_string(&calls).expect("read");
+    for line in recorded.lines() {
+        let parsed = serde_json::from_str::<serde_json::Value>(line);
+        assert!(parsed.is_ok(), "{line}");
+    }
+    let last = format!("number {}\"", number.get() - 1);
+    assert!(recorded.contains(&last), "the last call is not there");
+}
+
+#[test]
 fn records_of_nfs_clients_outlive_a_full_disk_and_the_restart_after_it() {
     let mkfs = ["mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0"];
     let disk = SmallDisk::new(&mkfs, 8 << 20);

@@ -14,6 +14,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use vfs::attr::SetTime;
@@ -21,7 +22,7 @@ use vfs::listing::for_each_entry;
 use vfs::source_stats::CacheStats;
 use vfs::{
     AttrMask, Call, Caller, Cx, DirEntry, Errno, File, FileSystem, Kind, Mode, Name, Node,
-    OpenFlags, ReaddirMode, RenameFlags, Result, SetAttr, Time,
+    OpenFlags, Outage, ReaddirMode, RenameFlags, Result, SetAttr, Time,
 };
 
 use super::checksums::{Checksums, Key};
@@ -48,8 +49,13 @@ pub(super) struct Store {
 }
 
 struct State {
-    /// The maximum size in bytes, reduced when the disk is full.
+    /// The maximum size in bytes, lower than `limit` while the disk is full.
     max_bytes: u64,
+    /// The maximum size in bytes that was asked for.
+    limit: u64,
+    /// The time in which the disk is full, and the size in bytes at which it was.
+    outage: Outage,
+    full_at: u64,
     /// Bytes of all files, as far as is known; `None` before the first scan.
     used: Option<u64>,
     /// Bytes added by this process since the last scan.
@@ -84,6 +90,9 @@ impl Store {
             serial: AtomicU64::new(0),
             state: Mutex::new(State {
                 max_bytes: most,
+                limit: most,
+                outage: Outage::default(),
+                full_at: 0,
                 used: None,
                 added_since_scan: 0,
             }),
@@ -180,7 +189,7 @@ impl Store {
             let back = size + Checksums::len(size);
             state.used = state.used.map(|used| used.saturating_sub(back));
             if *errno == Errno::ENOSPC {
-                state.lower_limit();
+                state.lower_limit(Instant::now());
             }
         }
         done
@@ -223,6 +232,9 @@ impl Store {
         if put.is_err() {
             self.unlink(&part.name);
         }
+        if put.is_ok() {
+            self.state().note_stored();
+        }
         self.release_on_error(sums.version.size, put)
     }
 
@@ -255,6 +267,7 @@ impl Store {
     /// Reserves `bytes` of the size limit.
     fn take(&self, bytes: u64) -> Result<()> {
         let mut state = self.state();
+        state.try_limit(Instant::now());
         let fits = |used: u64, most: u64| used.checked_add(bytes).is_some_and(|sum| sum <= most);
         // Other processes add files, too: a scan from time to time counts them.
         let used = match state.used {
@@ -330,11 +343,30 @@ impl Store {
 impl State {
     /// Lowers the limit when the disk is full: to a little less than the present size, to leave
     /// space for others.
-    fn lower_limit(&mut self) {
+    fn lower_limit(&mut self, now: Instant) {
         let used = self.used.unwrap_or(0);
+        self.full_at = used;
         self.max_bytes = self.max_bytes.min(used - used / 16);
         let most = self.max_bytes;
-        tracing::warn!("no space on the disk: the cache is limited to {most} bytes from now on");
+        if self.outage.failed(now) {
+            tracing::warn!("no space on the disk: the cache is limited to {most} bytes for now");
+        }
+    }
+
+    /// Raises the limit again if it is time to find out whether the disk has space.
+    fn try_limit(&mut self, now: Instant) {
+        if self.outage.is_on() && self.outage.may_try(now) {
+            self.max_bytes = self.limit;
+        }
+    }
+
+    /// Notes that a copy was stored. The disk has space again if the cache is larger than it was.
+    fn note_stored(&mut self) {
+        let has_grown = self.used.is_some_and(|used| used > self.full_at);
+        if has_grown && self.max_bytes == self.limit && self.outage.succeeded() {
+            let most = self.limit;
+            tracing::info!("there is space on the disk: the cache may have {most} bytes again");
+        }
     }
 }
 

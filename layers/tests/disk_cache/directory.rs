@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use layers::fault::{Fault, FaultKind, Trigger};
 use layers::{Layer, forward, stack};
@@ -260,6 +260,31 @@ fn a_full_disk_makes_the_bound_what_there_is() {
     bed.reads();
     read("d");
     assert_eq!(bed.reads(), 0);
+}
+
+#[test]
+fn the_bound_is_the_old_one_again_once_the_disk_has_space() {
+    let bed = Bed::new();
+    let contents = pattern(100_000, 7);
+    let names = ["a", "b", "c", "d", "e"];
+    for name in names {
+        bed.file(name, &contents);
+    }
+    let fault = Arc::new(Fault::new(1, Arc::new(|| Duration::ZERO)));
+    let mount = bed.mount_with(stack(bed.dir.clone(), fault.clone()), [7; 32]);
+    let read = |name| {
+        assert!(mount.read(name) == contents);
+        mount.kept.wait();
+    };
+    names[..3].iter().for_each(|name| read(name));
+    fault.add(Op::Write, Trigger::Always, FaultKind::Fail(Errno::ENOSPC));
+    read("d");
+    fault.clear();
+    let until = Instant::now() + Duration::from_secs(20);
+    while bed.names().len() < 2 * names.len() {
+        assert!(Instant::now() < until, "{} files", bed.names().len());
+        names.iter().for_each(|name| read(name));
+    }
 }
 
 /// Methods of a layer that passes every operation on nodes and files, except locks, to its method

@@ -8,13 +8,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, fallocate};
 use sidecar::Hash;
 use vfs::source_stats::CacheStats;
-use vfs::{Errno, Patience, SourceStats};
+use vfs::{Errno, Outage, Patience, SourceStats};
 
 use super::allowed_reads::AllowedReads;
 use super::cache_dir::{CacheDir, CacheFiles, DiskCacheOptions, ImageUser};
@@ -83,9 +83,9 @@ struct State {
     bytes: u64,
     /// Segments that match their tags.
     verified: u64,
-    /// Whether the last write has failed. It is the last one then, unless the kernel reads the
-    /// file.
-    failed: bool,
+    /// The time in which writes fail, such as on a full disk. If the kernel reads the file, all
+    /// are attempted nevertheless.
+    outage: Outage,
 }
 
 /// Adjacent segments to load.
@@ -187,7 +187,7 @@ impl DiskCacheEntry {
             order: VecDeque::new(),
             bytes: 0,
             verified: 0,
-            failed: false,
+            outage: Outage::default(),
         };
         map::for_each_present(&pair.map, wanted.len().div_ceil(SEGMENT), &mut |number| {
             state.add(number);
@@ -661,8 +661,11 @@ impl CachedSource {
         let mut state = self.lock();
         state.add(number);
         state.record_verification(number, true);
-        state.failed = false;
+        let has_resumed = state.outage.succeeded();
         drop(state);
+        if has_resumed {
+            tracing::info!("segments of an image are stored again");
+        }
         drop(gate);
         if let (Some(hash), Some(shared)) = (hash, self.shared_chunks()) {
             shared.record(number, hash);
@@ -672,12 +675,12 @@ impl CachedSource {
     /// Returns whether there is space for a segment, evicting extents if needed.
     fn make_room(&self) -> bool {
         let mut cache_dir = self.cache_dir.lock();
-        let (own, failed) = {
+        let (own, may_try) = {
             let state = self.lock();
-            (state.bytes, state.failed)
+            (state.bytes, state.outage.may_try(Instant::now()))
         };
         let is_mounted = self.kernel_reads.is_some();
-        if failed && !is_mounted {
+        if !may_try && !is_mounted {
             return false;
         }
         let excess = cache_dir.excess(own, SEGMENT);
@@ -759,10 +762,10 @@ impl CachedSource {
     }
 
     fn disable_writes(&self, error: &io::Error) {
-        if !std::mem::replace(&mut self.lock().failed, true) {
+        if self.lock().outage.failed(Instant::now()) {
             match self.kernel_reads.is_some() {
                 true => tracing::error!("cannot store segments of an image: {error}"),
-                false => tracing::warn!("the disk cache stores no more segments: {error}"),
+                false => tracing::warn!("the disk cache stores no segments for now: {error}"),
             }
         }
     }

@@ -2,11 +2,13 @@
 //! bytes.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use image::{CachedSource, DiskCacheEntry, DiskCacheOptions, Piece, RangeSource};
 use proptest::prelude::*;
@@ -218,6 +220,48 @@ fn no_more_than_the_bound_is_kept() {
     drop(image);
     let image = open(dir.path(), Some(bound), "a", &far);
     read(&image, &far, 0, 16 * CHUNK);
+}
+
+/// A small file system in memory, which is unmounted when it is dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new() -> SmallDisk {
+        let disk = SmallDisk(tempfile::tempdir().expect("a directory"));
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=4M", "none"]);
+        let mounted = mount.arg(disk.0.path()).status();
+        assert!(mounted.expect("runs").success());
+        disk
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn segments_are_stored_again_once_the_disk_has_space() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: a file system of its own takes root");
+    }
+    let disk = SmallDisk::new();
+    let far = far(2 * CHUNK);
+    let image = open(disk.0.path(), None, "a", &far);
+    let filler = disk.0.path().join("filler");
+    let mut full = File::create(&filler).expect("made");
+    while full.write_all(&[7; 4096]).is_ok() {}
+    read(&image, &far, 0, CHUNK);
+    assert_eq!(image.stored(), 0);
+    fs::remove_file(&filler).expect("removed");
+    drop(full);
+    let until = Instant::now() + Duration::from_secs(20);
+    while image.stored() < CHUNK as u64 {
+        assert!(Instant::now() < until, "{} bytes", image.stored());
+        read(&image, &far, 0, CHUNK);
+    }
 }
 
 #[test]
