@@ -378,7 +378,7 @@ impl HostNode {
         if self.flags.fetch_and(!RECENTLY_USED, Ordering::Relaxed) & (RECENTLY_USED | PINNED) != 0 {
             return false;
         }
-        let Some(mut slot) = self.slot.try_lock() else {
+        let Some(slot) = self.slot.try_lock() else {
             return false;
         };
         let Some(fd) = slot.fd() else {
@@ -389,27 +389,7 @@ impl HostNode {
         if Arc::strong_count(fd) > 1 || !has_name(fd.as_fd()) {
             return false;
         }
-        let closed = match self.device().mount() {
-            Some(_) => match FileHandle::of(fd.as_fd()) {
-                Ok(handle) => slot.without_descriptor(&handle),
-                Err(_) => return false,
-            },
-            None => {
-                let incarnation = incarnation_of(fd.as_fd());
-                match slot.take_dentry() {
-                    Some(dentry) => Slot::Dentry {
-                        dentry,
-                        incarnation,
-                    },
-                    None => return false,
-                }
-            }
-        };
-        let open = std::mem::replace(&mut *slot, closed);
-        self.tree().nodes.remove_from_ring(self);
-        drop(slot);
-        drop(open);
-        true
+        self.close_descriptor(slot)
     }
 
     /// Closes the descriptor of an object that clients merely remember: it is not open, has no
@@ -420,11 +400,23 @@ impl HostNode {
         if in_use || self.opens.load(Ordering::Relaxed) > 0 {
             return false;
         }
-        let Some(mut slot) = self.slot.try_lock() else {
+        let Some(slot) = self.slot.try_lock() else {
             return false;
         };
         // An open that has begun holds a reference until it is counted.
-        let Some(fd) = slot.fd().filter(|fd| Arc::strong_count(fd) == 1) else {
+        if slot.fd().is_none_or(|fd| Arc::strong_count(fd) > 1) || !self.close_descriptor(slot) {
+            return false;
+        }
+        if self.flags.fetch_and(!UNLINKED, Ordering::Relaxed) & UNLINKED != 0 {
+            self.tree().unlinked.forget(self.id);
+        }
+        true
+    }
+
+    /// Closes the descriptor in the node's slot, and leaves what the object is found by later.
+    /// Returns false if that is not possible.
+    fn close_descriptor(&self, mut slot: MutexGuard<'_, Slot>) -> bool {
+        let Some(fd) = slot.fd() else {
             return false;
         };
         let closed = match (self.device().mount(), FileHandle::of(fd.as_fd())) {
@@ -444,9 +436,6 @@ impl HostNode {
         self.tree().nodes.remove_from_ring(self);
         drop(slot);
         drop(open);
-        if self.flags.fetch_and(!UNLINKED, Ordering::Relaxed) & UNLINKED != 0 {
-            self.tree().unlinked.forget(self.id);
-        }
         true
     }
 
